@@ -1,0 +1,377 @@
+//! What one segment's records come to: the visitor that the threads of a scan feed.
+//!
+//! This is the hot loop: per record a few additions, per block one look-up that mostly hits a small cache.
+
+use std::ops::ControlFlow;
+
+use rustc_hash::FxHashMap;
+use walden_format::lsn::Lsn;
+use walden_format::payload::heap::HeapUpdate;
+use walden_format::payload::xlog::CheckPoint;
+use walden_format::payload::{self, Payload};
+use walden_format::record::{BlockRef, Fork, Image, Record, RelFileLocator};
+use walden_format::rmgr::{self, KindTable};
+use walden_format::stream::Visitor;
+
+use crate::group::{Cell, Dimension, Owner, ViewSpec};
+use crate::slices::Slices;
+use crate::tally::{Bucket, ImageCause, ImageTable, Tally};
+
+/// What stays the same for all segments of a scan.
+#[derive(Clone, Copy)]
+pub(crate) struct CollectSpec<'a> {
+    pub kinds: &'a KindTable,
+    /// Views that need more than cells.
+    pub views: &'a [ViewSpec],
+    pub slices: &'a Slices,
+    pub from: Option<Lsn>,
+    pub data_page_bytes: u32,
+}
+
+/// What one segment's records come to.
+pub(crate) struct SegmentTally<'a> {
+    spec: CollectSpec<'a>,
+    segment_end: Lsn,
+    /// Where the first counted record starts.
+    pub first: Option<Lsn>,
+    /// Page headers before the first counted record.
+    pub lead_headers: u64,
+    /// Bytes of a record that began in an earlier segment.
+    pub lead_continuation: u64,
+    cell_index: FxHashMap<Cell, u32>,
+    recent: Vec<(Cell, u32)>,
+    pub cells: Vec<(Cell, Tally)>,
+    pub images: ImageTable,
+    transaction_index: FxHashMap<u32, u32>,
+    last_transaction: (u32, u32),
+    pub transactions: Vec<(u32, TransactionTally)>,
+    pub events: Vec<(Lsn, Event)>,
+    /// Per view: bytes by cell, transaction and slice, each 0 where the view does not ask for it.
+    pub pieces: Vec<FxHashMap<Piece, Tally>>,
+    slice: u32,
+    next_slice: Lsn,
+    written_tuples: Vec<u64>,
+    /// Updates of row versions that the same transaction had just written, by cell.
+    pub repeated_updates: FxHashMap<u32, u64>,
+}
+
+/// Cell, transaction, slice.
+pub(crate) type Piece = (u32, u32, u32);
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TransactionTally {
+    pub records: u64,
+    pub bytes: u64,
+    pub image_bytes: u64,
+}
+
+impl TransactionTally {
+    pub fn merge(&mut self, other: &TransactionTally) {
+        self.records += other.records;
+        self.bytes += other.bytes;
+        self.image_bytes += other.image_bytes;
+    }
+}
+
+/// What a record says that matters beyond its bytes.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A transaction ended.
+    Finish {
+        xid: u32,
+        committed: bool,
+        /// Microseconds since 2000-01-01.
+        time: i64,
+        subxids: Vec<u32>,
+    },
+    /// Written at a two-phase PREPARE; the transaction goes on.
+    Prepare { xid: u32 },
+    Checkpoint { checkpoint: CheckPoint, shutdown: bool },
+    /// No transaction below `oldest` runs any more.
+    Running { oldest: u32 },
+    /// The settings that the log itself tells of.
+    Parameters { wal_level: i32, wal_log_hints: bool },
+    FullPageWrites(bool),
+    BackupEnd,
+    Switch,
+    EndOfRecovery,
+}
+
+/// Cells looked up recently: a power of two.
+const RECENT: usize = 256;
+/// Tuples remembered for [`SegmentTally::repeated_updates`]: a power of two.
+const WRITTEN: usize = 1 << 15;
+
+const RM_XLOG: u8 = 0;
+const RM_XACT: u8 = 1;
+const RM_STANDBY: u8 = 8;
+const RM_HEAP: u8 = 10;
+
+impl<'a> SegmentTally<'a> {
+    pub fn new(spec: CollectSpec<'a>, segment_start: Lsn, segment_end: Lsn) -> SegmentTally<'a> {
+        let (slice, next_slice) = spec.slices.at(segment_start);
+        let mut tally = SegmentTally {
+            spec,
+            segment_end,
+            first: None,
+            lead_headers: 0,
+            lead_continuation: 0,
+            cell_index: FxHashMap::default(),
+            recent: vec![(Cell::FRAMING, 0); RECENT],
+            cells: Vec::new(),
+            images: ImageTable::default(),
+            transaction_index: FxHashMap::default(),
+            last_transaction: (0, 0),
+            transactions: vec![(0, TransactionTally::default())],
+            events: Vec::new(),
+            pieces: vec![FxHashMap::default(); spec.views.len()],
+            slice,
+            next_slice,
+            written_tuples: Vec::new(),
+            repeated_updates: FxHashMap::default(),
+        };
+        tally.transaction_index.insert(0, 0);
+        // Cell 0, which the empty places of `recent` stand for.
+        tally.cell(Cell::FRAMING);
+        tally
+    }
+
+    #[inline]
+    fn cell(&mut self, cell: Cell) -> u32 {
+        let place = recent_place(cell);
+        let (known, index) = self.recent[place];
+        if known == cell && !self.cells.is_empty() {
+            return index;
+        }
+        let cells = &mut self.cells;
+        let index = *self.cell_index.entry(cell).or_insert_with(|| {
+            cells.push((cell, Tally::default()));
+            (cells.len() - 1) as u32
+        });
+        self.recent[place] = (cell, index);
+        index
+    }
+
+    /// Adds something to a cell and to every view's group that it falls into.
+    #[inline]
+    fn add(&mut self, cell: u32, xid: u32, add: impl Fn(&mut Tally)) {
+        add(&mut self.cells[cell as usize].1);
+        for (view, pieces) in self.spec.views.iter().zip(&mut self.pieces) {
+            let by_cell =
+                view.has(Dimension::Relation) || view.has(Dimension::Record) || view.has(Dimension::Database);
+            let by_slice = view.has(Dimension::Time) || view.has(Dimension::Checkpoint);
+            let piece = (
+                if by_cell { cell } else { 0 },
+                if view.has(Dimension::Xid) { xid } else { 0 },
+                if by_slice { self.slice } else { 0 },
+            );
+            add(pieces.entry(piece).or_default());
+        }
+    }
+
+    fn framing(&mut self, bucket: Bucket, bytes: u64) {
+        self.add(0, 0, |tally| tally.buckets.add(bucket, bytes));
+    }
+
+    /// Counts `bytes` that lie at the segment's start or the log's end, once the merge knows that they count.
+    pub fn add_framing(&mut self, at_start: bool, bucket: Bucket, bytes: u64) {
+        if bytes > 0 {
+            let slice = self.slice;
+            if at_start {
+                let start = Lsn(self.segment_end.0.saturating_sub(1));
+                self.slice = self.first.map_or_else(|| self.spec.slices.at(start).0, |lsn| self.spec.slices.at(lsn).0);
+            }
+            self.framing(bucket, bytes);
+            self.slice = slice;
+        }
+    }
+
+    #[inline]
+    fn transaction(&mut self, xid: u32) -> &mut TransactionTally {
+        if self.last_transaction.0 != xid {
+            let transactions = &mut self.transactions;
+            let index = *self.transaction_index.entry(xid).or_insert_with(|| {
+                transactions.push((xid, TransactionTally::default()));
+                (transactions.len() - 1) as u32
+            });
+            self.last_transaction = (xid, index);
+        }
+        &mut self.transactions[self.last_transaction.1 as usize].1
+    }
+
+    fn block(&mut self, record: &Record<'_>, block: &BlockRef, kind: u16) {
+        let cell = self.cell(Cell { owner: Owner::Relation(block.relation, block.fork), kind: Some(kind) });
+        let image = block.image.map(|image| (image, self.cause(&image, kind, block.id)));
+        if let Some((image, cause)) = image {
+            let plain = image.uncompressed_len(self.spec.data_page_bytes);
+            self.images.add(cause, image.compression, image.len.into(), plain.into());
+        }
+        self.add(cell, record.header.xid, |tally| {
+            tally.buckets.add(Bucket::BlockHeader, block.header_len.into());
+            tally.buckets.add(Bucket::BlockData, block.data_len.into());
+            if let Some((image, cause)) = image {
+                tally.images += 1;
+                tally.buckets.add(Bucket::ImageHeader, image.header_len.into());
+                tally.buckets.add(cause.bucket(), image.len.into());
+            }
+        });
+    }
+
+    fn cause(&self, image: &Image, kind: u16, block_id: u8) -> ImageCause {
+        if !image.apply {
+            return ImageCause::Consistency;
+        }
+        match self.spec.kinds.image_class(kind.into(), block_id) {
+            rmgr::ImageClass::Checkpoint => ImageCause::Checkpoint,
+            rmgr::ImageClass::Forced => ImageCause::Forced,
+            rmgr::ImageClass::Hint => ImageCause::Hint,
+        }
+    }
+
+    #[cold]
+    fn next_slice(&mut self, lsn: Lsn) {
+        (self.slice, self.next_slice) = self.spec.slices.at(lsn);
+    }
+
+    fn event(&mut self, record: &Record<'_>) {
+        let xid = record.header.xid;
+        let event = match payload::parse(record) {
+            Ok(Payload::Commit(end)) => Event::Finish {
+                xid: end.twophase_xid.unwrap_or(xid),
+                committed: true,
+                time: end.time,
+                subxids: end.subxids.iter().collect(),
+            },
+            Ok(Payload::Abort(end)) => Event::Finish {
+                xid: end.twophase_xid.unwrap_or(xid),
+                committed: false,
+                time: end.time,
+                subxids: end.subxids.iter().collect(),
+            },
+            Ok(Payload::Prepare(_)) => Event::Prepare { xid },
+            Ok(Payload::CheckpointOnline(checkpoint)) => Event::Checkpoint { checkpoint, shutdown: false },
+            Ok(Payload::CheckpointShutdown(checkpoint)) => Event::Checkpoint { checkpoint, shutdown: true },
+            Ok(Payload::RunningXacts(running)) => Event::Running { oldest: running.oldest_running_xid },
+            Ok(Payload::ParameterChange(change)) => {
+                Event::Parameters { wal_level: change.wal_level, wal_log_hints: change.wal_log_hints }
+            }
+            Ok(Payload::FpwChange(on)) => Event::FullPageWrites(on),
+            Ok(Payload::BackupEnd(_)) => Event::BackupEnd,
+            Ok(Payload::Switch) => Event::Switch,
+            Ok(Payload::EndOfRecovery(_)) => Event::EndOfRecovery,
+            // Unknown kinds and records that are not as they should be have been counted; they tell nothing more.
+            Ok(_) | Err(_) => return,
+        };
+        self.events.push((record.lsn, event));
+    }
+
+    /// Notices an update of a row version that the same transaction wrote, with a table that forgets: a lower bound.
+    fn update(&mut self, record: &Record<'_>, cell: u32) {
+        let Ok(Payload::HeapUpdate(update)) = payload::parse(record) else { return };
+        let HeapUpdate { old_offset, new_offset, .. } = update;
+        let Some(new) = record.block(0) else { return };
+        let old = record.block(1).filter(|block| block.fork == Fork::MAIN).unwrap_or(new);
+        let key = |block: &BlockRef, offset: u16| tuple_key(block.relation, block.block, offset, record.header.xid);
+        if self.written_tuples.is_empty() {
+            self.written_tuples = vec![0; WRITTEN];
+        }
+        let old = key(old, old_offset);
+        if self.written_tuples[old as usize & (WRITTEN - 1)] == old {
+            *self.repeated_updates.entry(cell).or_default() += 1;
+        }
+        let new = key(new, new_offset);
+        self.written_tuples[new as usize & (WRITTEN - 1)] = new;
+    }
+}
+
+impl Visitor for SegmentTally<'_> {
+    #[inline]
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        if self.first.is_none() {
+            if self.spec.from.is_some_and(|from| record.lsn < from) {
+                return ControlFlow::Continue(());
+            }
+            self.first = Some(record.lsn);
+        }
+        if record.lsn >= self.next_slice {
+            self.next_slice(record.lsn);
+        }
+        let header = record.header;
+        let kind = self.spec.kinds.index(header.rmid, header.info) as u16;
+        let owner = match record.blocks.first() {
+            Some(block) => Owner::Relation(block.relation, block.fork),
+            None => Owner::None,
+        };
+        let cell = self.cell(Cell { owner, kind: Some(kind) });
+        let origin_and_toplevel = 3 * u64::from(record.origin.is_some()) + 5 * u64::from(record.toplevel_xid.is_some());
+        self.add(cell, header.xid, |tally| {
+            tally.records += 1;
+            tally.buckets.add(Bucket::RecordHeader, walden_format::record::RECORD_HEADER as u64);
+            tally.buckets.add(Bucket::MainHeader, u64::from(record.main_header_len) + origin_and_toplevel);
+            tally.buckets.add(Bucket::MainData, record.main_len.into());
+            tally.buckets.add(Bucket::Alignment, record.alignment.into());
+        });
+        let mut image_bytes = 0;
+        for block in record.blocks {
+            image_bytes += block.image.map_or(0, |image| u64::from(image.len));
+            self.block(record, block, kind);
+        }
+        let transaction = self.transaction(header.xid);
+        transaction.records += 1;
+        transaction.bytes += u64::from(header.total_len) + u64::from(record.alignment);
+        transaction.image_bytes += image_bytes;
+        match header.rmid {
+            RM_XLOG | RM_XACT | RM_STANDBY => self.event(record),
+            RM_HEAP if self.spec.kinds.is_update(kind.into()) => self.update(record, cell),
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn page_header(&mut self, lsn: Lsn, width: usize) {
+        if self.first.is_none() {
+            if lsn < self.segment_end {
+                self.lead_headers += width as u64;
+            }
+        } else if lsn < self.segment_end {
+            self.framing(Bucket::PageHeader, width as u64);
+        }
+    }
+
+    fn continuation(&mut self, _lsn: Lsn, bytes: u64) {
+        self.lead_continuation += bytes;
+    }
+
+    fn abandoned(&mut self, _lsn: Lsn, bytes: u64) {
+        if self.first.is_some() || self.spec.from.is_none() {
+            self.framing(Bucket::Abandoned, bytes);
+        }
+    }
+
+    fn padding(&mut self, _lsn: Lsn, bytes: u64) {
+        if self.first.is_some() {
+            self.framing(Bucket::SwitchPadding, bytes);
+        }
+    }
+}
+
+#[inline]
+fn recent_place(cell: Cell) -> usize {
+    let kind = usize::from(cell.kind.unwrap_or(0));
+    match cell.owner {
+        Owner::Relation(locator, fork) => {
+            (locator.relation as usize ^ kind.wrapping_mul(37) ^ usize::from(fork.0) << 6) % RECENT
+        }
+        _ => kind % RECENT,
+    }
+}
+
+#[inline]
+fn tuple_key(relation: RelFileLocator, block: u32, offset: u16, xid: u32) -> u64 {
+    let place = u64::from(block) << 16 | u64::from(offset);
+    let whose = u64::from(relation.relation) << 32 | u64::from(xid);
+    // An odd multiplier spreads each part over all bits; the tops are folded down, where the table looks.
+    let mixed =
+        (place.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ whose.wrapping_mul(0xD6E8_FEB8_6659_FD93)).rotate_left(29);
+    mixed ^ mixed >> 32 | 1
+}

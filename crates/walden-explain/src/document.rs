@@ -1,0 +1,521 @@
+//! An explanation as others read it: the JSON that `walden explain --format json` prints, and what the tables show.
+//!
+//! The fields are described in `docs/explain.md`; a change that is not an addition raises [`FORMAT_VERSION`].
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use walden_format::rmgr::Kind;
+use walden_format::version::Major;
+use walden_source::names::Names;
+
+use crate::checkpoints::{Cause, Checkpoint, CheckpointSettings, explain_checkpoints};
+use crate::explain::{Explanation, View};
+use crate::findings::{Finding, find};
+use crate::group::{Dimension, GroupKey, Owner, ViewSpec};
+use crate::labels::{Label, Labels, Part};
+use crate::tally::{Bucket, COMPRESSIONS, ImageCause, Tally};
+
+/// Version of the JSON's form.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// An explanation with names, grouped and sorted for reading.
+#[derive(Clone, Debug, Serialize)]
+pub struct Document {
+    /// `walden explain`.
+    pub format: &'static str,
+    /// Version of this form.
+    pub format_version: u32,
+    /// Major version of the PostgreSQL that wrote the log.
+    pub postgresql: String,
+    /// The cluster's system identifier, as text because it has more digits than JSON numbers are good for.
+    pub system_identifier: String,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Bytes explained.
+    pub file_bytes: u64,
+    /// Records explained.
+    pub records: u64,
+    /// Bytes by bucket; the sum is `file_bytes`.
+    pub buckets: Map<String, Value>,
+    /// Images by cause and compression.
+    pub images: Map<String, Value>,
+    /// The parts of the log that were read.
+    pub ranges: Vec<RangeDocument>,
+    /// First and last end of a transaction.
+    pub time: Option<TimeSpan>,
+    /// What the log tells of the server's settings.
+    pub settings: Map<String, Value>,
+    /// Bytes by relation, tables with what belongs to them.
+    pub relations: Vec<RelationDocument>,
+    /// Bytes by kind of record.
+    pub record_kinds: Vec<GroupDocument>,
+    /// Transactions.
+    pub transactions: TransactionsDocument,
+    /// Checkpoints.
+    pub checkpoints: CheckpointsDocument,
+    /// The views asked for with `--by`.
+    pub views: Vec<ViewDocument>,
+    /// What stands out.
+    pub findings: Vec<Finding>,
+    /// Where the log could not be read any further.
+    pub damage: Option<DamageDocument>,
+}
+
+/// A part of the log that was read without a gap.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct RangeDocument {
+    pub timeline: u32,
+    pub start: String,
+    pub end: String,
+    pub first_segment: String,
+    pub last_segment: String,
+    pub bytes: u64,
+    /// Why the log ends in this range.
+    pub end_of_log: Option<String>,
+}
+
+/// First and last end of a transaction, RFC 3339 in UTC.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct TimeSpan {
+    pub first: String,
+    pub last: String,
+    pub seconds: f64,
+}
+
+/// A table with its indexes, its TOAST table and their maps; or a relation whose table is not known; or bytes of none.
+#[derive(Clone, Debug, Serialize)]
+pub struct RelationDocument {
+    /// The table, or what stands for it.
+    pub label: Label,
+    /// Everything that belongs to it.
+    #[serde(flatten)]
+    pub sum: TallyDocument,
+    /// Heap, indexes, TOAST and maps, largest first.
+    pub parts: Vec<GroupDocument>,
+}
+
+/// A group with what it came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct GroupDocument {
+    /// One per dimension.
+    pub keys: Vec<Label>,
+    /// What it came to.
+    #[serde(flatten)]
+    pub sum: TallyDocument,
+}
+
+/// What a group came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct TallyDocument {
+    /// Bytes in all buckets.
+    pub bytes: u64,
+    /// Share of `file_bytes`, from 0 to 1.
+    pub share: f64,
+    /// Records.
+    pub records: u64,
+    /// Full-page images.
+    pub images: u64,
+    /// Bytes of full-page images.
+    pub image_bytes: u64,
+    /// Bytes by bucket; those with none are left out.
+    pub buckets: Map<String, Value>,
+}
+
+/// Transactions.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct TransactionsDocument {
+    pub committed: u64,
+    pub aborted: u64,
+    pub open: u64,
+    pub bytes: u64,
+    pub aborted_bytes: u64,
+    pub system_records: u64,
+    pub system_bytes: u64,
+    pub largest: Vec<TransactionDocument>,
+}
+
+/// A transaction.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct TransactionDocument {
+    pub xid: u32,
+    pub outcome: &'static str,
+    pub time: Option<String>,
+    pub records: u64,
+    pub bytes: u64,
+    pub share: f64,
+    pub image_bytes: u64,
+    pub subtransactions: u32,
+}
+
+/// Checkpoints.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct CheckpointsDocument {
+    pub count: u64,
+    /// Count by cause.
+    pub by_cause: Map<String, Value>,
+    /// The causes follow from the server's settings, not from the log's looks alone.
+    pub causes_from_settings: bool,
+    pub mean_distance: Option<u64>,
+    pub mean_interval_seconds: Option<f64>,
+    pub list: Vec<CheckpointDocument>,
+}
+
+/// A checkpoint.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct CheckpointDocument {
+    pub lsn: String,
+    pub redo: String,
+    pub time: String,
+    pub cause: &'static str,
+    pub distance: Option<u64>,
+    pub interval_seconds: Option<i64>,
+}
+
+/// The log split by one or more dimensions.
+#[derive(Clone, Debug, Serialize)]
+pub struct ViewDocument {
+    /// The dimensions' names.
+    pub by: Vec<&'static str>,
+    /// The groups, largest first; by time and checkpoint alone in their order.
+    pub groups: Vec<GroupDocument>,
+    /// Groups that are not listed.
+    pub rest: Option<RestDocument>,
+}
+
+/// Groups that are not listed, summed up.
+#[derive(Clone, Debug, Serialize)]
+pub struct RestDocument {
+    /// How many.
+    pub groups: u64,
+    /// Their sum.
+    #[serde(flatten)]
+    pub sum: TallyDocument,
+}
+
+/// Where the log could not be read any further.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct DamageDocument {
+    pub file: String,
+    pub segment: String,
+    pub offset: u64,
+    pub lsn: String,
+    pub message: String,
+    pub hint: &'static str,
+}
+
+/// Who reads it, and what is known beside the log.
+pub struct Context<'a> {
+    /// Names of relations, databases and tablespaces.
+    pub names: &'a Names,
+    /// What decides when checkpoints come, if known.
+    pub checkpoint_settings: Option<CheckpointSettings>,
+    /// Groups listed per table; nothing: all.
+    pub top: Option<usize>,
+}
+
+impl Document {
+    /// Puts names to an explanation.
+    pub fn new(explanation: &Explanation, context: &Context<'_>) -> Document {
+        let labels = Labels::new(context.names, explanation.version);
+        let checkpoints =
+            explain_checkpoints(&explanation.checkpoints, explanation.segment_size, context.checkpoint_settings);
+        let of = Writer { explanation, labels: &labels, top: context.top.unwrap_or(usize::MAX) };
+        Document {
+            format: "walden explain",
+            format_version: FORMAT_VERSION,
+            postgresql: explanation.version.to_string(),
+            system_identifier: explanation.system_id.to_string(),
+            segment_bytes: explanation.segment_size.bytes(),
+            file_bytes: explanation.file_bytes,
+            records: explanation.records,
+            buckets: Bucket::all()
+                .map(|bucket| (bucket.name().to_owned(), explanation.buckets.get(bucket).into()))
+                .collect(),
+            images: of.images(),
+            ranges: of.ranges(),
+            time: explanation.time_span.map(|(first, last)| TimeSpan {
+                first: time_text(first),
+                last: time_text(last),
+                seconds: (last - first) as f64 / 1e6,
+            }),
+            settings: of.settings(),
+            relations: of.relations(),
+            record_kinds: of.view(&explanation.view_by(&[Dimension::Record])).groups,
+            transactions: of.transactions(),
+            checkpoints: of.checkpoints(&checkpoints, context.checkpoint_settings.is_some()),
+            views: explanation.views.iter().map(|view| of.view(view)).collect(),
+            findings: find(explanation, &labels, &checkpoints),
+            damage: explanation.damage.as_ref().map(|damage| DamageDocument {
+                file: damage.path.display().to_string(),
+                segment: damage.segment.to_string(),
+                offset: damage.offset,
+                lsn: damage.lsn.to_string(),
+                message: damage.to_string(),
+                hint: damage.hint(),
+            }),
+        }
+    }
+}
+
+struct Writer<'a> {
+    explanation: &'a Explanation,
+    labels: &'a Labels<'a>,
+    top: usize,
+}
+
+impl Writer<'_> {
+    fn share(&self, bytes: u64) -> f64 {
+        if self.explanation.file_bytes == 0 { 0.0 } else { bytes as f64 / self.explanation.file_bytes as f64 }
+    }
+
+    fn tally(&self, tally: &Tally) -> TallyDocument {
+        let filled = Bucket::all().filter(|bucket| tally.buckets.get(*bucket) > 0);
+        TallyDocument {
+            bytes: tally.bytes(),
+            share: self.share(tally.bytes()),
+            records: tally.records,
+            images: tally.images,
+            image_bytes: tally.buckets.images(),
+            buckets: filled.map(|bucket| (bucket.name().to_owned(), tally.buckets.get(bucket).into())).collect(),
+        }
+    }
+
+    fn images(&self) -> Map<String, Value> {
+        let table = &self.explanation.images;
+        let one = |cause| {
+            let sum = table.of_cause(cause);
+            let by: Map<String, Value> = COMPRESSIONS
+                .iter()
+                .map(|(compression, name)| (*name, table.get(cause, *compression)))
+                .filter(|(_, tally)| tally.count > 0)
+                .map(|(name, tally)| {
+                    let (count, bytes, plain) = (tally.count, tally.bytes, tally.uncompressed_bytes);
+                    (name.to_owned(), json!({"count": count, "bytes": bytes, "uncompressed_bytes": plain}))
+                })
+                .collect();
+            json!({
+                "count": sum.count,
+                "bytes": sum.bytes,
+                "uncompressed_bytes": sum.uncompressed_bytes,
+                "saved_by_compression": sum.uncompressed_bytes.saturating_sub(sum.bytes),
+                "by_compression": by,
+            })
+        };
+        ImageCause::ALL.iter().map(|cause| (cause.name().to_owned(), one(*cause))).collect()
+    }
+
+    fn ranges(&self) -> Vec<RangeDocument> {
+        let end_of_log = |tail: &walden_source::scan::Tail| match tail.fault {
+            Some(fault) => fault.to_string(),
+            None => "the last record goes on in a segment that is not at hand".to_owned(),
+        };
+        self.explanation
+            .ranges
+            .iter()
+            .map(|range| RangeDocument {
+                timeline: range.timeline,
+                start: range.start.to_string(),
+                end: range.end.to_string(),
+                first_segment: range.first_segment.to_string(),
+                last_segment: range.last_segment.to_string(),
+                bytes: range.bytes,
+                end_of_log: range.tail.as_ref().map(end_of_log),
+            })
+            .collect()
+    }
+
+    fn settings(&self) -> Map<String, Value> {
+        let told = self.explanation.told;
+        let mut settings = Map::new();
+        let mut say = |name: &str, value: Value| settings.insert(name.to_owned(), value);
+        if let Some(on) = told.full_page_writes {
+            say("full_page_writes", if on { "on" } else { "off" }.into());
+        }
+        if let Some(level) = told.wal_level {
+            say("wal_level", wal_level_name(level).into());
+        }
+        if let Some(on) = told.wal_log_hints {
+            say("wal_log_hints", if on { "on" } else { "off" }.into());
+        }
+        settings
+    }
+
+    fn relations(&self) -> Vec<RelationDocument> {
+        let view = self.explanation.view_by(&[Dimension::Relation]);
+        let mut tables: Vec<(Label, Tally, Vec<GroupDocument>)> = Vec::new();
+        let mut index = std::collections::HashMap::new();
+        for (key, tally) in &view.rows {
+            let owner = key.owner.unwrap_or(Owner::None);
+            let table = self.labels.table_of(owner);
+            let at = *index.entry(table.text.clone()).or_insert_with(|| {
+                tables.push((table, Tally::default(), Vec::new()));
+                tables.len() - 1
+            });
+            tables[at].1.merge(tally);
+            tables[at].2.push(GroupDocument { keys: vec![self.labels.owner(owner)], sum: self.tally(tally) });
+        }
+        tables.sort_by(|one, other| other.1.bytes().cmp(&one.1.bytes()).then_with(|| one.0.text.cmp(&other.0.text)));
+        let mut listed: Vec<RelationDocument> = Vec::new();
+        let rest = tables.split_off(self.top.min(tables.len()));
+        for (label, tally, parts) in tables {
+            listed.push(RelationDocument { label, sum: self.tally(&tally), parts });
+        }
+        if !rest.is_empty() {
+            let mut sum = Tally::default();
+            rest.iter().for_each(|(_, tally, _)| sum.merge(tally));
+            let label = Label::rest(rest.len() as u64, "table");
+            listed.push(RelationDocument { label, sum: self.tally(&sum), parts: Vec::new() });
+        }
+        listed
+    }
+
+    fn view(&self, view: &View) -> ViewDocument {
+        let mut rows: Vec<&(GroupKey, Tally)> = view.rows.iter().collect();
+        let (mut groups, mut sum) = view.rest;
+        let in_order = view.spec.dimensions.iter().all(|d| matches!(d, Dimension::Time | Dimension::Checkpoint));
+        if in_order {
+            rows.sort_by_key(|(key, _)| *key);
+        } else {
+            for (_, tally) in rows.split_off(self.top.min(rows.len())) {
+                groups += 1;
+                sum.merge(tally);
+            }
+        }
+        ViewDocument {
+            by: view.spec.dimensions.iter().map(|dimension| dimension.name()).collect(),
+            groups: rows.iter().map(|(key, tally)| self.group(&view.spec, key, tally)).collect(),
+            rest: (groups > 0).then(|| RestDocument { groups, sum: self.tally(&sum) }),
+        }
+    }
+
+    fn group(&self, spec: &ViewSpec, key: &GroupKey, tally: &Tally) -> GroupDocument {
+        let keys = spec.dimensions.iter().map(|dimension| self.key(*dimension, key)).collect();
+        GroupDocument { keys, sum: self.tally(tally) }
+    }
+
+    fn key(&self, dimension: Dimension, key: &GroupKey) -> Label {
+        match dimension {
+            Dimension::Relation => self.labels.owner(key.owner.unwrap_or(Owner::None)),
+            Dimension::Record => record_label(self.explanation.version, key.kind.flatten()),
+            Dimension::Database => self.labels.database(key.database.flatten()),
+            Dimension::Xid => match key.xid {
+                None | Some(0) => Label::plain(Part::Xid, "no transaction"),
+                Some(xid) => Label::plain(Part::Xid, &xid.to_string()),
+            },
+            Dimension::Time => {
+                let text = self.explanation.spans.map(|(start, width)| {
+                    second_text(start.saturating_add(width.saturating_mul(key.time.unwrap_or(0).into())))
+                });
+                Label::plain(Part::Time, &text.unwrap_or_else(|| "no time known".into()))
+            }
+            Dimension::Checkpoint => {
+                let number = key.checkpoint.unwrap_or(0) as usize;
+                let cycle = number.checked_sub(1).and_then(|index| self.explanation.cycles.get(index));
+                let text = match cycle {
+                    Some((redo, time)) => format!("{} redo {redo}", second_text(*time)),
+                    None => "before the first redo pointer".into(),
+                };
+                Label::plain(Part::Checkpoint, &text)
+            }
+        }
+    }
+
+    fn transactions(&self) -> TransactionsDocument {
+        let sums = self.explanation.transaction_sums;
+        TransactionsDocument {
+            committed: sums.committed,
+            aborted: sums.aborted,
+            open: sums.open,
+            bytes: sums.bytes,
+            aborted_bytes: sums.aborted_bytes,
+            system_records: sums.system_records,
+            system_bytes: sums.system_bytes,
+            largest: self
+                .explanation
+                .transactions
+                .iter()
+                .take(self.top)
+                .map(|one| TransactionDocument {
+                    xid: one.xid,
+                    outcome: one.outcome.name(),
+                    time: one.time.map(time_text),
+                    records: one.records,
+                    bytes: one.bytes,
+                    share: self.share(one.bytes),
+                    image_bytes: one.image_bytes,
+                    subtransactions: one.subtransactions,
+                })
+                .collect(),
+        }
+    }
+
+    fn checkpoints(&self, checkpoints: &[Checkpoint], from_settings: bool) -> CheckpointsDocument {
+        let count = |cause| checkpoints.iter().filter(|checkpoint| checkpoint.cause == cause).count();
+        let mean = |values: Vec<u64>| {
+            (!values.is_empty()).then(|| values.iter().sum::<u64>() as f64 / values.len() as f64)
+        };
+        let distances = checkpoints.iter().filter_map(|checkpoint| checkpoint.distance).collect();
+        let intervals =
+            checkpoints.iter().filter_map(|checkpoint| checkpoint.interval?.try_into().ok()).collect();
+        CheckpointsDocument {
+            count: checkpoints.len() as u64,
+            by_cause: Cause::ALL
+                .iter()
+                .filter(|cause| count(**cause) > 0)
+                .map(|cause| (cause.name().to_owned(), count(*cause).into()))
+                .collect(),
+            causes_from_settings: from_settings,
+            mean_distance: mean(distances).map(|distance| distance as u64),
+            mean_interval_seconds: mean(intervals),
+            list: checkpoints
+                .iter()
+                .map(|checkpoint| CheckpointDocument {
+                    lsn: checkpoint.seen.lsn.to_string(),
+                    redo: checkpoint.seen.redo.to_string(),
+                    time: second_text(checkpoint.seen.time),
+                    cause: checkpoint.cause.name(),
+                    distance: checkpoint.distance,
+                    interval_seconds: checkpoint.interval,
+                })
+                .collect(),
+        }
+    }
+}
+
+fn record_label(version: Major, kind: Option<u16>) -> Label {
+    match kind.and_then(|index| Kind::from_index(index.into())) {
+        Some(kind) => {
+            let text = format!("{} {}", kind.resource_manager(version), kind.name(version));
+            Label::plain(Part::Record, &text)
+        }
+        None => Label::plain(Part::Framing, "page headers, padding, tail"),
+    }
+}
+
+/// The names that `wal_level` had from 9.6 on.
+fn wal_level_name(level: i32) -> &'static str {
+    match level {
+        0 => "minimal",
+        1 => "replica",
+        2 => "logical",
+        _ => "unknown",
+    }
+}
+
+/// Microseconds since 1970-01-01 UTC as RFC 3339.
+pub fn time_text(micros: i64) -> String {
+    Timestamp::from_microsecond(micros).map_or_else(|_| format!("{micros} µs"), |time| format!("{time:.6}"))
+}
+
+/// Seconds since 1970-01-01 UTC as RFC 3339.
+pub fn second_text(seconds: i64) -> String {
+    Timestamp::from_second(seconds).map_or_else(|_| format!("{seconds} s"), |time| time.to_string())
+}

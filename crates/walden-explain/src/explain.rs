@@ -1,0 +1,774 @@
+//! From runs of segments to an explanation: what the threads counted, merged in the log's order.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::ops::ControlFlow;
+
+use rustc_hash::FxHashMap;
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline as TimelineId};
+use walden_format::rmgr::KindTable;
+use walden_format::version::Major;
+use walden_source::inventory::Run;
+use walden_source::scan::{Damage, ScanOptions, SegmentEnd, SegmentOutcome, Tail, scan};
+
+use crate::checkpoints::CheckpointSeen;
+use crate::collect::{CollectSpec, Event, SegmentTally, TransactionTally};
+use crate::group::{Cell, Dimension, GroupKey, ViewSpec};
+use crate::slices::Slices;
+use crate::tally::{Bucket, Buckets, ImageTable, Tally};
+use crate::timeline::{Timeline, unix_micros};
+
+/// Groups of a view that are kept apart at most. Beyond it the smaller half is summed up, so that memory does not grow
+/// with the log; the sums stay exact.
+const MOST_GROUPS: usize = 100_000;
+/// Spans of time that a log is cut into at most when no width is asked for.
+const MOST_SPANS: i64 = 60;
+
+/// What to explain and how.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Views besides those that are always made (by relation, by kind of record, by transaction).
+    pub views: Vec<ViewSpec>,
+    /// Rows of a view that are kept when it is by transaction.
+    pub top: usize,
+    /// Only records from here on.
+    pub from: Option<Bound>,
+    /// Only records that start before this.
+    pub to: Option<Bound>,
+    /// Seconds of a span of time; nothing: chosen so that there are at most 60.
+    pub every: Option<i64>,
+    /// Threads that decode.
+    pub threads: usize,
+}
+
+/// An end of the range to explain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bound {
+    /// A position.
+    Lsn(Lsn),
+    /// A second since 1970-01-01 UTC: the records of transactions that end then or later.
+    Time(i64),
+}
+
+/// Where the bytes of a log are.
+#[derive(Debug)]
+pub struct Explanation {
+    /// Who wrote it.
+    pub version: Major,
+    /// The cluster.
+    pub system_id: u64,
+    /// The cluster's segment size.
+    pub segment_size: SegmentSize,
+    /// The parts that were read.
+    pub ranges: Vec<Range>,
+    /// Bytes of the ranges; the sum of `buckets`.
+    pub file_bytes: u64,
+    /// Records that start in the ranges.
+    pub records: u64,
+    /// Bytes by where they went.
+    pub buckets: Buckets,
+    /// Images by cause and compression.
+    pub images: ImageTable,
+    /// By owner and kind of record.
+    pub cells: Vec<(Cell, Tally)>,
+    /// The views asked for, in that order.
+    pub views: Vec<View>,
+    /// The largest transactions, largest first.
+    pub transactions: Vec<Transaction>,
+    /// All transactions.
+    pub transaction_sums: TransactionSums,
+    /// The checkpoints whose records were met, in order.
+    pub checkpoints: Vec<CheckpointSeen>,
+    /// Microseconds since 1970-01-01 UTC of the first and last transaction's end.
+    pub time_span: Option<(i64, i64)>,
+    /// What the log says of the server's settings.
+    pub told: ToldSettings,
+    /// Switch records.
+    pub switches: u64,
+    /// Ends of base backups.
+    pub backups: u64,
+    /// Updates of row versions that the same transaction had just written, at least.
+    pub repeated_updates: Vec<(Cell, u64)>,
+    /// When the first span of time starts, in seconds since 1970-01-01 UTC, and how long each is.
+    pub spans: Option<(i64, i64)>,
+    /// Redo pointers that the views' checkpoint cycles start at, and when each checkpoint began.
+    pub cycles: Vec<(Lsn, i64)>,
+    /// Where the log could not be read any further.
+    pub damage: Option<Damage>,
+}
+
+/// A part of the log that was read without a gap.
+#[derive(Clone, Debug)]
+pub struct Range {
+    /// The timeline of its segments.
+    pub timeline: TimelineId,
+    /// Where it starts.
+    pub start: Lsn,
+    /// Where it ends, the tail included.
+    pub end: Lsn,
+    /// Its first segment.
+    pub first_segment: SegmentName,
+    /// Its last segment.
+    pub last_segment: SegmentName,
+    /// Bytes read.
+    pub bytes: u64,
+    /// What is after the last record, if the log ends in this range.
+    pub tail: Option<Tail>,
+}
+
+/// The log split by one or more dimensions.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The dimensions.
+    pub spec: ViewSpec,
+    /// The groups, largest first.
+    pub rows: Vec<(GroupKey, Tally)>,
+    /// Groups that were not kept apart: how many and their sum.
+    pub rest: (u64, Tally),
+}
+
+/// A transaction with its subtransactions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transaction {
+    /// The toplevel transaction's number.
+    pub xid: u32,
+    /// How it ended, as far as the log goes.
+    pub outcome: Outcome,
+    /// When it ended, in microseconds since 1970-01-01 UTC.
+    pub time: Option<i64>,
+    /// Records.
+    pub records: u64,
+    /// Bytes, alignment included.
+    pub bytes: u64,
+    /// Of these, full-page images.
+    pub image_bytes: u64,
+    /// Subtransactions that its end names.
+    pub subtransactions: u32,
+}
+
+/// How a transaction ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It committed.
+    Committed,
+    /// It was rolled back.
+    Aborted,
+    /// It was prepared and has not ended in the log.
+    Prepared,
+    /// It has not ended in the log.
+    Open,
+}
+
+impl Outcome {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Committed => "committed",
+            Outcome::Aborted => "aborted",
+            Outcome::Prepared => "prepared",
+            Outcome::Open => "open",
+        }
+    }
+}
+
+/// Sums over all transactions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TransactionSums {
+    /// How many committed.
+    pub committed: u64,
+    /// How many were rolled back.
+    pub aborted: u64,
+    /// How many have not ended in the log.
+    pub open: u64,
+    /// Bytes of all transactions.
+    pub bytes: u64,
+    /// Bytes of those that were rolled back.
+    pub aborted_bytes: u64,
+    /// Bytes of records that belong to no transaction.
+    pub system_bytes: u64,
+    /// Records that belong to no transaction.
+    pub system_records: u64,
+}
+
+/// Settings that the log tells of; the last value met.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ToldSettings {
+    /// `full_page_writes`.
+    pub full_page_writes: Option<bool>,
+    /// `wal_level`: 0 minimal, 1 replica, 2 logical.
+    pub wal_level: Option<i32>,
+    /// `wal_log_hints`.
+    pub wal_log_hints: Option<bool>,
+}
+
+/// Why nothing can be explained.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ExplainError {
+    /// No segments.
+    Nothing,
+    /// Segments of several clusters.
+    SeveralClusters(u64, u64),
+    /// Segments of several versions.
+    SeveralVersions(Major, Major),
+    /// No transaction ends at or after the time that the range is to start at.
+    TimeAfterEnd,
+}
+
+impl fmt::Display for ExplainError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExplainError::Nothing => f.write_str("there are no segments to explain"),
+            ExplainError::SeveralClusters(one, other) => write!(
+                f,
+                "the input holds segments of two clusters, with the system identifiers {one} and {other}: \
+                 name the folder or the segments of one"
+            ),
+            ExplainError::SeveralVersions(one, other) => write!(
+                f,
+                "the input holds segments of PostgreSQL {one} and {other}: name the segments of one"
+            ),
+            ExplainError::TimeAfterEnd => {
+                f.write_str("no transaction in the input ends at or after the time given as --from")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ExplainError {}
+
+/// Reads the runs and says where their bytes are. `progress` is told of bytes as they are read.
+pub fn explain(
+    runs: &[Run],
+    request: &Request,
+    mut progress: impl FnMut(u64),
+) -> Result<Explanation, ExplainError> {
+    let first = runs.first().ok_or(ExplainError::Nothing)?;
+    if let Some(other) = runs.iter().find(|run| run.system_id != first.system_id) {
+        return Err(ExplainError::SeveralClusters(first.system_id, other.system_id));
+    }
+    if let Some(other) = runs.iter().find(|run| run.version != first.version) {
+        return Err(ExplainError::SeveralVersions(first.version, other.version));
+    }
+    let by_time = |bound: Option<Bound>| matches!(bound, Some(Bound::Time(_)));
+    let needs_timeline =
+        by_time(request.from) || by_time(request.to) || request.views.iter().any(ViewSpec::needs_timeline);
+    let timeline = match needs_timeline {
+        true => Timeline::read(runs, request.threads, &mut progress),
+        false => Timeline::default(),
+    };
+    let (from, to) = range_of(request, &timeline)?;
+    let cuts = Cuts::new(request, &timeline);
+    let views: Vec<ViewSpec> = request.views.iter().filter(|view| view.needs_pieces()).cloned().collect();
+    let spec = CollectSpec {
+        kinds: KindTable::of(first.version),
+        views: &views,
+        slices: &cuts.slices,
+        from,
+        data_page_bytes: 8192,
+    };
+    let mut merge = Merge::new(&views, &cuts, request.top);
+    for run in runs {
+        merge.begin_range(run, from);
+        let options = ScanOptions { threads: request.threads, from, to };
+        let size = run.segment_size.bytes();
+        let make = |index: usize| {
+            let start = run.segments[index].start;
+            SegmentTally::new(spec, start, start.plus(size))
+        };
+        scan(run, options, make, |outcome| {
+            progress(size);
+            merge.segment(run, outcome);
+            ControlFlow::Continue(())
+        });
+        merge.end_range();
+        if merge.damage.is_some() {
+            break;
+        }
+    }
+    Ok(merge.finish(first, request, cuts))
+}
+
+fn range_of(request: &Request, timeline: &Timeline) -> Result<(Option<Lsn>, Option<Lsn>), ExplainError> {
+    let from = match request.from {
+        None => None,
+        Some(Bound::Lsn(lsn)) => Some(lsn),
+        Some(Bound::Time(second)) => Some(timeline.position_of(second).ok_or(ExplainError::TimeAfterEnd)?),
+    };
+    let to = match request.to {
+        None => None,
+        Some(Bound::Lsn(lsn)) => Some(lsn),
+        // Nothing ends later: the range goes to the end.
+        Some(Bound::Time(second)) => timeline.position_of(second),
+    };
+    Ok((from, to))
+}
+
+/// Where the views are cut by time and checkpoint.
+struct Cuts {
+    slices: Slices,
+    spans: Option<(i64, i64)>,
+    cycles: Vec<(Lsn, i64)>,
+}
+
+impl Cuts {
+    fn new(request: &Request, timeline: &Timeline) -> Cuts {
+        let wants = |dimension| request.views.iter().any(|view| view.has(dimension));
+        let (mut times, mut spans) = (Vec::new(), None);
+        if let (true, Some((first, last))) = (wants(Dimension::Time), timeline.span()) {
+            let width = request.every.unwrap_or_else(|| span_width(last - first));
+            let (cuts, start) = timeline.spans(width);
+            times = cuts;
+            spans = Some((start, width));
+        }
+        let cycles = if wants(Dimension::Checkpoint) { timeline.redo.clone() } else { Vec::new() };
+        let starts: Vec<Lsn> = cycles.iter().map(|(lsn, _)| *lsn).collect();
+        Cuts { slices: Slices::cut(&times, &starts), spans, cycles }
+    }
+}
+
+/// The smallest usual width that gives at most [`MOST_SPANS`] spans.
+fn span_width(seconds: i64) -> i64 {
+    const USUAL: [i64; 14] =
+        [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 6 * 3600];
+    let fits = |width: &&i64| seconds / **width < MOST_SPANS;
+    USUAL.iter().find(fits).copied().unwrap_or_else(|| (seconds / MOST_SPANS / 86_400 + 1) * 86_400)
+}
+
+struct Merge<'a> {
+    views: &'a [ViewSpec],
+    cuts: &'a Cuts,
+    top: usize,
+    ranges: Vec<Range>,
+    range_started: bool,
+    whole_start: bool,
+    cells: FxHashMap<Cell, Tally>,
+    images: ImageTable,
+    groups: Vec<ViewGroups>,
+    transactions: Transactions,
+    checkpoints: Vec<CheckpointSeen>,
+    time_span: Option<(i64, i64)>,
+    told: ToldSettings,
+    switches: u64,
+    backups: u64,
+    repeated_updates: FxHashMap<Cell, u64>,
+    damage: Option<Damage>,
+}
+
+impl<'a> Merge<'a> {
+    fn new(views: &'a [ViewSpec], cuts: &'a Cuts, top: usize) -> Merge<'a> {
+        Merge {
+            views,
+            cuts,
+            top,
+            ranges: Vec::new(),
+            range_started: false,
+            whole_start: true,
+            cells: FxHashMap::default(),
+            images: ImageTable::default(),
+            groups: views.iter().map(|view| ViewGroups::new(view.has(Dimension::Xid), top)).collect(),
+            transactions: Transactions::new(top),
+            checkpoints: Vec::new(),
+            time_span: None,
+            told: ToldSettings::default(),
+            switches: 0,
+            backups: 0,
+            repeated_updates: FxHashMap::default(),
+            damage: None,
+        }
+    }
+
+    /// The range starts with its first segment, or with the first record from `from` on.
+    fn begin_range(&mut self, run: &Run, from: Option<Lsn>) {
+        self.range_started = false;
+        self.whole_start = from.is_none_or(|from| run.segments.first().is_some_and(|first| from <= first.start));
+    }
+
+    fn end_range(&mut self) {
+        if let Some(range) = self.ranges.last_mut() {
+            range.bytes = range.end.0 - range.start.0;
+        }
+    }
+
+    fn segment(&mut self, run: &Run, outcome: SegmentOutcome<SegmentTally<'_>>) {
+        let SegmentOutcome { index, visitor: mut tally, start, position, end, .. } = outcome;
+        let begins = !self.range_started;
+        if begins && self.whole_start {
+            tally.add_framing(true, Bucket::PageHeader, tally.lead_headers);
+            tally.add_framing(true, Bucket::BegunBefore, tally.lead_continuation);
+            self.start_range(run, index, start);
+        } else if begins && let Some(first) = tally.first {
+            self.start_range(run, index, first);
+        } else if !begins {
+            tally.add_framing(true, Bucket::PageHeader, tally.lead_headers);
+        }
+        if self.range_started
+            && let Some(range) = self.ranges.last_mut()
+        {
+            range.end = position;
+            range.last_segment = run.segments[index].name;
+        }
+        match end {
+            SegmentEnd::Complete | SegmentEnd::Limit => {}
+            SegmentEnd::EndOfLog(tail) => self.tail(&mut tally, tail),
+            SegmentEnd::Damaged(damage) => self.damage = Some(damage),
+        }
+        self.add(tally);
+    }
+
+    fn start_range(&mut self, run: &Run, index: usize, start: Lsn) {
+        self.range_started = true;
+        let segment = run.segments[index].name;
+        self.ranges.push(Range {
+            timeline: run.timeline,
+            start,
+            end: start,
+            first_segment: segment,
+            last_segment: segment,
+            bytes: 0,
+            tail: None,
+        });
+    }
+
+    fn tail(&mut self, tally: &mut SegmentTally<'_>, tail: Tail) {
+        let Some(range) = self.ranges.last_mut().filter(|_| self.range_started) else { return };
+        let parts = [
+            (Bucket::CutRecord, tail.cut_record),
+            (Bucket::ZeroTail, tail.zero),
+            (Bucket::RecycledTail, tail.recycled),
+            (Bucket::TornTail, tail.torn),
+        ];
+        for (bucket, bytes) in parts {
+            tally.add_framing(false, bucket, bytes);
+            range.end = range.end.plus(bytes);
+        }
+        range.tail = Some(tail);
+    }
+
+    fn add(&mut self, tally: SegmentTally<'_>) {
+        self.images.merge(&tally.images);
+        for (cell, sum) in &tally.cells {
+            self.cells.entry(*cell).or_default().merge(sum);
+        }
+        for (cell, count) in &tally.repeated_updates {
+            *self.repeated_updates.entry(tally.cells[*cell as usize].0).or_default() += count;
+        }
+        for ((view, groups), pieces) in self.views.iter().zip(&mut self.groups).zip(&tally.pieces) {
+            for ((cell, xid, slice), sum) in pieces {
+                let mut key = view.key_of_cell(tally.cells[*cell as usize].0);
+                let (time, checkpoint) = self.cuts.slices.numbers(*slice);
+                key.time = view.has(Dimension::Time).then_some(time);
+                key.checkpoint = view.has(Dimension::Checkpoint).then_some(checkpoint);
+                groups.add(*xid, key, sum);
+            }
+        }
+        for (xid, sum) in &tally.transactions {
+            self.transactions.add(*xid, sum);
+        }
+        for (lsn, event) in tally.events {
+            if tally.first.is_some_and(|first| lsn >= first) {
+                self.event(lsn, event);
+            }
+        }
+    }
+
+    fn event(&mut self, lsn: Lsn, event: Event) {
+        match event {
+            Event::Finish { xid, committed, time, subxids } => {
+                let time = unix_micros(time);
+                let (first, last) = self.time_span.unwrap_or((time, time));
+                self.time_span = Some((first.min(time), last.max(time)));
+                for groups in &mut self.groups {
+                    groups.close(xid, &subxids);
+                }
+                let outcome = if committed { Outcome::Committed } else { Outcome::Aborted };
+                self.transactions.close(xid, &subxids, outcome, Some(time));
+            }
+            Event::Prepare { xid } => self.transactions.prepare(xid),
+            Event::Running { oldest } => {
+                for groups in &mut self.groups {
+                    groups.close_before(oldest);
+                }
+                self.transactions.close_before(oldest);
+            }
+            Event::Checkpoint { checkpoint, shutdown } => {
+                self.told.full_page_writes = Some(checkpoint.full_page_writes);
+                self.told.wal_level = checkpoint.wal_level.or(self.told.wal_level);
+                self.checkpoints.push(CheckpointSeen {
+                    lsn,
+                    redo: checkpoint.redo,
+                    time: checkpoint.time,
+                    shutdown,
+                });
+            }
+            Event::Parameters { wal_level, wal_log_hints } => {
+                self.told.wal_level = Some(wal_level);
+                self.told.wal_log_hints = Some(wal_log_hints);
+            }
+            Event::FullPageWrites(on) => self.told.full_page_writes = Some(on),
+            Event::BackupEnd => self.backups += 1,
+            Event::Switch => self.switches += 1,
+            Event::EndOfRecovery => {}
+        }
+    }
+
+    fn finish(self, run: &Run, request: &Request, cuts: Cuts) -> Explanation {
+        let mut sum = Tally::default();
+        let mut cells: Vec<(Cell, Tally)> = self.cells.into_iter().filter(|(_, tally)| tally.bytes() > 0).collect();
+        for (_, tally) in &cells {
+            sum.merge(tally);
+        }
+        sort_by_bytes(&mut cells);
+        let file_bytes = self.ranges.iter().map(|range| range.bytes).sum();
+        // The promise of the whole: every byte is counted, and once.
+        assert_eq!(sum.bytes(), file_bytes, "the buckets do not add up to the bytes of the ranges {:?}", self.ranges);
+        let mut asked = self.groups.into_iter();
+        let mut view = |spec: &ViewSpec| {
+            let (rows, rest) = match spec.needs_pieces() {
+                true => asked.next().map(ViewGroups::finish).unwrap_or_default(),
+                false => (rows_of_cells(spec, &cells), Default::default()),
+            };
+            View { spec: spec.clone(), rows, rest }
+        };
+        let views: Vec<View> = request.views.iter().map(&mut view).collect();
+        for view in &views {
+            let kept: u64 = view.rows.iter().map(|(_, tally)| tally.bytes()).sum();
+            assert_eq!(kept + view.rest.1.bytes(), file_bytes, "view {:?} does not add up", view.spec);
+        }
+        let (transactions, transaction_sums) = self.transactions.finish();
+        let mut repeated_updates: Vec<(Cell, u64)> = self.repeated_updates.into_iter().collect();
+        repeated_updates.sort_by_key(|(cell, count)| (Reverse(*count), *cell));
+        Explanation {
+            version: run.version,
+            system_id: run.system_id,
+            segment_size: run.segment_size,
+            ranges: self.ranges,
+            file_bytes,
+            records: sum.records,
+            buckets: sum.buckets,
+            images: self.images,
+            cells,
+            views,
+            transactions,
+            transaction_sums,
+            checkpoints: self.checkpoints,
+            time_span: self.time_span,
+            told: self.told,
+            switches: self.switches,
+            backups: self.backups,
+            repeated_updates,
+            spans: cuts.spans,
+            cycles: cuts.cycles,
+            damage: self.damage,
+        }
+    }
+}
+
+impl Explanation {
+    /// The log split by dimensions that need no pass of their own: relation, record, database.
+    ///
+    /// Dimensions that do (transaction, time, checkpoint) give no rows here: ask for them in the [`Request`].
+    pub fn view_by(&self, dimensions: &[Dimension]) -> View {
+        let spec = ViewSpec { dimensions: dimensions.to_vec() };
+        let rows = if spec.needs_pieces() { Vec::new() } else { rows_of_cells(&spec, &self.cells) };
+        View { spec, rows, rest: Default::default() }
+    }
+
+    /// Bytes of records: all but the framing.
+    pub fn record_bytes(&self) -> u64 {
+        Bucket::all().filter(|bucket| !bucket.is_framing()).map(|bucket| self.buckets.get(bucket)).sum()
+    }
+}
+
+fn rows_of_cells(spec: &ViewSpec, cells: &[(Cell, Tally)]) -> Vec<(GroupKey, Tally)> {
+    let mut groups: FxHashMap<GroupKey, Tally> = FxHashMap::default();
+    for (cell, tally) in cells {
+        groups.entry(spec.key_of_cell(*cell)).or_default().merge(tally);
+    }
+    let mut rows: Vec<_> = groups.into_iter().collect();
+    sort_by_bytes(&mut rows);
+    rows
+}
+
+/// Largest first; equal ones in a fixed order, so that equal inputs give equal output.
+fn sort_by_bytes<K: Ord + Copy>(rows: &mut [(K, Tally)]) {
+    rows.sort_by_key(|(key, tally)| (Reverse(tally.bytes()), *key));
+}
+
+/// The groups of one view.
+struct ViewGroups {
+    by_xid: bool,
+    top: usize,
+    /// Groups of transactions that may still write.
+    open: FxHashMap<u32, FxHashMap<GroupKey, Tally>>,
+    done: FxHashMap<GroupKey, Tally>,
+    rest: (u64, Tally),
+}
+
+impl ViewGroups {
+    fn new(by_xid: bool, top: usize) -> ViewGroups {
+        ViewGroups {
+            by_xid,
+            top,
+            open: FxHashMap::default(),
+            done: FxHashMap::default(),
+            rest: (0, Tally::default()),
+        }
+    }
+
+    fn add(&mut self, xid: u32, mut key: GroupKey, sum: &Tally) {
+        if self.by_xid && xid != 0 {
+            self.open.entry(xid).or_default().entry(key).or_default().merge(sum);
+        } else {
+            key.xid = self.by_xid.then_some(0);
+            self.done.entry(key).or_default().merge(sum);
+            self.bound();
+        }
+    }
+
+    fn close(&mut self, xid: u32, subxids: &[u32]) {
+        if !self.by_xid {
+            return;
+        }
+        for part in subxids.iter().chain([&xid]) {
+            for (mut key, sum) in self.open.remove(part).into_iter().flatten() {
+                key.xid = Some(xid);
+                self.done.entry(key).or_default().merge(&sum);
+            }
+        }
+        self.bound();
+    }
+
+    fn close_before(&mut self, oldest: u32) {
+        let over: Vec<u32> = self.open.keys().copied().filter(|xid| precedes(*xid, oldest)).collect();
+        for xid in over {
+            self.close(xid, &[]);
+        }
+    }
+
+    /// Sums up the smaller groups when there are too many.
+    fn bound(&mut self) {
+        let most = MOST_GROUPS.max(4 * self.top);
+        if self.done.len() <= most {
+            return;
+        }
+        let mut rows: Vec<_> = self.done.drain().collect();
+        sort_by_bytes(&mut rows);
+        for (_, sum) in rows.drain(most / 2..) {
+            self.rest.0 += 1;
+            self.rest.1.merge(&sum);
+        }
+        self.done.extend(rows);
+    }
+
+    fn finish(mut self) -> (Vec<(GroupKey, Tally)>, (u64, Tally)) {
+        let open: Vec<u32> = self.open.keys().copied().collect();
+        for xid in open {
+            self.close(xid, &[]);
+        }
+        let mut rows: Vec<_> = self.done.into_iter().collect();
+        sort_by_bytes(&mut rows);
+        (rows, self.rest)
+    }
+}
+
+/// Transactions as they come and go: only those that may still write and the largest are kept.
+struct Transactions {
+    top: usize,
+    open: FxHashMap<u32, OpenTransaction>,
+    largest: BinaryHeap<Reverse<(u64, Reverse<u32>, Kept)>>,
+    sums: TransactionSums,
+}
+
+#[derive(Clone, Copy, Default)]
+struct OpenTransaction {
+    tally: TransactionTally,
+    prepared: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Kept(Transaction);
+
+impl PartialOrd for Kept {
+    fn partial_cmp(&self, other: &Kept) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Kept {
+    fn cmp(&self, other: &Kept) -> std::cmp::Ordering {
+        self.0.time.cmp(&other.0.time)
+    }
+}
+
+impl Transactions {
+    fn new(top: usize) -> Transactions {
+        Transactions { top, open: FxHashMap::default(), largest: BinaryHeap::new(), sums: TransactionSums::default() }
+    }
+
+    fn add(&mut self, xid: u32, sum: &TransactionTally) {
+        if xid == 0 {
+            self.sums.system_bytes += sum.bytes;
+            self.sums.system_records += sum.records;
+        } else {
+            self.open.entry(xid).or_default().tally.merge(sum);
+        }
+    }
+
+    fn prepare(&mut self, xid: u32) {
+        if let Some(open) = self.open.get_mut(&xid) {
+            open.prepared = true;
+        }
+    }
+
+    fn close(&mut self, xid: u32, subxids: &[u32], outcome: Outcome, time: Option<i64>) {
+        let mut tally = TransactionTally::default();
+        for part in subxids.iter().chain([&xid]) {
+            if let Some(open) = self.open.remove(part) {
+                tally.merge(&open.tally);
+            }
+        }
+        match outcome {
+            Outcome::Committed => self.sums.committed += 1,
+            Outcome::Aborted => self.sums.aborted += 1,
+            Outcome::Prepared | Outcome::Open => self.sums.open += 1,
+        }
+        self.sums.bytes += tally.bytes;
+        if outcome == Outcome::Aborted {
+            self.sums.aborted_bytes += tally.bytes;
+        }
+        let TransactionTally { records, bytes, image_bytes } = tally;
+        let subtransactions = subxids.len() as u32;
+        let transaction = Transaction { xid, outcome, time, records, bytes, image_bytes, subtransactions };
+        if self.largest.len() < self.top || self.largest.peek().is_some_and(|least| least.0.0 < bytes) {
+            self.largest.push(Reverse((bytes, Reverse(xid), Kept(transaction))));
+            if self.largest.len() > self.top {
+                self.largest.pop();
+            }
+        }
+    }
+
+    /// A crash ends transactions without a word; the next list of running ones tells.
+    fn close_before(&mut self, oldest: u32) {
+        let over: Vec<u32> = self.open.keys().copied().filter(|xid| precedes(*xid, oldest)).collect();
+        for xid in over {
+            self.close(xid, &[], Outcome::Aborted, None);
+        }
+    }
+
+    fn finish(mut self) -> (Vec<Transaction>, TransactionSums) {
+        let mut open: Vec<(u32, bool)> = self.open.iter().map(|(xid, open)| (*xid, open.prepared)).collect();
+        open.sort_unstable();
+        for (xid, prepared) in open {
+            self.close(xid, &[], if prepared { Outcome::Prepared } else { Outcome::Open }, None);
+        }
+        let mut largest: Vec<Transaction> = self.largest.into_iter().map(|Reverse((_, _, kept))| kept.0).collect();
+        largest.sort_by_key(|transaction| (Reverse(transaction.bytes), transaction.xid));
+        (largest, self.sums)
+    }
+}
+
+/// Transaction numbers wrap around: `TransactionIdPrecedes`.
+fn precedes(xid: u32, other: u32) -> bool {
+    (xid.wrapping_sub(other) as i32) < 0
+}

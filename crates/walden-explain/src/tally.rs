@@ -1,0 +1,281 @@
+//! What is counted: the buckets that every byte of the log falls into, and sums over them.
+
+use walden_format::record::Compression;
+
+/// Where a byte of the log can go. Each byte goes into exactly one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(usize)]
+pub enum Bucket {
+    /// The fixed 24 bytes of each record.
+    RecordHeader,
+    /// Headers of references to blocks.
+    BlockHeader,
+    /// Headers of full-page images.
+    ImageHeader,
+    /// Images of pages touched for the first time since the redo pointer.
+    ImageCheckpoint,
+    /// Images that the kind of record always carries: index builds, extensions, rewrites.
+    ImageForced,
+    /// Images written because a hint bit was set, with checksums or `wal_log_hints`.
+    ImageHint,
+    /// Images that are there for `wal_consistency_checking` alone.
+    ImageConsistency,
+    /// Data that belongs to a block.
+    BlockData,
+    /// Headers of the main data, the replication origin and the toplevel transaction.
+    MainHeader,
+    /// Data that belongs to the record as a whole.
+    MainData,
+    /// Padding that aligns the next record.
+    Alignment,
+    /// Headers of pages.
+    PageHeader,
+    /// The unused rest of a segment after a switch.
+    SwitchPadding,
+    /// The end of a record that began before the input.
+    BegunBefore,
+    /// The beginning of a record that a crash cut off and that was overwritten.
+    Abandoned,
+    /// The beginning of a record that goes on after the input.
+    CutRecord,
+    /// Never written, at the end of the log.
+    ZeroTail,
+    /// Old pages of a recycled segment, at the end of the log.
+    RecycledTail,
+    /// A record that was being written when the server stopped, at the end of the log.
+    TornTail,
+}
+
+/// One row per bucket: its name in JSON and CSV, and what people read.
+#[rustfmt::skip]
+const BUCKETS: [(Bucket, &str, &str); 19] = [
+    (Bucket::RecordHeader,     "record_header",     "record headers"),
+    (Bucket::BlockHeader,      "block_header",      "block headers"),
+    (Bucket::ImageHeader,      "image_header",      "image headers"),
+    (Bucket::ImageCheckpoint,  "image_checkpoint",  "images: first touch after a checkpoint"),
+    (Bucket::ImageForced,      "image_forced",      "images: forced (index build, rewrite)"),
+    (Bucket::ImageHint,        "image_hint",        "images: hint bits"),
+    (Bucket::ImageConsistency, "image_consistency", "images: consistency checking"),
+    (Bucket::BlockData,        "block_data",        "block data"),
+    (Bucket::MainHeader,       "main_header",       "main data headers"),
+    (Bucket::MainData,         "main_data",         "main data"),
+    (Bucket::Alignment,        "alignment",         "alignment"),
+    (Bucket::PageHeader,       "page_header",       "page headers"),
+    (Bucket::SwitchPadding,    "switch_padding",    "padding after segment switches"),
+    (Bucket::BegunBefore,      "begun_before",      "end of a record begun before the input"),
+    (Bucket::Abandoned,        "abandoned",         "records cut off by a crash"),
+    (Bucket::CutRecord,        "cut_record",        "record that goes on after the input"),
+    (Bucket::ZeroTail,         "zero_tail",         "unwritten end of the last segment"),
+    (Bucket::RecycledTail,     "recycled_tail",     "old pages in the last segment"),
+    (Bucket::TornTail,         "torn_tail",         "torn end of the log"),
+];
+
+impl Bucket {
+    /// How many there are.
+    pub const COUNT: usize = BUCKETS.len();
+
+    /// Every bucket, in the order of a record and then of the framing around records.
+    pub fn all() -> impl Iterator<Item = Bucket> {
+        BUCKETS.iter().map(|row| row.0)
+    }
+
+    /// The name in JSON and CSV.
+    pub fn name(self) -> &'static str {
+        BUCKETS[self as usize].1
+    }
+
+    /// What it is, in a few words.
+    pub fn description(self) -> &'static str {
+        BUCKETS[self as usize].2
+    }
+
+    /// Holds full-page images.
+    pub fn is_image(self) -> bool {
+        (Bucket::ImageCheckpoint as usize..=Bucket::ImageConsistency as usize).contains(&(self as usize))
+    }
+
+    /// Holds bytes outside of records.
+    pub fn is_framing(self) -> bool {
+        self as usize >= Bucket::PageHeader as usize
+    }
+}
+
+/// A sum of bytes by bucket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Buckets([u64; Bucket::COUNT]);
+
+impl Default for Buckets {
+    fn default() -> Buckets {
+        Buckets([0; Bucket::COUNT])
+    }
+}
+
+impl Buckets {
+    /// Adds `bytes` to a bucket.
+    #[inline]
+    pub fn add(&mut self, bucket: Bucket, bytes: u64) {
+        self.0[bucket as usize] += bytes;
+    }
+
+    /// Adds all of another sum.
+    pub fn merge(&mut self, other: &Buckets) {
+        for (sum, more) in self.0.iter_mut().zip(other.0) {
+            *sum += more;
+        }
+    }
+
+    /// What is in a bucket.
+    #[inline]
+    pub fn get(&self, bucket: Bucket) -> u64 {
+        self.0[bucket as usize]
+    }
+
+    /// What is in all buckets.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// What is in the buckets of full-page images.
+    pub fn images(&self) -> u64 {
+        Bucket::all().filter(|bucket| bucket.is_image()).map(|bucket| self.get(bucket)).sum()
+    }
+}
+
+/// What is counted of a group of records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    /// Records; one with several blocks counts where its first block does.
+    pub records: u64,
+    /// Full-page images.
+    pub images: u64,
+    /// Bytes, by bucket.
+    pub buckets: Buckets,
+}
+
+impl Tally {
+    /// Adds all of another.
+    pub fn merge(&mut self, other: &Tally) {
+        self.records += other.records;
+        self.images += other.images;
+        self.buckets.merge(&other.buckets);
+    }
+
+    /// Bytes in all buckets.
+    pub fn bytes(&self) -> u64 {
+        self.buckets.total()
+    }
+}
+
+/// Why an image was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum ImageCause {
+    /// The page was touched for the first time since the redo pointer.
+    Checkpoint,
+    /// The kind of record always carries it.
+    Forced,
+    /// A hint bit was set.
+    Hint,
+    /// `wal_consistency_checking`.
+    Consistency,
+}
+
+impl ImageCause {
+    /// Every cause.
+    pub const ALL: [ImageCause; 4] =
+        [ImageCause::Checkpoint, ImageCause::Forced, ImageCause::Hint, ImageCause::Consistency];
+
+    /// The bucket that its bytes go into.
+    pub fn bucket(self) -> Bucket {
+        match self {
+            ImageCause::Checkpoint => Bucket::ImageCheckpoint,
+            ImageCause::Forced => Bucket::ImageForced,
+            ImageCause::Hint => Bucket::ImageHint,
+            ImageCause::Consistency => Bucket::ImageConsistency,
+        }
+    }
+
+    /// The name in JSON and CSV.
+    pub fn name(self) -> &'static str {
+        match self {
+            ImageCause::Checkpoint => "checkpoint",
+            ImageCause::Forced => "forced",
+            ImageCause::Hint => "hint",
+            ImageCause::Consistency => "consistency",
+        }
+    }
+}
+
+/// Every way an image can be compressed, as PostgreSQL names it in `wal_compression`.
+pub const COMPRESSIONS: [(Compression, &str); 4] = [
+    (Compression::None, "none"),
+    (Compression::Pglz, "pglz"),
+    (Compression::Lz4, "lz4"),
+    (Compression::Zstd, "zstd"),
+];
+
+/// What is counted of images of one cause and compression.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ImageTally {
+    /// How many.
+    pub count: u64,
+    /// Bytes as stored.
+    pub bytes: u64,
+    /// Bytes without compression; holes left out in both.
+    pub uncompressed_bytes: u64,
+}
+
+/// Images by cause and compression.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ImageTable([[ImageTally; 4]; 4]);
+
+impl ImageTable {
+    /// Counts one image.
+    #[inline]
+    pub fn add(&mut self, cause: ImageCause, compression: Compression, bytes: u64, uncompressed_bytes: u64) {
+        let tally = &mut self.0[cause as usize][compression as usize];
+        tally.count += 1;
+        tally.bytes += bytes;
+        tally.uncompressed_bytes += uncompressed_bytes;
+    }
+
+    /// Adds all of another.
+    pub fn merge(&mut self, other: &ImageTable) {
+        for (row, more) in self.0.iter_mut().zip(other.0) {
+            for (sum, more) in row.iter_mut().zip(more) {
+                sum.count += more.count;
+                sum.bytes += more.bytes;
+                sum.uncompressed_bytes += more.uncompressed_bytes;
+            }
+        }
+    }
+
+    /// One cell.
+    pub fn get(&self, cause: ImageCause, compression: Compression) -> ImageTally {
+        self.0[cause as usize][compression as usize]
+    }
+
+    /// All compressions of one cause.
+    pub fn of_cause(&self, cause: ImageCause) -> ImageTally {
+        self.0[cause as usize].iter().fold(ImageTally::default(), |sum, more| ImageTally {
+            count: sum.count + more.count,
+            bytes: sum.bytes + more.bytes,
+            uncompressed_bytes: sum.uncompressed_bytes + more.uncompressed_bytes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rows_stand_in_the_order_of_the_buckets() {
+        for (index, bucket) in Bucket::all().enumerate() {
+            assert_eq!(bucket as usize, index);
+        }
+        for (index, (compression, _)) in COMPRESSIONS.into_iter().enumerate() {
+            assert_eq!(compression as usize, index);
+        }
+    }
+}

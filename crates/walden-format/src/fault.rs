@@ -1,0 +1,139 @@
+//! What stops the decoding of a stream, and where.
+
+use std::fmt;
+
+use crate::lsn::{Lsn, Timeline};
+use crate::page::PageHeaderError;
+use crate::record::{LONGEST_RECORD, RECORD_HEADER, RecordError};
+use crate::version::Major;
+
+/// The place where a stream stops making sense: where, what was expected, what was found.
+///
+/// Not every fault is damage: the log of a running or crashed server ends in one. Whoever knows what follows decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// The page or record at fault.
+    pub lsn: Lsn,
+    /// Where the first byte lies that was not what it should be.
+    pub at: Lsn,
+    /// What is wrong.
+    pub kind: FaultKind,
+}
+
+/// What is wrong at the place of a [`Fault`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum FaultKind {
+    /// The bytes where a page starts are no page header.
+    PageHeader(PageHeaderError),
+    /// A page of another version than the stream's.
+    PageVersion { expected: Major, found: Major },
+    /// A page that belongs elsewhere, such as an old page of a recycled segment.
+    PageAddress { expected: Lsn, found: Lsn },
+    /// A page of a later timeline than its segment's, or an earlier one than the page before.
+    PageTimeline { expected: Timeline, found: Timeline },
+    /// A segment's first page without a long header, or another page with one.
+    PageHeaderWidth { long_expected: bool },
+    /// The system identifier is another cluster's.
+    SystemId { expected: u64, found: u64 },
+    /// The segment size or page size differs from the stream's.
+    Geometry { segment_bytes: u32, page_bytes: u32 },
+    /// A record goes on, but the page does not continue one.
+    ContinuationExpected { remaining: u32 },
+    /// The page continues a record, but none goes on.
+    ContinuationUnexpected,
+    /// The page continues a record of another length.
+    ContinuationLength { expected: u32, found: u32 },
+    /// Zeros where a record should start: nothing was written here yet.
+    NoRecord,
+    /// A record length that can't be.
+    RecordLength(u32),
+    /// The record does not point back to the one before it.
+    PreviousLink { expected: Option<Lsn>, found: Lsn },
+    /// The record's bytes don't match its checksum.
+    Checksum { expected: u32, found: u32 },
+    /// The headers within a record contradict each other although its checksum is right.
+    Record(RecordError),
+}
+
+impl Fault {
+    /// Nothing was ever written at this place: the common end of the log.
+    pub fn is_unwritten(&self) -> bool {
+        match self.kind {
+            FaultKind::NoRecord => true,
+            FaultKind::PageHeader(PageHeaderError::Magic(magic, _)) => magic == 0,
+            _ => false,
+        }
+    }
+
+    /// What should have been there.
+    pub fn expected(&self) -> String {
+        match self.kind {
+            FaultKind::PageHeader(PageHeaderError::Short) => "a whole page header".into(),
+            FaultKind::PageHeader(PageHeaderError::Magic(..)) => "the magic of a page of the log".into(),
+            FaultKind::PageHeader(PageHeaderError::Flags(_)) => "page flags that this version has".into(),
+            FaultKind::PageVersion { expected, .. } => format!("a page of PostgreSQL {expected}"),
+            FaultKind::PageAddress { expected, .. } => format!("page address {expected}"),
+            FaultKind::PageTimeline { expected, .. } => format!("a page of timeline {expected}"),
+            FaultKind::PageHeaderWidth { long_expected: true } => "a long page header (start of a segment)".into(),
+            FaultKind::PageHeaderWidth { long_expected: false } => "a short page header".into(),
+            FaultKind::SystemId { expected, .. } => format!("system identifier {expected}"),
+            FaultKind::Geometry { .. } => "the stream's segment size and page size".into(),
+            FaultKind::ContinuationExpected { remaining } => {
+                format!("a page that goes on with the record ({remaining} bytes left)")
+            }
+            FaultKind::ContinuationUnexpected => "a page that starts with a new record".into(),
+            FaultKind::ContinuationLength { expected, .. } => format!("{expected} bytes left of the record"),
+            FaultKind::NoRecord => "a record".into(),
+            FaultKind::RecordLength(_) => format!("a record length from {RECORD_HEADER} to {LONGEST_RECORD}"),
+            FaultKind::PreviousLink { expected: Some(lsn), .. } => format!("previous record at {lsn}"),
+            FaultKind::PreviousLink { expected: None, .. } => "a previous record before this one".into(),
+            FaultKind::Checksum { expected, .. } => format!("CRC {expected:08X} (stored)"),
+            FaultKind::Record(_) => "consistent headers within the record".into(),
+        }
+    }
+
+    /// What was there instead.
+    pub fn found(&self) -> String {
+        match self.kind {
+            FaultKind::PageHeader(PageHeaderError::Short) => "the end of the data".into(),
+            FaultKind::PageHeader(PageHeaderError::Magic(magic, reason)) => format!("{magic:04X}: {reason}"),
+            FaultKind::PageHeader(PageHeaderError::Flags(flags)) => format!("{flags:04X}"),
+            FaultKind::PageVersion { found, .. } => format!("a page of PostgreSQL {found}"),
+            FaultKind::PageAddress { found, .. } => found.to_string(),
+            FaultKind::PageTimeline { found, .. } => found.to_string(),
+            FaultKind::PageHeaderWidth { long_expected: true } => "a short one".into(),
+            FaultKind::PageHeaderWidth { long_expected: false } => "a long one".into(),
+            FaultKind::SystemId { found, .. } => found.to_string(),
+            FaultKind::Geometry { segment_bytes, page_bytes } => {
+                format!("segments of {segment_bytes} bytes, pages of {page_bytes} bytes")
+            }
+            FaultKind::ContinuationExpected { .. } => "a page that starts with a new record".into(),
+            FaultKind::ContinuationUnexpected => "a page that goes on with an earlier one".into(),
+            FaultKind::ContinuationLength { found, .. } => format!("{found}"),
+            FaultKind::NoRecord => "zeros".into(),
+            FaultKind::RecordLength(found) => found.to_string(),
+            FaultKind::PreviousLink { found, .. } => found.to_string(),
+            FaultKind::Checksum { found, .. } => format!("CRC {found:08X} (computed)"),
+            FaultKind::Record(error) => error.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.kind {
+            FaultKind::PageHeader(_)
+            | FaultKind::PageVersion { .. }
+            | FaultKind::PageAddress { .. }
+            | FaultKind::PageTimeline { .. }
+            | FaultKind::PageHeaderWidth { .. }
+            | FaultKind::SystemId { .. }
+            | FaultKind::Geometry { .. } => "page",
+            _ => "record",
+        };
+        write!(f, "{what} at {}: expected {}, found {}", self.lsn, self.expected(), self.found())
+    }
+}
+
+impl std::error::Error for Fault {}

@@ -1,0 +1,199 @@
+//! Positions in the log and the names of the files that hold them.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A log sequence number: a byte position in the write-ahead log, printed as `HIGH/LOW` in hexadecimal.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Lsn(pub u64);
+
+impl Lsn {
+    /// Zero: never the position of a record, PostgreSQL's `InvalidXLogRecPtr`.
+    pub const INVALID: Lsn = Lsn(0);
+
+    /// This position rounded up to the next multiple of 8, where a record can start (`MAXALIGN`).
+    pub fn aligned(self) -> Lsn {
+        Lsn(self.0.saturating_add(7) & !7)
+    }
+
+    /// This position moved forward by `bytes`, saturating at the largest LSN.
+    pub fn plus(self, bytes: u64) -> Lsn {
+        Lsn(self.0.saturating_add(bytes))
+    }
+}
+
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:X}/{:08X}", self.0 >> 32, self.0 as u32)
+    }
+}
+
+impl fmt::Debug for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A string that is not an LSN.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidLsn(pub String);
+
+impl fmt::Display for InvalidLsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\" is not an LSN: expected two hexadecimal numbers such as 0/16B3748", self.0)
+    }
+}
+
+impl std::error::Error for InvalidLsn {}
+
+impl FromStr for Lsn {
+    type Err = InvalidLsn;
+
+    fn from_str(text: &str) -> Result<Lsn, InvalidLsn> {
+        let invalid = || InvalidLsn(text.to_owned());
+        let (high, low) = text.split_once('/').ok_or_else(invalid)?;
+        let half = |digits: &str| {
+            let plain = (1..=8).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit());
+            plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+        };
+        match (half(high), half(low)) {
+            (Some(high), Some(low)) => Ok(Lsn(high << 32 | low)),
+            _ => Err(invalid()),
+        }
+    }
+}
+
+/// The number of a timeline: 1 after initdb, one more after each recovery that ended in a promotion.
+pub type Timeline = u32;
+
+/// The size of the segment files of a cluster: a power of two from 1 MB to 1 GB.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SegmentSize(u32);
+
+impl SegmentSize {
+    /// 16 MB, what initdb chooses when it is not told otherwise.
+    pub const DEFAULT: SegmentSize = SegmentSize(16 << 20);
+
+    /// The size, if `bytes` is one that PostgreSQL accepts.
+    pub fn new(bytes: u64) -> Option<SegmentSize> {
+        let valid = bytes.is_power_of_two() && (1 << 20..=1 << 30).contains(&bytes);
+        valid.then_some(SegmentSize(bytes as u32))
+    }
+
+    /// In bytes.
+    pub fn bytes(self) -> u64 {
+        u64::from(self.0)
+    }
+
+    /// The number of the segment that holds `lsn`.
+    pub fn segment_of(self, lsn: Lsn) -> u64 {
+        lsn.0 / self.bytes()
+    }
+
+    /// How far into its segment `lsn` lies, in bytes.
+    pub fn offset_of(self, lsn: Lsn) -> u64 {
+        lsn.0 & (self.bytes() - 1)
+    }
+
+    /// Where segment `number` starts.
+    pub fn start_of(self, number: u64) -> Lsn {
+        Lsn(number.saturating_mul(self.bytes()))
+    }
+
+    /// Segments in one step of the middle part of a segment's name (`XLogSegmentsPerXLogId`).
+    fn per_log_id(self) -> u64 {
+        (1 << 32) / self.bytes()
+    }
+}
+
+/// The name of a segment file before its size is known: three hexadecimal numbers of 8 digits.
+///
+/// The segment's number follows from the size, which is in the file's first page, not in its name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SegmentName {
+    /// The timeline that the segment belongs to.
+    pub timeline: Timeline,
+    /// The upper 32 bits of the segment's LSN.
+    pub log: u32,
+    /// Which segment within those 4 GB.
+    pub segment: u32,
+}
+
+impl SegmentName {
+    /// The name of the segment with this number.
+    pub fn new(timeline: Timeline, number: u64, size: SegmentSize) -> SegmentName {
+        SegmentName {
+            timeline,
+            log: (number / size.per_log_id()) as u32,
+            segment: (number % size.per_log_id()) as u32,
+        }
+    }
+
+    /// Reads a name of exactly 24 hexadecimal digits.
+    pub fn parse(name: &str) -> Option<SegmentName> {
+        if name.len() != 24 || !name.bytes().all(|b| b.is_ascii_digit() || (b'A'..=b'F').contains(&b)) {
+            return None;
+        }
+        let part = |from: usize| u32::from_str_radix(name.get(from..from + 8)?, 16).ok();
+        Some(SegmentName { timeline: part(0)?, log: part(8)?, segment: part(16)? })
+    }
+
+    /// The segment's number, or nothing if a segment of this size can't have this name.
+    pub fn number(self, size: SegmentSize) -> Option<u64> {
+        let segment = u64::from(self.segment);
+        (segment < size.per_log_id()).then(|| u64::from(self.log) * size.per_log_id() + segment)
+    }
+
+    /// Where the segment starts, or nothing if a segment of this size can't have this name.
+    pub fn start(self, size: SegmentSize) -> Option<Lsn> {
+        self.number(size).map(|number| size.start_of(number))
+    }
+}
+
+impl fmt::Display for SegmentName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08X}{:08X}{:08X}", self.timeline, self.log, self.segment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lsn_round_trips_through_its_text() {
+        for value in [0, 1, 0x16B3748, 0x1_0000_0000, u64::MAX] {
+            assert_eq!(Lsn(value).to_string().parse(), Ok(Lsn(value)));
+        }
+        assert_eq!("1/2".parse(), Ok(Lsn(0x1_0000_0002)));
+        for bad in ["", "/", "1", "1/", "/1", "g/1", "123456789/0", "0/+1", "0/1/2"] {
+            assert!(bad.parse::<Lsn>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn segment_names_round_trip_at_every_size() {
+        for shift in 20..=30 {
+            let size = SegmentSize::new(1 << shift).unwrap();
+            for number in [0, 1, 255, 256, 4095, 4096, 123_456_789] {
+                let name = SegmentName::new(3, number, size);
+                assert_eq!(SegmentName::parse(&name.to_string()), Some(name));
+                assert_eq!(name.number(size), Some(number));
+            }
+        }
+        // A name that only segments of 1 MB can have.
+        let name = SegmentName::parse("000000010000000000000FFF").unwrap();
+        assert_eq!(name.number(SegmentSize::DEFAULT), None);
+        assert_eq!(name.number(SegmentSize::new(1 << 20).unwrap()), Some(4095));
+    }
+
+    #[test]
+    fn other_names_are_not_segments() {
+        for name in ["00000002.history", "00000001000000000000000g", "000000010000000000000001.partial", ""] {
+            assert_eq!(SegmentName::parse(name), None, "{name}");
+        }
+        for bytes in [0, 1, 512 << 10, 3 << 20, 2 << 30] {
+            assert_eq!(SegmentSize::new(bytes), None);
+        }
+    }
+}

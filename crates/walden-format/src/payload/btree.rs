@@ -1,0 +1,500 @@
+//! Changes of B-tree indexes: the resource manager Btree.
+//!
+//! Structures: `access/nbtxlog.h`, `access/nbtree.h` until 9.6. Writers: `nbtinsert.c`, `nbtpage.c`, `nbtdedup.c`.
+
+use super::listing::listing;
+use super::{Fields, Item, Items, Payload, PayloadError};
+use crate::reader::Reader;
+use crate::record::{Record, RelFileLocator};
+use crate::version::Major;
+
+type Parsed<'a> = Result<Payload<'a>, PayloadError>;
+
+/// Where a record has the data of the meta page.
+const META_BLOCK: u8 = 2;
+const META_BLOCK_OF_UNLINK: u8 = 4;
+
+fn block_data<'a>(record: &Record<'a>, fields: &Fields<'a>, id: u8) -> Option<Fields<'a>> {
+    record.block(id).and_then(|block| fields.of_block(record, block))
+}
+
+/// `INSERT_LEAF`, `INSERT_UPPER`, `INSERT_META`; since 13 `INSERT_POST`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct BtreeInsert<'a> {
+    /// The tuple's line pointer.
+    pub offset: u16,
+    /// Where the posting list before it is split (`INSERT_POST`).
+    pub posting_offset: Option<u16>,
+    /// The tuple.
+    pub tuple: Option<&'a [u8]>,
+    /// The new meta page, if the tree's fast root changed (`INSERT_META`).
+    pub meta: Option<BtreeMeta>,
+}
+
+pub(crate) fn insert<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let offset = fields.u16("offnum")?;
+    let tuple = block_data(record, fields, 0).map(|mut data| data.rest());
+    let meta = meta_of(record, fields, META_BLOCK)?;
+    Ok(Payload::BtreeInsert(BtreeInsert { offset, posting_offset: None, tuple, meta }))
+}
+
+pub(crate) fn insert_post<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let offset = fields.u16("offnum")?;
+    let (mut posting_offset, mut tuple) = (None, None);
+    if let Some(mut data) = block_data(record, fields, 0) {
+        posting_offset = Some(data.u16("postingoff")?);
+        tuple = Some(data.rest());
+    }
+    Ok(Payload::BtreeInsert(BtreeInsert { offset, posting_offset, tuple, meta: None }))
+}
+
+listing!(BtreeInsert<'_>: |it, list| list
+    .field("off", it.offset)
+    .some("postingoff", it.posting_offset)
+    .some("tuple", it.tuple.map(<[u8]>::len))
+    .some("meta", it.meta));
+
+/// `SPLIT_L` and `SPLIT_R`, and their other forms until 11: the new tuple went to the left or the right page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BtreeSplit {
+    /// The level of the pages; leaves are 0.
+    pub level: u32,
+    /// The line pointer of the right page's first tuple on the page that was split.
+    pub first_right: u16,
+    /// The new tuple's line pointer.
+    pub new_item_offset: u16,
+    /// Where a posting list is split, or 0; since 13.
+    pub posting_offset: Option<u16>,
+    /// Bytes of the left page's data: the new tuple and the high key.
+    pub left_len: u16,
+    /// Bytes of the right page's data: all of its tuples.
+    pub right_len: u16,
+}
+
+pub(crate) fn split<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let data_len = |id| record.block(id).map_or(0, |block| block.data_len);
+    Ok(Payload::BtreeSplit(BtreeSplit {
+        level: fields.u32("level")?,
+        first_right: fields.u16("firstrightoff")?,
+        new_item_offset: fields.u16("newitemoff")?,
+        posting_offset: if fields.since(Major::V13) { Some(fields.u16("postingoff")?) } else { None },
+        left_len: data_len(0),
+        right_len: data_len(1),
+    }))
+}
+
+listing!(BtreeSplit: |it, list| list
+    .field("level", it.level)
+    .field("firstright", it.first_right)
+    .field("newitemoff", it.new_item_offset)
+    .some("postingoff", it.posting_offset)
+    .count("left", it.left_len.into())
+    .count("right", it.right_len.into()));
+
+/// `DEDUP`: equal tuples were merged into posting lists. Since 13.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct BtreeDedup<'a> {
+    /// How many runs of tuples.
+    pub count: u16,
+    /// The runs.
+    pub intervals: Option<Items<'a, DedupInterval>>,
+}
+
+/// A run of tuples that were merged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DedupInterval {
+    /// The first one's line pointer.
+    pub offset: u16,
+    /// How many.
+    pub tuples: u16,
+}
+
+impl Item for DedupInterval {
+    fn width(_: Major) -> usize {
+        4
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<DedupInterval> {
+        Some(DedupInterval { offset: reader.u16()?, tuples: reader.u16()? })
+    }
+}
+
+impl std::fmt::Display for DedupInterval {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}+{}", self.offset, self.tuples)
+    }
+}
+
+pub(crate) fn dedup<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let count = fields.u16("nintervals")?;
+    let intervals = match block_data(record, fields, 0) {
+        Some(mut data) => {
+            let intervals = data.items("intervals", count)?;
+            data.end("intervals")?;
+            Some(intervals)
+        }
+        None => None,
+    };
+    Ok(Payload::BtreeDedup(BtreeDedup { count, intervals }))
+}
+
+listing!(BtreeDedup<'_>: |it, list| list.field("nintervals", it.count).some("intervals", it.intervals));
+
+/// `DELETE`: tuples that nobody needs were removed, not by vacuum.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct BtreeDelete<'a> {
+    /// Standbys cancel queries that need what this or an earlier transaction removed; since 12.
+    pub conflict_horizon: Option<u32>,
+    /// The table, whose tuples tell a standby the same; until 11.
+    pub heap_relation: Option<RelFileLocator>,
+    /// How many tuples were removed.
+    pub deleted: u32,
+    /// How many posting lists were made shorter; since 14.
+    pub updated: u16,
+    /// The table is a catalog, for logical decoding; since 16.
+    pub on_catalog: Option<bool>,
+    /// The tuples.
+    pub items: Option<DeletedItems<'a>>,
+}
+
+/// What `DELETE` and `VACUUM` changed on a page.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct DeletedItems<'a> {
+    /// Line pointers that were removed.
+    pub deleted: Items<'a, u16>,
+    /// Line pointers of posting lists that were made shorter.
+    pub updated: Items<'a, u16>,
+    /// Table rows that were removed from these posting lists.
+    pub removed_from_updated: u32,
+}
+
+pub(crate) fn delete<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    if fields.since(Major::V13) {
+        return delete_of_block(record, fields);
+    }
+    // The line pointers are in the main data, whether there is an image or not.
+    let (mut conflict_horizon, mut heap_relation) = (None, None);
+    if fields.since(Major::V12) {
+        conflict_horizon = Some(fields.u32("latestRemovedXid")?);
+    } else {
+        heap_relation = Some(fields.relation("hnode")?);
+    }
+    let deleted = fields.count("nitems")?;
+    let items = DeletedItems {
+        deleted: fields.items("itemnos", deleted)?,
+        updated: Items::EMPTY,
+        removed_from_updated: 0,
+    };
+    Ok(Payload::BtreeDelete(BtreeDelete {
+        conflict_horizon,
+        heap_relation,
+        deleted,
+        updated: 0,
+        on_catalog: None,
+        items: Some(items),
+    }))
+}
+
+fn delete_of_block<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let conflict_horizon = Some(fields.u32("snapshotConflictHorizon")?);
+    let (deleted, updated) = if fields.since(Major::V14) {
+        (fields.u16("ndeleted")?.into(), fields.u16("nupdated")?)
+    } else {
+        (fields.u32("ndeleted")?, 0)
+    };
+    let on_catalog = if fields.since(Major::V16) { Some(fields.bool("isCatalogRel")?) } else { None };
+    let items = deleted_items(record, fields, deleted, updated)?;
+    Ok(Payload::BtreeDelete(BtreeDelete {
+        conflict_horizon,
+        heap_relation: None,
+        deleted,
+        updated,
+        on_catalog,
+        items,
+    }))
+}
+
+fn deleted_items<'a>(
+    record: &Record<'a>,
+    fields: &Fields<'a>,
+    deleted: u32,
+    updated: u16,
+) -> Result<Option<DeletedItems<'a>>, PayloadError> {
+    let Some(mut data) = block_data(record, fields, 0) else {
+        return Ok(None);
+    };
+    let deleted = data.items("deleted", deleted)?;
+    let updated = data.items("updated", updated)?;
+    // Then for each of the latter which of its rows were removed.
+    let mut removed_from_updated = 0;
+    for _ in 0..updated.len() {
+        let rows = data.u16("ndeletedtids")?;
+        data.items::<u16>("deletedtids", rows)?;
+        removed_from_updated += u32::from(rows);
+    }
+    data.end("updates")?;
+    Ok(Some(DeletedItems { deleted, updated, removed_from_updated }))
+}
+
+listing!(BtreeDelete<'_>: |it, list| list
+    .some("conflict horizon", it.conflict_horizon)
+    .some("heap", it.heap_relation)
+    .field("ndeleted", it.deleted)
+    .field("nupdated", it.updated)
+    .some("catalog", it.on_catalog)
+    .some("deleted", it.items.map(|items| items.deleted))
+    .some("updated", it.items.map(|items| items.updated)));
+
+/// `VACUUM`: vacuum removed tuples.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct BtreeVacuum<'a> {
+    /// The last block vacuumed before; until 12.
+    pub last_block_vacuumed: Option<u32>,
+    /// How many tuples were removed; since 13.
+    pub deleted: Option<u16>,
+    /// How many posting lists were made shorter; since 13.
+    pub updated: Option<u16>,
+    /// The tuples.
+    pub items: Option<DeletedItems<'a>>,
+}
+
+pub(crate) fn vacuum<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    if fields.since(Major::V13) {
+        let (deleted, updated) = (fields.u16("ndeleted")?, fields.u16("nupdated")?);
+        let items = deleted_items(record, fields, deleted.into(), updated)?;
+        return Ok(Payload::BtreeVacuum(BtreeVacuum {
+            last_block_vacuumed: None,
+            deleted: Some(deleted),
+            updated: Some(updated),
+            items,
+        }));
+    }
+    let last_block_vacuumed = Some(fields.u32("lastBlockVacuumed")?);
+    let items = match block_data(record, fields, 0) {
+        Some(mut data) => Some(DeletedItems {
+            deleted: data.rest_as_items("itemnos")?,
+            updated: Items::EMPTY,
+            removed_from_updated: 0,
+        }),
+        None => None,
+    };
+    Ok(Payload::BtreeVacuum(BtreeVacuum { last_block_vacuumed, deleted: None, updated: None, items }))
+}
+
+listing!(BtreeVacuum<'_>: |it, list| list
+    .some("last block vacuumed", it.last_block_vacuumed)
+    .some("ndeleted", it.deleted)
+    .some("nupdated", it.updated)
+    .some("deleted", it.items.map(|items| items.deleted)));
+
+/// `UNLINK_PAGE` and `UNLINK_PAGE_META`: an empty page was taken out of the tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BtreeUnlinkPage {
+    /// The page's left sibling, or 0.
+    pub left_sibling: u32,
+    /// The page's right sibling.
+    pub right_sibling: u32,
+    /// The page's level; since 14.
+    pub level: Option<u32>,
+    /// The page can be used again when this transaction is nobody's concern: until 13 an xid, since 14 with its epoch.
+    pub safe_xid: u64,
+    /// The left sibling of the half-dead leaf below, if the page is an inner one.
+    pub leaf_left_sibling: u32,
+    /// The right sibling of that leaf.
+    pub leaf_right_sibling: u32,
+    /// The next page to unlink above that leaf.
+    pub leaf_top_parent: u32,
+    /// The new meta page, if the tree's fast root changed.
+    pub meta: Option<BtreeMeta>,
+}
+
+pub(crate) fn unlink_page<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let (left_sibling, right_sibling) = (fields.u32("leftsib")?, fields.u32("rightsib")?);
+    let full_xid = fields.since(Major::V14);
+    let level = if full_xid { Some(fields.u32("level")?) } else { None };
+    let safe_xid = if full_xid { fields.u64("safexid")? } else { 0 };
+    let leaf_left_sibling = fields.u32("leafleftsib")?;
+    let leaf_right_sibling = fields.u32("leafrightsib")?;
+    let leaf_top_parent = fields.u32("leaftopparent")?;
+    let safe_xid = if full_xid { safe_xid } else { fields.u32("btpo_xact")?.into() };
+    let meta = meta_of(record, fields, META_BLOCK_OF_UNLINK)?;
+    Ok(Payload::BtreeUnlinkPage(BtreeUnlinkPage {
+        left_sibling,
+        right_sibling,
+        level,
+        safe_xid,
+        leaf_left_sibling,
+        leaf_right_sibling,
+        leaf_top_parent,
+        meta,
+    }))
+}
+
+listing!(BtreeUnlinkPage: |it, list| list
+    .field("left", it.left_sibling)
+    .field("right", it.right_sibling)
+    .some("level", it.level)
+    .field("safexid", it.safe_xid)
+    .field("leafleft", it.leaf_left_sibling)
+    .field("leafright", it.leaf_right_sibling)
+    .field("leaftopparent", it.leaf_top_parent)
+    .some("meta", it.meta));
+
+/// `MARK_PAGE_HALFDEAD`: an empty leaf lost its parent's pointer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BtreeMarkPageHalfDead {
+    /// The line pointer in the parent.
+    pub parent_offset: u16,
+    /// The leaf.
+    pub leaf: u32,
+    /// Its left sibling.
+    pub left: u32,
+    /// Its right sibling.
+    pub right: u32,
+    /// The topmost page that goes with it.
+    pub top_parent: u32,
+}
+
+pub(crate) fn mark_page_half_dead<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    Ok(Payload::BtreeMarkPageHalfDead(BtreeMarkPageHalfDead {
+        parent_offset: fields.u16("poffset")?,
+        leaf: fields.u32("leafblk")?,
+        left: fields.u32("leftblk")?,
+        right: fields.u32("rightblk")?,
+        top_parent: fields.u32("topparent")?,
+    }))
+}
+
+listing!(BtreeMarkPageHalfDead: |it, list| list
+    .field("topparent", it.top_parent)
+    .field("leaf", it.leaf)
+    .field("left", it.left)
+    .field("right", it.right));
+
+/// `NEWROOT`: the tree has a new root.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BtreeNewRoot {
+    /// The root's block.
+    pub root: u32,
+    /// The root's level.
+    pub level: u32,
+    /// The new meta page.
+    pub meta: Option<BtreeMeta>,
+}
+
+pub(crate) fn new_root<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let (root, level) = (fields.u32("rootblk")?, fields.u32("level")?);
+    let meta = meta_of(record, fields, META_BLOCK)?;
+    Ok(Payload::BtreeNewRoot(BtreeNewRoot { root, level, meta }))
+}
+
+listing!(BtreeNewRoot: |it, list| list.field("root", it.root).field("level", it.level));
+
+/// `REUSE_PAGE`: a page that was taken out of the tree is used again. No block of the record refers to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BtreeReusePage {
+    /// The index.
+    pub relation: RelFileLocator,
+    /// The page.
+    pub block: u32,
+    /// Standbys cancel queries that may still come to the page: until 13 an xid, since 14 with its epoch.
+    pub conflict_horizon: u64,
+    /// The table is a catalog, for logical decoding; since 16.
+    pub on_catalog: Option<bool>,
+}
+
+pub(crate) fn reuse_page<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let relation = fields.relation("locator")?;
+    let block = fields.u32("block")?;
+    let conflict_horizon = if fields.since(Major::V14) {
+        fields.u64("snapshotConflictHorizon")?
+    } else {
+        fields.u32("latestRemovedXid")?.into()
+    };
+    let on_catalog = if fields.since(Major::V16) { Some(fields.bool("isCatalogRel")?) } else { None };
+    Ok(Payload::BtreeReusePage(BtreeReusePage { relation, block, conflict_horizon, on_catalog }))
+}
+
+listing!(BtreeReusePage: |it, list| list
+    .field("rel", it.relation)
+    .field("block", it.block)
+    .field("conflict horizon", it.conflict_horizon)
+    .some("catalog", it.on_catalog));
+
+/// `META_CLEANUP`: vacuum left a note in the meta page. Since 11.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct BtreeMetaCleanup {
+    /// The new meta page.
+    pub meta: Option<BtreeMeta>,
+}
+
+pub(crate) fn meta_cleanup<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    Ok(Payload::BtreeMetaCleanup(BtreeMetaCleanup { meta: meta_of(record, fields, 0)? }))
+}
+
+listing!(BtreeMetaCleanup: |it, list| list.some("meta", it.meta));
+
+/// What a meta page says of its tree (`xl_btree_metadata`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BtreeMeta {
+    /// The format of the tree; since 12.
+    pub format: Option<u32>,
+    /// The root's block.
+    pub root: u32,
+    /// The root's level.
+    pub level: u32,
+    /// The block where searches start.
+    pub fast_root: u32,
+    /// That block's level.
+    pub fast_level: u32,
+    /// The oldest deleted page's xid; 11 to 13.
+    pub oldest_deleted_xid: Option<u32>,
+    /// Pages that the last vacuum left deleted; since 14.
+    pub deleted_pages: Option<u32>,
+    /// Equal keys are equal bytes; since 13.
+    pub all_equal_image: Option<bool>,
+}
+
+fn meta_of<'a>(
+    record: &Record<'a>,
+    fields: &Fields<'a>,
+    block: u8,
+) -> Result<Option<BtreeMeta>, PayloadError> {
+    block_data(record, fields, block).map(|mut data| meta(&mut data)).transpose()
+}
+
+fn meta(data: &mut Fields<'_>) -> Result<BtreeMeta, PayloadError> {
+    let format = if data.since(Major::V12) { Some(data.u32("version")?) } else { None };
+    let (root, level) = (data.u32("root")?, data.u32("level")?);
+    let (fast_root, fast_level) = (data.u32("fastroot")?, data.u32("fastlevel")?);
+    let (mut oldest_deleted_xid, mut deleted_pages) = (None, None);
+    if data.since(Major::V14) {
+        deleted_pages = Some(data.u32("last_cleanup_num_delpages")?);
+    } else if data.since(Major::V11) {
+        oldest_deleted_xid = Some(data.u32("oldest_btpo_xact")?);
+        // A number of the table's tuples, floating.
+        data.u64("last_cleanup_num_heap_tuples")?;
+    }
+    let all_equal_image = if data.since(Major::V13) { Some(data.bool("allequalimage")?) } else { None };
+    // The widest field decides what the structure is padded to.
+    let widest = if oldest_deleted_xid.is_some() { 8 } else { 4 };
+    data.padded_to(widest, "xl_btree_metadata")?;
+    data.end("xl_btree_metadata")?;
+    Ok(BtreeMeta {
+        format,
+        root,
+        level,
+        fast_root,
+        fast_level,
+        oldest_deleted_xid,
+        deleted_pages,
+        all_equal_image,
+    })
+}
+
+/// The root and its level.
+impl std::fmt::Display for BtreeMeta {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "root {} level {}", self.root, self.level)
+    }
+}

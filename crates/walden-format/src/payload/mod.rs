@@ -1,0 +1,254 @@
+//! What records say beyond their header: the fields of their main data, and of their blocks' data where it tells more.
+//!
+//! [`parse`] reads the kinds that have a decoder in the table of [`crate::rmgr`]. The structures are those of PostgreSQL's
+//! headers; what changed between versions is a check of the version where the field is read. Nothing is copied: lists
+//! are read out of the record's bytes while they are iterated.
+//!
+//! A block's data is missing where an image of the block made it superfluous; what comes from it is then absent.
+
+use std::fmt;
+
+use crate::record::Record;
+use crate::rmgr::{self, Kind};
+use crate::version::Major;
+
+pub mod btree;
+pub mod dbase;
+mod fields;
+pub mod heap;
+mod listing;
+pub mod multixact;
+pub mod origin;
+pub mod relmap;
+pub mod seq;
+pub mod slru;
+pub mod smgr;
+pub mod standby;
+mod timestamp;
+pub mod xact;
+pub mod xlog;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use fields::Fields;
+pub use fields::{Item, Items, Text};
+pub use timestamp::Timestamp;
+
+/// How a row of the table of kinds reads its records' fields.
+pub(crate) type Decode = for<'a> fn(&Record<'a>, &mut Fields<'a>) -> Result<Payload<'a>, PayloadError>;
+
+/// The fields of a record.
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[allow(missing_docs)]
+pub enum Payload<'a> {
+    /// No decoder for this kind: another resource manager's, an unknown one, or one whose fields nobody asked for yet.
+    Opaque,
+    /// The kind has no fields.
+    Nothing,
+
+    Checkpoint(xlog::Checkpoint),
+    CheckpointRedo(xlog::CheckpointRedo),
+    NextOid(xlog::NextOid),
+    BackupEnd(xlog::BackupEnd),
+    ParameterChange(xlog::ParameterChange),
+    RestorePoint(xlog::RestorePoint<'a>),
+    FullPageWritesChange(xlog::FullPageWritesChange),
+    EndOfRecovery(xlog::EndOfRecovery),
+    OverwriteContrecord(xlog::OverwriteContrecord),
+    LogicalDecodingStatusChange(xlog::LogicalDecodingStatusChange),
+    Checksums(xlog::Checksums),
+
+    /// `COMMIT` and `COMMIT_PREPARED`.
+    Commit(xact::TransactionEnd<'a>),
+    /// `ABORT` and `ABORT_PREPARED`.
+    Abort(xact::TransactionEnd<'a>),
+    Prepare(xact::Prepare<'a>),
+    Assignment(xact::Assignment<'a>),
+    /// The invalidations of a command, with `wal_level=logical`.
+    CommandInvalidations(xact::CommandInvalidations<'a>),
+
+    StorageCreate(smgr::StorageCreate),
+    StorageTruncate(smgr::StorageTruncate),
+
+    DatabaseCreate(dbase::DatabaseCreate),
+    DatabaseDrop(dbase::DatabaseDrop<'a>),
+    TablespaceCreate(dbase::TablespaceCreate<'a>),
+    TablespaceDrop(dbase::TablespaceDrop),
+
+    /// A page of the commit log, of commit timestamps or of multixacts was added.
+    ZeroPage(slru::ZeroPage),
+    CommitLogTruncate(slru::CommitLogTruncate),
+    CommitTsTruncate(slru::CommitTsTruncate),
+    CommitTsSet(slru::CommitTsSet<'a>),
+    MultiXactCreate(multixact::MultiXactCreate<'a>),
+    MultiXactTruncate(multixact::MultiXactTruncate),
+
+    RelationMapUpdate(relmap::RelationMapUpdate<'a>),
+
+    StandbyLock(standby::StandbyLock<'a>),
+    RunningXacts(standby::RunningXacts<'a>),
+    Invalidations(standby::Invalidations<'a>),
+
+    Insert(heap::Insert<'a>),
+    Delete(heap::Delete<'a>),
+    Update(heap::Update<'a>),
+    HeapTruncate(heap::HeapTruncate<'a>),
+    Confirm(heap::Confirm),
+    Lock(heap::Lock),
+    LockUpdated(heap::Lock),
+    Inplace(heap::Inplace<'a>),
+    MultiInsert(heap::MultiInsert<'a>),
+    /// `CLEAN`, `PRUNE`, heap's `VACUUM` and the `PRUNE_*` kinds of 17.
+    Prune(heap::Prune<'a>),
+    FreezePage(heap::FreezePage<'a>),
+    CleanupInfo(heap::CleanupInfo),
+    Visible(heap::Visible),
+    NewCid(heap::NewCid),
+    Rewrite(heap::Rewrite<'a>),
+
+    BtreeInsert(btree::BtreeInsert<'a>),
+    BtreeSplit(btree::BtreeSplit),
+    BtreeDedup(btree::BtreeDedup<'a>),
+    BtreeDelete(btree::BtreeDelete<'a>),
+    BtreeVacuum(btree::BtreeVacuum<'a>),
+    BtreeUnlinkPage(btree::BtreeUnlinkPage),
+    BtreeMarkPageHalfDead(btree::BtreeMarkPageHalfDead),
+    BtreeNewRoot(btree::BtreeNewRoot),
+    BtreeReusePage(btree::BtreeReusePage),
+    BtreeMetaCleanup(btree::BtreeMetaCleanup),
+
+    SequenceLog(seq::SequenceLog<'a>),
+
+    OriginSet(origin::OriginSet),
+    OriginDrop(origin::OriginDrop),
+    LogicalMessage(origin::LogicalMessage<'a>),
+}
+
+/// Reads the fields of a record.
+///
+/// Bytes that the kind's structure does not account for are an error, as much as missing ones.
+pub fn parse<'a>(record: &Record<'a>) -> Result<Payload<'a>, PayloadError> {
+    let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
+    let Some(decode) = kind.row(record.version).and_then(|row| row.decode) else {
+        return Ok(Payload::Opaque);
+    };
+    let mut fields = Fields::of_main_data(record, kind);
+    let payload = decode(record, &mut fields)?;
+    fields.end("main data")?;
+    Ok(payload)
+}
+
+/// A field that a record of this kind and version can't have like this, although the record's checksum is right.
+///
+/// It means that a fork or an extension changed the format, or that Walden's idea of it is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PayloadError {
+    /// The record's kind.
+    pub kind: Kind,
+    /// Who wrote it.
+    pub version: Major,
+    /// The field, named as in PostgreSQL's structures.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub cause: PayloadFault,
+}
+
+/// What is wrong with a field.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum PayloadFault {
+    /// The field needs this many bytes, and there are fewer.
+    Short { expected: u64, found: u64 },
+    /// This many bytes are left after the last field.
+    Trailing { bytes: u64 },
+    /// A number that can't be: a negative count, unknown flags.
+    Value(u64),
+    /// The record is so long that the stream did not hold it whole, and the field lies beyond what it held.
+    NotHeld,
+}
+
+impl fmt::Display for PayloadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (manager, kind) = (self.kind.resource_manager(self.version), self.kind.name(self.version));
+        write!(f, "{manager} {kind} of PostgreSQL {}, {}: ", self.version, self.field)?;
+        match self.cause {
+            PayloadFault::Short { expected, found } => {
+                write!(f, "expected {expected} bytes, found {found}")
+            }
+            PayloadFault::Trailing { bytes } => write!(f, "{bytes} bytes too many"),
+            PayloadFault::Value(value) => write!(f, "{value:#X} can't be"),
+            PayloadFault::NotHeld => f.write_str("the record is too long to be held whole"),
+        }
+    }
+}
+
+impl std::error::Error for PayloadError {}
+
+/// The fields in short, `off: 3, flags: 0x00`; nothing for a payload without fields.
+impl fmt::Display for Payload<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Payload::Opaque | Payload::Nothing => Ok(()),
+            Payload::Checkpoint(fields) => fields.fmt(f),
+            Payload::CheckpointRedo(fields) => fields.fmt(f),
+            Payload::NextOid(fields) => fields.fmt(f),
+            Payload::BackupEnd(fields) => fields.fmt(f),
+            Payload::ParameterChange(fields) => fields.fmt(f),
+            Payload::RestorePoint(fields) => fields.fmt(f),
+            Payload::FullPageWritesChange(fields) => fields.fmt(f),
+            Payload::EndOfRecovery(fields) => fields.fmt(f),
+            Payload::OverwriteContrecord(fields) => fields.fmt(f),
+            Payload::LogicalDecodingStatusChange(fields) => fields.fmt(f),
+            Payload::Checksums(fields) => fields.fmt(f),
+            Payload::Commit(fields) | Payload::Abort(fields) => fields.fmt(f),
+            Payload::Prepare(fields) => fields.fmt(f),
+            Payload::Assignment(fields) => fields.fmt(f),
+            Payload::CommandInvalidations(fields) => fields.fmt(f),
+            Payload::StorageCreate(fields) => fields.fmt(f),
+            Payload::StorageTruncate(fields) => fields.fmt(f),
+            Payload::DatabaseCreate(fields) => fields.fmt(f),
+            Payload::DatabaseDrop(fields) => fields.fmt(f),
+            Payload::TablespaceCreate(fields) => fields.fmt(f),
+            Payload::TablespaceDrop(fields) => fields.fmt(f),
+            Payload::ZeroPage(fields) => fields.fmt(f),
+            Payload::CommitLogTruncate(fields) => fields.fmt(f),
+            Payload::CommitTsTruncate(fields) => fields.fmt(f),
+            Payload::CommitTsSet(fields) => fields.fmt(f),
+            Payload::MultiXactCreate(fields) => fields.fmt(f),
+            Payload::MultiXactTruncate(fields) => fields.fmt(f),
+            Payload::RelationMapUpdate(fields) => fields.fmt(f),
+            Payload::StandbyLock(fields) => fields.fmt(f),
+            Payload::RunningXacts(fields) => fields.fmt(f),
+            Payload::Invalidations(fields) => fields.fmt(f),
+            Payload::Insert(fields) => fields.fmt(f),
+            Payload::Delete(fields) => fields.fmt(f),
+            Payload::Update(fields) => fields.fmt(f),
+            Payload::HeapTruncate(fields) => fields.fmt(f),
+            Payload::Confirm(fields) => fields.fmt(f),
+            Payload::Lock(fields) | Payload::LockUpdated(fields) => fields.fmt(f),
+            Payload::Inplace(fields) => fields.fmt(f),
+            Payload::MultiInsert(fields) => fields.fmt(f),
+            Payload::Prune(fields) => fields.fmt(f),
+            Payload::FreezePage(fields) => fields.fmt(f),
+            Payload::CleanupInfo(fields) => fields.fmt(f),
+            Payload::Visible(fields) => fields.fmt(f),
+            Payload::NewCid(fields) => fields.fmt(f),
+            Payload::Rewrite(fields) => fields.fmt(f),
+            Payload::BtreeInsert(fields) => fields.fmt(f),
+            Payload::BtreeSplit(fields) => fields.fmt(f),
+            Payload::BtreeDedup(fields) => fields.fmt(f),
+            Payload::BtreeDelete(fields) => fields.fmt(f),
+            Payload::BtreeVacuum(fields) => fields.fmt(f),
+            Payload::BtreeUnlinkPage(fields) => fields.fmt(f),
+            Payload::BtreeMarkPageHalfDead(fields) => fields.fmt(f),
+            Payload::BtreeNewRoot(fields) => fields.fmt(f),
+            Payload::BtreeReusePage(fields) => fields.fmt(f),
+            Payload::BtreeMetaCleanup(fields) => fields.fmt(f),
+            Payload::SequenceLog(fields) => fields.fmt(f),
+            Payload::OriginSet(fields) => fields.fmt(f),
+            Payload::OriginDrop(fields) => fields.fmt(f),
+            Payload::LogicalMessage(fields) => fields.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Groups of transactions that lock or update the same tuple: the resource manager MultiXact.
+//!
+//! Structures: `access/multixact.h`. Its new pages are in [`super::slru`].
+
+use super::listing::listing;
+use super::xlog::multixact_offset;
+use super::{Fields, Item, Items, Payload, PayloadError};
+use crate::reader::Reader;
+use crate::record::Record;
+use crate::version::Major;
+
+type Parsed<'a> = Result<Payload<'a>, PayloadError>;
+
+/// `CREATE_ID`: a multixact was made.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct MultiXactCreate<'a> {
+    /// Its number.
+    pub multi: u32,
+    /// Where its members are stored.
+    pub offset: u64,
+    /// Its members.
+    pub members: Items<'a, Member>,
+}
+
+/// A member of a multixact.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Member {
+    /// The transaction.
+    pub xid: u32,
+    /// What it does with the tuple (`MultiXactStatus`).
+    pub status: u32,
+}
+
+impl Item for Member {
+    fn width(_: Major) -> usize {
+        8
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Member> {
+        Some(Member { xid: reader.u32()?, status: reader.u32()? })
+    }
+}
+
+impl std::fmt::Display for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const NAMES: [&str; 6] = ["keysh", "sh", "fornokeyupd", "forupd", "nokeyupd", "upd"];
+        match NAMES.get(self.status as usize) {
+            Some(name) => write!(f, "{} ({name})", self.xid),
+            None => write!(f, "{} ({})", self.xid, self.status),
+        }
+    }
+}
+
+pub(crate) fn create<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let multi = fields.u32("mid")?;
+    let offset = multixact_offset(fields, "moff")?;
+    let count = fields.count("nmembers")?;
+    Ok(Payload::MultiXactCreate(MultiXactCreate { multi, offset, members: fields.items("members", count)? }))
+}
+
+listing!(MultiXactCreate<'_>: |it, list| list
+    .field("multi", it.multi)
+    .field("offset", it.offset)
+    .field("members", it.members));
+
+/// `TRUNCATE_ID`: old multixacts were removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MultiXactTruncate {
+    /// OID of the database with the oldest multixact.
+    pub oldest_multi_database: u32,
+    /// The first multixact that was removed; until 18.
+    pub start_multi: Option<u32>,
+    /// The oldest multixact that is left.
+    pub oldest_multi: u32,
+    /// The first member that was removed; until 18.
+    pub start_offset: Option<u64>,
+    /// The oldest member that is left.
+    pub oldest_offset: u64,
+}
+
+pub(crate) fn truncate<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let until_18 = !fields.since(Major::V19);
+    Ok(Payload::MultiXactTruncate(MultiXactTruncate {
+        oldest_multi_database: fields.u32("oldestMultiDB")?,
+        start_multi: if until_18 { Some(fields.u32("startTruncOff")?) } else { None },
+        oldest_multi: fields.u32("endTruncOff")?,
+        start_offset: if until_18 { Some(fields.u32("startTruncMemb")?.into()) } else { None },
+        oldest_offset: multixact_offset(fields, "endTruncMemb")?,
+    }))
+}
+
+listing!(MultiXactTruncate: |it, list| list
+    .field("db", it.oldest_multi_database)
+    .some("first multi", it.start_multi)
+    .field("oldest multi", it.oldest_multi)
+    .some("first offset", it.start_offset)
+    .field("oldest offset", it.oldest_offset));

@@ -1,0 +1,83 @@
+//! Logical replication: the resource managers ReplicationOrigin and LogicalMessage.
+//!
+//! Structures: `replication/origin.h`, `replication/message.h`.
+
+use super::listing::listing;
+use super::{Fields, Payload, PayloadError, PayloadFault, Text};
+use crate::lsn::Lsn;
+use crate::record::Record;
+
+type Parsed<'a> = Result<Payload<'a>, PayloadError>;
+
+/// `SET`: how far a replication origin's log was replayed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OriginSet {
+    /// The position in the origin's log.
+    pub remote_lsn: Lsn,
+    /// The origin.
+    pub origin: u16,
+    /// May go back.
+    pub force: bool,
+}
+
+pub(crate) fn set<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let remote_lsn = fields.lsn("remote_lsn")?;
+    let origin = fields.u16("node_id")?;
+    let force = fields.bool("force")?;
+    fields.padded_to(8, "xl_replorigin_set")?;
+    Ok(Payload::OriginSet(OriginSet { remote_lsn, origin, force }))
+}
+
+listing!(OriginSet: |it, list| list
+    .field("origin", it.origin)
+    .field("lsn", it.remote_lsn)
+    .field("force", it.force));
+
+/// `DROP`: a replication origin is no more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OriginDrop {
+    /// The origin.
+    pub origin: u16,
+}
+
+pub(crate) fn drop<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    Ok(Payload::OriginDrop(OriginDrop { origin: fields.u16("node_id")? }))
+}
+
+listing!(OriginDrop: |it, list| list.field("origin", it.origin));
+
+/// `MESSAGE`: what an application gave to `pg_logical_emit_message()`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogicalMessage<'a> {
+    /// OID of the database.
+    pub database: u32,
+    /// Belongs to a transaction.
+    pub transactional: bool,
+    /// Whom it is for.
+    pub prefix: Text<'a>,
+    /// Bytes of the message.
+    pub len: u64,
+    /// The message, or as much of it as is held.
+    pub message: &'a [u8],
+}
+
+pub(crate) fn message<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let database = fields.u32("dbId")?;
+    let transactional = fields.bool("transactional")?;
+    let prefix_len = fields.u64("prefix_size")?;
+    let len = fields.u64("message_size")?;
+    // The prefix includes the zero that ends it.
+    let prefix = fields.bytes("prefix", prefix_len)?;
+    let prefix = Text(prefix.strip_suffix(&[0]).unwrap_or(prefix));
+    let message = match fields.bytes("message", len) {
+        Err(error) if error.cause == PayloadFault::NotHeld => fields.rest(),
+        message => message?,
+    };
+    Ok(Payload::LogicalMessage(LogicalMessage { database, transactional, prefix, len, message }))
+}
+
+listing!(LogicalMessage<'_>: |it, list| list
+    .field("db", it.database)
+    .field("transactional", it.transactional)
+    .field("prefix", it.prefix)
+    .field("message", format_args!("{} bytes", it.len)));

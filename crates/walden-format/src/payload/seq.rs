@@ -1,0 +1,25 @@
+//! Sequences: the resource manager Sequence.
+//!
+//! Structure: `xl_seq_rec` in `commands/sequence.h`.
+
+use super::listing::listing;
+use super::{Fields, Payload, PayloadError};
+use crate::record::{Record, RelFileLocator};
+
+/// `LOG`: the new state of a sequence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SequenceLog<'a> {
+    /// The sequence.
+    pub relation: RelFileLocator,
+    /// Its only tuple, with the whole tuple header.
+    pub tuple: &'a [u8],
+}
+
+pub(crate) fn log<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Result<Payload<'a>, PayloadError> {
+    let relation = fields.relation("locator")?;
+    Ok(Payload::SequenceLog(SequenceLog { relation, tuple: fields.rest() }))
+}
+
+listing!(SequenceLog<'_>: |it, list| list
+    .field("rel", it.relation)
+    .field("tuple", format_args!("{} bytes", it.tuple.len())));

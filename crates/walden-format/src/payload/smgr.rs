@@ -1,0 +1,64 @@
+//! Files of relations: the resource manager Storage.
+//!
+//! Structures: `catalog/storage_xlog.h`.
+
+use super::listing::{flags, listing};
+use super::{Fields, Payload, PayloadError};
+use crate::record::{Fork, Record, RelFileLocator};
+use crate::version::Major;
+
+type Parsed<'a> = Result<Payload<'a>, PayloadError>;
+
+/// `CREATE`: a relation's file was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StorageCreate {
+    /// The relation.
+    pub relation: RelFileLocator,
+    /// Which of its files.
+    pub fork: Fork,
+}
+
+pub(crate) fn create<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let relation = fields.relation("rlocator")?;
+    let number = fields.u32("forkNum")?;
+    let fork = u8::try_from(number).map_err(|_| fields.value("forkNum", number.into()))?;
+    Ok(Payload::StorageCreate(StorageCreate { relation, fork: Fork(fork) }))
+}
+
+listing!(StorageCreate: |it, list| list.field("rel", it.relation).field("fork", it.fork));
+
+/// `TRUNCATE`: a relation's files were cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StorageTruncate {
+    /// How many blocks of the main fork are left.
+    pub blocks: u32,
+    /// The relation.
+    pub relation: RelFileLocator,
+    /// Which of its files; since 9.6, before it was all of them.
+    pub flags: Option<TruncateFlags>,
+}
+
+flags! {
+    /// Which files of a relation were cut.
+    TruncateFlags(u32) {
+        /// The main fork.
+        heap = 0x01;
+        /// The visibility map.
+        visibility_map = 0x02;
+        /// The free space map.
+        free_space_map = 0x04;
+    }
+}
+
+pub(crate) fn truncate<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    Ok(Payload::StorageTruncate(StorageTruncate {
+        blocks: fields.u32("blkno")?,
+        relation: fields.relation("rlocator")?,
+        flags: if fields.since(Major::V9_6) { Some(TruncateFlags(fields.u32("flags")?)) } else { None },
+    }))
+}
+
+listing!(StorageTruncate: |it, list| list
+    .field("rel", it.relation)
+    .field("blocks", it.blocks)
+    .some("flags", it.flags));

@@ -1,0 +1,145 @@
+//! What only standbys and logical decoding need: the resource manager Standby.
+//!
+//! Structures: `storage/standbydefs.h`, in `storage/standby.h` in 9.5; messages: `storage/sinval.h`.
+
+use super::listing::listing;
+use super::{Fields, Item, Items, Payload, PayloadError};
+use crate::reader::Reader;
+use crate::record::Record;
+use crate::version::Major;
+
+type Parsed<'a> = Result<Payload<'a>, PayloadError>;
+
+/// `LOCK`: transactions hold these locks.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct StandbyLock<'a> {
+    /// The locks.
+    pub locks: Items<'a, AccessExclusiveLock>,
+}
+
+/// An `AccessExclusiveLock` on a relation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AccessExclusiveLock {
+    /// The transaction that holds it.
+    pub xid: u32,
+    /// OID of the relation's database.
+    pub database: u32,
+    /// OID of the relation: not its file number.
+    pub relation: u32,
+}
+
+impl Item for AccessExclusiveLock {
+    fn width(_: Major) -> usize {
+        12
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<AccessExclusiveLock> {
+        let (xid, database, relation) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        Some(AccessExclusiveLock { xid, database, relation })
+    }
+}
+
+impl std::fmt::Display for AccessExclusiveLock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "xid {} db {} rel {}", self.xid, self.database, self.relation)
+    }
+}
+
+pub(crate) fn lock<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let count = fields.count("nlocks")?;
+    Ok(Payload::StandbyLock(StandbyLock { locks: fields.items("locks", count)? }))
+}
+
+listing!(StandbyLock<'_>: |it, list| list.field("locks", it.locks));
+
+/// `RUNNING_XACTS`: which transactions run.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct RunningXacts<'a> {
+    /// Not all subtransactions are listed.
+    pub subxid_overflow: bool,
+    /// The next transaction.
+    pub next_xid: u32,
+    /// The oldest that runs.
+    pub oldest_running_xid: u32,
+    /// The newest that is over.
+    pub latest_completed_xid: u32,
+    /// Those that run.
+    pub xids: Items<'a, u32>,
+    /// Their subtransactions.
+    pub subxids: Items<'a, u32>,
+}
+
+pub(crate) fn running_xacts<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let count = fields.count("xcnt")?;
+    let subxact_count = fields.count("subxcnt")?;
+    Ok(Payload::RunningXacts(RunningXacts {
+        subxid_overflow: fields.bool("subxid_overflow")?,
+        next_xid: fields.u32("nextXid")?,
+        oldest_running_xid: fields.u32("oldestRunningXid")?,
+        latest_completed_xid: fields.u32("latestCompletedXid")?,
+        xids: fields.items("xids", count)?,
+        subxids: fields.items("xids", subxact_count)?,
+    }))
+}
+
+listing!(RunningXacts<'_>: |it, list| list
+    .field("next xid", it.next_xid)
+    .field("latest completed xid", it.latest_completed_xid)
+    .field("oldest running xid", it.oldest_running_xid)
+    .items("xacts", it.xids)
+    .items("subxacts", it.subxids)
+    .some("subxid overflow", it.subxid_overflow.then_some(true)));
+
+/// `INVALIDATIONS`: messages for caches of a transaction without an xid. Since 9.6.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Invalidations<'a> {
+    /// OID of the database.
+    pub database: u32,
+    /// OID of its tablespace.
+    pub tablespace: u32,
+    /// The relation cache's file must be removed.
+    pub update_relcache_file: bool,
+    /// The messages.
+    pub messages: Items<'a, InvalidationMessage>,
+}
+
+pub(crate) fn invalidations<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    message_list(fields).map(Payload::Invalidations)
+}
+
+/// The fields that 18 has in `xl_heap_inplace` too.
+pub(crate) fn message_list<'a>(fields: &mut Fields<'a>) -> Result<Invalidations<'a>, PayloadError> {
+    let database = fields.u32("dbId")?;
+    let tablespace = fields.u32("tsId")?;
+    let update_relcache_file = fields.bool("relcacheInitFileInval")?;
+    let count = fields.count("nmsgs")?;
+    let messages = fields.items("msgs", count)?;
+    Ok(Invalidations { database, tablespace, update_relcache_file, messages })
+}
+
+listing!(Invalidations<'_>: |it, list| list
+    .field("db", it.database)
+    .field("tablespace", it.tablespace)
+    .some("relcache init file inval", it.update_relcache_file.then_some(true))
+    .field("invalidations", it.messages.len()));
+
+/// A message for the caches of other sessions (`SharedInvalidationMessage`), not taken apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InvalidationMessage(pub [u8; 16]);
+
+impl InvalidationMessage {
+    /// What it is about: a catalog cache's number, or a negative number for anything else.
+    pub fn id(&self) -> i8 {
+        self.0[0].cast_signed()
+    }
+}
+
+impl Item for InvalidationMessage {
+    fn width(_: Major) -> usize {
+        16
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<InvalidationMessage> {
+        reader.array().map(InvalidationMessage)
+    }
+}

@@ -1,0 +1,318 @@
+//! Ends of transactions: the resource manager Transaction.
+//!
+//! `ParseCommitRecord`, `ParseAbortRecord` and `ParsePrepareRecord` in `xactdesc.c` decide what is where, structures are in
+//! `access/xact.h`; the header of a prepared transaction is `TwoPhaseFileHeader` in `twophase.c` until 12.
+
+use super::fields::has_info;
+use super::listing::{flags, listing};
+use super::standby::InvalidationMessage;
+use super::{Fields, Item, Items, Payload, PayloadError, Text, Timestamp};
+use crate::lsn::Lsn;
+use crate::reader::Reader;
+use crate::record::{Record, RelFileLocator};
+use crate::version::Major;
+
+type Parsed<'a> = Result<Payload<'a>, PayloadError>;
+
+/// The info byte's bit for an `xinfo` field.
+const HAS_INFO: u8 = 0x80;
+/// The longest name of a prepared transaction, in the fixed header of 9.5.
+const GID_BYTES: usize = 200;
+
+flags! {
+    /// What a [`TransactionEnd`] carries and asks for (`xinfo`).
+    TransactionFlags(u32) {
+        /// Database and tablespace are there.
+        has_database = 1 << 0;
+        /// Subtransactions are there.
+        has_subxacts = 1 << 1;
+        /// Dropped relations are there.
+        has_relations = 1 << 2;
+        /// Invalidation messages are there.
+        has_invalidations = 1 << 3;
+        /// It was prepared: its own xid is there.
+        has_twophase = 1 << 4;
+        /// The position in the origin's log is there.
+        has_origin = 1 << 5;
+        /// Took locks that a standby must know; since 10.
+        has_access_exclusive_locks = 1 << 6;
+        /// It was prepared: its name is there; since 11.
+        has_gid = 1 << 7;
+        /// Dropped statistics are there; since 15.
+        has_dropped_stats = 1 << 8;
+        /// Waits for a standby to have applied it; since 9.6.
+        apply_feedback = 1 << 29;
+        /// The relation cache's file must be removed.
+        update_relcache_file = 1 << 30;
+        /// Was flushed whatever `synchronous_commit` is.
+        force_sync_commit = 1 << 31;
+    }
+}
+
+/// The flags that PostgreSQL sets in any version.
+const KNOWN_FLAGS: u32 = 0xE000_01FF;
+
+/// `COMMIT`, `ABORT` and their forms for prepared transactions.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct TransactionEnd<'a> {
+    /// When it ended.
+    pub time: Timestamp,
+    /// What else there is.
+    pub flags: TransactionFlags,
+    /// OID of the database, if invalidations, locks or logical decoding need it.
+    pub database: Option<u32>,
+    /// OID of that database's tablespace.
+    pub tablespace: Option<u32>,
+    /// The subtransactions that end with it.
+    pub subxacts: Items<'a, u32>,
+    /// The relations whose files are removed.
+    pub dropped_relations: Items<'a, RelFileLocator>,
+    /// The statistics that are dropped; since 15.
+    pub dropped_stats: Items<'a, DroppedStats>,
+    /// Messages for the caches of other sessions; commits only.
+    pub invalidations: Items<'a, InvalidationMessage>,
+    /// The transaction, if it was prepared: the record's xid is the one that commits or aborts it.
+    pub twophase_xid: Option<u32>,
+    /// The prepared transaction's name; since 11 where logical decoding needs it.
+    pub gid: Option<Text<'a>>,
+    /// What it replays of another cluster's log.
+    pub origin: Option<Origin>,
+}
+
+/// Where a replayed transaction came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin {
+    /// Where its commit is in the origin's log.
+    pub lsn: Lsn,
+    /// When it was committed there.
+    pub time: Timestamp,
+}
+
+/// Statistics of an object that was dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DroppedStats {
+    /// What sort of object.
+    pub kind: i32,
+    /// OID of its database.
+    pub database: u32,
+    /// Its OID; 64 bits wide since 18.
+    pub object: u64,
+}
+
+impl Item for DroppedStats {
+    fn width(version: Major) -> usize {
+        if version >= Major::V18 { 16 } else { 12 }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<DroppedStats> {
+        let (kind, database, low) = (reader.u32()?.cast_signed(), reader.u32()?, reader.u32()?);
+        let high = if reader.left() > 0 { reader.u32()? } else { 0 };
+        Some(DroppedStats { kind, database, object: u64::from(high) << 32 | u64::from(low) })
+    }
+}
+
+pub(crate) fn commit<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    transaction_end(record, fields).map(Payload::Commit)
+}
+
+pub(crate) fn abort<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    transaction_end(record, fields).map(Payload::Abort)
+}
+
+/// An abort has the same parts in the same order, but never invalidations.
+fn transaction_end<'a>(
+    record: &Record<'a>,
+    fields: &mut Fields<'a>,
+) -> Result<TransactionEnd<'a>, PayloadError> {
+    let time = fields.timestamp("xact_time")?;
+    let flags = if has_info(&record.header, HAS_INFO) { fields.u32("xinfo")? } else { 0 };
+    if flags & !KNOWN_FLAGS != 0 {
+        return Err(fields.value("xinfo", flags.into()));
+    }
+    let flags = TransactionFlags(flags);
+    let mut end = TransactionEnd {
+        time,
+        flags,
+        database: None,
+        tablespace: None,
+        subxacts: Items::EMPTY,
+        dropped_relations: Items::EMPTY,
+        dropped_stats: Items::EMPTY,
+        invalidations: Items::EMPTY,
+        twophase_xid: None,
+        gid: None,
+        origin: None,
+    };
+    if flags.has_database() {
+        end.database = Some(fields.u32("dbId")?);
+        end.tablespace = Some(fields.u32("tsId")?);
+    }
+    if flags.has_subxacts() {
+        let count = fields.count("nsubxacts")?;
+        end.subxacts = fields.items("subxacts", count)?;
+    }
+    if flags.has_relations() {
+        let count = fields.count("nrels")?;
+        end.dropped_relations = fields.items("xlocators", count)?;
+    }
+    if flags.has_dropped_stats() {
+        let count = fields.count("nitems")?;
+        end.dropped_stats = fields.items("items", count)?;
+    }
+    if flags.has_invalidations() {
+        let count = fields.count("nmsgs")?;
+        end.invalidations = fields.items("msgs", count)?;
+    }
+    if flags.has_twophase() {
+        end.twophase_xid = Some(fields.u32("twophase_xid")?);
+        if flags.has_gid() {
+            end.gid = Some(fields.c_string("twophase_gid")?);
+        }
+    }
+    if flags.has_origin() {
+        // Follows the name without padding.
+        fields.new_structure();
+        end.origin = Some(origin(fields)?);
+    }
+    Ok(end)
+}
+
+fn origin(fields: &mut Fields<'_>) -> Result<Origin, PayloadError> {
+    Ok(Origin { lsn: fields.lsn("origin_lsn")?, time: fields.timestamp("origin_timestamp")? })
+}
+
+listing!(TransactionEnd<'_>: |it, list| list
+    .some("gid", it.gid)
+    .some("prepared xid", it.twophase_xid)
+    .field("time", it.time)
+    .field("flags", it.flags)
+    .some("db", it.database)
+    .some("tablespace", it.tablespace)
+    .items("subxacts", it.subxacts)
+    .items("dropped rels", it.dropped_relations)
+    .count("dropped stats", it.dropped_stats.len())
+    .count("invalidations", it.invalidations.len())
+    .some("origin lsn", it.origin.map(|origin| origin.lsn))
+    .some("origin time", it.origin.map(|origin| origin.time)));
+
+/// `PREPARE`: the header of a prepared transaction's state.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Prepare<'a> {
+    /// The transaction.
+    pub xid: u32,
+    /// OID of its database.
+    pub database: u32,
+    /// When it was prepared.
+    pub time: Timestamp,
+    /// OID of its owner.
+    pub owner: u32,
+    /// Its name.
+    pub gid: Text<'a>,
+    /// How many subtransactions it has.
+    pub subxacts: u32,
+    /// How many relations are removed when it commits.
+    pub commit_relations: u32,
+    /// How many relations are removed when it aborts.
+    pub abort_relations: u32,
+    /// How many statistics are dropped when it commits; since 15.
+    pub commit_stats: u32,
+    /// How many statistics are dropped when it aborts; since 15.
+    pub abort_stats: u32,
+    /// How many messages for other sessions' caches there are.
+    pub invalidations: u32,
+    /// The relation cache's file must be removed.
+    pub update_relcache_file: bool,
+    /// What it replays of another cluster's log; since 11.
+    pub origin: Option<Origin>,
+    /// What the counts are of, then locks and the like of other modules.
+    pub state: &'a [u8],
+}
+
+pub(crate) fn prepare<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    // The format's number, and the length of the file that the record may become.
+    fields.u32("magic")?;
+    fields.u32("total_len")?;
+    let xid = fields.u32("xid")?;
+    let database = fields.u32("database")?;
+    let time = fields.timestamp("prepared_at")?;
+    let owner = fields.u32("owner")?;
+    let subxacts = fields.count("nsubxacts")?;
+    let commit_relations = fields.count("ncommitrels")?;
+    let abort_relations = fields.count("nabortrels")?;
+    let stats = fields.since(Major::V15);
+    let commit_stats = if stats { fields.count("ncommitstats")? } else { 0 };
+    let abort_stats = if stats { fields.count("nabortstats")? } else { 0 };
+    let invalidations = fields.count("ninvalmsgs")?;
+    let update_relcache_file = fields.bool("initfileinval")?;
+    // The name moved from an array in the header to behind it.
+    let (gid, origin) = if fields.since(Major::V9_6) {
+        let gid_len = fields.u16("gidlen")?;
+        let origin = if fields.since(Major::V11) { Some(origin(fields)?) } else { None };
+        fields.padded_to(8, "xl_xact_prepare")?;
+        (fields.char_array("gid", gid_len.into())?, origin.filter(|origin| origin.lsn != Lsn::INVALID))
+    } else {
+        (fields.char_array("gid", GID_BYTES)?, None)
+    };
+    fields.padded_to(8, "gid")?;
+    let state = fields.rest();
+    Ok(Payload::Prepare(Prepare {
+        xid,
+        database,
+        time,
+        owner,
+        gid,
+        subxacts,
+        commit_relations,
+        abort_relations,
+        commit_stats,
+        abort_stats,
+        invalidations,
+        update_relcache_file,
+        origin,
+        state,
+    }))
+}
+
+listing!(Prepare<'_>: |it, list| list
+    .field("gid", it.gid)
+    .field("xid", it.xid)
+    .field("db", it.database)
+    .field("time", it.time)
+    .count("subxacts", it.subxacts as usize)
+    .count("rels (commit)", it.commit_relations as usize)
+    .count("rels (abort)", it.abort_relations as usize)
+    .count("stats (commit)", it.commit_stats as usize)
+    .count("stats (abort)", it.abort_stats as usize)
+    .count("invalidations", it.invalidations as usize)
+    .field("state", format_args!("{} bytes", it.state.len())));
+
+/// `ASSIGNMENT`: these subtransactions belong to this transaction.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Assignment<'a> {
+    /// The toplevel transaction.
+    pub top_xid: u32,
+    /// Its subtransactions.
+    pub subxacts: Items<'a, u32>,
+}
+
+pub(crate) fn assignment<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let top_xid = fields.u32("xtop")?;
+    let count = fields.count("nsubxacts")?;
+    Ok(Payload::Assignment(Assignment { top_xid, subxacts: fields.items("xsub", count)? }))
+}
+
+listing!(Assignment<'_>: |it, list| list.field("xtop", it.top_xid).field("subxacts", it.subxacts));
+
+/// `INVALIDATION`: messages for caches at the end of a command, for logical decoding. Since 14.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CommandInvalidations<'a> {
+    /// The messages.
+    pub messages: Items<'a, InvalidationMessage>,
+}
+
+pub(crate) fn invalidations<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let count = fields.count("nmsgs")?;
+    Ok(Payload::CommandInvalidations(CommandInvalidations { messages: fields.items("msgs", count)? }))
+}
+
+listing!(CommandInvalidations<'_>: |it, list| list.field("invalidations", it.messages.len()));

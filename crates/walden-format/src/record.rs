@@ -1,0 +1,486 @@
+//! A record of the log: its header, the blocks that it touches, the images that it carries.
+//!
+//! ```text
+//! offset  width
+//!      0      4  xl_tot_len   bytes of the whole record
+//!      4      4  xl_xid       transaction, or 0
+//!      8      8  xl_prev      LSN of the record before
+//!     16      1  xl_info      upper 4 bits: the record's kind in its resource manager
+//!     17      1  xl_rmid      resource manager
+//!     18      2  padding
+//!     20      4  xl_crc       CRC-32C of bytes 24.. and then 0..20
+//! then, in this order: headers of blocks, of the origin, of the toplevel transaction and of the main data;
+//! for each block its image and its data; the main data.
+//! ```
+//!
+//! `DecodeXLogRecord` in `xlogreader.c` decides what is valid.
+
+use crate::lsn::Lsn;
+use crate::reader::Reader;
+use crate::version::Major;
+
+/// Width of the fixed header, in bytes.
+pub const RECORD_HEADER: usize = 24;
+/// The longest record that any version writes: one byte less than 1 GB (`MaxAllocSize`).
+pub const LONGEST_RECORD: u32 = (1 << 30) - 1;
+/// How many blocks a record can refer to (`XLR_MAX_BLOCK_ID` + 1).
+pub const MOST_BLOCKS: usize = 33;
+
+const BLOCK_ID_TOPLEVEL_XID: u8 = 252;
+const BLOCK_ID_ORIGIN: u8 = 253;
+const BLOCK_ID_LONG_DATA: u8 = 254;
+const BLOCK_ID_SHORT_DATA: u8 = 255;
+
+const FORK_MASK: u8 = 0x0F;
+const HAS_IMAGE: u8 = 0x10;
+const HAS_DATA: u8 = 0x20;
+const WILL_INIT: u8 = 0x40;
+const SAME_RELATION: u8 = 0x80;
+
+/// The fixed part of every record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RecordHeader {
+    /// Bytes of the whole record, this header included, the padding after it not.
+    pub total_len: u32,
+    /// The transaction that wrote it, or 0.
+    pub xid: u32,
+    /// Where the record before this one starts.
+    pub prev: Lsn,
+    /// Upper 4 bits: the kind within the resource manager; lower 4 bits: `XLR_SPECIAL_REL_UPDATE` and its like.
+    pub info: u8,
+    /// The resource manager's number.
+    pub rmid: u8,
+    /// CRC-32C as written.
+    pub crc: u32,
+}
+
+impl RecordHeader {
+    /// Reads the fixed part; whether its values make sense is the stream's business.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Option<RecordHeader> {
+        let bytes: &[u8; RECORD_HEADER] = bytes.first_chunk()?;
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        Some(RecordHeader {
+            total_len: word(0),
+            xid: word(4),
+            prev: Lsn(u64::from(word(8)) | u64::from(word(12)) << 32),
+            info: bytes[16],
+            rmid: bytes[17],
+            crc: word(20),
+        })
+    }
+}
+
+/// The physical name of a relation: where its files are, not what it is called.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct RelFileLocator {
+    /// OID of the tablespace.
+    pub tablespace: u32,
+    /// OID of the database; 0 for relations that all databases share.
+    pub database: u32,
+    /// The relation's file number (`relfilenode`).
+    pub relation: u32,
+}
+
+impl std::fmt::Display for RelFileLocator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}/{}", self.tablespace, self.database, self.relation)
+    }
+}
+
+/// Which file of a relation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Fork(pub u8);
+
+#[allow(missing_docs)]
+impl Fork {
+    pub const MAIN: Fork = Fork(0);
+    pub const FREE_SPACE_MAP: Fork = Fork(1);
+    pub const VISIBILITY_MAP: Fork = Fork(2);
+    pub const INIT: Fork = Fork(3);
+}
+
+impl std::fmt::Display for Fork {
+    /// As pg_waldump prints it: `main`, `fsm`, `vm`, `init`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            0 => f.write_str("main"),
+            1 => f.write_str("fsm"),
+            2 => f.write_str("vm"),
+            3 => f.write_str("init"),
+            other => write!(f, "fork {other}"),
+        }
+    }
+}
+
+/// How a full-page image is compressed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[allow(missing_docs)]
+pub enum Compression {
+    None,
+    Pglz,
+    Lz4,
+    Zstd,
+}
+
+/// A full-page image within a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Image {
+    /// Where its bytes start, counted from the record's start.
+    pub offset: u32,
+    /// Bytes as stored.
+    pub len: u16,
+    /// Where the page's unused middle starts; the image leaves it out.
+    pub hole_offset: u16,
+    /// Bytes of that hole; 0 for none.
+    pub hole_len: u16,
+    /// Bytes that its headers take in the record: 5, or 7 with a compressed image's hole.
+    pub header_len: u8,
+    /// Redo restores it. An image without this is there for `wal_consistency_checking` alone.
+    pub apply: bool,
+    /// How the bytes are compressed.
+    pub compression: Compression,
+}
+
+impl Image {
+    /// Bytes that the image would have had without compression.
+    #[inline]
+    pub fn uncompressed_len(&self, page_bytes: u32) -> u32 {
+        match self.compression {
+            Compression::None => self.len.into(),
+            _ => page_bytes.saturating_sub(self.hole_len.into()),
+        }
+    }
+}
+
+/// A reference to a block of a relation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockRef {
+    /// The relation's files.
+    pub relation: RelFileLocator,
+    /// Which of its forks.
+    pub fork: Fork,
+    /// The block's number in this reference's record: 0 to 32.
+    pub id: u8,
+    /// Redo makes the page anew and does not read the old one.
+    pub will_init: bool,
+    /// Bytes that this reference's headers take, without the image's own.
+    pub header_len: u8,
+    /// Bytes of data that belong to this block.
+    pub data_len: u16,
+    /// Block number within the fork.
+    pub block: u32,
+    /// Where the block's data starts, counted from the record's start.
+    pub data_offset: u32,
+    /// The full-page image, if there is one.
+    pub image: Option<Image>,
+}
+
+/// A decoded record, borrowed from the pages that it was read from.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Where it starts.
+    pub lsn: Lsn,
+    /// Where the next record could start (`EndRecPtr`); a page changed by this record gets this as its LSN. (After a
+    /// switch record, which changes no page, PostgreSQL counts the end of the segment instead.)
+    pub end: Lsn,
+    /// Who wrote it.
+    pub version: Major,
+    /// The fixed part.
+    pub header: RecordHeader,
+    /// The blocks that it refers to, by ascending id.
+    pub blocks: &'a [BlockRef],
+    /// The replication origin, if one was set.
+    pub origin: Option<u16>,
+    /// The toplevel transaction, if the record is a subtransaction's first with `wal_level=logical`.
+    pub toplevel_xid: Option<u32>,
+    /// Bytes of the main data's header: 0, 2 or 5.
+    pub main_header_len: u8,
+    /// Bytes of the main data.
+    pub main_len: u32,
+    /// Bytes of padding after the record, up to its `end`.
+    pub alignment: u8,
+    bytes: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// The record's bytes from its header on. Shorter than `total_len` only for records so long that a stream does
+    /// not hold them whole.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The main data, or as much of it as is held.
+    #[inline]
+    pub fn main_data(&self) -> &'a [u8] {
+        let start = (self.header.total_len - self.main_len) as usize;
+        self.bytes.get(start..).unwrap_or(&[])
+    }
+
+    /// The data of a block: nothing if it has none or it is not held.
+    #[inline]
+    pub fn block_data(&self, block: &BlockRef) -> &'a [u8] {
+        self.slice(block.data_offset, block.data_len)
+    }
+
+    /// The stored bytes of an image: nothing if they are not held.
+    #[inline]
+    pub fn image_data(&self, image: &Image) -> &'a [u8] {
+        self.slice(image.offset, image.len)
+    }
+
+    /// The block with this id.
+    #[inline]
+    pub fn block(&self, id: u8) -> Option<&'a BlockRef> {
+        self.blocks.iter().find(|block| block.id == id)
+    }
+
+    /// The kind within its resource manager: the upper 4 bits of the info byte.
+    #[inline]
+    pub fn kind(&self) -> u8 {
+        self.header.info & 0xF0
+    }
+
+    /// Bytes of all images.
+    pub fn image_bytes(&self) -> u32 {
+        self.blocks.iter().filter_map(|block| block.image).map(|image| u32::from(image.len)).sum()
+    }
+
+    fn slice(&self, offset: u32, len: u16) -> &'a [u8] {
+        let start = offset as usize;
+        self.bytes.get(start..start + usize::from(len)).unwrap_or(&[])
+    }
+}
+
+/// What is wrong with the headers within a record whose checksum is right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecordError {
+    /// A header reaches beyond the record.
+    HeaderCut,
+    /// A block id that no version uses.
+    BlockId(u8),
+    /// A block id that is not above the one before.
+    BlockOrder(u8),
+    /// The data flag and the data's length contradict each other.
+    BlockData(u8),
+    /// The image's flags, its hole and its length contradict each other.
+    ImageHole(u8),
+    /// The block says that its relation is the one before's, but there is none.
+    NoRelation(u8),
+    /// The lengths in the headers do not add up to the record's.
+    Length {
+        /// What is left of the record after the headers.
+        available: u32,
+        /// What the headers claim.
+        claimed: u64,
+    },
+}
+
+impl std::fmt::Display for RecordError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RecordError::HeaderCut => f.write_str("a block header reaches beyond the record's end"),
+            RecordError::BlockId(id) => write!(f, "block id {id}: expected 0 to 32 or 252 to 255"),
+            RecordError::BlockOrder(id) => write!(f, "block id {id} is out of order"),
+            RecordError::BlockData(id) => {
+                write!(f, "block {id}: the data flag contradicts the length of the data")
+            }
+            RecordError::ImageHole(id) => {
+                write!(f, "block {id}: the image's flags contradict its hole or length")
+            }
+            RecordError::NoRelation(id) => write!(f, "block {id} refers to an earlier block's relation: there is none"),
+            RecordError::Length { available, claimed } => {
+                write!(f, "headers claim {claimed} bytes of data, the record has {available}")
+            }
+        }
+    }
+}
+
+/// Decodes a record whose header has been checked.
+///
+/// `bytes` is the record from its header on, whole or at least as much as its block headers need; `blocks` is
+/// working memory that is emptied first, so that no record allocates. `page_bytes` is the size of a data page.
+#[inline]
+pub fn decode<'a>(
+    bytes: &'a [u8],
+    header: RecordHeader,
+    (lsn, end): (Lsn, Lsn),
+    version: Major,
+    page_bytes: u32,
+    blocks: &'a mut Vec<BlockRef>,
+) -> Result<Record<'a>, RecordError> {
+    blocks.clear();
+    let mut reader = Reader::new(bytes.get(RECORD_HEADER..).unwrap_or(&[]));
+    let whole = u64::from(header.total_len);
+    let mut at = RECORD_HEADER as u64;
+    let mut claimed = 0u64;
+    let (mut origin, mut toplevel_xid, mut main_header_len, mut main_len) = (None, None, 0, 0);
+    let mut relation = None;
+    let cut = RecordError::HeaderCut;
+    while whole - at > claimed {
+        let id = reader.u8().ok_or(cut)?;
+        let width = match id {
+            0..=32 => {
+                if blocks.last().is_some_and(|last| last.id >= id) {
+                    return Err(RecordError::BlockOrder(id));
+                }
+                let block = decode_block(&mut reader, id, version, page_bytes, &mut relation)?;
+                claimed += u64::from(block.data_len) + block.image.map_or(0, |image| image.len.into());
+                blocks.push(block);
+                block.header_len + block.image.map_or(0, |image| image.header_len)
+            }
+            BLOCK_ID_SHORT_DATA => {
+                main_len = reader.u8().ok_or(cut)?.into();
+                main_header_len = 2;
+                main_header_len
+            }
+            BLOCK_ID_LONG_DATA => {
+                main_len = reader.u32().ok_or(cut)?;
+                main_header_len = 5;
+                main_header_len
+            }
+            BLOCK_ID_ORIGIN => {
+                origin = Some(reader.u16().ok_or(cut)?);
+                3
+            }
+            BLOCK_ID_TOPLEVEL_XID if version >= Major::V14 => {
+                toplevel_xid = Some(reader.u32().ok_or(cut)?);
+                5
+            }
+            _ => return Err(RecordError::BlockId(id)),
+        };
+        at += u64::from(width);
+        if at > whole {
+            return Err(cut);
+        }
+        if main_header_len != 0 {
+            claimed += u64::from(main_len);
+            break;
+        }
+    }
+    if whole - at != claimed {
+        return Err(RecordError::Length { available: (whole - at) as u32, claimed });
+    }
+    let mut offset = at as u32;
+    for block in blocks.iter_mut() {
+        if let Some(image) = &mut block.image {
+            image.offset = offset;
+            offset += u32::from(image.len);
+        }
+        block.data_offset = offset;
+        offset += u32::from(block.data_len);
+    }
+    let alignment = (header.total_len.wrapping_neg() & 7) as u8;
+    Ok(Record {
+        lsn,
+        end,
+        version,
+        header,
+        blocks,
+        origin,
+        toplevel_xid,
+        main_header_len,
+        main_len,
+        alignment,
+        bytes,
+    })
+}
+
+#[inline]
+fn decode_block(
+    reader: &mut Reader<'_>,
+    id: u8,
+    version: Major,
+    page_bytes: u32,
+    last_relation: &mut Option<RelFileLocator>,
+) -> Result<BlockRef, RecordError> {
+    let cut = RecordError::HeaderCut;
+    let flags = reader.u8().ok_or(cut)?;
+    let data_len = reader.u16().ok_or(cut)?;
+    if (flags & HAS_DATA != 0) != (data_len > 0) {
+        return Err(RecordError::BlockData(id));
+    }
+    let image = if flags & HAS_IMAGE != 0 { Some(decode_image(reader, id, version, page_bytes)?) } else { None };
+    let mut header_len = 8;
+    let relation = if flags & SAME_RELATION == 0 {
+        header_len += 12;
+        RelFileLocator {
+            tablespace: reader.u32().ok_or(cut)?,
+            database: reader.u32().ok_or(cut)?,
+            relation: reader.u32().ok_or(cut)?,
+        }
+    } else {
+        last_relation.ok_or(RecordError::NoRelation(id))?
+    };
+    *last_relation = Some(relation);
+    Ok(BlockRef {
+        relation,
+        fork: Fork(flags & FORK_MASK),
+        id,
+        will_init: flags & WILL_INIT != 0,
+        header_len,
+        data_len,
+        block: reader.u32().ok_or(cut)?,
+        data_offset: 0,
+        image,
+    })
+}
+
+fn decode_image(
+    reader: &mut Reader<'_>,
+    id: u8,
+    version: Major,
+    page_bytes: u32,
+) -> Result<Image, RecordError> {
+    let cut = RecordError::HeaderCut;
+    let len = reader.u16().ok_or(cut)?;
+    let hole_offset = reader.u16().ok_or(cut)?;
+    let flags = ImageFlags::of(reader.u8().ok_or(cut)?, version);
+    let compressed = flags.compression != Compression::None;
+    let stored = u32::from(len);
+    let contradiction = RecordError::ImageHole(id);
+    let (hole_len, header_len) = match (flags.has_hole, compressed) {
+        (true, true) => (reader.u16().ok_or(cut)?, 7),
+        // A page has at most 32 kB, so the hole fits.
+        (true, false) => (page_bytes.checked_sub(stored).ok_or(contradiction)? as u16, 5),
+        (false, _) => (0, 5),
+    };
+    let valid = match flags.has_hole {
+        true => {
+            hole_offset != 0
+                && hole_len != 0
+                && u32::from(hole_offset) + u32::from(hole_len) <= page_bytes
+                && stored < page_bytes
+        }
+        false => hole_offset == 0 && if compressed { stored < page_bytes } else { stored == page_bytes },
+    };
+    if !valid {
+        return Err(contradiction);
+    }
+    let (apply, compression) = (flags.apply, flags.compression);
+    Ok(Image { offset: 0, len, hole_offset, hole_len, header_len, apply, compression })
+}
+
+struct ImageFlags {
+    has_hole: bool,
+    apply: bool,
+    compression: Compression,
+}
+
+impl ImageFlags {
+    /// The bits moved twice: 10 added APPLY, 15 renumbered and named the method.
+    fn of(bits: u8, version: Major) -> ImageFlags {
+        let has_hole = bits & 1 != 0;
+        if version >= Major::V15 {
+            let compression = match bits & 0x1C {
+                0 => Compression::None,
+                4 => Compression::Pglz,
+                8 => Compression::Lz4,
+                _ => Compression::Zstd,
+            };
+            return ImageFlags { has_hole, apply: bits & 2 != 0, compression };
+        }
+        let compression = if bits & 2 != 0 { Compression::Pglz } else { Compression::None };
+        ImageFlags { has_hole, apply: version < Major::V10 || bits & 4 != 0, compression }
+    }
+}

@@ -1,0 +1,612 @@
+//! Resource managers and their kinds of records.
+//!
+//! One row of [`rows`] says everything about a kind: who writes it, its number, its name, in which versions, which of its
+//! images no checkpoint setting avoids, and how its fields are read. `rmgrlist.h`, the `*_identify` functions in
+//! `src/backend/access/rmgrdesc` and the callers that pass `REGBUF_FORCE_IMAGE` decide.
+
+use std::borrow::Cow;
+
+use crate::payload::{Decode, btree, dbase, heap, multixact, origin, relmap, seq, slru, smgr, standby, xact, xlog};
+use crate::version::Major::{self, V9_6, V10, V11, V12, V13, V14, V15, V16, V17, V18, V19};
+
+/// A kind of record: a resource manager's number and the bits of the info byte that tell its records apart.
+///
+/// It is a number below [`Kind::COUNT`], so it can be an index.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Kind(u16);
+
+/// The kind of a record that `version` wrote with this resource manager and info byte.
+///
+/// Bits of the info byte that say nothing of the kind are dropped: the lower four everywhere, `XLOG_XACT_HAS_INFO` in
+/// a transaction's records. The bit of heap and BRIN records for a page made anew (`INSERT+INIT`) belongs to the kind.
+#[inline]
+pub fn kind(version: Major, rmid: u8, info: u8) -> Kind {
+    let mask = TABLES[version as usize].masks[rmid as usize];
+    Kind((rmid as u16) << 4 | ((info & mask) >> 4) as u16)
+}
+
+impl Kind {
+    /// How many kinds can be told apart.
+    pub const COUNT: usize = 4096;
+
+    /// The kind's number, below [`Kind::COUNT`].
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0.into()
+    }
+
+    /// The kind with this number.
+    #[inline]
+    pub fn from_index(index: usize) -> Option<Kind> {
+        (index < Kind::COUNT).then_some(Kind(index as u16))
+    }
+
+    /// The number of the resource manager.
+    #[inline]
+    pub fn rmid(self) -> u8 {
+        (self.0 >> 4) as u8
+    }
+
+    /// The info byte without what does not belong to the kind.
+    #[inline]
+    pub fn info(self) -> u8 {
+        (self.0 << 4) as u8
+    }
+
+    /// Everything about this kind, if `version` writes it.
+    #[inline]
+    pub fn row(self, version: Major) -> Option<&'static KindRow> {
+        let row = *TABLES[version as usize].rows.get(self.index())?;
+        KINDS.get(usize::from(row))
+    }
+
+    /// The kind's name as that version's pg_waldump prints it: `INSERT+INIT`, or `UNKNOWN (f0)`.
+    pub fn name(self, version: Major) -> Cow<'static, str> {
+        match self.row(version) {
+            Some(row) => Cow::Borrowed(row.name),
+            None => Cow::Owned(format!("UNKNOWN ({:x})", self.info())),
+        }
+    }
+
+    /// The resource manager's name, see [`resource_manager`].
+    pub fn resource_manager(self, version: Major) -> Cow<'static, str> {
+        resource_manager(version, self.rmid())
+    }
+}
+
+/// A resource manager's name as that version's pg_waldump prints it: `Heap`, `custom128`, or `UNKNOWN (25)`.
+pub fn resource_manager(version: Major, rmid: u8) -> Cow<'static, str> {
+    match MANAGERS.get(usize::from(rmid)) {
+        Some(manager) if manager.since <= version => Cow::Borrowed(manager.name),
+        _ if rmid >= FIRST_CUSTOM && version >= V15 => Cow::Owned(format!("custom{rmid:03}")),
+        _ => Cow::Owned(format!("UNKNOWN ({rmid})")),
+    }
+}
+
+/// The numbers of the built-in resource managers (`rmgrlist.h`).
+#[allow(missing_docs)]
+pub mod rmid {
+    pub const XLOG: u8 = 0;
+    pub const XACT: u8 = 1;
+    pub const SMGR: u8 = 2;
+    pub const CLOG: u8 = 3;
+    pub const DBASE: u8 = 4;
+    pub const TBLSPC: u8 = 5;
+    pub const MULTIXACT: u8 = 6;
+    pub const RELMAP: u8 = 7;
+    pub const STANDBY: u8 = 8;
+    pub const HEAP2: u8 = 9;
+    pub const HEAP: u8 = 10;
+    pub const BTREE: u8 = 11;
+    pub const HASH: u8 = 12;
+    pub const GIN: u8 = 13;
+    pub const GIST: u8 = 14;
+    pub const SEQ: u8 = 15;
+    pub const SPGIST: u8 = 16;
+    pub const BRIN: u8 = 17;
+    pub const COMMIT_TS: u8 = 18;
+    pub const REPLORIGIN: u8 = 19;
+    pub const GENERIC: u8 = 20;
+    pub const LOGICALMSG: u8 = 21;
+    pub const XLOG2: u8 = 22;
+}
+
+/// The first number that an extension's resource manager can have (`RM_MIN_CUSTOM_ID`, since 15).
+pub const FIRST_CUSTOM: u8 = 128;
+
+/// A resource manager of PostgreSQL's own.
+struct ManagerRow {
+    name: &'static str,
+    since: Major,
+    /// The bits of the info byte that tell its records apart.
+    mask: u8,
+}
+
+const fn manager(name: &'static str) -> ManagerRow {
+    ManagerRow { name, since: Major::V9_5, mask: 0xF0 }
+}
+
+/// In the order of their numbers.
+const MANAGERS: &[ManagerRow] = &[
+    manager("XLOG"),
+    // XLOG_XACT_OPMASK; the bit above says that there is an xinfo field.
+    ManagerRow { mask: 0x70, ..manager("Transaction") },
+    manager("Storage"),
+    manager("CLOG"),
+    manager("Database"),
+    manager("Tablespace"),
+    manager("MultiXact"),
+    manager("RelMap"),
+    manager("Standby"),
+    manager("Heap2"),
+    manager("Heap"),
+    manager("Btree"),
+    manager("Hash"),
+    manager("Gin"),
+    manager("Gist"),
+    manager("Sequence"),
+    manager("SPGist"),
+    manager("BRIN"),
+    manager("CommitTs"),
+    manager("ReplicationOrigin"),
+    // generic_identify() has one name for every info byte.
+    ManagerRow { mask: 0, since: V9_6, ..manager("Generic") },
+    ManagerRow { since: V9_6, ..manager("LogicalMessage") },
+    ManagerRow { since: V19, ..manager("XLOG2") },
+];
+
+/// Why a record of a kind carries images, as far as the kind and the block's id tell.
+///
+/// What they don't tell, and is [`ImageClass::Checkpoint`] here: a generic record's full image (extensions ask for one
+/// with `GENERIC_XLOG_FULL_IMAGE`) looks the same as one after a checkpoint; 19 forces the image of a heap page
+/// that was never logged before into the record that prunes it or sets its all-visible bit.
+///
+/// An image that redo does not apply is there for `wal_consistency_checking`, whatever its kind.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum ImageClass {
+    /// The first change of the page after a checkpoint: depends on `full_page_writes` and the checkpoints' distance.
+    Checkpoint,
+    /// The writer asked for it: there whatever the settings and the checkpoints.
+    Forced,
+    /// A hint bit was the first change after a checkpoint, and checksums or `wal_log_hints` are on.
+    ///
+    /// Depends on the checkpoints' distance, and since 15 on `full_page_writes`.
+    Hint,
+}
+
+/// Which images of a kind are not an ordinary change's first after a checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Images {
+    /// None: all of them are [`ImageClass::Checkpoint`].
+    Ordinary,
+    /// Those of the blocks whose ids are set bits are [`ImageClass::Forced`].
+    Forced(u64),
+    /// All of them are [`ImageClass::Hint`].
+    Hint,
+}
+
+/// A kind of record in some versions.
+#[derive(Clone, Copy)]
+pub struct KindRow {
+    /// The resource manager's number.
+    pub rmid: u8,
+    /// The info byte, as in [`Kind::info`].
+    pub info: u8,
+    /// The name that pg_waldump prints.
+    pub name: &'static str,
+    /// The first version that writes it.
+    pub since: Major,
+    /// The last version that writes it, if it is no more.
+    pub until: Option<Major>,
+    /// Which of its images are there for other reasons than a checkpoint.
+    pub images: Images,
+    /// How its fields are read; nothing: they are [`crate::payload::Payload::Opaque`].
+    pub(crate) decode: Option<Decode>,
+}
+
+impl KindRow {
+    /// Its fields are read into a payload of their own.
+    pub fn has_payload(&self) -> bool {
+        self.decode.is_some()
+    }
+
+    /// `version` writes it.
+    pub const fn is_of(&self, version: Major) -> bool {
+        let late = match self.until {
+            Some(until) => version as u8 > until as u8,
+            None => false,
+        };
+        version as u8 >= self.since as u8 && !late
+    }
+
+    const fn since(mut self, version: Major) -> KindRow {
+        self.since = version;
+        self
+    }
+
+    const fn until(mut self, version: Major) -> KindRow {
+        self.until = Some(version);
+        self
+    }
+
+    const fn images(mut self, images: Images) -> KindRow {
+        self.images = images;
+        self
+    }
+}
+
+/// Every kind of every version, by resource manager.
+pub fn rows() -> impl Iterator<Item = &'static KindRow> {
+    KINDS.iter()
+}
+
+const fn read(rmid: u8, info: u8, name: &'static str, decode: Decode) -> KindRow {
+    KindRow { decode: Some(decode), ..opaque(rmid, info, name) }
+}
+
+const fn opaque(rmid: u8, info: u8, name: &'static str) -> KindRow {
+    KindRow { rmid, info, name, since: Major::V9_5, until: None, images: Images::Ordinary, decode: None }
+}
+
+/// Blocks 0 to 32.
+const ALL_BLOCKS: u64 = (1 << 33) - 1;
+
+#[rustfmt::skip]
+const KINDS: &[KindRow] = &[
+    read(rmid::XLOG, 0x00, "CHECKPOINT_SHUTDOWN", xlog::checkpoint),
+    read(rmid::XLOG, 0x10, "CHECKPOINT_ONLINE", xlog::checkpoint),
+    opaque(rmid::XLOG, 0x20, "NOOP"),
+    read(rmid::XLOG, 0x30, "NEXTOID", xlog::next_oid),
+    read(rmid::XLOG, 0x40, "SWITCH", xlog::nothing),
+    read(rmid::XLOG, 0x50, "BACKUP_END", xlog::backup_end),
+    read(rmid::XLOG, 0x60, "PARAMETER_CHANGE", xlog::parameter_change),
+    read(rmid::XLOG, 0x70, "RESTORE_POINT", xlog::restore_point),
+    read(rmid::XLOG, 0x80, "FPW_CHANGE", xlog::full_page_writes_change),
+    read(rmid::XLOG, 0x90, "END_OF_RECOVERY", xlog::end_of_recovery),
+    // Until 14 full_page_writes did not keep XLogSaveBufferForHint() from writing an image.
+    read(rmid::XLOG, 0xA0, "FPI_FOR_HINT", xlog::nothing).images(Images::Hint),
+    // log_newpage() and its like.
+    read(rmid::XLOG, 0xB0, "FPI", xlog::nothing).images(Images::Forced(ALL_BLOCKS)),
+    read(rmid::XLOG, 0xC0, "ASSIGN_LSN", xlog::dummy).since(V19),
+    // Came with minor releases of 2021.
+    read(rmid::XLOG, 0xD0, "OVERWRITE_CONTRECORD", xlog::overwrite_contrecord).since(V9_6),
+    read(rmid::XLOG, 0xE0, "CHECKPOINT_REDO", xlog::checkpoint_redo).since(V17),
+    read(rmid::XLOG, 0xF0, "LOGICAL_DECODING_STATUS_CHANGE", xlog::logical_decoding_status_change).since(V19),
+
+    read(rmid::XACT, 0x00, "COMMIT", xact::commit),
+    read(rmid::XACT, 0x10, "PREPARE", xact::prepare),
+    read(rmid::XACT, 0x20, "ABORT", xact::abort),
+    read(rmid::XACT, 0x30, "COMMIT_PREPARED", xact::commit),
+    read(rmid::XACT, 0x40, "ABORT_PREPARED", xact::abort),
+    read(rmid::XACT, 0x50, "ASSIGNMENT", xact::assignment),
+    read(rmid::XACT, 0x60, "INVALIDATION", xact::invalidations).since(V14),
+
+    read(rmid::SMGR, 0x10, "CREATE", smgr::create),
+    read(rmid::SMGR, 0x20, "TRUNCATE", smgr::truncate),
+
+    read(rmid::CLOG, 0x00, "ZEROPAGE", slru::zero_page),
+    read(rmid::CLOG, 0x10, "TRUNCATE", slru::clog_truncate),
+
+    read(rmid::DBASE, 0x00, "CREATE", dbase::create).until(V14),
+    read(rmid::DBASE, 0x10, "DROP", dbase::drop).until(V14),
+    read(rmid::DBASE, 0x00, "CREATE_FILE_COPY", dbase::create).since(V15),
+    read(rmid::DBASE, 0x10, "CREATE_WAL_LOG", dbase::create_wal_log).since(V15),
+    read(rmid::DBASE, 0x20, "DROP", dbase::drop).since(V15),
+
+    read(rmid::TBLSPC, 0x00, "CREATE", dbase::tablespace_create),
+    read(rmid::TBLSPC, 0x10, "DROP", dbase::tablespace_drop),
+
+    read(rmid::MULTIXACT, 0x00, "ZERO_OFF_PAGE", slru::zero_page),
+    read(rmid::MULTIXACT, 0x10, "ZERO_MEM_PAGE", slru::zero_page),
+    read(rmid::MULTIXACT, 0x20, "CREATE_ID", multixact::create),
+    read(rmid::MULTIXACT, 0x30, "TRUNCATE_ID", multixact::truncate),
+
+    read(rmid::RELMAP, 0x00, "UPDATE", relmap::update),
+
+    read(rmid::STANDBY, 0x00, "LOCK", standby::lock),
+    read(rmid::STANDBY, 0x10, "RUNNING_XACTS", standby::running_xacts),
+    read(rmid::STANDBY, 0x20, "INVALIDATIONS", standby::invalidations).since(V9_6),
+
+    read(rmid::HEAP2, 0x00, "REWRITE", heap::rewrite),
+    read(rmid::HEAP2, 0x10, "CLEAN", heap::clean).until(V13),
+    read(rmid::HEAP2, 0x20, "FREEZE_PAGE", heap::freeze_page).until(V13),
+    read(rmid::HEAP2, 0x30, "CLEANUP_INFO", heap::cleanup_info).until(V13),
+    read(rmid::HEAP2, 0x10, "PRUNE", heap::clean).since(V14).until(V16),
+    read(rmid::HEAP2, 0x20, "VACUUM", heap::vacuum).since(V14).until(V16),
+    read(rmid::HEAP2, 0x30, "FREEZE_PAGE", heap::freeze_page).since(V14).until(V16),
+    read(rmid::HEAP2, 0x10, "PRUNE_ON_ACCESS", heap::prune).since(V17),
+    read(rmid::HEAP2, 0x20, "PRUNE_VACUUM_SCAN", heap::prune).since(V17),
+    read(rmid::HEAP2, 0x30, "PRUNE_VACUUM_CLEANUP", heap::prune).since(V17),
+    read(rmid::HEAP2, 0x40, "VISIBLE", heap::visible).until(V18),
+    read(rmid::HEAP2, 0x50, "MULTI_INSERT", heap::multi_insert),
+    read(rmid::HEAP2, 0xD0, "MULTI_INSERT+INIT", heap::multi_insert),
+    read(rmid::HEAP2, 0x60, "LOCK_UPDATED", heap::lock_updated),
+    read(rmid::HEAP2, 0x70, "NEW_CID", heap::new_cid),
+
+    read(rmid::HEAP, 0x00, "INSERT", heap::insert),
+    read(rmid::HEAP, 0x80, "INSERT+INIT", heap::insert),
+    read(rmid::HEAP, 0x10, "DELETE", heap::delete),
+    read(rmid::HEAP, 0x20, "UPDATE", heap::update),
+    read(rmid::HEAP, 0xA0, "UPDATE+INIT", heap::update),
+    read(rmid::HEAP, 0x30, "TRUNCATE", heap::truncate).since(V11),
+    read(rmid::HEAP, 0x40, "HOT_UPDATE", heap::hot_update),
+    read(rmid::HEAP, 0xC0, "HOT_UPDATE+INIT", heap::hot_update),
+    read(rmid::HEAP, 0x50, "HEAP_CONFIRM", heap::confirm),
+    read(rmid::HEAP, 0x60, "LOCK", heap::lock),
+    read(rmid::HEAP, 0x70, "INPLACE", heap::inplace),
+
+    read(rmid::BTREE, 0x00, "INSERT_LEAF", btree::insert),
+    read(rmid::BTREE, 0x10, "INSERT_UPPER", btree::insert),
+    read(rmid::BTREE, 0x20, "INSERT_META", btree::insert),
+    read(rmid::BTREE, 0x30, "SPLIT_L", btree::split),
+    read(rmid::BTREE, 0x40, "SPLIT_R", btree::split),
+    read(rmid::BTREE, 0x50, "SPLIT_L_ROOT", btree::split).until(V10),
+    read(rmid::BTREE, 0x60, "SPLIT_R_ROOT", btree::split).until(V10),
+    read(rmid::BTREE, 0x50, "SPLIT_L_HIGHKEY", btree::split).since(V11).until(V11),
+    read(rmid::BTREE, 0x60, "SPLIT_R_HIGHKEY", btree::split).since(V11).until(V11),
+    read(rmid::BTREE, 0x50, "INSERT_POST", btree::insert_post).since(V13),
+    read(rmid::BTREE, 0x60, "DEDUP", btree::dedup).since(V13),
+    read(rmid::BTREE, 0x70, "DELETE", btree::delete),
+    read(rmid::BTREE, 0x80, "UNLINK_PAGE", btree::unlink_page),
+    read(rmid::BTREE, 0x90, "UNLINK_PAGE_META", btree::unlink_page),
+    read(rmid::BTREE, 0xA0, "NEWROOT", btree::new_root),
+    read(rmid::BTREE, 0xB0, "MARK_PAGE_HALFDEAD", btree::mark_page_half_dead),
+    read(rmid::BTREE, 0xC0, "VACUUM", btree::vacuum),
+    read(rmid::BTREE, 0xD0, "REUSE_PAGE", btree::reuse_page),
+    read(rmid::BTREE, 0xE0, "META_CLEANUP", btree::meta_cleanup).since(V11),
+
+    opaque(rmid::HASH, 0x00, "INIT_META_PAGE").since(V10),
+    opaque(rmid::HASH, 0x10, "INIT_BITMAP_PAGE").since(V10),
+    opaque(rmid::HASH, 0x20, "INSERT").since(V10),
+    opaque(rmid::HASH, 0x30, "ADD_OVFL_PAGE").since(V10),
+    opaque(rmid::HASH, 0x40, "SPLIT_ALLOCATE_PAGE").since(V10),
+    // log_split_page()
+    opaque(rmid::HASH, 0x50, "SPLIT_PAGE").since(V10).images(Images::Forced(0b1)),
+    opaque(rmid::HASH, 0x60, "SPLIT_COMPLETE").since(V10),
+    opaque(rmid::HASH, 0x70, "MOVE_PAGE_CONTENTS").since(V10),
+    opaque(rmid::HASH, 0x80, "SQUEEZE_PAGE").since(V10),
+    opaque(rmid::HASH, 0x90, "DELETE").since(V10),
+    opaque(rmid::HASH, 0xA0, "SPLIT_CLEANUP").since(V10),
+    opaque(rmid::HASH, 0xB0, "UPDATE_META_PAGE").since(V10),
+    opaque(rmid::HASH, 0xC0, "VACUUM_ONE_PAGE").since(V10),
+
+    opaque(rmid::GIN, 0x00, "CREATE_INDEX").until(V11),
+    opaque(rmid::GIN, 0x10, "CREATE_PTREE"),
+    opaque(rmid::GIN, 0x20, "INSERT"),
+    // ginPlaceToPage() forces the two or three split pages; block 3 is the child whose flag is cleared.
+    opaque(rmid::GIN, 0x30, "SPLIT").images(Images::Forced(0b111)),
+    // xlogVacuumPage()
+    opaque(rmid::GIN, 0x40, "VACUUM_PAGE").images(Images::Forced(0b1)),
+    opaque(rmid::GIN, 0x50, "DELETE_PAGE"),
+    opaque(rmid::GIN, 0x60, "UPDATE_META_PAGE"),
+    opaque(rmid::GIN, 0x70, "INSERT_LISTPAGE"),
+    opaque(rmid::GIN, 0x80, "DELETE_LISTPAGE"),
+    opaque(rmid::GIN, 0x90, "VACUUM_DATA_LEAF_PAGE"),
+
+    opaque(rmid::GIST, 0x00, "PAGE_UPDATE"),
+    opaque(rmid::GIST, 0x10, "DELETE").since(V12),
+    opaque(rmid::GIST, 0x20, "PAGE_REUSE").since(V12),
+    opaque(rmid::GIST, 0x30, "PAGE_SPLIT"),
+    opaque(rmid::GIST, 0x50, "CREATE_INDEX").until(V11),
+    opaque(rmid::GIST, 0x60, "PAGE_DELETE").since(V12),
+    opaque(rmid::GIST, 0x70, "ASSIGN_LSN").since(V13).until(V18),
+
+    read(rmid::SEQ, 0x00, "LOG", seq::log),
+
+    opaque(rmid::SPGIST, 0x00, "CREATE_INDEX").until(V11),
+    opaque(rmid::SPGIST, 0x10, "ADD_LEAF"),
+    opaque(rmid::SPGIST, 0x20, "MOVE_LEAFS"),
+    opaque(rmid::SPGIST, 0x30, "ADD_NODE"),
+    opaque(rmid::SPGIST, 0x40, "SPLIT_TUPLE"),
+    opaque(rmid::SPGIST, 0x50, "PICKSPLIT"),
+    opaque(rmid::SPGIST, 0x60, "VACUUM_LEAF"),
+    opaque(rmid::SPGIST, 0x70, "VACUUM_ROOT"),
+    opaque(rmid::SPGIST, 0x80, "VACUUM_REDIRECT"),
+
+    opaque(rmid::BRIN, 0x00, "CREATE_INDEX"),
+    opaque(rmid::BRIN, 0x10, "INSERT"),
+    opaque(rmid::BRIN, 0x90, "INSERT+INIT"),
+    opaque(rmid::BRIN, 0x20, "UPDATE"),
+    opaque(rmid::BRIN, 0xA0, "UPDATE+INIT"),
+    opaque(rmid::BRIN, 0x30, "SAMEPAGE_UPDATE"),
+    opaque(rmid::BRIN, 0x40, "REVMAP_EXTEND"),
+    opaque(rmid::BRIN, 0x50, "DESUMMARIZE").since(V10),
+
+    read(rmid::COMMIT_TS, 0x00, "ZEROPAGE", slru::zero_page),
+    read(rmid::COMMIT_TS, 0x10, "TRUNCATE", slru::commit_ts_truncate),
+    read(rmid::COMMIT_TS, 0x20, "SETTS", slru::commit_ts_set).until(V13),
+
+    read(rmid::REPLORIGIN, 0x00, "SET", origin::set),
+    read(rmid::REPLORIGIN, 0x10, "DROP", origin::drop),
+
+    // Its blocks' data is all there is of it.
+    read(rmid::GENERIC, 0x00, "Generic", xlog::nothing).since(V9_6),
+
+    read(rmid::LOGICALMSG, 0x00, "MESSAGE", origin::message).since(V9_6),
+
+    read(rmid::XLOG2, 0x00, "CHECKSUMS", xlog::checksums).since(V19),
+];
+
+/// What a version's records say by their kind alone, as arrays: no search, whatever the kind.
+pub struct KindTable {
+    version: Major,
+    masks: [u8; 256],
+    /// Index into `KINDS`, or `NO_ROW`.
+    rows: [u8; BUILT_IN],
+    /// Bit n: the image of block n is forced; the top bit: all images are for hints.
+    images: [u64; BUILT_IN],
+}
+
+/// The kinds of PostgreSQL's own resource managers have lower numbers than this.
+const BUILT_IN: usize = MANAGERS.len() << 4;
+const NO_ROW: u8 = u8::MAX;
+const HINT_BIT: u64 = 1 << 63;
+
+impl KindTable {
+    /// The table of a version.
+    #[inline]
+    pub fn of(version: Major) -> &'static KindTable {
+        &TABLES[version as usize]
+    }
+
+    /// The version.
+    pub fn version(&self) -> Major {
+        self.version
+    }
+
+    /// As [`kind`] of this version.
+    #[inline]
+    pub fn kind(&self, rmid: u8, info: u8) -> Kind {
+        kind(self.version, rmid, info)
+    }
+
+    /// Why a record of the kind with this number carries an image of its block with this id.
+    #[inline]
+    pub fn image_class(&self, kind_index: usize, block_id: u8) -> ImageClass {
+        let bits = self.images.get(kind_index).copied().unwrap_or(0);
+        if bits == 0 {
+            ImageClass::Checkpoint
+        } else if bits == HINT_BIT {
+            ImageClass::Hint
+        } else if bits >> (block_id & 63) & 1 != 0 {
+            ImageClass::Forced
+        } else {
+            ImageClass::Checkpoint
+        }
+    }
+
+    const fn build(version: Major) -> KindTable {
+        let mut table =
+            KindTable { version, masks: [0xF0; 256], rows: [NO_ROW; BUILT_IN], images: [0; BUILT_IN] };
+        let mut at = 0;
+        while at < MANAGERS.len() {
+            if MANAGERS[at].since as u8 <= version as u8 {
+                table.masks[at] = MANAGERS[at].mask;
+            }
+            at += 1;
+        }
+        let mut at = 0;
+        while at < KINDS.len() {
+            let row = &KINDS[at];
+            if row.is_of(version) {
+                let index = (row.rmid as usize) << 4 | (row.info >> 4) as usize;
+                assert!(table.rows[index] == NO_ROW, "two rows for one kind in one version");
+                table.rows[index] = at as u8;
+                table.images[index] = match row.images {
+                    Images::Ordinary => 0,
+                    Images::Forced(blocks) => blocks,
+                    Images::Hint => HINT_BIT,
+                };
+            }
+            at += 1;
+        }
+        table
+    }
+}
+
+static TABLES: [KindTable; 12] = {
+    assert!(KINDS.len() < NO_ROW as usize);
+    [
+        KindTable::build(Major::V9_5),
+        KindTable::build(V9_6),
+        KindTable::build(V10),
+        KindTable::build(V11),
+        KindTable::build(V12),
+        KindTable::build(V13),
+        KindTable::build(V14),
+        KindTable::build(V15),
+        KindTable::build(V16),
+        KindTable::build(V17),
+        KindTable::build(V18),
+        KindTable::build(V19),
+    ]
+};
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_tables_are_in_the_versions_order() {
+        for version in Major::all() {
+            assert_eq!(KindTable::of(version).version(), version);
+        }
+    }
+
+    #[test]
+    fn every_row_is_found_in_its_versions_and_no_others() {
+        for row in rows() {
+            for version in Major::all() {
+                let found = kind(version, row.rmid, row.info).row(version);
+                let same = found.is_some_and(|found| found.name == row.name && found.since == row.since);
+                assert_eq!(same, row.is_of(version), "{} {version}", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn names_follow_the_version() {
+        let name = |version, rmid, info| kind(version, rmid, info).name(version);
+        assert_eq!(name(Major::V9_5, rmid::HEAP2, 0x10), "CLEAN");
+        assert_eq!(name(V14, rmid::HEAP2, 0x10), "PRUNE");
+        assert_eq!(name(V17, rmid::HEAP2, 0x10), "PRUNE_ON_ACCESS");
+        assert_eq!(name(V18, rmid::HEAP2, 0x40), "VISIBLE");
+        assert_eq!(name(V19, rmid::HEAP2, 0x40), "UNKNOWN (40)");
+        assert_eq!(name(V15, rmid::HEAP, 0x80), "INSERT+INIT");
+        assert_eq!(name(V15, rmid::HEAP, 0x90), "UNKNOWN (90)");
+        assert_eq!(name(V12, rmid::BTREE, 0x50), "UNKNOWN (50)");
+        assert_eq!(name(V13, rmid::BTREE, 0x50), "INSERT_POST");
+        assert_eq!(name(V16, rmid::GENERIC, 0x70), "Generic");
+        assert_eq!(name(V16, 200, 0xF0), "UNKNOWN (f0)");
+    }
+
+    #[test]
+    fn resource_managers_follow_the_version() {
+        assert_eq!(resource_manager(V18, rmid::BTREE), "Btree");
+        assert_eq!(resource_manager(V18, rmid::XLOG2), "UNKNOWN (22)");
+        assert_eq!(resource_manager(V19, rmid::XLOG2), "XLOG2");
+        assert_eq!(resource_manager(Major::V9_5, rmid::GENERIC), "UNKNOWN (20)");
+        assert_eq!(resource_manager(V15, 128), "custom128");
+        assert_eq!(resource_manager(V14, 128), "UNKNOWN (128)");
+        assert_eq!(resource_manager(V15, 25), "UNKNOWN (25)");
+    }
+
+    #[test]
+    fn a_transaction_with_xinfo_is_of_the_same_kind() {
+        assert_eq!(kind(V18, rmid::XACT, 0x80), kind(V18, rmid::XACT, 0x00));
+        assert_eq!(kind(V18, rmid::XACT, 0xB0).name(V18), "COMMIT_PREPARED");
+        assert_ne!(kind(V18, rmid::HEAP, 0x80), kind(V18, rmid::HEAP, 0x00));
+    }
+
+    #[test]
+    fn images_are_classed_by_kind_and_block() {
+        for version in Major::all() {
+            let table = KindTable::of(version);
+            let class = |rmid, info, block| table.image_class(table.kind(rmid, info).index(), block);
+            assert_eq!(class(rmid::XLOG, 0xB0, 0), ImageClass::Forced);
+            assert_eq!(class(rmid::XLOG, 0xB0, 32), ImageClass::Forced);
+            assert_eq!(class(rmid::XLOG, 0xA0, 0), ImageClass::Hint);
+            assert_eq!(class(rmid::GIN, 0x30, 2), ImageClass::Forced);
+            assert_eq!(class(rmid::GIN, 0x30, 3), ImageClass::Checkpoint);
+            assert_eq!(class(rmid::GIN, 0x40, 0), ImageClass::Forced);
+            assert_eq!(class(rmid::HEAP, 0x00, 0), ImageClass::Checkpoint);
+            let hash = if version >= V10 { ImageClass::Forced } else { ImageClass::Checkpoint };
+            assert_eq!(class(rmid::HASH, 0x50, 0), hash);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_kind_has_names_and_an_index(rmid: u8, info: u8, block: u8, at in 0..12usize) {
+            let version = Major::all().nth(at).unwrap();
+            let kind = kind(version, rmid, info);
+            prop_assert_eq!(Kind::from_index(kind.index()), Some(kind));
+            prop_assert_eq!(kind.rmid(), rmid);
+            prop_assert_eq!(kind.info() & !info, 0);
+            prop_assert!(!kind.name(version).is_empty() && !kind.resource_manager(version).is_empty());
+            KindTable::of(version).image_class(kind.index(), block);
+        }
+    }
+}

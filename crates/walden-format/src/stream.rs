@@ -1,0 +1,510 @@
+//! Pages in, records out.
+//!
+//! A [`Decoder`] is handed the pages of the log in order, as many at a time as the caller likes, and calls a [`Visitor`]
+//! for each thing it has passed. It does no I/O. A record that lies within a page is decoded where it is; one that
+//! crosses pages is put together in a buffer that is used again for the next.
+//!
+//! Whatever has been reported adds up, at any time, to the bytes from where the stream started to
+//! [`Decoder::position`]: nothing is reported twice or left out.
+//!
+//! `XLogDecodeNextRecord` in `xlogreader.c` decides what is valid.
+
+use std::ops::ControlFlow;
+
+use crate::crc::crc32c_append;
+use crate::fault::{Fault, FaultKind};
+use crate::lsn::{Lsn, SegmentSize, Timeline};
+use crate::page::{LONG_HEADER, PageHeader, PageHeaderError, SHORT_HEADER};
+use crate::record::{self, BlockRef, LONGEST_RECORD, MOST_BLOCKS, RECORD_HEADER, Record, RecordHeader};
+use crate::version::Major;
+
+/// Bytes of a page-crossing record that are held; what is beyond is checked and let go.
+///
+/// A record's headers take less than 2 kB, so they are always held.
+pub const HELD_BYTES: usize = 16 << 20;
+
+const RMGR_XLOG: u8 = 0;
+const XLOG_SWITCH: u8 = 0x40;
+
+/// What a [`Decoder`] reports, in the order of the log.
+pub trait Visitor {
+    /// A page header of `width` bytes at `lsn`. The headers of pages that a record crosses come just after it.
+    fn page_header(&mut self, lsn: Lsn, width: usize) {
+        let _ = (lsn, width);
+    }
+
+    /// A record, whole and with the right checksum. [`ControlFlow::Break`] ends the stream after it.
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()>;
+
+    /// The rest of a record that began before the stream, alignment included: `bytes` of it from `lsn` on.
+    fn continuation(&mut self, lsn: Lsn, bytes: u64) {
+        let _ = (lsn, bytes);
+    }
+
+    /// The beginning of a record that a crash cut off and that was overwritten: `bytes` of it from `lsn` on.
+    fn abandoned(&mut self, lsn: Lsn, bytes: u64) {
+        let _ = (lsn, bytes);
+    }
+
+    /// Unused bytes between a switch record and the end of its segment.
+    fn padding(&mut self, lsn: Lsn, bytes: u64) {
+        let _ = (lsn, bytes);
+    }
+}
+
+/// What is known of a stream before its first page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StreamInfo {
+    /// Who writes it.
+    pub version: Major,
+    /// The timeline of the segments.
+    pub timeline: Timeline,
+    /// The cluster's system identifier, compared with every segment's.
+    pub system_id: u64,
+    /// Size of the segments.
+    pub segment_size: SegmentSize,
+    /// Size of the log's pages (`XLOG_BLCKSZ`), in bytes: a power of two from 1 kB to 64 kB.
+    pub page_bytes: u32,
+    /// Size of the data pages (`BLCKSZ`), in bytes; it is not in the log.
+    pub data_page_bytes: u32,
+}
+
+impl StreamInfo {
+    /// What the first page of a segment says, or why its values can't be used. Data pages are taken to be 8 kB.
+    pub fn of_segment(first_page: &[u8]) -> Result<StreamInfo, FaultKind> {
+        let header = PageHeader::parse(first_page).map_err(FaultKind::PageHeader)?;
+        let long = header.long.ok_or(FaultKind::PageHeaderWidth { long_expected: true })?;
+        let (segment_bytes, page_bytes) = (long.segment_bytes, long.page_bytes);
+        let valid_page = page_bytes.is_power_of_two() && (1 << 10..=1 << 16).contains(&page_bytes);
+        let segment_size = long.segment_size().filter(|_| valid_page);
+        Ok(StreamInfo {
+            version: header.version,
+            timeline: header.timeline,
+            system_id: long.system_id,
+            segment_size: segment_size.ok_or(FaultKind::Geometry { segment_bytes, page_bytes })?,
+            page_bytes,
+            data_page_bytes: 8192,
+        })
+    }
+}
+
+/// Whether a [`Decoder`] wants more pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// All bytes are used; the stream goes on.
+    More,
+    /// The limit is reached or the visitor has had enough.
+    Done,
+}
+
+/// A record that is not complete yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unfinished {
+    /// Where it starts.
+    pub lsn: Lsn,
+    /// Its length, as far as known.
+    pub total_len: u32,
+}
+
+#[derive(Debug)]
+enum State {
+    /// At the start: the first page may go on with a record that is none of ours.
+    Start,
+    /// Going through the rest of a record that began before the stream: this many bytes.
+    Skipping(u32),
+    /// Between two records.
+    Between,
+    /// In a record that crosses pages.
+    Within(Partial),
+    /// After a switch record, up to the end of its segment.
+    Switched,
+    /// The limit is reached.
+    Done,
+}
+
+#[derive(Debug)]
+struct Partial {
+    lsn: Lsn,
+    total_len: u32,
+    got: u32,
+    /// Of the bytes after the header.
+    crc: u32,
+}
+
+/// Turns pages into records; see the module's text.
+#[derive(Debug)]
+pub struct Decoder {
+    info: StreamInfo,
+    state: State,
+    /// Everything before this has been reported.
+    position: Lsn,
+    /// The next byte to be handed in.
+    next_page: Lsn,
+    limit: Lsn,
+    previous: Option<Lsn>,
+    timeline: Timeline,
+    held: Vec<u8>,
+    blocks: Vec<BlockRef>,
+}
+
+impl Decoder {
+    /// A stream that starts with the page at `start` and reports the records that start before `limit`.
+    ///
+    /// `start` must be the address of a page.
+    pub fn new(info: StreamInfo, start: Lsn, limit: Lsn) -> Decoder {
+        Decoder {
+            info,
+            state: State::Start,
+            position: start,
+            next_page: start,
+            limit,
+            previous: None,
+            timeline: 0,
+            held: Vec::new(),
+            blocks: Vec::with_capacity(MOST_BLOCKS),
+        }
+    }
+
+    /// Everything before this has been reported to the visitor.
+    pub fn position(&self) -> Lsn {
+        self.position
+    }
+
+    /// Where the last complete record starts.
+    pub fn previous(&self) -> Option<Lsn> {
+        self.previous
+    }
+
+    /// The record that the pages so far begin but don't end.
+    pub fn unfinished(&self) -> Option<Unfinished> {
+        match &self.state {
+            State::Within(partial) => Some(Unfinished { lsn: partial.lsn, total_len: partial.total_len }),
+            _ => None,
+        }
+    }
+
+    /// Takes the next bytes of the log: whole pages, except at the very end of the data, where a page may be cut short.
+    ///
+    /// After a fault the decoder can't be used any more, but still tells its position.
+    pub fn push(&mut self, bytes: &[u8], visitor: &mut impl Visitor) -> Result<Progress, Fault> {
+        for page in bytes.chunks(self.info.page_bytes as usize) {
+            if self.reached_limit() {
+                self.state = State::Done;
+            }
+            if let State::Done = self.state {
+                return Ok(Progress::Done);
+            }
+            let address = self.next_page;
+            self.next_page = address.plus(u64::from(self.info.page_bytes));
+            self.page(page, address, visitor)?;
+        }
+        if self.reached_limit() {
+            self.state = State::Done;
+        }
+        Ok(if let State::Done = self.state { Progress::Done } else { Progress::More })
+    }
+
+    fn reached_limit(&self) -> bool {
+        !matches!(self.state, State::Within(_)) && self.position >= self.limit
+    }
+
+    fn page(&mut self, page: &[u8], address: Lsn, visitor: &mut impl Visitor) -> Result<(), Fault> {
+        let starts_segment = self.info.segment_size.offset_of(address) == 0;
+        if let State::Switched = self.state {
+            if !starts_segment {
+                self.unused_page(page, address, visitor);
+                return Ok(());
+            }
+            self.state = State::Between;
+        }
+        let header = self.page_header(page, address, starts_segment)?;
+        let mut at = header.width();
+        if let State::Within(partial) = &self.state {
+            if header.overwrites_record() {
+                self.abandon(address, visitor);
+            } else {
+                let remaining = partial.total_len - partial.got;
+                check_continuation(&header, address, remaining)?;
+                match self.resume(page, at, address, visitor)? {
+                    Some(end) => at = end,
+                    None => return Ok(()),
+                }
+                return self.records(page, at, address, visitor);
+            }
+        }
+        visitor.page_header(address, header.width());
+        self.position = address.plus(header.width() as u64);
+        match self.state {
+            State::Start => {
+                let rest = if header.continues_record() { header.remaining } else { 0 };
+                at = self.skip(rest, page, at, address, visitor);
+            }
+            State::Skipping(rest) if !header.overwrites_record() => {
+                check_continuation(&header, address, rest)?;
+                at = self.skip(rest, page, at, address, visitor);
+            }
+            _ if header.continues_record() => {
+                return Err(Fault { lsn: address, at: address, kind: FaultKind::ContinuationUnexpected });
+            }
+            _ => self.state = State::Between,
+        }
+        self.records(page, at, address, visitor)
+    }
+
+    fn page_header(&mut self, page: &[u8], address: Lsn, starts_segment: bool) -> Result<PageHeader, Fault> {
+        let fault = |kind| Fault { lsn: address, at: address, kind };
+        let header = PageHeader::parse(page).map_err(|error| fault(FaultKind::PageHeader(error)))?;
+        if header.version != self.info.version {
+            let (expected, found) = (self.info.version, header.version);
+            return Err(fault(FaultKind::PageVersion { expected, found }));
+        }
+        if header.address != address {
+            return Err(fault(FaultKind::PageAddress { expected: address, found: header.address }));
+        }
+        if header.long.is_some() != starts_segment {
+            return Err(fault(FaultKind::PageHeaderWidth { long_expected: starts_segment }));
+        }
+        if let Some(long) = header.long {
+            let (expected, found) = (self.info.system_id, long.system_id);
+            if expected != found {
+                return Err(fault(FaultKind::SystemId { expected, found }));
+            }
+            let (segment_bytes, page_bytes) = (long.segment_bytes, long.page_bytes);
+            if u64::from(segment_bytes) != self.info.segment_size.bytes() || page_bytes != self.info.page_bytes {
+                return Err(fault(FaultKind::Geometry { segment_bytes, page_bytes }));
+            }
+        }
+        // A segment copied at a promotion keeps pages of the timeline before, so earlier ones are right, but no later ones.
+        if header.timeline > self.info.timeline || header.timeline < self.timeline {
+            let expected = if header.timeline < self.timeline { self.timeline } else { self.info.timeline };
+            return Err(fault(FaultKind::PageTimeline { expected, found: header.timeline }));
+        }
+        self.timeline = header.timeline;
+        Ok(header)
+    }
+
+    /// Passes over `rest` bytes of a record that began before the stream; where the next record starts in the page.
+    fn skip(&mut self, rest: u32, page: &[u8], at: usize, address: Lsn, visitor: &mut impl Visitor) -> usize {
+        let here = page.len() - at;
+        let lsn = address.plus(at as u64);
+        let skipped = if rest as usize > here {
+            self.state = State::Skipping(rest - here as u32);
+            here
+        } else {
+            self.state = State::Between;
+            align(rest as usize).min(here)
+        };
+        if skipped > 0 {
+            visitor.continuation(lsn, skipped as u64);
+        }
+        self.position = lsn.plus(skipped as u64);
+        at + skipped
+    }
+
+    /// All records that start in the page from `at` on.
+    #[inline]
+    fn records(
+        &mut self,
+        page: &[u8],
+        mut at: usize,
+        address: Lsn,
+        visitor: &mut impl Visitor,
+    ) -> Result<(), Fault> {
+        if let State::Skipping(_) = self.state {
+            return Ok(());
+        }
+        while let State::Between = self.state {
+            let lsn = address.plus(at as u64);
+            if lsn >= self.limit {
+                self.state = State::Done;
+                break;
+            }
+            let Some(start) = page.get(at..).and_then(|rest| rest.first_chunk()) else { break };
+            let total_len = u32::from_le_bytes(*start);
+            if !(RECORD_HEADER as u32..=LONGEST_RECORD).contains(&total_len) {
+                let kind = if total_len == 0 { FaultKind::NoRecord } else { FaultKind::RecordLength(total_len) };
+                return Err(Fault { lsn, at: lsn, kind });
+            }
+            let Some(bytes) = page.get(at..at + total_len as usize) else {
+                let partial = Partial { lsn, total_len, got: 0, crc: 0 };
+                self.held.clear();
+                self.state = State::Within(partial);
+                self.resume(page, at, address, visitor)?;
+                break;
+            };
+            let crc = crc32c_append(0, &bytes[RECORD_HEADER..]);
+            let header = checked_header(bytes, lsn, self.previous)?;
+            check_crc(bytes, crc, &header, lsn)?;
+            // A segment that is cut short may lack the alignment after its last record.
+            let end = page.len().min(at + align(total_len as usize));
+            let range = (lsn, address.plus(end as u64));
+            let decoded = record::decode(
+                bytes,
+                header,
+                range,
+                self.info.version,
+                self.info.data_page_bytes,
+                &mut self.blocks,
+            );
+            let mut record = decoded.map_err(|error| Fault { lsn, at: lsn, kind: FaultKind::Record(error) })?;
+            record.alignment = (end - at - total_len as usize) as u8;
+            at = end;
+            self.position = range.1;
+            self.previous = Some(lsn);
+            let flow = visitor.record(&record);
+            self.after_record(header, flow, page, at, address, visitor);
+        }
+        Ok(())
+    }
+
+    /// Takes the page's part of the record at hand; where the next record starts, if this one ends in the page.
+    fn resume(
+        &mut self,
+        page: &[u8],
+        at: usize,
+        address: Lsn,
+        visitor: &mut impl Visitor,
+    ) -> Result<Option<usize>, Fault> {
+        let State::Within(partial) = &mut self.state else { return Ok(Some(at)) };
+        let lsn = partial.lsn;
+        let rest = page.get(at..).unwrap_or(&[]);
+        let taken = rest.len().min((partial.total_len - partial.got) as usize);
+        let piece = &rest[..taken];
+        let header_bytes = RECORD_HEADER.saturating_sub(partial.got as usize).min(taken);
+        partial.crc = crc32c_append(partial.crc, &piece[header_bytes..]);
+        let had_header = partial.got as usize >= RECORD_HEADER;
+        partial.got += taken as u32;
+        let room = HELD_BYTES.saturating_sub(self.held.len()).min(taken);
+        self.held.extend_from_slice(&piece[..room]);
+        // As early as possible, so that a wild length is not followed far.
+        if !had_header && partial.got as usize >= RECORD_HEADER {
+            checked_header(&self.held, lsn, self.previous)?;
+        }
+        if partial.got < partial.total_len {
+            return Ok(None);
+        }
+        let header = checked_header(&self.held, lsn, self.previous)?;
+        check_crc(&self.held, partial.crc, &header, lsn)?;
+        let end = page.len().min(align(at + taken));
+        let range = (lsn, address.plus(end as u64));
+        let decoded = record::decode(
+            &self.held,
+            header,
+            range,
+            self.info.version,
+            self.info.data_page_bytes,
+            &mut self.blocks,
+        );
+        let mut record = decoded.map_err(|error| Fault { lsn, at: lsn, kind: FaultKind::Record(error) })?;
+        record.alignment = (end - at - taken) as u8;
+        self.state = State::Between;
+        self.position = range.1;
+        self.previous = Some(lsn);
+        let flow = visitor.record(&record);
+        for (page, width) in crossed_pages(&self.info, lsn, address.plus(at as u64)) {
+            visitor.page_header(page, width);
+        }
+        self.after_record(header, flow, page, end, address, visitor);
+        Ok(Some(end))
+    }
+
+    #[inline]
+    fn after_record(
+        &mut self,
+        header: RecordHeader,
+        flow: ControlFlow<()>,
+        page: &[u8],
+        at: usize,
+        address: Lsn,
+        visitor: &mut impl Visitor,
+    ) {
+        if header.rmid == RMGR_XLOG && header.info & 0xF0 == XLOG_SWITCH {
+            // A switch record that fills its segment exactly leaves nothing to pad.
+            let lsn = address.plus(at as u64);
+            if self.info.segment_size.offset_of(lsn) != 0 {
+                self.state = State::Switched;
+                let bytes = (page.len() - at.min(page.len())) as u64;
+                if bytes > 0 {
+                    visitor.padding(lsn, bytes);
+                }
+                self.position = lsn.plus(bytes);
+            }
+        }
+        if flow.is_break() {
+            self.state = State::Done;
+        }
+    }
+
+    /// A page after a switch: PostgreSQL writes a header and zeros, but nobody reads them.
+    fn unused_page(&mut self, page: &[u8], address: Lsn, visitor: &mut impl Visitor) {
+        let header = PageHeader::parse(page).ok().filter(|header| header.address == address);
+        let width = header.map_or(0, |header| header.width());
+        if width > 0 {
+            visitor.page_header(address, width);
+        }
+        visitor.padding(address.plus(width as u64), (page.len() - width) as u64);
+        self.position = address.plus(page.len() as u64);
+    }
+
+    /// The record at hand was cut off by a crash; the page at `address` starts afresh.
+    fn abandon(&mut self, address: Lsn, visitor: &mut impl Visitor) {
+        let State::Within(partial) = std::mem::replace(&mut self.state, State::Between) else { return };
+        visitor.abandoned(partial.lsn, partial.got.into());
+        for (page, width) in crossed_pages(&self.info, partial.lsn, address) {
+            visitor.page_header(page, width);
+        }
+        self.position = address;
+    }
+}
+
+/// The addresses and header widths of the pages that start after `from` and before `to`.
+pub fn crossed_pages(info: &StreamInfo, from: Lsn, to: Lsn) -> impl Iterator<Item = (Lsn, usize)> + use<> {
+    let page = u64::from(info.page_bytes);
+    let segment_size = info.segment_size;
+    let first = (from.0 / page).saturating_add(1).saturating_mul(page);
+    (first..to.0).step_by(page as usize).map(move |address| {
+        let starts_segment = segment_size.offset_of(Lsn(address)) == 0;
+        (Lsn(address), if starts_segment { LONG_HEADER } else { SHORT_HEADER })
+    })
+}
+
+fn align(bytes: usize) -> usize {
+    (bytes + 7) & !7
+}
+
+fn check_continuation(header: &PageHeader, address: Lsn, expected: u32) -> Result<(), Fault> {
+    let kind = if !header.continues_record() {
+        FaultKind::ContinuationExpected { remaining: expected }
+    } else if header.remaining != expected {
+        FaultKind::ContinuationLength { expected, found: header.remaining }
+    } else {
+        return Ok(());
+    };
+    Err(Fault { lsn: address, at: address, kind })
+}
+
+#[inline]
+fn checked_header(bytes: &[u8], lsn: Lsn, previous: Option<Lsn>) -> Result<RecordHeader, Fault> {
+    // Callers have made sure of the length.
+    let short = Fault { lsn, at: lsn, kind: FaultKind::PageHeader(PageHeaderError::Short) };
+    let header = RecordHeader::parse(bytes).ok_or(short)?;
+    let linked = match previous {
+        Some(previous) => header.prev == previous,
+        None => header.prev < lsn,
+    };
+    if !linked {
+        let kind = FaultKind::PreviousLink { expected: previous, found: header.prev };
+        return Err(Fault { lsn, at: lsn.plus(8), kind });
+    }
+    Ok(header)
+}
+
+#[inline]
+fn check_crc(bytes: &[u8], crc: u32, header: &RecordHeader, lsn: Lsn) -> Result<(), Fault> {
+    let found = crc32c_append(crc, &bytes[..20]);
+    if found != header.crc {
+        let kind = FaultKind::Checksum { expected: header.crc, found };
+        return Err(Fault { lsn, at: lsn, kind });
+    }
+    Ok(())
+}

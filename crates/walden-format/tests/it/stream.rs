@@ -1,0 +1,250 @@
+//! Records over pages and segments, whatever their layout; and logs that are not as they should be.
+
+use std::ops::ControlFlow;
+
+use proptest::prelude::*;
+use walden_format::fault::{Fault, FaultKind};
+use walden_format::lsn::Lsn;
+use walden_format::record::Record;
+use walden_format::stream::{Decoder, Progress, Visitor};
+use walden_format::version::Major;
+
+use crate::writer::{LogWriter, PAGE, header_bytes};
+
+#[derive(Default)]
+struct Seen {
+    records: Vec<(Lsn, Vec<u8>)>,
+    headers: u64,
+    continuation: u64,
+    abandoned: u64,
+    padding: u64,
+    record_bytes: u64,
+}
+
+impl Seen {
+    fn total(&self) -> u64 {
+        self.headers + self.continuation + self.abandoned + self.padding + self.record_bytes
+    }
+}
+
+impl Visitor for Seen {
+    fn page_header(&mut self, _lsn: Lsn, width: usize) {
+        self.headers += width as u64;
+    }
+
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        self.records.push((record.lsn, record.bytes().to_vec()));
+        self.record_bytes += u64::from(record.header.total_len) + u64::from(record.alignment);
+        ControlFlow::Continue(())
+    }
+
+    fn continuation(&mut self, _lsn: Lsn, bytes: u64) {
+        self.continuation += bytes;
+    }
+
+    fn abandoned(&mut self, _lsn: Lsn, bytes: u64) {
+        self.abandoned += bytes;
+    }
+
+    fn padding(&mut self, _lsn: Lsn, bytes: u64) {
+        self.padding += bytes;
+    }
+}
+
+fn decode(log: &LogWriter, bytes: &[u8], from: usize, window: usize) -> (Seen, Lsn, Result<Progress, Fault>) {
+    let start = log.start.plus(from as u64);
+    let mut decoder = Decoder::new(log.info, start, Lsn(u64::MAX));
+    let mut seen = Seen::default();
+    let mut result = Ok(Progress::More);
+    for piece in bytes[from..].chunks(window) {
+        result = decoder.push(piece, &mut seen);
+        if result.is_err() {
+            break;
+        }
+    }
+    assert_eq!(seen.total(), decoder.position().0 - start.0, "what is reported adds up to the position");
+    (seen, decoder.position(), result)
+}
+
+/// Records of all lengths, among them some longer than a page and one longer than a segment.
+fn sample(version: Major) -> LogWriter {
+    let mut log = LogWriter::new(version);
+    for (index, length) in
+        [0usize, 1, 7, 8, 100, 8000, 5, 8192, 20_000, 3, 8128, 8129, 8130, 8131, 64_000, 1 << 20, 12].iter().enumerate()
+    {
+        log.main_data(10, 0, &vec![index as u8; *length]);
+    }
+    log
+}
+
+#[test]
+fn records_come_back_whatever_the_windows() {
+    let log = sample(Major::V17);
+    for window in [PAGE, 2 * PAGE, 7 * PAGE, log.bytes.len().next_multiple_of(PAGE)] {
+        let (seen, position, result) = decode(&log, &log.bytes, 0, window);
+        assert_eq!(result, Ok(Progress::More));
+        assert_eq!(seen.records, log.records);
+        assert_eq!(position, log.position());
+        assert_eq!(seen.headers, header_bytes(&log.info, log.start, log.bytes.len()));
+    }
+}
+
+#[test]
+fn a_stream_can_start_at_any_page() {
+    let log = sample(Major::V9_5);
+    for from in (0..log.bytes.len()).step_by(PAGE) {
+        let (seen, position, result) = decode(&log, &log.bytes, from, PAGE);
+        assert_eq!(result, Ok(Progress::More), "from {from}");
+        assert_eq!(position, log.position());
+        let start = log.start.plus(from as u64);
+        let expected: Vec<_> = log.records.iter().filter(|(lsn, _)| *lsn >= start).cloned().collect();
+        assert_eq!(seen.records, expected, "from {from}");
+    }
+}
+
+#[test]
+fn a_limit_ends_the_stream_after_the_record_before_it() {
+    let log = sample(Major::V18);
+    for (index, (limit, _)) in log.records.iter().enumerate() {
+        let mut decoder = Decoder::new(log.info, log.start, *limit);
+        let mut seen = Seen::default();
+        assert_eq!(decoder.push(&log.bytes, &mut seen), Ok(Progress::Done));
+        assert_eq!(seen.records, log.records[..index]);
+        assert_eq!(seen.total(), decoder.position().0 - log.start.0);
+    }
+}
+
+#[test]
+fn a_switch_is_followed_by_padding() {
+    let mut log = LogWriter::new(Major::V14);
+    log.main_data(10, 0, b"before");
+    log.switch();
+    log.main_data(10, 0, b"after");
+    let (seen, _, result) = decode(&log, &log.bytes, 0, 3 * PAGE);
+    assert_eq!(result, Ok(Progress::More));
+    assert_eq!(seen.records, log.records);
+    assert!(seen.padding > 1_000_000, "{}", seen.padding);
+    assert_eq!(log.info.segment_size.offset_of(log.records[2].0), 40);
+}
+
+#[test]
+fn a_record_cut_off_by_a_crash_is_overwritten() {
+    for version in [Major::V13, Major::V18, Major::V19] {
+        for (length, written) in [(9_000, 100), (30_000, 9_000), (30_000, 17_000)] {
+            let mut log = LogWriter::new(version);
+            log.main_data(10, 0, b"before");
+            let begun = log.position();
+            log.crash_in_record(length, written);
+            let mut overwrite = begun.0.to_le_bytes().to_vec();
+            overwrite.extend([0; 8]);
+            log.main_data(0, 0xD0, &overwrite);
+            log.main_data(10, 0, b"after");
+            let (seen, _, result) = decode(&log, &log.bytes, 0, PAGE);
+            assert_eq!(result, Ok(Progress::More));
+            assert_eq!(seen.records, log.records);
+            assert!(seen.abandoned >= written as u64);
+            // A stream that starts within the abandoned record passes over it too.
+            let (later, _, result) = decode(&log, &log.bytes, PAGE, PAGE);
+            assert_eq!(result, Ok(Progress::More));
+            assert_eq!(later.records, log.records[1..]);
+        }
+    }
+}
+
+#[test]
+fn zeros_are_the_end_of_the_log() {
+    let mut log = sample(Major::V16);
+    let end = log.position();
+    log.bytes.resize(log.bytes.len().next_multiple_of(PAGE) + 2 * PAGE, 0);
+    let (seen, position, result) = decode(&log, &log.bytes, 0, PAGE);
+    let fault = result.unwrap_err();
+    assert!(fault.is_unwritten(), "{fault}");
+    assert_eq!((fault.lsn, position), (end, end));
+    assert_eq!(seen.records, log.records);
+}
+
+#[test]
+fn an_old_page_is_told_from_the_log() {
+    let mut log = LogWriter::new(Major::V16);
+    for _ in 0..300 {
+        log.main_data(10, 0, &[1; 100]);
+    }
+    let first_pages: Vec<u8> = log.bytes[PAGE..2 * PAGE].to_vec();
+    let third = log.bytes.split_off(2 * PAGE);
+    assert!(third.len() > PAGE);
+    log.bytes.extend(first_pages);
+    let (_, _, result) = decode(&log, &log.bytes, 0, PAGE);
+    let expected = log.start.plus(2 * PAGE as u64);
+    let found = log.start.plus(PAGE as u64);
+    assert_eq!(result.unwrap_err().kind, FaultKind::PageAddress { expected, found });
+}
+
+#[test]
+fn a_stream_cut_at_any_byte_gives_the_records_before() {
+    let log = sample(Major::V15);
+    let near = |edge: usize| edge.saturating_sub(40)..edge + 40;
+    let edges = log.records.iter().map(|(lsn, _)| (lsn.0 - log.start.0) as usize);
+    for cut in edges.flat_map(near).filter(|cut| *cut < log.bytes.len()) {
+        let (seen, position, _) = decode(&log, &log.bytes[..cut], 0, PAGE);
+        assert!(position.0 - log.start.0 <= cut as u64);
+        assert_eq!(seen.records, log.records[..seen.records.len()]);
+        let whole = |(lsn, record): &&(Lsn, Vec<u8>)| {
+            // A lower bound: page headers within the record need more room.
+            (lsn.0 - log.start.0) as usize + record.len() * PAGE / (PAGE - 40) + 80 < cut
+        };
+        assert!(seen.records.len() >= log.records.iter().filter(whole).count());
+    }
+}
+
+fn layout() -> impl Strategy<Value = Vec<(usize, u8)>> {
+    let length = prop_oneof![0usize..300, 7_000usize..9_000, 0usize..60_000];
+    proptest::collection::vec((length, 0u8..20), 1..60)
+}
+
+fn written(layout: &[(usize, u8)]) -> LogWriter {
+    let mut log = LogWriter::new(Major::V18);
+    for (length, what) in layout {
+        match what {
+            0 => log.switch(),
+            1 => {
+                log.crash_in_record(length + 9_000, 50);
+                log.main_data(0, 0xD0, &[0; 16]);
+            }
+            rmid => {
+                log.main_data(*rmid, 0, &vec![*rmid; *length]);
+            }
+        }
+    }
+    log
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_layout_comes_back(layout in layout(), window in 1usize..20) {
+        let log = written(&layout);
+        let (seen, position, result) = decode(&log, &log.bytes, 0, window * PAGE);
+        prop_assert_eq!(result, Ok(Progress::More));
+        prop_assert_eq!(seen.records, log.records.clone());
+        prop_assert_eq!(position, log.position());
+    }
+
+    #[test]
+    fn a_flipped_bit_never_makes_a_record(layout in layout(), place in any::<prop::sample::Index>(), bit in 0u8..8) {
+        let log = written(&layout);
+        let mut damaged = log.bytes.clone();
+        let index = place.index(damaged.len());
+        damaged[index] ^= 1 << bit;
+        let (seen, _, _) = decode(&log, &damaged, 0, PAGE);
+        // The padding after a record and after a switch is not part of any record, and nobody checks it.
+        prop_assert_eq!(&seen.records[..], &log.records[..seen.records.len()]);
+    }
+
+    #[test]
+    fn garbage_is_refused(garbage in proptest::collection::vec(any::<u8>(), 0..40_000)) {
+        let log = LogWriter::new(Major::V18);
+        let (seen, _, _) = decode(&log, &garbage, 0, PAGE);
+        prop_assert!(seen.records.is_empty());
+    }
+}

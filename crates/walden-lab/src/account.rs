@@ -1,0 +1,78 @@
+//! The operating-system user that servers run as.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, anyhow};
+
+/// A user to run PostgreSQL's programs as, when this process is root.
+#[derive(Debug, Clone)]
+pub(crate) struct Account {
+    pub name: &'static str,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// The unprivileged user to switch to, or `None` when this process is not root and needs no other.
+pub(crate) fn server_account() -> Result<Option<&'static Account>> {
+    static ACCOUNT: OnceLock<Result<Option<Account>, String>> = OnceLock::new();
+    ACCOUNT
+        .get_or_init(|| {
+            if !is_root() {
+                return Ok(None);
+            }
+            ["postgres", "nobody"].into_iter().find_map(look_up).map(Some).ok_or_else(|| {
+                "PostgreSQL does not run as root, and neither the user postgres nor nobody exists to run it as".into()
+            })
+        })
+        .as_ref()
+        .map(Option::as_ref)
+        .map_err(|message| anyhow!("{message}"))
+}
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A command that runs as the server's user, in `directory`, without any PG* variable of the caller.
+pub(crate) fn command(program: &Path, directory: &Path) -> Result<Command> {
+    let mut command = Command::new(program);
+    clean_environment(&mut command);
+    // The caller's own working directory may be closed to the server's user; initdb and postgres want to know theirs.
+    command.current_dir(directory).stdin(Stdio::null());
+    if let Some(account) = server_account()? {
+        // As root, std also drops the supplementary groups when a uid is set.
+        command.uid(account.uid).gid(account.gid).env("HOME", directory).env("USER", account.name);
+    }
+    Ok(command)
+}
+
+/// Takes everything out of a command's environment that would change where PostgreSQL's programs connect or what they print.
+pub(crate) fn clean_environment(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("PG") || name.starts_with("LC_") || name == "LANG") {
+            command.env_remove(&name);
+        }
+    }
+    command.env("LC_ALL", "C").env("TZ", "UTC");
+}
+
+/// Gives a path to the server's user; nothing to do when not root.
+pub(crate) fn give(path: &Path) -> Result<()> {
+    if let Some(account) = server_account()? {
+        std::os::unix::fs::chown(path, Some(account.uid), Some(account.gid))
+            .with_context(|| format!("cannot give {} to the user {}", path.display(), account.name))?;
+    }
+    Ok(())
+}
+
+/// Uid and gid by the `id` program, which also knows users that are not in /etc/passwd.
+fn look_up(name: &'static str) -> Option<Account> {
+    let number = |flag: &str| -> Option<u32> {
+        let output = Command::new("id").args([flag, name]).stdin(Stdio::null()).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().parse().ok()).flatten()
+    };
+    Some(Account { name, uid: number("-u")?, gid: number("-g")? })
+}

@@ -1,0 +1,511 @@
+//! Throw-away database clusters in temporary folders.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use postgres::{Client, Config, NoTls};
+use rustix::process::Signal;
+
+use crate::account;
+use crate::guard::{self, Guard};
+use crate::install::Installation;
+use crate::lsn::Lsn;
+
+/// The superuser of every cluster.
+pub const SUPERUSER: &str = "postgres";
+
+/// The port number in the socket's name; each cluster has a socket folder of its own.
+pub const PORT: u16 = 5432;
+
+/// How long starting, crash recovery included, or stopping may take.
+const TIMEOUT: Duration = Duration::from_secs(180);
+
+/// A Unix socket's path has at most this many bytes (`sun_path` less its end).
+const SOCKET_PATH_LIMIT: usize = 107;
+
+/// Settings of every cluster, before those that the caller adds.
+const BASE_SETTINGS: &[(&str, &str)] = &[
+    ("listen_addresses", ""),
+    // Throw-away data: the WAL is the same, only not waited for.
+    ("fsync", "off"),
+    ("log_checkpoints", "on"),
+    ("timezone", "UTC"),
+    ("log_timezone", "UTC"),
+];
+
+/// What a cluster is made of; [`ClusterBuilder::start`] makes it.
+#[derive(Debug, Clone)]
+pub struct ClusterBuilder {
+    installation: Installation,
+    initdb_options: Vec<String>,
+    settings: Vec<(String, String)>,
+    archive: bool,
+}
+
+/// How to stop a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopMode {
+    /// Ends the sessions, writes a checkpoint, and stops.
+    Fast,
+    /// Stops at once, as if it had crashed.
+    Immediate,
+}
+
+/// A cluster with its server, stopped and removed when dropped.
+pub struct Cluster {
+    guard: Arc<Guard>,
+    installation: Installation,
+    initdb_options: Vec<String>,
+    archive: bool,
+    identity: Identity,
+}
+
+/// What is asked once, from the first server started.
+struct Identity {
+    version: String,
+    version_num: u32,
+    system_identifier: u64,
+    wal_segment_bytes: u64,
+}
+
+impl ClusterBuilder {
+    /// A cluster with the server's defaults, but no TCP/IP and no waiting for the disk (`fsync=off`).
+    pub fn new(installation: Installation) -> ClusterBuilder {
+        let settings = BASE_SETTINGS.iter().map(|&(name, value)| (name.into(), value.into())).collect();
+        let initdb_options = ["--no-sync", "--locale=C", "--encoding=UTF8", "--auth=trust"];
+        let initdb_options = initdb_options.iter().map(|&option| option.into()).collect();
+        ClusterBuilder { installation, initdb_options, settings, archive: false }
+    }
+
+    /// The size of a WAL segment in MB (a power of two from 1 to 1024; 16 is PostgreSQL's default).
+    pub fn wal_segsize_mb(self, megabytes: u32) -> ClusterBuilder {
+        self.initdb_option(&format!("--wal-segsize={megabytes}"))
+    }
+
+    /// Data checksums on or off, whatever the version's default (on since 18).
+    pub fn checksums(self, on: bool) -> ClusterBuilder {
+        match (on, self.installation.version.major >= 18) {
+            (true, _) => self.initdb_option("--data-checksums"),
+            (false, true) => self.initdb_option("--no-data-checksums"),
+            (false, false) => self,
+        }
+    }
+
+    /// Any other option of initdb.
+    pub fn initdb_option(mut self, option: &str) -> ClusterBuilder {
+        self.initdb_options.push(option.into());
+        self
+    }
+
+    /// A line of `postgresql.conf`; a later one of the same name wins.
+    pub fn setting(mut self, name: &str, value: &str) -> ClusterBuilder {
+        self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// Archives every segment into [`Cluster::archive_dir`].
+    pub fn archive(mut self, on: bool) -> ClusterBuilder {
+        self.archive = on;
+        self
+    }
+
+    /// Creates the cluster in a temporary folder, starts its server and waits until it takes connections.
+    ///
+    /// # Errors
+    /// initdb or the server failed; the message has what they printed.
+    pub fn start(self) -> Result<Cluster> {
+        let guard = Guard::new(temporary_folder()?)?;
+        let mut cluster = Cluster {
+            guard,
+            installation: self.installation,
+            initdb_options: self.initdb_options,
+            archive: self.archive,
+            identity: Identity { version: String::new(), version_num: 0, system_identifier: 0, wal_segment_bytes: 0 },
+        };
+        for folder in [cluster.socket_dir(), cluster.archive_dir()] {
+            fs::create_dir(&folder)?;
+            account::give(&folder)?;
+        }
+        cluster.initdb()?;
+        cluster.configure(&cluster.folder_settings())?;
+        cluster.configure(&self.settings)?;
+        cluster.start()?;
+        cluster.identity = cluster.identify()?;
+        Ok(cluster)
+    }
+}
+
+impl Cluster {
+    /// The installation that it runs on.
+    pub fn installation(&self) -> &Installation {
+        &self.installation
+    }
+
+    /// What `version()` returns.
+    pub fn version(&self) -> &str {
+        &self.identity.version
+    }
+
+    /// `server_version_num`: 180006 for 18.6.
+    pub fn version_num(&self) -> u32 {
+        self.identity.version_num
+    }
+
+    /// The major version.
+    pub fn major(&self) -> u32 {
+        self.identity.version_num / 10000
+    }
+
+    /// The number that names this cluster in every segment's first page header.
+    pub fn system_identifier(&self) -> u64 {
+        self.identity.system_identifier
+    }
+
+    /// The size of a WAL segment in bytes.
+    pub fn wal_segment_bytes(&self) -> u64 {
+        self.identity.wal_segment_bytes
+    }
+
+    /// The options that initdb was run with.
+    pub fn initdb_options(&self) -> &[String] {
+        &self.initdb_options
+    }
+
+    /// The temporary folder of everything.
+    pub fn dir(&self) -> &Path {
+        self.guard.dir()
+    }
+
+    /// The data directory (`PGDATA`).
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir().join("data")
+    }
+
+    /// The folder of the Unix socket, for a `host` parameter.
+    pub fn socket_dir(&self) -> PathBuf {
+        self.dir().join("s")
+    }
+
+    /// The folder that segments are archived to, empty unless [`ClusterBuilder::archive`] was asked for.
+    pub fn archive_dir(&self) -> PathBuf {
+        self.dir().join("archive")
+    }
+
+    /// The server's log.
+    pub fn log_path(&self) -> PathBuf {
+        self.dir().join("server.log")
+    }
+
+    /// The server's process id, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.guard.pid()
+    }
+
+    /// Where to connect to; set user, database and so on before connecting.
+    pub fn config(&self) -> Config {
+        let mut config = Config::new();
+        config.host_path(self.socket_dir()).port(PORT).user(SUPERUSER).dbname("postgres").application_name("walden");
+        config
+    }
+
+    /// A connection string for a database, as libpq and the `postgres` crate understand it.
+    pub fn dsn(&self, database: &str) -> String {
+        format!("host={} port={PORT} user={SUPERUSER} dbname={database}", self.socket_dir().display())
+    }
+
+    /// Connects to a database as the superuser.
+    ///
+    /// # Errors
+    /// The server does not accept the connection.
+    pub fn client(&self, database: &str) -> Result<Client> {
+        let result = self.config().dbname(database).connect(NoTls);
+        result.with_context(|| format!("cannot connect to the database {database}"))
+    }
+
+    /// A command for one of PostgreSQL's client programs, with connection parameters in its environment.
+    pub fn client_command(&self, program: &Path, database: &str) -> Command {
+        let mut command = Command::new(program);
+        account::clean_environment(&mut command);
+        command
+            .stdin(Stdio::null())
+            .env("PGHOST", self.socket_dir())
+            .env("PGPORT", PORT.to_string())
+            .env("PGUSER", SUPERUSER)
+            .env("PGDATABASE", database);
+        command
+    }
+
+    /// Creates a folder that the server may write to, for a tablespace for example.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn make_folder(&self, name: &str) -> Result<PathBuf> {
+        let path = self.dir().join(name);
+        fs::create_dir(&path)?;
+        account::give(&path)?;
+        Ok(path)
+    }
+
+    /// Appends lines to `postgresql.conf`; they take effect by [`Cluster::reload`] or a restart.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn configure<N: AsRef<str>, V: AsRef<str>>(&self, settings: &[(N, V)]) -> Result<()> {
+        let path = self.data_dir().join("postgresql.conf");
+        let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        for (name, value) in settings {
+            let value = value.as_ref().replace('\\', "\\\\").replace('\'', "''");
+            text += &format!("{} = '{value}'\n", name.as_ref());
+        }
+        fs::write(&path, text)?;
+        Ok(())
+    }
+
+    /// Lets the server read its configuration again.
+    pub fn reload(&self) {
+        self.guard.signal(Signal::HUP);
+    }
+
+    /// Starts the server, if it was stopped, and waits until it takes connections.
+    ///
+    /// # Errors
+    /// It ended or did not get ready; the message has the end of its log.
+    pub fn start(&self) -> Result<()> {
+        let log = OpenOptions::new().create(true).append(true).open(self.log_path())?;
+        let mut command = account::command(&self.installation.postgres(), self.dir())?;
+        command.arg("-D").arg(self.data_dir()).stdout(log.try_clone()?).stderr(log);
+        self.guard.spawn(&mut command)?;
+
+        let deadline = Instant::now() + TIMEOUT;
+        let mut config = self.config();
+        config.connect_timeout(Duration::from_secs(10));
+        loop {
+            if let Some(status) = self.guard.poll()? {
+                guard::wait_for_exit_if_interrupted();
+                bail!("the server ended when started ({status}); the end of its log:\n{}", self.log_tail());
+            }
+            match config.connect(NoTls) {
+                Ok(_) => return Ok(()),
+                Err(error) if Instant::now() > deadline => {
+                    bail!("the server is not ready after {TIMEOUT:?} ({error}); the end of its log:\n{}", self.log_tail())
+                }
+                Err(_) => thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    /// Stops the server and waits until it has ended.
+    ///
+    /// # Errors
+    /// It is not running, or does not end in time.
+    pub fn stop(&self, mode: StopMode) -> Result<()> {
+        self.guard.signal(match mode {
+            StopMode::Fast => Signal::INT,
+            StopMode::Immediate => Signal::QUIT,
+        });
+        match self.guard.wait(TIMEOUT)? {
+            Some(_) => Ok(()),
+            None => bail!("the server did not stop in {TIMEOUT:?}; the end of its log:\n{}", self.log_tail()),
+        }
+    }
+
+    /// Stops the server as a crash would: no checkpoint, recovery at the next start.
+    ///
+    /// # Errors
+    /// As [`Cluster::stop`].
+    pub fn crash(&self) -> Result<()> {
+        self.stop(StopMode::Immediate)
+    }
+
+    /// Stops and starts the server.
+    ///
+    /// # Errors
+    /// As [`Cluster::stop`] and [`Cluster::start`].
+    pub fn restart(&self, mode: StopMode) -> Result<()> {
+        self.stop(mode)?;
+        self.start()
+    }
+
+    /// Whether the server's process runs.
+    pub fn is_running(&self) -> bool {
+        self.guard.pid().is_some() && matches!(self.guard.poll(), Ok(None))
+    }
+
+    /// The last lines of the server's log.
+    pub fn log_tail(&self) -> String {
+        tail(&self.log_path(), 30)
+    }
+
+    /// Copies the WAL segments from the one named `first` to the last one written, in order, into the folder `to`.
+    ///
+    /// They are taken from `pg_wal` and from the archive folder. The last one is complete only after
+    /// [`Cluster::stop`]. Returns their names.
+    ///
+    /// # Errors
+    /// A segment of that run is missing (the server has recycled it), or the file system's.
+    pub fn collect_wal(&self, first: &str, to: &Path) -> Result<Vec<String>> {
+        let archived = segment_files(&self.archive_dir())?;
+        let mut segments = segment_files(&self.data_dir().join("pg_wal"))?;
+        segments.retain(|name, path| archived.contains_key(name) || self.is_written(name, path));
+        segments.extend(archived);
+        let segments: Vec<_> = segments.into_iter().filter(|(name, _)| name.as_str() >= first).collect();
+        match segments.first() {
+            Some((name, _)) if name == first => {}
+            _ => bail!("the WAL segment {first} is not there any more"),
+        }
+        for pair in segments.windows(2) {
+            let (number, next) = (self.segment_number(&pair[0].0)?, self.segment_number(&pair[1].0)?);
+            if next > number + 1 {
+                bail!("WAL segments between {} and {} are not there any more", pair[0].0, pair[1].0);
+            }
+        }
+        fs::create_dir_all(to)?;
+        for (name, path) in &segments {
+            let copy = to.join(name);
+            fs::copy(path, &copy).with_context(|| format!("cannot copy {} to {}", path.display(), to.display()))?;
+        }
+        Ok(segments.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// Whether a file in `pg_wal` holds the segment that its name says, not the old content of a recycled one
+    /// nor zeros: its first page's address (`xlp_pageaddr`, bytes 8 to 15) is the segment's own.
+    fn is_written(&self, name: &str, path: &Path) -> bool {
+        let mut header = [0; 16];
+        let Ok(number) = self.segment_number(name) else { return false };
+        let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));
+        let [.., a, b, c, d, e, f, g, h] = header;
+        read.is_ok() && u64::from_ne_bytes([a, b, c, d, e, f, g, h]) == number * self.wal_segment_bytes()
+    }
+
+    /// The number of a segment in the order of the WAL, from its file name (see `XLogFromFileName`).
+    fn segment_number(&self, name: &str) -> Result<u64> {
+        let part = |range| u64::from_str_radix(&name[range], 16);
+        Ok(part(8..16)? * (0x1_0000_0000 / self.wal_segment_bytes()) + part(16..24)?)
+    }
+
+    fn initdb(&self) -> Result<()> {
+        let log_path = self.dir().join("initdb.log");
+        let log = File::create(&log_path)?;
+        let program = self.installation.initdb();
+        let mut command = account::command(&program, self.dir())?;
+        command.arg("-D").arg(self.data_dir()).args(["-U", SUPERUSER]).args(&self.initdb_options);
+        self.guard.spawn(command.stdout(log.try_clone()?).stderr(log))?;
+        match self.guard.wait(TIMEOUT)? {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => {
+                guard::wait_for_exit_if_interrupted();
+                bail!("{} failed ({status}):\n{}", program.display(), tail(&log_path, 30))
+            }
+            None => bail!("{} did not end in {TIMEOUT:?}:\n{}", program.display(), tail(&log_path, 30)),
+        }
+    }
+
+    /// Settings that depend on the temporary folder.
+    fn folder_settings(&self) -> Vec<(&'static str, String)> {
+        let mut settings = vec![("unix_socket_directories", self.socket_dir().display().to_string())];
+        if self.archive {
+            // Never overwrites, and a file has its final name only when it is complete.
+            let to = self.archive_dir().display().to_string();
+            let command = format!(r#"test ! -f "{to}/%f" && cp "%p" "{to}/.%f.tmp" && mv "{to}/.%f.tmp" "{to}/%f""#);
+            settings.push(("archive_mode", "on".into()));
+            settings.push(("archive_command", command));
+        }
+        settings
+    }
+
+    fn identify(&self) -> Result<Identity> {
+        let row = self.client("postgres")?.query_one(
+            "SELECT version(), current_setting('server_version_num'), system_identifier::text,
+                    (SELECT setting FROM pg_settings WHERE name = 'wal_segment_size')
+             FROM pg_control_system()",
+            &[],
+        )?;
+        Ok(Identity {
+            version: row.get(0),
+            version_num: row.get::<_, String>(1).parse()?,
+            // An int8 for SQL, an unsigned number everywhere else.
+            system_identifier: row.get::<_, String>(2).parse::<i64>()?.cast_unsigned(),
+            wal_segment_bytes: row.get::<_, String>(3).parse()?,
+        })
+    }
+}
+
+/// The current insert position of the server's WAL.
+///
+/// # Errors
+/// The connection's.
+pub fn insert_lsn(client: &mut Client) -> Result<Lsn> {
+    client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[])?.get::<_, String>(0).parse()
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        guard::wait_for_exit_if_interrupted();
+    }
+}
+
+/// Creates a folder that only the server's user and root can enter, short enough for a socket's path.
+fn temporary_folder() -> Result<PathBuf> {
+    let mut candidates = vec![env::temp_dir()];
+    candidates.extend(["/tmp", "/var/tmp"].map(PathBuf::from));
+    let mut problems = Vec::new();
+    for parent in candidates {
+        match temporary_folder_in(&parent) {
+            Ok(folder) => return Ok(folder),
+            Err(error) => problems.push(format!("{}: {error:#}", parent.display())),
+        }
+    }
+    bail!("no folder for a temporary cluster (TMPDIR names one): {}", problems.join("; "))
+}
+
+fn temporary_folder_in(parent: &Path) -> Result<PathBuf> {
+    let folder = tempfile::Builder::new().prefix("walden-").tempdir_in(parent)?;
+    let socket = folder.path().join("s").join(format!(".s.PGSQL.{PORT}"));
+    let socket_path: OsString = socket.into();
+    if socket_path.len() > SOCKET_PATH_LIMIT {
+        bail!("too long for a Unix socket's path");
+    }
+    account::give(folder.path())?;
+    // As root, the server's user may not be able to enter a parent of it.
+    let entered = account::command(Path::new("true"), folder.path())?.status();
+    entered.context("the server's user cannot enter it")?;
+    Ok(folder.keep())
+}
+
+/// Files in a folder that are named like WAL segments.
+fn segment_files(folder: &Path) -> Result<std::collections::BTreeMap<String, PathBuf>> {
+    let mut found = std::collections::BTreeMap::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let entry = entry?;
+        if let Ok(name) = entry.file_name().into_string()
+            && name.len() == 24
+            && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'A'..=b'F'))
+        {
+            found.insert(name, entry.path());
+        }
+    }
+    Ok(found)
+}
+
+/// The last lines of a file; at most 16 kB.
+fn tail(path: &Path, lines: usize) -> String {
+    let read = || -> std::io::Result<String> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(16 * 1024)))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let text = read().unwrap_or_else(|error| format!("({}: {error})", path.display()));
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}

@@ -1,0 +1,176 @@
+//! What is written beside the segments of a run: everything needed to judge them later.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use postgres::{Client, SimpleQueryMessage};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::lsn::Lsn;
+
+/// The content of `facts.json`. LSNs are written as PostgreSQL prints them.
+#[derive(Debug, Clone, Serialize)]
+pub struct Facts {
+    /// The workload's name and its one-line description.
+    pub workload: String,
+    /// One line of description.
+    pub about: String,
+    /// How much was done, in `size_unit`.
+    pub size: u64,
+    /// What `size` counts.
+    pub size_unit: String,
+    /// The seed of all content.
+    pub seed: u64,
+    /// The server.
+    pub server: Server,
+    /// The options initdb was run with.
+    pub initdb_options: Vec<String>,
+    /// Settings that are not the built-in default, and all that the volume of WAL depends on.
+    pub settings: BTreeMap<String, Setting>,
+    /// Of the cluster, as text: it does not fit into a JSON number.
+    pub system_identifier: String,
+    /// The timeline of all segments.
+    pub timeline: u32,
+    /// Bytes of one segment.
+    pub wal_segment_bytes: u64,
+    /// Where the first segment starts; its first records are those of a checkpoint.
+    pub start_lsn: Lsn,
+    /// The insert position when the workload began, after that checkpoint.
+    pub workload_lsn: Lsn,
+    /// The insert position when the workload had ended; what follows in the last segment is the server's shutdown.
+    pub end_lsn: Lsn,
+    /// Bytes of WAL from `workload_lsn` to `end_lsn`.
+    pub workload_bytes: u64,
+    /// The segments in `wal/`, in order.
+    pub segments: Vec<String>,
+    /// When the workload began, UTC.
+    pub started_at: String,
+    /// When it had ended, UTC.
+    pub finished_at: String,
+    /// Its duration in seconds.
+    pub seconds: f64,
+    /// `pg_stat_wal` and, as the version has them, `pg_stat_bgwriter` and `pg_stat_checkpointer`.
+    pub statistics: BTreeMap<String, StatPair>,
+    /// What the workload itself measured.
+    pub notes: Value,
+}
+
+/// The server of a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Server {
+    /// What `version()` returns.
+    pub version: String,
+    /// `server_version_num`.
+    pub version_num: u32,
+}
+
+/// One row of `pg_settings`.
+#[derive(Debug, Clone, Serialize)]
+pub struct Setting {
+    /// The value, in `unit`.
+    pub value: String,
+    /// `8kB`, `MB`, `s` ..
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
+    /// `default`, `configuration file` ..
+    pub source: String,
+}
+
+/// The one row of a statistics view before and after the workload.
+#[derive(Debug, Clone, Serialize)]
+pub struct StatPair {
+    /// When the workload began.
+    pub before: Value,
+    /// When it had ended and its sessions had reported.
+    pub after: Value,
+    /// The difference of all numbers.
+    pub delta: Value,
+}
+
+/// Settings that are reported even at their default.
+const WAL_SETTINGS: &[&str] = &[
+    "archive_mode",
+    "archive_timeout",
+    "autovacuum",
+    "block_size",
+    "checkpoint_completion_target",
+    "checkpoint_timeout",
+    "commit_delay",
+    "data_checksums",
+    "full_page_writes",
+    "io_method",
+    "max_wal_size",
+    "min_wal_size",
+    "shared_buffers",
+    "synchronous_commit",
+    "track_commit_timestamp",
+    "wal_block_size",
+    "wal_buffers",
+    "wal_compression",
+    "wal_init_zero",
+    "wal_level",
+    "wal_log_hints",
+    "wal_recycle",
+    "wal_segment_size",
+    "wal_skip_threshold",
+];
+
+/// Views of one row whose numbers count up.
+const STATISTICS: &[&str] = &["pg_stat_wal", "pg_stat_bgwriter", "pg_stat_checkpointer"];
+
+/// The settings that matter for the WAL.
+pub(crate) fn settings(client: &mut Client) -> Result<BTreeMap<String, Setting>> {
+    let rows = client.query(
+        "SELECT name, setting, unit, source FROM pg_settings
+         WHERE name = ANY ($1)
+            OR source NOT IN ('default', 'override', 'client', 'session', 'environment variable')
+               AND name NOT IN ('unix_socket_directories', 'archive_command')",
+        &[&WAL_SETTINGS],
+    )?;
+    let setting = |row: &postgres::Row| Setting { value: row.get(1), unit: row.get(2), source: row.get(3) };
+    Ok(rows.iter().map(|row| (row.get(0), setting(row))).collect())
+}
+
+/// The statistics views that this version has.
+pub(crate) fn statistics(client: &mut Client) -> Result<BTreeMap<String, Value>> {
+    let mut found = BTreeMap::new();
+    for &view in STATISTICS {
+        let exists = client.query_one("SELECT to_regclass($1::text) IS NOT NULL", &[&view])?;
+        if exists.get::<_, bool>(0) {
+            let messages = client.simple_query(&format!("SELECT row_to_json(view) FROM {view} view"))?;
+            let row = messages.iter().find_map(|message| match message {
+                SimpleQueryMessage::Row(row) => row.get(0),
+                _ => None,
+            });
+            found.insert(view.to_owned(), serde_json::from_str(row.unwrap_or("{}"))?);
+        }
+    }
+    Ok(found)
+}
+
+/// Joins two readings of the same views.
+pub(crate) fn pair(
+    mut before: BTreeMap<String, Value>,
+    after: BTreeMap<String, Value>,
+) -> BTreeMap<String, StatPair> {
+    let pair_one = |(view, after): (String, Value)| {
+        let before = before.remove(&view).unwrap_or_default();
+        let delta = difference(&before, &after);
+        (view, StatPair { before, after, delta })
+    };
+    after.into_iter().map(pair_one).collect()
+}
+
+fn difference(before: &Value, after: &Value) -> Value {
+    let mut delta = Map::new();
+    for (name, value) in after.as_object().into_iter().flatten() {
+        let earlier = before.get(name);
+        let whole = earlier.and_then(Value::as_i64).zip(value.as_i64()).map(|(a, b)| Value::from(b - a));
+        let real = || earlier.and_then(Value::as_f64).zip(value.as_f64()).map(|(a, b)| Value::from(b - a));
+        if let Some(change) = whole.or_else(real) {
+            delta.insert(name.clone(), change);
+        }
+    }
+    Value::Object(delta)
+}

@@ -1,0 +1,271 @@
+//! Whatever is started is stopped: by its owner, by a signal handler, or, if this process is killed, by a watchdog.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// A temporary folder and the one program running in it (initdb, then postgres).
+pub(crate) struct Guard {
+    dir: PathBuf,
+    /// Held only for moments, never while waiting, so that the signal handler always gets it.
+    child: Mutex<Option<Child>>,
+    watchdog: Mutex<Watchdog>,
+}
+
+/// True once a signal has asked this process to end: servers are being stopped and the process exits soon.
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::SeqCst)
+}
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static GUARDS: Mutex<Vec<Weak<Guard>>> = Mutex::new(Vec::new());
+
+impl Guard {
+    /// Takes charge of `dir`: it is removed in the end, whatever happens.
+    pub fn new(dir: PathBuf) -> Result<Arc<Guard>> {
+        stop_on_signals()?;
+        let watchdog = Watchdog::start(&dir);
+        if watchdog.is_err() {
+            let _ = fs::remove_dir_all(&dir);
+        }
+        let guard = Arc::new(Guard { dir, child: Mutex::new(None), watchdog: Mutex::new(watchdog?) });
+        let mut guards = lock(&GUARDS);
+        guards.retain(|other| other.strong_count() > 0);
+        guards.push(Arc::downgrade(&guard));
+        Ok(guard)
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Starts a program in a process group of its own, so that Ctrl-C in a terminal reaches only this process.
+    pub fn spawn(&self, command: &mut Command) -> Result<()> {
+        let mut child = lock(&self.child);
+        if interrupted() {
+            drop(child);
+            wait_for_exit();
+        }
+        if child.is_some() {
+            bail!("a program is already running in {}", self.dir.display());
+        }
+        lock(&self.watchdog).tell("starting");
+        let started = command.process_group(0).spawn().with_context(|| format!("cannot run {command:?}"))?;
+        lock(&self.watchdog).tell(&format!("pid {}", started.id()));
+        *child = Some(started);
+        Ok(())
+    }
+
+    /// How the program ended, or `None` while it runs.
+    pub fn poll(&self) -> Result<Option<ExitStatus>> {
+        let mut slot = lock(&self.child);
+        let Some(child) = slot.as_mut() else { bail!("no program is running in {}", self.dir.display()) };
+        let status = child.try_wait()?;
+        if status.is_some() {
+            *slot = None;
+            lock(&self.watchdog).tell("none");
+        }
+        Ok(status)
+    }
+
+    /// Waits until the program has ended; `None` after `timeout`.
+    pub fn wait(&self, timeout: Duration) -> Result<Option<ExitStatus>> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(status) = self.poll()? {
+                return Ok(Some(status));
+            }
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn pid(&self) -> Option<u32> {
+        lock(&self.child).as_ref().map(Child::id)
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        if let Some(child) = lock(&self.child).as_ref() {
+            // An error means that it has just ended, which is as good.
+            let _ = kill_process(Pid::from_child(child), signal);
+        }
+    }
+
+    /// Stops what runs, at once, and removes the folder.
+    fn clear(&self) {
+        if self.pid().is_some() {
+            // SIGQUIT is PostgreSQL's immediate shutdown.
+            self.signal(Signal::QUIT);
+            if !matches!(self.wait(Duration::from_secs(10)), Ok(Some(_))) && self.pid().is_some() {
+                self.signal(Signal::KILL);
+                let _ = self.wait(Duration::from_secs(10));
+            }
+        }
+        // Children of a killed server may still be creating files.
+        for _ in 0..20 {
+            match fs::remove_dir_all(&self.dir) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(Duration::from_millis(100)),
+                _ => break,
+            }
+        }
+        lock(&self.watchdog).dismiss();
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// If a signal has been received, lets its handler finish and end the process with the right exit status.
+pub(crate) fn wait_for_exit_if_interrupted() {
+    if interrupted() {
+        wait_for_exit();
+    }
+}
+
+fn wait_for_exit() -> ! {
+    loop {
+        thread::park();
+    }
+}
+
+/// Installs the handler for SIGINT, SIGTERM and SIGHUP, once per process.
+fn stop_on_signals() -> Result<()> {
+    static ONCE: Once = Once::new();
+    let mut result = Ok(());
+    ONCE.call_once(|| {
+        result = Signals::new([SIGINT, SIGTERM, SIGHUP]).map(|mut signals| {
+            thread::spawn(move || {
+                if let Some(signal) = signals.forever().next() {
+                    INTERRUPTED.store(true, Ordering::SeqCst);
+                    stop_everything();
+                    std::process::exit(128 + signal);
+                }
+            });
+        });
+    });
+    result.context("cannot install the signal handler")
+}
+
+fn stop_everything() {
+    let guards: Vec<Arc<Guard>> = lock(&GUARDS).iter().filter_map(Weak::upgrade).collect();
+    for guard in &guards {
+        guard.signal(Signal::QUIT);
+    }
+    for guard in &guards {
+        guard.clear();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A shell that waits at the end of a pipe. Only when this process ends without having dismissed it (killed by
+/// SIGKILL, say) does it stop the server and remove the folder.
+struct Watchdog {
+    shell: Child,
+    /// Closed by the system when this process ends; std opens it close-on-exec, so no child keeps it open.
+    pipe: Option<ChildStdin>,
+}
+
+/// `$1` is the folder. Lines read: `starting`, `pid N`, `none`, `done`.
+///
+/// If this process dies between `starting` and `pid N`, the pid is in postmaster.pid.
+/// A process that ended but that nobody reaps (state Z) counts as gone.
+const WATCHDOG: &str = r#"
+trap '' INT TERM HUP QUIT
+pid= starting=
+while read -r word value; do
+    case $word in
+        starting) starting=1 ;;
+        pid) pid=$value starting= ;;
+        none) pid= starting= ;;
+        done) exit 0 ;;
+    esac
+done
+if [ -n "$starting" ]; then
+    sleep 2
+    pid=$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null)
+fi
+running() {
+    kill -0 "$pid" 2>/dev/null || return 1
+    case $(cat "/proc/$pid/stat" 2>/dev/null) in *") Z "*) return 1 ;; esac
+}
+if [ -n "$pid" ]; then
+    kill -QUIT "$pid"
+    tries=0
+    while running && [ $tries -lt 100 ]; do
+        sleep 0.1 || sleep 1
+        tries=$((tries + 1))
+    done
+    if running; then kill -KILL "$pid"; sleep 1; fi
+fi
+tries=0
+while ! rm -rf -- "$1" && [ $tries -lt 20 ]; do
+    sleep 0.1 || sleep 1
+    tries=$((tries + 1))
+done
+"#;
+
+impl Watchdog {
+    fn start(dir: &Path) -> Result<Watchdog> {
+        let mut shell = Command::new("sh")
+            .args(["-c", WATCHDOG, "walden-watchdog"])
+            .arg(dir)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .context("cannot start sh as a watchdog")?;
+        let pipe = shell.stdin.take();
+        Ok(Watchdog { shell, pipe })
+    }
+
+    fn tell(&mut self, line: &str) {
+        if let Some(pipe) = &mut self.pipe {
+            // A watchdog that someone ended is no reason to fail.
+            let _ = writeln!(pipe, "{line}");
+        }
+    }
+
+    fn dismiss(&mut self) {
+        self.tell("done");
+        self.pipe = None;
+        let _ = self.shell.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_guard_stops_its_program_and_removes_its_folder() {
+        let dir = tempfile::tempdir().unwrap().keep();
+        let guard = Guard::new(dir.clone()).unwrap();
+        guard.spawn(Command::new("sleep").arg("1000")).unwrap();
+        let pid = guard.pid().unwrap();
+        assert!(guard.poll().unwrap().is_none());
+        drop(guard);
+        assert!(!dir.exists());
+        assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    }
+}

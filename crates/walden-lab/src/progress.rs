@@ -1,0 +1,58 @@
+//! Progress on standard error, only when that is a terminal.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Shows the phase of a long task, with a bar where the amount of work is known.
+///
+/// Nothing is printed when standard error is not a terminal, or for [`Progress::hidden`].
+#[derive(Debug, Clone)]
+pub struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// A spinner with a text.
+    pub fn new(phase: &str) -> Progress {
+        let bar = ProgressBar::new_spinner();
+        let progress = Progress { bar };
+        progress.bar.enable_steady_tick(Duration::from_millis(120));
+        progress.phase(phase);
+        progress
+    }
+
+    /// Prints nothing.
+    pub fn hidden() -> Progress {
+        Progress { bar: ProgressBar::hidden() }
+    }
+
+    /// Changes to a phase of unknown length.
+    pub fn phase(&self, text: &str) {
+        self.bar.unset_length();
+        self.bar.set_style(style("{spinner} {msg} ({elapsed})"));
+        self.bar.set_message(text.to_owned());
+    }
+
+    /// Changes to a phase of `steps` steps, counted by [`Progress::advance`].
+    pub fn counted(&self, text: &str, steps: u64) {
+        self.bar.set_style(style("{spinner} {msg} {wide_bar} {percent}% ({elapsed})"));
+        self.bar.set_message(text.to_owned());
+        self.bar.set_length(steps);
+        self.bar.set_position(0);
+    }
+
+    /// Counts steps that are done.
+    pub fn advance(&self, steps: u64) {
+        self.bar.inc(steps);
+    }
+
+    /// Takes the line away.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
+}

@@ -1,0 +1,253 @@
+//! Runs a workload on a fresh cluster and leaves its WAL and the facts about it in a folder.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use postgres::Client;
+
+use crate::cluster::{Cluster, ClusterBuilder, StopMode, insert_lsn};
+use crate::facts::{self, Facts, Server};
+use crate::install::{Installation, Wanted, find_or_install};
+use crate::lsn::Lsn;
+use crate::progress::Progress;
+use crate::workloads::{Context, Workload};
+
+/// What to run, on what, and where to.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// A row of [`crate::workloads::all`].
+    pub workload: &'static Workload,
+    /// In the workload's unit; its default if `None`.
+    pub size: Option<u64>,
+    /// Of all content.
+    pub seed: u64,
+    /// The server; whatever is found or obtained if `None`.
+    pub installation: Option<Installation>,
+    /// Settings on top of the workload's own.
+    pub settings: Vec<(String, String)>,
+    /// The segment size in MB; the workload's own or 16 if `None`.
+    pub wal_segsize_mb: Option<u32>,
+    /// Data checksums; the workload's own or the version's default if `None`.
+    pub checksums: Option<bool>,
+    /// The folder for `wal/` and `facts.json`, created if need be.
+    pub output: PathBuf,
+    /// Replaces what an earlier run left in `output`.
+    pub force: bool,
+    /// Where progress is shown.
+    pub progress: Progress,
+}
+
+/// What a run left.
+#[derive(Debug, Clone)]
+pub struct RunResult {
+    /// The output folder.
+    pub output: PathBuf,
+    /// The folder of segments in it.
+    pub wal_dir: PathBuf,
+    /// The facts, as in `facts.json`.
+    pub facts: Facts,
+}
+
+/// The files of a run in its output folder.
+const OUTPUT_FILES: &[&str] = &["wal", "facts.json", "names.json"];
+
+/// Keeps every segment until it is collected: in MB, since 13; before, in segments.
+const KEEP_WAL: &[(u32, &str, &str)] = &[(13, "wal_keep_size", "1TB"), (0, "wal_keep_segments", "1000000")];
+
+impl RunOptions {
+    /// A run with every option at its default, without progress.
+    pub fn new(workload: &'static Workload, output: impl Into<PathBuf>) -> RunOptions {
+        RunOptions {
+            workload,
+            size: None,
+            seed: 42,
+            installation: None,
+            settings: Vec::new(),
+            wal_segsize_mb: None,
+            checksums: None,
+            output: output.into(),
+            force: false,
+            progress: Progress::hidden(),
+        }
+    }
+}
+
+/// Runs a workload. `before_stop` is called when it is done and its server still runs.
+///
+/// The first segment collected starts with a checkpoint; the last one holds the server's shutdown.
+///
+/// # Errors
+/// The output folder is in use, the server cannot be had or started, or a statement fails.
+pub fn run_workload(
+    options: RunOptions,
+    before_stop: &mut dyn FnMut(&Cluster) -> Result<()>,
+) -> Result<RunResult> {
+    let RunOptions { workload, seed, progress, output, .. } = &options;
+    let size = options.size.unwrap_or(workload.default_size);
+    if size == 0 {
+        bail!("the size of a workload is at least 1");
+    }
+    prepare_output(output, options.force)?;
+    let cluster = start_cluster(&options)?;
+    let context = Context { cluster: &cluster, size, seed: *seed, progress, own_settings: &options.settings };
+
+    progress.phase(&format!("{}: preparing", workload.name));
+    (workload.setup)(&context).with_context(|| format!("cannot prepare the workload {}", workload.name))?;
+    let begin = begin(&cluster)?;
+
+    progress.phase(&format!("{}: running", workload.name));
+    let clock = Instant::now();
+    let notes = (workload.run)(&context).with_context(|| format!("the workload {} failed", workload.name))?;
+    let seconds = clock.elapsed().as_secs_f64();
+
+    progress.phase(&format!("{}: collecting", workload.name));
+    let mut client = cluster.client("postgres")?;
+    let end_lsn = insert_lsn(&mut client)?;
+    let finished_at = clock_of(&mut client)?;
+    let settings = facts::settings(&mut client)?;
+    let after = settled_statistics(&cluster)?;
+    drop(client);
+    before_stop(&cluster)?;
+    cluster.stop(StopMode::Fast)?;
+    let wal_dir = output.join("wal");
+    let segments = cluster.collect_wal(&begin.segment, &wal_dir)?;
+
+    let facts = Facts {
+        workload: workload.name.into(),
+        about: workload.about.into(),
+        size,
+        size_unit: workload.unit.into(),
+        seed: *seed,
+        server: Server { version: cluster.version().into(), version_num: cluster.version_num() },
+        initdb_options: cluster.initdb_options().to_vec(),
+        settings,
+        system_identifier: cluster.system_identifier().to_string(),
+        timeline: begin.timeline,
+        wal_segment_bytes: cluster.wal_segment_bytes(),
+        start_lsn: begin.start_lsn,
+        workload_lsn: begin.workload_lsn,
+        end_lsn,
+        workload_bytes: end_lsn.bytes_since(begin.workload_lsn),
+        segments,
+        started_at: begin.at,
+        finished_at,
+        seconds,
+        statistics: facts::pair(begin.statistics, after),
+        notes,
+    };
+    let path = output.join("facts.json");
+    let text = serde_json::to_string_pretty(&facts)? + "\n";
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    progress.finish();
+    Ok(RunResult { output: output.clone(), wal_dir, facts })
+}
+
+/// The state of things when the workload begins.
+struct Begin {
+    segment: String,
+    timeline: u32,
+    start_lsn: Lsn,
+    workload_lsn: Lsn,
+    at: String,
+    statistics: std::collections::BTreeMap<String, serde_json::Value>,
+}
+
+/// Starts a new segment with a checkpoint.
+fn begin(cluster: &Cluster) -> Result<Begin> {
+    let mut client = cluster.client("postgres")?;
+    // The first checkpoint leaves nothing for the second to write, so that it begins and ends within a few records.
+    client.batch_execute("CHECKPOINT")?;
+    client.batch_execute("SELECT pg_switch_wal()")?;
+    client.batch_execute("CHECKPOINT")?;
+    let row = client.query_one(
+        "SELECT redo_wal_file, timeline_id FROM pg_control_checkpoint()",
+        &[],
+    )?;
+    let statistics = settled_statistics(cluster)?;
+    let workload_lsn = insert_lsn(&mut client)?;
+    Ok(Begin {
+        segment: row.get(0),
+        timeline: row.get::<_, i32>(1).cast_unsigned(),
+        start_lsn: Lsn(workload_lsn.0 / cluster.wal_segment_bytes() * cluster.wal_segment_bytes()),
+        workload_lsn,
+        at: clock_of(&mut client)?,
+        statistics,
+    })
+}
+
+/// Reads the statistics when all processes have reported theirs: sessions that ended do so late, others each second.
+fn settled_statistics(cluster: &Cluster) -> Result<std::collections::BTreeMap<String, serde_json::Value>> {
+    let mut last = None;
+    for _ in 0..12 {
+        // A new session each time: one that lives caches what it has seen.
+        let now = facts::statistics(&mut cluster.client("postgres")?)?;
+        if last.as_ref() == Some(&now) {
+            break;
+        }
+        last = Some(now);
+        thread::sleep(Duration::from_millis(600));
+    }
+    Ok(last.unwrap_or_default())
+}
+
+fn clock_of(client: &mut Client) -> Result<String> {
+    let text = r#"SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"#;
+    Ok(client.query_one(text, &[])?.get(0))
+}
+
+fn start_cluster(options: &RunOptions) -> Result<Cluster> {
+    let RunOptions { workload, progress, .. } = options;
+    progress.phase("finding PostgreSQL");
+    let installation = match &options.installation {
+        Some(installation) => installation.clone(),
+        None => find_or_install(Wanted::Any)?,
+    };
+    let major = installation.version.major;
+    progress.phase(&format!("starting PostgreSQL {}", installation.version));
+    let mut builder = ClusterBuilder::new(installation);
+    if let Some(megabytes) = options.wal_segsize_mb.or(workload.wal_segsize_mb) {
+        builder = builder.wal_segsize_mb(megabytes);
+    }
+    if let Some(on) = options.checksums.or(workload.checksums) {
+        builder = builder.checksums(on);
+    }
+    if let Some((_, name, value)) = KEEP_WAL.iter().find(|(since, ..)| major >= *since) {
+        builder = builder.setting(name, value);
+    }
+    for (name, value) in workload.settings {
+        builder = builder.setting(name, value);
+    }
+    for (name, value) in &options.settings {
+        builder = builder.setting(name, value);
+    }
+    builder.start()
+}
+
+/// Makes the output folder; an earlier run's files in it are removed if `force`, anything else is left alone.
+fn prepare_output(output: &Path, force: bool) -> Result<()> {
+    match fs::read_dir(output).map(Iterator::count) {
+        Ok(1..) if !force => {
+            bail!("{} is not empty; choose another folder, or --force to replace an earlier run in it", output.display())
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("cannot use {} as the output folder", output.display()));
+        }
+        _ => {}
+    }
+    fs::create_dir_all(output).with_context(|| format!("cannot create the folder {}", output.display()))?;
+    for name in OUTPUT_FILES {
+        let path = output.join(name);
+        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", path.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! The workloads, one file each, and the table of them.
+
+mod dense;
+mod dml_matrix;
+mod golden;
+mod load;
+mod mixed;
+mod oltp;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::progress::Progress;
+
+/// One row of the table.
+#[derive(Debug)]
+pub struct Workload {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// One line for people.
+    pub about: &'static str,
+    /// Takes less than a minute on two cores.
+    pub default_size: u64,
+    /// What the size counts.
+    pub unit: &'static str,
+    /// Settings that make it what it is.
+    pub settings: &'static [(&'static str, &'static str)],
+    /// Its own segment size in MB.
+    pub wal_segsize_mb: Option<u32>,
+    /// Its own choice of data checksums.
+    pub checksums: Option<bool>,
+    /// What is done before the WAL that is kept begins.
+    pub(crate) setup: fn(&Context<'_>) -> Result<()>,
+    /// The workload itself; what it measured goes into the facts.
+    pub(crate) run: fn(&Context<'_>) -> Result<Value>,
+}
+
+/// What a workload works with.
+pub(crate) struct Context<'a> {
+    pub cluster: &'a Cluster,
+    pub size: u64,
+    pub seed: u64,
+    pub progress: &'a Progress,
+    /// What the user has set.
+    pub own_settings: &'a [(String, String)],
+}
+
+const BASE: Workload = Workload {
+    name: "",
+    about: "",
+    default_size: 1,
+    unit: "transactions",
+    settings: &[],
+    wal_segsize_mb: None,
+    checksums: None,
+    setup: |_| Ok(()),
+    run: |_| Ok(Value::Null),
+};
+
+const WORKLOADS: &[Workload] = &[
+    Workload {
+        name: "oltp",
+        about: "pgbench's TPC-B-like transactions from 4 clients at scale 10",
+        default_size: 100_000,
+        setup: oltp::setup,
+        run: oltp::run,
+        ..BASE
+    },
+    Workload {
+        name: "oltp-pressure",
+        about: "the same with checkpoints every few seconds (max_wal_size=32MB, checkpoint_timeout=30s)",
+        default_size: 100_000,
+        settings: &[("max_wal_size", "32MB"), ("min_wal_size", "32MB"), ("checkpoint_timeout", "30s")],
+        setup: oltp::setup,
+        run: oltp::run,
+        ..BASE
+    },
+    Workload {
+        name: "load",
+        about: "COPY into three tables, then b-tree, GIN and BRIN indexes, primary keys and VACUUM FREEZE",
+        default_size: 100,
+        unit: "MB of table data",
+        settings: &[("autovacuum", "off"), ("max_wal_size", "4GB"), ("maintenance_work_mem", "256MB")],
+        setup: load::setup,
+        run: load::run,
+        ..BASE
+    },
+    Workload {
+        name: "dml-matrix",
+        about: "insert, update, sparse update, delete and vacuum of one table, with full_page_writes on and off",
+        default_size: 1_000_000,
+        unit: "rows",
+        settings: &[("autovacuum", "off"), ("max_wal_size", "100GB"), ("checkpoint_timeout", "1h")],
+        run: dml_matrix::run,
+        ..BASE
+    },
+    Workload {
+        name: "dense",
+        about: "small transactions of one client with full_page_writes=off: as many small records as possible",
+        default_size: 500_000,
+        settings: &[("full_page_writes", "off"), ("autovacuum", "off"), ("max_wal_size", "4GB")],
+        setup: dense::setup,
+        run: dense::run,
+        ..BASE
+    },
+    Workload {
+        name: "mixed",
+        about: "a shop with 4 clients: all index types, TOAST, partitions, savepoints, two-phase commit, DDL, vacuum",
+        default_size: 30_000,
+        settings: &[
+            ("autovacuum_naptime", "2s"),
+            ("max_prepared_transactions", "20"),
+            ("max_wal_size", "256MB"),
+            ("maintenance_work_mem", "64MB"),
+        ],
+        setup: mixed::setup,
+        run: mixed::run,
+        ..BASE
+    },
+    Workload {
+        name: "golden",
+        about: "a tour by one client through every resource manager in about 2 MB of WAL, in segments of 1 MB",
+        unit: "rounds",
+        settings: &[
+            ("autovacuum", "off"),
+            ("max_prepared_transactions", "5"),
+            ("track_commit_timestamp", "on"),
+            ("max_wal_size", "1GB"),
+            ("checkpoint_timeout", "1h"),
+            ("shared_buffers", "32MB"),
+        ],
+        wal_segsize_mb: Some(1),
+        checksums: Some(true),
+        run: golden::run,
+        ..BASE
+    },
+];
+
+/// All workloads.
+pub fn all() -> &'static [Workload] {
+    WORKLOADS
+}
+
+/// The workload of that name.
+pub fn by_name(name: &str) -> Option<&'static Workload> {
+    WORKLOADS.iter().find(|workload| workload.name == name)
+}

@@ -1,0 +1,51 @@
+//! `oltp` and `oltp-pressure`: pgbench's built-in TPC-B-like script.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use super::Context;
+use crate::install::tools;
+
+/// 10 x 100,000 accounts, 150 MB with the index.
+const SCALE: u64 = 10;
+const CLIENTS: u64 = 4;
+
+pub(super) fn setup(context: &Context<'_>) -> Result<()> {
+    // A tiny run should not spend its time on filling tables.
+    let scale = SCALE.min(1 + context.size / 5000);
+    pgbench(context, &["--initialize", "--quiet", "--scale", &scale.to_string()])?;
+    Ok(())
+}
+
+pub(super) fn run(context: &Context<'_>) -> Result<Value> {
+    let per_client = context.size.div_ceil(CLIENTS);
+    let output = pgbench(
+        context,
+        &[
+            "--client",
+            &CLIENTS.to_string(),
+            "--jobs",
+            "2",
+            "--transactions",
+            &per_client.to_string(),
+            "--random-seed",
+            &context.seed.to_string(),
+        ],
+    )?;
+    let tps = output.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse::<f64>().ok());
+    Ok(json!({ "clients": CLIENTS, "transactions": per_client * CLIENTS, "tps": tps, "pgbench": output.trim() }))
+}
+
+fn pgbench(context: &Context<'_>, arguments: &[&str]) -> Result<String> {
+    let program = tools().pgbench()?;
+    let mut command: Command = context.cluster.client_command(&program, "postgres");
+    let output = command.args(arguments).stderr(Stdio::piped()).output();
+    let output = output.with_context(|| format!("cannot run {}", program.display()))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("{} {} failed ({}):\n{}", program.display(), arguments.join(" "), output.status, stderr.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

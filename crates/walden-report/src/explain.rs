@@ -1,0 +1,253 @@
+//! An explanation for a terminal.
+
+use walden_explain::document::{Document, GroupDocument, TallyDocument, ViewDocument};
+use walden_explain::tally::{Bucket, ImageCause};
+
+use crate::table::{Look, Row, table, wrap};
+use crate::units;
+
+/// The whole report, ending in a line break.
+pub fn explain(document: &Document, look: Look) -> String {
+    let mut sections = vec![header(document, look), buckets(document, look), images(document, look)];
+    if document.views.is_empty() {
+        sections.push(relations(document, look));
+        sections.push(record_kinds(document, look));
+        sections.push(transactions(document, look));
+        sections.push(checkpoints(document, look));
+    }
+    sections.extend(document.views.iter().map(|view| view_table(view, look)));
+    sections.push(findings(document, look));
+    sections.push(damage(document, look));
+    sections.retain(|section| !section.is_empty());
+    sections.join("\n")
+}
+
+fn header(document: &Document, look: Look) -> String {
+    let mut text = look.heading(&format!(
+        "WAL of PostgreSQL {}, {} in {} records",
+        document.postgresql,
+        units::bytes(document.file_bytes),
+        units::count(document.records)
+    ));
+    text.push('\n');
+    for range in &document.ranges {
+        let segments = match range.first_segment == range.last_segment {
+            true => format!("segment {}", range.first_segment),
+            false => format!("segments {} to {}", range.first_segment, range.last_segment),
+        };
+        let line = format!("  {} to {}, {segments}", range.start, range.end);
+        text.push_str(&wrap(&line, look.width, 4));
+        text.push('\n');
+        if let Some(end) = &range.end_of_log {
+            text.push_str(&look.faint(&wrap(&format!("  the log ends here: {end}"), look.width, 4)));
+            text.push('\n');
+        }
+    }
+    if let Some(time) = &document.time {
+        let line = format!("  transactions ended from {} to {}", short_time(&time.first), short_time(&time.last));
+        text.push_str(&wrap(&format!("{line} ({})", units::seconds(time.seconds)), look.width, 4));
+        text.push('\n');
+    }
+    text
+}
+
+/// Without the fraction of the second.
+fn short_time(time: &str) -> String {
+    match time.split_once('.') {
+        Some((seconds, _)) => format!("{seconds}Z"),
+        None => time.to_owned(),
+    }
+}
+
+fn buckets(document: &Document, look: Look) -> String {
+    let mut sums: Vec<(Bucket, u64)> = Bucket::all()
+        .map(|bucket| (bucket, document.buckets.get(bucket.name()).and_then(|bytes| bytes.as_u64()).unwrap_or(0)))
+        .filter(|(_, bytes)| *bytes > 0)
+        .collect();
+    sums.sort_by_key(|(bucket, bytes)| (std::cmp::Reverse(*bytes), *bucket));
+    let share = |bytes: u64| bytes as f64 / document.file_bytes.max(1) as f64;
+    let rows: Vec<Row> = sums
+        .iter()
+        .map(|(bucket, bytes)| Row {
+            depth: 0,
+            label: bucket.description().to_owned(),
+            cells: vec![units::bytes(*bytes), units::percent(share(*bytes))],
+            share: Some(share(*bytes)),
+        })
+        .collect();
+    table(look, "Where the bytes are", ("", &["bytes", "share"]), &rows)
+}
+
+fn images(document: &Document, look: Look) -> String {
+    let mut rows = Vec::new();
+    for cause in ImageCause::ALL {
+        let Some(by) = document.images.get(cause.name()).and_then(|sum| sum.get("by_compression")) else { continue };
+        for (compression, sum) in by.as_object().into_iter().flatten() {
+            let number = |name: &str| sum.get(name).and_then(|value| value.as_u64()).unwrap_or(0);
+            let (count, bytes, plain) = (number("count"), number("bytes"), number("uncompressed_bytes"));
+            let saved = 1.0 - bytes as f64 / plain.max(1) as f64;
+            let method = if compression == "none" { "not compressed" } else { compression };
+            rows.push(Row {
+                depth: 0,
+                label: format!("{}, {method}", cause.name()),
+                cells: vec![
+                    units::count(count),
+                    units::bytes(bytes),
+                    units::bytes(bytes / count.max(1)),
+                    if compression == "none" { "-".into() } else { units::percent(saved) },
+                ],
+                share: None,
+            });
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    table(look, "Full-page images", ("cause, compression", &["images", "bytes", "mean", "saved"]), &rows)
+}
+
+const SUMS: &[&str] = &["bytes", "share", "images", "records"];
+
+fn sum_cells(sum: &TallyDocument) -> Vec<String> {
+    vec![units::bytes(sum.bytes), units::percent(sum.share), units::count(sum.images), units::count(sum.records)]
+}
+
+fn relations(document: &Document, look: Look) -> String {
+    let mut rows = Vec::new();
+    for relation in &document.relations {
+        let row = |depth, label: &str, sum: &TallyDocument| Row {
+            depth,
+            label: label.to_owned(),
+            cells: sum_cells(sum),
+            share: Some(sum.share),
+        };
+        rows.push(row(0, &relation.label.text, &relation.sum));
+        // A table whose only part is itself needs no second line.
+        if relation.parts.len() > 1 {
+            rows.extend(relation.parts.iter().map(|part| row(1, &part.keys[0].part_text(), &part.sum)));
+        }
+    }
+    table(look, "Relations, with their indexes, TOAST and maps", ("relation", SUMS), &rows)
+}
+
+fn record_kinds(document: &Document, look: Look) -> String {
+    let shown = document.record_kinds.len().min(15);
+    let mut rows: Vec<Row> = document.record_kinds[..shown].iter().map(group_row).collect();
+    if document.record_kinds.len() > shown {
+        let rest = &document.record_kinds[shown..];
+        let sum = |of: fn(&TallyDocument) -> u64| rest.iter().map(|group| of(&group.sum)).sum::<u64>();
+        let share: f64 = rest.iter().map(|group| group.sum.share).sum();
+        rows.push(Row {
+            depth: 0,
+            label: format!("{} more", rest.len()),
+            cells: vec![
+                units::bytes(sum(|s| s.bytes)),
+                units::percent(share),
+                units::count(sum(|s| s.images)),
+                units::count(sum(|s| s.records)),
+            ],
+            share: Some(share),
+        });
+    }
+    table(look, "Kinds of records", ("resource manager, kind", SUMS), &rows)
+}
+
+fn group_row(group: &GroupDocument) -> Row {
+    let label = group.keys.iter().map(|key| key.text.as_str()).collect::<Vec<_>>().join(", ");
+    Row { depth: 0, label, cells: sum_cells(&group.sum), share: Some(group.sum.share) }
+}
+
+fn view_table(view: &ViewDocument, look: Look) -> String {
+    let mut rows: Vec<Row> = view.groups.iter().map(group_row).collect();
+    if let Some(rest) = &view.rest {
+        let label = format!("{} more", units::count(rest.groups));
+        rows.push(Row { depth: 0, label, cells: sum_cells(&rest.sum), share: Some(rest.sum.share) });
+    }
+    table(look, &format!("By {}", view.by.join(", ")), (&view.by.join(", "), SUMS), &rows)
+}
+
+fn transactions(document: &Document, look: Look) -> String {
+    let sums = &document.transactions;
+    let mut rows: Vec<Row> = sums
+        .largest
+        .iter()
+        .map(|one| {
+            let when = one.time.as_deref().map(|time| format!(" {}", short_time(time))).unwrap_or_default();
+            Row {
+                depth: 0,
+                label: format!("{} {}{when}", one.xid, one.outcome),
+                cells: vec![units::bytes(one.bytes), units::percent(one.share), units::count(one.records)],
+                share: Some(one.share),
+            }
+        })
+        .collect();
+    let listed: u64 = sums.largest.iter().map(|one| one.bytes).sum();
+    let share = |bytes: u64| bytes as f64 / document.file_bytes.max(1) as f64;
+    let all = sums.committed + sums.aborted + sums.open;
+    let mut more = |label: String, bytes: u64, records: String| {
+        rows.push(Row {
+            depth: 0,
+            label,
+            cells: vec![units::bytes(bytes), units::percent(share(bytes)), records],
+            share: Some(share(bytes)),
+        });
+    };
+    if all > sums.largest.len() as u64 {
+        let rest = units::count(all - sums.largest.len() as u64);
+        more(format!("{rest} more"), sums.bytes.saturating_sub(listed), String::new());
+    }
+    more("no transaction".into(), sums.system_bytes, units::count(sums.system_records));
+    let title = format!(
+        "Largest transactions ({} committed, {} rolled back, {} open)",
+        units::count(sums.committed),
+        units::count(sums.aborted),
+        units::count(sums.open)
+    );
+    table(look, &title, ("transaction", &["bytes", "share", "records"]), &rows)
+}
+
+fn checkpoints(document: &Document, look: Look) -> String {
+    let checkpoints = &document.checkpoints;
+    if checkpoints.count == 0 {
+        return String::new();
+    }
+    let causes: Vec<String> = checkpoints.by_cause.iter().map(|(cause, count)| format!("{count} {cause}")).collect();
+    let mut text = format!("{}\n", look.heading("Checkpoints"));
+    let origin = if checkpoints.causes_from_settings { "" } else { " (causes inferred from the log)" };
+    let mut line = format!("  {} met: {}{origin}", checkpoints.count, causes.join(", "));
+    if let (Some(distance), Some(interval)) = (checkpoints.mean_distance, checkpoints.mean_interval_seconds) {
+        line.push_str(&format!(
+            "; on average {} and {} from one redo pointer to the next",
+            units::bytes(distance),
+            units::seconds(interval)
+        ));
+    }
+    text.push_str(&wrap(&line, look.width, 2).replacen("", "  ", 1));
+    text.push('\n');
+    text
+}
+
+fn findings(document: &Document, look: Look) -> String {
+    if document.findings.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("{}\n", look.heading("Findings"));
+    for (index, finding) in document.findings.iter().enumerate() {
+        let number = format!("{:>3}. ", index + 1);
+        text.push_str(&number);
+        text.push_str(&wrap(&finding.text, look.width.saturating_sub(5), 5));
+        text.push_str(&format!("\n     {} {}\n", look.pointer("→"), look.pointer(&finding.points_at)));
+    }
+    text
+}
+
+fn damage(document: &Document, look: Look) -> String {
+    match &document.damage {
+        Some(damage) => look.alarm(&wrap(
+            &format!("The log could not be read beyond {}: see the error.", damage.lsn),
+            look.width,
+            2,
+        )) + "\n",
+        None => String::new(),
+    }
+}

