@@ -4,7 +4,10 @@
 //! each one began and how far its redo pointer is from the one before. With the server's settings that decides; without
 //! them it is inferred, and said to be.
 
+use std::collections::BTreeMap;
+
 use walden_format::lsn::{Lsn, SegmentSize};
+use walden_format::version::Major;
 
 /// A checkpoint's record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +80,29 @@ pub struct CheckpointSettings {
 }
 
 impl CheckpointSettings {
+    /// From a server's settings as names have them, `300 s` and `1024 MB`; nothing if one is missing.
+    pub fn from_settings(settings: &BTreeMap<String, String>, version: Major) -> Option<CheckpointSettings> {
+        let split = |name: &str| settings.get(name)?.split_once(' ');
+        let (timeout, seconds) = split("checkpoint_timeout")?;
+        let (size, unit) = split("max_wal_size")?;
+        // The unit has a number of its own in old versions: `16MB`.
+        let digits = unit.find(|c: char| !c.is_ascii_digit())?;
+        let factor: u64 = if digits == 0 { 1 } else { unit[..digits].parse().ok()? };
+        let scale: u64 = match &unit[digits..] {
+            "kB" => 1 << 10,
+            "MB" => 1 << 20,
+            "GB" => 1 << 30,
+            _ => return None,
+        };
+        let target: f64 = settings.get("checkpoint_completion_target")?.parse().ok()?;
+        (seconds == "s").then_some(CheckpointSettings {
+            timeout: timeout.parse().ok()?,
+            max_wal_size: size.parse::<u64>().ok()?.checked_mul(factor)?.checked_mul(scale)?,
+            completion_target_milli: (target.clamp(0.0, 1.0) * 1000.0).round() as u64,
+            keeps_one: version >= Major::V11,
+        })
+    }
+
     /// Segments from one redo pointer to where the next checkpoint is asked for (`CalculateCheckpointSegments`).
     pub fn segments(&self, size: SegmentSize) -> u64 {
         let kept = if self.keeps_one { 1000 } else { 2000 };
@@ -194,6 +220,13 @@ mod tests {
         };
         // 64 segments over 1.9: the figure of a default server, 33 segments.
         assert_eq!(settings.segments(SIZE), 33);
+        let told = [("checkpoint_timeout", "300 s"), ("max_wal_size", "1024 MB"), ("checkpoint_completion_target", "0.9")];
+        let mut told: BTreeMap<String, String> = told.map(|(name, value)| (name.into(), value.into())).into();
+        assert_eq!(CheckpointSettings::from_settings(&told, Major::V18), Some(settings));
+        told.insert("max_wal_size".into(), "64 16MB".into());
+        assert_eq!(CheckpointSettings::from_settings(&told, Major::V18), Some(settings));
+        told.remove("checkpoint_timeout");
+        assert_eq!(CheckpointSettings::from_settings(&told, Major::V18), None);
         let log = [seen(0, 0, 0), seen(33, 100, 60), seen(40, 9 << 20, 360), seen(41, 500, 370)];
         assert_eq!(causes(&log, Some(settings)), [Cause::First, Cause::Volume, Cause::Time, Cause::Requested]);
     }

@@ -6,11 +6,11 @@ use std::ops::ControlFlow;
 
 use rustc_hash::FxHashMap;
 use walden_format::lsn::Lsn;
-use walden_format::payload::heap::HeapUpdate;
-use walden_format::payload::xlog::CheckPoint;
+use walden_format::payload::timestamp::Timestamp;
+use walden_format::payload::xlog::{Checkpoint, WalLevel};
 use walden_format::payload::{self, Payload};
 use walden_format::record::{BlockRef, Fork, Image, Record, RelFileLocator};
-use walden_format::rmgr::{self, KindTable};
+use walden_format::rmgr::{self, KindTable, rmid};
 use walden_format::stream::Visitor;
 
 use crate::group::{Cell, Dimension, Owner, ViewSpec};
@@ -80,21 +80,19 @@ pub(crate) enum Event {
     Finish {
         xid: u32,
         committed: bool,
-        /// Microseconds since 2000-01-01.
-        time: i64,
+        time: Timestamp,
         subxids: Vec<u32>,
     },
     /// Written at a two-phase PREPARE; the transaction goes on.
     Prepare { xid: u32 },
-    Checkpoint { checkpoint: CheckPoint, shutdown: bool },
+    Checkpoint(Checkpoint),
     /// No transaction below `oldest` runs any more.
     Running { oldest: u32 },
     /// The settings that the log itself tells of.
-    Parameters { wal_level: i32, wal_log_hints: bool },
+    Parameters { wal_level: WalLevel, wal_log_hints: bool },
     FullPageWrites(bool),
     BackupEnd,
     Switch,
-    EndOfRecovery,
 }
 
 /// Cells looked up recently: a power of two.
@@ -102,10 +100,9 @@ const RECENT: usize = 256;
 /// Tuples remembered for [`SegmentTally::repeated_updates`]: a power of two.
 const WRITTEN: usize = 1 << 15;
 
-const RM_XLOG: u8 = 0;
-const RM_XACT: u8 = 1;
-const RM_STANDBY: u8 = 8;
-const RM_HEAP: u8 = 10;
+const XLOG_SWITCH: u8 = 0x40;
+const HEAP_UPDATE: u8 = 0x20;
+const HEAP_HOT_UPDATE: u8 = 0x40;
 
 impl<'a> SegmentTally<'a> {
     pub fn new(spec: CollectSpec<'a>, segment_start: Lsn, segment_end: Lsn) -> SegmentTally<'a> {
@@ -235,30 +232,31 @@ impl<'a> SegmentTally<'a> {
 
     fn event(&mut self, record: &Record<'_>) {
         let xid = record.header.xid;
+        if record.header.rmid == rmid::XLOG && record.kind() == XLOG_SWITCH {
+            self.events.push((record.lsn, Event::Switch));
+            return;
+        }
         let event = match payload::parse(record) {
             Ok(Payload::Commit(end)) => Event::Finish {
                 xid: end.twophase_xid.unwrap_or(xid),
                 committed: true,
                 time: end.time,
-                subxids: end.subxids.iter().collect(),
+                subxids: end.subxacts.collect(),
             },
             Ok(Payload::Abort(end)) => Event::Finish {
                 xid: end.twophase_xid.unwrap_or(xid),
                 committed: false,
                 time: end.time,
-                subxids: end.subxids.iter().collect(),
+                subxids: end.subxacts.collect(),
             },
             Ok(Payload::Prepare(_)) => Event::Prepare { xid },
-            Ok(Payload::CheckpointOnline(checkpoint)) => Event::Checkpoint { checkpoint, shutdown: false },
-            Ok(Payload::CheckpointShutdown(checkpoint)) => Event::Checkpoint { checkpoint, shutdown: true },
+            Ok(Payload::Checkpoint(checkpoint)) => Event::Checkpoint(checkpoint),
             Ok(Payload::RunningXacts(running)) => Event::Running { oldest: running.oldest_running_xid },
             Ok(Payload::ParameterChange(change)) => {
                 Event::Parameters { wal_level: change.wal_level, wal_log_hints: change.wal_log_hints }
             }
-            Ok(Payload::FpwChange(on)) => Event::FullPageWrites(on),
+            Ok(Payload::FullPageWritesChange(change)) => Event::FullPageWrites(change.enabled),
             Ok(Payload::BackupEnd(_)) => Event::BackupEnd,
-            Ok(Payload::Switch) => Event::Switch,
-            Ok(Payload::EndOfRecovery(_)) => Event::EndOfRecovery,
             // Unknown kinds and records that are not as they should be have been counted; they tell nothing more.
             Ok(_) | Err(_) => return,
         };
@@ -267,19 +265,18 @@ impl<'a> SegmentTally<'a> {
 
     /// Notices an update of a row version that the same transaction wrote, with a table that forgets: a lower bound.
     fn update(&mut self, record: &Record<'_>, cell: u32) {
-        let Ok(Payload::HeapUpdate(update)) = payload::parse(record) else { return };
-        let HeapUpdate { old_offset, new_offset, .. } = update;
+        let Ok(Payload::Update(update)) = payload::parse(record) else { return };
         let Some(new) = record.block(0) else { return };
         let old = record.block(1).filter(|block| block.fork == Fork::MAIN).unwrap_or(new);
         let key = |block: &BlockRef, offset: u16| tuple_key(block.relation, block.block, offset, record.header.xid);
         if self.written_tuples.is_empty() {
             self.written_tuples = vec![0; WRITTEN];
         }
-        let old = key(old, old_offset);
+        let old = key(old, update.old_offset);
         if self.written_tuples[old as usize & (WRITTEN - 1)] == old {
             *self.repeated_updates.entry(cell).or_default() += 1;
         }
-        let new = key(new, new_offset);
+        let new = key(new, update.new_offset);
         self.written_tuples[new as usize & (WRITTEN - 1)] = new;
     }
 }
@@ -297,7 +294,7 @@ impl Visitor for SegmentTally<'_> {
             self.next_slice(record.lsn);
         }
         let header = record.header;
-        let kind = self.spec.kinds.index(header.rmid, header.info) as u16;
+        let kind = self.spec.kinds.kind(header.rmid, header.info).index() as u16;
         let owner = match record.blocks.first() {
             Some(block) => Owner::Relation(block.relation, block.fork),
             None => Owner::None,
@@ -321,8 +318,8 @@ impl Visitor for SegmentTally<'_> {
         transaction.bytes += u64::from(header.total_len) + u64::from(record.alignment);
         transaction.image_bytes += image_bytes;
         match header.rmid {
-            RM_XLOG | RM_XACT | RM_STANDBY => self.event(record),
-            RM_HEAP if self.spec.kinds.is_update(kind.into()) => self.update(record, cell),
+            rmid::XLOG | rmid::XACT | rmid::STANDBY => self.event(record),
+            rmid::HEAP if matches!(header.info & 0x70, HEAP_UPDATE | HEAP_HOT_UPDATE) => self.update(record, cell),
             _ => {}
         }
         ControlFlow::Continue(())

@@ -224,7 +224,7 @@ pub struct Context<'a> {
 impl Document {
     /// Puts names to an explanation.
     pub fn new(explanation: &Explanation, context: &Context<'_>) -> Document {
-        let labels = Labels::new(context.names, explanation.version);
+        let labels = Labels::new(context.names, explanation);
         let checkpoints =
             explain_checkpoints(&explanation.checkpoints, explanation.segment_size, context.checkpoint_settings);
         let of = Writer { explanation, labels: &labels, top: context.top.unwrap_or(usize::MAX) };
@@ -340,7 +340,7 @@ impl Writer<'_> {
             say("full_page_writes", if on { "on" } else { "off" }.into());
         }
         if let Some(level) = told.wal_level {
-            say("wal_level", wal_level_name(level).into());
+            say("wal_level", level.to_string().into());
         }
         if let Some(on) = told.wal_log_hints {
             say("wal_log_hints", if on { "on" } else { "off" }.into());
@@ -497,16 +497,6 @@ fn record_label(version: Major, kind: Option<u16>) -> Label {
             Label::plain(Part::Record, &text)
         }
         None => Label::plain(Part::Framing, "page headers, padding, tail"),
-    }
-}
-
-/// The names that `wal_level` had from 9.6 on.
-fn wal_level_name(level: i32) -> &'static str {
-    match level {
-        0 => "minimal",
-        1 => "replica",
-        2 => "logical",
-        _ => "unknown",
     }
 }
 

@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 
 use rustc_hash::FxHashMap;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline as TimelineId};
+use walden_format::payload::xlog::WalLevel;
 use walden_format::rmgr::KindTable;
 use walden_format::version::Major;
 use walden_source::inventory::Run;
@@ -17,7 +18,7 @@ use crate::collect::{CollectSpec, Event, SegmentTally, TransactionTally};
 use crate::group::{Cell, Dimension, GroupKey, ViewSpec};
 use crate::slices::Slices;
 use crate::tally::{Bucket, Buckets, ImageTable, Tally};
-use crate::timeline::{Timeline, unix_micros};
+use crate::timeline::Timeline;
 
 /// Groups of a view that are kept apart at most. Beyond it the smaller half is summed up, so that memory does not grow
 /// with the log; the sums stay exact.
@@ -196,8 +197,8 @@ pub struct TransactionSums {
 pub struct ToldSettings {
     /// `full_page_writes`.
     pub full_page_writes: Option<bool>,
-    /// `wal_level`: 0 minimal, 1 replica, 2 logical.
-    pub wal_level: Option<i32>,
+    /// `wal_level`.
+    pub wal_level: Option<WalLevel>,
     /// `wal_log_hints`.
     pub wal_log_hints: Option<bool>,
 }
@@ -267,7 +268,7 @@ pub fn explain(
         from,
         data_page_bytes: 8192,
     };
-    let mut merge = Merge::new(&views, &cuts, request.top);
+    let mut merge = Merge::new(&views, &cuts.slices, request.top);
     for run in runs {
         merge.begin_range(run, from);
         let options = ScanOptions { threads: request.threads, from, to };
@@ -286,7 +287,7 @@ pub fn explain(
             break;
         }
     }
-    Ok(merge.finish(first, request, cuts))
+    Ok(merge.finish(first, request, cuts.spans, &cuts.cycles))
 }
 
 fn range_of(request: &Request, timeline: &Timeline) -> Result<(Option<Lsn>, Option<Lsn>), ExplainError> {
@@ -337,8 +338,7 @@ fn span_width(seconds: i64) -> i64 {
 
 struct Merge<'a> {
     views: &'a [ViewSpec],
-    cuts: &'a Cuts,
-    top: usize,
+    slices: &'a Slices,
     ranges: Vec<Range>,
     range_started: bool,
     whole_start: bool,
@@ -356,11 +356,10 @@ struct Merge<'a> {
 }
 
 impl<'a> Merge<'a> {
-    fn new(views: &'a [ViewSpec], cuts: &'a Cuts, top: usize) -> Merge<'a> {
+    fn new(views: &'a [ViewSpec], slices: &'a Slices, top: usize) -> Merge<'a> {
         Merge {
             views,
-            cuts,
-            top,
+            slices,
             ranges: Vec::new(),
             range_started: false,
             whole_start: true,
@@ -456,7 +455,7 @@ impl<'a> Merge<'a> {
         for ((view, groups), pieces) in self.views.iter().zip(&mut self.groups).zip(&tally.pieces) {
             for ((cell, xid, slice), sum) in pieces {
                 let mut key = view.key_of_cell(tally.cells[*cell as usize].0);
-                let (time, checkpoint) = self.cuts.slices.numbers(*slice);
+                let (time, checkpoint) = self.slices.numbers(*slice);
                 key.time = view.has(Dimension::Time).then_some(time);
                 key.checkpoint = view.has(Dimension::Checkpoint).then_some(checkpoint);
                 groups.add(*xid, key, sum);
@@ -475,7 +474,7 @@ impl<'a> Merge<'a> {
     fn event(&mut self, lsn: Lsn, event: Event) {
         match event {
             Event::Finish { xid, committed, time, subxids } => {
-                let time = unix_micros(time);
+                let time = time.unix_micros();
                 let (first, last) = self.time_span.unwrap_or((time, time));
                 self.time_span = Some((first.min(time), last.max(time)));
                 for groups in &mut self.groups {
@@ -491,14 +490,14 @@ impl<'a> Merge<'a> {
                 }
                 self.transactions.close_before(oldest);
             }
-            Event::Checkpoint { checkpoint, shutdown } => {
+            Event::Checkpoint(checkpoint) => {
                 self.told.full_page_writes = Some(checkpoint.full_page_writes);
                 self.told.wal_level = checkpoint.wal_level.or(self.told.wal_level);
                 self.checkpoints.push(CheckpointSeen {
                     lsn,
                     redo: checkpoint.redo,
                     time: checkpoint.time,
-                    shutdown,
+                    shutdown: checkpoint.shutdown,
                 });
             }
             Event::Parameters { wal_level, wal_log_hints } => {
@@ -508,11 +507,10 @@ impl<'a> Merge<'a> {
             Event::FullPageWrites(on) => self.told.full_page_writes = Some(on),
             Event::BackupEnd => self.backups += 1,
             Event::Switch => self.switches += 1,
-            Event::EndOfRecovery => {}
         }
     }
 
-    fn finish(self, run: &Run, request: &Request, cuts: Cuts) -> Explanation {
+    fn finish(self, run: &Run, request: &Request, spans: Option<(i64, i64)>, cycles: &[(Lsn, i64)]) -> Explanation {
         let mut sum = Tally::default();
         let mut cells: Vec<(Cell, Tally)> = self.cells.into_iter().filter(|(_, tally)| tally.bytes() > 0).collect();
         for (_, tally) in &cells {
@@ -557,8 +555,8 @@ impl<'a> Merge<'a> {
             switches: self.switches,
             backups: self.backups,
             repeated_updates,
-            spans: cuts.spans,
-            cycles: cuts.cycles,
+            spans,
+            cycles: cycles.to_vec(),
             damage: self.damage,
         }
     }

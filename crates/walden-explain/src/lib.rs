@@ -10,8 +10,11 @@
 
 pub mod checkpoints;
 mod collect;
+pub mod document;
 pub mod explain;
+pub mod findings;
 pub mod group;
+pub mod labels;
 pub mod slices;
 pub mod tally;
 pub mod timeline;

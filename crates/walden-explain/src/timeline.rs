@@ -9,17 +9,10 @@ use std::ops::ControlFlow;
 use walden_format::lsn::Lsn;
 use walden_format::payload::{self, Payload};
 use walden_format::record::Record;
+use walden_format::rmgr::rmid;
 use walden_format::stream::Visitor;
 use walden_source::inventory::Run;
 use walden_source::scan::{ScanOptions, scan};
-
-/// Microseconds from 1970-01-01 to 2000-01-01, where PostgreSQL's timestamps start.
-const POSTGRES_EPOCH: i64 = 946_684_800_000_000;
-
-/// A PostgreSQL timestamp as microseconds since 1970-01-01 UTC.
-pub fn unix_micros(postgres_micros: i64) -> i64 {
-    postgres_micros.saturating_add(POSTGRES_EPOCH)
-}
 
 /// Times and redo pointers of a log.
 #[derive(Clone, Debug, Default)]
@@ -96,19 +89,19 @@ struct SegmentTimes {
 impl Visitor for SegmentTimes {
     #[inline]
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
-        if record.header.rmid > 1 {
+        if !matches!(record.header.rmid, rmid::XLOG | rmid::XACT) {
             return ControlFlow::Continue(());
         }
         match payload::parse(record) {
             Ok(Payload::Commit(end) | Payload::Abort(end)) => {
-                let second = unix_micros(end.time).div_euclid(1_000_000);
+                let second = end.time.unix_micros().div_euclid(1_000_000);
                 // Times are taken before positions, so they may go back a little.
                 if self.seconds.last().is_none_or(|last| second > last.1) {
                     self.seconds.push((self.last_end, second));
                 }
                 self.last_end = Some(record.end);
             }
-            Ok(Payload::CheckpointOnline(checkpoint) | Payload::CheckpointShutdown(checkpoint)) => {
+            Ok(Payload::Checkpoint(checkpoint)) => {
                 self.redo.push((checkpoint.redo, checkpoint.time));
             }
             _ => {}

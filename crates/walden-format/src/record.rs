@@ -317,6 +317,9 @@ pub fn decode<'a>(
     let (mut origin, mut toplevel_xid, mut main_header_len, mut main_len) = (None, None, 0, 0);
     let mut relation = None;
     let cut = RecordError::HeaderCut;
+    if whole < at {
+        return Err(cut);
+    }
     while whole - at > claimed {
         let id = reader.u8().ok_or(cut)?;
         let width = match id {

@@ -6,7 +6,9 @@
 
 use std::borrow::Cow;
 
-use crate::payload::{Decode, btree, dbase, heap, multixact, origin, relmap, seq, slru, smgr, standby, xact, xlog};
+use crate::payload::{
+    Decode, btree, dbase, heap, multixact, origin, relmap, seq, slru, smgr, standby, xact, xlog,
+};
 use crate::version::Major::{self, V9_6, V10, V11, V12, V13, V14, V15, V16, V17, V18, V19};
 
 /// A kind of record: a resource manager's number and the bits of the info byte that tell its records apart.
@@ -160,6 +162,8 @@ const MANAGERS: &[ManagerRow] = &[
 /// What they don't tell, and is [`ImageClass::Checkpoint`] here: a generic record's full image (extensions ask for one
 /// with `GENERIC_XLOG_FULL_IMAGE`) looks the same as one after a checkpoint; 19 forces the image of a heap page
 /// that was never logged before into the record that prunes it or sets its all-visible bit.
+/// And a page whose LSN is 0 because it is new again gets an image however recent the checkpoint: the overflow page that
+/// hash's `SQUEEZE_PAGE` frees (its block 2), a page of a visibility map that was cut.
 ///
 /// An image that redo does not apply is there for `wal_consistency_checking`, whatever its kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

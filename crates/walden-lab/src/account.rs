@@ -52,7 +52,10 @@ pub(crate) fn command(program: &Path, directory: &Path) -> Result<Command> {
 /// Takes everything out of a command's environment that would change where PostgreSQL's programs connect or what they print.
 pub(crate) fn clean_environment(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|name| name.starts_with("PG") || name.starts_with("LC_") || name == "LANG") {
+        if name
+            .to_str()
+            .is_some_and(|name| name.starts_with("PG") || name.starts_with("LC_") || name == "LANG")
+        {
             command.env_remove(&name);
         }
     }

@@ -128,7 +128,12 @@ impl ClusterBuilder {
             installation: self.installation,
             initdb_options: self.initdb_options,
             archive: self.archive,
-            identity: Identity { version: String::new(), version_num: 0, system_identifier: 0, wal_segment_bytes: 0 },
+            identity: Identity {
+                version: String::new(),
+                version_num: 0,
+                system_identifier: 0,
+                wal_segment_bytes: 0,
+            },
         };
         for folder in [cluster.socket_dir(), cluster.archive_dir()] {
             fs::create_dir(&folder)?;
@@ -212,7 +217,12 @@ impl Cluster {
     /// Where to connect to; set user, database and so on before connecting.
     pub fn config(&self) -> Config {
         let mut config = Config::new();
-        config.host_path(self.socket_dir()).port(PORT).user(SUPERUSER).dbname("postgres").application_name("walden");
+        config
+            .host_path(self.socket_dir())
+            .port(PORT)
+            .user(SUPERUSER)
+            .dbname("postgres")
+            .application_name("walden");
         config
     }
 
@@ -260,7 +270,8 @@ impl Cluster {
     /// The file system's.
     pub fn configure<N: AsRef<str>, V: AsRef<str>>(&self, settings: &[(N, V)]) -> Result<()> {
         let path = self.data_dir().join("postgresql.conf");
-        let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut text =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         for (name, value) in settings {
             let value = value.as_ref().replace('\\', "\\\\").replace('\'', "''");
             text += &format!("{} = '{value}'\n", name.as_ref());
@@ -295,7 +306,10 @@ impl Cluster {
             match config.connect(NoTls) {
                 Ok(_) => return Ok(()),
                 Err(error) if Instant::now() > deadline => {
-                    bail!("the server is not ready after {TIMEOUT:?} ({error}); the end of its log:\n{}", self.log_tail())
+                    bail!(
+                        "the server is not ready after {TIMEOUT:?} ({error}); the end of its log:\n{}",
+                        self.log_tail()
+                    )
                 }
                 Err(_) => thread::sleep(Duration::from_millis(20)),
             }
@@ -370,7 +384,8 @@ impl Cluster {
         fs::create_dir_all(to)?;
         for (name, path) in &segments {
             let copy = to.join(name);
-            fs::copy(path, &copy).with_context(|| format!("cannot copy {} to {}", path.display(), to.display()))?;
+            fs::copy(path, &copy)
+                .with_context(|| format!("cannot copy {} to {}", path.display(), to.display()))?;
         }
         Ok(segments.into_iter().map(|(name, _)| name).collect())
     }
@@ -414,7 +429,8 @@ impl Cluster {
         if self.archive {
             // Never overwrites, and a file has its final name only when it is complete.
             let to = self.archive_dir().display().to_string();
-            let command = format!(r#"test ! -f "{to}/%f" && cp "%p" "{to}/.%f.tmp" && mv "{to}/.%f.tmp" "{to}/%f""#);
+            let command =
+                format!(r#"test ! -f "{to}/%f" && cp "%p" "{to}/.%f.tmp" && mv "{to}/.%f.tmp" "{to}/%f""#);
             settings.push(("archive_mode", "on".into()));
             settings.push(("archive_command", command));
         }

@@ -117,7 +117,9 @@ impl Guard {
         // Children of a killed server may still be creating files.
         for _ in 0..20 {
             match fs::remove_dir_all(&self.dir) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(Duration::from_millis(100)),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    thread::sleep(Duration::from_millis(100))
+                }
                 _ => break,
             }
         }

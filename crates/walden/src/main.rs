@@ -1,32 +1,51 @@
-//! The `walden` program.
+//! The binary: arguments to options, options to one function of a crate.
 
+mod explain;
 mod lab;
+mod progress;
+mod terminal;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Explains, predicts and shrinks PostgreSQL's write-ahead log.
-#[derive(Debug, Parser)]
-#[command(version, about)]
+/// A check found something.
+#[allow(dead_code)]
+pub const FOUND: u8 = 1;
+/// The input is unreadable or damaged.
+pub const DAMAGED: u8 = 3;
+
+/// Shows where PostgreSQL's write-ahead log comes from
+#[derive(Parser, Debug)]
+#[command(name = "walden", version, propagate_version = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand, Debug)]
 enum Command {
-    /// Real PostgreSQL servers and workloads, for experiments
-    Lab(lab::Arguments),
+    Explain(explain::ExplainArgs),
+    Lab(lab::LabArgs),
 }
 
 fn main() -> ExitCode {
-    let Command::Lab(arguments) = Arguments::parse().command;
-    match lab::run(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
+    let result = match Arguments::parse().command {
+        Command::Explain(args) => explain::run(&args),
+        Command::Lab(args) => lab::run(&args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(DAMAGED)
         }
     }
+}
+
+/// Whoever read the output has had enough: `walden explain ... | head`.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let kinds = error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>()).map(std::io::Error::kind);
+    kinds.into_iter().any(|kind| kind == std::io::ErrorKind::BrokenPipe)
 }

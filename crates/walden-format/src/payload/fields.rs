@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use super::{PayloadError, PayloadFault};
 use crate::lsn::Lsn;
 use crate::reader::Reader;
-use crate::record::{BlockRef, RecordHeader, Record, RelFileLocator};
+use crate::record::{BlockRef, Record, RecordHeader, RelFileLocator};
 use crate::rmgr::Kind;
 use crate::version::Major;
 

@@ -394,8 +394,7 @@ pub struct Inplace<'a> {
 
 pub(crate) fn inplace<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
     let offset = fields.u16("offnum")?;
-    let invalidations =
-        if fields.since(Major::V18) { Some(standby::message_list(fields)?) } else { None };
+    let invalidations = if fields.since(Major::V18) { Some(standby::message_list(fields)?) } else { None };
     let tuple = page_data(record, fields).map(|mut data| data.rest());
     Ok(Payload::Inplace(Inplace { offset, invalidations, tuple }))
 }

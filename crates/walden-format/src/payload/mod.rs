@@ -24,7 +24,7 @@ pub mod seq;
 pub mod slru;
 pub mod smgr;
 pub mod standby;
-mod timestamp;
+pub mod timestamp;
 pub mod xact;
 pub mod xlog;
 

@@ -65,7 +65,8 @@ pub(super) fn run(context: &Context<'_>) -> Result<Value> {
 
 fn measure(client: &mut Client, statement: &Statement, rows: u64) -> Result<Value> {
     client.batch_execute("CHECKPOINT")?;
-    let full_page_writes: String = client.query_one("SELECT current_setting('full_page_writes')", &[])?.get(0);
+    let full_page_writes: String =
+        client.query_one("SELECT current_setting('full_page_writes')", &[])?.get(0);
     let before = insert_lsn(client)?;
     client.batch_execute(&statement.sql.replace("$rows", &rows.to_string()))?;
     let after = insert_lsn(client)?;

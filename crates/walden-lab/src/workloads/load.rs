@@ -20,7 +20,10 @@ const STEPS: &[(&str, &str)] = &[
     ("GIN of text", "CREATE INDEX article_words ON article USING gin (to_tsvector('simple', body))"),
     ("primary key of document (uuid)", "ALTER TABLE document ADD PRIMARY KEY (id)"),
     ("GIN of jsonb", "CREATE INDEX document_content ON document USING gin (content jsonb_path_ops)"),
-    ("b-tree of an expression", "CREATE INDEX document_keys ON document ((content::text COLLATE \"C\")) WHERE length(content::text) < 1000"),
+    (
+        "b-tree of an expression",
+        "CREATE INDEX document_keys ON document ((content::text COLLATE \"C\")) WHERE length(content::text) < 1000",
+    ),
     ("vacuum freeze", "VACUUM (FREEZE, ANALYZE) reading, article, document"),
 ];
 
@@ -63,7 +66,8 @@ pub(super) fn run(context: &Context<'_>) -> Result<Value> {
 type Row = fn(&mut Random, u64, &mut String);
 
 /// Table, its share of the volume in percent, its rows.
-const TABLES: &[(&str, u64, Row)] = &[("reading", 50, reading), ("article", 30, article), ("document", 20, document)];
+const TABLES: &[(&str, u64, Row)] =
+    &[("reading", 50, reading), ("article", 30, article), ("document", 20, document)];
 
 fn reading(random: &mut Random, number: u64, line: &mut String) {
     let second = number * 3;
@@ -72,7 +76,10 @@ fn reading(random: &mut Random, number: u64, line: &mut String) {
     let (month, day) = (1 + day / 28 % 12, 1 + day % 28);
     let micro = random.below(1_000_000);
     let sensor = 1 + random.below(500);
-    _ = write!(line, "{number}\t{sensor}\t2025-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{micro:06}+00\t");
+    _ = write!(
+        line,
+        "{number}\t{sensor}\t2025-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{micro:06}+00\t"
+    );
     _ = write!(line, "{}.{:04}\t{}\t", random.between(-50, 900), random.below(10_000), random.below(8));
     if random.chance(20) {
         let words = 2 + random.below(6);
@@ -98,7 +105,14 @@ fn document(random: &mut Random, _number: u64, line: &mut String) {
 }
 
 /// Copies rows until `bytes` bytes have been sent; returns the number of rows.
-fn copy(client: &mut Client, context: &Context<'_>, table: &str, bytes: u64, stream: u64, row: Row) -> Result<u64> {
+fn copy(
+    client: &mut Client,
+    context: &Context<'_>,
+    table: &str,
+    bytes: u64,
+    stream: u64,
+    row: Row,
+) -> Result<u64> {
     let mut random = Random::new(context.seed, stream);
     let mut writer = client.copy_in(&format!("COPY {table} FROM STDIN"))?;
     let (mut sent, mut rows) = (0, 0);

@@ -113,7 +113,8 @@ pub(super) fn setup(context: &Context<'_>) -> Result<()> {
     let mut client = context.cluster.client("shop")?;
     client.batch_execute(SCHEMA)?;
     let mut random = Random::new(context.seed, 1000);
-    let mut writer = client.copy_in("COPY customer (id, email, name, profile, tags, balance, location, created) FROM STDIN")?;
+    let mut writer = client
+        .copy_in("COPY customer (id, email, name, profile, tags, balance, location, created) FROM STDIN")?;
     for id in 1..=CUSTOMERS {
         let (first, last) = (random.name(), random.name());
         let profile = random.json(1);
@@ -127,7 +128,8 @@ pub(super) fn setup(context: &Context<'_>) -> Result<()> {
         )?;
     }
     writer.finish()?;
-    let mut writer = client.copy_in("COPY product (id, sku, title, price, stock, description, attributes) FROM STDIN")?;
+    let mut writer =
+        client.copy_in("COPY product (id, sku, title, price, stock, description, attributes) FROM STDIN")?;
     for id in 1..=PRODUCTS {
         let (sku, title, price) = (random.uuid(), random.sentence(4), random.amount(300));
         let (stock, description) = (random.below(5000), random.text(300).replace('\n', "\\n"));
@@ -158,7 +160,9 @@ pub(super) fn run(context: &Context<'_>) -> Result<Value> {
             .collect();
         // Also after an error: whoever waits for progress must come to an end.
         done.store(context.size, Ordering::Relaxed);
-        outcomes.push(administration.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the administrator panicked"))));
+        outcomes.push(
+            administration.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the administrator panicked"))),
+        );
         outcomes
     });
     outcomes.into_iter().collect::<Result<()>>()?;
@@ -331,7 +335,11 @@ fn change_customer(random: &mut Random, _: &mut Client) -> Result<Vec<String>> {
     Ok(vec![match random.below(4) {
         0 => format!("UPDATE customer SET profile = profile || {} WHERE id = {id}", quote(&random.json(1))),
         1 => format!("UPDATE customer SET tags = tags || ARRAY['{}'] WHERE id = {id}", random.word()),
-        2 => format!("UPDATE customer SET location = point({}, {}) WHERE id = {id}", random.below(180), random.below(90)),
+        2 => format!(
+            "UPDATE customer SET location = point({}, {}) WHERE id = {id}",
+            random.below(180),
+            random.below(90)
+        ),
         _ => format!("UPDATE customer SET email = '{id}.{}' WHERE id = {id}", random.email()),
     }])
 }

@@ -62,7 +62,7 @@ const WORKLOADS: &[Workload] = &[
     Workload {
         name: "oltp",
         about: "pgbench's TPC-B-like transactions from 4 clients at scale 10",
-        default_size: 100_000,
+        default_size: 60_000,
         setup: oltp::setup,
         run: oltp::run,
         ..BASE
@@ -70,7 +70,7 @@ const WORKLOADS: &[Workload] = &[
     Workload {
         name: "oltp-pressure",
         about: "the same with checkpoints every few seconds (max_wal_size=32MB, checkpoint_timeout=30s)",
-        default_size: 100_000,
+        default_size: 60_000,
         settings: &[("max_wal_size", "32MB"), ("min_wal_size", "32MB"), ("checkpoint_timeout", "30s")],
         setup: oltp::setup,
         run: oltp::run,

@@ -34,8 +34,11 @@ pub(super) fn run(context: &Context<'_>) -> Result<Value> {
             &context.seed.to_string(),
         ],
     )?;
-    let tps = output.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse::<f64>().ok());
-    Ok(json!({ "clients": CLIENTS, "transactions": per_client * CLIENTS, "tps": tps, "pgbench": output.trim() }))
+    let tps =
+        output.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse::<f64>().ok());
+    Ok(
+        json!({ "clients": CLIENTS, "transactions": per_client * CLIENTS, "tps": tps, "pgbench": output.trim() }),
+    )
 }
 
 fn pgbench(context: &Context<'_>, arguments: &[&str]) -> Result<String> {

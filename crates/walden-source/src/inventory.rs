@@ -1,0 +1,755 @@
+//! Which segments there are: files found, looked into, sorted, and put into runs without gaps.
+//!
+//! Folders of PostgreSQL itself and of the archivers are understood: a data directory, `pg_wal`, plain archives,
+//! pgBackRest (`archive/STANZA/15-1/0000000100000000/NAME-sha1.zst`), WAL-G (`wal_005/NAME.lz4`), Barman
+//! (`wals/0000000100000000/NAME`), pgmoneta, pg_receivewal. In folders a file's name says whether it is a segment; its
+//! content says everything else.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use walden_format::fault::FaultKind;
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_format::page::{PageHeader, PageHeaderError};
+use walden_format::stream::StreamInfo;
+use walden_format::version::{Major, UnreadableMagic};
+
+use crate::open::{self, Compression, Foreign};
+
+/// All that was found in the places that were asked for.
+#[derive(Debug, Default)]
+pub struct Inventory {
+    /// The segments: sorted by cluster, timeline and position; each run without gaps.
+    pub runs: Vec<Run>,
+    /// Files that hold nothing yet: what a server keeps for later use.
+    pub spares: Vec<Spare>,
+    /// Segments that were found twice; one file of each is in a run.
+    pub duplicates: Vec<Duplicate>,
+    /// Files named like segments that can't be read.
+    pub unreadable: Vec<Unreadable>,
+    /// Other files and folders that were passed over.
+    pub ignored: Vec<Ignored>,
+}
+
+/// Consecutive segments of one timeline of one cluster, written by one version.
+#[derive(Debug)]
+pub struct Run {
+    /// The cluster's system identifier.
+    pub system_id: u64,
+    /// The timeline in the segments' names.
+    pub timeline: Timeline,
+    /// Size of the segments.
+    pub segment_size: SegmentSize,
+    /// Who wrote them.
+    pub version: Major,
+    /// In the log's order; never empty.
+    pub segments: Vec<SegmentFile>,
+}
+
+/// A file that holds a segment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SegmentFile {
+    /// The file.
+    pub path: PathBuf,
+    /// The segment's name: the file's, or after its content if the file is called otherwise.
+    pub name: SegmentName,
+    /// The file is called `.partial`: the segment was not complete when it was written.
+    pub partial: bool,
+    /// How the file is compressed.
+    pub compression: Compression,
+    /// Bytes of the file.
+    pub size_on_disk: u64,
+    /// Where the segment starts.
+    pub start: Lsn,
+    /// Who wrote it.
+    pub version: Major,
+    /// The cluster's system identifier.
+    pub system_id: u64,
+    /// Size of the cluster's segments.
+    pub segment_size: SegmentSize,
+    /// Size of the log's pages (`XLOG_BLCKSZ`), in bytes.
+    pub page_bytes: u32,
+}
+
+/// A file with a segment's name whose segment has not begun.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Spare {
+    /// The file.
+    pub path: PathBuf,
+    /// Its name.
+    pub name: SegmentName,
+    /// Bytes of the file.
+    pub size_on_disk: u64,
+    /// What is in it.
+    pub kind: SpareKind,
+}
+
+/// What is in a [`Spare`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SpareKind {
+    /// An earlier segment, this one: PostgreSQL renames files that it needs no longer.
+    Recycled(SegmentName),
+    /// Zeros.
+    Preallocated,
+}
+
+/// A segment that more than one file holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Duplicate {
+    /// The file in the run.
+    pub kept: SegmentFile,
+    /// The file left out.
+    pub dropped: SegmentFile,
+}
+
+/// Segments missing between two runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gap {
+    /// The cluster's system identifier.
+    pub system_id: u64,
+    /// The first segment that is missing.
+    pub first: SegmentName,
+    /// The last segment that is missing.
+    pub last: SegmentName,
+    /// How many are missing.
+    pub segments: u64,
+}
+
+/// A file passed over, and why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ignored {
+    /// The file or folder.
+    pub path: PathBuf,
+    /// Why.
+    pub reason: IgnoredReason,
+}
+
+/// Why a file was passed over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IgnoredReason {
+    /// A timeline's history.
+    History,
+    /// A backup's label (`.backup`).
+    BackupLabel,
+    /// Its name is none of a segment.
+    OtherName,
+    /// A folder of a base backup, which has its own copy of some segments.
+    BaseBackup,
+    /// A folder that leads back to one that was already searched.
+    Loop,
+}
+
+/// A file that can't be read as a segment.
+#[derive(Debug)]
+pub struct Unreadable {
+    /// The file.
+    pub path: PathBuf,
+    /// Why not.
+    pub reason: UnreadableReason,
+}
+
+/// Why a file can't be read as a segment.
+#[derive(Debug)]
+pub enum UnreadableReason {
+    /// The file system or the decompression says so; the text names the file.
+    Io(io::Error),
+    /// No bytes.
+    Empty,
+    /// Encrypted, by what.
+    Encrypted(&'static str),
+    /// In a format that is not supported.
+    Format(&'static str),
+    /// The first page's magic, and what it says.
+    Magic(u16, UnreadableMagic),
+    /// Not a segment, for another reason than its magic.
+    Header(FaultKind),
+    /// The file's content starts within a segment, at this position.
+    MidSegment(Lsn),
+    /// The file's name is not the one of the segment in it, which is this one.
+    Misnamed(SegmentName),
+    /// Neither a segment nor compressed in a known way.
+    NotWal,
+}
+
+/// Why there is no inventory.
+#[derive(Debug, thiserror::Error)]
+pub enum InventoryError {
+    /// A path that does not exist.
+    #[error("{}: no such file or folder", .0.display())]
+    NotFound(PathBuf),
+    /// A folder or file that can't be read.
+    #[error("{}: {}", .path.display(), reason(.error))]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// The file system's words.
+        error: io::Error,
+    },
+    /// A file that was asked for by its name is no readable segment.
+    #[error("{0}")]
+    Unreadable(Unreadable),
+    /// Nothing to read.
+    #[error("{}", no_segments(.paths, .inventory))]
+    NoSegments {
+        /// What was asked for.
+        paths: Vec<PathBuf>,
+        /// What there was instead.
+        inventory: Box<Inventory>,
+    },
+}
+
+impl Inventory {
+    /// Finds the segments in files and folders. Folders are searched with all that is in them.
+    ///
+    /// Looks into each file, into no more than its first bytes; several at a time.
+    ///
+    /// # Errors
+    /// A path that can't be read, a file named in `paths` that is no segment, or no segment at all. What is unreadable
+    /// within folders is in [`Inventory::unreadable`] instead.
+    pub fn of<P: AsRef<Path>>(paths: &[P]) -> Result<Inventory, InventoryError> {
+        let mut inventory = Inventory::default();
+        let mut search = Search { inventory: &mut inventory, candidates: Vec::new(), folders: HashSet::new() };
+        for path in paths {
+            search.path(path.as_ref())?;
+        }
+        let mut candidates = search.candidates;
+        // The same file may be named and be in a folder that is named too.
+        let mut seen = HashSet::new();
+        candidates.sort_by_key(|candidate| !candidate.explicit);
+        candidates.retain(|candidate| seen.insert(candidate.file));
+        candidates.sort_by(|a, b| a.path.cmp(&b.path));
+
+        let mut segments = Vec::with_capacity(candidates.len());
+        for (candidate, look) in candidates.iter().zip(look_into_all(&candidates)) {
+            match look {
+                Ok(Look::Segment(segment)) => segments.push(segment),
+                Ok(Look::Spare(spare)) => inventory.spares.push(spare),
+                Err(reason) => {
+                    let unreadable = Unreadable { path: candidate.path.clone(), reason };
+                    if candidate.explicit {
+                        return Err(InventoryError::Unreadable(unreadable));
+                    }
+                    inventory.unreadable.push(unreadable);
+                }
+            }
+        }
+        if segments.is_empty() {
+            let paths = paths.iter().map(|path| path.as_ref().to_owned()).collect();
+            return Err(InventoryError::NoSegments { paths, inventory: Box::new(inventory) });
+        }
+        inventory.sort(segments);
+        Ok(inventory)
+    }
+
+    /// All segments of all runs.
+    pub fn segments(&self) -> impl Iterator<Item = &SegmentFile> {
+        self.runs.iter().flat_map(|run| &run.segments)
+    }
+
+    /// Number and bytes on disk of the files that hold nothing yet.
+    pub fn spare_bytes(&self) -> (usize, u64) {
+        (self.spares.len(), self.spares.iter().map(|spare| spare.size_on_disk).sum())
+    }
+
+    /// What is missing between runs of the same timeline.
+    ///
+    /// A timeline that goes on where another one ended is no gap: the segment of the switch is on both.
+    pub fn gaps(&self) -> Vec<Gap> {
+        let gap = |pair: &[Run]| {
+            let (Some(left), Some(right)) = (pair.first(), pair.get(1)) else { return None };
+            if left.key() != right.key() {
+                return None;
+            }
+            let size = left.segment_size;
+            let first = size.segment_of(left.end());
+            let segments = size.segment_of(right.start()).checked_sub(first).filter(|missing| *missing > 0)?;
+            Some(Gap {
+                system_id: left.system_id,
+                first: SegmentName::new(left.timeline, first, size),
+                last: SegmentName::new(left.timeline, first + segments - 1, size),
+                segments,
+            })
+        };
+        self.runs.windows(2).filter_map(gap).collect()
+    }
+
+    fn sort(&mut self, mut segments: Vec<SegmentFile>) {
+        let order = |segment: &SegmentFile| (segment.key(), segment.start, segment.partial, segment.compression);
+        segments.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.path.cmp(&b.path)));
+        for segment in segments {
+            let run = self.runs.last_mut().filter(|run| run.key() == segment.key());
+            let last = run.as_ref().and_then(|run| run.segments.last()).map(|last| last.start);
+            match (run, last) {
+                (Some(run), Some(start)) if start == segment.start => {
+                    let kept = run.segments.last().cloned();
+                    self.duplicates.extend(kept.map(|kept| Duplicate { kept, dropped: segment }));
+                }
+                (Some(run), Some(start)) if start.plus(run.segment_size.bytes()) == segment.start => {
+                    run.segments.push(segment);
+                }
+                _ => self.runs.push(Run {
+                    system_id: segment.system_id,
+                    timeline: segment.name.timeline,
+                    segment_size: segment.segment_size,
+                    version: segment.version,
+                    segments: vec![segment],
+                }),
+            }
+        }
+    }
+}
+
+/// What all segments of a run have in common; runs are sorted by it.
+type Key = (u64, Timeline, Major, SegmentSize, u32);
+
+impl Run {
+    /// Where the first segment starts.
+    pub fn start(&self) -> Lsn {
+        self.segments.first().map_or(Lsn::INVALID, |segment| segment.start)
+    }
+
+    /// Where the last segment ends; that of a running server is not full.
+    pub fn end(&self) -> Lsn {
+        self.segments.last().map_or(Lsn::INVALID, |segment| segment.start.plus(segment.segment_size.bytes()))
+    }
+
+    /// Bytes of the segments' files.
+    pub fn size_on_disk(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.size_on_disk).sum()
+    }
+
+    fn key(&self) -> Option<Key> {
+        self.segments.first().and_then(SegmentFile::key)
+    }
+}
+
+impl SegmentFile {
+    fn key(&self) -> Option<Key> {
+        Some((self.system_id, self.name.timeline, self.version, self.segment_size, self.page_bytes))
+    }
+}
+
+impl Duplicate {
+    /// Compares the content of the two files, decompressed. A `.partial` one needs to agree as far as it goes.
+    ///
+    /// # Errors
+    /// A file can't be read.
+    pub fn agrees(&self) -> io::Result<bool> {
+        let (mut kept, mut dropped) = (open::open(&self.kept)?, open::open(&self.dropped)?);
+        let (mut left, mut right) = (vec![0; 256 << 10], vec![0; 256 << 10]);
+        loop {
+            let (a, b) = (fill(&mut kept, &mut left)?, fill(&mut dropped, &mut right)?);
+            let common = a.min(b);
+            if left[..common] != right[..common] || (a != b && !self.dropped.partial) {
+                return Ok(false);
+            }
+            if common < left.len() {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+fn fill(reader: &mut impl io::Read, buf: &mut [u8]) -> io::Result<usize> {
+    let mut len = 0;
+    while len < buf.len() {
+        match reader.read(&mut buf[len..]) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(len)
+}
+
+/// What a file's name says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FileKind {
+    /// A segment, complete or `.partial`.
+    Segment {
+        /// The segment.
+        name: SegmentName,
+        /// With `.partial` in the file's name.
+        partial: bool,
+    },
+    /// A timeline's history, `00000002.history`.
+    History,
+    /// A backup's label, `000000010000000000000002.00000028.backup`.
+    BackupLabel,
+    /// Anything else.
+    Other,
+}
+
+impl FileKind {
+    /// Reads a file's name, without its folder.
+    ///
+    /// A segment's name may be followed by `.partial`, by pgBackRest's `-` and SHA-1, and by the endings of compression
+    /// and encryption programs. An ending is not trusted to say how the file is compressed.
+    pub fn of(file_name: &str) -> FileKind {
+        if let Some(name) = file_name.get(..24).and_then(SegmentName::parse) {
+            let rest = &file_name[24..];
+            return match segment_suffix(rest) {
+                Some(partial) => FileKind::Segment { name, partial },
+                None if is_backup_label(rest) => FileKind::BackupLabel,
+                None => FileKind::Other,
+            };
+        }
+        let is_timeline = file_name.get(..8).is_some_and(|timeline| timeline.bytes().all(|b| b.is_ascii_hexdigit()));
+        match file_name.get(8..).and_then(|rest| rest.strip_prefix(".history")) {
+            Some(rest) if is_timeline && segment_suffix(rest) == Some(false) => FileKind::History,
+            _ => FileKind::Other,
+        }
+    }
+}
+
+/// Endings that archivers and compression programs add.
+const ENDINGS: &[&str] = &[
+    "gz", "gzip", "lz4", "zst", "zstd", "xz", "lzma", "bz2", "bzip2", "br", "brotli", "sz", "snappy", "lzo", "z", "gpg",
+    "pgp", "age", "aes", "enc",
+];
+
+/// Whether what follows a segment's name has `.partial` in it; nothing if it says that this is another kind of file.
+fn segment_suffix(mut rest: &str) -> Option<bool> {
+    let mut partial = false;
+    while !rest.is_empty() {
+        let (mark, tail) = (rest.get(..1)?, rest.get(1..)?);
+        let part = &tail[..tail.find(['.', '-']).unwrap_or(tail.len())];
+        match mark {
+            "-" if part.len() == 40 && part.bytes().all(|b| b.is_ascii_hexdigit()) => {}
+            "." if part == "partial" && !partial => partial = true,
+            "." if ENDINGS.contains(&part) => {}
+            _ => return None,
+        }
+        rest = &tail[part.len()..];
+    }
+    Some(partial)
+}
+
+fn is_backup_label(rest: &str) -> bool {
+    let Some(rest) = rest.strip_prefix('.') else { return false };
+    let offset = rest.get(..8).is_some_and(|offset| offset.bytes().all(|b| b.is_ascii_hexdigit()));
+    let ending = rest.get(8..).and_then(|rest| rest.strip_prefix(".backup"));
+    offset && ending.and_then(segment_suffix) == Some(false)
+}
+
+/// A file to look into.
+struct Candidate {
+    path: PathBuf,
+    /// Device and inode: the same file may be reached in two ways.
+    file: (u64, u64),
+    name: Option<(SegmentName, bool)>,
+    /// The user named this very file.
+    explicit: bool,
+}
+
+struct Search<'a> {
+    inventory: &'a mut Inventory,
+    candidates: Vec<Candidate>,
+    folders: HashSet<(u64, u64)>,
+}
+
+/// Folders that PostgreSQL keeps beside segments.
+const BESIDE_SEGMENTS: &[&str] = &["archive_status", "summaries"];
+/// Folders that hold all the segments of the folder that they are in, as rows of alternatives.
+#[rustfmt::skip]
+const ONLY: &[(&[&str], &[&str])] = &[
+    // A data directory, also before 10.
+    (&["PG_VERSION", "pg_wal"],  &["pg_wal"]),
+    (&["PG_VERSION", "pg_xlog"], &["pg_xlog"]),
+    // WAL-G, Barman, pgBackRest.
+    (&["wal_005"],               &["wal_005"]),
+    (&["wals", "base"],          &["wals", "streaming", "incoming"]),
+    (&["archive", "backup"],     &["archive"]),
+];
+
+impl Search<'_> {
+    fn path(&mut self, path: &Path) -> Result<(), InventoryError> {
+        let io = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => InventoryError::NotFound(path.to_owned()),
+            _ => InventoryError::Io { path: path.to_owned(), error },
+        };
+        let metadata = fs::metadata(path).map_err(io)?;
+        if metadata.is_dir() {
+            return self.folder(path, &metadata, true).map_err(io);
+        }
+        let kind = path.file_name().and_then(|name| name.to_str()).map_or(FileKind::Other, FileKind::of);
+        let name = match kind {
+            FileKind::Segment { name, partial } => Some((name, partial)),
+            FileKind::History | FileKind::BackupLabel => {
+                self.ignore_kind(path, kind);
+                return Ok(());
+            }
+            FileKind::Other => None,
+        };
+        let file = (metadata.dev(), metadata.ino());
+        self.candidates.push(Candidate { path: path.to_owned(), file, name, explicit: true });
+        Ok(())
+    }
+
+    fn folder(&mut self, path: &Path, metadata: &fs::Metadata, asked_for: bool) -> io::Result<()> {
+        if !self.folders.insert((metadata.dev(), metadata.ino())) {
+            self.ignore(path, IgnoredReason::Loop);
+            return Ok(());
+        }
+        let mut names = BTreeMap::new();
+        for entry in fs::read_dir(path)? {
+            let entry = entry?;
+            if let Ok(name) = entry.file_name().into_string() {
+                names.insert(name, entry.file_type()?);
+            }
+        }
+        let is_backup = names.contains_key("backup_label") || names.contains_key("backup_manifest");
+        if !asked_for && is_backup && names.contains_key("PG_VERSION") {
+            self.ignore(path, IgnoredReason::BaseBackup);
+            return Ok(());
+        }
+        let only = ONLY.iter().find(|(marks, _)| marks.iter().all(|mark| names.contains_key(*mark)));
+        for (name, file_type) in &names {
+            let is_wanted = only.is_none_or(|(_, wanted)| wanted.contains(&name.as_str()));
+            if is_wanted && !BESIDE_SEGMENTS.contains(&name.as_str()) {
+                self.entry(&path.join(name), name, *file_type)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, path: &Path, file_name: &str, file_type: fs::FileType) -> io::Result<()> {
+        let kind = FileKind::of(file_name);
+        let may_be_folder = file_type.is_dir() || file_type.is_symlink();
+        if !may_be_folder && !matches!(kind, FileKind::Segment { .. }) {
+            self.ignore_kind(path, kind);
+            return Ok(());
+        }
+        let metadata = match fs::metadata(path) {
+            Ok(metadata) => metadata,
+            // A running server removes and renames files at any time.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => {
+                let error = io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+                let reason = UnreadableReason::Io(error);
+                self.inventory.unreadable.push(Unreadable { path: path.to_owned(), reason });
+                return Ok(());
+            }
+        };
+        if metadata.is_dir() {
+            if let Err(error) = self.folder(path, &metadata, false) {
+                let error = io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+                let reason = UnreadableReason::Io(error);
+                self.inventory.unreadable.push(Unreadable { path: path.to_owned(), reason });
+            }
+            return Ok(());
+        }
+        match kind {
+            FileKind::Segment { name, partial } if metadata.is_file() => {
+                let file = (metadata.dev(), metadata.ino());
+                let name = Some((name, partial));
+                self.candidates.push(Candidate { path: path.to_owned(), file, name, explicit: false });
+            }
+            _ => self.ignore_kind(path, kind),
+        }
+        Ok(())
+    }
+
+    fn ignore_kind(&mut self, path: &Path, kind: FileKind) {
+        let reason = match kind {
+            FileKind::History => IgnoredReason::History,
+            FileKind::BackupLabel => IgnoredReason::BackupLabel,
+            FileKind::Segment { .. } | FileKind::Other => IgnoredReason::OtherName,
+        };
+        self.ignore(path, reason);
+    }
+
+    fn ignore(&mut self, path: &Path, reason: IgnoredReason) {
+        self.inventory.ignored.push(Ignored { path: path.to_owned(), reason });
+    }
+}
+
+enum Look {
+    Segment(SegmentFile),
+    Spare(Spare),
+}
+
+/// Fewer files than this are looked into by one thread.
+const MANY_FILES: usize = 32;
+
+fn look_into_all(candidates: &[Candidate]) -> Vec<Result<Look, UnreadableReason>> {
+    // Opening files is waiting as much as work, so more threads than cores.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = if candidates.len() < MANY_FILES { 1 } else { (cores * 2).min(16) };
+    if threads == 1 {
+        return candidates.iter().map(look_into).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let found = Mutex::new(Vec::with_capacity(candidates.len()));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let from = next.fetch_add(MANY_FILES, Ordering::Relaxed);
+                    let Some(rest) = candidates.get(from..).filter(|rest| !rest.is_empty()) else { return };
+                    let some: Vec<_> = rest.iter().take(MANY_FILES).map(look_into).collect();
+                    found.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((from, some));
+                }
+            });
+        }
+    });
+    let mut found = found.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    found.sort_by_key(|(from, _)| *from);
+    found.into_iter().flat_map(|(_, some)| some).collect()
+}
+
+fn look_into(candidate: &Candidate) -> Result<Look, UnreadableReason> {
+    let peek = open::peek(&candidate.path).map_err(UnreadableReason::Io)?;
+    if peek.size == 0 {
+        return Err(UnreadableReason::Empty);
+    }
+    let (compression, start) = peek.content.map_err(|foreign| match foreign {
+        Foreign::Encrypted(by) => UnreadableReason::Encrypted(by),
+        Foreign::Format(format) => UnreadableReason::Format(format),
+        Foreign::Unknown(magic) => of_magic(u16::from_le_bytes(magic)),
+    })?;
+    let path = candidate.path.clone();
+    if start.iter().all(|byte| *byte == 0) {
+        let (name, _) = candidate.name.ok_or(UnreadableReason::NotWal)?;
+        return Ok(Look::Spare(Spare { path, name, size_on_disk: peek.size, kind: SpareKind::Preallocated }));
+    }
+    let address = match PageHeader::parse(&start) {
+        Ok(header) if header.long.is_none() => return Err(UnreadableReason::MidSegment(header.address)),
+        Ok(header) => header.address,
+        Err(PageHeaderError::Magic(magic, _)) => return Err(of_magic(magic)),
+        Err(other) => return Err(UnreadableReason::Header(FaultKind::PageHeader(other))),
+    };
+    let info = StreamInfo::of_segment(&start).map_err(UnreadableReason::Header)?;
+    let size = info.segment_size;
+    if size.offset_of(address) != 0 {
+        return Err(UnreadableReason::MidSegment(address));
+    }
+    let holds = SegmentName::new(info.timeline, size.segment_of(address), size);
+    let (name, partial) = candidate.name.unwrap_or((holds, false));
+    match name.start(size) {
+        // The first segment of a timeline begins with pages of the one before.
+        Some(start) if start == address && info.timeline <= name.timeline => {}
+        Some(start) if start > address => {
+            let kind = SpareKind::Recycled(holds);
+            return Ok(Look::Spare(Spare { path, name, size_on_disk: peek.size, kind }));
+        }
+        _ => return Err(UnreadableReason::Misnamed(holds)),
+    }
+    Ok(Look::Segment(SegmentFile {
+        path,
+        name,
+        partial,
+        compression,
+        size_on_disk: peek.size,
+        start: address,
+        version: info.version,
+        system_id: info.system_id,
+        segment_size: size,
+        page_bytes: info.page_bytes,
+    }))
+}
+
+fn of_magic(magic: u16) -> UnreadableReason {
+    match Major::from_magic(magic) {
+        Err(UnreadableMagic::NotWal) => UnreadableReason::NotWal,
+        Err(what) => UnreadableReason::Magic(magic, what),
+        // The magic is right and what follows is not.
+        Ok(_) => UnreadableReason::Header(FaultKind::PageHeader(PageHeaderError::Short)),
+    }
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match &self.reason {
+            UnreadableReason::Io(error) => write!(f, "{error}"),
+            UnreadableReason::Empty => write!(f, "{path}: the file is empty"),
+            UnreadableReason::Encrypted(by) => {
+                write!(f, "{path}: encrypted {by}; let the program that stored it fetch it, then read that file")
+            }
+            UnreadableReason::Format(format) => {
+                write!(f, "{path}: its format, {format}, is not one that Walden reads; unpack it first")
+            }
+            UnreadableReason::Magic(magic, what) => write!(f, "{path}: {what} (page magic {magic:04X})"),
+            UnreadableReason::Header(fault) => {
+                write!(f, "{path}: damaged at its first page: expected {}", expected(*fault))
+            }
+            UnreadableReason::MidSegment(lsn) => {
+                write!(f, "{path}: starts at {lsn}, in the middle of a segment; Walden reads segments from their start")
+            }
+            UnreadableReason::Misnamed(holds) => {
+                write!(f, "{path}: holds another segment than its name says: {holds}; give it that name to read it")
+            }
+            UnreadableReason::NotWal => write!(
+                f,
+                "{path}: not a WAL segment, nor one compressed by gzip, lz4, zstd, xz, lzma, bzip2 or brotli; \
+                 it may be encrypted or damaged"
+            ),
+        }
+    }
+}
+
+fn expected(fault: FaultKind) -> String {
+    let lsn = Lsn::INVALID;
+    walden_format::fault::Fault { lsn, at: lsn, kind: fault }.expected()
+}
+
+impl fmt::Display for IgnoredReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IgnoredReason::History => "a timeline's history",
+            IgnoredReason::BackupLabel => "a backup's label",
+            IgnoredReason::OtherName => "not named like a segment",
+            IgnoredReason::BaseBackup => "a base backup",
+            IgnoredReason::Loop => "already searched",
+        })
+    }
+}
+
+impl fmt::Display for Gap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.segments {
+            1 => write!(f, "segment {} is missing", self.first),
+            many => write!(f, "segments {} to {} are missing ({many} of them)", self.first, self.last),
+        }
+    }
+}
+
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "permission denied; run as the user that owns the files, or copy them to where you may read them".into()
+        }
+        _ => error.to_string(),
+    }
+}
+
+fn no_segments(paths: &[PathBuf], inventory: &Inventory) -> String {
+    let places: Vec<_> = paths.iter().take(3).map(|path| path.display().to_string()).collect();
+    let places = places.join(", ") + if paths.len() > 3 { ", ..." } else { "" };
+    let mut text = format!("no WAL segments in {places}");
+    let (files, _) = inventory.spare_bytes();
+    if let Some(first) = inventory.unreadable.first() {
+        text += &format!(" that can be read: {first}");
+        if inventory.unreadable.len() > 1 {
+            text += &format!(" (and {} more files)", inventory.unreadable.len() - 1);
+        }
+    } else if let [Spare { name, kind: SpareKind::Recycled(holds), .. }, ..] = inventory.spares.as_slice() {
+        text += &format!(
+            ": {files} files that the server keeps for later use; {name} still holds {holds}, which this file is no \
+             longer: give it that name to read it"
+        );
+    } else if files > 0 {
+        text += &format!(": {files} files that are still all zeros, which the server keeps for later use");
+    } else {
+        text += ", expected files named like 000000010000000000000001";
+    }
+    text
+}

@@ -1,0 +1,500 @@
+//! Who is who: the names of databases, tablespaces and relations behind the numbers in the log.
+//!
+//! The log knows a relation by the number of its file, which changes when the relation is rewritten (`VACUUM FULL`,
+//! `CLUSTER`, `REINDEX`, `TRUNCATE`, many an `ALTER TABLE`). So names come from a server's catalogs, from a file saved
+//! earlier, from both, and from rewrites seen in the log. System catalogs have names without any of these.
+
+pub mod builtin;
+mod saved;
+mod server;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use rustc_hash::FxHashMap;
+use walden_format::lsn::Lsn;
+use walden_format::record::RelFileLocator;
+use walden_format::version::Major;
+
+/// OIDs below this one belong to what initdb makes (`FirstNormalObjectId`).
+pub const FIRST_USER_OID: u32 = 16384;
+/// The tablespace `pg_default`, where a database is unless it was put elsewhere.
+pub const DEFAULT_TABLESPACE: u32 = 1663;
+/// The tablespace `pg_global`, where the relations are that all databases share.
+pub const GLOBAL_TABLESPACE: u32 = 1664;
+
+/// The names of a cluster; what is not in it comes back as unresolved.
+#[derive(Debug, Default)]
+pub struct Names {
+    /// Where the names come from.
+    pub origin: Origin,
+    /// What could not be read, for people.
+    pub notes: Vec<String>,
+    /// The server's settings that have to do with the log, in the units of `pg_settings`, such as `300 s`.
+    pub settings: BTreeMap<String, String>,
+    version: Option<Major>,
+    databases: FxHashMap<u32, Database>,
+    tablespaces: FxHashMap<u32, String>,
+    relations: Vec<Relation>,
+    by_oid: FxHashMap<(u32, u32), usize>,
+    files: FxHashMap<RelFileLocator, NamedFile>,
+    /// From the file before a rewrite to the one after it, and back.
+    successors: FxHashMap<RelFileLocator, RelFileLocator>,
+    predecessors: FxHashMap<RelFileLocator, RelFileLocator>,
+}
+
+/// Where names come from.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Origin {
+    /// The server's version in its own words, such as `18.6`.
+    pub server_version: Option<String>,
+    /// The same as a number, such as 180006.
+    pub server_version_num: Option<u32>,
+    /// The cluster's system identifier; servers tell it since 9.6.
+    pub system_id: Option<u64>,
+    /// When the catalogs were read, in UTC as `2026-01-31T12:00:00Z`.
+    pub read_at: Option<String>,
+    /// Where the log was then.
+    pub lsn: Option<Lsn>,
+}
+
+/// A database.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Database {
+    /// Its name.
+    pub name: String,
+    /// The tablespace of its relations that are in no other one.
+    pub tablespace: u32,
+}
+
+/// Something with a file: a table, an index, a sequence; and partitioned ones, which have none.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Relation {
+    /// OID of its database; 0 for one that all databases share, and for built-in names.
+    pub database: u32,
+    /// All databases share it.
+    pub shared: bool,
+    /// Its OID, which stays the same for its whole life.
+    pub oid: u32,
+    /// Its schema.
+    pub schema: String,
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: RelationKind,
+    /// How it is logged.
+    pub persistence: Persistence,
+    /// `heap`, `btree`, `gin`, ...; nothing for those without one.
+    pub access_method: Option<String>,
+    /// OID of the table that it belongs to: of an index, a TOAST table, a TOAST table's index. Nothing for a table.
+    pub table: Option<u32>,
+    /// OID of the partitioned table or index that it is a partition of.
+    pub partition_of: Option<u32>,
+    /// Of an index: how often it was scanned since the server's statistics were reset.
+    pub scans: Option<u64>,
+}
+
+/// What a relation is, by `pg_class.relkind`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[allow(missing_docs)]
+pub enum RelationKind {
+    Table,
+    Index,
+    Sequence,
+    Toast,
+    MaterializedView,
+    PartitionedTable,
+    PartitionedIndex,
+    /// A kind that this program does not know.
+    Other(char),
+}
+
+/// How a relation is logged, by `pg_class.relpersistence`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Persistence {
+    /// In full.
+    Permanent,
+    /// Only that it exists.
+    Unlogged,
+    /// Not at all.
+    Temporary,
+}
+
+/// What is known of a file number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resolved<'a> {
+    /// The file of a relation, as the newest source of names has it.
+    Current(&'a Relation),
+    /// A file that the relation had at another time: it was rewritten between.
+    Rewritten(&'a Relation),
+    /// A system catalog, by its number alone.
+    BuiltIn(&'static Relation),
+    /// Nothing: dropped or rewritten before the names were read, created after, or of a database that was not read.
+    Unresolved,
+}
+
+/// Why there are no names.
+#[derive(Debug, thiserror::Error)]
+pub enum NamesError {
+    /// The server can't be reached, or does not let us in.
+    #[error("cannot read names from the server: {0}")]
+    Server(String),
+    /// The file system's.
+    #[error("{}: {error}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The file system's words.
+        error: std::io::Error,
+    },
+    /// A file that is none of ours.
+    #[error("{}: not a file of names: {what}; save one with --save-names", .path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// Names of two clusters.
+    #[error("the names are of another cluster: system identifier {found}, expected {expected}")]
+    OtherCluster {
+        /// Of the names so far.
+        expected: u64,
+        /// Of those to add.
+        found: u64,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct NamedFile {
+    relation: usize,
+    current: bool,
+}
+
+/// More rewrites in a row than this are not followed; a chain may be a circle when numbers are used again.
+const LONGEST_CHAIN: usize = 10_000;
+
+impl Names {
+    /// The names of the system catalogs alone, as this version has them.
+    pub fn builtin(version: Option<Major>) -> Names {
+        Names { version, ..Names::default() }
+    }
+
+    /// Reads names from where `source` says: a server, if it is a URL or has `key=value`, otherwise a saved file.
+    ///
+    /// # Errors
+    /// Those of [`Names::from_server`] and [`Names::load`].
+    pub fn read(source: &str) -> Result<Names, NamesError> {
+        let is_url = source.starts_with("postgres://") || source.starts_with("postgresql://");
+        if is_url || (source.contains('=') && !Path::new(source).exists()) {
+            Names::from_server(source)
+        } else {
+            Names::load(Path::new(source))
+        }
+    }
+
+    /// Reads the catalogs of all databases of a running server, 9.5 or newer; a standby serves as well.
+    ///
+    /// `conninfo` is a URL or a list of `key=value`, as for psql. What it leaves out comes from `PGHOST`, `PGPORT`,
+    /// `PGUSER`, `PGPASSWORD` and `PGDATABASE`, and then from a server on this machine. Connects once per database;
+    /// databases that don't let us in are named in [`Names::notes`]. Needs no privileges. There is no TLS.
+    ///
+    /// # Errors
+    /// The server can't be reached, does not let us in, or is older than 9.5.
+    pub fn from_server(conninfo: &str) -> Result<Names, NamesError> {
+        server::read(conninfo)
+    }
+
+    /// Reads names from a file that [`Names::save`] wrote.
+    ///
+    /// # Errors
+    /// The file can't be read or is none of ours.
+    pub fn load(path: &Path) -> Result<Names, NamesError> {
+        saved::load(path)
+    }
+
+    /// Writes all names to a file, as JSON; it is replaced at once or not at all.
+    ///
+    /// One object with `walden_names` (the form's version, 1), `server_version`, `server_version_num`,
+    /// `system_identifier` (a string: JSON's numbers are too short for some), `read_at` and `lsn` (each may be null),
+    /// `settings` (an object of text), and
+    /// three arrays: `databases` (`oid`, `name`, `tablespace`), `tablespaces` (`oid`, `name`) and `relations`
+    /// (`database`, `oid`, `schema`, `name`, `kind`, `persistence`, `access_method`, `table`, `partition_of`, `scans`, `files`,
+    /// each file `[tablespace, database, number]`, the current one first). `kind` and `persistence` are the letters of
+    /// `pg_class`. What a reader does not know it passes over.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn save(&self, path: &Path) -> Result<(), NamesError> {
+        saved::save(self, path)
+    }
+
+    /// The version that wrote the log, for the names of system catalogs.
+    pub fn set_version(&mut self, version: Major) {
+        self.version = Some(version);
+    }
+
+    /// Adds what was read later: new names win, old files and dropped relations stay known.
+    ///
+    /// # Errors
+    /// Both say which cluster they are of, and it is not the same. Nothing has changed then.
+    pub fn merge(&mut self, newer: Names) -> Result<(), NamesError> {
+        if let (Some(expected), Some(found)) = (self.origin.system_id, newer.origin.system_id)
+            && expected != found
+        {
+            return Err(NamesError::OtherCluster { expected, found });
+        }
+        for file in self.files.values_mut() {
+            // A relation that was not read this time (its database did not let us in) keeps its file.
+            let relation = &self.relations[file.relation];
+            file.current &= !newer.by_oid.contains_key(&(relation.database, relation.oid));
+        }
+        let Names { origin, notes, settings, version, databases, tablespaces, relations, by_oid: _, files, .. } = newer;
+        self.settings.extend(settings);
+        self.origin = Origin {
+            server_version: origin.server_version.or(self.origin.server_version.take()),
+            server_version_num: origin.server_version_num.or(self.origin.server_version_num),
+            system_id: origin.system_id.or(self.origin.system_id),
+            read_at: origin.read_at.or(self.origin.read_at.take()),
+            lsn: origin.lsn.or(self.origin.lsn),
+        };
+        self.notes.extend(notes);
+        self.version = version.or(self.version);
+        self.databases.extend(databases);
+        self.tablespaces.extend(tablespaces);
+        let moved: Vec<usize> = relations.into_iter().map(|relation| self.add_relation(relation)).collect();
+        for (locator, file) in files {
+            self.files.insert(locator, NamedFile { relation: moved[file.relation], current: file.current });
+        }
+        for (old, new) in newer.successors {
+            self.learn_rewrite(old, new);
+        }
+        Ok(())
+    }
+
+    /// Names a database.
+    pub fn add_database(&mut self, oid: u32, database: Database) {
+        self.databases.insert(oid, database);
+    }
+
+    /// Names a tablespace.
+    pub fn add_tablespace(&mut self, oid: u32, name: &str) {
+        self.tablespaces.insert(oid, name.to_owned());
+    }
+
+    /// Names a relation, and its file if it has one.
+    pub fn add(&mut self, relation: Relation, file: Option<RelFileLocator>) {
+        let relation = self.add_relation(relation);
+        if let Some(file) = file {
+            self.files.insert(file, NamedFile { relation, current: true });
+        }
+    }
+
+    /// Takes note of a rewrite: what had the file `old` has the file `new` after it.
+    ///
+    /// With a name for either, both have it.
+    pub fn learn_rewrite(&mut self, old: RelFileLocator, new: RelFileLocator) {
+        if old != new {
+            self.successors.insert(old, new);
+            self.predecessors.insert(new, old);
+        }
+    }
+
+    /// Whose file this is.
+    pub fn resolve(&self, file: RelFileLocator) -> Resolved<'_> {
+        let direct = self.resolve_directly(file);
+        if direct != Resolved::Unresolved {
+            return direct;
+        }
+        for links in [&self.successors, &self.predecessors] {
+            let mut next = links.get(&file);
+            for _ in 0..LONGEST_CHAIN {
+                let Some(file) = next else { break };
+                match self.resolve_directly(*file) {
+                    Resolved::Current(relation) | Resolved::Rewritten(relation) => {
+                        return Resolved::Rewritten(relation);
+                    }
+                    Resolved::BuiltIn(relation) => return Resolved::BuiltIn(relation),
+                    Resolved::Unresolved => next = links.get(file),
+                }
+            }
+        }
+        Resolved::Unresolved
+    }
+
+    fn resolve_directly(&self, file: RelFileLocator) -> Resolved<'_> {
+        if let Some(named) = self.files.get(&file) {
+            let relation = &self.relations[named.relation];
+            return if named.current { Resolved::Current(relation) } else { Resolved::Rewritten(relation) };
+        }
+        builtin::by_file(file, self.version).map_or(Resolved::Unresolved, Resolved::BuiltIn)
+    }
+
+    /// The relation with this OID in a database; one that all databases share is found with any.
+    pub fn by_oid(&self, database: u32, oid: u32) -> Option<&Relation> {
+        let known = self.by_oid.get(&(database, oid)).or_else(|| self.by_oid.get(&(0, oid)));
+        let builtin = || {
+            let of = |database| builtin::by_oid(database, oid, self.version);
+            of(database).or_else(|| of(0))
+        };
+        known.map(|index| &self.relations[*index]).or_else(builtin)
+    }
+
+    /// The table that a relation belongs to: of an index, a TOAST table or its index that table, otherwise itself.
+    ///
+    /// `database` is the one in the log; built-in names are those of every database.
+    pub fn table_of<'a>(&'a self, database: u32, relation: &'a Relation) -> &'a Relation {
+        relation.table.and_then(|table| self.by_oid(database, table)).unwrap_or(relation)
+    }
+
+    /// A database's name and place.
+    pub fn database(&self, oid: u32) -> Option<&Database> {
+        self.databases.get(&oid)
+    }
+
+    /// A tablespace's name.
+    pub fn tablespace(&self, oid: u32) -> Option<&str> {
+        let builtin = || match oid {
+            DEFAULT_TABLESPACE => Some("pg_default"),
+            GLOBAL_TABLESPACE => Some("pg_global"),
+            _ => None,
+        };
+        self.tablespaces.get(&oid).map(String::as_str).or_else(builtin)
+    }
+
+    /// All relations that a server or a file named, in no order.
+    pub fn relations(&self) -> impl Iterator<Item = &Relation> {
+        self.by_oid.values().map(|index| &self.relations[*index])
+    }
+
+    fn add_relation(&mut self, relation: Relation) -> usize {
+        let key = (relation.database, relation.oid);
+        match self.by_oid.get(&key) {
+            Some(index) if self.relations[*index].kind == relation.kind => {
+                self.relations[*index] = relation;
+                *index
+            }
+            // The OID of something dropped was used again; the old files keep the old name.
+            _ => {
+                let index = self.relations.len();
+                self.relations.push(relation);
+                self.by_oid.insert(key, index);
+                index
+            }
+        }
+    }
+}
+
+impl Relation {
+    /// Part of what initdb makes: a system catalog, or a table of the information schema.
+    pub fn is_catalog(&self) -> bool {
+        self.oid < FIRST_USER_OID
+    }
+}
+
+impl fmt::Display for Relation {
+    /// As one would write it in SQL: with its schema, unless that is `public` or one of the catalogs'; quoted where
+    /// needed. Whatever the name holds, it is printable.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !matches!(self.schema.as_str(), "public" | "pg_catalog" | "pg_toast") {
+            write!(f, "{}.", Identifier(&self.schema))?;
+        }
+        Identifier(&self.name).fmt(f)
+    }
+}
+
+/// An SQL identifier, quoted where needed, on one line.
+pub struct Identifier<'a>(pub &'a str);
+
+impl fmt::Display for Identifier<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let starts_plain = self.0.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '$';
+        if starts_plain && self.0.chars().all(plain) {
+            return f.write_str(self.0);
+        }
+        f.write_str("\"")?;
+        for c in self.0.chars() {
+            match c {
+                '"' => f.write_str("\"\"")?,
+                c if c.is_control() => write!(f, "{}", c.escape_default())?,
+                c => write!(f, "{c}")?,
+            }
+        }
+        f.write_str("\"")
+    }
+}
+
+impl<'a> Resolved<'a> {
+    /// The relation, if there is one.
+    pub fn relation(self) -> Option<&'a Relation> {
+        match self {
+            Resolved::Current(relation) | Resolved::Rewritten(relation) | Resolved::BuiltIn(relation) => Some(relation),
+            Resolved::Unresolved => None,
+        }
+    }
+}
+
+impl RelationKind {
+    /// The kind that a letter of `pg_class.relkind` stands for.
+    pub fn from_letter(letter: char) -> RelationKind {
+        match letter {
+            'r' => RelationKind::Table,
+            'i' => RelationKind::Index,
+            'S' => RelationKind::Sequence,
+            't' => RelationKind::Toast,
+            'm' => RelationKind::MaterializedView,
+            'p' => RelationKind::PartitionedTable,
+            'I' => RelationKind::PartitionedIndex,
+            other => RelationKind::Other(other),
+        }
+    }
+
+    /// Its letter in `pg_class.relkind`.
+    pub fn letter(self) -> char {
+        match self {
+            RelationKind::Table => 'r',
+            RelationKind::Index => 'i',
+            RelationKind::Sequence => 'S',
+            RelationKind::Toast => 't',
+            RelationKind::MaterializedView => 'm',
+            RelationKind::PartitionedTable => 'p',
+            RelationKind::PartitionedIndex => 'I',
+            RelationKind::Other(letter) => letter,
+        }
+    }
+}
+
+impl fmt::Display for RelationKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RelationKind::Table => f.write_str("table"),
+            RelationKind::Index => f.write_str("index"),
+            RelationKind::Sequence => f.write_str("sequence"),
+            RelationKind::Toast => f.write_str("TOAST table"),
+            RelationKind::MaterializedView => f.write_str("materialized view"),
+            RelationKind::PartitionedTable => f.write_str("partitioned table"),
+            RelationKind::PartitionedIndex => f.write_str("partitioned index"),
+            RelationKind::Other(letter) => write!(f, "relation of kind \"{}\"", letter.escape_default()),
+        }
+    }
+}
+
+impl Persistence {
+    fn from_letter(letter: char) -> Persistence {
+        match letter {
+            'u' => Persistence::Unlogged,
+            't' => Persistence::Temporary,
+            _ => Persistence::Permanent,
+        }
+    }
+
+    fn letter(self) -> char {
+        match self {
+            Persistence::Permanent => 'p',
+            Persistence::Unlogged => 'u',
+            Persistence::Temporary => 't',
+        }
+    }
+}

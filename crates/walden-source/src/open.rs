@@ -1,0 +1,413 @@
+//! Segment files as streams of log bytes, whatever program compressed them.
+//!
+//! The content decides, never the name: archivers store compressed segments under plain names (Barman) and change
+//! their codec over the years. Memory stays bounded whatever a file claims about itself.
+
+mod lz4;
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use brotli_decompressor::BrotliDecoderParameter::BROTLI_DECODER_PARAM_LARGE_WINDOW;
+use bzip2::bufread::MultiBzDecoder;
+use flate2::bufread::MultiGzDecoder;
+use liblzma::bufread::XzDecoder;
+use liblzma::stream::{CONCATENATED, Stream};
+use walden_format::page::{LONG_HEADER, PageHeader};
+
+use crate::inventory::SegmentFile;
+
+/// How a file is compressed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[allow(missing_docs)]
+pub enum Compression {
+    None,
+    Gzip,
+    Lz4,
+    Zstd,
+    Xz,
+    /// The format before xz; WAL-G's `lzma`.
+    Lzma,
+    Bzip2,
+    Brotli,
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Compression::None => "none",
+            Compression::Gzip => "gzip",
+            Compression::Lz4 => "lz4",
+            Compression::Zstd => "zstd",
+            Compression::Xz => "xz",
+            Compression::Lzma => "lzma",
+            Compression::Bzip2 => "bzip2",
+            Compression::Brotli => "brotli",
+        })
+    }
+}
+
+/// Opens a segment for reading from its first byte, decompressed.
+///
+/// # Errors
+/// The file system's, with the file's name.
+pub fn open(file: &SegmentFile) -> io::Result<SegmentReader> {
+    open_path(&file.path, file.compression)
+}
+
+/// Opens a file whose compression is known; see [`detect`].
+///
+/// # Errors
+/// The file system's, with the file's name.
+pub fn open_path(path: &Path, compression: Compression) -> io::Result<SegmentReader> {
+    let named = |error| explain(path, compression, error);
+    let file = File::open(path).map_err(named)?;
+    #[cfg(target_os = "linux")]
+    // Only advice: a file system without it reads as well.
+    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
+    let source = decoder(file, compression, COMPRESSED_READ).map_err(named)?;
+    Ok(SegmentReader { path: path.to_owned(), compression, state: State::Reading(source) })
+}
+
+/// Finds out how a file is compressed.
+///
+/// Nothing if its content is neither log nor something whose decompressed content starts like a segment, and is not
+/// recognised by a signature either. The error of another known format (encrypted, snappy, ...) names it.
+///
+/// # Errors
+/// The file system's, damaged compressed data, and a format that can't be read; each with the file's name.
+pub fn detect(path: &Path) -> io::Result<Option<Compression>> {
+    Ok(peek(path)?.content.ok().map(|(compression, _)| compression))
+}
+
+/// A segment's bytes, decompressed while reading.
+///
+/// `Ok(0)` is the clean end: of a compressed file, the end that its format marks and checks. A compressed file that
+/// was cut off is an error of kind [`io::ErrorKind::UnexpectedEof`]. An error stays: further reads repeat it. Every error
+/// names the file and what to do.
+///
+/// An uncompressed file reads straight into the caller's buffer, so use a large one. Decompression holds at most 128 MB
+/// beside it (zstd and xz with the largest window that is accepted; as archivers write them, below 10 MB).
+pub struct SegmentReader {
+    path: PathBuf,
+    compression: Compression,
+    state: State,
+}
+
+enum State {
+    Reading(Source),
+    Ended,
+    Failed(io::ErrorKind, String),
+}
+
+enum Source {
+    Plain(File),
+    Compressed(Box<dyn Read + Send>),
+}
+
+impl SegmentReader {
+    /// The file that is read.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How the file is compressed.
+    pub fn compression(&self) -> Compression {
+        self.compression
+    }
+}
+
+impl fmt::Debug for SegmentReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SegmentReader").field("path", &self.path).field("compression", &self.compression).finish()
+    }
+}
+
+impl Read for SegmentReader {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        let result = match &mut self.state {
+            State::Reading(Source::Plain(file)) => file.read(buf),
+            State::Reading(Source::Compressed(decoder)) => decoder.read(buf),
+            State::Ended => return Ok(0),
+            State::Failed(kind, text) => return Err(io::Error::new(*kind, text.clone())),
+        };
+        match result {
+            // A plain file of a running server may grow; a compressed one has a marked end.
+            Ok(0) if self.compression != Compression::None => {
+                self.state = State::Ended;
+                Ok(0)
+            }
+            Ok(len) => Ok(len),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
+            Err(error) => {
+                let error = explain(&self.path, self.compression, error);
+                self.state = State::Failed(error.kind(), error.to_string());
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Bytes of a compressed file read at a time.
+const COMPRESSED_READ: usize = 256 << 10;
+/// The same when only the beginning is of interest.
+const COMPRESSED_PEEK: usize = 16 << 10;
+/// Decompressed bytes that a look into a file yields: a page of the log.
+const PEEK: usize = 8 << 10;
+/// The largest zstd window, as a power of two: 128 MB, what `zstd -d` accepts by default.
+const ZSTD_WINDOW_LOG: u32 = 27;
+/// The most memory for xz: a dictionary of 128 MB and what the decoder needs beside it. `xz -9` needs 65 MB.
+const XZ_MEMORY: u64 = 132 << 20;
+
+fn decoder(file: File, compression: Compression, buffer: usize) -> io::Result<Source> {
+    if compression == Compression::None {
+        return Ok(Source::Plain(file));
+    }
+    let input = BufReader::with_capacity(buffer, file);
+    let decoder: Box<dyn Read + Send> = match compression {
+        Compression::None | Compression::Gzip => Box::new(MultiGzDecoder::new(input)),
+        Compression::Lz4 => Box::new(lz4::Lz4Reader::new(input)),
+        Compression::Zstd => {
+            let mut decoder = zstd::stream::read::Decoder::with_buffer(input)?;
+            decoder.window_log_max(ZSTD_WINDOW_LOG)?;
+            Box::new(decoder)
+        }
+        Compression::Xz => {
+            Box::new(XzDecoder::new_stream(input, Stream::new_stream_decoder(XZ_MEMORY, CONCATENATED)?))
+        }
+        Compression::Lzma => Box::new(XzDecoder::new_stream(input, Stream::new_lzma_decoder(XZ_MEMORY)?)),
+        Compression::Bzip2 => Box::new(MultiBzDecoder::new(input)),
+        Compression::Brotli => Box::new(BrotliReader::new(input, buffer)),
+    };
+    Ok(Source::Compressed(decoder))
+}
+
+/// Brotli's decoder, with the difference between a cut file and a damaged one.
+struct BrotliReader<R: BufRead>(brotli_decompressor::Decompressor<EndNoticing<R>>);
+
+struct EndNoticing<R> {
+    input: R,
+    ended: bool,
+}
+
+impl<R: Read> Read for EndNoticing<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let len = self.input.read(buf)?;
+        self.ended |= len == 0 && !buf.is_empty();
+        Ok(len)
+    }
+}
+
+impl<R: BufRead> BrotliReader<R> {
+    fn new(input: R, buffer: usize) -> BrotliReader<R> {
+        let mut decoder = brotli_decompressor::Decompressor::new(EndNoticing { input, ended: false }, buffer);
+        // Windows of up to 1 GB are an extension that no archiver uses; 16 MB is the most without it.
+        decoder.set_parameter(BROTLI_DECODER_PARAM_LARGE_WINDOW, 0);
+        BrotliReader(decoder)
+    }
+}
+
+impl<R: BufRead> Read for BrotliReader<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let result = match self.0.read(buf) {
+            // Only a read after the end looks for bytes that follow it.
+            Ok(0) => self.0.read(buf),
+            other => other,
+        };
+        result.map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData if self.0.get_ref().ended => io::ErrorKind::UnexpectedEof.into(),
+            _ => error,
+        })
+    }
+}
+
+/// Says which file and what can be done.
+fn explain(path: &Path, compression: Compression, error: io::Error) -> io::Error {
+    let file = path.display();
+    let of_decoder = error.get_ref().is_some() || error.kind() == io::ErrorKind::UnexpectedEof;
+    if error.raw_os_error().is_some() || compression == Compression::None || !of_decoder {
+        return io::Error::new(error.kind(), format!("{file}: {error}"));
+    }
+    let too_much_memory = error.get_ref().is_some_and(|inner| {
+        inner.downcast_ref::<liblzma::stream::Error>() == Some(&liblzma::stream::Error::MemLimit)
+            || inner.to_string().contains("too much memory")
+    });
+    let (kind, text) = if error.kind() == io::ErrorKind::UnexpectedEof {
+        let text = format!("{file}: the {compression} data ends early: the file was cut off; get a complete copy of it");
+        (io::ErrorKind::UnexpectedEof, text)
+    } else if too_much_memory {
+        let program = if compression == Compression::Zstd { "zstd -d --long=31" } else { "xz -d" };
+        let text = format!(
+            "{file}: to decompress its {compression} data takes more than the 128 MB that Walden allows; decompress it \
+             with {program} first"
+        );
+        (io::ErrorKind::InvalidData, text)
+    } else {
+        let text = format!("{file}: damaged {compression} data ({error}); get another copy of it");
+        (io::ErrorKind::InvalidData, text)
+    };
+    io::Error::new(kind, text)
+}
+
+/// The beginning of a file.
+pub(crate) struct Peek {
+    /// Bytes on disk.
+    pub size: u64,
+    /// The first [`PEEK`] bytes decompressed, fewer if there are no more; or what the file is instead.
+    pub content: Result<(Compression, Vec<u8>), Foreign>,
+}
+
+/// Content that can't be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Foreign {
+    /// Encrypted, by what.
+    Encrypted(&'static str),
+    /// Compressed in another way.
+    Format(&'static str),
+    /// No idea: damaged, encrypted, or not from PostgreSQL. Its first bytes as they are.
+    Unknown([u8; 2]),
+}
+
+/// Looks into a file; reads no more of it than that takes.
+pub(crate) fn peek(path: &Path) -> io::Result<Peek> {
+    let plain = |error| explain(path, Compression::None, error);
+    let file = File::open(path).map_err(plain)?;
+    let size = file.metadata().map_err(plain)?.len();
+    let raw = read_start(&mut &file, PEEK).map_err(plain)?;
+    let content = match signature(&file, &raw).map_err(plain)? {
+        Some(Signature::Compressed(compression)) => {
+            let start = decompressed_start(path, compression).map_err(|error| explain(path, compression, error))?;
+            Ok((compression, start))
+        }
+        Some(Signature::Foreign(foreign)) => Err(foreign),
+        Some(Signature::Plain) => Ok((Compression::None, raw)),
+        None => without_signature(path, &raw),
+    };
+    Ok(Peek { size, content })
+}
+
+enum Signature {
+    Plain,
+    Compressed(Compression),
+    Foreign(Foreign),
+}
+
+#[rustfmt::skip]
+const SIGNATURES: &[(&[u8], Signature)] = &[
+    (b"\x1F\x8B\x08",                   Signature::Compressed(Compression::Gzip)),
+    (b"\x04\x22\x4D\x18",               Signature::Compressed(Compression::Lz4)),
+    (b"\x02\x21\x4C\x18",               Signature::Compressed(Compression::Lz4)),
+    (b"\x28\xB5\x2F\xFD",               Signature::Compressed(Compression::Zstd)),
+    (b"\xFD7zXZ\0",                     Signature::Compressed(Compression::Xz)),
+    (b"BZh",                            Signature::Compressed(Compression::Bzip2)),
+    (b"\xFF\x06\0\0sNaPpY",             Signature::Foreign(Foreign::Format("snappy"))),
+    (b"\x89LZO\0\r\n\x1A\n",            Signature::Foreign(Foreign::Format("lzop"))),
+    (b"LZIP",                           Signature::Foreign(Foreign::Format("lzip"))),
+    (b"PK\x03\x04",                     Signature::Foreign(Foreign::Format("zip"))),
+    (b"7z\xBC\xAF\x27\x1C",             Signature::Foreign(Foreign::Format("7z"))),
+    (b"\x1F\x9D",                       Signature::Foreign(Foreign::Format("compress"))),
+    // pgBackRest's cipher writes OpenSSL's header.
+    (b"Salted__",                       Signature::Foreign(Foreign::Encrypted("in OpenSSL's form, as pgBackRest does it"))),
+    (b"-----BEGIN PGP",                 Signature::Foreign(Foreign::Encrypted("by PGP"))),
+    (b"age-encryption.org/",            Signature::Foreign(Foreign::Encrypted("by age"))),
+];
+
+fn signature(file: &File, raw: &[u8]) -> io::Result<Option<Signature>> {
+    if PageHeader::parse(raw).is_ok() || raw.iter().all(|byte| *byte == 0) {
+        return Ok(Some(Signature::Plain));
+    }
+    // Both zstd and lz4 have frames to skip; what follows says which of them it is.
+    let mut at = 0;
+    let mut start: [u8; 16] = [0; 16];
+    for _ in 0..16 {
+        let len = file.read_at(&mut start, at)?;
+        let word = |at: usize| u32::from_le_bytes([start[at], start[at + 1], start[at + 2], start[at + 3]]);
+        if len >= 8 && word(0) & !0xF == lz4::SKIPPABLE_MAGIC {
+            at = at.saturating_add(8 + u64::from(word(4)));
+            continue;
+        }
+        let start = if at == 0 { raw } else { &start[..len] };
+        let known = SIGNATURES.iter().find(|(bytes, _)| start.starts_with(bytes));
+        return Ok(known.map(|(_, signature)| match signature {
+            Signature::Plain => Signature::Plain,
+            Signature::Compressed(compression) => Signature::Compressed(*compression),
+            Signature::Foreign(foreign) => Signature::Foreign(*foreign),
+        }));
+    }
+    Ok(None)
+}
+
+/// Formats that don't say what they are: taken for what they are not until a segment comes out of them.
+fn without_signature(path: &Path, raw: &[u8]) -> Result<(Compression, Vec<u8>), Foreign> {
+    for compression in [Compression::Lzma, Compression::Brotli] {
+        if compression == Compression::Lzma && !could_be_lzma(raw) {
+            continue;
+        }
+        match decompressed_start(path, compression) {
+            Ok(start) if PageHeader::parse(&start).is_ok() => return Ok((compression, start)),
+            _ => {}
+        }
+    }
+    if could_be_openpgp(raw) {
+        return Err(Foreign::Encrypted("by PGP"));
+    }
+    Err(Foreign::Unknown([raw.first().copied().unwrap_or(0), raw.get(1).copied().unwrap_or(0)]))
+}
+
+/// `xz` has the same rules (`lzma_alone_decoder`): properties, and a dictionary of 2^n or 2^n + 2^(n-1) bytes.
+fn could_be_lzma(raw: &[u8]) -> bool {
+    let Some(&[properties, a, b, c, d]) = raw.first_chunk() else { return false };
+    let dictionary = u32::from_le_bytes([a, b, c, d]);
+    let highest = dictionary.checked_ilog2().map_or(0, |n| 1u32 << n);
+    let rest = dictionary - highest;
+    properties < 9 * 5 * 5 && (rest == 0 || rest == highest >> 1 || dictionary == u32::MAX)
+}
+
+/// The packet that an encrypted OpenPGP message starts with: a session key (RFC 9580, section 5.1 and 5.3), of its
+/// version 3 to 6. One file in some thousand of random bytes looks so too.
+fn could_be_openpgp(raw: &[u8]) -> bool {
+    let &[tag, ..] = raw else { return false };
+    let body = match tag {
+        // Old packet format, length of one or two bytes.
+        0x84 | 0x8C => 2,
+        0x85 | 0x8D => 3,
+        // New packet format.
+        0xC1 | 0xC3 if raw.get(1).is_some_and(|len| *len < 192) => 2,
+        0xC1 | 0xC3 => 3,
+        _ => return false,
+    };
+    raw.get(body).is_some_and(|version| (3..=6).contains(version))
+}
+
+/// What decompresses of a file's beginning; an error only if not even the header of a segment does.
+fn decompressed_start(path: &Path, compression: Compression) -> io::Result<Vec<u8>> {
+    let mut source = match decoder(File::open(path)?, compression, COMPRESSED_PEEK)? {
+        Source::Plain(file) => return read_start(&mut &file, PEEK),
+        Source::Compressed(source) => source,
+    };
+    let mut start = vec![0; PEEK];
+    let mut len = 0;
+    while len < PEEK {
+        match source.read(&mut start[len..]) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) if len >= LONG_HEADER => break,
+            Err(error) => return Err(error),
+        }
+    }
+    start.truncate(len);
+    Ok(start)
+}
+
+fn read_start(source: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
+    let mut start = Vec::with_capacity(len);
+    source.take(len as u64).read_to_end(&mut start)?;
+    Ok(start)
+}

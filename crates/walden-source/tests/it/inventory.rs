@@ -1,0 +1,298 @@
+//! Files found and put in order.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use proptest::prelude::*;
+use walden_format::lsn::{Lsn, SegmentName};
+use walden_format::version::Major;
+use walden_source::inventory::{FileKind, IgnoredReason, Inventory, InventoryError, SpareKind};
+use walden_source::open::Compression;
+
+use crate::material::{COMPRESSIONS, SIZE, Segment, compress, write};
+
+const SHA1: &str = "da39a3ee5e6b4b0d3255bfef95601890afd80709";
+
+fn of(path: &Path) -> Inventory {
+    Inventory::of(&[path]).unwrap()
+}
+
+fn names(inventory: &Inventory) -> Vec<Vec<String>> {
+    let run = |run: &walden_source::inventory::Run| run.segments.iter().map(|s| s.name.to_string()).collect();
+    inventory.runs.iter().map(run).collect()
+}
+
+fn expected(segments: &[Segment]) -> Vec<String> {
+    segments.iter().map(Segment::name).collect()
+}
+
+#[test]
+fn file_names_say_what_they_are() {
+    let name = "0000000100000002000000AB";
+    let segment = |partial| FileKind::Segment { name: SegmentName::parse(name).unwrap(), partial };
+    for (rest, kind) in [
+        ("", segment(false)),
+        (".partial", segment(true)),
+        (".gz", segment(false)),
+        (".gz.partial", segment(true)),
+        (".partial.gz", segment(true)),
+        (&format!("-{SHA1}"), segment(false)),
+        (&format!("-{SHA1}.zst"), segment(false)),
+        (&format!(".partial-{SHA1}.lz4"), segment(true)),
+        (".lz4.gpg", segment(false)),
+        (".00000028.backup", FileKind::BackupLabel),
+        (".00000028.backup.gz", FileKind::BackupLabel),
+        (".ready", FileKind::Other),
+        (".done", FileKind::Other),
+        (".tmp", FileKind::Other),
+        (".metadata", FileKind::Other),
+        (".partial.partial", FileKind::Other),
+        ("-", FileKind::Other),
+        (".", FileKind::Other),
+        ("0", FileKind::Other),
+    ] {
+        assert_eq!(FileKind::of(&format!("{name}{rest}")), kind, "{rest}");
+    }
+    assert_eq!(FileKind::of("00000002.history"), FileKind::History);
+    assert_eq!(FileKind::of("00000002.history.gz"), FileKind::History);
+    for other in ["", "00000002.histories", "xlogtemp.123", "archive_status", "é0000001000000020000000AB"] {
+        assert_eq!(FileKind::of(other), FileKind::Other, "{other}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_file_name_is_too_strange(name in ".{0,60}") {
+        FileKind::of(&name);
+        FileKind::of(&format!("0000000100000002000000AB{name}"));
+        FileKind::of(&format!("00000001{name}"));
+    }
+}
+
+#[test]
+fn archives_of_every_tool_are_one_run() {
+    let segments: Vec<_> = (1..=8).map(|number| Segment::new(1, number)).collect();
+    let layouts: [(&str, fn(&Segment) -> (String, Compression)); 7] = [
+        ("plain", |s| (s.name(), Compression::None)),
+        ("pg_receivewal", |s| (format!("{}.gz", s.name()), Compression::Gzip)),
+        ("pgbackrest", |s| {
+            let (name, stanza) = (s.name(), "archive/main/15-1");
+            (format!("{stanza}/{}/{name}-{SHA1}.zst", &name[..16]), Compression::Zstd)
+        }),
+        ("wal-g", |s| (format!("server/wal_005/{}.lz4", s.name()), Compression::Lz4)),
+        ("wal-g lzma", |s| (format!("server/wal_005/{}.lzma", s.name()), Compression::Lzma)),
+        ("wal-g brotli", |s| (format!("server/wal_005/{}.br", s.name()), Compression::Brotli)),
+        ("barman", |s| (format!("server/wals/{}/{}", &s.name()[..16], s.name()), Compression::Bzip2)),
+    ];
+    for (tool, layout) in layouts {
+        let folder = tempfile::tempdir().unwrap();
+        for segment in &segments {
+            let (name, compression) = layout(segment);
+            write(folder.path(), &name, &compress(&segment.content(), compression));
+        }
+        write(folder.path(), "archive/main/archive.info", b"[backrest]");
+        write(folder.path(), "backup/main/20260101/pg_data/PG_VERSION", b"15");
+        write(folder.path(), "server/wals/xlog.db", b"000000010000000000000001\t16777216\t1.0\tNone");
+        write(folder.path(), "server/base/x/info", b"");
+        let inventory = of(folder.path());
+        assert_eq!(names(&inventory), [expected(&segments)], "{tool}");
+        let run = &inventory.runs[0];
+        assert_eq!((run.version, run.timeline, run.segment_size.bytes()), (Major::V18, 1, u64::from(SIZE)));
+        assert_eq!((run.start(), run.end()), (Lsn(0x10_0000), Lsn(0x90_0000)));
+        assert_eq!(run.segments[0].compression, layout(&segments[0]).1);
+        assert!(inventory.unreadable.is_empty() && inventory.gaps().is_empty() && inventory.duplicates.is_empty());
+    }
+}
+
+#[test]
+fn a_data_directory_has_its_log_in_pg_wal() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let data = folder.path();
+    write(data, "PG_VERSION", b"18");
+    write(data, "base/5/1259", b"");
+    // pg_wal is often on a disk of its own.
+    symlink(elsewhere.path(), data.join("pg_wal")).unwrap();
+    let wal = data.join("pg_wal");
+    let (one, two) = (Segment::new(1, 1), Segment::new(1, 2));
+    one.write(&wal, &one.name());
+    two.write(&wal, &two.name());
+    // Kept for later: an old segment under a new name, and zeros.
+    one.write(&wal, &Segment::new(1, 3).name());
+    write(&wal, &Segment::new(1, 4).name(), &vec![0; SIZE as usize]);
+    write(&wal, "archive_status/000000010000000000000001.done", b"");
+    one.write(&wal, "summaries/000000010000000000000005");
+    write(&wal, "00000002.history", b"1\t0/200000\tno recovery target specified\n");
+
+    let inventory = of(data);
+    assert_eq!(names(&inventory), [expected(&[one, two])]);
+    let holds = SegmentName::parse(&one.name()).unwrap();
+    let kinds: Vec<_> = inventory.spares.iter().map(|spare| spare.kind).collect();
+    assert_eq!(kinds, [SpareKind::Recycled(holds), SpareKind::Preallocated]);
+    assert_eq!(inventory.spare_bytes(), (2, 2 * u64::from(SIZE)));
+    assert_eq!(inventory.ignored.len(), 1);
+    assert_eq!(inventory.ignored[0].reason, IgnoredReason::History);
+    // The same from one folder up, and a link that leads back changes nothing.
+    symlink(folder.path(), elsewhere.path().join("back")).unwrap();
+    assert_eq!(names(&of(folder.path())), names(&inventory));
+}
+
+#[test]
+fn gaps_split_runs_and_are_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let segments: Vec<_> = [1, 2, 5, 7].map(|number| Segment::new(1, number)).to_vec();
+    for segment in &segments {
+        segment.write(folder.path(), &segment.name());
+    }
+    let inventory = of(folder.path());
+    assert_eq!(names(&inventory), [expected(&segments[..2]), expected(&segments[2..3]), expected(&segments[3..])]);
+    let gaps: Vec<_> = inventory.gaps().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        gaps,
+        [
+            "segments 000000010000000000000003 to 000000010000000000000004 are missing (2 of them)",
+            "segment 000000010000000000000006 is missing"
+        ]
+    );
+}
+
+#[test]
+fn timelines_clusters_and_versions_are_runs_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let segment = Segment::new;
+    let new_timeline = segment(2, 2);
+    segment(1, 1).write(folder.path(), "a/000000010000000000000001");
+    segment(1, 2).write(folder.path(), "a/000000010000000000000002");
+    // The first segment of a timeline begins with a page of the one before.
+    segment(1, 2).write(folder.path(), &format!("a/{}", new_timeline.name()));
+    segment(2, 3).write(folder.path(), "a/000000020000000000000003");
+    Segment { system_id: 7, ..segment(1, 3) }.write(folder.path(), "b/000000010000000000000003");
+    Segment { magic: Major::V17.magic(), ..segment(1, 3) }.write(folder.path(), "c/000000010000000000000003");
+    let inventory = of(folder.path());
+    let runs: Vec<_> =
+        inventory.runs.iter().map(|r| (r.system_id, r.timeline, r.version, r.segments.len())).collect();
+    let id = segment(1, 1).system_id;
+    assert_eq!(
+        runs,
+        [(7, 1, Major::V18, 1), (id, 1, Major::V17, 1), (id, 1, Major::V18, 2), (id, 2, Major::V18, 2)]
+    );
+    assert!(inventory.gaps().is_empty());
+}
+
+#[test]
+fn a_segment_that_is_there_twice_is_taken_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, two) = (Segment::new(1, 1), Segment::new(1, 2));
+    let partial = format!("{}.partial", one.name());
+    one.write(folder.path(), &partial);
+    write(folder.path(), &format!("{}.gz", one.name()), &compress(&one.content(), Compression::Gzip));
+    two.write(folder.path(), &two.name());
+    let other = Segment::new(1, 2).content().into_iter().rev().collect::<Vec<_>>();
+    let other = [&two.content()[..SIZE as usize / 2], &other[SIZE as usize / 2..]].concat();
+    write(folder.path(), &format!("copy/{}", two.name()), &other);
+    let inventory = of(folder.path());
+    assert_eq!(names(&inventory), [expected(&[one, two])]);
+    assert_eq!(inventory.runs[0].segments[0].compression, Compression::Gzip);
+    assert!(!inventory.runs[0].segments[0].partial);
+    let agree: Vec<_> = inventory.duplicates.iter().map(|twice| twice.agrees().unwrap()).collect();
+    assert_eq!(agree, [true, false]);
+    // The same file named twice is no duplicate.
+    let path = folder.path().join(two.name());
+    let inventory = Inventory::of(&[path.as_path(), folder.path(), path.as_path()]).unwrap();
+    assert_eq!(inventory.duplicates.len(), 2);
+    assert_eq!(names(&of(&folder.path().join(partial))), [expected(&[one])]);
+}
+
+#[test]
+fn a_file_of_any_name_is_taken_when_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let segment = Segment::new(3, 0x1234);
+    for compression in COMPRESSIONS {
+        let path = write(folder.path(), "mystery", &compress(&segment.content(), compression));
+        let inventory = of(&path);
+        assert_eq!(names(&inventory), [expected(&[segment])]);
+        assert_eq!(inventory.runs[0].segments[0].compression, compression);
+    }
+    assert!(matches!(Inventory::of(&[folder.path()]), Err(InventoryError::NoSegments { .. })));
+}
+
+#[test]
+fn every_size_of_segments_is_recognised() {
+    let folder = tempfile::tempdir().unwrap();
+    for shift in 20..=30 {
+        let segment = Segment { bytes: 1 << shift, ..Segment::new(1, 3) };
+        // The beginning is enough; the scan finds out that the rest is missing.
+        let content = Segment { bytes: SIZE, ..segment }.content();
+        let mut content = content[..8192].to_vec();
+        content[32..36].copy_from_slice(&(1u32 << shift).to_le_bytes());
+        content[8..16].copy_from_slice(&(3u64 << shift).to_le_bytes());
+        let inventory = of(&write(folder.path(), &segment.name(), &content));
+        assert_eq!(inventory.runs[0].segment_size.bytes(), 1 << shift);
+        assert_eq!(inventory.runs[0].start(), Lsn(3 << shift));
+    }
+}
+
+#[test]
+fn many_files_are_looked_into_at_once_and_stay_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let segments: Vec<_> = (0..1000).map(|number| Segment::new(1, number)).collect();
+    for segment in &segments {
+        let mut first_page = Segment { bytes: SIZE, ..*segment }.content();
+        first_page.truncate(8192);
+        write(folder.path(), &segment.name(), &first_page);
+    }
+    assert_eq!(names(&of(folder.path())), [expected(&segments)]);
+}
+
+#[test]
+fn errors_name_the_file_and_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = "000000010000000000000001";
+    let error = |content: &[u8]| {
+        let path = write(folder.path(), name, content);
+        let explicit = Inventory::of(&[&path]).unwrap_err().to_string();
+        assert!(explicit.starts_with(&path.display().to_string()), "{explicit}");
+        let text = Inventory::of(&[folder.path()]).unwrap_err().to_string();
+        assert!(text.contains(&explicit), "{text}");
+        explicit
+    };
+    let with_magic = |magic: u16| error(&Segment { magic, ..Segment::new(1, 1) }.content());
+    assert!(error(b"").contains("empty"));
+    assert!(with_magic(0xD07E).contains("written by PostgreSQL 9.4, which is too old"));
+    assert!(with_magic(0xD130).contains("newer than 19"));
+    assert!(with_magic(Major::V15.magic().swap_bytes()).contains("big-endian"));
+    assert!(with_magic(0x4142).contains("not a WAL segment"));
+    assert!(error(&[b"Salted__".as_slice(), &[0xA5; 5000]].concat()).contains("encrypted in OpenSSL's form"));
+    assert!(error(&[b"\xFF\x06\0\0sNaPpY".as_slice(), &[0xA5; 5000]].concat()).contains("snappy"));
+    assert!(error(b"\x85\x01\x0C\x03\x11\x22\x33\x44\x55").contains("encrypted by PGP"));
+    assert!(error(&Segment::new(1, 1).content()[8192..]).contains("0/00102000, in the middle of a segment"));
+    assert!(error(&Segment::new(1, 2).content()).contains("holds another segment than its name says: 0000000100"));
+    assert!(error(&Segment { bytes: 1 << 20 | 1, ..Segment::new(1, 1) }.content()[..9000]).contains("damaged"));
+    let mut flags = Segment::new(1, 1).content();
+    flags[3] = 0xFF;
+    assert!(error(&flags).contains("damaged at its first page"));
+    let cut = compress(&Segment::new(1, 1).content(), Compression::Zstd);
+    assert!(error(&cut[..20]).contains("the zstd data ends early"));
+
+    let text = Inventory::of(&["/no/such/place"]).unwrap_err().to_string();
+    assert_eq!(text, "/no/such/place: no such file or folder");
+    let empty = tempfile::tempdir().unwrap();
+    let text = Inventory::of(&[empty.path()]).unwrap_err().to_string();
+    assert!(text.ends_with("expected files named like 000000010000000000000001"), "{text}");
+    Segment::new(1, 1).write(empty.path(), "000000010000000000000009");
+    let text = Inventory::of(&[empty.path()]).unwrap_err().to_string();
+    assert!(text.contains("000000010000000000000009 still holds 000000010000000000000001"), "{text}");
+}
+
+#[test]
+fn one_bad_file_does_not_hide_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = Segment::new(1, 1);
+    good.write(folder.path(), &good.name());
+    let bad = write(folder.path(), "000000010000000000000002", b"this was never a segment");
+    fs::create_dir(folder.path().join("000000010000000000000003")).unwrap();
+    let inventory = of(folder.path());
+    assert_eq!(names(&inventory), [expected(&[good])]);
+    assert_eq!(inventory.unreadable.len(), 1);
+    assert!(inventory.unreadable[0].to_string().starts_with(&bad.display().to_string()));
+}

@@ -1,0 +1,6 @@
+//! Tests of the crate through its public face.
+
+mod inventory;
+mod material;
+mod names;
+mod open;

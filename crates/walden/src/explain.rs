@@ -1,0 +1,274 @@
+//! `walden explain`: arguments to a request, the explanation to an output.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, ValueEnum};
+use walden_explain::checkpoints::CheckpointSettings;
+use walden_explain::document::{Context, Document};
+use walden_explain::group::{DIMENSIONS, Dimension, ViewSpec};
+use walden_explain::{Bound, Explanation, Request};
+use walden_report::table::Look;
+use walden_source::inventory::Inventory;
+use walden_source::names::Names;
+
+use crate::progress::Progress;
+use crate::{DAMAGED, terminal};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden explain /var/lib/postgresql/18/main/pg_wal
+      where the WAL of a running server comes from
+  walden explain --names 'host=/run/postgresql user=postgres' /archive/wal
+      the same of an archive, with the names of tables and indexes
+  walden explain --by relation,record --top 20 0000000100000A2B000000C5.zst
+      one segment, each relation by kind of record
+  walden explain --by time --every 1m --from '2026-11-20 22:00' --to '2026-11-21 02:00' /archive/wal
+      one night, minute by minute
+  walden explain --by checkpoint --format csv /archive/wal > cycles.csv
+      each checkpoint cycle as a line for a spreadsheet
+  walden explain --names 'host=/run/postgresql' --save-names names.json
+      save the names, to explain elsewhere with --names names.json
+
+Without --by: buckets, relations, kinds of records, transactions, checkpoints, findings.
+Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes before the damage is explained).";
+
+/// Say where WAL comes from: every byte by relation, record, transaction, database, time, checkpoint
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct ExplainArgs {
+    /// Segments, or folders of segments: pg_wal, a data directory, an archive (compressed or not)
+    #[arg(value_name = "SOURCE", required_unless_present = "save_names")]
+    sources: Vec<PathBuf>,
+
+    /// Split by relation, record, xid, database, time or checkpoint; several with commas make combinations; may be
+    /// given more than once
+    #[arg(long, value_name = "DIMENSIONS", value_parser = parse_view)]
+    by: Vec<ViewSpec>,
+
+    /// Names of tables and indexes: a connection string, or a file that --save-names made
+    #[arg(long, value_name = "DSN|FILE")]
+    names: Vec<String>,
+
+    /// Save the names for later use
+    #[arg(long, value_name = "FILE", requires = "names")]
+    save_names: Option<PathBuf>,
+
+    /// Start with the first record at or after this LSN (16/B374D848) or time (2026-11-20 22:00, local unless with zone)
+    #[arg(long, value_name = "LSN|TIME", value_parser = parse_bound)]
+    from: Option<Bound>,
+
+    /// End before the first record at or after this LSN or time
+    #[arg(long, value_name = "LSN|TIME", value_parser = parse_bound)]
+    to: Option<Bound>,
+
+    /// Width of the spans of --by time, such as 10s, 5m, 1h [default: at most 60 spans]
+    #[arg(long, value_name = "SPAN", value_parser = parse_span)]
+    every: Option<i64>,
+
+    /// Rows of each table; the rest is summed up. 0: all [default: 10; all for json and csv]
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
+
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+
+    /// Threads that decode [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Format {
+    /// Tables for people
+    Table,
+    /// One JSON object, see docs/explain.md
+    Json,
+    /// One line per group of the first --by, or per relation
+    Csv,
+}
+
+/// Runs the command.
+pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
+    let mut names = load_names(args)?;
+    if args.sources.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let inventory = Inventory::of(&args.sources)?;
+    tell_about(&inventory);
+    let explanation = explain(args, &inventory)?;
+    names.set_version(explanation.version);
+    let top = args.top.or((args.format == Format::Table).then_some(10)).filter(|top| *top > 0);
+    let checkpoint_settings = CheckpointSettings::from_settings(&names.settings, explanation.version);
+    let context = Context { names: &names, checkpoint_settings, top };
+    let document = Document::new(&explanation, &context);
+    print(&document, args.format)?;
+    let mut code = ExitCode::SUCCESS;
+    for unreadable in &inventory.unreadable {
+        eprintln!("error: {unreadable}");
+        code = ExitCode::from(DAMAGED);
+    }
+    if let Some(damage) = &explanation.damage {
+        eprintln!("error: {damage}\nhint: {}", damage.hint());
+        code = ExitCode::from(DAMAGED);
+    }
+    Ok(code)
+}
+
+/// Prints a document in a format.
+pub fn print(document: &Document, format: Format) -> Result<()> {
+    let text = match format {
+        Format::Table => {
+            walden_report::explain::explain(document, Look { width: terminal::width(), colour: true })
+        }
+        Format::Json => serde_json::to_string_pretty(document)? + "\n",
+        Format::Csv => walden_report::csv::explain(document)?,
+    };
+    anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")
+}
+
+fn explain(args: &ExplainArgs, inventory: &Inventory) -> Result<Explanation> {
+    let threads = args.threads.map_or_else(terminal::cores, usize::from);
+    let request = Request {
+        views: args.by.clone(),
+        top: match (args.top, args.format) {
+            (Some(0), _) | (None, Format::Json | Format::Csv) => 1000,
+            (Some(top), _) => top,
+            (None, Format::Table) => 10,
+        },
+        from: args.from,
+        to: args.to,
+        every: args.every,
+        threads,
+    };
+    let total: u64 = inventory.runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum();
+    let mut progress = Progress::bytes("reading", total);
+    let explanation = walden_explain::explain(&inventory.runs, &request, |bytes| progress.advance(bytes))?;
+    progress.finish();
+    Ok(explanation)
+}
+
+fn load_names(args: &ExplainArgs) -> Result<Names> {
+    let mut names = Names::default();
+    for source in &args.names {
+        let path = std::path::Path::new(source);
+        let more = if path.is_file() {
+            Names::load(path).with_context(|| format!("read names from {source}"))?
+        } else if looks_like_path(source) {
+            bail!("{source}: no such file (--names takes a connection string or a file that --save-names made)");
+        } else {
+            Names::from_server(source).with_context(|| format!("read names from the server at \"{source}\""))?
+        };
+        names.merge(more).with_context(|| format!("use the names of {source}"))?;
+    }
+    if let Some(path) = &args.save_names {
+        names.save(path).with_context(|| format!("save names to {}", path.display()))?;
+        if std::io::stderr().is_terminal() {
+            eprintln!("saved the names to {}", path.display());
+        }
+    }
+    Ok(names)
+}
+
+/// A connection string is a URL or has an equals sign.
+fn looks_like_path(text: &str) -> bool {
+    !text.contains("://") && !text.contains('=')
+}
+
+/// What was found beside what is explained, in a line each.
+fn tell_about(inventory: &Inventory) {
+    for gap in inventory.gaps() {
+        eprintln!("warning: {} segments are missing, from {} to {}", gap.segments, gap.first, gap.last);
+    }
+    for duplicate in &inventory.duplicates {
+        let (kept, dropped) = (duplicate.kept.path.display(), duplicate.dropped.path.display());
+        eprintln!("note: {dropped} holds the same segment as {kept} and is left out");
+    }
+    let (spares, bytes) = inventory.spare_bytes();
+    if spares > 0 {
+        let bytes = walden_report::units::bytes(bytes);
+        eprintln!("note: {spares} files ({bytes}) are kept for later use and hold nothing yet");
+    }
+}
+
+fn parse_view(text: &str) -> Result<ViewSpec, String> {
+    let mut dimensions = Vec::new();
+    for name in text.split(',') {
+        let dimension = Dimension::from_name(name.trim()).ok_or_else(|| {
+            let known: Vec<&str> = DIMENSIONS.iter().map(|row| row.1).collect();
+            format!("\"{name}\" is none of {}", known.join(", "))
+        })?;
+        if dimensions.contains(&dimension) {
+            return Err(format!("{name} is there twice"));
+        }
+        dimensions.push(dimension);
+    }
+    Ok(ViewSpec { dimensions })
+}
+
+fn parse_bound(text: &str) -> Result<Bound, String> {
+    if text.contains('/') {
+        return text.parse().map(Bound::Lsn).map_err(|error| format!("{error}"));
+    }
+    if let Ok(time) = text.parse::<jiff::Timestamp>() {
+        return Ok(Bound::Time(time.as_second()));
+    }
+    let local = text.parse::<jiff::civil::DateTime>().or_else(|_| format!("{text}:00").parse());
+    match local.map(|time| time.to_zoned(jiff::tz::TimeZone::system())) {
+        Ok(Ok(time)) => Ok(Bound::Time(time.timestamp().as_second())),
+        _ => Err(format!(
+            "\"{text}\" is neither an LSN such as 16/B374D848 nor a time such as 2026-11-20 22:00 or 2026-11-20T22:00:00Z"
+        )),
+    }
+}
+
+fn parse_span(text: &str) -> Result<i64, String> {
+    let invalid = || format!("\"{text}\" is no span of at least a second such as 10s, 5m, 1h or 1d");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: i64 = text[..digits].parse().map_err(|_| invalid())?;
+    let unit = match text[digits..].trim() {
+        "" | "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(invalid()),
+    };
+    number.checked_mul(unit).filter(|seconds| (1..=366 * 86_400).contains(seconds)).ok_or_else(invalid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_positions_or_times() {
+        assert_eq!(parse_bound("0/10"), Ok(Bound::Lsn(walden_format::lsn::Lsn(16))));
+        assert_eq!(parse_bound("1970-01-01T00:01:00Z"), Ok(Bound::Time(60)));
+        assert!(matches!(parse_bound("2026-11-20 22:00"), Ok(Bound::Time(_))));
+        assert!(matches!(parse_bound("2026-11-20"), Ok(Bound::Time(_))));
+        assert!(parse_bound("yesterday").is_err());
+        assert!(parse_bound("0/xyz").is_err());
+    }
+
+    #[test]
+    fn spans_have_units() {
+        assert_eq!(parse_span("90"), Ok(90));
+        assert_eq!(parse_span("5m"), Ok(300));
+        assert_eq!(parse_span("1h"), Ok(3600));
+        for bad in ["", "0", "m", "-1s", "1.5h", "99999999999999999999h", "5 parsecs"] {
+            assert!(parse_span(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn views_are_lists_of_dimensions() {
+        let view = parse_view("relation,record").unwrap();
+        assert_eq!(view.dimensions, [Dimension::Relation, Dimension::Record]);
+        assert!(parse_view("relation,relation").is_err());
+        assert!(parse_view("table").unwrap_err().contains("relation, record, xid"));
+    }
+}

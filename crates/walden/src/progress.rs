@@ -1,0 +1,42 @@
+//! Progress on standard error: only on a terminal, and only for what takes over a second.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A bar over bytes.
+pub struct Progress {
+    bar: ProgressBar,
+    started: Instant,
+    shown: bool,
+}
+
+const SILENT: Duration = Duration::from_secs(1);
+
+impl Progress {
+    /// A bar over `total` bytes.
+    pub fn bytes(what: &'static str, total: u64) -> Progress {
+        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
+        let template = "{msg} [{bar:30}] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("█▌ "));
+        }
+        bar.set_message(what);
+        Progress { bar, started: Instant::now(), shown: false }
+    }
+
+    /// That many bytes more.
+    pub fn advance(&mut self, bytes: u64) {
+        if !self.shown && self.started.elapsed() > SILENT && std::io::stderr().is_terminal() {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+            self.shown = true;
+        }
+        self.bar.inc(bytes);
+    }
+
+    /// Takes the bar away.
+    pub fn finish(self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,15 @@
+//! What is around the program.
+
+/// Columns of the terminal; 80 where there is none.
+pub fn width() -> usize {
+    let width = match terminal_size::terminal_size() {
+        Some((terminal_size::Width(width), _)) => width.into(),
+        None => 80,
+    };
+    width.clamp(60, 160)
+}
+
+/// Cores that this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
