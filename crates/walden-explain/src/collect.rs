@@ -38,8 +38,9 @@ pub(crate) struct SegmentTally<'a> {
     pub lead_headers: u64,
     /// Bytes of a record that began in an earlier segment.
     pub lead_continuation: u64,
-    cell_index: FxHashMap<Cell, u32>,
-    recent: Vec<(Cell, u32)>,
+    cell_index: FxHashMap<u128, u32>,
+    /// Cells looked up recently, by a few bits of their packed form; see [`pack`].
+    recent: Box<[(u128, u32); RECENT]>,
     pub cells: Vec<(Cell, Tally)>,
     pub images: ImageTable,
     transaction_index: FxHashMap<u32, u32>,
@@ -114,7 +115,7 @@ impl<'a> SegmentTally<'a> {
             lead_headers: 0,
             lead_continuation: 0,
             cell_index: FxHashMap::default(),
-            recent: vec![(Cell::FRAMING, 0); RECENT],
+            recent: Box::new([(u128::MAX, 0); RECENT]),
             cells: Vec::new(),
             images: ImageTable::default(),
             transaction_index: FxHashMap::default(),
@@ -128,31 +129,43 @@ impl<'a> SegmentTally<'a> {
             repeated_updates: FxHashMap::default(),
         };
         tally.transaction_index.insert(0, 0);
-        // Cell 0, which the empty places of `recent` stand for.
-        tally.cell(Cell::FRAMING);
+        // Cell 0, which [`SegmentTally::framing`] counts in.
+        tally.cell(Owner::Framing, None);
         tally
     }
 
-    #[inline]
-    fn cell(&mut self, cell: Cell) -> u32 {
-        let place = recent_place(cell);
+    #[inline(always)]
+    fn cell(&mut self, owner: Owner, kind: Option<u16>) -> u32 {
+        let key = pack(owner, kind);
+        let place = place_of(key);
         let (known, index) = self.recent[place];
-        if known == cell && !self.cells.is_empty() {
+        if known == key {
             return index;
         }
+        self.look_up_cell(Cell { owner, kind }, key, place)
+    }
+
+    #[inline(never)]
+    fn look_up_cell(&mut self, cell: Cell, key: u128, place: usize) -> u32 {
         let cells = &mut self.cells;
-        let index = *self.cell_index.entry(cell).or_insert_with(|| {
+        let index = *self.cell_index.entry(key).or_insert_with(|| {
             cells.push((cell, Tally::default()));
             (cells.len() - 1) as u32
         });
-        self.recent[place] = (cell, index);
+        self.recent[place] = (key, index);
         index
     }
 
     /// Adds something to a cell and to every view's group that it falls into.
-    #[inline]
+    #[inline(always)]
     fn add(&mut self, cell: u32, xid: u32, add: impl Fn(&mut Tally)) {
         add(&mut self.cells[cell as usize].1);
+        if !self.spec.views.is_empty() {
+            self.add_to_views(cell, xid, add);
+        }
+    }
+
+    fn add_to_views(&mut self, cell: u32, xid: u32, add: impl Fn(&mut Tally)) {
         for (view, pieces) in self.spec.views.iter().zip(&mut self.pieces) {
             let by_cell =
                 view.has(Dimension::Relation) || view.has(Dimension::Record) || view.has(Dimension::Database);
@@ -196,24 +209,18 @@ impl<'a> SegmentTally<'a> {
         &mut self.transactions[self.last_transaction.1 as usize].1
     }
 
-    fn block(&mut self, record: &Record<'_>, block: &BlockRef, kind: u16) {
-        let cell = self.cell(Cell { owner: Owner::Relation(block.relation, block.fork), kind: Some(kind) });
-        let image = block.image.map(|image| (image, self.cause(&image, kind, block.id)));
-        if let Some((image, cause)) = image {
-            let plain = image.uncompressed_len(self.spec.data_page_bytes);
-            self.images.add(cause, image.compression, image.len.into(), plain.into());
-        }
-        self.add(cell, record.header.xid, |tally| {
-            tally.buckets.add(Bucket::BlockHeader, block.header_len.into());
-            tally.buckets.add(Bucket::BlockData, block.data_len.into());
-            if let Some((image, cause)) = image {
-                tally.images += 1;
-                tally.buckets.add(Bucket::ImageHeader, image.header_len.into());
-                tally.buckets.add(cause.bucket(), image.len.into());
-            }
+    fn image(&mut self, image: &Image, block_id: u8, kind: u16, cell: u32, xid: u32) {
+        let cause = self.cause(image, kind, block_id);
+        let plain = image.uncompressed_len(self.spec.data_page_bytes);
+        self.images.add(cause, image.compression, image.len.into(), plain.into());
+        self.add(cell, xid, |tally| {
+            tally.images += 1;
+            tally.buckets.add(Bucket::ImageHeader, image.header_len.into());
+            tally.buckets.add(cause.bucket(), image.len.into());
         });
     }
 
+    #[inline]
     fn cause(&self, image: &Image, kind: u16, block_id: u8) -> ImageCause {
         if !image.apply {
             return ImageCause::Consistency;
@@ -265,24 +272,24 @@ impl<'a> SegmentTally<'a> {
 
     /// Notices an update of a row version that the same transaction wrote, with a table that forgets: a lower bound.
     fn update(&mut self, record: &Record<'_>, cell: u32) {
-        let Ok(Payload::Update(update)) = payload::parse(record) else { return };
+        let Some((old_offset, new_offset)) = payload::heap::update_offsets(record) else { return };
         let Some(new) = record.block(0) else { return };
         let old = record.block(1).filter(|block| block.fork == Fork::MAIN).unwrap_or(new);
         let key = |block: &BlockRef, offset: u16| tuple_key(block.relation, block.block, offset, record.header.xid);
         if self.written_tuples.is_empty() {
             self.written_tuples = vec![0; WRITTEN];
         }
-        let old = key(old, update.old_offset);
+        let old = key(old, old_offset);
         if self.written_tuples[old as usize & (WRITTEN - 1)] == old {
             *self.repeated_updates.entry(cell).or_default() += 1;
         }
-        let new = key(new, update.new_offset);
+        let new = key(new, new_offset);
         self.written_tuples[new as usize & (WRITTEN - 1)] = new;
     }
 }
 
 impl Visitor for SegmentTally<'_> {
-    #[inline]
+    #[inline(always)]
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
         if self.first.is_none() {
             if self.spec.from.is_some_and(|from| record.lsn < from) {
@@ -299,7 +306,7 @@ impl Visitor for SegmentTally<'_> {
             Some(block) => Owner::Relation(block.relation, block.fork),
             None => Owner::None,
         };
-        let cell = self.cell(Cell { owner, kind: Some(kind) });
+        let cell = self.cell(owner, Some(kind));
         let origin_and_toplevel = 3 * u64::from(record.origin.is_some()) + 5 * u64::from(record.toplevel_xid.is_some());
         self.add(cell, header.xid, |tally| {
             tally.records += 1;
@@ -310,8 +317,16 @@ impl Visitor for SegmentTally<'_> {
         });
         let mut image_bytes = 0;
         for block in record.blocks {
-            image_bytes += block.image.map_or(0, |image| u64::from(image.len));
-            self.block(record, block, kind);
+            let of_block = Owner::Relation(block.relation, block.fork);
+            let cell = if block.id == record.blocks[0].id { cell } else { self.cell(of_block, Some(kind)) };
+            self.add(cell, header.xid, |tally| {
+                tally.buckets.add(Bucket::BlockHeader, block.header_len.into());
+                tally.buckets.add(Bucket::BlockData, block.data_len.into());
+            });
+            if let Some(image) = &block.image {
+                image_bytes += u64::from(image.len);
+                self.image(image, block.id, kind, cell, header.xid);
+            }
         }
         let transaction = self.transaction(header.xid);
         transaction.records += 1;
@@ -352,15 +367,26 @@ impl Visitor for SegmentTally<'_> {
     }
 }
 
-#[inline]
-fn recent_place(cell: Cell) -> usize {
-    let kind = usize::from(cell.kind.unwrap_or(0));
-    match cell.owner {
+/// A cell in 16 bytes that compare and hash fast: the relation's numbers, and the fork and kind where they don't reach.
+#[inline(always)]
+fn pack(owner: Owner, kind: Option<u16>) -> u128 {
+    let kind = u128::from(kind.unwrap_or(u16::MAX));
+    let (numbers, fork) = match owner {
         Owner::Relation(locator, fork) => {
-            (locator.relation as usize ^ kind.wrapping_mul(37) ^ usize::from(fork.0) << 6) % RECENT
+            let low = u64::from(locator.relation) | u64::from(locator.database) << 32;
+            (u128::from(low) | u128::from(locator.tablespace) << 64, u128::from(fork.0))
         }
-        _ => kind % RECENT,
-    }
+        // No fork has these numbers: there are four bits for it.
+        Owner::None => (0, 0xFE),
+        Owner::Framing => (0, 0xFF),
+    };
+    numbers | fork << 96 | kind << 104
+}
+
+#[inline(always)]
+fn place_of(key: u128) -> usize {
+    let (low, high) = (key as u64, (key >> 64) as u64);
+    (low ^ high >> 40 ^ high >> 29) as usize % RECENT
 }
 
 #[inline]

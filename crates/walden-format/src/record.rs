@@ -300,7 +300,7 @@ impl std::fmt::Display for RecordError {
 ///
 /// `bytes` is the record from its header on, whole or at least as much as its block headers need; `blocks` is
 /// working memory that is emptied first, so that no record allocates. `page_bytes` is the size of a data page.
-#[inline]
+#[inline(always)]
 pub fn decode<'a>(
     bytes: &'a [u8],
     header: RecordHeader,
@@ -389,7 +389,7 @@ pub fn decode<'a>(
     })
 }
 
-#[inline]
+#[inline(always)]
 fn decode_block(
     reader: &mut Reader<'_>,
     id: u8,
@@ -429,6 +429,7 @@ fn decode_block(
     })
 }
 
+#[inline(never)]
 fn decode_image(
     reader: &mut Reader<'_>,
     id: u8,

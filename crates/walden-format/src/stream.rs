@@ -11,7 +11,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::crc::crc32c_append;
+use crate::crc::{crc32c_append, record_crc};
 use crate::fault::{Fault, FaultKind};
 use crate::lsn::{Lsn, SegmentSize, Timeline};
 use crate::page::{LONG_HEADER, PageHeader, PageHeaderError, SHORT_HEADER};
@@ -332,9 +332,8 @@ impl Decoder {
                 self.resume(page, at, address, visitor)?;
                 break;
             };
-            let crc = crc32c_append(0, &bytes[RECORD_HEADER..]);
             let header = checked_header(bytes, lsn, self.previous)?;
-            check_crc(bytes, crc, &header, lsn)?;
+            check_crc(record_crc(bytes), &header, lsn)?;
             // A segment that is cut short may lack the alignment after its last record.
             let end = page.len().min(at + align(total_len as usize));
             let range = (lsn, address.plus(end as u64));
@@ -352,7 +351,9 @@ impl Decoder {
             self.position = range.1;
             self.previous = Some(lsn);
             let flow = visitor.record(&record);
-            self.after_record(header, flow, page, at, address, visitor);
+            if flow.is_break() || is_switch(&header) {
+                self.after_record(header, flow, page, at, address, visitor);
+            }
         }
         Ok(())
     }
@@ -384,7 +385,7 @@ impl Decoder {
             return Ok(None);
         }
         let header = checked_header(&self.held, lsn, self.previous)?;
-        check_crc(&self.held, partial.crc, &header, lsn)?;
+        check_crc(crc32c_append(partial.crc, &self.held[..20]), &header, lsn)?;
         let end = page.len().min(align(at + taken));
         let range = (lsn, address.plus(end as u64));
         let decoded = record::decode(
@@ -408,7 +409,7 @@ impl Decoder {
         Ok(Some(end))
     }
 
-    #[inline]
+    #[cold]
     fn after_record(
         &mut self,
         header: RecordHeader,
@@ -418,7 +419,7 @@ impl Decoder {
         address: Lsn,
         visitor: &mut impl Visitor,
     ) {
-        if header.rmid == RMGR_XLOG && header.info & 0xF0 == XLOG_SWITCH {
+        if is_switch(&header) {
             // A switch record that fills its segment exactly leaves nothing to pad.
             let lsn = address.plus(at as u64);
             if self.info.segment_size.offset_of(lsn) != 0 {
@@ -468,6 +469,10 @@ pub fn crossed_pages(info: &StreamInfo, from: Lsn, to: Lsn) -> impl Iterator<Ite
     })
 }
 
+fn is_switch(header: &RecordHeader) -> bool {
+    header.rmid == RMGR_XLOG && header.info & 0xF0 == XLOG_SWITCH
+}
+
 fn align(bytes: usize) -> usize {
     (bytes + 7) & !7
 }
@@ -500,8 +505,7 @@ fn checked_header(bytes: &[u8], lsn: Lsn, previous: Option<Lsn>) -> Result<Recor
 }
 
 #[inline]
-fn check_crc(bytes: &[u8], crc: u32, header: &RecordHeader, lsn: Lsn) -> Result<(), Fault> {
-    let found = crc32c_append(crc, &bytes[..20]);
+fn check_crc(found: u32, header: &RecordHeader, lsn: Lsn) -> Result<(), Fault> {
     if found != header.crc {
         let kind = FaultKind::Checksum { expected: header.crc, found };
         return Err(Fault { lsn, at: lsn, kind });

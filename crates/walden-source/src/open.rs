@@ -122,7 +122,10 @@ impl SegmentReader {
 
 impl fmt::Debug for SegmentReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SegmentReader").field("path", &self.path).field("compression", &self.compression).finish()
+        f.debug_struct("SegmentReader")
+            .field("path", &self.path)
+            .field("compression", &self.compression)
+            .finish()
     }
 }
 
@@ -239,7 +242,9 @@ fn explain(path: &Path, compression: Compression, error: io::Error) -> io::Error
             || inner.to_string().contains("too much memory")
     });
     let (kind, text) = if error.kind() == io::ErrorKind::UnexpectedEof {
-        let text = format!("{file}: the {compression} data ends early: the file was cut off; get a complete copy of it");
+        let text = format!(
+            "{file}: the {compression} data ends early: the file was cut off; get a complete copy of it"
+        );
         (io::ErrorKind::UnexpectedEof, text)
     } else if too_much_memory {
         let program = if compression == Compression::Zstd { "zstd -d --long=31" } else { "xz -d" };
@@ -282,7 +287,8 @@ pub(crate) fn peek(path: &Path) -> io::Result<Peek> {
     let raw = read_start(&mut &file, PEEK).map_err(plain)?;
     let content = match signature(&file, &raw).map_err(plain)? {
         Some(Signature::Compressed(compression)) => {
-            let start = decompressed_start(path, compression).map_err(|error| explain(path, compression, error))?;
+            let start =
+                decompressed_start(path, compression).map_err(|error| explain(path, compression, error))?;
             Ok((compression, start))
         }
         Some(Signature::Foreign(foreign)) => Err(foreign),

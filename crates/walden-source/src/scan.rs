@@ -251,7 +251,7 @@ impl<V: Visitor> Visitor for Watch<V> {
         self.visitor.page_header(lsn, width);
     }
 
-    #[inline]
+    #[inline(always)]
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
         if self.first.is_none() {
             self.first = Some((record.lsn, record.header.prev));

@@ -217,6 +217,16 @@ pub struct Update<'a> {
     pub old: Option<Tuple<'a>>,
 }
 
+/// The line pointers of the old and the new tuple of an update, without the rest of its fields.
+///
+/// `record` must be of the kinds `UPDATE` or `HOT_UPDATE`.
+#[inline]
+pub fn update_offsets(record: &Record<'_>) -> Option<(u16, u16)> {
+    // xl_heap_update: old_xmax u32, old_offnum u16, old_infobits u8, flags u8, new_xmax u32, new_offnum u16.
+    let fields: &[u8; 14] = record.main_data().first_chunk()?;
+    Some((u16::from_le_bytes([fields[4], fields[5]]), u16::from_le_bytes([fields[12], fields[13]])))
+}
+
 /// The new tuple of an update.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewTuple<'a> {

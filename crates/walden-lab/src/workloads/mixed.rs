@@ -5,10 +5,10 @@
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use postgres::Client;
 use postgres::error::SqlState;
 use serde_json::{Value, json};
@@ -144,33 +144,30 @@ pub(super) fn run(context: &Context<'_>) -> Result<Value> {
     let done = AtomicU64::new(0);
     let failed = AtomicU64::new(0);
     context.progress.counted("mixed: running", context.size);
-    let outcomes: Vec<Result<()>> = thread::scope(|scope| {
-        let clients = (0..CLIENTS).map(|number| {
-            let (done, failed) = (&done, &failed);
-            scope.spawn(move || application(context, number, done, failed))
-        });
-        let clients: Vec<_> = clients.collect();
-        let administration = scope.spawn(|| administrate(context, &done));
-        let mut outcomes: Vec<_> = clients
-            .into_iter()
-            .map(|client| {
-                let outcome = client.join();
-                outcome.unwrap_or_else(|_| Err(anyhow::anyhow!("a client panicked")))
+    let given_up = thread::scope(|scope| {
+        let administrator = scope.spawn(|| administrate(context, &done));
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|number| {
+                let (done, failed) = (&done, &failed);
+                scope.spawn(move || application(context, number, done, failed))
             })
             .collect();
-        // Also after an error: whoever waits for progress must come to an end.
+        let outcomes: Vec<Result<()>> = clients.into_iter().map(joined).collect();
+        // Also after an error: who waits for progress must come to an end.
         done.store(context.size, Ordering::Relaxed);
-        outcomes.push(
-            administration.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the administrator panicked"))),
-        );
-        outcomes
-    });
-    outcomes.into_iter().collect::<Result<()>>()?;
+        let given_up = joined(administrator);
+        outcomes.into_iter().collect::<Result<()>>().and(given_up)
+    })?;
     Ok(json!({
         "clients": CLIENTS,
         "operations": context.size,
         "rolled_back_by_deadlock_or_conflict": failed.load(Ordering::Relaxed),
+        "administration_given_up": given_up,
     }))
+}
+
+fn joined<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    thread.join().unwrap_or_else(|_| Err(anyhow!("a client panicked")))
 }
 
 /// An operation of the application: it returns the SQL of a transaction.
@@ -446,20 +443,22 @@ const ADMINISTRATION: &[&str] = &[
     "VACUUM (FREEZE, ANALYZE)",
 ];
 
-fn administrate(context: &Context<'_>, done: &AtomicU64) -> Result<()> {
+/// Returns the statements that another session's locks kept from being run.
+fn administrate(context: &Context<'_>, done: &AtomicU64) -> Result<Vec<&'static str>> {
     let mut client = context.cluster.client("shop")?;
     // Rather than stand in the way of the whole shop, give up and try the next.
     client.batch_execute("SET lock_timeout = '10s'")?;
     let steps = ADMINISTRATION.len() as u64 + 1;
+    let mut given_up = Vec::new();
     for (index, statement) in ADMINISTRATION.iter().enumerate() {
         while done.load(Ordering::Relaxed) * steps < (index as u64 + 1) * context.size {
             thread::sleep(Duration::from_millis(2));
         }
         match client.batch_execute(statement) {
             Ok(()) => {}
-            Err(error) if is_conflict(&error) => {}
+            Err(error) if is_conflict(&error) => given_up.push(*statement),
             Err(error) => return Err(error).with_context(|| format!("in the statement: {statement}")),
         }
     }
-    Ok(())
+    Ok(given_up)
 }

@@ -220,9 +220,9 @@ impl Names {
     /// `system_identifier` (a string: JSON's numbers are too short for some), `read_at` and `lsn` (each may be null),
     /// `settings` (an object of text), and
     /// three arrays: `databases` (`oid`, `name`, `tablespace`), `tablespaces` (`oid`, `name`) and `relations`
-    /// (`database`, `oid`, `schema`, `name`, `kind`, `persistence`, `access_method`, `table`, `partition_of`, `scans`, `files`,
-    /// each file `[tablespace, database, number]`, the current one first). `kind` and `persistence` are the letters of
-    /// `pg_class`. What a reader does not know it passes over.
+    /// (`database`, `oid`, `schema`, `name`, `kind`, `persistence`, `access_method`, `table`, `partition_of`, `scans`,
+    /// `files`). A file is `[tablespace, database, number]`; the first one is current, or null if none is known to be.
+    /// `kind` and `persistence` are the letters of `pg_class`. What a reader does not know it passes over.
     ///
     /// # Errors
     /// The file system's.
@@ -250,7 +250,18 @@ impl Names {
             let relation = &self.relations[file.relation];
             file.current &= !newer.by_oid.contains_key(&(relation.database, relation.oid));
         }
-        let Names { origin, notes, settings, version, databases, tablespaces, relations, by_oid: _, files, .. } = newer;
+        let Names {
+            origin,
+            notes,
+            settings,
+            version,
+            databases,
+            tablespaces,
+            relations,
+            by_oid: _,
+            files,
+            ..
+        } = newer;
         self.settings.extend(settings);
         self.origin = Origin {
             server_version: origin.server_version.or(self.origin.server_version.take()),
@@ -430,7 +441,9 @@ impl<'a> Resolved<'a> {
     /// The relation, if there is one.
     pub fn relation(self) -> Option<&'a Relation> {
         match self {
-            Resolved::Current(relation) | Resolved::Rewritten(relation) | Resolved::BuiltIn(relation) => Some(relation),
+            Resolved::Current(relation) | Resolved::Rewritten(relation) | Resolved::BuiltIn(relation) => {
+                Some(relation)
+            }
             Resolved::Unresolved => None,
         }
     }

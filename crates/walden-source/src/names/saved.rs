@@ -65,16 +65,17 @@ struct RelationRow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     scans: Option<u64>,
     #[serde(default)]
-    files: Vec<(u32, u32, u32)>,
+    files: Vec<Option<(u32, u32, u32)>>,
 }
 
 pub(super) fn load(path: &Path) -> Result<Names, NamesError> {
     let file = File::open(path).map_err(|error| NamesError::File { path: path.to_owned(), error })?;
     let format = |what: String| NamesError::Format { path: path.to_owned(), what };
-    let saved: Saved = serde_json::from_reader(BufReader::new(file)).map_err(|error| match error.io_error_kind() {
-        Some(_) => NamesError::File { path: path.to_owned(), error: error.into() },
-        None => format(error.to_string()),
-    })?;
+    let saved: Saved =
+        serde_json::from_reader(BufReader::new(file)).map_err(|error| match error.io_error_kind() {
+            Some(_) => NamesError::File { path: path.to_owned(), error: error.into() },
+            None => format(error.to_string()),
+        })?;
     if saved.walden_names != FORM {
         return Err(format(format!("its form is version {}, this Walden reads {FORM}", saved.walden_names)));
     }
@@ -110,7 +111,8 @@ pub(super) fn load(path: &Path) -> Result<Names, NamesError> {
             partition_of: row.partition_of,
             scans: row.scans,
         });
-        for (at, (tablespace, database, file)) in row.files.into_iter().enumerate() {
+        for (at, file) in row.files.into_iter().enumerate() {
+            let Some((tablespace, database, file)) = file else { continue };
             let locator = RelFileLocator { tablespace, database, relation: file };
             names.files.insert(locator, NamedFile { relation, current: at == 0 });
         }
@@ -122,7 +124,9 @@ pub(super) fn save(names: &Names, path: &Path) -> Result<(), NamesError> {
     let error = |error| NamesError::File { path: path.to_owned(), error };
     // A device or pipe is written to, a file replaced.
     if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        return File::create(path).and_then(|file| write(names, BufWriter::new(file)).map(drop)).map_err(error);
+        return File::create(path)
+            .and_then(|file| write(names, BufWriter::new(file)).map(drop))
+            .map_err(error);
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut hidden = std::ffi::OsString::from(".");
@@ -167,7 +171,7 @@ fn write(names: &Names, mut out: BufWriter<File>) -> io::Result<File> {
     let mut files = vec![Vec::new(); names.relations.len()];
     for (locator, file) in &names.files {
         let row = (locator.tablespace, locator.database, locator.relation);
-        files[file.relation].push((!file.current, row));
+        files[file.relation].push((!file.current, Some(row)));
     }
     // Whatever lost its OID to another relation comes first, so that reading in this order gives the same.
     let mut order: Vec<_> = (0..names.relations.len()).collect();
@@ -176,6 +180,9 @@ fn write(names: &Names, mut out: BufWriter<File>) -> io::Result<File> {
         let relation = &names.relations[index];
         let mut files = std::mem::take(&mut files[index]);
         files.sort();
+        if files.first().is_some_and(|(is_old, _)| *is_old) {
+            files.insert(0, (false, None));
+        }
         RelationRow {
             database: relation.database,
             oid: relation.oid,

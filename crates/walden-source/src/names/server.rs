@@ -39,13 +39,16 @@ pub(super) fn read(conninfo: &str) -> Result<Names, NamesError> {
         names.add_tablespace(number(&row, 0), text(&row, 1));
     }
     let settings = SETTINGS.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
-    let query = format!("SELECT name, setting, COALESCE(unit, '') FROM pg_settings WHERE name IN ({settings})");
+    let query =
+        format!("SELECT name, setting, COALESCE(unit, '') FROM pg_settings WHERE name IN ({settings})");
     for row in rows(&mut client, &query)? {
         let value = format!("{} {}", text(&row, 1), text(&row, 2)).trim().to_owned();
         names.settings.insert(text(&row, 0).to_owned(), value);
     }
     let mut open_to_connections = Vec::new();
-    for row in rows(&mut client, "SELECT oid, datname, dattablespace, datallowconn FROM pg_database ORDER BY oid")? {
+    for row in
+        rows(&mut client, "SELECT oid, datname, dattablespace, datallowconn FROM pg_database ORDER BY oid")?
+    {
         let (oid, name) = (number(&row, 0), text(&row, 1).to_owned());
         names.add_database(oid, Database { name: name.clone(), tablespace: number(&row, 2) });
         match text(&row, 3) {
@@ -117,7 +120,9 @@ fn connect_anywhere(config: &Config) -> Result<Client, NamesError> {
     }
     let mut config = config.clone();
     match connect(config.dbname("postgres")) {
-        Err(error) if error.code() == Some(&SqlState::INVALID_CATALOG_NAME) => connect(config.dbname("template1")),
+        Err(error) if error.code() == Some(&SqlState::INVALID_CATALOG_NAME) => {
+            connect(config.dbname("template1"))
+        }
         other => other,
     }
     .map_err(|error| NamesError::Server(chain(&error)))
@@ -178,12 +183,15 @@ fn relations(client: &mut Client, database: u32, version: u32, names: &mut Names
          LEFT JOIN pg_stat_all_indexes s ON s.indexrelid = c.oid
          WHERE c.relkind IN ('r', 'i', 't', 'S', 'm', 'p', 'I') AND c.relpersistence <> 't'"
     );
-    let default_tablespace = names.database(database).map_or(super::DEFAULT_TABLESPACE, |known| known.tablespace);
+    let default_tablespace =
+        names.database(database).map_or(super::DEFAULT_TABLESPACE, |known| known.tablespace);
     for row in rows(client, &query)? {
-        let optional = |at| row.get(at).and_then(|value| value.parse::<u32>().ok()).filter(|value| *value != 0);
+        let optional =
+            |at| row.get(at).and_then(|value| value.parse::<u32>().ok()).filter(|value| *value != 0);
         let letter = |at| text(&row, at).chars().next().unwrap_or('?');
         let shared = text(&row, 5) == "t";
-        let (database, default_tablespace) = if shared { (0, GLOBAL_TABLESPACE) } else { (database, default_tablespace) };
+        let (database, default_tablespace) =
+            if shared { (0, GLOBAL_TABLESPACE) } else { (database, default_tablespace) };
         let tablespace = optional(6).unwrap_or(default_tablespace);
         let file = optional(7).map(|relation| RelFileLocator { tablespace, database, relation });
         let relation = Relation {

@@ -164,7 +164,8 @@ impl<R: BufRead> Lz4Reader<R> {
         if word == 0 && !legacy {
             return self.end_frame();
         }
-        let (stored, len) = if legacy { (false, word as usize) } else { (word & STORED != 0, (word & !STORED) as usize) };
+        let (stored, len) =
+            if legacy { (false, word as usize) } else { (word & STORED != 0, (word & !STORED) as usize) };
         // The oldest format does not store blocks as they are, so a block may have become a little longer.
         if len > if legacy { largest + largest / 255 + 16 } else { largest } {
             return Err(invalid("a block that is longer than the frame allows"));
@@ -191,7 +192,8 @@ impl<R: BufRead> Lz4Reader<R> {
         } else if history.is_empty() {
             decompress_into(&self.compressed, block).map_err(|e| invalid(&e.to_string()))?
         } else {
-            decompress_into_with_dict(&self.compressed, block, history).map_err(|e| invalid(&e.to_string()))?
+            decompress_into_with_dict(&self.compressed, block, history)
+                .map_err(|e| invalid(&e.to_string()))?
         };
         self.unread = HISTORY..HISTORY + len;
         let frame = self.frame.as_mut().ok_or_else(|| invalid("a block outside of a frame"))?;
@@ -211,7 +213,9 @@ impl<R: BufRead> Lz4Reader<R> {
             return Err(invalid("less content than its header says"));
         }
         match frame.hasher {
-            Some(hasher) if self.word()? != hasher.finish() as u32 => Err(invalid("content with a wrong checksum")),
+            Some(hasher) if self.word()? != hasher.finish() as u32 => {
+                Err(invalid("content with a wrong checksum"))
+            }
             _ => Ok(()),
         }
     }

@@ -73,7 +73,8 @@ proptest! {
 #[test]
 fn archives_of_every_tool_are_one_run() {
     let segments: Vec<_> = (1..=8).map(|number| Segment::new(1, number)).collect();
-    let layouts: [(&str, fn(&Segment) -> (String, Compression)); 7] = [
+    type Layout = fn(&Segment) -> (String, Compression);
+    let layouts: [(&str, Layout); 7] = [
         ("plain", |s| (s.name(), Compression::None)),
         ("pg_receivewal", |s| (format!("{}.gz", s.name()), Compression::Gzip)),
         ("pgbackrest", |s| {
@@ -92,16 +93,21 @@ fn archives_of_every_tool_are_one_run() {
             write(folder.path(), &name, &compress(&segment.content(), compression));
         }
         write(folder.path(), "archive/main/archive.info", b"[backrest]");
-        write(folder.path(), "backup/main/20260101/pg_data/PG_VERSION", b"15");
+        write(folder.path(), "backup/main/backup.info", b"[backrest]");
+        let in_backup = "backup/main/20260101/pg_data/pg_wal/000000010000000000000001";
+        segments[0].write(folder.path(), in_backup);
         write(folder.path(), "server/wals/xlog.db", b"000000010000000000000001\t16777216\t1.0\tNone");
-        write(folder.path(), "server/base/x/info", b"");
+        segments[0].write(folder.path(), "server/base/20260101T000000/data/pg_wal/000000010000000000000001");
+        write(folder.path(), "server/base/20260101T000000/backup.info", b"");
         let inventory = of(folder.path());
         assert_eq!(names(&inventory), [expected(&segments)], "{tool}");
         let run = &inventory.runs[0];
         assert_eq!((run.version, run.timeline, run.segment_size.bytes()), (Major::V18, 1, u64::from(SIZE)));
         assert_eq!((run.start(), run.end()), (Lsn(0x10_0000), Lsn(0x90_0000)));
         assert_eq!(run.segments[0].compression, layout(&segments[0]).1);
-        assert!(inventory.unreadable.is_empty() && inventory.gaps().is_empty() && inventory.duplicates.is_empty());
+        assert!(
+            inventory.unreadable.is_empty() && inventory.gaps().is_empty() && inventory.duplicates.is_empty()
+        );
     }
 }
 
@@ -145,7 +151,10 @@ fn gaps_split_runs_and_are_reported() {
         segment.write(folder.path(), &segment.name());
     }
     let inventory = of(folder.path());
-    assert_eq!(names(&inventory), [expected(&segments[..2]), expected(&segments[2..3]), expected(&segments[3..])]);
+    assert_eq!(
+        names(&inventory),
+        [expected(&segments[..2]), expected(&segments[2..3]), expected(&segments[3..])]
+    );
     let gaps: Vec<_> = inventory.gaps().iter().map(ToString::to_string).collect();
     assert_eq!(
         gaps,
@@ -266,8 +275,12 @@ fn errors_name_the_file_and_what_it_is() {
     assert!(error(&[b"\xFF\x06\0\0sNaPpY".as_slice(), &[0xA5; 5000]].concat()).contains("snappy"));
     assert!(error(b"\x85\x01\x0C\x03\x11\x22\x33\x44\x55").contains("encrypted by PGP"));
     assert!(error(&Segment::new(1, 1).content()[8192..]).contains("0/00102000, in the middle of a segment"));
-    assert!(error(&Segment::new(1, 2).content()).contains("holds another segment than its name says: 0000000100"));
-    assert!(error(&Segment { bytes: 1 << 20 | 1, ..Segment::new(1, 1) }.content()[..9000]).contains("damaged"));
+    assert!(
+        error(&Segment::new(1, 2).content()).contains("holds another segment than its name says: 0000000100")
+    );
+    assert!(
+        error(&Segment { bytes: 1 << 20 | 1, ..Segment::new(1, 1) }.content()[..9000]).contains("damaged")
+    );
     let mut flags = Segment::new(1, 1).content();
     flags[3] = 0xFF;
     assert!(error(&flags).contains("damaged at its first page"));

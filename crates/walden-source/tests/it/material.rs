@@ -85,7 +85,9 @@ pub fn compress(content: &[u8], compression: Compression) -> Vec<u8> {
     };
     match compression {
         Compression::None => content.to_vec(),
-        Compression::Gzip => through(Box::new(flate2::read::GzEncoder::new(content, flate2::Compression::fast()))),
+        Compression::Gzip => {
+            through(Box::new(flate2::read::GzEncoder::new(content, flate2::Compression::fast())))
+        }
         Compression::Lz4 => lz4(content, lz4_flex::frame::FrameInfo::new()),
         Compression::Zstd => zstd::encode_all(content, 1).unwrap(),
         Compression::Xz => through(Box::new(liblzma::read::XzEncoder::new(content, 0))),
@@ -94,7 +96,9 @@ pub fn compress(content: &[u8], compression: Compression) -> Vec<u8> {
             let stream = liblzma::stream::Stream::new_lzma_encoder(&options).unwrap();
             through(Box::new(liblzma::read::XzEncoder::new_stream(content, stream)))
         }
-        Compression::Bzip2 => through(Box::new(bzip2::read::BzEncoder::new(content, bzip2::Compression::fast()))),
+        Compression::Bzip2 => {
+            through(Box::new(bzip2::read::BzEncoder::new(content, bzip2::Compression::fast())))
+        }
         Compression::Brotli => through(Box::new(brotli::CompressorReader::new(content, 4096, 3, 22))),
     }
 }

@@ -24,6 +24,7 @@ fn table(oid: u32, name: &str) -> Relation {
         access_method: Some("heap".to_owned()),
         table: None,
         partition_of: None,
+        scans: None,
     }
 }
 
@@ -33,9 +34,8 @@ fn name(names: &Names, relation: u32) -> Option<String> {
 
 #[test]
 fn relations_are_written_as_in_sql() {
-    let with = |schema: &str, name: &str| {
-        Relation { schema: schema.to_owned(), ..table(16400, name) }.to_string()
-    };
+    let with =
+        |schema: &str, name: &str| Relation { schema: schema.to_owned(), ..table(16400, name) }.to_string();
     assert_eq!(with("public", "orders"), "orders");
     assert_eq!(with("sales", "orders"), "sales.orders");
     assert_eq!(with("pg_catalog", "pg_class"), "pg_class");
@@ -68,7 +68,10 @@ fn rewrites_are_followed_both_ways() {
     }
     assert!(matches!(names.resolve(file(16500)), Resolved::Current(_)));
     for other in [16400, 16450, 16600] {
-        assert!(matches!(names.resolve(file(other)), Resolved::Rewritten(r) if r.name == "orders"), "{other}");
+        assert!(
+            matches!(names.resolve(file(other)), Resolved::Rewritten(r) if r.name == "orders"),
+            "{other}"
+        );
     }
     assert_eq!(name(&names, 16700).as_deref(), Some("pg_attribute"));
     // Numbers that are used again can make a circle.
@@ -151,8 +154,13 @@ fn a_server_that_is_not_there_is_a_clear_error() {
 /// On a server of its own, and on those in `WALDEN_TEST_DSN` (separated by `;`; databases are created there).
 #[test]
 fn a_servers_names_are_those_of_its_files() {
-    let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap()).wal_segsize_mb(1).start().unwrap();
-    check_server(&cluster.dsn("postgres"), &|database| cluster.dsn(database), Some(cluster.system_identifier()));
+    let cluster =
+        ClusterBuilder::new(find_or_install(Wanted::Any).unwrap()).wal_segsize_mb(1).start().unwrap();
+    check_server(
+        &cluster.dsn("postgres"),
+        &|database| cluster.dsn(database),
+        Some(cluster.system_identifier()),
+    );
     if let Ok(others) = std::env::var("WALDEN_TEST_DSN") {
         for dsn in others.split(';') {
             check_server(dsn, &|database| format!("{dsn} dbname={database}"), None);
@@ -163,7 +171,8 @@ fn a_servers_names_are_those_of_its_files() {
 fn check_server(dsn: &str, of_database: &dyn Fn(&str) -> String, system_id: Option<u64>) {
     let connect = |dsn: &str| postgres::Client::connect(dsn, postgres::NoTls).unwrap();
     let mut client = connect(dsn);
-    let version: i32 = client.query_one("SHOW server_version_num", &[]).unwrap().get::<_, String>(0).parse().unwrap();
+    let version: i32 =
+        client.query_one("SHOW server_version_num", &[]).unwrap().get::<_, String>(0).parse().unwrap();
     check_builtin_names(&mut client, version);
     client.batch_execute("DROP DATABASE IF EXISTS \"Shop\"").unwrap();
     client.batch_execute("DROP DATABASE IF EXISTS closed").unwrap();
@@ -206,7 +215,9 @@ fn check_server(dsn: &str, of_database: &dyn Fn(&str) -> String, system_id: Opti
     let locator = |path: &str| {
         let parts: Vec<_> = path.split('/').collect();
         match parts.as_slice() {
-            ["global", file] => RelFileLocator { tablespace: 1664, database: 0, relation: file.parse().unwrap() },
+            ["global", file] => {
+                RelFileLocator { tablespace: 1664, database: 0, relation: file.parse().unwrap() }
+            }
             ["base", database, file] => RelFileLocator {
                 tablespace: 1663,
                 database: database.parse().unwrap(),

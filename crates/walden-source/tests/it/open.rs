@@ -68,7 +68,8 @@ fn lz4_frames_of_every_form() {
         legacy.extend((legacy_block.len() as u32).to_le_bytes());
         legacy.extend(&legacy_block);
     }
-    let all = [skip.clone(), frames.concat(), skip.clone(), legacy.clone(), frames[0].clone(), legacy, skip].concat();
+    let all = [skip.clone(), frames.concat(), skip.clone(), legacy.clone(), frames[0].clone(), legacy, skip]
+        .concat();
     let path = write(folder.path(), "all", &all);
     assert_eq!(detect(&path).unwrap(), Some(Compression::Lz4));
     let plain = read(&path, Compression::Lz4).unwrap();
@@ -81,7 +82,8 @@ fn zstd_behind_a_frame_to_skip_is_recognised() {
     let folder = tempfile::tempdir().unwrap();
     let content = Segment::new(1, 1).content();
     let skip = [0x50, 0x2A, 0x4D, 0x18, 4, 0, 0, 0, 1, 2, 3, 4];
-    let path = write(folder.path(), "skip", &[&skip, compress(&content, Compression::Zstd).as_slice()].concat());
+    let path =
+        write(folder.path(), "skip", &[&skip, compress(&content, Compression::Zstd).as_slice()].concat());
     assert_eq!(detect(&path).unwrap(), Some(Compression::Zstd));
     assert_eq!(read(&path, Compression::Zstd).unwrap(), content);
 }
@@ -96,14 +98,19 @@ fn a_file_cut_anywhere_ends_early_and_says_so() {
         let places = (1..64).chain((64..whole.len()).step_by(1237)).chain(whole.len() - 64..whole.len());
         for len in places {
             let path = write(folder.path(), "cut", &whole[..len]);
-            let error = read(&path, compression).expect_err(&format!("{compression} cut at {len} of {}", whole.len()));
+            let error = read(&path, compression)
+                .expect_err(&format!("{compression} cut at {len} of {}", whole.len()));
             assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{compression} cut at {len}: {error}");
             let text = error.to_string();
-            assert!(text.contains("cut: ") && text.contains("cut off") && text.contains("complete copy"), "{text}");
+            assert!(
+                text.contains("cut: ") && text.contains("cut off") && text.contains("complete copy"),
+                "{text}"
+            );
         }
     }
     // Between two blocks of a frame, where nothing but the missing end shows it.
-    let blocks = lz4(content, FrameInfo::new().block_size(BlockSize::Max64KB).block_mode(BlockMode::Independent));
+    let blocks =
+        lz4(content, FrameInfo::new().block_size(BlockSize::Max64KB).block_mode(BlockMode::Independent));
     let first = 7 + 4 + u32::from_le_bytes(blocks[7..11].try_into().unwrap()) as usize;
     let path = write(folder.path(), "cut", &blocks[..first]);
     assert_eq!(read(&path, Compression::Lz4).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
@@ -140,7 +147,8 @@ fn windows_beyond_the_limit_are_refused_with_a_way_out() {
     options.dict_size(1 << 28);
     let mut filters = liblzma::stream::Filters::new();
     filters.lzma2(&options);
-    let stream = liblzma::stream::Stream::new_stream_encoder(&filters, liblzma::stream::Check::Crc32).unwrap();
+    let stream =
+        liblzma::stream::Stream::new_stream_encoder(&filters, liblzma::stream::Check::Crc32).unwrap();
     let mut wide = Vec::new();
     liblzma::read::XzEncoder::new_stream(content.as_slice(), stream).read_to_end(&mut wide).unwrap();
     let path = write(folder.path(), "wide.xz", &wide);
