@@ -220,7 +220,11 @@ mod tests {
         };
         // 64 segments over 1.9: the figure of a default server, 33 segments.
         assert_eq!(settings.segments(SIZE), 33);
-        let told = [("checkpoint_timeout", "300 s"), ("max_wal_size", "1024 MB"), ("checkpoint_completion_target", "0.9")];
+        let told = [
+            ("checkpoint_timeout", "300 s"),
+            ("max_wal_size", "1024 MB"),
+            ("checkpoint_completion_target", "0.9"),
+        ];
         let mut told: BTreeMap<String, String> = told.map(|(name, value)| (name.into(), value.into())).into();
         assert_eq!(CheckpointSettings::from_settings(&told, Major::V18), Some(settings));
         told.insert("max_wal_size".into(), "64 16MB".into());
@@ -228,7 +232,10 @@ mod tests {
         told.remove("checkpoint_timeout");
         assert_eq!(CheckpointSettings::from_settings(&told, Major::V18), None);
         let log = [seen(0, 0, 0), seen(33, 100, 60), seen(40, 9 << 20, 360), seen(41, 500, 370)];
-        assert_eq!(causes(&log, Some(settings)), [Cause::First, Cause::Volume, Cause::Time, Cause::Requested]);
+        assert_eq!(
+            causes(&log, Some(settings)),
+            [Cause::First, Cause::Volume, Cause::Time, Cause::Requested]
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use rustc_hash::FxHashMap;
 use walden_format::lsn::Lsn;
 use walden_format::payload::timestamp::Timestamp;
+use walden_format::payload::xact::TransactionEnd;
 use walden_format::payload::xlog::{Checkpoint, WalLevel};
 use walden_format::payload::{self, Payload};
 use walden_format::record::{BlockRef, Fork, Image, Record, RelFileLocator};
@@ -43,9 +44,12 @@ pub(crate) struct SegmentTally<'a> {
     recent: Box<[(u128, u32); RECENT]>,
     pub cells: Vec<(Cell, Tally)>,
     pub images: ImageTable,
-    transaction_index: FxHashMap<u32, u32>,
+    /// Where in `transactions` those are that wrote recently, by the lowest bits of their numbers.
+    recent_transactions: Box<[u32; RECENT]>,
     last_transaction: (u32, u32),
+    /// What transactions wrote; one that was crowded out of `recent_transactions` is there more than once.
     pub transactions: Vec<(u32, TransactionTally)>,
+    pub finished: Vec<Finished>,
     pub events: Vec<(Lsn, Event)>,
     /// Per view: bytes by cell, transaction and slice, each 0 where the view does not ask for it.
     pub pieces: Vec<FxHashMap<Piece, Tally>>,
@@ -74,23 +78,35 @@ impl TransactionTally {
     }
 }
 
+/// A transaction's end.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub xid: u32,
+    pub committed: bool,
+    pub time: Timestamp,
+    /// What it came to in this segment, as far as it was at hand.
+    pub tally: TransactionTally,
+    /// Most have none.
+    pub subxids: Vec<u32>,
+}
+
 /// What a record says that matters beyond its bytes.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A transaction ended.
-    Finish {
-        xid: u32,
-        committed: bool,
-        time: Timestamp,
-        subxids: Vec<u32>,
-    },
     /// Written at a two-phase PREPARE; the transaction goes on.
-    Prepare { xid: u32 },
-    Checkpoint(Checkpoint),
+    Prepare {
+        xid: u32,
+    },
+    Checkpoint(Box<Checkpoint>),
     /// No transaction below `oldest` runs any more.
-    Running { oldest: u32 },
+    Running {
+        oldest: u32,
+    },
     /// The settings that the log itself tells of.
-    Parameters { wal_level: WalLevel, wal_log_hints: bool },
+    Parameters {
+        wal_level: WalLevel,
+        wal_log_hints: bool,
+    },
     FullPageWrites(bool),
     BackupEnd,
     Switch,
@@ -118,9 +134,10 @@ impl<'a> SegmentTally<'a> {
             recent: Box::new([(u128::MAX, 0); RECENT]),
             cells: Vec::new(),
             images: ImageTable::default(),
-            transaction_index: FxHashMap::default(),
+            recent_transactions: Box::new([0; RECENT]),
             last_transaction: (0, 0),
             transactions: vec![(0, TransactionTally::default())],
+            finished: Vec::new(),
             events: Vec::new(),
             pieces: vec![FxHashMap::default(); spec.views.len()],
             slice,
@@ -128,7 +145,6 @@ impl<'a> SegmentTally<'a> {
             written_tuples: Vec::new(),
             repeated_updates: FxHashMap::default(),
         };
-        tally.transaction_index.insert(0, 0);
         // Cell 0, which [`SegmentTally::framing`] counts in.
         tally.cell(Owner::Framing, None);
         tally
@@ -189,24 +205,33 @@ impl<'a> SegmentTally<'a> {
             let slice = self.slice;
             if at_start {
                 let start = Lsn(self.segment_end.0.saturating_sub(1));
-                self.slice = self.first.map_or_else(|| self.spec.slices.at(start).0, |lsn| self.spec.slices.at(lsn).0);
+                self.slice =
+                    self.first.map_or_else(|| self.spec.slices.at(start).0, |lsn| self.spec.slices.at(lsn).0);
             }
             self.framing(bucket, bytes);
             self.slice = slice;
         }
     }
 
-    #[inline]
-    fn transaction(&mut self, xid: u32) -> &mut TransactionTally {
+    /// Where in `transactions` this one is.
+    #[inline(always)]
+    fn transaction(&mut self, xid: u32) -> u32 {
         if self.last_transaction.0 != xid {
-            let transactions = &mut self.transactions;
-            let index = *self.transaction_index.entry(xid).or_insert_with(|| {
-                transactions.push((xid, TransactionTally::default()));
-                (transactions.len() - 1) as u32
-            });
-            self.last_transaction = (xid, index);
+            self.last_transaction = (xid, self.look_up_transaction(xid));
         }
-        &mut self.transactions[self.last_transaction.1 as usize].1
+        self.last_transaction.1
+    }
+
+    fn look_up_transaction(&mut self, xid: u32) -> u32 {
+        let place = xid as usize % RECENT;
+        let known = self.recent_transactions[place];
+        if xid == 0 || self.transactions[known as usize].0 == xid {
+            return if xid == 0 { 0 } else { known };
+        }
+        self.transactions.push((xid, TransactionTally::default()));
+        let index = (self.transactions.len() - 1) as u32;
+        self.recent_transactions[place] = index;
+        index
     }
 
     fn image(&mut self, image: &Image, block_id: u8, kind: u16, cell: u32, xid: u32) {
@@ -244,20 +269,10 @@ impl<'a> SegmentTally<'a> {
             return;
         }
         let event = match payload::parse(record) {
-            Ok(Payload::Commit(end)) => Event::Finish {
-                xid: end.twophase_xid.unwrap_or(xid),
-                committed: true,
-                time: end.time,
-                subxids: end.subxacts.collect(),
-            },
-            Ok(Payload::Abort(end)) => Event::Finish {
-                xid: end.twophase_xid.unwrap_or(xid),
-                committed: false,
-                time: end.time,
-                subxids: end.subxacts.collect(),
-            },
+            Ok(Payload::Commit(end)) => return self.finish(end, true, xid),
+            Ok(Payload::Abort(end)) => return self.finish(end, false, xid),
             Ok(Payload::Prepare(_)) => Event::Prepare { xid },
-            Ok(Payload::Checkpoint(checkpoint)) => Event::Checkpoint(checkpoint),
+            Ok(Payload::Checkpoint(checkpoint)) => Event::Checkpoint(Box::new(checkpoint)),
             Ok(Payload::RunningXacts(running)) => Event::Running { oldest: running.oldest_running_xid },
             Ok(Payload::ParameterChange(change)) => {
                 Event::Parameters { wal_level: change.wal_level, wal_log_hints: change.wal_log_hints }
@@ -270,12 +285,29 @@ impl<'a> SegmentTally<'a> {
         self.events.push((record.lsn, event));
     }
 
+    fn finish(&mut self, end: TransactionEnd<'_>, committed: bool, record_xid: u32) {
+        let xid = end.twophase_xid.unwrap_or(record_xid);
+        let place = self.transaction(xid);
+        let tally = match xid {
+            0 => TransactionTally::default(),
+            _ => std::mem::take(&mut self.transactions[place as usize].1),
+        };
+        self.finished.push(Finished {
+            xid,
+            committed,
+            time: end.time,
+            tally,
+            subxids: end.subxacts.collect(),
+        });
+    }
+
     /// Notices an update of a row version that the same transaction wrote, with a table that forgets: a lower bound.
     fn update(&mut self, record: &Record<'_>, cell: u32) {
         let Some((old_offset, new_offset)) = payload::heap::update_offsets(record) else { return };
         let Some(new) = record.block(0) else { return };
         let old = record.block(1).filter(|block| block.fork == Fork::MAIN).unwrap_or(new);
-        let key = |block: &BlockRef, offset: u16| tuple_key(block.relation, block.block, offset, record.header.xid);
+        let key =
+            |block: &BlockRef, offset: u16| tuple_key(block.relation, block.block, offset, record.header.xid);
         if self.written_tuples.is_empty() {
             self.written_tuples = vec![0; WRITTEN];
         }
@@ -307,7 +339,8 @@ impl Visitor for SegmentTally<'_> {
             None => Owner::None,
         };
         let cell = self.cell(owner, Some(kind));
-        let origin_and_toplevel = 3 * u64::from(record.origin.is_some()) + 5 * u64::from(record.toplevel_xid.is_some());
+        let origin_and_toplevel =
+            3 * u64::from(record.origin.is_some()) + 5 * u64::from(record.toplevel_xid.is_some());
         self.add(cell, header.xid, |tally| {
             tally.records += 1;
             tally.buckets.add(Bucket::RecordHeader, walden_format::record::RECORD_HEADER as u64);
@@ -328,13 +361,16 @@ impl Visitor for SegmentTally<'_> {
                 self.image(image, block.id, kind, cell, header.xid);
             }
         }
-        let transaction = self.transaction(header.xid);
+        let place = self.transaction(header.xid);
+        let transaction = &mut self.transactions[place as usize].1;
         transaction.records += 1;
         transaction.bytes += u64::from(header.total_len) + u64::from(record.alignment);
         transaction.image_bytes += image_bytes;
         match header.rmid {
             rmid::XLOG | rmid::XACT | rmid::STANDBY => self.event(record),
-            rmid::HEAP if matches!(header.info & 0x70, HEAP_UPDATE | HEAP_HOT_UPDATE) => self.update(record, cell),
+            rmid::HEAP if matches!(header.info & 0x70, HEAP_UPDATE | HEAP_HOT_UPDATE) => {
+                self.update(record, cell)
+            }
             _ => {}
         }
         ControlFlow::Continue(())
@@ -394,7 +430,7 @@ fn tuple_key(relation: RelFileLocator, block: u32, offset: u16, xid: u32) -> u64
     let place = u64::from(block) << 16 | u64::from(offset);
     let whose = u64::from(relation.relation) << 32 | u64::from(xid);
     // An odd multiplier spreads each part over all bits; the tops are folded down, where the table looks.
-    let mixed =
-        (place.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ whose.wrapping_mul(0xD6E8_FEB8_6659_FD93)).rotate_left(29);
+    let mixed = (place.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ whose.wrapping_mul(0xD6E8_FEB8_6659_FD93))
+        .rotate_left(29);
     mixed ^ mixed >> 32 | 1
 }

@@ -225,8 +225,11 @@ impl Document {
     /// Puts names to an explanation.
     pub fn new(explanation: &Explanation, context: &Context<'_>) -> Document {
         let labels = Labels::new(context.names, explanation);
-        let checkpoints =
-            explain_checkpoints(&explanation.checkpoints, explanation.segment_size, context.checkpoint_settings);
+        let checkpoints = explain_checkpoints(
+            &explanation.checkpoints,
+            explanation.segment_size,
+            context.checkpoint_settings,
+        );
         let of = Writer { explanation, labels: &labels, top: context.top.unwrap_or(usize::MAX) };
         Document {
             format: "walden explain",
@@ -284,7 +287,9 @@ impl Writer<'_> {
             records: tally.records,
             images: tally.images,
             image_bytes: tally.buckets.images(),
-            buckets: filled.map(|bucket| (bucket.name().to_owned(), tally.buckets.get(bucket).into())).collect(),
+            buckets: filled
+                .map(|bucket| (bucket.name().to_owned(), tally.buckets.get(bucket).into()))
+                .collect(),
         }
     }
 
@@ -362,7 +367,9 @@ impl Writer<'_> {
             tables[at].1.merge(tally);
             tables[at].2.push(GroupDocument { keys: vec![self.labels.owner(owner)], sum: self.tally(tally) });
         }
-        tables.sort_by(|one, other| other.1.bytes().cmp(&one.1.bytes()).then_with(|| one.0.text.cmp(&other.0.text)));
+        tables.sort_by(|one, other| {
+            other.1.bytes().cmp(&one.1.bytes()).then_with(|| one.0.text.cmp(&other.0.text))
+        });
         let mut listed: Vec<RelationDocument> = Vec::new();
         let rest = tables.split_off(self.top.min(tables.len()));
         for (label, tally, parts) in tables {
@@ -380,7 +387,8 @@ impl Writer<'_> {
     fn view(&self, view: &View) -> ViewDocument {
         let mut rows: Vec<&(GroupKey, Tally)> = view.rows.iter().collect();
         let (mut groups, mut sum) = view.rest;
-        let in_order = view.spec.dimensions.iter().all(|d| matches!(d, Dimension::Time | Dimension::Checkpoint));
+        let in_order =
+            view.spec.dimensions.iter().all(|d| matches!(d, Dimension::Time | Dimension::Checkpoint));
         if in_order {
             rows.sort_by_key(|(key, _)| *key);
         } else {

@@ -14,7 +14,7 @@ use walden_source::inventory::Run;
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, SegmentOutcome, Tail, scan};
 
 use crate::checkpoints::CheckpointSeen;
-use crate::collect::{CollectSpec, Event, SegmentTally, TransactionTally};
+use crate::collect::{CollectSpec, Event, Finished, SegmentTally, TransactionTally};
 use crate::group::{Cell, Dimension, GroupKey, ViewSpec};
 use crate::slices::Slices;
 use crate::tally::{Bucket, Buckets, ImageTable, Tally};
@@ -330,8 +330,7 @@ impl Cuts {
 
 /// The smallest usual width that gives at most [`MOST_SPANS`] spans.
 fn span_width(seconds: i64) -> i64 {
-    const USUAL: [i64; 14] =
-        [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 6 * 3600];
+    const USUAL: [i64; 14] = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 6 * 3600];
     let fits = |width: &&i64| seconds / **width < MOST_SPANS;
     USUAL.iter().find(fits).copied().unwrap_or_else(|| (seconds / MOST_SPANS / 86_400 + 1) * 86_400)
 }
@@ -380,7 +379,8 @@ impl<'a> Merge<'a> {
     /// The range starts with its first segment, or with the first record from `from` on.
     fn begin_range(&mut self, run: &Run, from: Option<Lsn>) {
         self.range_started = false;
-        self.whole_start = from.is_none_or(|from| run.segments.first().is_some_and(|first| from <= first.start));
+        self.whole_start =
+            from.is_none_or(|from| run.segments.first().is_some_and(|first| from <= first.start));
     }
 
     fn end_range(&mut self) {
@@ -464,26 +464,35 @@ impl<'a> Merge<'a> {
         for (xid, sum) in &tally.transactions {
             self.transactions.add(*xid, sum);
         }
-        for (lsn, event) in tally.events {
-            if tally.first.is_some_and(|first| lsn >= first) {
-                self.event(lsn, event);
+        // A prepared transaction may end in the same segment; a list of running ones closes only what is still open.
+        for (_, event) in &tally.events {
+            if let Event::Prepare { xid } = event {
+                self.transactions.prepare(*xid);
             }
         }
+        for finished in &tally.finished {
+            self.finished(finished);
+        }
+        for (lsn, event) in tally.events {
+            self.event(lsn, event);
+        }
+    }
+
+    fn finished(&mut self, finished: &Finished) {
+        let Finished { xid, committed, time, tally, ref subxids } = *finished;
+        let time = time.unix_micros();
+        let (first, last) = self.time_span.unwrap_or((time, time));
+        self.time_span = Some((first.min(time), last.max(time)));
+        for groups in &mut self.groups {
+            groups.close(xid, subxids);
+        }
+        let outcome = if committed { Outcome::Committed } else { Outcome::Aborted };
+        self.transactions.close(xid, subxids, outcome, Some(time), tally);
     }
 
     fn event(&mut self, lsn: Lsn, event: Event) {
         match event {
-            Event::Finish { xid, committed, time, subxids } => {
-                let time = time.unix_micros();
-                let (first, last) = self.time_span.unwrap_or((time, time));
-                self.time_span = Some((first.min(time), last.max(time)));
-                for groups in &mut self.groups {
-                    groups.close(xid, &subxids);
-                }
-                let outcome = if committed { Outcome::Committed } else { Outcome::Aborted };
-                self.transactions.close(xid, &subxids, outcome, Some(time));
-            }
-            Event::Prepare { xid } => self.transactions.prepare(xid),
+            Event::Prepare { .. } => {}
             Event::Running { oldest } => {
                 for groups in &mut self.groups {
                     groups.close_before(oldest);
@@ -510,16 +519,28 @@ impl<'a> Merge<'a> {
         }
     }
 
-    fn finish(self, run: &Run, request: &Request, spans: Option<(i64, i64)>, cycles: &[(Lsn, i64)]) -> Explanation {
+    fn finish(
+        self,
+        run: &Run,
+        request: &Request,
+        spans: Option<(i64, i64)>,
+        cycles: &[(Lsn, i64)],
+    ) -> Explanation {
         let mut sum = Tally::default();
-        let mut cells: Vec<(Cell, Tally)> = self.cells.into_iter().filter(|(_, tally)| tally.bytes() > 0).collect();
+        let mut cells: Vec<(Cell, Tally)> =
+            self.cells.into_iter().filter(|(_, tally)| tally.bytes() > 0).collect();
         for (_, tally) in &cells {
             sum.merge(tally);
         }
         sort_by_bytes(&mut cells);
         let file_bytes = self.ranges.iter().map(|range| range.bytes).sum();
         // The promise of the whole: every byte is counted, and once.
-        assert_eq!(sum.bytes(), file_bytes, "the buckets do not add up to the bytes of the ranges {:?}", self.ranges);
+        assert_eq!(
+            sum.bytes(),
+            file_bytes,
+            "the buckets do not add up to the bytes of the ranges {:?}",
+            self.ranges
+        );
         let mut asked = self.groups.into_iter();
         let mut view = |spec: &ViewSpec| {
             let (rows, rest) = match spec.needs_pieces() {
@@ -701,29 +722,41 @@ impl Ord for Kept {
 
 impl Transactions {
     fn new(top: usize) -> Transactions {
-        Transactions { top, open: FxHashMap::default(), largest: BinaryHeap::new(), sums: TransactionSums::default() }
+        Transactions {
+            top,
+            open: FxHashMap::default(),
+            largest: BinaryHeap::new(),
+            sums: TransactionSums::default(),
+        }
     }
 
     fn add(&mut self, xid: u32, sum: &TransactionTally) {
         if xid == 0 {
             self.sums.system_bytes += sum.bytes;
             self.sums.system_records += sum.records;
-        } else {
+        } else if sum.records > 0 {
             self.open.entry(xid).or_default().tally.merge(sum);
         }
     }
 
     fn prepare(&mut self, xid: u32) {
-        if let Some(open) = self.open.get_mut(&xid) {
-            open.prepared = true;
-        }
+        self.open.entry(xid).or_default().prepared = true;
     }
 
-    fn close(&mut self, xid: u32, subxids: &[u32], outcome: Outcome, time: Option<i64>) {
-        let mut tally = TransactionTally::default();
-        for part in subxids.iter().chain([&xid]) {
-            if let Some(open) = self.open.remove(part) {
-                tally.merge(&open.tally);
+    /// `tally` is what is not in `open` yet.
+    fn close(
+        &mut self,
+        xid: u32,
+        subxids: &[u32],
+        outcome: Outcome,
+        time: Option<i64>,
+        mut tally: TransactionTally,
+    ) {
+        if !self.open.is_empty() {
+            for part in subxids.iter().chain([&xid]) {
+                if let Some(open) = self.open.remove(part) {
+                    tally.merge(&open.tally);
+                }
             }
         }
         match outcome {
@@ -750,7 +783,7 @@ impl Transactions {
     fn close_before(&mut self, oldest: u32) {
         let over: Vec<u32> = self.open.keys().copied().filter(|xid| precedes(*xid, oldest)).collect();
         for xid in over {
-            self.close(xid, &[], Outcome::Aborted, None);
+            self.close(xid, &[], Outcome::Aborted, None, TransactionTally::default());
         }
     }
 
@@ -758,9 +791,11 @@ impl Transactions {
         let mut open: Vec<(u32, bool)> = self.open.iter().map(|(xid, open)| (*xid, open.prepared)).collect();
         open.sort_unstable();
         for (xid, prepared) in open {
-            self.close(xid, &[], if prepared { Outcome::Prepared } else { Outcome::Open }, None);
+            let outcome = if prepared { Outcome::Prepared } else { Outcome::Open };
+            self.close(xid, &[], outcome, None, TransactionTally::default());
         }
-        let mut largest: Vec<Transaction> = self.largest.into_iter().map(|Reverse((_, _, kept))| kept.0).collect();
+        let mut largest: Vec<Transaction> =
+            self.largest.into_iter().map(|Reverse((_, _, kept))| kept.0).collect();
         largest.sort_by_key(|transaction| (Reverse(transaction.bytes), transaction.xid));
         (largest, self.sums)
     }

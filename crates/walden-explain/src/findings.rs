@@ -79,7 +79,11 @@ pub const RULES: &[Rule] = &[
 /// Fewer updates than this say nothing about a table.
 const FEW_UPDATES: u64 = 100;
 
-pub(crate) fn find(explanation: &Explanation, labels: &Labels<'_>, checkpoints: &[Checkpoint]) -> Vec<Finding> {
+pub(crate) fn find(
+    explanation: &Explanation,
+    labels: &Labels<'_>,
+    checkpoints: &[Checkpoint],
+) -> Vec<Finding> {
     let facts = Facts { explanation, labels, checkpoints };
     let mut findings: Vec<Finding> =
         RULES.iter().flat_map(|rule| (rule.find)(&facts, rule.threshold)).collect();
@@ -127,7 +131,8 @@ impl Facts<'_> {
                 *sums.entry(cell.owner).or_default() += measure(tally);
             }
         }
-        let (owner, bytes) = sums.into_iter().max_by_key(|(owner, bytes)| (*bytes, std::cmp::Reverse(*owner)))?;
+        let (owner, bytes) =
+            sums.into_iter().max_by_key(|(owner, bytes)| (*bytes, std::cmp::Reverse(*owner)))?;
         (bytes > 0).then(|| (self.labels.owner(owner).text, bytes))
     }
 }
@@ -164,15 +169,24 @@ fn checkpoint_images(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
         (true, ..) => ("max_wal_size, checkpoint_timeout", String::new()),
         (false, true, _) => (
             "max_wal_size",
-            format!("; checkpoints come every {}, {volume} of {} because max_wal_size is reached", seconds(every), intervals.len()),
+            format!(
+                "; checkpoints come every {}, {volume} of {} because max_wal_size is reached",
+                seconds(every),
+                intervals.len()
+            ),
         ),
         (false, false, true) => (
             "checkpoint_timeout",
-            format!("; checkpoints come every {}, {time} of {} because checkpoint_timeout has passed", seconds(every), intervals.len()),
+            format!(
+                "; checkpoints come every {}, {time} of {} because checkpoint_timeout has passed",
+                seconds(every),
+                intervals.len()
+            ),
         ),
-        (false, false, false) => {
-            ("CHECKPOINT", format!("; checkpoints come every {}, mostly because they are asked for", seconds(every)))
-        }
+        (false, false, false) => (
+            "CHECKPOINT",
+            format!("; checkpoints come every {}, mostly because they are asked for", seconds(every)),
+        ),
     };
     facts.if_share("checkpoint-images", bytes, threshold, points_at, |share| {
         format!("{share} of the WAL is images of pages touched for the first time after a checkpoint{why}")
@@ -192,7 +206,8 @@ fn uncompressed_images(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
 fn hint_images(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
     let bytes = facts.explanation.buckets.get(Bucket::ImageHint);
     let largest = facts.largest(|tally| tally.buckets.get(Bucket::ImageHint));
-    let most = largest.map(|(name, most)| format!(", most in {name} ({})", megabytes(most))).unwrap_or_default();
+    let most =
+        largest.map(|(name, most)| format!(", most in {name} ({})", megabytes(most))).unwrap_or_default();
     facts.if_share("hint-images", bytes, threshold, "data checksums, wal_log_hints", |share| {
         format!("{share} of the WAL is images written because a hint bit was set{most}")
     })
@@ -242,7 +257,11 @@ fn large_index(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
         };
         let name = label.text.clone();
         found.extend(facts.if_share("large-index", tally.bytes(), threshold, &name, |share| {
-            let images = if images >= 0.5 { format!(", {} of that in images", percent(images)) } else { String::new() };
+            let images = if images >= 0.5 {
+                format!(", {} of that in images", percent(images))
+            } else {
+                String::new()
+            };
             format!("index {name}{of_table} writes {share} of the WAL{images}{scans}")
         }));
     }
@@ -252,7 +271,12 @@ fn large_index(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
 /// Without names, what writes only an index's records is an index.
 fn only_index_records(facts: &Facts<'_>, owner: Owner) -> bool {
     let index_managers = rmid::BTREE..=rmid::GIST;
-    let mut kinds = facts.explanation.cells.iter().filter(|(cell, _)| cell.owner == owner).filter_map(|(c, _)| kind_of(c));
+    let mut kinds = facts
+        .explanation
+        .cells
+        .iter()
+        .filter(|(cell, _)| cell.owner == owner)
+        .filter_map(|(c, _)| kind_of(c));
     let mut any = false;
     let all = kinds.all(|kind| {
         let index = index_managers.contains(&kind.rmid()) || matches!(kind.rmid(), rmid::SPGIST | rmid::BRIN);
@@ -347,7 +371,9 @@ fn large_transaction(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
     let Some(largest) = facts.explanation.transactions.first() else { return Vec::new() };
     let points_at = format!("transaction {}", largest.xid);
     facts.if_share("large-transaction", largest.bytes, threshold, &points_at, |share| {
-        let when = largest.time.map(|time| format!(" at {}", crate::document::second_text(time.div_euclid(1_000_000))));
+        let when = largest
+            .time
+            .map(|time| format!(" at {}", crate::document::second_text(time.div_euclid(1_000_000))));
         format!(
             "transaction {} ({}{}) writes {share} of the WAL in {} records",
             largest.xid,
@@ -360,15 +386,21 @@ fn large_transaction(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
 
 fn rolled_back(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
     let sums = facts.explanation.transaction_sums;
-    facts.if_share("rolled-back", sums.aborted_bytes, threshold, "the application's errors and retries", |share| {
-        format!("{share} of the WAL is of {} transactions that were rolled back", sums.aborted)
-    })
+    facts.if_share(
+        "rolled-back",
+        sums.aborted_bytes,
+        threshold,
+        "the application's errors and retries",
+        |share| format!("{share} of the WAL is of {} transactions that were rolled back", sums.aborted),
+    )
 }
 
 fn catalog_churn(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
     let bytes = facts.bytes_of(|cell| facts.labels.is_catalog(cell.owner));
     facts.if_share("catalog-churn", bytes, threshold, "temporary tables, DDL, ANALYZE", |share| {
-        format!("{share} of the WAL is changes of system catalogs, as temporary tables and other DDL make them")
+        format!(
+            "{share} of the WAL is changes of system catalogs, as temporary tables and other DDL make them"
+        )
     })
 }
 
@@ -377,13 +409,18 @@ fn vacuum(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
     let is_vacuum = |cell: &Cell| {
         kind_of(cell).is_some_and(|kind| {
             let name = kind.name(version);
-            let heap = ["PRUNE", "CLEAN", "VACUUM", "FREEZE", "VISIBLE"].iter().any(|part| name.starts_with(part));
+            let heap =
+                ["PRUNE", "CLEAN", "VACUUM", "FREEZE", "VISIBLE"].iter().any(|part| name.starts_with(part));
             (kind.rmid() == rmid::HEAP2 && heap) || (kind.rmid() == rmid::BTREE && name.starts_with("VACUUM"))
         })
     };
-    facts.if_share("vacuum", facts.bytes_of(is_vacuum), threshold, "autovacuum, vacuum_freeze_min_age", |share| {
-        format!("{share} of the WAL is pruning, vacuuming and freezing, images included")
-    })
+    facts.if_share(
+        "vacuum",
+        facts.bytes_of(is_vacuum),
+        threshold,
+        "autovacuum, vacuum_freeze_min_age",
+        |share| format!("{share} of the WAL is pruning, vacuuming and freezing, images included"),
+    )
 }
 
 fn row_locks(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
@@ -395,9 +432,13 @@ fn row_locks(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
             _ => false,
         })
     };
-    facts.if_share("row-locks", facts.bytes_of(is_lock), threshold, "SELECT FOR UPDATE/SHARE, foreign keys", |share| {
-        format!("{share} of the WAL is row locks and multixacts")
-    })
+    facts.if_share(
+        "row-locks",
+        facts.bytes_of(is_lock),
+        threshold,
+        "SELECT FOR UPDATE/SHARE, foreign keys",
+        |share| format!("{share} of the WAL is row locks and multixacts"),
+    )
 }
 
 fn sequences(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {

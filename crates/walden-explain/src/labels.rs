@@ -127,7 +127,8 @@ impl<'a> Labels<'a> {
             Owner::Relation(locator, _) if locator.database != 0 => Some(locator.database),
             _ => None,
         };
-        let databases: HashSet<u32> = explanation.cells.iter().filter_map(|(cell, _)| database(cell)).collect();
+        let databases: HashSet<u32> =
+            explanation.cells.iter().filter_map(|(cell, _)| database(cell)).collect();
         Labels { names, several_databases: databases.len() > 1 }
     }
 

@@ -30,11 +30,16 @@ impl Timeline {
         for run in runs {
             let options = ScanOptions { threads, from: None, to: None };
             let mut last_end = None;
-            scan(run, options, |_| SegmentTimes::default(), |outcome| {
-                timeline.append(outcome.visitor, &mut last_end);
-                progress(run.segment_size.bytes());
-                ControlFlow::Continue(())
-            });
+            scan(
+                run,
+                options,
+                |_| SegmentTimes::default(),
+                |outcome| {
+                    timeline.append(outcome.visitor, &mut last_end);
+                    progress(run.segment_size.bytes());
+                    ControlFlow::Continue(())
+                },
+            );
         }
         timeline.redo.sort_unstable();
         timeline.redo.dedup_by_key(|(lsn, _)| *lsn);

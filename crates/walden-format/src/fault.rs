@@ -75,7 +75,9 @@ impl Fault {
             FaultKind::PageVersion { expected, .. } => format!("a page of PostgreSQL {expected}"),
             FaultKind::PageAddress { expected, .. } => format!("page address {expected}"),
             FaultKind::PageTimeline { expected, .. } => format!("a page of timeline {expected}"),
-            FaultKind::PageHeaderWidth { long_expected: true } => "a long page header (start of a segment)".into(),
+            FaultKind::PageHeaderWidth { long_expected: true } => {
+                "a long page header (start of a segment)".into()
+            }
             FaultKind::PageHeaderWidth { long_expected: false } => "a short page header".into(),
             FaultKind::SystemId { expected, .. } => format!("system identifier {expected}"),
             FaultKind::Geometry { .. } => "the stream's segment size and page size".into(),

@@ -288,7 +288,9 @@ impl std::fmt::Display for RecordError {
             RecordError::ImageHole(id) => {
                 write!(f, "block {id}: the image's flags contradict its hole or length")
             }
-            RecordError::NoRelation(id) => write!(f, "block {id} refers to an earlier block's relation: there is none"),
+            RecordError::NoRelation(id) => {
+                write!(f, "block {id} refers to an earlier block's relation: there is none")
+            }
             RecordError::Length { available, claimed } => {
                 write!(f, "headers claim {claimed} bytes of data, the record has {available}")
             }
@@ -309,9 +311,43 @@ pub fn decode<'a>(
     page_bytes: u32,
     blocks: &'a mut Vec<BlockRef>,
 ) -> Result<Record<'a>, RecordError> {
+    let Headers { origin, toplevel_xid, main_header_len, main_len } =
+        decode_headers(bytes, header.total_len, version, page_bytes, blocks)?;
+    let alignment = (header.total_len.wrapping_neg() & 7) as u8;
+    Ok(Record {
+        lsn,
+        end,
+        version,
+        header,
+        blocks,
+        origin,
+        toplevel_xid,
+        main_header_len,
+        main_len,
+        alignment,
+        bytes,
+    })
+}
+
+/// What the headers within a record say besides its blocks.
+struct Headers {
+    origin: Option<u16>,
+    toplevel_xid: Option<u32>,
+    main_header_len: u8,
+    main_len: u32,
+}
+
+#[inline(always)]
+fn decode_headers(
+    bytes: &[u8],
+    total_len: u32,
+    version: Major,
+    page_bytes: u32,
+    blocks: &mut Vec<BlockRef>,
+) -> Result<Headers, RecordError> {
     blocks.clear();
     let mut reader = Reader::new(bytes.get(RECORD_HEADER..).unwrap_or(&[]));
-    let whole = u64::from(header.total_len);
+    let whole = u64::from(total_len);
     let mut at = RECORD_HEADER as u64;
     let mut claimed = 0u64;
     let (mut origin, mut toplevel_xid, mut main_header_len, mut main_len) = (None, None, 0, 0);
@@ -373,20 +409,7 @@ pub fn decode<'a>(
         block.data_offset = offset;
         offset += u32::from(block.data_len);
     }
-    let alignment = (header.total_len.wrapping_neg() & 7) as u8;
-    Ok(Record {
-        lsn,
-        end,
-        version,
-        header,
-        blocks,
-        origin,
-        toplevel_xid,
-        main_header_len,
-        main_len,
-        alignment,
-        bytes,
-    })
+    Ok(Headers { origin, toplevel_xid, main_header_len, main_len })
 }
 
 #[inline(always)]
@@ -403,7 +426,8 @@ fn decode_block(
     if (flags & HAS_DATA != 0) != (data_len > 0) {
         return Err(RecordError::BlockData(id));
     }
-    let image = if flags & HAS_IMAGE != 0 { Some(decode_image(reader, id, version, page_bytes)?) } else { None };
+    let image =
+        if flags & HAS_IMAGE != 0 { Some(decode_image(reader, id, version, page_bytes)?) } else { None };
     let mut header_len = 8;
     let relation = if flags & SAME_RELATION == 0 {
         header_len += 12;

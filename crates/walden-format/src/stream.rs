@@ -270,7 +270,9 @@ impl Decoder {
                 return Err(fault(FaultKind::SystemId { expected, found }));
             }
             let (segment_bytes, page_bytes) = (long.segment_bytes, long.page_bytes);
-            if u64::from(segment_bytes) != self.info.segment_size.bytes() || page_bytes != self.info.page_bytes {
+            if u64::from(segment_bytes) != self.info.segment_size.bytes()
+                || page_bytes != self.info.page_bytes
+            {
                 return Err(fault(FaultKind::Geometry { segment_bytes, page_bytes }));
             }
         }
@@ -322,7 +324,8 @@ impl Decoder {
             let Some(start) = page.get(at..).and_then(|rest| rest.first_chunk()) else { break };
             let total_len = u32::from_le_bytes(*start);
             if !(RECORD_HEADER as u32..=LONGEST_RECORD).contains(&total_len) {
-                let kind = if total_len == 0 { FaultKind::NoRecord } else { FaultKind::RecordLength(total_len) };
+                let kind =
+                    if total_len == 0 { FaultKind::NoRecord } else { FaultKind::RecordLength(total_len) };
                 return Err(Fault { lsn, at: lsn, kind });
             }
             let Some(bytes) = page.get(at..at + total_len as usize) else {
@@ -345,7 +348,8 @@ impl Decoder {
                 self.info.data_page_bytes,
                 &mut self.blocks,
             );
-            let mut record = decoded.map_err(|error| Fault { lsn, at: lsn, kind: FaultKind::Record(error) })?;
+            let mut record =
+                decoded.map_err(|error| Fault { lsn, at: lsn, kind: FaultKind::Record(error) })?;
             record.alignment = (end - at - total_len as usize) as u8;
             at = end;
             self.position = range.1;

@@ -84,7 +84,9 @@ impl Major {
         }
         let next = MAGICS.iter().find(|row| row.magic > magic);
         Err(match next {
-            Some(row) if magic > MAGICS[0].magic && row.major.is_some() => UnreadableMagic::Development(row.name),
+            Some(row) if magic > MAGICS[0].magic && row.major.is_some() => {
+                UnreadableMagic::Development(row.name)
+            }
             Some(row) if magic > MAGICS[0].magic => UnreadableMagic::TooOld(row.name),
             None if magic < 0xD200 => UnreadableMagic::Newer,
             _ => UnreadableMagic::NotWal,

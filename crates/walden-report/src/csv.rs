@@ -20,14 +20,18 @@ pub fn explain(document: &Document) -> Result<String, csv::Error> {
             }
             if let Some(rest) = &view.rest {
                 let label = format!("{} more", rest.groups);
-                let keys = by.iter().enumerate().map(|(index, _)| if index == 0 { label.clone() } else { String::new() });
+                let keys = by
+                    .iter()
+                    .enumerate()
+                    .map(|(index, _)| if index == 0 { label.clone() } else { String::new() });
                 writer.write_record(keys.chain(tally_line(&rest.sum)))?;
             }
         }
         None => {
             for table in &document.relations {
                 if table.parts.is_empty() {
-                    writer.write_record([table.label.text.clone()].into_iter().chain(tally_line(&table.sum)))?;
+                    writer
+                        .write_record([table.label.text.clone()].into_iter().chain(tally_line(&table.sum)))?;
                 }
                 for part in &table.parts {
                     writer.write_record(group_line(part))?;

@@ -44,7 +44,8 @@ fn header(document: &Document, look: Look) -> String {
         }
     }
     if let Some(time) = &document.time {
-        let line = format!("  transactions ended from {} to {}", short_time(&time.first), short_time(&time.last));
+        let line =
+            format!("  transactions ended from {} to {}", short_time(&time.first), short_time(&time.last));
         text.push_str(&wrap(&format!("{line} ({})", units::seconds(time.seconds)), look.width, 4));
         text.push('\n');
     }
@@ -61,7 +62,9 @@ fn short_time(time: &str) -> String {
 
 fn buckets(document: &Document, look: Look) -> String {
     let mut sums: Vec<(Bucket, u64)> = Bucket::all()
-        .map(|bucket| (bucket, document.buckets.get(bucket.name()).and_then(|bytes| bytes.as_u64()).unwrap_or(0)))
+        .map(|bucket| {
+            (bucket, document.buckets.get(bucket.name()).and_then(|bytes| bytes.as_u64()).unwrap_or(0))
+        })
         .filter(|(_, bytes)| *bytes > 0)
         .collect();
     sums.sort_by_key(|(bucket, bytes)| (std::cmp::Reverse(*bytes), *bucket));
@@ -81,7 +84,9 @@ fn buckets(document: &Document, look: Look) -> String {
 fn images(document: &Document, look: Look) -> String {
     let mut rows = Vec::new();
     for cause in ImageCause::ALL {
-        let Some(by) = document.images.get(cause.name()).and_then(|sum| sum.get("by_compression")) else { continue };
+        let Some(by) = document.images.get(cause.name()).and_then(|sum| sum.get("by_compression")) else {
+            continue;
+        };
         for (compression, sum) in by.as_object().into_iter().flatten() {
             let number = |name: &str| sum.get(name).and_then(|value| value.as_u64()).unwrap_or(0);
             let (count, bytes, plain) = (number("count"), number("bytes"), number("uncompressed_bytes"));
@@ -109,7 +114,12 @@ fn images(document: &Document, look: Look) -> String {
 const SUMS: &[&str] = &["bytes", "share", "images", "records"];
 
 fn sum_cells(sum: &TallyDocument) -> Vec<String> {
-    vec![units::bytes(sum.bytes), units::percent(sum.share), units::count(sum.images), units::count(sum.records)]
+    vec![
+        units::bytes(sum.bytes),
+        units::percent(sum.share),
+        units::count(sum.images),
+        units::count(sum.records),
+    ]
 }
 
 fn relations(document: &Document, look: Look) -> String {
@@ -211,7 +221,8 @@ fn checkpoints(document: &Document, look: Look) -> String {
     if checkpoints.count == 0 {
         return String::new();
     }
-    let causes: Vec<String> = checkpoints.by_cause.iter().map(|(cause, count)| format!("{count} {cause}")).collect();
+    let causes: Vec<String> =
+        checkpoints.by_cause.iter().map(|(cause, count)| format!("{count} {cause}")).collect();
     let mut text = format!("{}\n", look.heading("Checkpoints"));
     let origin = if checkpoints.causes_from_settings { "" } else { " (causes inferred from the log)" };
     let mut line = format!("  {} met: {}{origin}", checkpoints.count, causes.join(", "));
@@ -243,11 +254,13 @@ fn findings(document: &Document, look: Look) -> String {
 
 fn damage(document: &Document, look: Look) -> String {
     match &document.damage {
-        Some(damage) => look.alarm(&wrap(
-            &format!("The log could not be read beyond {}: see the error.", damage.lsn),
-            look.width,
-            2,
-        )) + "\n",
+        Some(damage) => {
+            look.alarm(&wrap(
+                &format!("The log could not be read beyond {}: see the error.", damage.lsn),
+                look.width,
+                2,
+            )) + "\n"
+        }
         None => String::new(),
     }
 }

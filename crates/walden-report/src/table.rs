@@ -72,7 +72,8 @@ pub fn table(look: Look, title: &str, head: (&str, &[&str]), rows: &[Row]) -> St
         })
         .collect();
     let numbers: usize = widths.iter().map(|width| width + 2).sum();
-    let longest = rows.iter().map(|row| row.label.width() + 2 * row.depth).max().unwrap_or(0).max(label_head.width());
+    let longest =
+        rows.iter().map(|row| row.label.width() + 2 * row.depth).max().unwrap_or(0).max(label_head.width());
     let room = look.width.saturating_sub(numbers + 2);
     let bars = rows.iter().any(|row| row.share.is_some());
     let bar = if bars { room.saturating_sub(longest.max(LEAST_LABEL) + 2).min(LONGEST_BAR) } else { 0 };
@@ -173,10 +174,14 @@ mod tests {
             cells: vec!["12.3 MB".into(), "50.0 %".into()],
             share,
         };
-        let rows =
-            [row(0, "short", Some(1.0)), row(1, &"very_long_name_".repeat(9), None), row(0, "größer ✓", Some(0.0))];
+        let rows = [
+            row(0, "short", Some(1.0)),
+            row(1, &"very_long_name_".repeat(9), None),
+            row(0, "größer ✓", Some(0.0)),
+        ];
         for width in [40, 60, 80, 200] {
-            for line in table(Look { width, ..PLAIN }, "Title", ("label", &["bytes", "share"]), &rows).lines() {
+            for line in table(Look { width, ..PLAIN }, "Title", ("label", &["bytes", "share"]), &rows).lines()
+            {
                 assert!(line.width() <= width, "{width}: {line}");
             }
         }

@@ -175,7 +175,8 @@ pub fn scan<V: Visitor + Send>(
         let mut link = Link::default();
         while let Some(mut outcome) = queue.next() {
             link.check(&mut outcome, run);
-            let last = matches!(outcome.end, SegmentEnd::Damaged(_) | SegmentEnd::EndOfLog(_) | SegmentEnd::Limit);
+            let last =
+                matches!(outcome.end, SegmentEnd::Damaged(_) | SegmentEnd::EndOfLog(_) | SegmentEnd::Limit);
             if merge(outcome).is_break() || last {
                 break;
             }
@@ -199,9 +200,9 @@ pub fn stream_info(segment: &SegmentFile) -> StreamInfo {
 fn wanted_segments(run: &Run, options: ScanOptions) -> std::ops::Range<usize> {
     let size = run.segment_size.bytes();
     let before = |lsn: Lsn| run.segments.iter().take_while(|segment| segment.start < lsn).count();
-    let first = options.from.map_or(0, |from| {
-        run.segments.iter().take_while(|segment| segment.start.plus(size) <= from).count()
-    });
+    let first = options
+        .from
+        .map_or(0, |from| run.segments.iter().take_while(|segment| segment.start.plus(size) <= from).count());
     let last = options.to.map_or(run.segments.len(), before);
     first..last.max(first)
 }
@@ -410,7 +411,8 @@ impl FaultPlace<'_> {
         run: &Run,
         reader: &mut SegmentReader,
     ) -> Result<SegmentEnd, DamageKind> {
-        let damaged = || Ok(SegmentEnd::Damaged(damage_at(run, fault.at, fault.lsn, DamageKind::Fault(fault))));
+        let damaged =
+            || Ok(SegmentEnd::Damaged(damage_at(run, fault.at, fault.lsn, DamageKind::Fault(fault))));
         if !self.is_last {
             return damaged();
         }
@@ -493,7 +495,8 @@ fn goes_on_in_page(page: &[u8], fault: Fault, address: u64) -> bool {
         let here = address + at as u64;
         let linked = header.prev >= fault.lsn && header.prev.0 < here;
         let length = header.total_len as usize;
-        let Some(bytes) = page.get(at..at + length).filter(|bytes| linked && bytes.len() >= RECORD_HEADER) else {
+        let Some(bytes) = page.get(at..at + length).filter(|bytes| linked && bytes.len() >= RECORD_HEADER)
+        else {
             return false;
         };
         crc32c_append(crc32c_append(0, &bytes[RECORD_HEADER..]), &bytes[..20]) == header.crc

@@ -145,7 +145,8 @@ fn explain(args: &ExplainArgs, inventory: &Inventory) -> Result<Explanation> {
         every: args.every,
         threads,
     };
-    let total: u64 = inventory.runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum();
+    let total: u64 =
+        inventory.runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum();
     let mut progress = Progress::bytes("reading", total);
     let explanation = walden_explain::explain(&inventory.runs, &request, |bytes| progress.advance(bytes))?;
     progress.finish();
@@ -159,9 +160,12 @@ fn load_names(args: &ExplainArgs) -> Result<Names> {
         let more = if path.is_file() {
             Names::load(path).with_context(|| format!("read names from {source}"))?
         } else if looks_like_path(source) {
-            bail!("{source}: no such file (--names takes a connection string or a file that --save-names made)");
+            bail!(
+                "{source}: no such file (--names takes a connection string or a file that --save-names made)"
+            );
         } else {
-            Names::from_server(source).with_context(|| format!("read names from the server at \"{source}\""))?
+            Names::from_server(source)
+                .with_context(|| format!("read names from the server at \"{source}\""))?
         };
         names.merge(more).with_context(|| format!("use the names of {source}"))?;
     }

@@ -46,6 +46,7 @@ fn main() -> ExitCode {
 
 /// Whoever read the output has had enough: `walden explain ... | head`.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let kinds = error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>()).map(std::io::Error::kind);
+    let kinds =
+        error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>()).map(std::io::Error::kind);
     kinds.into_iter().any(|kind| kind == std::io::ErrorKind::BrokenPipe)
 }

@@ -70,7 +70,9 @@ fn decode(log: &LogWriter, bytes: &[u8], from: usize, window: usize) -> (Seen, L
 fn sample(version: Major) -> LogWriter {
     let mut log = LogWriter::new(version);
     for (index, length) in
-        [0usize, 1, 7, 8, 100, 8000, 5, 8192, 20_000, 3, 8128, 8129, 8130, 8131, 64_000, 1 << 20, 12].iter().enumerate()
+        [0usize, 1, 7, 8, 100, 8000, 5, 8192, 20_000, 3, 8128, 8129, 8130, 8131, 64_000, 1 << 20, 12]
+            .iter()
+            .enumerate()
     {
         log.main_data(10, 0, &vec![index as u8; *length]);
     }

@@ -41,7 +41,8 @@ impl LogWriter {
         let address = self.position();
         let long = self.info.segment_size.offset_of(address) == 0;
         let overwrite = if self.info.version >= Major::V19 { 4 } else { 8 };
-        let info = u16::from(remaining > 0) | u16::from(long) << 1 | if self.overwrite { overwrite } else { 0 };
+        let info =
+            u16::from(remaining > 0) | u16::from(long) << 1 | if self.overwrite { overwrite } else { 0 };
         self.overwrite = false;
         self.bytes.extend(self.info.version.magic().to_le_bytes());
         self.bytes.extend(info.to_le_bytes());
