@@ -251,7 +251,7 @@ impl Document {
             }),
             settings: of.settings(),
             relations: of.relations(),
-            record_kinds: of.view(&explanation.view_by(&[Dimension::Record])).groups,
+            record_kinds: of.record_kinds(),
             transactions: of.transactions(),
             checkpoints: of.checkpoints(&checkpoints, context.checkpoint_settings.is_some()),
             views: explanation.views.iter().map(|view| of.view(view)).collect(),
@@ -382,6 +382,14 @@ impl Writer<'_> {
             listed.push(RelationDocument { label, sum: self.tally(&sum), parts: Vec::new() });
         }
         listed
+    }
+
+    fn record_kinds(&self) -> Vec<GroupDocument> {
+        let ViewDocument { mut groups, rest, .. } = self.view(&self.explanation.view_by(&[Dimension::Record]));
+        if let Some(rest) = rest {
+            groups.push(GroupDocument { keys: vec![Label::rest(rest.groups, "kind")], sum: rest.sum });
+        }
+        groups
     }
 
     fn view(&self, view: &View) -> ViewDocument {

@@ -156,7 +156,11 @@ fn megabytes(bytes: u64) -> String {
 }
 
 fn seconds(seconds: f64) -> String {
-    if seconds < 120.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }
+    match seconds {
+        ..10.0 => format!("{seconds:.1} s"),
+        ..120.0 => format!("{seconds:.0} s"),
+        _ => format!("{:.0} min", seconds / 60.0),
+    }
 }
 
 fn checkpoint_images(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {

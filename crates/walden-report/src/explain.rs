@@ -141,24 +141,7 @@ fn relations(document: &Document, look: Look) -> String {
 }
 
 fn record_kinds(document: &Document, look: Look) -> String {
-    let shown = document.record_kinds.len().min(15);
-    let mut rows: Vec<Row> = document.record_kinds[..shown].iter().map(group_row).collect();
-    if document.record_kinds.len() > shown {
-        let rest = &document.record_kinds[shown..];
-        let sum = |of: fn(&TallyDocument) -> u64| rest.iter().map(|group| of(&group.sum)).sum::<u64>();
-        let share: f64 = rest.iter().map(|group| group.sum.share).sum();
-        rows.push(Row {
-            depth: 0,
-            label: format!("{} more", rest.len()),
-            cells: vec![
-                units::bytes(sum(|s| s.bytes)),
-                units::percent(share),
-                units::count(sum(|s| s.images)),
-                units::count(sum(|s| s.records)),
-            ],
-            share: Some(share),
-        });
-    }
+    let rows: Vec<Row> = document.record_kinds.iter().map(group_row).collect();
     table(look, "Kinds of records", ("resource manager, kind", SUMS), &rows)
 }
 
@@ -233,7 +216,7 @@ fn checkpoints(document: &Document, look: Look) -> String {
             units::seconds(interval)
         ));
     }
-    text.push_str(&wrap(&line, look.width, 2).replacen("", "  ", 1));
+    text.push_str(&wrap(&line, look.width, 2));
     text.push('\n');
     text
 }

@@ -143,9 +143,10 @@ fn take_columns(chars: impl Iterator<Item = char>, width: usize) -> String {
         .collect()
 }
 
-/// Text broken into lines of at most `width` columns, each after the first begun with `indent` blanks.
+/// Text broken into lines of at most `width` columns: the first begins as the text does, the others with `indent` blanks.
 pub fn wrap(text: &str, width: usize, indent: usize) -> String {
-    let mut lines: Vec<String> = vec![String::new()];
+    let begins = text.len() - text.trim_start_matches(' ').len();
+    let mut lines: Vec<String> = vec![" ".repeat(begins)];
     for word in text.split_whitespace() {
         let last = lines.last_mut().expect("there is always a line");
         if !last.trim().is_empty() && last.width() + 1 + word.width() > width {
@@ -196,5 +197,6 @@ mod tests {
     #[test]
     fn text_is_wrapped() {
         assert_eq!(wrap("one two three four", 9, 2), "one two\n  three\n  four");
+        assert_eq!(wrap("  one two", 7, 4), "  one\n    two");
     }
 }

@@ -1,6 +1,9 @@
 //! The binary: arguments to options, options to one function of a crate.
 
+mod bench;
+mod demo;
 mod explain;
+mod judge;
 mod lab;
 mod progress;
 mod terminal;
@@ -10,7 +13,6 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 /// A check found something.
-#[allow(dead_code)]
 pub const FOUND: u8 = 1;
 /// The input is unreadable or damaged.
 pub const DAMAGED: u8 = 3;
@@ -25,14 +27,18 @@ struct Arguments {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Demo(demo::DemoArgs),
     Explain(explain::ExplainArgs),
     Lab(lab::LabArgs),
+    Bench(bench::BenchArgs),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Demo(args) => demo::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Lab(args) => lab::run(&args),
+        Command::Bench(args) => bench::run(&args),
     };
     match result {
         Ok(code) => code,

@@ -1,0 +1,248 @@
+//! `walden bench`: this program and others on the same files, in turns.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use wait4::Wait4;
+use walden_explain::Request;
+use walden_lab::workloads::{self, Workload};
+use walden_lab::{Progress, RunOptions, Wanted, cache_dir, find_or_install, run_workload, tools, waldump};
+use walden_report::table::{Look, Row, table};
+use walden_report::units;
+use walden_source::inventory::Inventory;
+
+use crate::explain::Format;
+use crate::{judge, terminal};
+
+/// Measure this program against others on the same files
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum BenchCommand {
+    Decode(DecodeArgs),
+}
+
+/// Time `walden explain` and `pg_waldump --stats=record` on the same cached WAL, in turns
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The WAL is made by `walden lab run` and kept in the cache folder for the next time (WALDEN_CACHE moves it).
+Times are of whole processes; the medians are printed, and the ratios of the medians. Both verify checksums.")]
+struct DecodeArgs {
+    /// Workloads to make WAL with
+    #[arg(value_name = "WORKLOAD", default_values = ["dense", "oltp-pressure", "mixed"])]
+    workloads: Vec<String>,
+
+    /// The PostgreSQL version; it must have a pg_waldump [default: an installed one, else 18]
+    #[arg(long, value_name = "VERSION")]
+    pg: Option<Wanted>,
+
+    /// Runs of each program
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u8).range(1..))]
+    runs: u8,
+
+    /// Size of each workload, see `walden lab list` [default: the workload's own]
+    #[arg(long, value_name = "N")]
+    size: Option<u64>,
+
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+#[derive(Serialize, Debug)]
+struct Decoded {
+    workload: String,
+    postgresql: String,
+    file_bytes: u64,
+    records: u64,
+    image_bytes: u64,
+    programs: Vec<Timed>,
+}
+
+#[derive(Serialize, Debug)]
+struct Timed {
+    program: String,
+    runs: usize,
+    /// Medians.
+    wall_seconds: f64,
+    cpu_seconds: f64,
+    megabytes_per_second: f64,
+    records_per_second: f64,
+    peak_kilobytes: u64,
+    /// pg_waldump's wall time over this one's.
+    times_pg_waldump: f64,
+}
+
+/// Runs the command.
+pub fn run(args: &BenchArgs) -> Result<ExitCode> {
+    let BenchCommand::Decode(args) = &args.command;
+    let mut results = Vec::new();
+    for name in &args.workloads {
+        let workload = workloads::by_name(name).with_context(|| format!("there is no workload {name}: see `walden lab list`"))?;
+        results.push(decode(args, workload)?);
+    }
+    match args.format {
+        Format::Json => println!("{}", serde_json::to_string_pretty(&results)?),
+        Format::Table => print(&results),
+        Format::Csv => bail!("a benchmark is printed as table or json"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
+    let (folder, start, end) = wal_of(args, workload)?;
+    let facts_version = find_or_install(args.pg.unwrap_or(Wanted::Any))?.version;
+    let major = facts_version.major;
+    let pg_waldump = tools().pg_waldump(major).with_context(|| {
+        format!("there is no pg_waldump of PostgreSQL {major}: choose another version with --pg, such as 18")
+    })?;
+    let range = waldump::range_arguments(&folder, &start, &end);
+
+    // The same records on both sides, or the times mean nothing.
+    let inventory = Inventory::of(&[&folder])?;
+    let bound = |lsn: &str| lsn.parse().map(walden_explain::Bound::Lsn);
+    let request = Request {
+        views: Vec::new(),
+        top: 1,
+        from: Some(bound(&start)?),
+        to: Some(bound(&end)?),
+        every: None,
+        threads: terminal::cores(),
+    };
+    let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;
+    let verdict = judge::compare(&explanation, &waldump::stats(&pg_waldump, &range)?);
+    ensure!(verdict.differences.is_empty(), "figures differ from pg_waldump's: {}", verdict.differences.join("; "));
+
+    let me = std::env::current_exe()?;
+    let explain = |threads: usize| {
+        let mut command = Command::new(&me);
+        command.args(["explain", "--threads", &threads.to_string(), "--from", &start, "--to", &end]).arg(&folder);
+        command
+    };
+    let mut theirs = Command::new(&pg_waldump);
+    theirs.arg("--stats=record").args(&range);
+    let mut contenders = vec![
+        (format!("pg_waldump {major} --stats=record"), theirs),
+        ("walden explain, 1 thread".to_owned(), explain(1)),
+    ];
+    if terminal::cores() > 1 {
+        contenders.push((format!("walden explain, {} threads", terminal::cores()), explain(terminal::cores())));
+    }
+    let progress = Progress::new(&format!("{}: running in turns", workload.name));
+    let mut samples: Vec<Vec<Sample>> = contenders.iter().map(|_| Vec::new()).collect();
+    for round in 0..=args.runs {
+        for ((_, command), samples) in contenders.iter_mut().zip(&mut samples) {
+            let sample = measure(command)?;
+            // The first round only warms the cache.
+            if round > 0 {
+                samples.push(sample);
+            }
+        }
+    }
+    progress.finish();
+    let bytes = explanation.file_bytes;
+    let baseline = median(&samples[0], |sample| sample.wall);
+    let timed = |((program, _), samples): ((String, Command), Vec<Sample>)| {
+        let wall = median(&samples, |sample| sample.wall);
+        Timed {
+            program,
+            runs: samples.len(),
+            wall_seconds: wall,
+            cpu_seconds: median(&samples, |sample| sample.cpu),
+            megabytes_per_second: bytes as f64 / 1e6 / wall,
+            records_per_second: explanation.records as f64 / wall,
+            peak_kilobytes: samples.iter().map(|sample| sample.peak_kilobytes).max().unwrap_or(0),
+            times_pg_waldump: baseline / wall,
+        }
+    };
+    Ok(Decoded {
+        workload: workload.name.to_owned(),
+        postgresql: facts_version.to_string(),
+        file_bytes: bytes,
+        records: explanation.records,
+        image_bytes: explanation.buckets.images(),
+        programs: contenders.into_iter().zip(samples).map(timed).collect(),
+    })
+}
+
+/// The workload's WAL, made now or kept from another time, and the range of it that is measured.
+fn wal_of(args: &DecodeArgs, workload: &'static Workload) -> Result<(PathBuf, String, String)> {
+    let installation = find_or_install(args.pg.unwrap_or(Wanted::Any))?;
+    let size = args.size.unwrap_or(workload.default_size);
+    let folder = cache_dir()?.join("bench").join(format!("{}-{}-{size}", workload.name, installation.version));
+    let facts = folder.join("facts.json");
+    if !facts.is_file() {
+        let mut options = RunOptions::new(workload, &folder);
+        options.size = Some(size);
+        options.installation = Some(installation);
+        options.force = true;
+        run_workload(options, &mut |_| Ok(()))?;
+    }
+    let facts: serde_json::Value = serde_json::from_slice(&std::fs::read(&facts)?)?;
+    let lsn = |name: &str| facts[name].as_str().map(str::to_owned).with_context(|| format!("facts.json has no {name}"));
+    Ok((folder.join("wal"), lsn("workload_lsn")?, lsn("end_lsn")?))
+}
+
+struct Sample {
+    wall: f64,
+    cpu: f64,
+    peak_kilobytes: u64,
+}
+
+fn measure(command: &mut Command) -> Result<Sample> {
+    let started = Instant::now();
+    let name = Path::new(command.get_program()).display().to_string();
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().with_context(|| format!("run {name}"))?;
+    let used = child.wait4()?;
+    let wall = started.elapsed().as_secs_f64();
+    ensure!(used.status.success(), "{name} failed: {}", used.status);
+    let cpu = (used.rusage.utime + used.rusage.stime).as_secs_f64();
+    Ok(Sample { wall, cpu, peak_kilobytes: used.rusage.maxrss / 1024 })
+}
+
+fn median(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
+    let mut values: Vec<f64> = samples.iter().map(of).collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn print(results: &[Decoded]) {
+    let look = Look { width: terminal::width(), colour: true };
+    for result in results {
+        let title = format!(
+            "{}, PostgreSQL {}: {} in {} records, {} of it images",
+            result.workload,
+            result.postgresql,
+            units::bytes(result.file_bytes),
+            units::count(result.records),
+            units::percent(result.image_bytes as f64 / result.file_bytes.max(1) as f64)
+        );
+        let rows: Vec<Row> = result
+            .programs
+            .iter()
+            .map(|timed| Row {
+                depth: 0,
+                label: timed.program.clone(),
+                cells: vec![
+                    format!("{:.0} ms", timed.wall_seconds * 1e3),
+                    format!("{:.0} ms", timed.cpu_seconds * 1e3),
+                    format!("{:.2} GB/s", timed.megabytes_per_second / 1e3),
+                    format!("{:.1} M/s", timed.records_per_second / 1e6),
+                    format!("{:.0} MB", timed.peak_kilobytes as f64 * 1.024e-3),
+                    format!("{:.2}x", timed.times_pg_waldump),
+                ],
+                share: None,
+            })
+            .collect();
+        let head: &[&str] = &["wall", "CPU", "bytes", "records", "peak", "speed"];
+        anstream::println!("{}", table(look, &title, ("program", head), &rows));
+    }
+}

