@@ -385,7 +385,8 @@ impl Writer<'_> {
     }
 
     fn record_kinds(&self) -> Vec<GroupDocument> {
-        let ViewDocument { mut groups, rest, .. } = self.view(&self.explanation.view_by(&[Dimension::Record]));
+        let ViewDocument { mut groups, rest, .. } =
+            self.view(&self.explanation.view_by(&[Dimension::Record]));
         if let Some(rest) = rest {
             groups.push(GroupDocument { keys: vec![Label::rest(rest.groups, "kind")], sum: rest.sum });
         }

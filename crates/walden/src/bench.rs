@@ -86,7 +86,8 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     let BenchCommand::Decode(args) = &args.command;
     let mut results = Vec::new();
     for name in &args.workloads {
-        let workload = workloads::by_name(name).with_context(|| format!("there is no workload {name}: see `walden lab list`"))?;
+        let workload = workloads::by_name(name)
+            .with_context(|| format!("there is no workload {name}: see `walden lab list`"))?;
         results.push(decode(args, workload)?);
     }
     match args.format {
@@ -119,12 +120,18 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
     };
     let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;
     let verdict = judge::compare(&explanation, &waldump::stats(&pg_waldump, &range)?);
-    ensure!(verdict.differences.is_empty(), "figures differ from pg_waldump's: {}", verdict.differences.join("; "));
+    ensure!(
+        verdict.differences.is_empty(),
+        "figures differ from pg_waldump's: {}",
+        verdict.differences.join("; ")
+    );
 
     let me = std::env::current_exe()?;
     let explain = |threads: usize| {
         let mut command = Command::new(&me);
-        command.args(["explain", "--threads", &threads.to_string(), "--from", &start, "--to", &end]).arg(&folder);
+        command
+            .args(["explain", "--threads", &threads.to_string(), "--from", &start, "--to", &end])
+            .arg(&folder);
         command
     };
     let mut theirs = Command::new(&pg_waldump);
@@ -134,7 +141,8 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
         ("walden explain, 1 thread".to_owned(), explain(1)),
     ];
     if terminal::cores() > 1 {
-        contenders.push((format!("walden explain, {} threads", terminal::cores()), explain(terminal::cores())));
+        contenders
+            .push((format!("walden explain, {} threads", terminal::cores()), explain(terminal::cores())));
     }
     let progress = Progress::new(&format!("{}: running in turns", workload.name));
     let mut samples: Vec<Vec<Sample>> = contenders.iter().map(|_| Vec::new()).collect();
@@ -177,7 +185,8 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
 fn wal_of(args: &DecodeArgs, workload: &'static Workload) -> Result<(PathBuf, String, String)> {
     let installation = find_or_install(args.pg.unwrap_or(Wanted::Any))?;
     let size = args.size.unwrap_or(workload.default_size);
-    let folder = cache_dir()?.join("bench").join(format!("{}-{}-{size}", workload.name, installation.version));
+    let folder =
+        cache_dir()?.join("bench").join(format!("{}-{}-{size}", workload.name, installation.version));
     let facts = folder.join("facts.json");
     if !facts.is_file() {
         let mut options = RunOptions::new(workload, &folder);
@@ -187,7 +196,9 @@ fn wal_of(args: &DecodeArgs, workload: &'static Workload) -> Result<(PathBuf, St
         run_workload(options, &mut |_| Ok(()))?;
     }
     let facts: serde_json::Value = serde_json::from_slice(&std::fs::read(&facts)?)?;
-    let lsn = |name: &str| facts[name].as_str().map(str::to_owned).with_context(|| format!("facts.json has no {name}"));
+    let lsn = |name: &str| {
+        facts[name].as_str().map(str::to_owned).with_context(|| format!("facts.json has no {name}"))
+    };
     Ok((folder.join("wal"), lsn("workload_lsn")?, lsn("end_lsn")?))
 }
 
@@ -200,7 +211,8 @@ struct Sample {
 fn measure(command: &mut Command) -> Result<Sample> {
     let started = Instant::now();
     let name = Path::new(command.get_program()).display().to_string();
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().with_context(|| format!("run {name}"))?;
+    let mut child =
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().with_context(|| format!("run {name}"))?;
     let used = child.wait4()?;
     let wall = started.elapsed().as_secs_f64();
     ensure!(used.status.success(), "{name} failed: {}", used.status);

@@ -106,7 +106,12 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
 }
 
 /// The workload; where its WAL starts and ends.
-fn work(args: &DemoArgs, cluster: &Cluster, pgbench: &std::path::Path, progress: &Progress) -> Result<(Lsn, Lsn)> {
+fn work(
+    args: &DemoArgs,
+    cluster: &Cluster,
+    pgbench: &std::path::Path,
+    progress: &Progress,
+) -> Result<(Lsn, Lsn)> {
     cluster.client("postgres")?.batch_execute(&format!("CREATE DATABASE {DATABASE}"))?;
     let bench = |arguments: &[&str]| {
         let output = cluster.client_command(pgbench, DATABASE).args(arguments).output();
@@ -165,7 +170,13 @@ fn explain(cluster: &Cluster, (from, to): (Lsn, Lsn)) -> Result<Explanation> {
 /// Holds the figures against pg_waldump's, where there is one of this version.
 fn check(args: &DemoArgs, cluster: &Cluster, explanation: &Explanation, range: (Lsn, Lsn)) -> Result<bool> {
     let Some(pg_waldump) = tools().pg_waldump(cluster.major()) else {
-        say(args, &format!("\nNo pg_waldump of PostgreSQL {} is at hand to check the figures against.", cluster.major()));
+        say(
+            args,
+            &format!(
+                "\nNo pg_waldump of PostgreSQL {} is at hand to check the figures against.",
+                cluster.major()
+            ),
+        );
         return Ok(true);
     };
     let wal = cluster.data_dir().join("pg_wal");
@@ -177,7 +188,10 @@ fn check(args: &DemoArgs, cluster: &Cluster, explanation: &Explanation, range: (
     let pg_waldump = format!("pg_waldump {}", cluster.installation().version);
     say(
         args,
-        &format!("  {} records of {} kinds: counts and bytes equal those of {pg_waldump}", verdict.records, verdict.agreed),
+        &format!(
+            "  {} records of {} kinds: counts and bytes equal those of {pg_waldump}",
+            verdict.records, verdict.agreed
+        ),
     );
     for difference in &verdict.differences {
         say(args, &format!("  DIFFERENT: {difference}"));

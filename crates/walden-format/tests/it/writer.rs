@@ -115,13 +115,13 @@ impl LogWriter {
     }
 
     fn append(&mut self, record: &[u8], length: usize) -> Lsn {
-        if self.bytes.len() % PAGE == 0 {
+        if self.bytes.len().is_multiple_of(PAGE) {
             self.page_header(0);
         }
         let lsn = self.position();
         let mut written = 0;
         while written < length {
-            if self.bytes.len() % PAGE == 0 {
+            if self.bytes.len().is_multiple_of(PAGE) {
                 self.page_header((record.len() - written) as u32);
             }
             let piece = self.room().min(length - written);

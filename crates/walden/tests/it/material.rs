@@ -35,7 +35,8 @@ pub fn walden<A: AsRef<OsStr>>(arguments: &[A]) -> Run {
 impl Run {
     /// The output as JSON, which adds up.
     pub fn json(&self) -> Value {
-        let json: Value = serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"));
+        let json: Value =
+            serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"));
         assert_eq!(sum(&json["buckets"]), json["file_bytes"].as_u64().unwrap(), "the buckets don't add up");
         json
     }

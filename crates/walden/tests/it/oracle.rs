@@ -19,7 +19,9 @@ use walden_format::rmgr::{self, Kind};
 use walden_format::stream::Visitor;
 use walden_lab::waldump::{self, DumpedBlock, DumpedImage, DumpedRecord};
 use walden_lab::workloads::by_name;
-use walden_lab::{Facts, Installation, RunOptions, Wanted, find_or_install, installations, run_workload, tools};
+use walden_lab::{
+    Facts, Installation, RunOptions, Wanted, find_or_install, installations, run_workload, tools,
+};
 use walden_source::inventory::{Inventory, Run};
 use walden_source::scan::{ScanOptions, SegmentEnd, scan};
 
@@ -81,7 +83,9 @@ fn judge_by_waldump(major: u32, workload: &str, size: u64) {
     };
     let (Some(installation), Some(pg_waldump)) = (installation, tools().pg_waldump(major)) else {
         assert_ne!(major, 18, "the package of 18 has no pg_waldump");
-        return say(&format!("SKIPPED: {workload} on {major}: no PostgreSQL {major} with pg_waldump is installed"));
+        return say(&format!(
+            "SKIPPED: {workload} on {major}: no PostgreSQL {major} with pg_waldump is installed"
+        ));
     };
     let output = tempfile::tempdir().unwrap();
     let facts = run(&installation, workload, size, output.path());
@@ -146,18 +150,23 @@ fn compare(run: &Run, theirs: &Receiver<DumpedRecord>) -> Compared {
     let mut compared = Compared { lsns: Vec::new(), blocks: 0, images: 0 };
     let mut end = Lsn(0);
     let options = ScanOptions { threads: 1, from: None, to: None };
-    scan(run, options, |_| Listing::default(), |outcome| {
-        for (lsn, record_end, ours) in outcome.visitor.records {
-            let theirs = theirs.recv().unwrap_or_else(|_| panic!("pg_waldump ends before {ours:?}"));
-            assert_eq!(ours, theirs);
-            compared.blocks += ours.blocks.len() as u64;
-            compared.images += ours.blocks.iter().filter(|block| block.image.is_some()).count() as u64;
-            compared.lsns.push(lsn);
-            end = record_end;
-        }
-        assert!(!matches!(outcome.end, SegmentEnd::Damaged(_)), "{:?}", outcome.end);
-        ControlFlow::Continue(())
-    });
+    scan(
+        run,
+        options,
+        |_| Listing::default(),
+        |outcome| {
+            for (lsn, record_end, ours) in outcome.visitor.records {
+                let theirs = theirs.recv().unwrap_or_else(|_| panic!("pg_waldump ends before {ours:?}"));
+                assert_eq!(ours, theirs);
+                compared.blocks += ours.blocks.len() as u64;
+                compared.images += ours.blocks.iter().filter(|block| block.image.is_some()).count() as u64;
+                compared.lsns.push(lsn);
+                end = record_end;
+            }
+            assert!(!matches!(outcome.end, SegmentEnd::Damaged(_)), "{:?}", outcome.end);
+            ControlFlow::Continue(())
+        },
+    );
     compared.lsns.push(end);
     compared
 }
@@ -289,21 +298,30 @@ fn the_same_counters(facts: &Facts, wal: &Path, workload: &str) {
     let inventory = Inventory::of(&[wal]).unwrap();
     let options = ScanOptions { threads: 1, from: None, to: None };
     for run in &inventory.runs {
-        scan(run, options, |_| Counters { sums: [0; 3], ..decoded }, |outcome| {
-            for (sum, more) in decoded.sums.iter_mut().zip(outcome.visitor.sums) {
-                *sum += more;
-            }
-            ControlFlow::Continue(())
-        });
+        scan(
+            run,
+            options,
+            |_| Counters { sums: [0; 3], ..decoded },
+            |outcome| {
+                for (sum, more) in decoded.sums.iter_mut().zip(outcome.visitor.sums) {
+                    *sum += more;
+                }
+                ControlFlow::Continue(())
+            },
+        );
     }
-    for ((name, most), (decoded, counted)) in
-        [("wal_records", 8), ("wal_fpi", 0), ("wal_bytes", 2048)].into_iter().zip(decoded.sums.into_iter().zip(counted))
+    for ((name, most), (decoded, counted)) in [("wal_records", 8), ("wal_fpi", 0), ("wal_bytes", 2048)]
+        .into_iter()
+        .zip(decoded.sums.into_iter().zip(counted))
     {
         assert!(counted > 0 || name == "wal_fpi", "{workload}: nothing was counted as {name}");
         let difference = decoded.abs_diff(counted);
         assert!(difference <= most, "{workload}: {name}: decoded {decoded}, counted by the server {counted}");
     }
-    say(&format!("{workload} on {}: decoded {:?}, counted {counted:?}", facts.server.version_num, decoded.sums));
+    say(&format!(
+        "{workload} on {}: decoded {:?}, counted {counted:?}",
+        facts.server.version_num, decoded.sums
+    ));
 }
 
 #[derive(Clone, Copy)]
