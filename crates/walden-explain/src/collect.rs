@@ -98,6 +98,10 @@ pub(crate) enum Event {
         xid: u32,
     },
     Checkpoint(Box<Checkpoint>),
+    /// A relation's main fork was created.
+    Created { xid: u32, file: RelFileLocator },
+    /// A transaction that committed dropped these, in the order of its record.
+    Dropped { xids: Vec<u32>, files: Vec<RelFileLocator> },
     /// No transaction below `oldest` runs any more.
     Running {
         oldest: u32,
@@ -269,7 +273,16 @@ impl<'a> SegmentTally<'a> {
             return;
         }
         let event = match payload::parse(record) {
-            Ok(Payload::Commit(end)) => return self.finish(end, true, xid),
+            Ok(Payload::Commit(end)) => {
+                if end.dropped_relations.len() > 0 {
+                    let xids = end.subxacts.chain([end.twophase_xid.unwrap_or(xid)]).collect();
+                    self.events.push((record.lsn, Event::Dropped { xids, files: end.dropped_relations.collect() }));
+                }
+                return self.finish(end, true, xid);
+            }
+            Ok(Payload::StorageCreate(create)) if create.fork == Fork::MAIN => {
+                Event::Created { xid, file: create.relation }
+            }
             Ok(Payload::Abort(end)) => return self.finish(end, false, xid),
             Ok(Payload::Prepare(_)) => Event::Prepare { xid },
             Ok(Payload::Checkpoint(checkpoint)) => Event::Checkpoint(Box::new(checkpoint)),
@@ -367,7 +380,7 @@ impl Visitor for SegmentTally<'_> {
         transaction.bytes += u64::from(header.total_len) + u64::from(record.alignment);
         transaction.image_bytes += image_bytes;
         match header.rmid {
-            rmid::XLOG | rmid::XACT | rmid::STANDBY => self.event(record),
+            rmid::XLOG | rmid::XACT | rmid::SMGR | rmid::STANDBY => self.event(record),
             rmid::HEAP if matches!(header.info & 0x70, HEAP_UPDATE | HEAP_HOT_UPDATE) => {
                 self.update(record, cell)
             }

@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use rustc_hash::FxHashMap;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline as TimelineId};
 use walden_format::payload::xlog::WalLevel;
+use walden_format::record::RelFileLocator;
 use walden_format::rmgr::KindTable;
 use walden_format::version::Major;
 use walden_source::inventory::Run;
@@ -16,6 +17,7 @@ use walden_source::scan::{Damage, ScanOptions, SegmentEnd, SegmentOutcome, Tail,
 use crate::checkpoints::CheckpointSeen;
 use crate::collect::{CollectSpec, Event, Finished, SegmentTally, TransactionTally};
 use crate::group::{Cell, Dimension, GroupKey, ViewSpec};
+use crate::rewrites::Rewrite;
 use crate::slices::Slices;
 use crate::tally::{Bucket, Buckets, ImageTable, Tally};
 use crate::timeline::Timeline;
@@ -91,6 +93,8 @@ pub struct Explanation {
     pub backups: u64,
     /// Updates of row versions that the same transaction had just written, at least.
     pub repeated_updates: Vec<(Cell, u64)>,
+    /// Transactions that rewrote relations: see [`crate::rewrites`].
+    pub rewrites: Vec<Rewrite>,
     /// When the first span of time starts, in seconds since 1970-01-01 UTC, and how long each is.
     pub spans: Option<(i64, i64)>,
     /// Redo pointers that the views' checkpoint cycles start at, and when each checkpoint began.
@@ -351,6 +355,9 @@ struct Merge<'a> {
     switches: u64,
     backups: u64,
     repeated_updates: FxHashMap<Cell, u64>,
+    /// Files created by transactions that may still drop others.
+    created: FxHashMap<u32, Vec<RelFileLocator>>,
+    rewrites: Vec<Rewrite>,
     damage: Option<Damage>,
 }
 
@@ -372,6 +379,8 @@ impl<'a> Merge<'a> {
             switches: 0,
             backups: 0,
             repeated_updates: FxHashMap::default(),
+            created: FxHashMap::default(),
+            rewrites: Vec::new(),
             damage: None,
         }
     }
@@ -493,11 +502,19 @@ impl<'a> Merge<'a> {
     fn event(&mut self, lsn: Lsn, event: Event) {
         match event {
             Event::Prepare { .. } => {}
+            Event::Created { xid, file } => self.created.entry(xid).or_default().push(file),
+            Event::Dropped { xids, files } => {
+                let created: Vec<RelFileLocator> = xids.iter().flat_map(|xid| self.created.remove(xid)).flatten().collect();
+                if !created.is_empty() && self.rewrites.len() < MOST_GROUPS {
+                    self.rewrites.push(Rewrite { created, dropped: files });
+                }
+            }
             Event::Running { oldest } => {
                 for groups in &mut self.groups {
                     groups.close_before(oldest);
                 }
                 self.transactions.close_before(oldest);
+                self.created.retain(|xid, _| !precedes(*xid, oldest));
             }
             Event::Checkpoint(checkpoint) => {
                 self.told.full_page_writes = Some(checkpoint.full_page_writes);
@@ -576,6 +593,7 @@ impl<'a> Merge<'a> {
             switches: self.switches,
             backups: self.backups,
             repeated_updates,
+            rewrites: self.rewrites,
             spans,
             cycles: cycles.to_vec(),
             damage: self.damage,

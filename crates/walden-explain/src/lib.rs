@@ -15,6 +15,7 @@ pub mod explain;
 pub mod findings;
 pub mod group;
 pub mod labels;
+pub mod rewrites;
 pub mod slices;
 pub mod tally;
 pub mod timeline;

@@ -107,25 +107,6 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
     })?;
     let range = waldump::range_arguments(&folder, &start, &end);
 
-    // The same records on both sides, or the times mean nothing.
-    let inventory = Inventory::of(&[&folder])?;
-    let bound = |lsn: &str| lsn.parse().map(walden_explain::Bound::Lsn);
-    let request = Request {
-        views: Vec::new(),
-        top: 1,
-        from: Some(bound(&start)?),
-        to: Some(bound(&end)?),
-        every: None,
-        threads: terminal::cores(),
-    };
-    let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;
-    let verdict = judge::compare(&explanation, &waldump::stats(&pg_waldump, &range)?);
-    ensure!(
-        verdict.differences.is_empty(),
-        "figures differ from pg_waldump's: {}",
-        verdict.differences.join("; ")
-    );
-
     let me = std::env::current_exe()?;
     let explain = |threads: usize| {
         let mut command = Command::new(&me);
@@ -156,6 +137,26 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
         }
     }
     progress.finish();
+
+    // The same records on both sides, or the times mean nothing. Only now: a child's peak memory is counted from what its
+    // parent has when it starts.
+    let inventory = Inventory::of(&[&folder])?;
+    let bound = |lsn: &str| lsn.parse().map(walden_explain::Bound::Lsn);
+    let request = Request {
+        views: Vec::new(),
+        top: 1,
+        from: Some(bound(&start)?),
+        to: Some(bound(&end)?),
+        every: None,
+        threads: terminal::cores(),
+    };
+    let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;
+    let verdict = judge::compare(&explanation, &waldump::stats(&pg_waldump, &range)?);
+    ensure!(
+        verdict.differences.is_empty(),
+        "figures differ from pg_waldump's: {}",
+        verdict.differences.join("; ")
+    );
     let bytes = explanation.file_bytes;
     let baseline = median(&samples[0], |sample| sample.wall);
     let timed = |((program, _), samples): ((String, Command), Vec<Sample>)| {

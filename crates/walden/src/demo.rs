@@ -92,6 +92,7 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     let mut names = Names::from_server(&cluster.dsn(DATABASE))?;
     let explanation = explain(&cluster, range)?;
     names.set_version(explanation.version);
+    walden_explain::rewrites::learn(&explanation, &mut names);
     progress.finish();
 
     let checkpoint_settings = CheckpointSettings::from_settings(&names.settings, explanation.version);

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use walden_explain::checkpoints::CheckpointSettings;
 use walden_explain::document::{Context, Document};
 use walden_explain::group::{DIMENSIONS, Dimension, ViewSpec};
-use walden_explain::{Bound, Explanation, Request};
+use walden_explain::{Bound, Explanation, Request, rewrites};
 use walden_report::table::Look;
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
@@ -100,8 +100,10 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     }
     let inventory = Inventory::of(&args.sources)?;
     tell_about(&inventory);
+    check_cluster(&names, &inventory)?;
     let explanation = explain(args, &inventory)?;
     names.set_version(explanation.version);
+    rewrites::learn(&explanation, &mut names);
     let top = args.top.or((args.format == Format::Table).then_some(10)).filter(|top| *top > 0);
     let checkpoint_settings = CheckpointSettings::from_settings(&names.settings, explanation.version);
     let context = Context { names: &names, checkpoint_settings, top };
@@ -169,6 +171,9 @@ fn load_names(args: &ExplainArgs) -> Result<Names> {
         };
         names.merge(more).with_context(|| format!("use the names of {source}"))?;
     }
+    for note in &names.notes {
+        eprintln!("warning: no names of {note}");
+    }
     if let Some(path) = &args.save_names {
         names.save(path).with_context(|| format!("save names to {}", path.display()))?;
         if std::io::stderr().is_terminal() {
@@ -176,6 +181,19 @@ fn load_names(args: &ExplainArgs) -> Result<Names> {
         }
     }
     Ok(names)
+}
+
+/// Names of another cluster would be wrong without looking so.
+fn check_cluster(names: &Names, inventory: &Inventory) -> Result<()> {
+    let Some(named) = names.origin.system_id else { return Ok(()) };
+    if let Some(run) = inventory.runs.iter().find(|run| run.system_id != named) {
+        bail!(
+            "the names are of the cluster with the system identifier {named}, the WAL is of {}: \
+             take the names from the server that wrote the WAL",
+            run.system_id
+        );
+    }
+    Ok(())
 }
 
 /// A connection string is a URL or has an equals sign.

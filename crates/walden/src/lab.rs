@@ -12,7 +12,7 @@ use walden_lab::{
     run_workload,
 };
 
-/// Arguments of `walden lab`.
+/// Run real PostgreSQL servers and workloads, and keep their WAL
 #[derive(Debug, Args)]
 pub struct LabArgs {
     #[command(subcommand)]

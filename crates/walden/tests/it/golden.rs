@@ -1,1 +1,119 @@
-//! Later.
+//! Golden clusters: the log that each version wrote in a tour through its record kinds, and what is in it.
+//!
+//! `testdata/golden/VERSION/` holds segments of 1 MB that `walden lab run golden` left, compressed with `xz -9e`;
+//! `testdata/golden/VERSION.json` what is in them. To renew the latter after a deliberate change, run
+//! `WALDEN_RENEW_GOLDEN=1 cargo test -p walden --test it golden` and look at the difference.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::ControlFlow;
+
+use serde_json::{Value, json};
+use walden_format::payload::{self, Payload};
+use walden_format::record::{Fork, Record};
+use walden_format::rmgr;
+use walden_format::stream::Visitor;
+
+use crate::material::{GOLDEN, decoder, explain_json, golden, golden_dir};
+
+#[test]
+fn each_version_reads_as_it_did() {
+    let renew = std::env::var_os("WALDEN_RENEW_GOLDEN").is_some();
+    for version in GOLDEN {
+        let found = summary(&explain_json(&[golden_dir().join(version)]));
+        let path = golden_dir().join(format!("{version}.json"));
+        if renew {
+            fs::write(&path, serde_json::to_string_pretty(&found).unwrap() + "\n").unwrap();
+        }
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let expected: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(found, expected, "{version}");
+    }
+}
+
+fn summary(json: &Value) -> Value {
+    let kinds: BTreeMap<&str, Value> = json["record_kinds"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| {
+            let name = row["keys"][0]["text"].as_str().unwrap();
+            (name, json!({"records": row["records"], "images": row["images"], "bytes": row["bytes"]}))
+        })
+        .collect();
+    json!({
+        "postgresql": json["postgresql"],
+        "file_bytes": json["file_bytes"],
+        "records": json["records"],
+        "buckets": json["buckets"],
+        "images": json["images"],
+        "kinds": kinds,
+    })
+}
+
+#[test]
+fn there_is_a_cluster_for_each_supported_major_version() {
+    let mut majors: Vec<&str> = GOLDEN.map(|version| version.split_once('.').unwrap().0).into();
+    majors.dedup();
+    assert_eq!(majors, ["14", "15", "16", "17", "18"]);
+    for version in GOLDEN {
+        assert_eq!(
+            explain_json(&[golden_dir().join(version)])["postgresql"],
+            version.split_once('.').unwrap().0
+        );
+    }
+}
+
+#[test]
+fn every_payload_is_understood() {
+    for version in GOLDEN {
+        let seen = look(version);
+        assert!(seen.parsed > seen.records / 2, "{version}: {} of {} records", seen.parsed, seen.records);
+    }
+}
+
+/// 17.11 (and 18.6) register the visibility map's page when a heap record clears its bits; the page magic is the same.
+#[test]
+fn heap_records_have_a_visibility_map_block_from_17_11_on() {
+    assert_eq!(look("17.10").with_map, BTreeMap::new());
+    let with_map = look("17.11").with_map;
+    for kind in ["INSERT", "DELETE", "UPDATE"] {
+        assert!(with_map.get(kind).is_some_and(|count| *count > 0), "{kind}: {with_map:?}");
+    }
+}
+
+#[derive(Default)]
+struct Look {
+    records: u64,
+    /// Records with a payload of their own.
+    parsed: u64,
+    /// Heap records that change rows and refer to a visibility map, by kind.
+    with_map: BTreeMap<String, u64>,
+}
+
+impl Visitor for Look {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        let payload = payload::parse(record).unwrap_or_else(|error| panic!("{}: {error}", record.lsn));
+        self.records += 1;
+        self.parsed += u64::from(payload != Payload::Opaque);
+        let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
+        let name = kind.name(record.version).replace("+INIT", "");
+        let changes_rows = record.header.rmid == rmgr::rmid::HEAP
+            && ["INSERT", "DELETE", "UPDATE", "HOT_UPDATE"].contains(&name.as_str());
+        if changes_rows && record.blocks.iter().any(|block| block.fork == Fork::VISIBILITY_MAP) {
+            *self.with_map.entry(name).or_default() += 1;
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+fn look(version: &str) -> Look {
+    let mut look = Look::default();
+    for (name, segment) in golden(version) {
+        if let Err(fault) = decoder(&segment, 0).push(&segment, &mut look) {
+            // The last segment of a cluster ends in zeros.
+            assert!(fault.is_unwritten(), "{version}, {name}: {fault}");
+        }
+    }
+    look
+}

@@ -96,14 +96,13 @@ fn judge_by_waldump(major: u32, workload: &str, size: u64) {
     let records = the_same_records(&pg_waldump, &wal, segments);
     the_same_statistics(&pg_waldump, &wal, &inventory, &records.lsns);
     assert_eq!(the_buckets_add_up(&wal), records.lsns.len() as u64 - 1);
-    let blocks_and_images = (records.blocks, records.images);
-    assert!(blocks_and_images.0 > 0, "nothing was compared");
+    assert!(records.blocks > 0, "nothing was compared");
     say(&format!(
         "{workload} on {}: {} records, {} blocks, {} images agree with pg_waldump",
         facts.server.version_num,
         records.lsns.len() - 1,
-        blocks_and_images.0,
-        blocks_and_images.1
+        records.blocks,
+        records.images
     ));
 }
 
@@ -287,10 +286,11 @@ fn judge_by_statistics(major: u32) {
 
 /// `pg_stat_wal` counts records, images and bytes (`xl_tot_len`) as they are inserted.
 ///
-/// Every session of the workload has ended and reported before the counters are read. What the log may have besides:
-/// records that a background process (the writer's lists of running transactions, one per 15 s; a checkpoint's end)
-/// writes between a reading and the position noted after it, or that it had not reported yet. A handful, none with an
-/// image: more than 8 records, 2 kB or any image is a fault of the decoder.
+/// Every session of the workload has ended and reported before the counters are read. What still differs: the session
+/// that switched to the first segment reports its switch record (24 bytes) after the first reading, so that one more is
+/// counted; and a background process may write a record or two (a list of running transactions, at most one per 15 s)
+/// between a reading and the position noted after it, or report one late. None of these has an image. So more than 8
+/// records, 2 kB or any image is a fault of the decoder.
 fn the_same_counters(facts: &Facts, wal: &Path, workload: &str) {
     let delta = &facts.statistics["pg_stat_wal"].delta;
     let counted = ["wal_records", "wal_fpi", "wal_bytes"].map(|name| delta[name].as_u64().unwrap());

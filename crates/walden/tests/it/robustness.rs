@@ -1,1 +1,212 @@
-//! Later.
+//! Damaged input: cut at every byte, bits flipped, and files that are something else.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use walden_format::lsn::Lsn;
+
+use crate::material::{
+    Collector, Run, Seen, decoder, explain, golden_segment, records_of, say, segment_start, walden, write,
+};
+
+const PAGE: usize = 8192;
+
+/// Decodes from the page before `at` on; checks that what comes out is in the original, and all that ends before `at`.
+///
+/// `changed`: the byte at `at` is not the original's. Returns whether that byte was one of a record that must not come out.
+fn check(original: &[Seen], segment: &[u8], bytes: &[u8], at: usize, changed: bool) -> bool {
+    let first_page = (at / PAGE).saturating_sub(1);
+    let mut decoder = decoder(segment, first_page);
+    let mut collector = Collector::default();
+    let _ = decoder.push(&bytes[first_page * PAGE..], &mut collector);
+    let found = collector.records;
+    let start = Lsn(segment_start(segment).0 + (first_page * PAGE) as u64);
+    let place = Lsn(segment_start(segment).0 + at as u64);
+    let original = &original[original.partition_point(|record| record.lsn < start)..];
+    assert!(found.len() <= original.len(), "byte {at}: more records than there are");
+    // In the order of the log, without one left out.
+    assert!(found == original[..found.len()], "byte {at}: a record that is not in the original");
+    let before = original.partition_point(|record| record.end <= place);
+    assert!(found.len() >= before, "byte {at}: {} of {before} records before it", found.len());
+    let hit = original.get(before).is_some_and(|record| record.lsn <= place);
+    let spoils = hit && changed && !in_page_header(at);
+    if spoils {
+        assert_eq!(found.len(), before, "byte {at}: the record that it is in was taken for whole");
+    }
+    spoils
+}
+
+fn in_page_header(at: usize) -> bool {
+    at % PAGE < if at < PAGE { 40 } else { 24 }
+}
+
+#[test]
+fn a_segment_cut_at_any_byte_gives_the_records_before() {
+    let (_, segment) = golden_segment();
+    let original = records_of(&segment);
+    for at in 0..=segment.len() {
+        let _ = check(&original, &segment, &segment[..at], at, false);
+    }
+}
+
+/// Every bit of the first 64 kB; of the rest, one bit of every 11th byte, in turn.
+#[test]
+fn a_flipped_bit_never_makes_a_record() {
+    let (_, mut segment) = golden_segment();
+    let whole = segment.clone();
+    let original = records_of(&whole);
+    let every_bit = 0..8 * (64 << 10);
+    let sample = (64 << 10..segment.len()).step_by(11).map(|at| 8 * at + at % 8);
+    let (mut flips, mut spoilt) = (0, 0);
+    for bit in every_bit.chain(sample) {
+        let at = bit / 8;
+        segment[at] ^= 1 << (bit % 8);
+        // To the end of the next page: what was found by then shows what the decoder made of it.
+        let end = (at / PAGE * PAGE + 2 * PAGE).min(segment.len());
+        spoilt += u64::from(check(&original, &whole, &segment[..end], at, true));
+        flips += 1;
+        segment[at] ^= 1 << (bit % 8);
+    }
+    // The others are in page headers, padding, and records that go on from or into further pages.
+    assert!(spoilt > flips * 9 / 10, "only {spoilt} of {flips} bits were in records");
+}
+
+/// One error that says where and what, after everything before it; returns its line.
+fn damage_is_reported(run: &Run, segment_name: &str) -> String {
+    run.assert_no_panic();
+    assert_eq!(run.code, 3, "{run:?}");
+    let [error] = run.errors()[..] else { panic!("{} errors: {}", run.errors().len(), run.stderr) };
+    for word in [segment_name, "LSN ", "offset ", "expected ", "found "] {
+        assert!(error.contains(word), "no \"{word}\" in: {error}");
+    }
+    assert_eq!(run.stderr.lines().filter(|line| line.starts_with("hint: ")).count(), 1, "{}", run.stderr);
+    error.to_owned()
+}
+
+#[test]
+fn the_program_explains_what_is_before_a_cut() {
+    let (name, segment) = golden_segment();
+    let original = records_of(&segment);
+    let folder = tempfile::tempdir().unwrap();
+    for step in 0..20 {
+        let cut = PAGE + step * 51_437;
+        let path = write(folder.path(), &name, &segment[..cut]);
+        let run = explain(&[&path]);
+        let error = damage_is_reported(&run, &name);
+        assert!(error.contains(&format!("expected {} bytes, found {cut}", segment.len())), "{error}");
+        let place = Lsn(segment_start(&segment).0 + cut as u64);
+        let before = original.partition_point(|record| record.end <= place);
+        let json = run.json();
+        assert_eq!(json["records"], before as u64, "cut at {cut}");
+        assert!(json["file_bytes"].as_u64().unwrap() <= cut as u64);
+    }
+}
+
+#[test]
+fn the_program_explains_what_is_before_a_flipped_bit() {
+    let (name, segment) = golden_segment();
+    let original = records_of(&segment);
+    let folder = tempfile::tempdir().unwrap();
+    // Not the first record: damage there leaves nothing to explain, see below.
+    for step in 1..=20 {
+        let index = original.len() * step / 21;
+        let record = original[index];
+        let mut bytes = segment.clone();
+        let at = (record.lsn.0 - segment_start(&segment).0) as usize + 21;
+        // Records of which this byte is in the next page's header are of no use here.
+        if in_page_header(at) {
+            continue;
+        }
+        bytes[at] ^= 0x10;
+        let run = explain(&[write(folder.path(), &name, &bytes)]);
+        let error = damage_is_reported(&run, &name);
+        assert!(error.contains(&format!("LSN {}", record.lsn)), "{error}");
+        assert!(error.contains("CRC"), "{error}");
+        let json = run.json();
+        assert_eq!(json["records"], index as u64);
+        let explained = record.lsn.0 - segment_start(&segment).0;
+        // The record may stand behind the header of a page, which is not counted without it.
+        assert!(json["file_bytes"].as_u64().unwrap().abs_diff(explained) <= 24);
+        assert_eq!(json["damage"]["lsn"], record.lsn.to_string());
+    }
+}
+
+/// The error for a file or folder that is no log: one line with `words`, exit status 3, nothing on standard output.
+fn refused<P: AsRef<Path>>(path: P, words: &[&str]) {
+    let run = walden(&["explain".as_ref(), path.as_ref().as_os_str()]);
+    run.assert_no_panic();
+    assert_eq!(run.code, 3, "{run:?}");
+    assert_eq!(run.errors().len(), 1, "{run:?}");
+    assert_eq!(run.stdout, "");
+    for word in words {
+        assert!(run.stderr.contains(word), "no \"{word}\" in: {}", run.stderr);
+    }
+}
+
+#[test]
+fn what_is_no_log_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (name, segment) = golden_segment();
+    let with_magic = |magic: u16| {
+        let mut bytes = segment.clone();
+        for page in bytes.chunks_mut(PAGE) {
+            page[..2].copy_from_slice(&magic.to_le_bytes());
+        }
+        bytes
+    };
+    let missing = folder.path().join("missing");
+    refused(&missing, &[missing.to_str().unwrap(), "no such file"]);
+    let empty = folder.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    refused(&empty, &[empty.to_str().unwrap()]);
+    refused(
+        write(folder.path(), "text", b"The quick brown fox\n".repeat(600).as_slice()),
+        &["text", "not a WAL segment"],
+    );
+    refused(write(folder.path(), "zero", b""), &["zero", "empty"]);
+    refused(write(folder.path(), &format!("old/{name}"), &with_magic(0xD07E)), &[&name, "9.4", "D07E"]);
+    refused(write(folder.path(), &format!("new/{name}"), &with_magic(0xD1F0)), &[&name, "newer", "D1F0"]);
+    refused(folder.path().join("new"), &[&name, "newer"]);
+}
+
+#[test]
+fn segments_cut_within_their_first_header_are_refused() {
+    let (name, segment) = golden_segment();
+    let folder = tempfile::tempdir().unwrap();
+    for cut in [1, 2, 3, 15, 16, 20, 23, 24, 39] {
+        refused(write(folder.path(), &name, &segment[..cut]), &[&name]);
+    }
+}
+
+#[test]
+fn what_may_not_be_read_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    if fs::metadata("/proc/self").unwrap().uid() == 0 {
+        return say("SKIPPED: root may read every file");
+    }
+    let (name, segment) = golden_segment();
+    let path = write(folder.path(), &name, &segment);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0)).unwrap();
+    refused(&path, &[&name, "ermission"]);
+}
+
+#[test]
+fn wrong_usage_is_exit_status_2() {
+    for arguments in [
+        vec!["explain"],
+        vec!["explain", "--by", "colour", "."],
+        vec!["explain", "--by", "relation,relation", "."],
+        vec!["explain", "--from", "yesterday", "."],
+        vec!["explain", "--every", "0", "."],
+        vec!["explain", "--threads", "0", "."],
+        vec!["explain", "--format", "xml", "."],
+        vec!["explain", "--save-names", "names.json", "."],
+        vec!["no-such-command"],
+    ] {
+        let run = walden(&arguments);
+        run.assert_no_panic();
+        assert_eq!(run.code, 2, "{arguments:?}: {run:?}");
+        assert!(run.stdout.is_empty() && run.stderr.contains("error:"), "{arguments:?}: {run:?}");
+    }
+}

@@ -1,1 +1,319 @@
-//! Later.
+//! The same log from every kind of source, split and cut in every way: always the same sums.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use walden_lab::{ClusterBuilder, Wanted, find_or_install};
+
+use crate::material::{explain, explain_json, golden, records_of, say, segment_start, sum, walden, write};
+
+const CLUSTER: &str = "18.6";
+
+/// A folder with the golden cluster's segments as they were in `pg_wal`.
+fn plain(folder: &Path) -> PathBuf {
+    let wal = folder.join("plain");
+    for (name, segment) in golden(CLUSTER) {
+        write(&wal, &name, &segment);
+    }
+    wal
+}
+
+fn pack(content: &[u8], ending: &str) -> Vec<u8> {
+    let through = |mut encoder: Box<dyn Read + '_>| {
+        let mut out = Vec::new();
+        encoder.read_to_end(&mut out).unwrap();
+        out
+    };
+    match ending {
+        "gz" => through(Box::new(flate2::read::GzEncoder::new(content, flate2::Compression::fast()))),
+        "lz4" => {
+            let mut encoder = lz4_flex::frame::FrameEncoder::new(Vec::new());
+            encoder.write_all(content).unwrap();
+            encoder.finish().unwrap()
+        }
+        "zst" => zstd::encode_all(content, 1).unwrap(),
+        "xz" => through(Box::new(liblzma::read::XzEncoder::new(content, 0))),
+        "bz2" => through(Box::new(bzip2::read::BzEncoder::new(content, bzip2::Compression::fast()))),
+        "br" => through(Box::new(brotli::CompressorReader::new(content, 4096, 3, 22))),
+        _ => content.to_vec(),
+    }
+}
+
+/// How an archiver stores a segment: by its name and content, a path and the ending of its compression.
+type Layout = (&'static str, &'static str, fn(&str) -> String);
+
+const LAYOUTS: &[Layout] = &[
+    ("plain", "", |name| name.to_owned()),
+    ("gzip", "gz", |name| format!("{name}.gz")),
+    ("lz4", "lz4", |name| format!("{name}.lz4")),
+    ("zstd", "zst", |name| format!("{name}.zst")),
+    ("xz", "xz", |name| format!("{name}.xz")),
+    ("bzip2", "bz2", |name| format!("{name}.bz2")),
+    ("brotli", "br", |name| format!("{name}.br")),
+    ("pgbackrest", "zst", |name| {
+        let sha1 = "0123456789abcdef0123456789abcdef01234567";
+        format!("archive/main/18-1/{}/{name}-{sha1}.zst", &name[..16])
+    }),
+    ("wal-g", "lz4", |name| format!("wal_005/{name}.lz4")),
+    // Under its plain name although it is compressed.
+    ("barman", "bz2", |name| format!("wals/{}/{name}", &name[..16])),
+];
+
+#[test]
+fn every_compression_and_layout_gives_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let expected = explain(&[plain(folder.path())]).stdout;
+    assert!(expected.contains("\"file_bytes\": 3145728"), "{expected}");
+    for (layout, ending, path) in LAYOUTS {
+        let root = folder.path().join("layouts").join(layout);
+        for (name, segment) in golden(CLUSTER) {
+            write(&root, &path(&name), &pack(&segment, ending));
+        }
+        if *layout == "barman" {
+            fs::create_dir(root.join("base")).unwrap();
+        }
+        for threads in ["1", "4"] {
+            let run = explain(&["--threads".as_ref(), threads.as_ref(), root.as_os_str()]);
+            assert_eq!((run.code, run.stderr.as_str()), (0, ""), "{layout}");
+            assert!(run.stdout == expected, "{layout} with {threads} threads differs");
+        }
+    }
+}
+
+#[test]
+fn segments_named_one_by_one_in_any_order_give_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let wal = plain(folder.path());
+    let expected = explain(&[&wal]).stdout;
+    let paths: Vec<PathBuf> = golden(CLUSTER).keys().map(|name| wal.join(name)).collect();
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+        let shuffled = order.map(|index| &paths[index]);
+        assert!(explain(&shuffled).stdout == expected, "{order:?}");
+    }
+    // The folder and a segment of it: nothing counts twice.
+    assert!(explain(&[&wal, &paths[1]]).stdout == expected);
+    // One by one, each is explained in full.
+    for path in &paths {
+        assert_eq!(explain_json(&[path])["file_bytes"], 1 << 20);
+    }
+}
+
+#[test]
+fn a_partial_segment_is_read_as_far_as_it_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (name, segment) = golden("17.11").pop_first().unwrap();
+    let original = records_of(&segment);
+    for cut in [100_000, 524_288, 800_001] {
+        let path = write(folder.path(), &format!("{name}.partial"), &segment[..cut]);
+        let json = explain_json(&[&path]);
+        assert_eq!(json["file_bytes"], cut as u64);
+        let place = segment_start(&segment).plus(cut as u64);
+        assert_eq!(json["records"], original.partition_point(|record| record.end <= place) as u64);
+    }
+    // pg_receivewal leaves them at full size, zeros behind.
+    let mut bytes = segment.clone();
+    bytes[524_288..].fill(0);
+    let json = explain_json(&[write(folder.path(), &format!("{name}.partial"), &bytes)]);
+    assert_eq!(json["file_bytes"], 1 << 20);
+    assert!(json["buckets"]["zero_tail"].as_u64().unwrap() >= (1 << 19));
+}
+
+#[test]
+fn a_gap_is_told_and_both_sides_are_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    let wal = plain(folder.path());
+    let names: Vec<String> = golden(CLUSTER).into_keys().collect();
+    let whole = explain_json(&[&wal]);
+    fs::remove_file(wal.join(&names[1])).unwrap();
+    let run = explain(&[&wal]);
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(run.stderr.contains("missing") && run.stderr.contains(&names[1]), "{}", run.stderr);
+    let json = run.json();
+    assert_eq!(json["file_bytes"], 2 << 20);
+    assert_eq!(json["ranges"].as_array().unwrap().len(), 2);
+    assert!(json["records"].as_u64() < whole["records"].as_u64());
+}
+
+const DIMENSIONS: [&str; 6] = ["relation", "record", "xid", "database", "time", "checkpoint"];
+
+#[test]
+fn every_view_adds_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let wal = plain(folder.path());
+    let mut views: Vec<String> = DIMENSIONS.map(str::to_owned).into();
+    for (index, one) in DIMENSIONS.iter().enumerate() {
+        views.extend(DIMENSIONS[index + 1..].iter().map(|other| format!("{one},{other}")));
+    }
+    views.extend([
+        "checkpoint,record,relation".to_owned(),
+        "xid,time,record".to_owned(),
+        DIMENSIONS.join(","),
+    ]);
+    for top in ["0", "3"] {
+        let mut arguments = vec!["--top".to_owned(), top.to_owned(), wal.display().to_string()];
+        arguments.extend(views.iter().flat_map(|view| ["--by".to_owned(), view.clone()]));
+        let json = explain_json(&arguments);
+        let made = json["views"].as_array().unwrap();
+        assert_eq!(made.len(), views.len());
+        for (view, asked) in made.iter().zip(&views) {
+            let groups = view["groups"].as_array().unwrap();
+            let rest = (!view["rest"].is_null()).then_some(&view["rest"]);
+            for sum_of in ["bytes", "records"] {
+                let total: u64 = groups.iter().chain(rest).map(|group| group[sum_of].as_u64().unwrap()).sum();
+                let whole = if sum_of == "bytes" { "file_bytes" } else { "records" };
+                assert_eq!(json[whole], total, "{asked}: {sum_of}");
+            }
+            for group in groups.iter().chain(rest) {
+                assert_eq!(sum(&group["buckets"]), group["bytes"].as_u64().unwrap(), "{asked}");
+            }
+            assert!(groups.len() > 1 || asked == "time", "{asked} has one group");
+        }
+    }
+}
+
+/// Records and bytes of each kind of record.
+fn by_kind(json: &Value) -> BTreeMap<String, (u64, u64)> {
+    let rows = json["record_kinds"].as_array().unwrap().iter();
+    let of = |row: &Value| (row["records"].as_u64().unwrap(), row["bytes"].as_u64().unwrap());
+    rows.map(|row| (row["keys"][0]["text"].as_str().unwrap().to_owned(), of(row))).collect()
+}
+
+fn joined(one: &Value, other: &Value) -> BTreeMap<String, (u64, u64)> {
+    let mut sums = by_kind(one);
+    for (kind, (records, bytes)) in by_kind(other) {
+        let sum = sums.entry(kind).or_default();
+        *sum = (sum.0 + records, sum.1 + bytes);
+    }
+    sums
+}
+
+#[test]
+fn ranges_by_position_join() {
+    let folder = tempfile::tempdir().unwrap();
+    let wal = plain(folder.path());
+    let segments: Vec<Vec<u8>> = golden(CLUSTER).into_values().collect();
+    let (first, last) = (records_of(&segments[0]), records_of(&segments[2]));
+    let range = |from: &str, to: &str| {
+        explain_json(&["--from".as_ref(), from.as_ref(), "--to".as_ref(), to.as_ref(), wal.as_os_str()])
+    };
+    let cuts = [
+        (first[10].lsn, first[first.len() / 2].lsn, first[first.len() - 1].lsn),
+        (first[100].lsn, first[first.len() - 3].lsn, last[last.len() / 2].lsn),
+        (first[3].lsn, last[5].lsn, last[last.len() - 1].lsn),
+    ];
+    for (a, b, c) in cuts {
+        let (a, b, c) = (a.to_string(), b.to_string(), c.to_string());
+        let (left, right, whole) = (range(&a, &b), range(&b, &c), range(&a, &c));
+        let number = |json: &Value, field: &str| json[field].as_u64().unwrap();
+        assert!(number(&left, "records") > 0 && number(&right, "records") > 0);
+        for field in ["records", "file_bytes"] {
+            assert_eq!(
+                number(&left, field) + number(&right, field),
+                number(&whole, field),
+                "{field}: {a} {b} {c}"
+            );
+        }
+        assert_eq!(joined(&left, &right), by_kind(&whole), "{a} {b} {c}");
+    }
+}
+
+#[test]
+fn ranges_by_time_join() {
+    let folder = tempfile::tempdir().unwrap();
+    let wal = plain(folder.path());
+    let whole = explain_json(&[&wal]);
+    let last = whole["time"]["last"].as_str().unwrap();
+    // The last second that a transaction ended in.
+    let second = format!("{}Z", &last[..19]);
+    let before = explain_json(&["--to".as_ref(), second.as_ref(), wal.as_os_str()]);
+    let after = explain_json(&["--from".as_ref(), second.as_ref(), wal.as_os_str()]);
+    assert!(after["records"].as_u64().unwrap() > 0);
+    for field in ["records", "file_bytes"] {
+        assert_eq!(
+            before[field].as_u64().unwrap() + after[field].as_u64().unwrap(),
+            whole[field].as_u64().unwrap()
+        );
+    }
+    assert_eq!(joined(&before, &after), by_kind(&whole));
+    let never = explain(&["--from".as_ref(), "2100-01-01T00:00:00Z".as_ref(), wal.as_os_str()]);
+    assert_eq!((never.code, never.errors().len()), (3, 1), "{never:?}");
+}
+
+/// The texts of all labels of relations.
+fn labels(json: &Value) -> Vec<String> {
+    let rows = json["views"][0]["groups"].as_array().unwrap().iter();
+    rows.map(|row| row["keys"][0].to_string()).collect()
+}
+
+#[test]
+fn a_running_servers_log_and_names() {
+    let cluster =
+        ClusterBuilder::new(find_or_install(Wanted::Any).unwrap()).wal_segsize_mb(1).start().unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    client
+        .batch_execute(
+            "CREATE TABLE walrus (id bigint PRIMARY KEY, tusk text);
+             INSERT INTO walrus SELECT n, repeat(md5(n::text), 100) FROM generate_series(1, 3000) n;
+             CREATE INDEX walrus_tusk ON walrus (left(tusk, 10));",
+        )
+        .unwrap();
+    let pg_wal = cluster.data_dir().join("pg_wal");
+    let writer = std::thread::spawn(move || {
+        for round in 0..60 {
+            let text = format!(
+                "INSERT INTO walrus SELECT {round} * 1000 + n, 'x' FROM generate_series(10000, 10400) n"
+            );
+            client.batch_execute(&text).unwrap();
+        }
+    });
+    // While it writes: no damage is seen, whatever half a page is there.
+    let (mut rounds, mut records) = (0, 0);
+    while !writer.is_finished() || rounds < 5 {
+        let run = explain(&[&pg_wal]);
+        assert_eq!((run.code, run.errors().len()), (0, 0), "{}", run.stderr);
+        let now = run.json()["records"].as_u64().unwrap();
+        assert!(now >= records, "{now} records after {records}");
+        (rounds, records) = (rounds + 1, now);
+    }
+    writer.join().unwrap();
+    say(&format!("read {rounds} times while the server wrote, {records} records in the end"));
+
+    // A copy, so that both look at the same log.
+    let folder = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(&pg_wal).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_file()) {
+        write(
+            folder.path(),
+            &format!("wal/{}", entry.file_name().display()),
+            &fs::read(entry.path()).unwrap(),
+        );
+    }
+    let (wal, saved) = (folder.path().join("wal"), folder.path().join("names.json"));
+    let by_relation = |names: &str, more: &[&str]| {
+        let mut arguments = vec!["--by", "relation", "--names", names];
+        arguments.extend(more);
+        arguments.push(wal.to_str().unwrap());
+        explain_json(&arguments)
+    };
+    let from_server = by_relation(&cluster.dsn("postgres"), &["--save-names", saved.to_str().unwrap()]);
+    drop(cluster);
+    let from_file = by_relation(saved.to_str().unwrap(), &[]);
+    assert_eq!(labels(&from_server), labels(&from_file));
+    for name in ["walrus", "walrus_pkey", "walrus_tusk"] {
+        let quoted = format!("\"name\":\"{name}\"");
+        assert!(
+            labels(&from_file).iter().any(|label| label.contains(&quoted)),
+            "{name}: {:?}",
+            labels(&from_file)
+        );
+    }
+    assert_eq!(from_server["findings"], from_file["findings"]);
+    // Names alone need no log.
+    let again = folder.path().join("again.json");
+    let run =
+        walden(&["explain", "--names", saved.to_str().unwrap(), "--save-names", again.to_str().unwrap()]);
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(again.is_file());
+}

@@ -1,0 +1,173 @@
+//! Relations that were rewritten: which old file became which new one.
+//!
+//! `VACUUM FULL`, `CLUSTER`, `TRUNCATE`, `REINDEX` and many an `ALTER TABLE` give a relation a new file number. The catalogs
+//! know only the new one, but the log has both: the transaction creates the new files and drops the old ones in its
+//! commit record. The order in which it does so tells which belong together; where it does not, nothing is guessed.
+
+use walden_format::record::{Fork, RelFileLocator};
+use walden_format::rmgr::{Kind, rmid};
+use walden_source::names::{Names, Relation, RelationKind};
+
+use crate::explain::Explanation;
+use crate::group::Owner;
+
+/// What a transaction created and dropped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rewrite {
+    /// The new files, in the order in which they were created.
+    pub created: Vec<RelFileLocator>,
+    /// The old files, in the order of the commit record.
+    pub dropped: Vec<RelFileLocator>,
+}
+
+/// Teaches `names` which files of before belong to relations that it knows by a later one.
+pub fn learn(explanation: &Explanation, names: &mut Names) {
+    // Backwards: a relation that was rewritten twice is known by its last file, and that name goes back step by step.
+    for rewrite in explanation.rewrites.iter().rev() {
+        for (old, new) in pairs(rewrite, names) {
+            let of_index = names.resolve(new).relation().map(is_index);
+            let was_index = wrote_index_records(explanation, old);
+            // The kinds of the records on the old file have the last word.
+            if of_index.is_none() || was_index.is_none() || of_index == was_index {
+                names.learn_rewrite(old, new);
+            }
+        }
+    }
+}
+
+/// Old and new files that belong together.
+fn pairs(rewrite: &Rewrite, names: &Names) -> Vec<(RelFileLocator, RelFileLocator)> {
+    // What the transaction itself created and dropped again was never anything else.
+    let created: Vec<_> = rewrite.created.iter().copied().filter(|file| !rewrite.dropped.contains(file)).collect();
+    let dropped: Vec<_> = rewrite.dropped.iter().copied().filter(|file| !rewrite.created.contains(file)).collect();
+    let first = dropped.first().copied();
+    if created.is_empty() || created.len() != dropped.len() {
+        return Vec::new();
+    }
+    // TRUNCATE and REINDEX replace one relation after the other, and the commit record lists what they drop from the
+    // last to the first.
+    let reversed = || dropped.iter().rev().copied().zip(created.iter().copied()).collect();
+    // VACUUM FULL and its like make a new table with its TOAST table first, and drop the old one of these last, with
+    // what depends on it: there it comes first, in order, and the indexes after it in reverse. A table's file is older
+    // than those of its indexes, so its number is the smallest.
+    let table_first = dropped.len() > 1 && first == dropped.iter().min_by_key(|file| file.relation).copied();
+    if !table_first {
+        return reversed();
+    }
+    let of_table = created.iter().take_while(|file| is_table_or_toast(names, **file)).count();
+    if of_table == 0 {
+        return Vec::new();
+    }
+    let (head, indexes) = dropped.split_at(of_table);
+    head.iter().chain(indexes.iter().rev()).copied().zip(created).collect()
+}
+
+fn is_index(relation: &Relation) -> bool {
+    matches!(relation.kind, RelationKind::Index | RelationKind::PartitionedIndex)
+}
+
+/// A table, its TOAST table or that one's index: what a table is made anew with.
+fn is_table_or_toast(names: &Names, file: RelFileLocator) -> bool {
+    names.resolve(file).relation().is_some_and(|relation| !is_index(relation) || relation.schema == "pg_toast")
+}
+
+/// Whether the records on a relation's main fork are an index's; nothing if they don't tell.
+fn wrote_index_records(explanation: &Explanation, file: RelFileLocator) -> Option<bool> {
+    let kinds = explanation.cells.iter().filter(|(cell, _)| cell.owner == Owner::Relation(file, Fork::MAIN));
+    let managers = kinds.filter_map(|(cell, _)| Kind::from_index(cell.kind?.into())).map(Kind::rmid);
+    managers.into_iter().find_map(|manager| match manager {
+        rmid::HEAP | rmid::HEAP2 => Some(false),
+        rmid::BTREE | rmid::HASH | rmid::GIN | rmid::GIST | rmid::SPGIST | rmid::BRIN => Some(true),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use walden_source::names::Persistence;
+
+    fn file(relation: u32) -> RelFileLocator {
+        RelFileLocator { tablespace: 1663, database: 5, relation }
+    }
+
+    fn rewrite(created: &[u32], dropped: &[u32]) -> Rewrite {
+        let files = |numbers: &[u32]| numbers.iter().map(|number| file(*number)).collect();
+        Rewrite { created: files(created), dropped: files(dropped) }
+    }
+
+    fn names(files: &[(u32, &str, RelationKind)]) -> Names {
+        let mut names = Names::default();
+        for (oid, (number, name, kind)) in files.iter().enumerate() {
+            let schema = if name.starts_with("pg_toast") { "pg_toast" } else { "public" };
+            let relation = Relation {
+                database: 5,
+                shared: false,
+                oid: 20_000 + oid as u32,
+                schema: schema.into(),
+                name: (*name).into(),
+                kind: *kind,
+                persistence: Persistence::Permanent,
+                access_method: None,
+                table: None,
+                partition_of: None,
+                scans: None,
+            };
+            names.add(relation, Some(file(*number)));
+        }
+        names
+    }
+
+    fn numbers(pairs: Vec<(RelFileLocator, RelFileLocator)>) -> Vec<(u32, u32)> {
+        let mut numbers: Vec<_> = pairs.iter().map(|(old, new)| (old.relation, new.relation)).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// Numbers as PostgreSQL 15 gave them; 18 does the same in the same order.
+    #[test]
+    fn files_are_paired_as_postgresql_replaces_them() {
+        use RelationKind::{Index, Table, Toast};
+        let after = |heap, toast, toast_index, key, a, b| {
+            names(&[
+                (heap, "t", Table),
+                (toast, "pg_toast_16384", Toast),
+                (toast_index, "pg_toast_16384_index", Index),
+                (key, "t_pkey", Index),
+                (a, "ta", Index),
+                (b, "tb", Index),
+            ])
+        };
+        let vacuum_full = rewrite(
+            &[16393, 16396, 16397, 16398, 16399, 16400],
+            &[16384, 16387, 16388, 16392, 16391, 16389],
+        );
+        assert_eq!(
+            numbers(pairs(&vacuum_full, &after(16393, 16396, 16397, 16398, 16399, 16400))),
+            [(16384, 16393), (16387, 16396), (16388, 16397), (16389, 16398), (16391, 16399), (16392, 16400)]
+        );
+        let truncate = rewrite(
+            &[16402, 16403, 16404, 16405, 16406, 16407],
+            &[16401, 16400, 16399, 16398, 16397, 16394],
+        );
+        assert_eq!(
+            numbers(pairs(&truncate, &after(16402, 16403, 16404, 16405, 16406, 16407))),
+            [(16394, 16402), (16397, 16403), (16398, 16404), (16399, 16405), (16400, 16406), (16401, 16407)]
+        );
+        let reindex = rewrite(&[16407, 16408, 16409, 16410], &[16406, 16405, 16404, 16403]);
+        assert_eq!(
+            numbers(pairs(&reindex, &Names::default())),
+            [(16403, 16407), (16404, 16408), (16405, 16409), (16406, 16410)]
+        );
+        assert_eq!(numbers(pairs(&rewrite(&[9], &[7]), &Names::default())), [(7, 9)]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_guessed() {
+        // A table dropped and another with its index created.
+        assert_eq!(pairs(&rewrite(&[20, 21], &[10]), &Names::default()), []);
+        // The order says that it is a new table, but nobody knows where its indexes begin.
+        assert_eq!(pairs(&rewrite(&[20, 21, 22], &[10, 12, 11]), &Names::default()), []);
+        assert_eq!(pairs(&rewrite(&[20], &[20]), &Names::default()), []);
+    }
+}
