@@ -20,7 +20,8 @@ struct ReadAll;
 impl Visitor for ReadAll {
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
         let data: usize = record.blocks.iter().map(|block| record.block_data(block).len()).sum();
-        let images: u32 = record.blocks.iter().filter_map(|b| b.image).map(|i| record.image_data(&i).len() as u32).sum();
+        let images: u32 =
+            record.blocks.iter().filter_map(|b| b.image).map(|i| record.image_data(&i).len() as u32).sum();
         assert_eq!(images, record.image_bytes());
         assert_eq!(record.main_data().len(), record.main_len as usize);
         assert!(data + images as usize + record.main_data().len() + 24 <= record.bytes().len());

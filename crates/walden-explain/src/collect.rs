@@ -99,9 +99,15 @@ pub(crate) enum Event {
     },
     Checkpoint(Box<Checkpoint>),
     /// A relation's main fork was created.
-    Created { xid: u32, file: RelFileLocator },
+    Created {
+        xid: u32,
+        file: RelFileLocator,
+    },
     /// A transaction that committed dropped these, in the order of its record.
-    Dropped { xids: Vec<u32>, files: Vec<RelFileLocator> },
+    Dropped {
+        xids: Vec<u32>,
+        files: Vec<RelFileLocator>,
+    },
     /// No transaction below `oldest` runs any more.
     Running {
         oldest: u32,
@@ -274,9 +280,10 @@ impl<'a> SegmentTally<'a> {
         }
         let event = match payload::parse(record) {
             Ok(Payload::Commit(end)) => {
-                if end.dropped_relations.len() > 0 {
+                if !end.dropped_relations.is_empty() {
                     let xids = end.subxacts.chain([end.twophase_xid.unwrap_or(xid)]).collect();
-                    self.events.push((record.lsn, Event::Dropped { xids, files: end.dropped_relations.collect() }));
+                    self.events
+                        .push((record.lsn, Event::Dropped { xids, files: end.dropped_relations.collect() }));
                 }
                 return self.finish(end, true, xid);
             }

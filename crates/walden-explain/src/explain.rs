@@ -504,7 +504,8 @@ impl<'a> Merge<'a> {
             Event::Prepare { .. } => {}
             Event::Created { xid, file } => self.created.entry(xid).or_default().push(file),
             Event::Dropped { xids, files } => {
-                let created: Vec<RelFileLocator> = xids.iter().flat_map(|xid| self.created.remove(xid)).flatten().collect();
+                let created: Vec<RelFileLocator> =
+                    xids.iter().flat_map(|xid| self.created.remove(xid)).flatten().collect();
                 if !created.is_empty() && self.rewrites.len() < MOST_GROUPS {
                     self.rewrites.push(Rewrite { created, dropped: files });
                 }

@@ -38,8 +38,10 @@ pub fn learn(explanation: &Explanation, names: &mut Names) {
 /// Old and new files that belong together.
 fn pairs(rewrite: &Rewrite, names: &Names) -> Vec<(RelFileLocator, RelFileLocator)> {
     // What the transaction itself created and dropped again was never anything else.
-    let created: Vec<_> = rewrite.created.iter().copied().filter(|file| !rewrite.dropped.contains(file)).collect();
-    let dropped: Vec<_> = rewrite.dropped.iter().copied().filter(|file| !rewrite.created.contains(file)).collect();
+    let created: Vec<_> =
+        rewrite.created.iter().copied().filter(|file| !rewrite.dropped.contains(file)).collect();
+    let dropped: Vec<_> =
+        rewrite.dropped.iter().copied().filter(|file| !rewrite.created.contains(file)).collect();
     let first = dropped.first().copied();
     if created.is_empty() || created.len() != dropped.len() {
         return Vec::new();
@@ -68,7 +70,10 @@ fn is_index(relation: &Relation) -> bool {
 
 /// A table, its TOAST table or that one's index: what a table is made anew with.
 fn is_table_or_toast(names: &Names, file: RelFileLocator) -> bool {
-    names.resolve(file).relation().is_some_and(|relation| !is_index(relation) || relation.schema == "pg_toast")
+    names
+        .resolve(file)
+        .relation()
+        .is_some_and(|relation| !is_index(relation) || relation.schema == "pg_toast")
 }
 
 /// Whether the records on a relation's main fork are an index's; nothing if they don't tell.
@@ -138,18 +143,14 @@ mod tests {
                 (b, "tb", Index),
             ])
         };
-        let vacuum_full = rewrite(
-            &[16393, 16396, 16397, 16398, 16399, 16400],
-            &[16384, 16387, 16388, 16392, 16391, 16389],
-        );
+        let vacuum_full =
+            rewrite(&[16393, 16396, 16397, 16398, 16399, 16400], &[16384, 16387, 16388, 16392, 16391, 16389]);
         assert_eq!(
             numbers(pairs(&vacuum_full, &after(16393, 16396, 16397, 16398, 16399, 16400))),
             [(16384, 16393), (16387, 16396), (16388, 16397), (16389, 16398), (16391, 16399), (16392, 16400)]
         );
-        let truncate = rewrite(
-            &[16402, 16403, 16404, 16405, 16406, 16407],
-            &[16401, 16400, 16399, 16398, 16397, 16394],
-        );
+        let truncate =
+            rewrite(&[16402, 16403, 16404, 16405, 16406, 16407], &[16401, 16400, 16399, 16398, 16397, 16394]);
         assert_eq!(
             numbers(pairs(&truncate, &after(16402, 16403, 16404, 16405, 16406, 16407))),
             [(16394, 16402), (16397, 16403), (16398, 16404), (16399, 16405), (16400, 16406), (16401, 16407)]

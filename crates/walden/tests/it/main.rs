@@ -1,7 +1,9 @@
 //! The program and the crates behind it against PostgreSQL itself, files of known content, damage and every kind of source.
 
+mod demo;
 mod golden;
 mod material;
 mod oracle;
+mod rewrites;
 mod robustness;
 mod sources;

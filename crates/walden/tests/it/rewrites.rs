@@ -1,0 +1,65 @@
+//! Relations that are rewritten while their WAL is written keep their names: judged by a server's own catalogs.
+
+use std::collections::BTreeMap;
+
+use walden_lab::{ClusterBuilder, Wanted, find_or_install};
+
+use crate::material::explain_json;
+
+const STATEMENTS: [&str; 5] = [
+    "VACUUM FULL t",
+    "TRUNCATE t",
+    "REINDEX TABLE t",
+    "CLUSTER t USING ta",
+    "ALTER TABLE t ALTER plain TYPE bigint",
+];
+
+const FILES: &str = "SELECT c.oid::regclass::text, pg_relation_filenode(c.oid)::bigint FROM pg_class c
+    WHERE c.relname IN ('t', 't_pkey', 'ta', 'tb')";
+
+#[test]
+fn files_of_before_a_rewrite_have_their_relations_names() {
+    let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap())
+        .setting("wal_keep_size", "1GB")
+        .setting("autovacuum", "off")
+        .start()
+        .unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    client
+        .batch_execute(
+            "CREATE TABLE t (id int PRIMARY KEY, plain int, a text, b text);
+             CREATE INDEX ta ON t (a); CREATE INDEX tb ON t (b)",
+        )
+        .unwrap();
+    let start: String = client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).unwrap().get(0);
+    // File number -> relation, as the server had it at some time.
+    let mut truth: BTreeMap<i64, String> = BTreeMap::new();
+    for statement in STATEMENTS {
+        client
+            .batch_execute(
+                "INSERT INTO t SELECT i, i, md5(i::text), repeat(md5(i::text), 20) FROM generate_series(1, 200) i
+                 ON CONFLICT (id) DO UPDATE SET plain = t.plain + 1, a = t.a || 'x'",
+            )
+            .unwrap();
+        truth.extend(client.query(FILES, &[]).unwrap().iter().map(|row| (row.get(1), row.get(0))));
+        client.batch_execute(statement).unwrap();
+    }
+    truth.extend(client.query(FILES, &[]).unwrap().iter().map(|row| (row.get(1), row.get(0))));
+    client.batch_execute("CHECKPOINT").unwrap();
+
+    let wal = cluster.data_dir().join("pg_wal");
+    let dsn = cluster.dsn("postgres");
+    let arguments = ["--names", &dsn, "--from", &start, wal.to_str().unwrap(), "--by", "relation"];
+    let document = explain_json(&arguments);
+    let mut old_files = 0;
+    for group in document["views"][0]["groups"].as_array().unwrap() {
+        let label = &group["keys"][0];
+        let Some(file) = label["file"].as_str() else { continue };
+        let number: i64 = file.rsplit('/').next().unwrap().parse().unwrap();
+        let Some(expected) = truth.get(&number) else { continue };
+        assert_eq!(label["name"].as_str(), Some(expected.as_str()), "{label}");
+        old_files += usize::from(label["rewritten"] == true);
+    }
+    // Four relations, each with the files before five rewrites (REINDEX leaves the table's own).
+    assert!(old_files >= 15, "{old_files}");
+}
