@@ -5,6 +5,7 @@
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use walden_format::lsn::Lsn;
 use walden_format::rmgr::Kind;
 use walden_format::version::Major;
 use walden_source::names::Names;
@@ -56,6 +57,8 @@ pub struct Document {
     pub checkpoints: CheckpointsDocument,
     /// The views asked for with `--by`.
     pub views: Vec<ViewDocument>,
+    /// The checkpoint cycles, if a view is by checkpoint.
+    pub cycles: Vec<CycleDocument>,
     /// What stands out.
     pub findings: Vec<Finding>,
     /// Where the log could not be read any further.
@@ -178,6 +181,19 @@ pub struct CheckpointDocument {
     pub interval_seconds: Option<i64>,
 }
 
+/// What was written from one checkpoint's redo pointer to the next one's.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct CycleDocument {
+    pub label: String,
+    /// Why the checkpoint at its start came; nothing for what comes before the first redo pointer.
+    pub cause: Option<&'static str>,
+    pub bytes: u64,
+    pub image_bytes: u64,
+    /// The share of images in each tenth of the cycle, by position; nothing where no byte of it is at hand.
+    pub image_share_along: Vec<Option<f64>>,
+}
+
 /// The log split by one or more dimensions.
 #[derive(Clone, Debug, Serialize)]
 pub struct ViewDocument {
@@ -255,6 +271,7 @@ impl Document {
             transactions: of.transactions(),
             checkpoints: of.checkpoints(&checkpoints, context.checkpoint_settings.is_some()),
             views: explanation.views.iter().map(|view| of.view(view)).collect(),
+            cycles: of.cycles(&checkpoints),
             findings: find(explanation, &labels, &checkpoints),
             damage: explanation.damage.as_ref().map(|damage| DamageDocument {
                 file: damage.path.display().to_string(),
@@ -435,12 +452,8 @@ impl Writer<'_> {
             }
             Dimension::Checkpoint => {
                 let number = key.checkpoint.unwrap_or(0) as usize;
-                let cycle = number.checked_sub(1).and_then(|index| self.explanation.cycles.get(index));
-                let text = match cycle {
-                    Some((redo, time)) => format!("{} redo {redo}", second_text(*time)),
-                    None => "before the first redo pointer".into(),
-                };
-                Label::plain(Part::Checkpoint, &text)
+                let start = self.explanation.cycles.get(number).and_then(|cycle| cycle.start);
+                Label::plain(Part::Checkpoint, &cycle_text(start))
             }
         }
     }
@@ -472,6 +485,24 @@ impl Writer<'_> {
                 })
                 .collect(),
         }
+    }
+
+    fn cycles(&self, checkpoints: &[Checkpoint]) -> Vec<CycleDocument> {
+        let cause = |redo: Lsn| {
+            checkpoints.iter().find(|checkpoint| checkpoint.seen.redo == redo).map(|c| c.cause.name())
+        };
+        let cycles = self.explanation.cycles.iter().map(|cycle| CycleDocument {
+            label: cycle_text(cycle.start),
+            cause: cycle.start.and_then(|(redo, _)| cause(redo)),
+            bytes: cycle.along.iter().map(|tenth| tenth.0).sum(),
+            image_bytes: cycle.along.iter().map(|tenth| tenth.1).sum(),
+            image_share_along: cycle
+                .along
+                .iter()
+                .map(|(bytes, images)| (*bytes > 0).then(|| *images as f64 / *bytes as f64))
+                .collect(),
+        });
+        cycles.filter(|cycle| cycle.bytes > 0).collect()
     }
 
     fn checkpoints(&self, checkpoints: &[Checkpoint], from_settings: bool) -> CheckpointsDocument {
@@ -514,6 +545,13 @@ fn record_label(version: Major, kind: Option<u16>) -> Label {
             Label::plain(Part::Record, &text)
         }
         None => Label::plain(Part::Framing, "page headers, padding, tail"),
+    }
+}
+
+fn cycle_text(start: Option<(Lsn, i64)>) -> String {
+    match start {
+        Some((redo, time)) => format!("{} redo {redo}", second_text(time)),
+        None => "before the first redo pointer".into(),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::checkpoints::CheckpointSeen;
 use crate::collect::{CollectSpec, Event, Finished, SegmentTally, TransactionTally};
 use crate::group::{Cell, Dimension, GroupKey, ViewSpec};
 use crate::rewrites::Rewrite;
-use crate::slices::Slices;
+use crate::slices::{Slices, TENTHS};
 use crate::tally::{Bucket, Buckets, ImageTable, Tally};
 use crate::timeline::Timeline;
 
@@ -97,8 +97,8 @@ pub struct Explanation {
     pub rewrites: Vec<Rewrite>,
     /// When the first span of time starts, in seconds since 1970-01-01 UTC, and how long each is.
     pub spans: Option<(i64, i64)>,
-    /// Redo pointers that the views' checkpoint cycles start at, and when each checkpoint began.
-    pub cycles: Vec<(Lsn, i64)>,
+    /// The checkpoint cycles, if a view is split by them; the one before the first redo pointer comes first.
+    pub cycles: Vec<Cycle>,
     /// Where the log could not be read any further.
     pub damage: Option<Damage>,
 }
@@ -150,6 +150,29 @@ pub struct Transaction {
     pub image_bytes: u64,
     /// Subtransactions that its end names.
     pub subtransactions: u32,
+}
+
+/// Bytes, and bytes of images among them, of each tenth of a checkpoint cycle.
+pub type Along = [(u64, u64); TENTHS as usize];
+
+/// What was written from one checkpoint's redo pointer to the next one's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cycle {
+    /// The redo pointer that it starts at, and when that checkpoint began, in seconds since 1970-01-01 UTC; nothing for
+    /// what comes before the first.
+    pub start: Option<(Lsn, i64)>,
+    /// What was written along it.
+    pub along: Along,
+}
+
+fn cycles_of(starts: &[(Lsn, i64)], along: &FxHashMap<u32, Along>) -> Vec<Cycle> {
+    if starts.is_empty() {
+        return Vec::new();
+    }
+    let starts = std::iter::once(None).chain(starts.iter().copied().map(Some));
+    let cycle =
+        |(number, start)| Cycle { start, along: along.get(&(number as u32)).copied().unwrap_or_default() };
+    starts.enumerate().map(cycle).collect()
 }
 
 /// How a transaction ended.
@@ -263,7 +286,7 @@ pub fn explain(
         false => Timeline::default(),
     };
     let (from, to) = range_of(request, &timeline)?;
-    let cuts = Cuts::new(request, &timeline);
+    let cuts = Cuts::new(request, &timeline, runs);
     let views: Vec<ViewSpec> = request.views.iter().filter(|view| view.needs_pieces()).cloned().collect();
     let spec = CollectSpec {
         kinds: KindTable::of(first.version),
@@ -317,7 +340,7 @@ struct Cuts {
 }
 
 impl Cuts {
-    fn new(request: &Request, timeline: &Timeline) -> Cuts {
+    fn new(request: &Request, timeline: &Timeline, runs: &[Run]) -> Cuts {
         let wants = |dimension| request.views.iter().any(|view| view.has(dimension));
         let (mut times, mut spans) = (Vec::new(), None);
         if let (true, Some((first, last))) = (wants(Dimension::Time), timeline.span()) {
@@ -328,7 +351,9 @@ impl Cuts {
         }
         let cycles = if wants(Dimension::Checkpoint) { timeline.redo.clone() } else { Vec::new() };
         let starts: Vec<Lsn> = cycles.iter().map(|(lsn, _)| *lsn).collect();
-        Cuts { slices: Slices::cut(&times, &starts), spans, cycles }
+        let start = runs.iter().map(Run::start).min().unwrap_or_default();
+        let end = runs.iter().map(Run::end).max().unwrap_or_default();
+        Cuts { slices: Slices::cut(&times, &starts, (start, end)), spans, cycles }
     }
 }
 
@@ -355,6 +380,7 @@ struct Merge<'a> {
     switches: u64,
     backups: u64,
     repeated_updates: FxHashMap<Cell, u64>,
+    along: FxHashMap<u32, Along>,
     /// Files created by transactions that may still drop others.
     created: FxHashMap<u32, Vec<RelFileLocator>>,
     rewrites: Vec<Rewrite>,
@@ -379,6 +405,7 @@ impl<'a> Merge<'a> {
             switches: 0,
             backups: 0,
             repeated_updates: FxHashMap::default(),
+            along: FxHashMap::default(),
             created: FxHashMap::default(),
             rewrites: Vec::new(),
             damage: None,
@@ -461,12 +488,21 @@ impl<'a> Merge<'a> {
         for (cell, count) in &tally.repeated_updates {
             *self.repeated_updates.entry(tally.cells[*cell as usize].0).or_default() += count;
         }
+        // Any one view by checkpoint has the bytes of all tenths.
+        if let Some(index) = self.views.iter().position(|view| view.has(Dimension::Checkpoint)) {
+            for ((_, _, slice), sum) in &tally.pieces[index] {
+                let place = self.slices.place(*slice);
+                let cycle = self.along.entry(place.checkpoint).or_default();
+                let tenth = &mut cycle[place.tenth as usize];
+                *tenth = (tenth.0 + sum.bytes(), tenth.1 + sum.buckets.images());
+            }
+        }
         for ((view, groups), pieces) in self.views.iter().zip(&mut self.groups).zip(&tally.pieces) {
             for ((cell, xid, slice), sum) in pieces {
                 let mut key = view.key_of_cell(tally.cells[*cell as usize].0);
-                let (time, checkpoint) = self.slices.numbers(*slice);
-                key.time = view.has(Dimension::Time).then_some(time);
-                key.checkpoint = view.has(Dimension::Checkpoint).then_some(checkpoint);
+                let place = self.slices.place(*slice);
+                key.time = view.has(Dimension::Time).then_some(place.time);
+                key.checkpoint = view.has(Dimension::Checkpoint).then_some(place.checkpoint);
                 groups.add(*xid, key, sum);
             }
         }
@@ -596,7 +632,7 @@ impl<'a> Merge<'a> {
             repeated_updates,
             rewrites: self.rewrites,
             spans,
-            cycles: cycles.to_vec(),
+            cycles: cycles_of(cycles, &self.along),
             damage: self.damage,
         }
     }

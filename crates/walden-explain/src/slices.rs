@@ -1,4 +1,4 @@
-//! The log cut into consecutive spans: of time, of checkpoint cycles, or of both at once.
+//! The log cut into consecutive spans: of time, of checkpoint cycles and their tenths, or of all at once.
 
 use walden_format::lsn::Lsn;
 
@@ -7,18 +7,47 @@ use walden_format::lsn::Lsn;
 pub struct Slices {
     /// Where each span but the first starts, ascending.
     starts: Vec<Lsn>,
-    /// Per span: number of its span of time and of its checkpoint cycle.
-    numbers: Vec<(u32, u32)>,
+    /// Per span: where it lies.
+    numbers: Vec<Place>,
 }
 
+/// Where a span lies.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Place {
+    /// Number of its span of time.
+    pub time: u32,
+    /// Number of its checkpoint cycle: 0 before the first redo pointer.
+    pub checkpoint: u32,
+    /// Which tenth of the cycle, by position: 0 to 9.
+    pub tenth: u32,
+}
+
+/// Parts that a checkpoint cycle is cut into.
+pub const TENTHS: u32 = 10;
+
 impl Slices {
-    /// The spans that come of cutting at all of `times` and `checkpoints`, each ascending.
-    pub fn cut(times: &[Lsn], checkpoints: &[Lsn]) -> Slices {
+    /// The spans that come of cutting at all of `times` and `checkpoints`, each ascending, and at the tenths of each
+    /// cycle; `log` is where the log starts and ends.
+    pub fn cut(times: &[Lsn], checkpoints: &[Lsn], log: (Lsn, Lsn)) -> Slices {
+        let bounds: Vec<Lsn> = [log.0].iter().chain(checkpoints).chain([&log.1]).copied().collect();
+        let tenth = |cycle: &[Lsn], n: u32| {
+            let length = cycle[1].0.saturating_sub(cycle[0].0);
+            cycle[0].plus((u128::from(length) * u128::from(n) / u128::from(TENTHS)) as u64)
+        };
         let mut starts: Vec<Lsn> = times.iter().chain(checkpoints).copied().collect();
+        if !checkpoints.is_empty() {
+            starts.extend(bounds.windows(2).flat_map(|cycle| (1..TENTHS).map(move |n| tenth(cycle, n))));
+        }
         starts.sort_unstable();
         starts.dedup();
         let number = |cuts: &[Lsn], start: Lsn| cuts.partition_point(|cut| *cut <= start) as u32;
-        let of = |start: Lsn| (number(times, start), number(checkpoints, start));
+        let of = |start: Lsn| {
+            let checkpoint = number(checkpoints, start);
+            let cycle = &bounds[checkpoint as usize..];
+            let tenth =
+                (1..TENTHS).take_while(|n| cycle.len() > 1 && tenth(cycle, *n) <= start).count() as u32;
+            Place { time: number(times, start), checkpoint, tenth }
+        };
         let numbers = std::iter::once(Lsn(0)).chain(starts.iter().copied()).map(of).collect();
         Slices { starts, numbers }
     }
@@ -29,8 +58,8 @@ impl Slices {
         (number as u32, self.starts.get(number).copied().unwrap_or(Lsn(u64::MAX)))
     }
 
-    /// The span of time and the checkpoint cycle that a span lies in.
-    pub(crate) fn numbers(&self, slice: u32) -> (u32, u32) {
+    /// Where a span lies.
+    pub(crate) fn place(&self, slice: u32) -> Place {
         self.numbers.get(slice as usize).copied().unwrap_or_default()
     }
 }
@@ -41,16 +70,26 @@ mod tests {
 
     #[test]
     fn spans_of_both_kinds_are_cut_together() {
-        let slices = Slices::cut(&[Lsn(10), Lsn(20)], &[Lsn(15), Lsn(20)]);
-        let at = |lsn| {
-            let (slice, next) = slices.at(Lsn(lsn));
-            (slices.numbers(slice), next)
-        };
-        assert_eq!(at(0), ((0, 0), Lsn(10)));
-        assert_eq!(at(10), ((1, 0), Lsn(15)));
-        assert_eq!(at(19), ((1, 1), Lsn(20)));
-        assert_eq!(at(20), ((2, 2), Lsn(u64::MAX)));
+        let slices = Slices::cut(&[Lsn(110), Lsn(200)], &[Lsn(150), Lsn(200)], (Lsn(100), Lsn(300)));
+        let at = |lsn| slices.place(slices.at(Lsn(lsn)).0);
+        let place = |time, checkpoint, tenth| Place { time, checkpoint, tenth };
+        assert_eq!(at(0), place(0, 0, 0));
+        assert_eq!(at(109), place(0, 0, 1));
+        assert_eq!(at(110), place(1, 0, 2));
+        assert_eq!(at(149), place(1, 0, 9));
+        assert_eq!(at(150), place(1, 1, 0));
+        assert_eq!(at(199), place(1, 1, 9));
+        assert_eq!(at(200), place(2, 2, 0));
+        assert_eq!(at(299), place(2, 2, 9));
+        // Each span ends where the next begins.
+        let mut lsn = Lsn(0);
+        for slice in 0..slices.numbers.len() as u32 {
+            let (at, next) = slices.at(lsn);
+            assert_eq!(at, slice);
+            lsn = next;
+        }
+        assert_eq!(lsn, Lsn(u64::MAX));
         assert_eq!(Slices::default().at(Lsn(7)), (0, Lsn(u64::MAX)));
-        assert_eq!(Slices::default().numbers(0), (0, 0));
+        assert_eq!(Slices::default().place(0), Place::default());
     }
 }

@@ -16,6 +16,7 @@ pub fn explain(document: &Document, look: Look) -> String {
         sections.push(checkpoints(document, look));
     }
     sections.extend(document.views.iter().map(|view| view_table(view, look)));
+    sections.push(cycles(document, look));
     sections.push(findings(document, look));
     sections.push(damage(document, look));
     sections.retain(|section| !section.is_empty());
@@ -157,6 +158,49 @@ fn view_table(view: &ViewDocument, look: Look) -> String {
         rows.push(Row { depth: 0, label, cells: sum_cells(&rest.sum), share: Some(rest.sum.share) });
     }
     table(look, &format!("By {}", view.by.join(", ")), (&view.by.join(", "), SUMS), &rows)
+}
+
+/// Cycles listed at most; all are in JSON.
+const MOST_CYCLES: usize = 60;
+
+fn cycles(document: &Document, look: Look) -> String {
+    if document.cycles.is_empty() {
+        return String::new();
+    }
+    let rows: Vec<Row> = document
+        .cycles
+        .iter()
+        .take(MOST_CYCLES)
+        .map(|cycle| Row {
+            depth: 0,
+            label: cycle.label.clone(),
+            cells: vec![
+                cycle.cause.unwrap_or("-").to_owned(),
+                units::bytes(cycle.bytes),
+                units::percent(cycle.image_bytes as f64 / cycle.bytes.max(1) as f64),
+                cycle.image_share_along.iter().map(|share| sparkline(*share)).collect(),
+            ],
+            share: None,
+        })
+        .collect();
+    let mut text = table(
+        look,
+        "Checkpoint cycles: why each began, and the share of images along it",
+        ("from", &["cause", "bytes", "images", "tenths"]),
+        &rows,
+    );
+    if document.cycles.len() > MOST_CYCLES {
+        text.push_str(&format!("  {} more in the JSON form\n", document.cycles.len() - MOST_CYCLES));
+    }
+    text
+}
+
+fn sparkline(share: Option<f64>) -> char {
+    const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    match share {
+        None => ' ',
+        Some(share) => LEVELS[((share * 8.0) as usize).min(7)],
+    }
 }
 
 fn transactions(document: &Document, look: Look) -> String {
