@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use rustc_hash::FxHashMap;
 use walden_format::lsn::Lsn;
 use walden_format::payload::timestamp::Timestamp;
-use walden_format::payload::xact::TransactionEnd;
+use walden_format::payload::xact::{self, TransactionEnd};
 use walden_format::payload::xlog::{Checkpoint, WalLevel};
 use walden_format::payload::{self, Payload};
 use walden_format::record::{BlockRef, Fork, Image, Record, RelFileLocator};
@@ -49,7 +49,11 @@ pub(crate) struct SegmentTally<'a> {
     last_transaction: (u32, u32),
     /// What transactions wrote; one that was crowded out of `recent_transactions` is there more than once.
     pub transactions: Vec<(u32, TransactionTally)>,
+    /// Places in `transactions` whose transaction has ended.
+    free: Vec<u32>,
     pub finished: Vec<Finished>,
+    /// The subtransactions of all `finished`, in their order.
+    pub subxids: Vec<u32>,
     pub events: Vec<(Lsn, Event)>,
     /// Per view: bytes by cell, transaction and slice, each 0 where the view does not ask for it.
     pub pieces: Vec<FxHashMap<Piece, Tally>>,
@@ -78,16 +82,29 @@ impl TransactionTally {
     }
 }
 
-/// A transaction's end.
-#[derive(Debug)]
+/// A transaction's end. There may be one per two records, so it is kept small: sums of records that start in one
+/// segment fit in 32 bits, as a segment and the longest record have at most 1 GB each.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Finished {
-    pub xid: u32,
-    pub committed: bool,
     pub time: Timestamp,
+    pub xid: u32,
+    records: u32,
+    bytes: u32,
+    image_bytes: u32,
+    /// How many of [`SegmentTally::subxids`] are this one's.
+    pub subxids: u32,
+    pub committed: bool,
+}
+
+impl Finished {
     /// What it came to in this segment, as far as it was at hand.
-    pub tally: TransactionTally,
-    /// Most have none.
-    pub subxids: Vec<u32>,
+    pub fn tally(&self) -> TransactionTally {
+        TransactionTally {
+            records: self.records.into(),
+            bytes: self.bytes.into(),
+            image_bytes: self.image_bytes.into(),
+        }
+    }
 }
 
 /// What a record says that matters beyond its bytes.
@@ -147,7 +164,9 @@ impl<'a> SegmentTally<'a> {
             recent_transactions: Box::new([0; RECENT]),
             last_transaction: (0, 0),
             transactions: vec![(0, TransactionTally::default())],
+            free: Vec::new(),
             finished: Vec::new(),
+            subxids: Vec::new(),
             events: Vec::new(),
             pieces: vec![FxHashMap::default(); spec.views.len()],
             slice,
@@ -238,8 +257,14 @@ impl<'a> SegmentTally<'a> {
         if xid == 0 || self.transactions[known as usize].0 == xid {
             return if xid == 0 { 0 } else { known };
         }
-        self.transactions.push((xid, TransactionTally::default()));
-        let index = (self.transactions.len() - 1) as u32;
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                self.transactions.push((0, TransactionTally::default()));
+                (self.transactions.len() - 1) as u32
+            }
+        };
+        self.transactions[index as usize].0 = xid;
         self.recent_transactions[place] = index;
         index
     }
@@ -272,7 +297,16 @@ impl<'a> SegmentTally<'a> {
         (self.slice, self.next_slice) = self.spec.slices.at(lsn);
     }
 
+    #[inline(always)]
     fn event(&mut self, record: &Record<'_>) {
+        match xact::plain_end(record) {
+            Some((committed, time)) => self.finish(record.header.xid, committed, time, std::iter::empty()),
+            None => self.rare_event(record),
+        }
+    }
+
+    #[inline(never)]
+    fn rare_event(&mut self, record: &Record<'_>) {
         let xid = record.header.xid;
         if record.header.rmid == rmid::XLOG && record.kind() == XLOG_SWITCH {
             self.events.push((record.lsn, Event::Switch));
@@ -285,12 +319,12 @@ impl<'a> SegmentTally<'a> {
                     self.events
                         .push((record.lsn, Event::Dropped { xids, files: end.dropped_relations.collect() }));
                 }
-                return self.finish(end, true, xid);
+                return self.end(&end, true, xid);
             }
             Ok(Payload::StorageCreate(create)) if create.fork == Fork::MAIN => {
                 Event::Created { xid, file: create.relation }
             }
-            Ok(Payload::Abort(end)) => return self.finish(end, false, xid),
+            Ok(Payload::Abort(end)) => return self.end(&end, false, xid),
             Ok(Payload::Prepare(_)) => Event::Prepare { xid },
             Ok(Payload::Checkpoint(checkpoint)) => Event::Checkpoint(Box::new(checkpoint)),
             Ok(Payload::RunningXacts(running)) => Event::Running { oldest: running.oldest_running_xid },
@@ -305,19 +339,30 @@ impl<'a> SegmentTally<'a> {
         self.events.push((record.lsn, event));
     }
 
-    fn finish(&mut self, end: TransactionEnd<'_>, committed: bool, record_xid: u32) {
-        let xid = end.twophase_xid.unwrap_or(record_xid);
+    fn end(&mut self, end: &TransactionEnd<'_>, committed: bool, record_xid: u32) {
+        self.finish(end.twophase_xid.unwrap_or(record_xid), committed, end.time, end.subxacts);
+    }
+
+    #[inline(always)]
+    fn finish(&mut self, xid: u32, committed: bool, time: Timestamp, subxids: impl IntoIterator<Item = u32>) {
         let place = self.transaction(xid);
-        let tally = match xid {
-            0 => TransactionTally::default(),
-            _ => std::mem::take(&mut self.transactions[place as usize].1),
-        };
+        let mut tally = TransactionTally::default();
+        if xid != 0 {
+            // Its place is free for the next one, so that few are in use however many there are.
+            tally = std::mem::take(&mut self.transactions[place as usize]).1;
+            self.free.push(place);
+            self.last_transaction = (0, 0);
+        }
+        let before = self.subxids.len();
+        self.subxids.extend(subxids);
         self.finished.push(Finished {
+            time,
             xid,
+            records: tally.records as u32,
+            bytes: tally.bytes as u32,
+            image_bytes: tally.image_bytes as u32,
+            subxids: (self.subxids.len() - before) as u32,
             committed,
-            time: end.time,
-            tally,
-            subxids: end.subxacts.collect(),
         });
     }
 
@@ -361,24 +406,30 @@ impl Visitor for SegmentTally<'_> {
         let cell = self.cell(owner, Some(kind));
         let origin_and_toplevel =
             3 * u64::from(record.origin.is_some()) + 5 * u64::from(record.toplevel_xid.is_some());
+        let (block_header, block_data) =
+            record.blocks.first().map_or((0, 0), |block| (block.header_len, block.data_len));
         self.add(cell, header.xid, |tally| {
             tally.records += 1;
             tally.buckets.add(Bucket::RecordHeader, walden_format::record::RECORD_HEADER as u64);
             tally.buckets.add(Bucket::MainHeader, u64::from(record.main_header_len) + origin_and_toplevel);
             tally.buckets.add(Bucket::MainData, record.main_len.into());
             tally.buckets.add(Bucket::Alignment, record.alignment.into());
+            tally.buckets.add(Bucket::BlockHeader, block_header.into());
+            tally.buckets.add(Bucket::BlockData, block_data.into());
         });
         let mut image_bytes = 0;
-        for block in record.blocks {
-            let of_block = Owner::Relation(block.relation, block.fork);
-            let cell = if block.id == record.blocks[0].id { cell } else { self.cell(of_block, Some(kind)) };
-            self.add(cell, header.xid, |tally| {
-                tally.buckets.add(Bucket::BlockHeader, block.header_len.into());
-                tally.buckets.add(Bucket::BlockData, block.data_len.into());
-            });
+        for (at, block) in record.blocks.iter().enumerate() {
+            let mut of_block = cell;
+            if at > 0 {
+                of_block = self.cell(Owner::Relation(block.relation, block.fork), Some(kind));
+                self.add(of_block, header.xid, |tally| {
+                    tally.buckets.add(Bucket::BlockHeader, block.header_len.into());
+                    tally.buckets.add(Bucket::BlockData, block.data_len.into());
+                });
+            }
             if let Some(image) = &block.image {
                 image_bytes += u64::from(image.len);
-                self.image(image, block.id, kind, cell, header.xid);
+                self.image(image, block.id, kind, of_block, header.xid);
             }
         }
         let place = self.transaction(header.xid);

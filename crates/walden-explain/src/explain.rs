@@ -515,16 +515,19 @@ impl<'a> Merge<'a> {
                 self.transactions.prepare(*xid);
             }
         }
+        let mut subxids = tally.subxids.as_slice();
         for finished in &tally.finished {
-            self.finished(finished);
+            let (these, rest) = subxids.split_at(finished.subxids as usize);
+            self.finished(finished, these);
+            subxids = rest;
         }
         for (lsn, event) in tally.events {
             self.event(lsn, event);
         }
     }
 
-    fn finished(&mut self, finished: &Finished) {
-        let Finished { xid, committed, time, tally, ref subxids } = *finished;
+    fn finished(&mut self, finished: &Finished, subxids: &[u32]) {
+        let Finished { xid, committed, time, .. } = *finished;
         let time = time.unix_micros();
         let (first, last) = self.time_span.unwrap_or((time, time));
         self.time_span = Some((first.min(time), last.max(time)));
@@ -532,7 +535,7 @@ impl<'a> Merge<'a> {
             groups.close(xid, subxids);
         }
         let outcome = if committed { Outcome::Committed } else { Outcome::Aborted };
-        self.transactions.close(xid, subxids, outcome, Some(time), tally);
+        self.transactions.close(xid, subxids, outcome, Some(time), finished.tally());
     }
 
     fn event(&mut self, lsn: Lsn, event: Event) {

@@ -346,6 +346,65 @@ fn decode_headers(
     blocks: &mut Vec<BlockRef>,
 ) -> Result<Headers, RecordError> {
     blocks.clear();
+    if let Some(headers) = decode_usual_headers(bytes, total_len, blocks) {
+        return Ok(headers);
+    }
+    decode_any_headers(bytes, total_len, version, page_bytes, blocks)
+}
+
+/// The two layouts that most records have, with one check each: short main data alone, or behind one block without an
+/// image. For any other, and for what is wrong, nothing, and `blocks` stays empty.
+#[inline(always)]
+fn decode_usual_headers(bytes: &[u8], total_len: u32, blocks: &mut Vec<BlockRef>) -> Option<Headers> {
+    const BLOCK_AT: usize = RECORD_HEADER;
+    const MAIN_AT: usize = BLOCK_AT + 20;
+    let headers = |main_len: u8| Headers {
+        origin: None,
+        toplevel_xid: None,
+        main_header_len: 2,
+        main_len: main_len.into(),
+    };
+    if let [BLOCK_ID_SHORT_DATA, main_len] = *bytes.get(BLOCK_AT..)?.first_chunk()? {
+        return (total_len == BLOCK_AT as u32 + 2 + u32::from(main_len)).then(|| headers(main_len));
+    }
+    let start: &[u8; MAIN_AT + 2] = bytes.first_chunk()?;
+    let word = |at: usize| u32::from_le_bytes([start[at], start[at + 1], start[at + 2], start[at + 3]]);
+    let (id, flags, data_len) = (start[BLOCK_AT], start[BLOCK_AT + 1], (word(BLOCK_AT) >> 16) as u16);
+    let (main_id, main_len) = (start[MAIN_AT], start[MAIN_AT + 1]);
+    let usual = id == 0
+        && flags & (HAS_IMAGE | SAME_RELATION) == 0
+        && (flags & HAS_DATA != 0) == (data_len > 0)
+        && main_id == BLOCK_ID_SHORT_DATA
+        && total_len == MAIN_AT as u32 + 2 + u32::from(data_len) + u32::from(main_len);
+    if !usual {
+        return None;
+    }
+    blocks.push(BlockRef {
+        relation: RelFileLocator {
+            tablespace: word(BLOCK_AT + 4),
+            database: word(BLOCK_AT + 8),
+            relation: word(BLOCK_AT + 12),
+        },
+        fork: Fork(flags & FORK_MASK),
+        id,
+        will_init: flags & WILL_INIT != 0,
+        header_len: 20,
+        data_len,
+        block: word(BLOCK_AT + 16),
+        data_offset: MAIN_AT as u32 + 2,
+        image: None,
+    });
+    Some(headers(main_len))
+}
+
+#[inline(never)]
+fn decode_any_headers(
+    bytes: &[u8],
+    total_len: u32,
+    version: Major,
+    page_bytes: u32,
+    blocks: &mut Vec<BlockRef>,
+) -> Result<Headers, RecordError> {
     let mut reader = Reader::new(bytes.get(RECORD_HEADER..).unwrap_or(&[]));
     let whole = u64::from(total_len);
     let mut at = RECORD_HEADER as u64;

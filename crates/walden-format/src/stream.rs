@@ -11,7 +11,9 @@
 
 use std::ops::ControlFlow;
 
-use crate::crc::{crc32c_append, record_crc};
+#[cfg(target_arch = "x86_64")]
+use crate::crc::Sse42;
+use crate::crc::{Portable, RecordCrc, crc32c_append};
 use crate::fault::{Fault, FaultKind};
 use crate::lsn::{Lsn, SegmentSize, Timeline};
 use crate::page::{LONG_HEADER, PageHeader, PageHeaderError, SHORT_HEADER};
@@ -145,6 +147,8 @@ pub struct Decoder {
     timeline: Timeline,
     held: Vec<u8>,
     blocks: Vec<BlockRef>,
+    #[cfg(target_arch = "x86_64")]
+    sse42: Option<Sse42>,
 }
 
 impl Decoder {
@@ -162,6 +166,8 @@ impl Decoder {
             timeline: 0,
             held: Vec::new(),
             blocks: Vec::with_capacity(MOST_BLOCKS),
+            #[cfg(target_arch = "x86_64")]
+            sse42: Sse42::detect(),
         }
     }
 
@@ -304,9 +310,24 @@ impl Decoder {
     }
 
     /// All records that start in the page from `at` on.
-    #[inline]
     fn records(
         &mut self,
+        page: &[u8],
+        at: usize,
+        address: Lsn,
+        visitor: &mut impl Visitor,
+    ) -> Result<(), Fault> {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(sse42) = self.sse42 {
+            return sse42.run(|| self.records_checked_by(sse42, page, at, address, visitor));
+        }
+        Portable.run(|| self.records_checked_by(Portable, page, at, address, visitor))
+    }
+
+    #[inline(always)]
+    fn records_checked_by(
+        &mut self,
+        crc: impl RecordCrc,
         page: &[u8],
         mut at: usize,
         address: Lsn,
@@ -336,7 +357,7 @@ impl Decoder {
                 break;
             };
             let header = checked_header(bytes, lsn, self.previous)?;
-            check_crc(record_crc(bytes), &header, lsn)?;
+            check_crc(crc.record_crc(bytes), &header, lsn)?;
             // A segment that is cut short may lack the alignment after its last record.
             let end = page.len().min(at + align(total_len as usize));
             let range = (lsn, address.plus(end as u64));

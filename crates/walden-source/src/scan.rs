@@ -22,7 +22,7 @@ use crate::inventory::{Run, SegmentFile};
 use crate::open::{SegmentReader, open};
 
 /// Bytes read at a time: large enough that system calls don't matter, small enough to stay in a core's cache.
-const WINDOW: usize = 512 << 10;
+const WINDOW: usize = 128 << 10;
 /// Bytes read at a time for the end of a record in the next segment.
 const SPILL_WINDOW: usize = 64 << 10;
 
@@ -240,11 +240,10 @@ fn damage_at(run: &Run, at: Lsn, lsn: Lsn, kind: DamageKind) -> Damage {
     }
 }
 
-/// Counts what the decoder reports besides the visitor, and notes the first and last record.
+/// Hands on what the decoder reports, and notes the first record.
 struct Watch<V> {
     visitor: V,
     first: Option<(Lsn, Lsn)>,
-    last: Option<Lsn>,
 }
 
 impl<V: Visitor> Visitor for Watch<V> {
@@ -257,7 +256,6 @@ impl<V: Visitor> Visitor for Watch<V> {
         if self.first.is_none() {
             self.first = Some((record.lsn, record.header.prev));
         }
-        self.last = Some(record.lsn);
         self.visitor.record(record)
     }
 
@@ -285,7 +283,7 @@ fn read_segment<V: Visitor>(
     let segment_end = segment.start.plus(run.segment_size.bytes());
     let limit = options.to.map_or(segment_end, |to| to.min(segment_end));
     let mut decoder = Decoder::new(stream_info(segment), segment.start, limit);
-    let mut watch = Watch { visitor, first: None, last: None };
+    let mut watch = Watch { visitor, first: None };
     let end = match feed_segment(run, index, &mut decoder, &mut watch, window) {
         Ok(SegmentEnd::Complete) if limit < segment_end => SegmentEnd::Limit,
         Ok(end) => end,
@@ -301,7 +299,7 @@ fn read_segment<V: Visitor>(
         position: decoder.position(),
         end,
         first: watch.first,
-        last: watch.last,
+        last: decoder.previous(),
     }
 }
 
@@ -483,8 +481,15 @@ fn is_zero_or_foreign(page: &[u8], lsn: u64, segment: &SegmentFile) -> Option<Pa
     match PageHeader::parse(page) {
         Ok(header) if header.address.0 == lsn && header.version == segment.version => Some(PageLeft::Valid),
         Ok(_) => Some(PageLeft::Recycled),
-        Err(_) => page.iter().all(|&byte| byte == 0).then_some(PageLeft::Zero),
+        Err(_) => is_zero(page).then_some(PageLeft::Zero),
     }
+}
+
+/// Word by word: the end of the log may be 16 MB of zeros, as long to look at as to decode.
+fn is_zero(page: &[u8]) -> bool {
+    let (words, rest) = page.as_chunks::<64>();
+    let zero = |bytes: &[u8]| bytes.iter().fold(0, |all, byte| all | byte) == 0;
+    words.iter().all(|word| zero(word)) && zero(rest)
 }
 
 /// Whether a whole record that points back to the faulty place or beyond it follows in the same page.

@@ -10,12 +10,17 @@ use super::{Fields, Item, Items, Payload, PayloadError, Text, Timestamp};
 use crate::lsn::Lsn;
 use crate::reader::Reader;
 use crate::record::{Record, RelFileLocator};
+use crate::rmgr::rmid;
 use crate::version::Major;
 
 type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 
 /// The info byte's bit for an `xinfo` field.
 const HAS_INFO: u8 = 0x80;
+/// The info byte's bits for the kind (`XLOG_XACT_OPMASK`).
+const KIND_MASK: u8 = 0x70;
+const COMMIT: u8 = 0x00;
+const ABORT: u8 = 0x20;
 /// The longest name of a prepared transaction, in the fixed header of 9.5.
 const GID_BYTES: usize = 200;
 
@@ -117,6 +122,19 @@ pub(crate) fn commit<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed
 
 pub(crate) fn abort<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
     transaction_end(record, fields).map(Payload::Abort)
+}
+
+/// Whether a record commits or aborts a transaction and says nothing more than when, as most of them do: `true` for a
+/// commit. [`super::parse`] says the same of such a record, and more of all others.
+#[inline]
+pub fn plain_end(record: &Record<'_>) -> Option<(bool, Timestamp)> {
+    let committed = match (record.header.rmid, record.header.info & (KIND_MASK | HAS_INFO)) {
+        (rmid::XACT, COMMIT) => true,
+        (rmid::XACT, ABORT) => false,
+        _ => return None,
+    };
+    let time = <[u8; 8]>::try_from(record.main_data()).ok()?;
+    Some((committed, Timestamp(i64::from_le_bytes(time))))
 }
 
 /// An abort has the same parts in the same order, but never invalidations.
