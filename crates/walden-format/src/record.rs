@@ -330,6 +330,7 @@ pub fn decode<'a>(
 }
 
 /// What the headers within a record say besides its blocks.
+#[derive(PartialEq, Eq, Debug)]
 struct Headers {
     origin: Option<u16>,
     toplevel_xid: Option<u32>,
@@ -569,5 +570,51 @@ impl ImageFlags {
         }
         let compression = if bits & 2 != 0 { Compression::Pglz } else { Compression::None };
         ImageFlags { has_hole, apply: version < Major::V10 || bits & 4 != 0, compression }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
+
+        /// Bytes near the usual layouts, so that each of their conditions is met and missed.
+        #[test]
+        fn usual_layouts_are_read_as_any_layout(
+            id in prop_oneof![Just(0u8), Just(255), 0..4u8, any::<u8>()],
+            flags in prop_oneof![Just(0u8), Just(HAS_DATA), any::<u8>()],
+            data_len in prop_oneof![Just(0u16), 0..20u16],
+            main_id in prop_oneof![Just(255u8), 250..=255u8],
+            main_len in 0..20u8,
+            excess in prop_oneof![Just(0i32), -20..20i32],
+            held in prop_oneof![Just(100usize), 0..100usize],
+            numbers: [u8; 16],
+        ) {
+            let mut bytes = vec![0; RECORD_HEADER];
+            bytes.extend([id, flags]);
+            bytes.extend(data_len.to_le_bytes());
+            bytes.extend(numbers);
+            bytes.extend([main_id, main_len]);
+            bytes.resize(100, 0);
+            let claimed = match id {
+                BLOCK_ID_SHORT_DATA => 26 + i32::from(flags),
+                _ => 46 + i32::from(data_len) + i32::from(main_len),
+            };
+            let total_len = (claimed + excess).max(0) as u32;
+            let bytes = &bytes[..held];
+            let (mut usual, mut any) = (Vec::new(), Vec::new());
+            match decode_usual_headers(bytes, total_len, &mut usual) {
+                Some(headers) => {
+                    let same = decode_any_headers(bytes, total_len, Major::V18, 8192, &mut any);
+                    prop_assert_eq!(Ok(headers), same);
+                    prop_assert_eq!(usual, any);
+                }
+                None => prop_assert!(usual.is_empty()),
+            }
+        }
     }
 }

@@ -531,6 +531,27 @@ fn names_of_any_encoding_print() {
     assert_eq!(format!("{:?}", Text(b"a\xFF\"")), r#""a\xff\"""#);
 }
 
+#[test]
+fn plain_ends_are_what_the_parser_says() {
+    for version in Major::all() {
+        for (info, main_len) in (0..=255u8).flat_map(|info| (0..20).map(move |len| (info, len))) {
+            let (bytes, header) = bytes_of(rmid::XACT, info, &[], &vec![3; main_len]);
+            let mut space = Vec::new();
+            let record =
+                record::decode(&bytes, header, (Lsn(8), Lsn(16)), version, 8192, &mut space).unwrap();
+            let plain = xact::plain_end(&record);
+            let parsed = match parse(&record) {
+                Ok(Payload::Commit(end)) => Some((true, end)),
+                Ok(Payload::Abort(end)) => Some((false, end)),
+                _ => None,
+            };
+            let nothing_more = |end: &xact::TransactionEnd<'_>| info & 0xB0 & !0x20 == 0 && end.flags.0 == 0;
+            let expected = parsed.filter(|(_, end)| nothing_more(end) && info & 0x40 == 0);
+            assert_eq!(plain, expected.map(|(committed, end)| (committed, end.time)), "{version} {info:x}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
 
