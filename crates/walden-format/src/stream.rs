@@ -54,6 +54,29 @@ pub trait Visitor {
     }
 }
 
+impl<V: Visitor> Visitor for &mut V {
+    fn page_header(&mut self, lsn: Lsn, width: usize) {
+        (**self).page_header(lsn, width);
+    }
+
+    #[inline]
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        (**self).record(record)
+    }
+
+    fn continuation(&mut self, lsn: Lsn, bytes: u64) {
+        (**self).continuation(lsn, bytes);
+    }
+
+    fn abandoned(&mut self, lsn: Lsn, bytes: u64) {
+        (**self).abandoned(lsn, bytes);
+    }
+
+    fn padding(&mut self, lsn: Lsn, bytes: u64) {
+        (**self).padding(lsn, bytes);
+    }
+}
+
 /// What is known of a stream before its first page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamInfo {

@@ -20,7 +20,7 @@ use walden_format::page::{PageHeader, PageHeaderError};
 use walden_format::stream::StreamInfo;
 use walden_format::version::{Major, UnreadableMagic};
 
-use crate::open::{self, Compression, Foreign};
+use crate::open::{self, Compression, Foreign, fill};
 
 /// All that was found in the places that were asked for.
 #[derive(Debug, Default)]
@@ -347,7 +347,11 @@ impl Duplicate {
         let (mut kept, mut dropped) = (open::open(&self.kept)?, open::open(&self.dropped)?);
         let (mut left, mut right) = (vec![0; 256 << 10], vec![0; 256 << 10]);
         loop {
-            let (a, b) = (fill(&mut kept, &mut left)?, fill(&mut dropped, &mut right)?);
+            let (a, stopped_a) = fill(&mut kept, &mut left);
+            let (b, stopped_b) = fill(&mut dropped, &mut right);
+            if let Some(error) = stopped_a.or(stopped_b) {
+                return Err(error);
+            }
             let common = a.min(b);
             if left[..common] != right[..common] || (a != b && !self.dropped.partial) {
                 return Ok(false);
@@ -357,19 +361,6 @@ impl Duplicate {
             }
         }
     }
-}
-
-fn fill(reader: &mut impl io::Read, buf: &mut [u8]) -> io::Result<usize> {
-    let mut len = 0;
-    while len < buf.len() {
-        match reader.read(&mut buf[len..]) {
-            Ok(0) => break,
-            Ok(more) => len += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(len)
 }
 
 /// What a file's name says.

@@ -83,6 +83,20 @@ pub fn detect(path: &Path) -> io::Result<Option<Compression>> {
     Ok(peek(path)?.content.ok().map(|(compression, _)| compression))
 }
 
+/// Fills `buffer` as far as the reader goes; an error comes back beside what was read before it.
+pub(crate) fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> (usize, Option<io::Error>) {
+    let mut got = 0;
+    while got < buffer.len() {
+        match reader.read(&mut buffer[got..]) {
+            Ok(0) => break,
+            Ok(more) => got += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (got, Some(error)),
+        }
+    }
+    (got, None)
+}
+
 /// A segment's bytes, decompressed while reading.
 ///
 /// `Ok(0)` is the clean end: of a compressed file, the end that its format marks and checks. A compressed file that

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{self, Read};
+use std::io;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use walden_format::record::{RECORD_HEADER, Record, RecordHeader};
 use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
 
 use crate::inventory::{Run, SegmentFile};
-use crate::open::{SegmentReader, open};
+use crate::open::{SegmentReader, fill, open};
 
 /// Bytes read at a time: large enough that system calls don't matter, small enough to stay in a core's cache.
 const WINDOW: usize = 128 << 10;
@@ -60,7 +60,7 @@ pub struct SegmentOutcome<V> {
 pub enum SegmentEnd {
     /// At its end, or with its last record in a later segment.
     Complete,
-    /// At the limit asked for.
+    /// At the limit asked for, or where the visitor had enough.
     Limit,
     /// The log ends in this segment.
     EndOfLog(Tail),
@@ -168,7 +168,7 @@ pub fn scan<V: Visitor + Send>(
                 let _stop = StopOnPanic(&queue);
                 let mut window = vec![0; WINDOW];
                 while let Some(index) = queue.claim() {
-                    queue.deliver(read_segment(run, index, options, make(index), &mut window));
+                    queue.deliver(read_settled(run, index, options, || make(index), &mut window));
                 }
             });
         }
@@ -183,6 +183,32 @@ pub fn scan<V: Visitor + Send>(
         }
         queue.stop();
     });
+}
+
+/// Reads a run in the log's order with one visitor, which therefore sees everything that came before a record.
+///
+/// `done` is told the bytes of each segment read. Comes back with how far it got and why no further.
+pub fn scan_in_order<V: Visitor>(
+    run: &Run,
+    options: ScanOptions,
+    visitor: &mut V,
+    mut done: impl FnMut(u64),
+) -> (Lsn, SegmentEnd) {
+    let mut window = vec![0; WINDOW];
+    let mut link = Link::default();
+    let wanted = wanted_segments(run, options);
+    let mut reached = run.segments.get(wanted.start).map_or(Lsn::INVALID, |segment| segment.start);
+    for index in wanted {
+        let mut outcome = read_segment(run, index, options, &mut *visitor, &mut window);
+        link.check(&mut outcome, run);
+        reached = outcome.position;
+        done(run.segment_size.bytes());
+        match outcome.end {
+            SegmentEnd::Complete => {}
+            end => return (reached, end),
+        }
+    }
+    (reached, SegmentEnd::Complete)
 }
 
 /// What a stream over this segment has to know.
@@ -240,10 +266,11 @@ fn damage_at(run: &Run, at: Lsn, lsn: Lsn, kind: DamageKind) -> Damage {
     }
 }
 
-/// Hands on what the decoder reports, and notes the first record.
+/// Hands on what the decoder reports, and notes the first record and whether the visitor had enough.
 struct Watch<V> {
     visitor: V,
     first: Option<(Lsn, Lsn)>,
+    stopped: bool,
 }
 
 impl<V: Visitor> Visitor for Watch<V> {
@@ -256,7 +283,9 @@ impl<V: Visitor> Visitor for Watch<V> {
         if self.first.is_none() {
             self.first = Some((record.lsn, record.header.prev));
         }
-        self.visitor.record(record)
+        let flow = self.visitor.record(record);
+        self.stopped = flow.is_break();
+        flow
     }
 
     fn continuation(&mut self, lsn: Lsn, bytes: u64) {
@@ -272,6 +301,28 @@ impl<V: Visitor> Visitor for Watch<V> {
     }
 }
 
+/// Reads a segment until it holds still.
+///
+/// A running server may write pages between two reads of its segment: the earlier read saw nothing where the later one
+/// finds the log going on, which looks like damage. Damage stays where it is when read again; a server gets further.
+fn read_settled<V: Visitor>(
+    run: &Run,
+    index: usize,
+    options: ScanOptions,
+    make: impl Fn() -> V,
+    window: &mut [u8],
+) -> SegmentOutcome<V> {
+    let mut outcome = read_segment(run, index, options, make(), window);
+    while matches!(outcome.end, SegmentEnd::Damaged(_)) {
+        let again = read_segment(run, index, options, make(), window);
+        if again.position <= outcome.position {
+            break;
+        }
+        outcome = again;
+    }
+    outcome
+}
+
 fn read_segment<V: Visitor>(
     run: &Run,
     index: usize,
@@ -283,9 +334,9 @@ fn read_segment<V: Visitor>(
     let segment_end = segment.start.plus(run.segment_size.bytes());
     let limit = options.to.map_or(segment_end, |to| to.min(segment_end));
     let mut decoder = Decoder::new(stream_info(segment), segment.start, limit);
-    let mut watch = Watch { visitor, first: None };
+    let mut watch = Watch { visitor, first: None, stopped: false };
     let end = match feed_segment(run, index, &mut decoder, &mut watch, window) {
-        Ok(SegmentEnd::Complete) if limit < segment_end => SegmentEnd::Limit,
+        Ok(SegmentEnd::Complete) if limit < segment_end || watch.stopped => SegmentEnd::Limit,
         Ok(end) => end,
         Err(kind) => {
             let at = decoder.position();
@@ -506,20 +557,6 @@ fn goes_on_in_page(page: &[u8], fault: Fault, address: u64) -> bool {
         };
         crc32c_append(crc32c_append(0, &bytes[RECORD_HEADER..]), &bytes[..20]) == header.crc
     })
-}
-
-/// Fills `buffer` as far as the reader goes; an error comes back beside what was read before it.
-fn fill(reader: &mut SegmentReader, buffer: &mut [u8]) -> (usize, Option<io::Error>) {
-    let mut got = 0;
-    while got < buffer.len() {
-        match reader.read(&mut buffer[got..]) {
-            Ok(0) => break,
-            Ok(more) => got += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return (got, Some(error)),
-        }
-    }
-    (got, None)
 }
 
 /// Hands out segments in order and takes outcomes back in order, with a bound on how far apart the two get.

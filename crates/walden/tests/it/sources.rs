@@ -3,12 +3,18 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 use walden_lab::{ClusterBuilder, Wanted, find_or_install};
+use walden_source::inventory::Inventory;
+use walden_source::scan::{ScanOptions, SegmentEnd, scan};
 
-use crate::material::{explain, explain_json, golden, records_of, say, segment_start, sum, walden, write};
+use crate::material::{
+    Collector, explain, explain_json, golden, records_of, say, segment_start, sum, walden, write,
+};
 
 const CLUSTER: &str = "18.6";
 
@@ -246,6 +252,46 @@ fn ranges_by_time_join() {
 fn labels(json: &Value) -> Vec<String> {
     let rows = json["views"][0]["groups"].as_array().unwrap().iter();
     rows.map(|row| row["keys"][0].to_string()).collect()
+}
+
+/// Pages that come while the segment is being read: an earlier read found nothing, a later one finds the log going on.
+#[test]
+fn pages_written_between_two_reads_are_no_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let wal = plain(folder.path());
+    let inventory = Inventory::of(&[&wal]).unwrap();
+    let run = &inventory.runs[0];
+    let options = ScanOptions { threads: 1, from: None, to: None };
+    let count = |make: &(dyn Fn(usize) -> Collector + Sync)| {
+        let mut records = 0;
+        scan(run, options, make, |outcome| {
+            assert!(!matches!(outcome.end, SegmentEnd::Damaged(_)), "{:?}", outcome.end);
+            records += outcome.visitor.records.len();
+            ControlFlow::Continue(())
+        });
+        records
+    };
+    let whole = count(&|_| Collector::default());
+    // Not written yet: some of the first pages. Each reading finds some more pages.
+    let (path, content) = (&run.segments[0].path, fs::read(&run.segments[0].path).unwrap());
+    let mut early = content.clone();
+    early[4 << 13..24 << 13].fill(0);
+    fs::write(path, &early).unwrap();
+    let readings = AtomicUsize::new(0);
+    let make = |index| {
+        if index == 0 {
+            let written = 4 + 10 * readings.fetch_add(1, Ordering::Relaxed).min(2);
+            early_write(path, &content, written << 13);
+        }
+        Collector::default()
+    };
+    assert_eq!(count(&make), whole);
+    assert_eq!(readings.into_inner(), 3);
+}
+
+/// Writes the content up to a position and leaves what is behind it.
+fn early_write(path: &Path, content: &[u8], end: usize) {
+    fs::OpenOptions::new().write(true).open(path).unwrap().write_all(&content[..end]).unwrap();
 }
 
 #[test]
