@@ -7,6 +7,7 @@
 //! A stream of records comes out of [`stream::Decoder`].
 #![deny(unsafe_code)]
 
+pub mod assemble;
 pub mod crc;
 pub mod fault;
 pub mod lsn;

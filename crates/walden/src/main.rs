@@ -6,6 +6,7 @@ mod explain;
 mod judge;
 mod lab;
 mod progress;
+mod redo;
 mod terminal;
 
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ struct Arguments {
 enum Command {
     Demo(demo::DemoArgs),
     Explain(explain::ExplainArgs),
+    Redo(redo::RedoArgs),
     Lab(lab::LabArgs),
     Bench(bench::BenchArgs),
 }
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Redo(args) => redo::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Bench(args) => bench::run(&args),
     };

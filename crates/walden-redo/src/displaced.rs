@@ -1,0 +1,79 @@
+//! What a record would have said if its images had not displaced it.
+//!
+//! A block with an image has no data: the image shows the outcome. The record without the image can be told from the page
+//! before it and the image: the new row version is on the image, the line pointers that became dead are dead there. It is
+//! what the same record would be right after a page's first touch, and replayed on the page before it must give the image.
+
+use walden_format::assemble::assemble;
+use walden_format::record::{BlockRef, Record, RecordHeader, decode};
+
+use crate::page::{PAGE_BYTES, Page};
+use crate::replay::{Role, Touched, manager};
+
+/// A record with images, and its pages before and after.
+pub struct Displaced<'a> {
+    /// The record.
+    pub record: &'a Record<'a>,
+    touched: &'a [Touched],
+}
+
+impl<'a> Displaced<'a> {
+    /// A block's page before the record, if it is known.
+    pub fn before(&self, id: u8) -> Option<&'a Page> {
+        self.touched(id)?.page.as_deref()
+    }
+
+    /// A block's page after the record, if the record has its image.
+    pub fn after(&self, id: u8) -> Option<&'a Page> {
+        self.touched(id)?.image.as_deref()
+    }
+
+    fn touched(&self, id: u8) -> Option<&'a Touched> {
+        let index = self.record.blocks.iter().position(|block| block.id == id)?;
+        self.touched.get(index)
+    }
+}
+
+/// A record put together here.
+#[derive(Debug)]
+pub struct BareRecord {
+    bytes: Vec<u8>,
+    blocks: Vec<BlockRef>,
+}
+
+impl BareRecord {
+    /// The record without images, the data that they displaced in their place; nothing if it can't be told.
+    ///
+    /// `touched` are the pages before the record, as an observer sees them.
+    pub fn of(record: &Record<'_>, touched: &[Touched]) -> Option<BareRecord> {
+        let manager = manager(record.header.rmid)?;
+        let displaced = Displaced { record, touched };
+        let mut blocks = Vec::with_capacity(record.blocks.len());
+        for (block, touched) in record.blocks.iter().zip(touched) {
+            let data = match (&block.image, touched.role) {
+                (Some(_), Role::Restored) if block.data_len == 0 => (manager.displaced)(&displaced, block)?,
+                _ => record.block_data(block).to_vec(),
+            };
+            blocks.push((BlockRef { image: None, ..*block }, data));
+        }
+        let bytes = assemble(record, &blocks);
+        Some(BareRecord { bytes, blocks: Vec::new() })
+    }
+
+    /// Bytes of the record, padding not included.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Never: a record has a header.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The record, with the place and version of the one that it was made of.
+    pub fn record<'a>(&'a mut self, like: &Record<'_>) -> Option<Record<'a>> {
+        let header = RecordHeader::parse(&self.bytes)?;
+        let place = (like.lsn, like.end);
+        decode(&self.bytes, header, place, like.version, PAGE_BYTES as u32, &mut self.blocks).ok()
+    }
+}

@@ -1,0 +1,94 @@
+//! Whose page a page is, told from the page itself: images of the log's own resource manager don't say.
+
+use walden_format::record::Fork;
+use walden_format::rmgr::rmid;
+
+use crate::page::{PAGE_BYTES, PAGE_HEADER, Page};
+
+/// The kind of file that a page belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[allow(missing_docs)]
+pub enum Family {
+    /// A page that was never initialized.
+    New,
+    Heap,
+    VisibilityMap,
+    FreeSpaceMap,
+    Btree,
+    Hash,
+    Gin,
+    Gist,
+    SpGist,
+    Brin,
+    Sequence,
+    /// None of PostgreSQL's own.
+    Other,
+}
+
+/// The magic of a sequence's page (`SEQ_MAGIC`).
+const SEQUENCE_MAGIC: u32 = 0x1717;
+/// The largest vacuum cycle of a btree page (`MAX_BT_CYCLE_ID`); the ids of other access methods are above.
+const MOST_BTREE_CYCLE: u16 = 0xFF7F;
+
+impl Family {
+    /// What a page looks like.
+    ///
+    /// The last two bytes tell indexes apart, which is what they are there for; GIN has no such mark and is what is left.
+    pub fn of(page: &Page, fork: Fork) -> Family {
+        match fork {
+            Fork::FREE_SPACE_MAP => return Family::FreeSpaceMap,
+            Fork::VISIBILITY_MAP => return Family::VisibilityMap,
+            _ if page.is_new() => return Family::New,
+            _ => {}
+        }
+        let special = page.special();
+        if !(PAGE_HEADER..=PAGE_BYTES).contains(&special) {
+            return Family::Other;
+        }
+        let mark = page.u16_at(PAGE_BYTES - 2);
+        match PAGE_BYTES - special {
+            0 => Family::Heap,
+            8 if page.u32_at(special) == SEQUENCE_MAGIC => Family::Sequence,
+            8 if mark == 0xFF82 => Family::SpGist,
+            8 if (0xF091..=0xF093).contains(&mark) => Family::Brin,
+            8 => Family::Gin,
+            16 if mark == 0xFF80 => Family::Hash,
+            16 if mark == 0xFF81 => Family::Gist,
+            16 if mark <= MOST_BTREE_CYCLE => Family::Btree,
+            _ => Family::Other,
+        }
+    }
+
+    /// The resource manager whose records change such pages.
+    pub fn manager(self) -> Option<u8> {
+        Some(match self {
+            Family::Heap | Family::VisibilityMap => rmid::HEAP,
+            Family::Btree => rmid::BTREE,
+            Family::Hash => rmid::HASH,
+            Family::Gin => rmid::GIN,
+            Family::Gist => rmid::GIST,
+            Family::SpGist => rmid::SPGIST,
+            Family::Brin => rmid::BRIN,
+            Family::Sequence => rmid::SEQ,
+            Family::New | Family::FreeSpaceMap | Family::Other => return None,
+        })
+    }
+
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Family::New => "new",
+            Family::Heap => "heap",
+            Family::VisibilityMap => "visibility map",
+            Family::FreeSpaceMap => "free space map",
+            Family::Btree => "btree",
+            Family::Hash => "hash",
+            Family::Gin => "gin",
+            Family::Gist => "gist",
+            Family::SpGist => "spgist",
+            Family::Brin => "brin",
+            Family::Sequence => "sequence",
+            Family::Other => "other",
+        }
+    }
+}

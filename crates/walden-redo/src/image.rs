@@ -1,0 +1,35 @@
+//! A full-page image back to the page that it was taken of.
+
+use walden_format::record::{Compression, Image};
+
+use crate::page::{Misfit, PAGE_BYTES, Page};
+use crate::pglz;
+
+/// Restores an image into `page`; the hole becomes zeros (`RestoreBlockImage`).
+///
+/// `stored` are the image's bytes as the record has them. Whatever they are, nothing but the page is written.
+pub fn restore(image: &Image, stored: &[u8], page: &mut Page) -> Result<(), Misfit> {
+    let (hole, hole_len) = (usize::from(image.hole_offset), usize::from(image.hole_len));
+    let expected = PAGE_BYTES.checked_sub(hole_len).filter(|&expected| hole <= expected);
+    let expected = expected.ok_or(Misfit("the image's hole is larger than a page"))?;
+    if stored.len() != usize::from(image.len) {
+        return Err(Misfit("the image is longer than what is held of the record"));
+    }
+    let content = &mut page.0[..expected];
+    let got = match image.compression {
+        Compression::None if stored.len() == expected => {
+            content.copy_from_slice(stored);
+            Some(expected)
+        }
+        Compression::None => None,
+        Compression::Pglz => pglz::decompress(stored, content),
+        Compression::Lz4 => lz4_flex::block::decompress_into(stored, content).ok(),
+        Compression::Zstd => zstd::bulk::decompress_to_buffer(stored, content).ok(),
+    };
+    if got != Some(expected) {
+        return Err(Misfit("the image's bytes can't be restored"));
+    }
+    page.0.copy_within(hole..expected, hole + hole_len);
+    page.0[hole..hole + hole_len].fill(0);
+    Ok(())
+}

@@ -1,0 +1,39 @@
+//! What may differ between a page and its replay: changes that PostgreSQL makes without writing them to the log.
+//!
+//! The masks are those of `wal_consistency_checking` (`bufmask.c`); each access method adds its own to them.
+
+use crate::page::{ItemState, PAGE_BYTES, PAGE_HEADER, Page, flags};
+
+/// Masks the LSN and the checksum.
+pub fn lsn_and_checksum(page: &mut Page) {
+    page.0[..10].fill(0);
+}
+
+/// Masks the hints in the header.
+pub fn hint_bits(page: &mut Page) {
+    page.set_prune_xid(0);
+    page.change_flags(0, flags::PAGE_FULL | flags::HAS_FREE_LINES | flags::ALL_VISIBLE);
+}
+
+/// Masks the bytes between line pointers and items.
+pub fn unused_space(page: &mut Page) {
+    page.zero_hole();
+}
+
+/// Masks the states of line pointers.
+pub fn line_pointer_states(page: &mut Page) {
+    for number in 1..=page.items() {
+        if let Some(pointer) = page.line_pointer(number)
+            && pointer.state() != ItemState::Unused
+        {
+            let _ = page.set_line_pointer(number, pointer.with_state(ItemState::Unused));
+        }
+    }
+}
+
+/// Masks everything but the header.
+pub fn content(page: &mut Page) {
+    page.0[PAGE_HEADER..PAGE_BYTES].fill(0);
+    page.set_lower(0);
+    page.set_upper(0);
+}

@@ -1,0 +1,662 @@
+//! A data page: its header, its line pointers, and the ways PostgreSQL puts items on it and takes them off.
+//!
+//! ```text
+//! offset  width
+//!      0      8  pd_lsn            LSN that the log must be flushed to before the page: high word first
+//!      8      2  pd_checksum
+//!     10      2  pd_flags
+//!     12      2  pd_lower          end of the line pointers
+//!     14      2  pd_upper          start of the items
+//!     16      2  pd_special        start of the access method's own part
+//!     18      2  pd_pagesize_version
+//!     20      4  pd_prune_xid
+//!     24    4 n  line pointers: offset 15 bits, state 2 bits, length 15 bits
+//! ```
+//!
+//! What moves an item mirrors `bufpage.c`: the order of items on a page is part of its state. Offsets and lengths come from
+//! pages and records that may be damaged, so each operation checks them all and changes nothing when one is wrong.
+
+use walden_format::lsn::Lsn;
+
+/// Bytes of a page (`BLCKSZ`). Other sizes need a PostgreSQL compiled for them and are not replayed.
+pub const PAGE_BYTES: usize = 8192;
+/// Bytes of a page's header.
+pub const PAGE_HEADER: usize = 24;
+/// Bytes of a line pointer.
+pub const LINE_POINTER: usize = 4;
+/// Most line pointers of a table's page (`MaxHeapTuplesPerPage`).
+pub const MOST_HEAP_ITEMS: u16 = 291;
+
+/// Why a record can't have been meant for the page as it is: the page's state is unknown from then on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Misfit(pub &'static str);
+
+impl std::fmt::Display for Misfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Misfit {}
+
+/// Flags of a page's header (`pd_flags`).
+#[allow(missing_docs)]
+pub mod flags {
+    pub const HAS_FREE_LINES: u16 = 0x0001;
+    pub const PAGE_FULL: u16 = 0x0002;
+    pub const ALL_VISIBLE: u16 = 0x0004;
+}
+
+/// What a line pointer's item is (`lp_flags`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ItemState {
+    /// Free for another item.
+    Unused,
+    /// An item.
+    Normal,
+    /// Another line pointer takes its place; the offset is that one's number.
+    Redirect,
+    /// An item that nobody needs; it may still have bytes.
+    Dead,
+}
+
+/// A line pointer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LinePointer(pub u32);
+
+impl LinePointer {
+    /// A free one.
+    pub const UNUSED: LinePointer = LinePointer(0);
+
+    /// One with these parts; what does not fit into 15 bits is cut off.
+    pub fn new(offset: u16, state: ItemState, len: u16) -> LinePointer {
+        LinePointer(u32::from(offset & 0x7FFF) | (state as u32) << 15 | u32::from(len & 0x7FFF) << 17)
+    }
+
+    /// A redirection to another line pointer.
+    pub fn redirect(to: u16) -> LinePointer {
+        LinePointer::new(to, ItemState::Redirect, 0)
+    }
+
+    /// A dead one without bytes.
+    pub fn dead() -> LinePointer {
+        LinePointer::new(0, ItemState::Dead, 0)
+    }
+
+    /// Where the item starts on the page; of a redirection, the other line pointer's number.
+    pub fn offset(self) -> u16 {
+        (self.0 & 0x7FFF) as u16
+    }
+
+    /// Bytes of the item, padding not included.
+    pub fn len(self) -> u16 {
+        (self.0 >> 17) as u16
+    }
+
+    /// Whether the item has no bytes (`ItemIdHasStorage`).
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// What it is.
+    pub fn state(self) -> ItemState {
+        match self.0 >> 15 & 3 {
+            0 => ItemState::Unused,
+            1 => ItemState::Normal,
+            2 => ItemState::Redirect,
+            _ => ItemState::Dead,
+        }
+    }
+
+    /// The same item in another state.
+    pub fn with_state(self, state: ItemState) -> LinePointer {
+        LinePointer(self.0 & !(3 << 15) | (state as u32) << 15)
+    }
+
+    fn with_offset(self, offset: usize) -> LinePointer {
+        LinePointer(self.0 & !0x7FFF | offset as u32 & 0x7FFF)
+    }
+
+    fn range(self) -> (usize, usize) {
+        (usize::from(self.offset()), usize::from(self.len()))
+    }
+}
+
+/// Rounds up to the alignment of items (`MAXALIGN`).
+pub const fn aligned(bytes: usize) -> usize {
+    (bytes + 7) & !7
+}
+
+/// A data page.
+#[derive(Clone)]
+#[repr(align(8))]
+pub struct Page(pub [u8; PAGE_BYTES]);
+
+impl Default for Page {
+    fn default() -> Page {
+        Page([0; PAGE_BYTES])
+    }
+}
+
+impl std::fmt::Debug for Page {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (lower, upper, special) = (self.lower(), self.upper(), self.special());
+        write!(f, "Page {{ lsn: {}, lower: {lower}, upper: {upper}, special: {special} }}", self.lsn())
+    }
+}
+
+/// The header's fields and the access to bytes.
+impl Page {
+    /// The 16-bit number at an offset, which must be on the page.
+    #[inline]
+    pub fn u16_at(&self, at: usize) -> u16 {
+        u16::from_le_bytes([self.0[at], self.0[at + 1]])
+    }
+
+    /// The 32-bit number at an offset, which must be on the page.
+    #[inline]
+    pub fn u32_at(&self, at: usize) -> u32 {
+        u32::from_le_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
+    }
+
+    /// Writes a 16-bit number at an offset, which must be on the page.
+    #[inline]
+    pub fn put_u16(&mut self, at: usize, value: u16) {
+        self.0[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+
+    /// Writes a 32-bit number at an offset, which must be on the page.
+    #[inline]
+    pub fn put_u32(&mut self, at: usize, value: u32) {
+        self.0[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+
+    /// The last change's LSN.
+    #[inline]
+    pub fn lsn(&self) -> Lsn {
+        Lsn(u64::from(self.u32_at(0)) << 32 | u64::from(self.u32_at(4)))
+    }
+
+    /// Notes a change.
+    #[inline]
+    pub fn set_lsn(&mut self, lsn: Lsn) {
+        self.put_u32(0, (lsn.0 >> 32) as u32);
+        self.put_u32(4, lsn.0 as u32);
+    }
+
+    /// The checksum as stored.
+    pub fn checksum(&self) -> u16 {
+        self.u16_at(8)
+    }
+
+    /// `pd_flags`
+    #[inline]
+    pub fn flags(&self) -> u16 {
+        self.u16_at(10)
+    }
+
+    /// Sets and clears flags.
+    #[inline]
+    pub fn change_flags(&mut self, set: u16, clear: u16) {
+        self.put_u16(10, self.flags() & !clear | set);
+    }
+
+    /// `pd_lower`
+    #[inline]
+    pub fn lower(&self) -> usize {
+        self.u16_at(12).into()
+    }
+
+    /// `pd_upper`
+    #[inline]
+    pub fn upper(&self) -> usize {
+        self.u16_at(14).into()
+    }
+
+    /// `pd_special`
+    #[inline]
+    pub fn special(&self) -> usize {
+        self.u16_at(16).into()
+    }
+
+    /// Sets `pd_lower`.
+    #[inline]
+    pub fn set_lower(&mut self, lower: usize) {
+        self.put_u16(12, lower as u16);
+    }
+
+    /// Sets `pd_upper`.
+    #[inline]
+    pub fn set_upper(&mut self, upper: usize) {
+        self.put_u16(14, upper as u16);
+    }
+
+    /// `pd_prune_xid`
+    pub fn prune_xid(&self) -> u32 {
+        self.u32_at(20)
+    }
+
+    /// Sets `pd_prune_xid`.
+    #[inline]
+    pub fn set_prune_xid(&mut self, xid: u32) {
+        self.put_u32(20, xid);
+    }
+
+    /// Whether the page was never initialized (`PageIsNew`).
+    #[inline]
+    pub fn is_new(&self) -> bool {
+        self.upper() == 0
+    }
+
+    /// Makes the page an empty one with room for the access method's own part (`PageInit`).
+    pub fn init(&mut self, special_bytes: usize) {
+        self.0.fill(0);
+        let special = PAGE_BYTES - aligned(special_bytes).min(PAGE_BYTES - PAGE_HEADER);
+        self.set_lower(PAGE_HEADER);
+        self.set_upper(special);
+        self.put_u16(16, special as u16);
+        self.put_u16(18, PAGE_BYTES as u16 | 4);
+    }
+
+    /// The access method's own part: empty if the header is damaged.
+    pub fn special_area(&self) -> &[u8] {
+        self.0.get(self.special()..).unwrap_or(&[])
+    }
+
+    /// The access method's own part if it has exactly as many bytes as it should.
+    pub fn special_exactly(&self, bytes: usize) -> Result<usize, Misfit> {
+        let at = self.special();
+        if at + bytes == PAGE_BYTES {
+            Ok(at)
+        } else {
+            Err(Misfit("the page's special area has another size"))
+        }
+    }
+
+    /// Checks that the header's three offsets are in order.
+    #[inline]
+    pub fn check(&self) -> Result<(), Misfit> {
+        let (lower, upper, special) = (self.lower(), self.upper(), self.special());
+        let sound = lower >= PAGE_HEADER && lower <= upper && upper <= special && special <= PAGE_BYTES;
+        if sound && special & 7 == 0 { Ok(()) } else { Err(Misfit("the page's header is not sound")) }
+    }
+
+    /// Copies the page but for the hole between `pd_lower` and `pd_upper`, which becomes zeros.
+    pub fn zero_hole(&mut self) {
+        let (lower, upper) = (self.lower(), self.upper());
+        if let Some(hole) = self.0.get_mut(lower..upper).filter(|_| lower >= PAGE_HEADER) {
+            hole.fill(0);
+        }
+    }
+}
+
+/// Line pointers and items. Numbers of line pointers start at 1.
+impl Page {
+    /// How many line pointers there are (`PageGetMaxOffsetNumber`): none if the header is damaged.
+    #[inline]
+    pub fn items(&self) -> u16 {
+        let lower = self.lower().min(PAGE_BYTES);
+        (lower.saturating_sub(PAGE_HEADER) / LINE_POINTER) as u16
+    }
+
+    /// A line pointer, if there is one of this number.
+    #[inline]
+    pub fn line_pointer(&self, number: u16) -> Option<LinePointer> {
+        (number >= 1 && number <= self.items()).then(|| LinePointer(self.u32_at(pointer_at(number))))
+    }
+
+    /// A line pointer that must be there.
+    #[inline]
+    pub fn expect_line_pointer(&self, number: u16) -> Result<LinePointer, Misfit> {
+        self.line_pointer(number).ok_or(Misfit("the page has no line pointer of this number"))
+    }
+
+    /// Changes a line pointer that must be there.
+    #[inline]
+    pub fn set_line_pointer(&mut self, number: u16, pointer: LinePointer) -> Result<(), Misfit> {
+        self.expect_line_pointer(number)?;
+        self.put_u32(pointer_at(number), pointer.0);
+        Ok(())
+    }
+
+    /// An item's bytes, whatever its line pointer's state is.
+    #[inline]
+    pub fn item(&self, number: u16) -> Option<&[u8]> {
+        let (start, len) = self.line_pointer(number)?.range();
+        self.0.get(start..start + len)
+    }
+
+    /// An item's bytes; its line pointer must be in the state `Normal` and the bytes behind the line pointers.
+    #[inline]
+    pub fn normal_item(&self, number: u16) -> Result<&[u8], Misfit> {
+        let range = self.normal_range(number)?;
+        Ok(&self.0[range])
+    }
+
+    /// The same, to change it.
+    #[inline]
+    pub fn normal_item_mut(&mut self, number: u16) -> Result<&mut [u8], Misfit> {
+        let range = self.normal_range(number)?;
+        Ok(&mut self.0[range])
+    }
+
+    /// Where a normal item's bytes are.
+    #[inline]
+    pub fn normal_range(&self, number: u16) -> Result<std::ops::Range<usize>, Misfit> {
+        let pointer = self.expect_line_pointer(number)?;
+        let (start, len) = pointer.range();
+        if pointer.state() != ItemState::Normal || start < PAGE_HEADER || start + len > PAGE_BYTES {
+            return Err(Misfit("the line pointer is not that of an item"));
+        }
+        Ok(start..start + len)
+    }
+
+    /// Puts an item at the first free line pointer or behind all others; which one (`PageAddItem` without a number).
+    pub fn add_item(&mut self, item: &[u8]) -> Result<u16, Misfit> {
+        self.check()?;
+        let limit = self.items() + 1;
+        let free = self.free_line_pointer();
+        if free.is_none() {
+            self.change_flags(0, flags::HAS_FREE_LINES);
+        }
+        self.place(item, free.unwrap_or(limit), limit, false)
+    }
+
+    /// Puts an item at exactly this line pointer, which must be the next one (`number` one more than there are, moving
+    /// nothing) or, shifting the later ones, any before (`PageAddItem` with a number).
+    pub fn insert_item(&mut self, item: &[u8], number: u16) -> Result<(), Misfit> {
+        self.check()?;
+        if number == 0 {
+            return Err(Misfit("an item's line pointer can't be 0"));
+        }
+        let limit = self.items() + 1;
+        self.place(item, number, limit, number < limit).map(drop)
+    }
+
+    /// Puts a row version at a line pointer that must be unused or the next one (`PageAddItem` of tables, overwriting).
+    pub fn add_heap_item(&mut self, item_bytes: usize, number: u16) -> Result<&mut [u8], Misfit> {
+        self.check()?;
+        let limit = self.items() + 1;
+        if number == 0 || number > MOST_HEAP_ITEMS {
+            return Err(Misfit("a table's page has no such line pointer"));
+        }
+        if let Some(pointer) = self.line_pointer(number)
+            && (pointer.state() != ItemState::Unused || !pointer.is_empty())
+        {
+            return Err(Misfit("the line pointer is in use"));
+        }
+        let start = self.reserve(item_bytes, number, limit, false)?;
+        Ok(&mut self.0[start..start + item_bytes])
+    }
+
+    /// The first line pointer free for an item, if the page's flags say that there is one.
+    fn free_line_pointer(&self) -> Option<u16> {
+        if self.flags() & flags::HAS_FREE_LINES == 0 {
+            return None;
+        }
+        (1..=self.items()).find(|&number| {
+            let pointer = LinePointer(self.u32_at(pointer_at(number)));
+            pointer.state() == ItemState::Unused && pointer.is_empty()
+        })
+    }
+
+    fn place(&mut self, item: &[u8], number: u16, limit: u16, shuffle: bool) -> Result<u16, Misfit> {
+        let start = self.reserve(item.len(), number, limit, shuffle)?;
+        self.0[start..start + item.len()].copy_from_slice(item);
+        Ok(number)
+    }
+
+    /// Makes a line pointer and room for its item; where the item starts.
+    #[inline]
+    fn reserve(&mut self, bytes: usize, number: u16, limit: u16, shuffle: bool) -> Result<usize, Misfit> {
+        if number > limit {
+            return Err(Misfit("the line pointer is beyond the next free one"));
+        }
+        let lower = self.lower() + if number == limit || shuffle { LINE_POINTER } else { 0 };
+        let upper = self.upper().checked_sub(aligned(bytes)).filter(|&upper| lower <= upper);
+        let upper = upper.ok_or(Misfit("the page has no room for the item"))?;
+        let at = pointer_at(number);
+        if shuffle {
+            let end = pointer_at(limit);
+            self.0.copy_within(at..end, at + LINE_POINTER);
+        }
+        self.put_u32(at, LinePointer::new(upper as u16, ItemState::Normal, bytes as u16).0);
+        self.set_lower(lower);
+        self.set_upper(upper);
+        Ok(upper)
+    }
+
+    /// Takes an item and its line pointer off (`PageIndexTupleDelete`).
+    pub fn delete_item(&mut self, number: u16) -> Result<(), Misfit> {
+        let (offset, size) = self.checked_item(number)?;
+        let lower = self.lower();
+        let at = pointer_at(number);
+        self.0.copy_within(at + LINE_POINTER..lower, at);
+        self.set_lower(lower - LINE_POINTER);
+        self.close_gap(offset, size);
+        Ok(())
+    }
+
+    /// Takes an item off but keeps its line pointer, unless it is the last (`PageIndexTupleDeleteNoCompact`).
+    pub fn delete_item_keeping_numbers(&mut self, number: u16) -> Result<(), Misfit> {
+        let (offset, size) = self.checked_item(number)?;
+        if number < self.items() {
+            self.put_u32(pointer_at(number), LinePointer::UNUSED.0);
+        } else {
+            self.set_lower(self.lower() - LINE_POINTER);
+        }
+        self.close_gap(offset, size);
+        Ok(())
+    }
+
+    /// An index item's place and its size with padding, checked against the header.
+    fn checked_item(&self, number: u16) -> Result<(usize, usize), Misfit> {
+        self.check()?;
+        let (offset, len) = self.expect_line_pointer(number)?.range();
+        if offset < self.upper() || offset + aligned(len) > self.special() || offset & 7 != 0 {
+            return Err(Misfit("a line pointer is not sound"));
+        }
+        Ok((offset, aligned(len)))
+    }
+
+    /// Moves what is before an item's former place up by its size.
+    fn close_gap(&mut self, offset: usize, size: usize) {
+        let upper = self.upper();
+        self.0.copy_within(upper..offset, upper + size);
+        self.set_upper(upper + size);
+        self.move_items(offset, size as isize);
+    }
+
+    /// Corrects the line pointers of items that were at `offset` or before.
+    fn move_items(&mut self, offset: usize, by: isize) {
+        for number in 1..=self.items() {
+            let pointer = LinePointer(self.u32_at(pointer_at(number)));
+            let (start, len) = pointer.range();
+            if len > 0 && start <= offset {
+                let moved = pointer.with_offset(start.wrapping_add_signed(by));
+                self.put_u32(pointer_at(number), moved.0);
+            }
+        }
+    }
+
+    /// Takes many items and their line pointers off; `numbers` ascend (`PageIndexMultiDelete`).
+    pub fn delete_items(&mut self, numbers: &[u16]) -> Result<(), Misfit> {
+        if numbers.len() <= 2 {
+            // So few are taken off one by one, which leaves the rest in another order than compacting would.
+            let ascending = numbers.windows(2).all(|pair| pair[0] < pair[1]);
+            if !ascending || numbers.iter().any(|&number| self.checked_item(number).is_err()) {
+                return Err(Misfit("the items to delete are not on the page"));
+            }
+            return numbers.iter().rev().try_for_each(|&number| self.delete_item(number));
+        }
+        self.check()?;
+        let mut kept = Kept::default();
+        let mut next = numbers.iter().copied().peekable();
+        for number in 1..=self.items() {
+            self.checked_item(number)?;
+            if next.peek() == Some(&number) {
+                next.next();
+            } else {
+                kept.push(LinePointer(self.u32_at(pointer_at(number))));
+            }
+        }
+        if next.peek().is_some() {
+            return Err(Misfit("the items to delete are not on the page"));
+        }
+        let (count, lower) = (kept.count, PAGE_HEADER + kept.count * LINE_POINTER);
+        self.check_room(&kept.pointers[..count], lower)?;
+        for (index, pointer) in kept.pointers[..count].iter().enumerate() {
+            self.put_u32(PAGE_HEADER + index * LINE_POINTER, pointer.0);
+        }
+        self.set_lower(lower);
+        self.compact();
+        Ok(())
+    }
+
+    /// Puts an item in the place of another, moving what is before it (`PageIndexTupleOverwrite`).
+    pub fn overwrite_item(&mut self, number: u16, item: &[u8]) -> Result<(), Misfit> {
+        let (offset, old_size) = self.checked_item(number)?;
+        let new_size = aligned(item.len());
+        if new_size > old_size + (self.upper() - self.lower()) {
+            return Err(Misfit("the page has no room for the item"));
+        }
+        let by = old_size as isize - new_size as isize;
+        let upper = self.upper();
+        if by != 0 {
+            self.0.copy_within(upper..offset, upper.wrapping_add_signed(by));
+            self.set_upper(upper.wrapping_add_signed(by));
+            self.move_items(offset, by);
+        }
+        let start = offset.wrapping_add_signed(by);
+        let state = self.expect_line_pointer(number)?.state();
+        self.put_u32(pointer_at(number), LinePointer::new(start as u16, state, item.len() as u16).0);
+        self.0[start..start + item.len()].copy_from_slice(item);
+        Ok(())
+    }
+
+    /// Closes the gaps between a table's row versions, and with `truncate` takes unused line pointers off the end
+    /// (`PageRepairFragmentation`, which does that since 15).
+    pub fn repair_fragmentation(&mut self, truncate: bool) -> Result<(), Misfit> {
+        self.check()?;
+        let (upper, special) = (self.upper(), self.special());
+        let (mut last_used, mut unused) = (0, 0);
+        let mut kept = Kept::default();
+        for number in 1..=self.items() {
+            let pointer = LinePointer(self.u32_at(pointer_at(number)));
+            if pointer.state() == ItemState::Unused {
+                self.put_u32(pointer_at(number), LinePointer::UNUSED.0);
+                unused += 1;
+                continue;
+            }
+            last_used = number;
+            let (start, len) = pointer.range();
+            if len > 0 {
+                if start < upper || start + aligned(len) > special {
+                    return Err(Misfit("a line pointer is not sound"));
+                }
+                kept.push(pointer);
+            }
+        }
+        self.check_room(&kept.pointers[..kept.count], self.lower())?;
+        self.compact();
+        if truncate {
+            unused -= self.items() - last_used;
+            self.set_lower(PAGE_HEADER + usize::from(last_used) * LINE_POINTER);
+        }
+        let flag = flags::HAS_FREE_LINES;
+        if unused > 0 {
+            self.change_flags(flag, 0)
+        } else {
+            self.change_flags(0, flag)
+        }
+        Ok(())
+    }
+
+    /// Takes unused line pointers off the end, all but the first (`PageTruncateLinePointerArray`).
+    pub fn truncate_line_pointers(&mut self) {
+        let is_unused =
+            |page: &Page, number| LinePointer(page.u32_at(pointer_at(number))).state() == ItemState::Unused;
+        let mut items = self.items();
+        while items > 1 && is_unused(self, items) {
+            items -= 1;
+        }
+        if items > 0 {
+            self.set_lower(PAGE_HEADER + usize::from(items) * LINE_POINTER);
+        }
+        let flag = flags::HAS_FREE_LINES;
+        let free = (1..=items).any(|number| is_unused(self, number));
+        if free { self.change_flags(flag, 0) } else { self.change_flags(0, flag) }
+    }
+
+    fn check_room(&self, pointers: &[LinePointer], lower: usize) -> Result<(), Misfit> {
+        let total: usize = pointers.iter().map(|pointer| aligned(pointer.len().into())).sum();
+        let room = self.special().saturating_sub(lower);
+        if total <= room { Ok(()) } else { Err(Misfit("the page's items take more than there is room")) }
+    }
+
+    /// Moves all items to the end of the page, in the order of their line pointers (`compactify_tuples` since 14).
+    /// All must lie between `pd_upper` and `pd_special`, and their sizes must not add up to more than the room there is.
+    fn compact(&mut self) {
+        let mut upper = self.special();
+        let mut number = 1;
+        let items = self.items();
+        // Items at the end of the page that stay where they are.
+        while number <= items {
+            let (start, len) = LinePointer(self.u32_at(pointer_at(number))).range();
+            if self.has_storage(number) {
+                if start + aligned(len) != upper {
+                    break;
+                }
+                upper = start;
+            }
+            number += 1;
+        }
+        if number <= items {
+            let old = self.clone();
+            for number in number..=items {
+                if !self.has_storage(number) {
+                    continue;
+                }
+                let pointer = LinePointer(self.u32_at(pointer_at(number)));
+                let (start, len) = pointer.range();
+                upper -= aligned(len);
+                self.0[upper..upper + aligned(len)].copy_from_slice(&old.0[start..start + aligned(len)]);
+                self.put_u32(pointer_at(number), pointer.with_offset(upper).0);
+            }
+        }
+        self.set_upper(upper);
+    }
+
+    fn has_storage(&self, number: u16) -> bool {
+        let pointer = LinePointer(self.u32_at(pointer_at(number)));
+        !pointer.is_empty()
+    }
+}
+
+/// Where a line pointer is.
+#[inline]
+fn pointer_at(number: u16) -> usize {
+    PAGE_HEADER + (usize::from(number) - 1) * LINE_POINTER
+}
+
+/// The line pointers that stay.
+struct Kept {
+    pointers: [LinePointer; MOST_LINE_POINTERS],
+    count: usize,
+}
+
+/// As many as fit on a page at all.
+const MOST_LINE_POINTERS: usize = (PAGE_BYTES - PAGE_HEADER) / LINE_POINTER;
+
+impl Default for Kept {
+    fn default() -> Kept {
+        Kept { pointers: [LinePointer::UNUSED; MOST_LINE_POINTERS], count: 0 }
+    }
+}
+
+impl Kept {
+    fn push(&mut self, pointer: LinePointer) {
+        self.pointers[self.count] = pointer;
+        self.count += 1;
+    }
+}

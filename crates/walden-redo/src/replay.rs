@@ -1,0 +1,376 @@
+//! One record after another into the page store.
+
+use walden_format::payload::{self, Payload};
+use walden_format::record::{BlockRef, Fork, Record};
+use walden_format::rmgr::{self, rmid};
+use walden_format::version::Major;
+
+use crate::displaced::Displaced;
+use crate::page::{Misfit, Page};
+use crate::store::{BlockKey, LastRecord, PageStore, Slot, State, Unknown};
+use crate::{heap, image, storage};
+
+/// What a resource manager knows of its pages.
+pub(crate) struct Manager {
+    /// Makes the changes of a record. An error makes all pages unknown that it had to change.
+    pub redo: fn(&mut Step<'_, '_>) -> Result<(), Misfit>,
+    /// Makes equal what may differ between a page and its replay.
+    pub mask: fn(&mut Page, Major, Fork),
+    /// The data that a block of the record would have if no image had displaced it; nothing if it can't be told.
+    pub displaced: fn(&Displaced<'_>, &BlockRef) -> Option<Vec<u8>>,
+}
+
+/// The resource manager of a number, if its records can be replayed.
+pub(crate) fn manager(number: u8) -> Option<&'static Manager> {
+    Some(match number {
+        rmid::XLOG => &XLOG,
+        rmid::HEAP => &heap::HEAP,
+        rmid::HEAP2 => &heap::HEAP2,
+        _ => return None,
+    })
+}
+
+/// The log's own records change pages by images alone.
+static XLOG: Manager = Manager { redo: |_| Ok(()), mask: |_, _, _| (), displaced: |_, _| Some(Vec::new()) };
+
+/// Sees records and pages as they are replayed.
+pub trait Observer {
+    /// Whether images are to be restored that replay itself has no use for: those of `wal_consistency_checking`.
+    const ALL_IMAGES: bool = false;
+
+    /// Before a record changes anything: the pages as they were.
+    fn before(&mut self, record: &Record<'_>, touched: &[Touched]) {
+        let _ = (record, touched);
+    }
+
+    /// After a record: the pages as they are.
+    ///
+    /// What is done to a page here stays so.
+    fn after(&mut self, record: &Record<'_>, touched: &mut [Touched]) {
+        let _ = (record, touched);
+    }
+}
+
+impl Observer for () {}
+
+/// A block that a record refers to, in the order of [`Record::blocks`].
+#[derive(Debug)]
+pub struct Touched {
+    /// The block's place in the store.
+    pub slot: Slot,
+    /// What happens to it.
+    pub role: Role,
+    /// What was known of it before the record.
+    pub was: State,
+    /// The page, if it is known.
+    pub page: Option<Box<Page>>,
+    /// The record's image of it, restored.
+    pub image: Option<Box<Page>>,
+    id: u8,
+    changed: bool,
+    keeps_lsn: bool,
+}
+
+/// What a record does to a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Its page is known and to be changed.
+    Redo,
+    /// Its page is the record's image.
+    Restored,
+    /// Its page is made anew.
+    Init,
+    /// Its page is not known.
+    Unknown(State),
+    /// Its page comes from a base backup that was taken after the record.
+    Ahead,
+}
+
+/// Replays records, in the log's order.
+#[derive(Debug, Default)]
+pub struct Replay {
+    /// The pages.
+    pub store: PageStore,
+    touched: Vec<Touched>,
+}
+
+impl Replay {
+    /// Replays into a store.
+    pub fn new(store: PageStore) -> Replay {
+        Replay { store, touched: Vec::new() }
+    }
+
+    /// Replays a record.
+    pub fn apply<O: Observer>(&mut self, record: &Record<'_>, observer: &mut O) {
+        if record.blocks.is_empty() {
+            storage::replay(record, &mut self.store);
+            observer.before(record, &[]);
+            observer.after(record, &mut []);
+            return;
+        }
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.extend(record.blocks.iter().map(|block| self.touch(record, block, O::ALL_IMAGES)));
+        observer.before(record, &touched);
+        for touched in &mut touched {
+            match touched.role {
+                Role::Restored => std::mem::swap(&mut touched.page, &mut touched.image),
+                Role::Init => touched.page.get_or_insert_with(|| self.store.buffer()).0.fill(0),
+                _ => {}
+            }
+        }
+        let outcome = match manager(record.header.rmid) {
+            Some(manager) => {
+                let mut step = Step { record, touched: &mut touched, store: Some(&mut self.store) };
+                (manager.redo)(&mut step).map_err(|misfit| State::Unknown(Unknown::Misfit(misfit)))
+            }
+            None => Err(State::Untracked),
+        };
+        for touched in &mut touched {
+            touched.settle(record, outcome);
+        }
+        observer.after(record, &mut touched);
+        let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
+        let last = LastRecord { lsn: record.lsn, kind };
+        for touched in touched.drain(..) {
+            match (touched.page, touched.role) {
+                (Some(page), _) => self.store.put(touched.slot, page, last),
+                (None, Role::Unknown(state)) => self.store.give_up(touched.slot, state, last),
+                (None, _) => self.store.give_up(touched.slot, State::Unknown(Unknown::NotSeen), last),
+            }
+            if let Some(image) = touched.image {
+                self.store.recycle(image);
+            }
+        }
+        self.touched = touched;
+    }
+
+    /// Takes a block's page out of the store and its image out of the record.
+    #[inline]
+    fn touch(&mut self, record: &Record<'_>, block: &BlockRef, all_images: bool) -> Touched {
+        let key = BlockKey { relation: block.relation, fork: block.fork, block: block.block };
+        let slot = self.store.slot(key);
+        let was = self.store.state(slot);
+        let page = self.store.take(slot);
+        let role = match &page {
+            Some(page) if page.lsn() >= record.end => Role::Ahead,
+            Some(_) => Role::Redo,
+            None => Role::Unknown(was),
+        };
+        let mut touched =
+            Touched { slot, role, was, page, image: None, id: block.id, changed: false, keeps_lsn: false };
+        let mut restored = Ok(());
+        if let Some(image) = &block.image {
+            // An image for the consistency check alone is as good as any where nothing else is known.
+            if image.apply || all_images || touched.page.is_none() {
+                let mut page = self.store.buffer();
+                restored = image::restore(image, record.image_data(image), &mut page);
+                touched.image = restored.is_ok().then_some(page);
+            }
+            if image.apply || (touched.page.is_none() && !block.will_init) {
+                touched.role = Role::Restored;
+            }
+        }
+        if block.will_init && touched.role != Role::Restored && touched.role != Role::Ahead {
+            touched.role = Role::Init;
+        }
+        if let (Role::Restored, Err(misfit)) = (touched.role, restored) {
+            touched.role = Role::Unknown(State::Unknown(Unknown::Misfit(misfit)));
+            touched.page = None;
+        }
+        touched
+    }
+}
+
+impl Touched {
+    /// After the resource manager: notes the change in the page, or gives it up.
+    fn settle(&mut self, record: &Record<'_>, outcome: Result<(), State>) {
+        match (self.role, outcome) {
+            (Role::Restored, _) => {
+                if let Some(page) = &mut self.page
+                    && !page.is_new()
+                {
+                    page.set_lsn(record.end);
+                }
+            }
+            (Role::Redo | Role::Init, Err(state)) => self.lose(state),
+            (Role::Init, Ok(())) if !self.changed => {
+                self.lose(State::Unknown(Unknown::Misfit(Misfit(
+                    "the record did not say what is on the new page",
+                ))));
+            }
+            (Role::Redo | Role::Init, Ok(())) => {
+                if let Some(page) = &mut self.page
+                    && self.changed
+                    && !self.keeps_lsn
+                {
+                    page.set_lsn(record.end);
+                }
+            }
+            (Role::Unknown(_), Err(state @ State::Untracked)) => self.role = Role::Unknown(state),
+            (Role::Unknown(_) | Role::Ahead, _) => {}
+        }
+    }
+
+    fn lose(&mut self, state: State) {
+        self.role = Role::Unknown(state);
+        self.page = None;
+    }
+}
+
+/// A record being replayed: what its resource manager sees.
+pub(crate) struct Step<'s, 'r> {
+    /// The record.
+    pub record: &'s Record<'r>,
+    touched: &'s mut [Touched],
+    store: Option<&'s mut PageStore>,
+}
+
+impl<'r> Step<'_, 'r> {
+    /// Who wrote the record.
+    pub fn version(&self) -> Major {
+        self.record.version
+    }
+
+    /// The record's kind: the upper 4 bits of its info byte.
+    pub fn kind(&self) -> u8 {
+        self.record.kind()
+    }
+
+    /// The record's main data.
+    pub fn main(&self) -> &'r [u8] {
+        self.record.main_data()
+    }
+
+    /// The record's fields. A record that has none, or that can't be read, fits no page.
+    pub fn payload(&self) -> Result<Payload<'r>, Misfit> {
+        payload::parse(self.record).map_err(|_| Misfit("the record's fields can't be read"))
+    }
+
+    /// A block of the record.
+    pub fn block(&self, id: u8) -> Option<&'r BlockRef> {
+        self.record.block(id)
+    }
+
+    /// The data of a block.
+    pub fn data(&self, id: u8) -> &'r [u8] {
+        self.record.block(id).map_or(&[], |block| self.record.block_data(block))
+    }
+
+    /// A page to change: nothing if the record has no such block, if it was restored from the record's image, or if it is
+    /// not known. Its LSN will be the record's.
+    pub fn page(&mut self, id: u8) -> Option<&mut Page> {
+        self.touched(id).and_then(Touched::changing)
+    }
+
+    /// A new page, all zeros, to make: nothing if the record has no such block.
+    pub fn init(&mut self, id: u8) -> Option<&mut Page> {
+        self.touched(id).and_then(Touched::making)
+    }
+
+    /// A page to change or to make, whichever the record says.
+    pub fn page_or_init(&mut self, id: u8) -> Option<&mut Page> {
+        let touched = self.touched(id)?;
+        if touched.role == Role::Init { touched.making() } else { touched.changing() }
+    }
+
+    /// A page to look at, wherever it comes from: nothing if it is not known.
+    pub fn shown(&self, id: u8) -> Option<&Page> {
+        self.touched.iter().find(|touched| touched.id == id)?.page.as_deref()
+    }
+
+    /// Two pages to change or to make; each as [`Step::page_or_init`] has it.
+    pub fn two(&mut self, first: u8, second: u8) -> (Option<&mut Page>, Option<&mut Page>) {
+        let (mut one, mut other) = (None, None);
+        for touched in self.touched.iter_mut() {
+            if touched.id == first {
+                one = touched.either();
+            } else if touched.id == second {
+                other = touched.either();
+            }
+        }
+        (one, other)
+    }
+
+    /// Leaves a page's LSN as it is.
+    pub fn keep_lsn(&mut self, id: u8) {
+        if let Some(touched) = self.touched(id) {
+            touched.keeps_lsn = true;
+        }
+    }
+
+    /// Makes one page of the record unknown, the others not.
+    pub fn lose(&mut self, id: u8, misfit: Misfit) {
+        if let Some(touched) = self.touched(id)
+            && matches!(touched.role, Role::Redo | Role::Init)
+        {
+            touched.lose(State::Unknown(Unknown::Misfit(misfit)));
+        }
+    }
+
+    /// The pages that the record does not refer to; nothing in a rehearsal, which must not change them.
+    pub fn store(&mut self) -> Option<&mut PageStore> {
+        self.store.as_deref_mut()
+    }
+
+    #[inline]
+    fn touched(&mut self, id: u8) -> Option<&mut Touched> {
+        // Ids mostly count from 0 without gaps.
+        let index = usize::from(id);
+        if self.touched.get(index).is_some_and(|touched| touched.id == id) {
+            return self.touched.get_mut(index);
+        }
+        self.touched.iter_mut().find(|touched| touched.id == id)
+    }
+}
+
+impl Touched {
+    #[inline]
+    fn changing(&mut self) -> Option<&mut Page> {
+        if self.role != Role::Redo {
+            return None;
+        }
+        self.changed = true;
+        self.page.as_deref_mut()
+    }
+
+    #[inline]
+    fn making(&mut self) -> Option<&mut Page> {
+        if self.role != Role::Init {
+            return None;
+        }
+        self.changed = true;
+        self.page.as_deref_mut()
+    }
+
+    fn either(&mut self) -> Option<&mut Page> {
+        if self.role == Role::Init { self.making() } else { self.changing() }
+    }
+}
+
+/// Replays a record on copies of pages: what they would be if the record had no images.
+///
+/// `bare` is the record with its data and without images; `before` are the pages of its blocks, as far as known. Comes
+/// back with the pages afterwards, and a misfit if the record did not fit them.
+pub(crate) fn rehearse(
+    bare: &Record<'_>,
+    before: impl Iterator<Item = Option<Box<Page>>>,
+) -> Result<Vec<Option<Box<Page>>>, Misfit> {
+    let manager = manager(bare.header.rmid).ok_or(Misfit("nobody here can replay the record"))?;
+    let mut touched: Vec<Touched> = bare
+        .blocks
+        .iter()
+        .zip(before)
+        .map(|(block, page)| {
+            let role = match &page {
+                _ if block.will_init => Role::Init,
+                Some(_) => Role::Redo,
+                None => Role::Unknown(State::Unknown(Unknown::NotSeen)),
+            };
+            let page = if block.will_init { Some(Box::default()) } else { page };
+            let (slot, was) = (Slot::NONE, State::Exact);
+            Touched { slot, role, was, page, image: None, id: block.id, changed: false, keeps_lsn: false }
+        })
+        .collect();
+    (manager.redo)(&mut Step { record: bare, touched: &mut touched, store: None })?;
+    Ok(touched.into_iter().map(|touched| touched.page).collect())
+}

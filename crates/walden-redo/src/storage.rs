@@ -1,0 +1,47 @@
+//! Files that come and go: relations created, truncated and dropped, databases copied and dropped.
+
+use walden_format::payload::xact;
+use walden_format::payload::{self, Payload};
+use walden_format::record::{Fork, Record};
+use walden_format::rmgr::rmid;
+
+use crate::store::PageStore;
+
+/// What a record without blocks of its own does to files.
+pub(crate) fn replay(record: &Record<'_>, store: &mut PageStore) {
+    let may_matter = match record.header.rmid {
+        // Most ends of transactions drop nothing, and their form shows it.
+        rmid::XACT => xact::plain_end(record).is_none(),
+        rmid::SMGR | rmid::DBASE => true,
+        _ => false,
+    };
+    if !may_matter {
+        return;
+    }
+    match payload::parse(record) {
+        Ok(Payload::Commit(end) | Payload::Abort(end)) => {
+            end.dropped_relations.into_iter().for_each(|relation| store.drop_relation(relation));
+        }
+        Ok(Payload::StorageCreate(created)) => store.drop_fork(created.relation, created.fork),
+        Ok(Payload::StorageTruncate(cut)) => {
+            // Without flags, as until 9.5, all forks are cut.
+            let flags = cut.flags;
+            if flags.is_none_or(|flags| flags.heap()) {
+                store.truncate(cut.relation, Fork::MAIN, cut.blocks);
+            }
+            if flags.is_none_or(|flags| flags.visibility_map()) {
+                crate::heap::visibility_map::truncate(store, cut.relation, cut.blocks);
+            }
+        }
+        Ok(Payload::DatabaseCreate(created)) => {
+            store.drop_database(created.database, Some(created.tablespace));
+        }
+        Ok(Payload::DatabaseDrop(dropped)) => {
+            for tablespace in dropped.tablespaces {
+                store.drop_database(dropped.database, Some(tablespace));
+            }
+        }
+        // A record that can't be read changes nothing that is known here: PostgreSQL could not replay it either.
+        _ => {}
+    }
+}
