@@ -71,6 +71,20 @@ pub(crate) fn give(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Gives a folder and everything in it to the server's user; nothing to do when not root.
+pub(crate) fn give_all(folder: &Path) -> Result<()> {
+    if !is_root() {
+        return Ok(());
+    }
+    give(folder)?;
+    let reading = || format!("cannot read {}", folder.display());
+    for entry in std::fs::read_dir(folder).with_context(reading)? {
+        let path = entry.with_context(reading)?.path();
+        if path.is_dir() && !path.is_symlink() { give_all(&path)? } else { give(&path)? }
+    }
+    Ok(())
+}
+
 /// Uid and gid by the `id` program, which also knows users that are not in /etc/passwd.
 fn look_up(name: &'static str) -> Option<Account> {
     let number = |flag: &str| -> Option<u32> {

@@ -4,6 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -48,6 +49,7 @@ pub struct ClusterBuilder {
     initdb_options: Vec<String>,
     settings: Vec<(String, String)>,
     archive: bool,
+    copy_of: Option<PathBuf>,
 }
 
 /// How to stop a server.
@@ -82,7 +84,7 @@ impl ClusterBuilder {
         let settings = BASE_SETTINGS.iter().map(|&(name, value)| (name.into(), value.into())).collect();
         let initdb_options = ["--no-sync", "--locale=C", "--encoding=UTF8", "--auth=trust"];
         let initdb_options = initdb_options.iter().map(|&option| option.into()).collect();
-        ClusterBuilder { installation, initdb_options, settings, archive: false }
+        ClusterBuilder { installation, initdb_options, settings, archive: false, copy_of: None }
     }
 
     /// The size of a WAL segment in MB (a power of two from 1 to 1024; 16 is PostgreSQL's default).
@@ -117,11 +119,25 @@ impl ClusterBuilder {
         self
     }
 
+    /// A copy of this data directory, as [`Cluster::copy_data`] leaves them, instead of a new one.
+    pub fn copy_of(mut self, data: &Path) -> ClusterBuilder {
+        self.copy_of = Some(data.to_owned());
+        self
+    }
+
     /// Creates the cluster in a temporary folder, starts its server and waits until it takes connections.
     ///
     /// # Errors
     /// initdb or the server failed; the message has what they printed.
     pub fn start(self) -> Result<Cluster> {
+        self.start_after(|_| Ok(()))
+    }
+
+    /// The same; `before` is called with the data directory before its server starts for the first time.
+    ///
+    /// # Errors
+    /// As [`ClusterBuilder::start`], and those of `before`.
+    pub fn start_after(self, before: impl FnOnce(&Path) -> Result<()>) -> Result<Cluster> {
         let guard = Guard::new(temporary_folder()?)?;
         let mut cluster = Cluster {
             guard,
@@ -139,9 +155,14 @@ impl ClusterBuilder {
             fs::create_dir(&folder)?;
             account::give(&folder)?;
         }
-        cluster.initdb()?;
+        match &self.copy_of {
+            Some(data) => copy_folder(data, &cluster.data_dir(), &|_| true)?,
+            None => cluster.initdb()?,
+        }
         cluster.configure(&cluster.folder_settings())?;
         cluster.configure(&self.settings)?;
+        before(&cluster.data_dir())?;
+        account::give_all(&cluster.data_dir())?;
         cluster.start()?;
         cluster.identity = cluster.identify()?;
         Ok(cluster)
@@ -390,6 +411,18 @@ impl Cluster {
         Ok(segments.into_iter().map(|(name, _)| name).collect())
     }
 
+    /// Copies the data directory without its WAL. The server must have been stopped.
+    ///
+    /// # Errors
+    /// The server runs, or the file system's.
+    pub fn copy_data(&self, to: &Path) -> Result<()> {
+        if self.is_running() {
+            bail!("a data directory is copied only when its server is stopped");
+        }
+        let pg_wal = self.data_dir().join("pg_wal");
+        copy_folder(&self.data_dir(), to, &|path| path.is_dir() || path.parent() != Some(&pg_wal))
+    }
+
     /// Whether a file in `pg_wal` holds the segment that its name says, not the old content of a recycled one
     /// nor zeros: its first page's address (`xlp_pageaddr`, bytes 8 to 15) is the segment's own.
     fn is_written(&self, name: &str, path: &Path) -> bool {
@@ -460,6 +493,26 @@ impl Cluster {
 /// The connection's.
 pub fn insert_lsn(client: &mut Client) -> Result<Lsn> {
     client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[])?.get::<_, String>(0).parse()
+}
+
+/// Copies a folder and what is in it, as far as `wanted`; what links point to is copied, not the links.
+fn copy_folder(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> Result<()> {
+    let copying = || format!("cannot copy {} to {}", from.display(), to.display());
+    fs::create_dir_all(to).with_context(copying)?;
+    // A server refuses a data directory that others may look into.
+    fs::set_permissions(to, fs::Permissions::from_mode(0o700)).with_context(copying)?;
+    for entry in fs::read_dir(from).with_context(copying)? {
+        let path = entry.with_context(copying)?.path();
+        let Some(name) = path.file_name().filter(|_| wanted(&path)) else { continue };
+        let target = to.join(name);
+        let kind = fs::metadata(&path).with_context(copying)?;
+        if kind.is_dir() {
+            copy_folder(&path, &target, wanted)?;
+        } else if kind.is_file() {
+            fs::copy(&path, &target).with_context(copying)?;
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Cluster {

@@ -35,6 +35,9 @@ pub struct RunOptions {
     pub checksums: Option<bool>,
     /// The folder for `wal/` and `facts.json`, created if need be.
     pub output: PathBuf,
+    /// Keeps the data directory too: as it was when the workload began, in `base/`, and after the clean stop, in `data/`;
+    /// both without WAL, which is in `wal/` from the checkpoint on that `base/` was stopped with.
+    pub keep_data: bool,
     /// Replaces what an earlier run left in `output`.
     pub force: bool,
     /// Where progress is shown.
@@ -53,7 +56,7 @@ pub struct RunResult {
 }
 
 /// The files of a run in its output folder.
-const OUTPUT_FILES: &[&str] = &["wal", "facts.json", "names.json"];
+const OUTPUT_FILES: &[&str] = &["wal", "base", "data", "facts.json", "names.json"];
 
 /// Keeps every segment until it is collected: in MB, since 13; before, in segments.
 const KEEP_WAL: &[(u32, &str, &str)] = &[(13, "wal_keep_size", "1TB"), (0, "wal_keep_segments", "1000000")];
@@ -70,6 +73,7 @@ impl RunOptions {
             wal_segsize_mb: None,
             checksums: None,
             output: output.into(),
+            keep_data: false,
             force: false,
             progress: Progress::hidden(),
         }
@@ -97,7 +101,7 @@ pub fn run_workload(
 
     progress.phase(&format!("{}: preparing", workload.name));
     (workload.setup)(&context).with_context(|| format!("cannot prepare the workload {}", workload.name))?;
-    let begin = begin(&cluster)?;
+    let begin = begin(&cluster, options.keep_data.then(|| output.join("base")).as_deref())?;
 
     progress.phase(&format!("{}: running", workload.name));
     let clock = Instant::now();
@@ -116,6 +120,9 @@ pub fn run_workload(
     cluster.stop(StopMode::Fast)?;
     let wal_dir = output.join("wal");
     let segments = cluster.collect_wal(&begin.segment, &wal_dir)?;
+    if options.keep_data {
+        cluster.copy_data(&output.join("data"))?;
+    }
 
     let facts = Facts {
         workload: workload.name.into(),
@@ -157,14 +164,21 @@ struct Begin {
     statistics: std::collections::BTreeMap<String, serde_json::Value>,
 }
 
-/// Starts a new segment with a checkpoint.
-fn begin(cluster: &Cluster) -> Result<Begin> {
+/// Starts a new segment with a checkpoint; `base` is where to keep the data directory as it is then.
+fn begin(cluster: &Cluster, base: Option<&Path>) -> Result<Begin> {
     let mut client = cluster.client("postgres")?;
     // The first checkpoint leaves nothing for the second to write, so that it begins and ends within a few records.
     client.batch_execute("CHECKPOINT")?;
     client.batch_execute("SELECT pg_switch_wal()")?;
     client.batch_execute("CHECKPOINT")?;
     let row = client.query_one("SELECT redo_wal_file, timeline_id FROM pg_control_checkpoint()", &[])?;
+    if let Some(base) = base {
+        drop(client);
+        cluster.stop(StopMode::Fast)?;
+        cluster.copy_data(base)?;
+        cluster.start()?;
+        client = cluster.client("postgres")?;
+    }
     let statistics = settled_statistics(cluster)?;
     let workload_lsn = insert_lsn(&mut client)?;
     Ok(Begin {

@@ -71,6 +71,9 @@ struct RunArguments {
     /// Data checksums, whatever the version's default
     #[arg(long, value_enum)]
     checksums: Option<Switch>,
+    /// Keep the data directory too: base/ as the workload found it, data/ as it left it after a clean stop
+    #[arg(long)]
+    keep_data: bool,
     /// Print a summary, or the facts as JSON
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -161,6 +164,7 @@ fn run_one(arguments: &RunArguments) -> Result<()> {
         settings: arguments.settings.clone(),
         wal_segsize_mb: arguments.wal_segsize,
         checksums: arguments.checksums.map(|switch| switch == Switch::On),
+        keep_data: arguments.keep_data,
         force: arguments.force,
         progress: Progress::new("starting"),
         ..RunOptions::new(workload, output)
