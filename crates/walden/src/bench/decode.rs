@@ -1,41 +1,27 @@
-//! `walden bench`: this program and others on the same files, in turns.
+//! `walden bench decode`: `walden explain` against pg_waldump.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::time::Instant;
+use std::process::{Command, ExitCode};
 
-use anyhow::{Context as _, Result, bail, ensure};
-use clap::{Args, Subcommand};
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
 use serde::Serialize;
-use wait4::Wait4;
 use walden_explain::Request;
-use walden_lab::workloads::{self, Workload};
-use walden_lab::{Progress, RunOptions, Wanted, cache_dir, find_or_install, run_workload, tools, waldump};
+use walden_lab::workloads::Workload;
+use walden_lab::{Progress, Wanted, tools, waldump};
 use walden_report::table::{Look, Row, table};
 use walden_report::units;
 use walden_source::inventory::Inventory;
 
+use super::{Material, Sample, measure, median, workloads_of};
 use crate::explain::Format;
 use crate::{judge, terminal};
-
-/// Measure this program against others on the same files
-#[derive(Args, Debug)]
-pub struct BenchArgs {
-    #[command(subcommand)]
-    command: BenchCommand,
-}
-
-#[derive(Subcommand, Debug)]
-enum BenchCommand {
-    Decode(DecodeArgs),
-}
 
 /// Time `walden explain` and `pg_waldump --stats=record` on the same cached WAL, in turns
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The WAL is made by `walden lab run` and kept in the cache folder for the next time (WALDEN_CACHE moves it).
 Times are of whole processes; the medians are printed, and the ratios of the medians. Both verify checksums.")]
-struct DecodeArgs {
+pub struct DecodeArgs {
     /// Workloads to make WAL with
     #[arg(value_name = "WORKLOAD", default_values = ["dense", "oltp-pressure", "mixed"])]
     workloads: Vec<String>,
@@ -82,36 +68,26 @@ struct Timed {
 }
 
 /// Runs the command.
-pub fn run(args: &BenchArgs) -> Result<ExitCode> {
-    let BenchCommand::Decode(args) = &args.command;
-    let mut results = Vec::new();
-    for name in &args.workloads {
-        let workload = workloads::by_name(name)
-            .with_context(|| format!("there is no workload {name}: see `walden lab list`"))?;
-        results.push(decode(args, workload)?);
-    }
-    match args.format {
-        Format::Json => println!("{}", serde_json::to_string_pretty(&results)?),
-        Format::Table => print(&results),
-        Format::Csv => bail!("a benchmark is printed as table or json"),
-    }
-    Ok(ExitCode::SUCCESS)
+pub fn run(args: &DecodeArgs) -> Result<ExitCode> {
+    let results: Result<Vec<_>> =
+        workloads_of(&args.workloads)?.into_iter().map(|workload| decode(args, workload)).collect();
+    super::print(&results?, args.format, print)
 }
 
 fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
-    let (folder, start, end) = wal_of(args, workload)?;
-    let facts_version = find_or_install(args.pg.unwrap_or(Wanted::Any))?.version;
-    let major = facts_version.major;
+    let material = Material::of(workload, args.pg, args.size, false)?;
+    let (folder, start, end) = (material.wal(), &material.start, &material.end);
+    let major = material.installation.version.major;
     let pg_waldump = tools().pg_waldump(major).with_context(|| {
         format!("there is no pg_waldump of PostgreSQL {major}: choose another version with --pg, such as 18")
     })?;
-    let range = waldump::range_arguments(&folder, &start, &end);
+    let range = waldump::range_arguments(&folder, start, end);
 
     let me = std::env::current_exe()?;
     let explain = |threads: usize| {
         let mut command = Command::new(&me);
         command
-            .args(["explain", "--threads", &threads.to_string(), "--from", &start, "--to", &end])
+            .args(["explain", "--threads", &threads.to_string(), "--from", start, "--to", end])
             .arg(&folder);
         command
     };
@@ -145,8 +121,8 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
     let request = Request {
         views: Vec::new(),
         top: 1,
-        from: Some(bound(&start)?),
-        to: Some(bound(&end)?),
+        from: Some(bound(start)?),
+        to: Some(bound(end)?),
         every: None,
         threads: terminal::cores(),
     };
@@ -158,14 +134,14 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
         verdict.differences.join("; ")
     );
     let bytes = explanation.file_bytes;
-    let baseline = median(&samples[0], |sample| sample.wall);
+    let baseline = median(samples[0].iter().map(|sample| sample.wall));
     let timed = |((program, _), samples): ((String, Command), Vec<Sample>)| {
-        let wall = median(&samples, |sample| sample.wall);
+        let wall = median(samples.iter().map(|sample| sample.wall));
         Timed {
             program,
             runs: samples.len(),
             wall_seconds: wall,
-            cpu_seconds: median(&samples, |sample| sample.cpu),
+            cpu_seconds: median(samples.iter().map(|sample| sample.cpu)),
             megabytes_per_second: bytes as f64 / 1e6 / wall,
             records_per_second: explanation.records as f64 / wall,
             peak_kilobytes: samples.iter().map(|sample| sample.peak_kilobytes).max().unwrap_or(0),
@@ -174,57 +150,12 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
     };
     Ok(Decoded {
         workload: workload.name.to_owned(),
-        postgresql: facts_version.to_string(),
+        postgresql: material.installation.version.to_string(),
         file_bytes: bytes,
         records: explanation.records,
         image_bytes: explanation.buckets.images(),
         programs: contenders.into_iter().zip(samples).map(timed).collect(),
     })
-}
-
-/// The workload's WAL, made now or kept from another time, and the range of it that is measured.
-fn wal_of(args: &DecodeArgs, workload: &'static Workload) -> Result<(PathBuf, String, String)> {
-    let installation = find_or_install(args.pg.unwrap_or(Wanted::Any))?;
-    let size = args.size.unwrap_or(workload.default_size);
-    let folder =
-        cache_dir()?.join("bench").join(format!("{}-{}-{size}", workload.name, installation.version));
-    let facts = folder.join("facts.json");
-    if !facts.is_file() {
-        let mut options = RunOptions::new(workload, &folder);
-        options.size = Some(size);
-        options.installation = Some(installation);
-        options.force = true;
-        run_workload(options, &mut |_| Ok(()))?;
-    }
-    let facts: serde_json::Value = serde_json::from_slice(&std::fs::read(&facts)?)?;
-    let lsn = |name: &str| {
-        facts[name].as_str().map(str::to_owned).with_context(|| format!("facts.json has no {name}"))
-    };
-    Ok((folder.join("wal"), lsn("workload_lsn")?, lsn("end_lsn")?))
-}
-
-struct Sample {
-    wall: f64,
-    cpu: f64,
-    peak_kilobytes: u64,
-}
-
-fn measure(command: &mut Command) -> Result<Sample> {
-    let started = Instant::now();
-    let name = Path::new(command.get_program()).display().to_string();
-    let mut child =
-        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().with_context(|| format!("run {name}"))?;
-    let used = child.wait4()?;
-    let wall = started.elapsed().as_secs_f64();
-    ensure!(used.status.success(), "{name} failed: {}", used.status);
-    let cpu = (used.rusage.utime + used.rusage.stime).as_secs_f64();
-    Ok(Sample { wall, cpu, peak_kilobytes: used.rusage.maxrss / 1024 })
-}
-
-fn median(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
-    let mut values: Vec<f64> = samples.iter().map(of).collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn print(results: &[Decoded]) {

@@ -1,0 +1,123 @@
+//! `walden bench`: this program and others on the same files, in turns.
+
+mod decode;
+mod redo;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use wait4::Wait4;
+use walden_lab::workloads::{self, Workload};
+use walden_lab::{Installation, RunOptions, Wanted, cache_dir, find_or_install, run_workload};
+
+use crate::explain::Format;
+
+/// Measure this program against others on the same files
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum BenchCommand {
+    Decode(decode::DecodeArgs),
+    Redo(redo::RedoArgs),
+}
+
+/// Runs the command.
+pub fn run(args: &BenchArgs) -> Result<ExitCode> {
+    match &args.command {
+        BenchCommand::Decode(args) => decode::run(args),
+        BenchCommand::Redo(args) => redo::run(args),
+    }
+}
+
+/// The workloads of these names.
+fn workloads_of(names: &[String]) -> Result<Vec<&'static Workload>> {
+    let one = |name: &String| {
+        workloads::by_name(name)
+            .with_context(|| format!("there is no workload {name}: see `walden lab list`"))
+    };
+    names.iter().map(one).collect()
+}
+
+fn print<T: Serialize>(results: &[T], format: Format, table: impl Fn(&[T])) -> Result<ExitCode> {
+    match format {
+        Format::Json => println!("{}", serde_json::to_string_pretty(results)?),
+        Format::Table => table(results),
+        Format::Csv => bail!("a benchmark is printed as table or json"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A workload's WAL, made now or kept from another time, and the range of it that is measured.
+struct Material {
+    installation: Installation,
+    folder: PathBuf,
+    start: String,
+    end: String,
+}
+
+impl Material {
+    /// `keep_data`: with the data directory that the workload began with, in `base/`.
+    fn of(
+        workload: &'static Workload,
+        pg: Option<Wanted>,
+        size: Option<u64>,
+        keep_data: bool,
+    ) -> Result<Material> {
+        let installation = find_or_install(pg.unwrap_or(Wanted::Any))?;
+        let size = size.unwrap_or(workload.default_size);
+        let suffix = if keep_data { "-with-data" } else { "" };
+        let name = format!("{}-{}-{size}{suffix}", workload.name, installation.version);
+        let folder = cache_dir()?.join("bench").join(name);
+        let facts = folder.join("facts.json");
+        if !facts.is_file() {
+            let mut options = RunOptions::new(workload, &folder);
+            options.size = Some(size);
+            options.installation = Some(installation.clone());
+            options.keep_data = keep_data;
+            options.force = true;
+            run_workload(options, &mut |_| Ok(()))?;
+        }
+        let facts: serde_json::Value = serde_json::from_slice(&std::fs::read(&facts)?)?;
+        let lsn = |name: &str| {
+            facts[name].as_str().map(str::to_owned).with_context(|| format!("facts.json has no {name}"))
+        };
+        Ok(Material { installation, start: lsn("workload_lsn")?, end: lsn("end_lsn")?, folder })
+    }
+
+    fn wal(&self) -> PathBuf {
+        self.folder.join("wal")
+    }
+}
+
+struct Sample {
+    wall: f64,
+    cpu: f64,
+    peak_kilobytes: u64,
+}
+
+fn measure(command: &mut Command) -> Result<Sample> {
+    let started = Instant::now();
+    let name = Path::new(command.get_program()).display().to_string();
+    let mut child =
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().with_context(|| format!("run {name}"))?;
+    let used = child.wait4()?;
+    let wall = started.elapsed().as_secs_f64();
+    ensure!(used.status.success(), "{name} failed: {}", used.status);
+    let cpu = (used.rusage.utime + used.rusage.stime).as_secs_f64();
+    Ok(Sample { wall, cpu, peak_kilobytes: used.rusage.maxrss / 1024 })
+}
+
+/// The median, or the upper one of the two in the middle.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

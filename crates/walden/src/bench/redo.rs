@@ -1,0 +1,211 @@
+//! `walden bench redo`: replay against PostgreSQL's own recovery.
+
+use std::fs;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use serde::Serialize;
+use walden_lab::workloads::Workload;
+use walden_lab::{ClusterBuilder, Progress, StopMode, Wanted};
+use walden_report::table::{Look, Row, table};
+use walden_report::units;
+
+use super::{Material, measure, median, workloads_of};
+use crate::explain::Format;
+use crate::terminal;
+
+/// Time replay of the same WAL on the same base backup by PostgreSQL's recovery and by Walden, in turns
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The WAL and the data directory that it starts from are made by `walden lab run --keep-data` and kept in the cache folder
+for the next time (WALDEN_CACHE moves it). PostgreSQL's time is what its log says of redo (\"redo done ... elapsed\"), in one
+process, with shared_buffers for all of the data and no checkpoint on the way; Walden's is that of the whole process.
+The medians are printed, and the ratios of the medians.")]
+pub struct RedoArgs {
+    /// Workloads to make WAL with
+    #[arg(value_name = "WORKLOAD", default_values = ["oltp", "oltp-pressure", "dense"])]
+    workloads: Vec<String>,
+
+    /// The PostgreSQL version, 14 or later [default: an installed one, else 18]
+    #[arg(long, value_name = "VERSION")]
+    pg: Option<Wanted>,
+
+    /// Runs of each program
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
+    runs: u8,
+
+    /// Size of each workload, see `walden lab list` [default: the workload's own]
+    #[arg(long, value_name = "N")]
+    size: Option<u64>,
+
+    /// A second run of Walden's, with this bound on the memory of the page store
+    #[arg(long, value_name = "SIZE", default_value = "64MB")]
+    memory: String,
+
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+#[derive(Serialize, Debug)]
+struct Replayed {
+    workload: String,
+    postgresql: String,
+    /// From the base backup's checkpoint to the end of the log.
+    wal_bytes: u64,
+    records: u64,
+    pages: u64,
+    programs: Vec<Timed>,
+}
+
+#[derive(Serialize, Debug)]
+struct Timed {
+    program: String,
+    runs: usize,
+    /// Medians.
+    wall_seconds: f64,
+    megabytes_per_second: f64,
+    records_per_second: f64,
+    peak_kilobytes: Option<u64>,
+    /// PostgreSQL's time over this one's.
+    times_postgresql: f64,
+}
+
+/// Runs the command.
+pub fn run(args: &RedoArgs) -> Result<ExitCode> {
+    let results: Result<Vec<_>> =
+        workloads_of(&args.workloads)?.into_iter().map(|workload| replay(args, workload)).collect();
+    super::print(&results?, args.format, print)
+}
+
+fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
+    let material = Material::of(workload, args.pg, args.size, true)?;
+    ensure!(
+        material.installation.version.major >= 14,
+        "PostgreSQL says how long redo took since 14: choose such a version with --pg"
+    );
+    let base = material.folder.join("base");
+    let me = std::env::current_exe()?;
+    let walden = |memory: Option<&str>| {
+        let mut command = Command::new(&me);
+        command.args(["redo", "replay", "--format", "json", "--base"]).arg(&base);
+        command.args(memory.into_iter().flat_map(|memory| ["--memory", memory]));
+        command.arg(material.wal());
+        command
+    };
+    let mut contenders = [
+        ("walden redo replay".to_owned(), walden(None)),
+        (format!("walden redo replay --memory {}", args.memory), walden(Some(&args.memory))),
+    ];
+    let (mut theirs, mut ours) = (Vec::new(), contenders.each_ref().map(|_| Vec::new()));
+    let progress = Progress::new(&format!("{}: running in turns", workload.name));
+    for round in 0..=args.runs {
+        let recovered = recovery(&material)?;
+        let samples = contenders.each_mut().map(|(_, command)| measure(command));
+        // The first round only warms the cache.
+        if round > 0 {
+            theirs.push(recovered);
+            for (sample, samples) in samples.into_iter().zip(&mut ours) {
+                samples.push(sample?);
+            }
+        }
+    }
+    progress.finish();
+    let output = walden(None).output().context("run walden redo replay")?;
+    let facts: serde_json::Value =
+        serde_json::from_slice(&output.stdout).context("the output of walden redo replay")?;
+    let number =
+        |name: &str| facts[name].as_u64().with_context(|| format!("walden redo replay prints no {name}"));
+    let (wal_bytes, records, pages) = (number("wal_bytes")?, number("records")?, number("pages_exact")?);
+    let baseline = median(theirs.iter().copied());
+    let timed = |program: String, wall_seconds: f64, peak_kilobytes| Timed {
+        program,
+        runs: theirs.len(),
+        wall_seconds,
+        megabytes_per_second: wal_bytes as f64 / 1e6 / wall_seconds,
+        records_per_second: records as f64 / wall_seconds,
+        peak_kilobytes,
+        times_postgresql: baseline / wall_seconds,
+    };
+    let recovery = format!("PostgreSQL {} recovery", material.installation.version);
+    let mut programs = vec![timed(recovery, baseline, None)];
+    for ((name, _), samples) in contenders.into_iter().zip(&ours) {
+        let peak = samples.iter().map(|sample| sample.peak_kilobytes).max();
+        programs.push(timed(name, median(samples.iter().map(|sample| sample.wall)), peak));
+    }
+    Ok(Replayed {
+        workload: workload.name.to_owned(),
+        postgresql: material.installation.version.to_string(),
+        wal_bytes,
+        records,
+        pages,
+        programs,
+    })
+}
+
+/// Lets a server recover from the base backup; the seconds that it says redo took.
+fn recovery(material: &Material) -> Result<f64> {
+    let wal = material.wal();
+    let cluster = ClusterBuilder::new(material.installation.clone())
+        .copy_of(&material.folder.join("base"))
+        // The base backup's own settings come first, so these win.
+        .setting("shared_buffers", "2GB")
+        .setting("max_wal_size", "100GB")
+        .setting("checkpoint_timeout", "1d")
+        .setting("hot_standby", "off")
+        .setting("wal_consistency_checking", "")
+        // All segments are in pg_wal already.
+        .setting("restore_command", "false")
+        .start_after(|data| {
+            for entry in fs::read_dir(&wal)? {
+                let path = entry?.path();
+                let name = path.file_name().context("a segment's name")?;
+                fs::copy(&path, data.join("pg_wal").join(name))?;
+            }
+            fs::write(data.join("recovery.signal"), "")?;
+            Ok(())
+        })?;
+    let log = fs::read_to_string(cluster.log_path())?;
+    cluster.stop(StopMode::Immediate)?;
+    let line = log
+        .lines()
+        .find(|line| line.contains("redo done at"))
+        .context("the server did not say \"redo done\"")?;
+    let elapsed = line.split("elapsed: ").nth(1).and_then(|rest| rest.split(' ').next());
+    elapsed.and_then(|text| text.parse().ok()).with_context(|| format!("no elapsed time in: {line}"))
+}
+
+fn print(results: &[Replayed]) {
+    let look = Look { width: terminal::width(), colour: true };
+    for result in results {
+        let title = format!(
+            "{}, PostgreSQL {}: {} in {} records, {} pages",
+            result.workload,
+            result.postgresql,
+            units::bytes(result.wal_bytes),
+            units::count(result.records),
+            units::count(result.pages)
+        );
+        let rows: Vec<Row> = result
+            .programs
+            .iter()
+            .map(|timed| Row {
+                depth: 0,
+                label: timed.program.clone(),
+                cells: vec![
+                    format!("{:.0} ms", timed.wall_seconds * 1e3),
+                    format!("{:.0} MB/s", timed.megabytes_per_second),
+                    format!("{:.2} M/s", timed.records_per_second / 1e6),
+                    timed
+                        .peak_kilobytes
+                        .map_or_else(String::new, |peak| format!("{:.0} MB", peak as f64 * 1.024e-3)),
+                    format!("{:.2}x", timed.times_postgresql),
+                ],
+                share: None,
+            })
+            .collect();
+        let head: &[&str] = &["wall", "WAL", "records", "peak", "speed"];
+        anstream::println!("{}", table(look, &title, ("program", head), &rows));
+    }
+}
