@@ -20,6 +20,11 @@ impl Lsn {
     pub fn plus(self, bytes: u64) -> Lsn {
         Lsn(self.0.saturating_add(bytes))
     }
+
+    /// Bytes from `earlier` to this position; zero if `earlier` is later.
+    pub fn bytes_since(self, earlier: Lsn) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
 }
 
 impl fmt::Display for Lsn {

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use postgres::{Client, Config, NoTls};
 use rustix::process::Signal;
+use walden_format::lsn::Lsn;
 
 use crate::account;
 use crate::guard::{self, Guard};
 use crate::install::Installation;
-use crate::lsn::Lsn;
 
 /// The superuser of every cluster.
 pub const SUPERUSER: &str = "postgres";
@@ -492,7 +492,8 @@ impl Cluster {
 /// # Errors
 /// The connection's.
 pub fn insert_lsn(client: &mut Client) -> Result<Lsn> {
-    client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[])?.get::<_, String>(0).parse()
+    let text: String = client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[])?.get(0);
+    Ok(text.parse()?)
 }
 
 /// Copies a folder and what is in it, as far as `wanted`; what links point to is copied, not the links.

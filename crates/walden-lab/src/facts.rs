@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use postgres::{Client, SimpleQueryMessage};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
-
-use crate::lsn::Lsn;
+use walden_format::lsn::Lsn;
 
 /// The content of `facts.json`. LSNs are written as PostgreSQL prints them.
 #[derive(Debug, Clone, Serialize)]
@@ -35,10 +34,13 @@ pub struct Facts {
     /// Bytes of one segment.
     pub wal_segment_bytes: u64,
     /// Where the first segment starts; its first records are those of a checkpoint.
+    #[serde(serialize_with = "as_text")]
     pub start_lsn: Lsn,
     /// The insert position when the workload began, after that checkpoint.
+    #[serde(serialize_with = "as_text")]
     pub workload_lsn: Lsn,
     /// The insert position when the workload had ended; what follows in the last segment is the server's shutdown.
+    #[serde(serialize_with = "as_text")]
     pub end_lsn: Lsn,
     /// Bytes of WAL from `workload_lsn` to `end_lsn`.
     pub workload_bytes: u64,
@@ -54,6 +56,10 @@ pub struct Facts {
     pub statistics: BTreeMap<String, StatPair>,
     /// What the workload itself measured.
     pub notes: Value,
+}
+
+fn as_text<S: Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(lsn)
 }
 
 /// The server of a run.

@@ -17,7 +17,6 @@ pub mod data;
 mod facts;
 mod guard;
 pub mod install;
-mod lsn;
 mod packages;
 mod progress;
 pub mod run;
@@ -30,6 +29,5 @@ pub use guard::interrupted;
 pub use install::{
     Installation, Origin, Tools, Version, Wanted, cache_dir, find_or_install, installations, tools,
 };
-pub use lsn::Lsn;
 pub use progress::Progress;
 pub use run::{RunOptions, RunResult, run_workload};

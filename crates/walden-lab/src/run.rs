@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use postgres::Client;
+use walden_format::lsn::Lsn;
 
 use crate::cluster::{Cluster, ClusterBuilder, StopMode, insert_lsn};
 use crate::facts::{self, Facts, Server};
 use crate::install::{Installation, Wanted, find_or_install};
-use crate::lsn::Lsn;
 use crate::progress::Progress;
 use crate::workloads::{Context, Workload};
 

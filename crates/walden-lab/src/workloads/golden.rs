@@ -276,7 +276,10 @@ pub(super) fn run(context: &Context<'_>) -> Result<Value> {
             drop(client);
             let after = insert_lsn(&mut tour.client()?)?;
             stations.push(json!({
-                "station": station.name, "lsn_before": before, "lsn_after": after, "bytes": after.bytes_since(before),
+                "station": station.name,
+                "lsn_before": before.to_string(),
+                "lsn_after": after.to_string(),
+                "bytes": after.bytes_since(before),
             }));
             context.progress.advance(1);
         }

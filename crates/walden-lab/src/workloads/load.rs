@@ -48,7 +48,7 @@ pub(super) fn run(context: &Context<'_>) -> Result<Value> {
         let after = insert_lsn(&mut client)?;
         steps.push(json!({
             "step": format!("copy {table}"), "rows": rows,
-            "lsn_before": before, "lsn_after": after, "bytes": after.bytes_since(before),
+            "lsn_before": before.to_string(), "lsn_after": after.to_string(), "bytes": after.bytes_since(before),
         }));
     }
     context.progress.counted("load: building indexes", STEPS.len() as u64);
@@ -56,7 +56,7 @@ pub(super) fn run(context: &Context<'_>) -> Result<Value> {
         let before = insert_lsn(&mut client)?;
         client.batch_execute(sql)?;
         let after = insert_lsn(&mut client)?;
-        steps.push(json!({ "step": name, "lsn_before": before, "lsn_after": after, "bytes": after.bytes_since(before) }));
+        steps.push(json!({ "step": name, "lsn_before": before.to_string(), "lsn_after": after.to_string(), "bytes": after.bytes_since(before) }));
         context.progress.advance(1);
     }
     Ok(json!({ "steps": steps }))

@@ -294,7 +294,7 @@ fn judge_by_statistics(major: u32) {
 fn the_same_counters(facts: &Facts, wal: &Path, workload: &str) {
     let delta = &facts.statistics["pg_stat_wal"].delta;
     let counted = ["wal_records", "wal_fpi", "wal_bytes"].map(|name| delta[name].as_u64().unwrap());
-    let mut decoded = Counters { from: Lsn(facts.workload_lsn.0), to: Lsn(facts.end_lsn.0), sums: [0; 3] };
+    let mut decoded = Counters { from: facts.workload_lsn, to: facts.end_lsn, sums: [0; 3] };
     let inventory = Inventory::of(&[wal]).unwrap();
     let options = ScanOptions { threads: 1, from: None, to: None };
     for run in &inventory.runs {
