@@ -4,6 +4,7 @@ mod demo;
 mod golden;
 mod material;
 mod oracle;
+mod redo;
 mod rewrites;
 mod robustness;
 mod sources;

@@ -1,0 +1,165 @@
+//! Replay, judged by PostgreSQL: every page that it logs or leaves must be the replayed one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use walden_lab::{RunOptions, Wanted, find_or_install, run_workload, workloads};
+
+use crate::material::{GOLDEN, golden, say, walden, write};
+
+/// `walden redo check --format json`, with its exit status.
+fn check(arguments: &[&Path]) -> (i32, Value) {
+    let mut all: Vec<&Path> = ["redo", "check", "--format", "json"].map(Path::new).into();
+    all.extend(arguments);
+    let run = walden(&all);
+    let json = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"));
+    (run.code, json)
+}
+
+fn number(json: &Value, name: &str) -> u64 {
+    json[name].as_u64().unwrap_or_else(|| panic!("no {name} in {json}"))
+}
+
+/// How a server's settings differ from one version's run to the next, so that all of them are met.
+struct Variant {
+    version: &'static str,
+    checksums: bool,
+    wal_segsize_mb: u32,
+    settings: &'static [(&'static str, &'static str)],
+}
+
+const CONSISTENCY: (&str, &str) = ("wal_consistency_checking", "all");
+const LOGICAL: (&str, &str) = ("wal_level", "logical");
+
+#[rustfmt::skip]
+const VARIANTS: [Variant; 5] = [
+    Variant { version: "14", checksums: true,  wal_segsize_mb: 16, settings: &[CONSISTENCY] },
+    Variant { version: "15", checksums: false, wal_segsize_mb: 1,  settings: &[CONSISTENCY, LOGICAL] },
+    Variant { version: "16", checksums: true,  wal_segsize_mb: 1,  settings: &[CONSISTENCY] },
+    Variant { version: "17", checksums: false, wal_segsize_mb: 16, settings: &[CONSISTENCY, LOGICAL] },
+    Variant { version: "18", checksums: true,  wal_segsize_mb: 1,  settings: &[CONSISTENCY] },
+];
+
+/// Runs the workload `mixed`, with its data directory before and after.
+fn mixed(folder: &Path, variant: &Variant, size: u64) -> PathBuf {
+    let wanted: Wanted = variant.version.parse().unwrap();
+    let output = folder.join(variant.version);
+    let mut options = RunOptions::new(workloads::by_name("mixed").unwrap(), &output);
+    options.installation = Some(find_or_install(wanted).unwrap());
+    options.size = Some(size);
+    options.keep_data = true;
+    options.checksums = Some(variant.checksums);
+    options.wal_segsize_mb = Some(variant.wal_segsize_mb);
+    let settings = variant.settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
+    options.settings = settings.collect();
+    run_workload(options, &mut |_| Ok(())).unwrap();
+    output
+}
+
+/// With `wal_consistency_checking` PostgreSQL logs the page that it expects with every record.
+#[test]
+fn every_record_gives_the_page_that_postgresql_logs() {
+    for variant in &VARIANTS {
+        let folder = tempfile::tempdir().unwrap();
+        let output = mixed(folder.path(), variant, 400);
+        let paths = ["--base", "base", "--pgdata", "data"]
+            .map(|part| if part.starts_with("--") { PathBuf::from(part) } else { output.join(part) });
+        let mut arguments = vec![output.join("wal")];
+        arguments.extend(paths);
+        let arguments: Vec<&Path> = arguments.iter().map(PathBuf::as_path).collect();
+        let (code, json) = check(&arguments);
+        let version = variant.version;
+        assert_eq!((code, number(&json, "different")), (0, 0), "{version}: {json:#}");
+        // All records of all access methods: hundreds of pages, thousands of images.
+        let (images, pages) = (number(&json, "images_compared"), number(&json, "pages_compared"));
+        assert!(images > 8000 && pages > 500, "{version}: {images} images, {pages} pages");
+        // Only the free space map, which is not logged.
+        for row in json["by_record"].as_array().unwrap() {
+            let untracked = row["counts"]["untracked"].as_u64().unwrap();
+            assert!(untracked == 0 || row["page"] == "free space map", "{version}: {row}");
+        }
+        assert_eq!(json["misfits"].as_array().unwrap().len(), 0, "{version}: {json:#}");
+        say(&format!("PostgreSQL {version}: {images} images and {pages} pages are as replayed"));
+    }
+}
+
+/// The golden clusters' log has every resource manager; its images displaced data, which is told from them.
+#[test]
+fn images_of_golden_clusters_are_the_replayed_pages() {
+    for version in GOLDEN {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, segment) in golden(version) {
+            write(folder.path(), &name, &segment);
+        }
+        let (code, json) = check(&[folder.path()]);
+        assert_eq!((code, number(&json, "different")), (0, 0), "{version}: {json:#}");
+        assert!(number(&json, "images_compared") > 50, "{version}: {json:#}");
+    }
+}
+
+/// A page store of a few pages gives what one without bounds gives.
+#[test]
+fn memory_bounds_change_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, segment) in golden("18.6") {
+        write(folder.path(), &name, &segment);
+    }
+    let (_, whole) = check(&[folder.path()]);
+    let (_, bounded) = check(&[Path::new("--memory"), Path::new("1MB"), folder.path()]);
+    assert_eq!(whole, bounded);
+}
+
+/// One wrong byte in a data file is found, and named.
+#[test]
+fn a_wrong_byte_in_a_data_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let variant = Variant { version: "18", checksums: false, wal_segsize_mb: 1, settings: &[] };
+    let output = mixed(folder.path(), &variant, 50);
+    let (wal, data) = (output.join("wal"), output.join("data"));
+    let base = output.join("base");
+    let arguments = [wal.as_path(), Path::new("--base"), &base, Path::new("--pgdata"), &data];
+    let (code, json) = check(&arguments);
+    assert_eq!((code, number(&json, "different")), (0, 0), "{json:#}");
+    let (path, page) = changed_heap_page(&base, &data);
+    let mut bytes = fs::read(&path).unwrap();
+    let item = {
+        let page = &bytes[page << 13..][..1 << 13];
+        let pointers = page[24..].chunks(4).map(|four| u32::from_le_bytes(four.try_into().unwrap()));
+        // The first normal item: state 1, its last byte is data of the row.
+        let pointer =
+            pointers.take(100).find(|pointer| pointer >> 15 & 3 == 1 && pointer >> 17 > 24).unwrap();
+        ((pointer & 0x7FFF) + (pointer >> 17) - 1) as usize
+    };
+    bytes[(page << 13) + item] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let (code, json) = check(&arguments);
+    assert_eq!((code, number(&json, "different")), (1, 1), "{json:#}");
+    let difference = &json["differences"][0];
+    let place = format!("{} block {page}", path.file_name().unwrap().display());
+    assert!(difference["block"].as_str().unwrap().ends_with(&place), "{difference} for {place}");
+    assert!(difference["field"].as_str().unwrap().starts_with("item "), "{difference}");
+    assert_eq!(difference["offset"].as_u64(), Some(item as u64));
+}
+
+/// A table's page that the log changed: its LSN is another one than in the base backup.
+fn changed_heap_page(base: &Path, data: &Path) -> (PathBuf, usize) {
+    for database in fs::read_dir(data.join("base")).unwrap().map(|entry| entry.unwrap().path()) {
+        for path in fs::read_dir(&database).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if !name.bytes().all(|byte| byte.is_ascii_digit()) {
+                continue;
+            }
+            let before = fs::read(base.join(path.strip_prefix(data).unwrap())).unwrap_or_default();
+            let after = fs::read(&path).unwrap();
+            for (page, (before, after)) in before.chunks(1 << 13).zip(after.chunks(1 << 13)).enumerate() {
+                let is_heap = after[16..18] == 8192_u16.to_le_bytes();
+                let items = usize::from(u16::from_le_bytes([after[12], after[13]]).saturating_sub(24)) / 4;
+                if before[..8] != after[..8] && is_heap && items > 100 {
+                    return (path, page);
+                }
+            }
+        }
+    }
+    panic!("no page of a table changed");
+}
