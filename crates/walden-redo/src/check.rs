@@ -13,6 +13,7 @@ use walden_format::version::Major;
 
 use crate::displaced::BareRecord;
 use crate::family::Family;
+use crate::heap;
 use crate::mask;
 use crate::page::{ItemState, LINE_POINTER, Misfit, PAGE_BYTES, PAGE_HEADER, Page};
 use crate::replay::{Observer, Role, Touched, manager, rehearse};
@@ -291,13 +292,19 @@ fn compare(expected: &Page, found: &Page, place: &Place, rmid: Option<u8>) -> (V
     let (mut expected, mut found) = (Box::new(expected.clone()), Box::new(found.clone()));
     for page in [&mut expected, &mut found] {
         mask::lsn_and_checksum(page);
-        page.zero_hole();
+        // By its header, all of a visibility map's page is unused.
+        if place.key.fork != Fork::VISIBILITY_MAP {
+            page.zero_hole();
+        }
     }
     if expected.0 == found.0 {
         return (Verdict::Exact, None);
     }
     if let Some(manager) = rmid.and_then(manager) {
         for page in [&mut expected, &mut found] {
+            if matches!(rmid, Some(rmid::HEAP | rmid::HEAP2)) {
+                heap::mask_speculative(page, place.key.block);
+            }
             (manager.mask)(page, place.version, place.key.fork);
         }
     }

@@ -6,7 +6,9 @@
 
 use walden_format::assemble::assemble;
 use walden_format::record::{BlockRef, Record, RecordHeader, decode};
+use walden_format::rmgr::rmid;
 
+use crate::heap;
 use crate::page::{PAGE_BYTES, Page};
 use crate::replay::{Role, Touched, manager};
 
@@ -49,14 +51,22 @@ impl BareRecord {
         let manager = manager(record.header.rmid)?;
         let displaced = Displaced { record, touched };
         let mut blocks = Vec::with_capacity(record.blocks.len());
+        let mut lacks_first = false;
         for (block, touched) in record.blocks.iter().zip(touched) {
-            let data = match (&block.image, touched.role) {
-                (Some(_), Role::Restored) if block.data_len == 0 => (manager.displaced)(&displaced, block)?,
-                _ => record.block_data(block).to_vec(),
+            let is_displaced = block.image.is_some() && touched.role == Role::Restored && block.data_len == 0;
+            let data = if is_displaced {
+                (manager.displaced)(&displaced, block)?
+            } else {
+                record.block_data(block).to_vec()
             };
+            lacks_first |= is_displaced && block.id == 0;
             blocks.push((BlockRef { image: None, ..*block }, data));
         }
-        let bytes = assemble(record, &blocks);
+        let mut bytes = assemble(record, &blocks);
+        if lacks_first && record.header.rmid == rmid::HEAP {
+            let main = bytes.len() - record.main_data().len();
+            heap::displaced_flags(&displaced, &mut bytes[main..]);
+        }
         Some(BareRecord { bytes, blocks: Vec::new() })
     }
 

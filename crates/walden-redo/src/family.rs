@@ -26,7 +26,7 @@ pub enum Family {
 }
 
 /// The magic of a sequence's page (`SEQ_MAGIC`).
-const SEQUENCE_MAGIC: u32 = 0x1717;
+pub(crate) const SEQUENCE_MAGIC: u32 = 0x1717;
 /// The largest vacuum cycle of a btree page (`MAX_BT_CYCLE_ID`); the ids of other access methods are above.
 const MOST_BTREE_CYCLE: u16 = 0xFF7F;
 

@@ -18,7 +18,9 @@ pub mod pglz;
 pub mod replay;
 pub mod store;
 
+mod generic;
 mod heap;
+mod sequence;
 mod storage;
 
 pub use page::{Misfit, PAGE_BYTES, Page};

@@ -8,7 +8,7 @@ use walden_format::version::Major;
 use crate::displaced::Displaced;
 use crate::page::{Misfit, Page};
 use crate::store::{BlockKey, LastRecord, PageStore, Slot, State, Unknown};
-use crate::{heap, image, storage};
+use crate::{generic, heap, image, sequence, storage};
 
 /// What a resource manager knows of its pages.
 pub(crate) struct Manager {
@@ -26,12 +26,24 @@ pub(crate) fn manager(number: u8) -> Option<&'static Manager> {
         rmid::XLOG => &XLOG,
         rmid::HEAP => &heap::HEAP,
         rmid::HEAP2 => &heap::HEAP2,
+        rmid::SEQ => &sequence::SEQUENCE,
+        rmid::GENERIC => &generic::GENERIC,
         _ => return None,
     })
 }
 
 /// The log's own records change pages by images alone.
-static XLOG: Manager = Manager { redo: |_| Ok(()), mask: |_, _, _| (), displaced: |_, _| Some(Vec::new()) };
+static XLOG: Manager = Manager { redo: redo_xlog, mask: |_, _, _| (), displaced: |_, _| Some(Vec::new()) };
+
+fn redo_xlog(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    const FPI_FOR_HINT: u8 = 0xA0;
+    if step.kind() == FPI_FOR_HINT
+        && let Some(store) = step.store()
+    {
+        store.log_hints();
+    }
+    Ok(())
+}
 
 /// Sees records and pages as they are replayed.
 pub trait Observer {

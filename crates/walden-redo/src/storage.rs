@@ -7,12 +7,16 @@ use walden_format::rmgr::rmid;
 
 use crate::store::PageStore;
 
+/// The kind of record of the log's own that says what settings the server has.
+const PARAMETER_CHANGE: u8 = 0x60;
+
 /// What a record without blocks of its own does to files.
 pub(crate) fn replay(record: &Record<'_>, store: &mut PageStore) {
     let may_matter = match record.header.rmid {
         // Most ends of transactions drop nothing, and their form shows it.
         rmid::XACT => xact::plain_end(record).is_none(),
         rmid::SMGR | rmid::DBASE => true,
+        rmid::XLOG => record.kind() == PARAMETER_CHANGE,
         _ => false,
     };
     if !may_matter {
@@ -41,6 +45,7 @@ pub(crate) fn replay(record: &Record<'_>, store: &mut PageStore) {
                 store.drop_database(dropped.database, Some(tablespace));
             }
         }
+        Ok(Payload::ParameterChange(change)) if change.wal_log_hints => store.log_hints(),
         // A record that can't be read changes nothing that is known here: PostgreSQL could not replay it either.
         _ => {}
     }

@@ -99,6 +99,7 @@ pub struct PageStore {
     entries: Vec<Entry>,
     free_slots: Vec<Slot>,
     buffers: Vec<Box<Page>>,
+    hints_are_logged: bool,
 }
 
 impl PageStore {
@@ -147,6 +148,21 @@ impl PageStore {
     pub fn put(&mut self, slot: Slot, page: Box<Page>, last: LastRecord) {
         let entry = &mut self.entries[slot.0 as usize];
         (entry.page, entry.state, entry.last) = (Some(page), State::Exact, Some(last));
+    }
+
+    /// A page to change apart from any record that refers to it; nothing if it is not exact.
+    pub fn page_mut(&mut self, slot: Slot) -> Option<&mut Page> {
+        self.entries[slot.0 as usize].page.as_deref_mut()
+    }
+
+    /// Whether hints are logged, as far as is known (`XLogHintBitIsNeeded`): because of checksums or `wal_log_hints`.
+    pub fn are_hints_logged(&self) -> bool {
+        self.hints_are_logged
+    }
+
+    /// Hints are logged: a setting or a record says so.
+    pub fn log_hints(&mut self) {
+        self.hints_are_logged = true;
     }
 
     /// Gives a page's content up.
