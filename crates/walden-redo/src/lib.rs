@@ -19,6 +19,7 @@ pub mod replay;
 pub mod store;
 
 mod generic;
+mod btree;
 mod heap;
 mod sequence;
 mod storage;

@@ -8,7 +8,7 @@ use walden_format::version::Major;
 use crate::displaced::Displaced;
 use crate::page::{Misfit, Page};
 use crate::store::{BlockKey, LastRecord, PageStore, Slot, State, Unknown};
-use crate::{generic, heap, image, sequence, storage};
+use crate::{btree, generic, heap, image, sequence, storage};
 
 /// What a resource manager knows of its pages.
 pub(crate) struct Manager {
@@ -28,6 +28,7 @@ pub(crate) fn manager(number: u8) -> Option<&'static Manager> {
         rmid::HEAP2 => &heap::HEAP2,
         rmid::SEQ => &sequence::SEQUENCE,
         rmid::GENERIC => &generic::GENERIC,
+        rmid::BTREE => &btree::BTREE,
         _ => return None,
     })
 }
