@@ -3,6 +3,8 @@
 //! `nbtxlog.c` decides; what it does to posting lists is in `nbtdedup.c`.
 
 mod displaced;
+#[cfg(test)]
+mod tests;
 mod tuple;
 
 use walden_format::payload::Payload;
