@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, Record};
-use walden_format::rmgr::{self, Kind, rmid};
+use walden_format::rmgr::{self, ImageClass, Kind, KindTable, rmid};
 use walden_format::version::Major;
 
 use crate::displaced::BareRecord;
@@ -22,7 +22,6 @@ use crate::store::{BlockKey, LastRecord, State, Unknown};
 /// Differences that are kept; all are counted.
 const MOST_DIFFERENCES: usize = 1000;
 const FPI_FOR_HINT: u8 = 0xA0;
-const FPI: u8 = 0xB0;
 
 /// How many images of a kind were held against replay, and how that went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
@@ -169,7 +168,9 @@ impl Check {
                 self.skip(&place, image, |counts| &mut counts.untracked);
                 continue;
             }
-            if is_xlog && record.kind() == FPI {
+            if KindTable::of(record.version).image_class(place.last.kind.index(), block.id)
+                == ImageClass::Forced
+            {
                 self.skip(&place, image, |counts| &mut counts.whole_pages);
                 continue;
             }
@@ -292,8 +293,8 @@ fn compare(expected: &Page, found: &Page, place: &Place, rmid: Option<u8>) -> (V
     let (mut expected, mut found) = (Box::new(expected.clone()), Box::new(found.clone()));
     for page in [&mut expected, &mut found] {
         mask::lsn_and_checksum(page);
-        // By its header, all of a visibility map's page is unused.
-        if place.key.fork != Fork::VISIBILITY_MAP {
+        // A page without line pointers may have its content in what looks like the hole: maps do.
+        if page.lower() > PAGE_HEADER {
             page.zero_hole();
         }
     }

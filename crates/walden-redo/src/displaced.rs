@@ -6,7 +6,7 @@
 
 use walden_format::assemble::assemble;
 use walden_format::record::{BlockRef, Record, RecordHeader, decode};
-use walden_format::rmgr::rmid;
+use walden_format::rmgr::{self, ImageClass, KindTable, rmid};
 
 use crate::heap;
 use crate::page::{PAGE_BYTES, Page};
@@ -50,10 +50,14 @@ impl BareRecord {
     pub fn of(record: &Record<'_>, touched: &[Touched]) -> Option<BareRecord> {
         let manager = manager(record.header.rmid)?;
         let displaced = Displaced { record, touched };
+        let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
+        let forced = |id| KindTable::of(record.version).image_class(kind.index(), id) == ImageClass::Forced;
         let mut blocks = Vec::with_capacity(record.blocks.len());
         let mut lacks_first = false;
         for (block, touched) in record.blocks.iter().zip(touched) {
-            let is_displaced = block.image.is_some() && touched.role == Role::Restored && block.data_len == 0;
+            let restored = block.image.is_some() && touched.role == Role::Restored;
+            // An image that is always there displaces nothing.
+            let is_displaced = restored && block.data_len == 0 && !forced(block.id);
             let data = if is_displaced {
                 (manager.displaced)(&displaced, block)?
             } else {

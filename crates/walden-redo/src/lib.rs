@@ -20,6 +20,8 @@ pub mod store;
 
 mod generic;
 mod btree;
+mod brin;
+mod gin;
 mod heap;
 mod sequence;
 mod storage;

@@ -389,6 +389,21 @@ impl Page {
         Ok(&mut self.0[start..start + item_bytes])
     }
 
+    /// Puts an item at a line pointer that must be unused or the next one (`PageAddItem` with a number, overwriting).
+    pub fn put_item(&mut self, item: &[u8], number: u16) -> Result<(), Misfit> {
+        self.check()?;
+        if number == 0 {
+            return Err(Misfit("an item's line pointer can't be 0"));
+        }
+        if let Some(pointer) = self.line_pointer(number)
+            && (pointer.state() != ItemState::Unused || !pointer.is_empty())
+        {
+            return Err(Misfit("the line pointer is in use"));
+        }
+        let limit = self.items() + 1;
+        self.place(item, number, limit, false).map(drop)
+    }
+
     /// The first line pointer free for an item, if the page's flags say that there is one.
     fn free_line_pointer(&self) -> Option<u16> {
         if self.flags() & flags::HAS_FREE_LINES == 0 {

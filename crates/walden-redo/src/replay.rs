@@ -8,7 +8,7 @@ use walden_format::version::Major;
 use crate::displaced::Displaced;
 use crate::page::{Misfit, Page};
 use crate::store::{BlockKey, LastRecord, PageStore, Slot, State, Unknown};
-use crate::{btree, generic, heap, image, sequence, storage};
+use crate::{brin, btree, generic, gin, heap, image, sequence, storage};
 
 /// What a resource manager knows of its pages.
 pub(crate) struct Manager {
@@ -29,6 +29,8 @@ pub(crate) fn manager(number: u8) -> Option<&'static Manager> {
         rmid::SEQ => &sequence::SEQUENCE,
         rmid::GENERIC => &generic::GENERIC,
         rmid::BTREE => &btree::BTREE,
+        rmid::GIN => &gin::GIN,
+        rmid::BRIN => &brin::BRIN,
         _ => return None,
     })
 }

@@ -1,0 +1,204 @@
+//! BRIN: the resource manager BRIN.
+//!
+//! Regular pages hold one tuple per range of the table's blocks; revmap pages say where each range's tuple is.
+//! `brin_xlog.c` decides.
+//!
+//! ```text
+//! offset  width  of the special area
+//!      0      4  unused
+//!      4      2  flags
+//!      6      2  the kind of page
+//! ```
+
+use walden_format::reader::Reader;
+use walden_format::record::{BlockRef, Fork};
+use walden_format::version::Major;
+
+use crate::displaced::Displaced;
+use crate::mask;
+use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER, Page};
+use crate::replay::{Manager, Step};
+
+pub(crate) static BRIN: Manager = Manager { redo, mask: mask_page, displaced };
+
+const CREATE_INDEX: u8 = 0x00;
+const INSERT: u8 = 0x10;
+const UPDATE: u8 = 0x20;
+const SAMEPAGE_UPDATE: u8 = 0x30;
+const REVMAP_EXTEND: u8 = 0x40;
+const DESUMMARIZE: u8 = 0x50;
+/// The kind's bits that are no flag.
+const OPERATION: u8 = 0x70;
+
+/// Kinds of pages.
+const META_PAGE: u16 = 0xF091;
+const REVMAP_PAGE: u16 = 0xF092;
+const REGULAR_PAGE: u16 = 0xF093;
+
+/// The page's flag that its tuples are being moved away for a revmap page (`BRIN_EVACUATE_PAGE`).
+const EVACUATE: u16 = 1;
+
+/// Bytes of the special area.
+const SPECIAL: usize = 8;
+/// Bytes of a tuple's place in the revmap.
+const ITEM_POINTER: usize = 6;
+/// Tuples' places on a revmap page (`REVMAP_PAGE_MAXITEMS`).
+const REVMAP_ITEMS: u32 = ((PAGE_BYTES - PAGE_HEADER - SPECIAL) / ITEM_POINTER) as u32;
+/// The magic of the metapage (`BRIN_META_MAGIC`).
+const META_MAGIC: u32 = 0xA810_9CFA;
+/// Where the metapage says which revmap page is the last, and where its fields end.
+const LAST_REVMAP_PAGE: usize = PAGE_HEADER + 12;
+const META_END: usize = PAGE_HEADER + 16;
+
+const SHORT: Misfit = Misfit("the record's fields end too early");
+
+fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    match step.kind() & OPERATION {
+        CREATE_INDEX => create_index(step),
+        INSERT => {
+            let insertion = Insertion::parse(&mut Reader::new(step.main())).ok_or(SHORT)?;
+            insert(step, insertion)
+        }
+        UPDATE => update(step),
+        SAMEPAGE_UPDATE => {
+            let number = Reader::new(step.main()).u16().ok_or(SHORT)?;
+            let tuple = step.data(0);
+            step.page(0).map_or(Ok(()), |page| page.overwrite_item(number, tuple))
+        }
+        REVMAP_EXTEND => extend_revmap(step),
+        DESUMMARIZE => desummarize(step),
+        _ => Err(Misfit("a kind of record that is not known")),
+    }
+}
+
+fn create_index(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let mut main = Reader::new(step.main());
+    let pages_per_range = main.u32().ok_or(SHORT)?;
+    let version = main.u16().ok_or(SHORT)?;
+    let Some(page) = step.init(0) else { return Ok(()) };
+    init(page, META_PAGE);
+    for (index, field) in [META_MAGIC, version.into(), pages_per_range, 0].into_iter().enumerate() {
+        page.put_u32(PAGE_HEADER + 4 * index, field);
+    }
+    page.set_lower(META_END);
+    Ok(())
+}
+
+fn update(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let mut main = Reader::new(step.main());
+    let old_number = main.u16().ok_or(SHORT)?;
+    main.u16().ok_or(SHORT)?;
+    let insertion = Insertion::parse(&mut main).ok_or(SHORT)?;
+    if let Some(old) = step.page(2) {
+        old.delete_item_keeping_numbers(old_number)?;
+    }
+    insert(step, insertion)
+}
+
+/// The fields of INSERT, which UPDATE has too.
+struct Insertion {
+    place: RevmapPlace,
+    /// The tuple's line pointer.
+    number: u16,
+}
+
+impl Insertion {
+    fn parse(main: &mut Reader<'_>) -> Option<Insertion> {
+        let (block, pages_per_range) = (main.u32()?, main.u32()?);
+        Some(Insertion { place: RevmapPlace { block, pages_per_range }, number: main.u16()? })
+    }
+}
+
+/// Puts a tuple on a page and its place into the revmap.
+fn insert(step: &mut Step<'_, '_>, insertion: Insertion) -> Result<(), Misfit> {
+    let tuple = step.data(0);
+    let block = step.block(0).ok_or(Misfit("the record does not say where the tuple is"))?;
+    if block.will_init
+        && let Some(page) = step.init(0)
+    {
+        init(page, REGULAR_PAGE);
+    }
+    if let Some(page) = step.page_or_init(0) {
+        page.put_item(tuple, insertion.number)?;
+    }
+    let Some(revmap) = step.page(1) else { return Ok(()) };
+    insertion.place.set(revmap, block.block, insertion.number)
+}
+
+fn extend_revmap(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let block = Reader::new(step.main()).u32().ok_or(SHORT)?;
+    if let Some(meta) = step.page(0) {
+        meta.put_u32(LAST_REVMAP_PAGE, block);
+        meta.set_lower(META_END);
+    }
+    if let Some(revmap) = step.init(1) {
+        init(revmap, REVMAP_PAGE);
+    }
+    Ok(())
+}
+
+fn desummarize(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let mut main = Reader::new(step.main());
+    let pages_per_range = main.u32().ok_or(SHORT)?;
+    let block = main.u32().ok_or(SHORT)?;
+    let number = main.u16().ok_or(SHORT)?;
+    if let Some(revmap) = step.page(0) {
+        RevmapPlace { block, pages_per_range }.set(revmap, u32::MAX, 0)?;
+    }
+    step.page(1).map_or(Ok(()), |regular| regular.delete_item_keeping_numbers(number))
+}
+
+fn mask_page(page: &mut Page, _: Major, _: Fork) {
+    mask::hint_bits(page);
+    let Ok(at) = page.special_exactly(SPECIAL) else { return };
+    match page.u16_at(at + 6) {
+        REGULAR_PAGE => mask::unused_space(page),
+        META_PAGE if page.lower() > PAGE_HEADER => mask::unused_space(page),
+        // A revmap page keeps its content where other pages have a hole.
+        _ => {}
+    }
+    page.put_u16(at + 4, page.u16_at(at + 4) & !EVACUATE);
+}
+
+fn displaced(d: &Displaced<'_>, block: &BlockRef) -> Option<Vec<u8>> {
+    let mut main = Reader::new(d.record.main_data());
+    let number = match (d.record.kind() & OPERATION, block.id) {
+        (INSERT, 0) => Insertion::parse(&mut main)?.number,
+        (UPDATE, 0) => {
+            main.take(4)?;
+            Insertion::parse(&mut main)?.number
+        }
+        (SAMEPAGE_UPDATE, 0) => main.u16()?,
+        _ => return Some(Vec::new()),
+    };
+    d.after(0)?.normal_item(number).ok().map(<[u8]>::to_vec)
+}
+
+/// Where the revmap keeps the place of a block's tuple.
+struct RevmapPlace {
+    block: u32,
+    pages_per_range: u32,
+}
+
+impl RevmapPlace {
+    /// Notes where the tuple is (`brinSetHeapBlockItemptr`).
+    fn set(&self, revmap: &mut Page, block: u32, number: u16) -> Result<(), Misfit> {
+        let special = revmap.special_exactly(SPECIAL)?;
+        if revmap.u16_at(special + 6) != REVMAP_PAGE {
+            return Err(Misfit("the page is not of the revmap"));
+        }
+        let range = self.block.checked_div(self.pages_per_range).ok_or(Misfit("a range has no blocks"))?;
+        let at = PAGE_HEADER + (range % REVMAP_ITEMS) as usize * ITEM_POINTER;
+        revmap.put_u16(at, (block >> 16) as u16);
+        revmap.put_u16(at + 2, block as u16);
+        revmap.put_u16(at + 4, number);
+        Ok(())
+    }
+}
+
+/// Makes a page an empty one (`brin_page_init`).
+fn init(page: &mut Page, kind: u16) {
+    page.init(SPECIAL);
+    let at = page.special();
+    page.put_u16(at + 6, kind);
+}

@@ -1,0 +1,401 @@
+//! GIN: the resource manager Gin.
+//!
+//! An index has a tree of keys (entry pages hold index tuples), for each frequent key a tree of the rows that have it
+//! (data pages, see [`posting`]), and a list of rows not sorted in yet (list pages hold index tuples). `ginxlog.c` decides.
+//!
+//! ```text
+//! offset  width  of the special area
+//!      0      4  rightlink
+//!      4      2  maxoff            posting items of an inner data page; rows of a list page
+//!      6      2  flags
+//! ```
+
+use walden_format::reader::Reader;
+use walden_format::record::{BlockRef, Fork};
+use walden_format::version::Major;
+
+use crate::displaced::Displaced;
+use crate::mask;
+use crate::page::{Misfit, PAGE_HEADER, Page};
+use crate::replay::{Manager, Step};
+
+mod posting;
+
+pub(crate) static GIN: Manager = Manager { redo, mask: mask_page, displaced };
+
+const CREATE_PTREE: u8 = 0x10;
+const INSERT: u8 = 0x20;
+const SPLIT: u8 = 0x30;
+const VACUUM_PAGE: u8 = 0x40;
+const DELETE_PAGE: u8 = 0x50;
+const UPDATE_META_PAGE: u8 = 0x60;
+const INSERT_LISTPAGE: u8 = 0x70;
+const DELETE_LISTPAGE: u8 = 0x80;
+const VACUUM_DATA_LEAF_PAGE: u8 = 0x90;
+
+/// Flags of a page.
+mod flags {
+    pub const DATA: u16 = 1 << 0;
+    pub const LEAF: u16 = 1 << 1;
+    pub const DELETED: u16 = 1 << 2;
+    pub const META: u16 = 1 << 3;
+    pub const LIST: u16 = 1 << 4;
+    pub const LIST_FULLROW: u16 = 1 << 5;
+    pub const INCOMPLETE_SPLIT: u16 = 1 << 6;
+    pub const COMPRESSED: u16 = 1 << 7;
+}
+
+/// Flags of the records INSERT and SPLIT.
+const OF_DATA: u16 = 0x01;
+const OF_LEAF: u16 = 0x02;
+
+/// Bytes of the special area.
+const SPECIAL: usize = 8;
+/// `InvalidBlockNumber`
+const NO_BLOCK: u32 = u32::MAX;
+/// Bytes of `GinMetaPageData`.
+const META: usize = 56;
+/// Bytes of a `RelFileLocator` and what aligns the metadata behind it.
+const LOCATOR_PADDED: usize = 16;
+/// Bytes of an index tuple's header: row (or child), size and flags.
+const TUPLE_HEADER: usize = 8;
+
+const SHORT: Misfit = Misfit("the record's fields end too early");
+const NO_IMAGE: Misfit = Misfit("the record has no image of a page that it always has one of");
+
+fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    match step.kind() {
+        CREATE_PTREE => create_posting_tree(step),
+        INSERT => insert(step),
+        SPLIT => split(step),
+        VACUUM_PAGE => {
+            expect_image(step, 0);
+            Ok(())
+        }
+        VACUUM_DATA_LEAF_PAGE => {
+            let data = step.data(0);
+            step.page(0).map_or(Ok(()), |page| posting::recompress(page, data))
+        }
+        DELETE_PAGE => delete_page(step),
+        UPDATE_META_PAGE => update_meta_page(step),
+        INSERT_LISTPAGE => insert_list_page(step),
+        DELETE_LISTPAGE => delete_list_pages(step),
+        _ => Err(Misfit("a kind of record that is not known")),
+    }
+}
+
+fn create_posting_tree(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let mut main = Reader::new(step.main());
+    let size = main.u32().ok_or(SHORT)? as usize;
+    let segments = main.take(size).ok_or(SHORT)?;
+    let Some(page) = step.init(0) else { return Ok(()) };
+    init(page, flags::DATA | flags::LEAF | flags::COMPRESSED);
+    posting::fill(page, segments)
+}
+
+fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let insertion = Insertion::parse(step.main()).ok_or(SHORT)?;
+    if insertion.children.is_some()
+        && let Some(child) = step.page(1)
+    {
+        clear_incomplete_split(child)?;
+    }
+    let data = step.data(0);
+    let Some(page) = step.page(0) else { return Ok(()) };
+    match (insertion.of_data, insertion.children) {
+        (false, children) => insert_entry(page, children, data),
+        (true, None) => posting::recompress(page, data),
+        (true, Some(children)) => posting::insert_downlink(page, children, data),
+    }
+}
+
+/// The main data of INSERT.
+struct Insertion {
+    /// Whether the page is of a posting tree.
+    of_data: bool,
+    /// The halves of the child whose split the insertion into an inner page completes.
+    children: Option<Children>,
+}
+
+/// The halves of a page that was split.
+#[derive(Clone, Copy)]
+struct Children {
+    left: u32,
+    right: u32,
+}
+
+impl Insertion {
+    fn parse(main: &[u8]) -> Option<Insertion> {
+        let mut main = Reader::new(main);
+        let flags = main.u16()?;
+        let children = if flags & OF_LEAF == 0 {
+            Some(Children { left: read_block_id(&mut main)?, right: read_block_id(&mut main)? })
+        } else {
+            None
+        };
+        Some(Insertion { of_data: flags & OF_DATA != 0, children })
+    }
+}
+
+fn insert_entry(page: &mut Page, children: Option<Children>, data: &[u8]) -> Result<(), Misfit> {
+    let mut data = Reader::new(data);
+    let number = data.u16().ok_or(SHORT)?;
+    let [replaces, _] = data.array().ok_or(SHORT)?;
+    let tuple = read_tuple(&mut data)?;
+    if data.left() != 0 {
+        return Err(Misfit("there is more data than the index tuple"));
+    }
+    if let Some(Children { right, .. }) = children
+        && right != NO_BLOCK
+    {
+        let downlink = page.normal_item_mut(number)?.first_chunk_mut::<6>().ok_or(SHORT)?;
+        downlink[..4].copy_from_slice(&block_id(right));
+        downlink[4..].fill(0);
+    }
+    if replaces != 0 {
+        page.delete_item(number)?;
+    }
+    page.insert_item(tuple, number)
+}
+
+/// A split page is not told in any other way than by its image; the child that was split before is.
+fn split(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let mut main = Reader::new(step.main());
+    let flags = main.take(24).and_then(|_| main.u16()).ok_or(SHORT)?;
+    for id in 0..3 {
+        expect_image(step, id);
+    }
+    match step.page(3) {
+        Some(child) if flags & OF_LEAF == 0 => clear_incomplete_split(child),
+        _ => Ok(()),
+    }
+}
+
+/// A page that should have been restored from an image, and wasn't, is unknown.
+fn expect_image(step: &mut Step<'_, '_>, id: u8) {
+    if step.block(id).is_some_and(|block| !block.image.is_some_and(|image| image.apply)) {
+        step.lose(id, NO_IMAGE);
+    }
+}
+
+fn clear_incomplete_split(page: &mut Page) -> Result<(), Misfit> {
+    let at = flags_at(page)?;
+    page.put_u16(at, page.u16_at(at) & !flags::INCOMPLETE_SPLIT);
+    Ok(())
+}
+
+fn delete_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let mut main = Reader::new(step.main());
+    let parent_number = main.u16().ok_or(SHORT)?;
+    main.u16().ok_or(SHORT)?;
+    let right_link = main.u32().ok_or(SHORT)?;
+    let xid = main.u32().ok_or(SHORT)?;
+    if let Some(left) = step.page(2) {
+        set_right_link(left, right_link)?;
+    }
+    if let Some(deleted) = step.page(0) {
+        let at = flags_at(deleted)?;
+        deleted.put_u16(at, deleted.u16_at(at) | flags::DELETED);
+        deleted.set_prune_xid(xid);
+    }
+    step.page(1).map_or(Ok(()), |parent| posting::delete_downlink(parent, parent_number))
+}
+
+fn update_meta_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let update = MetaUpdate::parse(step.main()).ok_or(SHORT)?;
+    if let Some(meta) = step.init(0) {
+        init_meta(meta, update.metadata);
+    }
+    let data = step.data(1);
+    match step.page(1) {
+        Some(tail) if update.tuples > 0 => {
+            add_tuples(tail, update.tuples, data)?;
+            let at = maxoff_at(tail)?;
+            tail.put_u16(at, tail.u16_at(at).wrapping_add(1));
+            Ok(())
+        }
+        Some(tail) if update.previous_tail != NO_BLOCK => set_right_link(tail, update.right_link),
+        _ => Ok(()),
+    }
+}
+
+/// The main data of UPDATE_META_PAGE.
+struct MetaUpdate<'r> {
+    metadata: &'r [u8],
+    previous_tail: u32,
+    right_link: u32,
+    /// How many index tuples were added to the list's last page.
+    tuples: u32,
+}
+
+impl MetaUpdate<'_> {
+    fn parse(main: &[u8]) -> Option<MetaUpdate<'_>> {
+        let mut main = Reader::new(main);
+        main.take(LOCATOR_PADDED)?;
+        Some(MetaUpdate {
+            metadata: main.take(META)?,
+            previous_tail: main.u32()?,
+            right_link: main.u32()?,
+            tuples: read_count(&mut main)?,
+        })
+    }
+}
+
+fn insert_list_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let mut main = Reader::new(step.main());
+    let right_link = main.u32().ok_or(SHORT)?;
+    let tuples = read_count(&mut main).ok_or(SHORT)?;
+    let data = step.data(0);
+    let Some(page) = step.init(0) else { return Ok(()) };
+    if right_link == NO_BLOCK {
+        // The last page of a row's tuples.
+        init(page, flags::LIST | flags::LIST_FULLROW);
+        let at = maxoff_at(page)?;
+        page.put_u16(at, 1);
+    } else {
+        init(page, flags::LIST);
+        set_right_link(page, right_link)?;
+    }
+    add_tuples(page, tuples, data)
+}
+
+fn delete_list_pages(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let mut main = Reader::new(step.main());
+    let metadata = main.take(META).ok_or(SHORT)?;
+    let deleted = read_count(&mut main).ok_or(SHORT)?;
+    if let Some(meta) = step.init(0) {
+        init_meta(meta, metadata);
+    }
+    for id in
+        1..=u8::try_from(deleted).map_err(|_| Misfit("more pages are deleted than a record can have"))?
+    {
+        if let Some(page) = step.init(id) {
+            init(page, flags::DELETED);
+        }
+    }
+    Ok(())
+}
+
+fn mask_page(page: &mut Page, _: Major, _: Fork) {
+    mask::hint_bits(page);
+    let flags = flags_at(page).map_or(0, |at| page.u16_at(at));
+    if flags & flags::DELETED != 0 {
+        mask::content(page);
+    } else if page.lower() > PAGE_HEADER {
+        mask::unused_space(page);
+    }
+}
+
+fn displaced(d: &Displaced<'_>, block: &BlockRef) -> Option<Vec<u8>> {
+    match (d.record.kind(), block.id) {
+        (INSERT, 0) => {
+            let insertion = Insertion::parse(d.record.main_data())?;
+            let after = d.after(0)?;
+            match (insertion.of_data, insertion.children) {
+                (false, _) => displaced_entry(d.before(0), after),
+                (true, None) => posting::inserted(d.before(0)?, after),
+                (true, Some(children)) => posting::displaced_downlink(children, after),
+            }
+        }
+        (VACUUM_DATA_LEAF_PAGE, 0) => posting::vacuumed(d.before(0)?, d.after(0)?),
+        (UPDATE_META_PAGE, 1) => {
+            let after = d.after(1)?;
+            last_tuples(after, MetaUpdate::parse(d.record.main_data())?.tuples)
+        }
+        (INSERT_LISTPAGE, 0) => {
+            let after = d.after(0)?;
+            last_tuples(after, after.items().into())
+        }
+        _ => Some(Vec::new()),
+    }
+}
+
+/// `ginxlogInsertEntry`: the tuple put on the page last is the one that starts where items start.
+fn displaced_entry(before: Option<&Page>, after: &Page) -> Option<Vec<u8>> {
+    let is_last = |number: &u16| {
+        after.line_pointer(*number).is_some_and(|pointer| usize::from(pointer.offset()) == after.upper())
+    };
+    let number = (1..=after.items()).find(is_last)?;
+    // Of a page not known before, nothing tells whether the tuple replaced another; the length is the same.
+    let replaces = before.is_some_and(|before| before.items() == after.items());
+    let mut data = number.to_le_bytes().to_vec();
+    data.extend([u8::from(replaces), 0]);
+    data.extend(after.normal_item(number).ok()?);
+    Some(data)
+}
+
+/// The last index tuples of a page, one behind the other.
+fn last_tuples(page: &Page, count: u32) -> Option<Vec<u8>> {
+    let first = page.items().checked_sub(u16::try_from(count).ok()?)? + 1;
+    let mut data = Vec::new();
+    for number in first..=page.items() {
+        data.extend(page.normal_item(number).ok()?);
+    }
+    Some(data)
+}
+
+/// Puts index tuples behind those of the page.
+fn add_tuples(page: &mut Page, count: u32, data: &[u8]) -> Result<(), Misfit> {
+    let mut data = Reader::new(data);
+    for _ in 0..count {
+        page.insert_item(read_tuple(&mut data)?, page.items() + 1)?;
+    }
+    if data.left() == 0 { Ok(()) } else { Err(Misfit("there is more data than index tuples")) }
+}
+
+/// Reads an index tuple, which says how long it is (`IndexTupleSize`).
+fn read_tuple<'r>(data: &mut Reader<'r>) -> Result<&'r [u8], Misfit> {
+    let info = data.rest().get(6..8).ok_or(SHORT)?;
+    let size = usize::from(u16::from_le_bytes([info[0], info[1]]) & 0x1FFF);
+    if size < TUPLE_HEADER {
+        return Err(Misfit("an index tuple is shorter than its header"));
+    }
+    data.take(size).ok_or(SHORT)
+}
+
+/// Reads a count, which is signed there and never negative.
+fn read_count(data: &mut Reader<'_>) -> Option<u32> {
+    data.u32().filter(|&count| count <= i32::MAX as u32)
+}
+
+/// Reads a block number in two halves, the high one first (`BlockIdData`).
+fn read_block_id(data: &mut Reader<'_>) -> Option<u32> {
+    let (high, low) = (data.u16()?, data.u16()?);
+    Some(u32::from(high) << 16 | u32::from(low))
+}
+
+/// A block number in two halves.
+fn block_id(block: u32) -> [u8; 4] {
+    let [high, low] = [(block >> 16) as u16, block as u16].map(u16::to_le_bytes);
+    [high[0], high[1], low[0], low[1]]
+}
+
+/// Makes a page an empty one (`GinInitPage`).
+fn init(page: &mut Page, flags: u16) {
+    page.init(SPECIAL);
+    let at = page.special();
+    page.put_u32(at, NO_BLOCK);
+    page.put_u16(at + 6, flags);
+}
+
+/// Makes a page the metapage (`GinInitMetabuffer`).
+fn init_meta(page: &mut Page, metadata: &[u8]) {
+    init(page, flags::META);
+    let end = PAGE_HEADER + metadata.len();
+    page.0[PAGE_HEADER..end].copy_from_slice(metadata);
+    page.set_lower(end);
+}
+
+fn set_right_link(page: &mut Page, block: u32) -> Result<(), Misfit> {
+    let at = page.special_exactly(SPECIAL)?;
+    page.put_u32(at, block);
+    Ok(())
+}
+
+fn maxoff_at(page: &Page) -> Result<usize, Misfit> {
+    Ok(page.special_exactly(SPECIAL)? + 4)
+}
+
+fn flags_at(page: &Page) -> Result<usize, Misfit> {
+    Ok(page.special_exactly(SPECIAL)? + 6)
+}
