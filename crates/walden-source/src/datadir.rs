@@ -1,0 +1,630 @@
+//! The files of a stopped server or of a plain base backup: what `pg_control` says of it, and its relations' pages.
+//!
+//! ```text
+//! global/REL              relations that all databases share (tablespace 1664)
+//! base/DB/REL             the default tablespace (1663)
+//! pg_tblspc/SPC/PG_<version>_<catalog version>/DB/REL
+//!     REL, REL_fsm, REL_vm, REL_init   the forks, each followed by .1, .2 ... where it is longer than a segment
+//! ```
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustc_hash::FxHashMap;
+use walden_format::crc::crc32c_append;
+use walden_format::lsn::Lsn;
+use walden_format::record::{Fork, RelFileLocator};
+use walden_redo::store::{BasePages, BlockKey};
+use walden_redo::{PAGE_BYTES, Page};
+
+/// Files that are held open at most.
+const MOST_OPEN_FILES: usize = 64;
+/// The default tablespace (`DEFAULTTABLESPACE_OID`).
+const DEFAULT_TABLESPACE: u32 = 1663;
+/// The tablespace of relations that all databases share (`GLOBALTABLESPACE_OID`).
+const GLOBAL_TABLESPACE: u32 = 1664;
+
+/// A data directory that no server is writing to, or a base backup in plain format.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    /// The major version, as the file `PG_VERSION` has it.
+    version: String,
+    control: ControlFile,
+    backup_start: Option<Lsn>,
+    open: FxHashMap<FileKey, OpenFile>,
+    clock: u64,
+    torn: u64,
+}
+
+/// Why a folder can't be read as a data directory.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    /// It is none.
+    #[error("{}: not a data directory: {missing} is not there", path.display())]
+    NotOne {
+        /// The folder.
+        path: PathBuf,
+        /// What a data directory has.
+        missing: &'static str,
+    },
+    /// It can't be read.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// Its `pg_control` can't be used.
+    #[error("{}: {error}", path.display())]
+    Control {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: ControlError,
+    },
+    /// Its `backup_label` can't be used.
+    #[error("{}: {what}", path.display())]
+    Label {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+impl DataDir {
+    /// Looks at a folder.
+    ///
+    /// # Errors
+    /// It is not a data directory, one of a version that is not known here, or one whose pages don't have 8 kB.
+    pub fn open(path: &Path) -> Result<DataDir, DataDirError> {
+        let read = |name: &'static str| {
+            let file = path.join(name);
+            fs::read(&file).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                    DataDirError::NotOne { path: path.into(), missing: name }
+                }
+                _ => DataDirError::Io { path: file, error },
+            })
+        };
+        let version = String::from_utf8_lossy(&read("PG_VERSION")?).trim().to_owned();
+        let control = ControlFile::parse(&read("global/pg_control")?)
+            .map_err(|error| DataDirError::Control { path: path.join("global/pg_control"), error })?;
+        let backup_start = match read("backup_label") {
+            Ok(label) => Some(
+                start_of_backup(&label)
+                    .map_err(|what| DataDirError::Label { path: path.join("backup_label"), what })?,
+            ),
+            Err(DataDirError::NotOne { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        let open = FxHashMap::default();
+        Ok(DataDir { path: path.into(), version, control, backup_start, open, clock: 0, torn: 0 })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What its `pg_control` says.
+    pub fn control(&self) -> &ControlFile {
+        &self.control
+    }
+
+    /// The position from which the log has to be replayed to bring the pages up to date: the backup's start, or the last
+    /// checkpoint's redo pointer.
+    pub fn redo_from(&self) -> Lsn {
+        self.backup_start.unwrap_or(self.control.redo)
+    }
+
+    /// Whether the files are a backup's, which replay of the log from [`DataDir::redo_from`] on makes whole.
+    pub fn is_backup(&self) -> bool {
+        self.backup_start.is_some()
+    }
+
+    /// Pages that were taken for missing because their checksum is wrong: see [`BasePages`].
+    pub fn torn_pages(&self) -> u64 {
+        self.torn
+    }
+
+    /// Reads a page; whether there is one. None is there past the end of the file.
+    ///
+    /// # Errors
+    /// The file can't be read.
+    pub fn read_page(
+        &mut self,
+        relation: RelFileLocator,
+        fork: Fork,
+        block: u32,
+        page: &mut [u8; PAGE_BYTES],
+    ) -> io::Result<bool> {
+        let per_segment = self.control.blocks_per_segment;
+        let key = FileKey { relation, fork, segment: block / per_segment };
+        let Some(file) = self.file(key)? else { return Ok(false) };
+        let mut filled = 0;
+        let offset = u64::from(block % per_segment) * PAGE_BYTES as u64;
+        while filled < PAGE_BYTES {
+            match file.read_at(&mut page[filled..], offset + filled as u64) {
+                Ok(0) => return Ok(false),
+                Ok(bytes) => filled += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.named(key, error)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a page's checksum is right, or does not matter: without checksums, and for pages never initialized.
+    pub fn checksum_holds(&self, block: u32, page: &[u8; PAGE_BYTES]) -> bool {
+        let is_new = page[14..16] == [0, 0];
+        let stored = u16::from_le_bytes([page[8], page[9]]);
+        self.control.data_checksum_version == 0 || is_new || page_checksum(page, block) == stored
+    }
+
+    /// The file that holds a segment of a fork, opened now or before; nothing if it is not there.
+    fn file(&mut self, key: FileKey) -> io::Result<Option<&File>> {
+        self.clock += 1;
+        if !self.open.contains_key(&key) {
+            let file = match File::open(self.file_path(key)) {
+                Ok(file) => Some(file),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(error) => return Err(self.named(key, error)),
+            };
+            if self.open.len() >= MOST_OPEN_FILES {
+                let oldest = self.open.iter().min_by_key(|(_, open)| open.used).map(|(key, _)| *key);
+                oldest.map(|oldest| self.open.remove(&oldest));
+            }
+            self.open.insert(key, OpenFile { file, used: 0 });
+        }
+        Ok(self.open.get_mut(&key).and_then(|open| {
+            open.used = self.clock;
+            open.file.as_ref()
+        }))
+    }
+
+    fn file_path(&self, key: FileKey) -> PathBuf {
+        let RelFileLocator { tablespace, database, relation } = key.relation;
+        let folder = match tablespace {
+            GLOBAL_TABLESPACE => self.path.join("global"),
+            DEFAULT_TABLESPACE => self.path.join(format!("base/{database}")),
+            _ => {
+                let (version, catalog) = (&self.version, self.control.catalog_version);
+                self.path.join(format!("pg_tblspc/{tablespace}/PG_{version}_{catalog}/{database}"))
+            }
+        };
+        let fork = match key.fork {
+            Fork::MAIN => "",
+            Fork::FREE_SPACE_MAP => "_fsm",
+            Fork::VISIBILITY_MAP => "_vm",
+            Fork::INIT => "_init",
+            // No file of PostgreSQL's is called so.
+            _ => "_unknown",
+        };
+        match key.segment {
+            0 => folder.join(format!("{relation}{fork}")),
+            segment => folder.join(format!("{relation}{fork}.{segment}")),
+        }
+    }
+
+    fn named(&self, key: FileKey, error: io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("{}: {error}", self.file_path(key).display()))
+    }
+}
+
+/// A page whose checksum is wrong counts as missing: a base backup may have caught it half written, and then the log has
+/// an image of it before anything that needs it.
+impl BasePages for DataDir {
+    fn read(&mut self, key: BlockKey, page: &mut Page) -> io::Result<bool> {
+        if !self.read_page(key.relation, key.fork, key.block, &mut page.0)? {
+            return Ok(false);
+        }
+        let holds = self.checksum_holds(key.block, &page.0);
+        self.torn += u64::from(!holds);
+        Ok(holds)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct FileKey {
+    relation: RelFileLocator,
+    fork: Fork,
+    segment: u32,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    /// Nothing if there is no such file.
+    file: Option<File>,
+    used: u64,
+}
+
+/// Where a backup starts, as `backup_label` says (`build_backup_content`).
+fn start_of_backup(label: &[u8]) -> Result<Lsn, &'static str> {
+    let label = String::from_utf8_lossy(label);
+    if label.lines().any(|line| line.starts_with("INCREMENTAL FROM")) {
+        return Err(
+            "the backup is an incremental one; combine it with its predecessors first (pg_combinebackup)",
+        );
+    }
+    let start = label.lines().find_map(|line| line.strip_prefix("START WAL LOCATION: "));
+    let start = start.and_then(|line| line.split_whitespace().next()).and_then(|lsn| lsn.parse().ok());
+    start.ok_or("it does not say where the backup starts")
+}
+
+/// What `pg_control` says of a data directory, as far as it matters here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ControlFile {
+    /// The number that names the cluster in every segment's first page header.
+    pub system_identifier: u64,
+    /// The catalog's version: part of the name of a tablespace's folder.
+    pub catalog_version: u32,
+    /// What the server was doing.
+    pub state: DatabaseState,
+    /// Where the last checkpoint's record starts.
+    pub checkpoint: Lsn,
+    /// From where the log must be replayed after it.
+    pub redo: Lsn,
+    /// The timeline that the checkpoint is on.
+    pub timeline: u32,
+    /// Pages of a file before the next one is begun.
+    pub blocks_per_segment: u32,
+    /// 0 if pages have no checksums.
+    pub data_checksum_version: u32,
+}
+
+/// What a server was doing when it last wrote `pg_control` (`DBState`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DatabaseState {
+    /// It was stopped, and the files have all that it did.
+    ShutDown,
+    /// It was a standby and was stopped.
+    ShutDownInRecovery,
+    /// Anything else; the number in the file.
+    Other(u32),
+}
+
+impl fmt::Display for DatabaseState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DatabaseState::ShutDown => "shut down",
+            DatabaseState::ShutDownInRecovery => "shut down in recovery",
+            DatabaseState::Other(0) => "starting up",
+            DatabaseState::Other(3) => "shutting down",
+            DatabaseState::Other(4) => "in crash recovery",
+            DatabaseState::Other(5) => "in archive recovery",
+            DatabaseState::Other(6) => "in production",
+            DatabaseState::Other(state) => return write!(f, "in state {state}"),
+        })
+    }
+}
+
+/// Why a `pg_control` can't be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum ControlError {
+    #[error("the file is too short: {0} bytes")]
+    Short(usize),
+    #[error("its format {0} is not known here (PostgreSQL 13 to 19 are)")]
+    Version(u32),
+    #[error("its checksum is wrong: stored {stored:08x}, computed {computed:08x}")]
+    Checksum { stored: u32, computed: u32 },
+    #[error("data pages have {0} bytes; only pages of 8192 bytes are read")]
+    PageSize(u32),
+    #[error("a file's length of {0} pages can't be")]
+    SegmentSize(u32),
+}
+
+/// Where a version of the format has what differs between them (`ControlFileData` in `pg_control.h`).
+struct ControlLayout {
+    /// `PG_CONTROL_VERSION`
+    version: u32,
+    page_bytes: usize,
+    blocks_per_segment: usize,
+    data_checksum_version: usize,
+    /// The CRC-32C of all bytes before it.
+    crc: usize,
+}
+
+const CONTROL_LAYOUTS: [ControlLayout; 3] = [
+    // 13 to 17
+    ControlLayout {
+        version: 1300,
+        page_bytes: 216,
+        blocks_per_segment: 220,
+        data_checksum_version: 252,
+        crc: 288,
+    },
+    // 18: default_char_signedness
+    ControlLayout {
+        version: 1800,
+        page_bytes: 216,
+        blocks_per_segment: 220,
+        data_checksum_version: 252,
+        crc: 292,
+    },
+    // 19: a checkpoint of 96 bytes, slru_pages_per_segment
+    ControlLayout {
+        version: 1902,
+        page_bytes: 224,
+        blocks_per_segment: 228,
+        data_checksum_version: 264,
+        crc: 304,
+    },
+];
+
+impl ControlFile {
+    /// Reads a `pg_control`.
+    ///
+    /// # Errors
+    /// Its format is not known, or its checksum is wrong.
+    pub fn parse(bytes: &[u8]) -> Result<ControlFile, ControlError> {
+        let short = || ControlError::Short(bytes.len());
+        let u32_at = |at: usize| {
+            bytes
+                .get(at..at + 4)
+                .and_then(|bytes| bytes.try_into().ok())
+                .map(u32::from_le_bytes)
+                .ok_or_else(short)
+        };
+        let u64_at = |at: usize| Ok(u64::from(u32_at(at)?) | u64::from(u32_at(at + 4)?) << 32);
+        let version = u32_at(8)?;
+        let layout = CONTROL_LAYOUTS.iter().find(|layout| layout.version == version);
+        let layout = layout.ok_or(ControlError::Version(version))?;
+        let stored = u32_at(layout.crc)?;
+        let computed = crc32c_append(0, &bytes[..layout.crc]);
+        if stored != computed {
+            return Err(ControlError::Checksum { stored, computed });
+        }
+        let page_bytes = u32_at(layout.page_bytes)?;
+        if page_bytes as usize != PAGE_BYTES {
+            return Err(ControlError::PageSize(page_bytes));
+        }
+        let blocks_per_segment = u32_at(layout.blocks_per_segment)?;
+        if blocks_per_segment == 0 {
+            return Err(ControlError::SegmentSize(blocks_per_segment));
+        }
+        Ok(ControlFile {
+            system_identifier: u64_at(0)?,
+            catalog_version: u32_at(12)?,
+            state: match u32_at(16)? {
+                1 => DatabaseState::ShutDown,
+                2 => DatabaseState::ShutDownInRecovery,
+                state => DatabaseState::Other(state),
+            },
+            checkpoint: Lsn(u64_at(32)?),
+            redo: Lsn(u64_at(40)?),
+            timeline: u32_at(48)?,
+            blocks_per_segment,
+            data_checksum_version: u32_at(layout.data_checksum_version)?,
+        })
+    }
+}
+
+/// The checksum that a page has in its bytes 8 and 9 when it is this block of a file (`pg_checksum_page`).
+///
+/// 32 sums run side by side over the page's words, each a variant of FNV-1a that also mixes the upper bits down; the
+/// compiler makes vector instructions of them.
+pub fn page_checksum(page: &[u8; PAGE_BYTES], block: u32) -> u16 {
+    const SUMS: usize = 32;
+    const ROW: usize = SUMS * 4;
+    let word = |row: &[u8], sum: usize| {
+        u32::from_le_bytes([row[sum * 4], row[sum * 4 + 1], row[sum * 4 + 2], row[sum * 4 + 3]])
+    };
+    let mix = |sums: &mut [u32; SUMS], words: &[u32; SUMS]| {
+        for (sum, word) in sums.iter_mut().zip(words) {
+            let mixed = *sum ^ word;
+            *sum = mixed.wrapping_mul(16_777_619) ^ (mixed >> 17);
+        }
+    };
+    let mut sums = CHECKSUM_BASES;
+    let (rows, _) = page.as_chunks::<ROW>();
+    for (index, row) in rows.iter().enumerate() {
+        let mut words: [u32; SUMS] = std::array::from_fn(|sum| word(row, sum));
+        if index == 0 {
+            // The checksum itself counts as zero: the lower half of the third word.
+            words[2] &= 0xFFFF_0000;
+        }
+        mix(&mut sums, &words);
+    }
+    mix(&mut sums, &[0; SUMS]);
+    mix(&mut sums, &[0; SUMS]);
+    let folded = sums.iter().fold(block, |folded, sum| folded ^ sum);
+    (folded % 65535 + 1) as u16
+}
+
+/// What the sums start with (`checksumBaseOffsets`).
+#[rustfmt::skip]
+const CHECKSUM_BASES: [u32; 32] = [
+    0x5B1F36E9, 0xB8525960, 0x02AB50AA, 0x1DE66D2A, 0x79FF467A, 0x9BB9F8A3, 0x217E7CD2, 0x83E13D2C,
+    0xF8D4474F, 0xE39EB970, 0x42C6AE16, 0x993216FA, 0x7B093B5D, 0x98DAFF3C, 0xF718902A, 0x0B1C9CDB,
+    0xE58F764B, 0x187636BC, 0x5D7B3BB1, 0xE73DE7DE, 0x92BEC979, 0xCCA6C0B2, 0x304A0979, 0x85AA43D4,
+    0x783125BB, 0x6CA8EAA2, 0xE407EAC6, 0x4B5CFC3E, 0x9FBF8C76, 0x15CA20BE, 0xF2CA9FD3, 0x959BD756,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A `pg_control` of a version, sound but for what the caller changes in it.
+    fn control(version: u32) -> Vec<u8> {
+        let layout = CONTROL_LAYOUTS.iter().find(|layout| layout.version == version).unwrap();
+        let mut bytes = vec![0; 8192];
+        let mut put = |at: usize, value: u64, width: usize| {
+            bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
+        };
+        put(0, 0x1122_3344_5566_7788, 8);
+        put(8, version.into(), 4);
+        put(12, 202_107_181, 4);
+        put(16, 1, 4);
+        put(32, 0x0200_0060, 8);
+        put(40, 0x0200_0028, 8);
+        put(48, 3, 4);
+        put(layout.page_bytes, 8192, 4);
+        put(layout.blocks_per_segment, 131_072, 4);
+        put(layout.data_checksum_version, 1, 4);
+        seal(bytes)
+    }
+
+    fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
+        let version = u32::from_le_bytes(bytes[8..12].try_into().unwrap());
+        if let Some(layout) = CONTROL_LAYOUTS.iter().find(|layout| layout.version == version) {
+            let crc = crc32c_append(0, &bytes[..layout.crc]);
+            bytes[layout.crc..layout.crc + 4].copy_from_slice(&crc.to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn each_format_of_pg_control_is_read() {
+        for layout in CONTROL_LAYOUTS {
+            let read = ControlFile::parse(&control(layout.version)).unwrap();
+            assert_eq!(
+                read,
+                ControlFile {
+                    system_identifier: 0x1122_3344_5566_7788,
+                    catalog_version: 202_107_181,
+                    state: DatabaseState::ShutDown,
+                    checkpoint: Lsn(0x0200_0060),
+                    redo: Lsn(0x0200_0028),
+                    timeline: 3,
+                    blocks_per_segment: 131_072,
+                    data_checksum_version: 1,
+                }
+            );
+        }
+    }
+
+    #[test]
+    fn a_pg_control_that_is_cut_or_changed_is_refused() {
+        let whole = control(1800);
+        for len in 0..296 {
+            assert_eq!(ControlFile::parse(&whole[..len]), Err(ControlError::Short(len)));
+        }
+        for at in (0..8).chain(12..292) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            assert!(matches!(ControlFile::parse(&bytes), Err(ControlError::Checksum { .. })), "byte {at}");
+        }
+        let mut other = whole.clone();
+        other[8..12].copy_from_slice(&960u32.to_le_bytes());
+        assert_eq!(ControlFile::parse(&other), Err(ControlError::Version(960)));
+        let mut large = whole;
+        large[216..220].copy_from_slice(&32768u32.to_le_bytes());
+        assert_eq!(ControlFile::parse(&seal(large)), Err(ControlError::PageSize(32768)));
+    }
+
+    #[test]
+    fn a_folder_that_is_no_data_directory_is_named_as_such() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = DataDir::open(folder.path()).unwrap_err().to_string();
+        assert!(error.ends_with("not a data directory: PG_VERSION is not there"), "{error}");
+        fs::write(folder.path().join("PG_VERSION"), "18\n").unwrap();
+        let error = DataDir::open(folder.path()).unwrap_err().to_string();
+        assert!(error.ends_with("not a data directory: global/pg_control is not there"), "{error}");
+        let error = DataDir::open(&folder.path().join("PG_VERSION")).unwrap_err().to_string();
+        assert!(error.contains("not a data directory"), "{error}");
+    }
+
+    #[test]
+    fn a_backup_starts_where_its_label_says() {
+        let label = b"START WAL LOCATION: 1/2000028 (file 000000010000000100000002)\nCHECKPOINT LOCATION: 1/2000060\n";
+        assert_eq!(start_of_backup(label), Ok(Lsn(0x1_0200_0028)));
+        assert!(start_of_backup(b"").is_err());
+        let incremental = [&label[..], b"INCREMENTAL FROM LSN: 0/2000028\n"].concat();
+        assert!(start_of_backup(&incremental).unwrap_err().contains("incremental"));
+    }
+
+    #[test]
+    fn pages_are_found_in_every_place_that_relations_are_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.join("global")).unwrap();
+        fs::create_dir_all(root.join("base/5")).unwrap();
+        fs::create_dir_all(root.join("pg_tblspc/16400/PG_18_202107181/5")).unwrap();
+        fs::create_dir_all(elsewhere.path().join("PG_18_202107181/5")).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), root.join("pg_tblspc/16401")).unwrap();
+        fs::write(root.join("PG_VERSION"), "18\n").unwrap();
+        let mut sealed = control(1800);
+        sealed[220..224].copy_from_slice(&2u32.to_le_bytes());
+        fs::write(root.join("global/pg_control"), seal(sealed)).unwrap();
+        let at = |tablespace, database| RelFileLocator { tablespace, database, relation: 7 };
+        let places = [
+            ("global/7", at(1664, 0), Fork::MAIN, 0..2),
+            ("base/5/7", at(1663, 5), Fork::MAIN, 0..2),
+            ("base/5/7.1", at(1663, 5), Fork::MAIN, 2..3),
+            ("base/5/7_fsm", at(1663, 5), Fork::FREE_SPACE_MAP, 0..1),
+            ("base/5/7_vm", at(1663, 5), Fork::VISIBILITY_MAP, 0..1),
+            ("base/5/7_init", at(1663, 5), Fork::INIT, 0..1),
+            ("pg_tblspc/16400/PG_18_202107181/5/7", at(16400, 5), Fork::MAIN, 0..1),
+            ("pg_tblspc/16401/PG_18_202107181/5/7_vm.1", at(16401, 5), Fork::VISIBILITY_MAP, 2..4),
+        ];
+        for (index, (file, _, _, blocks)) in places.iter().enumerate() {
+            // Half a page at the end is none.
+            let mut content = vec![0x40 + index as u8; PAGE_BYTES * blocks.len()];
+            content.extend([0xFF; 100]);
+            fs::write(root.join(file), content).unwrap();
+        }
+        let mut data = DataDir::open(root).unwrap();
+        let mut page = [0; PAGE_BYTES];
+        for (index, (file, relation, fork, blocks)) in places.iter().enumerate() {
+            for block in 0..6 {
+                let there = data.read_page(*relation, *fork, block, &mut page).unwrap();
+                let elsewhere = places.iter().any(|(other, r, f, blocks)| {
+                    other != file && (r, f) == (relation, fork) && blocks.contains(&block)
+                });
+                assert_eq!(there, blocks.contains(&block) || elsewhere, "{file} block {block}");
+                assert!(
+                    !there || elsewhere || page == [0x40 + index as u8; PAGE_BYTES],
+                    "{file} block {block}"
+                );
+            }
+        }
+        for relation in 100..300 {
+            let missing = RelFileLocator { relation, ..at(1663, 5) };
+            assert!(!data.read_page(missing, Fork::MAIN, 0, &mut page).unwrap());
+        }
+        assert!(data.open.len() <= MOST_OPEN_FILES);
+        assert!(data.read_page(at(1663, 5), Fork::MAIN, 0, &mut page).unwrap());
+    }
+
+    /// The checksum's definition, word by word.
+    fn slow_checksum(page: &[u8; PAGE_BYTES], block: u32) -> u16 {
+        let mut sums = CHECKSUM_BASES;
+        let mut step = |at: usize, word: u32| {
+            let mixed = sums[at % 32] ^ word;
+            sums[at % 32] = mixed.wrapping_mul(16_777_619) ^ mixed >> 17;
+        };
+        for at in 0..PAGE_BYTES / 4 {
+            let mut word: [u8; 4] = page[at * 4..at * 4 + 4].try_into().unwrap();
+            if at == 2 {
+                word[..2].fill(0);
+            }
+            step(at, u32::from_le_bytes(word));
+        }
+        (0..64).for_each(|at| step(at, 0));
+        ((sums.iter().fold(0, |a, b| a ^ b) ^ block) % 65535 + 1) as u16
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_checksum_is_that_of_its_definition(seed: u64, block: u32) {
+            let mut page = [0; PAGE_BYTES];
+            let mut state = seed;
+            for byte in &mut page {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                *byte = (state >> 56) as u8;
+            }
+            let checksum = page_checksum(&page, block);
+            proptest::prop_assert_eq!(checksum, slow_checksum(&page, block));
+            page[8] ^= 0x55;
+            proptest::prop_assert_eq!(checksum, page_checksum(&page, block));
+        }
+    }
+}
