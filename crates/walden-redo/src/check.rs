@@ -128,11 +128,9 @@ impl Check {
         let family = Family::of(expected, place.key.fork);
         let (verdict, at) = compare(expected, found, place, rmid.or(family.manager()));
         self.counts.entry((place.last.kind, family)).or_default().add(verdict);
-        if let Some(offset) = at
-            && self.differences.len() < MOST_DIFFERENCES
-        {
+        if let Some(offset) = at {
             let bytes = |page: &Page| page.0[offset..(offset + 8).min(PAGE_BYTES)].to_vec();
-            self.differences.push(Difference {
+            self.note(Difference {
                 key: place.key,
                 family,
                 lsn: place.last.lsn,
@@ -145,6 +143,12 @@ impl Check {
             });
         }
         verdict
+    }
+
+    pub(crate) fn note(&mut self, difference: Difference) {
+        if self.differences.len() < MOST_DIFFERENCES {
+            self.differences.push(difference);
+        }
     }
 
     fn skip(&mut self, place: &Place, page: &Page, field: impl Fn(&mut Counts) -> &mut u64) {

@@ -11,6 +11,7 @@
 pub mod check;
 pub mod displaced;
 pub mod family;
+pub mod files;
 pub mod image;
 pub mod mask;
 pub mod page;

@@ -148,6 +148,7 @@ impl Replay {
         let last = LastRecord { lsn: record.lsn, kind };
         for touched in touched.drain(..) {
             match (touched.page, touched.role) {
+                (Some(page), Role::Ahead) => self.store.put_back(touched.slot, page),
                 (Some(page), _) => self.store.put(touched.slot, page, last),
                 (None, Role::Unknown(state)) => self.store.give_up(touched.slot, state, last),
                 (None, _) => self.store.give_up(touched.slot, State::Unknown(Unknown::NotSeen), last),
@@ -185,7 +186,9 @@ impl Replay {
                 touched.role = Role::Restored;
             }
         }
-        if block.will_init && touched.role != Role::Restored && touched.role != Role::Ahead {
+        // A page that is made anew is so even where the base is ahead: what it was is not looked at
+        // (`XLogInitBufferForRedo`), and the base may have caught it half written.
+        if block.will_init && touched.role != Role::Restored {
             touched.role = Role::Init;
         }
         if let (Role::Restored, Err(misfit)) = (touched.role, restored) {

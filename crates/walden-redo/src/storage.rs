@@ -37,9 +37,10 @@ pub(crate) fn replay(record: &Record<'_>, store: &mut PageStore) {
                 crate::heap::visibility_map::truncate(store, cut.relation, cut.blocks);
             }
         }
-        Ok(Payload::DatabaseCreate(created)) => {
-            store.drop_database(created.database, Some(created.tablespace));
-        }
+        Ok(Payload::DatabaseCreate(created)) => match created.source {
+            Some(_) => store.copy_database(created.database, created.tablespace),
+            None => store.drop_database(created.database, Some(created.tablespace)),
+        },
         Ok(Payload::DatabaseDrop(dropped)) => {
             for tablespace in dropped.tablespaces {
                 store.drop_database(dropped.database, Some(tablespace));

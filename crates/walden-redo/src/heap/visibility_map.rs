@@ -65,11 +65,8 @@ pub(super) fn clear(step: &mut Step<'_, '_>, heap: u8, bits: u8) {
         if let Some(page) = step.page(id) {
             place.clear(page, bits);
         }
-    } else if let Some(store) = step.store()
-        && let Some(slot) = store.find(key)
-        && let Some(page) = store.page_mut(slot)
-    {
-        place.clear(page, bits);
+    } else if let Some(store) = step.store() {
+        store.change(key, |page| place.clear(page, bits));
     }
 }
 
@@ -143,10 +140,8 @@ pub(crate) fn truncate(store: &mut PageStore, relation: RelFileLocator, heap_blo
         return store.truncate(relation, fork, block);
     }
     store.truncate(relation, fork, block + 1);
-    if let Some(slot) = store.find(BlockKey { relation, fork, block })
-        && let Some(page) = store.page_mut(slot)
-    {
+    store.change(BlockKey { relation, fork, block }, |page| {
         page.0[byte + 1..].fill(0);
         page.0[byte] &= (1 << shift) - 1;
-    }
+    });
 }

@@ -1,0 +1,82 @@
+//! A temporary file for the pages that memory has no room for.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use crate::page::{PAGE_BYTES, Page};
+
+/// A page's place in the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place(u32);
+
+impl Place {
+    /// Not in the file.
+    pub(super) const NONE: Place = Place(u32::MAX);
+}
+
+/// The file, made when the first page goes there. It has no name, so the system removes it with the process.
+#[derive(Debug)]
+pub(super) struct Spill {
+    folder: PathBuf,
+    file: Option<File>,
+    used: u32,
+    free: Vec<Place>,
+}
+
+impl Spill {
+    pub(super) fn new(folder: PathBuf) -> Spill {
+        Spill { folder, file: None, used: 0, free: Vec::new() }
+    }
+
+    pub(super) fn folder(&self) -> &PathBuf {
+        &self.folder
+    }
+
+    /// Writes a page to its place, or to a free one if it has none; where it is now.
+    pub(super) fn write(&mut self, place: Place, page: &Page) -> io::Result<Place> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(tempfile::tempfile_in(&self.folder)?),
+        };
+        let place = match place {
+            Place::NONE => self.free.pop().unwrap_or(Place(self.used)),
+            place => place,
+        };
+        if place == Place::NONE {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "no place left in the file"));
+        }
+        match file.write_all_at(&page.0, offset(place)) {
+            Ok(()) => {
+                self.used = self.used.max(place.0 + 1);
+                Ok(place)
+            }
+            Err(error) => {
+                self.release(place);
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn read(&self, place: Place, page: &mut Page) -> io::Result<()> {
+        let file = self.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        file.read_exact_at(&mut page.0, offset(place))
+    }
+
+    /// Makes a place free for another page.
+    pub(super) fn release(&mut self, place: Place) {
+        if place.0 < self.used {
+            self.free.push(place);
+        }
+    }
+
+    /// Places that hold pages.
+    pub(super) fn pages(&self) -> usize {
+        self.used as usize - self.free.len()
+    }
+}
+
+fn offset(place: Place) -> u64 {
+    u64::from(place.0) * PAGE_BYTES as u64
+}
