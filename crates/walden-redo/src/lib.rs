@@ -9,6 +9,8 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+pub mod checksum;
+pub mod describe;
 pub mod displaced;
 pub mod family;
 pub mod files;

@@ -391,6 +391,19 @@ impl PageStore {
         self.hints_are_logged = true;
     }
 
+    /// An exact page, to look at.
+    pub fn page(&mut self, slot: Slot) -> Option<&Page> {
+        let entry = &self.entries[slot.0 as usize];
+        if entry.page.is_none() {
+            if entry.state != StateCode::EXACT || entry.flags & TAKEN != 0 {
+                return None;
+            }
+            let page = self.fetch(slot)?;
+            self.enter(slot, page);
+        }
+        self.entries[slot.0 as usize].page.as_deref()
+    }
+
     /// Copies an exact page; whether it is known.
     pub fn read(&mut self, slot: Slot, page: &mut Page) -> bool {
         let entry = &self.entries[slot.0 as usize];
@@ -709,6 +722,15 @@ impl PageStore {
     /// Has a page in memory, and makes room if there is too little.
     #[inline]
     fn hold(&mut self, slot: Slot, page: Box<Page>) {
+        self.enter(slot, page);
+        if self.resident > self.most_resident {
+            self.make_room();
+        }
+    }
+
+    /// Has a page in memory, whatever room there is.
+    #[inline]
+    fn enter(&mut self, slot: Slot, page: Box<Page>) {
         let entry = &mut self.entries[slot.0 as usize];
         let twice = entry.page.replace(page);
         let listed = entry.flags & LISTED != 0;
@@ -719,9 +741,6 @@ impl PageStore {
         match twice {
             Some(page) => self.recycle(page),
             None => self.resident += 1,
-        }
-        if self.resident > self.most_resident {
-            self.make_room();
         }
     }
 

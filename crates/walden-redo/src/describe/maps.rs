@@ -1,0 +1,113 @@
+//! The visibility map and the free space map: what they say of their table's blocks.
+
+use super::{Description, contents};
+use crate::page::{PAGE_BYTES, PAGE_HEADER, Page};
+
+/// Blocks of a table that a page of its visibility map has bits for (`HEAPBLOCKS_PER_PAGE`): two bits each.
+pub const VISIBILITY_BLOCKS: u32 = (PAGE_BYTES - PAGE_HEADER) as u32 * 4;
+/// Slots of a free space map's page (`LeafNodesPerPage`): what is left of the page's nodes by those above them.
+const FREE_SPACE_SLOTS: u32 = (PAGE_BYTES - PAGE_HEADER - 4) as u32 - FREE_SPACE_INNER as u32;
+const FREE_SPACE_INNER: usize = PAGE_BYTES / 2 - 1;
+
+/// A run of consecutive numbers with the same property, as `3-7` or `3`.
+fn ranges(numbers: impl Iterator<Item = u64>) -> Vec<String> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let text = |(first, last)| if first == last { format!("{first}") } else { format!("{first}-{last}") };
+    runs.into_iter().map(text).collect()
+}
+
+pub(super) fn visibility(page: &Page, block: u32, description: &mut Description) {
+    let first = u64::from(block) * u64::from(VISIBILITY_BLOCKS);
+    let map = &page.0[PAGE_HEADER..];
+    let with = |bit: u8| {
+        let set = move |index: u64| map[(index / 4) as usize] >> (index % 4 * 2) & bit != 0;
+        ranges((0..u64::from(VISIBILITY_BLOCKS)).filter(move |&index| set(index)).map(move |index| first + index))
+    };
+    description.content.text("table_blocks", format_args!("{first}-{}", first + u64::from(VISIBILITY_BLOCKS) - 1));
+    description.content.list("all_visible", with(1).iter());
+    description.content.list("all_frozen", with(2).iter());
+}
+
+/// The map is a tree of pages, each a tree of nodes; a leaf's byte is a block's free space in 32nds of a kilobyte.
+pub(super) fn free_space(page: &Page, block: u32, description: &mut Description) {
+    let content = contents(page);
+    let slots = u64::from(FREE_SPACE_SLOTS);
+    // In the file: the root, then each page of the middle level with the leaves below it.
+    let (level, first) = match u64::from(block) {
+        0 => (2, 0),
+        block => {
+            let (group, place) = ((block - 1) / (slots + 1), (block - 1) % (slots + 1));
+            if place == 0 { (1, group * slots) } else { (0, (group * slots + place - 1) * slots) }
+        }
+    };
+    description.kind = format!("{} level {level}", description.kind);
+    let mut next_slot = [0; 4];
+    next_slot.copy_from_slice(content.get(..4).unwrap_or(&[0; 4]));
+    description.content.signed("fp_next_slot", Some(i32::from_le_bytes(next_slot).into()));
+    let nodes = content.get(4..).unwrap_or(&[]);
+    let leaves = nodes.get(FREE_SPACE_INNER..).unwrap_or(&[]);
+    let most = nodes.first().copied().unwrap_or(0);
+    description.content.number("most_free_bytes", free_bytes(most));
+    let mut classes: Vec<String> = Vec::new();
+    for class in (1..=u8::MAX).rev() {
+        let here = leaves.iter().enumerate().filter(|(_, leaf)| **leaf == class);
+        let numbers = ranges(here.map(|(index, _)| first + index as u64));
+        if !numbers.is_empty() {
+            classes.push(format!("{}:{}", free_bytes(class), numbers.join(",")));
+        }
+    }
+    let name = if level == 0 { "free_bytes_of_blocks" } else { "free_bytes_below" };
+    description.content.list(name, classes.iter());
+}
+
+/// What a class of free space stands for at least (`fsm_space_cat_to_avail`).
+fn free_bytes(class: u8) -> u32 {
+    const MOST: u32 = 8160;
+    if class == u8::MAX { MOST } else { u32::from(class) * 32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_format::record::Fork;
+
+    use super::super::{Value, describe};
+    use super::*;
+
+    #[test]
+    fn bits_are_the_tables_blocks() {
+        let mut page = Page::default();
+        page.init(0);
+        page.0[PAGE_HEADER] = 0b0011_0101;
+        page.0[PAGE_BYTES - 1] = 0b0100_0000;
+        let description = describe(&page, Fork::VISIBILITY_MAP, 1);
+        let text = |name| description.content.get(name).map(Value::to_string).unwrap();
+        assert_eq!(text("table_blocks"), "32672-65343");
+        assert_eq!(text("all_visible"), "32672-32674 65343");
+        assert_eq!(text("all_frozen"), "32674");
+    }
+
+    #[test]
+    fn free_space_is_told_by_block() {
+        let mut page = Page::default();
+        page.init(0);
+        page.0[PAGE_HEADER + 4] = 200;
+        for (slot, class) in [(0, 200), (1, 3), (2, 3)] {
+            page.0[PAGE_HEADER + 4 + FREE_SPACE_INNER + slot] = class;
+        }
+        let text = |block| {
+            let description = describe(&page, Fork::FREE_SPACE_MAP, block);
+            (description.kind.clone(), description.content.0.last().unwrap().value.to_string())
+        };
+        assert_eq!(text(2), ("free space map level 0".into(), "6400:0 96:1-2".into()));
+        assert_eq!(text(3).1, "6400:4069 96:4070-4071");
+        assert_eq!(text(1).0, "free space map level 1");
+        assert_eq!(text(0).0, "free space map level 2");
+        assert_eq!(text(1 + 4070).0, "free space map level 1");
+    }
+}

@@ -1,0 +1,207 @@
+//! What is on a page, in PostgreSQL's own terms: header, line pointers, items, and what the access method keeps beside them.
+//!
+//! A [`Description`] is names and values, so that it can be printed, written as JSON, and compared with another one
+//! ([`diff`]). Pages may hold anything: what does not make sense is shown as bytes.
+
+pub mod diff;
+pub mod follow;
+mod heap;
+mod index;
+mod maps;
+mod value;
+
+use serde::Serialize;
+use walden_format::record::Fork;
+
+pub use value::{Bytes, Field, Fields, Value};
+
+use crate::family::Family;
+use crate::page::{ItemState, PAGE_BYTES, PAGE_HEADER, Page, flags};
+
+/// What is on a page.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Description {
+    /// Whose page it is: [`Family::name`], with what the access method uses it for.
+    pub kind: String,
+    /// The page's header.
+    pub header: Fields,
+    /// The access method's own part.
+    pub special: Fields,
+    /// What is on the page but in no item.
+    pub content: Fields,
+    /// The line pointers and what they point to, in the order of their numbers.
+    pub items: Vec<Item>,
+}
+
+/// A line pointer and its item.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Item {
+    /// The line pointer's number; the first is 1.
+    pub number: u16,
+    /// `unused`, `normal`, `redirect` or `dead`.
+    pub state: &'static str,
+    /// Where the item starts on the page; of a redirection, the other line pointer's number.
+    pub offset: u16,
+    /// Bytes of the item.
+    pub length: u16,
+    /// What the item's header says.
+    pub fields: Fields,
+    /// What is behind its header.
+    pub data: Bytes,
+}
+
+/// Names for the bits of a field.
+pub(crate) type Bits = &'static [(u16, &'static str)];
+
+const PAGE_FLAGS: Bits = &[
+    (flags::HAS_FREE_LINES, "PD_HAS_FREE_LINES"),
+    (flags::PAGE_FULL, "PD_PAGE_FULL"),
+    (flags::ALL_VISIBLE, "PD_ALL_VISIBLE"),
+];
+
+/// Describes the page that is the block `block` of its fork.
+pub fn describe(page: &Page, fork: Fork, block: u32) -> Description {
+    let mut description = Description { header: header(page), ..Description::default() };
+    let family = Family::of(page, fork);
+    description.kind = family.name().into();
+    match family {
+        Family::New => {}
+        Family::Heap => heap::table(page, &mut description),
+        Family::Sequence => heap::sequence(page, &mut description),
+        Family::VisibilityMap => maps::visibility(page, block, &mut description),
+        Family::FreeSpaceMap => maps::free_space(page, block, &mut description),
+        Family::Btree => index::btree::describe(page, &mut description),
+        Family::Hash => index::hash::describe(page, &mut description),
+        Family::Gin => index::gin::describe(page, &mut description),
+        Family::Gist => index::gist::describe(page, &mut description),
+        Family::SpGist => index::spgist::describe(page, &mut description),
+        Family::Brin => index::brin::describe(page, &mut description),
+        Family::Other => raw(page, &mut description),
+    }
+    description
+}
+
+fn header(page: &Page) -> Fields {
+    let mut fields = Fields::default();
+    fields.text("pd_lsn", page.lsn());
+    fields.text("pd_checksum", format_args!("{:#06x}", page.checksum()));
+    fields.bits("pd_flags", page.flags(), PAGE_FLAGS);
+    fields.number("pd_lower", page.lower() as u64);
+    fields.number("pd_upper", page.upper() as u64);
+    fields.number("pd_special", page.special() as u64);
+    fields.number("page_size", page.u16_at(18) & 0xFF00);
+    fields.number("layout_version", page.u16_at(18) & 0x00FF);
+    fields.number("pd_prune_xid", page.prune_xid());
+    fields
+}
+
+/// A page that nobody here knows: all that is not zero behind the header.
+fn raw(page: &Page, description: &mut Description) {
+    let used = page.0.iter().rposition(|&byte| byte != 0).map_or(PAGE_HEADER, |last| last + 1);
+    description.content.bytes("bytes", page.0.get(PAGE_HEADER..used).unwrap_or(&[]));
+}
+
+/// The line pointers; `fill` reads a normal item's bytes.
+fn items(page: &Page, mut fill: impl FnMut(u16, &[u8]) -> (Fields, Bytes)) -> Vec<Item> {
+    let describe = |number| {
+        let pointer = page.line_pointer(number)?;
+        let bytes = match pointer.state() {
+            ItemState::Normal | ItemState::Dead if !pointer.is_empty() => page.item(number),
+            _ => None,
+        };
+        let (fields, data) = bytes.map(|bytes| fill(number, bytes)).unwrap_or_default();
+        let state = match pointer.state() {
+            ItemState::Unused => "unused",
+            ItemState::Normal => "normal",
+            ItemState::Redirect => "redirect",
+            ItemState::Dead => "dead",
+        };
+        Some(Item { number, state, offset: pointer.offset(), length: pointer.len(), fields, data })
+    };
+    (1..=page.items()).filter_map(describe).collect()
+}
+
+/// A row's place: block and line pointer (`ItemPointerData`, 6 bytes).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tid {
+    pub block: u32,
+    pub item: u16,
+}
+
+impl Tid {
+    pub fn read(bytes: &[u8]) -> Option<Tid> {
+        let bytes: &[u8; 6] = bytes.first_chunk()?;
+        let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        Some(Tid { block: u32::from(half(0)) << 16 | u32::from(half(2)), item: half(4) })
+    }
+}
+
+impl std::fmt::Display for Tid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "({},{})", self.block, self.item)
+    }
+}
+
+/// Numbers at places that may not be there.
+pub(crate) trait At {
+    fn u16_in(&self, at: usize) -> Option<u16>;
+    fn u32_in(&self, at: usize) -> Option<u32>;
+    fn u64_in(&self, at: usize) -> Option<u64>;
+    fn tid_in(&self, at: usize) -> Option<Tid>;
+}
+
+impl At for [u8] {
+    fn u16_in(&self, at: usize) -> Option<u16> {
+        self.get(at..)?.first_chunk().map(|bytes| u16::from_le_bytes(*bytes))
+    }
+
+    fn u32_in(&self, at: usize) -> Option<u32> {
+        self.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
+    }
+
+    fn u64_in(&self, at: usize) -> Option<u64> {
+        self.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+    }
+
+    fn tid_in(&self, at: usize) -> Option<Tid> {
+        Tid::read(self.get(at..)?)
+    }
+}
+
+/// What is between the header and the access method's part (`PageGetContents`).
+pub(crate) fn contents(page: &Page) -> &[u8] {
+    page.0.get(PAGE_HEADER..page.special().min(PAGE_BYTES)).unwrap_or(&[])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// A page may hold anything; what marks whose page it is is put there, so that each describer sees damage.
+        #[test]
+        fn no_page_is_too_strange(
+            seed in proptest::collection::vec(any::<u8>(), 512),
+            lower in 0_u16..9000,
+            special in prop_oneof![Just(8192_u16), Just(8184), Just(8176), 0_u16..9000],
+            mark in prop_oneof![Just(0_u16), Just(0xFF80), Just(0xFF81), Just(0xFF82), 0xF091_u16..=0xF093, any::<u16>()],
+            kind in any::<u16>(),
+            fork in 0_u8..4,
+            block in any::<u32>(),
+        ) {
+            let mut page = Page::default();
+            for (index, byte) in page.0.iter_mut().enumerate() {
+                *byte = seed[(index * 31 + index / 512) % 512];
+            }
+            page.put_u16(12, lower);
+            page.put_u16(14, lower.max(1));
+            page.put_u16(16, special);
+            page.put_u16(PAGE_BYTES - 4, kind);
+            page.put_u16(PAGE_BYTES - 2, mark);
+            let description = describe(&page, Fork(fork), block);
+            prop_assert!(diff::diff(&description, &description).is_empty());
+        }
+    }
+}
