@@ -3,5 +3,6 @@
 
 pub mod csv;
 pub mod explain;
+pub mod page;
 pub mod table;
 pub mod units;

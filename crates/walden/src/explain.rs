@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use walden_explain::checkpoints::CheckpointSettings;
 use walden_explain::document::{Context, Document};
@@ -15,7 +15,7 @@ use walden_source::inventory::Inventory;
 use walden_source::names::Names;
 
 use crate::progress::Progress;
-use crate::{DAMAGED, terminal};
+use crate::{DAMAGED, names, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -100,7 +100,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     }
     let inventory = Inventory::of(&args.sources)?;
     tell_about(&inventory);
-    check_cluster(&names, &inventory)?;
+    names::check_cluster(&names, &inventory)?;
     let explanation = explain(args, &inventory)?;
     names.set_version(explanation.version);
     rewrites::learn(&explanation, &mut names);
@@ -156,24 +156,7 @@ fn explain(args: &ExplainArgs, inventory: &Inventory) -> Result<Explanation> {
 }
 
 fn load_names(args: &ExplainArgs) -> Result<Names> {
-    let mut names = Names::default();
-    for source in &args.names {
-        let path = std::path::Path::new(source);
-        let more = if path.is_file() {
-            Names::load(path).with_context(|| format!("read names from {source}"))?
-        } else if looks_like_path(source) {
-            bail!(
-                "{source}: no such file (--names takes a connection string or a file that --save-names made)"
-            );
-        } else {
-            Names::from_server(source)
-                .with_context(|| format!("read names from the server at \"{source}\""))?
-        };
-        names.merge(more).with_context(|| format!("use the names of {source}"))?;
-    }
-    for note in &names.notes {
-        eprintln!("warning: no names of {note}");
-    }
+    let names = names::load(&args.names)?;
     if let Some(path) = &args.save_names {
         names.save(path).with_context(|| format!("save names to {}", path.display()))?;
         if std::io::stderr().is_terminal() {
@@ -183,26 +166,8 @@ fn load_names(args: &ExplainArgs) -> Result<Names> {
     Ok(names)
 }
 
-/// Names of another cluster would be wrong without looking so.
-fn check_cluster(names: &Names, inventory: &Inventory) -> Result<()> {
-    let Some(named) = names.origin.system_id else { return Ok(()) };
-    if let Some(run) = inventory.runs.iter().find(|run| run.system_id != named) {
-        bail!(
-            "the names are of the cluster with the system identifier {named}, the WAL is of {}: \
-             take the names from the server that wrote the WAL",
-            run.system_id
-        );
-    }
-    Ok(())
-}
-
-/// A connection string is a URL or has an equals sign.
-fn looks_like_path(text: &str) -> bool {
-    !text.contains("://") && !text.contains('=')
-}
-
 /// What was found beside what is explained, in a line each.
-fn tell_about(inventory: &Inventory) {
+pub fn tell_about(inventory: &Inventory) {
     for gap in inventory.gaps() {
         eprintln!("warning: {} segments are missing, from {} to {}", gap.segments, gap.first, gap.last);
     }

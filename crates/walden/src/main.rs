@@ -1,10 +1,13 @@
 //! The binary: arguments to options, options to one function of a crate.
 
+mod base;
 mod bench;
 mod demo;
 mod explain;
 mod judge;
 mod lab;
+mod names;
+mod page;
 mod progress;
 mod redo;
 mod terminal;
@@ -30,6 +33,7 @@ struct Arguments {
 enum Command {
     Demo(demo::DemoArgs),
     Explain(explain::ExplainArgs),
+    Page(page::PageArgs),
     Redo(redo::RedoArgs),
     Lab(lab::LabArgs),
     Bench(bench::BenchArgs),
@@ -39,6 +43,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Page(args) => page::run(&args),
         Command::Redo(args) => redo::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Bench(args) => bench::run(&args),

@@ -46,6 +46,7 @@ pub struct Follow {
     pub checksums_seen: bool,
     from: Option<Lsn>,
     end: Lsn,
+    version: Major,
 }
 
 /// A block's page in a base backup.
@@ -75,6 +76,8 @@ pub enum PageState {
         /// And goes on here.
         to: Lsn,
     },
+    /// Not: the base backup's page is of a later moment; its LSN.
+    Ahead(Lsn),
     /// Not yet: no record touched it.
     Untouched,
 }
@@ -160,6 +163,7 @@ impl Follow {
             checksums_seen: false,
             from: None,
             end: Lsn::INVALID,
+            version: Major::V18,
         }
     }
 
@@ -174,6 +178,11 @@ impl Follow {
         self.key
     }
 
+    /// Who wrote the log.
+    pub fn version(&self) -> Major {
+        self.version
+    }
+
     /// Whether all moments have come.
     pub fn is_done(&self) -> bool {
         !self.with_history && self.moments.is_empty()
@@ -182,13 +191,14 @@ impl Follow {
     /// Replays a record.
     pub fn record(&mut self, record: &Record<'_>) {
         self.from.get_or_insert(record.lsn);
-        self.take_base(record.lsn);
+        self.version = record.version;
         while self.moments.last().is_some_and(|&at| record.end > at) {
             self.snapshot();
         }
         if self.is_done() {
             return;
         }
+        self.take_base(record.lsn);
         if record.blocks.is_empty() {
             self.without_blocks(record);
         } else {
@@ -202,6 +212,9 @@ impl Follow {
         if self.from.is_none() {
             return;
         }
+        self.take_base(from);
+        // What the backup lacks begins in the gap.
+        self.base = self.base.take().filter(|base| base.redo >= to);
         self.replay = Replay::default();
         if self.state != PageState::Untouched {
             self.state = PageState::Gap { from, to };
@@ -211,7 +224,6 @@ impl Follow {
     /// The log is over; `reached` is how far it could be read.
     pub fn finish(&mut self, reached: Lsn) {
         self.end = self.end.max(reached);
-        self.take_base(reached);
         while !self.moments.is_empty() {
             self.snapshot();
         }
@@ -219,8 +231,12 @@ impl Follow {
 
     fn snapshot(&mut self) {
         let Some(at) = self.moments.pop() else { return };
-        let page = self.page().map(|page| Box::new(page.clone()));
-        let (state, last, reached) = (self.state, self.last, self.end);
+        self.take_base(at.min(self.end));
+        let mut page = self.page().map(|page| Box::new(page.clone()));
+        let (mut state, last, reached) = (self.state, self.last, self.end);
+        if let Some(lsn) = page.as_ref().map(|page| page.lsn()).filter(|&lsn| lsn > at) {
+            (page, state) = (None, PageState::Ahead(lsn));
+        }
         self.snapshots.push(Snapshot { at, page, state, last, reached });
     }
 
@@ -232,7 +248,7 @@ impl Follow {
     fn take_base(&mut self, position: Lsn) {
         let Some(base) = self.base.as_ref().filter(|base| base.redo <= position) else { return };
         let is_complete = self.from.is_some_and(|from| from <= base.redo);
-        let (true, None, Some(base)) = (is_complete, self.page(), self.base.take()) else { return };
+        let (true, Some(base), None) = (is_complete, self.base.take(), self.page()) else { return };
         let slot = self.replay.store.slot(self.key);
         let kind = rmgr::kind(Major::V18, rmid::XLOG, 0);
         self.replay.store.put(slot, base.page, LastRecord { lsn: base.redo, kind });
@@ -413,6 +429,7 @@ impl std::fmt::Display for PageState {
             PageState::Untracked => f.write_str("untracked"),
             PageState::Gone => f.write_str("gone"),
             PageState::Gap { from, to } => write!(f, "unknown: the log from {from} to {to} is missing"),
+            PageState::Ahead(lsn) => write!(f, "unknown: the base backup's page is newer, of {lsn}"),
             PageState::Untouched => f.write_str("not touched yet"),
         }
     }

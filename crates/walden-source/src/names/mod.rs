@@ -342,6 +342,25 @@ impl Names {
         builtin::by_file(file, self.version).map_or(Resolved::Unresolved, Resolved::BuiltIn)
     }
 
+    /// The files of the relations that a name may mean, each with whether it is the relation's current one.
+    ///
+    /// `name` is `NAME`, `SCHEMA.NAME` or `DATABASE.SCHEMA.NAME`, in quotes where SQL needs them. Sorted by file.
+    pub fn files_of(&self, name: &str) -> Vec<(RelFileLocator, &Relation, bool)> {
+        let parts = split_name(name);
+        let Some((last, above)) = parts.split_last() else { return Vec::new() };
+        let fits = |relation: &Relation| {
+            let database = || self.databases.get(&relation.database).map(|database| database.name.as_str());
+            relation.name == *last
+                && above.iter().rev().next().is_none_or(|schema| relation.schema == *schema)
+                && above.iter().rev().nth(1).is_none_or(|wanted| database() == Some(wanted))
+                && above.len() <= 2
+        };
+        let named = self.files.iter().map(|(file, named)| (*file, &self.relations[named.relation], named.current));
+        let mut found: Vec<_> = named.filter(|(_, relation, _)| fits(relation)).collect();
+        found.sort_unstable_by_key(|(file, _, _)| *file);
+        found
+    }
+
     /// The relation with this OID in a database; one that all databases share is found with any.
     pub fn by_oid(&self, database: u32, oid: u32) -> Option<&Relation> {
         let known = self.by_oid.get(&(database, oid)).or_else(|| self.by_oid.get(&(0, oid)));
@@ -395,6 +414,23 @@ impl Names {
             }
         }
     }
+}
+
+/// A qualified name's parts; in quotes, dots don't part it and two quotes stand for one.
+fn split_name(name: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut is_quoted = false;
+    let mut chars = name.chars().peekable();
+    while let Some(c) = chars.next() {
+        let part = parts.last_mut().expect("there is always a part");
+        match c {
+            '"' if is_quoted && chars.peek() == Some(&'"') => part.extend(chars.next()),
+            '"' => is_quoted = !is_quoted,
+            '.' if !is_quoted => parts.push(String::new()),
+            c => part.push(c),
+        }
+    }
+    parts
 }
 
 impl Relation {

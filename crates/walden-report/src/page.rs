@@ -1,0 +1,208 @@
+//! A block's history, what is on a page, and what changed on it, for a terminal.
+
+use unicode_width::UnicodeWidthStr;
+use walden_redo::describe::diff::Change;
+use walden_redo::describe::follow::Entry;
+use walden_redo::describe::{Description, Fields, Item, Value};
+
+use crate::table::{Look, shorten, wrap};
+
+/// Which side of a column its cells are at.
+#[derive(Clone, Copy, PartialEq)]
+enum Side {
+    Left,
+    Right,
+}
+
+/// The records that touched a block.
+pub fn history(look: Look, title: &str, entries: &[Entry]) -> String {
+    use Side::{Left, Right};
+    let head = [
+        ("LSN", Left),
+        ("time (UTC)", Left),
+        ("xid", Right),
+        ("record", Left),
+        ("bytes", Right),
+        ("data", Right),
+        ("image", Left),
+        ("page", Left),
+    ];
+    let rows: Vec<Vec<String>> = entries.iter().map(history_row).collect();
+    format!("{}\n{}", look.heading(title), grid(look, &head, &rows).concat())
+}
+
+fn history_row(entry: &Entry) -> Vec<String> {
+    let kind = format!("{} {}", entry.kind.resource_manager(entry.version), entry.kind.name(entry.version));
+    let time = match entry.ended {
+        None => String::new(),
+        Some(ended) => {
+            let time = ended.time.to_string();
+            let time = time.trim_end_matches(" UTC");
+            // Milliseconds are as fine as people look.
+            let time = time.get(..time.len().saturating_sub(3)).unwrap_or(time);
+            format!("{time}{}", if ended.committed { "" } else { " aborted" })
+        }
+    };
+    let image = match &entry.image {
+        None if entry.init => "new page".into(),
+        None => String::new(),
+        Some(image) => {
+            let compression = match image.compression {
+                walden_format::record::Compression::None => "",
+                walden_format::record::Compression::Pglz => " pglz",
+                walden_format::record::Compression::Lz4 => " lz4",
+                walden_format::record::Compression::Zstd => " zstd",
+            };
+            format!("{}{compression}{}", image.len, if image.apply { "" } else { " (check)" })
+        }
+    };
+    let state = if entry.ahead { "as in the backup".into() } else { entry.state.to_string() };
+    vec![
+        entry.lsn.to_string(),
+        time,
+        if entry.xid == 0 { String::new() } else { entry.xid.to_string() },
+        kind,
+        entry.record_bytes.to_string(),
+        entry.data_bytes.map_or(String::new(), |bytes| bytes.to_string()),
+        image,
+        state,
+    ]
+}
+
+/// What is on a page.
+pub fn description(look: Look, title: &str, page: &Description) -> String {
+    let mut text = format!("{}\n", look.heading(title));
+    for (name, fields) in [("Header", &page.header), ("Special", &page.special), ("Content", &page.content)] {
+        if !fields.is_empty() {
+            text += &format!("{}\n{}", look.heading(name), pairs(look, fields));
+        }
+    }
+    if !page.items.is_empty() {
+        text += &format!("{}\n{}", look.heading("Items"), items(look, &page.items));
+    }
+    text
+}
+
+/// `name value` pairs, as many in a line as fit.
+fn pairs(look: Look, fields: &Fields) -> String {
+    let mut text = String::new();
+    let mut line = String::new();
+    for field in &fields.0 {
+        let pair = match &field.value {
+            Value::Bytes(bytes) => format!("{} {bytes}", field.name),
+            value => format!("{} {value}", field.name),
+        };
+        if !line.is_empty() && line.width() + 2 + pair.width() + 2 > look.width {
+            text += &format!("{}\n", wrap(&format!("  {line}"), look.width, 6));
+            line.clear();
+        }
+        if !line.is_empty() {
+            line += ", ";
+        }
+        line += &pair;
+    }
+    text + &format!("{}\n", wrap(&format!("  {line}"), look.width, 6))
+}
+
+/// Short values in columns; lists and data in lines of their own below.
+fn items(look: Look, items: &[Item]) -> String {
+    let mut names: Vec<&'static str> = Vec::new();
+    for field in items.iter().flat_map(|item| &item.fields.0) {
+        if !is_long(&field.value) && !names.contains(&field.name) {
+            names.push(field.name);
+        }
+    }
+    let head = [("no", Side::Right), ("state", Side::Left), ("offset", Side::Right), ("length", Side::Right)];
+    let head: Vec<_> = head.into_iter().chain(names.iter().map(|name| (*name, Side::Right))).collect();
+    let row = |item: &Item| {
+        let (state, offset) = match item.state {
+            "redirect" => (format!("redirect to {}", item.offset), String::new()),
+            state => (state.to_owned(), if item.length > 0 { item.offset.to_string() } else { String::new() }),
+        };
+        let cell = |name: &&str| match item.fields.get(name) {
+            Some(Value::Bool(true)) => "yes".into(),
+            Some(Value::Bool(false)) | None => String::new(),
+            Some(value) => value.to_string(),
+        };
+        let first = [item.number.to_string(), state, offset, item.length.to_string()];
+        first.into_iter().chain(names.iter().map(cell)).collect()
+    };
+    let rows: Vec<Vec<String>> = items.iter().map(row).collect();
+    let mut lines = grid(look, &head, &rows).into_iter();
+    let mut text = lines.next().unwrap_or_default();
+    for (line, item) in lines.zip(items) {
+        text += &line;
+        for field in item.fields.0.iter().filter(|field| is_long(&field.value)) {
+            let value = field.value.to_string();
+            if value != "-" {
+                let line = wrap(&format!("      {} {value}", field.name), look.width, 10);
+                text += &format!("{}\n", look.faint(&line));
+            }
+        }
+        if !item.data.0.is_empty() {
+            let line = shorten(&format!("      data {}", readable(&item.data.0)), look.width);
+            text += &format!("{}\n", look.faint(&line));
+        }
+    }
+    text
+}
+
+fn is_long(value: &Value) -> bool {
+    matches!(value, Value::List(_) | Value::Bytes(_))
+}
+
+/// Letters as they are, other bytes as dots: names and texts can be seen.
+fn readable(bytes: &[u8]) -> String {
+    bytes.iter().map(|&byte| if matches!(byte, b' '..=b'~') { char::from(byte) } else { '.' }).collect()
+}
+
+/// What changed on a page.
+pub fn changes(look: Look, title: &str, changes: &[Change]) -> String {
+    let mut text = format!("{}\n", look.heading(title));
+    if changes.is_empty() {
+        text += "  nothing\n";
+    }
+    for change in changes {
+        let show = |value: &Option<Value>| value.as_ref().map_or("none".into(), Value::to_string);
+        let (mark, line) = match (change.field, &change.before, &change.after) {
+            (None, None, after) => ('+', format!("{}: {}", change.place, show(after))),
+            (None, before, _) => ('-', format!("{}: {}", change.place, show(before))),
+            (Some(field), before, after) => {
+                ('~', format!("{}: {field} {} -> {}", change.place, show(before), show(after)))
+            }
+        };
+        text += &format!("{}\n", wrap(&format!("  {mark} {line}"), look.width, 6));
+    }
+    text
+}
+
+/// Lines of columns, the head first; the last column gives way where there is no room.
+fn grid(look: Look, head: &[(&str, Side)], rows: &[Vec<String>]) -> Vec<String> {
+    let width = |index: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(index)).map(|cell| cell.width());
+        cells.chain([head[index].0.width()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut line = String::from(" ");
+        for (index, cell) in cells.enumerate() {
+            let blanks = " ".repeat(widths[index].saturating_sub(cell.width()));
+            match head[index].1 {
+                Side::Left => line += &format!(" {cell}{blanks} "),
+                Side::Right => line += &format!(" {blanks}{cell} "),
+            }
+        }
+        shorten_end(line.trim_end(), look.width)
+    };
+    let top = look.faint(&line(&mut head.iter().map(|column| column.0)));
+    let rest = rows.iter().map(|row| line(&mut row.iter().map(String::as_str)));
+    [top].into_iter().chain(rest).map(|line| line + "\n").collect()
+}
+
+fn shorten_end(line: &str, width: usize) -> String {
+    if line.width() <= width {
+        return line.to_owned();
+    }
+    let kept: String = line.chars().take(width.saturating_sub(1)).collect();
+    format!("{kept}…")
+}

@@ -1,0 +1,687 @@
+//! `walden page`: one block's history, and its page at a moment.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use walden_format::lsn::Lsn;
+use walden_format::record::{Compression, Fork, Record, RelFileLocator};
+use walden_format::stream::Visitor;
+use walden_format::version::Major;
+use walden_redo::describe::diff::diff;
+use walden_redo::describe::follow::{Base, Entry, Follow, PageState, Snapshot};
+use walden_redo::describe::{Description, describe};
+use walden_redo::store::{BlockKey, Unknown};
+use walden_redo::{Page, checksum};
+use walden_report::table::Look;
+use walden_source::inventory::{Inventory, Run};
+use walden_source::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, Names};
+use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
+
+use crate::base::{self, BaseBackup, BasePage};
+use crate::progress::Progress;
+use crate::{DAMAGED, FOUND, explain, names, terminal};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden page /archive/wal --relation 1663/5/16384 --block 7
+      every record that touched the block
+  walden page /archive/wal --names 'host=/run/postgresql' --relation public.orders --block 7 --at 0/5E3A1F0
+      what was on the page after the last record that ends at this LSN or before
+  walden page /archive/wal --relation base/5/16384 --block 7 --diff 0/5E00000 end
+      what changed on it since then
+  walden page /archive/wal --base /backups/monday --relation base/5/16384 --block 7 --at end --out page.bin
+      the page as it has to be, to put in the place of a damaged one; see docs/redo.md
+
+Exit status: 0 done, 1 the page is not known at that LSN, 2 wrong usage, 3 input unreadable or damaged.";
+
+/// Wrong arguments.
+const USAGE: u8 = 2;
+
+/// Show what became of one block: every record that touched it, its page at any LSN, what changed between two
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct PageArgs {
+    /// Segments, or folders of segments: pg_wal, a data directory, an archive (compressed or not)
+    #[arg(value_name = "SOURCE", required = true)]
+    sources: Vec<PathBuf>,
+
+    /// Whose block: TABLESPACE/DATABASE/FILE as numbers, a path such as base/5/16384 as in the server's messages, or
+    /// with --names a table's or index's name
+    #[arg(long, value_name = "SPC/DB/REL|PATH|NAME")]
+    relation: String,
+
+    /// The block's number, counted through all of the fork's files
+    #[arg(long, value_name = "N")]
+    block: u32,
+
+    /// Which of the relation's forks [default: main, or what the path says]
+    #[arg(long, value_enum)]
+    fork: Option<ForkName>,
+
+    /// Names of tables and indexes: a connection string, or a file that `walden explain --save-names` made
+    #[arg(long, value_name = "DSN|FILE")]
+    names: Vec<String>,
+
+    /// A base backup (or the copy of a stopped data directory) whose pages the log's changes apply to
+    #[arg(long, value_name = "DIR")]
+    base: Option<PathBuf>,
+
+    /// Show the page as it was after the last record that ends at this LSN or before; `end` is the end of the log
+    #[arg(long, value_name = "LSN", value_parser = parse_moment)]
+    at: Option<Lsn>,
+
+    /// Show what changed from the page of one LSN to that of another
+    #[arg(long, num_args = 2, value_names = ["LSN1", "LSN2"], value_parser = parse_moment, conflicts_with_all = ["at", "out"])]
+    diff: Vec<Lsn>,
+
+    /// Write the page's 8192 bytes to a file
+    #[arg(long, value_name = "FILE", requires = "at")]
+    out: Option<PathBuf>,
+
+    /// Replace the file if it is there
+    #[arg(long, requires = "out")]
+    force: bool,
+
+    /// Set the checksum of the page written; without checksums PostgreSQL does not look at it, so that auto leaves it
+    /// only if the base backup says that there are none
+    #[arg(long, value_enum, default_value_t = ChecksumMode::Auto, requires = "out")]
+    checksum: ChecksumMode,
+
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum ForkName {
+    Main,
+    Fsm,
+    Vm,
+    Init,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum ChecksumMode {
+    On,
+    Off,
+    Auto,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Format {
+    /// Tables for people
+    Table,
+    /// One JSON object, see docs/redo.md
+    Json,
+}
+
+/// The end of the log, wherever that is.
+const END: Lsn = Lsn(u64::MAX);
+
+/// Runs the command.
+pub fn run(args: &PageArgs) -> Result<ExitCode> {
+    let names = names::load(&args.names)?;
+    let key = match wanted(args, &names) {
+        Ok(key) => key,
+        Err(problem) => return Ok(fail(USAGE, &problem)),
+    };
+    if let Some(path) = args.out.as_ref().filter(|path| !args.force && path.exists()) {
+        return Ok(fail(USAGE, &format!("{} is already there; --force replaces it", path.display())));
+    }
+    let inventory = Inventory::of(&args.sources)?;
+    explain::tell_about(&inventory);
+    names::check_cluster(&names, &inventory)?;
+    if let [first, .., last] = inventory.runs.as_slice()
+        && first.system_id != last.system_id
+    {
+        let problem = format!("segments of two clusters: system identifiers {} and {}", first.system_id, last.system_id);
+        return Ok(fail(USAGE, &problem));
+    }
+    for unreadable in &inventory.unreadable {
+        eprintln!("error: {unreadable}");
+    }
+    let base = args.base.as_deref().map(BaseBackup::open).transpose()?;
+    if let (Some(base), Some(run)) = (&base, inventory.runs.first())
+        && base.system_id != run.system_id
+    {
+        let (backup, log) = (base.system_id, run.system_id);
+        let problem =
+            format!("the base backup is of the cluster with the system identifier {backup}, the WAL is of {log}");
+        return Ok(fail(USAGE, &problem));
+    }
+    let mut view = View { args, key, label: label(key, &names), base, notes: Vec::new(), damage: None };
+    let mut follow = match (args.at, args.diff.as_slice()) {
+        (None, []) => Follow::history(key),
+        (None, moments) => Follow::at(key, moments),
+        (Some(at), _) => Follow::at(key, &[at]),
+    };
+    let from = view.take_base(&mut follow)?;
+    let (start, end) = view.scan(&inventory.runs, from, &mut follow);
+    view.check_base(start, end);
+    for note in &view.notes {
+        eprintln!("note: {note}");
+    }
+    let code = if args.at.is_some() {
+        view.moment(&follow, (start, end))?
+    } else if args.diff.is_empty() {
+        view.history(&follow, end)?
+    } else {
+        view.difference(&follow, (start, end))?
+    };
+    if let Some(damage) = &view.damage {
+        eprintln!("error: {damage}\nhint: {}", damage.hint());
+        return Ok(ExitCode::from(DAMAGED));
+    }
+    if !inventory.unreadable.is_empty() {
+        return Ok(ExitCode::from(DAMAGED));
+    }
+    Ok(code)
+}
+
+fn fail(code: u8, problem: &str) -> ExitCode {
+    eprintln!("error: {problem}");
+    ExitCode::from(code)
+}
+
+/// What is asked for, and what came up on the way to it.
+struct View<'a> {
+    args: &'a PageArgs,
+    key: BlockKey,
+    label: String,
+    base: Option<BaseBackup>,
+    notes: Vec<String>,
+    damage: Option<Damage>,
+}
+
+impl View<'_> {
+    /// Hands the backup's page on; from where the log is needed with it.
+    fn take_base(&mut self, follow: &mut Follow) -> Result<Option<Lsn>> {
+        let Some(base) = &self.base else { return Ok(None) };
+        match base.read(self.key)? {
+            BasePage::Page(page) => {
+                follow.with_base(Base { redo: base.redo, page });
+                // A history is of the whole log; a moment before the backup needs what is before it.
+                let moments = self.args.at.iter().chain(&self.args.diff);
+                let earliest = moments.min().filter(|&&earliest| earliest >= base.redo);
+                return Ok(earliest.map(|_| base.redo));
+            }
+            BasePage::Missing => {
+                let text = format!("the base backup does not have this block ({})", base::file_path(self.key));
+                self.notes.push(text);
+            }
+            BasePage::Damaged(path) => {
+                let text = format!("the block's checksum is wrong in the base backup, in {}: not used", path.display());
+                self.notes.push(text);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Replays the segments in order; the first position and how far the log could be read.
+    fn scan(&mut self, runs: &[Run], from: Option<Lsn>, follow: &mut Follow) -> (Lsn, Lsn) {
+        let total = runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum();
+        let mut progress = Progress::bytes("replaying", total);
+        let latest = self.args.at.iter().chain(&self.args.diff).max().copied();
+        let mut visitor = Following { follow };
+        let (mut start, mut reached) = (None, None);
+        for (index, run) in runs.iter().enumerate() {
+            let run_start = run.segments[0].start;
+            // A new timeline's first segment repeats the old one's records up to where they part.
+            let next = runs.get(index + 1).filter(|next| next.timeline > run.timeline);
+            let to = [latest, next.map(|next| next.segments[0].start)].into_iter().flatten().min();
+            if to.is_some_and(|to| to <= run_start) {
+                continue;
+            }
+            let segments_end = run_start.plus(run.segments.len() as u64 * run.segment_size.bytes());
+            if from.is_some_and(|from| segments_end <= from) {
+                continue;
+            }
+            if let Some(reached) = reached.filter(|&reached| reached < run_start) {
+                visitor.follow.gap(reached, run_start);
+            }
+            let options = ScanOptions { threads: 1, from, to };
+            let (position, ended) =
+                scan_in_order(run, options, &mut visitor, |bytes| progress.advance(bytes));
+            start.get_or_insert(run_start);
+            reached = Some(position);
+            if let SegmentEnd::Damaged(damage) = ended {
+                self.damage = Some(damage);
+                break;
+            }
+            if visitor.follow.is_done() {
+                break;
+            }
+        }
+        progress.finish();
+        let reached = reached.unwrap_or(Lsn::INVALID);
+        follow.finish(reached);
+        (start.unwrap_or(Lsn::INVALID), reached)
+    }
+
+    /// Says why a backup could not be used.
+    fn check_base(&mut self, start: Lsn, end: Lsn) {
+        let Some(base) = &self.base else { return };
+        let redo = base.redo;
+        if start > redo {
+            self.notes.push(format!(
+                "the base backup needs the log from {redo} on, this one starts at {start}: the backup's page is not used"
+            ));
+        } else if end < redo {
+            self.notes
+                .push(format!("the base backup starts at {redo}, after this log's end at {end}: its page is not used"));
+        }
+    }
+
+    fn history(&self, follow: &Follow, end: Lsn) -> Result<ExitCode> {
+        if follow.history.is_empty() {
+            self.say_not_there(follow);
+            return Ok(ExitCode::from(FOUND));
+        }
+        match self.args.format {
+            Format::Json => {
+                let mut document = self.document();
+                document["end_lsn"] = json!(end.to_string());
+                document["records"] = follow.history.iter().map(entry).collect();
+                print_json(&document)?;
+            }
+            Format::Table => {
+                let title = format!("{}: {} records to {end}", self.label, follow.history.len());
+                print(&walden_report::page::history(look(), &title, &follow.history))?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn moment(&self, follow: &Follow, range: (Lsn, Lsn)) -> Result<ExitCode> {
+        let Some(snapshot) = follow.snapshots.first() else { return Ok(ExitCode::from(FOUND)) };
+        let version = follow.version();
+        let Some(page) = self.known(snapshot, follow, range) else {
+            if self.args.format == Format::Json {
+                let mut document = self.document();
+                document["moment"] = moment(snapshot, version);
+                print_json(&document)?;
+            }
+            return Ok(ExitCode::from(FOUND));
+        };
+        let described = describe(page, self.key.fork, self.key.block);
+        match self.args.format {
+            Format::Json => {
+                let mut document = self.document();
+                document["moment"] = moment(snapshot, version);
+                document["page"] = serde_json::to_value(&described)?;
+                print_json(&document)?;
+            }
+            Format::Table => {
+                let title = format!("{} at {}: {}", self.label, shown(snapshot), described.kind);
+                print(&walden_report::page::description(look(), &title, &described))?;
+            }
+        }
+        if let Some(path) = &self.args.out {
+            self.write(path, page)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn difference(&self, follow: &Follow, range: (Lsn, Lsn)) -> Result<ExitCode> {
+        let [first, second] = follow.snapshots.as_slice() else { return Ok(ExitCode::from(FOUND)) };
+        let pages = (self.known(first, follow, range), self.known(second, follow, range));
+        let (Some(before), Some(after)) = pages else { return Ok(ExitCode::from(FOUND)) };
+        let of = |page: &Page| -> Description { describe(page, self.key.fork, self.key.block) };
+        let changes = diff(&of(before), &of(after));
+        match self.args.format {
+            Format::Json => {
+                let version = follow.version();
+                let mut document = self.document();
+                document["before"] = moment(first, version);
+                document["after"] = moment(second, version);
+                document["changes"] = serde_json::to_value(&changes)?;
+                print_json(&document)?;
+            }
+            Format::Table => {
+                let title = format!("{} from {} to {}", self.label, shown(first), shown(second));
+                print(&walden_report::page::changes(look(), &title, &changes))?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// A moment's page; if it is not known, says why and what would help.
+    fn known<'s>(&self, snapshot: &'s Snapshot, follow: &Follow, (start, end): (Lsn, Lsn)) -> Option<&'s Page> {
+        let at = snapshot.at;
+        if at != END && (at > end || at < start) {
+            // Without records of the block, a backup's page stands for the time before the log's first record, too.
+            eprintln!("error: the log at hand is from {start} to {end}, and does not tell of {at}");
+            return None;
+        }
+        if at == END && self.damage.is_some() {
+            eprintln!("error: the log's end is not known, as it can't be read from {end} on");
+            return None;
+        }
+        if let Some(page) = snapshot.page.as_deref() {
+            return Some(page);
+        }
+        if snapshot.state == PageState::Untouched && !follow.blocks.contains(&self.key.block) {
+            self.say_not_there(follow);
+            return None;
+        }
+        let label = &self.label;
+        let why = match snapshot.state {
+            PageState::Untouched => "no record before touched it".into(),
+            PageState::Gone => "its file was removed, cut or made anew".into(),
+            state => state.to_string(),
+        };
+        eprintln!("error: {label} is not known at {}: {why}", shown(snapshot));
+        let hint = match snapshot.state {
+            PageState::Untouched | PageState::Unknown(Unknown::NotSeen) if self.base.is_none() => {
+                "give earlier segments, back to an image of the page (the first change after a checkpoint has one), or \
+                 a base backup with --base and all segments from its start on"
+            }
+            PageState::Untouched | PageState::Unknown(Unknown::NotSeen) => {
+                "give earlier segments, back to an image of the page or to the base backup's start"
+            }
+            PageState::Gap { .. } => "give the missing segments, too",
+            PageState::Unknown(Unknown::Misfit(_)) => {
+                "the segments, or the base backup, may be of another time line or damaged; later pages are known again \
+                 after the next image"
+            }
+            PageState::Unknown(Unknown::DatabaseCopied) => "the page is that of the database that was copied, so far",
+            PageState::Untracked => "the page is known again after its next image: see the block's history without --at",
+            PageState::Ahead(_) => "ask for a later moment, or take an older base backup",
+            PageState::Gone | PageState::Exact => return None,
+        };
+        eprintln!("hint: {hint}");
+        None
+    }
+
+    /// The log has nothing of the block: says what it has.
+    fn say_not_there(&self, follow: &Follow) {
+        let fork = match self.key.fork {
+            Fork::MAIN => String::new(),
+            fork => format!(" of fork {fork}"),
+        };
+        let relation = self.key.relation;
+        if !follow.blocks.is_empty() {
+            let blocks = ranges(follow.blocks.iter().copied());
+            eprintln!("error: no record touches block {} of {relation}; blocks{fork} that records touch: {blocks}", self.key.block);
+        } else if follow.relation_seen {
+            eprintln!("error: no record touches {relation}{fork}, only other forks of it");
+        } else {
+            eprintln!(
+                "error: no record touches {relation}\nhint: `walden explain --by relation` lists the files that records \
+                 touch; a relation gets a new file when it is rewritten (VACUUM FULL, CLUSTER, REINDEX, TRUNCATE)"
+            );
+        }
+    }
+
+    fn write(&self, path: &Path, page: &Page) -> Result<()> {
+        let mut page = Box::new(page.clone());
+        let none = self.base.as_ref().is_some_and(|base| base.checksums == Some(false));
+        let set = match self.args.checksum {
+            ChecksumMode::On => true,
+            ChecksumMode::Off => false,
+            ChecksumMode::Auto => !none,
+        };
+        if set {
+            checksum::set_checksum(&mut page, self.key.block);
+        }
+        replace(path, &page.0).with_context(|| format!("write {}", path.display()))?;
+        let file = base::file_path(self.key);
+        let seek = self.key.block % base::FILE_BLOCKS;
+        let (place, path) = (base::offset_in_file(self.key.block), path.display());
+        eprintln!(
+            "wrote {path}; with the server stopped, it goes into {file} at offset {place}:\n  \
+             dd if={path} of=\"$PGDATA\"/{file} bs=8192 seek={seek} count=1 conv=notrunc,fsync"
+        );
+        Ok(())
+    }
+
+    fn document(&self) -> Value {
+        json!({
+            "relation": self.label,
+            "file": self.key.relation.to_string(),
+            "fork": self.key.fork.to_string(),
+            "block": self.key.block,
+        })
+    }
+}
+
+/// Stops where nothing more is asked for.
+struct Following<'a> {
+    follow: &'a mut Follow,
+}
+
+impl Visitor for Following<'_> {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        self.follow.record(record);
+        if self.follow.is_done() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+fn look() -> Look {
+    Look { width: terminal::width(), colour: true }
+}
+
+fn print(text: &str) -> Result<()> {
+    anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")
+}
+
+fn print_json(document: &Value) -> Result<()> {
+    print(&(serde_json::to_string_pretty(document)? + "\n"))
+}
+
+fn shown(snapshot: &Snapshot) -> String {
+    if snapshot.at == END { format!("the log's end, {}", snapshot.reached) } else { snapshot.at.to_string() }
+}
+
+fn moment(snapshot: &Snapshot, version: Major) -> Value {
+    let last = snapshot.last.map(|last| {
+        json!({
+            "lsn": last.lsn.to_string(),
+            "resource_manager": last.kind.resource_manager(version),
+            "record": last.kind.name(version),
+        })
+    });
+    json!({
+        "lsn": if snapshot.at == END { snapshot.reached } else { snapshot.at }.to_string(),
+        "known": snapshot.page.is_some(),
+        "state": snapshot.state.to_string(),
+        "last_record": last,
+    })
+}
+
+fn entry(entry: &Entry) -> Value {
+    let image = entry.image.map(|image| {
+        let compression = match image.compression {
+            Compression::None => "none",
+            Compression::Pglz => "pglz",
+            Compression::Lz4 => "lz4",
+            Compression::Zstd => "zstd",
+        };
+        json!({"bytes": image.len, "compression": compression, "hole_bytes": image.hole_len, "restored": image.apply})
+    });
+    json!({
+        "lsn": entry.lsn.to_string(),
+        "end_lsn": entry.end.to_string(),
+        "xid": entry.xid,
+        "time": entry.ended.map(|ended| ended.time.to_string()),
+        "committed": entry.ended.map(|ended| ended.committed),
+        "resource_manager": entry.kind.resource_manager(entry.version),
+        "record": entry.kind.name(entry.version),
+        "bytes": entry.record_bytes,
+        "data_bytes": entry.data_bytes,
+        "image": image,
+        "init": entry.init,
+        "in_backup": entry.ahead,
+        "page": match entry.state {
+            PageState::Exact => "exact",
+            PageState::Untracked => "untracked",
+            PageState::Gone => "gone",
+            _ => "unknown",
+        },
+        "why": match entry.state {
+            PageState::Exact | PageState::Untracked | PageState::Gone => None,
+            state => Some(state.to_string()),
+        },
+    })
+}
+
+/// Writes a file that is there as a whole or not at all.
+fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let name = path.file_name().context("not a file's name")?.to_string_lossy();
+    let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+    let write = || -> std::io::Result<()> {
+        let mut file = File::create(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    };
+    write().inspect_err(|_| drop(fs::remove_file(&temporary)))?;
+    Ok(())
+}
+
+/// What `--relation`, `--fork` and `--block` stand for.
+fn wanted(args: &PageArgs, names: &Names) -> Result<BlockKey, String> {
+    let text = args.relation.as_str();
+    let (relation, fork) = match parse_file(text) {
+        Some(found) => found,
+        None => (by_name(text, names, !args.names.is_empty())?, None),
+    };
+    let given = args.fork.map(|fork| match fork {
+        ForkName::Main => Fork::MAIN,
+        ForkName::Fsm => Fork::FREE_SPACE_MAP,
+        ForkName::Vm => Fork::VISIBILITY_MAP,
+        ForkName::Init => Fork::INIT,
+    });
+    if let (Some(given), Some(of_path)) = (given, fork)
+        && given != of_path
+    {
+        return Err(format!("{text} is of the fork {of_path}, --fork says {given}"));
+    }
+    Ok(BlockKey { relation, fork: given.or(fork).unwrap_or(Fork::MAIN), block: args.block })
+}
+
+/// `1663/5/16384`, or a path below the data directory, whose fork it says.
+fn parse_file(text: &str) -> Option<(RelFileLocator, Option<Fork>)> {
+    let parts: Vec<&str> = text.trim_matches('"').split('/').collect();
+    let number = |text: &str| text.parse::<u32>().ok();
+    let file = |name: &str| {
+        let name = name.split_once('.').map_or(name, |(name, _)| name);
+        match name.split_once('_') {
+            None => Some((number(name)?, None)),
+            Some((name, "fsm")) => Some((number(name)?, Some(Fork::FREE_SPACE_MAP))),
+            Some((name, "vm")) => Some((number(name)?, Some(Fork::VISIBILITY_MAP))),
+            Some((name, "init")) => Some((number(name)?, Some(Fork::INIT))),
+            Some(_) => None,
+        }
+    };
+    let locator = |tablespace, database, relation| RelFileLocator { tablespace, database, relation };
+    match parts.as_slice() {
+        ["global", name] => file(name).map(|(name, fork)| (locator(GLOBAL_TABLESPACE, 0, name), fork)),
+        ["base", database, name] => {
+            let (name, fork) = file(name)?;
+            Some((locator(DEFAULT_TABLESPACE, number(database)?, name), fork))
+        }
+        ["pg_tblspc", tablespace, _, database, name] => {
+            let (name, fork) = file(name)?;
+            Some((locator(number(tablespace)?, number(database)?, name), fork))
+        }
+        [tablespace, database, relation] => {
+            Some((locator(number(tablespace)?, number(database)?, number(relation)?), None))
+        }
+        _ => None,
+    }
+}
+
+fn by_name(name: &str, names: &Names, are_given: bool) -> Result<RelFileLocator, String> {
+    if !are_given {
+        return Err(format!(
+            "\"{name}\" is a name, which the log does not know: give --names with a connection string or a saved file, \
+             or TABLESPACE/DATABASE/FILE as numbers (SELECT pg_relation_filepath('{name}') says base/DATABASE/FILE)"
+        ));
+    }
+    let found = names.files_of(name);
+    let current: Vec<_> = found.iter().filter(|(_, _, is_current)| *is_current).collect();
+    match (current.as_slice(), found.as_slice()) {
+        ([(file, _, _)], _) | ([], [(file, _, _)]) => Ok(*file),
+        ([], []) => Err(format!("no table, index or sequence with a file is called {name}")),
+        _ => {
+            let list: Vec<String> = found
+                .iter()
+                .map(|(file, relation, _)| {
+                    let database = names.database(file.database).map_or("", |database| database.name.as_str());
+                    format!("{file} ({database}.{}.{})", relation.schema, relation.name)
+                })
+                .collect();
+            Err(format!("more than one file is called {name}: choose from {}", list.join(", ")))
+        }
+    }
+}
+
+fn label(key: BlockKey, names: &Names) -> String {
+    match names.resolve(key.relation).relation() {
+        Some(relation) => {
+            let fork = if key.fork == Fork::MAIN { String::new() } else { format!(" {}", key.fork) };
+            format!("{relation}{fork} block {} ({})", key.block, key.relation)
+        }
+        None => key.to_string(),
+    }
+}
+
+/// Runs of numbers, not more than some.
+fn ranges(numbers: impl Iterator<Item = u32>) -> String {
+    const MOST: usize = 10;
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let text = |&(first, last): &(u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    let shown: Vec<String> = runs.iter().take(MOST).map(text).collect();
+    let more = if runs.len() > MOST { ", ..." } else { "" };
+    format!("{}{more}", shown.join(", "))
+}
+
+fn parse_moment(text: &str) -> Result<Lsn, String> {
+    if text.eq_ignore_ascii_case("end") {
+        return Ok(END);
+    }
+    text.parse().map_err(|error| format!("{error}, or `end`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_numbers_or_paths() {
+        let of = |tablespace, database, relation| RelFileLocator { tablespace, database, relation };
+        assert_eq!(parse_file("1663/5/16384"), Some((of(1663, 5, 16384), None)));
+        assert_eq!(parse_file("\"base/5/16384\""), Some((of(1663, 5, 16384), None)));
+        assert_eq!(parse_file("base/5/16384_vm"), Some((of(1663, 5, 16384), Some(Fork::VISIBILITY_MAP))));
+        assert_eq!(parse_file("base/5/16384.3"), Some((of(1663, 5, 16384), None)));
+        assert_eq!(parse_file("global/1262"), Some((of(1664, 0, 1262), None)));
+        assert_eq!(parse_file("pg_tblspc/77/PG_18_202506291/5/16384_fsm"), Some((of(77, 5, 16384), Some(Fork::FREE_SPACE_MAP))));
+        for name in ["t", "public.t", "base/x/1", "1/2", "base/5/16384_x"] {
+            assert_eq!(parse_file(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn ranges_are_short() {
+        assert_eq!(ranges([1, 2, 3, 7, 9, 10].into_iter()), "1-3, 7, 9-10");
+        assert!(ranges((0..100).map(|number| 2 * number)).ends_with("18, ..."));
+    }
+}
