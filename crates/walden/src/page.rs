@@ -234,8 +234,8 @@ impl View<'_> {
             let run_start = run.segments[0].start;
             // A new timeline's first segment repeats the old one's records up to where they part.
             let next = runs.get(index + 1).filter(|next| next.timeline > run.timeline);
-            let to = [latest, next.map(|next| next.segments[0].start)].into_iter().flatten().min();
-            if to.is_some_and(|to| to <= run_start) {
+            let to = next.map(|next| next.segments[0].start);
+            if to.is_some_and(|to| to <= run_start) || latest.is_some_and(|latest| latest < run_start) {
                 continue;
             }
             let segments_end = run_start.plus(run.segments.len() as u64 * run.segment_size.bytes());
@@ -354,9 +354,8 @@ impl View<'_> {
     /// A moment's page; if it is not known, says why and what would help.
     fn known<'s>(&self, snapshot: &'s Snapshot, follow: &Follow, (start, end): (Lsn, Lsn)) -> Option<&'s Page> {
         let at = snapshot.at;
-        if at != END && (at > end || at < start) {
-            // Without records of the block, a backup's page stands for the time before the log's first record, too.
-            eprintln!("error: the log at hand is from {start} to {end}, and does not tell of {at}");
+        if at != END && (snapshot.is_beyond || at < start) {
+                eprintln!("error: the log at hand is from {start} to {end}, and does not tell of {at}");
             return None;
         }
         if at == END && self.damage.is_some() {

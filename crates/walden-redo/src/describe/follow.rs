@@ -93,8 +93,10 @@ pub struct Snapshot {
     pub state: PageState,
     /// The last record before that touched it.
     pub last: Option<LastRecord>,
-    /// Where the last record ends that was replayed; the log reaches so far if the moment is later.
+    /// How far the log was read by then.
     pub reached: Lsn,
+    /// The log at hand ends before the moment.
+    pub is_beyond: bool,
 }
 
 /// A record that touched the block.
@@ -193,7 +195,7 @@ impl Follow {
         self.from.get_or_insert(record.lsn);
         self.version = record.version;
         while self.moments.last().is_some_and(|&at| record.end > at) {
-            self.snapshot();
+            self.snapshot(false);
         }
         if self.is_done() {
             return;
@@ -224,12 +226,12 @@ impl Follow {
     /// The log is over; `reached` is how far it could be read.
     pub fn finish(&mut self, reached: Lsn) {
         self.end = self.end.max(reached);
-        while !self.moments.is_empty() {
-            self.snapshot();
+        while let Some(&at) = self.moments.last() {
+            self.snapshot(at > self.end);
         }
     }
 
-    fn snapshot(&mut self) {
+    fn snapshot(&mut self, is_beyond: bool) {
         let Some(at) = self.moments.pop() else { return };
         self.take_base(at.min(self.end));
         let mut page = self.page().map(|page| Box::new(page.clone()));
@@ -237,7 +239,7 @@ impl Follow {
         if let Some(lsn) = page.as_ref().map(|page| page.lsn()).filter(|&lsn| lsn > at) {
             (page, state) = (None, PageState::Ahead(lsn));
         }
-        self.snapshots.push(Snapshot { at, page, state, last, reached });
+        self.snapshots.push(Snapshot { at, page, state, last, reached, is_beyond });
     }
 
     fn page(&self) -> Option<&Page> {
