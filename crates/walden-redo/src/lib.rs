@@ -21,9 +21,9 @@ pub mod pglz;
 pub mod replay;
 pub mod store;
 
-mod generic;
-mod btree;
 mod brin;
+mod btree;
+mod generic;
 mod gin;
 mod heap;
 mod sequence;

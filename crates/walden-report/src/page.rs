@@ -117,7 +117,9 @@ fn items(look: Look, items: &[Item]) -> String {
     let row = |item: &Item| {
         let (state, offset) = match item.state {
             "redirect" => (format!("redirect to {}", item.offset), String::new()),
-            state => (state.to_owned(), if item.length > 0 { item.offset.to_string() } else { String::new() }),
+            state => {
+                (state.to_owned(), if item.length > 0 { item.offset.to_string() } else { String::new() })
+            }
         };
         let cell = |name: &&str| match item.fields.get(name) {
             Some(Value::Bool(true)) => "yes".into(),

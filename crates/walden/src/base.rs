@@ -195,7 +195,8 @@ mod tests {
 
     #[test]
     fn a_label_says_where_the_backup_starts() {
-        let label = "START WAL LOCATION: 0/2000028 (file 000000010000000000000002)\nCHECKPOINT LOCATION: 0/2000080\n";
+        let label =
+            "START WAL LOCATION: 0/2000028 (file 000000010000000000000002)\nCHECKPOINT LOCATION: 0/2000080\n";
         assert_eq!(start_of_backup(label), Some(Lsn(0x200_0028)));
         assert_eq!(start_of_backup("LABEL: x\n"), None);
     }

@@ -140,7 +140,10 @@ pub fn run(args: &PageArgs) -> Result<ExitCode> {
     if let [first, .., last] = inventory.runs.as_slice()
         && first.system_id != last.system_id
     {
-        let problem = format!("segments of two clusters: system identifiers {} and {}", first.system_id, last.system_id);
+        let problem = format!(
+            "segments of two clusters: system identifiers {} and {}",
+            first.system_id, last.system_id
+        );
         return Ok(fail(USAGE, &problem));
     }
     for unreadable in &inventory.unreadable {
@@ -151,8 +154,9 @@ pub fn run(args: &PageArgs) -> Result<ExitCode> {
         && base.system_id != run.system_id
     {
         let (backup, log) = (base.system_id, run.system_id);
-        let problem =
-            format!("the base backup is of the cluster with the system identifier {backup}, the WAL is of {log}");
+        let problem = format!(
+            "the base backup is of the cluster with the system identifier {backup}, the WAL is of {log}"
+        );
         return Ok(fail(USAGE, &problem));
     }
     let mut view = View { args, key, label: label(key, &names), base, notes: Vec::new(), damage: None };
@@ -212,11 +216,15 @@ impl View<'_> {
                 return Ok(earliest.map(|_| base.redo));
             }
             BasePage::Missing => {
-                let text = format!("the base backup does not have this block ({})", base::file_path(self.key));
+                let text =
+                    format!("the base backup does not have this block ({})", base::file_path(self.key));
                 self.notes.push(text);
             }
             BasePage::Damaged(path) => {
-                let text = format!("the block's checksum is wrong in the base backup, in {}: not used", path.display());
+                let text = format!(
+                    "the block's checksum is wrong in the base backup, in {}: not used",
+                    path.display()
+                );
                 self.notes.push(text);
             }
         }
@@ -273,8 +281,9 @@ impl View<'_> {
                 "the base backup needs the log from {redo} on, this one starts at {start}: the backup's page is not used"
             ));
         } else if end < redo {
-            self.notes
-                .push(format!("the base backup starts at {redo}, after this log's end at {end}: its page is not used"));
+            self.notes.push(format!(
+                "the base backup starts at {redo}, after this log's end at {end}: its page is not used"
+            ));
         }
     }
 
@@ -352,10 +361,15 @@ impl View<'_> {
     }
 
     /// A moment's page; if it is not known, says why and what would help.
-    fn known<'s>(&self, snapshot: &'s Snapshot, follow: &Follow, (start, end): (Lsn, Lsn)) -> Option<&'s Page> {
+    fn known<'s>(
+        &self,
+        snapshot: &'s Snapshot,
+        follow: &Follow,
+        (start, end): (Lsn, Lsn),
+    ) -> Option<&'s Page> {
         let at = snapshot.at;
         if at != END && (snapshot.is_beyond || at < start) {
-                eprintln!("error: the log at hand is from {start} to {end}, and does not tell of {at}");
+            eprintln!("error: the log at hand is from {start} to {end}, and does not tell of {at}");
             return None;
         }
         if at == END && self.damage.is_some() {
@@ -389,8 +403,13 @@ impl View<'_> {
                 "the segments, or the base backup, may be of another time line or damaged; later pages are known again \
                  after the next image"
             }
-            PageState::Unknown(Unknown::DatabaseCopied) => "the page is that of the database that was copied, so far",
-            PageState::Untracked => "the page is known again after its next image: see the block's history without --at",
+            PageState::Unknown(Unknown::DatabaseCopied) => {
+                "the page is that of the database that was copied, so far"
+            }
+            PageState::Unknown(Unknown::Lost) => "look at the folder for temporary files and at the base backup's files",
+            PageState::Untracked => {
+                "the page is known again after its next image: see the block's history without --at"
+            }
             PageState::Ahead(_) => "ask for a later moment, or take an older base backup",
             PageState::Gone | PageState::Exact => return None,
         };
@@ -407,7 +426,10 @@ impl View<'_> {
         let relation = self.key.relation;
         if !follow.blocks.is_empty() {
             let blocks = ranges(follow.blocks.iter().copied());
-            eprintln!("error: no record touches block {} of {relation}; blocks{fork} that records touch: {blocks}", self.key.block);
+            eprintln!(
+                "error: no record touches block {} of {relation}; blocks{fork} that records touch: {blocks}",
+                self.key.block
+            );
         } else if follow.relation_seen {
             eprintln!("error: no record touches {relation}{fork}, only other forks of it");
         } else {
@@ -615,7 +637,8 @@ fn by_name(name: &str, names: &Names, are_given: bool) -> Result<RelFileLocator,
             let list: Vec<String> = found
                 .iter()
                 .map(|(file, relation, _)| {
-                    let database = names.database(file.database).map_or("", |database| database.name.as_str());
+                    let database =
+                        names.database(file.database).map_or("", |database| database.name.as_str());
                     format!("{file} ({database}.{}.{})", relation.schema, relation.name)
                 })
                 .collect();
@@ -672,7 +695,10 @@ mod tests {
         assert_eq!(parse_file("base/5/16384_vm"), Some((of(1663, 5, 16384), Some(Fork::VISIBILITY_MAP))));
         assert_eq!(parse_file("base/5/16384.3"), Some((of(1663, 5, 16384), None)));
         assert_eq!(parse_file("global/1262"), Some((of(1664, 0, 1262), None)));
-        assert_eq!(parse_file("pg_tblspc/77/PG_18_202506291/5/16384_fsm"), Some((of(77, 5, 16384), Some(Fork::FREE_SPACE_MAP))));
+        assert_eq!(
+            parse_file("pg_tblspc/77/PG_18_202506291/5/16384_fsm"),
+            Some((of(77, 5, 16384), Some(Fork::FREE_SPACE_MAP)))
+        );
         for name in ["t", "public.t", "base/x/1", "1/2", "base/5/16384_x"] {
             assert_eq!(parse_file(name), None, "{name}");
         }

@@ -85,7 +85,12 @@ fn fields(place: Place, before: &Fields, after: &Fields, changes: &mut Vec<Chang
         }
     }
     for field in after.0.iter().filter(|field| before.get(field.name).is_none()) {
-        changes.push(Change { place, field: Some(field.name), before: None, after: Some(field.value.clone()) });
+        changes.push(Change {
+            place,
+            field: Some(field.name),
+            before: None,
+            after: Some(field.value.clone()),
+        });
     }
 }
 
@@ -216,7 +221,14 @@ mod tests {
         let item = |(index, key): (usize, &u8)| {
             let mut fields = Fields::default();
             fields.text("ctid", format_args!("(0,{key})"));
-            Item { number: index as u16 + 1, state: "normal", offset: 0, length: 16, fields, data: Bytes(vec![*key]) }
+            Item {
+                number: index as u16 + 1,
+                state: "normal",
+                offset: 0,
+                length: 16,
+                fields,
+                data: Bytes(vec![*key]),
+            }
         };
         let items = keys.iter().enumerate().map(item).collect();
         Description { kind: kind.into(), items, ..Description::default() }
@@ -238,7 +250,10 @@ mod tests {
     fn an_entry_put_between_others_is_one_change() {
         let of = |keys: &[u8]| page("btree leaf", keys);
         assert_eq!(text(&of(&[1, 2, 4, 5]), &of(&[1, 2, 3, 4, 5])), ["item 3 new"]);
-        assert_eq!(text(&of(&[1, 2, 3, 4, 5, 6]), &of(&[2, 3, 5, 6, 7])), ["item 1 gone", "item 4 gone", "item 5 new"]);
+        assert_eq!(
+            text(&of(&[1, 2, 3, 4, 5, 6]), &of(&[2, 3, 5, 6, 7])),
+            ["item 1 gone", "item 4 gone", "item 5 new"]
+        );
         let mut dead = of(&[1, 2, 3]);
         dead.items[1].state = "dead";
         assert_eq!(text(&of(&[1, 2, 3]), &dead), ["item 2 state"]);

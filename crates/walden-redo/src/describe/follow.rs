@@ -242,15 +242,18 @@ impl Follow {
         self.snapshots.push(Snapshot { at, page, state, last, reached, is_beyond });
     }
 
-    fn page(&self) -> Option<&Page> {
-        self.replay.store.page(self.replay.store.find(self.key)?)
+    fn page(&mut self) -> Option<&Page> {
+        let slot = self.replay.store.find(self.key)?;
+        self.replay.store.page(slot)
     }
 
     /// A log that starts later than the backup needs may lack changes of the page.
     fn take_base(&mut self, position: Lsn) {
-        let Some(base) = self.base.as_ref().filter(|base| base.redo <= position) else { return };
+        let Some(base) = self.base.take_if(|base| base.redo <= position) else { return };
         let is_complete = self.from.is_some_and(|from| from <= base.redo);
-        let (true, Some(base), None) = (is_complete, self.base.take(), self.page()) else { return };
+        if !is_complete || self.page().is_some() {
+            return;
+        }
         let slot = self.replay.store.slot(self.key);
         let kind = rmgr::kind(Major::V18, rmid::XLOG, 0);
         self.replay.store.put(slot, base.page, LastRecord { lsn: base.redo, kind });
@@ -411,7 +414,8 @@ struct Only {
 impl Observer for Only {
     fn after(&mut self, record: &Record<'_>, touched: &mut [Touched]) {
         for (block, touched) in record.blocks.iter().zip(touched) {
-            if (block.relation, block.fork, block.block) == (self.key.relation, self.key.fork, self.key.block) {
+            if (block.relation, block.fork, block.block) == (self.key.relation, self.key.fork, self.key.block)
+            {
                 self.role = Some(touched.role);
             } else {
                 touched.page = None;

@@ -33,7 +33,8 @@ const INFOMASK: Bits = &[
 const MOVED: u16 = 0xC000;
 const HAS_NULL: u16 = 0x0001;
 
-const INFOMASK2: Bits = &[(0x2000, "HEAP_KEYS_UPDATED"), (0x4000, "HEAP_HOT_UPDATED"), (0x8000, "HEAP_ONLY_TUPLE")];
+const INFOMASK2: Bits =
+    &[(0x2000, "HEAP_KEYS_UPDATED"), (0x4000, "HEAP_HOT_UPDATED"), (0x8000, "HEAP_ONLY_TUPLE")];
 const ATTRIBUTES: u16 = 0x07FF;
 
 pub(super) fn table(page: &Page, description: &mut Description) {

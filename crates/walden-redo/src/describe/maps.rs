@@ -27,9 +27,15 @@ pub(super) fn visibility(page: &Page, block: u32, description: &mut Description)
     let map = &page.0[PAGE_HEADER..];
     let with = |bit: u8| {
         let set = move |index: u64| map[(index / 4) as usize] >> (index % 4 * 2) & bit != 0;
-        ranges((0..u64::from(VISIBILITY_BLOCKS)).filter(move |&index| set(index)).map(move |index| first + index))
+        ranges(
+            (0..u64::from(VISIBILITY_BLOCKS))
+                .filter(move |&index| set(index))
+                .map(move |index| first + index),
+        )
     };
-    description.content.text("table_blocks", format_args!("{first}-{}", first + u64::from(VISIBILITY_BLOCKS) - 1));
+    description
+        .content
+        .text("table_blocks", format_args!("{first}-{}", first + u64::from(VISIBILITY_BLOCKS) - 1));
     description.content.list("all_visible", with(1).iter());
     description.content.list("all_frozen", with(2).iter());
 }

@@ -3,7 +3,7 @@
 use walden_format::record::Fork;
 
 use super::insert::{LOGGED_HEADER, new_header, target};
-use super::tuple::{HEADER, Header, HeaderMut, TupleId, infomask, infomask2};
+use super::tuple::{HEADER, Header, HeaderMut, TupleId, infomask2};
 use super::visibility_map::{self, ALL_FROZEN, BOTH};
 use super::{block_number, head, set_prunable, u16_of};
 use crate::displaced::Displaced;

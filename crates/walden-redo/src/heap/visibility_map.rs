@@ -5,7 +5,6 @@
 use walden_format::record::{BlockRef, Fork, RelFileLocator};
 use walden_format::version::Major;
 
-use super::head;
 use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER, Page, flags};
 use crate::replay::Step;
 use crate::store::{BlockKey, PageStore};

@@ -355,7 +355,8 @@ impl Names {
                 && above.iter().rev().nth(1).is_none_or(|wanted| database() == Some(wanted))
                 && above.len() <= 2
         };
-        let named = self.files.iter().map(|(file, named)| (*file, &self.relations[named.relation], named.current));
+        let named =
+            self.files.iter().map(|(file, named)| (*file, &self.relations[named.relation], named.current));
         let mut found: Vec<_> = named.filter(|(_, relation, _)| fits(relation)).collect();
         found.sort_unstable_by_key(|(file, _, _)| *file);
         found

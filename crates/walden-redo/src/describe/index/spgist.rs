@@ -4,12 +4,8 @@ use super::super::{At, Bits, Bytes, Description, Fields, contents, items};
 use super::Entry;
 use crate::page::{Page, aligned};
 
-const FLAGS: Bits = &[
-    (META, "SPGIST_META"),
-    (1 << 1, "SPGIST_DELETED"),
-    (LEAF, "SPGIST_LEAF"),
-    (1 << 3, "SPGIST_NULLS"),
-];
+const FLAGS: Bits =
+    &[(META, "SPGIST_META"), (1 << 1, "SPGIST_DELETED"), (LEAF, "SPGIST_LEAF"), (1 << 3, "SPGIST_NULLS")];
 const META: u16 = 1 << 0;
 const LEAF: u16 = 1 << 2;
 const CACHED_PAGES: usize = 8;
