@@ -202,3 +202,58 @@ fn init(page: &mut Page, kind: u16) {
     let at = page.special();
     page.put_u16(at + 6, kind);
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use walden_format::rmgr::rmid;
+
+    use super::*;
+    use crate::testing::{any_blocks, any_bytes, replayed};
+
+    const INIT_PAGE: u8 = 0x80;
+
+    fn page_of(kind: u16) -> Page {
+        let mut page = Page::default();
+        init(&mut page, kind);
+        page
+    }
+
+    #[test]
+    fn a_tuple_moves_and_goes() {
+        let fields = |number: u8| [4, 0, 0, 0, 2, 0, 0, 0, number, 0];
+        let blocks = [(None, vec![5; 24]), (Some(page_of(REVMAP_PAGE)), Vec::new())];
+        let pages = replayed((rmid::BRIN, INSERT | INIT_PAGE), &fields(1), &blocks).unwrap();
+        let (old, revmap) = (pages[0].clone().unwrap(), pages[1].clone().unwrap());
+        assert_eq!(revmap.0[PAGE_HEADER + 12..][..6], [0, 0, 0, 0, 1, 0]);
+
+        let main = [&[1, 0, 0, 0][..], &fields(1)].concat();
+        let blocks = [(None, vec![6; 40]), (Some(*revmap), Vec::new()), (Some(*old), Vec::new())];
+        let pages = replayed((rmid::BRIN, UPDATE | INIT_PAGE), &main, &blocks).unwrap();
+        assert_eq!(pages[0].as_deref().unwrap().normal_item(1).unwrap(), [6; 40]);
+        assert_eq!(pages[2].as_deref().unwrap().items(), 0);
+
+        let main = [2, 0, 0, 0, 5, 0, 0, 0, 1, 0];
+        let blocks = [(pages[1].as_deref().cloned(), Vec::new()), (pages[0].as_deref().cloned(), Vec::new())];
+        let pages = replayed((rmid::BRIN, DESUMMARIZE), &main, &blocks).unwrap();
+        assert_eq!(pages[0].as_deref().unwrap().0[PAGE_HEADER + 12..][..6], [0xFF, 0xFF, 0xFF, 0xFF, 0, 0]);
+        assert_eq!(pages[1].as_deref().unwrap().items(), 0);
+    }
+
+    #[test]
+    fn a_page_holds_more_tuples_than_a_tables_page() {
+        let mut page = page_of(REGULAR_PAGE);
+        for number in 1..=408 {
+            page.put_item(&[0; 16], number).unwrap();
+        }
+        assert!(page.put_item(&[0; 16], 409).is_err());
+        assert!(page.put_item(&[0; 16], 7).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_record_panics(kind in 0..16u8, main in any_bytes(30), blocks in any_blocks()) {
+            let _ = replayed((rmid::BRIN, kind << 4), &main, &blocks);
+        }
+    }
+}

@@ -28,6 +28,8 @@ mod gin;
 mod heap;
 mod sequence;
 mod storage;
+#[cfg(test)]
+mod testing;
 
 pub use page::{Misfit, PAGE_BYTES, Page};
 pub use replay::{Observer, Replay};

@@ -399,3 +399,77 @@ fn maxoff_at(page: &Page) -> Result<usize, Misfit> {
 fn flags_at(page: &Page) -> Result<usize, Misfit> {
     Ok(page.special_exactly(SPECIAL)? + 6)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use walden_format::rmgr::rmid;
+
+    use super::*;
+    use crate::testing::{any_blocks, any_bytes, replayed};
+
+    fn tuple(size: u16, filler: u8) -> Vec<u8> {
+        let mut tuple = vec![filler; size.into()];
+        tuple[6..8].copy_from_slice(&size.to_le_bytes());
+        tuple
+    }
+
+    fn entry_page(tuples: &[Vec<u8>]) -> Page {
+        let mut page = Page::default();
+        init(&mut page, flags::LEAF);
+        tuples.iter().for_each(|tuple| drop(page.add_item(tuple)));
+        page
+    }
+
+    #[test]
+    fn an_entry_is_replaced() {
+        let before = entry_page(&[tuple(16, 1), tuple(24, 2), tuple(16, 3)]);
+        let data = [vec![2, 0, 1, 0], tuple(40, 4)].concat();
+        let main = OF_LEAF.to_le_bytes();
+        let pages = replayed((rmid::GIN, INSERT), &main, &[(Some(before.clone()), data.clone())]).unwrap();
+        let after = pages[0].as_deref().unwrap();
+        assert_eq!(after.items(), 3);
+        assert_eq!(after.normal_item(2).unwrap(), tuple(40, 4));
+        assert_eq!(after.normal_item(3).unwrap(), tuple(16, 3));
+        assert_eq!(displaced_entry(Some(&before), after), Some(data));
+    }
+
+    #[test]
+    fn a_downlink_is_put_before_its_right_half() {
+        let before = entry_page(&[tuple(16, 1), tuple(24, 2)]);
+        let data = [vec![1, 0, 0, 0], tuple(16, 9)].concat();
+        let main = [0, 0, 0, 0, 5, 0, 1, 0, 6, 0];
+        let child = entry_page(&[]);
+        let blocks = [(Some(before.clone()), data.clone()), (Some(child), Vec::new())];
+        let pages = replayed((rmid::GIN, INSERT), &main, &blocks).unwrap();
+        let after = pages[0].as_deref().unwrap();
+        assert_eq!(after.normal_item(1).unwrap(), tuple(16, 9));
+        assert_eq!(after.normal_item(2).unwrap()[..6], [1, 0, 6, 0, 0, 0]);
+        assert_eq!(displaced_entry(Some(&before), after), Some(data));
+    }
+
+    #[test]
+    fn a_list_page_takes_all_tuples() {
+        let data = [tuple(16, 1), tuple(32, 2)].concat();
+        let main = [0xFF, 0xFF, 0xFF, 0xFF, 2, 0, 0, 0];
+        let pages = replayed((rmid::GIN, INSERT_LISTPAGE), &main, &[(None, data.clone())]).unwrap();
+        let page = pages[0].as_deref().unwrap();
+        assert_eq!(page.u16_at(maxoff_at(page).unwrap()), 1);
+        assert_eq!(last_tuples(page, 2), Some(data));
+        assert_eq!(last_tuples(page, 3), None);
+    }
+
+    #[test]
+    fn a_split_page_without_its_image_is_unknown() {
+        let main = [0; 28];
+        let pages = replayed((rmid::GIN, SPLIT), &main, &[(Some(entry_page(&[])), Vec::new())]).unwrap();
+        assert!(pages[0].is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn no_record_panics(kind in 0..16u8, main in any_bytes(100), blocks in any_blocks()) {
+            let _ = replayed((rmid::GIN, kind << 4), &main, &blocks);
+        }
+    }
+}

@@ -479,3 +479,113 @@ fn row_bytes(row: u64) -> [u8; ROW] {
     let number = (row as u16 & ((1 << NUMBER_BITS) - 1)).to_le_bytes();
     [block[0], block[1], block[2], block[3], number[0], number[1]]
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::gin::init;
+    use crate::testing::{any_bytes, any_page};
+
+    fn leaf(rows: &[u64], segment_bytes: usize) -> Page {
+        let mut page = Page::default();
+        init(&mut page, flags::DATA | flags::LEAF | flags::COMPRESSED);
+        let (mut rest, mut end) = (rows, DATA);
+        while !rest.is_empty() {
+            let (segment, packed) = compress(rest, segment_bytes).unwrap();
+            put(&mut page, &mut end, &segment).unwrap();
+            rest = &rest[packed..];
+        }
+        page.set_lower(end);
+        page
+    }
+
+    fn apply(segments: &[Segment], page: &Page) -> Page {
+        let mut after = page.clone();
+        recompress(&mut after, &actions(segments).unwrap()).unwrap();
+        after
+    }
+
+    fn any_rows(most: usize) -> impl Strategy<Value = Vec<u64>> {
+        let steps = prop_oneof![6 => 1..20u64, 3 => 1000..3000u64, 1 => 1..(1u64 << 30)];
+        prop::collection::vec(steps, 1..most).prop_map(|steps| {
+            let mut last = 0;
+            steps.iter().map(|step| (last += step, last).1).collect()
+        })
+    }
+
+    #[test]
+    fn segments_are_as_postgresql_writes_them() {
+        let rows = [row(&[0, 0, 0, 0, 1, 0]), row(&[0, 0, 0, 0, 2, 0]), row(&[0, 0, 1, 0, 1, 0])];
+        let rows: Vec<u64> = rows.into_iter().map(|row| row.unwrap()).collect();
+        let segment = vec![0, 0, 0, 0, 1, 0, 3, 0, 1, 0xFF, 0x0F, 0];
+        assert_eq!(compress(&rows, 100).unwrap(), (segment.clone(), 3));
+        assert_eq!(decode(&segment).unwrap(), rows);
+        // One byte would be left for a difference of two.
+        assert_eq!(compress(&rows, 10).unwrap(), (vec![0, 0, 0, 0, 1, 0, 1, 0, 1, 0], 2));
+    }
+
+    #[test]
+    fn downlinks_come_and_go() {
+        let mut page = Page::default();
+        init(&mut page, flags::DATA);
+        let children = |left, right| Children { left, right };
+        page.0[DATA..DATA + 4].copy_from_slice(&block_id(7));
+        set_downlinks(&mut page, 1).unwrap();
+        let before = page.clone();
+        let data = [1, 0, 0, 0, 7, 0, 0, 0, 3, 0, 9, 0];
+        insert_downlink(&mut page, children(7, 8), &data).unwrap();
+        assert_eq!(downlinks(&page), Ok(2));
+        assert_eq!(page.0[DATA + POSTING_ITEM..][..4], block_id(8));
+        assert_eq!(displaced_downlink(children(7, 8), &page), Some(data.to_vec()));
+        assert!(insert_downlink(&mut page, children(7, 8), &[3; 12]).is_err());
+        delete_downlink(&mut page, 2).unwrap();
+        assert_eq!(page.lower(), before.lower());
+        assert!(delete_downlink(&mut page, 2).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_compressed_is_read_again(rows in any_rows(300)) {
+            let (segment, packed) = compress(&rows, MOST_SEGMENT).unwrap();
+            prop_assert!(segment.len() <= MOST_SEGMENT);
+            prop_assert_eq!(&decode(&segment).unwrap(), &rows[..packed]);
+        }
+
+        #[test]
+        fn an_insertion_is_told_from_its_outcome(old in any_rows(600), new in any_rows(200), size in 60..384usize) {
+            let before = leaf(&old, size);
+            let new: Vec<u64> = new.into_iter().filter(|row| old.binary_search(row).is_err()).collect();
+            prop_assume!(!new.is_empty());
+            let mut segments = Segment::all(&before).unwrap();
+            add_rows(&mut segments, &new).unwrap();
+            repack(&mut segments).unwrap();
+            let bytes: usize = segments.iter().map(|segment| segment.bytes.len()).sum();
+            prop_assume!(bytes <= MOST_DATA);
+            let after = apply(&segments, &before);
+            prop_assert_eq!(all_rows(&after).unwrap(), merge(&old, &new));
+            prop_assert_eq!(inserted(&before, &after), actions(&segments));
+        }
+
+        #[test]
+        fn a_vacuum_is_told_from_its_outcome(old in any_rows(600), keep in 1..5u64) {
+            let before = leaf(&old, TARGET_SEGMENT);
+            let left: Vec<u64> = old.iter().copied().filter(|row| row % keep != 0).collect();
+            // As if the writer had done something else: the segments are cut elsewhere.
+            let after = leaf(&left, MOST_SEGMENT);
+            let data = vacuumed(&before, &after).unwrap();
+            let mut page = before.clone();
+            recompress(&mut page, &data).unwrap();
+            prop_assert_eq!(all_rows(&page).unwrap(), left);
+        }
+
+        #[test]
+        fn no_actions_panic(mut page in any_page(), data in any_bytes(60), other in any_page()) {
+            let _ = (inserted(&page, &other), vacuumed(&page, &other));
+            let _ = recompress(&mut page, &data);
+            let _ = insert_downlink(&mut page, Children { left: 1, right: 2 }, &data);
+            let _ = delete_downlink(&mut page, 1);
+        }
+    }
+}
