@@ -46,6 +46,8 @@ pub struct BareRecord {
 impl BareRecord {
     /// The record without images, the data that they displaced in their place; nothing if it can't be told.
     ///
+    /// Nothing takes the place of an image that is always there (see [`ImageClass::Forced`]).
+    ///
     /// `touched` are the pages before the record, as an observer sees them.
     pub fn of(record: &Record<'_>, touched: &[Touched]) -> Option<BareRecord> {
         let manager = manager(record.header.rmid)?;

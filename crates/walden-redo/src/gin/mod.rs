@@ -417,7 +417,9 @@ mod tests {
     fn entry_page(tuples: &[Vec<u8>]) -> Page {
         let mut page = Page::default();
         init(&mut page, flags::LEAF);
-        tuples.iter().for_each(|tuple| drop(page.add_item(tuple)));
+        for tuple in tuples {
+            page.add_item(tuple).unwrap();
+        }
         page
     }
 
