@@ -276,6 +276,8 @@ pub struct ControlFile {
     pub blocks_per_segment: u32,
     /// 0 if pages have no checksums.
     pub data_checksum_version: u32,
+    /// The server's setting.
+    pub wal_log_hints: bool,
 }
 
 /// What a server was doing when it last wrote `pg_control` (`DBState`).
@@ -324,6 +326,7 @@ pub enum ControlError {
 struct ControlLayout {
     /// `PG_CONTROL_VERSION`
     version: u32,
+    wal_log_hints: usize,
     page_bytes: usize,
     blocks_per_segment: usize,
     data_checksum_version: usize,
@@ -335,6 +338,7 @@ const CONTROL_LAYOUTS: [ControlLayout; 3] = [
     // 13 to 17
     ControlLayout {
         version: 1300,
+        wal_log_hints: 176,
         page_bytes: 216,
         blocks_per_segment: 220,
         data_checksum_version: 252,
@@ -343,6 +347,7 @@ const CONTROL_LAYOUTS: [ControlLayout; 3] = [
     // 18: default_char_signedness
     ControlLayout {
         version: 1800,
+        wal_log_hints: 176,
         page_bytes: 216,
         blocks_per_segment: 220,
         data_checksum_version: 252,
@@ -351,6 +356,7 @@ const CONTROL_LAYOUTS: [ControlLayout; 3] = [
     // 19: a checkpoint of 96 bytes, slru_pages_per_segment
     ControlLayout {
         version: 1902,
+        wal_log_hints: 184,
         page_bytes: 224,
         blocks_per_segment: 228,
         data_checksum_version: 264,
@@ -402,7 +408,13 @@ impl ControlFile {
             timeline: u32_at(48)?,
             blocks_per_segment,
             data_checksum_version: u32_at(layout.data_checksum_version)?,
+            wal_log_hints: bytes[layout.wal_log_hints] != 0,
         })
+    }
+
+    /// Whether a change of hints alone is logged if it is a page's first after a checkpoint (`XLogHintBitIsNeeded`).
+    pub fn logs_hints(&self) -> bool {
+        self.data_checksum_version != 0 || self.wal_log_hints
     }
 }
 
@@ -468,6 +480,7 @@ mod tests {
         put(layout.page_bytes, 8192, 4);
         put(layout.blocks_per_segment, 131_072, 4);
         put(layout.data_checksum_version, 1, 4);
+        put(layout.wal_log_hints, 1, 1);
         seal(bytes)
     }
 
@@ -495,6 +508,7 @@ mod tests {
                     timeline: 3,
                     blocks_per_segment: 131_072,
                     data_checksum_version: 1,
+                    wal_log_hints: true,
                 }
             );
         }

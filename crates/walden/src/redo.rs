@@ -138,13 +138,21 @@ fn check(args: &CheckArgs) -> Result<ExitCode> {
     // A run starts behind a gap, or on another timeline: what was known of the pages before does not hold there.
     for (index, run) in inventory.runs.iter().enumerate() {
         outcome.version = Some(run.version);
-        let base = base.take_if(|(at, _)| *at == index).map(|(_, data)| Box::new(data) as Box<dyn BasePages>);
+        let base = base.take_if(|(at, _)| *at == index).map(|(_, data)| data);
         let pgdata = pgdata.as_mut().filter(|(at, _)| *at == index).map(|(_, data)| data);
-        let store = PageStore::new(StoreOptions { memory_bytes, base, ..StoreOptions::default() });
+        let controls = [base.as_ref().map(DataDir::control), pgdata.as_ref().map(|data| data.control())];
+        let logs_hints = controls.into_iter().flatten().any(|control| control.logs_hints());
+        // What the base's files already have is not replayed a second time.
+        let from = base.as_ref().map(DataDir::redo_from);
+        let base = base.map(|data| Box::new(data) as Box<dyn BasePages>);
+        let mut store = PageStore::new(StoreOptions { memory_bytes, base, ..StoreOptions::default() });
+        if logs_hints {
+            store.log_hints();
+        }
         let last = pgdata.as_ref().map(|data| data.control().checkpoint);
         let check = &mut outcome.images;
         let mut checker = Checker { replay: Replay::new(store), check, last, came: false };
-        let options = ScanOptions { threads: 1, from: None, to: None };
+        let options = ScanOptions { threads: 1, from, to: None };
         let (reached, ended) = scan_in_order(run, options, &mut checker, |bytes| progress.advance(bytes));
         outcome.end = reached;
         let Checker { replay: Replay { mut store, .. }, came, .. } = checker;
