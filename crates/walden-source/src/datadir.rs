@@ -18,15 +18,12 @@ use walden_format::crc::crc32c_append;
 use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, RelFileLocator};
 use walden_redo::store::{BasePages, BlockKey};
-use walden_redo::{PAGE_BYTES, Page};
+use walden_redo::{PAGE_BYTES, Page, checksum};
+
+use crate::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
 
 /// Files that are held open at most.
 const MOST_OPEN_FILES: usize = 64;
-/// The default tablespace (`DEFAULTTABLESPACE_OID`).
-const DEFAULT_TABLESPACE: u32 = 1663;
-/// The tablespace of relations that all databases share (`GLOBALTABLESPACE_OID`).
-const GLOBAL_TABLESPACE: u32 = 1664;
-
 /// A data directory that no server is writing to, or a base backup in plain format.
 #[derive(Debug)]
 pub struct DataDir {
@@ -161,10 +158,8 @@ impl DataDir {
     }
 
     /// Whether a page's checksum is right, or does not matter: without checksums, and for pages never initialized.
-    pub fn checksum_holds(&self, block: u32, page: &[u8; PAGE_BYTES]) -> bool {
-        let is_new = page[14..16] == [0, 0];
-        let stored = u16::from_le_bytes([page[8], page[9]]);
-        self.control.data_checksum_version == 0 || is_new || page_checksum(page, block) == stored
+    pub fn checksum_holds(&self, block: u32, page: &Page) -> bool {
+        self.control.data_checksum_version == 0 || checksum::is_sound(page, block)
     }
 
     /// The file that holds a segment of a fork, opened now or before; nothing if it is not there.
@@ -224,7 +219,7 @@ impl BasePages for DataDir {
         if !self.read_page(key.relation, key.fork, key.block, &mut page.0)? {
             return Ok(false);
         }
-        let holds = self.checksum_holds(key.block, &page.0);
+        let holds = self.checksum_holds(key.block, page);
         self.torn += u64::from(!holds);
         Ok(holds)
     }
@@ -418,47 +413,6 @@ impl ControlFile {
     }
 }
 
-/// The checksum that a page has in its bytes 8 and 9 when it is this block of a file (`pg_checksum_page`).
-///
-/// 32 sums run side by side over the page's words, each a variant of FNV-1a that also mixes the upper bits down; the
-/// compiler makes vector instructions of them.
-pub fn page_checksum(page: &[u8; PAGE_BYTES], block: u32) -> u16 {
-    const SUMS: usize = 32;
-    const ROW: usize = SUMS * 4;
-    let word = |row: &[u8], sum: usize| {
-        u32::from_le_bytes([row[sum * 4], row[sum * 4 + 1], row[sum * 4 + 2], row[sum * 4 + 3]])
-    };
-    let mix = |sums: &mut [u32; SUMS], words: &[u32; SUMS]| {
-        for (sum, word) in sums.iter_mut().zip(words) {
-            let mixed = *sum ^ word;
-            *sum = mixed.wrapping_mul(16_777_619) ^ (mixed >> 17);
-        }
-    };
-    let mut sums = CHECKSUM_BASES;
-    let (rows, _) = page.as_chunks::<ROW>();
-    for (index, row) in rows.iter().enumerate() {
-        let mut words: [u32; SUMS] = std::array::from_fn(|sum| word(row, sum));
-        if index == 0 {
-            // The checksum itself counts as zero: the lower half of the third word.
-            words[2] &= 0xFFFF_0000;
-        }
-        mix(&mut sums, &words);
-    }
-    mix(&mut sums, &[0; SUMS]);
-    mix(&mut sums, &[0; SUMS]);
-    let folded = sums.iter().fold(block, |folded, sum| folded ^ sum);
-    (folded % 65535 + 1) as u16
-}
-
-/// What the sums start with (`checksumBaseOffsets`).
-#[rustfmt::skip]
-const CHECKSUM_BASES: [u32; 32] = [
-    0x5B1F36E9, 0xB8525960, 0x02AB50AA, 0x1DE66D2A, 0x79FF467A, 0x9BB9F8A3, 0x217E7CD2, 0x83E13D2C,
-    0xF8D4474F, 0xE39EB970, 0x42C6AE16, 0x993216FA, 0x7B093B5D, 0x98DAFF3C, 0xF718902A, 0x0B1C9CDB,
-    0xE58F764B, 0x187636BC, 0x5D7B3BB1, 0xE73DE7DE, 0x92BEC979, 0xCCA6C0B2, 0x304A0979, 0x85AA43D4,
-    0x783125BB, 0x6CA8EAA2, 0xE407EAC6, 0x4B5CFC3E, 0x9FBF8C76, 0x15CA20BE, 0xF2CA9FD3, 0x959BD756,
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -606,39 +560,5 @@ mod tests {
         }
         assert!(data.open.len() <= MOST_OPEN_FILES);
         assert!(data.read_page(at(1663, 5), Fork::MAIN, 0, &mut page).unwrap());
-    }
-
-    /// The checksum's definition, word by word.
-    fn slow_checksum(page: &[u8; PAGE_BYTES], block: u32) -> u16 {
-        let mut sums = CHECKSUM_BASES;
-        let mut step = |at: usize, word: u32| {
-            let mixed = sums[at % 32] ^ word;
-            sums[at % 32] = mixed.wrapping_mul(16_777_619) ^ mixed >> 17;
-        };
-        for at in 0..PAGE_BYTES / 4 {
-            let mut word: [u8; 4] = page[at * 4..at * 4 + 4].try_into().unwrap();
-            if at == 2 {
-                word[..2].fill(0);
-            }
-            step(at, u32::from_le_bytes(word));
-        }
-        (0..64).for_each(|at| step(at, 0));
-        ((sums.iter().fold(0, |a, b| a ^ b) ^ block) % 65535 + 1) as u16
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn the_checksum_is_that_of_its_definition(seed: u64, block: u32) {
-            let mut page = [0; PAGE_BYTES];
-            let mut state = seed;
-            for byte in &mut page {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                *byte = (state >> 56) as u8;
-            }
-            let checksum = page_checksum(&page, block);
-            proptest::prop_assert_eq!(checksum, slow_checksum(&page, block));
-            page[8] ^= 0x55;
-            proptest::prop_assert_eq!(checksum, page_checksum(&page, block));
-        }
     }
 }

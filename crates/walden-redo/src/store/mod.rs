@@ -378,8 +378,7 @@ impl PageStore {
 
     /// Changes an exact page apart from any record that refers to it. A block that was not met before may be the base's.
     pub fn change(&mut self, key: BlockKey, change: impl FnOnce(&mut Page)) {
-        let met = if self.base.is_some() { Some(self.slot(key)) } else { self.find(key) };
-        let Some(slot) = met else { return };
+        let Some(slot) = self.find(key) else { return };
         let Some(mut page) = self.take(slot) else { return };
         change(&mut page);
         self.entries[slot.0 as usize].flags |= CHANGED;
@@ -438,31 +437,6 @@ impl PageStore {
     /// Puts a page back as it was when it was taken.
     pub fn put_back(&mut self, slot: Slot, page: Box<Page>) {
         self.hold(slot, page);
-    }
-
-    /// A page, if it is exact and was not taken.
-    pub fn page(&mut self, slot: Slot) -> Option<&Page> {
-        let page = self.take(slot)?;
-        self.hold(slot, page);
-        self.entries[slot.0 as usize].page.as_deref()
-    }
-
-    /// A page to change apart from any record that refers to it; nothing if it is not exact or was taken.
-    pub fn page_mut(&mut self, slot: Slot) -> Option<&mut Page> {
-        let page = self.take(slot)?;
-        self.entries[slot.0 as usize].flags |= CHANGED;
-        self.hold(slot, page);
-        self.entries[slot.0 as usize].page.as_deref_mut()
-    }
-
-    /// Whether hints are logged, as far as is known (`XLogHintBitIsNeeded`): because of checksums or `wal_log_hints`.
-    pub fn are_hints_logged(&self) -> bool {
-        self.hints_are_logged
-    }
-
-    /// Hints are logged: a setting or a record says so.
-    pub fn log_hints(&mut self) {
-        self.hints_are_logged = true;
     }
 
     /// Gives a page's content up. A state of [`State::Exact`] has no content to give up, and becomes one of not being known.
@@ -950,7 +924,7 @@ mod tests {
         assert!(store.take(slot).is_none(), "it is out");
         store.put_back(slot, page);
         assert_eq!(store.entries[slot.0 as usize].flags & CHANGED, 0);
-        store.page_mut(slot).unwrap().0.fill(77);
+        store.change(key(RELATION, 0), |page| page.0.fill(77));
         for &slot in &slots[1..] {
             let page = store.take(slot).unwrap();
             store.put_back(slot, page);
