@@ -406,7 +406,9 @@ impl View<'_> {
             PageState::Unknown(Unknown::DatabaseCopied) => {
                 "the page is that of the database that was copied, so far"
             }
-            PageState::Unknown(Unknown::Lost) => "look at the folder for temporary files and at the base backup's files",
+            PageState::Unknown(Unknown::Lost) => {
+                "look at the folder for temporary files and at the base backup's files"
+            }
             PageState::Untracked => {
                 "the page is known again after its next image: see the block's history without --at"
             }

@@ -325,8 +325,9 @@ impl Follow {
         self.note(record, state, Some(index), only.role == Some(Role::Ahead));
     }
 
-    fn stored_state(&self) -> PageState {
-        match self.replay.store.find(self.key).map(|slot| self.replay.store.state(slot)) {
+    fn stored_state(&mut self) -> PageState {
+        let slot = self.replay.store.find(self.key);
+        match slot.map(|slot| self.replay.store.state(slot)) {
             Some(State::Exact) => PageState::Exact,
             Some(State::Unknown(unknown)) => PageState::Unknown(unknown),
             Some(State::Untracked) => PageState::Untracked,
