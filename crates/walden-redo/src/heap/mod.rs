@@ -14,6 +14,8 @@ use crate::replay::{Manager, Step};
 mod change;
 mod insert;
 mod prune;
+#[cfg(test)]
+mod tests;
 mod tuple;
 pub(crate) mod visibility_map;
 
