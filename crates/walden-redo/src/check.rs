@@ -172,9 +172,7 @@ impl Check {
                 self.skip(&place, image, |counts| &mut counts.untracked);
                 continue;
             }
-            if KindTable::of(record.version).image_class(place.last.kind.index(), block.id)
-                == ImageClass::Forced
-            {
+            if is_whole(record, block.id) {
                 self.skip(&place, image, |counts| &mut counts.whole_pages);
                 continue;
             }
@@ -250,6 +248,13 @@ impl Observer for Check {
     fn after(&mut self, record: &Record<'_>, touched: &mut [Touched]) {
         self.check_beside(record, touched);
     }
+}
+
+/// Whether the record's image of a block is all there is to its change, and not what would come of data in its place.
+fn is_whole(record: &Record<'_>, id: u8) -> bool {
+    let kinds = KindTable::of(record.version);
+    let kind = kinds.kind(record.header.rmid, record.header.info);
+    kinds.image_class(kind.index(), id) == ImageClass::Forced
 }
 
 /// What the pages of a record with images would be without the images.

@@ -27,6 +27,11 @@ mod generic;
 mod gin;
 mod heap;
 mod sequence;
+mod gist;
+mod hash;
+mod heap;
+mod index_items;
+mod spgist;
 mod storage;
 #[cfg(test)]
 mod testing;

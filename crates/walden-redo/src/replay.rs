@@ -8,7 +8,7 @@ use walden_format::version::Major;
 use crate::displaced::Displaced;
 use crate::page::{Misfit, Page};
 use crate::store::{BlockKey, LastRecord, PageStore, Slot, State, Unknown};
-use crate::{brin, btree, generic, gin, heap, image, sequence, storage};
+use crate::{brin, btree, generic, gin, gist, hash, heap, image, sequence, spgist, storage};
 
 /// What a resource manager knows of its pages.
 pub(crate) struct Manager {
@@ -31,6 +31,9 @@ pub(crate) fn manager(number: u8) -> Option<&'static Manager> {
         rmid::BTREE => &btree::BTREE,
         rmid::GIN => &gin::GIN,
         rmid::BRIN => &brin::BRIN,
+        rmid::HASH => &hash::HASH,
+        rmid::GIST => &gist::GIST,
+        rmid::SPGIST => &spgist::SPGIST,
         _ => return None,
     })
 }
@@ -278,6 +281,13 @@ impl<'r> Step<'_, 'r> {
     /// not known. Its LSN will be the record's.
     pub fn page(&mut self, id: u8) -> Option<&mut Page> {
         self.touched(id).and_then(Touched::changing)
+    }
+
+    /// A page to change even if it was restored from the record's image: for what PostgreSQL does to a page only after
+    /// the record is written, so that the image lacks it.
+    pub fn page_or_image(&mut self, id: u8) -> Option<&mut Page> {
+        let touched = self.touched(id)?;
+        if touched.role == Role::Restored { touched.page.as_deref_mut() } else { touched.changing() }
     }
 
     /// A new page, all zeros, to make: nothing if the record has no such block.

@@ -1,0 +1,684 @@
+//! Hash indexes.
+//!
+//! ```text
+//! special area of a page, 16 bytes (HashPageOpaqueData)
+//! offset  width
+//!      0      4  hasho_prevblkno  the page before in the bucket; of a bucket's first page, the highest bucket as of its split
+//!      4      4  hasho_nextblkno
+//!      8      4  hasho_bucket
+//!     12      2  hasho_flag       kind of page, and flags
+//!     14      2  hasho_page_id
+//!
+//! meta page, behind the page header (HashMetaPageData)
+//!      0      4  hashm_magic
+//!      4      4  hashm_version
+//!      8      8  hashm_ntuples    floating point
+//!     16      2  hashm_ffactor    tuples per bucket
+//!     18      2  hashm_bsize      bytes of a page without header and special area
+//!     20      2  hashm_bmsize     bytes of a page's bitmap, a power of 2
+//!     22      2  hashm_bmshift    log2 of its bits
+//!     24      4  hashm_maxbucket
+//!     28      4  hashm_highmask
+//!     32      4  hashm_lowmask
+//!     36      4  hashm_ovflpoint
+//!     40      4  hashm_firstfree
+//!     44      4  hashm_nmaps
+//!     48      4  hashm_procid
+//!     52  4 × 98 hashm_spares
+//!    444 4 × 1024 hashm_mapp
+//! ```
+//!
+//! `hash_xlog.c` decides.
+
+use walden_format::reader::Reader;
+use walden_format::record::{BlockRef, Fork};
+use walden_format::version::Major;
+
+use crate::displaced::Displaced;
+use crate::index_items::{
+    all_numbers, field, missing_items, new_page, newest_items, number_bytes, numbers, padded_index_tuple,
+};
+use crate::mask;
+use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER, Page, aligned};
+use crate::replay::{Manager, Step};
+
+pub(crate) static HASH: Manager = Manager { redo, mask: mask_page, displaced };
+
+const INIT_META_PAGE: u8 = 0x00;
+const INIT_BITMAP_PAGE: u8 = 0x10;
+const INSERT: u8 = 0x20;
+const ADD_OVFL_PAGE: u8 = 0x30;
+const SPLIT_ALLOCATE_PAGE: u8 = 0x40;
+const SPLIT_PAGE: u8 = 0x50;
+const SPLIT_COMPLETE: u8 = 0x60;
+const MOVE_PAGE_CONTENTS: u8 = 0x70;
+const SQUEEZE_PAGE: u8 = 0x80;
+const DELETE: u8 = 0x90;
+const SPLIT_CLEANUP: u8 = 0xA0;
+const UPDATE_META_PAGE: u8 = 0xB0;
+const VACUUM_ONE_PAGE: u8 = 0xC0;
+
+const NO_BLOCK: u32 = u32::MAX;
+const NO_BUCKET: u32 = u32::MAX;
+
+fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    match step.kind() {
+        INIT_META_PAGE => init_meta_page(step),
+        INIT_BITMAP_PAGE => init_bitmap_page(step),
+        INSERT => insert(step),
+        ADD_OVFL_PAGE => add_overflow_page(step),
+        SPLIT_ALLOCATE_PAGE => split_allocate_page(step),
+        SPLIT_PAGE => split_page(step),
+        SPLIT_COMPLETE => split_complete(step),
+        MOVE_PAGE_CONTENTS => move_page_contents(step),
+        SQUEEZE_PAGE => squeeze_page(step),
+        DELETE => delete(step),
+        SPLIT_CLEANUP => split_cleanup(step),
+        UPDATE_META_PAGE => update_meta_page(step),
+        VACUUM_ONE_PAGE => vacuum_one_page(step),
+        _ => Err(Misfit("hash indexes have no such record")),
+    }
+}
+
+fn init_meta_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let mut main = Reader::new(step.main());
+    let tuples = f64::from_bits(field(main.u64())?);
+    let procedure = field(main.u32())?;
+    let fill_factor = field(main.u16())?;
+    if let Some(page) = new_page(step, 0)? {
+        meta::init(page, tuples, procedure, fill_factor);
+    }
+    Ok(())
+}
+
+fn init_bitmap_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let bytes = field(Reader::new(step.main()).u16())?;
+    if let Some(page) = new_page(step, 0)? {
+        bitmap::init(page, bytes)?;
+    }
+    if let Some(page) = step.page(1) {
+        meta::check(page)?;
+        // The buckets' first pages are blocks 1 and up; the first bitmap is behind them.
+        let block = page.u32_at(meta::MAX_BUCKET).wrapping_add(2);
+        meta::add_bitmap(page, block)?;
+    }
+    Ok(())
+}
+
+fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let number = field(Reader::new(step.main()).u16())?;
+    let tuple = step.data(0);
+    if let Some(page) = step.page(0) {
+        opaque::check(page)?;
+        page.insert_item(tuple, number)?;
+    }
+    if let Some(page) = step.page(1) {
+        meta::check(page)?;
+        meta::change_tuples(page, |tuples| tuples + 1.0);
+    }
+    Ok(())
+}
+
+fn add_overflow_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    const NO_SUCH_BLOCK: Misfit = Misfit("the record lacks a page");
+    let mut main = Reader::new(step.main());
+    let bitmap_bytes = field(main.u16())?;
+    let recycled = field(main.u8())? != 0;
+    let overflow_block = step.block(0).ok_or(NO_SUCH_BLOCK)?.block;
+    let left_block = step.block(1).ok_or(NO_SUCH_BLOCK)?.block;
+    let bucket = field(Reader::new(step.data(0)).u32())?;
+    if let Some(page) = new_page(step, 0)? {
+        opaque::init(page, left_block, bucket, opaque::OVERFLOW_PAGE);
+    }
+    if let Some(page) = step.page(1) {
+        opaque::check(page)?;
+        opaque::put_u32(page, opaque::NEXT, overflow_block);
+    }
+    let bit = step.data(2);
+    if let Some(page) = step.page(2) {
+        bitmap::change(page, bit, |byte, bit| byte | bit)?;
+    }
+    let new_bitmap = step.block(3).map(|block| block.block);
+    if new_bitmap.is_some()
+        && let Some(page) = new_page(step, 3)?
+    {
+        bitmap::init(page, bitmap_bytes)?;
+    }
+    let first_free = step.data(4);
+    if let Some(page) = step.page(4) {
+        meta::check(page)?;
+        page.put_u32(meta::FIRST_FREE, field(Reader::new(first_free).u32())?);
+        if !recycled {
+            let spares = meta::spares(page.u32_at(meta::OVERFLOW_POINT))?;
+            if let Some(block) = new_bitmap {
+                meta::add_bitmap(page, block)?;
+            }
+            let added = 1 + u32::from(new_bitmap.is_some());
+            page.put_u32(spares, page.u32_at(spares).wrapping_add(added));
+        }
+    }
+    Ok(())
+}
+
+/// Which parts of the meta page a split changes, in the order of the record's data.
+struct SplitAllocate {
+    new_bucket: u32,
+    old_flag: u16,
+    new_flag: u16,
+    changes: u8,
+}
+
+impl SplitAllocate {
+    const MASKS: u8 = 1 << 0;
+    const SPLIT_POINT: u8 = 1 << 1;
+
+    fn read(main: &[u8]) -> Option<SplitAllocate> {
+        let mut main = Reader::new(main);
+        Some(SplitAllocate {
+            new_bucket: main.u32()?,
+            old_flag: main.u16()?,
+            new_flag: main.u16()?,
+            changes: main.u8()?,
+        })
+    }
+}
+
+fn split_allocate_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let split = field(SplitAllocate::read(step.main()))?;
+    if let Some(page) = step.page(0) {
+        opaque::check(page)?;
+        opaque::put_flag(page, split.old_flag);
+        opaque::put_u32(page, opaque::PREVIOUS, split.new_bucket);
+    }
+    if let Some(page) = new_page(step, 1)? {
+        opaque::init(page, split.new_bucket, split.new_bucket, split.new_flag);
+    }
+    let mut data = Reader::new(step.data(2));
+    if let Some(page) = step.page(2) {
+        meta::check(page)?;
+        page.put_u32(meta::MAX_BUCKET, split.new_bucket);
+        if split.changes & SplitAllocate::MASKS != 0 {
+            page.put_u32(meta::LOW_MASK, field(data.u32())?);
+            page.put_u32(meta::HIGH_MASK, field(data.u32())?);
+        }
+        if split.changes & SplitAllocate::SPLIT_POINT != 0 {
+            let point = field(data.u32())?;
+            page.put_u32(meta::OVERFLOW_POINT, point);
+            page.put_u32(meta::spares(point)?, field(data.u32())?);
+        }
+    }
+    Ok(())
+}
+
+/// A page that a split filled is always an image.
+fn split_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    match step.page(0) {
+        Some(_) => Err(Misfit("the record lacks the page's image")),
+        None => Ok(()),
+    }
+}
+
+fn split_complete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let mut main = Reader::new(step.main());
+    for id in [0, 1] {
+        let flag = field(main.u16())?;
+        if let Some(page) = step.page(id) {
+            opaque::check(page)?;
+            opaque::put_flag(page, flag);
+        }
+    }
+    Ok(())
+}
+
+fn move_page_contents(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let moved = field(Reader::new(step.main()).u16())?;
+    let data = step.data(1);
+    if let Some(page) = step.page(1) {
+        opaque::check(page)?;
+        add_moved(page, data, moved)?;
+    }
+    delete_from(step, 2)?;
+    Ok(())
+}
+
+/// Puts tuples from another page of the bucket on a page.
+fn add_moved(page: &mut Page, data: &[u8], count: u16) -> Result<(), Misfit> {
+    if count == 0 {
+        return Ok(());
+    }
+    let mut data = Reader::new(data);
+    for number in numbers(&mut data, count)? {
+        page.insert_item(padded_index_tuple(&mut data)?, number)?;
+    }
+    if data.left() == 0 { Ok(()) } else { Err(Misfit("the record has more tuples than it says")) }
+}
+
+/// Takes the items that the block's data lists off its page, if that is to be changed.
+fn delete_from<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Result<Option<&'s mut Page>, Misfit> {
+    let data = step.data(id);
+    let Some(page) = step.page(id) else { return Ok(None) };
+    opaque::check(page)?;
+    page.delete_items(&all_numbers(data)?)?;
+    Ok(Some(page))
+}
+
+/// The record of a freed overflow page (`xl_hash_squeeze_page`).
+struct Squeeze {
+    previous: u32,
+    next: u32,
+    moved: u16,
+    /// The page that got the tuples is the one before the freed page.
+    onto_previous: bool,
+}
+
+impl Squeeze {
+    fn read(main: &[u8]) -> Option<Squeeze> {
+        let mut main = Reader::new(main);
+        let (previous, next, moved) = (main.u32()?, main.u32()?, main.u16()?);
+        let _onto_first = main.u8()?;
+        Some(Squeeze { previous, next, moved, onto_previous: main.u8()? != 0 })
+    }
+}
+
+fn squeeze_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let squeeze = field(Squeeze::read(step.main()))?;
+    let data = step.data(1);
+    // Until 16 the page gets the record's LSN even if the bucket's first page is there only to be locked.
+    let written = squeeze.moved > 0 || squeeze.onto_previous || step.version() < Major::V17;
+    if written && let Some(page) = step.page(1) {
+        opaque::check(page)?;
+        add_moved(page, data, squeeze.moved)?;
+        if squeeze.onto_previous {
+            opaque::put_u32(page, opaque::NEXT, squeeze.next);
+        }
+    }
+    if let Some(page) = step.page(2) {
+        opaque::init(page, NO_BLOCK, NO_BUCKET, opaque::UNUSED_PAGE);
+    }
+    if !squeeze.onto_previous
+        && let Some(page) = step.page(3)
+    {
+        opaque::check(page)?;
+        opaque::put_u32(page, opaque::NEXT, squeeze.next);
+    }
+    if let Some(page) = step.page(4) {
+        opaque::check(page)?;
+        opaque::put_u32(page, opaque::PREVIOUS, squeeze.previous);
+    }
+    let bit = step.data(5);
+    if let Some(page) = step.page(5) {
+        bitmap::change(page, bit, |byte, bit| byte & !bit)?;
+    }
+    let first_free = step.data(6);
+    if let Some(page) = step.page(6) {
+        meta::check(page)?;
+        page.put_u32(meta::FIRST_FREE, field(Reader::new(first_free).u32())?);
+    }
+    Ok(())
+}
+
+fn delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let clear_dead = field(Reader::new(step.main()).u8())? != 0;
+    if let Some(page) = delete_from(step, 1)?
+        && clear_dead
+    {
+        opaque::clear_flag(page, opaque::HAS_DEAD_TUPLES);
+    }
+    Ok(())
+}
+
+fn split_cleanup(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    if let Some(page) = step.page(0) {
+        opaque::check(page)?;
+        opaque::clear_flag(page, opaque::NEEDS_SPLIT_CLEANUP);
+    }
+    Ok(())
+}
+
+fn update_meta_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let tuples = f64::from_bits(field(Reader::new(step.main()).u64())?);
+    if let Some(page) = step.page(0) {
+        meta::check(page)?;
+        meta::change_tuples(page, |_| tuples);
+    }
+    Ok(())
+}
+
+fn vacuum_one_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let mut main = Reader::new(step.main());
+    let _horizon = field(main.u32())?;
+    let count = field(main.u16())?;
+    // Until 15 the count has 32 bits.
+    let _is_catalog_and_padding = field(main.u16())?;
+    let deleted = numbers(&mut main, count)?;
+    if let Some(page) = step.page(0) {
+        opaque::check(page)?;
+        page.delete_items(&deleted)?;
+        opaque::clear_flag(page, opaque::HAS_DEAD_TUPLES);
+    }
+    if let Some(page) = step.page(1) {
+        meta::check(page)?;
+        meta::change_tuples(page, |tuples| tuples - f64::from(count));
+    }
+    Ok(())
+}
+
+/// The special area of every page.
+mod opaque {
+    use super::*;
+
+    pub const BYTES: usize = 16;
+    pub const PREVIOUS: usize = 0;
+    pub const NEXT: usize = 4;
+    const BUCKET: usize = 8;
+    const FLAG: usize = 12;
+    const PAGE_ID: usize = 14;
+    const HASHO_PAGE_ID: u16 = 0xFF80;
+
+    pub const UNUSED_PAGE: u16 = 0;
+    pub const OVERFLOW_PAGE: u16 = 1 << 0;
+    pub const BUCKET_PAGE: u16 = 1 << 1;
+    pub const BITMAP_PAGE: u16 = 1 << 2;
+    pub const META_PAGE: u16 = 1 << 3;
+    pub const PAGE_TYPE: u16 = OVERFLOW_PAGE | BUCKET_PAGE | BITMAP_PAGE | META_PAGE;
+    pub const NEEDS_SPLIT_CLEANUP: u16 = 1 << 6;
+    pub const HAS_DEAD_TUPLES: u16 = 1 << 7;
+
+    /// Where it is on a page that passed [`check`].
+    const AT: usize = PAGE_BYTES - BYTES;
+
+    /// Whether the page is one of a hash index.
+    pub fn check(page: &Page) -> Result<(), Misfit> {
+        page.special_exactly(BYTES)?;
+        if page.u16_at(AT + PAGE_ID) == HASHO_PAGE_ID {
+            Ok(())
+        } else {
+            Err(Misfit("the page is not one of a hash index"))
+        }
+    }
+
+    /// Makes an empty page without a successor.
+    pub fn init(page: &mut Page, previous: u32, bucket: u32, flag: u16) {
+        page.init(BYTES);
+        put_u32(page, PREVIOUS, previous);
+        put_u32(page, NEXT, NO_BLOCK);
+        put_u32(page, BUCKET, bucket);
+        put_flag(page, flag);
+        page.put_u16(AT + PAGE_ID, HASHO_PAGE_ID);
+    }
+
+    pub fn put_u32(page: &mut Page, field: usize, value: u32) {
+        page.put_u32(AT + field, value);
+    }
+
+    pub fn flag(page: &Page) -> u16 {
+        page.u16_at(AT + FLAG)
+    }
+
+    pub fn put_flag(page: &mut Page, flag: u16) {
+        page.put_u16(AT + FLAG, flag);
+    }
+
+    pub fn clear_flag(page: &mut Page, clear: u16) {
+        put_flag(page, flag(page) & !clear);
+    }
+}
+
+/// The meta page.
+mod meta {
+    use super::*;
+
+    const MAGIC: usize = PAGE_HEADER;
+    const VERSION: usize = MAGIC + 4;
+    const TUPLES: usize = VERSION + 4;
+    const FILL_FACTOR: usize = TUPLES + 8;
+    const PAGE_SIZE: usize = FILL_FACTOR + 2;
+    const BITMAP_BYTES: usize = PAGE_SIZE + 2;
+    const BITMAP_SHIFT: usize = BITMAP_BYTES + 2;
+    pub const MAX_BUCKET: usize = BITMAP_SHIFT + 2;
+    pub const HIGH_MASK: usize = MAX_BUCKET + 4;
+    pub const LOW_MASK: usize = HIGH_MASK + 4;
+    pub const OVERFLOW_POINT: usize = LOW_MASK + 4;
+    pub const FIRST_FREE: usize = OVERFLOW_POINT + 4;
+    const BITMAPS: usize = FIRST_FREE + 4;
+    const PROCEDURE: usize = BITMAPS + 4;
+    const SPARES: usize = PROCEDURE + 4;
+    const MAP: usize = SPARES + 4 * MOST_SPLIT_POINTS as usize;
+    const END: usize = aligned(MAP + 4 * MOST_BITMAPS as usize);
+
+    const HASH_MAGIC: u32 = 0x0644_0640;
+    const HASH_VERSION: u32 = 4;
+    /// Groups of buckets that are allocated at once, and phases of those that come in four (`HASH_MAX_SPLITPOINTS`).
+    const MOST_SPLIT_POINTS: u32 = (32 - WHOLE_GROUPS) * 4 + WHOLE_GROUPS;
+    const WHOLE_GROUPS: u32 = 10;
+    const MOST_BITMAPS: u32 = 1024;
+    const MOST_FIRST_BUCKETS: u32 = 0x4000_0000;
+
+    /// Whether the page is a hash index's meta page.
+    pub fn check(page: &Page) -> Result<(), Misfit> {
+        opaque::check(page)?;
+        if opaque::flag(page) & opaque::PAGE_TYPE == opaque::META_PAGE {
+            Ok(())
+        } else {
+            Err(Misfit("the page is not a hash index's meta page"))
+        }
+    }
+
+    /// Makes a meta page (`_hash_init_metabuffer`).
+    pub fn init(page: &mut Page, tuples: f64, procedure: u32, fill_factor: u16) {
+        let wanted = tuples / f64::from(fill_factor);
+        let buckets = if wanted <= 2.0 {
+            2
+        } else if wanted >= f64::from(MOST_FIRST_BUCKETS) {
+            MOST_FIRST_BUCKETS
+        } else {
+            total_buckets(split_point(wanted as u32))
+        };
+        let point = split_point(buckets);
+        let room = PAGE_BYTES - PAGE_HEADER - opaque::BYTES;
+        let high_mask = (buckets + 1).next_power_of_two() - 1;
+        opaque::init(page, NO_BLOCK, NO_BUCKET, opaque::META_PAGE);
+        page.put_u32(MAGIC, HASH_MAGIC);
+        page.put_u32(VERSION, HASH_VERSION);
+        page.put_u16(FILL_FACTOR, fill_factor);
+        page.put_u16(PAGE_SIZE, room as u16);
+        page.put_u16(BITMAP_BYTES, 1 << room.ilog2());
+        page.put_u16(BITMAP_SHIFT, room.ilog2() as u16 + 3);
+        page.put_u32(MAX_BUCKET, buckets - 1);
+        page.put_u32(HIGH_MASK, high_mask);
+        page.put_u32(LOW_MASK, high_mask >> 1);
+        page.put_u32(OVERFLOW_POINT, point);
+        page.put_u32(PROCEDURE, procedure);
+        page.put_u32(SPARES + 4 * point as usize, 1);
+        page.set_lower(END);
+    }
+
+    /// The point up to which so many buckets are allocated (`_hash_spareindex`).
+    fn split_point(buckets: u32) -> u32 {
+        let group = buckets.next_power_of_two().ilog2();
+        if group < WHOLE_GROUPS {
+            return group;
+        }
+        WHOLE_GROUPS + (group - WHOLE_GROUPS) * 4 + ((buckets - 1) >> (group - 3) & 3)
+    }
+
+    /// How many buckets there are when a point is allocated (`_hash_get_totalbuckets`).
+    fn total_buckets(point: u32) -> u32 {
+        let Some(beyond) = point.checked_sub(WHOLE_GROUPS) else { return 1 << point };
+        let before = 1 << (WHOLE_GROUPS + beyond / 4 - 1);
+        before + before / 4 * (beyond % 4 + 1)
+    }
+
+    /// Where the number of overflow pages before a split point is.
+    pub fn spares(point: u32) -> Result<usize, Misfit> {
+        if point < MOST_SPLIT_POINTS {
+            Ok(SPARES + 4 * point as usize)
+        } else {
+            Err(Misfit("a hash index has no such split point"))
+        }
+    }
+
+    /// Notes another bitmap page.
+    pub fn add_bitmap(page: &mut Page, block: u32) -> Result<(), Misfit> {
+        let count = page.u32_at(BITMAPS);
+        if count >= MOST_BITMAPS {
+            return Err(Misfit("a hash index has no room for another bitmap page"));
+        }
+        page.put_u32(MAP + 4 * count as usize, block);
+        page.put_u32(BITMAPS, count + 1);
+        Ok(())
+    }
+
+    pub fn change_tuples(page: &mut Page, change: impl Fn(f64) -> f64) {
+        let low_half = u64::from(page.u32_at(TUPLES));
+        let tuples = f64::from_bits(u64::from(page.u32_at(TUPLES + 4)) << 32 | low_half);
+        page.0[TUPLES..TUPLES + 8].copy_from_slice(&change(tuples).to_le_bytes());
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn the_meta_page_ends_where_postgresql_says() {
+            assert_eq!((MAP, END), (24 + 444, 24 + 4544));
+        }
+
+        #[test]
+        fn split_points_and_totals_agree() {
+            assert_eq!(
+                [2, 3, 512, 513, 640, 641, 1024, 1025].map(split_point),
+                [1, 2, 9, 10, 10, 11, 13, 14]
+            );
+            for point in 0..80 {
+                assert_eq!(split_point(total_buckets(point)), point);
+            }
+        }
+
+        #[test]
+        fn any_number_of_tuples_makes_a_meta_page() {
+            for tuples in [0.0, -1.0, f64::NAN, f64::INFINITY, 3e5, 1e12] {
+                for fill_factor in [0, 1, 307] {
+                    let mut page = Page::default();
+                    init(&mut page, tuples, 450, fill_factor);
+                    assert_eq!(check(&page), Ok(()));
+                }
+            }
+        }
+    }
+}
+
+/// The pages that say which overflow pages are in use.
+mod bitmap {
+    use super::*;
+
+    /// Makes a page that has all in use (`_hash_initbitmapbuffer`).
+    pub fn init(page: &mut Page, bytes: u16) -> Result<(), Misfit> {
+        opaque::init(page, NO_BLOCK, NO_BUCKET, opaque::BITMAP_PAGE);
+        let end = PAGE_HEADER + usize::from(bytes);
+        if end > page.upper() {
+            return Err(Misfit("the bitmap does not fit on its page"));
+        }
+        page.0[PAGE_HEADER..end].fill(0xFF);
+        page.set_lower(end);
+        Ok(())
+    }
+
+    /// Changes the bit that the block's data names.
+    pub fn change(page: &mut Page, data: &[u8], change: fn(u8, u8) -> u8) -> Result<(), Misfit> {
+        opaque::check(page)?;
+        let bit = field(Reader::new(data).u32())?;
+        let at = PAGE_HEADER + (bit / 8) as usize;
+        if at >= page.lower() || at >= PAGE_BYTES - opaque::BYTES {
+            return Err(Misfit("the page has no such bit"));
+        }
+        page.0[at] = change(page.0[at], 1 << (bit % 8));
+        Ok(())
+    }
+
+    /// The bit that differs.
+    pub fn changed(before: &Page, after: &Page) -> Option<u32> {
+        let at = (PAGE_HEADER..PAGE_BYTES - opaque::BYTES).find(|&at| before.0[at] != after.0[at])?;
+        Some((at - PAGE_HEADER) as u32 * 8 + (before.0[at] ^ after.0[at]).trailing_zeros())
+    }
+}
+
+/// `hash_mask`
+fn mask_page(page: &mut Page, _: Major, _: Fork) {
+    mask::hint_bits(page);
+    mask::unused_space(page);
+    if opaque::check(page).is_err() {
+        return;
+    }
+    opaque::clear_flag(page, opaque::HAS_DEAD_TUPLES);
+    match opaque::flag(page) & opaque::PAGE_TYPE {
+        opaque::UNUSED_PAGE => mask::content(page),
+        opaque::BUCKET_PAGE | opaque::OVERFLOW_PAGE => mask::line_pointer_states(page),
+        _ => {}
+    }
+}
+
+fn displaced(d: &Displaced<'_>, block: &BlockRef) -> Option<Vec<u8>> {
+    let main = d.record.main_data();
+    let after = d.after(block.id)?;
+    let meta_fields = |fields: &[usize]| {
+        meta::check(after).ok()?;
+        Some(fields.iter().flat_map(|&at| after.u32_at(at).to_le_bytes()).collect())
+    };
+    match (d.record.kind(), block.id) {
+        // The image is not the outcome of a change but all there is to it.
+        (SPLIT_PAGE, _) => None,
+        (INSERT, 0) => Some(after.item(Reader::new(main).u16()?)?.to_vec()),
+        (ADD_OVFL_PAGE, 2) | (SQUEEZE_PAGE, 5) => {
+            Some(bitmap::changed(d.before(block.id)?, after)?.to_le_bytes().to_vec())
+        }
+        (ADD_OVFL_PAGE, 4) | (SQUEEZE_PAGE, 6) => meta_fields(&[meta::FIRST_FREE]),
+        (SPLIT_ALLOCATE_PAGE, 2) => {
+            let changes = SplitAllocate::read(main)?.changes;
+            let mut fields = Vec::new();
+            if changes & SplitAllocate::MASKS != 0 {
+                fields.extend([meta::LOW_MASK, meta::HIGH_MASK]);
+            }
+            if changes & SplitAllocate::SPLIT_POINT != 0 {
+                let point = after.u32_at(meta::OVERFLOW_POINT);
+                fields.extend([meta::OVERFLOW_POINT, meta::spares(point).ok()?]);
+            }
+            meta_fields(&fields)
+        }
+        (MOVE_PAGE_CONTENTS, 1) => moved(after, Reader::new(main).u16()?),
+        (SQUEEZE_PAGE, 1) => moved(after, Squeeze::read(main)?.moved),
+        (MOVE_PAGE_CONTENTS, 2) | (DELETE, 1) => {
+            Some(number_bytes(missing_items(d.before(block.id)?, after, after.items())?))
+        }
+        _ => Some(Vec::new()),
+    }
+}
+
+/// The tuples that were moved to a page: their numbers and then their bytes.
+fn moved(after: &Page, count: u16) -> Option<Vec<u8>> {
+    let items = newest_items(after, count)?;
+    let mut data = number_bytes(items.iter().map(|item| item.0));
+    items.iter().for_each(|(_, item)| data.extend_from_slice(item));
+    Some(data)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use walden_format::rmgr::rmid;
+
+    use crate::index_items::hostile;
+
+    const SPECIALS: &[&[u8]] = &[
+        &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0x80, 0xFF],
+        &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0x80, 0xFF],
+        &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0x80, 0xFF],
+    ];
+
+    proptest! {
+        #[test]
+        fn no_record_however_wrong_panics(case in hostile::cases(SPECIALS)) {
+            hostile::replay(rmid::HASH, &case);
+        }
+    }
+}
