@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, Record};
-use walden_format::rmgr::{self, ImageClass, Kind, KindTable, rmid};
+use walden_format::rmgr::{self, Kind, rmid};
 use walden_format::version::Major;
 
-use crate::displaced::BareRecord;
+use crate::displaced::{BareRecord, is_whole, tells_rightly};
 use crate::family::Family;
 use crate::heap;
 use crate::mask;
@@ -100,6 +100,8 @@ pub struct Check {
     pub records: u64,
     /// The first differences.
     pub differences: Vec<Difference>,
+    /// How often the data that an image would displace was told rightly, otherwise, and not at all, where the record has it.
+    pub told: BTreeMap<Kind, [u64; 3]>,
     /// Pages that became unknown because a record did not fit: what was wrong, and how often.
     pub misfits: BTreeMap<(Kind, &'static str), u64>,
 }
@@ -202,6 +204,15 @@ impl Check {
         }
     }
 
+    /// What can be told from the images that `wal_consistency_checking` put beside the data.
+    fn check_told(&mut self, record: &Record<'_>, touched: &[Touched]) {
+        for index in 0..touched.len() {
+            let Some(told) = tells_rightly(record, touched, index) else { continue };
+            let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
+            self.told.entry(kind).or_default()[told as usize] += 1;
+        }
+    }
+
     /// The images that `wal_consistency_checking` put beside the data.
     fn check_beside(&mut self, record: &Record<'_>, touched: &mut [Touched]) {
         for (block, touched) in record.blocks.iter().zip(touched) {
@@ -242,19 +253,13 @@ impl Observer for Check {
 
     fn before(&mut self, record: &Record<'_>, touched: &[Touched]) {
         self.records += 1;
+        self.check_told(record, touched);
         self.check_restored(record, touched);
     }
 
     fn after(&mut self, record: &Record<'_>, touched: &mut [Touched]) {
         self.check_beside(record, touched);
     }
-}
-
-/// Whether the record's image of a block is all there is to its change, and not what would come of data in its place.
-fn is_whole(record: &Record<'_>, id: u8) -> bool {
-    let kinds = KindTable::of(record.version);
-    let kind = kinds.kind(record.header.rmid, record.header.info);
-    kinds.image_class(kind.index(), id) == ImageClass::Forced
 }
 
 /// What the pages of a record with images would be without the images.

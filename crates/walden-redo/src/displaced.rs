@@ -6,7 +6,7 @@
 
 use walden_format::assemble::assemble;
 use walden_format::record::{BlockRef, Record, RecordHeader, decode};
-use walden_format::rmgr::{self, ImageClass, KindTable, rmid};
+use walden_format::rmgr::{ImageClass, KindTable, rmid};
 
 use crate::heap;
 use crate::page::{PAGE_BYTES, Page};
@@ -36,6 +36,45 @@ impl<'a> Displaced<'a> {
     }
 }
 
+/// Whether the record's image of a block is all there is to its change, and not what would come of data in its place.
+pub(crate) fn is_whole(record: &Record<'_>, id: u8) -> bool {
+    let kinds = KindTable::of(record.version);
+    let kind = kinds.kind(record.header.rmid, record.header.info);
+    kinds.image_class(kind.index(), id) == ImageClass::Forced
+}
+
+/// Whether the data told of a block is what the record has, where it has both the data and an image: in a log written with
+/// `wal_consistency_checking`. Nothing where there is nothing to compare.
+pub fn tells_rightly(record: &Record<'_>, touched: &[Touched], index: usize) -> Option<Told> {
+    let (block, known) = (record.blocks.get(index)?, touched.get(index)?);
+    let beside = block.image.is_some_and(|image| !image.apply);
+    if !beside
+        || block.will_init
+        || known.role != Role::Redo
+        || known.image.is_none()
+        || is_whole(record, block.id)
+    {
+        return None;
+    }
+    let told = (manager(record.header.rmid)?.displaced)(&Displaced { record, touched }, block);
+    Some(match told {
+        Some(told) if told == record.block_data(block) => Told::Rightly,
+        Some(_) => Told::Otherwise,
+        None => Told::Not,
+    })
+}
+
+/// How what is told of a block's data compares with the data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// The same bytes.
+    Rightly,
+    /// Other bytes, which may have the same effect.
+    Otherwise,
+    /// It can't be told.
+    Not,
+}
+
 /// A record put together here.
 #[derive(Debug)]
 pub struct BareRecord {
@@ -52,14 +91,12 @@ impl BareRecord {
     pub fn of(record: &Record<'_>, touched: &[Touched]) -> Option<BareRecord> {
         let manager = manager(record.header.rmid)?;
         let displaced = Displaced { record, touched };
-        let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
-        let forced = |id| KindTable::of(record.version).image_class(kind.index(), id) == ImageClass::Forced;
         let mut blocks = Vec::with_capacity(record.blocks.len());
         let mut lacks_first = false;
         for (block, touched) in record.blocks.iter().zip(touched) {
             let restored = block.image.is_some() && touched.role == Role::Restored;
             // An image that is always there displaces nothing.
-            let is_displaced = restored && block.data_len == 0 && !forced(block.id);
+            let is_displaced = restored && block.data_len == 0 && !is_whole(record, block.id);
             let data = if is_displaced {
                 (manager.displaced)(&displaced, block)?
             } else {

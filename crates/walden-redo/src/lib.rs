@@ -25,12 +25,11 @@ mod brin;
 mod btree;
 mod generic;
 mod gin;
-mod heap;
-mod sequence;
 mod gist;
 mod hash;
 mod heap;
 mod index_items;
+mod sequence;
 mod spgist;
 mod storage;
 #[cfg(test)]

@@ -301,24 +301,6 @@ impl<'r> Step<'_, 'r> {
         if touched.role == Role::Init { touched.making() } else { touched.changing() }
     }
 
-    /// A page to look at, wherever it comes from: nothing if it is not known.
-    pub fn shown(&self, id: u8) -> Option<&Page> {
-        self.touched.iter().find(|touched| touched.id == id)?.page.as_deref()
-    }
-
-    /// Two pages to change or to make; each as [`Step::page_or_init`] has it.
-    pub fn two(&mut self, first: u8, second: u8) -> (Option<&mut Page>, Option<&mut Page>) {
-        let (mut one, mut other) = (None, None);
-        for touched in self.touched.iter_mut() {
-            if touched.id == first {
-                one = touched.either();
-            } else if touched.id == second {
-                other = touched.either();
-            }
-        }
-        (one, other)
-    }
-
     /// Leaves a page's LSN as it is.
     pub fn keep_lsn(&mut self, id: u8) {
         if let Some(touched) = self.touched(id) {
@@ -368,10 +350,6 @@ impl Touched {
         }
         self.changed = true;
         self.page.as_deref_mut()
-    }
-
-    fn either(&mut self) -> Option<&mut Page> {
-        if self.role == Role::Init { self.making() } else { self.changing() }
     }
 }
 

@@ -1,0 +1,294 @@
+//! `walden redo`: the log replayed into pages.
+
+mod check;
+mod replay;
+
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use walden_format::lsn::Lsn;
+use walden_format::record::Record;
+use walden_format::stream::Visitor;
+use walden_redo::store::{BasePages, StoreOptions};
+use walden_redo::{Observer, PageStore, Replay};
+use walden_source::datadir::{DataDir, DatabaseState};
+use walden_source::inventory::{Inventory, Run};
+use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
+
+use crate::DAMAGED;
+use crate::progress::Progress;
+
+/// Replay WAL into pages
+#[derive(Args, Debug)]
+pub struct RedoArgs {
+    #[command(subcommand)]
+    command: RedoCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum RedoCommand {
+    Check(check::CheckArgs),
+    Replay(replay::ReplayArgs),
+}
+
+/// Runs the command.
+pub fn run(args: &RedoArgs) -> Result<ExitCode> {
+    match &args.command {
+        RedoCommand::Check(args) => check::run(args),
+        RedoCommand::Replay(args) => replay::run(args),
+    }
+}
+
+/// What is replayed, and in how much memory.
+#[derive(Args, Debug)]
+struct Inputs {
+    /// Segments, or folders of segments
+    #[arg(value_name = "SOURCE", required = true)]
+    sources: Vec<PathBuf>,
+
+    /// A base backup in plain format, or a stopped server's data directory, that the log goes on from: pages start as
+    /// they are there
+    #[arg(long, value_name = "DIR")]
+    base: Option<PathBuf>,
+
+    /// Memory for pages, such as 512MB or 4GB; more pages than fit go to a temporary file (TMPDIR) [default: a quarter
+    /// of the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<usize>,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Format {
+    /// Tables for people
+    Table,
+    /// One JSON object, see docs/redo.md
+    Json,
+}
+
+fn print(
+    format: Format,
+    document: impl FnOnce() -> serde_json::Value,
+    table: impl FnOnce() -> String,
+) -> Result<()> {
+    let text = match format {
+        Format::Json => serde_json::to_string_pretty(&document())? + "\n",
+        Format::Table => table(),
+    };
+    anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")
+}
+
+/// Says what is damaged; the exit status for it, if anything is.
+fn report(damages: &[Damage]) -> Option<ExitCode> {
+    for damage in damages {
+        eprintln!("error: {damage}\nhint: {}", damage.hint());
+    }
+    (!damages.is_empty()).then_some(ExitCode::from(DAMAGED))
+}
+
+/// The inputs, opened.
+struct Material {
+    inventory: Inventory,
+    /// The base, and which run goes on from it.
+    base: Option<(usize, DataDir)>,
+    memory_bytes: usize,
+}
+
+/// A run replayed.
+struct Replayed {
+    store: PageStore,
+    /// Where replay began, and how far it got.
+    from: Lsn,
+    reached: Lsn,
+    /// The record that was to be the last one came.
+    came: bool,
+    damage: Option<Damage>,
+}
+
+impl Material {
+    fn open(inputs: &Inputs) -> Result<Material> {
+        let inventory = Inventory::of(&inputs.sources)?;
+        let base = inputs.base.as_deref().map(|path| open_base(path, &inventory)).transpose()?;
+        Ok(Material { inventory, base, memory_bytes: inputs.memory.unwrap_or_else(quarter_of_memory) })
+    }
+
+    /// Bytes of all segments.
+    fn bytes(&self) -> u64 {
+        self.inventory.runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum()
+    }
+
+    /// Replays a run, up to the record `last` if there is one. A run starts behind a gap, or on another timeline: what was
+    /// known of the pages before does not hold there.
+    fn replay<O: Observer>(
+        &mut self,
+        index: usize,
+        logs_hints: bool,
+        last: Option<Lsn>,
+        observer: &mut O,
+        progress: &mut Progress,
+    ) -> Result<Replayed> {
+        let run = &self.inventory.runs[index];
+        let base = self.base.take_if(|(at, _)| *at == index).map(|(_, data)| data);
+        let logs_hints = logs_hints || base.as_ref().is_some_and(|data| data.control().logs_hints());
+        // What the base's files already have is not replayed a second time.
+        let from = base.as_ref().map(DataDir::redo_from);
+        let base = base.map(|data| Box::new(data) as Box<dyn BasePages>);
+        let options = StoreOptions { memory_bytes: self.memory_bytes, base, ..StoreOptions::default() };
+        let mut store = PageStore::new(options);
+        if logs_hints {
+            store.log_hints();
+        }
+        let mut replayer = Replayer { replay: Replay::new(store), observer, last, came: false };
+        let options = ScanOptions { threads: 1, from, to: None };
+        let (reached, end) = scan_in_order(run, options, &mut replayer, |bytes| progress.advance(bytes));
+        let Replayer { replay: Replay { store, .. }, came, .. } = replayer;
+        if let Some(failure) = store.failure() {
+            bail!("{failure}\nhint: TMPDIR says where the temporary file is; --memory makes it smaller");
+        }
+        let damage = match end {
+            SegmentEnd::Damaged(damage) => Some(damage),
+            _ => None,
+        };
+        Ok(Replayed { store, from: from.unwrap_or(run.start()), reached, came, damage })
+    }
+}
+
+/// Replays each record of a run.
+struct Replayer<'o, O> {
+    replay: Replay,
+    observer: &'o mut O,
+    /// The last record to replay, and whether it came.
+    last: Option<Lsn>,
+    came: bool,
+}
+
+impl<O: Observer> Visitor for Replayer<'_, O> {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        if self.last.is_some_and(|last| record.lsn > last) {
+            return ControlFlow::Break(());
+        }
+        self.replay.apply(record, self.observer);
+        self.came |= self.last == Some(record.lsn);
+        if self.came || self.replay.store.failure().is_some() {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Opens a base backup, and finds the run that goes on from it.
+fn open_base(path: &Path, inventory: &Inventory) -> Result<(usize, DataDir)> {
+    let data = DataDir::open(path)?;
+    if !data.is_backup() && data.control().state != DatabaseState::ShutDown {
+        bail!(
+            "{}: neither a base backup nor a cleanly stopped server's data directory: it has no backup_label, and its \
+             server was {}",
+            path.display(),
+            data.control().state
+        );
+    }
+    same_cluster(&data, inventory)?;
+    let from = data.redo_from();
+    let goes_on = |run: &Run| {
+        let end = run.segments.last().map(|last| last.start.plus(run.segment_size.bytes()));
+        run.system_id == data.control().system_identifier
+            && run.segments.first().is_some_and(|first| first.start <= from)
+            && end.is_some_and(|end| from < end)
+    };
+    let Some(index) = inventory.runs.iter().rposition(goes_on) else {
+        bail!(
+            "the WAL does not go on from {}: replay has to start at {from}\nhint: give the segments from that position \
+             on",
+            path.display()
+        );
+    };
+    Ok((index, data))
+}
+
+/// Opens a stopped server's data directory, and finds the run that its last checkpoint is in.
+fn open_stopped(path: &Path, inventory: &Inventory) -> Result<(usize, DataDir)> {
+    let data = DataDir::open(path)?;
+    let control = data.control();
+    if control.state != DatabaseState::ShutDown {
+        bail!(
+            "{}: expected the data directory of a cleanly stopped server, found one that was {}\nhint: pg_ctl stop -m \
+             fast",
+            path.display(),
+            control.state
+        );
+    }
+    same_cluster(&data, inventory)?;
+    let has_checkpoint = |run: &Run| {
+        let end = run.segments.last().map(|last| last.start.plus(run.segment_size.bytes()));
+        run.system_id == control.system_identifier
+            && run.timeline == control.timeline
+            && run.segments.first().is_some_and(|first| first.start <= control.redo)
+            && end.is_some_and(|end| control.redo < end)
+    };
+    let Some(index) = inventory.runs.iter().position(has_checkpoint) else {
+        bail!(
+            "the WAL does not have the last checkpoint of {}: {} on timeline {}\nhint: give the server's pg_wal as a \
+             further source",
+            path.display(),
+            control.redo,
+            control.timeline
+        );
+    };
+    Ok((index, data))
+}
+
+fn same_cluster(data: &DataDir, inventory: &Inventory) -> Result<()> {
+    let id = data.control().system_identifier;
+    if inventory.runs.iter().any(|run| run.system_id == id) {
+        return Ok(());
+    }
+    let found = inventory.runs.first().map_or("none".into(), |run| run.system_id.to_string());
+    bail!("{}: expected the cluster that the WAL is of, {found}, found {id}", data.path().display())
+}
+
+/// A quarter of the memory that the machine has, or that the process's control group is allowed.
+fn quarter_of_memory() -> usize {
+    const UNTOLD: u64 = 4 << 30;
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let total = read("/proc/meminfo").and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    });
+    let total = total.map_or(UNTOLD, |kilobytes| kilobytes << 10);
+    let allowed = read("/sys/fs/cgroup/memory.max").and_then(|text| text.trim().parse().ok());
+    (allowed.unwrap_or(total).min(total) / 4) as usize
+}
+
+/// Bytes with a unit, as PostgreSQL's settings have them: `512MB`.
+fn parse_size(text: &str) -> Result<usize, String> {
+    const UNITS: [(&str, u32); 5] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10), ("B", 0)];
+    let wrong = || format!("expected a size such as 512MB or 4GB, found \"{text}\"");
+    let of_unit = |(unit, shift): &(&str, u32)| Some((text.strip_suffix(unit)?, *shift));
+    let (number, shift) = UNITS.iter().find_map(of_unit).ok_or_else(wrong)?;
+    let number: usize = number.trim().parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(parse_size("512MB"), Ok(512 << 20));
+        assert_eq!(parse_size("4 GB"), Ok(4 << 30));
+        assert_eq!(parse_size("8192B"), Ok(8192));
+        for wrong in ["", "MB", "5", "5mb", "-1MB", "99999999999999TB"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn memory_is_told_by_the_system() {
+        assert!(quarter_of_memory() > 16 << 20);
+    }
+}
