@@ -1,8 +1,9 @@
 //! A block's history, what is on a page, and what changed on it, for a terminal.
 
 use unicode_width::UnicodeWidthStr;
+use walden_format::record::Compression;
 use walden_redo::describe::diff::Change;
-use walden_redo::describe::follow::Entry;
+use walden_redo::describe::follow::{Entry, PageState};
 use walden_redo::describe::{Description, Fields, Item, Value};
 
 use crate::table::{Look, shorten, wrap};
@@ -22,13 +23,28 @@ pub fn history(look: Look, title: &str, entries: &[Entry]) -> String {
         ("time (UTC)", Left),
         ("xid", Right),
         ("record", Left),
+        ("page", Left),
         ("bytes", Right),
         ("data", Right),
         ("image", Left),
-        ("page", Left),
     ];
     let rows: Vec<Vec<String>> = entries.iter().map(history_row).collect();
-    format!("{}\n{}", look.heading(title), grid(look, &head, &rows).concat())
+    let mut lines = grid(look, &head, &rows).into_iter();
+    let mut text = format!("{}\n{}", look.heading(title), lines.next().unwrap_or_default());
+    let mut last = (String::new(), None);
+    for (line, entry) in lines.zip(entries) {
+        let date = entry.ended.map(|ended| ended.time.to_string().chars().take(10).collect::<String>());
+        if let Some(date) = date.filter(|date| *date != last.0) {
+            text += &format!("{}\n", look.faint(&format!("  {date}")));
+            last.0 = date;
+        }
+        text += &line;
+        if last.1 != Some(entry.state) && word(entry) == "unknown" {
+            text += &format!("{}\n", look.faint(&wrap(&format!("      {}", entry.state), look.width, 6)));
+        }
+        last.1 = Some(entry.state);
+    }
+    text
 }
 
 fn history_row(entry: &Entry) -> Vec<String> {
@@ -36,11 +52,9 @@ fn history_row(entry: &Entry) -> Vec<String> {
     let time = match entry.ended {
         None => String::new(),
         Some(ended) => {
-            let time = ended.time.to_string();
-            let time = time.trim_end_matches(" UTC");
-            // Milliseconds are as fine as people look.
-            let time = time.get(..time.len().saturating_sub(3)).unwrap_or(time);
-            format!("{time}{}", if ended.committed { "" } else { " aborted" })
+            // The date has a line of its own; milliseconds are as fine as people look.
+            let time: String = ended.time.to_string().chars().skip(11).take(12).collect();
+            if ended.committed { time } else { format!("{time} aborted") }
         }
     };
     let image = match &entry.image {
@@ -48,25 +62,35 @@ fn history_row(entry: &Entry) -> Vec<String> {
         None => String::new(),
         Some(image) => {
             let compression = match image.compression {
-                walden_format::record::Compression::None => "",
-                walden_format::record::Compression::Pglz => " pglz",
-                walden_format::record::Compression::Lz4 => " lz4",
-                walden_format::record::Compression::Zstd => " zstd",
+                Compression::None => "",
+                Compression::Pglz => " pglz",
+                Compression::Lz4 => " lz4",
+                Compression::Zstd => " zstd",
             };
             format!("{}{compression}{}", image.len, if image.apply { "" } else { " (check)" })
         }
     };
-    let state = if entry.ahead { "as in the backup".into() } else { entry.state.to_string() };
     vec![
         entry.lsn.to_string(),
         time,
         if entry.xid == 0 { String::new() } else { entry.xid.to_string() },
         kind,
+        word(entry).into(),
         entry.record_bytes.to_string(),
         entry.data_bytes.map_or(String::new(), |bytes| bytes.to_string()),
         image,
-        state,
     ]
+}
+
+/// What is known of the page after a record.
+fn word(entry: &Entry) -> &'static str {
+    match entry.state {
+        _ if entry.ahead => "in backup",
+        PageState::Exact => "exact",
+        PageState::Untracked => "untracked",
+        PageState::Gone => "gone",
+        _ => "unknown",
+    }
 }
 
 /// What is on a page.
@@ -112,7 +136,7 @@ fn items(look: Look, items: &[Item]) -> String {
             names.push(field.name);
         }
     }
-    let head = [("no", Side::Right), ("state", Side::Left), ("offset", Side::Right), ("length", Side::Right)];
+    let head = [("no", Side::Right), ("state", Side::Left), ("offset", Side::Right), ("len", Side::Right)];
     let head: Vec<_> = head.into_iter().chain(names.iter().map(|name| (*name, Side::Right))).collect();
     let row = |item: &Item| {
         let (state, offset) = match item.state {
@@ -165,7 +189,11 @@ pub fn changes(look: Look, title: &str, changes: &[Change]) -> String {
         text += "  nothing\n";
     }
     for change in changes {
-        let show = |value: &Option<Value>| value.as_ref().map_or("none".into(), Value::to_string);
+        let show = |value: &Option<Value>| match value {
+            None => "none".into(),
+            Some(Value::Bytes(bytes)) => format!("\"{}\"", readable(&bytes.0)),
+            Some(value) => value.to_string(),
+        };
         let (mark, line) = match (change.field, &change.before, &change.after) {
             (None, None, after) => ('+', format!("{}: {}", change.place, show(after))),
             (None, before, _) => ('-', format!("{}: {}", change.place, show(before))),

@@ -1,7 +1,7 @@
 //! `walden page`: one block's history, and its page at a moment.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,17 +13,18 @@ use walden_format::lsn::Lsn;
 use walden_format::record::{Compression, Fork, Record, RelFileLocator};
 use walden_format::stream::Visitor;
 use walden_format::version::Major;
+use walden_redo::Page;
 use walden_redo::describe::diff::diff;
 use walden_redo::describe::follow::{Base, Entry, Follow, PageState, Snapshot};
 use walden_redo::describe::{Description, describe};
 use walden_redo::store::{BlockKey, Unknown};
-use walden_redo::{Page, checksum};
 use walden_report::table::Look;
+use walden_source::datadir::{DataDir, page_checksum};
 use walden_source::inventory::{Inventory, Run};
 use walden_source::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, Names};
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
 
-use crate::base::{self, BaseBackup, BasePage};
+use crate::base::{self, BasePage};
 use crate::progress::Progress;
 use crate::{DAMAGED, FOUND, explain, names, terminal};
 
@@ -149,11 +150,11 @@ pub fn run(args: &PageArgs) -> Result<ExitCode> {
     for unreadable in &inventory.unreadable {
         eprintln!("error: {unreadable}");
     }
-    let base = args.base.as_deref().map(BaseBackup::open).transpose()?;
+    let base = args.base.as_deref().map(base::open).transpose()?;
     if let (Some(base), Some(run)) = (&base, inventory.runs.first())
-        && base.system_id != run.system_id
+        && base.control().system_identifier != run.system_id
     {
-        let (backup, log) = (base.system_id, run.system_id);
+        let (backup, log) = (base.control().system_identifier, run.system_id);
         let problem = format!(
             "the base backup is of the cluster with the system identifier {backup}, the WAL is of {log}"
         );
@@ -198,7 +199,7 @@ struct View<'a> {
     args: &'a PageArgs,
     key: BlockKey,
     label: String,
-    base: Option<BaseBackup>,
+    base: Option<DataDir>,
     notes: Vec<String>,
     damage: Option<Damage>,
 }
@@ -206,26 +207,28 @@ struct View<'a> {
 impl View<'_> {
     /// Hands the backup's page on; from where the log is needed with it.
     fn take_base(&mut self, follow: &mut Follow) -> Result<Option<Lsn>> {
-        let Some(base) = &self.base else { return Ok(None) };
-        match base.read(self.key)? {
+        let Some(base) = &mut self.base else { return Ok(None) };
+        let redo = base.redo_from();
+        if base.control().data_checksum_version != 0 {
+            follow.log_hints();
+        }
+        match base::read(base, self.key)? {
             BasePage::Page(page) => {
-                follow.with_base(Base { redo: base.redo, page });
+                follow.with_base(Base { redo, page });
                 // A history is of the whole log; a moment before the backup needs what is before it.
                 let moments = self.args.at.iter().chain(&self.args.diff);
-                let earliest = moments.min().filter(|&&earliest| earliest >= base.redo);
-                return Ok(earliest.map(|_| base.redo));
+                let earliest = moments.min().filter(|&&earliest| earliest >= redo);
+                return Ok(earliest.map(|_| redo));
             }
             BasePage::Missing => {
-                let text =
-                    format!("the base backup does not have this block ({})", base::file_path(self.key));
-                self.notes.push(text);
+                let file = base::file_path(self.key, base.control().blocks_per_segment);
+                self.notes.push(format!("the base backup does not have this block (in {file})"));
             }
-            BasePage::Damaged(path) => {
-                let text = format!(
-                    "the block's checksum is wrong in the base backup, in {}: not used",
-                    path.display()
-                );
-                self.notes.push(text);
+            BasePage::Damaged => {
+                let file = base::file_path(self.key, base.control().blocks_per_segment);
+                self.notes.push(format!(
+                    "the block's checksum is wrong in the base backup (in {file}): it was half written then, or is damaged"
+                ));
             }
         }
         Ok(None)
@@ -269,13 +272,14 @@ impl View<'_> {
         progress.finish();
         let reached = reached.unwrap_or(Lsn::INVALID);
         follow.finish(reached);
-        (start.unwrap_or(Lsn::INVALID), reached)
+        let first = runs.first().map_or(Lsn::INVALID, |run| run.segments[0].start);
+        (start.unwrap_or(first), reached)
     }
 
     /// Says why a backup could not be used.
     fn check_base(&mut self, start: Lsn, end: Lsn) {
         let Some(base) = &self.base else { return };
-        let redo = base.redo;
+        let redo = base.redo_from();
         if start > redo {
             self.notes.push(format!(
                 "the base backup needs the log from {redo} on, this one starts at {start}: the backup's page is not used"
@@ -339,8 +343,8 @@ impl View<'_> {
 
     fn difference(&self, follow: &Follow, range: (Lsn, Lsn)) -> Result<ExitCode> {
         let [first, second] = follow.snapshots.as_slice() else { return Ok(ExitCode::from(FOUND)) };
-        let pages = (self.known(first, follow, range), self.known(second, follow, range));
-        let (Some(before), Some(after)) = pages else { return Ok(ExitCode::from(FOUND)) };
+        let Some(before) = self.known(first, follow, range) else { return Ok(ExitCode::from(FOUND)) };
+        let Some(after) = self.known(second, follow, range) else { return Ok(ExitCode::from(FOUND)) };
         let of = |page: &Page| -> Description { describe(page, self.key.fork, self.key.block) };
         let changes = diff(&of(before), &of(after));
         match self.args.format {
@@ -406,9 +410,7 @@ impl View<'_> {
             PageState::Unknown(Unknown::DatabaseCopied) => {
                 "the page is that of the database that was copied, so far"
             }
-            PageState::Unknown(Unknown::Lost) => {
-                "look at the folder for temporary files and at the base backup's files"
-            }
+            PageState::Unknown(Unknown::Lost) => "look at the files of the base backup",
             PageState::Untracked => {
                 "the page is known again after its next image: see the block's history without --at"
             }
@@ -444,19 +446,22 @@ impl View<'_> {
 
     fn write(&self, path: &Path, page: &Page) -> Result<()> {
         let mut page = Box::new(page.clone());
-        let none = self.base.as_ref().is_some_and(|base| base.checksums == Some(false));
+        let none = self.base.as_ref().is_some_and(|base| base.control().data_checksum_version == 0);
         let set = match self.args.checksum {
             ChecksumMode::On => true,
             ChecksumMode::Off => false,
             ChecksumMode::Auto => !none,
         };
-        if set {
-            checksum::set_checksum(&mut page, self.key.block);
+        // A page that was never initialized has none.
+        if set && !page.is_new() {
+            page.put_u16(8, page_checksum(&page.0, self.key.block));
         }
         replace(path, &page.0).with_context(|| format!("write {}", path.display()))?;
-        let file = base::file_path(self.key);
-        let seek = self.key.block % base::FILE_BLOCKS;
-        let (place, path) = (base::offset_in_file(self.key.block), path.display());
+        let file_blocks =
+            self.base.as_ref().map_or(base::FILE_BLOCKS, |base| base.control().blocks_per_segment);
+        let file = base::file_path(self.key, file_blocks);
+        let seek = self.key.block % file_blocks;
+        let (place, path) = (base::offset_in_file(self.key.block, file_blocks), path.display());
         eprintln!(
             "wrote {path}; with the server stopped, it goes into {file} at offset {place}:\n  \
              dd if={path} of=\"$PGDATA\"/{file} bs=8192 seek={seek} count=1 conv=notrunc,fsync"
@@ -486,8 +491,10 @@ impl Visitor for Following<'_> {
     }
 }
 
+/// What is cut off a line on a narrow terminal is not to be missing in a file.
 fn look() -> Look {
-    Look { width: terminal::width(), colour: true }
+    let width = if std::io::stdout().is_terminal() { terminal::width() } else { 120 };
+    Look { width, colour: true }
 }
 
 fn print(text: &str) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Description, Fields, Item, Value};
+use super::{Bytes, Description, Fields, Item, Value};
 use crate::family::Family;
 
 /// Pages whose line pointers keep their numbers.
@@ -116,6 +116,11 @@ fn item(before: &Item, after: &Item, changes: &mut Vec<Change>) {
     if before.state == "redirect" && after.state == "redirect" {
         note("to", Value::Number(before.offset.into()), Value::Number(after.offset.into()));
     }
+    if before.fields.is_empty() != after.fields.is_empty() {
+        let content = |item: &Item| (!item.fields.is_empty()).then(|| whole(item));
+        changes.push(Change { place, field: Some("item"), before: content(before), after: content(after) });
+        return;
+    }
     note("length", Value::Number(before.length.into()), Value::Number(after.length.into()));
     fields(place, &before.fields, &after.fields, changes);
     if before.data != after.data {
@@ -197,6 +202,9 @@ fn new(item: &Item) -> Change {
     Change { place: Place::Item(item.number), field: None, before: None, after: Some(whole(item)) }
 }
 
+/// Bytes of data that are shown of an item as a whole; a description has them all.
+const MOST_DATA: usize = 32;
+
 /// An item in one line.
 fn whole(item: &Item) -> Value {
     let mut text = item.state.to_owned();
@@ -206,15 +214,18 @@ fn whole(item: &Item) -> Value {
     for field in &item.fields.0 {
         text += &format!(" {}={}", field.name, field.value);
     }
-    if !item.data.0.is_empty() {
-        text += &format!(" data={}", item.data);
+    match item.data.0.split_at_checked(MOST_DATA) {
+        None if item.data.0.is_empty() => {}
+        None => text += &format!(" data={}", item.data),
+        Some((first, rest)) => {
+            text += &format!(" data={}... and {} bytes", Bytes(first.to_vec()), rest.len());
+        }
     }
     Value::Text(text)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Bytes;
     use super::*;
 
     fn page(kind: &str, keys: &[u8]) -> Description {

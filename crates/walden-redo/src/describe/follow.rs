@@ -42,8 +42,6 @@ pub struct Follow {
     pub blocks: BTreeSet<u32>,
     /// A record was seen that touches the relation, in any of its forks.
     pub relation_seen: bool,
-    /// A page with a checksum was seen.
-    pub checksums_seen: bool,
     from: Option<Lsn>,
     end: Lsn,
     version: Major,
@@ -162,7 +160,6 @@ impl Follow {
             last: None,
             blocks: BTreeSet::new(),
             relation_seen: false,
-            checksums_seen: false,
             from: None,
             end: Lsn::INVALID,
             version: Major::V18,
@@ -173,6 +170,11 @@ impl Follow {
     /// known by then from the log itself is kept.
     pub fn with_base(&mut self, base: Base) {
         self.base = Some(base);
+    }
+
+    /// Hints are logged: the server has checksums or `wal_log_hints`.
+    pub fn log_hints(&mut self) {
+        self.replay.store.log_hints();
     }
 
     /// The block.
@@ -217,7 +219,11 @@ impl Follow {
         self.take_base(from);
         // What the backup lacks begins in the gap.
         self.base = self.base.take().filter(|base| base.redo >= to);
+        let hints_are_logged = self.replay.store.are_hints_logged();
         self.replay = Replay::default();
+        if hints_are_logged {
+            self.log_hints();
+        }
         if self.state != PageState::Untouched {
             self.state = PageState::Gap { from, to };
         }
@@ -266,7 +272,7 @@ impl Follow {
         }
         let before = self.replay.store.find(self.key).is_some();
         // Cutting a table changes the last page that its visibility map keeps.
-        let page = self.page().filter(|_| record.header.rmid == rmid::SMGR).cloned();
+        let page = if record.header.rmid == rmid::SMGR { self.page().cloned() } else { None };
         self.replay.apply(record, &mut ());
         let is_there = self.replay.store.find(self.key).is_some();
         let is_changed = page.is_some_and(|page| self.page().is_none_or(|now| now.0 != page.0));
@@ -278,15 +284,11 @@ impl Follow {
     }
 
     fn with_blocks(&mut self, record: &Record<'_>) {
+        if !self.replay.store.are_hints_logged() && shows_logged_hints(record) {
+            self.replay.store.log_hints();
+        }
         let mut names_it = false;
         for (index, block) in record.blocks.iter().enumerate() {
-            if let Some(image) = &block.image
-                && !self.checksums_seen
-                && image.compression == walden_format::record::Compression::None
-            {
-                let bytes = record.image_data(image);
-                self.checksums_seen = bytes.get(8..10).is_some_and(|bytes| bytes != [0, 0]);
-            }
             if block.relation != self.key.relation {
                 continue;
             }
@@ -314,9 +316,6 @@ impl Follow {
     fn named(&mut self, record: &Record<'_>, index: usize) {
         let mut only = Only { key: self.key, role: None };
         self.replay.apply(record, &mut only);
-        if let Some(page) = self.page() {
-            self.checksums_seen |= page.checksum() != 0;
-        }
         let state = match (self.stored_state(), self.state) {
             // A page that was lost in a gap stays so.
             (PageState::Unknown(Unknown::NotSeen), gap @ PageState::Gap { .. }) => gap,
@@ -391,6 +390,21 @@ impl Follow {
             end.twophase_xid.into_iter().for_each(&mut settle);
             end.subxacts.into_iter().for_each(&mut settle);
         }
+    }
+}
+
+/// Whether a record is there only because hints are logged, with checksums or `wal_log_hints`: then setting a page's bit
+/// for all visible changes its LSN.
+fn shows_logged_hints(record: &Record<'_>) -> bool {
+    const FPI_FOR_HINT: u8 = 0xA0;
+    const VISIBLE: u8 = 0x40;
+    match (record.header.rmid, record.kind()) {
+        (rmid::XLOG, FPI_FOR_HINT) => true,
+        // log_heap_visible leaves the image of the table's block out otherwise.
+        (rmid::HEAP2, VISIBLE) => {
+            record.block(1).is_some_and(|heap| heap.image.is_some_and(|image| image.apply))
+        }
+        _ => false,
     }
 }
 

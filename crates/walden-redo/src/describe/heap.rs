@@ -66,7 +66,7 @@ fn row(bytes: &[u8]) -> (Fields, Bytes) {
     let third = if infomask & MOVED != 0 { "t_xvac" } else { "t_cid" };
     fields.maybe(third, bytes.u32_in(8));
     fields.maybe_text("t_ctid", bytes.tid_in(12));
-    fields.number("attributes", infomask2 & ATTRIBUTES);
+    fields.number("natts", infomask2 & ATTRIBUTES);
     fields.bits("t_infomask2", infomask2 & !ATTRIBUTES, INFOMASK2);
     fields.bits("t_infomask", infomask, INFOMASK);
     let data_at = usize::from(bytes[22]);
@@ -100,7 +100,7 @@ mod tests {
         let text = |name| fields.get(name).map(Value::to_string).unwrap();
         assert_eq!(text("t_xmin"), "700");
         assert_eq!(text("t_ctid"), "(3,7)");
-        assert_eq!(text("attributes"), "9");
+        assert_eq!(text("natts"), "9");
         assert_eq!(text("t_infomask2"), "HEAP_ONLY_TUPLE");
         assert_eq!(text("t_infomask"), "HEAP_XMIN_FROZEN HEAP_HASNULL HEAP_HASVARWIDTH HEAP_XMAX_INVALID");
         assert_eq!(text("t_bits"), "101111111");

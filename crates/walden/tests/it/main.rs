@@ -4,6 +4,7 @@ mod demo;
 mod golden;
 mod material;
 mod oracle;
+mod page;
 mod redo;
 mod rewrites;
 mod robustness;

@@ -90,7 +90,7 @@ fn entry(bytes: &[u8], is_high_key: bool, is_leaf: bool) -> (Fields, Bytes) {
         fields.list("tids", list.chunks_exact(6).take(count).filter_map(Tid::read));
         end = end.min(at);
     } else if entry.reserved_bit() {
-        fields.number("attributes", entry.tid.item & COUNT);
+        fields.number("natts", entry.tid.item & COUNT);
         if entry.tid.item & HAS_HEAP_TID != 0 {
             end = end.saturating_sub(6);
             fields.maybe_text("htid", bytes.tid_in(end));
