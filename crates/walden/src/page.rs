@@ -81,7 +81,7 @@ pub struct PageArgs {
     #[arg(long, num_args = 2, value_names = ["LSN1", "LSN2"], value_parser = parse_moment, conflicts_with_all = ["at", "out"])]
     diff: Vec<Lsn>,
 
-    /// Write the page's 8192 bytes to a file
+    /// Write the page's 8192 bytes to a file instead of showing it
     #[arg(long, value_name = "FILE", requires = "at")]
     out: Option<PathBuf>,
 
@@ -322,6 +322,10 @@ impl View<'_> {
             }
             return Ok(ExitCode::from(FOUND));
         };
+        if let Some(path) = &self.args.out {
+            self.write(path, page)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let described = describe(page, self.key.fork, self.key.block);
         match self.args.format {
             Format::Json => {
@@ -334,9 +338,6 @@ impl View<'_> {
                 let title = format!("{} at {}: {}", self.label, shown(snapshot), described.kind);
                 print(&walden_report::page::description(look(), &title, &described))?;
             }
-        }
-        if let Some(path) = &self.args.out {
-            self.write(path, page)?;
         }
         Ok(ExitCode::SUCCESS)
     }
