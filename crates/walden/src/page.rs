@@ -13,13 +13,13 @@ use walden_format::lsn::Lsn;
 use walden_format::record::{Compression, Fork, Record, RelFileLocator};
 use walden_format::stream::Visitor;
 use walden_format::version::Major;
-use walden_redo::Page;
 use walden_redo::describe::diff::diff;
 use walden_redo::describe::follow::{Base, Entry, Follow, PageState, Snapshot};
 use walden_redo::describe::{Description, describe};
 use walden_redo::store::{BlockKey, Unknown};
+use walden_redo::{Page, checksum};
 use walden_report::table::Look;
-use walden_source::datadir::{DataDir, page_checksum};
+use walden_source::datadir::DataDir;
 use walden_source::inventory::{Inventory, Run};
 use walden_source::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, Names};
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
@@ -209,7 +209,7 @@ impl View<'_> {
     fn take_base(&mut self, follow: &mut Follow) -> Result<Option<Lsn>> {
         let Some(base) = &mut self.base else { return Ok(None) };
         let redo = base.redo_from();
-        if base.control().data_checksum_version != 0 {
+        if base.control().logs_hints() {
             follow.log_hints();
         }
         match base::read(base, self.key)? {
@@ -453,9 +453,8 @@ impl View<'_> {
             ChecksumMode::Off => false,
             ChecksumMode::Auto => !none,
         };
-        // A page that was never initialized has none.
-        if set && !page.is_new() {
-            page.put_u16(8, page_checksum(&page.0, self.key.block));
+        if set {
+            checksum::set_checksum(&mut page, self.key.block);
         }
         replace(path, &page.0).with_context(|| format!("write {}", path.display()))?;
         let file_blocks =
