@@ -2,7 +2,7 @@
 
 use unicode_width::UnicodeWidthStr;
 use walden_format::record::Compression;
-use walden_redo::describe::diff::Change;
+use walden_redo::describe::diff::{Change, Place};
 use walden_redo::describe::follow::{Entry, PageState};
 use walden_redo::describe::{Description, Fields, Item, Value};
 
@@ -188,22 +188,40 @@ pub fn changes(look: Look, title: &str, changes: &[Change]) -> String {
     if changes.is_empty() {
         text += "  nothing\n";
     }
-    for change in changes {
+    let mut rest = changes;
+    while let Some(change) = rest.first() {
+        let alike = rest.windows(2).take_while(|pair| is_same_next(&pair[0], &pair[1])).count() + 1;
+        let place = match (change.place, rest[alike - 1].place) {
+            (Place::Item(first), Place::Item(last)) if first < last => format!("items {first}-{last}"),
+            (place, _) => place.to_string(),
+        };
+        rest = &rest[alike..];
         let show = |value: &Option<Value>| match value {
             None => "none".into(),
             Some(Value::Bytes(bytes)) => format!("\"{}\"", readable(&bytes.0)),
             Some(value) => value.to_string(),
         };
         let (mark, line) = match (change.field, &change.before, &change.after) {
-            (None, None, after) => ('+', format!("{}: {}", change.place, show(after))),
-            (None, before, _) => ('-', format!("{}: {}", change.place, show(before))),
+            (None, None, after) => ('+', format!("{place}: {}", show(after))),
+            (None, before, _) => ('-', format!("{place}: {}", show(before))),
             (Some(field), before, after) => {
-                ('~', format!("{}: {field} {} -> {}", change.place, show(before), show(after)))
+                ('~', format!("{place}: {field} {} -> {}", show(before), show(after)))
             }
         };
         text += &format!("{}\n", wrap(&format!("  {mark} {line}"), look.width, 6));
     }
     text
+}
+
+/// The same change of the next item.
+fn is_same_next(one: &Change, next: &Change) -> bool {
+    match (one.place, next.place) {
+        (Place::Item(number), Place::Item(following)) if following == number + 1 => {
+            one.field.is_some()
+                && (one.field, &one.before, &one.after) == (next.field, &next.before, &next.after)
+        }
+        _ => false,
+    }
 }
 
 /// Lines of columns, the head first; the last column gives way where there is no room.
@@ -235,4 +253,34 @@ fn shorten_end(line: &str, width: usize) -> String {
     }
     let kept: String = line.chars().take(width.saturating_sub(1)).collect();
     format!("{kept}…")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Look = Look { width: 60, colour: false };
+
+    #[test]
+    fn the_same_change_of_many_items_is_one_line() {
+        let change = |number, field, before: u64| Change {
+            place: Place::Item(number),
+            field: Some(field),
+            before: Some(Value::Number(before)),
+            after: Some(Value::Number(9)),
+        };
+        let all = [change(1, "a", 1), change(2, "a", 1), change(3, "a", 1), change(4, "a", 2), change(4, "b", 2)];
+        let text = changes(PLAIN, "Title", &all);
+        let lines = ["Title", "  ~ items 1-3: a 1 -> 9", "  ~ item 4: a 2 -> 9", "  ~ item 4: b 2 -> 9"];
+        assert_eq!(text.lines().collect::<Vec<_>>(), lines);
+        assert_eq!(changes(PLAIN, "Title", &[]), "Title\n  nothing\n");
+    }
+
+    #[test]
+    fn lines_keep_to_the_width() {
+        let rows = [vec!["x".repeat(50), "y".repeat(50)], vec!["1".into(), "2".into()]];
+        for line in grid(PLAIN, &[("one", Side::Left), ("two", Side::Right)], &rows) {
+            assert!(line.trim_end().width() <= 60, "{line}");
+        }
+    }
 }

@@ -323,7 +323,7 @@ impl View<'_> {
             return Ok(ExitCode::from(FOUND));
         };
         if let Some(path) = &self.args.out {
-            self.write(path, page)?;
+            self.write(path, page, snapshot)?;
             return Ok(ExitCode::SUCCESS);
         }
         let described = describe(page, self.key.fork, self.key.block);
@@ -445,7 +445,7 @@ impl View<'_> {
         }
     }
 
-    fn write(&self, path: &Path, page: &Page) -> Result<()> {
+    fn write(&self, path: &Path, page: &Page, snapshot: &Snapshot) -> Result<()> {
         let mut page = Box::new(page.clone());
         let none = self.base.as_ref().is_some_and(|base| base.control().data_checksum_version == 0);
         let set = match self.args.checksum {
@@ -462,8 +462,10 @@ impl View<'_> {
         let file = base::file_path(self.key, file_blocks);
         let seek = self.key.block % file_blocks;
         let (place, path) = (base::offset_in_file(self.key.block, file_blocks), path.display());
+        let (label, at, lsn) = (&self.label, shown(snapshot), page.lsn());
         eprintln!(
-            "wrote {path}; with the server stopped, it goes into {file} at offset {place}:\n  \
+            "wrote {label} as of {at}, with the page LSN {lsn}, to {path}\n\
+             with the server stopped, it goes into {file} at offset {place}:\n  \
              dd if={path} of=\"$PGDATA\"/{file} bs=8192 seek={seek} count=1 conv=notrunc,fsync"
         );
         Ok(())
