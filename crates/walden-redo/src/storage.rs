@@ -4,10 +4,13 @@ use walden_format::payload::xact;
 use walden_format::payload::{self, Payload};
 use walden_format::record::{Fork, Record};
 use walden_format::rmgr::rmid;
+use walden_format::version::Major;
 
 use crate::store::PageStore;
 
-/// The kind of record of the log's own that says what settings the server has.
+/// Records of the log's own that say what settings the server has: its checkpoints since 19, and `PARAMETER_CHANGE`.
+const CHECKPOINT_SHUTDOWN: u8 = 0x00;
+const CHECKPOINT_ONLINE: u8 = 0x10;
 const PARAMETER_CHANGE: u8 = 0x60;
 
 /// What a record without blocks of its own does to files.
@@ -16,7 +19,11 @@ pub(crate) fn replay(record: &Record<'_>, store: &mut PageStore) {
         // Most ends of transactions drop nothing, and their form shows it.
         rmid::XACT => xact::plain_end(record).is_none(),
         rmid::SMGR | rmid::DBASE => true,
-        rmid::XLOG => record.kind() == PARAMETER_CHANGE,
+        rmid::XLOG => match record.kind() {
+            PARAMETER_CHANGE => true,
+            CHECKPOINT_SHUTDOWN | CHECKPOINT_ONLINE => record.version >= Major::V19,
+            _ => false,
+        },
         _ => false,
     };
     if !may_matter {
@@ -47,6 +54,10 @@ pub(crate) fn replay(record: &Record<'_>, store: &mut PageStore) {
             }
         }
         Ok(Payload::ParameterChange(change)) if change.wal_log_hints => store.log_hints(),
+        // While checksums are being switched on or off, pages have them, too.
+        Ok(Payload::Checkpoint(checkpoint)) if checkpoint.checksums.is_some_and(|state| state.0 != 0) => {
+            store.log_hints();
+        }
         // A record that can't be read changes nothing that is known here: PostgreSQL could not replay it either.
         _ => {}
     }

@@ -20,6 +20,8 @@ mod prune_flags {
     pub const HAS_REDIRECTIONS: u16 = 1 << 5;
     pub const HAS_DEAD_ITEMS: u16 = 1 << 6;
     pub const HAS_NOW_UNUSED_ITEMS: u16 = 1 << 7;
+    /// Any of the lists: without them, all that the record does is to set the map's bits.
+    pub const CHANGES: u16 = HAS_FREEZE_PLANS | HAS_REDIRECTIONS | HAS_DEAD_ITEMS | HAS_NOW_UNUSED_ITEMS;
     pub const VM_ALL_VISIBLE: u16 = 1 << 8;
     pub const VM_ALL_FROZEN: u16 = 1 << 9;
 }
@@ -202,7 +204,6 @@ pub(super) fn prune_and_freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let flags = prune_flags(step.main(), version)?;
     let sets_map = flags & prune_flags::VM_ALL_VISIBLE != 0;
     let mut data = Reader::new(step.data(0));
-    let mut changes = false;
     if let Some(page) = step.page(0) {
         let has = |flag| flags & flag != 0;
         let mut plans: &[u8] = &[];
@@ -218,7 +219,6 @@ pub(super) fn prune_and_freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
             dead: counted(prune_flags::HAS_DEAD_ITEMS, 1)?,
             unused: counted(prune_flags::HAS_NOW_UNUSED_ITEMS, 1)?,
         };
-        changes = !plans.is_empty() || !pruned.is_empty();
         if !pruned.is_empty() {
             pruned.execute(page, version, !has(prune_flags::CLEANUP_LOCK))?;
         }
@@ -231,7 +231,7 @@ pub(super) fn prune_and_freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         }
     }
     if sets_map {
-        if changes {
+        if flags & prune_flags::CHANGES != 0 {
             visibility_map::mark_changed_page(step, 0);
         } else {
             visibility_map::mark_page(step, 0);
@@ -320,7 +320,8 @@ impl<'p> Compared<'p> {
         Some((next, xmax))
     }
 
-    /// In the order in which `heap_page_prune` (since 17 `heap_page_prune_and_freeze`) comes to them.
+    /// In the order in which `heap_page_prune` (since 17 `heap_page_prune_and_freeze`) comes to them. Only the members of
+    /// a chain that one transaction made and took back may come in another: that it did is not on the page.
     fn told(&self, version: Major) -> Told {
         let items = self.before.items();
         let mut told = Told::default();
@@ -457,8 +458,7 @@ pub(super) fn displaced_prune_and_freeze(d: &Displaced<'_>) -> Option<Vec<u8>> {
     let version = d.record.version;
     let flags = prune_flags(d.record.main_data(), version).ok()?;
     let has = |flag| flags & flag != 0;
-    // All that it does is to set the map's bits.
-    if flags >> 4 & 0xF == 0 {
+    if flags & prune_flags::CHANGES == 0 {
         return Some(Vec::new());
     }
     let pages = Compared::of(d)?;

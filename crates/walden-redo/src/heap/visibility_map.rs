@@ -103,18 +103,18 @@ pub(super) fn set(step: &mut Step<'_, '_>, map: u8, heap: u8, bits: u8) -> Resul
 pub(super) fn visible(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     // 9.5 had but one bit.
     let bits = step.main().get(4).map_or(ALL_VISIBLE, |bits| bits & BOTH);
+    // The table's image is left out where hints are not logged (log_heap_visible).
+    if step.block(1).is_some_and(|block| block.image.is_some_and(|image| image.apply))
+        && let Some(store) = step.store()
+    {
+        store.log_hints();
+    }
     mark_page(step, 1);
     set(step, 0, 1, bits)
 }
 
 /// The table's page says that it is all visible, too; its LSN changes only where hints are logged.
 pub(super) fn mark_page(step: &mut Step<'_, '_>, heap: u8) {
-    // The image is left out where hints are not logged (log_heap_visible).
-    if step.block(heap).is_some_and(|block| block.image.is_some_and(|image| image.apply))
-        && let Some(store) = step.store()
-    {
-        store.log_hints();
-    }
     let stamps = step.store().is_some_and(|store| store.are_hints_logged());
     mark_changed_page(step, heap);
     if !stamps {
