@@ -209,6 +209,7 @@ impl Touched {
             (Role::Restored, _) => {
                 if let Some(page) = &mut self.page
                     && !page.is_new()
+                    && !self.keeps_lsn
                 {
                     page.set_lsn(record.end);
                 }

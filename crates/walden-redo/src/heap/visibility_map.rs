@@ -117,7 +117,9 @@ pub(super) fn visible(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 pub(super) fn mark_page(step: &mut Step<'_, '_>, heap: u8) {
     let stamps = step.store().is_some_and(|store| store.are_hints_logged());
     mark_changed_page(step, heap);
-    if !stamps {
+    // Redo stamps a page that it restores; an image for the consistency check is not restored.
+    let restored = step.block(heap).is_some_and(|block| block.image.is_some_and(|image| image.apply));
+    if !stamps && !restored {
         step.keep_lsn(heap);
     }
 }
