@@ -167,42 +167,50 @@ pub(crate) mod hostile {
 
     /// Replays the case, comparing its images with what would be without them.
     pub fn replay(rmid: u8, case: &Case) {
-        let kind = rmgr::kind(Major::V18, rmid, case.kind);
-        let mut replay = Replay::default();
-        let (mut headers, mut bodies) = (vec![0; 24], Vec::new());
-        for (id, block) in case.blocks.iter().enumerate() {
-            let number = id as u32;
-            let flags = (u8::from(block.image.is_some()) << 4)
-                | (u8::from(!block.data.is_empty() && block.image.is_none()) << 5)
-                | (u8::from(block.will_init) << 6);
-            let data: &[u8] = if block.image.is_some() { &[] } else { &block.data };
-            headers.extend([id as u8, flags]);
-            headers.extend((data.len() as u16).to_le_bytes());
-            if let Some(image) = &block.image {
-                headers.extend((PAGE_BYTES as u16).to_le_bytes());
-                headers.extend([0, 0, 2]);
-                bodies.extend(image.0);
-            }
-            for word in [RELATION.tablespace, RELATION.database, RELATION.relation, number] {
-                headers.extend(word.to_le_bytes());
-            }
-            bodies.extend(data);
-            let slot = replay.store.slot(BlockKey { relation: RELATION, fork: Fork::MAIN, block: number });
-            replay.store.put(slot, Box::new(block.before.clone()), LastRecord { lsn: Lsn(1), kind });
-        }
-        if !case.main.is_empty() {
-            headers.extend([255, case.main.len() as u8]);
-        }
-        let mut bytes = [headers, bodies, case.main.clone()].concat();
-        let total = bytes.len() as u32;
-        bytes[..4].copy_from_slice(&total.to_le_bytes());
-        bytes[16..18].copy_from_slice(&[case.kind, rmid]);
-        let mut blocks = Vec::new();
+        let bytes = case.record(rmid);
         for version in [Major::V15, Major::V18] {
+            let kind = rmgr::kind(version, rmid, case.kind);
+            let mut replay = Replay::default();
+            for (number, block) in (0..).zip(&case.blocks) {
+                let slot =
+                    replay.store.slot(BlockKey { relation: RELATION, fork: Fork::MAIN, block: number });
+                replay.store.put(slot, Box::new(block.before.clone()), LastRecord { lsn: Lsn(1), kind });
+            }
+            let mut blocks = Vec::new();
             let header = RecordHeader::parse(&bytes).unwrap();
             let place = (Lsn(0x100), Lsn(0x200));
             let record = decode(&bytes, header, place, version, PAGE_BYTES as u32, &mut blocks).unwrap();
             replay.apply(&record, &mut Check::default());
+        }
+    }
+
+    impl Case {
+        fn record(&self, rmid: u8) -> Vec<u8> {
+            let (mut headers, mut bodies) = (vec![0; 24], Vec::new());
+            for (number, block) in (0_u32..).zip(&self.blocks) {
+                let data = if block.image.is_some() { &[] } else { &block.data[..] };
+                let flags = u8::from(block.image.is_some()) << 4
+                    | u8::from(!data.is_empty()) << 5
+                    | u8::from(block.will_init) << 6;
+                headers.extend([number as u8, flags, data.len() as u8, 0]);
+                if let Some(image) = &block.image {
+                    headers.extend((PAGE_BYTES as u16).to_le_bytes());
+                    headers.extend([0, 0, 2]);
+                    bodies.extend(image.0);
+                }
+                for word in [RELATION.tablespace, RELATION.database, RELATION.relation, number] {
+                    headers.extend(word.to_le_bytes());
+                }
+                bodies.extend(data);
+            }
+            if !self.main.is_empty() {
+                headers.extend([255, self.main.len() as u8]);
+            }
+            let mut bytes = [&headers, &bodies, &self.main[..]].concat();
+            let total = bytes.len() as u32;
+            bytes[..4].copy_from_slice(&total.to_le_bytes());
+            bytes[16..18].copy_from_slice(&[self.kind, rmid]);
+            bytes
         }
     }
 }
