@@ -329,10 +329,19 @@ struct ControlLayout {
     crc: usize,
 }
 
-const CONTROL_LAYOUTS: [ControlLayout; 3] = [
-    // 13 to 17
+const CONTROL_LAYOUTS: [ControlLayout; 4] = [
+    // 13 to 16
     ControlLayout {
         version: 1300,
+        wal_log_hints: 176,
+        page_bytes: 216,
+        blocks_per_segment: 220,
+        data_checksum_version: 252,
+        crc: 288,
+    },
+    // 17: wal_level in what was padding of a checkpoint
+    ControlLayout {
+        version: 1700,
         wal_log_hints: 176,
         page_bytes: 216,
         blocks_per_segment: 220,

@@ -164,6 +164,8 @@ pub struct PageStore {
     misfits: Vec<&'static str>,
     /// Databases copied file by file, with the tablespace of the copy.
     copied: FxHashSet<(u32, u32)>,
+    /// Databases copied page by page.
+    copied_in_log: FxHashSet<(u32, u32)>,
     buffers: Vec<Box<Page>>,
     memory_bytes: usize,
     /// Pages in memory, and how many of them may be.
@@ -297,6 +299,7 @@ impl PageStore {
             recent: Recent { forks: Box::new([None; RECENT_FORKS]), slots: Box::new([0; RECENT_SLOTS]) },
             misfits: Vec::new(),
             copied: FxHashSet::default(),
+            copied_in_log: FxHashSet::default(),
             buffers: Vec::new(),
             memory_bytes,
             resident: 0,
@@ -534,6 +537,7 @@ impl PageStore {
         let of_database =
             |of: u32, within: u32| of == database && tablespace.is_none_or(|tablespace| within == tablespace);
         self.copied.retain(|&(of, within)| !of_database(of, within));
+        self.copied_in_log.retain(|&(of, within)| !of_database(of, within));
         if let Some(base) = &mut self.base {
             base.databases.insert((database, tablespace));
         }
@@ -550,6 +554,17 @@ impl PageStore {
     pub fn copy_database(&mut self, database: u32, tablespace: u32) {
         self.drop_database(database, Some(tablespace));
         self.copied.insert((database, tablespace));
+    }
+
+    /// A database's files in a tablespace are about to be made from another's, and the log has all their pages.
+    pub fn copy_database_in_log(&mut self, database: u32, tablespace: u32) {
+        self.drop_database(database, Some(tablespace));
+        self.copied_in_log.insert((database, tablespace));
+    }
+
+    /// Whether a relation is of a database that was copied page by page in the log.
+    pub fn is_copied_in_log(&self, relation: RelFileLocator) -> bool {
+        self.copied_in_log.contains(&(relation.database, relation.tablespace))
     }
 
     fn drop_pages(&mut self, key: ForkKey) {
