@@ -505,26 +505,30 @@ impl Page {
             return numbers.iter().rev().try_for_each(|&number| self.delete_item(number));
         }
         self.check()?;
-        let mut kept = Kept::default();
         let mut next = numbers.iter().copied().peekable();
+        let mut kept = Survey::of(self);
         for number in 1..=self.items() {
             self.checked_item(number)?;
-            if next.peek() == Some(&number) {
-                next.next();
-            } else {
-                kept.push(LinePointer(self.u32_at(pointer_at(number))));
+            if next.next_if_eq(&number).is_none() {
+                kept.see(LinePointer(self.u32_at(pointer_at(number))));
             }
         }
         if next.peek().is_some() {
             return Err(Misfit("the items to delete are not on the page"));
         }
-        let (count, lower) = (kept.count, PAGE_HEADER + kept.count * LINE_POINTER);
-        self.check_room(&kept.pointers[..count], lower)?;
-        for (index, pointer) in kept.pointers[..count].iter().enumerate() {
-            self.put_u32(PAGE_HEADER + index * LINE_POINTER, pointer.0);
+        let items = self.items() - numbers.len() as u16;
+        let lower = PAGE_HEADER + usize::from(items) * LINE_POINTER;
+        kept.check_room(lower)?;
+        let mut next = numbers.iter().copied().peekable();
+        let mut to = PAGE_HEADER;
+        for number in 1..=self.items() {
+            if next.next_if_eq(&number).is_none() {
+                self.put_u32(to, self.u32_at(pointer_at(number)));
+                to += LINE_POINTER;
+            }
         }
         self.set_lower(lower);
-        self.compact();
+        self.compact(kept.sorted);
         Ok(())
     }
 
@@ -553,13 +557,14 @@ impl Page {
     /// (`PageRepairFragmentation`, which does that since 15).
     pub fn repair_fragmentation(&mut self, truncate: bool) -> Result<(), Misfit> {
         self.check()?;
-        let (upper, special) = (self.upper(), self.special());
+        let (upper, special, lower) = (self.upper(), self.special(), self.lower());
         let (mut last_used, mut unused) = (0, 0);
-        let mut kept = Kept::default();
-        for number in 1..=self.items() {
-            let pointer = LinePointer(self.u32_at(pointer_at(number)));
+        let mut kept = Survey::of(self);
+        let (pointers, _) = self.0[PAGE_HEADER..lower].as_chunks_mut::<LINE_POINTER>();
+        for (number, bytes) in (1_u16..).zip(pointers) {
+            let pointer = LinePointer(u32::from_le_bytes(*bytes));
             if pointer.state() == ItemState::Unused {
-                self.put_u32(pointer_at(number), LinePointer::UNUSED.0);
+                *bytes = [0; LINE_POINTER];
                 unused += 1;
                 continue;
             }
@@ -569,11 +574,11 @@ impl Page {
                 if start < upper || start + aligned(len) > special {
                     return Err(Misfit("a line pointer is not sound"));
                 }
-                kept.push(pointer);
+                kept.see(pointer);
             }
         }
-        self.check_room(&kept.pointers[..kept.count], self.lower())?;
-        self.compact();
+        kept.check_room(lower)?;
+        self.compact(kept.sorted);
         if truncate {
             unused -= self.items() - last_used;
             self.set_lower(PAGE_HEADER + usize::from(last_used) * LINE_POINTER);
@@ -603,48 +608,53 @@ impl Page {
         if free { self.change_flags(flag, 0) } else { self.change_flags(0, flag) }
     }
 
-    fn check_room(&self, pointers: &[LinePointer], lower: usize) -> Result<(), Misfit> {
-        let total: usize = pointers.iter().map(|pointer| aligned(pointer.len().into())).sum();
-        let room = self.special().saturating_sub(lower);
-        if total <= room { Ok(()) } else { Err(Misfit("the page's items take more than there is room")) }
-    }
-
     /// Moves all items to the end of the page, in the order of their line pointers (`compactify_tuples` since 14).
     /// All must lie between `pd_upper` and `pd_special`, and their sizes must not add up to more than the room there is.
-    fn compact(&mut self) {
+    ///
+    /// `sorted`: each item lies before the one of the line pointer before, so moving them in order overwrites none that is
+    /// still to be moved. Items beside each other move at once.
+    fn compact(&mut self, sorted: bool) {
+        let (lower, old_upper) = (self.lower(), self.upper());
         let mut upper = self.special();
-        let mut number = 1;
-        let items = self.items();
-        // Items at the end of the page that stay where they are.
-        while number <= items {
-            let (start, len) = LinePointer(self.u32_at(pointer_at(number))).range();
-            if self.has_storage(number) {
-                if start + aligned(len) != upper {
-                    break;
-                }
+        let (head, _) = self.0.split_at(lower);
+        let (pointers, _) = head[PAGE_HEADER..].as_chunks::<LINE_POINTER>();
+        // Items at the end of the page stay where they are.
+        let moving = pointers.iter().position(|bytes| {
+            let (start, len) = LinePointer(u32::from_le_bytes(*bytes)).range();
+            if len > 0 && start + aligned(len) == upper {
                 upper = start;
             }
-            number += 1;
-        }
-        if number <= items {
-            let old = self.clone();
-            for number in number..=items {
-                if !self.has_storage(number) {
-                    continue;
-                }
-                let pointer = LinePointer(self.u32_at(pointer_at(number)));
-                let (start, len) = pointer.range();
-                upper -= aligned(len);
-                self.0[upper..upper + aligned(len)].copy_from_slice(&old.0[start..start + aligned(len)]);
-                self.put_u32(pointer_at(number), pointer.with_offset(upper).0);
+            len > 0 && start != upper
+        });
+        let Some(first) = moving else { return self.set_upper(upper) };
+        let scratch = (!sorted).then(|| {
+            let mut scratch = [0; PAGE_BYTES];
+            let upper = upper.max(old_upper);
+            scratch[old_upper..upper].copy_from_slice(&self.0[old_upper..upper]);
+            scratch
+        });
+        let copy = |page: &mut Page, from: std::ops::Range<usize>, to: usize| match &scratch {
+            Some(scratch) => page.0[to..to + from.len()].copy_from_slice(&scratch[from]),
+            None => page.0.copy_within(from, to),
+        };
+        let mut run = 0..0;
+        for at in (PAGE_HEADER + first * LINE_POINTER..lower - (lower & 3)).step_by(LINE_POINTER) {
+            let pointer = LinePointer(self.u32_at(at));
+            let (start, len) = pointer.range();
+            if len == 0 {
+                continue;
             }
+            let end = start + aligned(len);
+            if end != run.start {
+                copy(self, run.clone(), upper);
+                run.end = end;
+            }
+            run.start = start;
+            upper -= end - start;
+            self.put_u32(at, pointer.with_offset(upper).0);
         }
+        copy(self, run, upper);
         self.set_upper(upper);
-    }
-
-    fn has_storage(&self, number: u16) -> bool {
-        let pointer = LinePointer(self.u32_at(pointer_at(number)));
-        !pointer.is_empty()
     }
 }
 
@@ -654,24 +664,35 @@ fn pointer_at(number: u16) -> usize {
     PAGE_HEADER + (usize::from(number) - 1) * LINE_POINTER
 }
 
-/// The line pointers that stay.
-struct Kept {
-    pointers: [LinePointer; MOST_LINE_POINTERS],
-    count: usize,
+/// What the items that stay have in common.
+struct Survey {
+    total: usize,
+    special: usize,
+    /// Where the last one seen starts.
+    last: usize,
+    /// Each starts before the one seen before it.
+    sorted: bool,
 }
 
-/// As many as fit on a page at all.
-const MOST_LINE_POINTERS: usize = (PAGE_BYTES - PAGE_HEADER) / LINE_POINTER;
-
-impl Default for Kept {
-    fn default() -> Kept {
-        Kept { pointers: [LinePointer::UNUSED; MOST_LINE_POINTERS], count: 0 }
+impl Survey {
+    fn of(page: &Page) -> Survey {
+        Survey { total: 0, special: page.special(), last: page.special(), sorted: true }
     }
-}
 
-impl Kept {
-    fn push(&mut self, pointer: LinePointer) {
-        self.pointers[self.count] = pointer;
-        self.count += 1;
+    #[inline]
+    fn see(&mut self, pointer: LinePointer) {
+        let (start, len) = pointer.range();
+        self.total += aligned(len);
+        self.sorted &= start < self.last;
+        self.last = start;
+    }
+
+    /// Checks that the items fit behind line pointers that end at `lower`.
+    fn check_room(&self, lower: usize) -> Result<(), Misfit> {
+        if self.total <= self.special.saturating_sub(lower) {
+            Ok(())
+        } else {
+            Err(Misfit("the page's items take more than there is room"))
+        }
     }
 }

@@ -269,7 +269,8 @@ mod tests {
             before: Some(Value::Number(before)),
             after: Some(Value::Number(9)),
         };
-        let all = [change(1, "a", 1), change(2, "a", 1), change(3, "a", 1), change(4, "a", 2), change(4, "b", 2)];
+        let all =
+            [change(1, "a", 1), change(2, "a", 1), change(3, "a", 1), change(4, "a", 2), change(4, "b", 2)];
         let text = changes(PLAIN, "Title", &all);
         let lines = ["Title", "  ~ items 1-3: a 1 -> 9", "  ~ item 4: a 2 -> 9", "  ~ item 4: b 2 -> 9"];
         assert_eq!(text.lines().collect::<Vec<_>>(), lines);

@@ -46,7 +46,7 @@ pub fn read(data: &mut DataDir, key: BlockKey) -> Result<BasePage> {
     if !data.read_page(key.relation, key.fork, key.block, &mut page.0)? {
         return Ok(BasePage::Missing);
     }
-    Ok(if data.checksum_holds(key.block, &page.0) { BasePage::Page(page) } else { BasePage::Damaged })
+    Ok(if data.checksum_holds(key.block, &page) { BasePage::Page(page) } else { BasePage::Damaged })
 }
 
 /// Where a block is within its file, in bytes.
