@@ -24,7 +24,7 @@ pub(crate) fn numbers(reader: &mut Reader<'_>, count: impl Into<usize>) -> Resul
 
 /// The numbers of line pointers that fill all data.
 pub(crate) fn all_numbers(data: &[u8]) -> Result<Vec<u16>, Misfit> {
-    if data.len() % 2 != 0 {
+    if !data.len().is_multiple_of(2) {
         return Err(Misfit("the record's data ends within a number"));
     }
     numbers(&mut Reader::new(data), data.len() / 2)

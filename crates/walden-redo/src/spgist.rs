@@ -504,11 +504,11 @@ fn page_or_new<'s>(
         let page = step.page(id);
         return page.map(|page| opaque::check(page).map(|()| page)).transpose();
     }
-    let page = new_page(step, id)?;
-    Ok(page.map(|page| {
+    let mut page = new_page(step, id)?;
+    if let Some(page) = &mut page {
         opaque::init(page, flags);
-        page
-    }))
+    }
+    Ok(page)
 }
 
 /// The special area of every page.
