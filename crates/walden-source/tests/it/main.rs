@@ -1,5 +1,6 @@
 //! Tests of the crate through its public face.
 
+mod datadir;
 mod inventory;
 mod material;
 mod names;
