@@ -633,27 +633,29 @@ impl Page {
             scratch[old_upper..upper].copy_from_slice(&self.0[old_upper..upper]);
             scratch
         });
-        let copy = |page: &mut Page, from: std::ops::Range<usize>, to: usize| match &scratch {
-            Some(scratch) => page.0[to..to + from.len()].copy_from_slice(&scratch[from]),
-            None => page.0.copy_within(from, to),
+        let (head, items) = self.0.split_at_mut(lower);
+        let mut copy = |from: std::ops::Range<usize>, to: usize| match &scratch {
+            Some(scratch) => items[to - lower..to - lower + from.len()].copy_from_slice(&scratch[from]),
+            None => items.copy_within(from.start - lower..from.end - lower, to - lower),
         };
-        let mut run = 0..0;
-        for at in (PAGE_HEADER + first * LINE_POINTER..lower - (lower & 3)).step_by(LINE_POINTER) {
-            let pointer = LinePointer(self.u32_at(at));
+        let mut run = lower..lower;
+        let (pointers, _) = head[PAGE_HEADER..].as_chunks_mut::<LINE_POINTER>();
+        for bytes in &mut pointers[first..] {
+            let pointer = LinePointer(u32::from_le_bytes(*bytes));
             let (start, len) = pointer.range();
             if len == 0 {
                 continue;
             }
             let end = start + aligned(len);
             if end != run.start {
-                copy(self, run.clone(), upper);
+                copy(run.clone(), upper);
                 run.end = end;
             }
             run.start = start;
             upper -= end - start;
-            self.put_u32(at, pointer.with_offset(upper).0);
+            *bytes = pointer.with_offset(upper).0.to_le_bytes();
         }
-        copy(self, run, upper);
+        copy(run, upper);
         self.set_upper(upper);
     }
 }
