@@ -1,7 +1,7 @@
 //! The checksum of a record: CRC-32C, with the processor's instructions where it has them.
 //!
 //! The `crc32c` crate is made for long inputs; most records are shorter than the preparations it takes. So short
-//! records have a loop of their own: one instruction per 8 bytes, compiled into the loop over a page's records.
+//! records have a way of their own, compiled into the loop over a page's records.
 
 use crate::record::RECORD_HEADER;
 
@@ -14,14 +14,35 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
 /// Bytes of the header before the checksum.
 const HEADER_PART: usize = 20;
 
-/// A way to compute the checksum that a whole record should have: of everything after its header, then of the header
-/// up to the checksum.
-pub(crate) trait RecordCrc: Copy {
-    /// `record` has at least a header's length.
-    fn record_crc(self, record: &[u8]) -> u32;
+/// The checksum that a whole record should have: of everything after its header, then of the header up to the checksum.
+///
+/// `record` has at least a header's length.
+pub fn record_crc(record: &[u8]) -> u32 {
+    crc32c_append(crc32c_append(0, &record[RECORD_HEADER..]), &record[..HEADER_PART])
+}
 
-    /// Calls `work`, compiled for the processor that this way needs, so that [`RecordCrc::record_crc`] takes no call.
-    fn run<R>(self, work: impl FnOnce() -> R) -> R;
+/// Bytes that are taken at a time.
+const STRIDE: usize = 64;
+/// Bytes of a page before a record that its checksum may be computed with.
+pub(crate) const BEFORE: usize = STRIDE - RECORD_HEADER;
+/// Bytes of a page from a record on that its checksum may be computed with, beside its own.
+pub(crate) const BEHIND: usize = STRIDE + RECORD_HEADER;
+
+/// A way to compute the checksums of many short records.
+pub(crate) trait RecordCrc: Copy {
+    /// As [`record_crc`] of a record; `around` is the same page's bytes from [`BEFORE`] the record to [`BEHIND`] its start.
+    fn crc_around(self, around: &[u8; BEFORE + BEHIND], record: &[u8]) -> u32;
+
+    /// Does `work`, compiled for the processor that this way needs, so that [`RecordCrc::crc_around`] takes no call.
+    fn run<W: CrcWork>(self, work: W) -> W::Output;
+}
+
+/// What has the checksums of many short records to compute. Not a closure, as those can't be told to be inlined.
+pub(crate) trait CrcWork {
+    type Output;
+
+    /// Must be `inline(always)`.
+    fn with(self, crc: impl RecordCrc) -> Self::Output;
 }
 
 /// Works on every processor.
@@ -29,14 +50,12 @@ pub(crate) trait RecordCrc: Copy {
 pub(crate) struct Portable;
 
 impl RecordCrc for Portable {
-    #[inline]
-    fn record_crc(self, record: &[u8]) -> u32 {
-        crc32c_append(crc32c_append(0, &record[RECORD_HEADER..]), &record[..HEADER_PART])
+    fn crc_around(self, _: &[u8; BEFORE + BEHIND], record: &[u8]) -> u32 {
+        record_crc(record)
     }
 
-    #[inline(always)]
-    fn run<R>(self, work: impl FnOnce() -> R) -> R {
-        work()
+    fn run<W: CrcWork>(self, work: W) -> W::Output {
+        work.with(self)
     }
 }
 
@@ -49,10 +68,7 @@ pub(crate) use hardware::Sse42;
 mod hardware {
     use std::arch::x86_64::{_mm_crc32_u32, _mm_crc32_u64};
 
-    use super::{HEADER_PART, Portable, RECORD_HEADER, RecordCrc};
-
-    /// Longer records are better off with several streams at once.
-    const SHORT: usize = 512;
+    use super::{BEFORE, BEHIND, CrcWork, RECORD_HEADER, RecordCrc, STRIDE};
 
     /// The proof that the processor has SSE 4.2: only [`Sse42::detect`] makes one.
     #[derive(Clone, Copy, Debug)]
@@ -64,56 +80,89 @@ mod hardware {
         }
     }
 
-    impl RecordCrc for Sse42 {
+    impl Sse42 {
         #[inline(always)]
-        fn record_crc(self, record: &[u8]) -> u32 {
-            if record.len() > SHORT {
-                return Portable.record_crc(record);
-            }
+        fn word(self, crc: u64, word: u64) -> u64 {
             // SAFETY: `self` proves that the processor has the feature that the function is compiled for.
-            unsafe { short_record_crc(record) }
+            unsafe { _mm_crc32_u64(crc, word) }
         }
 
         #[inline(always)]
-        fn run<R>(self, work: impl FnOnce() -> R) -> R {
+        fn half(self, crc: u64, half: u32) -> u64 {
             // SAFETY: as above.
-            unsafe { run(work) }
+            unsafe { _mm_crc32_u32(crc as u32, half) }.into()
         }
     }
 
-    #[inline]
-    #[target_feature(enable = "sse4.2")]
-    fn run<R>(work: impl FnOnce() -> R) -> R {
-        work()
+    impl RecordCrc for Sse42 {
+        /// The record's bytes after its header, [`STRIDE`] at a time, but for the first 1 to 64 of them, which are
+        /// brought to that length with zeros before them. So records of up to 88 bytes take no branch on their length.
+        /// The zeros stand for what is before these bytes in the page, and the state starts as one that they lead to the
+        /// right start.
+        #[inline(always)]
+        fn crc_around(self, around: &[u8; BEFORE + BEHIND], record: &[u8]) -> u32 {
+            let first = record.len().wrapping_sub(RECORD_HEADER + 1) % STRIDE + 1;
+            let mut crc = u64::from(BEFORE_ZEROS[STRIDE - first]);
+            for at in (first..first + STRIDE).step_by(8) {
+                crc = self.word(crc, word(around, at) & word(&ZEROS_THEN_ONES, at));
+            }
+            if record.len() > BEHIND {
+                for stride in record[RECORD_HEADER + first..].as_chunks::<STRIDE>().0 {
+                    for word in stride.as_chunks::<8>().0 {
+                        crc = self.word(crc, u64::from_le_bytes(*word));
+                    }
+                }
+            }
+            let [first, second, third] = [0, 8, 16].map(|at| word(around, BEFORE + at));
+            !self.half(self.word(self.word(crc, first), second), third as u32) as u32
+        }
+
+        #[inline(always)]
+        fn run<W: CrcWork>(self, work: W) -> W::Output {
+            // SAFETY: as above.
+            unsafe { run(self, work) }
+        }
     }
 
-    #[inline]
     #[target_feature(enable = "sse4.2")]
-    fn short_record_crc(record: &[u8]) -> u32 {
-        let (Some(header), Some(last)) = (record.first_chunk::<RECORD_HEADER>(), record.last_chunk()) else {
-            return 0;
-        };
-        let (words, rest) = record[RECORD_HEADER..].as_chunks::<8>();
-        let mut crc = u64::from(!0u32);
-        for word in words {
-            crc = _mm_crc32_u64(crc, u64::from_le_bytes(*word));
-        }
-        // The last 0 to 7 bytes in one instruction and without a branch on their number, which no processor foresees.
-        // Zeros leave a state of zero as it is: so the bytes go to the top of a word of zeros, together with that part
-        // of the state that they meet. The record's last 8 bytes are such a word, but for what is below.
-        let bits = 8 * rest.len() as u32;
-        let top = u64::from_le_bytes(*last) & !(u64::MAX >> bits);
-        let met = crc << 8 << (56 - bits);
-        crc = _mm_crc32_u64(0, top ^ met) ^ crc >> bits;
-        let (words, rest) = header[..HEADER_PART].as_chunks::<8>();
-        for word in words {
-            crc = _mm_crc32_u64(crc, u64::from_le_bytes(*word));
-        }
-        for half in rest.as_chunks::<4>().0 {
-            crc = _mm_crc32_u32(crc as u32, u32::from_le_bytes(*half)).into();
-        }
-        !crc as u32
+    fn run<W: CrcWork>(sse42: Sse42, work: W) -> W::Output {
+        work.with(sse42)
     }
+
+    #[inline(always)]
+    fn word(bytes: &[u8; BEFORE + BEHIND], at: usize) -> u64 {
+        u64::from_le_bytes(bytes[at..].first_chunk().copied().unwrap_or_default())
+    }
+
+    /// From position n on: a mask for n bytes after zeros, together a stride.
+    static ZEROS_THEN_ONES: [u8; BEFORE + BEHIND] = {
+        let mut mask = [0; BEFORE + BEHIND];
+        let mut at = STRIDE;
+        while at < mask.len() {
+            mask[at] = !0;
+            at += 1;
+        }
+        mask
+    };
+
+    /// At n: the state that n bytes of zeros lead to the state that a checksum starts with.
+    static BEFORE_ZEROS: [u32; STRIDE] = {
+        const POLYNOMIAL: u32 = 0x82F6_3B78;
+        let mut states = [!0; STRIDE];
+        let mut at = 1;
+        while at < STRIDE {
+            let mut state = states[at - 1];
+            let mut bit = 0;
+            while bit < 8 {
+                // A step shifts down and adds the polynomial for a 1 that falls out, which then is the 1 on top.
+                state = if state >> 31 == 1 { (state ^ POLYNOMIAL) << 1 | 1 } else { state << 1 };
+                bit += 1;
+            }
+            states[at] = state;
+            at += 1;
+        }
+        states
+    };
 }
 
 #[cfg(test)]
@@ -126,15 +175,25 @@ mod tests {
         assert_eq!(crc32c_append(crc32c_append(0, b"1234"), b"56789"), 0xE306_9283);
     }
 
+    struct Once<'a>(&'a [u8], usize);
+
+    impl CrcWork for Once<'_> {
+        type Output = u32;
+
+        fn with(self, crc: impl RecordCrc) -> u32 {
+            crc.crc_around(self.0.first_chunk().unwrap(), &self.0[BEFORE..][..self.1])
+        }
+    }
+
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn both_ways_to_a_records_checksum_agree() {
+    fn all_ways_to_a_records_checksum_agree() {
         let Some(sse42) = Sse42::detect() else { return };
-        let bytes: Vec<u8> = (0..3000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-        for length in (24..700).chain([1024, 2999, 3000]) {
-            let record = &bytes[..length];
-            assert_eq!(sse42.record_crc(record), Portable.record_crc(record), "{length}");
-            assert_eq!(sse42.run(|| sse42.record_crc(record)), Portable.record_crc(record), "{length}");
+        let page: Vec<u8> = (0..3000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        for (at, length) in (0..10).flat_map(|at| (RECORD_HEADER + 1..700).map(move |length| (at, length))) {
+            let expected = record_crc(&page[at + BEFORE..][..length]);
+            assert_eq!(Portable.run(Once(&page[at..], length)), expected, "{length} bytes at {at}");
+            assert_eq!(sse42.run(Once(&page[at..], length)), expected, "{length} bytes at {at}");
         }
     }
 }

@@ -17,4 +17,5 @@ pub mod reader;
 pub mod record;
 pub mod rmgr;
 pub mod stream;
+pub mod usual;
 pub mod version;

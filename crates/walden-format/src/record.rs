@@ -29,13 +29,13 @@ pub const MOST_BLOCKS: usize = 33;
 const BLOCK_ID_TOPLEVEL_XID: u8 = 252;
 const BLOCK_ID_ORIGIN: u8 = 253;
 const BLOCK_ID_LONG_DATA: u8 = 254;
-const BLOCK_ID_SHORT_DATA: u8 = 255;
+pub(crate) const BLOCK_ID_SHORT_DATA: u8 = 255;
 
-const FORK_MASK: u8 = 0x0F;
-const HAS_IMAGE: u8 = 0x10;
-const HAS_DATA: u8 = 0x20;
-const WILL_INIT: u8 = 0x40;
-const SAME_RELATION: u8 = 0x80;
+pub(crate) const FORK_MASK: u8 = 0x0F;
+pub(crate) const HAS_IMAGE: u8 = 0x10;
+pub(crate) const HAS_DATA: u8 = 0x20;
+pub(crate) const WILL_INIT: u8 = 0x40;
+pub(crate) const SAME_RELATION: u8 = 0x80;
 
 /// The fixed part of every record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -200,7 +200,7 @@ pub struct Record<'a> {
     pub main_len: u32,
     /// Bytes of padding after the record, up to its `end`.
     pub alignment: u8,
-    bytes: &'a [u8],
+    pub(crate) bytes: &'a [u8],
 }
 
 impl<'a> Record<'a> {
@@ -302,7 +302,6 @@ impl std::fmt::Display for RecordError {
 ///
 /// `bytes` is the record from its header on, whole or at least as much as its block headers need; `blocks` is
 /// working memory that is emptied first, so that no record allocates. `page_bytes` is the size of a data page.
-#[inline(always)]
 pub fn decode<'a>(
     bytes: &'a [u8],
     header: RecordHeader,
@@ -330,7 +329,6 @@ pub fn decode<'a>(
 }
 
 /// What the headers within a record say besides its blocks.
-#[derive(PartialEq, Eq, Debug)]
 struct Headers {
     origin: Option<u16>,
     toplevel_xid: Option<u32>,
@@ -338,7 +336,6 @@ struct Headers {
     main_len: u32,
 }
 
-#[inline(always)]
 fn decode_headers(
     bytes: &[u8],
     total_len: u32,
@@ -347,65 +344,6 @@ fn decode_headers(
     blocks: &mut Vec<BlockRef>,
 ) -> Result<Headers, RecordError> {
     blocks.clear();
-    if let Some(headers) = decode_usual_headers(bytes, total_len, blocks) {
-        return Ok(headers);
-    }
-    decode_any_headers(bytes, total_len, version, page_bytes, blocks)
-}
-
-/// The two layouts that most records have, with one check each: short main data alone, or behind one block without an
-/// image. For any other, and for what is wrong, nothing, and `blocks` stays empty.
-#[inline(always)]
-fn decode_usual_headers(bytes: &[u8], total_len: u32, blocks: &mut Vec<BlockRef>) -> Option<Headers> {
-    const BLOCK_AT: usize = RECORD_HEADER;
-    const MAIN_AT: usize = BLOCK_AT + 20;
-    let headers = |main_len: u8| Headers {
-        origin: None,
-        toplevel_xid: None,
-        main_header_len: 2,
-        main_len: main_len.into(),
-    };
-    if let [BLOCK_ID_SHORT_DATA, main_len] = *bytes.get(BLOCK_AT..)?.first_chunk()? {
-        return (total_len == BLOCK_AT as u32 + 2 + u32::from(main_len)).then(|| headers(main_len));
-    }
-    let start: &[u8; MAIN_AT + 2] = bytes.first_chunk()?;
-    let word = |at: usize| u32::from_le_bytes([start[at], start[at + 1], start[at + 2], start[at + 3]]);
-    let (id, flags, data_len) = (start[BLOCK_AT], start[BLOCK_AT + 1], (word(BLOCK_AT) >> 16) as u16);
-    let (main_id, main_len) = (start[MAIN_AT], start[MAIN_AT + 1]);
-    let usual = id == 0
-        && flags & (HAS_IMAGE | SAME_RELATION) == 0
-        && (flags & HAS_DATA != 0) == (data_len > 0)
-        && main_id == BLOCK_ID_SHORT_DATA
-        && total_len == MAIN_AT as u32 + 2 + u32::from(data_len) + u32::from(main_len);
-    if !usual {
-        return None;
-    }
-    blocks.push(BlockRef {
-        relation: RelFileLocator {
-            tablespace: word(BLOCK_AT + 4),
-            database: word(BLOCK_AT + 8),
-            relation: word(BLOCK_AT + 12),
-        },
-        fork: Fork(flags & FORK_MASK),
-        id,
-        will_init: flags & WILL_INIT != 0,
-        header_len: 20,
-        data_len,
-        block: word(BLOCK_AT + 16),
-        data_offset: MAIN_AT as u32 + 2,
-        image: None,
-    });
-    Some(headers(main_len))
-}
-
-#[inline(never)]
-fn decode_any_headers(
-    bytes: &[u8],
-    total_len: u32,
-    version: Major,
-    page_bytes: u32,
-    blocks: &mut Vec<BlockRef>,
-) -> Result<Headers, RecordError> {
     let mut reader = Reader::new(bytes.get(RECORD_HEADER..).unwrap_or(&[]));
     let whole = u64::from(total_len);
     let mut at = RECORD_HEADER as u64;
@@ -570,51 +508,5 @@ impl ImageFlags {
         }
         let compression = if bits & 2 != 0 { Compression::Pglz } else { Compression::None };
         ImageFlags { has_hole, apply: version < Major::V10 || bits & 4 != 0, compression }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
-
-        /// Bytes near the usual layouts, so that each of their conditions is met and missed.
-        #[test]
-        fn usual_layouts_are_read_as_any_layout(
-            id in prop_oneof![Just(0u8), Just(255), 0..4u8, any::<u8>()],
-            flags in prop_oneof![Just(0u8), Just(HAS_DATA), any::<u8>()],
-            data_len in prop_oneof![Just(0u16), 0..20u16],
-            main_id in prop_oneof![Just(255u8), 250..=255u8],
-            main_len in 0..20u8,
-            excess in prop_oneof![Just(0i32), -20..20i32],
-            held in prop_oneof![Just(100usize), 0..100usize],
-            numbers: [u8; 16],
-        ) {
-            let mut bytes = vec![0; RECORD_HEADER];
-            bytes.extend([id, flags]);
-            bytes.extend(data_len.to_le_bytes());
-            bytes.extend(numbers);
-            bytes.extend([main_id, main_len]);
-            bytes.resize(100, 0);
-            let claimed = match id {
-                BLOCK_ID_SHORT_DATA => 26 + i32::from(flags),
-                _ => 46 + i32::from(data_len) + i32::from(main_len),
-            };
-            let total_len = (claimed + excess).max(0) as u32;
-            let bytes = &bytes[..held];
-            let (mut usual, mut any) = (Vec::new(), Vec::new());
-            match decode_usual_headers(bytes, total_len, &mut usual) {
-                Some(headers) => {
-                    let same = decode_any_headers(bytes, total_len, Major::V18, 8192, &mut any);
-                    prop_assert_eq!(Ok(headers), same);
-                    prop_assert_eq!(usual, any);
-                }
-                None => prop_assert!(usual.is_empty()),
-            }
-        }
     }
 }

@@ -13,11 +13,12 @@ use std::ops::ControlFlow;
 
 #[cfg(target_arch = "x86_64")]
 use crate::crc::Sse42;
-use crate::crc::{Portable, RecordCrc, crc32c_append};
+use crate::crc::{BEFORE, CrcWork, Portable, RecordCrc, crc32c_append, record_crc};
 use crate::fault::{Fault, FaultKind};
 use crate::lsn::{Lsn, SegmentSize, Timeline};
 use crate::page::{LONG_HEADER, PageHeader, PageHeaderError, SHORT_HEADER};
 use crate::record::{self, BlockRef, LONGEST_RECORD, MOST_BLOCKS, RECORD_HEADER, Record, RecordHeader};
+use crate::usual::{self, UsualRecord};
 use crate::version::Major;
 
 /// Bytes of a page-crossing record that are held; what is beyond is checked and let go.
@@ -37,6 +38,12 @@ pub trait Visitor {
 
     /// A record, whole and with the right checksum. [`ControlFlow::Break`] ends the stream after it.
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()>;
+
+    /// The same of a record whose layout is the usual one, for those who want it faster.
+    #[inline(always)]
+    fn usual_record(&mut self, record: UsualRecord<'_>) -> ControlFlow<()> {
+        record.as_record(|record| self.record(record))
+    }
 
     /// The rest of a record that began before the stream, alignment included: `bytes` of it from `lsn` on.
     fn continuation(&mut self, lsn: Lsn, bytes: u64) {
@@ -62,6 +69,11 @@ impl<V: Visitor> Visitor for &mut V {
     #[inline]
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
         (**self).record(record)
+    }
+
+    #[inline(always)]
+    fn usual_record(&mut self, record: UsualRecord<'_>) -> ControlFlow<()> {
+        (**self).usual_record(record)
     }
 
     fn continuation(&mut self, lsn: Lsn, bytes: u64) {
@@ -166,7 +178,9 @@ pub struct Decoder {
     /// The next byte to be handed in.
     next_page: Lsn,
     limit: Lsn,
+    first: Option<(Lsn, Lsn)>,
     previous: Option<Lsn>,
+    stopped: bool,
     timeline: Timeline,
     held: Vec<u8>,
     blocks: Vec<BlockRef>,
@@ -185,7 +199,9 @@ impl Decoder {
             position: start,
             next_page: start,
             limit,
+            first: None,
             previous: None,
+            stopped: false,
             timeline: 0,
             held: Vec::new(),
             blocks: Vec::with_capacity(MOST_BLOCKS),
@@ -197,6 +213,16 @@ impl Decoder {
     /// Everything before this has been reported to the visitor.
     pub fn position(&self) -> Lsn {
         self.position
+    }
+
+    /// Where the first complete record starts, and where it says that the one before it does.
+    pub fn first(&self) -> Option<(Lsn, Lsn)> {
+        self.first
+    }
+
+    /// The visitor had enough.
+    pub fn stopped(&self) -> bool {
+        self.stopped
     }
 
     /// Where the last complete record starts.
@@ -342,9 +368,9 @@ impl Decoder {
     ) -> Result<(), Fault> {
         #[cfg(target_arch = "x86_64")]
         if let Some(sse42) = self.sse42 {
-            return sse42.run(|| self.records_checked_by(sse42, page, at, address, visitor));
+            return sse42.run(PageRecords { decoder: self, page, at, address, visitor });
         }
-        Portable.run(|| self.records_checked_by(Portable, page, at, address, visitor))
+        Portable.run(PageRecords { decoder: self, page, at, address, visitor })
     }
 
     #[inline(always)]
@@ -360,11 +386,12 @@ impl Decoder {
             return Ok(());
         }
         while let State::Between = self.state {
+            at = self.usual_records(crc, page, at, address, visitor);
             let lsn = address.plus(at as u64);
             if lsn >= self.limit {
                 self.state = State::Done;
-                break;
             }
+            let State::Between = self.state else { break };
             let Some(start) = page.get(at..).and_then(|rest| rest.first_chunk()) else { break };
             let total_len = u32::from_le_bytes(*start);
             if !(RECORD_HEADER as u32..=LONGEST_RECORD).contains(&total_len) {
@@ -379,31 +406,83 @@ impl Decoder {
                 self.resume(page, at, address, visitor)?;
                 break;
             };
-            let header = checked_header(bytes, lsn, self.previous)?;
-            check_crc(crc.record_crc(bytes), &header, lsn)?;
-            // A segment that is cut short may lack the alignment after its last record.
-            let end = page.len().min(at + align(total_len as usize));
-            let range = (lsn, address.plus(end as u64));
-            let decoded = record::decode(
-                bytes,
-                header,
-                range,
-                self.info.version,
-                self.info.data_page_bytes,
-                &mut self.blocks,
-            );
-            let mut record =
-                decoded.map_err(|error| Fault { lsn, at: lsn, kind: FaultKind::Record(error) })?;
-            record.alignment = (end - at - total_len as usize) as u8;
-            at = end;
-            self.position = range.1;
-            self.previous = Some(lsn);
-            let flow = visitor.record(&record);
-            if flow.is_break() || is_switch(&header) {
-                self.after_record(header, flow, page, at, address, visitor);
-            }
+            let crc = match page.get(at.wrapping_sub(BEFORE)..).and_then(|around| around.first_chunk()) {
+                Some(around) if usual::LENGTHS.contains(&bytes.len()) => crc.crc_around(around, bytes),
+                _ => record_crc(bytes),
+            };
+            at = self.any_record(bytes, crc, page, at, address, visitor)?;
         }
         Ok(())
+    }
+
+    /// The records that follow each other from `at` on and are right and of the usual layout; where the first other one
+    /// starts.
+    #[inline(always)]
+    fn usual_records(
+        &mut self,
+        crc: impl RecordCrc,
+        page: &[u8],
+        mut at: usize,
+        address: Lsn,
+        visitor: &mut impl Visitor,
+    ) -> usize {
+        let Some(mut previous) = self.previous else { return at };
+        let limit = (self.limit.0.saturating_sub(address.0)).min(page.len() as u64) as usize;
+        if address.0.checked_add(page.len() as u64).is_none() {
+            return at;
+        }
+        let (start, info) = (at, self.info);
+        while at < limit {
+            let Some(record) = UsualRecord::at(page, at, address, &info) else { break };
+            let header = record.header();
+            if header.prev != previous || record.crc(crc) != header.crc {
+                break;
+            }
+            previous = record.lsn;
+            at += record.aligned_len() as usize;
+            if visitor.usual_record(record).is_break() {
+                self.state = State::Done;
+                self.stopped = true;
+                break;
+            }
+        }
+        if at > start {
+            self.position = address.plus(at as u64);
+            self.previous = Some(previous);
+        }
+        at
+    }
+
+    /// A record that lies within a page and should have the checksum `crc`; where the next one starts.
+    #[inline(never)]
+    fn any_record(
+        &mut self,
+        bytes: &[u8],
+        crc: u32,
+        page: &[u8],
+        at: usize,
+        address: Lsn,
+        visitor: &mut impl Visitor,
+    ) -> Result<usize, Fault> {
+        let lsn = address.plus(at as u64);
+        let header = checked_header(bytes, lsn, self.previous)?;
+        check_crc(crc, &header, lsn)?;
+        // A segment that is cut short may lack the alignment after its last record.
+        let end = page.len().min(at + align(bytes.len()));
+        let range = (lsn, address.plus(end as u64));
+        let StreamInfo { version, data_page_bytes, .. } = self.info;
+        let decoded = record::decode(bytes, header, range, version, data_page_bytes, &mut self.blocks);
+        let mut record = decoded.map_err(|error| Fault { lsn, at: lsn, kind: FaultKind::Record(error) })?;
+        record.alignment = (end - at - bytes.len()) as u8;
+        self.state = State::Between;
+        self.position = range.1;
+        self.first = self.first.or(Some((lsn, header.prev)));
+        self.previous = Some(lsn);
+        let flow = visitor.record(&record);
+        if flow.is_break() || is_switch(&header) {
+            self.after_record(header, flow, page, end, address, visitor);
+        }
+        Ok(end)
     }
 
     /// Takes the page's part of the record at hand; where the next record starts, if this one ends in the page.
@@ -448,6 +527,7 @@ impl Decoder {
         record.alignment = (end - at - taken) as u8;
         self.state = State::Between;
         self.position = range.1;
+        self.first = self.first.or(Some((lsn, header.prev)));
         self.previous = Some(lsn);
         let flow = visitor.record(&record);
         for (page, width) in crossed_pages(&self.info, lsn, address.plus(at as u64)) {
@@ -481,6 +561,7 @@ impl Decoder {
         }
         if flow.is_break() {
             self.state = State::Done;
+            self.stopped = true;
         }
     }
 
@@ -503,6 +584,24 @@ impl Decoder {
             visitor.page_header(page, width);
         }
         self.position = address;
+    }
+}
+
+/// What [`Decoder::records`] has to do.
+struct PageRecords<'a, V> {
+    decoder: &'a mut Decoder,
+    page: &'a [u8],
+    at: usize,
+    address: Lsn,
+    visitor: &'a mut V,
+}
+
+impl<V: Visitor> CrcWork for PageRecords<'_, V> {
+    type Output = Result<(), Fault>;
+
+    #[inline(always)]
+    fn with(self, crc: impl RecordCrc) -> Result<(), Fault> {
+        self.decoder.records_checked_by(crc, self.page, self.at, self.address, self.visitor)
     }
 }
 

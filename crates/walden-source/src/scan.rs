@@ -15,7 +15,7 @@ use walden_format::crc::crc32c_append;
 use walden_format::fault::{Fault, FaultKind};
 use walden_format::lsn::{Lsn, SegmentName};
 use walden_format::page::PageHeader;
-use walden_format::record::{RECORD_HEADER, Record, RecordHeader};
+use walden_format::record::{RECORD_HEADER, RecordHeader};
 use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
 
 use crate::inventory::{Run, SegmentFile};
@@ -266,41 +266,6 @@ fn damage_at(run: &Run, at: Lsn, lsn: Lsn, kind: DamageKind) -> Damage {
     }
 }
 
-/// Hands on what the decoder reports, and notes the first record and whether the visitor had enough.
-struct Watch<V> {
-    visitor: V,
-    first: Option<(Lsn, Lsn)>,
-    stopped: bool,
-}
-
-impl<V: Visitor> Visitor for Watch<V> {
-    fn page_header(&mut self, lsn: Lsn, width: usize) {
-        self.visitor.page_header(lsn, width);
-    }
-
-    #[inline(always)]
-    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
-        if self.first.is_none() {
-            self.first = Some((record.lsn, record.header.prev));
-        }
-        let flow = self.visitor.record(record);
-        self.stopped = flow.is_break();
-        flow
-    }
-
-    fn continuation(&mut self, lsn: Lsn, bytes: u64) {
-        self.visitor.continuation(lsn, bytes);
-    }
-
-    fn abandoned(&mut self, lsn: Lsn, bytes: u64) {
-        self.visitor.abandoned(lsn, bytes);
-    }
-
-    fn padding(&mut self, lsn: Lsn, bytes: u64) {
-        self.visitor.padding(lsn, bytes);
-    }
-}
-
 /// Reads a segment until it holds still.
 ///
 /// A running server may write pages between two reads of its segment: the earlier read saw nothing where the later one
@@ -327,16 +292,15 @@ fn read_segment<V: Visitor>(
     run: &Run,
     index: usize,
     options: ScanOptions,
-    visitor: V,
+    mut visitor: V,
     window: &mut [u8],
 ) -> SegmentOutcome<V> {
     let segment = &run.segments[index];
     let segment_end = segment.start.plus(run.segment_size.bytes());
     let limit = options.to.map_or(segment_end, |to| to.min(segment_end));
     let mut decoder = Decoder::new(stream_info(segment), segment.start, limit);
-    let mut watch = Watch { visitor, first: None, stopped: false };
-    let end = match feed_segment(run, index, &mut decoder, &mut watch, window) {
-        Ok(SegmentEnd::Complete) if limit < segment_end || watch.stopped => SegmentEnd::Limit,
+    let end = match feed_segment(run, index, &mut decoder, &mut visitor, window) {
+        Ok(SegmentEnd::Complete) if limit < segment_end || decoder.stopped() => SegmentEnd::Limit,
         Ok(end) => end,
         Err(kind) => {
             let at = decoder.position();
@@ -345,11 +309,11 @@ fn read_segment<V: Visitor>(
     };
     SegmentOutcome {
         index,
-        visitor: watch.visitor,
+        visitor,
         start: segment.start,
         position: decoder.position(),
         end,
-        first: watch.first,
+        first: decoder.first(),
         last: decoder.previous(),
     }
 }
@@ -358,7 +322,7 @@ fn feed_segment<V: Visitor>(
     run: &Run,
     index: usize,
     decoder: &mut Decoder,
-    watch: &mut Watch<V>,
+    visitor: &mut V,
     window: &mut [u8],
 ) -> Result<SegmentEnd, DamageKind> {
     let segment = &run.segments[index];
@@ -369,7 +333,7 @@ fn feed_segment<V: Visitor>(
     while offset < size {
         let wanted = window.len().min((size - offset) as usize);
         let (got, stopped) = fill(&mut reader, &mut window[..wanted]);
-        let pushed = decoder.push(&window[..got], watch);
+        let pushed = decoder.push(&window[..got], visitor);
         match pushed {
             Ok(Progress::Done) => return Ok(SegmentEnd::Complete),
             Ok(Progress::More) => {}
@@ -394,7 +358,7 @@ fn feed_segment<V: Visitor>(
         return Ok(SegmentEnd::EndOfLog(Tail { torn, ..Tail::default() }));
     }
     if decoder.unfinished().is_some() {
-        return finish_in_next(run, index, decoder, watch);
+        return finish_in_next(run, index, decoder, visitor);
     }
     Ok(SegmentEnd::Complete)
 }
@@ -404,7 +368,7 @@ fn finish_in_next<V: Visitor>(
     run: &Run,
     index: usize,
     decoder: &mut Decoder,
-    watch: &mut Watch<V>,
+    visitor: &mut V,
 ) -> Result<SegmentEnd, DamageKind> {
     let mut window = vec![0; SPILL_WINDOW];
     let mut next_start = run.segments[index].start.plus(run.segment_size.bytes());
@@ -413,7 +377,7 @@ fn finish_in_next<V: Visitor>(
         let mut offset = 0;
         while offset < run.segment_size.bytes() {
             let (got, stopped) = fill(&mut reader, &mut window);
-            match decoder.push(&window[..got], watch) {
+            match decoder.push(&window[..got], visitor) {
                 Ok(Progress::Done) => return Ok(SegmentEnd::Complete),
                 Ok(Progress::More) => {}
                 Err(fault) => {

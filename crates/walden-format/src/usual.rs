@@ -1,0 +1,276 @@
+//! The layout that most records have, read without a branch on what kind of record it is.
+//!
+//! ```text
+//! offset   width
+//!      0      24  the fixed header
+//!     24      20  one block's header: id 0, no image, a relation of its own; or nothing
+//!     44       2  the main data's header: id 255, its length; at 24 without a block
+//! then the block's data and the main data.
+//! ```
+//!
+//! A log is small records of a few kinds in an order that no processor foresees, and a branch that it takes wrongly
+//! costs as much as everything else that is done with such a record. So whether there is a block is not asked, but
+//! computed with. What this does not know, or finds wrong, is left to [`crate::record::decode`], which says what it is.
+
+use std::ops::RangeInclusive;
+
+use crate::crc::{BEFORE, BEHIND, RecordCrc};
+use crate::lsn::Lsn;
+use crate::record::{
+    BLOCK_ID_SHORT_DATA, BlockRef, FORK_MASK, Fork, HAS_DATA, HAS_IMAGE, RECORD_HEADER, Record, RecordHeader,
+    RelFileLocator, SAME_RELATION, WILL_INIT,
+};
+use crate::rmgr::rmid;
+use crate::stream::StreamInfo;
+
+/// Bytes of a block's header that names its relation.
+pub const BLOCK_HEADER: usize = 20;
+/// Bytes of the main data's header.
+pub const MAIN_HEADER: usize = 2;
+/// Where the block's data starts.
+const DATA_AT: usize = RECORD_HEADER + BLOCK_HEADER + MAIN_HEADER;
+/// Bytes of records worth a way of their own: longer ones are too few to matter, and their checksum has better ways.
+pub(crate) const LENGTHS: RangeInclusive<usize> = RECORD_HEADER + MAIN_HEADER..=512;
+
+/// A record with one block without an image, or without a block, and with at most 255 bytes of main data.
+///
+/// Records of the resource manager XLOG, which matter to the stream itself, are never told of this way.
+#[derive(Clone, Copy, Debug)]
+pub struct UsualRecord<'a> {
+    /// Where it starts.
+    pub lsn: Lsn,
+    stream: &'a StreamInfo,
+    /// All ones if there is a block, else 0: what is masked with it is 0 without a block.
+    block_mask: u64,
+    /// The page's bytes around the start of the record.
+    around: &'a [u8; BEFORE + BEHIND],
+    bytes: &'a [u8],
+}
+
+impl<'a> UsualRecord<'a> {
+    /// The record at `at` in a page, if it is a usual one as far as its headers tell; neither its checksum nor its link
+    /// to the record before is looked at. `address` is the page's, and the page's end is an LSN as well.
+    ///
+    /// At the ends of a page, where a look around would leave it, no record is a usual one.
+    #[inline(always)]
+    pub(crate) fn at(
+        page: &'a [u8],
+        at: usize,
+        address: Lsn,
+        stream: &'a StreamInfo,
+    ) -> Option<UsualRecord<'a>> {
+        let around: &[u8; BEFORE + BEHIND] = page.get(at.wrapping_sub(BEFORE)..)?.first_chunk()?;
+        let header = RecordHeader::parse(&around[BEFORE..])?;
+        let total_len = header.total_len as usize;
+        let bytes = page.get(at..at.checked_add(total_len)?)?;
+        let block_mask = BLOCK_MASKS[usize::from(around[BEFORE + RECORD_HEADER])];
+        let lsn = Lsn(address.0.wrapping_add(at as u64));
+        let record = UsualRecord { lsn, stream, block_mask, around, bytes };
+        let main_at = record.main_at();
+        let (flags, data_len) = (record.flags(), record.data_len());
+        let usual = (total_len <= *LENGTHS.end())
+            & (around[main_at] == BLOCK_ID_SHORT_DATA)
+            & (flags & (HAS_IMAGE | SAME_RELATION) == 0)
+            & ((flags & HAS_DATA != 0) == (data_len > 0))
+            & (BEFORE + total_len
+                == main_at + MAIN_HEADER + usize::from(data_len) + usize::from(record.main_len()))
+            & (header.rmid != rmid::XLOG)
+            & (page.len() - at >= record.aligned_len() as usize);
+        usual.then_some(record)
+    }
+
+    /// The checksum that it should have.
+    #[inline(always)]
+    pub(crate) fn crc(&self, crc: impl RecordCrc) -> u32 {
+        crc.crc_around(self.around, self.bytes)
+    }
+
+    /// 8 bytes of the block's header; zeros without a block.
+    #[inline(always)]
+    fn word(&self, at: usize) -> u64 {
+        let word = self.around[BEFORE + at..].first_chunk().copied().unwrap_or_default();
+        u64::from_le_bytes(word) & self.block_mask
+    }
+
+    /// Where the header of the main data is in `around`.
+    #[inline(always)]
+    fn main_at(&self) -> usize {
+        BEFORE + RECORD_HEADER + (BLOCK_HEADER & self.block_mask as usize)
+    }
+
+    /// The flags of the block's header; 0 without a block.
+    #[inline(always)]
+    fn flags(&self) -> u8 {
+        (self.word(RECORD_HEADER) >> 8) as u8
+    }
+
+    /// The fixed part.
+    #[inline(always)]
+    pub fn header(&self) -> RecordHeader {
+        RecordHeader::parse(&self.around[BEFORE..]).unwrap_or_default()
+    }
+
+    /// Where the next record could start.
+    #[inline(always)]
+    pub fn end(&self) -> Lsn {
+        self.lsn.plus(self.aligned_len().into())
+    }
+
+    /// There is a block; its id is 0.
+    #[inline(always)]
+    pub fn has_block(&self) -> bool {
+        self.block_mask != 0
+    }
+
+    /// The block's relation; zeros without a block.
+    #[inline(always)]
+    pub fn relation(&self) -> RelFileLocator {
+        let (low, high) = (self.word(RECORD_HEADER + 4), self.word(RECORD_HEADER + 12));
+        RelFileLocator { tablespace: low as u32, database: (low >> 32) as u32, relation: high as u32 }
+    }
+
+    /// The block's number; 0 without a block.
+    #[inline(always)]
+    pub fn block(&self) -> u32 {
+        (self.word(RECORD_HEADER + 12) >> 32) as u32
+    }
+
+    /// Bytes of data that belong to the block.
+    #[inline(always)]
+    pub fn data_len(&self) -> u16 {
+        (self.word(RECORD_HEADER) >> 16) as u16
+    }
+
+    /// Bytes of the main data.
+    #[inline(always)]
+    pub fn main_len(&self) -> u8 {
+        self.around[self.main_at() + 1]
+    }
+
+    /// Which fork of its relation the block is of; the main fork without a block.
+    #[inline(always)]
+    pub fn fork(&self) -> Fork {
+        Fork(self.flags() & FORK_MASK)
+    }
+
+    /// Bytes of the record and of the padding after it.
+    #[inline(always)]
+    pub fn aligned_len(&self) -> u32 {
+        // No longer than `LENGTHS` allow, aligned.
+        ((self.bytes.len() as u32).wrapping_add(7)) & !7
+    }
+
+    /// The main data.
+    #[inline(always)]
+    pub fn main_data(&self) -> &'a [u8] {
+        let start = self.bytes.len().saturating_sub(self.main_len().into());
+        &self.bytes[start..]
+    }
+
+    /// Calls `work` with the same as any record.
+    #[inline(always)]
+    pub fn as_record<R>(&self, work: impl FnOnce(&Record<'_>) -> R) -> R {
+        let block = BlockRef {
+            relation: self.relation(),
+            fork: self.fork(),
+            id: 0,
+            will_init: self.flags() & WILL_INIT != 0,
+            header_len: BLOCK_HEADER as u8,
+            data_len: self.data_len(),
+            block: self.block(),
+            data_offset: DATA_AT as u32,
+            image: None,
+        };
+        let blocks = [block];
+        work(&Record {
+            lsn: self.lsn,
+            end: self.end(),
+            version: self.stream.version,
+            header: self.header(),
+            blocks: if self.has_block() { &blocks } else { &[] },
+            origin: None,
+            toplevel_xid: None,
+            main_header_len: MAIN_HEADER as u8,
+            main_len: self.main_len().into(),
+            alignment: (self.aligned_len() as usize - self.bytes.len()) as u8,
+            bytes: self.bytes,
+        })
+    }
+}
+
+/// By the id of the first block or other header; a table, as the compiler would make a branch of a comparison.
+static BLOCK_MASKS: [u64; 256] = {
+    let mut masks = [0; 256];
+    masks[0] = !0;
+    masks
+};
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::lsn::SegmentSize;
+    use crate::record::decode;
+    use crate::version::Major;
+
+    fn info() -> StreamInfo {
+        StreamInfo {
+            version: Major::V18,
+            timeline: 1,
+            system_id: 1,
+            segment_size: SegmentSize::new(16 << 20).unwrap(),
+            page_bytes: 8192,
+            data_page_bytes: 8192,
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 8192, ..ProptestConfig::default() })]
+
+        /// Bytes near the usual layout, so that each of its conditions is met and missed.
+        #[test]
+        fn usual_records_are_what_any_record_is(
+            id in prop_oneof![Just(0u8), Just(255), 0..4u8, any::<u8>()],
+            flags in prop_oneof![Just(0u8), Just(HAS_DATA), any::<u8>()],
+            data_len in prop_oneof![Just(0u16), 0..20u16, 400..520u16],
+            main_id in prop_oneof![Just(255u8), 250..=255u8],
+            main_len in 0..20u8,
+            excess in prop_oneof![4 => Just(0i32), 1 => -20..20i32],
+            room in prop_oneof![Just(600usize), 0..100usize],
+            at in (0..12usize).prop_map(|words| 8 * words),
+            rmid in 0..3u8,
+            numbers: [u8; 16],
+        ) {
+            let claimed = match id {
+                BLOCK_ID_SHORT_DATA => 26 + i32::from(flags),
+                _ => 46 + i32::from(data_len) + i32::from(main_len),
+            };
+            let total_len = (claimed + excess).max(0) as u32;
+            let mut page = vec![7; at];
+            page.extend(total_len.to_le_bytes());
+            page.extend([1, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0x10, rmid, 0, 0, 1, 2, 3, 4]);
+            page.extend([id, flags]);
+            page.extend(data_len.to_le_bytes());
+            page.extend(numbers);
+            page.extend([main_id, main_len]);
+            page.resize(at + room, 9);
+            let address = Lsn(0x30_0000);
+            let stream = info();
+            if let Some(usual) = UsualRecord::at(&page, at, address, &stream) {
+                prop_assert!(rmid != rmid::XLOG);
+                prop_assert_eq!(usual.lsn, address.plus(at as u64));
+                prop_assert_eq!(usual.end(), usual.lsn.plus(total_len.into()).aligned());
+                prop_assert!(usual.end() <= address.plus(page.len() as u64));
+                let bytes = &page[at..at + total_len as usize];
+                let header = RecordHeader::parse(bytes).unwrap();
+                let mut blocks = Vec::new();
+                let range = (usual.lsn, usual.end());
+                let any = decode(bytes, header, range, Major::V18, 8192, &mut blocks).unwrap();
+                usual.as_record(|usual| assert_eq!(format!("{usual:?}"), format!("{any:?}")));
+                prop_assert_eq!(usual.main_data(), any.main_data());
+                prop_assert_eq!(usual.aligned_len(), total_len + u32::from(any.alignment));
+            }
+        }
+    }
+}
