@@ -1,6 +1,7 @@
 //! What one segment's records come to: the visitor that the threads of a scan feed.
 //!
-//! This is the hot loop: per record a few additions, per block one look-up that mostly hits a small cache.
+//! This is the hot loop: a record of the usual layout takes one look-up each for its cell and its transaction, in small
+//! tables that mostly have them, and a few additions; see [`UsualSums`] and [`TransactionSums`].
 
 use std::ops::ControlFlow;
 
@@ -10,9 +11,10 @@ use walden_format::payload::timestamp::Timestamp;
 use walden_format::payload::xact::{self, TransactionEnd};
 use walden_format::payload::xlog::{Checkpoint, WalLevel};
 use walden_format::payload::{self, Payload};
-use walden_format::record::{BlockRef, Fork, Image, Record, RelFileLocator};
+use walden_format::record::{BlockRef, Fork, Image, RECORD_HEADER, Record, RelFileLocator};
 use walden_format::rmgr::{self, KindTable, rmid};
 use walden_format::stream::Visitor;
+use walden_format::usual::{self, UsualRecord};
 
 use crate::group::{Cell, Dimension, Owner, ViewSpec};
 use crate::slices::Slices;
@@ -39,18 +41,19 @@ pub(crate) struct SegmentTally<'a> {
     pub lead_headers: u64,
     /// Bytes of a record that began in an earlier segment.
     pub lead_continuation: u64,
-    cell_index: FxHashMap<u128, u32>,
-    /// Cells looked up recently, by a few bits of their packed form; see [`pack`].
-    recent: Box<[(u128, u32); RECENT]>,
+    cell_index: FxHashMap<Cell, u32>,
+    /// Cells looked up recently.
+    recent: Box<[(Cell, u32); RECENT]>,
+    /// What records of the usual layout came to since their cells took these places; see [`place_of`].
+    usual: Box<[UsualSums; USUAL]>,
+    /// Records of the usual layout need no look at what they come after, nor at views.
+    usual_alone: bool,
     pub cells: Vec<(Cell, Tally)>,
     pub images: ImageTable,
-    /// Where in `transactions` those are that wrote recently, by the lowest bits of their numbers.
-    recent_transactions: Box<[u32; RECENT]>,
-    last_transaction: (u32, u32),
-    /// What transactions wrote; one that was crowded out of `recent_transactions` is there more than once.
+    /// What transactions wrote since they took these places, by the lowest bits of their numbers.
+    writing: Box<[TransactionSums; WRITING]>,
+    /// What transactions wrote before they were crowded out of `writing`; one may be there more than once.
     pub transactions: Vec<(u32, TransactionTally)>,
-    /// Places in `transactions` whose transaction has ended.
-    free: Vec<u32>,
     pub finished: Vec<Finished>,
     /// The subtransactions of all `finished`, in their order.
     pub subxids: Vec<u32>,
@@ -59,7 +62,7 @@ pub(crate) struct SegmentTally<'a> {
     pub pieces: Vec<FxHashMap<Piece, Tally>>,
     slice: u32,
     next_slice: Lsn,
-    written_tuples: Vec<u64>,
+    written_tuples: Vec<u32>,
     /// Updates of row versions that the same transaction had just written, by cell.
     pub repeated_updates: FxHashMap<u32, u64>,
 }
@@ -82,8 +85,57 @@ impl TransactionTally {
     }
 }
 
-/// A transaction's end. There may be one per two records, so it is kept small: sums of records that start in one
-/// segment fit in 32 bits, as a segment and the longest record have at most 1 GB each.
+/// What records of the usual layout come to in one cell and one segment; the rest follows from the layout.
+///
+/// 32 bits are enough for what starts in one segment, as a segment and the longest record have at most 1 GB each.
+#[derive(Clone, Copy, Debug, Default)]
+struct UsualSums {
+    /// Whose, see [`key_of`]. Zeros are nobody's: that would be a record of the resource manager XLOG.
+    key: [u64; 2],
+    records: u32,
+    /// Bytes of the records and of their alignment.
+    aligned_bytes: u32,
+    block_data: u32,
+    main_data: u32,
+}
+
+/// What a transaction comes to in one segment; 32 bits are enough as for [`UsualSums`].
+///
+/// What every record adds to is kept apart: read back together while they are still on their way to memory one by one,
+/// they would have to wait.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct TransactionSums {
+    /// The transaction, or 0 for records that belong to none.
+    xid: u32,
+    records: u32,
+    image_bytes: u32,
+    bytes: u32,
+}
+
+impl UsualSums {
+    fn cell(&self, kinds: &KindTable) -> Cell {
+        let [low, high] = self.key;
+        let (relation, fork, info, rmid) =
+            (high as u32, (high >> 32) as u8, (high >> 48) as u8, (high >> 56) as u8);
+        let locator = RelFileLocator { tablespace: low as u32, database: (low >> 32) as u32, relation };
+        let has_block = u64::from(fork) != NO_BLOCK;
+        let owner = if has_block { Owner::Relation(locator, Fork(fork)) } else { Owner::None };
+        Cell { owner, kind: Some(kinds.kind(rmid, info).index() as u16) }
+    }
+}
+
+impl TransactionSums {
+    fn tally(&self) -> TransactionTally {
+        TransactionTally {
+            records: self.records.into(),
+            bytes: self.bytes.into(),
+            image_bytes: self.image_bytes.into(),
+        }
+    }
+}
+
+/// A transaction's end. There may be one per two records, so it is kept small.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finished {
     pub time: Timestamp,
@@ -139,10 +191,15 @@ pub(crate) enum Event {
     Switch,
 }
 
-/// Cells looked up recently: a power of two.
+/// Places for cells looked up recently: a power of two.
 const RECENT: usize = 256;
+/// Places for cells of usual records: a power of two, large enough that two of a log's few busy cells seldom meet.
+const USUAL: usize = 1 << USUAL_BITS;
+const USUAL_BITS: u32 = 10;
+/// Places for transactions: a power of two.
+const WRITING: usize = 256;
 /// Tuples remembered for [`SegmentTally::repeated_updates`]: a power of two.
-const WRITTEN: usize = 1 << 15;
+const WRITTEN: usize = 1 << 14;
 
 const XLOG_SWITCH: u8 = 0x40;
 const HEAP_UPDATE: u8 = 0x20;
@@ -158,13 +215,13 @@ impl<'a> SegmentTally<'a> {
             lead_headers: 0,
             lead_continuation: 0,
             cell_index: FxHashMap::default(),
-            recent: Box::new([(u128::MAX, 0); RECENT]),
+            recent: Box::new([(Cell::FRAMING, 0); RECENT]),
+            usual: Box::new([UsualSums::default(); USUAL]),
+            usual_alone: false,
             cells: Vec::new(),
             images: ImageTable::default(),
-            recent_transactions: Box::new([0; RECENT]),
-            last_transaction: (0, 0),
-            transactions: vec![(0, TransactionTally::default())],
-            free: Vec::new(),
+            writing: Box::new([TransactionSums::default(); WRITING]),
+            transactions: Vec::new(),
             finished: Vec::new(),
             subxids: Vec::new(),
             events: Vec::new(),
@@ -174,31 +231,69 @@ impl<'a> SegmentTally<'a> {
             written_tuples: Vec::new(),
             repeated_updates: FxHashMap::default(),
         };
-        // Cell 0, which [`SegmentTally::framing`] counts in.
-        tally.cell(Owner::Framing, None);
+        // Cell 0, which [`SegmentTally::framing`] counts in and `recent` starts with.
+        tally.look_up_cell(Cell::FRAMING, 0);
         tally
     }
 
-    #[inline(always)]
+    #[inline]
     fn cell(&mut self, owner: Owner, kind: Option<u16>) -> u32 {
-        let key = pack(owner, kind);
-        let place = place_of(key);
+        let cell = Cell { owner, kind };
+        let relation = match owner {
+            Owner::Relation(relation, fork) => relation.relation ^ u32::from(fork.0) << 3,
+            Owner::None | Owner::Framing => 0,
+        };
+        let place = (relation ^ u32::from(kind.unwrap_or_default())) as usize % RECENT;
         let (known, index) = self.recent[place];
-        if known == key {
-            return index;
-        }
-        self.look_up_cell(Cell { owner, kind }, key, place)
+        if known == cell { index } else { self.look_up_cell(cell, place) }
     }
 
     #[inline(never)]
-    fn look_up_cell(&mut self, cell: Cell, key: u128, place: usize) -> u32 {
+    fn look_up_cell(&mut self, cell: Cell, place: usize) -> u32 {
         let cells = &mut self.cells;
-        let index = *self.cell_index.entry(key).or_insert_with(|| {
+        let index = *self.cell_index.entry(cell).or_insert_with(|| {
             cells.push((cell, Tally::default()));
             (cells.len() - 1) as u32
         });
-        self.recent[place] = (key, index);
+        self.recent[place] = (cell, index);
         index
+    }
+
+    /// Adds what usual records came to to their cell, and leaves the place to another.
+    #[inline(never)]
+    fn settle_usual(&mut self, place: usize, key: [u64; 2]) {
+        let sums = std::mem::replace(&mut self.usual[place], UsualSums { key, ..UsualSums::default() });
+        if sums.records == 0 {
+            return;
+        }
+        let Cell { owner, kind } = sums.cell(self.spec.kinds);
+        let cell = self.cell(owner, kind);
+        let tally = &mut self.cells[cell as usize].1;
+        let records = u64::from(sums.records);
+        let block_header = if owner == Owner::None { 0 } else { usual::BLOCK_HEADER as u64 };
+        let parts = [
+            (Bucket::RecordHeader, records * RECORD_HEADER as u64),
+            (Bucket::BlockHeader, records * block_header),
+            (Bucket::BlockData, sums.block_data.into()),
+            (Bucket::MainHeader, records * usual::MAIN_HEADER as u64),
+            (Bucket::MainData, sums.main_data.into()),
+        ];
+        tally.records += records;
+        for (bucket, bytes) in parts {
+            tally.buckets.add(bucket, bytes);
+        }
+        let unaligned: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
+        tally.buckets.add(Bucket::Alignment, u64::from(sums.aligned_bytes).saturating_sub(unaligned));
+    }
+
+    /// Adds what is still in the small tables to `cells` and `transactions`: the segment has no more records.
+    pub fn settle(&mut self) {
+        for place in 0..USUAL {
+            self.settle_usual(place, Default::default());
+        }
+        for place in 0..WRITING {
+            self.settle_transaction(place, 0);
+        }
     }
 
     /// Adds something to a cell and to every view's group that it falls into.
@@ -242,31 +337,23 @@ impl<'a> SegmentTally<'a> {
         }
     }
 
-    /// Where in `transactions` this one is.
+    /// What this one wrote since it took its place.
     #[inline(always)]
-    fn transaction(&mut self, xid: u32) -> u32 {
-        if self.last_transaction.0 != xid {
-            self.last_transaction = (xid, self.look_up_transaction(xid));
+    fn transaction(&mut self, xid: u32) -> &mut TransactionSums {
+        let place = xid as usize % WRITING;
+        if self.writing[place].xid != xid {
+            self.settle_transaction(place, xid);
         }
-        self.last_transaction.1
+        &mut self.writing[place]
     }
 
-    fn look_up_transaction(&mut self, xid: u32) -> u32 {
-        let place = xid as usize % RECENT;
-        let known = self.recent_transactions[place];
-        if xid == 0 || self.transactions[known as usize].0 == xid {
-            return if xid == 0 { 0 } else { known };
+    /// Notes what a transaction wrote, and leaves the place to another.
+    #[inline(never)]
+    fn settle_transaction(&mut self, place: usize, xid: u32) {
+        let sums = std::mem::replace(&mut self.writing[place], TransactionSums { xid, ..Default::default() });
+        if sums.records > 0 {
+            self.transactions.push((sums.xid, sums.tally()));
         }
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None => {
-                self.transactions.push((0, TransactionTally::default()));
-                (self.transactions.len() - 1) as u32
-            }
-        };
-        self.transactions[index as usize].0 = xid;
-        self.recent_transactions[place] = index;
-        index
     }
 
     fn image(&mut self, image: &Image, block_id: u8, kind: u16, cell: u32, xid: u32) {
@@ -345,54 +432,84 @@ impl<'a> SegmentTally<'a> {
 
     #[inline(always)]
     fn finish(&mut self, xid: u32, committed: bool, time: Timestamp, subxids: impl IntoIterator<Item = u32>) {
-        let place = self.transaction(xid);
-        let mut tally = TransactionTally::default();
-        if xid != 0 {
-            // Its place is free for the next one, so that few are in use however many there are.
-            tally = std::mem::take(&mut self.transactions[place as usize]).1;
-            self.free.push(place);
-            self.last_transaction = (0, 0);
+        let mut sums = TransactionSums::default();
+        let at_hand = &mut self.writing[xid as usize % WRITING];
+        if xid != 0 && at_hand.xid == xid {
+            // Its place is free for the next one.
+            sums = std::mem::take(at_hand);
         }
         let before = self.subxids.len();
         self.subxids.extend(subxids);
         self.finished.push(Finished {
             time,
             xid,
-            records: tally.records as u32,
-            bytes: tally.bytes as u32,
-            image_bytes: tally.image_bytes as u32,
+            records: sums.records,
+            bytes: sums.bytes,
+            image_bytes: sums.image_bytes,
             subxids: (self.subxids.len() - before) as u32,
             committed,
         });
     }
 
     /// Notices an update of a row version that the same transaction wrote, with a table that forgets: a lower bound.
+    #[inline(always)]
     fn update(&mut self, record: &Record<'_>, cell: u32) {
         let Some((old_offset, new_offset)) = payload::heap::update_offsets(record) else { return };
         let Some(new) = record.block(0) else { return };
         let old = record.block(1).filter(|block| block.fork == Fork::MAIN).unwrap_or(new);
         let key =
             |block: &BlockRef, offset: u16| tuple_key(block.relation, block.block, offset, record.header.xid);
+        if self.update_of_tuple(key(old, old_offset), key(new, new_offset)) {
+            *self.repeated_updates.entry(cell).or_default() += 1;
+        }
+    }
+
+    /// As `update` of a record of the usual layout: both versions of the row are in its block.
+    #[inline(always)]
+    fn usual_update(&mut self, record: UsualRecord<'_>) {
+        let Some((old_offset, new_offset)) = payload::heap::usual_update_offsets(&record) else { return };
+        let key = |offset| tuple_key(record.relation(), record.block(), offset, record.header().xid);
+        if record.has_block() && self.update_of_tuple(key(old_offset), key(new_offset)) {
+            let header = record.header();
+            let kind = self.spec.kinds.kind(header.rmid, header.info).index() as u16;
+            let cell = self.cell(Owner::Relation(record.relation(), record.fork()), Some(kind));
+            *self.repeated_updates.entry(cell).or_default() += 1;
+        }
+    }
+
+    #[inline(never)]
+    fn rare_usual_event(&mut self, record: UsualRecord<'_>) {
+        record.as_record(|record| self.rare_event(record));
+    }
+
+    #[inline(never)]
+    fn usual_as_any(&mut self, record: UsualRecord<'_>) -> ControlFlow<()> {
+        record.as_record(|record| self.record(record))
+    }
+
+    /// Whether the old version of a row is one that was noted; notes the new one.
+    #[inline(always)]
+    fn update_of_tuple(&mut self, old: u64, new: u64) -> bool {
         if self.written_tuples.is_empty() {
             self.written_tuples = vec![0; WRITTEN];
         }
-        let old = key(old, old_offset);
-        if self.written_tuples[old as usize & (WRITTEN - 1)] == old {
-            *self.repeated_updates.entry(cell).or_default() += 1;
-        }
-        let new = key(new, new_offset);
-        self.written_tuples[new as usize & (WRITTEN - 1)] = new;
+        // Half of a key decides the place; the other half, which is never 0, tells whose it is.
+        let (old_place, old) = (old as usize >> 1 & (WRITTEN - 1), (old >> 32) as u32);
+        let (new_place, new) = (new as usize >> 1 & (WRITTEN - 1), (new >> 32) as u32);
+        let known = self.written_tuples[old_place] == old;
+        self.written_tuples[new_place] = new;
+        known
     }
 }
 
 impl Visitor for SegmentTally<'_> {
-    #[inline(always)]
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
         if self.first.is_none() {
             if self.spec.from.is_some_and(|from| record.lsn < from) {
                 return ControlFlow::Continue(());
             }
             self.first = Some(record.lsn);
+            self.usual_alone = self.spec.views.is_empty();
         }
         if record.lsn >= self.next_slice {
             self.next_slice(record.lsn);
@@ -408,12 +525,14 @@ impl Visitor for SegmentTally<'_> {
             3 * u64::from(record.origin.is_some()) + 5 * u64::from(record.toplevel_xid.is_some());
         let (block_header, block_data) =
             record.blocks.first().map_or((0, 0), |block| (block.header_len, block.data_len));
-        self.add(cell, header.xid, |tally| {
+        let (main_header_len, main_len, alignment) =
+            (record.main_header_len, record.main_len, record.alignment);
+        self.add(cell, header.xid, move |tally| {
             tally.records += 1;
-            tally.buckets.add(Bucket::RecordHeader, walden_format::record::RECORD_HEADER as u64);
-            tally.buckets.add(Bucket::MainHeader, u64::from(record.main_header_len) + origin_and_toplevel);
-            tally.buckets.add(Bucket::MainData, record.main_len.into());
-            tally.buckets.add(Bucket::Alignment, record.alignment.into());
+            tally.buckets.add(Bucket::RecordHeader, RECORD_HEADER as u64);
+            tally.buckets.add(Bucket::MainHeader, u64::from(main_header_len) + origin_and_toplevel);
+            tally.buckets.add(Bucket::MainData, main_len.into());
+            tally.buckets.add(Bucket::Alignment, alignment.into());
             tally.buckets.add(Bucket::BlockHeader, block_header.into());
             tally.buckets.add(Bucket::BlockData, block_data.into());
         });
@@ -428,19 +547,52 @@ impl Visitor for SegmentTally<'_> {
                 });
             }
             if let Some(image) = &block.image {
-                image_bytes += u64::from(image.len);
+                image_bytes += u32::from(image.len);
                 self.image(image, block.id, kind, of_block, header.xid);
             }
         }
-        let place = self.transaction(header.xid);
-        let transaction = &mut self.transactions[place as usize].1;
+        let transaction = self.transaction(header.xid);
         transaction.records += 1;
-        transaction.bytes += u64::from(header.total_len) + u64::from(record.alignment);
+        transaction.bytes += header.total_len + u32::from(record.alignment);
         transaction.image_bytes += image_bytes;
         match header.rmid {
             rmid::XLOG | rmid::XACT | rmid::SMGR | rmid::STANDBY => self.event(record),
             rmid::HEAP if matches!(header.info & 0x70, HEAP_UPDATE | HEAP_HOT_UPDATE) => {
                 self.update(record, cell)
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// As [`SegmentTally::record`] of a record of this layout.
+    #[inline(always)]
+    fn usual_record(&mut self, record: UsualRecord<'_>) -> ControlFlow<()> {
+        if !self.usual_alone {
+            return self.usual_as_any(record);
+        }
+        let header = record.header();
+        let key = key_of(&record);
+        let place = place_of(key);
+        if self.usual[place].key != key {
+            self.settle_usual(place, key);
+        }
+        let sums = &mut self.usual[place];
+        sums.records += 1;
+        sums.aligned_bytes += record.aligned_len();
+        sums.block_data += u32::from(record.data_len());
+        sums.main_data += u32::from(record.main_len());
+        let transaction = self.transaction(header.xid);
+        transaction.records += 1;
+        transaction.bytes += record.aligned_len();
+        match header.rmid {
+            rmid::XACT => match xact::plain_usual_end(&record) {
+                Some((committed, time)) => self.finish(header.xid, committed, time, std::iter::empty()),
+                None => self.rare_usual_event(record),
+            },
+            rmid::SMGR | rmid::STANDBY => self.rare_usual_event(record),
+            rmid::HEAP if matches!(header.info & 0x70, HEAP_UPDATE | HEAP_HOT_UPDATE) => {
+                self.usual_update(record)
             }
             _ => {}
         }
@@ -474,26 +626,24 @@ impl Visitor for SegmentTally<'_> {
     }
 }
 
-/// A cell in 16 bytes that compare and hash fast: the relation's numbers, and the fork and kind where they don't reach.
+/// A usual record's relation, fork and kind in 16 bytes that compare and hash fast, without a branch. As little as
+/// possible is taken apart: records of one cell may have several keys, which [`UsualSums::cell`] makes one.
 #[inline(always)]
-fn pack(owner: Owner, kind: Option<u16>) -> u128 {
-    let kind = u128::from(kind.unwrap_or(u16::MAX));
-    let (numbers, fork) = match owner {
-        Owner::Relation(locator, fork) => {
-            let low = u64::from(locator.relation) | u64::from(locator.database) << 32;
-            (u128::from(low) | u128::from(locator.tablespace) << 64, u128::from(fork.0))
-        }
-        // No fork has these numbers: there are four bits for it.
-        Owner::None => (0, 0xFE),
-        Owner::Framing => (0, 0xFF),
-    };
-    numbers | fork << 96 | kind << 104
+fn key_of(record: &UsualRecord<'_>) -> [u64; 2] {
+    let RelFileLocator { tablespace, database, relation } = record.relation();
+    let header = record.header();
+    let kind = u64::from(header.rmid) << 8 | u64::from(header.info);
+    let fork = if record.has_block() { u64::from(record.fork().0) } else { NO_BLOCK };
+    [u64::from(tablespace) | u64::from(database) << 32, u64::from(relation) | fork << 32 | kind << 48]
 }
 
+/// Where there is a fork otherwise, which has four bits.
+const NO_BLOCK: u64 = 0x10;
+
+/// Fibonacci hashing of the relation's number, the fork and the kind; databases and tablespaces are few.
 #[inline(always)]
-fn place_of(key: u128) -> usize {
-    let (low, high) = (key as u64, (key >> 64) as u64);
-    (low ^ high >> 40 ^ high >> 29) as usize % RECENT
+fn place_of(key: [u64; 2]) -> usize {
+    (key[1].wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - USUAL_BITS)) as usize
 }
 
 #[inline]
@@ -503,5 +653,5 @@ fn tuple_key(relation: RelFileLocator, block: u32, offset: u16, xid: u32) -> u64
     // An odd multiplier spreads each part over all bits; the tops are folded down, where the table looks.
     let mixed = (place.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ whose.wrapping_mul(0xD6E8_FEB8_6659_FD93))
         .rotate_left(29);
-    mixed ^ mixed >> 32 | 1
+    (mixed ^ mixed >> 32) | 1 << 32
 }

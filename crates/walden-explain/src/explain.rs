@@ -427,6 +427,7 @@ impl<'a> Merge<'a> {
 
     fn segment(&mut self, run: &Run, outcome: SegmentOutcome<SegmentTally<'_>>) {
         let SegmentOutcome { index, visitor: mut tally, start, position, end, .. } = outcome;
+        tally.settle();
         let begins = !self.range_started;
         if begins && self.whole_start {
             tally.add_framing(true, Bucket::PageHeader, tally.lead_headers);

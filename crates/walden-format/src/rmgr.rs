@@ -23,8 +23,7 @@ pub struct Kind(u16);
 /// a transaction's records. The bit of heap and BRIN records for a page made anew (`INSERT+INIT`) belongs to the kind.
 #[inline]
 pub fn kind(version: Major, rmid: u8, info: u8) -> Kind {
-    let mask = TABLES[version as usize].masks[rmid as usize];
-    Kind((rmid as u16) << 4 | ((info & mask) >> 4) as u16)
+    KindTable::of(version).kind(rmid, info)
 }
 
 impl Kind {
@@ -461,7 +460,8 @@ impl KindTable {
     /// As [`kind`] of this version.
     #[inline]
     pub fn kind(&self, rmid: u8, info: u8) -> Kind {
-        kind(self.version, rmid, info)
+        let mask = self.masks[rmid as usize];
+        Kind((rmid as u16) << 4 | ((info & mask) >> 4) as u16)
     }
 
     /// Why a record of the kind with this number carries an image of its block with this id.

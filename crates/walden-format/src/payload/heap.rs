@@ -11,6 +11,7 @@ use super::{Fields, Item, Items, Payload, PayloadError};
 use crate::lsn::Lsn;
 use crate::reader::Reader;
 use crate::record::{Record, RelFileLocator};
+use crate::usual::UsualRecord;
 use crate::version::Major;
 
 type Parsed<'a> = Result<Payload<'a>, PayloadError>;
@@ -222,8 +223,19 @@ pub struct Update<'a> {
 /// `record` must be of the kinds `UPDATE` or `HOT_UPDATE`.
 #[inline]
 pub fn update_offsets(record: &Record<'_>) -> Option<(u16, u16)> {
+    update_offsets_of(record.main_data())
+}
+
+/// As [`update_offsets`] of a record of the usual layout.
+#[inline(always)]
+pub fn usual_update_offsets(record: &UsualRecord<'_>) -> Option<(u16, u16)> {
+    update_offsets_of(record.main_data())
+}
+
+#[inline(always)]
+fn update_offsets_of(main_data: &[u8]) -> Option<(u16, u16)> {
     // xl_heap_update: old_xmax u32, old_offnum u16, old_infobits u8, flags u8, new_xmax u32, new_offnum u16.
-    let fields: &[u8; 14] = record.main_data().first_chunk()?;
+    let fields: &[u8; 14] = main_data.first_chunk()?;
     Some((u16::from_le_bytes([fields[4], fields[5]]), u16::from_le_bytes([fields[12], fields[13]])))
 }
 

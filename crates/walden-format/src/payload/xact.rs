@@ -9,8 +9,9 @@ use super::standby::InvalidationMessage;
 use super::{Fields, Item, Items, Payload, PayloadError, Text, Timestamp};
 use crate::lsn::Lsn;
 use crate::reader::Reader;
-use crate::record::{Record, RelFileLocator};
+use crate::record::{Record, RecordHeader, RelFileLocator};
 use crate::rmgr::rmid;
+use crate::usual::UsualRecord;
 use crate::version::Major;
 
 type Parsed<'a> = Result<Payload<'a>, PayloadError>;
@@ -128,12 +129,23 @@ pub(crate) fn abort<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<
 /// commit. [`super::parse`] says the same of such a record, and more of all others.
 #[inline]
 pub fn plain_end(record: &Record<'_>) -> Option<(bool, Timestamp)> {
-    let committed = match (record.header.rmid, record.header.info & (KIND_MASK | HAS_INFO)) {
+    plain_end_of(&record.header, record.main_data())
+}
+
+/// As [`plain_end`] of a record of the usual layout.
+#[inline(always)]
+pub fn plain_usual_end(record: &UsualRecord<'_>) -> Option<(bool, Timestamp)> {
+    plain_end_of(&record.header(), record.main_data())
+}
+
+#[inline(always)]
+fn plain_end_of(header: &RecordHeader, main_data: &[u8]) -> Option<(bool, Timestamp)> {
+    let committed = match (header.rmid, header.info & (KIND_MASK | HAS_INFO)) {
         (rmid::XACT, COMMIT) => true,
         (rmid::XACT, ABORT) => false,
         _ => return None,
     };
-    let time = <[u8; 8]>::try_from(record.main_data()).ok()?;
+    let time = <[u8; 8]>::try_from(main_data).ok()?;
     Some((committed, Timestamp(i64::from_le_bytes(time))))
 }
 

@@ -9,10 +9,13 @@ use std::fs;
 use std::ops::ControlFlow;
 
 use serde_json::{Value, json};
+use walden_explain::Request;
+use walden_explain::group::{Dimension, ViewSpec};
 use walden_format::payload::{self, Payload};
 use walden_format::record::{Fork, Record};
 use walden_format::rmgr;
 use walden_format::stream::Visitor;
+use walden_source::inventory::Inventory;
 
 use crate::material::{GOLDEN, decoder, explain_json, golden, golden_dir};
 
@@ -28,6 +31,24 @@ fn each_version_reads_as_it_did() {
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let expected: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(found, expected, "{version}");
+    }
+}
+
+/// A view by transaction takes every record the general way; without one, most take that of usual records.
+#[test]
+fn usual_records_are_counted_as_any_records_are() {
+    for version in GOLDEN {
+        let inventory = Inventory::of(&[golden_dir().join(version)]).unwrap();
+        let explained = |views| {
+            let request = Request { views, top: 1000, from: None, to: None, every: None, threads: 2 };
+            walden_explain::explain(&inventory.runs, &request, |_| {}).unwrap()
+        };
+        let (usual, any) = (explained(vec![]), explained(vec![ViewSpec::by(Dimension::Xid)]));
+        assert_eq!(usual.cells, any.cells, "{version}");
+        assert_eq!(usual.transactions, any.transactions, "{version}");
+        assert_eq!(usual.transaction_sums, any.transaction_sums, "{version}");
+        assert_eq!(usual.repeated_updates, any.repeated_updates, "{version}");
+        assert_eq!(usual.checkpoints.len(), any.checkpoints.len(), "{version}");
     }
 }
 
