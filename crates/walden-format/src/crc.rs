@@ -1,14 +1,27 @@
 //! The checksum of a record: CRC-32C, with the processor's instructions where it has them.
 //!
-//! The `crc32c` crate is made for long inputs; most records are shorter than the preparations it takes. So short
-//! records have a way of their own, compiled into the loop over a page's records.
+//! Each length has its best way: short records have one of their own, compiled into the loop over a page's records, as a
+//! call alone would take longer; long pieces, which are mostly images, are folded by the `crc-fast` crate with carry-less
+//! multiplication, several times as fast as the instruction made for CRC-32C; between them is the `crc32c` crate.
+
+use crc_fast::{CrcAlgorithm, Digest};
 
 use crate::record::RECORD_HEADER;
+
+/// Bytes from which on folding is faster.
+const FOLDED: usize = 512;
 
 /// CRC-32C (Castagnoli) of `bytes` appended to what `crc` was computed of; start with 0.
 #[inline]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc, bytes)
+    if bytes.len() < FOLDED { crc32c::crc32c_append(crc, bytes) } else { folded(crc, bytes) }
+}
+
+fn folded(crc: u32, bytes: &[u8]) -> u32 {
+    // Crc32Iscsi is the catalogue's name of CRC-32C; a state is a checksum before it is inverted.
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
+    digest.update(bytes);
+    digest.finalize() as u32
 }
 
 /// Bytes of the header before the checksum.
@@ -173,6 +186,17 @@ mod tests {
     fn the_check_value_is_the_standards() {
         assert_eq!(crc32c_append(0, b"123456789"), 0xE306_9283);
         assert_eq!(crc32c_append(crc32c_append(0, b"1234"), b"56789"), 0xE306_9283);
+    }
+
+    #[test]
+    fn long_pieces_are_folded_to_the_same() {
+        let bytes: Vec<u8> = (0..70_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        for length in (FOLDED - 1..FOLDED + 300).chain([8168, 16_384, 65_535, 69_000]) {
+            for (crc, start) in [(0, 0), (1, 3), (0xE306_9283, 64), (u32::MAX, 999)] {
+                let piece = &bytes[start..start + length];
+                assert_eq!(crc32c_append(crc, piece), crc32c::crc32c_append(crc, piece), "{length} bytes");
+            }
+        }
     }
 
     struct Once<'a>(&'a [u8], usize);

@@ -474,7 +474,6 @@ impl Decoder {
         let decoded = record::decode(bytes, header, range, version, data_page_bytes, &mut self.blocks);
         let mut record = decoded.map_err(|error| Fault { lsn, at: lsn, kind: FaultKind::Record(error) })?;
         record.alignment = (end - at - bytes.len()) as u8;
-        self.state = State::Between;
         self.position = range.1;
         self.first = self.first.or(Some((lsn, header.prev)));
         self.previous = Some(lsn);
