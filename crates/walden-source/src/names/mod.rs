@@ -351,7 +351,7 @@ impl Names {
         let fits = |relation: &Relation| {
             let database = || self.databases.get(&relation.database).map(|database| database.name.as_str());
             relation.name == *last
-                && above.iter().rev().next().is_none_or(|schema| relation.schema == *schema)
+                && above.last().is_none_or(|schema| relation.schema == *schema)
                 && above.iter().rev().nth(1).is_none_or(|wanted| database() == Some(wanted))
                 && above.len() <= 2
         };

@@ -134,7 +134,7 @@ fn rows(mut data: &[u8]) -> Vec<Tid> {
                 (distance, shift) = (0, 0);
             }
         }
-        let next = 8 + (usize::from(len) + 1 & !1);
+        let next = 8 + ((usize::from(len) + 1) & !1);
         data = data.get(next..).unwrap_or(&[]);
     }
     rows
