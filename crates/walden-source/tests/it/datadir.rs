@@ -13,16 +13,15 @@ fn a_servers_pages_have_their_checksums() {
     let folder = cluster.make_folder("elsewhere").unwrap();
     let mut client = cluster.client("postgres").unwrap();
     client.batch_execute(&format!("CREATE TABLESPACE elsewhere LOCATION '{}'", folder.display())).unwrap();
-    client
-        .batch_execute(
-            "CREATE TABLE walrus (id bigint PRIMARY KEY) TABLESPACE elsewhere;
-             INSERT INTO walrus SELECT generate_series(1, 5000);
-             VACUUM walrus; CHECKPOINT;",
-        )
-        .unwrap();
+    let statements = [
+        "CREATE TABLE walrus (id bigint PRIMARY KEY) TABLESPACE elsewhere",
+        "INSERT INTO walrus SELECT generate_series(1, 5000)",
+        "VACUUM walrus",
+    ];
+    statements.iter().for_each(|statement| client.batch_execute(statement).unwrap());
     assert_eq!(DataDir::open(&cluster.data_dir()).unwrap().control().state, DatabaseState::Other(6));
     let sql = "SELECT coalesce(nullif(c.reltablespace, 0), d.dattablespace),
-                      CASE WHEN c.reltablespace = 1664 THEN 0 ELSE d.oid END,
+                      CASE WHEN c.reltablespace = 1664 THEN 0::oid ELSE d.oid END,
                       pg_relation_filenode(c.oid)::oid, f.number, pg_relation_size(c.oid, f.name)
                FROM pg_class c
                CROSS JOIN pg_database d
