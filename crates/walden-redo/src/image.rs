@@ -15,12 +15,14 @@ pub fn restore(image: &Image, stored: &[u8], page: &mut Page) -> Result<(), Misf
     if stored.len() != usize::from(image.len) {
         return Err(Misfit("the image is longer than what is held of the record"));
     }
+    if image.compression == Compression::None && stored.len() == expected {
+        page.0[..hole].copy_from_slice(&stored[..hole]);
+        page.0[hole..hole + hole_len].fill(0);
+        page.0[hole + hole_len..].copy_from_slice(&stored[hole..]);
+        return Ok(());
+    }
     let content = &mut page.0[..expected];
     let got = match image.compression {
-        Compression::None if stored.len() == expected => {
-            content.copy_from_slice(stored);
-            Some(expected)
-        }
         Compression::None => None,
         Compression::Pglz => pglz::decompress(stored, content),
         Compression::Lz4 => lz4_flex::block::decompress_into(stored, content).ok(),

@@ -558,24 +558,23 @@ impl Page {
     pub fn repair_fragmentation(&mut self, truncate: bool) -> Result<(), Misfit> {
         self.check()?;
         let (upper, special, lower) = (self.upper(), self.special(), self.lower());
-        let (mut last_used, mut unused) = (0, 0);
+        let (mut last_used, mut unused, mut sound) = (0, 0, true);
         let mut kept = Survey::of(self);
         let (pointers, _) = self.0[PAGE_HEADER..lower].as_chunks_mut::<LINE_POINTER>();
+        // Which line pointers have items is as good as random: no branch depends on it.
         for (number, bytes) in (1_u16..).zip(pointers) {
             let pointer = LinePointer(u32::from_le_bytes(*bytes));
-            if pointer.state() == ItemState::Unused {
-                *bytes = [0; LINE_POINTER];
-                unused += 1;
-                continue;
-            }
-            last_used = number;
+            let is_unused = pointer.state() == ItemState::Unused;
+            let pointer = LinePointer(if is_unused { 0 } else { pointer.0 });
+            *bytes = pointer.0.to_le_bytes();
+            unused += u16::from(is_unused);
+            last_used = if is_unused { last_used } else { number };
             let (start, len) = pointer.range();
-            if len > 0 {
-                if start < upper || start + aligned(len) > special {
-                    return Err(Misfit("a line pointer is not sound"));
-                }
-                kept.see(pointer);
-            }
+            sound &= (len == 0) | ((start >= upper) & (start + aligned(len) <= special));
+            kept.see(pointer);
+        }
+        if !sound {
+            return Err(Misfit("a line pointer is not sound"));
         }
         kept.check_room(lower)?;
         self.compact(kept.sorted);
@@ -615,45 +614,32 @@ impl Page {
     /// still to be moved. Items beside each other move at once.
     fn compact(&mut self, sorted: bool) {
         let (lower, old_upper) = (self.lower(), self.upper());
-        let mut upper = self.special();
-        let (head, _) = self.0.split_at(lower);
-        let (pointers, _) = head[PAGE_HEADER..].as_chunks::<LINE_POINTER>();
-        // Items at the end of the page stay where they are.
-        let moving = pointers.iter().position(|bytes| {
-            let (start, len) = LinePointer(u32::from_le_bytes(*bytes)).range();
-            if len > 0 && start + aligned(len) == upper {
-                upper = start;
-            }
-            len > 0 && start != upper
-        });
-        let Some(first) = moving else { return self.set_upper(upper) };
+        let special = self.special();
         let scratch = (!sorted).then(|| {
             let mut scratch = [0; PAGE_BYTES];
-            let upper = upper.max(old_upper);
-            scratch[old_upper..upper].copy_from_slice(&self.0[old_upper..upper]);
+            scratch[old_upper..special].copy_from_slice(&self.0[old_upper..special]);
             scratch
         });
         let (head, items) = self.0.split_at_mut(lower);
         let mut copy = |from: std::ops::Range<usize>, to: usize| match &scratch {
+            _ if from.start == to => {}
             Some(scratch) => items[to - lower..to - lower + from.len()].copy_from_slice(&scratch[from]),
             None => items.copy_within(from.start - lower..from.end - lower, to - lower),
         };
-        let mut run = lower..lower;
+        let (mut upper, mut run) = (special, special..special);
         let (pointers, _) = head[PAGE_HEADER..].as_chunks_mut::<LINE_POINTER>();
-        for bytes in &mut pointers[first..] {
+        for bytes in pointers {
             let pointer = LinePointer(u32::from_le_bytes(*bytes));
             let (start, len) = pointer.range();
-            if len == 0 {
-                continue;
-            }
-            let end = start + aligned(len);
-            if end != run.start {
+            let (end, is_item) = (start + aligned(len), len > 0);
+            if is_item & (end != run.start) {
                 copy(run.clone(), upper);
                 run.end = end;
             }
-            run.start = start;
-            upper -= end - start;
-            *bytes = pointer.with_offset(upper).0.to_le_bytes();
+            run.start = if is_item { start } else { run.start };
+            upper -= aligned(len);
+            let moved = pointer.with_offset(upper);
+            *bytes = (if is_item { moved.0 } else { pointer.0 }).to_le_bytes();
         }
         copy(run, upper);
         self.set_upper(upper);
@@ -685,8 +671,8 @@ impl Survey {
     fn see(&mut self, pointer: LinePointer) {
         let (start, len) = pointer.range();
         self.total += aligned(len);
-        self.sorted &= start < self.last;
-        self.last = start;
+        self.sorted &= (len == 0) | (start < self.last);
+        self.last = if len == 0 { self.last } else { start };
     }
 
     /// Checks that the items fit behind line pointers that end at `lower`.

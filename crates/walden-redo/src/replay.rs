@@ -53,7 +53,8 @@ fn redo_xlog(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 
 /// Sees records and pages as they are replayed.
 pub trait Observer {
-    /// Whether images are to be restored that replay itself has no use for: those of `wal_consistency_checking`.
+    /// Whether it looks at what replay itself has no use for: images of `wal_consistency_checking`, and pages before they
+    /// are made anew.
     const ALL_IMAGES: bool = false;
 
     /// Before a record changes anything: the pages as they were.
@@ -131,7 +132,9 @@ impl Replay {
         observer.before(record, &touched);
         for touched in &mut touched {
             match touched.role {
-                Role::Restored => std::mem::swap(&mut touched.page, &mut touched.image),
+                Role::Restored if touched.image.is_some() => {
+                    std::mem::swap(&mut touched.page, &mut touched.image);
+                }
                 Role::Init => touched.page.get_or_insert_with(|| self.store.buffer()).0.fill(0),
                 _ => {}
             }
@@ -167,6 +170,10 @@ impl Replay {
     #[inline]
     fn touch(&mut self, record: &Record<'_>, block: &BlockRef, all_images: bool) -> Touched {
         let key = BlockKey { relation: block.relation, fork: block.fork, block: block.block };
+        let is_restored = block.image.is_some_and(|image| image.apply);
+        if (is_restored || block.will_init) && !all_images {
+            return self.touch_anew(record, block, key);
+        }
         let slot = self.store.slot(key);
         let was = self.store.state(slot);
         let page = self.store.take(slot);
@@ -199,6 +206,27 @@ impl Replay {
             touched.page = None;
         }
         touched
+    }
+
+    /// The same for a page of which nothing stays, where nobody looks at what it was: that is not even read.
+    #[inline]
+    fn touch_anew(&mut self, record: &Record<'_>, block: &BlockRef, key: BlockKey) -> Touched {
+        let (slot, mut page) = self.store.take_anew(key);
+        let was = self.store.state(slot);
+        let restored = match &block.image {
+            Some(image) if image.apply => {
+                image::restore(image, record.image_data(image), &mut page).map(|()| Role::Restored)
+            }
+            _ => Ok(Role::Init),
+        };
+        let (role, page) = match restored {
+            Ok(role) => (role, Some(page)),
+            Err(misfit) => {
+                self.store.recycle(page);
+                (Role::Unknown(State::Unknown(Unknown::Misfit(misfit))), None)
+            }
+        };
+        Touched { slot, role, was, page, image: None, id: block.id, changed: false, keeps_lsn: false }
     }
 }
 

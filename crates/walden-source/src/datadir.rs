@@ -165,22 +165,26 @@ impl DataDir {
     /// The file that holds a segment of a fork, opened now or before; nothing if it is not there.
     fn file(&mut self, key: FileKey) -> io::Result<Option<&File>> {
         self.clock += 1;
-        if !self.open.contains_key(&key) {
-            let file = match File::open(self.file_path(key)) {
-                Ok(file) => Some(file),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-                Err(error) => return Err(self.named(key, error)),
-            };
-            if self.open.len() >= MOST_OPEN_FILES {
-                let oldest = self.open.iter().min_by_key(|(_, open)| open.used).map(|(key, _)| *key);
-                oldest.map(|oldest| self.open.remove(&oldest));
-            }
-            self.open.insert(key, OpenFile { file, used: 0 });
+        let open = match self.open.remove(&key) {
+            Some(open) => open,
+            None => self.open_file(key)?,
+        };
+        let open = self.open.entry(key).insert_entry(OpenFile { used: self.clock, ..open }).into_mut();
+        Ok(open.file.as_ref())
+    }
+
+    /// Opens a file, and closes the one not used for longest if there are too many.
+    fn open_file(&mut self, key: FileKey) -> io::Result<OpenFile> {
+        let file = match File::open(self.file_path(key)) {
+            Ok(file) => Some(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(self.named(key, error)),
+        };
+        if self.open.len() >= MOST_OPEN_FILES {
+            let oldest = self.open.iter().min_by_key(|(_, open)| open.used).map(|(key, _)| *key);
+            oldest.map(|oldest| self.open.remove(&oldest));
         }
-        Ok(self.open.get_mut(&key).and_then(|open| {
-            open.used = self.clock;
-            open.file.as_ref()
-        }))
+        Ok(OpenFile { file, used: 0 })
     }
 
     fn file_path(&self, key: FileKey) -> PathBuf {

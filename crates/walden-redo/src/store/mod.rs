@@ -334,6 +334,24 @@ impl PageStore {
         self.slot_in(fork, key)
     }
 
+    /// The place of a page of which nothing will stay, and a page to fill, with any content: what it was is not read.
+    #[inline]
+    pub fn take_anew(&mut self, key: BlockKey) -> (Slot, Box<Page>) {
+        let base = self.base.take();
+        let slot = self.slot(key);
+        self.base = base;
+        let entry = &mut self.entries[slot.0 as usize];
+        let page = entry.page.take();
+        entry.flags |= TAKEN;
+        match page {
+            Some(page) => {
+                self.resident -= 1;
+                (slot, page)
+            }
+            None => (slot, self.buffer()),
+        }
+    }
+
     /// The place of a page that was met before or that the base has.
     pub fn find(&mut self, key: BlockKey) -> Option<Slot> {
         let fork = self.numbers.get(&(key.relation, key.fork));

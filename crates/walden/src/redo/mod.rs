@@ -147,7 +147,9 @@ impl Material {
         let (reached, end) = scan_in_order(run, options, &mut replayer, |bytes| progress.advance(bytes));
         let Replayer { replay: Replay { store, .. }, came, .. } = replayer;
         if let Some(failure) = store.failure() {
-            bail!("{failure}\nhint: TMPDIR says where the temporary file is; with a larger --memory it is smaller");
+            bail!(
+                "{failure}\nhint: TMPDIR says where the temporary file is; with a larger --memory it is smaller"
+            );
         }
         let damage = match end {
             SegmentEnd::Damaged(damage) => Some(damage),
