@@ -1,17 +1,19 @@
 //! `walden bench redo`: replay against PostgreSQL's own recovery.
 
 use std::fs;
-use std::process::{Command, ExitCode};
+use std::io::Read;
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use wait4::Wait4;
 use walden_lab::workloads::Workload;
 use walden_lab::{ClusterBuilder, Progress, StopMode, Wanted};
 use walden_report::table::{Look, Row, table};
 use walden_report::units;
 
-use super::{Material, measure, median, workloads_of};
+use super::{Material, median, workloads_of};
 use crate::explain::Format;
 use crate::terminal;
 
@@ -19,9 +21,9 @@ use crate::terminal;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The WAL and the data directory that it starts from are made by `walden lab run --keep-data` and kept in the cache folder
-for the next time (WALDEN_CACHE moves it). PostgreSQL's time is what its log says of redo (\"redo done ... elapsed\"), in one
-process, with shared_buffers for all of the data and no checkpoint on the way; Walden's is that of the whole process.
-The medians are printed, and the ratios of the medians.")]
+for the next time (WALDEN_CACHE moves it). The
+times are what each says of replay itself, in one thread: PostgreSQL in its log (\"redo done ... elapsed\"), with
+shared_buffers for all of the data and no checkpoint on the way; Walden in its JSON. The medians are printed, and the ratios of the medians.")]
 pub struct RedoArgs {
     /// Workloads to make WAL with
     #[arg(value_name = "WORKLOAD", default_values = ["oltp", "oltp-pressure", "dense"])]
@@ -63,8 +65,8 @@ struct Replayed {
 struct Timed {
     program: String,
     runs: usize,
-    /// Medians.
-    wall_seconds: f64,
+    /// Medians, of replay alone.
+    seconds: f64,
     megabytes_per_second: f64,
     records_per_second: f64,
     peak_kilobytes: Option<u64>,
@@ -100,48 +102,66 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
     ];
     let (mut theirs, mut ours) = (Vec::new(), contenders.each_ref().map(|_| Vec::new()));
     let progress = Progress::new(&format!("{}: running in turns", workload.name));
+    let mut facts = Facts::default();
     for round in 0..=args.runs {
         let recovered = recovery(&material)?;
-        let samples = contenders.each_mut().map(|(_, command)| measure(command));
+        let samples = contenders.each_mut().map(|(_, command)| replayed(command));
         // The first round only warms the cache.
         if round > 0 {
             theirs.push(recovered);
             for (sample, samples) in samples.into_iter().zip(&mut ours) {
-                samples.push(sample?);
+                let (told, peak_kilobytes) = sample?;
+                samples.push((told.seconds, peak_kilobytes));
+                facts = told;
             }
         }
     }
     progress.finish();
-    let output = walden(None).output().context("run walden redo replay")?;
-    let facts: serde_json::Value =
-        serde_json::from_slice(&output.stdout).context("the output of walden redo replay")?;
-    let number =
-        |name: &str| facts[name].as_u64().with_context(|| format!("walden redo replay prints no {name}"));
-    let (wal_bytes, records, pages) = (number("wal_bytes")?, number("records")?, number("pages_exact")?);
+    let Facts { wal_bytes, records, pages_exact, .. } = facts;
     let baseline = median(theirs.iter().copied());
-    let timed = |program: String, wall_seconds: f64, peak_kilobytes| Timed {
+    let timed = |program: String, seconds: f64, peak_kilobytes| Timed {
         program,
         runs: theirs.len(),
-        wall_seconds,
-        megabytes_per_second: wal_bytes as f64 / 1e6 / wall_seconds,
-        records_per_second: records as f64 / wall_seconds,
+        seconds,
+        megabytes_per_second: wal_bytes as f64 / 1e6 / seconds,
+        records_per_second: records as f64 / seconds,
         peak_kilobytes,
-        times_postgresql: baseline / wall_seconds,
+        times_postgresql: baseline / seconds,
     };
     let recovery = format!("PostgreSQL {} recovery", material.installation.version);
     let mut programs = vec![timed(recovery, baseline, None)];
     for ((name, _), samples) in contenders.into_iter().zip(&ours) {
-        let peak = samples.iter().map(|sample| sample.peak_kilobytes).max();
-        programs.push(timed(name, median(samples.iter().map(|sample| sample.wall)), peak));
+        let peak = samples.iter().map(|sample| sample.1).max();
+        programs.push(timed(name, median(samples.iter().map(|sample| sample.0)), peak));
     }
     Ok(Replayed {
         workload: workload.name.to_owned(),
         postgresql: material.installation.version.to_string(),
         wal_bytes,
         records,
-        pages,
+        pages: pages_exact,
         programs,
     })
+}
+
+/// What `walden redo replay` says.
+#[derive(Deserialize, Default)]
+struct Facts {
+    wal_bytes: u64,
+    records: u64,
+    pages_exact: u64,
+    seconds: f64,
+}
+
+/// Replays once: what it says, and its peak memory in kB.
+fn replayed(command: &mut Command) -> Result<(Facts, u64)> {
+    let mut child = command.stdout(Stdio::piped()).spawn().context("run walden redo replay")?;
+    let mut text = String::new();
+    child.stdout.take().context("its output")?.read_to_string(&mut text)?;
+    let used = child.wait4()?;
+    ensure!(used.status.success(), "walden redo replay failed: {}", used.status);
+    let facts = serde_json::from_str(&text).context("the output of walden redo replay")?;
+    Ok((facts, used.rusage.maxrss / 1024))
 }
 
 /// Lets a server recover from the base backup; the seconds that it says redo took.
@@ -194,7 +214,7 @@ fn print(results: &[Replayed]) {
                 depth: 0,
                 label: timed.program.clone(),
                 cells: vec![
-                    format!("{:.0} ms", timed.wall_seconds * 1e3),
+                    format!("{:.0} ms", timed.seconds * 1e3),
                     format!("{:.0} MB/s", timed.megabytes_per_second),
                     format!("{:.2} M/s", timed.records_per_second / 1e6),
                     timed
@@ -205,7 +225,7 @@ fn print(results: &[Replayed]) {
                 share: None,
             })
             .collect();
-        let head: &[&str] = &["wall", "WAL", "records", "peak", "speed"];
+        let head: &[&str] = &["replay", "WAL", "records", "peak", "speed"];
         anstream::println!("{}", table(look, &title, ("program", head), &rows));
     }
 }

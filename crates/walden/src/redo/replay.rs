@@ -47,12 +47,14 @@ impl Observer for Count {
 pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let mut material = Material::open(&args.inputs)?;
     let mut progress = Progress::bytes("replaying", material.bytes());
-    let started = Instant::now();
+    let mut seconds = 0.0;
     let mut count = Count::default();
     let (mut wal_bytes, mut damages, mut exact, mut unknown, mut untracked) =
         (0, Vec::new(), 0_u64, 0_u64, 0_u64);
     for index in 0..material.inventory.runs.len() {
+        let started = Instant::now();
         let run = material.replay(index, false, None, &mut count, &mut progress)?;
+        seconds += started.elapsed().as_secs_f64();
         wal_bytes += run.reached.bytes_since(run.from);
         damages.extend(run.damage);
         for (relation, fork) in run.store.forks() {
@@ -66,7 +68,6 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
         }
     }
     progress.finish();
-    let seconds = started.elapsed().as_secs_f64();
     let document = || {
         json!({
             "wal_bytes": wal_bytes,
