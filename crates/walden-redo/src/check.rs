@@ -287,7 +287,8 @@ fn predict(record: &Record<'_>, touched: &[Touched]) -> Prediction {
     }
     let Some(mut bare) = BareRecord::of(record, touched) else { return Prediction::NotTold };
     let Some(bare) = bare.record(record) else { return Prediction::NotTold };
-    match rehearse(&bare, touched.iter().map(|touched| touched.page.clone())) {
+    let before = |touched: &Touched| touched.page.clone().filter(|_| touched.role != Role::Ahead);
+    match rehearse(&bare, touched.iter().map(before)) {
         Ok(pages) => Prediction::Pages(pages),
         Err(misfit) => Prediction::Misfit(misfit),
     }

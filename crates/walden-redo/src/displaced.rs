@@ -22,7 +22,7 @@ pub struct Displaced<'a> {
 impl<'a> Displaced<'a> {
     /// A block's page before the record, if it is known.
     pub fn before(&self, id: u8) -> Option<&'a Page> {
-        self.touched(id)?.page.as_deref()
+        self.touched(id).filter(|touched| touched.role != Role::Ahead)?.page.as_deref()
     }
 
     /// A block's page after the record, if the record has its image.

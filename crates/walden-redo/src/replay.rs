@@ -193,6 +193,10 @@ impl Replay {
                 touched.image = restored.is_ok().then_some(page);
             }
             if image.apply || (touched.page.is_none() && !block.will_init) {
+                // What a base has of later records, or of several moments, is not the page before this one.
+                if role == Role::Ahead || self.store.may_be_torn(slot) {
+                    touched.page.take().into_iter().for_each(|page| self.store.recycle(page));
+                }
                 touched.role = Role::Restored;
             }
         }

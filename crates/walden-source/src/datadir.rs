@@ -227,6 +227,10 @@ impl BasePages for DataDir {
         self.torn += u64::from(!holds);
         Ok(holds)
     }
+
+    fn may_be_torn(&self) -> bool {
+        self.is_backup() && self.control.data_checksum_version == 0
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -98,6 +98,11 @@ impl Slot {
 pub trait BasePages: std::fmt::Debug + Send {
     /// Reads a page; whether there is one.
     fn read(&mut self, key: BlockKey, page: &mut Page) -> io::Result<bool>;
+
+    /// Whether a page may be of several moments because it was written while it was copied, and that can't be seen.
+    fn may_be_torn(&self) -> bool {
+        false
+    }
 }
 
 /// How a store keeps its pages.
@@ -377,6 +382,14 @@ impl PageStore {
         let entry = &self.entries[slot.0 as usize];
         let kind = Kind::from_index(entry.last_kind.into())?;
         Some(LastRecord { lsn: entry.last_lsn, kind })
+    }
+
+    /// Whether a page is the base's, no record touched it yet, and the base may have caught it half written: the log has
+    /// an image of it before anything that needs it.
+    #[inline]
+    pub fn may_be_torn(&self, slot: Slot) -> bool {
+        self.entries[slot.0 as usize].last_kind == NO_KIND
+            && self.base.as_ref().is_some_and(|base| base.pages.may_be_torn())
     }
 
     /// Takes an exact page out, to be put back by [`PageStore::put`] or [`PageStore::put_back`], or given up by
