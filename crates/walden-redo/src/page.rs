@@ -16,6 +16,9 @@
 //! What moves an item mirrors `bufpage.c`: the order of items on a page is part of its state. Offsets and lengths come from
 //! pages and records that may be damaged, so each operation checks them all and changes nothing when one is wrong.
 
+use std::cell::RefCell;
+use std::ops::Range;
+
 use walden_format::lsn::Lsn;
 
 /// Bytes of a page (`BLCKSZ`). Other sizes need a PostgreSQL compiled for them and are not replayed.
@@ -342,7 +345,7 @@ impl Page {
 
     /// Where a normal item's bytes are.
     #[inline]
-    pub fn normal_range(&self, number: u16) -> Result<std::ops::Range<usize>, Misfit> {
+    pub fn normal_range(&self, number: u16) -> Result<Range<usize>, Misfit> {
         let pointer = self.expect_line_pointer(number)?;
         let (start, len) = pointer.range();
         if pointer.state() != ItemState::Normal || start < PAGE_HEADER || start + len > PAGE_BYTES {
@@ -613,27 +616,34 @@ impl Page {
     /// `sorted`: each item lies before the one of the line pointer before, so moving them in order overwrites none that is
     /// still to be moved. Items beside each other move at once.
     fn compact(&mut self, sorted: bool) {
-        let (lower, old_upper) = (self.lower(), self.upper());
-        let special = self.special();
-        let scratch = (!sorted).then(|| {
-            let mut scratch = [0; PAGE_BYTES];
-            scratch[old_upper..special].copy_from_slice(&self.0[old_upper..special]);
-            scratch
+        if sorted {
+            return self.lay_out(|items, from, to| items.copy_within(from, to));
+        }
+        let (lower, upper, special) = (self.lower(), self.upper(), self.special());
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch[upper - lower..special - lower].copy_from_slice(&self.0[upper..special]);
+            self.lay_out(|items, from, to| copy_item(scratch, from, items, to));
         });
+    }
+
+    /// Gives each item its place. `copy` moves bytes; it gets the page from its line pointers' end on, and offsets in that.
+    #[inline]
+    fn lay_out(&mut self, mut copy: impl FnMut(&mut [u8], Range<usize>, usize)) {
+        let (lower, special) = (self.lower(), self.special());
         let (head, items) = self.0.split_at_mut(lower);
-        let mut copy = |from: std::ops::Range<usize>, to: usize| match &scratch {
-            _ if from.start == to => {}
-            Some(scratch) => items[to - lower..to - lower + from.len()].copy_from_slice(&scratch[from]),
-            None => items.copy_within(from.start - lower..from.end - lower, to - lower),
-        };
         let (mut upper, mut run) = (special, special..special);
+        let mut flush = |run: Range<usize>, to: usize| {
+            if run.start != to {
+                copy(items, run.start - lower..run.end - lower, to - lower);
+            }
+        };
         let (pointers, _) = head[PAGE_HEADER..].as_chunks_mut::<LINE_POINTER>();
         for bytes in pointers {
             let pointer = LinePointer(u32::from_le_bytes(*bytes));
             let (start, len) = pointer.range();
             let (end, is_item) = (start + aligned(len), len > 0);
             if is_item & (end != run.start) {
-                copy(run.clone(), upper);
+                flush(run.clone(), upper);
                 run.end = end;
             }
             run.start = if is_item { start } else { run.start };
@@ -641,8 +651,32 @@ impl Page {
             let moved = pointer.with_offset(upper);
             *bytes = (if is_item { moved.0 } else { pointer.0 }).to_le_bytes();
         }
-        copy(run, upper);
+        flush(run, upper);
         self.set_upper(upper);
+    }
+}
+
+thread_local! {
+    /// Where items are while they change their order.
+    static SCRATCH: RefCell<[u8; PAGE_BYTES]> = const { RefCell::new([0; PAGE_BYTES]) };
+}
+
+/// Copies a few items that lie beside each other, the last bytes first. Short ones go in steps, the last of which may
+/// reach below the item's place: what is there is free, or will be overwritten by the next item.
+#[inline]
+fn copy_item(source: &[u8; PAGE_BYTES], from: Range<usize>, target: &mut [u8], to: usize) {
+    const STEP: usize = 32;
+    const LONG: usize = 8 * STEP;
+    let len = from.len();
+    if len > LONG || from.start < STEP || to < STEP {
+        return target[to..to + len].copy_from_slice(&source[from]);
+    }
+    let (mut left, mut read, mut write) = (len, from.end, to + len);
+    while left > 0 {
+        let step: &[u8; STEP] = source[read - STEP..read].first_chunk().unwrap_or(&[0; STEP]);
+        target[write - STEP..write].copy_from_slice(step);
+        (read, write) = (read - STEP, write - STEP);
+        left = left.saturating_sub(STEP);
     }
 }
 
