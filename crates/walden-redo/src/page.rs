@@ -632,8 +632,11 @@ impl Page {
         let (lower, special) = (self.lower(), self.special());
         let (head, items) = self.0.split_at_mut(lower);
         let (mut upper, mut run) = (special, special..special);
+        let mut moving = false;
         let mut flush = |run: Range<usize>, to: usize| {
-            if run.start != to {
+            // Items at the page's end may stay; behind a moved one, each is written, as that one may have reached into it.
+            moving |= run.start != to;
+            if moving {
                 copy(items, run.start - lower..run.end - lower, to - lower);
             }
         };
@@ -715,6 +718,93 @@ impl Survey {
             Ok(())
         } else {
             Err(Misfit("the page's items take more than there is room"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A page of items that lie in any order: each is put before one of those there.
+    fn page_of(items: &[(usize, u16)]) -> Page {
+        let mut page = Page::default();
+        page.init(16);
+        for (number, &(len, place)) in (1_u8..).zip(items) {
+            let place = place % (page.items() + 1) + 1;
+            let _ = page.insert_item(&vec![number; len], place);
+        }
+        page
+    }
+
+    fn contents(page: &Page) -> Vec<Vec<u8>> {
+        (1..=page.items()).map(|number| page.item(number).unwrap().to_vec()).collect()
+    }
+
+    /// Items follow each other from the page's end, in the order of their line pointers.
+    fn assert_laid_out(page: &Page) {
+        let mut end = page.special();
+        for number in 1..=page.items() {
+            let pointer = page.line_pointer(number).unwrap();
+            if !pointer.is_empty() {
+                assert_eq!(
+                    usize::from(pointer.offset()),
+                    end - aligned(pointer.len().into()),
+                    "item {number}"
+                );
+                end = pointer.offset().into();
+            }
+        }
+        assert_eq!(page.upper(), end);
+    }
+
+    proptest! {
+        #[test]
+        fn items_keep_their_bytes_when_others_are_deleted(
+            items in proptest::collection::vec((1_usize..200, any::<u16>()), 4..120),
+            gone in proptest::collection::vec(any::<bool>(), 120),
+        ) {
+            let mut page = page_of(&items);
+            let is_gone = |number: u16| gone[usize::from(number) - 1];
+            let numbers: Vec<u16> = (1..=page.items()).filter(|&number| is_gone(number)).collect();
+            let kept: Vec<Vec<u8>> =
+                contents(&page).into_iter().zip((1..).map(is_gone)).filter(|(_, gone)| !gone).map(|(item, _)| item).collect();
+            page.delete_items(&numbers).unwrap();
+            prop_assert_eq!(contents(&page), kept);
+            if numbers.len() > 2 {
+                assert_laid_out(&page);
+            }
+        }
+
+        #[test]
+        fn items_keep_their_bytes_when_fragments_are_joined(
+            items in proptest::collection::vec((1_usize..200, any::<u16>()), 1..120),
+            states in proptest::collection::vec(0_u8..6, 120),
+            truncate: bool,
+        ) {
+            let mut page = page_of(&items);
+            for number in 1..=page.items() {
+                match states[usize::from(number)- 1] {
+                    0 => page.set_line_pointer(number, LinePointer::UNUSED).unwrap(),
+                    1 => page.set_line_pointer(number, LinePointer::dead()).unwrap(),
+                    2 => page.set_line_pointer(number, LinePointer::redirect(1)).unwrap(),
+                    _ => {}
+                }
+            }
+            let before = page.clone();
+            page.repair_fragmentation(truncate).unwrap();
+            assert_laid_out(&page);
+            prop_assert!(page.items() <= before.items());
+            for number in 1..=before.items() {
+                let pointer = before.line_pointer(number).unwrap();
+                match page.line_pointer(number) {
+                    Some(now) if pointer.is_empty() => prop_assert_eq!(now, pointer),
+                    Some(_) => prop_assert_eq!(page.item(number), before.item(number)),
+                    None => prop_assert!(truncate && pointer.state() == ItemState::Unused),
+                }
+            }
         }
     }
 }
