@@ -509,11 +509,11 @@ impl Page {
         }
         self.check()?;
         let mut next = numbers.iter().copied().peekable();
-        let mut kept = Survey::of(self);
+        let mut total = 0;
         for number in 1..=self.items() {
-            self.checked_item(number)?;
+            let (_, size) = self.checked_item(number)?;
             if next.next_if_eq(&number).is_none() {
-                kept.see(LinePointer(self.u32_at(pointer_at(number))));
+                total += size;
             }
         }
         if next.peek().is_some() {
@@ -521,7 +521,7 @@ impl Page {
         }
         let items = self.items() - numbers.len() as u16;
         let lower = PAGE_HEADER + usize::from(items) * LINE_POINTER;
-        kept.check_room(lower)?;
+        self.check_room(total, lower)?;
         let mut next = numbers.iter().copied().peekable();
         let mut to = PAGE_HEADER;
         for number in 1..=self.items() {
@@ -531,7 +531,7 @@ impl Page {
             }
         }
         self.set_lower(lower);
-        self.compact(kept.sorted);
+        self.compact();
         Ok(())
     }
 
@@ -560,30 +560,29 @@ impl Page {
     /// (`PageRepairFragmentation`, which does that since 15).
     pub fn repair_fragmentation(&mut self, truncate: bool) -> Result<(), Misfit> {
         self.check()?;
-        let (upper, special, lower) = (self.upper(), self.special(), self.lower());
-        let (mut last_used, mut unused, mut sound) = (0, 0, true);
-        let mut kept = Survey::of(self);
+        let (upper, special, lower) = (self.upper() as u32, self.special() as u32, self.lower());
+        let (mut total, mut unused, mut unsound) = (0, 0, 0);
         let (pointers, _) = self.0[PAGE_HEADER..lower].as_chunks_mut::<LINE_POINTER>();
-        // Which line pointers have items is as good as random: no branch depends on it.
-        for (number, bytes) in (1_u16..).zip(pointers) {
-            let pointer = LinePointer(u32::from_le_bytes(*bytes));
-            let is_unused = pointer.state() == ItemState::Unused;
-            let pointer = LinePointer(if is_unused { 0 } else { pointer.0 });
-            *bytes = pointer.0.to_le_bytes();
-            unused += u16::from(is_unused);
-            last_used = if is_unused { last_used } else { number };
-            let (start, len) = pointer.range();
-            sound &= (len == 0) | ((start >= upper) & (start + aligned(len) <= special));
-            kept.see(pointer);
+        // The hot loop of replay: numbers of one width and no branches, so that several line pointers go at a time.
+        for bytes in pointers.iter_mut() {
+            let pointer = u32::from_le_bytes(*bytes);
+            let is_unused = u32::from(pointer >> 15 & 3 == ItemState::Unused as u32);
+            let pointer = pointer & is_unused.wrapping_sub(1);
+            *bytes = pointer.to_le_bytes();
+            let (start, size) = (pointer & 0x7FFF, ((pointer >> 17) + 7) & !7);
+            unused += is_unused;
+            total += size;
+            unsound |= u32::from(size > 0) & (u32::from(start < upper) | u32::from(start + size > special));
         }
-        if !sound {
+        let used = pointers.iter().rposition(|bytes| *bytes != [0; LINE_POINTER]).map_or(0, |last| last + 1);
+        if unsound != 0 {
             return Err(Misfit("a line pointer is not sound"));
         }
-        kept.check_room(lower)?;
-        self.compact(kept.sorted);
+        self.check_room(total as usize, lower)?;
+        self.compact();
         if truncate {
-            unused -= self.items() - last_used;
-            self.set_lower(PAGE_HEADER + usize::from(last_used) * LINE_POINTER);
+            unused -= u32::from(self.items()) - used as u32;
+            self.set_lower(PAGE_HEADER + used * LINE_POINTER);
         }
         let flag = flags::HAS_FREE_LINES;
         if unused > 0 {
@@ -612,18 +611,20 @@ impl Page {
 
     /// Moves all items to the end of the page, in the order of their line pointers (`compactify_tuples` since 14).
     /// All must lie between `pd_upper` and `pd_special`, and their sizes must not add up to more than the room there is.
-    ///
-    /// `sorted`: each item lies before the one of the line pointer before, so moving them in order overwrites none that is
-    /// still to be moved. Items beside each other move at once.
-    fn compact(&mut self, sorted: bool) {
-        if sorted {
-            return self.lay_out(|items, from, to| items.copy_within(from, to));
-        }
+    fn compact(&mut self) {
         let (lower, upper, special) = (self.lower(), self.upper(), self.special());
         SCRATCH.with_borrow_mut(|scratch| {
             scratch[upper - lower..special - lower].copy_from_slice(&self.0[upper..special]);
-            self.lay_out(|items, from, to| copy_item(scratch, from, items, to));
+            self.lay_out(|items, from, to| copy_items(scratch, from, items, to));
         });
+    }
+
+    fn check_room(&self, total: usize, lower: usize) -> Result<(), Misfit> {
+        if total <= self.special().saturating_sub(lower) {
+            Ok(())
+        } else {
+            Err(Misfit("the page's items take more than there is room"))
+        }
     }
 
     /// Gives each item its place. `copy` moves bytes; it gets the page from its line pointers' end on, and offsets in that.
@@ -667,7 +668,7 @@ thread_local! {
 /// Copies a few items that lie beside each other, the last bytes first. Short ones go in steps, the last of which may
 /// reach below the item's place: what is there is free, or will be overwritten by the next item.
 #[inline]
-fn copy_item(source: &[u8; PAGE_BYTES], from: Range<usize>, target: &mut [u8], to: usize) {
+fn copy_items(source: &[u8; PAGE_BYTES], from: Range<usize>, target: &mut [u8], to: usize) {
     const STEP: usize = 32;
     const LONG: usize = 8 * STEP;
     let len = from.len();
@@ -687,39 +688,6 @@ fn copy_item(source: &[u8; PAGE_BYTES], from: Range<usize>, target: &mut [u8], t
 #[inline]
 fn pointer_at(number: u16) -> usize {
     PAGE_HEADER + (usize::from(number) - 1) * LINE_POINTER
-}
-
-/// What the items that stay have in common.
-struct Survey {
-    total: usize,
-    special: usize,
-    /// Where the last one seen starts.
-    last: usize,
-    /// Each starts before the one seen before it.
-    sorted: bool,
-}
-
-impl Survey {
-    fn of(page: &Page) -> Survey {
-        Survey { total: 0, special: page.special(), last: page.special(), sorted: true }
-    }
-
-    #[inline]
-    fn see(&mut self, pointer: LinePointer) {
-        let (start, len) = pointer.range();
-        self.total += aligned(len);
-        self.sorted &= (len == 0) | (start < self.last);
-        self.last = if len == 0 { self.last } else { start };
-    }
-
-    /// Checks that the items fit behind line pointers that end at `lower`.
-    fn check_room(&self, lower: usize) -> Result<(), Misfit> {
-        if self.total <= self.special.saturating_sub(lower) {
-            Ok(())
-        } else {
-            Err(Misfit("the page's items take more than there is room"))
-        }
-    }
 }
 
 #[cfg(test)]
