@@ -632,31 +632,32 @@ impl Page {
     fn lay_out(&mut self, mut copy: impl FnMut(&mut [u8], Range<usize>, usize)) {
         let (lower, special) = (self.lower(), self.special());
         let (head, items) = self.0.split_at_mut(lower);
-        let (mut upper, mut run) = (special, special..special);
         let mut moving = false;
-        let mut flush = |run: Range<usize>, to: usize| {
+        let mut flush = |start: u32, end: u32, to: u32| {
             // Items at the page's end may stay; behind a moved one, each is written, as that one may have reached into it.
-            moving |= run.start != to;
+            moving |= start != to;
             if moving {
-                copy(items, run.start - lower..run.end - lower, to - lower);
+                copy(items, start as usize - lower..end as usize - lower, to as usize - lower);
             }
         };
+        // Items beside each other, from where to where.
+        let (mut upper, mut start, mut end) = (special as u32, special as u32, special as u32);
         let (pointers, _) = head[PAGE_HEADER..].as_chunks_mut::<LINE_POINTER>();
         for bytes in pointers {
-            let pointer = LinePointer(u32::from_le_bytes(*bytes));
-            let (start, len) = pointer.range();
-            let (end, is_item) = (start + aligned(len), len > 0);
-            if is_item & (end != run.start) {
-                flush(run.clone(), upper);
-                run.end = end;
+            let pointer = u32::from_le_bytes(*bytes);
+            let (item, size) = (pointer & 0x7FFF, ((pointer >> 17) + 7) & !7);
+            if size != 0 {
+                if item + size != start {
+                    flush(start, end, upper);
+                    end = item + size;
+                }
+                start = item;
+                upper -= size;
+                *bytes = (pointer & !0x7FFF | upper).to_le_bytes();
             }
-            run.start = if is_item { start } else { run.start };
-            upper -= aligned(len);
-            let moved = pointer.with_offset(upper);
-            *bytes = (if is_item { moved.0 } else { pointer.0 }).to_le_bytes();
         }
-        flush(run, upper);
-        self.set_upper(upper);
+        flush(start, end, upper);
+        self.set_upper(upper as usize);
     }
 }
 
