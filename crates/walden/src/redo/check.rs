@@ -1,5 +1,6 @@
 //! `walden redo check`: what PostgreSQL says of the outcome of replay.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,11 +15,13 @@ use walden_redo::check::{Check, Counts, Difference};
 use walden_redo::family::Family;
 use walden_redo::files;
 use walden_redo::store::BlockKey;
+use walden_report::table::{Look, Row};
+use walden_report::units;
 use walden_source::scan::Damage;
 
 use super::{Inputs, Material, open_stopped};
-use crate::FOUND;
 use crate::progress::Progress;
+use crate::{FOUND, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -190,74 +193,75 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn table(outcome: &Outcome) -> String {
-    let mut text = String::new();
+    let look = Look { width: terminal::width(), colour: true };
     let version = outcome.version.unwrap_or(Major::V18);
-    let check = &outcome.images;
+    let (images, pages) = (&outcome.images, &outcome.pages);
+    let mut text = counts_table(look, "Images against replay", images, version) + "\n";
+    if !pages.counts.is_empty() {
+        text += &(counts_table(look, "Data files against replay, by last record", pages, version) + "\n");
+    }
+    let total = images.total();
+    let count = units::count;
     let _ = writeln!(
         text,
-        "{:<34} {:<15} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
-        "record", "page", "exact", "masked", "different", "unknown", "untracked", "not told", "whole"
-    );
-    for ((kind, family), c) in &check.counts {
-        let name = format!("{} {}", kind.resource_manager(version), kind.name(version));
-        let _ = writeln!(
-            text,
-            "{name:<34} {:<15} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
-            family.name(),
-            c.exact,
-            c.masked,
-            c.different,
-            c.unknown_before,
-            c.untracked,
-            c.not_told,
-            c.whole_pages
-        );
-    }
-    for ((kind, what), count) in &check.misfits {
-        let _ = writeln!(
-            text,
-            "misfit: {} {}: {what}: {count}",
-            kind.resource_manager(version),
-            kind.name(version)
-        );
-    }
-    if !outcome.pages.counts.is_empty() {
-        let _ = writeln!(
-            text,
-            "\n{:<34} {:<15} {:>9} {:>9} {:>9}",
-            "data files, by last record", "page", "exact", "masked", "different"
-        );
-        for ((kind, family), c) in &outcome.pages.counts {
-            let name = format!("{} {}", kind.resource_manager(version), kind.name(version));
-            let (exact, masked, different) = (c.exact, c.masked, c.different);
-            let family = family.name();
-            let _ = writeln!(text, "{name:<34} {family:<15} {exact:>9} {masked:>9} {different:>9}");
+        "{} records replayed; {} images and {} pages of data files compared: {}",
+        count(images.records),
+        count(total.compared()),
+        count(pages.total().compared()),
+        match outcome.different() {
+            0 => "none differs".to_owned(),
+            different => look.alarm(&format!("{} differ", count(different))),
         }
-    }
-    let total = check.total();
-    let _ = writeln!(
-        text,
-        "\n{} records, {} images and {} pages of data files compared, {} different, {} images untracked",
-        check.records,
-        total.compared(),
-        outcome.pages.total().compared(),
-        outcome.different(),
-        total.untracked
     );
-    for d in outcome.differences().take(20) {
+    let reasons = [
+        (total.unknown_before, "the page before is not known"),
+        (total.whole_pages, "the image is the change itself"),
+        (total.untracked, "nobody replays what changes the page (the free space map, extensions)"),
+        (total.not_told, "what the image displaced can't be told"),
+    ];
+    for (images, why) in reasons.into_iter().filter(|(images, _)| *images > 0) {
+        let _ = writeln!(text, "  {} not compared: {why}", count(images));
+    }
+    for ((kind, what), times) in &images.misfits {
+        let kind = kind_name(*kind, version);
+        let _ = writeln!(text, "{}: {kind}: {what}, {} times", look.alarm("does not fit"), count(*times));
+    }
+    for difference in outcome.differences().take(20) {
+        let Difference { key, family, lsn, kind, version, offset, field, expected, found } = difference;
         let _ = writeln!(
             text,
-            "different: {} ({}) after {} {} at {}: {} (byte {}): expected {}, found {}",
-            d.key,
-            d.family.name(),
-            d.kind.resource_manager(d.version),
-            d.kind.name(d.version),
-            d.lsn,
-            d.field,
-            d.offset,
-            hex(&d.expected),
-            hex(&d.found)
+            "{}: {key} ({}) after {} at {lsn}\n  {field} (byte {offset}): expected {}, replay has {}",
+            look.alarm("different"),
+            family.name(),
+            kind_name(*kind, *version),
+            hex(expected),
+            hex(found)
         );
     }
     text
+}
+
+/// The counts by whose page it is, and under that by kind of record.
+fn counts_table(look: Look, title: &str, check: &Check, version: Major) -> String {
+    let mut families: BTreeMap<Family, (Counts, Vec<Row>)> = BTreeMap::new();
+    let cells = |counts: &Counts| {
+        let other = counts.unknown_before + counts.untracked + counts.not_told + counts.whole_pages;
+        [counts.exact, counts.masked, counts.different, other].map(units::count).to_vec()
+    };
+    for ((kind, family), counts) in &check.counts {
+        let (sum, rows) = families.entry(*family).or_default();
+        sum.merge(counts);
+        rows.push(Row { depth: 1, label: kind_name(*kind, version), cells: cells(counts), share: None });
+    }
+    let with_sum = |(family, (sum, rows)): (Family, (Counts, Vec<Row>))| {
+        let label = family.name().to_owned();
+        std::iter::once(Row { depth: 0, label, cells: cells(&sum), share: None }).chain(rows)
+    };
+    let rows: Vec<Row> = families.into_iter().flat_map(with_sum).collect();
+    let head: &[&str] = &["exact", "but for hints", "different", "not compared"];
+    walden_report::table::table(look, title, ("page, record", head), &rows)
+}
+
+fn kind_name(kind: Kind, version: Major) -> String {
+    format!("{} {}", kind.resource_manager(version), kind.name(version))
 }
