@@ -21,9 +21,9 @@ use crate::terminal;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The WAL and the data directory that it starts from are made by `walden lab run --keep-data` and kept in the cache folder
-for the next time (WALDEN_CACHE moves it). The
-times are what each says of replay itself, in one thread: PostgreSQL in its log (\"redo done ... elapsed\"), with
-shared_buffers for all of the data and no checkpoint on the way; Walden in its JSON. The medians are printed, and the ratios of the medians.")]
+for the next time (WALDEN_CACHE moves it). The times are what each says of replay itself, in one thread: PostgreSQL in
+its log (\"redo done ... elapsed\"), with shared_buffers for all of the data and no checkpoint on the way; Walden in its
+JSON. The medians are printed, and the ratios of the medians.")]
 pub struct RedoArgs {
     /// Workloads to make WAL with
     #[arg(value_name = "WORKLOAD", default_values = ["oltp", "oltp-pressure", "dense"])]
