@@ -112,7 +112,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     progress.finish();
     super::print(args.format, || document(&outcome), || table(&outcome))?;
     let code = if outcome.different() > 0 { ExitCode::from(FOUND) } else { ExitCode::SUCCESS };
-    Ok(super::report(&outcome.damages).unwrap_or(code))
+    Ok(super::report(&material.inventory, &outcome.damages).unwrap_or(code))
 }
 
 fn document(outcome: &Outcome) -> serde_json::Value {

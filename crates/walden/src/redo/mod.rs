@@ -20,6 +20,7 @@ use walden_source::inventory::{Inventory, Run};
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
 
 use crate::DAMAGED;
+use crate::explain::tell_about;
 use crate::progress::Progress;
 
 /// Replay WAL into pages
@@ -82,12 +83,15 @@ fn print(
     anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")
 }
 
-/// Says what is damaged; the exit status for it, if anything is.
-fn report(damages: &[Damage]) -> Option<ExitCode> {
+/// Says what is damaged or can't be read; the exit status for it, if anything is.
+fn report(inventory: &Inventory, damages: &[Damage]) -> Option<ExitCode> {
+    for unreadable in &inventory.unreadable {
+        eprintln!("error: {unreadable}");
+    }
     for damage in damages {
         eprintln!("error: {damage}\nhint: {}", damage.hint());
     }
-    (!damages.is_empty()).then_some(ExitCode::from(DAMAGED))
+    (!damages.is_empty() || !inventory.unreadable.is_empty()).then_some(ExitCode::from(DAMAGED))
 }
 
 /// The inputs, opened.
@@ -112,6 +116,7 @@ struct Replayed {
 impl Material {
     fn open(inputs: &Inputs) -> Result<Material> {
         let inventory = Inventory::of(&inputs.sources)?;
+        tell_about(&inventory);
         let base = inputs.base.as_deref().map(|path| open_base(path, &inventory)).transpose()?;
         Ok(Material { inventory, base, memory_bytes: inputs.memory.unwrap_or_else(quarter_of_memory) })
     }

@@ -90,5 +90,5 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
         )
     };
     super::print(args.format, document, table)?;
-    Ok(super::report(&damages).unwrap_or(ExitCode::SUCCESS))
+    Ok(super::report(&material.inventory, &damages).unwrap_or(ExitCode::SUCCESS))
 }

@@ -101,6 +101,31 @@ fn golden_clusters_are_replayed_without_a_misfit() {
     assert!(images > 18, "{images} images");
 }
 
+/// What can't be read is named, whatever the rest says, and so is what is missing.
+#[test]
+fn an_unreadable_segment_is_an_error_and_a_missing_one_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut segments = golden("18.6");
+    let (name, segment) = segments.pop_first().unwrap();
+    write(folder.path(), &name, &segment);
+    let (name, segment) = segments.pop_last().unwrap();
+    write(folder.path(), &name, &segment);
+    let source = folder.path().to_str().unwrap();
+    for command in ["check", "replay"] {
+        let run = walden(&["redo", command, source]);
+        assert_eq!((run.code, run.errors().len()), (0, 0), "{run:?}");
+        assert!(run.stderr.contains("warning: 1 segments are missing"), "{run:?}");
+    }
+    let (name, _) = segments.pop_first().unwrap();
+    // Neither a page of the log nor anything compressed.
+    write(folder.path(), &name, b"no segment");
+    for command in ["check", "replay"] {
+        let run = walden(&["redo", command, source]);
+        assert_eq!((run.code, run.errors().len()), (3, 1), "{run:?}");
+        assert!(run.errors()[0].contains(&name), "{run:?}");
+    }
+}
+
 /// A page store of a few pages gives what one without bounds gives.
 #[test]
 fn memory_bounds_change_nothing() {
