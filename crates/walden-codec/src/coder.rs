@@ -1,0 +1,352 @@
+//! One file after another into its coded form, and back.
+//!
+//! What a file leaves behind (pages, transactions, what usually follows what) helps with the next one, so files are decoded
+//! in the order in which they were encoded, from a *restart* on: a file at which nothing is known yet.
+
+use std::ops::ControlFlow;
+
+use walden_format::lsn::Lsn;
+use walden_format::page::LONG_HEADER;
+use walden_format::record::{Record, RecordHeader};
+use walden_format::stream::{Decoder as StreamDecoder, StreamInfo, Visitor};
+use walden_format::version::Major;
+
+use crate::Corrupt;
+use crate::columns::{self, Class, Column, Kind, Side};
+use crate::entropy::{Packer, Unpacker};
+use crate::framing::{PageWriter, content};
+use crate::model::Model;
+
+/// How a file is coded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Form {
+    /// Its bytes, compressed as they are: whatever is no segment of this server's WAL.
+    Bytes = 0,
+    /// Its records.
+    Records = 1,
+}
+
+/// A file in its coded form.
+#[derive(Debug)]
+pub struct Encoded {
+    /// How it is coded.
+    pub form: Form,
+    /// Whether nothing before it is needed to decode it.
+    pub restart: bool,
+    /// What [`Decoder::decode`] takes.
+    pub content: Vec<u8>,
+}
+
+/// What both directions may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of memory for the pages that are replayed; what does not fit goes to a temporary file.
+    pub page_memory: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { page_memory: 64 << 20 }
+    }
+}
+
+/// Encodes files.
+pub struct Encoder {
+    level: u8,
+    limits: Limits,
+    state: Option<State<columns::Encoder, Packer>>,
+}
+
+/// Decodes files.
+pub struct Decoder {
+    limits: Limits,
+    state: Option<State<columns::Decoder, Unpacker>>,
+}
+
+/// What one file leaves behind for the next.
+struct State<S, E> {
+    side: S,
+    entropy: E,
+    framing: Framing,
+    model: Model,
+}
+
+/// The columns of what frames records.
+struct Framing {
+    numbers: Column,
+    bytes: Column,
+}
+
+impl Framing {
+    fn new<S: Side>(side: &mut S) -> Result<Framing, Corrupt> {
+        Ok(Framing {
+            numbers: side.column(Kind::Symbols(Class::Framing))?,
+            bytes: side.column(Kind::Bytes(Class::Raw))?,
+        })
+    }
+}
+
+impl Encoder {
+    /// `level` is from 1, fast, to 9, small.
+    pub fn new(level: u8, limits: Limits) -> Encoder {
+        Encoder { level, limits, state: None }
+    }
+
+    /// Makes the next file one that can be decoded without those before it.
+    pub fn restart(&mut self) {
+        self.state = None;
+    }
+
+    /// Encodes a file.
+    ///
+    /// What can't be understood is coded as bytes, and the file after it is a restart.
+    pub fn encode(&mut self, original: &[u8]) -> Encoded {
+        let restart = self.state.is_none();
+        if let Some(content) = self.records(original) {
+            return Encoded { form: Form::Records, restart, content };
+        }
+        self.state = None;
+        let mut content = Vec::new();
+        Packer::new(self.level).part(original, &mut content);
+        Encoded { form: Form::Bytes, restart: true, content }
+    }
+}
+
+impl Decoder {
+    /// Knows nothing yet.
+    pub fn new(limits: Limits) -> Decoder {
+        Decoder { limits, state: None }
+    }
+
+    /// Decodes a file that had so many bytes.
+    pub fn decode(&mut self, encoded: &Encoded, bytes: usize) -> Result<Vec<u8>, Corrupt> {
+        if encoded.restart {
+            self.state = None;
+        }
+        let decoded = match encoded.form {
+            Form::Bytes => {
+                let mut rest = &encoded.content[..];
+                Unpacker::default().part(&mut rest, bytes)
+            }
+            Form::Records => self.records(&encoded.content, bytes, encoded.restart),
+        };
+        if decoded.is_err() || encoded.form == Form::Bytes {
+            self.state = None;
+        }
+        let decoded = decoded?;
+        if decoded.len() == bytes {
+            Ok(decoded)
+        } else {
+            Err(Corrupt("the file has another length than it says"))
+        }
+    }
+}
+
+/// What ends the records of a segment.
+const END_FULL: u64 = 0;
+/// A record that goes on in the next segment.
+const END_CUT: u64 = 1;
+/// Empty pages after a switch record.
+const END_SWITCH: u64 = 2;
+/// Anything, as it is.
+const END_BYTES: u64 = 3;
+
+/// Feeds records to the model.
+struct Feed<'s> {
+    model: &'s mut Model,
+    side: &'s mut columns::Encoder,
+    records: u64,
+    first_prev: Option<Lsn>,
+    padded: bool,
+    failed: bool,
+}
+
+impl Visitor for Feed<'_> {
+    fn continuation(&mut self, _: Lsn, _: u64) {}
+
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        if self.first_prev.is_none() {
+            self.first_prev = Some(record.header.prev);
+            self.model.set_prev(record.header.prev);
+        }
+        let end = record.end;
+        match self.model.record(self.side, Some(record), record.lsn, |_| end) {
+            Ok(()) if self.model.out == record.bytes() => self.records += 1,
+            _ => {
+                self.failed = true;
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn padding(&mut self, _: Lsn, _: u64) {
+        self.padded = true;
+    }
+
+    fn abandoned(&mut self, _: Lsn, _: u64) {
+        self.failed = true;
+    }
+}
+
+impl Encoder {
+    fn records(&mut self, original: &[u8]) -> Option<Vec<u8>> {
+        let info = StreamInfo::of_segment(original).ok()?;
+        let first: [u8; LONG_HEADER] = *original.first_chunk()?;
+        let start = Lsn(u64::from_le_bytes(first[8..16].try_into().ok()?));
+        let segment_bytes = info.segment_size.bytes() as usize;
+        if original.len() != segment_bytes || info.segment_size.offset_of(start) != 0 {
+            return None;
+        }
+        let State { side, entropy, framing, model } = match &mut self.state {
+            Some(state) => {
+                state.model.set_version(info.version);
+                state
+            }
+            state => {
+                let mut side = columns::Encoder::default();
+                let framing = Framing::new(&mut side).ok()?;
+                let model = Model::new(info.version, self.limits);
+                state.insert(State { side, entropy: Packer::new(self.level), framing, model })
+            }
+        };
+        let mut feed = Feed { model, side, records: 0, first_prev: None, padded: false, failed: false };
+        let mut stream = StreamDecoder::new(info, start, start.plus(segment_bytes as u64));
+        let _ = stream.push(original, &mut feed);
+        if feed.failed {
+            return None;
+        }
+        let Feed { records, first_prev, padded, .. } = feed;
+        let page_bytes = info.page_bytes as usize;
+        let offset = |lsn: Lsn| (lsn.0 - start.0) as usize;
+        let (end, tail) = if let Some(unfinished) = stream.unfinished() {
+            (END_CUT, content(original, offset(unfinished.lsn), segment_bytes, page_bytes))
+        } else if padded {
+            (END_SWITCH, Vec::new())
+        } else if offset(stream.position()) >= segment_bytes {
+            (END_FULL, Vec::new())
+        } else {
+            (END_BYTES, original[offset(stream.position())..].to_vec())
+        };
+        let head_total = u32::from_le_bytes(first[16..20].try_into().ok()?);
+        let head = if head_total == 0 { Vec::new() } else { head_of(original, head_total, page_bytes) };
+        let mut scratch = Vec::new();
+        side.bytes(framing.bytes, &first, LONG_HEADER, &mut scratch).ok()?;
+        for value in [records, first_prev.map_or(0, |prev| prev.0), end, tail.len() as u64] {
+            side.symbol(framing.numbers, value).ok()?;
+        }
+        side.bytes(framing.bytes, &head, head.len(), &mut scratch).ok()?;
+        side.bytes(framing.bytes, &tail, tail.len(), &mut scratch).ok()?;
+        Some(side.chunk(entropy))
+    }
+}
+
+impl Decoder {
+    fn records(&mut self, stored: &[u8], bytes: usize, restart: bool) -> Result<Vec<u8>, Corrupt> {
+        let State { side, framing, model, .. } = match &mut self.state {
+            Some(state) => {
+                state.side.chunk(&mut state.entropy, stored, most_bytes(bytes))?;
+                state
+            }
+            None if !restart => return Err(Corrupt("what came before the file is not known")),
+            state => {
+                let (mut side, mut entropy) = (columns::Decoder::default(), Unpacker::default());
+                side.chunk(&mut entropy, stored, most_bytes(bytes))?;
+                let framing = Framing::new(&mut side)?;
+                let model = Model::new(Major::V15, self.limits);
+                state.insert(State { side, entropy, framing, model })
+            }
+        };
+        let mut first = Vec::new();
+        side.bytes(framing.bytes, &[], LONG_HEADER, &mut first)?;
+        let first: [u8; LONG_HEADER] =
+            first.try_into().map_err(|_| Corrupt("the first page's header is cut short"))?;
+        let info = StreamInfo::of_segment(&first).map_err(|_| Corrupt("the first page's header can't be"))?;
+        if info.segment_size.bytes() != bytes as u64 {
+            return Err(Corrupt("the segment has another size than its first page says"));
+        }
+        let start = Lsn(u64::from_le_bytes(first[8..16].try_into().unwrap_or_default()));
+        let mut numbers = [0; 4];
+        for number in &mut numbers {
+            *number = side.symbol(framing.numbers, 0)?;
+        }
+        let [count, first_prev, end, tail_bytes] = numbers;
+        let mut pages = PageWriter::new(first, &info);
+        let head_total = u32::from_le_bytes(first[16..20].try_into().unwrap_or_default());
+        let (mut head, mut tail) = (Vec::new(), Vec::new());
+        let head_here = (head_total as usize).min(pages.room());
+        side.bytes(framing.bytes, &[], head_here, &mut head)?;
+        let tail_bytes = usize::try_from(tail_bytes).map_err(|_| Corrupt("a length can't be"))?;
+        side.bytes(framing.bytes, &[], tail_bytes, &mut tail)?;
+        pages.record(&head, head_total);
+        model.set_version(info.version);
+        if count > 0 {
+            model.set_prev(Lsn(first_prev));
+        }
+        for _ in 0..count {
+            let at = pages.next_start();
+            if at >= bytes {
+                return Err(Corrupt("more records than the segment has room for"));
+            }
+            let lsn = start.plus(at as u64);
+            // The end depends on the record's length, and that on the record.
+            let end = |len: usize| start.plus(end_of(at, len, info.page_bytes as usize) as u64);
+            model.record(side, None, lsn, end)?;
+            if model.out.len() > pages.room() {
+                return Err(Corrupt("a record is longer than the segment has room for"));
+            }
+            pages.record(&model.out, model.out.len() as u32);
+        }
+        side.finish()?;
+        match end {
+            END_FULL => {}
+            END_CUT => {
+                pages.next_start();
+                let total = RecordHeader::parse(&tail).map_or_else(
+                    || tail.first_chunk().map_or(0, |four: &[u8; 4]| u32::from_le_bytes(*four)),
+                    |header| header.total_len,
+                );
+                pages.record(&tail, total);
+            }
+            END_SWITCH => pages.fill(),
+            END_BYTES => pages.out.extend(tail),
+            _ => return Err(Corrupt("the segment's end is of a kind that this version does not know")),
+        }
+        if pages.out.len() == bytes {
+            Ok(pages.out)
+        } else {
+            Err(Corrupt("the segment has another length than it says"))
+        }
+    }
+}
+
+/// Columns of a file of so many bytes have at most this many together: modelling may add, but not this much.
+fn most_bytes(bytes: usize) -> usize {
+    4 * bytes + (1 << 16)
+}
+
+/// The rest of a record that began before the segment, as far as it is in it.
+fn head_of(original: &[u8], total: u32, page_bytes: usize) -> Vec<u8> {
+    let mut head = content(
+        original,
+        0,
+        original.len().min(total as usize + page_bytes + total as usize / 64),
+        page_bytes,
+    );
+    head.truncate(total as usize);
+    head
+}
+
+/// Where the next record could start after one of `len` bytes from `at` on.
+fn end_of(at: usize, len: usize, page_bytes: usize) -> usize {
+    let (mut at, mut left) = (at, len);
+    loop {
+        let room = page_bytes - at % page_bytes;
+        if left <= room {
+            return (at + left).next_multiple_of(8);
+        }
+        left -= room;
+        at += room + 24;
+    }
+}

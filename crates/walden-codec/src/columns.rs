@@ -1,0 +1,363 @@
+//! Columns: where the parts of records go, values of one kind beside each other.
+//!
+//! A model names columns as it goes. Encoding and decoding name the same ones in the same order, because both do nothing
+//! but what the model does; so a column's number needs no name in the compressed form.
+//!
+//! Columns are emptied into a *chunk* at the end of each segment, and named once for as many chunks as follow each other.
+
+use crate::Corrupt;
+use crate::entropy::{Packer, Unpacker};
+
+/// A column, by the order in which columns are named.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Column(u32);
+
+/// What a column holds, and with which others it is compressed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Small numbers, as LEB128.
+    Symbols(Class),
+    /// Rows of so many bytes, 1 or more.
+    Rows(Class, u16),
+    /// Bytes without a form.
+    Bytes(Class),
+}
+
+/// What goes through the entropy coder together: alike in content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Class {
+    /// What frames the records.
+    Framing,
+    /// Shapes of records.
+    Shapes,
+    /// Transactions.
+    Transactions,
+    /// Relations and blocks.
+    Blocks,
+    /// What records say apart from blocks.
+    MainData,
+    /// Lengths and forms of what records say of blocks.
+    BlockData,
+    /// What records say of blocks where nothing is known of its form.
+    Payload,
+    /// Headers and lengths of heap rows.
+    RowHeaders,
+    /// Attributes of one width.
+    Fixed,
+    /// Attributes of any length.
+    Text,
+    /// What was compressed by the server, as it was before.
+    Expanded,
+    /// Index tuples.
+    IndexTuples,
+    /// Headers of images.
+    ImageHeaders,
+    /// Where images differ from the pages that are known.
+    ImageDifferences,
+    /// Pages' headers and line pointers.
+    PageHeaders,
+    /// Images of which nothing is known.
+    ImageBytes,
+    /// Bytes that are no record.
+    Raw,
+}
+
+/// All classes, in the order in which they are stored.
+pub const CLASSES: [Class; 17] = [
+    Class::Framing,
+    Class::Shapes,
+    Class::Transactions,
+    Class::Blocks,
+    Class::MainData,
+    Class::BlockData,
+    Class::Payload,
+    Class::RowHeaders,
+    Class::Fixed,
+    Class::Text,
+    Class::Expanded,
+    Class::IndexTuples,
+    Class::ImageHeaders,
+    Class::ImageDifferences,
+    Class::PageHeaders,
+    Class::ImageBytes,
+    Class::Raw,
+];
+
+impl Kind {
+    /// With which others the column is compressed.
+    pub fn class(self) -> Class {
+        match self {
+            Kind::Symbols(class) | Kind::Rows(class, _) | Kind::Bytes(class) => class,
+        }
+    }
+
+    /// How the entropy coder sees it.
+    pub fn form(self) -> Form {
+        match self {
+            Kind::Symbols(_) => Form::Symbols,
+            Kind::Rows(_, width) => Form::Rows(width.max(1)),
+            Kind::Bytes(_) => Form::Bytes,
+        }
+    }
+}
+
+/// The form of a column's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// Numbers as LEB128.
+    Symbols,
+    /// Rows of a width.
+    Rows(u16),
+    /// Text, or anything.
+    Bytes,
+}
+
+impl Form {
+    fn code(self) -> u64 {
+        match self {
+            Form::Symbols => 0,
+            Form::Bytes => 1,
+            Form::Rows(width) => 1 + u64::from(width),
+        }
+    }
+
+    fn from_code(code: u64) -> Result<Form, Corrupt> {
+        Ok(match code {
+            0 => Form::Symbols,
+            1 => Form::Bytes,
+            width => Form::Rows(u16::try_from(width - 1).map_err(|_| Corrupt("a column's form can't be"))?),
+        })
+    }
+}
+
+/// One of the two directions: what a model is written against.
+pub trait Side {
+    /// Names a column.
+    fn column(&mut self, kind: Kind) -> Result<Column, Corrupt>;
+
+    /// Codes a number: encoding writes `value` and gives it back, decoding ignores it and gives the one written.
+    fn symbol(&mut self, column: Column, value: u64) -> Result<u64, Corrupt>;
+
+    /// Codes bytes: encoding writes `source`, decoding reads `len`; either way they are appended to `target`.
+    fn bytes(
+        &mut self,
+        column: Column,
+        source: &[u8],
+        len: usize,
+        target: &mut Vec<u8>,
+    ) -> Result<(), Corrupt>;
+}
+
+/// A column being filled or emptied.
+#[derive(Debug)]
+pub struct Content {
+    /// With which others it is compressed.
+    pub class: Class,
+    /// The form of its bytes.
+    pub form: Form,
+    /// Its bytes of this chunk.
+    pub bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Content {
+    fn new(class: Class, form: Form) -> Content {
+        Content { class, form, bytes: Vec::new(), at: 0 }
+    }
+}
+
+/// Fills columns.
+#[derive(Default)]
+pub struct Encoder {
+    columns: Vec<Content>,
+    announced: usize,
+}
+
+impl Side for Encoder {
+    fn column(&mut self, kind: Kind) -> Result<Column, Corrupt> {
+        self.columns.push(Content::new(kind.class(), kind.form()));
+        Ok(Column(self.columns.len() as u32 - 1))
+    }
+
+    #[inline]
+    fn symbol(&mut self, column: Column, value: u64) -> Result<u64, Corrupt> {
+        put_number(&mut self.columns[column.0 as usize].bytes, value);
+        Ok(value)
+    }
+
+    #[inline]
+    fn bytes(
+        &mut self,
+        column: Column,
+        source: &[u8],
+        len: usize,
+        target: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        debug_assert_eq!(source.len(), len);
+        self.columns[column.0 as usize].bytes.extend_from_slice(source);
+        target.extend_from_slice(source);
+        Ok(())
+    }
+}
+
+impl Encoder {
+    /// Empties all columns into a chunk.
+    ///
+    /// ```text
+    /// directory: number of new columns; per new column: class, form; per column: bytes
+    /// per class that has any: its part
+    /// ```
+    pub fn chunk(&mut self, packer: &mut Packer) -> Vec<u8> {
+        let mut directory = Vec::new();
+        put_number(&mut directory, (self.columns.len() - self.announced) as u64);
+        for column in &self.columns[self.announced..] {
+            put_number(&mut directory, column.class as u64);
+            put_number(&mut directory, column.form.code());
+        }
+        self.announced = self.columns.len();
+        for column in &self.columns {
+            put_number(&mut directory, column.bytes.len() as u64);
+        }
+        let mut out = Vec::new();
+        packer.directory(&directory, &mut out);
+        for class in CLASSES {
+            let columns: Vec<&Content> = self
+                .columns
+                .iter()
+                .filter(|column| column.class == class && !column.bytes.is_empty())
+                .collect();
+            if !columns.is_empty() {
+                packer.class(class, &columns, &mut out);
+            }
+        }
+        for column in &mut self.columns {
+            column.bytes.clear();
+        }
+        out
+    }
+}
+
+/// Empties columns.
+#[derive(Default)]
+pub struct Decoder {
+    columns: Vec<Content>,
+    named: usize,
+}
+
+impl Decoder {
+    /// Fills the columns from a chunk; `most` is how many bytes they may have together.
+    pub fn chunk(&mut self, unpacker: &mut Unpacker, stored: &[u8], most: usize) -> Result<(), Corrupt> {
+        let mut rest = stored;
+        let directory = unpacker.directory(&mut rest, most)?;
+        let mut directory = &directory[..];
+        let new = get_number(&mut directory)? as usize;
+        // Each takes two bytes of the directory or more.
+        if new > directory.len() / 2 {
+            return Err(Corrupt("more columns than are described"));
+        }
+        for _ in 0..new {
+            let class = get_number(&mut directory)? as usize;
+            let class = *CLASSES.get(class).ok_or(Corrupt("an unknown class of columns"))?;
+            self.columns.push(Content::new(class, Form::from_code(get_number(&mut directory)?)?));
+        }
+        let mut left = most;
+        let mut lengths = Vec::with_capacity(self.columns.len());
+        for _ in &self.columns {
+            let bytes = usize::try_from(get_number(&mut directory)?).unwrap_or(usize::MAX);
+            left = left.checked_sub(bytes).ok_or(Corrupt("more bytes than the limit allows"))?;
+            lengths.push(bytes);
+        }
+        if !directory.is_empty() {
+            return Err(Corrupt("bytes after the directory of columns"));
+        }
+        for class in CLASSES {
+            let mut wanted: Vec<(&mut Content, usize)> = (self.columns.iter_mut().zip(&lengths))
+                .filter(|(column, bytes)| column.class == class && **bytes > 0)
+                .map(|(column, &bytes)| (column, bytes))
+                .collect();
+            if !wanted.is_empty() {
+                unpacker.class(class, &mut wanted, &mut rest)?;
+            }
+        }
+        for (column, &bytes) in self.columns.iter_mut().zip(&lengths) {
+            column.at = 0;
+            if bytes == 0 {
+                column.bytes.clear();
+            }
+            if column.bytes.len() != bytes {
+                return Err(Corrupt("a column has another length than it says"));
+            }
+        }
+        if rest.is_empty() { Ok(()) } else { Err(Corrupt("bytes after the last column")) }
+    }
+
+    /// Checks that nothing of the chunk is left.
+    pub fn finish(&self) -> Result<(), Corrupt> {
+        let empty = self.columns.iter().all(|column| column.at == column.bytes.len());
+        if empty && self.named == self.columns.len() { Ok(()) } else { Err(Corrupt("columns are left over")) }
+    }
+}
+
+impl Side for Decoder {
+    fn column(&mut self, kind: Kind) -> Result<Column, Corrupt> {
+        let column = self.columns.get(self.named).ok_or(Corrupt("a column is missing"))?;
+        if column.class != kind.class() || column.form != kind.form() {
+            return Err(Corrupt("a column is of another kind"));
+        }
+        self.named += 1;
+        Ok(Column(self.named as u32 - 1))
+    }
+
+    #[inline]
+    fn symbol(&mut self, column: Column, _: u64) -> Result<u64, Corrupt> {
+        let column = &mut self.columns[column.0 as usize];
+        // Most are of one byte.
+        if let Some(&byte) = column.bytes.get(column.at)
+            && byte < 0x80
+        {
+            column.at += 1;
+            return Ok(byte.into());
+        }
+        let mut rest = column.bytes.get(column.at..).unwrap_or(&[]);
+        let before = rest.len();
+        let value = get_number(&mut rest)?;
+        column.at += before - rest.len();
+        Ok(value)
+    }
+
+    #[inline]
+    fn bytes(&mut self, column: Column, _: &[u8], len: usize, target: &mut Vec<u8>) -> Result<(), Corrupt> {
+        let column = &mut self.columns[column.0 as usize];
+        let end = column.at.checked_add(len).filter(|&end| end <= column.bytes.len());
+        let end = end.ok_or(Corrupt("a column ends too early"))?;
+        target.extend_from_slice(&column.bytes[column.at..end]);
+        column.at = end;
+        Ok(())
+    }
+}
+
+/// Appends a number as LEB128.
+#[inline]
+pub fn put_number(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Takes a number off.
+#[inline]
+pub fn get_number(rest: &mut &[u8]) -> Result<u64, Corrupt> {
+    let mut value = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let (&byte, after) = rest.split_first().ok_or(Corrupt("a number is cut short"))?;
+        *rest = after;
+        value |= u64::from(byte & 0x7F) << shift;
+        if byte < 0x80 {
+            return Ok(value);
+        }
+    }
+    Err(Corrupt("a number is too long"))
+}

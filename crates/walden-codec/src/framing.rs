@@ -1,0 +1,123 @@
+//! Segments to what is in their pages, and back.
+//!
+//! A page's header is told by its place and by how much of a record it goes on with.
+
+use walden_format::page::{LONG_HEADER, SHORT_HEADER};
+use walden_format::stream::StreamInfo;
+
+const CONTINUES: u16 = 0x0001;
+const LONG: u16 = 0x0002;
+
+/// Writes pages around what goes into them.
+pub struct PageWriter {
+    /// The first page's header, all of it.
+    first: [u8; LONG_HEADER],
+    page_bytes: usize,
+    /// What has been written.
+    pub out: Vec<u8>,
+    /// Bytes that are left of the record being written.
+    left: u32,
+}
+
+impl PageWriter {
+    /// Starts a segment whose first page has this header.
+    pub fn new(first: [u8; LONG_HEADER], info: &StreamInfo) -> PageWriter {
+        PageWriter { first, page_bytes: info.page_bytes as usize, out: Vec::new(), left: 0 }
+    }
+
+    /// Bytes of the segment.
+    fn segment_bytes(&self) -> usize {
+        u32::from_le_bytes([self.first[32], self.first[33], self.first[34], self.first[35]]) as usize
+    }
+
+    /// Whether the segment is full.
+    pub fn is_full(&self) -> bool {
+        self.out.len() >= self.segment_bytes()
+    }
+
+    /// Room for content until the segment is full, from here on.
+    pub fn room(&self) -> usize {
+        let at = self.out.len();
+        let left = self.segment_bytes().saturating_sub(at);
+        let headers = left / self.page_bytes * SHORT_HEADER;
+        let first = if at == 0 { LONG_HEADER - SHORT_HEADER } else { 0 };
+        left.saturating_sub(headers + first)
+    }
+
+    /// Writes a record, or what is left of one: `left` is its length from here on, of which `bytes` are at hand.
+    pub fn record(&mut self, bytes: &[u8], left: u32) {
+        self.left = left;
+        let mut rest = bytes;
+        while !rest.is_empty() && !self.is_full() {
+            self.header();
+            let room = self.page_bytes - self.out.len() % self.page_bytes;
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            self.out.extend_from_slice(now);
+            self.left = self.left.saturating_sub(now.len() as u32);
+            rest = later;
+        }
+        if self.left == 0 {
+            self.align();
+        }
+    }
+
+    /// Zeros up to where the next record may start. A page's end is such a place.
+    fn align(&mut self) {
+        self.out.resize(self.out.len().next_multiple_of(8), 0);
+    }
+
+    /// Empty pages to the segment's end.
+    pub fn fill(&mut self) {
+        while !self.is_full() {
+            self.header();
+            self.out.resize(self.out.len().next_multiple_of(self.page_bytes), 0);
+        }
+    }
+
+    /// Where the next record would start.
+    pub fn next_start(&mut self) -> usize {
+        if !self.is_full() {
+            self.header();
+        }
+        self.out.len()
+    }
+
+    /// The header of a page that starts here.
+    fn header(&mut self) {
+        let at = self.out.len();
+        if !at.is_multiple_of(self.page_bytes) {
+            return;
+        }
+        if at == 0 {
+            self.out.extend_from_slice(&self.first);
+            return;
+        }
+        let info = u16::from_le_bytes([self.first[2], self.first[3]]) & !(CONTINUES | LONG);
+        let info = info | if self.left > 0 { CONTINUES } else { 0 };
+        let first_address = u64::from_le_bytes(self.first[8..16].try_into().unwrap_or_default());
+        let mut header = [0; SHORT_HEADER];
+        header[0..2].copy_from_slice(&self.first[0..2]);
+        header[2..4].copy_from_slice(&info.to_le_bytes());
+        header[4..8].copy_from_slice(&self.first[4..8]);
+        header[8..16].copy_from_slice(&first_address.wrapping_add(at as u64).to_le_bytes());
+        header[16..20].copy_from_slice(&self.left.to_le_bytes());
+        self.out.extend_from_slice(&header);
+    }
+}
+
+/// The content of pages from one offset of a segment to another, without their headers.
+pub fn content(segment: &[u8], from: usize, to: usize, page_bytes: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut at = from;
+    while at < to {
+        let within = at % page_bytes;
+        if within == 0 {
+            at += if at == 0 { LONG_HEADER } else { SHORT_HEADER };
+            continue;
+        }
+        let end = (at - within + page_bytes).min(to);
+        out.extend_from_slice(segment.get(at..end).unwrap_or(&[]));
+        at = end;
+    }
+    out
+}

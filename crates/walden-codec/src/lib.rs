@@ -1,0 +1,27 @@
+//! The log in few bytes, and back, byte for byte.
+//!
+//! A compressor that knows what WAL is: page headers, links, checksums and padding are derived and not stored; what is left
+//! of records goes into columns of one kind each ([`columns`]); pages are replayed on both sides, so an image is stored as
+//! its difference from the page that is known already. What does not parse is stored by a general compressor.
+//!
+//! A model is written once, against [`columns::Side`], and run in both directions: what encoding writes, decoding reads,
+//! in the same order, with the same state.
+#![forbid(unsafe_code)]
+
+pub mod coder;
+mod columns;
+mod entropy;
+mod framing;
+mod model;
+
+/// A compressed form that can't be what was written: what is wrong with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Corrupt(pub &'static str);
+
+impl std::fmt::Display for Corrupt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Corrupt {}

@@ -1,0 +1,723 @@
+//! The model of records: what each part of a record is told from, and which column takes the rest.
+
+use rustc_hash::FxHashMap;
+use walden_format::crc::crc32c_append;
+use walden_format::lsn::Lsn;
+use walden_format::record::{BlockRef, Fork, RECORD_HEADER, Record, RecordHeader, RelFileLocator, decode};
+use walden_format::rmgr::rmid;
+use walden_format::version::Major;
+use walden_redo::page::{PAGE_BYTES, Page};
+use walden_redo::store::{BlockKey, StoreOptions};
+use walden_redo::{PageStore, Replay, image};
+
+use crate::Corrupt;
+use crate::coder::Limits;
+use crate::columns::{Class, Column, Kind, Side};
+
+const HAS_IMAGE: u8 = 0x10;
+const HAS_DATA: u8 = 0x20;
+const SAME_RELATION: u8 = 0x80;
+/// Rows longer than this are not transposed.
+const LONGEST_ROW: usize = 2048;
+
+/// What is known after some records, on both sides.
+pub struct Model {
+    version: Major,
+    /// The last record's start.
+    prev: Lsn,
+    columns: Option<Fixed>,
+    shapes: Vec<Shape>,
+    shape_numbers: FxHashMap<Vec<u8>, u32>,
+    last_shape: u32,
+    /// For each shape, the shapes that came after it, the latest first.
+    followers: Vec<Recent<u32>>,
+    follower_columns: Vec<Column>,
+    xids: Recent<u32>,
+    highest_xid: u32,
+    relations: Vec<RelFileLocator>,
+    relation_numbers: FxHashMap<RelFileLocator, u32>,
+    blocks: FxHashMap<(u32, u8), Recent<u32>>,
+    groups: FxHashMap<Group, Column>,
+    last_time: u64,
+    replay: Replay,
+    /// The record as it was put together.
+    pub out: Vec<u8>,
+    refs: Vec<BlockRef>,
+}
+
+/// The columns that every log has.
+#[derive(Clone, Copy)]
+struct Fixed {
+    shape_bytes: Column,
+    xid: Column,
+    relation_bytes: Column,
+    raw: Column,
+    image_bytes: Column,
+    image_header: Column,
+    gap: Column,
+    run: Column,
+    difference: Column,
+}
+
+/// The parts of a record's headers that many records share: everything but numbers.
+struct Shape {
+    info: u8,
+    rmid: u8,
+    main: u8,
+    origin: bool,
+    toplevel: bool,
+    blocks: Vec<ShapeBlock>,
+    main_len: Column,
+    relations: Recent<u32>,
+    relation: Column,
+    block: Column,
+}
+
+#[derive(Clone, Copy)]
+struct ShapeBlock {
+    id: u8,
+    flags: u8,
+    image_info: u8,
+}
+
+/// What shares a column.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Group {
+    Main { shape: u32, len: u32 },
+    DataLength { shape: u32, block: u8, relation: u32 },
+    Data { relation: u32, shape: u32, len: u32 },
+    NewBlock { relation: u32 },
+    Origin,
+}
+
+/// Values by how lately they were used.
+#[derive(Default)]
+struct Recent<T> {
+    values: Vec<T>,
+}
+
+impl<T: Copy + PartialEq> Recent<T> {
+    const MOST: usize = 64;
+
+    /// The rank of a value, from 1 on; 0 if it is not there.
+    fn rank(&self, value: T) -> u64 {
+        self.values.iter().rev().position(|&other| other == value).map_or(0, |at| at as u64 + 1)
+    }
+
+    fn at(&self, rank: u64) -> Option<T> {
+        let at = self.values.len().checked_sub(usize::try_from(rank).ok()?)?;
+        self.values.get(at).copied()
+    }
+
+    fn touch(&mut self, value: T) {
+        if self.values.last() == Some(&value) {
+            return;
+        }
+        if let Some(at) = self.values.iter().rposition(|&other| other == value) {
+            self.values.remove(at);
+        } else if self.values.len() == Self::MOST {
+            self.values.remove(0);
+        }
+        self.values.push(value);
+    }
+}
+
+/// Reads and writes what the current record is made of.
+struct Parts<'a> {
+    input: Option<&'a Record<'a>>,
+    bytes: &'a [u8],
+}
+
+impl Model {
+    /// Nothing known yet; `prev` is what the first record's link says.
+    pub fn new(version: Major, limits: Limits) -> Model {
+        Model {
+            version,
+            prev: Lsn::INVALID,
+            columns: None,
+            shapes: Vec::new(),
+            shape_numbers: FxHashMap::default(),
+            last_shape: 0,
+            followers: Vec::new(),
+            follower_columns: Vec::new(),
+            xids: Recent::default(),
+            highest_xid: 0,
+            relations: Vec::new(),
+            relation_numbers: FxHashMap::default(),
+            blocks: FxHashMap::default(),
+            groups: FxHashMap::default(),
+            last_time: 0,
+            replay: Replay::new(PageStore::new(StoreOptions {
+                memory_bytes: limits.page_memory,
+                ..StoreOptions::default()
+            })),
+            out: Vec::new(),
+            refs: Vec::new(),
+        }
+    }
+
+    /// Says who wrote the next records.
+    pub fn set_version(&mut self, version: Major) {
+        self.version = version;
+    }
+
+    /// Says what the next record's link is, where it can't be known: at the start.
+    pub fn set_prev(&mut self, prev: Lsn) {
+        self.prev = prev;
+    }
+
+    /// Codes a record that starts at `lsn` and ends (where the next could start) at a place told by `end`.
+    ///
+    /// Encoding gives it as `input`; either way it is in `out` afterwards.
+    pub fn record<S: Side>(
+        &mut self,
+        side: &mut S,
+        input: Option<&Record<'_>>,
+        lsn: Lsn,
+        end: impl Fn(usize) -> Lsn,
+    ) -> Result<(), Corrupt> {
+        let fixed = self.fixed(side)?;
+        let parts = Parts { input, bytes: input.map_or(&[], |record| record.bytes()) };
+        let shape = self.shape(side, &fixed, &parts)?;
+        let mut out = std::mem::take(&mut self.out);
+        out.clear();
+        if shape == 0 {
+            // A record that can't be put together from its parts.
+            let len = side.symbol(fixed.xid, parts.bytes.len() as u64)? as usize;
+            side.bytes(fixed.raw, parts.bytes, len, &mut out)?;
+        } else {
+            self.modelled(side, &fixed, &parts, shape as usize - 1, &mut out)?;
+        }
+        self.out = out;
+        let header = RecordHeader::parse(&self.out).ok_or(Corrupt("a record is cut short"))?;
+        let place = (lsn, end(self.out.len()));
+        let mut refs = std::mem::take(&mut self.refs);
+        if let Ok(record) = decode(&self.out, header, place, self.version, PAGE_BYTES as u32, &mut refs) {
+            self.replay.apply(&record, &mut ());
+        }
+        self.refs = refs;
+        self.prev = lsn;
+        Ok(())
+    }
+
+    fn fixed<S: Side>(&mut self, side: &mut S) -> Result<Fixed, Corrupt> {
+        if let Some(fixed) = self.columns {
+            return Ok(fixed);
+        }
+        let fixed = Fixed {
+            shape_bytes: side.column(Kind::Bytes(Class::Shapes))?,
+            xid: side.column(Kind::Symbols(Class::Transactions))?,
+            relation_bytes: side.column(Kind::Bytes(Class::Shapes))?,
+            raw: side.column(Kind::Bytes(Class::Raw))?,
+            image_bytes: side.column(Kind::Bytes(Class::ImageBytes))?,
+            image_header: side.column(Kind::Symbols(Class::ImageHeaders))?,
+            gap: side.column(Kind::Symbols(Class::ImageDifferences))?,
+            run: side.column(Kind::Symbols(Class::ImageDifferences))?,
+            difference: side.column(Kind::Bytes(Class::ImageDifferences))?,
+        };
+        self.columns = Some(fixed);
+        self.followers.push(Recent::default());
+        self.follower_columns.push(side.column(Kind::Symbols(Class::Shapes))?);
+        Ok(fixed)
+    }
+
+    /// The number of the record's shape from 1 on, or 0 for a record that has none.
+    fn shape<S: Side>(&mut self, side: &mut S, fixed: &Fixed, parts: &Parts<'_>) -> Result<u32, Corrupt> {
+        let key = parts.input.map(|record| shape_key(record, self.prev)).unwrap_or_default();
+        let known = self.shape_numbers.get(&key).copied();
+        let context = self.last_shape as usize;
+        let column = self.follower_columns[context];
+        // 0: none; 1: a new one; from 2 on: the rank among those that came here before; else its number.
+        const NONE: u64 = 0;
+        const NEW: u64 = 1;
+        const RANKS: u64 = Recent::<u32>::MOST as u64;
+        let symbol = match known {
+            _ if parts.input.is_some() && key.is_empty() => NONE,
+            None => NEW,
+            Some(number) => match self.followers[context].rank(number) {
+                0 => 2 + RANKS + u64::from(number),
+                rank => 1 + rank,
+            },
+        };
+        let number = match side.symbol(column, symbol)? {
+            NONE => {
+                self.last_shape = 0;
+                return Ok(0);
+            }
+            NEW => self.new_shape(side, fixed, &key)?,
+            rank if rank < 2 + RANKS => {
+                self.followers[context].at(rank - 1).ok_or(Corrupt("a shape's rank can't be"))?
+            }
+            number => u32::try_from(number - 2 - RANKS).map_err(|_| Corrupt("a shape's number can't be"))?,
+        };
+        if number == 0 || number as usize > self.shapes.len() {
+            return Err(Corrupt("a shape's number can't be"));
+        }
+        self.followers[context].touch(number);
+        self.last_shape = number;
+        Ok(number)
+    }
+
+    fn new_shape<S: Side>(&mut self, side: &mut S, fixed: &Fixed, key: &[u8]) -> Result<u32, Corrupt> {
+        let mut bytes = Vec::new();
+        side.bytes(fixed.shape_bytes, &[key.len() as u8], 1, &mut bytes)?;
+        let len = usize::from(bytes[0]);
+        bytes.clear();
+        side.bytes(fixed.shape_bytes, key, len, &mut bytes)?;
+        let (head, blocks) = bytes.split_first_chunk::<4>().ok_or(Corrupt("a shape is cut short"))?;
+        let blocks: Vec<ShapeBlock> = blocks
+            .chunks_exact(3)
+            .map(|block| ShapeBlock { id: block[0], flags: block[1], image_info: block[2] })
+            .collect();
+        self.shapes.push(Shape {
+            info: head[0],
+            rmid: head[1],
+            main: head[2],
+            origin: head[3] & 1 != 0,
+            toplevel: head[3] & 2 != 0,
+            blocks,
+            main_len: side.column(Kind::Symbols(Class::MainData))?,
+            relations: Recent::default(),
+            relation: side.column(Kind::Symbols(Class::Blocks))?,
+            block: side.column(Kind::Symbols(Class::Blocks))?,
+        });
+        self.followers.push(Recent::default());
+        self.follower_columns.push(side.column(Kind::Symbols(Class::Shapes))?);
+        let number = self.shapes.len() as u32;
+        self.shape_numbers.insert(bytes, number);
+        Ok(number)
+    }
+
+    fn modelled<S: Side>(
+        &mut self,
+        side: &mut S,
+        fixed: &Fixed,
+        parts: &Parts<'_>,
+        shape: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let input = parts.input;
+        out.resize(RECORD_HEADER, 0);
+        let xid = self.xid(side, fixed, input.map_or(0, |record| record.header.xid))?;
+        let main_len =
+            side.symbol(self.shapes[shape].main_len, input.map_or(0, |record| record.main_len.into()))?;
+        let main_len = usize::try_from(main_len).map_err(|_| Corrupt("a length can't be"))?;
+        let mut relation = 0;
+        let mut contents: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        for index in 0..self.shapes[shape].blocks.len() {
+            let ShapeBlock { id, flags, image_info } = self.shapes[shape].blocks[index];
+            let block = input.and_then(|record| record.blocks.get(index));
+            if flags & SAME_RELATION == 0 {
+                relation = self.relation(side, fixed, shape, block.map(|block| block.relation))?;
+            }
+            let number =
+                self.block(side, shape, relation, flags & 0x0F, block.map_or(0, |block| block.block))?;
+            let data_len = if flags & HAS_DATA != 0 {
+                let group = Group::DataLength { shape: shape as u32, block: index as u8, relation };
+                let column = self.group(side, group, Kind::Symbols(Class::BlockData))?;
+                side.symbol(column, block.map_or(0, |block| block.data_len.into()))? as usize
+            } else {
+                0
+            };
+            let data_len = u16::try_from(data_len).map_err(|_| Corrupt("a length can't be"))?;
+            out.extend([id, flags]);
+            out.extend(data_len.to_le_bytes());
+            let mut image = Vec::new();
+            if flags & HAS_IMAGE != 0 {
+                let place =
+                    *self.relations.get(relation as usize).ok_or(Corrupt("a relation's number can't be"))?;
+                let key = BlockKey { relation: place, fork: Fork(flags & 0x0F), block: number };
+                let source = block.and_then(|block| Some((block.image.as_ref()?, block)));
+                self.image(
+                    side,
+                    fixed,
+                    key,
+                    image_info,
+                    source.map(|(image, _)| (image, input)),
+                    out,
+                    &mut image,
+                )?;
+            }
+            if flags & SAME_RELATION == 0 {
+                let place =
+                    *self.relations.get(relation as usize).ok_or(Corrupt("a relation's number can't be"))?;
+                for word in [place.tablespace, place.database, place.relation] {
+                    out.extend(word.to_le_bytes());
+                }
+            }
+            out.extend(number.to_le_bytes());
+            let mut data = Vec::new();
+            if data_len > 0 {
+                let source = block.zip(input).map_or(&[][..], |(block, record)| record.block_data(block));
+                let group =
+                    Group::Data { relation, shape: shape as u32 * 64 + index as u32, len: data_len.into() };
+                self.rows(side, group, Class::Payload, source, data_len.into(), &mut data)?;
+            }
+            contents.push((image, data));
+        }
+        if self.shapes[shape].origin {
+            let column = self.group(side, Group::Origin, Kind::Symbols(Class::Transactions))?;
+            let origin = side.symbol(column, input.and_then(|record| record.origin).unwrap_or(0).into())?;
+            out.push(253);
+            out.extend((origin as u16).to_le_bytes());
+        }
+        if self.shapes[shape].toplevel {
+            let toplevel =
+                self.xid(side, fixed, input.and_then(|record| record.toplevel_xid).unwrap_or(0))?;
+            out.push(252);
+            out.extend(toplevel.to_le_bytes());
+        }
+        match self.shapes[shape].main {
+            0 => {}
+            255 => out.extend([255, main_len as u8]),
+            _ => {
+                out.push(254);
+                out.extend((main_len as u32).to_le_bytes());
+            }
+        }
+        for (image, data) in &contents {
+            out.extend_from_slice(image);
+            out.extend_from_slice(data);
+        }
+        self.main(side, shape, xid, input, main_len, out)?;
+        self.seal(shape, xid, out);
+        Ok(())
+    }
+
+    /// The header: everything in it but the transaction is told by the rest.
+    fn seal(&self, shape: usize, xid: u32, out: &mut [u8]) {
+        let total = out.len() as u32;
+        out[0..4].copy_from_slice(&total.to_le_bytes());
+        out[4..8].copy_from_slice(&xid.to_le_bytes());
+        out[8..16].copy_from_slice(&self.prev.0.to_le_bytes());
+        out[16] = self.shapes[shape].info;
+        out[17] = self.shapes[shape].rmid;
+        let crc = crc32c_append(crc32c_append(0, &out[RECORD_HEADER..]), &out[..20]);
+        out[20..24].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// A transaction: the same as lately, or a little beyond the highest.
+    fn xid<S: Side>(&mut self, side: &mut S, fixed: &Fixed, xid: u32) -> Result<u32, Corrupt> {
+        const RANKS: u64 = Recent::<u32>::MOST as u64;
+        let symbol = match self.xids.rank(xid) {
+            0 => 1 + RANKS + zigzag(u64::from(xid).wrapping_sub(u64::from(self.highest_xid))),
+            rank => rank,
+        };
+        let symbol = side.symbol(fixed.xid, symbol)?;
+        let xid = if symbol <= RANKS {
+            self.xids.at(symbol).filter(|_| symbol > 0).ok_or(Corrupt("a transaction's rank can't be"))?
+        } else {
+            u64::from(self.highest_xid).wrapping_add(unzigzag(symbol - 1 - RANKS)) as u32
+        };
+        self.xids.touch(xid);
+        self.highest_xid = self.highest_xid.max(xid);
+        Ok(xid)
+    }
+
+    /// The number of a relation in the order in which they were met.
+    fn relation<S: Side>(
+        &mut self,
+        side: &mut S,
+        fixed: &Fixed,
+        shape: usize,
+        relation: Option<RelFileLocator>,
+    ) -> Result<u32, Corrupt> {
+        const RANKS: u64 = Recent::<u32>::MOST as u64;
+        let known = relation.and_then(|relation| self.relation_numbers.get(&relation).copied());
+        let symbol = match known {
+            None => 0,
+            Some(number) => match self.shapes[shape].relations.rank(number) {
+                0 => 1 + RANKS + u64::from(number),
+                rank => rank,
+            },
+        };
+        let symbol = side.symbol(self.shapes[shape].relation, symbol)?;
+        let number = if symbol == 0 {
+            let locator = relation.unwrap_or_default();
+            let words = [locator.tablespace, locator.database, locator.relation].map(u32::to_le_bytes);
+            let mut bytes = Vec::new();
+            side.bytes(fixed.relation_bytes, words.as_flattened(), 12, &mut bytes)?;
+            let word =
+                |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+            let locator = RelFileLocator { tablespace: word(0), database: word(4), relation: word(8) };
+            self.relations.push(locator);
+            self.relation_numbers.insert(locator, self.relations.len() as u32 - 1);
+            self.relations.len() as u32 - 1
+        } else if symbol <= RANKS {
+            self.shapes[shape].relations.at(symbol).ok_or(Corrupt("a relation's rank can't be"))?
+        } else {
+            u32::try_from(symbol - 1 - RANKS).map_err(|_| Corrupt("a relation's number can't be"))?
+        };
+        if number as usize >= self.relations.len() {
+            return Err(Corrupt("a relation's number can't be"));
+        }
+        self.shapes[shape].relations.touch(number);
+        Ok(number)
+    }
+
+    /// A block: one of the relation's lately used, the next after one of them, or any.
+    fn block<S: Side>(
+        &mut self,
+        side: &mut S,
+        shape: usize,
+        relation: u32,
+        fork: u8,
+        block: u32,
+    ) -> Result<u32, Corrupt> {
+        const RANKS: u64 = Recent::<u32>::MOST as u64;
+        let recent = self.blocks.entry((relation, fork)).or_default();
+        let last = recent.values.last().copied();
+        let symbol = match recent.rank(block) {
+            0 if last.is_some_and(|last| last.wrapping_add(1) == block) => 1 + RANKS,
+            0 => 0,
+            rank => rank,
+        };
+        let symbol = side.symbol(self.shapes[shape].block, symbol)?;
+        let number = if symbol == 0 {
+            let column = self.group(side, Group::NewBlock { relation }, Kind::Rows(Class::Blocks, 4))?;
+            let mut bytes = Vec::new();
+            side.bytes(column, &block.to_le_bytes(), 4, &mut bytes)?;
+            u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+        } else {
+            let recent = self.blocks.entry((relation, fork)).or_default();
+            if symbol <= RANKS {
+                recent.at(symbol).ok_or(Corrupt("a block's rank can't be"))?
+            } else {
+                recent.values.last().ok_or(Corrupt("there is no last block"))?.wrapping_add(1)
+            }
+        };
+        self.blocks.entry((relation, fork)).or_default().touch(number);
+        Ok(number)
+    }
+
+    /// The main data, after what is told by the transaction.
+    fn main<S: Side>(
+        &mut self,
+        side: &mut S,
+        shape: usize,
+        xid: u32,
+        input: Option<&Record<'_>>,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        if len == 0 {
+            return Ok(());
+        }
+        let source = input.map_or(&[][..], |record| record.main_data());
+        let mut residual = source.to_vec();
+        let told = self.told(shape, xid, len);
+        let mix = |bytes: &mut [u8]| bytes.iter_mut().zip(&told).for_each(|(byte, told)| *byte ^= told);
+        mix(&mut residual);
+        let group = Group::Main { shape: shape as u32, len: len as u32 };
+        let start = out.len();
+        self.rows(side, group, Class::MainData, &residual, len, out)?;
+        mix(&mut out[start..]);
+        if self.shapes[shape].rmid == rmid::XACT && len >= 8 {
+            let time: [u8; 8] = out[start..start + 8].try_into().unwrap_or_default();
+            self.last_time = u64::from_le_bytes(time);
+        }
+        Ok(())
+    }
+
+    /// What the main data probably is, as far as it is told by what came before.
+    fn told(&self, shape: usize, xid: u32, len: usize) -> Vec<u8> {
+        let mut told = vec![0; len];
+        let mut put = |at: usize, bytes: &[u8]| {
+            if let Some(place) = told.get_mut(at..at + bytes.len()) {
+                place.copy_from_slice(bytes);
+            }
+        };
+        let Shape { rmid: manager, info, .. } = self.shapes[shape];
+        match (manager, info & 0x70) {
+            (rmid::XACT, _) => put(0, &self.last_time.to_le_bytes()),
+            // DELETE, LOCK: xmax comes first.
+            (rmid::HEAP, 0x10 | 0x60) => put(0, &xid.to_le_bytes()),
+            (rmid::HEAP, 0x20 | 0x40) => put(0, &xid.to_le_bytes()),
+            _ => {}
+        }
+        told
+    }
+
+    /// An image: its headers go to `out`, its bytes to `image`.
+    #[allow(clippy::too_many_arguments)]
+    fn image<S: Side>(
+        &mut self,
+        side: &mut S,
+        fixed: &Fixed,
+        key: BlockKey,
+        info: u8,
+        source: Option<(&walden_format::record::Image, Option<&Record<'_>>)>,
+        out: &mut Vec<u8>,
+        stored: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let has_hole = info & 1 != 0;
+        let compressed = match self.version >= Major::V15 {
+            true => info & 0b1_1100 != 0,
+            false => info & 2 != 0,
+        };
+        let given = source.and_then(|(image, record)| Some((image, record?.image_data(image))));
+        let len = side.symbol(fixed.image_header, given.map_or(0, |(image, _)| image.len.into()))?;
+        let offset =
+            side.symbol(fixed.image_header, given.map_or(0, |(image, _)| image.hole_offset.into()))?;
+        let hole_len = given.map_or(0, |(image, _)| image.hole_len.into());
+        let hole_len = if compressed && has_hole {
+            side.symbol(fixed.image_header, hole_len)?
+        } else {
+            PAGE_BYTES as u64 - len.min(PAGE_BYTES as u64)
+        };
+        let small = |value: u64| u16::try_from(value).map_err(|_| Corrupt("an image's size can't be"));
+        let (len, offset, hole_len) = (small(len)?, small(offset)?, small(hole_len)?);
+        out.extend(len.to_le_bytes());
+        out.extend(offset.to_le_bytes());
+        out.push(info);
+        if compressed && has_hole {
+            out.extend(hole_len.to_le_bytes());
+        }
+        let bytes = given.map_or(&[][..], |(_, bytes)| bytes);
+        let known = self.replay.store.find(key).filter(|_| !compressed);
+        let known =
+            known.and_then(|slot| self.replay.store.page(slot)).map(|page| without_hole(page, offset, len));
+        let Some(known) = known else {
+            return side.bytes(fixed.image_bytes, bytes, len.into(), stored);
+        };
+        difference(side, fixed, &known, bytes, len.into(), stored)
+    }
+
+    fn rows<S: Side>(
+        &mut self,
+        side: &mut S,
+        group: Group,
+        class: Class,
+        source: &[u8],
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let kind = if len <= LONGEST_ROW { Kind::Rows(class, len as u16) } else { Kind::Bytes(class) };
+        let column = self.group(side, group, kind)?;
+        side.bytes(column, source, len, out)
+    }
+
+    fn group<S: Side>(&mut self, side: &mut S, group: Group, kind: Kind) -> Result<Column, Corrupt> {
+        if let Some(&column) = self.groups.get(&group) {
+            return Ok(column);
+        }
+        let column = side.column(kind)?;
+        self.groups.insert(group, column);
+        Ok(column)
+    }
+}
+
+/// A page's bytes as an image of this form would have them.
+fn without_hole(page: &Page, offset: u16, len: u16) -> Vec<u8> {
+    let (offset, len) = (usize::from(offset).min(PAGE_BYTES), usize::from(len).min(PAGE_BYTES));
+    let before = offset.min(len);
+    let mut bytes = page.0[..before].to_vec();
+    bytes.extend_from_slice(&page.0[PAGE_BYTES - (len - before)..]);
+    bytes
+}
+
+/// Runs of bytes that differ from those known, each as the bytes to mix in.
+fn difference<S: Side>(
+    side: &mut S,
+    fixed: &Fixed,
+    known: &[u8],
+    source: &[u8],
+    len: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), Corrupt> {
+    /// Equal bytes that end a run: fewer are cheaper to mix in than to skip.
+    const GAP: usize = 4;
+    let encoding = !source.is_empty();
+    let mixed: Vec<u8> = source.iter().zip(known).map(|(a, b)| a ^ b).collect();
+    let mut target = known.to_vec();
+    target.resize(len, 0);
+    let mut at = 0;
+    loop {
+        let start = mixed[at.min(mixed.len())..].iter().position(|&byte| byte != 0).map(|skip| at + skip);
+        let gap = if encoding { start.map_or(len - at, |start| start - at) } else { 0 };
+        let gap = side.symbol(fixed.gap, gap as u64)? as usize;
+        at = at.checked_add(gap).filter(|&at| at <= len).ok_or(Corrupt("a difference is beyond the page"))?;
+        if at == len {
+            break;
+        }
+        let run = if encoding {
+            let mut end = at + 1;
+            while end < len {
+                let rest = &mixed[end..(end + GAP).min(len)];
+                match rest.iter().position(|&byte| byte != 0) {
+                    Some(skip) => end += skip + 1,
+                    None => break,
+                }
+            }
+            end - at
+        } else {
+            0
+        };
+        let run = side.symbol(fixed.run, run as u64)? as usize;
+        let end = at
+            .checked_add(run)
+            .filter(|&end| end <= len && run > 0)
+            .ok_or(Corrupt("a difference is beyond the page"))?;
+        let mut bytes = Vec::new();
+        side.bytes(fixed.difference, mixed.get(at..end).unwrap_or(&[]), run, &mut bytes)?;
+        target[at..end].iter_mut().zip(&bytes).for_each(|(byte, mix)| *byte ^= mix);
+        at = end;
+        if at == len {
+            break;
+        }
+    }
+    out.extend_from_slice(&target);
+    Ok(())
+}
+
+/// What a record's shape is told apart by; nothing if the record can't be put together from its parts.
+fn shape_key(record: &Record<'_>, prev: Lsn) -> Vec<u8> {
+    let bytes = record.bytes();
+    let whole = bytes.len() == record.header.total_len as usize && bytes.len() >= RECORD_HEADER;
+    if !whole || record.header.prev != prev || bytes[18..20] != [0, 0] || record.blocks.len() > 64 {
+        return Vec::new();
+    }
+    let main = match record.main_header_len {
+        0 => 0,
+        2 => 255,
+        _ => 254,
+    };
+    let extra = u8::from(record.origin.is_some()) | u8::from(record.toplevel_xid.is_some()) << 1;
+    let mut key = vec![record.header.info, record.header.rmid, main, extra];
+    let mut at = RECORD_HEADER;
+    let mut last = None;
+    for block in record.blocks {
+        let (Some(&id), Some(&flags)) = (bytes.get(at), bytes.get(at + 1)) else { return Vec::new() };
+        let info = if flags & HAS_IMAGE != 0 { bytes.get(at + 8).copied().unwrap_or(0) } else { 0 };
+        // Both ways to name a relation again are kept apart by the flag, as long as it tells the truth.
+        if flags & SAME_RELATION != 0 && last != Some(block.relation) {
+            return Vec::new();
+        }
+        last = Some(block.relation);
+        key.extend([id, flags, info]);
+        at += usize::from(block.header_len) + block.image.map_or(0, |image| usize::from(image.header_len));
+    }
+    // Origin and toplevel transaction in the order that PostgreSQL has them.
+    let expected =
+        at + 3 * usize::from(record.origin.is_some()) + 5 * usize::from(record.toplevel_xid.is_some());
+    let ordered = record.origin.is_none() || bytes.get(at) == Some(&253);
+    let main_at = bytes.get(expected).copied().unwrap_or(0);
+    if !ordered || (main != 0 && main_at != main) || (main == 254 && record.main_len < 256) {
+        return if main == 254 && ordered && main_at == main { key } else { Vec::new() };
+    }
+    key
+}
+
+fn zigzag(value: u64) -> u64 {
+    (value << 1) ^ ((value as i64 >> 63) as u64)
+}
+
+fn unzigzag(value: u64) -> u64 {
+    (value >> 1) ^ (value & 1).wrapping_neg()
+}
+
+/// Only to say that images are restored by the one function for it.
+#[allow(dead_code)]
+fn restored(image: &walden_format::record::Image, stored: &[u8], page: &mut Page) -> bool {
+    image::restore(image, stored, page).is_ok()
+}
