@@ -152,6 +152,18 @@ const END_SWITCH: u64 = 2;
 /// Anything, as it is.
 const END_BYTES: u64 = 3;
 
+/// Shows the model what will come.
+struct Ahead<'s> {
+    model: &'s mut Model,
+}
+
+impl Visitor for Ahead<'_> {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        self.model.plan(record);
+        ControlFlow::Continue(())
+    }
+}
+
 /// Feeds records to the model.
 struct Feed<'s> {
     model: &'s mut Model,
@@ -211,6 +223,8 @@ impl Encoder {
                 state.insert(State { side, entropy: Packer::new(self.level), framing, model })
             }
         };
+        let mut ahead = StreamDecoder::new(info, start, start.plus(segment_bytes as u64));
+        let _ = ahead.push(original, &mut Ahead { model });
         let mut feed = Feed { model, side, records: 0, first_prev: None, padded: false, failed: false };
         let mut stream = StreamDecoder::new(info, start, start.plus(segment_bytes as u64));
         let _ = stream.push(original, &mut feed);

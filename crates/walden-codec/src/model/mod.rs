@@ -1,15 +1,28 @@
 //! The model of records: what each part of a record is told from, and which column takes the rest.
 
+mod heap;
+mod index;
+mod names;
+mod pages;
+mod rows;
+mod schema;
+
 use rustc_hash::FxHashMap;
 use walden_format::crc::crc32c_append;
 use walden_format::lsn::Lsn;
-use walden_format::record::{BlockRef, Fork, RECORD_HEADER, Record, RecordHeader, RelFileLocator, decode};
+use walden_format::record::{
+    BlockRef, Compression, Fork, Image, RECORD_HEADER, Record, RecordHeader, RelFileLocator, decode,
+};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_redo::page::{PAGE_BYTES, Page};
 use walden_redo::store::{BlockKey, StoreOptions};
 use walden_redo::{PageStore, Replay, image};
 
+use self::heap::{Heads, MultiInsert, Relation, RowCoder};
+use self::names::{Names, Topic};
+use self::pages::{PageKind, Place};
+use self::rows::Rows;
 use crate::Corrupt;
 use crate::coder::Limits;
 use crate::columns::{Class, Column, Kind, Side};
@@ -18,7 +31,7 @@ const HAS_IMAGE: u8 = 0x10;
 const HAS_DATA: u8 = 0x20;
 const SAME_RELATION: u8 = 0x80;
 /// Rows longer than this are not transposed.
-const LONGEST_ROW: usize = 2048;
+const LONGEST_ROW: u16 = 2048;
 
 /// What is known after some records, on both sides.
 pub struct Model {
@@ -37,9 +50,14 @@ pub struct Model {
     relations: Vec<RelFileLocator>,
     relation_numbers: FxHashMap<RelFileLocator, u32>,
     blocks: FxHashMap<(u32, u8), Recent<u32>>,
-    groups: FxHashMap<Group, Column>,
+    names: Names,
+    heads: Heads,
+    rows: Rows,
     last_time: u64,
     replay: Replay,
+    main: Vec<u8>,
+    content: Vec<u8>,
+    made: Box<Page>,
     /// The record as it was put together.
     pub out: Vec<u8>,
     refs: Vec<BlockRef>,
@@ -54,9 +72,26 @@ struct Fixed {
     raw: Column,
     image_bytes: Column,
     image_header: Column,
+    known: Differences,
+    made: Differences,
+}
+
+/// Where an image differs from what it is told from.
+#[derive(Clone, Copy)]
+struct Differences {
     gap: Column,
     run: Column,
-    difference: Column,
+    bytes: Column,
+}
+
+impl Differences {
+    fn new<S: Side>(side: &mut S) -> Result<Differences, Corrupt> {
+        Ok(Differences {
+            gap: side.column(Kind::Symbols(Class::ImageDifferences))?,
+            run: side.column(Kind::Symbols(Class::ImageDifferences))?,
+            bytes: side.column(Kind::Bytes(Class::ImageDifferences))?,
+        })
+    }
 }
 
 /// The parts of a record's headers that many records share: everything but numbers.
@@ -78,16 +113,6 @@ struct ShapeBlock {
     id: u8,
     flags: u8,
     image_info: u8,
-}
-
-/// What shares a column.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Group {
-    Main { shape: u32, len: u32 },
-    DataLength { shape: u32, block: u8, relation: u32 },
-    Data { relation: u32, shape: u32, len: u32 },
-    NewBlock { relation: u32 },
-    Origin,
 }
 
 /// Values by how lately they were used.
@@ -145,12 +170,17 @@ impl Model {
             relations: Vec::new(),
             relation_numbers: FxHashMap::default(),
             blocks: FxHashMap::default(),
-            groups: FxHashMap::default(),
+            names: Names::default(),
+            heads: Heads::default(),
+            rows: Rows::default(),
             last_time: 0,
             replay: Replay::new(PageStore::new(StoreOptions {
                 memory_bytes: limits.page_memory,
                 ..StoreOptions::default()
             })),
+            main: Vec::new(),
+            content: Vec::new(),
+            made: Box::default(),
             out: Vec::new(),
             refs: Vec::new(),
         }
@@ -211,9 +241,8 @@ impl Model {
             raw: side.column(Kind::Bytes(Class::Raw))?,
             image_bytes: side.column(Kind::Bytes(Class::ImageBytes))?,
             image_header: side.column(Kind::Symbols(Class::ImageHeaders))?,
-            gap: side.column(Kind::Symbols(Class::ImageDifferences))?,
-            run: side.column(Kind::Symbols(Class::ImageDifferences))?,
-            difference: side.column(Kind::Bytes(Class::ImageDifferences))?,
+            known: Differences::new(side)?,
+            made: Differences::new(side)?,
         };
         self.columns = Some(fixed);
         self.followers.push(Recent::default());
@@ -302,8 +331,12 @@ impl Model {
         let main_len =
             side.symbol(self.shapes[shape].main_len, input.map_or(0, |record| record.main_len.into()))?;
         let main_len = usize::try_from(main_len).map_err(|_| Corrupt("a length can't be"))?;
+        let mut main = std::mem::take(&mut self.main);
+        main.clear();
+        self.main(side, shape, xid, input, main_len, &mut main)?;
         let mut relation = 0;
-        let mut contents: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        let mut content = std::mem::take(&mut self.content);
+        content.clear();
         for index in 0..self.shapes[shape].blocks.len() {
             let ShapeBlock { id, flags, image_info } = self.shapes[shape].blocks[index];
             let block = input.and_then(|record| record.blocks.get(index));
@@ -312,51 +345,33 @@ impl Model {
             }
             let number =
                 self.block(side, shape, relation, flags & 0x0F, block.map_or(0, |block| block.block))?;
-            let data_len = if flags & HAS_DATA != 0 {
-                let group = Group::DataLength { shape: shape as u32, block: index as u8, relation };
-                let column = self.group(side, group, Kind::Symbols(Class::BlockData))?;
-                side.symbol(column, block.map_or(0, |block| block.data_len.into()))? as usize
-            } else {
-                0
-            };
-            let data_len = u16::try_from(data_len).map_err(|_| Corrupt("a length can't be"))?;
-            out.extend([id, flags]);
-            out.extend(data_len.to_le_bytes());
-            let mut image = Vec::new();
+            let locator =
+                *self.relations.get(relation as usize).ok_or(Corrupt("a relation's number can't be"))?;
+            let relation = Relation { number: relation, locator };
+            let place = Place { relation, fork: flags & 0x0F, block: number };
+            out.extend([id, flags, 0, 0]);
+            let len_at = out.len() - 2;
             if flags & HAS_IMAGE != 0 {
-                let place =
-                    *self.relations.get(relation as usize).ok_or(Corrupt("a relation's number can't be"))?;
-                let key = BlockKey { relation: place, fork: Fork(flags & 0x0F), block: number };
-                let source = block.and_then(|block| Some((block.image.as_ref()?, block)));
-                self.image(
-                    side,
-                    fixed,
-                    key,
-                    image_info,
-                    source.map(|(image, _)| (image, input)),
-                    out,
-                    &mut image,
-                )?;
+                let source = block.and_then(|block| Some((block.image.as_ref()?, input?)));
+                self.image(side, fixed, place, image_info, source, out, &mut content)?;
             }
             if flags & SAME_RELATION == 0 {
-                let place =
-                    *self.relations.get(relation as usize).ok_or(Corrupt("a relation's number can't be"))?;
-                for word in [place.tablespace, place.database, place.relation] {
+                for word in [locator.tablespace, locator.database, locator.relation] {
                     out.extend(word.to_le_bytes());
                 }
             }
             out.extend(number.to_le_bytes());
-            let mut data = Vec::new();
-            if data_len > 0 {
-                let source = block.zip(input).map_or(&[][..], |(block, record)| record.block_data(block));
-                let group =
-                    Group::Data { relation, shape: shape as u32 * 64 + index as u32, len: data_len.into() };
-                self.rows(side, group, Class::Payload, source, data_len.into(), &mut data)?;
+            if flags & HAS_DATA != 0 {
+                let source = block.zip(input).map(|(block, record)| record.block_data(block));
+                let start = content.len();
+                self.block_data(side, shape, index, relation, &main, source, &mut content)?;
+                let len = u16::try_from(content.len() - start).map_err(|_| Corrupt("a length can't be"))?;
+                out[len_at..len_at + 2].copy_from_slice(&len.to_le_bytes());
             }
-            contents.push((image, data));
         }
         if self.shapes[shape].origin {
-            let column = self.group(side, Group::Origin, Kind::Symbols(Class::Transactions))?;
+            let kind = Kind::Symbols(Class::Transactions);
+            let column = self.names.column(side, Topic::Origin, [0; 3], kind)?;
             let origin = side.symbol(column, input.and_then(|record| record.origin).unwrap_or(0).into())?;
             out.push(253);
             out.extend((origin as u16).to_le_bytes());
@@ -375,13 +390,62 @@ impl Model {
                 out.extend((main_len as u32).to_le_bytes());
             }
         }
-        for (image, data) in &contents {
-            out.extend_from_slice(image);
-            out.extend_from_slice(data);
-        }
-        self.main(side, shape, xid, input, main_len, out)?;
+        out.extend_from_slice(&content);
+        out.extend_from_slice(&main);
+        (self.main, self.content) = (main, content);
         self.seal(shape, xid, out);
         Ok(())
+    }
+
+    /// A block's data: what it is made of where that is known, and bytes of a length otherwise.
+    #[allow(clippy::too_many_arguments)]
+    fn block_data<S: Side>(
+        &mut self,
+        side: &mut S,
+        shape: usize,
+        index: usize,
+        relation: Relation,
+        main: &[u8],
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        const BYTES: u64 = 0;
+        const MADE: u64 = 1;
+        let Shape { rmid: manager, info, .. } = self.shapes[shape];
+        let id = self.shapes[shape].blocks[index].id;
+        let form = DataForm::of(manager, info, id);
+        let like = [relation.number, shape as u32, index as u32];
+        if form != DataForm::Bytes {
+            let rows = usize::from(main.get(2..4).map_or(0, |two| u16::from_le_bytes([two[0], two[1]])));
+            let fits = source.is_some_and(|data| match form {
+                DataForm::Row => data.len() >= heap::HEAD_BYTES,
+                DataForm::Rows => MultiInsert::is_exactly(data, rows),
+                DataForm::IndexTuple => index::is_tuple(data),
+                DataForm::Bytes => false,
+            });
+            let column = self.names.column(side, Topic::DataForm, like, Kind::Symbols(Class::BlockData))?;
+            if side.symbol(column, if fits { MADE } else { BYTES })? == MADE {
+                let (names, heads, rows_of) = (&mut self.names, &mut self.heads, &mut self.rows);
+                let mut coder = RowCoder { side, names, heads, rows: rows_of };
+                return match form {
+                    DataForm::Row => coder.insert(relation, source, out),
+                    DataForm::Rows => coder.multi_insert(relation, rows, source, out),
+                    DataForm::IndexTuple => coder.index_tuple(relation, 0, source, out),
+                    DataForm::Bytes => Ok(()),
+                };
+            }
+        }
+        let column = self.names.column(side, Topic::DataLength, like, Kind::Symbols(Class::BlockData))?;
+        let len = side.symbol(column, source.map_or(0, |data| data.len() as u64))?;
+        let len = u16::try_from(len).map_err(|_| Corrupt("a length can't be"))?;
+        // Rows of one length beside each other only where there are many of them.
+        let column = if len <= LONGEST_ROW {
+            let like = [relation.number, (shape as u32) << 8 | index as u32, len.into()];
+            self.names.column(side, Topic::Data, like, Kind::Rows(Class::Payload, len.max(1)))?
+        } else {
+            self.names.column(side, Topic::LongData, like, Kind::Bytes(Class::Payload))?
+        };
+        side.bytes(column, source.unwrap_or_default(), len.into(), out)
     }
 
     /// The header: everything in it but the transaction is told by the rest.
@@ -474,7 +538,8 @@ impl Model {
         };
         let symbol = side.symbol(self.shapes[shape].block, symbol)?;
         let number = if symbol == 0 {
-            let column = self.group(side, Group::NewBlock { relation }, Kind::Rows(Class::Blocks, 4))?;
+            let like = [relation, fork.into(), 0];
+            let column = self.names.column(side, Topic::NewBlock, like, Kind::Rows(Class::Blocks, 4))?;
             let mut bytes = Vec::new();
             side.bytes(column, &block.to_le_bytes(), 4, &mut bytes)?;
             u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
@@ -508,9 +573,13 @@ impl Model {
         let told = self.told(shape, xid, len);
         let mix = |bytes: &mut [u8]| bytes.iter_mut().zip(&told).for_each(|(byte, told)| *byte ^= told);
         mix(&mut residual);
-        let group = Group::Main { shape: shape as u32, len: len as u32 };
         let start = out.len();
-        self.rows(side, group, Class::MainData, &residual, len, out)?;
+        let kind = match u16::try_from(len) {
+            Ok(width) if width <= LONGEST_ROW => Kind::Rows(Class::MainData, width),
+            _ => Kind::Bytes(Class::MainData),
+        };
+        let column = self.names.column(side, Topic::Main, [shape as u32, len as u32, 0], kind)?;
+        side.bytes(column, &residual, len, out)?;
         mix(&mut out[start..]);
         if self.shapes[shape].rmid == rmid::XACT && len >= 8 {
             let time: [u8; 8] = out[start..start + 8].try_into().unwrap_or_default();
@@ -538,15 +607,15 @@ impl Model {
         told
     }
 
-    /// An image: its headers go to `out`, its bytes to `image`.
+    /// An image: its headers go to `out`, its bytes to `stored`.
     #[allow(clippy::too_many_arguments)]
     fn image<S: Side>(
         &mut self,
         side: &mut S,
         fixed: &Fixed,
-        key: BlockKey,
+        place: Place,
         info: u8,
-        source: Option<(&walden_format::record::Image, Option<&Record<'_>>)>,
+        source: Option<(&Image, &Record<'_>)>,
         out: &mut Vec<u8>,
         stored: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
@@ -555,11 +624,10 @@ impl Model {
             true => info & 0b1_1100 != 0,
             false => info & 2 != 0,
         };
-        let given = source.and_then(|(image, record)| Some((image, record?.image_data(image))));
-        let len = side.symbol(fixed.image_header, given.map_or(0, |(image, _)| image.len.into()))?;
+        let len = side.symbol(fixed.image_header, source.map_or(0, |(image, _)| image.len.into()))?;
         let offset =
-            side.symbol(fixed.image_header, given.map_or(0, |(image, _)| image.hole_offset.into()))?;
-        let hole_len = given.map_or(0, |(image, _)| image.hole_len.into());
+            side.symbol(fixed.image_header, source.map_or(0, |(image, _)| image.hole_offset.into()))?;
+        let hole_len = source.map_or(0, |(image, _)| image.hole_len.into());
         let hole_len = if compressed && has_hole {
             side.symbol(fixed.image_header, hole_len)?
         } else {
@@ -573,37 +641,84 @@ impl Model {
         if compressed && has_hole {
             out.extend(hole_len.to_le_bytes());
         }
-        let bytes = given.map_or(&[][..], |(_, bytes)| bytes);
-        let known = self.replay.store.find(key).filter(|_| !compressed);
-        let known =
-            known.and_then(|slot| self.replay.store.page(slot)).map(|page| without_hole(page, offset, len));
-        let Some(known) = known else {
+        let bytes = source.map_or(&[][..], |(image, record)| record.image_data(image));
+        if compressed {
             return side.bytes(fixed.image_bytes, bytes, len.into(), stored);
-        };
-        difference(side, fixed, &known, bytes, len.into(), stored)
-    }
-
-    fn rows<S: Side>(
-        &mut self,
-        side: &mut S,
-        group: Group,
-        class: Class,
-        source: &[u8],
-        len: usize,
-        out: &mut Vec<u8>,
-    ) -> Result<(), Corrupt> {
-        let kind = if len <= LONGEST_ROW { Kind::Rows(class, len as u16) } else { Kind::Bytes(class) };
-        let column = self.group(side, group, kind)?;
-        side.bytes(column, source, len, out)
-    }
-
-    fn group<S: Side>(&mut self, side: &mut S, group: Group, kind: Kind) -> Result<Column, Corrupt> {
-        if let Some(&column) = self.groups.get(&group) {
-            return Ok(column);
         }
-        let column = side.column(kind)?;
-        self.groups.insert(group, column);
-        Ok(column)
+        let key = BlockKey { relation: place.relation.locator, fork: Fork(place.fork), block: place.block };
+        let known = self.replay.store.find(key);
+        if let Some(page) = known.and_then(|slot| self.replay.store.page(slot)) {
+            let known = without_hole(page, offset, len);
+            return difference(side, fixed.known, &known, bytes, len.into(), stored);
+        }
+        let page = source.and_then(|(image, record)| restored(image, record));
+        let (names, heads, rows) = (&mut self.names, &mut self.heads, &mut self.rows);
+        let mut coder = RowCoder { side, names, heads, rows };
+        match coder.page(place, page.as_deref(), &mut self.made)? {
+            PageKind::Bytes => side.bytes(fixed.image_bytes, bytes, len.into(), stored),
+            _ => {
+                let known = without_hole(&self.made, offset, len);
+                difference(side, fixed.made, &known, bytes, len.into(), stored)
+            }
+        }
+    }
+
+    /// Looks at a record that encoding will meet.
+    pub fn plan(&mut self, record: &Record<'_>) {
+        let plan = &mut self.rows.plan;
+        for block in record.blocks {
+            if let Some(image) = &block.image {
+                if let Some(page) = restored(image, record) {
+                    pages::plan(plan, block.relation, block.fork.0, &page);
+                }
+                continue;
+            }
+            let data = record.block_data(block);
+            match DataForm::of(record.header.rmid, record.header.info, block.id) {
+                DataForm::Row => {
+                    if let Some((head, body)) = data.split_first_chunk() {
+                        heap::plan(plan, block.relation, head, body);
+                    }
+                }
+                DataForm::Rows => heap::plan_multi_insert(plan, block.relation, data),
+                DataForm::IndexTuple => index::plan(plan, block.relation, data),
+                DataForm::Bytes => {}
+            }
+        }
+    }
+}
+
+/// The page of an image that is not compressed.
+fn restored(image: &Image, record: &Record<'_>) -> Option<Box<Page>> {
+    if image.compression != Compression::None {
+        return None;
+    }
+    let mut page = Box::<Page>::default();
+    image::restore(image, record.image_data(image), &mut page).is_ok().then_some(page)
+}
+
+/// What a block's data is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum DataForm {
+    Bytes,
+    /// A row's head and the row.
+    Row,
+    /// Several rows.
+    Rows,
+    /// An index tuple.
+    IndexTuple,
+}
+
+impl DataForm {
+    /// Of a record's block, by its resource manager and info byte.
+    fn of(manager: u8, info: u8, id: u8) -> DataForm {
+        match (manager, info & 0x70, id) {
+            (rmid::HEAP, 0x00, 0) => DataForm::Row,
+            (rmid::HEAP2, 0x50, 0) => DataForm::Rows,
+            (rmid::BTREE, _, 0) if matches!(info & 0xF0, 0x00 | 0x10) => DataForm::IndexTuple,
+            (rmid::HASH, 0x20, 0) => DataForm::IndexTuple,
+            _ => DataForm::Bytes,
+        }
     }
 }
 
@@ -619,7 +734,7 @@ fn without_hole(page: &Page, offset: u16, len: u16) -> Vec<u8> {
 /// Runs of bytes that differ from those known, each as the bytes to mix in.
 fn difference<S: Side>(
     side: &mut S,
-    fixed: &Fixed,
+    columns: Differences,
     known: &[u8],
     source: &[u8],
     len: usize,
@@ -635,7 +750,7 @@ fn difference<S: Side>(
     loop {
         let start = mixed[at.min(mixed.len())..].iter().position(|&byte| byte != 0).map(|skip| at + skip);
         let gap = if encoding { start.map_or(len - at, |start| start - at) } else { 0 };
-        let gap = side.symbol(fixed.gap, gap as u64)? as usize;
+        let gap = side.symbol(columns.gap, gap as u64)? as usize;
         at = at.checked_add(gap).filter(|&at| at <= len).ok_or(Corrupt("a difference is beyond the page"))?;
         if at == len {
             break;
@@ -653,13 +768,13 @@ fn difference<S: Side>(
         } else {
             0
         };
-        let run = side.symbol(fixed.run, run as u64)? as usize;
+        let run = side.symbol(columns.run, run as u64)? as usize;
         let end = at
             .checked_add(run)
             .filter(|&end| end <= len && run > 0)
             .ok_or(Corrupt("a difference is beyond the page"))?;
         let mut bytes = Vec::new();
-        side.bytes(fixed.difference, mixed.get(at..end).unwrap_or(&[]), run, &mut bytes)?;
+        side.bytes(columns.bytes, mixed.get(at..end).unwrap_or(&[]), run, &mut bytes)?;
         target[at..end].iter_mut().zip(&bytes).for_each(|(byte, mix)| *byte ^= mix);
         at = end;
         if at == len {
@@ -714,10 +829,4 @@ fn zigzag(value: u64) -> u64 {
 
 fn unzigzag(value: u64) -> u64 {
     (value >> 1) ^ (value & 1).wrapping_neg()
-}
-
-/// Only to say that images are restored by the one function for it.
-#[allow(dead_code)]
-fn restored(image: &walden_format::record::Image, stored: &[u8], page: &mut Page) -> bool {
-    image::restore(image, stored, page).is_ok()
 }

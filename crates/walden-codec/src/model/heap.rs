@@ -1,0 +1,278 @@
+//! Rows of tables, in records and on pages.
+
+use rustc_hash::FxHashMap;
+use walden_format::record::RelFileLocator;
+
+use super::names::{Names, Topic};
+use super::rows::{LayoutKey, Plan, PlanKey, Rows};
+use crate::Corrupt;
+use crate::columns::{Class, Kind, Side};
+
+/// What a record says of a row's header: `t_infomask2`, `t_infomask`, `t_hoff` (`xl_heap_header`); as on a page.
+pub type Head = [u8; HEAD_BYTES];
+/// Bytes of it.
+pub const HEAD_BYTES: usize = 5;
+/// Bytes of a row's header on its page, without the null bitmap.
+pub const HEADER_BYTES: usize = 23;
+
+const ATTRIBUTES: u16 = 0x07FF;
+
+/// A relation, as the model and as PostgreSQL name it.
+#[derive(Clone, Copy, Debug)]
+pub struct Relation {
+    /// Its number in the model.
+    pub number: u32,
+    /// Its name.
+    pub locator: RelFileLocator,
+}
+
+/// What is known of heads, on both sides.
+#[derive(Default)]
+pub struct Heads {
+    heads: Dictionary<u32, Head>,
+    bitmaps: Dictionary<(u32, u8), Vec<u8>>,
+}
+
+/// Values by the order in which they were met.
+pub struct Dictionary<C, V> {
+    values: FxHashMap<C, Vec<V>>,
+}
+
+impl<C, V> Default for Dictionary<C, V> {
+    fn default() -> Self {
+        Dictionary { values: FxHashMap::default() }
+    }
+}
+
+impl<C: std::hash::Hash + Eq, V: PartialEq> Dictionary<C, V> {
+    /// The number of a value.
+    fn find<Q: ?Sized + PartialEq<V>>(&self, context: &C, value: &Q) -> Option<u64> {
+        let values = self.values.get(context)?;
+        values.iter().position(|other| value == other).map(|at| at as u64)
+    }
+
+    fn get(&self, context: &C, number: u64) -> Option<&V> {
+        self.values.get(context)?.get(usize::try_from(number).ok()?)
+    }
+
+    fn add(&mut self, context: C, value: V) -> u64 {
+        let values = self.values.entry(context).or_default();
+        values.push(value);
+        values.len() as u64 - 1
+    }
+}
+
+/// More different heads than this in one relation aren't worth a number.
+const MOST_HEADS: u64 = 512;
+
+impl Heads {
+    /// Codes what comes before a row's attributes.
+    pub fn head<S: Side>(
+        &mut self,
+        side: &mut S,
+        names: &mut Names,
+        relation: u32,
+        source: Option<&Head>,
+    ) -> Result<Head, Corrupt> {
+        let column =
+            names.column(side, Topic::RowHead, [relation, 0, 0], Kind::Symbols(Class::RowHeaders))?;
+        let known = source.and_then(|head| self.heads.find(&relation, head));
+        match side.symbol(column, known.map_or(0, |number| number + 1))? {
+            0 => {
+                let kind = Kind::Rows(Class::RowHeaders, HEAD_BYTES as u16);
+                let column = names.column(side, Topic::RowHead, [relation, 1, 0], kind)?;
+                let mut bytes = Vec::with_capacity(HEAD_BYTES);
+                side.bytes(column, source.map_or(&[], |head| &head[..]), HEAD_BYTES, &mut bytes)?;
+                let head: Head = bytes.try_into().map_err(|_| Corrupt("a row's head is cut short"))?;
+                if self.heads.values.get(&relation).is_none_or(|heads| (heads.len() as u64) < MOST_HEADS) {
+                    self.heads.add(relation, head);
+                }
+                Ok(head)
+            }
+            number => self.heads.get(&relation, number - 1).copied().ok_or(Corrupt("a row's head can't be")),
+        }
+    }
+
+    /// Codes a row's null bitmap with the gap after it, which a record has whole: its number, or nothing if the row has none
+    /// where its head says.
+    fn bitmap<S: Side>(
+        &mut self,
+        side: &mut S,
+        names: &mut Names,
+        relation: u32,
+        head: &Head,
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<u64>, Corrupt> {
+        const NONE: u64 = 0;
+        const NEW: u64 = 1;
+        let like = [relation, head[4].into(), 0];
+        let column = names.column(side, Topic::RowBitmap, like, Kind::Symbols(Class::RowHeaders))?;
+        let context = (relation, head[4]);
+        let bytes = usize::from(head[4]).checked_sub(HEADER_BYTES);
+        let bitmap = source.zip(bytes).and_then(|(body, bytes)| body.get(..bytes));
+        let symbol = bitmap.map_or(NONE, |bitmap| {
+            self.bitmaps.find(&context, bitmap).map_or(NEW, |number| NEW + 1 + number)
+        });
+        match side.symbol(column, symbol)? {
+            NONE => Ok(None),
+            NEW => {
+                let bytes = bytes.ok_or(Corrupt("a row's attributes can't begin there"))?;
+                let kind = Kind::Bytes(Class::RowHeaders);
+                let column = names.column(side, Topic::RowBitmap, [relation, head[4].into(), 1], kind)?;
+                let start = out.len();
+                side.bytes(column, bitmap.unwrap_or_default(), bytes, out)?;
+                let number = self.bitmaps.add(context, out[start..].to_vec());
+                Ok(Some(number))
+            }
+            known => {
+                let number = known - NEW - 1;
+                let bitmap = self.bitmaps.get(&context, number).ok_or(Corrupt("a null bitmap can't be"))?;
+                out.extend_from_slice(bitmap);
+                Ok(Some(number))
+            }
+        }
+    }
+}
+
+/// Everything that coding rows needs.
+pub struct RowCoder<'m, S> {
+    /// Where columns are.
+    pub side: &'m mut S,
+    /// Columns.
+    pub names: &'m mut Names,
+    /// Heads.
+    pub heads: &'m mut Heads,
+    /// Rows.
+    pub rows: &'m mut Rows,
+}
+
+impl<S: Side> RowCoder<'_, S> {
+    /// Codes a row's head and what follows the fixed part of its header; the latter is appended to `out`.
+    pub fn row(
+        &mut self,
+        relation: Relation,
+        source: Option<(&Head, &[u8])>,
+        out: &mut Vec<u8>,
+    ) -> Result<Head, Corrupt> {
+        let Relation { number, locator } = relation;
+        let head = self.heads.head(self.side, self.names, number, source.map(|(head, _)| head))?;
+        let body = source.map(|(_, body)| body);
+        let bitmap = self.heads.bitmap(self.side, self.names, number, &head, body, out)?;
+        let skipped = if bitmap.is_some() { usize::from(head[4]) - HEADER_BYTES } else { 0 };
+        let key = LayoutKey(number, layout(&head) | bitmap.map_or(u64::MAX << 32, |number| number << 32));
+        let source = body.map(|body| {
+            let (bitmap, row) = body.split_at(skipped.min(body.len()));
+            (row, PlanKey::new(locator, (layout(&head) as u32, bitmap)))
+        });
+        let mut row = Vec::new();
+        self.rows.row(self.side, key, 1, source, &mut row)?;
+        out.extend_from_slice(&row);
+        Ok(head)
+    }
+
+    /// Codes the data of INSERT.
+    pub fn insert(
+        &mut self,
+        relation: Relation,
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let source = source.and_then(|data| data.split_first_chunk::<HEAD_BYTES>());
+        let start = out.len();
+        out.extend([0; HEAD_BYTES]);
+        let head = self.row(relation, source, out)?;
+        out[start..start + HEAD_BYTES].copy_from_slice(&head);
+        Ok(())
+    }
+
+    /// Codes the data of MULTI_INSERT: rows, each with its length before its head, at even places.
+    pub fn multi_insert(
+        &mut self,
+        relation: Relation,
+        rows: usize,
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let mut source = source.map(MultiInsert::new);
+        let kind = Kind::Symbols(Class::RowHeaders);
+        let gaps = self.names.column(self.side, Topic::MultiInsert, [relation.number, 0, 0], kind)?;
+        let start = out.len();
+        for _ in 0..rows {
+            let next = source.as_mut().and_then(Iterator::next);
+            if !(out.len() - start).is_multiple_of(2) {
+                // What PostgreSQL leaves there is not always zero.
+                let gap = self.side.symbol(gaps, next.as_ref().map_or(0, |row| row.gap.into()))?;
+                out.push(gap as u8);
+            }
+            let at = out.len();
+            out.extend([0; 2 + HEAD_BYTES]);
+            let head = self.row(relation, next.map(|row| (row.head, row.body)), out)?;
+            let len = out.len() - at - 2 - HEAD_BYTES;
+            let len = u16::try_from(len).map_err(|_| Corrupt("a row can't be so long"))?;
+            out[at..at + 2].copy_from_slice(&len.to_le_bytes());
+            out[at + 2..at + 2 + HEAD_BYTES].copy_from_slice(&head);
+        }
+        Ok(())
+    }
+}
+
+fn layout(head: &Head) -> u64 {
+    let attributes = u16::from_le_bytes([head[0], head[1]]) & ATTRIBUTES;
+    u64::from(attributes) << 8 | u64::from(head[4])
+}
+
+/// A row of MULTI_INSERT.
+pub struct MultiInsertRow<'a> {
+    gap: u8,
+    head: &'a Head,
+    body: &'a [u8],
+}
+
+/// The rows of MULTI_INSERT's data.
+pub struct MultiInsert<'a> {
+    data: &'a [u8],
+    at: usize,
+}
+
+impl<'a> MultiInsert<'a> {
+    /// Reads them.
+    pub fn new(data: &'a [u8]) -> MultiInsert<'a> {
+        MultiInsert { data, at: 0 }
+    }
+
+    /// Whether the data is so many rows and nothing else.
+    pub fn is_exactly(data: &[u8], rows: usize) -> bool {
+        let mut iter = MultiInsert::new(data);
+        iter.by_ref().take(rows).count() == rows && iter.at == data.len()
+    }
+}
+
+impl<'a> Iterator for MultiInsert<'a> {
+    type Item = MultiInsertRow<'a>;
+
+    fn next(&mut self) -> Option<MultiInsertRow<'a>> {
+        let gap = match self.at % 2 {
+            0 => 0,
+            _ => *self.data.get(self.at)?,
+        };
+        let at = self.at.next_multiple_of(2);
+        let (len, rest) = self.data.get(at..)?.split_first_chunk::<2>()?;
+        let (head, rest) = rest.split_first_chunk::<HEAD_BYTES>()?;
+        let body = rest.get(..u16::from_le_bytes(*len).into())?;
+        self.at = at + 2 + HEAD_BYTES + body.len();
+        Some(MultiInsertRow { gap, head, body })
+    }
+}
+
+/// Adds a row to what encoding sees ahead.
+pub fn plan(plan: &mut Plan, relation: RelFileLocator, head: &Head, body: &[u8]) {
+    let Some(bytes) = usize::from(head[4]).checked_sub(HEADER_BYTES) else { return };
+    let Some((bitmap, row)) = body.split_at_checked(bytes) else { return };
+    plan.add(PlanKey::new(relation, (layout(head) as u32, bitmap)), row);
+}
+
+/// Adds the rows of MULTI_INSERT.
+pub fn plan_multi_insert(target: &mut Plan, relation: RelFileLocator, data: &[u8]) {
+    MultiInsert::new(data).for_each(|row| plan(target, relation, row.head, row.body));
+}

@@ -1,0 +1,70 @@
+//! Columns by what they are of.
+
+use rustc_hash::FxHashMap;
+
+use crate::Corrupt;
+use crate::columns::{Column, Kind, Side};
+
+/// What a column is of, apart from the numbers that tell it from its like.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Topic {
+    /// Main data of a shape and a length.
+    Main,
+    /// Forms of block data of a relation and a shape.
+    DataForm,
+    /// Lengths of block data of a relation and a shape.
+    DataLength,
+    /// Block data of a relation, a shape and a length.
+    Data,
+    /// Block data of which only the relation is known.
+    LongData,
+    /// Blocks of a relation that were not used lately.
+    NewBlock,
+    /// Replication origins.
+    Origin,
+    /// Heads of a relation's rows.
+    RowHead,
+    /// Null bitmaps of a relation's rows.
+    RowBitmap,
+    /// Visible parts of rows on pages of a relation: transactions and places.
+    Visibility,
+    /// Line pointers.
+    LinePointers,
+    /// Multi-inserts: counts and offsets.
+    MultiInsert,
+    /// Index tuples' heap places.
+    Places,
+    /// Index tuples' forms.
+    IndexForms,
+    /// Pages of a kind.
+    PageKind,
+    /// Page headers of a relation.
+    PageHeader,
+    /// Special areas of pages of a relation.
+    PageSpecial,
+}
+
+/// All columns met.
+#[derive(Default)]
+pub struct Names(FxHashMap<(Topic, u32, u32, u32), Column>);
+
+impl Names {
+    /// The column of a topic, told from its like by three numbers; it is named when it is met first.
+    #[inline]
+    pub fn column<S: Side>(
+        &mut self,
+        side: &mut S,
+        topic: Topic,
+        like: [u32; 3],
+        kind: Kind,
+    ) -> Result<Column, Corrupt> {
+        let key = (topic, like[0], like[1], like[2]);
+        if let Some(&column) = self.0.get(&key) {
+            return Ok(column);
+        }
+        let column = side.column(kind)?;
+        self.0.insert(key, column);
+        Ok(column)
+    }
+}

@@ -1,0 +1,363 @@
+//! Pages of which nothing is known yet, by their structure.
+//!
+//! What a page's line pointers point to is coded item by item; what that leaves unsaid (free space that is not empty, items
+//! that overlap) is coded as the difference from the page that the items make.
+
+use walden_format::record::RelFileLocator;
+use walden_redo::page::{LinePointer, PAGE_BYTES, Page};
+
+use super::heap::{self, HEAD_BYTES, HEADER_BYTES, Relation, RowCoder};
+use super::index;
+use super::names::Topic;
+use super::rows::Plan;
+use crate::Corrupt;
+use crate::columns::{Class, Kind, Side};
+
+const PAGE_HEADER: usize = 24;
+
+/// How a page's items are coded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum PageKind {
+    /// Not as items.
+    Bytes = 0,
+    /// As rows of a table.
+    Heap = 1,
+    /// As index tuples.
+    Index = 2,
+    /// As items of which nothing is known.
+    Items = 3,
+}
+
+impl PageKind {
+    /// How this page is best coded.
+    pub fn of(page: &Page, fork: u8) -> PageKind {
+        let (lower, special) = (page.lower(), page.special());
+        let sound = fork == 0
+            && (PAGE_HEADER..=PAGE_BYTES).contains(&lower)
+            && (lower..=PAGE_BYTES).contains(&special)
+            && lower.is_multiple_of(4);
+        if !sound || lower == PAGE_HEADER {
+            return PageKind::Bytes;
+        }
+        let (mut rows, mut tuples, mut others) = (0, 0, 0);
+        for number in 1..=count(page) {
+            if let Some(item) = item(page, number) {
+                rows += usize::from(special == PAGE_BYTES && is_row(item));
+                tuples += usize::from(special < PAGE_BYTES && index::is_tuple(item));
+                others += 1;
+            }
+        }
+        match others {
+            0 => PageKind::Bytes,
+            _ if rows * 8 > others * 7 => PageKind::Heap,
+            _ if tuples * 8 > others * 7 => PageKind::Index,
+            _ => PageKind::Items,
+        }
+    }
+
+    fn from_code(code: u64) -> Result<PageKind, Corrupt> {
+        Ok(match code {
+            0 => PageKind::Bytes,
+            1 => PageKind::Heap,
+            2 => PageKind::Index,
+            3 => PageKind::Items,
+            _ => return Err(Corrupt("a page's kind can't be")),
+        })
+    }
+}
+
+fn count(page: &Page) -> u16 {
+    ((page.lower().clamp(PAGE_HEADER, PAGE_BYTES) - PAGE_HEADER) / 4) as u16
+}
+
+fn pointer(page: &Page, number: u16) -> u32 {
+    let at = PAGE_HEADER + 4 * (usize::from(number) - 1);
+    page.0.get(at..at + 4).map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]))
+}
+
+const NORMAL: u32 = 1;
+
+/// The bytes of a normal item.
+fn item(page: &Page, number: u16) -> Option<&[u8]> {
+    let raw = pointer(page, number);
+    let (offset, state, len) = split(raw);
+    (state == NORMAL && len > 0).then(|| page.0.get(offset..offset + len))?
+}
+
+fn split(raw: u32) -> (usize, u32, usize) {
+    let pointer = LinePointer(raw);
+    (pointer.offset().into(), (raw >> 15) & 3, pointer.len().into())
+}
+
+fn join(offset: usize, state: u32, len: usize) -> Result<u32, Corrupt> {
+    if offset > 0x7FFF || len > 0x7FFF {
+        return Err(Corrupt("an item can't be there"));
+    }
+    Ok(offset as u32 | state << 15 | (len as u32) << 17)
+}
+
+fn is_row(item: &[u8]) -> bool {
+    item.len() >= HEADER_BYTES && (HEADER_BYTES..=item.len()).contains(&item[22].into())
+}
+
+/// Line pointers, by what has to be said of them.
+const ANY: u64 = 0;
+const UNUSED: u64 = 1;
+const DEAD: u64 = 2;
+const REDIRECT: u64 = 3;
+/// An item right before the last one, towards the page's start.
+const NEXT: u64 = 4;
+/// An item elsewhere.
+const ELSEWHERE: u64 = 5;
+
+/// A page's place.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The relation.
+    pub relation: Relation,
+    /// The fork.
+    pub fork: u8,
+    /// The block.
+    pub block: u32,
+}
+
+impl<S: Side> RowCoder<'_, S> {
+    /// Codes a page's items: what is made of them is what `made` is afterwards, which need not be all of the page.
+    ///
+    /// For a page of [`PageKind::Bytes`], nothing is made.
+    pub fn page(
+        &mut self,
+        place: Place,
+        source: Option<&Page>,
+        made: &mut Page,
+    ) -> Result<PageKind, Corrupt> {
+        let Place { relation, fork, .. } = place;
+        let like = |what: u32| [relation.number, fork.into(), what];
+        let symbols = Kind::Symbols(Class::PageHeaders);
+        let column = self.names.column(self.side, Topic::PageKind, like(0), symbols)?;
+        let kind = source.map_or(PageKind::Bytes, |page| PageKind::of(page, fork));
+        let kind = PageKind::from_code(self.side.symbol(column, kind as u64)?)?;
+        made.0.fill(0);
+        if kind == PageKind::Bytes {
+            return Ok(kind);
+        }
+        let headers = Kind::Rows(Class::PageHeaders, PAGE_HEADER as u16);
+        let column = self.names.column(self.side, Topic::PageHeader, like(0), headers)?;
+        let mut header = Vec::with_capacity(PAGE_HEADER);
+        self.side.bytes(
+            column,
+            source.map_or(&[], |page| &page.0[..PAGE_HEADER]),
+            PAGE_HEADER,
+            &mut header,
+        )?;
+        made.0[..PAGE_HEADER].copy_from_slice(&header);
+        let special = made.special();
+        if special < PAGE_HEADER || special > PAGE_BYTES || made.lower() > PAGE_BYTES {
+            return Err(Corrupt("a page's header can't be"));
+        }
+        if special < PAGE_BYTES {
+            let width = PAGE_BYTES - special;
+            let kind = Kind::Rows(Class::PageHeaders, width as u16);
+            let column = self.names.column(self.side, Topic::PageSpecial, like(width as u32), kind)?;
+            let mut bytes = Vec::with_capacity(width);
+            self.side.bytes(column, source.map_or(&[], |page| &page.0[special..]), width, &mut bytes)?;
+            made.0[special..].copy_from_slice(&bytes);
+        }
+        let pointers = self.names.column(self.side, Topic::LinePointers, like(0), symbols)?;
+        let offsets = self.names.column(self.side, Topic::LinePointers, like(1), symbols)?;
+        let any = Kind::Rows(Class::PageHeaders, 4);
+        let any = self.names.column(self.side, Topic::LinePointers, like(2), any)?;
+        let mut last = special;
+        let mut bytes = Vec::new();
+        let mut visible = Visible::default();
+        for number in 1..=count(made) {
+            let raw = source.map_or(0, |page| pointer(page, number));
+            let (offset, state, len) = split(raw);
+            let content = source.and_then(|page| item(page, number)).filter(|item| match kind {
+                PageKind::Heap => is_row(item),
+                PageKind::Index => index::is_tuple(item),
+                _ => true,
+            });
+            let form = match (state, content) {
+                (0, _) if raw == 0 => UNUSED,
+                (3, _) if offset == 0 && len == 0 => DEAD,
+                (2, _) if len == 0 => REDIRECT,
+                (NORMAL, Some(_)) if offset + len.next_multiple_of(8) == last => NEXT,
+                (NORMAL, Some(_)) => ELSEWHERE,
+                _ => ANY,
+            };
+            let raw = match self.side.symbol(pointers, form)? {
+                UNUSED => 0,
+                DEAD => 3 << 15,
+                REDIRECT => {
+                    let to = self.side.symbol(offsets, offset as u64)?;
+                    join(usize::try_from(to).unwrap_or(usize::MAX), 2, 0)?
+                }
+                ANY => {
+                    bytes.clear();
+                    self.side.bytes(any, &raw.to_le_bytes(), 4, &mut bytes)?;
+                    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+                }
+                form @ (NEXT | ELSEWHERE) => {
+                    bytes.clear();
+                    match kind {
+                        PageKind::Heap => self.heap_row(place, number, &mut visible, content, &mut bytes)?,
+                        PageKind::Index => self.index_tuple(relation, 1, content, &mut bytes)?,
+                        _ => self.any_item(relation, content, &mut bytes)?,
+                    }
+                    let len = bytes.len();
+                    let offset = match form {
+                        NEXT => last
+                            .checked_sub(len.next_multiple_of(8))
+                            .ok_or(Corrupt("an item is before the page"))?,
+                        _ => {
+                            let offset = self.side.symbol(offsets, offset as u64)?;
+                            usize::try_from(offset).unwrap_or(usize::MAX)
+                        }
+                    };
+                    let end = offset.checked_add(len).filter(|&end| end <= PAGE_BYTES);
+                    let end = end.ok_or(Corrupt("an item is beyond the page"))?;
+                    made.0[offset..end].copy_from_slice(&bytes);
+                    last = offset;
+                    join(offset, NORMAL, len)?
+                }
+                _ => return Err(Corrupt("a line pointer's form can't be")),
+            };
+            let at = PAGE_HEADER + 4 * (usize::from(number) - 1);
+            made.0[at..at + 4].copy_from_slice(&raw.to_le_bytes());
+        }
+        Ok(kind)
+    }
+
+    /// An item of which nothing is known.
+    fn any_item(
+        &mut self,
+        relation: Relation,
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let like = [relation.number, 0, 3];
+        let lengths =
+            self.names.column(self.side, Topic::LinePointers, like, Kind::Symbols(Class::PageHeaders))?;
+        let len = self.side.symbol(lengths, source.map_or(0, |item| item.len() as u64))?;
+        let len = usize::try_from(len).ok().filter(|&len| len <= PAGE_BYTES);
+        let len = len.ok_or(Corrupt("an item can't be so long"))?;
+        let like = [relation.number, 1, 3];
+        let column = self.names.column(self.side, Topic::LinePointers, like, Kind::Bytes(Class::Text))?;
+        self.side.bytes(column, source.unwrap_or_default(), len, out)
+    }
+
+    /// A row with the part of its header that only pages have.
+    fn heap_row(
+        &mut self,
+        place: Place,
+        number: u16,
+        visible: &mut Visible,
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let header = visible.code(self, place, number, source)?;
+        out.extend_from_slice(&header);
+        let at = out.len();
+        out.extend([0; HEAD_BYTES]);
+        let source = source.and_then(|item| item.get(header.len()..)?.split_first_chunk::<HEAD_BYTES>());
+        let head = self.row(place.relation, source, out)?;
+        out[at..at + HEAD_BYTES].copy_from_slice(&head);
+        Ok(())
+    }
+}
+
+/// What the last row of the page had.
+#[derive(Default)]
+struct Visible {
+    xmin: u32,
+    xmax: u32,
+}
+
+const VISIBLE: usize = HEADER_BYTES - HEAD_BYTES;
+
+impl Visible {
+    /// `t_xmin`, `t_xmax`, `t_cid`, `t_ctid`.
+    fn code<S: Side>(
+        &mut self,
+        coder: &mut RowCoder<'_, S>,
+        place: Place,
+        number: u16,
+        source: Option<&[u8]>,
+    ) -> Result<[u8; VISIBLE], Corrupt> {
+        let word = |at: usize| {
+            let bytes = source.and_then(|item| item.get(at..at + 4));
+            bytes.map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]))
+        };
+        let half = |at: usize| source.map_or(0, |item| u16::from_le_bytes([item[at], item[at + 1]]));
+        let mut symbol = |what: u32, value: u64| {
+            let like = [place.relation.number, what, 0];
+            let kind = Kind::Symbols(Class::RowHeaders);
+            let column = coder.names.column(coder.side, Topic::Visibility, like, kind)?;
+            coder.side.symbol(column, value)
+        };
+        let small = |value: u64| u32::try_from(value).map_err(|_| Corrupt("a row's header can't be"));
+        let xmin = difference(symbol(0, against(word(0), self.xmin))?, self.xmin);
+        // 0: none; 1: as the last one; else the distance from xmin.
+        let xmax = match word(4) {
+            0 => 0,
+            xmax if xmax == self.xmax => 1,
+            xmax => 2 + against(xmax, xmin),
+        };
+        let xmax = match symbol(1, xmax)? {
+            0 => 0,
+            1 => self.xmax,
+            away => difference(away - 2, xmin),
+        };
+        let cid = small(symbol(2, word(8).into())?)?;
+        let (block, pointer) = (u32::from(half(12)) << 16 | u32::from(half(14)), half(16));
+        // 0: itself; else the distance of the block, and the line pointer.
+        let here = block == place.block && pointer == number;
+        let (block, pointer) = match symbol(3, if here { 0 } else { 1 + against(block, place.block) })? {
+            0 => (place.block, number),
+            away => {
+                let pointer = symbol(4, pointer.into())?;
+                let pointer = u16::try_from(pointer).map_err(|_| Corrupt("a row's place can't be"))?;
+                (difference(away - 1, place.block), pointer)
+            }
+        };
+        (self.xmin, self.xmax) = (xmin, xmax);
+        let mut header = [0; VISIBLE];
+        header[0..4].copy_from_slice(&xmin.to_le_bytes());
+        header[4..8].copy_from_slice(&xmax.to_le_bytes());
+        header[8..12].copy_from_slice(&cid.to_le_bytes());
+        header[12..14].copy_from_slice(&((block >> 16) as u16).to_le_bytes());
+        header[14..16].copy_from_slice(&(block as u16).to_le_bytes());
+        header[16..18].copy_from_slice(&pointer.to_le_bytes());
+        Ok(header)
+    }
+}
+
+/// A number as its distance from another, near ones small.
+fn against(value: u32, base: u32) -> u64 {
+    let distance = value.wrapping_sub(base).cast_signed();
+    u64::from((distance << 1 ^ distance >> 31).cast_unsigned())
+}
+
+fn difference(symbol: u64, base: u32) -> u32 {
+    let symbol = symbol as u32;
+    base.wrapping_add(symbol >> 1 ^ (symbol & 1).wrapping_neg())
+}
+
+/// Adds the rows or index tuples of a page to what encoding sees ahead.
+pub fn plan(target: &mut Plan, relation: RelFileLocator, fork: u8, page: &Page) {
+    let kind = PageKind::of(page, fork);
+    for item in (1..=count(page)).filter_map(|number| item(page, number)) {
+        match kind {
+            PageKind::Heap if is_row(item) => {
+                let (head, body) = item[HEADER_BYTES - HEAD_BYTES..].split_at(HEAD_BYTES);
+                if let Some(head) = head.first_chunk() {
+                    heap::plan(target, relation, head, body);
+                }
+            }
+            PageKind::Index => index::plan(target, relation, item),
+            _ => {}
+        }
+    }
+}

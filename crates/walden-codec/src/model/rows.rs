@@ -1,0 +1,263 @@
+//! Rows: what tables and indexes are made of, attribute by attribute.
+//!
+//! Rows of one relation with the same head (number of attributes, null bitmap) have a *layout*. A layout's schema is told
+//! from its rows by encoding ([`super::schema`]) and stored when the layout is met first.
+
+use rustc_hash::{FxHashMap, FxHasher};
+use std::hash::{Hash, Hasher};
+
+use walden_format::record::RelFileLocator;
+
+use super::schema::{EXTERNAL_BYTES, Field, Samples, Span, Varlena, read};
+use crate::Corrupt;
+use crate::columns::{Class, Column, Kind, Side};
+
+/// Longest row that is looked at: no page has a longer one.
+const LONGEST_ROW: usize = 8192;
+
+/// Which rows are of one layout: the relation's number in the model, and what else tells rows apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct LayoutKey(pub u32, pub u64);
+
+/// Rows that encoding has seen ahead, by layout.
+#[derive(Default)]
+pub struct Plan(FxHashMap<PlanKey, Planned>);
+
+/// A layout by what is known ahead: a hash, which may be wrong, as a schema that does not fit is not used.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PlanKey(u64);
+
+#[derive(Default)]
+struct Planned {
+    samples: Samples,
+    schema: Option<Option<Vec<Field>>>,
+}
+
+impl PlanKey {
+    /// The key of rows with this head.
+    pub fn new(relation: RelFileLocator, head: (u32, &[u8])) -> PlanKey {
+        let mut hasher = FxHasher::default();
+        (relation, head).hash(&mut hasher);
+        PlanKey(hasher.finish())
+    }
+}
+
+impl Plan {
+    /// Adds a row.
+    pub fn add(&mut self, key: PlanKey, row: &[u8]) {
+        if row.len() <= LONGEST_ROW {
+            self.0.entry(key).or_default().samples.add(row);
+        }
+    }
+
+    fn schema(&mut self, key: PlanKey, end_align: usize) -> Option<&Vec<Field>> {
+        let Planned { samples, schema } = self.0.get_mut(&key)?;
+        schema.get_or_insert_with(|| samples.schema(end_align)).as_ref()
+    }
+}
+
+/// What is known of rows, on both sides.
+#[derive(Default)]
+pub struct Rows {
+    layouts: FxHashMap<LayoutKey, Layout>,
+    schemas: Option<Column>,
+    spans: Vec<Span>,
+    /// What encoding knows of rows to come.
+    pub plan: Plan,
+}
+
+struct Layout {
+    form: Column,
+    lengths: Column,
+    bytes: Column,
+    schema: Option<Schema>,
+}
+
+struct Schema {
+    fields: Vec<Field>,
+    columns: Vec<FieldColumns>,
+}
+
+#[derive(Clone, Copy)]
+struct FieldColumns {
+    /// A varlena's length and kind.
+    length: Column,
+    content: Column,
+    external: Column,
+    compressed: Column,
+}
+
+/// A row as bytes, read by no schema.
+const FORM_BYTES: u64 = 0;
+const FORM_SCHEMA: u64 = 1;
+/// A schema comes first.
+const FORM_NEW_SCHEMA: u64 = 2;
+
+impl Rows {
+    /// Codes a row; its length is told by it. It is appended to `out`, from a place that is aligned in the row's own terms.
+    pub fn row<S: Side>(
+        &mut self,
+        side: &mut S,
+        key: LayoutKey,
+        end_align: usize,
+        source: Option<(&[u8], PlanKey)>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        if !self.layouts.contains_key(&key) {
+            let layout = Layout {
+                form: side.column(Kind::Symbols(Class::RowHeaders))?,
+                lengths: side.column(Kind::Symbols(Class::RowHeaders))?,
+                bytes: side.column(Kind::Bytes(Class::Text))?,
+                schema: None,
+            };
+            self.layouts.insert(key, layout);
+        }
+        let layout = self.layouts.get_mut(&key).ok_or(Corrupt("a layout is missing"))?;
+        let mut form = FORM_BYTES;
+        let mut planned = &Vec::new();
+        if let Some((row, plan_key)) = source {
+            if let Some(schema) = &layout.schema {
+                if read(&schema.fields, row, end_align, &mut self.spans) {
+                    form = FORM_SCHEMA;
+                }
+            } else if let Some(fields) = self.plan.schema(plan_key, end_align)
+                && read(fields, row, end_align, &mut self.spans)
+            {
+                form = FORM_NEW_SCHEMA;
+                planned = fields;
+            }
+        }
+        let source = source.map(|(row, _)| row);
+        match side.symbol(layout.form, form)? {
+            FORM_BYTES => {
+                let len = side.symbol(layout.lengths, source.map_or(0, |row| row.len() as u64))?;
+                let len = usize::try_from(len).unwrap_or(usize::MAX);
+                return side.bytes(layout.bytes, source.unwrap_or_default(), len, out);
+            }
+            FORM_SCHEMA => {}
+            FORM_NEW_SCHEMA => {
+                let schemas = match self.schemas {
+                    Some(column) => column,
+                    None => *self.schemas.insert(side.column(Kind::Symbols(Class::Shapes))?),
+                };
+                layout.schema = Some(schema(side, schemas, planned)?);
+            }
+            _ => return Err(Corrupt("a row's form can't be")),
+        }
+        let schema = layout.schema.as_ref().ok_or(Corrupt("a row's schema is missing"))?;
+        let origin = out.len();
+        for (index, (field, columns)) in schema.fields.iter().zip(&schema.columns).enumerate() {
+            let content = source.and_then(|row| Some((row, *self.spans.get(index)?)));
+            match field {
+                Field::Fixed { width, align } => {
+                    pad(out, origin, usize::from(*align));
+                    let bytes = content.map_or(&[][..], |(row, span)| &row[span.start..span.end]);
+                    side.bytes(columns.content, bytes, usize::from(*width), out)?;
+                }
+                Field::Varlena => varlena(side, columns, content, origin, out)?,
+            }
+        }
+        pad(out, origin, end_align);
+        Ok(())
+    }
+}
+
+/// Zeros up to a multiple of `align` from `origin` on.
+fn pad(out: &mut Vec<u8>, origin: usize, align: usize) {
+    let len = (out.len() - origin).next_multiple_of(align.max(1));
+    out.resize(origin + len, 0);
+}
+
+/// A schema, when its layout is met first.
+fn schema<S: Side>(side: &mut S, column: Column, planned: &[Field]) -> Result<Schema, Corrupt> {
+    let mut fields = Vec::new();
+    let mut columns = Vec::new();
+    loop {
+        // 0 ends the schema, 1 is a varlena, more is 2 + width * 4 + the alignment's logarithm.
+        let code = match planned.get(fields.len()) {
+            None => 0,
+            Some(Field::Varlena) => 1,
+            Some(Field::Fixed { width, align }) => {
+                2 + u64::from(*width) * 4 + u64::from(align.trailing_zeros())
+            }
+        };
+        let field = match side.symbol(column, code)? {
+            0 => return Ok(Schema { fields, columns }),
+            1 => Field::Varlena,
+            code => Field::Fixed {
+                width: u16::try_from((code - 2) / 4)
+                    .ok()
+                    .filter(|&width| width > 0)
+                    .ok_or(Corrupt("a field's width can't be"))?,
+                align: 1 << ((code - 2) % 4),
+            },
+        };
+        fields.push(field);
+        let first = side.column(match field {
+            Field::Fixed { width, .. } => Kind::Rows(Class::Fixed, width),
+            Field::Varlena => Kind::Bytes(Class::Text),
+        })?;
+        columns.push(match field {
+            Field::Fixed { .. } => {
+                FieldColumns { length: first, content: first, external: first, compressed: first }
+            }
+            Field::Varlena => FieldColumns {
+                length: side.column(Kind::Symbols(Class::RowHeaders))?,
+                content: first,
+                external: side.column(Kind::Rows(Class::Fixed, EXTERNAL_BYTES as u16 - 2))?,
+                compressed: side.column(Kind::Bytes(Class::Raw))?,
+            },
+        });
+    }
+}
+
+/// A varlena: its kind and length together, then its content.
+fn varlena<S: Side>(
+    side: &mut S,
+    columns: &FieldColumns,
+    source: Option<(&[u8], Span)>,
+    origin: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), Corrupt> {
+    const SHORT: u64 = 0;
+    const EXTERNAL: u64 = 1;
+    const LONG: u64 = 2;
+    const COMPRESSED: u64 = 3;
+    let (symbol, bytes) = match source {
+        None => (0, &[][..]),
+        Some((row, span)) => {
+            let bytes = &row[span.start..span.end];
+            match span.kind {
+                Varlena::Short => (SHORT | ((bytes.len() - 1) as u64) << 2, &bytes[1..]),
+                Varlena::External => (EXTERNAL, &bytes[2..]),
+                Varlena::Long => (LONG | ((bytes.len() - 4) as u64) << 2, &bytes[4..]),
+                Varlena::Compressed => (COMPRESSED | ((bytes.len() - 4) as u64) << 2, &bytes[4..]),
+            }
+        }
+    };
+    let symbol = side.symbol(columns.length, symbol)?;
+    let len = usize::try_from(symbol >> 2).unwrap_or(usize::MAX);
+    let kind = symbol & 3;
+    match kind {
+        SHORT => {
+            // A header of one byte holds no more; 1 alone would be a reference.
+            if len > 126 {
+                return Err(Corrupt("a short value can't be so long"));
+            }
+            out.push((len as u8 + 1) << 1 | 1);
+            side.bytes(columns.content, bytes, len, out)
+        }
+        EXTERNAL => {
+            out.extend([1, 18]);
+            side.bytes(columns.external, bytes, EXTERNAL_BYTES - 2, out)
+        }
+        _ => {
+            pad(out, origin, 4);
+            let whole = u32::try_from(len + 4).ok().filter(|&whole| whole < 1 << 30);
+            let whole = whole.ok_or(Corrupt("a value can't be so long"))?;
+            out.extend((whole << 2 | if kind == COMPRESSED { 2 } else { 0 }).to_le_bytes());
+            let column = if kind == COMPRESSED { columns.compressed } else { columns.content };
+            side.bytes(column, bytes, len, out)
+        }
+    }
+}
