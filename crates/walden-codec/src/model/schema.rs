@@ -254,18 +254,14 @@ fn merged(fields: Vec<Field>) -> Vec<Field> {
     let mut base = 8;
     for field in fields {
         match (out.last_mut(), field) {
-            (Some(Field::Fixed { width: before, align }), Field::Fixed { width, align: wanted })
+            (Some(Field::Fixed { width: before, .. }), Field::Fixed { width, align: wanted })
                 if wanted <= base && usize::from(*before) + usize::from(width) + 8 < 2048 =>
             {
                 *before = before.next_multiple_of(u16::from(wanted)) + width;
-                *align = (*align).max(wanted);
             }
+            (None, Field::Fixed { width, .. }) => out.push(Field::Fixed { width, align: 1 }),
             (_, Field::Fixed { align, .. }) => {
-                if out.is_empty() {
-                    base = 8;
-                } else {
-                    base = align;
-                }
+                base = align;
                 out.push(field);
             }
             (_, Field::Varlena) => out.push(field),
@@ -311,7 +307,7 @@ mod tests {
         rows().iter().for_each(|row| samples.add(row));
         let schema = samples.schema(1).expect("rows of one table");
         let expected = [
-            Field::Fixed { width: 8, align: 8 },
+            Field::Fixed { width: 8, align: 1 },
             Field::Varlena,
             Field::Fixed { width: 4, align: 4 },
             Field::Varlena,
