@@ -40,7 +40,13 @@ impl Packer {
             spread(&column.bytes, column.form, &mut content);
             if std::env::var("SIZES").is_ok_and(|v| v == "2") && column.bytes.len() > 50000 {
                 let n = zstd::bulk::compress(&content[at..], self.level).unwrap_or_default().len();
-                eprintln!("COL {class:?} {:?} {} -> {} layout {}", column.form, column.bytes.len(), n, if matches!(column.form, Form::Rows(_)) { content[at] } else { 9 });
+                eprintln!(
+                    "COL {class:?} {:?} {} -> {} layout {}",
+                    column.form,
+                    column.bytes.len(),
+                    n,
+                    if matches!(column.form, Form::Rows(_)) { content[at] } else { 9 }
+                );
             }
         }
         let before = out.len();

@@ -10,7 +10,7 @@ use walden_format::rmgr::{ImageClass, KindTable, rmid};
 
 use crate::heap;
 use crate::page::{PAGE_BYTES, Page};
-use crate::replay::{Role, Touched, manager};
+use crate::replay::{Role, Touched, manager, touched_with};
 
 /// A record with images, and its pages before and after.
 pub struct Displaced<'a> {
@@ -62,6 +62,23 @@ pub fn tells_rightly(record: &Record<'_>, touched: &[Touched], index: usize) -> 
         Some(_) => Told::Otherwise,
         None => Told::Not,
     })
+}
+
+/// What each block's data would be if the record had no images, told from the pages before it and the images; nothing where
+/// it can't be told, or where an image displaced nothing.
+pub fn data(
+    record: &Record<'_>,
+    before: &[Option<Box<Page>>],
+    images: &[Option<Box<Page>>],
+) -> Vec<Option<Vec<u8>>> {
+    let touched = touched_with(record, before, images);
+    let displaced = Displaced { record, touched: &touched };
+    let Some(manager) = manager(record.header.rmid) else { return vec![None; record.blocks.len()] };
+    let data = |(block, touched): (&BlockRef, &Touched)| {
+        let told = touched.image.is_some() && block.data_len == 0 && !is_whole(record, block.id);
+        if told { (manager.displaced)(&displaced, block) } else { None }
+    };
+    record.blocks.iter().zip(&touched).map(data).collect()
 }
 
 /// How what is told of a block's data compares with the data.

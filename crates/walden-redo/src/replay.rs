@@ -166,6 +166,17 @@ impl Replay {
         self.touched = touched;
     }
 
+    /// Copies of the pages of a record's blocks as they are before it, where they are known.
+    pub fn pages_before(&mut self, blocks: &[BlockRef]) -> Vec<Option<Box<Page>>> {
+        let key =
+            |block: &BlockRef| BlockKey { relation: block.relation, fork: block.fork, block: block.block };
+        let page = |block| {
+            let slot = self.store.find(key(block))?;
+            self.store.page(slot).map(|page| Box::new(page.clone()))
+        };
+        blocks.iter().map(page).collect()
+    }
+
     /// Takes a block's page out of the store and its image out of the record.
     #[inline]
     fn touch(&mut self, record: &Record<'_>, block: &BlockRef, all_images: bool) -> Touched {
@@ -269,6 +280,25 @@ impl Touched {
         self.role = Role::Unknown(state);
         self.page = None;
     }
+}
+
+/// A record with its pages before and its images, as an observer would see them; for those who have no store.
+pub(crate) fn touched_with(
+    record: &Record<'_>,
+    before: &[Option<Box<Page>>],
+    images: &[Option<Box<Page>>],
+) -> Vec<Touched> {
+    let touched = |((block, page), image): ((&BlockRef, &Option<Box<Page>>), &Option<Box<Page>>)| Touched {
+        slot: Slot::NONE,
+        role: if image.is_some() { Role::Restored } else { Role::Redo },
+        was: State::Exact,
+        page: page.clone(),
+        image: image.clone(),
+        id: block.id,
+        changed: false,
+        keeps_lsn: false,
+    };
+    record.blocks.iter().zip(before).zip(images).map(touched).collect()
 }
 
 /// A record being replayed: what its resource manager sees.
@@ -390,7 +420,7 @@ impl Touched {
 ///
 /// `bare` is the record with its data and without images; `before` are the pages of its blocks, as far as known. Comes
 /// back with the pages afterwards, and a misfit if the record did not fit them.
-pub(crate) fn rehearse(
+pub fn rehearse(
     bare: &Record<'_>,
     before: impl Iterator<Item = Option<Box<Page>>>,
 ) -> Result<Vec<Option<Box<Page>>>, Misfit> {

@@ -152,6 +152,7 @@ impl<S: Side> RowCoder<'_, S> {
     pub fn row(
         &mut self,
         relation: Relation,
+        old: Option<Old<'_>>,
         source: Option<(&Head, &[u8])>,
         out: &mut Vec<u8>,
     ) -> Result<Head, Corrupt> {
@@ -165,23 +166,56 @@ impl<S: Side> RowCoder<'_, S> {
             let (bitmap, row) = body.split_at(skipped.min(body.len()));
             (row, PlanKey::new(locator, (layout(&head) as u32, bitmap)))
         });
+        let bitmap = &out[out.len() - skipped..];
+        let old = old.filter(|old| layout(old.head) == layout(&head) && old.bitmap == bitmap);
         let mut row = Vec::new();
-        self.rows.row(self.side, key, 1, source, &mut row)?;
+        self.rows.row(self.side, key, 1, old.map(|old| old.row), source, &mut row)?;
         out.extend_from_slice(&row);
         Ok(head)
     }
 
-    /// Codes the data of INSERT.
+    /// Codes the data of an update without what it has in common with the old row: as the whole row.
+    pub fn part(
+        &mut self,
+        relation: Relation,
+        old: Option<Old<'_>>,
+        (prefix, suffix): (bool, bool),
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let old = old.ok_or(Corrupt("the old row is not known"))?;
+        let whole = source.and_then(|data| whole(data, old, (prefix, suffix)));
+        let mut body = Vec::new();
+        let source = whole.as_ref().map(|(head, body)| (head, &body[..]));
+        let head = self.row(relation, Some(old), source, &mut body)?;
+        let bitmap = usize::from(head[4]).checked_sub(HEADER_BYTES).filter(|&bytes| bytes <= body.len());
+        let (bitmap, row) = body.split_at(bitmap.ok_or(Corrupt("a row is cut short"))?);
+        let common = in_common(old.row, row);
+        if (prefix, suffix) != (common.0 > 0, common.1 > 0) {
+            return Err(Corrupt("a row has other bytes in common with the old one"));
+        }
+        for len in [common.0, common.1].into_iter().filter(|&len| len > 0) {
+            let len = u16::try_from(len).map_err(|_| Corrupt("a row can't be so long"))?;
+            out.extend(len.to_le_bytes());
+        }
+        out.extend(head);
+        out.extend_from_slice(bitmap);
+        out.extend_from_slice(&row[common.0..row.len() - common.1]);
+        Ok(())
+    }
+
+    /// Codes the data of INSERT, or that of an update with the whole row.
     pub fn insert(
         &mut self,
         relation: Relation,
+        old: Option<Old<'_>>,
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let source = source.and_then(|data| data.split_first_chunk::<HEAD_BYTES>());
         let start = out.len();
         out.extend([0; HEAD_BYTES]);
-        let head = self.row(relation, source, out)?;
+        let head = self.row(relation, old, source, out)?;
         out[start..start + HEAD_BYTES].copy_from_slice(&head);
         Ok(())
     }
@@ -207,7 +241,7 @@ impl<S: Side> RowCoder<'_, S> {
             }
             let at = out.len();
             out.extend([0; 2 + HEAD_BYTES]);
-            let head = self.row(relation, next.map(|row| (row.head, row.body)), out)?;
+            let head = self.row(relation, None, next.map(|row| (row.head, row.body)), out)?;
             let len = out.len() - at - 2 - HEAD_BYTES;
             let len = u16::try_from(len).map_err(|_| Corrupt("a row can't be so long"))?;
             out[at..at + 2].copy_from_slice(&len.to_le_bytes());
@@ -215,6 +249,61 @@ impl<S: Side> RowCoder<'_, S> {
         }
         Ok(())
     }
+}
+
+/// A row on its page, to which another is compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Old<'a> {
+    head: &'a Head,
+    bitmap: &'a [u8],
+    row: &'a [u8],
+}
+
+impl Old<'_> {
+    /// Its parts, from the item.
+    pub fn of(item: &[u8]) -> Option<Old<'_>> {
+        let (head, body) = item.get(HEADER_BYTES - HEAD_BYTES..)?.split_first_chunk::<HEAD_BYTES>()?;
+        let bitmap = usize::from(head[4]).checked_sub(HEADER_BYTES)?;
+        let (bitmap, row) = body.split_at_checked(bitmap)?;
+        Some(Old { head, bitmap, row })
+    }
+}
+
+/// Bytes that two rows have in common at their beginning and at their end, as `log_heap_update` counts them: fewer than
+/// three are not worth it.
+fn in_common(old: &[u8], new: &[u8]) -> (usize, usize) {
+    let worth = |len: usize| if len < 3 { 0 } else { len };
+    let prefix = worth(old.iter().zip(new).take_while(|(old, new)| old == new).count());
+    let most = old.len().min(new.len()) - prefix;
+    let ends = old.iter().rev().zip(new.iter().rev()).take(most);
+    (prefix, worth(ends.take_while(|(old, new)| old == new).count()))
+}
+
+/// The whole row of an update's data: its head, and bitmap and row.
+fn whole(data: &[u8], old: Old<'_>, (prefix, suffix): (bool, bool)) -> Option<(Head, Vec<u8>)> {
+    let mut rest = data;
+    let mut length = |said: bool| -> Option<usize> {
+        if !said {
+            return Some(0);
+        }
+        let (two, after) = rest.split_first_chunk::<2>()?;
+        rest = after;
+        Some(u16::from_le_bytes(*two).into())
+    };
+    let (prefix, suffix) = (length(prefix)?, length(suffix)?);
+    let (head, rest) = rest.split_first_chunk::<HEAD_BYTES>()?;
+    let (bitmap, middle) = rest.split_at_checked(usize::from(head[4]).checked_sub(HEADER_BYTES)?)?;
+    let mut body = bitmap.to_vec();
+    body.extend_from_slice(old.row.get(..prefix)?);
+    body.extend_from_slice(middle);
+    body.extend_from_slice(&old.row[old.row.len().checked_sub(suffix)?..]);
+    let row = &body[bitmap.len()..];
+    (in_common(old.row, row) == (prefix, suffix)).then_some((*head, body))
+}
+
+/// Whether an update's data can be coded as the whole row.
+pub fn is_part(data: &[u8], old: Option<Old<'_>>, flags: (bool, bool)) -> bool {
+    old.is_some_and(|old| whole(data, old, flags).is_some())
 }
 
 fn layout(head: &Head) -> u64 {

@@ -106,9 +106,6 @@ impl<S: Side> RowCoder<'_, S> {
         let places = self.names.column(self.side, Topic::Places, like(u32::from(other)), kind)?;
         let start = out.len();
         let place = parts.as_ref().map_or(&[][..], |(tuple, _)| &tuple[..PLACE]);
-        if other && parts.as_ref().is_none_or(|(_, parts)| parts.posting > 0) {
-            // Where the list starts is told by the key's length.
-        }
         self.side.bytes(places, place, PLACE, out)?;
         out.extend(info.to_le_bytes());
         let line_pointer = u16_at(&out[start..], 4);
@@ -132,7 +129,7 @@ impl<S: Side> RowCoder<'_, S> {
         let source = parts
             .as_ref()
             .map(|(_, parts)| (parts.key, PlanKey::new(relation.locator, (layout, parts.bitmap))));
-        self.rows.row(self.side, layout_key, 8, source, &mut key)?;
+        self.rows.row(self.side, layout_key, 8, None, source, &mut key)?;
         out.extend_from_slice(&key);
         if posting > 0 {
             let column = self.names.column(self.side, Topic::Places, like(2), kind)?;

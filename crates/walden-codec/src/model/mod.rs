@@ -1,5 +1,7 @@
 //! The model of records: what each part of a record is told from, and which column takes the rest.
 
+mod blocks;
+mod gin;
 mod heap;
 mod index;
 mod names;
@@ -10,18 +12,16 @@ mod schema;
 use rustc_hash::FxHashMap;
 use walden_format::crc::crc32c_append;
 use walden_format::lsn::Lsn;
-use walden_format::record::{
-    BlockRef, Compression, Fork, Image, RECORD_HEADER, Record, RecordHeader, RelFileLocator, decode,
-};
+use walden_format::record::{BlockRef, RECORD_HEADER, Record, RecordHeader, RelFileLocator, decode};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_redo::page::{PAGE_BYTES, Page};
-use walden_redo::store::{BlockKey, StoreOptions};
-use walden_redo::{PageStore, Replay, image};
+use walden_redo::store::StoreOptions;
+use walden_redo::{PageStore, Replay};
 
-use self::heap::{Heads, MultiInsert, Relation, RowCoder};
+use self::blocks::{Around, Differences};
+use self::heap::Heads;
 use self::names::{Names, Topic};
-use self::pages::{PageKind, Place};
 use self::rows::Rows;
 use crate::Corrupt;
 use crate::coder::Limits;
@@ -56,7 +56,7 @@ pub struct Model {
     last_time: u64,
     replay: Replay,
     main: Vec<u8>,
-    content: Vec<u8>,
+    old: Vec<u8>,
     made: Box<Page>,
     /// The record as it was put together.
     pub out: Vec<u8>,
@@ -73,25 +73,8 @@ struct Fixed {
     image_bytes: Column,
     image_header: Column,
     known: Differences,
+    rehearsed: Differences,
     made: Differences,
-}
-
-/// Where an image differs from what it is told from.
-#[derive(Clone, Copy)]
-struct Differences {
-    gap: Column,
-    run: Column,
-    bytes: Column,
-}
-
-impl Differences {
-    fn new<S: Side>(side: &mut S) -> Result<Differences, Corrupt> {
-        Ok(Differences {
-            gap: side.column(Kind::Symbols(Class::ImageDifferences))?,
-            run: side.column(Kind::Symbols(Class::ImageDifferences))?,
-            bytes: side.column(Kind::Bytes(Class::ImageDifferences))?,
-        })
-    }
 }
 
 /// The parts of a record's headers that many records share: everything but numbers.
@@ -179,7 +162,7 @@ impl Model {
                 ..StoreOptions::default()
             })),
             main: Vec::new(),
-            content: Vec::new(),
+            old: Vec::new(),
             made: Box::default(),
             out: Vec::new(),
             refs: Vec::new(),
@@ -216,7 +199,7 @@ impl Model {
             let len = side.symbol(fixed.xid, parts.bytes.len() as u64)? as usize;
             side.bytes(fixed.raw, parts.bytes, len, &mut out)?;
         } else {
-            self.modelled(side, &fixed, &parts, shape as usize - 1, &mut out)?;
+            self.modelled(side, &fixed, shape as usize - 1, input, (lsn, &end), &mut out)?;
         }
         self.out = out;
         let header = RecordHeader::parse(&self.out).ok_or(Corrupt("a record is cut short"))?;
@@ -242,6 +225,7 @@ impl Model {
             image_bytes: side.column(Kind::Bytes(Class::ImageBytes))?,
             image_header: side.column(Kind::Symbols(Class::ImageHeaders))?,
             known: Differences::new(side)?,
+            rehearsed: Differences::new(side)?,
             made: Differences::new(side)?,
         };
         self.columns = Some(fixed);
@@ -321,12 +305,11 @@ impl Model {
         &mut self,
         side: &mut S,
         fixed: &Fixed,
-        parts: &Parts<'_>,
         shape: usize,
+        input: Option<&Record<'_>>,
+        (lsn, end): (Lsn, impl Fn(usize) -> Lsn),
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let input = parts.input;
-        out.resize(RECORD_HEADER, 0);
         let xid = self.xid(side, fixed, input.map_or(0, |record| record.header.xid))?;
         let main_len =
             side.symbol(self.shapes[shape].main_len, input.map_or(0, |record| record.main_len.into()))?;
@@ -334,118 +317,11 @@ impl Model {
         let mut main = std::mem::take(&mut self.main);
         main.clear();
         self.main(side, shape, xid, input, main_len, &mut main)?;
-        let mut relation = 0;
-        let mut content = std::mem::take(&mut self.content);
-        content.clear();
-        for index in 0..self.shapes[shape].blocks.len() {
-            let ShapeBlock { id, flags, image_info } = self.shapes[shape].blocks[index];
-            let block = input.and_then(|record| record.blocks.get(index));
-            if flags & SAME_RELATION == 0 {
-                relation = self.relation(side, fixed, shape, block.map(|block| block.relation))?;
-            }
-            let number =
-                self.block(side, shape, relation, flags & 0x0F, block.map_or(0, |block| block.block))?;
-            let locator =
-                *self.relations.get(relation as usize).ok_or(Corrupt("a relation's number can't be"))?;
-            let relation = Relation { number: relation, locator };
-            let place = Place { relation, fork: flags & 0x0F, block: number };
-            out.extend([id, flags, 0, 0]);
-            let len_at = out.len() - 2;
-            if flags & HAS_IMAGE != 0 {
-                let source = block.and_then(|block| Some((block.image.as_ref()?, input?)));
-                self.image(side, fixed, place, image_info, source, out, &mut content)?;
-            }
-            if flags & SAME_RELATION == 0 {
-                for word in [locator.tablespace, locator.database, locator.relation] {
-                    out.extend(word.to_le_bytes());
-                }
-            }
-            out.extend(number.to_le_bytes());
-            if flags & HAS_DATA != 0 {
-                let source = block.zip(input).map(|(block, record)| record.block_data(block));
-                let start = content.len();
-                self.block_data(side, shape, index, relation, &main, source, &mut content)?;
-                let len = u16::try_from(content.len() - start).map_err(|_| Corrupt("a length can't be"))?;
-                out[len_at..len_at + 2].copy_from_slice(&len.to_le_bytes());
-            }
-        }
-        if self.shapes[shape].origin {
-            let kind = Kind::Symbols(Class::Transactions);
-            let column = self.names.column(side, Topic::Origin, [0; 3], kind)?;
-            let origin = side.symbol(column, input.and_then(|record| record.origin).unwrap_or(0).into())?;
-            out.push(253);
-            out.extend((origin as u16).to_le_bytes());
-        }
-        if self.shapes[shape].toplevel {
-            let toplevel =
-                self.xid(side, fixed, input.and_then(|record| record.toplevel_xid).unwrap_or(0))?;
-            out.push(252);
-            out.extend(toplevel.to_le_bytes());
-        }
-        match self.shapes[shape].main {
-            0 => {}
-            255 => out.extend([255, main_len as u8]),
-            _ => {
-                out.push(254);
-                out.extend((main_len as u32).to_le_bytes());
-            }
-        }
-        out.extend_from_slice(&content);
-        out.extend_from_slice(&main);
-        (self.main, self.content) = (main, content);
+        let around = Around { shape, xid, main: &main, lsn };
+        self.blocks(side, fixed, around, input, end, out)?;
+        self.main = main;
         self.seal(shape, xid, out);
         Ok(())
-    }
-
-    /// A block's data: what it is made of where that is known, and bytes of a length otherwise.
-    #[allow(clippy::too_many_arguments)]
-    fn block_data<S: Side>(
-        &mut self,
-        side: &mut S,
-        shape: usize,
-        index: usize,
-        relation: Relation,
-        main: &[u8],
-        source: Option<&[u8]>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), Corrupt> {
-        const BYTES: u64 = 0;
-        const MADE: u64 = 1;
-        let Shape { rmid: manager, info, .. } = self.shapes[shape];
-        let id = self.shapes[shape].blocks[index].id;
-        let form = DataForm::of(manager, info, id);
-        let like = [relation.number, shape as u32, index as u32];
-        if form != DataForm::Bytes {
-            let rows = usize::from(main.get(2..4).map_or(0, |two| u16::from_le_bytes([two[0], two[1]])));
-            let fits = source.is_some_and(|data| match form {
-                DataForm::Row => data.len() >= heap::HEAD_BYTES,
-                DataForm::Rows => MultiInsert::is_exactly(data, rows),
-                DataForm::IndexTuple => index::is_tuple(data),
-                DataForm::Bytes => false,
-            });
-            let column = self.names.column(side, Topic::DataForm, like, Kind::Symbols(Class::BlockData))?;
-            if side.symbol(column, if fits { MADE } else { BYTES })? == MADE {
-                let (names, heads, rows_of) = (&mut self.names, &mut self.heads, &mut self.rows);
-                let mut coder = RowCoder { side, names, heads, rows: rows_of };
-                return match form {
-                    DataForm::Row => coder.insert(relation, source, out),
-                    DataForm::Rows => coder.multi_insert(relation, rows, source, out),
-                    DataForm::IndexTuple => coder.index_tuple(relation, 0, source, out),
-                    DataForm::Bytes => Ok(()),
-                };
-            }
-        }
-        let column = self.names.column(side, Topic::DataLength, like, Kind::Symbols(Class::BlockData))?;
-        let len = side.symbol(column, source.map_or(0, |data| data.len() as u64))?;
-        let len = u16::try_from(len).map_err(|_| Corrupt("a length can't be"))?;
-        // Rows of one length beside each other only where there are many of them.
-        let column = if len <= LONGEST_ROW {
-            let like = [relation.number, (shape as u32) << 8 | index as u32, len.into()];
-            self.names.column(side, Topic::Data, like, Kind::Rows(Class::Payload, len.max(1)))?
-        } else {
-            self.names.column(side, Topic::LongData, like, Kind::Bytes(Class::Payload))?
-        };
-        side.bytes(column, source.unwrap_or_default(), len.into(), out)
     }
 
     /// The header: everything in it but the transaction is told by the rest.
@@ -606,183 +482,6 @@ impl Model {
         }
         told
     }
-
-    /// An image: its headers go to `out`, its bytes to `stored`.
-    #[allow(clippy::too_many_arguments)]
-    fn image<S: Side>(
-        &mut self,
-        side: &mut S,
-        fixed: &Fixed,
-        place: Place,
-        info: u8,
-        source: Option<(&Image, &Record<'_>)>,
-        out: &mut Vec<u8>,
-        stored: &mut Vec<u8>,
-    ) -> Result<(), Corrupt> {
-        let has_hole = info & 1 != 0;
-        let compressed = match self.version >= Major::V15 {
-            true => info & 0b1_1100 != 0,
-            false => info & 2 != 0,
-        };
-        let len = side.symbol(fixed.image_header, source.map_or(0, |(image, _)| image.len.into()))?;
-        let offset =
-            side.symbol(fixed.image_header, source.map_or(0, |(image, _)| image.hole_offset.into()))?;
-        let hole_len = source.map_or(0, |(image, _)| image.hole_len.into());
-        let hole_len = if compressed && has_hole {
-            side.symbol(fixed.image_header, hole_len)?
-        } else {
-            PAGE_BYTES as u64 - len.min(PAGE_BYTES as u64)
-        };
-        let small = |value: u64| u16::try_from(value).map_err(|_| Corrupt("an image's size can't be"));
-        let (len, offset, hole_len) = (small(len)?, small(offset)?, small(hole_len)?);
-        out.extend(len.to_le_bytes());
-        out.extend(offset.to_le_bytes());
-        out.push(info);
-        if compressed && has_hole {
-            out.extend(hole_len.to_le_bytes());
-        }
-        let bytes = source.map_or(&[][..], |(image, record)| record.image_data(image));
-        if compressed {
-            return side.bytes(fixed.image_bytes, bytes, len.into(), stored);
-        }
-        let key = BlockKey { relation: place.relation.locator, fork: Fork(place.fork), block: place.block };
-        let known = self.replay.store.find(key);
-        if let Some(page) = known.and_then(|slot| self.replay.store.page(slot)) {
-            let known = without_hole(page, offset, len);
-            return difference(side, fixed.known, &known, bytes, len.into(), stored);
-        }
-        let page = source.and_then(|(image, record)| restored(image, record));
-        let (names, heads, rows) = (&mut self.names, &mut self.heads, &mut self.rows);
-        let mut coder = RowCoder { side, names, heads, rows };
-        match coder.page(place, page.as_deref(), &mut self.made)? {
-            PageKind::Bytes => side.bytes(fixed.image_bytes, bytes, len.into(), stored),
-            _ => {
-                let known = without_hole(&self.made, offset, len);
-                difference(side, fixed.made, &known, bytes, len.into(), stored)
-            }
-        }
-    }
-
-    /// Looks at a record that encoding will meet.
-    pub fn plan(&mut self, record: &Record<'_>) {
-        let plan = &mut self.rows.plan;
-        for block in record.blocks {
-            if let Some(image) = &block.image {
-                if let Some(page) = restored(image, record) {
-                    pages::plan(plan, block.relation, block.fork.0, &page);
-                }
-                continue;
-            }
-            let data = record.block_data(block);
-            match DataForm::of(record.header.rmid, record.header.info, block.id) {
-                DataForm::Row => {
-                    if let Some((head, body)) = data.split_first_chunk() {
-                        heap::plan(plan, block.relation, head, body);
-                    }
-                }
-                DataForm::Rows => heap::plan_multi_insert(plan, block.relation, data),
-                DataForm::IndexTuple => index::plan(plan, block.relation, data),
-                DataForm::Bytes => {}
-            }
-        }
-    }
-}
-
-/// The page of an image that is not compressed.
-fn restored(image: &Image, record: &Record<'_>) -> Option<Box<Page>> {
-    if image.compression != Compression::None {
-        return None;
-    }
-    let mut page = Box::<Page>::default();
-    image::restore(image, record.image_data(image), &mut page).is_ok().then_some(page)
-}
-
-/// What a block's data is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum DataForm {
-    Bytes,
-    /// A row's head and the row.
-    Row,
-    /// Several rows.
-    Rows,
-    /// An index tuple.
-    IndexTuple,
-}
-
-impl DataForm {
-    /// Of a record's block, by its resource manager and info byte.
-    fn of(manager: u8, info: u8, id: u8) -> DataForm {
-        match (manager, info & 0x70, id) {
-            (rmid::HEAP, 0x00, 0) => DataForm::Row,
-            (rmid::HEAP2, 0x50, 0) => DataForm::Rows,
-            (rmid::BTREE, _, 0) if matches!(info & 0xF0, 0x00 | 0x10) => DataForm::IndexTuple,
-            (rmid::HASH, 0x20, 0) => DataForm::IndexTuple,
-            _ => DataForm::Bytes,
-        }
-    }
-}
-
-/// A page's bytes as an image of this form would have them.
-fn without_hole(page: &Page, offset: u16, len: u16) -> Vec<u8> {
-    let (offset, len) = (usize::from(offset).min(PAGE_BYTES), usize::from(len).min(PAGE_BYTES));
-    let before = offset.min(len);
-    let mut bytes = page.0[..before].to_vec();
-    bytes.extend_from_slice(&page.0[PAGE_BYTES - (len - before)..]);
-    bytes
-}
-
-/// Runs of bytes that differ from those known, each as the bytes to mix in.
-fn difference<S: Side>(
-    side: &mut S,
-    columns: Differences,
-    known: &[u8],
-    source: &[u8],
-    len: usize,
-    out: &mut Vec<u8>,
-) -> Result<(), Corrupt> {
-    /// Equal bytes that end a run: fewer are cheaper to mix in than to skip.
-    const GAP: usize = 4;
-    let encoding = !source.is_empty();
-    let mixed: Vec<u8> = source.iter().zip(known).map(|(a, b)| a ^ b).collect();
-    let mut target = known.to_vec();
-    target.resize(len, 0);
-    let mut at = 0;
-    loop {
-        let start = mixed[at.min(mixed.len())..].iter().position(|&byte| byte != 0).map(|skip| at + skip);
-        let gap = if encoding { start.map_or(len - at, |start| start - at) } else { 0 };
-        let gap = side.symbol(columns.gap, gap as u64)? as usize;
-        at = at.checked_add(gap).filter(|&at| at <= len).ok_or(Corrupt("a difference is beyond the page"))?;
-        if at == len {
-            break;
-        }
-        let run = if encoding {
-            let mut end = at + 1;
-            while end < len {
-                let rest = &mixed[end..(end + GAP).min(len)];
-                match rest.iter().position(|&byte| byte != 0) {
-                    Some(skip) => end += skip + 1,
-                    None => break,
-                }
-            }
-            end - at
-        } else {
-            0
-        };
-        let run = side.symbol(columns.run, run as u64)? as usize;
-        let end = at
-            .checked_add(run)
-            .filter(|&end| end <= len && run > 0)
-            .ok_or(Corrupt("a difference is beyond the page"))?;
-        let mut bytes = Vec::new();
-        side.bytes(columns.bytes, mixed.get(at..end).unwrap_or(&[]), run, &mut bytes)?;
-        target[at..end].iter_mut().zip(&bytes).for_each(|(byte, mix)| *byte ^= mix);
-        at = end;
-        if at == len {
-            break;
-        }
-    }
-    out.extend_from_slice(&target);
-    Ok(())
 }
 
 /// What a record's shape is told apart by; nothing if the record can't be put together from its parts.

@@ -11,6 +11,12 @@ use crate::columns::{Column, Kind, Side};
 pub enum Topic {
     /// Main data of a shape and a length.
     Main,
+    /// Whether the data that an image displaced is told.
+    Told,
+    /// Parts of GIN entries.
+    GinEntry,
+    /// Which attributes of a row differ from the row before.
+    Changed,
     /// Forms of block data of a relation and a shape.
     DataForm,
     /// Lengths of block data of a relation and a shape.

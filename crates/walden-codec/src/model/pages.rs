@@ -262,7 +262,7 @@ impl<S: Side> RowCoder<'_, S> {
         let at = out.len();
         out.extend([0; HEAD_BYTES]);
         let source = source.and_then(|item| item.get(header.len()..)?.split_first_chunk::<HEAD_BYTES>());
-        let head = self.row(place.relation, source, out)?;
+        let head = self.row(place.relation, None, source, out)?;
         out[at..at + HEAD_BYTES].copy_from_slice(&head);
         Ok(())
     }

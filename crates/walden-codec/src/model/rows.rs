@@ -62,12 +62,15 @@ pub struct Rows {
     layouts: FxHashMap<LayoutKey, Layout>,
     schemas: Option<Column>,
     spans: Vec<Span>,
+    old_spans: Vec<Span>,
     /// What encoding knows of rows to come.
     pub plan: Plan,
 }
 
 struct Layout {
     form: Column,
+    /// Which fields differ from those of the row before.
+    changed: Column,
     lengths: Column,
     bytes: Column,
     schema: Option<Schema>,
@@ -87,6 +90,9 @@ struct FieldColumns {
     compressed: Column,
 }
 
+/// Fields beyond this are never said to be unchanged.
+const MOST_UNCHANGED: usize = 56;
+
 /// A row as bytes, read by no schema.
 const FORM_BYTES: u64 = 0;
 const FORM_SCHEMA: u64 = 1;
@@ -94,18 +100,20 @@ const FORM_SCHEMA: u64 = 1;
 const FORM_NEW_SCHEMA: u64 = 2;
 
 impl Rows {
-    /// Codes a row; its length is told by it. It is appended to `out`, from a place that is aligned in the row's own terms.
+    /// Codes a row; its length is told by it. `old` is the row that it replaces, of the same layout. It is appended to `out`, from a place that is aligned in the row's own terms.
     pub fn row<S: Side>(
         &mut self,
         side: &mut S,
         key: LayoutKey,
         end_align: usize,
+        old: Option<&[u8]>,
         source: Option<(&[u8], PlanKey)>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         if !self.layouts.contains_key(&key) {
             let layout = Layout {
                 form: side.column(Kind::Symbols(Class::RowHeaders))?,
+                changed: side.column(Kind::Symbols(Class::RowHeaders))?,
                 lengths: side.column(Kind::Symbols(Class::RowHeaders))?,
                 bytes: side.column(Kind::Bytes(Class::Text))?,
                 schema: None,
@@ -146,7 +154,31 @@ impl Rows {
         }
         let schema = layout.schema.as_ref().ok_or(Corrupt("a row's schema is missing"))?;
         let origin = out.len();
+        let old = old.filter(|old| read(&schema.fields, old, end_align, &mut self.old_spans));
+        let mut changed = u64::MAX;
+        if let Some(old) = old {
+            let differs = |(index, (new, old_span)): (usize, (&Span, &Span))| {
+                let same =
+                    source.is_some_and(|row| row[new.start..new.end] == old[old_span.start..old_span.end]);
+                u64::from(!same) << index
+            };
+            let spans = self.spans.iter().zip(&self.old_spans).take(MOST_UNCHANGED);
+            changed = side.symbol(layout.changed, spans.enumerate().map(differs).sum())?;
+        }
         for (index, (field, columns)) in schema.fields.iter().zip(&schema.columns).enumerate() {
+            if index < MOST_UNCHANGED
+                && changed & 1 << index == 0
+                && let Some((old, span)) = old.zip(self.old_spans.get(index))
+            {
+                let align = match (field, span.kind) {
+                    (Field::Fixed { align, .. }, _) => usize::from(*align),
+                    (Field::Varlena, Varlena::Long | Varlena::Compressed) => 4,
+                    (Field::Varlena, _) => 1,
+                };
+                pad(out, origin, align);
+                out.extend_from_slice(&old[span.start..span.end]);
+                continue;
+            }
             let content = source.and_then(|row| Some((row, *self.spans.get(index)?)));
             match field {
                 Field::Fixed { width, align } => {

@@ -1,0 +1,582 @@
+//! The blocks of a record: which they are, their data, and their images.
+//!
+//! An image displaces the data of its block: what changed is only to be seen by comparing pages. So encoding tells the data
+//! from the page before and the image, codes it as if there were no image, and both sides replay the record without images
+//! on the pages that they know. What the image has beside that (hint bits, mostly) is all that is left to say of it.
+
+use walden_format::lsn::Lsn;
+use walden_format::record::{
+    BlockRef, Compression, Fork, Image, RECORD_HEADER, Record, RecordHeader, decode,
+};
+use walden_format::rmgr::rmid;
+use walden_format::version::Major;
+use walden_redo::page::{PAGE_BYTES, Page};
+use walden_redo::replay::rehearse;
+use walden_redo::store::BlockKey;
+use walden_redo::{displaced, image};
+
+use super::heap::{self, MultiInsert, Old, Relation, RowCoder};
+use super::names::Topic;
+use super::pages::{self, PageKind, Place};
+use super::{Fixed, HAS_DATA, HAS_IMAGE, LONGEST_ROW, Model, SAME_RELATION, Shape, ShapeBlock};
+use super::{gin, index};
+use crate::Corrupt;
+use crate::columns::{Class, Column, Kind, Side};
+
+/// A block, as far as it is known.
+pub(super) struct Block {
+    place: Place,
+    image: Option<ImageHeader>,
+    /// Its page before the record, where that helps with its image.
+    before: Option<Box<Page>>,
+    /// Its data, or what takes the image's place.
+    data: Vec<u8>,
+    told: bool,
+    stored: Vec<u8>,
+}
+
+/// An image's place in its page.
+#[derive(Clone, Copy)]
+struct ImageHeader {
+    info: u8,
+    len: u16,
+    offset: u16,
+    /// For a compressed image with a hole.
+    hole_len: Option<u16>,
+    compressed: bool,
+}
+
+/// A record, as far as it is known before its blocks.
+#[derive(Clone, Copy)]
+pub(super) struct Around<'a> {
+    pub shape: usize,
+    pub xid: u32,
+    pub main: &'a [u8],
+    /// Where the record starts.
+    pub lsn: Lsn,
+}
+
+impl Model {
+    /// Codes the blocks of a record, and puts the record together but for its header.
+    ///
+    /// `end` tells where a record of a length ends.
+    pub(super) fn blocks<S: Side>(
+        &mut self,
+        side: &mut S,
+        fixed: &Fixed,
+        around: Around<'_>,
+        input: Option<&Record<'_>>,
+        end: impl Fn(usize) -> Lsn,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let mut blocks = Vec::with_capacity(self.shapes[around.shape].blocks.len());
+        let mut relation = 0;
+        let mut told = Vec::new();
+        for index in 0..self.shapes[around.shape].blocks.len() {
+            let ShapeBlock { flags, image_info, .. } = self.shapes[around.shape].blocks[index];
+            let block = input.and_then(|record| record.blocks.get(index));
+            if flags & SAME_RELATION == 0 {
+                relation = self.relation(side, fixed, around.shape, block.map(|block| block.relation))?;
+            }
+            let fork = flags & 0x0F;
+            let block_number = block.map_or(0, |block| block.block);
+            let number = self.block(side, around.shape, relation, fork, block_number)?;
+            let locator =
+                *self.relations.get(relation as usize).ok_or(Corrupt("a relation's number can't be"))?;
+            let place = Place { relation: Relation { number: relation, locator }, fork, block: number };
+            let image = match flags & HAS_IMAGE {
+                0 => None,
+                _ => {
+                    let image = block.and_then(|block| block.image.as_ref());
+                    Some(ImageHeader::code(side, fixed, self.version, image_info, image)?)
+                }
+            };
+            blocks.push(Block {
+                place,
+                image,
+                before: None,
+                data: Vec::new(),
+                told: false,
+                stored: Vec::new(),
+            });
+        }
+        if blocks.iter().any(|block| block.image.is_some_and(|image| !image.compressed)) {
+            for block in &mut blocks {
+                block.before = self.known(block.place).cloned().map(Box::new);
+            }
+            if let Some(record) = input.filter(|_| blocks.iter().any(|block| block.before.is_some())) {
+                told = told_data(record, &blocks);
+            }
+        }
+        for index in 0..blocks.len() {
+            let place = blocks[index].place;
+            let ShapeBlock { flags, .. } = self.shapes[around.shape].blocks[index];
+            let source = if flags & HAS_DATA != 0 {
+                let block = input.and_then(|record| record.blocks.get(index));
+                block.zip(input).map(|(block, record)| record.block_data(block))
+            } else if blocks[index].image.is_some() && blocks[index].before.is_some() {
+                let data = told.get(index).and_then(Option::as_deref);
+                let like = [around.shape as u32, index as u32, 0];
+                let kind = Kind::Symbols(Class::ImageHeaders);
+                let column = self.names.column(side, Topic::Told, like, kind)?;
+                if side.symbol(column, data.is_some().into())? == 0 {
+                    continue;
+                }
+                blocks[index].told = true;
+                data
+            } else {
+                continue;
+            };
+            let mut data = Vec::new();
+            // An update's old row is on the second page, if there is one.
+            let old_place = blocks.get(1).map_or(blocks[0].place, |block| block.place);
+            self.block_data(side, around, index, place, old_place, source, &mut data)?;
+            blocks[index].data = data;
+        }
+        let extra = self.extra(side, fixed, around.shape, input)?;
+        let after = self.rehearsed(around, &blocks, &extra, end);
+        for (index, block) in blocks.iter_mut().enumerate() {
+            if block.image.is_some() {
+                let source =
+                    input.and_then(|record| Some((record.blocks.get(index)?.image.as_ref()?, record)));
+                let after = after.get(index).and_then(Option::as_deref);
+                self.image(side, fixed, block, after, source)?;
+            }
+        }
+        self.lay_out(around, &blocks, &extra, false, out);
+        Ok(())
+    }
+
+    fn known(&mut self, place: Place) -> Option<&Page> {
+        let key = BlockKey { relation: place.relation.locator, fork: Fork(place.fork), block: place.block };
+        let slot = self.replay.store.find(key)?;
+        self.replay.store.page(slot)
+    }
+
+    /// Origin and toplevel transaction, as the record has them.
+    fn extra<S: Side>(
+        &mut self,
+        side: &mut S,
+        fixed: &Fixed,
+        shape: usize,
+        input: Option<&Record<'_>>,
+    ) -> Result<Vec<u8>, Corrupt> {
+        let mut extra = Vec::new();
+        if self.shapes[shape].origin {
+            let column =
+                self.names.column(side, Topic::Origin, [0; 3], Kind::Symbols(Class::Transactions))?;
+            let origin = side.symbol(column, input.and_then(|record| record.origin).unwrap_or(0).into())?;
+            extra.push(253);
+            extra.extend((origin as u16).to_le_bytes());
+        }
+        if self.shapes[shape].toplevel {
+            let toplevel =
+                self.xid(side, fixed, input.and_then(|record| record.toplevel_xid).unwrap_or(0))?;
+            extra.push(252);
+            extra.extend(toplevel.to_le_bytes());
+        }
+        Ok(extra)
+    }
+
+    /// A record's bytes after its header's place; a bare one has data in the place of images that were told.
+    fn lay_out(&self, around: Around<'_>, blocks: &[Block], extra: &[u8], bare: bool, out: &mut Vec<u8>) {
+        let shape = &self.shapes[around.shape];
+        out.clear();
+        out.resize(RECORD_HEADER, 0);
+        for (block, &ShapeBlock { id, flags, .. }) in blocks.iter().zip(&shape.blocks) {
+            let flags = match bare {
+                true => flags & !(HAS_IMAGE | HAS_DATA) | if block.data.is_empty() { 0 } else { HAS_DATA },
+                false => flags,
+            };
+            out.extend([id, flags]);
+            let len = if flags & HAS_DATA != 0 { block.data.len() as u16 } else { 0 };
+            out.extend(len.to_le_bytes());
+            if let Some(image) = block.image.filter(|_| !bare) {
+                out.extend(image.len.to_le_bytes());
+                out.extend(image.offset.to_le_bytes());
+                out.push(image.info);
+                out.extend(image.hole_len.map(u16::to_le_bytes).iter().flatten());
+            }
+            if flags & SAME_RELATION == 0 {
+                let locator = block.place.relation.locator;
+                for word in [locator.tablespace, locator.database, locator.relation] {
+                    out.extend(word.to_le_bytes());
+                }
+            }
+            out.extend(block.place.block.to_le_bytes());
+        }
+        out.extend_from_slice(extra);
+        match shape.main {
+            0 => {}
+            255 => out.extend([255, around.main.len() as u8]),
+            _ => {
+                out.push(254);
+                out.extend((around.main.len() as u32).to_le_bytes());
+            }
+        }
+        for (block, ShapeBlock { flags, .. }) in blocks.iter().zip(&shape.blocks) {
+            if !bare {
+                out.extend_from_slice(&block.stored);
+            }
+            if bare || flags & HAS_DATA != 0 {
+                out.extend_from_slice(&block.data);
+            }
+        }
+        out.extend_from_slice(around.main);
+    }
+
+    /// The pages after the record as they would be without its images.
+    fn rehearsed(
+        &self,
+        around: Around<'_>,
+        blocks: &[Block],
+        extra: &[u8],
+        end: impl Fn(usize) -> Lsn,
+    ) -> Vec<Option<Box<Page>>> {
+        if !blocks.iter().any(|block| block.told) {
+            return Vec::new();
+        }
+        let mut bytes = Vec::new();
+        self.lay_out(around, blocks, extra, true, &mut bytes);
+        self.seal(around.shape, around.xid, &mut bytes);
+        let Some(header) = RecordHeader::parse(&bytes) else { return Vec::new() };
+        let headers = blocks.iter().filter_map(|block| block.image);
+        let images: usize = headers.map(|image| image.header_len() + usize::from(image.len)).sum();
+        let told: usize = blocks.iter().filter(|block| block.told).map(|block| block.data.len()).sum();
+        let place = (around.lsn, end(bytes.len() + images - told));
+        let mut refs = Vec::new();
+        let Ok(record) = decode(&bytes, header, place, self.version, PAGE_BYTES as u32, &mut refs) else {
+            return Vec::new();
+        };
+        rehearse(&record, blocks.iter().map(|block| block.before.clone())).unwrap_or_default()
+    }
+
+    /// A block's data: what it is made of where that is known, and bytes of a length otherwise.
+    #[allow(clippy::too_many_arguments)]
+    fn block_data<S: Side>(
+        &mut self,
+        side: &mut S,
+        around: Around<'_>,
+        index: usize,
+        place: Place,
+        old_place: Place,
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        const BYTES: u64 = 0;
+        const MADE: u64 = 1;
+        let Shape { rmid: manager, info, .. } = self.shapes[around.shape];
+        let id = self.shapes[around.shape].blocks[index].id;
+        let form = DataForm::of(manager, info, id, around.main);
+        let relation = place.relation;
+        let like = [relation.number, around.shape as u32, index as u32];
+        if form != DataForm::Bytes {
+            let mut old = std::mem::take(&mut self.old);
+            old.clear();
+            let number = match form {
+                DataForm::Row { old: Some(number) } | DataForm::RowPart { old: number, .. } => Some(number),
+                _ => None,
+            };
+            let row = number.and_then(|number| self.known(old_place)?.item(number));
+            old.extend_from_slice(row.unwrap_or_default());
+            let old_row = Old::of(&old);
+            let column = self.names.column(side, Topic::DataForm, like, Kind::Symbols(Class::BlockData))?;
+            let made = source.is_some_and(|data| form.fits(data, old_row));
+            let made = side.symbol(column, if made { MADE } else { BYTES })? == MADE;
+            if made {
+                let mut entry = None;
+                let (names, heads, rows) = (&mut self.names, &mut self.heads, &mut self.rows);
+                let mut coder = RowCoder { side, names, heads, rows };
+                match form {
+                    DataForm::Row { .. } => coder.insert(relation, old_row, source, out)?,
+                    DataForm::RowPart { prefix, suffix, .. } => {
+                        coder.part(relation, old_row, (prefix, suffix), source, out)?;
+                    }
+                    DataForm::Rows(rows) => coder.multi_insert(relation, rows, source, out)?,
+                    DataForm::IndexTuple => coder.index_tuple(relation, 0, source, out)?,
+                    DataForm::GinEntry => entry = Some(coder.gin_head(relation, source)?),
+                    DataForm::Bytes => {}
+                }
+                if let Some(head) = entry {
+                    // The entry that is replaced.
+                    let number = gin::replaced(&head);
+                    let item = number.and_then(|number| self.known(place)?.item(number));
+                    old.extend_from_slice(item.unwrap_or_default());
+                    let (names, heads, rows) = (&mut self.names, &mut self.heads, &mut self.rows);
+                    let mut coder = RowCoder { side, names, heads, rows };
+                    coder.gin_entry(relation, head, &old, source, out)?;
+                }
+            }
+            self.old = old;
+            if made {
+                return Ok(());
+            }
+        }
+        let column = self.names.column(side, Topic::DataLength, like, Kind::Symbols(Class::BlockData))?;
+        let len = side.symbol(column, source.map_or(0, |data| data.len() as u64))?;
+        let len = u16::try_from(len).map_err(|_| Corrupt("a length can't be"))?;
+        if len == 0 {
+            return Ok(());
+        }
+        // Rows of one length beside each other only where there are many of them.
+        let column = if len <= LONGEST_ROW {
+            let like = [relation.number, (around.shape as u32) << 8 | index as u32, len.into()];
+            self.names.column(side, Topic::Data, like, Kind::Rows(Class::Payload, len))?
+        } else {
+            self.names.column(side, Topic::LongData, like, Kind::Bytes(Class::Payload))?
+        };
+        side.bytes(column, source.unwrap_or_default(), len.into(), out)
+    }
+
+    /// An image's bytes: its difference from the page that the record makes, from the page before, or from what its items
+    /// make.
+    fn image<S: Side>(
+        &mut self,
+        side: &mut S,
+        fixed: &Fixed,
+        block: &mut Block,
+        after: Option<&Page>,
+        source: Option<(&Image, &Record<'_>)>,
+    ) -> Result<(), Corrupt> {
+        let Some(header) = block.image else { return Ok(()) };
+        let ImageHeader { len, offset, .. } = header;
+        let bytes = source.map_or(&[][..], |(image, record)| record.image_data(image));
+        if header.compressed {
+            return side.bytes(fixed.image_bytes, bytes, len.into(), &mut block.stored);
+        }
+        if let Some(page) = after.or(block.before.as_deref()) {
+            let known = without_hole(page, offset, len);
+            let columns = if after.is_some() { fixed.rehearsed } else { fixed.known };
+            return difference(side, columns, &known, bytes, len.into(), &mut block.stored);
+        }
+        let page = source.and_then(|(image, record)| restored(image, record));
+        let (names, heads, rows) = (&mut self.names, &mut self.heads, &mut self.rows);
+        let mut coder = RowCoder { side, names, heads, rows };
+        match coder.page(block.place, page.as_deref(), &mut self.made)? {
+            PageKind::Bytes => side.bytes(fixed.image_bytes, bytes, len.into(), &mut block.stored),
+            _ => {
+                let known = without_hole(&self.made, offset, len);
+                difference(side, fixed.made, &known, bytes, len.into(), &mut block.stored)
+            }
+        }
+    }
+
+    /// Looks at a record that encoding will meet.
+    pub fn plan(&mut self, record: &Record<'_>) {
+        let plan = &mut self.rows.plan;
+        for block in record.blocks {
+            if let Some(image) = &block.image {
+                if let Some(page) = restored(image, record) {
+                    pages::plan(plan, block.relation, block.fork.0, &page);
+                }
+                continue;
+            }
+            let data = record.block_data(block);
+            match DataForm::of(record.header.rmid, record.header.info, block.id, record.main_data()) {
+                DataForm::Row { .. } => {
+                    if let Some((head, body)) = data.split_first_chunk() {
+                        heap::plan(plan, block.relation, head, body);
+                    }
+                }
+                DataForm::Rows(_) => heap::plan_multi_insert(plan, block.relation, data),
+                DataForm::IndexTuple => index::plan(plan, block.relation, data),
+                DataForm::Bytes | DataForm::RowPart { .. } | DataForm::GinEntry => {}
+            }
+        }
+    }
+}
+
+impl ImageHeader {
+    fn code<S: Side>(
+        side: &mut S,
+        fixed: &Fixed,
+        version: Major,
+        info: u8,
+        source: Option<&Image>,
+    ) -> Result<ImageHeader, Corrupt> {
+        let has_hole = info & 1 != 0;
+        let compressed = match version >= Major::V15 {
+            true => info & 0b1_1100 != 0,
+            false => info & 2 != 0,
+        };
+        let mut small = |value: Option<u16>| {
+            let value = side.symbol(fixed.image_header, value.unwrap_or(0).into())?;
+            u16::try_from(value).map_err(|_| Corrupt("an image's size can't be"))
+        };
+        let len = small(source.map(|image| image.len))?;
+        let offset = small(source.map(|image| image.hole_offset))?;
+        let hole_len =
+            if compressed && has_hole { Some(small(source.map(|image| image.hole_len))?) } else { None };
+        Ok(ImageHeader { info, len, offset, hole_len, compressed })
+    }
+
+    /// Bytes of its header in the record.
+    fn header_len(&self) -> usize {
+        5 + if self.hole_len.is_some() { 2 } else { 0 }
+    }
+}
+
+/// The page of an image that is not compressed.
+fn restored(image: &Image, record: &Record<'_>) -> Option<Box<Page>> {
+    if image.compression != Compression::None {
+        return None;
+    }
+    let mut page = Box::<Page>::default();
+    image::restore(image, record.image_data(image), &mut page).is_ok().then_some(page)
+}
+
+/// The data that images displaced.
+fn told_data(record: &Record<'_>, blocks: &[Block]) -> Vec<Option<Vec<u8>>> {
+    let images: Vec<Option<Box<Page>>> =
+        record.blocks.iter().map(|block| restored(block.image.as_ref()?, record)).collect();
+    let before: Vec<Option<Box<Page>>> = blocks.iter().map(|block| block.before.clone()).collect();
+    let mut data = displaced::data(record, &before, &images);
+    // Whether an update says all of the new row or only its middle is said by flags, which say "all" where there is an image.
+    if record.header.rmid == rmid::HEAP
+        && matches!(record.header.info & 0x70, 0x20 | 0x40)
+        && let (Some(image), Some(first)) = (images.first().and_then(Option::as_ref), data.first_mut())
+        && let Some(number) = record.main_data().get(12..14)
+        && let Some(row) = image.item(u16::from_le_bytes([number[0], number[1]]))
+        && let Some(row) = row.get(heap::HEADER_BYTES - heap::HEAD_BYTES..)
+    {
+        *first = Some(row.to_vec());
+    }
+    data
+}
+
+/// What a block's data is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum DataForm {
+    Bytes,
+    /// A row's head and the row; of an update, with the number of the row that it replaces.
+    Row {
+        old: Option<u16>,
+    },
+    /// The same without what it has in common with the row that it replaces.
+    RowPart {
+        old: u16,
+        prefix: bool,
+        suffix: bool,
+    },
+    /// So many rows.
+    Rows(usize),
+    IndexTuple,
+    /// An entry of a GIN index.
+    GinEntry,
+}
+
+impl DataForm {
+    /// Of a record's block.
+    fn of(manager: u8, info: u8, id: u8, main: &[u8]) -> DataForm {
+        let half = |at: usize| main.get(at..at + 2).map_or(0, |two| u16::from_le_bytes([two[0], two[1]]));
+        match (manager, info & 0x70, id) {
+            (rmid::HEAP, 0x00, 0) => DataForm::Row { old: None },
+            (rmid::HEAP, 0x20 | 0x40, 0) => {
+                // `xl_heap_update`.
+                let flags = main.get(7).copied().unwrap_or(0);
+                match (flags & 0x20 != 0, flags & 0x40 != 0) {
+                    (false, false) => DataForm::Row { old: Some(half(4)) },
+                    (prefix, suffix) => DataForm::RowPart { old: half(4), prefix, suffix },
+                }
+            }
+            (rmid::HEAP2, 0x50, 0) => DataForm::Rows(half(2).into()),
+            (rmid::BTREE, _, 0) if matches!(info & 0xF0, 0x00 | 0x10) => DataForm::IndexTuple,
+            (rmid::HASH, 0x20, 0) => DataForm::IndexTuple,
+            (rmid::GIN, 0x20, 0) if half(0) & gin::IS_DATA == 0 => DataForm::GinEntry,
+            _ => DataForm::Bytes,
+        }
+    }
+
+    /// Whether data can be coded in this form.
+    fn fits(self, data: &[u8], old: Option<Old<'_>>) -> bool {
+        match self {
+            DataForm::Row { .. } => data.len() >= heap::HEAD_BYTES,
+            DataForm::RowPart { prefix, suffix, .. } => heap::is_part(data, old, (prefix, suffix)),
+            DataForm::Rows(rows) => MultiInsert::is_exactly(data, rows),
+            DataForm::IndexTuple => index::is_tuple(data),
+            DataForm::GinEntry => gin::is_entry(data),
+            DataForm::Bytes => false,
+        }
+    }
+}
+
+/// A page's bytes as an image of this form would have them.
+fn without_hole(page: &Page, offset: u16, len: u16) -> Vec<u8> {
+    let (offset, len) = (usize::from(offset).min(PAGE_BYTES), usize::from(len).min(PAGE_BYTES));
+    let before = offset.min(len);
+    let mut bytes = page.0[..before].to_vec();
+    bytes.extend_from_slice(&page.0[PAGE_BYTES - (len - before)..]);
+    bytes
+}
+
+/// Where an image differs from what it is told from.
+#[derive(Clone, Copy)]
+pub(super) struct Differences {
+    gap: Column,
+    run: Column,
+    bytes: Column,
+}
+
+impl Differences {
+    pub fn new<S: Side>(side: &mut S) -> Result<Differences, Corrupt> {
+        Ok(Differences {
+            gap: side.column(Kind::Symbols(Class::ImageDifferences))?,
+            run: side.column(Kind::Symbols(Class::ImageDifferences))?,
+            bytes: side.column(Kind::Bytes(Class::ImageDifferences))?,
+        })
+    }
+}
+
+/// Runs of bytes that differ from those known, each as the bytes to mix in.
+fn difference<S: Side>(
+    side: &mut S,
+    columns: Differences,
+    known: &[u8],
+    source: &[u8],
+    len: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), Corrupt> {
+    /// Equal bytes that end a run: fewer are cheaper to mix in than to skip.
+    const GAP: usize = 4;
+    let encoding = !source.is_empty();
+    let mixed: Vec<u8> = source.iter().zip(known).map(|(a, b)| a ^ b).collect();
+    let mut target = known.to_vec();
+    target.resize(len, 0);
+    let mut at = 0;
+    loop {
+        let start = mixed[at.min(mixed.len())..].iter().position(|&byte| byte != 0).map(|skip| at + skip);
+        let gap = if encoding { start.map_or(len - at, |start| start - at) } else { 0 };
+        let gap = side.symbol(columns.gap, gap as u64)? as usize;
+        at = at.checked_add(gap).filter(|&at| at <= len).ok_or(Corrupt("a difference is beyond the page"))?;
+        if at == len {
+            break;
+        }
+        let run = if encoding {
+            let mut end = at + 1;
+            while end < len {
+                let rest = &mixed[end..(end + GAP).min(len)];
+                match rest.iter().position(|&byte| byte != 0) {
+                    Some(skip) => end += skip + 1,
+                    None => break,
+                }
+            }
+            end - at
+        } else {
+            0
+        };
+        let run = side.symbol(columns.run, run as u64)? as usize;
+        let end = at
+            .checked_add(run)
+            .filter(|&end| end <= len && run > 0)
+            .ok_or(Corrupt("a difference is beyond the page"))?;
+        let mut bytes = Vec::new();
+        side.bytes(columns.bytes, mixed.get(at..end).unwrap_or(&[]), run, &mut bytes)?;
+        target[at..end].iter_mut().zip(&bytes).for_each(|(byte, mix)| *byte ^= mix);
+        at = end;
+        if at == len {
+            break;
+        }
+    }
+    out.extend_from_slice(&target);
+    Ok(())
+}
