@@ -1,8 +1,14 @@
-//! Decompression of PostgreSQL's own format, pglz.
+//! PostgreSQL's own compression format, pglz: decompression, and compression to the very bytes that PostgreSQL makes.
 //!
-//! A control byte's bits tell, lowest first, whether a literal byte (0) or a tag (1) follows. A tag is two bytes, `llll
-//! oooo` and `oooooooo`: length - 3 and the distance back; a length of 18 is followed by a byte that adds to it.
+//! A control byte's bits tell, lowest first, whether a literal byte (0) or a tag (1) follows. A tag is two bytes, `oooo
+//! llll` and `oooooooo`: length - 3 and the distance back; a length of 18 is followed by a byte that adds to it.
 //! `pg_lzcompress.c` decides.
+//!
+//! What the server's compressor chooses has been the same in all releases since 9.5. At each position it walks a list of
+//! the earlier positions whose next four bytes have the same (weak) hash, newest first, takes the longest match, the
+//! newest among equals, and walks on until the match is good enough; what is good enough falls with every step. Only
+//! positions with the very same four bytes can match, as the hash keeps the fourth byte apart if the first three are the
+//! same; so [`Pglz`] walks these alone, and knows from counters how many steps the server's walk had made by then.
 
 /// Decompresses `source` into `target`, which it must fill exactly; how many bytes it wrote, nothing if the source is
 /// damaged.
@@ -41,6 +47,310 @@ pub fn decompress(source: &[u8], target: &mut [u8]) -> Option<usize> {
         }
     }
     (read == source.len() && written == target.len()).then_some(written)
+}
+
+/// When compression is tried, and how hard (`PGLZ_Strategy`).
+#[derive(Clone, Copy, Debug)]
+pub struct Strategy {
+    /// Inputs of fewer bytes are not compressed.
+    min_input_bytes: usize,
+    /// By how many percent the result must be smaller.
+    min_saved_percent: usize,
+    /// The size of output, in bytes, after which it gives up if nothing matched.
+    first_match_by: usize,
+    /// What length of match ends the search, by the number of steps made before.
+    good_match: [u16; STEPS],
+}
+
+impl Strategy {
+    /// That of TOAST and of full-page images (`PGLZ_strategy_default`).
+    pub const DEFAULT: Strategy = Strategy {
+        min_input_bytes: 32,
+        min_saved_percent: 25,
+        first_match_by: 1024,
+        good_match: good_match(10),
+    };
+    /// Anything that gets smaller by a byte (`PGLZ_strategy_always`).
+    pub const ALWAYS: Strategy = Strategy {
+        min_input_bytes: 0,
+        min_saved_percent: 0,
+        first_match_by: usize::MAX,
+        good_match: good_match(6),
+    };
+
+    /// The size that a result must stay below, in bytes.
+    fn limit(&self, source_bytes: usize) -> usize {
+        let percent = 100 - self.min_saved_percent;
+        // The server's way around an overflow.
+        if source_bytes > MAX_INPUT / 100 {
+            source_bytes / 100 * percent
+        } else {
+            source_bytes * percent / 100
+        }
+    }
+}
+
+/// Whether C's `char` has a sign on the server's machine: the hash is computed of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chars {
+    /// x86.
+    Signed,
+    /// ARM, POWER.
+    Unsigned,
+}
+
+/// The server's compressor, with tables that are used again.
+pub struct Pglz {
+    strategy: Strategy,
+    chars: Chars,
+    /// The position of the next input's first byte. Positions count on from one input to the next, modulo 2^16, so that
+    /// the tables need no clearing: what they hold of earlier inputs is further back than the input begins. Where the
+    /// count has come round, it may look nearer; but such a position never has the four bytes that are looked for, else
+    /// it would have been entered anew.
+    next: u16,
+    /// The newest position, by a hash of four bytes.
+    newest: Box<[u16; BUCKETS]>,
+    /// How many positions were entered into each of the server's lists, modulo 2^16.
+    entered: Box<[u16; BUCKETS]>,
+    /// By position modulo the window.
+    entries: Box<[Entry; WINDOW]>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    /// The distance to the position before in the same bucket.
+    back: u16,
+    /// How many were entered into the server's list before.
+    number: u16,
+}
+
+const MIN_MATCH: usize = 3;
+const MAX_MATCH: usize = 273;
+/// A tag could tell one more, but the server does not use it.
+const MAX_DISTANCE: usize = 4094;
+const WINDOW: usize = 4096;
+const BUCKETS: usize = 8192;
+const MAX_INPUT: usize = i32::MAX as usize;
+const STEPS: usize = 64;
+
+/// Falls by a share, rounded down, until that share is nothing.
+const fn good_match(drop_percent: u16) -> [u16; STEPS] {
+    let mut table = [128; STEPS];
+    let mut step = 1;
+    while step < STEPS {
+        table[step] = table[step - 1] - table[step - 1] * drop_percent / 100;
+        step += 1;
+    }
+    table
+}
+
+impl Default for Pglz {
+    fn default() -> Pglz {
+        Pglz::new()
+    }
+}
+
+impl Pglz {
+    /// A compressor as a server on x86 uses it for TOAST and for full-page images.
+    pub fn new() -> Pglz {
+        Pglz::with(Strategy::DEFAULT, Chars::Signed)
+    }
+
+    /// A compressor with another strategy, or as on another machine.
+    pub fn with(strategy: Strategy, chars: Chars) -> Pglz {
+        Pglz {
+            strategy,
+            chars,
+            next: 0,
+            newest: Box::new([0; BUCKETS]),
+            entered: Box::new([0; BUCKETS]),
+            entries: Box::new([Entry::default(); WINDOW]),
+        }
+    }
+
+    /// Replaces what is in `target` by the compressed `source`; whether the server would have compressed it (else
+    /// `target` is empty).
+    pub fn compress(&mut self, source: &[u8], target: &mut Vec<u8>) -> bool {
+        target.clear();
+        if source.len() < self.strategy.min_input_bytes || source.len() > MAX_INPUT {
+            return false;
+        }
+        let limit = self.strategy.limit(source.len());
+        // One round writes up to a control byte and a tag.
+        target.resize(limit + 4, 0);
+        let len = match self.chars {
+            Chars::Signed => self.compress_into::<true>(source, target, limit),
+            Chars::Unsigned => self.compress_into::<false>(source, target, limit),
+        };
+        self.next = self.next.wrapping_add(source.len() as u16);
+        target.truncate(len.unwrap_or(0));
+        len.is_some()
+    }
+
+    fn compress_into<const SIGNED: bool>(
+        &mut self,
+        source: &[u8],
+        target: &mut [u8],
+        limit: usize,
+    ) -> Option<usize> {
+        // The server's table is smaller for short inputs.
+        let mask = match source.len() {
+            0..128 => 511,
+            128..256 => 1023,
+            256..512 => 2047,
+            512..1024 => 4095,
+            _ => 8191,
+        };
+        let (mut read, mut written) = (0, 0);
+        let (mut control, mut bit) = (0, 0u8);
+        let mut matched = false;
+        while read < source.len() {
+            if written >= limit || !matched && written >= self.strategy.first_match_by {
+                return None;
+            }
+            if bit == 0 {
+                (control, bit) = (written, 1);
+                target[control] = 0;
+                written += 1;
+            }
+            let found = match source.len() - read {
+                0..MIN_MATCH => None,
+                MIN_MATCH => self.find_last::<SIGNED>(source, read, mask),
+                _ => self.find(source, read, list_of::<SIGNED>(four(source, read), mask)),
+            };
+            let len = if let Some((len, distance)) = found {
+                matched = true;
+                target[control] |= bit;
+                target[written + 1] = distance as u8;
+                let high = (distance >> 4) as u8 & 0xF0;
+                if len < 18 {
+                    target[written] = high | (len - MIN_MATCH) as u8;
+                    written += 2;
+                } else {
+                    target[written] = high | 0x0F;
+                    target[written + 2] = (len - 18) as u8;
+                    written += 3;
+                }
+                len
+            } else {
+                target[written] = source[read];
+                written += 1;
+                1
+            };
+            // The last three positions have no four bytes, and nothing that follows could match them.
+            for at in read..(read + len).min(source.len().saturating_sub(3)) {
+                let bytes = four(source, at);
+                self.enter(at, bytes, list_of::<SIGNED>(bytes, mask));
+            }
+            read += len;
+            bit <<= 1;
+        }
+        (written < limit).then_some(written)
+    }
+
+    /// The match that the server would choose at a position before the last three: its length and distance.
+    fn find(&self, source: &[u8], at: usize, list: usize) -> Option<(usize, usize)> {
+        let longest = (source.len() - at).min(MAX_MATCH);
+        let entered = self.entered[list];
+        let (mut best_len, mut best_distance) = (0, 0);
+        for (distance, entry) in self.same(source, at, four(source, at)) {
+            if best_len > 0 {
+                // The server's walk came to its end on the way to this entry.
+                let steps = usize::from(entered.wrapping_sub(entry.number).wrapping_sub(2));
+                if best_len >= usize::from(self.strategy.good_match[steps.min(STEPS - 1)]) {
+                    break;
+                }
+                if source[at - distance + best_len] != source[at + best_len] {
+                    continue;
+                }
+            }
+            let len = 4 + same_bytes(&source[at - distance + 4..], &source[at + 4..at + longest]);
+            if len > best_len {
+                (best_len, best_distance) = (len, distance);
+                if len == longest {
+                    break;
+                }
+            }
+        }
+        (best_len > 0).then_some((best_len, best_distance))
+    }
+
+    /// The match at the last position but two. The server looks into the list that the first byte alone tells; what it
+    /// can find there are positions with the same three bytes and the one fourth byte that leads to this list.
+    fn find_last<const SIGNED: bool>(&self, source: &[u8], at: usize, mask: usize) -> Option<(usize, usize)> {
+        let [first, second, third] = *source[at..].first_chunk()?;
+        let list = if SIGNED { first as i8 as usize } else { usize::from(first) } & mask;
+        let three = u32::from_le_bytes([first, second, third, 0]);
+        let fourth = (list_of::<SIGNED>(three, mask) ^ list) as u8;
+        let bytes = three | u32::from(fourth) << 24;
+        if list_of::<SIGNED>(bytes, mask) != list {
+            return None;
+        }
+        self.same(source, at, bytes).next().map(|(distance, _)| (MIN_MATCH, distance))
+    }
+
+    /// The positions before `at`, newest first, that these four bytes begin at: the distance and the entry.
+    #[inline(always)]
+    fn same(&self, source: &[u8], at: usize, bytes: u32) -> impl Iterator<Item = (usize, Entry)> {
+        let position = self.next.wrapping_add(at as u16);
+        let furthest = at.min(MAX_DISTANCE);
+        let mut back = position.wrapping_sub(self.newest[bucket_of(bytes)]);
+        let mut distance = 0;
+        std::iter::from_fn(move || {
+            loop {
+                distance += usize::from(back);
+                if back == 0 || distance > furthest {
+                    return None;
+                }
+                let entry = self.entries[usize::from(position.wrapping_sub(distance as u16)) % WINDOW];
+                back = entry.back;
+                if four(source, at - distance) == bytes {
+                    return Some((distance, entry));
+                }
+            }
+        })
+    }
+
+    #[inline(always)]
+    fn enter(&mut self, at: usize, bytes: u32, list: usize) {
+        let position = self.next.wrapping_add(at as u16);
+        let newest = &mut self.newest[bucket_of(bytes)];
+        let entered = &mut self.entered[list % BUCKETS];
+        self.entries[usize::from(position) % WINDOW] =
+            Entry { back: position.wrapping_sub(*newest), number: *entered };
+        *newest = position;
+        *entered = entered.wrapping_add(1);
+    }
+}
+
+fn four(source: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([source[at], source[at + 1], source[at + 2], source[at + 3]])
+}
+
+/// The server's hash.
+#[inline(always)]
+fn list_of<const SIGNED: bool>(bytes: u32, mask: usize) -> usize {
+    let [first, second, third, fourth] =
+        bytes.to_le_bytes().map(|byte| if SIGNED { i32::from(byte as i8) } else { i32::from(byte) });
+    (first << 6 ^ second << 4 ^ third << 2 ^ fourth) as usize & mask
+}
+
+/// A better hash.
+fn bucket_of(bytes: u32) -> usize {
+    (bytes.wrapping_mul(0x9E37_79B1) >> 19) as usize
+}
+
+/// How many bytes are the same up to the end of the second.
+fn same_bytes(one: &[u8], other: &[u8]) -> usize {
+    let mut same = 0;
+    while let (Some(a), Some(b)) = (one[same..].first_chunk(), other[same..].first_chunk()) {
+        let differing = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
+        if differing != 0 {
+            return same + (differing.trailing_zeros() / 8) as usize;
+        }
+        same += 8;
+    }
+    same + one[same..].iter().zip(&other[same..]).take_while(|(a, b)| a == b).count()
 }
 
 #[cfg(test)]
