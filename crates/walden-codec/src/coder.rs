@@ -212,10 +212,7 @@ impl Encoder {
             return None;
         }
         let State { side, entropy, framing, model } = match &mut self.state {
-            Some(state) => {
-                state.model.set_version(info.version);
-                state
-            }
+            Some(state) => state,
             state => {
                 let mut side = columns::Encoder::default();
                 let framing = Framing::new(&mut side).ok()?;
@@ -223,6 +220,7 @@ impl Encoder {
                 state.insert(State { side, entropy: Packer::new(self.level), framing, model })
             }
         };
+        model.start(info.version, segment_bytes);
         let mut ahead = StreamDecoder::new(info, start, start.plus(segment_bytes as u64));
         let _ = ahead.push(original, &mut Ahead { model });
         let mut feed = Feed { model, side, records: 0, first_prev: None, padded: false, failed: false };
@@ -294,7 +292,7 @@ impl Decoder {
         let tail_bytes = usize::try_from(tail_bytes).map_err(|_| Corrupt("a length can't be"))?;
         side.bytes(framing.bytes, &[], tail_bytes, &mut tail)?;
         pages.record(&head, head_total);
-        model.set_version(info.version);
+        model.start(info.version, bytes);
         if count > 0 {
             model.set_prev(Lsn(first_prev));
         }

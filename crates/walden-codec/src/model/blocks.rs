@@ -5,9 +5,7 @@
 //! on the pages that they know. What the image has beside that (hint bits, mostly) is all that is left to say of it.
 
 use walden_format::lsn::Lsn;
-use walden_format::record::{
-    BlockRef, Compression, Fork, Image, RECORD_HEADER, Record, RecordHeader, decode,
-};
+use walden_format::record::{Compression, Fork, Image, RECORD_HEADER, Record, RecordHeader, decode};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_redo::page::{PAGE_BYTES, Page};

@@ -1,6 +1,7 @@
 //! The model of records: what each part of a record is told from, and which column takes the rest.
 
 mod blocks;
+mod expand;
 mod gin;
 mod heap;
 mod index;
@@ -169,9 +170,11 @@ impl Model {
         }
     }
 
-    /// Says who wrote the next records.
-    pub fn set_version(&mut self, version: Major) {
+    /// Before a segment of so many bytes.
+    pub fn start(&mut self, version: Major, bytes: usize) {
         self.version = version;
+        self.rows.plan.clear();
+        self.rows.expander.allow(bytes);
     }
 
     /// Says what the next record's link is, where it can't be known: at the start.
@@ -282,6 +285,9 @@ impl Model {
             .chunks_exact(3)
             .map(|block| ShapeBlock { id: block[0], flags: block[1], image_info: block[2] })
             .collect();
+        if std::env::var("SIZES").is_ok_and(|v| v == "2") {
+            eprintln!("SHAPE {} {:?}", self.shapes.len(), bytes);
+        }
         self.shapes.push(Shape {
             info: head[0],
             rmid: head[1],

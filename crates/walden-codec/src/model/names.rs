@@ -15,8 +15,6 @@ pub enum Topic {
     Told,
     /// Parts of GIN entries.
     GinEntry,
-    /// Which attributes of a row differ from the row before.
-    Changed,
     /// Forms of block data of a relation and a shape.
     DataForm,
     /// Lengths of block data of a relation and a shape.
@@ -70,6 +68,9 @@ impl Names {
             return Ok(column);
         }
         let column = side.column(kind)?;
+        if std::env::var("SIZES").is_ok_and(|v| v == "2") {
+            eprintln!("NAME {column:?} {topic:?} {like:?}");
+        }
         self.0.insert(key, column);
         Ok(column)
     }

@@ -8,6 +8,7 @@ use std::hash::{Hash, Hasher};
 
 use walden_format::record::RelFileLocator;
 
+use super::expand::{Ahead, CHUNK, Expander, starts};
 use super::schema::{EXTERNAL_BYTES, Field, Samples, Span, Varlena, read};
 use crate::Corrupt;
 use crate::columns::{Class, Column, Kind, Side};
@@ -19,13 +20,19 @@ const LONGEST_ROW: usize = 8192;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LayoutKey(pub u32, pub u64);
 
-/// Rows that encoding has seen ahead, by layout.
+/// Rows that encoding has seen ahead: by layout, and values in TOAST tables.
 #[derive(Default)]
-pub struct Plan(FxHashMap<PlanKey, Planned>);
+pub struct Plan {
+    layouts: FxHashMap<PlanKey, Planned>,
+    toast: Ahead,
+}
 
-/// A layout by what is known ahead: a hash, which may be wrong, as a schema that does not fit is not used.
+/// A layout by what is known ahead. The row's head is only a hash: a schema that does not fit is not used.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct PlanKey(u64);
+pub struct PlanKey {
+    relation: RelFileLocator,
+    head: u64,
+}
 
 #[derive(Default)]
 struct Planned {
@@ -37,8 +44,8 @@ impl PlanKey {
     /// The key of rows with this head.
     pub fn new(relation: RelFileLocator, head: (u32, &[u8])) -> PlanKey {
         let mut hasher = FxHasher::default();
-        (relation, head).hash(&mut hasher);
-        PlanKey(hasher.finish())
+        head.hash(&mut hasher);
+        PlanKey { relation, head: hasher.finish() }
     }
 }
 
@@ -46,12 +53,19 @@ impl Plan {
     /// Adds a row.
     pub fn add(&mut self, key: PlanKey, row: &[u8]) {
         if row.len() <= LONGEST_ROW {
-            self.0.entry(key).or_default().samples.add(row);
+            self.layouts.entry(key).or_default().samples.add(row);
         }
+        self.toast.add(key.relation, row);
+    }
+
+    /// Forgets the rows, and keeps what was found out.
+    pub fn clear(&mut self) {
+        self.layouts.clear();
+        self.toast.clear();
     }
 
     fn schema(&mut self, key: PlanKey, end_align: usize) -> Option<&Vec<Field>> {
-        let Planned { samples, schema } = self.0.get_mut(&key)?;
+        let Planned { samples, schema } = self.layouts.get_mut(&key)?;
         schema.get_or_insert_with(|| samples.schema(end_align)).as_ref()
     }
 }
@@ -65,6 +79,8 @@ pub struct Rows {
     old_spans: Vec<Span>,
     /// What encoding knows of rows to come.
     pub plan: Plan,
+    /// Values that were compressed.
+    pub expander: Expander,
 }
 
 struct Layout {
@@ -79,6 +95,8 @@ struct Layout {
 struct Schema {
     fields: Vec<Field>,
     columns: Vec<FieldColumns>,
+    /// How chunks are told, if rows may be chunks of values in a TOAST table.
+    chunks: Option<Column>,
 }
 
 #[derive(Clone, Copy)]
@@ -88,6 +106,8 @@ struct FieldColumns {
     content: Column,
     external: Column,
     compressed: Column,
+    /// Lengths before compression.
+    expanded: Column,
 }
 
 /// Fields beyond this are never said to be unchanged.
@@ -135,6 +155,7 @@ impl Rows {
                 planned = fields;
             }
         }
+        let plan_key = source.map(|(_, key)| key);
         let source = source.map(|(row, _)| row);
         match side.symbol(layout.form, form)? {
             FORM_BYTES => {
@@ -186,7 +207,29 @@ impl Rows {
                     let bytes = content.map_or(&[][..], |(row, span)| &row[span.start..span.end]);
                     side.bytes(columns.content, bytes, usize::from(*width), out)?;
                 }
-                Field::Varlena => varlena(side, columns, content, origin, out)?,
+                Field::Varlena => {
+                    let told = match (schema.chunks, index) {
+                        (Some(column), 1) => {
+                            let from = (key.0, plan_key);
+                            let plan = &self.plan.toast;
+                            chunk(
+                                side,
+                                column,
+                                columns,
+                                &mut self.expander,
+                                plan,
+                                from,
+                                content,
+                                origin,
+                                out,
+                            )?
+                        }
+                        _ => false,
+                    };
+                    if !told {
+                        varlena(side, columns, &mut self.expander, content, origin, out)?;
+                    }
+                }
             }
         }
         pad(out, origin, end_align);
@@ -214,7 +257,12 @@ fn schema<S: Side>(side: &mut S, column: Column, planned: &[Field]) -> Result<Sc
             }
         };
         let field = match side.symbol(column, code)? {
-            0 => return Ok(Schema { fields, columns }),
+            0 => {
+                let toast = matches!(fields[..], [Field::Fixed { width: 8, .. }, Field::Varlena]);
+                let kind = Kind::Symbols(Class::RowHeaders);
+                let chunks = if toast { Some(side.column(kind)?) } else { None };
+                return Ok(Schema { fields, columns, chunks });
+            }
             1 => Field::Varlena,
             code => Field::Fixed {
                 width: u16::try_from((code - 2) / 4)
@@ -230,14 +278,19 @@ fn schema<S: Side>(side: &mut S, column: Column, planned: &[Field]) -> Result<Sc
             Field::Varlena => Kind::Bytes(Class::Text),
         })?;
         columns.push(match field {
-            Field::Fixed { .. } => {
-                FieldColumns { length: first, content: first, external: first, compressed: first }
-            }
+            Field::Fixed { .. } => FieldColumns {
+                length: first,
+                content: first,
+                external: first,
+                compressed: first,
+                expanded: first,
+            },
             Field::Varlena => FieldColumns {
                 length: side.column(Kind::Symbols(Class::RowHeaders))?,
                 content: first,
                 external: side.column(Kind::Rows(Class::Fixed, EXTERNAL_BYTES as u16 - 2))?,
                 compressed: side.column(Kind::Bytes(Class::Raw))?,
+                expanded: side.column(Kind::Symbols(Class::RowHeaders))?,
             },
         });
     }
@@ -247,6 +300,7 @@ fn schema<S: Side>(side: &mut S, column: Column, planned: &[Field]) -> Result<Sc
 fn varlena<S: Side>(
     side: &mut S,
     columns: &FieldColumns,
+    expander: &mut Expander,
     source: Option<(&[u8], Span)>,
     origin: usize,
     out: &mut Vec<u8>,
@@ -254,7 +308,9 @@ fn varlena<S: Side>(
     const SHORT: u64 = 0;
     const EXTERNAL: u64 = 1;
     const LONG: u64 = 2;
+    // Of no length: coded as it was before compression.
     const COMPRESSED: u64 = 3;
+    let mut expanded = None;
     let (symbol, bytes) = match source {
         None => (0, &[][..]),
         Some((row, span)) => {
@@ -263,7 +319,11 @@ fn varlena<S: Side>(
                 Varlena::Short => (SHORT | ((bytes.len() - 1) as u64) << 2, &bytes[1..]),
                 Varlena::External => (EXTERNAL, &bytes[2..]),
                 Varlena::Long => (LONG | ((bytes.len() - 4) as u64) << 2, &bytes[4..]),
-                Varlena::Compressed => (COMPRESSED | ((bytes.len() - 4) as u64) << 2, &bytes[4..]),
+                Varlena::Compressed => {
+                    expanded = expander.expand(&bytes[4..]);
+                    let len = if expanded.is_some() { 0 } else { bytes.len() - 4 };
+                    (COMPRESSED | (len as u64) << 2, &bytes[4..])
+                }
             }
         }
     };
@@ -283,13 +343,90 @@ fn varlena<S: Side>(
             out.extend([1, 18]);
             side.bytes(columns.external, bytes, EXTERNAL_BYTES - 2, out)
         }
+        COMPRESSED if len == 0 => {
+            pad(out, origin, 4);
+            let content = whole(side, columns, expanded.as_deref())?;
+            let start = out.len();
+            out.extend([0; 4]);
+            expander.shrink(&content, out)?;
+            let header = header(out.len() - start)? | 2;
+            out[start..start + 4].copy_from_slice(&header.to_le_bytes());
+            Ok(())
+        }
         _ => {
             pad(out, origin, 4);
-            let whole = u32::try_from(len + 4).ok().filter(|&whole| whole < 1 << 30);
-            let whole = whole.ok_or(Corrupt("a value can't be so long"))?;
-            out.extend((whole << 2 | if kind == COMPRESSED { 2 } else { 0 }).to_le_bytes());
-            let column = if kind == COMPRESSED { columns.compressed } else { columns.content };
+            let compressed = kind == COMPRESSED;
+            out.extend((header(len.saturating_add(4))? | if compressed { 2 } else { 0 }).to_le_bytes());
+            let column = if compressed { columns.compressed } else { columns.content };
             side.bytes(column, bytes, len, out)
         }
     }
+}
+
+/// A varlena's header of four bytes, for so many bytes with it.
+fn header(whole: usize) -> Result<u32, Corrupt> {
+    let whole = u32::try_from(whole).ok().filter(|&whole| whole < 1 << 30);
+    Ok(whole.ok_or(Corrupt("a value can't be so long"))? << 2)
+}
+
+/// A value as it was before compression.
+fn whole<S: Side>(side: &mut S, columns: &FieldColumns, source: Option<&[u8]>) -> Result<Vec<u8>, Corrupt> {
+    let len = side.symbol(columns.expanded, source.map_or(0, |content| content.len() as u64))?;
+    let mut content = Vec::new();
+    side.bytes(
+        columns.content,
+        source.unwrap_or_default(),
+        usize::try_from(len).unwrap_or(usize::MAX),
+        &mut content,
+    )?;
+    Ok(content)
+}
+
+/// A chunk of a compressed value, if it is one: the first one says the whole value.
+#[allow(clippy::too_many_arguments)]
+fn chunk<S: Side>(
+    side: &mut S,
+    column: Column,
+    columns: &FieldColumns,
+    expander: &mut Expander,
+    ahead: &Ahead,
+    (relation, plan_key): (u32, Option<PlanKey>),
+    source: Option<(&[u8], Span)>,
+    origin: usize,
+    out: &mut Vec<u8>,
+) -> Result<bool, Corrupt> {
+    const OTHER: u64 = 0;
+    const TOLD: u64 = 1;
+    const FIRST: u64 = 2;
+    let mut value = None;
+    let mut form = OTHER;
+    if let Some((row, span)) = source.filter(|(_, span)| span.kind == Varlena::Long) {
+        let content = &row[span.start + 4..span.end];
+        if expander.chunk(relation, row).is_some_and(|chunk| chunk == content) {
+            form = TOLD;
+        } else if let Some(stored) =
+            starts(row).zip(plan_key).and_then(|(number, key)| ahead.value(key.relation, number))
+            && stored.starts_with(content)
+            && content.len() == stored.len().min(CHUNK)
+        {
+            value = expander.expand(stored);
+            form = if value.is_some() { FIRST } else { OTHER };
+        }
+    }
+    let form = side.symbol(column, form)?;
+    if form == OTHER {
+        return Ok(false);
+    }
+    if form == FIRST {
+        let content = whole(side, columns, value.as_deref())?;
+        let number = starts(&out[origin..]).ok_or(Corrupt("a value can't start there"))?;
+        let mut stored = Vec::new();
+        expander.shrink(&content, &mut stored)?;
+        expander.keep(relation, number, &stored);
+    }
+    let chunk = expander.chunk(relation, &out[origin..]).ok_or(Corrupt("a value's chunk is not known"))?;
+    pad(out, origin, 4);
+    out.extend(header(chunk.len() + 4)?.to_le_bytes());
+    out.extend_from_slice(chunk);
+    Ok(true)
 }

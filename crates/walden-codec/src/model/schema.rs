@@ -200,7 +200,7 @@ fn search(rows: &[&[u8]], end_align: usize) -> Result<Vec<Field>, Option<usize>>
         for (index, step) in STEPS.iter().enumerate() {
             ahead.clear();
             let node = &nodes[number as usize];
-            let (mut shortest, mut longest, mut most_empty) = (usize::MAX, 0, 0);
+            let (mut shortest, mut longest, mut most_empty, mut gaps) = (usize::MAX, 0, 0, 0);
             for (row_number, (row, &at)) in rows.iter().zip(&node.at).enumerate() {
                 let Some(span) = next(*step, row, at as usize) else {
                     blame[row_number] += u32::from(!ahead.is_empty());
@@ -210,6 +210,7 @@ fn search(rows: &[&[u8]], end_align: usize) -> Result<Vec<Field>, Option<usize>>
                 shortest = shortest.min(len);
                 longest = longest.max(len);
                 most_empty += usize::from(len <= 1);
+                gaps += span.start - at as usize;
                 ahead.push(span.end as u32);
             }
             if ahead.len() < rows.len() {
@@ -217,11 +218,14 @@ fn search(rows: &[&[u8]], end_align: usize) -> Result<Vec<Field>, Option<usize>>
             }
             // In 1/16 byte: a varlena of varying length explains more than bytes that are just there; one that is always of
             // the same length may as well be a number, and is not believed if it is always empty.
-            let step_cost = match step {
-                Field::Fixed { width, .. } => 16 * u64::from(*width) + 6,
-                Field::Varlena if shortest == longest => 16 * longest as u64 + 20,
-                Field::Varlena => 24 + (most_empty * 16 / rows.len()) as u64,
-            };
+            // Gaps cost what bytes cost, or zeros before a value would be taken for one.
+            let gaps = (16 * gaps / rows.len()) as u64;
+            let step_cost = gaps
+                + match step {
+                    Field::Fixed { width, .. } => 16 * u64::from(*width) + 6,
+                    Field::Varlena if shortest == longest => 16 * longest as u64 + 20,
+                    Field::Varlena => 24 + (most_empty * 16 / rows.len()) as u64,
+                };
             let mut hasher = FxHasher::default();
             ahead.hash(&mut hasher);
             let reached = best.entry(hasher.finish()).or_insert(u64::MAX);
