@@ -3,7 +3,7 @@
 use walden_format::record::{Compression, Image};
 
 use crate::page::{Misfit, PAGE_BYTES, Page};
-use crate::pglz;
+use crate::recompress::Method;
 
 /// Restores an image into `page`; the hole becomes zeros (`RestoreBlockImage`).
 ///
@@ -22,12 +22,7 @@ pub fn restore(image: &Image, stored: &[u8], page: &mut Page) -> Result<(), Misf
         return Ok(());
     }
     let content = &mut page.0[..expected];
-    let got = match image.compression {
-        Compression::None => None,
-        Compression::Pglz => pglz::decompress(stored, content),
-        Compression::Lz4 => lz4_flex::block::decompress_into(stored, content).ok(),
-        Compression::Zstd => zstd::bulk::decompress_to_buffer(stored, content).ok(),
-    };
+    let got = Method::of(image.compression).and_then(|method| method.decompress(stored, content));
     if got != Some(expected) {
         return Err(Misfit("the image's bytes can't be restored"));
     }

@@ -18,6 +18,7 @@ pub mod image;
 pub mod mask;
 pub mod page;
 pub mod pglz;
+pub mod recompress;
 pub mod replay;
 pub mod store;
 
