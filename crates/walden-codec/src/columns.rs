@@ -156,14 +156,16 @@ pub struct Content {
     pub class: Class,
     /// The form of its bytes.
     pub form: Form,
+    /// By the order in which columns are named.
+    pub number: u32,
     /// Its bytes of this chunk.
     pub bytes: Vec<u8>,
     at: usize,
 }
 
 impl Content {
-    fn new(class: Class, form: Form) -> Content {
-        Content { class, form, bytes: Vec::new(), at: 0 }
+    fn new(class: Class, form: Form, number: usize) -> Content {
+        Content { class, form, number: number as u32, bytes: Vec::new(), at: 0 }
     }
 }
 
@@ -176,7 +178,7 @@ pub struct Encoder {
 
 impl Side for Encoder {
     fn column(&mut self, kind: Kind) -> Result<Column, Corrupt> {
-        self.columns.push(Content::new(kind.class(), kind.form()));
+        self.columns.push(Content::new(kind.class(), kind.form(), self.columns.len()));
         Ok(Column(self.columns.len() as u32 - 1))
     }
 
@@ -272,7 +274,8 @@ impl Decoder {
         for _ in 0..new {
             let class = get_number(&mut directory)? as usize;
             let class = *CLASSES.get(class).ok_or(Corrupt("an unknown class of columns"))?;
-            self.columns.push(Content::new(class, Form::from_code(get_number(&mut directory)?)?));
+            let form = Form::from_code(get_number(&mut directory)?)?;
+            self.columns.push(Content::new(class, form, self.columns.len()));
         }
         let mut left = most;
         let mut lengths = Vec::with_capacity(self.columns.len());

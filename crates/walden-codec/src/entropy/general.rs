@@ -1,0 +1,34 @@
+//! zstd, which may refer to what came before.
+
+use zstd::zstd_safe::{CCtx, CParameter, DCtx, DParameter};
+
+use crate::Corrupt;
+
+/// Matches reach this far back, as a power of 2: over what came before, and a part of usual length.
+const WINDOW: u32 = 24;
+
+/// Compresses after `before`; nothing if that fails.
+pub fn compress(content: &[u8], before: &[u8], level: i32) -> Option<Vec<u8>> {
+    let mut context = CCtx::try_create()?;
+    context.set_parameter(CParameter::CompressionLevel(level)).ok()?;
+    if !before.is_empty() {
+        context.set_parameter(CParameter::WindowLog(WINDOW)).ok()?;
+        context.ref_prefix(before).ok()?;
+    }
+    let mut packed = Vec::with_capacity(zstd::zstd_safe::compress_bound(content.len()));
+    context.compress2(&mut packed, content).ok()?;
+    Some(packed)
+}
+
+/// Decompresses what has `raw` bytes, or fewer.
+pub fn decompress(packed: &[u8], before: &[u8], raw: usize) -> Result<Vec<u8>, Corrupt> {
+    let wrong = Corrupt("a part can't be decompressed");
+    let mut context = DCtx::try_create().ok_or(wrong)?;
+    context.set_parameter(DParameter::WindowLogMax(27)).map_err(|_| wrong)?;
+    if !before.is_empty() {
+        context.ref_prefix(before).map_err(|_| wrong)?;
+    }
+    let mut content = Vec::with_capacity(raw);
+    context.decompress(&mut content, packed).map_err(|_| wrong)?;
+    Ok(content)
+}

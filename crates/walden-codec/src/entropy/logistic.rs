@@ -1,0 +1,169 @@
+//! Probabilities that learn, and their mixture in the logistic domain. Integers only: both sides must get the same ones.
+//!
+//! A probability p is mixed as its *stretch*, ln(p / (1 - p)), in 1/256.
+
+use std::sync::LazyLock;
+
+/// The largest stretch of a mixture.
+const WIDEST: i32 = 2815;
+
+/// What turns probabilities into stretches and back.
+pub struct Tables {
+    /// The stretch of a probability in 1/4096.
+    stretch: Vec<i16>,
+    /// The probability in 1/65536 of a stretch, from -[`WIDEST`] on.
+    squash: Vec<u16>,
+    /// How much of an error a counter takes that has seen so many bits, in 1/65536.
+    rate: Vec<u32>,
+}
+
+/// Computed once.
+pub static TABLES: LazyLock<Tables> = LazyLock::new(|| {
+    // e to the 1/256, in 2 to the -60.
+    const ONE: u128 = 1 << 60;
+    const STEP: u128 = 1_157_433_911_791_679_357;
+    let mut power = ONE;
+    let mut half = Vec::new();
+    for _ in 0..=WIDEST {
+        // 1 / (1 + 1 / power)
+        half.push((power * 65536 / (power + ONE)) as u32);
+        power = power * STEP / ONE;
+    }
+    let squash: Vec<u16> = (-WIDEST..=WIDEST)
+        .map(|at| {
+            let p = half[at.unsigned_abs() as usize];
+            (if at < 0 { 65536 - p } else { p }).clamp(1, 65535) as u16
+        })
+        .collect();
+    let mut stretch = Vec::new();
+    let mut at = 0;
+    for p in 0..4096_u32 {
+        // The middle of what this probability stands for.
+        while at + 1 < squash.len() && u32::from(squash[at]) < p * 16 + 8 {
+            at += 1;
+        }
+        stretch.push((at as i32 - WIDEST).clamp(-2047, 2047) as i16);
+    }
+    let rate = (0..1024).map(|seen| 65536 * 2 / (seen * 2 + 3)).collect();
+    Tables { stretch, squash, rate }
+});
+
+impl Tables {
+    /// The stretch of a probability in 1/65536.
+    #[inline]
+    pub fn stretch(&self, p: u32) -> i32 {
+        self.stretch[(p >> 4) as usize & 0xFFF].into()
+    }
+
+    /// The probability in 1/65536 of a stretch.
+    #[inline]
+    pub fn squash(&self, stretch: i32) -> u32 {
+        self.squash[(stretch.clamp(-WIDEST, WIDEST) + WIDEST) as usize].into()
+    }
+}
+
+/// A probability in the upper 22 bits, and how many bits it has seen in the lower 10.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Counter(pub u32);
+
+impl Counter {
+    /// Nothing seen.
+    pub const NEW: Counter = Counter(1 << 31);
+
+    /// The probability of a 1, in 1/65536.
+    #[inline]
+    pub fn p(self) -> u32 {
+        self.0 >> 16
+    }
+
+    /// How many bits it has seen, up to the limit.
+    #[inline]
+    pub fn seen(self) -> u32 {
+        self.0 & 0x3FF
+    }
+
+    /// Learns a bit; more than `limit` bits count as that many.
+    #[inline]
+    pub fn learn(&mut self, tables: &Tables, bit: u32, limit: u32) {
+        let (p, seen) = (i64::from(self.0 >> 10), self.seen());
+        let target = i64::from(bit) * ((1 << 22) - 1);
+        let p = p + (((target - p) * i64::from(tables.rate[seen as usize])) >> 16);
+        self.0 = (p as u32) << 10 | (seen + 1).min(limit);
+    }
+}
+
+/// Weighs predictions; which weights are used is told by a context.
+pub struct Mixer {
+    inputs: usize,
+    weights: Vec<i32>,
+    at: usize,
+    p: u32,
+    rate: i32,
+}
+
+/// A weight of 1.
+const WEIGHT: i32 = 1 << 16;
+
+impl Mixer {
+    /// For so many predictions, with so many sets of weights.
+    pub fn new(inputs: usize, sets: usize, weight: i32, rate: i32) -> Mixer {
+        Mixer { inputs, weights: vec![weight; inputs * sets], at: 0, p: 0, rate }
+    }
+
+    /// The mixture's stretch with the weights of a set.
+    #[inline]
+    pub fn mix(&mut self, tables: &Tables, inputs: &[i32], set: usize) -> i32 {
+        self.at = set * self.inputs;
+        let weights = &self.weights[self.at..self.at + self.inputs];
+        let sum: i32 = weights.iter().zip(inputs).map(|(&weight, &input)| (weight * input) >> 8).sum();
+        let stretch = (sum >> 8).clamp(-WIDEST, WIDEST);
+        self.p = tables.squash(stretch);
+        stretch
+    }
+
+    /// Learns which bit it was.
+    #[inline]
+    pub fn learn(&mut self, inputs: &[i32], bit: u32) {
+        let error = (((bit << 16) as i32 - self.p as i32) * self.rate) >> 6;
+        let weights = &mut self.weights[self.at..self.at + self.inputs];
+        for (weight, &input) in weights.iter_mut().zip(inputs) {
+            *weight = (*weight + ((input * error + 0x8000) >> 16)).clamp(-4 * WEIGHT, 4 * WEIGHT);
+        }
+    }
+}
+
+/// Corrects a probability by what came of it before, in a context.
+pub struct Correction {
+    /// For each context, the probabilities that came of 33 stretches, in 1/65536.
+    table: Vec<u16>,
+    at: usize,
+}
+
+impl Correction {
+    const STEPS: usize = 33;
+
+    /// Corrects nothing yet.
+    pub fn new(tables: &Tables, contexts: usize) -> Correction {
+        let row = (0..Self::STEPS as i32).map(|step| tables.squash((step - 16) * 128) as u16);
+        Correction { table: row.collect::<Vec<u16>>().repeat(contexts), at: 0 }
+    }
+
+    /// The probability that comes of a stretch.
+    #[inline]
+    pub fn correct(&mut self, stretch: i32, context: usize) -> u32 {
+        let place = (stretch.clamp(-2047, 2047) + 2048) as usize;
+        let (step, part) = (place >> 7, (place & 127) as u32);
+        let at = context * Self::STEPS + step;
+        let pair = &self.table[at..at + 2];
+        self.at = at + usize::from(part >= 64);
+        (u32::from(pair[0]) * (128 - part) + u32::from(pair[1]) * part) >> 7
+    }
+
+    /// Learns which bit it was.
+    #[inline]
+    pub fn learn(&mut self, bit: u32) {
+        let p = &mut self.table[self.at];
+        let target = (bit * 65535) as i32;
+        *p = (i32::from(*p) + ((target - i32::from(*p)) >> 6)) as u16;
+    }
+}

@@ -1,0 +1,166 @@
+//! A binary range coder: bits of any probability, to a fraction of a bit each.
+//!
+//! One function codes in both directions: encoding writes the bit it is given, decoding ignores that and gives the one that
+//! was written. So a model is written once.
+
+/// Codes bits, one way or the other.
+pub trait Bits {
+    /// Codes a bit of which `one` is the probability to be 1, in 1/65536, from 1 to 65535.
+    fn code(&mut self, bit: u32, one: u32) -> u32;
+}
+
+/// A range is widened when it gets below this.
+const NARROW: u32 = 1 << 24;
+
+/// Writes bits.
+pub struct Encoder {
+    low: u64,
+    range: u32,
+    /// The byte that a carry may still change, and how many bytes of 0xFF are after it.
+    held: Option<u8>,
+    full: u64,
+    out: Vec<u8>,
+}
+
+impl Encoder {
+    /// Nothing written yet.
+    pub fn new() -> Encoder {
+        Encoder { low: 0, range: u32::MAX, held: None, full: 0, out: Vec::new() }
+    }
+
+    /// Ends the bits, and gives their bytes.
+    pub fn finish(mut self) -> Vec<u8> {
+        for _ in 0..5 {
+            self.shift();
+        }
+        // Reading gives zeros after the end.
+        while self.out.last() == Some(&0) {
+            self.out.pop();
+        }
+        self.out
+    }
+
+    fn shift(&mut self) {
+        let carry = (self.low >> 32) as u8;
+        let byte = (self.low >> 24) as u8;
+        if carry == 0 && byte == 0xFF {
+            self.full += 1;
+        } else {
+            if let Some(held) = self.held {
+                self.out.push(held.wrapping_add(carry));
+            }
+            for _ in 0..self.full {
+                self.out.push(0xFF_u8.wrapping_add(carry));
+            }
+            self.full = 0;
+            self.held = Some(byte);
+        }
+        self.low = (self.low & 0x00FF_FFFF) << 8;
+    }
+}
+
+impl Bits for Encoder {
+    #[inline]
+    fn code(&mut self, bit: u32, one: u32) -> u32 {
+        let bound = (self.range >> 16) * one;
+        if bit != 0 {
+            self.range = bound;
+        } else {
+            self.low += u64::from(bound);
+            self.range -= bound;
+        }
+        while self.range < NARROW {
+            self.range <<= 8;
+            self.shift();
+        }
+        bit
+    }
+}
+
+/// Reads bits. Whatever the bytes are, it gives some; after the last byte come zeros.
+pub struct Decoder<'a> {
+    code: u32,
+    range: u32,
+    rest: &'a [u8],
+}
+
+impl<'a> Decoder<'a> {
+    /// Reads what an [`Encoder`] wrote.
+    pub fn new(bytes: &'a [u8]) -> Decoder<'a> {
+        let mut decoder = Decoder { code: 0, range: u32::MAX, rest: bytes };
+        for _ in 0..4 {
+            decoder.code = decoder.code << 8 | u32::from(decoder.next());
+        }
+        decoder
+    }
+
+    #[inline]
+    fn next(&mut self) -> u8 {
+        let (byte, rest) = self.rest.split_first().map_or((0, self.rest), |(&byte, rest)| (byte, rest));
+        self.rest = rest;
+        byte
+    }
+}
+
+impl Bits for Decoder<'_> {
+    #[inline]
+    fn code(&mut self, _: u32, one: u32) -> u32 {
+        let bound = (self.range >> 16) * one;
+        let bit = u32::from(self.code < bound);
+        if bit != 0 {
+            self.range = bound;
+        } else {
+            self.code -= bound;
+            self.range -= bound;
+        }
+        while self.range < NARROW {
+            self.range <<= 8;
+            self.code = self.code << 8 | u32::from(self.next());
+        }
+        bit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bits and probabilities that follow from a number.
+    fn bits(count: u32) -> impl Iterator<Item = (u32, u32)> {
+        let mut state = 0x2545_F491_4F6C_DD1D_u64;
+        (0..count).map(move |at| {
+            state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+            let one = match at % 3 {
+                0 => 1,
+                1 => 65535,
+                _ => ((state >> 20) as u32 & 0xFFFF).max(1),
+            };
+            ((state >> 48 < u64::from(one)).into(), one)
+        })
+    }
+
+    #[test]
+    fn bits_come_back_whatever_their_probability() {
+        let mut encoder = Encoder::new();
+        bits(100_000).for_each(|(bit, one)| {
+            encoder.code(bit, one);
+        });
+        // And against all odds, which makes for carries.
+        bits(2_000).for_each(|(bit, one)| {
+            encoder.code(1 - bit, one);
+        });
+        let bytes = encoder.finish();
+        let mut decoder = Decoder::new(&bytes);
+        assert!(bits(100_000).all(|(bit, one)| decoder.code(0, one) == bit));
+        assert!(bits(2_000).all(|(bit, one)| decoder.code(0, one) == 1 - bit));
+    }
+
+    #[test]
+    fn likely_bits_take_next_to_nothing() {
+        let mut encoder = Encoder::new();
+        (0..65536).for_each(|_| {
+            encoder.code(1, 65535);
+        });
+        assert!(encoder.finish().len() <= 4);
+    }
+}
