@@ -61,6 +61,7 @@ pub struct Encoder {
 /// Decodes files.
 pub struct Decoder {
     limits: Limits,
+    failure: Option<String>,
     state: Option<State<columns::Decoder, Unpacker>>,
 }
 
@@ -102,10 +103,28 @@ impl Encoder {
     ///
     /// What can't be understood is coded as bytes, and the file after it is a restart.
     pub fn encode(&mut self, original: &[u8]) -> Encoded {
+        self.encode_records(original).unwrap_or_else(|| self.encode_bytes(original))
+    }
+
+    /// Encodes a segment, if its records are understood.
+    ///
+    /// If they are not, the next file is a restart.
+    pub fn encode_records(&mut self, original: &[u8]) -> Option<Encoded> {
         let restart = self.state.is_none();
-        if let Some(content) = self.records(original) {
-            return Encoded { form: Form::Records, restart, content };
+        let content = self.records(original);
+        // A page that could not be kept is known to the decoder: what follows from it would differ.
+        let kept = self.state.as_ref().is_none_or(|state| state.model.failure().is_none());
+        match content.filter(|_| kept) {
+            Some(content) => Some(Encoded { form: Form::Records, restart, content }),
+            None => {
+                self.state = None;
+                None
+            }
         }
+    }
+
+    /// Encodes a file, or a piece of one, as bytes; the next file is a restart.
+    pub fn encode_bytes(&mut self, original: &[u8]) -> Encoded {
         self.state = None;
         let mut content = Vec::new();
         Packer::new(self.level).part(original, &mut content);
@@ -116,7 +135,7 @@ impl Encoder {
 impl Decoder {
     /// Knows nothing yet.
     pub fn new(limits: Limits) -> Decoder {
-        Decoder { limits, state: None }
+        Decoder { limits, failure: None, state: None }
     }
 
     /// Decodes a file that had so many bytes.
@@ -131,8 +150,13 @@ impl Decoder {
             }
             Form::Records => self.records(&encoded.content, bytes, encoded.restart),
         };
-        if decoded.is_err() || encoded.form == Form::Bytes {
+        let failure = self.state.as_ref().and_then(|state| state.model.failure());
+        self.failure = failure.map(ToString::to_string);
+        if decoded.is_err() || self.failure.is_some() || encoded.form == Form::Bytes {
             self.state = None;
+        }
+        if self.failure.is_some() {
+            return Err(Corrupt("pages could not be kept in a temporary file"));
         }
         let decoded = decoded?;
         if decoded.len() == bytes {
@@ -140,6 +164,11 @@ impl Decoder {
         } else {
             Err(Corrupt("the file has another length than it says"))
         }
+    }
+
+    /// Why the last file could not be decoded, if not for what is in it: a temporary file could not be written or read.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
     }
 }
 

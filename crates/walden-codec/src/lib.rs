@@ -10,6 +10,7 @@
 
 pub mod coder;
 mod columns;
+pub mod container;
 mod entropy;
 mod framing;
 mod model;

@@ -2,15 +2,19 @@
 
 mod base;
 mod bench;
+mod compress;
+mod decompress;
 mod demo;
 mod explain;
 mod judge;
 mod lab;
 mod names;
+mod output;
 mod page;
 mod progress;
 mod redo;
 mod terminal;
+mod test;
 
 use std::process::ExitCode;
 
@@ -35,6 +39,9 @@ enum Command {
     Explain(explain::ExplainArgs),
     Page(page::PageArgs),
     Redo(redo::RedoArgs),
+    Compress(compress::CompressArgs),
+    Decompress(decompress::DecompressArgs),
+    Test(test::TestArgs),
     Lab(lab::LabArgs),
     Bench(bench::BenchArgs),
 }
@@ -45,6 +52,9 @@ fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Page(args) => page::run(&args),
         Command::Redo(args) => redo::run(&args),
+        Command::Compress(args) => compress::run(&args),
+        Command::Decompress(args) => decompress::run(&args),
+        Command::Test(args) => test::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Bench(args) => bench::run(&args),
     };

@@ -17,7 +17,7 @@ use walden_format::record::{BlockRef, RECORD_HEADER, Record, RecordHeader, RelFi
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_redo::page::{PAGE_BYTES, Page};
-use walden_redo::store::StoreOptions;
+use walden_redo::store::{StoreFailure, StoreOptions};
 use walden_redo::{PageStore, Replay};
 
 use self::blocks::{Around, Differences};
@@ -168,6 +168,11 @@ impl Model {
             out: Vec::new(),
             refs: Vec::new(),
         }
+    }
+
+    /// Why pages could not be kept, if so: what is coded from then on is worth nothing.
+    pub fn failure(&self) -> Option<&StoreFailure> {
+        self.replay.store.failure()
     }
 
     /// Before a segment of so many bytes.

@@ -1,0 +1,429 @@
+//! The container's structures, byte for byte; `docs/format.md` is their law.
+
+use walden_format::crc::crc32c_append;
+use walden_format::lsn::{Lsn, SegmentSize, Timeline};
+use walden_format::reader::Reader;
+
+use crate::coder::Form;
+
+/// The version that is written.
+pub const FORMAT_VERSION: u16 = 1;
+/// The oldest reader that understands what is written.
+pub const LEAST_READER: u16 = 1;
+
+/// What every file starts with: bytes that text conversions and seven-bit transfers would change.
+pub const MAGIC: [u8; 8] = *b"\x8AWLDN\r\n\x1A";
+/// What every frame starts with: looked for after damage.
+pub const FRAME_MAGIC: [u8; 4] = *b"\xF7Wlz";
+
+/// Bytes of [`FileHeader`].
+pub const FILE_HEADER: usize = 32;
+/// Bytes of [`FrameHeader`].
+pub const FRAME_HEADER: usize = 40;
+/// Bytes of a footer with its frame's header: where to look for it from the end.
+pub const FOOTER: u64 = FRAME_HEADER as u64 + 16;
+/// The most that a member's head may have.
+pub const MOST_HEAD: u64 = 1 << 16;
+/// The most bytes of an original in one piece of a member coded as bytes.
+pub const MOST_PIECE: u64 = 64 << 20;
+
+/// One file of one member, or many members.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum FileForm {
+    /// One member that needs nothing else: `NAME.wlz`.
+    Segment = 1,
+    /// Members in order, and an index: `*.wpk`.
+    Pack = 2,
+}
+
+/// What a file starts with.
+///
+/// ```text
+///  0  8  magic
+///  8  2  version of the format
+/// 10  2  least reader's version
+/// 12  1  form of the file
+/// 13  1  level
+/// 14  2  reserved
+/// 16  8  the file's number
+/// 24  4  reserved
+/// 28  4  CRC-32C of what is before
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileHeader {
+    /// The version of the format.
+    pub version: u16,
+    /// The oldest reader that understands the file.
+    pub least_reader: u16,
+    /// One member or many.
+    pub form: FileForm,
+    /// The level that it was compressed with.
+    pub level: u8,
+    /// Repeated in every frame: tells the file's own frames from those of a file that is inside of it.
+    pub id: u64,
+}
+
+/// Why a file's header can't be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HeaderFault {
+    /// Something else.
+    Magic,
+    /// A reader of that version is needed.
+    Newer(u16),
+    /// Its checksum is wrong: as stored, as computed.
+    Checksum(u32, u32),
+    /// A form that this version does not know.
+    Form(u8),
+}
+
+impl FileHeader {
+    /// As it is stored.
+    pub fn to_bytes(self) -> [u8; FILE_HEADER] {
+        let mut bytes = [0; FILE_HEADER];
+        bytes[0..8].copy_from_slice(&MAGIC);
+        bytes[8..10].copy_from_slice(&self.version.to_le_bytes());
+        bytes[10..12].copy_from_slice(&self.least_reader.to_le_bytes());
+        bytes[12] = self.form as u8;
+        bytes[13] = self.level;
+        bytes[16..24].copy_from_slice(&self.id.to_le_bytes());
+        seal(&mut bytes);
+        bytes
+    }
+
+    /// Reads what is stored.
+    pub fn parse(bytes: &[u8; FILE_HEADER]) -> Result<FileHeader, HeaderFault> {
+        if bytes[0..8] != MAGIC {
+            return Err(HeaderFault::Magic);
+        }
+        let (stored, computed) = checksums(bytes);
+        if stored != computed {
+            return Err(HeaderFault::Checksum(stored, computed));
+        }
+        let (version, least_reader) = (u16_at(bytes, 8), u16_at(bytes, 10));
+        if least_reader > FORMAT_VERSION {
+            return Err(HeaderFault::Newer(least_reader));
+        }
+        let form = match bytes[12] {
+            1 => FileForm::Segment,
+            2 => FileForm::Pack,
+            form => return Err(HeaderFault::Form(form)),
+        };
+        Ok(FileHeader { version, least_reader, form, level: bytes[13], id: u64_at(bytes, 16) })
+    }
+}
+
+/// What a frame holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Kind(pub u8);
+
+impl Kind {
+    /// The start of a member.
+    pub const HEAD: Kind = Kind(1);
+    /// Coded content of the member.
+    pub const PIECE: Kind = Kind(2);
+    /// The end of the member.
+    pub const END: Kind = Kind(3);
+    /// All members of a pack.
+    pub const INDEX: Kind = Kind(4);
+    /// The end of a pack.
+    pub const FOOTER: Kind = Kind(5);
+
+    /// Whether a reader that does not know it may leave it out.
+    pub fn may_be_skipped(self) -> bool {
+        self.0 >= 0x80
+    }
+}
+
+/// What precedes everything in a file but its header.
+///
+/// ```text
+///  0  4  magic
+///  4  1  kind
+///  5  3  reserved
+///  8  8  the file's number
+/// 16  8  the frame's number in the file, from 0 on
+/// 24  8  bytes that follow the header
+/// 32  4  CRC-32C of those bytes
+/// 36  4  CRC-32C of what is before
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrameHeader {
+    /// What follows.
+    pub kind: Kind,
+    /// The file's number.
+    pub id: u64,
+    /// The frame's number.
+    pub number: u64,
+    /// Bytes that follow.
+    pub bytes: u64,
+    /// Their CRC-32C.
+    pub checksum: u32,
+}
+
+impl FrameHeader {
+    /// As it is stored.
+    pub fn to_bytes(self) -> [u8; FRAME_HEADER] {
+        let mut bytes = [0; FRAME_HEADER];
+        bytes[0..4].copy_from_slice(&FRAME_MAGIC);
+        bytes[4] = self.kind.0;
+        bytes[8..16].copy_from_slice(&self.id.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.number.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.checksum.to_le_bytes());
+        seal(&mut bytes);
+        bytes
+    }
+
+    /// Reads what is stored; otherwise what was expected and what was found.
+    pub fn parse(bytes: &[u8; FRAME_HEADER]) -> Result<FrameHeader, (String, String)> {
+        if bytes[0..4] != FRAME_MAGIC {
+            return Err((hex(&FRAME_MAGIC), hex(&bytes[0..4])));
+        }
+        let (stored, computed) = checksums(bytes);
+        if stored != computed {
+            return Err((format!("CRC-32C {stored:08X}"), format!("{computed:08X}")));
+        }
+        Ok(FrameHeader {
+            kind: Kind(bytes[4]),
+            id: u64_at(bytes, 8),
+            number: u64_at(bytes, 16),
+            bytes: u64_at(bytes, 24),
+            checksum: u32_at(bytes, 32),
+        })
+    }
+}
+
+/// Where a segment of the log lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Its timeline.
+    pub timeline: Timeline,
+    /// Its first byte.
+    pub start: Lsn,
+    /// Its bytes.
+    pub size: SegmentSize,
+}
+
+impl Place {
+    /// Where the next segment starts.
+    pub fn end(self) -> Lsn {
+        self.start.plus(self.size.bytes())
+    }
+}
+
+/// What is known of a file beside its bytes.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Meta {
+    /// Its name, with `/` between folders.
+    pub name: Vec<u8>,
+    /// When it was last changed: seconds since 1970 and nanoseconds.
+    pub modified: Option<(i64, u32)>,
+    /// Its permissions.
+    pub mode: Option<u32>,
+}
+
+/// What a member starts with.
+///
+/// ```text
+///  0  8  the member's number in the file, from 0 on
+///  8  1  form of the content
+///  9  1  flags: 1 keyframe, 2 time of change known, 4 permissions known
+/// 10  2  reserved
+/// 12  4  timeline, 0 for bytes
+/// 16  8  LSN of the first byte, 0 for bytes
+/// 24  4  bytes of the segment, 0 for bytes
+/// 28  4  permissions
+/// 32  8  time of change: seconds since 1970, signed
+/// 40  4  its nanoseconds
+/// 44  2  bytes of the name
+/// 46     name
+///        anything that later versions add
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// The member's number.
+    pub number: u64,
+    /// How its content is coded.
+    pub form: Form,
+    /// Whether nothing before it is needed to decode it.
+    pub keyframe: bool,
+    /// Where it lies in the log, for records.
+    pub place: Option<Place>,
+    /// Its name and so on.
+    pub meta: Meta,
+}
+
+const KEYFRAME: u8 = 1;
+const HAS_TIME: u8 = 2;
+const HAS_MODE: u8 = 4;
+/// Flags that a reader must know.
+const MUST_KNOW: u8 = 0x0F;
+
+impl Head {
+    /// As it is stored.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let (seconds, nanoseconds) = self.meta.modified.unwrap_or_default();
+        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+        let flags = flag(self.keyframe, KEYFRAME)
+            | flag(self.meta.modified.is_some(), HAS_TIME)
+            | flag(self.meta.mode.is_some(), HAS_MODE);
+        let mut bytes = Vec::with_capacity(46 + self.meta.name.len());
+        bytes.extend(self.number.to_le_bytes());
+        bytes.extend([self.form as u8, flags, 0, 0]);
+        bytes.extend(self.place.map_or(0, |place| place.timeline).to_le_bytes());
+        bytes.extend(self.place.map_or(0, |place| place.start.0).to_le_bytes());
+        bytes.extend(self.place.map_or(0, |place| place.size.bytes() as u32).to_le_bytes());
+        bytes.extend(self.meta.mode.unwrap_or(0).to_le_bytes());
+        bytes.extend(seconds.to_le_bytes());
+        bytes.extend(nanoseconds.to_le_bytes());
+        bytes.extend((self.meta.name.len() as u16).to_le_bytes());
+        bytes.extend(&self.meta.name);
+        bytes
+    }
+
+    /// Reads what is stored; otherwise what was expected and what was found.
+    pub fn parse(bytes: &[u8]) -> Result<Head, (&'static str, String)> {
+        let short = || ("a whole head", format!("{} bytes", bytes.len()));
+        let mut reader = Reader::new(bytes);
+        let number = reader.u64().ok_or_else(short)?;
+        let [form, flags, _, _] = reader.array().ok_or_else(short)?;
+        let form = match form {
+            0 => Form::Bytes,
+            1 => Form::Records,
+            form => return Err(("a form of content that this version knows", form.to_string())),
+        };
+        if flags & MUST_KNOW & !(KEYFRAME | HAS_TIME | HAS_MODE) != 0 {
+            return Err(("flags that this version knows", format!("{flags:#04x}")));
+        }
+        let timeline = reader.u32().ok_or_else(short)?;
+        let start = Lsn(reader.u64().ok_or_else(short)?);
+        let size = reader.u32().ok_or_else(short)?;
+        let mode = reader.u32().ok_or_else(short)?;
+        let seconds = reader.i64().ok_or_else(short)?;
+        let nanoseconds = reader.u32().ok_or_else(short)?;
+        let name = reader.u16().ok_or_else(short)?;
+        let name = reader.take(name.into()).ok_or_else(short)?.to_vec();
+        let place = match form {
+            Form::Bytes => None,
+            Form::Records => {
+                let size = SegmentSize::new(size.into()).ok_or(("a size of segments", size.to_string()))?;
+                Some(Place { timeline, start, size })
+            }
+        };
+        let keyframe = flags & KEYFRAME != 0;
+        if form == Form::Bytes && !keyframe {
+            return Err(("a keyframe", "a member coded as bytes that is none".to_owned()));
+        }
+        let modified = (flags & HAS_TIME != 0).then_some((seconds, nanoseconds));
+        let mode = (flags & HAS_MODE != 0).then_some(mode);
+        Ok(Head { number, form, keyframe, place, meta: Meta { name, modified, mode } })
+    }
+}
+
+/// What a member ends with.
+///
+/// ```text
+///  0  8  bytes of the original
+///  8 32  BLAKE3 of the original
+/// 40     anything that later versions add
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct End {
+    /// Bytes of the original.
+    pub bytes: u64,
+    /// BLAKE3 of the original.
+    pub hash: [u8; 32],
+}
+
+impl End {
+    /// As it is stored.
+    pub fn to_bytes(self) -> [u8; 40] {
+        let mut bytes = [0; 40];
+        bytes[0..8].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[8..40].copy_from_slice(&self.hash);
+        bytes
+    }
+
+    /// Reads what is stored.
+    pub fn parse(bytes: &[u8]) -> Option<End> {
+        let mut reader = Reader::new(bytes);
+        Some(End { bytes: reader.u64()?, hash: reader.array()? })
+    }
+}
+
+/// A member as the index has it.
+///
+/// ```text
+///  0  8  offset of the head's frame in the file
+///  8  8  number of the head's frame
+/// 16  8  bytes from there to the end of the member
+/// 24 40  the member's end
+/// 64  4  bytes of the head
+/// 68     the member's head
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Where the member's first frame is in the file.
+    pub offset: u64,
+    /// That frame's number.
+    pub frame: u64,
+    /// Bytes that the member takes in the file.
+    pub stored: u64,
+    /// Its head.
+    pub head: Head,
+    /// Its end.
+    pub end: End,
+}
+
+impl Entry {
+    /// Appends it as it is stored.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        for number in [self.offset, self.frame, self.stored] {
+            out.extend(number.to_le_bytes());
+        }
+        out.extend(self.end.to_bytes());
+        let head = self.head.to_bytes();
+        out.extend((head.len() as u32).to_le_bytes());
+        out.extend(head);
+    }
+
+    /// Takes an entry off.
+    pub fn take(reader: &mut Reader<'_>) -> Option<Entry> {
+        let (offset, frame, stored) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let end = End::parse(reader.take(40)?)?;
+        let head = reader.u32()?;
+        let head = Head::parse(reader.take(head as usize)?).ok()?;
+        Some(Entry { offset, frame, stored, head, end })
+    }
+}
+
+/// Bytes in hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02X}")).collect()
+}
+
+/// Puts the checksum of what is before into the last four bytes.
+fn seal(bytes: &mut [u8]) {
+    let at = bytes.len() - 4;
+    let checksum = crc32c_append(0, &bytes[..at]);
+    bytes[at..].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// The checksum in the last four bytes, and that of what is before.
+fn checksums(bytes: &[u8]) -> (u32, u32) {
+    let at = bytes.len() - 4;
+    (u32_at(bytes, at), crc32c_append(0, &bytes[..at]))
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    Reader::new(&bytes[at..]).u32().unwrap_or(0)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    Reader::new(&bytes[at..]).u64().unwrap_or(0)
+}

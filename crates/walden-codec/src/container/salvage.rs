@@ -1,0 +1,153 @@
+//! Going through a container past damage, and saying what is lost.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Seek};
+
+use super::layout::{Entry, Head, Place};
+use super::reader::{Reader, Summary};
+use super::{Error, ReadLimits};
+
+/// What going through a container has given.
+#[derive(Default, Debug)]
+pub struct Walk {
+    /// Members that are whole, in order.
+    pub members: Vec<(Head, Summary)>,
+    /// What is not as it was written.
+    pub damage: Vec<Error>,
+    /// Members that did not come out, in order.
+    pub lost: Vec<Loss>,
+}
+
+/// Members that did not come out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Loss {
+    /// The first one's number.
+    pub number: u64,
+    /// How many they are: more than one only where nothing but their number is known; nothing if not even that is.
+    pub members: Option<u64>,
+    /// The name.
+    pub name: Option<String>,
+    /// The range of the log.
+    pub place: Option<Place>,
+    /// Whether it is damaged itself, or only needs one that is.
+    pub damaged: bool,
+}
+
+/// Goes through a container as far as it goes: past damage, from each keyframe on.
+///
+/// `decode` is called for each member that can be decoded and has to call [`Reader::decode`].
+///
+/// # Errors
+/// What is not the file's fault, and a file that is no container.
+pub fn walk<R: Read + Seek>(
+    mut input: R,
+    limits: ReadLimits,
+    decode: &mut dyn FnMut(&mut Reader<&mut R>, &Head) -> Result<Summary, Error>,
+) -> Result<Walk, Error> {
+    let mut walk = Walk::default();
+    let mut index = None;
+    let opened = Reader::open(&mut input, limits);
+    let mut reader = match opened {
+        Ok(reader) => reader,
+        Err(fault @ (Error::Damage(_) | Error::Foreign)) => {
+            let mut reader = Reader::open_damaged(&mut input, limits)?;
+            if reader.find_next(0)?.is_none() {
+                return Err(fault);
+            }
+            walk.damage.push(fault);
+            reader
+        }
+        Err(error) => return Err(error),
+    };
+    let mut lost = BTreeMap::new();
+    loop {
+        let from = reader.position();
+        let step = match reader.next() {
+            Ok(None) => break,
+            Ok(Some(head)) if !reader.can_decode(&head) => {
+                lost.insert(head.number, (head.clone(), false));
+                reader.skip(&head).map(|_| ())
+            }
+            Ok(Some(head)) => match decode(&mut reader, &head) {
+                Ok(summary) => {
+                    walk.members.push((head, summary));
+                    Ok(())
+                }
+                Err(error) => {
+                    lost.insert(head.number, (head, true));
+                    Err(error)
+                }
+            },
+            Err(error) => Err(error),
+        };
+        match step {
+            Ok(()) => {}
+            Err(error @ (Error::Damage(_) | Error::Limit(..))) => {
+                if index.is_none() {
+                    // Read only now: an undamaged file needs none.
+                    let place = reader.place();
+                    index = Some(reader.index().unwrap_or_default());
+                    reader.go_back(place);
+                }
+                walk.damage.push(error);
+                if reader.find_next(from + 1)?.is_none() {
+                    break;
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let ended = reader.is_at_end();
+    walk.lost = losses(&walk.members, &lost, &index.unwrap_or_default(), reader.next_member(), ended);
+    Ok(walk)
+}
+
+/// What is lost: by the index where there is one, else by the numbers of members that came and that did not.
+fn losses(
+    whole: &[(Head, Summary)],
+    seen: &BTreeMap<u64, (Head, bool)>,
+    index: &[Entry],
+    members: u64,
+    ended: bool,
+) -> Vec<Loss> {
+    let mut known: BTreeMap<u64, (&Head, bool)> =
+        index.iter().map(|entry| (entry.head.number, (&entry.head, true))).collect();
+    known.extend(seen.iter().map(|(number, (head, damaged))| (*number, (head, *damaged))));
+    let whole: BTreeMap<u64, ()> = whole.iter().map(|(head, _)| (head.number, ())).collect();
+    let mut losses = Vec::new();
+    let mut next = 0;
+    let mut numbers: Vec<u64> = known.keys().chain(whole.keys()).copied().collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let nameless = |from: u64, to: u64| Loss {
+        number: from,
+        members: Some(to - from),
+        name: None,
+        place: None,
+        damaged: true,
+    };
+    for number in numbers {
+        if number > next {
+            losses.push(nameless(next, number));
+        }
+        next = number.saturating_add(1);
+        if whole.contains_key(&number) {
+            continue;
+        }
+        if let Some((head, damaged)) = known.get(&number) {
+            losses.push(Loss {
+                number,
+                members: Some(1),
+                name: Some(String::from_utf8_lossy(&head.meta.name).into_owned()),
+                place: head.place,
+                damaged: *damaged,
+            });
+        }
+    }
+    if ended && members > next {
+        losses.push(nameless(next, members));
+    } else if !ended && index.is_empty() {
+        losses.push(Loss { number: next, members: None, name: None, place: None, damaged: true });
+    }
+    losses
+}

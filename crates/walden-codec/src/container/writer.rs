@@ -1,0 +1,259 @@
+//! Writing a container, front to back.
+
+use std::io::{Read, Write};
+
+use walden_format::crc::crc32c_append;
+use walden_format::lsn::Lsn;
+use walden_format::stream::StreamInfo;
+
+use super::Error;
+use super::layout::{
+    End, Entry, FORMAT_VERSION, FileForm, FileHeader, FrameHeader, Head, Kind, LEAST_READER, MOST_HEAD, Meta,
+    Place,
+};
+use crate::coder::{Encoded, Encoder, Form, Limits};
+
+/// How a container is written.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteOptions {
+    /// One member or many.
+    pub form: FileForm,
+    /// From 1, fast, to 9, small.
+    pub level: u8,
+    /// A pack's keyframes are at most so many members apart.
+    pub keyframe: u32,
+    /// What encoding may use.
+    pub limits: Limits,
+}
+
+/// Writes a container.
+///
+/// Memory: the segment at hand, its coded form, and a pack's index of some 150 bytes per member.
+pub struct Writer<W> {
+    out: W,
+    options: WriteOptions,
+    encoder: Encoder,
+    /// Known with the first member: it is told from its content, so that the same input gives the same file.
+    id: Option<u64>,
+    at: u64,
+    frames: u64,
+    members: u64,
+    index: Vec<u8>,
+    last: Option<Continuation>,
+    since_keyframe: u32,
+}
+
+/// What the next segment must be to need no keyframe.
+#[derive(PartialEq)]
+struct Continuation {
+    info: StreamInfo,
+    start: Lsn,
+}
+
+/// What became of a member.
+#[derive(Clone, Debug)]
+pub struct Added {
+    /// As the index has it.
+    pub entry: Entry,
+    /// Where the file ends now.
+    pub file_end: u64,
+}
+
+/// Bytes of a piece of a file that is coded as bytes.
+const PIECE: usize = 16 << 20;
+
+impl<W: Write> Writer<W> {
+    /// Nothing is written before the first member.
+    pub fn new(out: W, options: WriteOptions) -> Writer<W> {
+        Writer {
+            out,
+            options,
+            encoder: Encoder::new(options.level, options.limits),
+            id: None,
+            at: 0,
+            frames: 0,
+            members: 0,
+            index: Vec::new(),
+            last: None,
+            since_keyframe: 0,
+        }
+    }
+
+    /// Adds a member; `as_bytes` keeps it from being understood.
+    ///
+    /// # Errors
+    /// The file system's; after one, the file is worth nothing.
+    pub fn add(&mut self, meta: Meta, as_bytes: bool, input: &mut dyn Read) -> Result<Added, Error> {
+        if meta.name.len() as u64 > MOST_HEAD / 2 {
+            return Err(Error::Limit("bytes of a name", MOST_HEAD / 2, meta.name.len() as u64));
+        }
+        let mut start = Vec::new();
+        take(input, 64, &mut start)?;
+        let info = StreamInfo::of_segment(&start).ok().filter(|_| !as_bytes);
+        let whole = info.map_or(PIECE, |info| info.segment_size.bytes() as usize);
+        take(input, whole, &mut start)?;
+        // One more byte and it is no segment.
+        let mut more = Vec::new();
+        take(input, 1, &mut more)?;
+        let segment = info.filter(|_| start.len() == whole && more.is_empty());
+        let encoded = segment.and_then(|info| Some((info, self.segment(&info, &start)?)));
+        match encoded {
+            Some((info, encoded)) => self.add_records(meta, info, &start, &encoded),
+            None => {
+                self.last = None;
+                self.add_bytes(meta, start, &more, input)
+            }
+        }
+    }
+
+    /// Writes what comes after the last member, and gives the target back, flushed.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn finish(mut self) -> Result<W, Error> {
+        self.identify(&[], &[])?;
+        if self.options.form == FileForm::Pack {
+            let offset = self.at;
+            let mut index = self.members.to_le_bytes().to_vec();
+            index.append(&mut self.index);
+            self.frame(Kind::INDEX, &[&index])?;
+            self.frame(Kind::FOOTER, &[&offset.to_le_bytes(), &self.members.to_le_bytes()])?;
+        }
+        self.flush()?;
+        Ok(self.out)
+    }
+
+    /// Makes everything so far readable by others.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.out.flush().map_err(Error::Io)
+    }
+
+    fn segment(&mut self, info: &StreamInfo, original: &[u8]) -> Option<Encoded> {
+        let here = Continuation { info: *info, start: start_of(original) };
+        if self.last.as_ref() != Some(&here) || self.since_keyframe >= self.options.keyframe {
+            self.encoder.restart();
+        }
+        self.encoder.encode_records(original)
+    }
+
+    fn add_records(
+        &mut self,
+        meta: Meta,
+        info: StreamInfo,
+        original: &[u8],
+        encoded: &Encoded,
+    ) -> Result<Added, Error> {
+        let place = Place { timeline: info.timeline, start: start_of(original), size: info.segment_size };
+        self.since_keyframe = if encoded.restart { 1 } else { self.since_keyframe + 1 };
+        self.last = Some(Continuation { info, start: place.end() });
+        let begun = self.begin(meta, Form::Records, encoded.restart, Some(place), original)?;
+        self.piece(original.len(), encoded)?;
+        let hash = *blake3::hash(original).as_bytes();
+        self.end(begun, End { bytes: original.len() as u64, hash })
+    }
+
+    /// `first` and `more` have been read already, `input` has the rest.
+    fn add_bytes(
+        &mut self,
+        meta: Meta,
+        mut first: Vec<u8>,
+        more: &[u8],
+        input: &mut dyn Read,
+    ) -> Result<Added, Error> {
+        first.extend(more);
+        take(input, PIECE, &mut first)?;
+        let begun = self.begin(meta, Form::Bytes, true, None, &first)?;
+        let mut hasher = blake3::Hasher::new();
+        let mut bytes = 0;
+        let mut buffer = first;
+        while !buffer.is_empty() {
+            let full = if buffer.len() < PIECE { buffer.len() } else { buffer.len() / PIECE * PIECE };
+            for piece in buffer[..full].chunks(PIECE) {
+                hasher.update(piece);
+                bytes += piece.len() as u64;
+                let encoded = self.encoder.encode_bytes(piece);
+                self.piece(piece.len(), &encoded)?;
+            }
+            buffer.drain(..full);
+            take(input, PIECE, &mut buffer)?;
+        }
+        // The next segment starts anew even if no piece has told the encoder so.
+        self.encoder.restart();
+        self.end(begun, End { bytes, hash: *hasher.finalize().as_bytes() })
+    }
+
+    fn begin(
+        &mut self,
+        meta: Meta,
+        form: Form,
+        keyframe: bool,
+        place: Option<Place>,
+        content: &[u8],
+    ) -> Result<Entry, Error> {
+        self.identify(&meta.name, content)?;
+        let head = Head { number: self.members, form, keyframe, place, meta };
+        let (offset, frame) = (self.at, self.frames);
+        self.frame(Kind::HEAD, &[&head.to_bytes()])?;
+        Ok(Entry { offset, frame, stored: 0, head, end: End { bytes: 0, hash: [0; 32] } })
+    }
+
+    fn piece(&mut self, original: usize, encoded: &Encoded) -> Result<(), Error> {
+        self.frame(Kind::PIECE, &[&(original as u64).to_le_bytes(), &encoded.content])
+    }
+
+    fn end(&mut self, begun: Entry, end: End) -> Result<Added, Error> {
+        self.frame(Kind::END, &[&end.to_bytes()])?;
+        self.members += 1;
+        let entry = Entry { stored: self.at - begun.offset, end, ..begun };
+        if self.options.form == FileForm::Pack {
+            entry.put(&mut self.index);
+        }
+        Ok(Added { entry, file_end: self.at })
+    }
+
+    /// Writes the file's header before the first member.
+    fn identify(&mut self, name: &[u8], content: &[u8]) -> Result<(), Error> {
+        if self.id.is_some() {
+            return Ok(());
+        }
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&(name.len() as u64).to_le_bytes()).update(name).update(content);
+        let id = u64::from_le_bytes(*hasher.finalize().as_bytes().first_chunk().unwrap_or(&[0; 8]));
+        self.id = Some(id);
+        let WriteOptions { form, level, .. } = self.options;
+        let header = FileHeader { version: FORMAT_VERSION, least_reader: LEAST_READER, form, level, id };
+        self.write(&header.to_bytes())
+    }
+
+    fn frame(&mut self, kind: Kind, parts: &[&[u8]]) -> Result<(), Error> {
+        let header = FrameHeader {
+            kind,
+            id: self.id.unwrap_or(0),
+            number: self.frames,
+            bytes: parts.iter().map(|part| part.len() as u64).sum(),
+            checksum: parts.iter().fold(0, |checksum, part| crc32c_append(checksum, part)),
+        };
+        self.frames += 1;
+        self.write(&header.to_bytes())?;
+        parts.iter().try_for_each(|part| self.write(part))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.at += bytes.len() as u64;
+        self.out.write_all(bytes).map_err(Error::Io)
+    }
+}
+
+/// Reads until `buffer` has so many bytes, or to the end.
+fn take(input: &mut dyn Read, bytes: usize, buffer: &mut Vec<u8>) -> Result<(), Error> {
+    let missing = bytes.saturating_sub(buffer.len()) as u64;
+    input.take(missing).read_to_end(buffer).map(|_| ()).map_err(Error::Original)
+}
+
+/// What the first page says where the segment starts.
+fn start_of(original: &[u8]) -> Lsn {
+    Lsn(original.get(8..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes)))
+}

@@ -1,0 +1,629 @@
+//! `walden compress`: files into compressed ones, each verified before it gets its name.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata};
+use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use clap::{ArgAction, Args, ValueEnum};
+use serde_json::{Value, json};
+use walden_codec::coder::{Form, Limits};
+use walden_codec::container::{Added, FileForm, ReadLimits, Reader, WriteOptions, Writer};
+use walden_format::lsn::SegmentName;
+use walden_report::table::{Look, Row, table};
+use walden_report::units;
+
+use crate::output::{self, Output};
+use crate::progress::Progress;
+use crate::{DAMAGED, terminal};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden compress 0000000100000A2B000000C5
+      one segment, to 0000000100000A2B000000C5.wlz beside it
+  walden compress -9 --rm /archive/wal
+      each file of a folder, as small as it gets; originals are removed, each after its copy was verified
+  walden compress --pack -o /backup /archive/wal
+      consecutive segments into one file, which is smaller: what one says need not be said again by the next
+  walden decompress /backup/*.wpk -o /restore
+      and back
+
+Segments are understood record by record; anything else (other versions, damaged or encrypted segments, history and
+backup files) is compressed as bytes. Everything comes back byte for byte, with its name, permissions and time.
+Exit status: 0 done, 2 wrong usage, 3 a file could not be read or written (the others are done).";
+
+/// Compress WAL: each file to NAME.wlz, or consecutive segments to one pack
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct CompressArgs {
+    /// Files, or folders of files (searched to the bottom; compressed files in them are left out)
+    #[arg(value_name = "FILE|DIR", required = true)]
+    files: Vec<PathBuf>,
+
+    /// Write there [default: beside each file]
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+
+    #[command(flatten)]
+    levels: Levels,
+
+    /// Write all files, in the order of the log, to one pack [default name: FIRST-LAST.wpk]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pack: Option<Option<PathBuf>>,
+
+    /// In a pack, segments from one that needs none before it to the next: fewer for quicker access to a single
+    /// segment and less loss where there is damage, more for a smaller file
+    #[arg(long, value_name = "N", default_value_t = KEYFRAME, requires = "pack",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    keyframe: u32,
+
+    /// Do not decode and compare what was written. Faster; but a fault of the program, the memory or the disk shows only
+    /// when the file is needed
+    #[arg(long)]
+    no_verify: bool,
+
+    /// Replace existing files
+    #[arg(short, long)]
+    force: bool,
+
+    /// Remove each original after its copy was verified and synced
+    #[arg(long, conflicts_with = "no_verify")]
+    rm: bool,
+
+    /// How to print what was done
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+
+    /// Threads, each with a file of its own [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+/// `-1` to `-9`.
+#[derive(Args, Debug)]
+#[group(multiple = false)]
+struct Levels {
+    /// Fast
+    #[arg(short = '1', action = ArgAction::SetTrue)]
+    one: bool,
+    #[arg(short = '2', action = ArgAction::SetTrue, hide = true)]
+    two: bool,
+    #[arg(short = '3', action = ArgAction::SetTrue, hide = true)]
+    three: bool,
+    #[arg(short = '4', action = ArgAction::SetTrue, hide = true)]
+    four: bool,
+    /// Between; this is the default
+    #[arg(short = '5', action = ArgAction::SetTrue)]
+    five: bool,
+    #[arg(short = '6', action = ArgAction::SetTrue, hide = true)]
+    six: bool,
+    #[arg(short = '7', action = ArgAction::SetTrue, hide = true)]
+    seven: bool,
+    #[arg(short = '8', action = ArgAction::SetTrue, hide = true)]
+    eight: bool,
+    /// Small
+    #[arg(short = '9', action = ArgAction::SetTrue)]
+    nine: bool,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Format {
+    /// Tables for people
+    Table,
+    /// One JSON object with exact numbers
+    Json,
+}
+
+/// The ending of a compressed segment.
+pub const SEGMENT_ENDING: &str = "wlz";
+/// The ending of a pack.
+pub const PACK_ENDING: &str = "wpk";
+const KEYFRAME: u32 = 32;
+/// Results are listed one by one up to so many.
+pub const MOST_ROWS: usize = 50;
+
+/// Runs the command.
+pub fn run(args: &CompressArgs) -> Result<ExitCode> {
+    let started = Instant::now();
+    let (inputs, mut errors) = gather(&args.files);
+    let total =
+        inputs.iter().filter_map(|input| fs::metadata(&input.path).ok()).map(|found| found.len()).sum();
+    let progress = Mutex::new(Progress::bytes("compressing", total));
+    let advance = |bytes| {
+        if let Ok(mut progress) = progress.lock() {
+            progress.advance(bytes);
+        }
+    };
+    let results = if let Some(name) = &args.pack {
+        ensure!(errors.is_empty(), "{:#}; no pack is written", errors.remove(0));
+        ensure!(!inputs.is_empty(), "no files to compress");
+        vec![pack(args, name.as_deref(), inputs, &advance)?]
+    } else {
+        let threads = args.threads.map_or_else(terminal::cores, usize::from);
+        let results = in_parallel(&inputs, threads, |input| single(args, input, &advance));
+        let (done, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+        errors.extend(failed.into_iter().filter_map(Result::err));
+        done.into_iter().filter_map(Result::ok).collect()
+    };
+    if let Ok(progress) = progress.into_inner() {
+        progress.finish();
+    }
+    for error in &errors {
+        eprintln!("error: {error:#}");
+    }
+    print(args, &results, errors.len(), started.elapsed().as_secs_f64())?;
+    Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+}
+
+/// Does something with each item, on several threads; results in the items' order.
+pub fn in_parallel<T: Sync, R: Send>(items: &[T], threads: usize, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let results: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..threads.min(items.len()) {
+            scope.spawn(|| {
+                while let Some((index, item)) = Some(next.fetch_add(1, Ordering::Relaxed))
+                    .and_then(|index| Some((index, items.get(index)?)))
+                {
+                    let result = work(item);
+                    if let Ok(mut results) = results.lock() {
+                        results.push((index, result));
+                    }
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().unwrap_or_default();
+    results.sort_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// A file to compress.
+struct Input {
+    path: PathBuf,
+    /// Relative to what was asked for.
+    relative: PathBuf,
+}
+
+/// What was written.
+struct Done {
+    output: PathBuf,
+    output_bytes: u64,
+    members: Vec<(Input, Added)>,
+}
+
+impl Done {
+    fn original_bytes(&self) -> u64 {
+        self.members.iter().map(|(_, added)| added.entry.end.bytes).sum()
+    }
+}
+
+/// One file to one in segment form.
+fn single(args: &CompressArgs, input: &Input, advance: &(dyn Fn(u64) + Sync)) -> Result<Done> {
+    let mut relative = input.relative.clone().into_os_string();
+    relative.push(".");
+    relative.push(SEGMENT_ENDING);
+    let target = match &args.output {
+        Some(folder) => folder.join(relative),
+        None => with_ending(&input.path),
+    };
+    output::refuse_existing(&target, args.force)?;
+    let (mut source, found) = open(&input.path)?;
+    let output = Output::create(&target, args.force)?;
+    let name = input.path.file_name().unwrap_or_default().as_bytes().to_vec();
+    let meta = output::meta_of(name, &found);
+    let mut as_bytes = false;
+    let added = loop {
+        let mut writer = Writer::new(BufWriter::new(output.file()), options(args, FileForm::Segment));
+        let mut counted = Counted { input: &mut source, advance };
+        let added = writer.add(meta.clone(), as_bytes, &mut counted);
+        let written = added.and_then(|added| writer.finish().map(|_| added));
+        let added = written.with_context(|| format!("compress {}", input.path.display()))?;
+        if args.no_verify {
+            break added;
+        }
+        match verify(output.file(), &added) {
+            Ok(()) => break added,
+            Err(error) if !as_bytes && added.entry.head.form == Form::Records => {
+                warn_of(&input.path, &error);
+                as_bytes = true;
+                source.seek(SeekFrom::Start(0))?;
+                output.file().set_len(0)?;
+                (&mut output.file()).seek(SeekFrom::Start(0))?;
+            }
+            Err(error) => return Err(error.context(format!("verify {}", target.display()))),
+        }
+    };
+    output.commit(&meta)?;
+    if args.rm {
+        remove(&input.path, &found)?;
+    }
+    let input = Input { path: input.path.clone(), relative: input.relative.clone() };
+    Ok(Done { output: target, output_bytes: added.file_end, members: vec![(input, added)] })
+}
+
+/// Decodes what was written and compares it with what was read.
+fn verify(file: &File, added: &Added) -> Result<()> {
+    let mut reader = Reader::open(file, ReadLimits::default())?;
+    verify_member(&mut reader, added)?;
+    ensure!(reader.next()?.is_none(), "there is more in the file than was written");
+    Ok(())
+}
+
+fn verify_member<R: Read + Seek>(reader: &mut Reader<R>, added: &Added) -> Result<()> {
+    let head = reader.next()?.ok_or_else(|| anyhow!("what was written is not there"))?;
+    ensure!(head == added.entry.head, "what was written is not what was to be written");
+    let summary = reader.decode(&head, &mut std::io::sink())?;
+    ensure!(summary.end == added.entry.end, "what was decoded is not what was read");
+    Ok(())
+}
+
+fn warn_of(path: &Path, error: &anyhow::Error) {
+    eprintln!(
+        "warning: {}: its records do not come back as they were ({error:#}); it is compressed as bytes instead, and \
+         nothing is lost, but please report this",
+        path.display()
+    );
+}
+
+/// All files to one pack. Starts over should a member not come back as it was, with that one as bytes.
+fn pack(
+    args: &CompressArgs,
+    name: Option<&Path>,
+    inputs: Vec<Input>,
+    advance: &(dyn Fn(u64) + Sync),
+) -> Result<Done> {
+    let inputs = in_order(inputs)?;
+    let target = pack_target(args, name, &inputs);
+    output::refuse_existing(&target, args.force)?;
+    let mut as_bytes = BTreeSet::new();
+    loop {
+        let output = Output::create(&target, args.force)?;
+        match write_pack(args, &output, &inputs, &as_bytes, advance)? {
+            Packed::Done { added, found, bytes } => {
+                let meta = output::meta_of(Vec::new(), &found[0]);
+                output.commit(&walden_codec::container::Meta { modified: None, ..meta })?;
+                if args.rm {
+                    for (input, found) in inputs.iter().zip(&found) {
+                        remove(&input.path, found)?;
+                    }
+                }
+                let members = inputs.into_iter().zip(added).collect();
+                return Ok(Done { output: target, output_bytes: bytes, members });
+            }
+            Packed::Wrong(number, error) => {
+                let input = usize::try_from(number).ok().and_then(|number| inputs.get(number));
+                match input {
+                    Some(input) if as_bytes.insert(number) => warn_of(&input.path, &error),
+                    _ => return Err(error.context(format!("verify {}", target.display()))),
+                }
+            }
+        }
+    }
+}
+
+enum Packed {
+    Done {
+        added: Vec<Added>,
+        found: Vec<Metadata>,
+        bytes: u64,
+    },
+    /// A member that does not come back as it was.
+    Wrong(u64, anyhow::Error),
+}
+
+fn write_pack(
+    args: &CompressArgs,
+    output: &Output,
+    inputs: &[Input],
+    as_bytes: &BTreeSet<u64>,
+    advance: &(dyn Fn(u64) + Sync),
+) -> Result<Packed> {
+    let mut writer = Writer::new(BufWriter::new(output.file()), options(args, FileForm::Pack));
+    let (mut all, mut all_found) = (Vec::new(), Vec::new());
+    // The verifying thread is at most two members behind.
+    let (sender, receiver) = mpsc::sync_channel::<Added>(1);
+    let written = std::thread::scope(|scope| {
+        let verifier = scope.spawn(|| {
+            let mut reader: Option<Reader<File>> = None;
+            for added in receiver {
+                let number = added.entry.head.number;
+                let verified = match &mut reader {
+                    Some(reader) => {
+                        reader.look_again().map_err(Into::into).and_then(|()| verify_member(reader, &added))
+                    }
+                    none => File::open(output.temporary())
+                        .map_err(Into::into)
+                        .and_then(|file| Ok(Reader::open(file, ReadLimits::default())?))
+                        .and_then(|opened| verify_member(none.insert(opened), &added)),
+                };
+                if let Err(error) = verified {
+                    return Some((number, error));
+                }
+            }
+            None
+        });
+        let mut add_all = || -> Result<bool> {
+            for (number, input) in inputs.iter().enumerate() {
+                let (mut source, found) = open(&input.path)?;
+                let meta = output::meta_of(input.relative.as_os_str().as_bytes().to_vec(), &found);
+                let mut counted = Counted { input: &mut source, advance };
+                let added = writer.add(meta, as_bytes.contains(&(number as u64)), &mut counted);
+                let added = added.with_context(|| format!("compress {}", input.path.display()))?;
+                if !args.no_verify {
+                    writer.flush()?;
+                    // Nobody listens: a member was wrong.
+                    if sender.send(added.clone()).is_err() {
+                        return Ok(false);
+                    }
+                }
+                all.push(added);
+                all_found.push(found);
+            }
+            Ok(true)
+        };
+        let added = add_all();
+        drop(sender);
+        let wrong = verifier.join().map_err(|_| anyhow!("the verifying thread failed"))?;
+        added.map(|_| wrong)
+    });
+    if let Some((number, error)) = written? {
+        return Ok(Packed::Wrong(number, error));
+    }
+    writer.finish()?;
+    let bytes = output.file().metadata()?.len();
+    if !args.no_verify {
+        let index = Reader::open(output.file(), ReadLimits::default())?.index()?;
+        ensure!(
+            index.iter().eq(all.iter().map(|added| &added.entry)),
+            "the pack's index is not what was written"
+        );
+    }
+    Ok(Packed::Done { added: all, found: all_found, bytes })
+}
+
+/// Segments in the order of the log, then everything else by name.
+fn in_order(mut inputs: Vec<Input>) -> Result<Vec<Input>> {
+    let key = |input: &Input| {
+        let name = input.relative.file_name().and_then(OsStr::to_str);
+        let segment = name.and_then(SegmentName::parse);
+        (segment.is_none(), segment, input.relative.clone())
+    };
+    inputs.sort_by_cached_key(key);
+    for pair in inputs.windows(2) {
+        ensure!(
+            pair[0].relative != pair[1].relative,
+            "{} and {} would have the same name in the pack: name the folder above them",
+            pair[0].path.display(),
+            pair[1].path.display()
+        );
+    }
+    Ok(inputs)
+}
+
+fn pack_target(args: &CompressArgs, name: Option<&Path>, inputs: &[Input]) -> PathBuf {
+    let beside = || inputs[0].path.parent().unwrap_or(Path::new("")).to_owned();
+    match (name, &args.output) {
+        (Some(name), Some(folder)) => folder.join(name),
+        (Some(name), None) => name.to_owned(),
+        (None, folder) => {
+            let is_segment =
+                |name: &&OsStr| name.to_str().is_some_and(|name| SegmentName::parse(name).is_some());
+            let names: Vec<&OsStr> = inputs.iter().filter_map(|input| input.path.file_name()).collect();
+            let last = names.iter().rev().copied().find(is_segment).or(names.last().copied());
+            let mut name = OsString::from(names.first().copied().unwrap_or_default());
+            if let Some(last) = last.filter(|last| *last != name) {
+                name.push("-");
+                name.push(last);
+            }
+            name.push(".");
+            name.push(PACK_ENDING);
+            folder.clone().unwrap_or_else(beside).join(name)
+        }
+    }
+}
+
+fn options(args: &CompressArgs, form: FileForm) -> WriteOptions {
+    let Levels { one, two, three, four, five: _, six, seven, eight, nine } = args.levels;
+    let chosen = [one, two, three, four, false, six, seven, eight, nine];
+    let level = chosen.iter().position(|chosen| *chosen).map_or(5, |at| at as u8 + 1);
+    WriteOptions { form, level, keyframe: args.keyframe, limits: Limits::default() }
+}
+
+/// Everything to compress, each once; and what can't be.
+fn gather(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
+    let (mut inputs, mut errors) = (Vec::new(), Vec::new());
+    for path in files {
+        let gathered = match fs::metadata(path) {
+            Ok(found) if found.is_dir() => search(path, Path::new(""), &mut inputs),
+            Ok(_) => match path.file_name() {
+                Some(name) => {
+                    inputs.push(Input { path: path.clone(), relative: name.into() });
+                    Ok(())
+                }
+                None => Err(anyhow!("{} has no name", path.display())),
+            },
+            Err(error) => Err(anyhow!(error).context(path.display().to_string())),
+        };
+        errors.extend(gathered.err());
+    }
+    let mut seen = BTreeSet::new();
+    inputs.retain(|input| seen.insert(fs::canonicalize(&input.path).unwrap_or_else(|_| input.path.clone())));
+    (inputs, errors)
+}
+
+/// A server's notes on what has been archived: no log.
+const NOT_LOG: &str = "archive_status";
+
+fn search(folder: &Path, relative: &Path, inputs: &mut Vec<Input>) -> Result<()> {
+    let named = || format!("search {}", folder.display());
+    let entries = fs::read_dir(folder).with_context(named)?;
+    let mut entries = entries.collect::<Result<Vec<_>, _>>().with_context(named)?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let (path, name) = (entry.path(), entry.file_name());
+        let kind = entry.file_type().with_context(named)?;
+        if kind.is_dir() {
+            if name != NOT_LOG {
+                search(&path, &relative.join(&name), inputs)?;
+            }
+        } else if kind.is_file() {
+            let ending = path.extension().and_then(OsStr::to_str);
+            if ![Some(SEGMENT_ENDING), Some(PACK_ENDING)].contains(&ending) {
+                inputs.push(Input { path, relative: relative.join(&name) });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn open(path: &Path) -> Result<(File, Metadata)> {
+    let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
+    let found = file.metadata().with_context(|| format!("open {}", path.display()))?;
+    if !found.is_file() {
+        bail!("{} is no regular file", path.display());
+    }
+    Ok((file, found))
+}
+
+/// Removes an original, unless it has changed since it was read.
+fn remove(path: &Path, read: &Metadata) -> Result<()> {
+    let now = fs::symlink_metadata(path).with_context(|| format!("remove {}", path.display()))?;
+    let key = |found: &Metadata| (found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec());
+    ensure!(key(&now) == key(read), "{} has changed since it was read and is not removed", path.display());
+    fs::remove_file(path).with_context(|| format!("remove {}", path.display()))
+}
+
+fn with_ending(path: &Path) -> PathBuf {
+    let mut bytes = path.as_os_str().as_bytes().to_vec();
+    bytes.push(b'.');
+    bytes.extend(SEGMENT_ENDING.bytes());
+    OsString::from_vec(bytes).into()
+}
+
+/// Tells of what is read.
+struct Counted<'a> {
+    input: &'a mut File,
+    advance: &'a (dyn Fn(u64) + Sync),
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let most = buffer.len().min(1 << 20);
+        let got = self.input.read(&mut buffer[..most])?;
+        (self.advance)(got as u64);
+        Ok(got)
+    }
+}
+
+fn print(args: &CompressArgs, results: &[Done], failed: usize, seconds: f64) -> Result<()> {
+    let original: u64 = results.iter().map(Done::original_bytes).sum();
+    let stored: u64 = results.iter().map(|done| done.output_bytes).sum();
+    let files: usize = results.iter().map(|done| done.members.len()).sum();
+    let text = match args.format {
+        Format::Json => {
+            let outputs: Vec<Value> = results.iter().map(as_json).collect();
+            let object = json!({
+                "format_version": 1,
+                "outputs": outputs,
+                "files": files,
+                "failed": failed,
+                "original_bytes": original,
+                "compressed_bytes": stored,
+                "seconds": seconds,
+                "verified": !args.no_verify,
+            });
+            serde_json::to_string_pretty(&object)? + "\n"
+        }
+        Format::Table if files == 0 => String::new(),
+        Format::Table => {
+            let mut text = String::new();
+            if files <= MOST_ROWS {
+                let rows: Vec<Row> = results.iter().flat_map(rows).collect();
+                let head: &[&str] = &["original", "compressed", "ratio", "as"];
+                let look = Look { width: terminal::width(), colour: true };
+                text = table(look, "Compressed", ("file", head), &rows) + "\n";
+            }
+            let verified = if args.no_verify { "not verified" } else { "verified" };
+            text + &format!(
+                "{files} files, {} to {}, {}, {}/s, {verified}\n",
+                units::bytes(original),
+                units::bytes(stored),
+                ratio(original, stored),
+                units::bytes((original as f64 / seconds.max(1e-6)) as u64)
+            )
+        }
+    };
+    anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")
+}
+
+/// How many times smaller.
+pub fn ratio(original: u64, stored: u64) -> String {
+    format!("{:.2}x", original as f64 / stored.max(1) as f64)
+}
+
+/// How content is coded, in a word.
+pub fn form_name(form: Form) -> &'static str {
+    match form {
+        Form::Records => "records",
+        Form::Bytes => "bytes",
+    }
+}
+
+fn rows(done: &Done) -> Vec<Row> {
+    let row = |depth, label: String, original, stored, form: &str| Row {
+        depth,
+        label,
+        cells: vec![units::bytes(original), units::bytes(stored), ratio(original, stored), form.to_owned()],
+        share: None,
+    };
+    match &done.members[..] {
+        [(_, added)] => {
+            let form = form_name(added.entry.head.form);
+            vec![row(0, done.output.display().to_string(), added.entry.end.bytes, done.output_bytes, form)]
+        }
+        members => {
+            let whole =
+                row(0, done.output.display().to_string(), done.original_bytes(), done.output_bytes, "");
+            let each = members.iter().map(|(input, added)| {
+                let form = form_name(added.entry.head.form);
+                let name = input.relative.display().to_string();
+                row(1, name, added.entry.end.bytes, added.entry.stored, form)
+            });
+            std::iter::once(whole).chain(each).collect()
+        }
+    }
+}
+
+fn as_json(done: &Done) -> Value {
+    let members: Vec<Value> = done
+        .members
+        .iter()
+        .map(|(input, added)| {
+            json!({
+                "file": input.path.to_string_lossy(),
+                "name": String::from_utf8_lossy(&added.entry.head.meta.name),
+                "form": form_name(added.entry.head.form),
+                "keyframe": added.entry.head.keyframe,
+                "original_bytes": added.entry.end.bytes,
+                "compressed_bytes": added.entry.stored,
+            })
+        })
+        .collect();
+    json!({
+        "output": done.output.to_string_lossy(),
+        "original_bytes": done.original_bytes(),
+        "compressed_bytes": done.output_bytes,
+        "members": members,
+    })
+}

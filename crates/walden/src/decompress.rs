@@ -1,0 +1,276 @@
+//! `walden decompress`: compressed files back into what they were.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{BufWriter, Read, Seek, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use clap::Args;
+use walden_codec::container::{self, Entry, Error, Head, Loss, ReadLimits, Reader, Summary};
+use walden_report::units;
+
+use crate::compress::in_parallel;
+use crate::output::{self, Output};
+use crate::progress::Progress;
+use crate::{DAMAGED, FOUND, terminal};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden decompress 0000000100000A2B000000C5.wlz
+      the segment, beside the compressed one, which stays
+  walden decompress -o /restore /backup/*.wpk
+      all members of packs
+  walden decompress --member 0000000100000A2B000000C5 --stdout march.wpk | pg_waldump ...
+      one member of a pack; it is decoded from the last keyframe before it on
+  walden decompress --salvage -o /restore damaged.wpk
+      everything that is not damaged, and a list of what is lost
+
+What comes out has been compared with the checksum of the original before it gets its name.
+Exit status: 0 done, 1 salvaged, but something is lost, 2 wrong usage, 3 a file is damaged or could not be read or written.";
+
+/// Decompress what walden compress wrote
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct DecompressArgs {
+    /// Compressed files
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+
+    /// Write there [default: beside each file]
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+
+    /// Only this member of a pack; may be given more than once. walden test --list lists them
+    #[arg(long, value_name = "NAME")]
+    member: Vec<String>,
+
+    /// Write to standard output
+    #[arg(long, conflicts_with_all = ["output", "salvage"])]
+    stdout: bool,
+
+    /// Replace existing files
+    #[arg(short, long)]
+    force: bool,
+
+    /// Extract everything that is not damaged, and list what is lost
+    #[arg(long, conflicts_with = "member")]
+    salvage: bool,
+
+    /// Threads, each with a file of its own [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+/// Runs the command.
+pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
+    let total = args.files.iter().filter_map(|path| path.metadata().ok()).map(|found| found.len()).sum();
+    let progress = Mutex::new(Progress::bytes("decompressing", total));
+    let advance = |bytes| {
+        if let Ok(mut progress) = progress.lock() {
+            progress.advance(bytes);
+        }
+    };
+    let threads = args.threads.map_or_else(terminal::cores, usize::from);
+    let threads = if args.stdout { 1 } else { threads };
+    let results = in_parallel(&args.files, threads, |path| {
+        if args.salvage {
+            salvage(args, path, &advance)
+        } else {
+            whole(args, path, &advance).map(|()| Vec::new())
+        }
+    });
+    if let Ok(progress) = progress.into_inner() {
+        progress.finish();
+    }
+    let mut code = ExitCode::SUCCESS;
+    let mut failed = false;
+    for (path, result) in args.files.iter().zip(results) {
+        match result {
+            Ok(lines) if lines.is_empty() => {}
+            Ok(lines) => {
+                lines.iter().for_each(|line| eprintln!("{line}"));
+                if !failed {
+                    code = ExitCode::from(FOUND);
+                }
+            }
+            Err(error) if crate::is_broken_pipe(&error) => return Err(error),
+            Err(error) => {
+                report(path, &error);
+                failed = true;
+                code = ExitCode::from(DAMAGED);
+            }
+        }
+    }
+    Ok(code)
+}
+
+/// Prints an error of a file, and what can be done.
+fn report(path: &Path, error: &anyhow::Error) {
+    match error.downcast_ref::<Error>() {
+        Some(fault) => {
+            eprintln!("error: {}: {error:#}", path.display());
+            if let Some(hint) = fault.hint() {
+                eprintln!("hint: {hint}");
+            }
+        }
+        None => eprintln!("error: {error:#}"),
+    }
+}
+
+/// Opens a compressed file.
+pub fn open(path: &Path) -> Result<File> {
+    let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
+    ensure!(file.metadata()?.is_file(), "{} is no regular file", path.display());
+    Ok(file)
+}
+
+/// All members, or those that are asked for.
+fn whole(args: &DecompressArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<()> {
+    let mut reader = Reader::open(open(path)?, ReadLimits::default())?;
+    let (entries, fault) = reader.entries();
+    let wanted: Vec<&Entry> = match &args.member[..] {
+        [] => entries.iter().collect(),
+        names => names.iter().map(|name| find(path, name, &entries)).collect::<Result<_>>()?,
+    };
+    if !args.stdout {
+        // Before the work, not after it.
+        for entry in &wanted {
+            output::refuse_existing(&target_of(args, path, &entry.head)?, args.force)?;
+        }
+    }
+    if args.member.is_empty() {
+        loop {
+            match reader.next()? {
+                Some(head) => drop(extract(args, path, &mut reader, &head, advance)?),
+                None => return Ok(()),
+            }
+        }
+    }
+    for entry in wanted {
+        let number = entry.head.number;
+        let start = entries.iter().rev().find(|other| other.head.number <= number && other.head.keyframe);
+        let mut head = reader.seek(start.unwrap_or(entry))?;
+        while head.number < number {
+            reader.decode(&head, &mut std::io::sink())?;
+            head = reader.next()?.ok_or_else(|| anyhow!("the member is not there"))?;
+        }
+        extract(args, path, &mut reader, &head, advance)?;
+    }
+    match fault {
+        // What was asked for came out; the rest is not as it should be.
+        Some(fault) => Err(fault.into()),
+        None => Ok(()),
+    }
+}
+
+fn find<'e>(path: &Path, name: &str, entries: &'e [Entry]) -> Result<&'e Entry> {
+    let found = entries.iter().find(|entry| entry.head.meta.name == name.as_bytes());
+    found.with_context(|| {
+        let some: Vec<_> =
+            entries.iter().take(3).map(|entry| String::from_utf8_lossy(&entry.head.meta.name)).collect();
+        let more = if entries.len() > 3 { ", ..." } else { "" };
+        format!("{} has no member {name}; it has {}{more}", path.display(), some.join(", "))
+    })
+}
+
+/// Decodes a member to where it belongs.
+fn extract<R: Read + Seek>(
+    args: &DecompressArgs,
+    path: &Path,
+    reader: &mut Reader<R>,
+    head: &Head,
+    advance: &(dyn Fn(u64) + Sync),
+) -> Result<Summary> {
+    let summary = if args.stdout {
+        let mut out = std::io::stdout().lock();
+        let summary = reader.decode(head, &mut out).map_err(plain_of_original)?;
+        out.flush()?;
+        summary
+    } else {
+        let target = target_of(args, path, head)?;
+        let output = Output::create(&target, args.force)?;
+        let mut out = BufWriter::new(output.file());
+        let summary = reader.decode(head, &mut out).map_err(plain_of_original)?;
+        out.flush().with_context(|| format!("write {}", target.display()))?;
+        drop(out);
+        output.commit(&head.meta)?;
+        summary
+    };
+    advance(summary.stored);
+    Ok(summary)
+}
+
+/// An error of the output is no error of the compressed file.
+fn plain_of_original(error: Error) -> anyhow::Error {
+    match error {
+        Error::Original(error) => anyhow!(error).context("write the output"),
+        error => error.into(),
+    }
+}
+
+/// Where a member goes: never outside of the folder.
+fn target_of(args: &DecompressArgs, path: &Path, head: &Head) -> Result<PathBuf> {
+    let name = Path::new(OsStr::from_bytes(&head.meta.name));
+    let inside = name.components().all(|part| matches!(part, Component::Normal(_)))
+        && name.components().next().is_some()
+        && !head.meta.name.contains(&0);
+    if !inside {
+        bail!(
+            "{}: the name of member {}, {}, leads elsewhere",
+            path.display(),
+            head.number + 1,
+            name.display()
+        );
+    }
+    let folder = args.output.as_deref().or(path.parent()).unwrap_or(Path::new(""));
+    Ok(folder.join(name))
+}
+
+/// Everything that is not damaged. The lines say what is lost; none if nothing is.
+fn salvage(args: &DecompressArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<Vec<String>> {
+    let mut failure = None;
+    let walk = container::walk(open(path)?, ReadLimits::default(), &mut |reader, head| {
+        extract(args, path, reader, head, advance).map_err(|error| match error.downcast::<Error>() {
+            Ok(error) => error,
+            Err(error) => {
+                failure = Some(error);
+                Error::Original(std::io::ErrorKind::Other.into())
+            }
+        })
+    });
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let walk = walk?;
+    let mut lines: Vec<String> =
+        walk.damage.iter().map(|damage| format!("damaged: {}: {damage}", path.display())).collect();
+    lines.extend(walk.lost.iter().map(|loss| format!("lost: {}: {}", path.display(), words_of(loss))));
+    if !lines.is_empty() {
+        let bytes: u64 = walk.members.iter().map(|(_, summary)| summary.end.bytes).sum();
+        let count = walk.members.len();
+        lines.push(format!("salvaged: {}: {count} members, {}", path.display(), units::bytes(bytes)));
+    }
+    Ok(lines)
+}
+
+/// What is lost, in words.
+pub fn words_of(loss: &Loss) -> String {
+    let first = loss.number + 1;
+    let what = match (&loss.name, loss.members) {
+        (Some(name), _) => name.clone(),
+        (None, Some(1)) => format!("member {first}, of which nothing is known"),
+        (None, Some(members)) => {
+            format!("members {first} to {}, of which nothing is known", loss.number + members)
+        }
+        (None, None) => format!("what came from member {first} on, of which nothing is known"),
+    };
+    let place = loss.place.map_or(String::new(), |place| {
+        format!(", LSN {} to {} of timeline {}", place.start, place.end(), place.timeline)
+    });
+    let why = if loss.damaged { "" } else { " (not damaged itself, but needs what is lost before it)" };
+    format!("{what}{place}{why}")
+}

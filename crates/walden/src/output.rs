@@ -1,0 +1,150 @@
+//! Files that are there whole or not at all.
+//!
+//! Written under a temporary name in the target's folder, synced, and renamed; an existing file stays unless it may be
+//! replaced. What is not finished when the process is asked to end is removed.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result, bail};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tempfile::NamedTempFile;
+use walden_codec::container::Meta;
+
+/// A file that is being written.
+pub struct Output {
+    temporary: NamedTempFile,
+    target: PathBuf,
+    replace: bool,
+}
+
+/// Temporary files of this process.
+static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+impl Output {
+    /// Makes a temporary file beside the target, and folders above it.
+    pub fn create(target: &Path, replace: bool) -> Result<Output> {
+        refuse_existing(target, replace)?;
+        remove_on_signals();
+        let folder = folder_of(target);
+        fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+        let mut prefix = std::ffi::OsString::from(".");
+        prefix.push(target.file_name().unwrap_or_default());
+        prefix.push(".");
+        let mut unfinished = unfinished();
+        let temporary = tempfile::Builder::new()
+            .prefix(&prefix)
+            .suffix(".tmp")
+            .tempfile_in(folder)
+            .with_context(|| format!("make a temporary file in {}", folder.display()))?;
+        unfinished.push(temporary.path().to_owned());
+        Ok(Output { temporary, target: target.to_owned(), replace })
+    }
+
+    /// Where to write.
+    pub fn file(&self) -> &File {
+        self.temporary.as_file()
+    }
+
+    /// The temporary file's name.
+    pub fn temporary(&self) -> &Path {
+        self.temporary.path()
+    }
+
+    /// Gives the file its name, and the time of change and permissions of `meta`.
+    pub fn commit(self, meta: &Meta) -> Result<()> {
+        let Output { temporary, target, replace } = self;
+        let named = || format!("write {}", target.display());
+        if let Some(mode) = meta.mode {
+            let permissions = Permissions::from_mode(mode & 0o777);
+            temporary.as_file().set_permissions(permissions).with_context(named)?;
+        }
+        if let Some(time) = meta.modified.and_then(time_of) {
+            // Nice to have.
+            let _ = temporary.as_file().set_modified(time);
+        }
+        temporary.as_file().sync_all().with_context(named)?;
+        let path = temporary.path().to_owned();
+        let mut unfinished = unfinished();
+        let persisted =
+            if replace { temporary.persist(&target) } else { temporary.persist_noclobber(&target) };
+        unfinished.retain(|other| *other != path);
+        drop(unfinished);
+        match persisted {
+            Ok(_) => {}
+            Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
+                refuse_existing(&target, replace)?;
+                return Err(error.error).with_context(named);
+            }
+            Err(error) => return Err(error.error).with_context(named),
+        }
+        let folder = folder_of(&target);
+        let synced = File::open(folder).and_then(|folder| folder.sync_all());
+        synced.with_context(|| format!("sync {}", folder.display()))
+    }
+}
+
+/// An error if the target is there and may not be replaced.
+pub fn refuse_existing(target: &Path, replace: bool) -> Result<()> {
+    match fs::symlink_metadata(target) {
+        Ok(found) if found.is_dir() => bail!("{} is a folder", target.display()),
+        Ok(_) if !replace => {
+            bail!("{} exists already and is left as it is; --force replaces it", target.display())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What is kept of a file beside its bytes.
+pub fn meta_of(name: Vec<u8>, file: &fs::Metadata) -> Meta {
+    let modified = file.modified().ok().map(|time| match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => (since.as_secs() as i64, since.subsec_nanos()),
+        Err(before) => {
+            let before = before.duration();
+            let (seconds, nanoseconds) = (before.as_secs() as i64, before.subsec_nanos());
+            if nanoseconds == 0 { (-seconds, 0) } else { (-seconds - 1, 1_000_000_000 - nanoseconds) }
+        }
+    });
+    Meta { name, modified, mode: Some(file.permissions().mode() & 0o777) }
+}
+
+fn time_of((seconds, nanoseconds): (i64, u32)) -> Option<SystemTime> {
+    let whole = Duration::from_secs(seconds.unsigned_abs());
+    let time = match seconds {
+        0.. => SystemTime::UNIX_EPOCH.checked_add(whole)?,
+        _ => SystemTime::UNIX_EPOCH.checked_sub(whole)?,
+    };
+    time.checked_add(Duration::from_nanos(nanoseconds.into()))
+}
+
+fn folder_of(target: &Path) -> &Path {
+    target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// On a signal that ends the process, removes what is unfinished, and ends it.
+fn remove_on_signals() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // Without a handler, a temporary file may stay behind: no reason not to go on.
+        let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
+        std::thread::spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                // Held to the end, so that nothing gets its name or is made after this.
+                let unfinished = unfinished();
+                for path in unfinished.iter() {
+                    let _ = fs::remove_file(path);
+                }
+                std::process::exit(128 + signal);
+            }
+        });
+    });
+}

@@ -1,0 +1,277 @@
+//! `walden test`: whether compressed files give back what they were made of.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde_json::{Value, json};
+use walden_codec::container::{self, Entry, Error, Head, Loss, ReadLimits, Reader};
+use walden_report::table::{Look, Row, table};
+use walden_report::units;
+
+use crate::compress::{Format, MOST_ROWS, form_name, in_parallel, ratio};
+use crate::decompress::{open, words_of};
+use crate::progress::Progress;
+use crate::{DAMAGED, FOUND, terminal};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden test /backup/*.wpk
+      decode everything and compare it with the checksums of the originals; nothing is written
+  walden test --list march.wpk
+      what is in a pack, without decoding it
+
+Exit status: 0 everything is as it was, 1 something is damaged, 2 wrong usage, 3 a file could not be read.";
+
+/// Decode compressed files and compare with the originals' checksums
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct TestArgs {
+    /// Compressed files
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+
+    /// Only list the members
+    #[arg(short, long)]
+    list: bool,
+
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+
+    /// Threads, each with a file of its own [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+/// What was found in a file.
+#[derive(Default)]
+struct Found {
+    file_bytes: u64,
+    members: Vec<Member>,
+    damage: Vec<Error>,
+    lost: Vec<Loss>,
+}
+
+struct Member {
+    head: Head,
+    original: u64,
+    stored: u64,
+    hash: [u8; 32],
+}
+
+/// Runs the command.
+pub fn run(args: &TestArgs) -> Result<ExitCode> {
+    let started = Instant::now();
+    let total = args.files.iter().filter_map(|path| path.metadata().ok()).map(|found| found.len()).sum();
+    let progress = Mutex::new(Progress::bytes("testing", total));
+    let advance = |bytes| {
+        if let Ok(mut progress) = progress.lock() {
+            progress.advance(bytes);
+        }
+    };
+    let threads = args.threads.map_or_else(terminal::cores, usize::from);
+    let results =
+        in_parallel(&args.files, threads, |path| if args.list { list(path) } else { test(path, &advance) });
+    if let Ok(progress) = progress.into_inner() {
+        progress.finish();
+    }
+    let mut code = 0;
+    for (path, result) in args.files.iter().zip(&results) {
+        match result {
+            Ok(found) => {
+                let mut hint = None;
+                for damage in &found.damage {
+                    eprintln!("error: {}: {damage}", path.display());
+                    hint = hint.or(damage.hint());
+                    code = code.max(FOUND);
+                }
+                for loss in &found.lost {
+                    eprintln!("lost: {}: {}", path.display(), words_of(loss));
+                    code = code.max(FOUND);
+                }
+                if let Some(hint) = hint {
+                    eprintln!("hint: {hint}");
+                }
+            }
+            Err(error) => {
+                match error.downcast_ref::<Error>() {
+                    Some(fault) => {
+                        eprintln!("error: {}: {error:#}", path.display());
+                        fault.hint().into_iter().for_each(|hint| eprintln!("hint: {hint}"));
+                    }
+                    None => eprintln!("error: {error:#}"),
+                }
+                code = DAMAGED;
+            }
+        }
+    }
+    let found: Vec<(&Path, &Found)> = args
+        .files
+        .iter()
+        .zip(&results)
+        .filter_map(|(path, result)| Some((path.as_path(), result.as_ref().ok()?)))
+        .collect();
+    print(args, &found, started.elapsed().as_secs_f64())?;
+    Ok(ExitCode::from(code))
+}
+
+fn test(path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<Found> {
+    let file = open(path)?;
+    let file_bytes = file.metadata()?.len();
+    let walk = container::walk(file, ReadLimits::default(), &mut |reader, head| {
+        let summary = reader.decode(head, &mut std::io::sink())?;
+        advance(summary.stored);
+        Ok(summary)
+    });
+    let walk = match walk {
+        // Nothing of it can be read: that is what is asked.
+        Err(error @ Error::Damage(_)) => {
+            container::Walk { damage: vec![error], ..container::Walk::default() }
+        }
+        walk => walk?,
+    };
+    let members = walk
+        .members
+        .into_iter()
+        .map(|(head, summary)| Member {
+            head,
+            original: summary.end.bytes,
+            stored: summary.stored,
+            hash: summary.end.hash,
+        })
+        .collect();
+    Ok(Found { file_bytes, members, damage: walk.damage, lost: walk.lost })
+}
+
+fn list(path: &Path) -> Result<Found> {
+    let mut reader = Reader::open(open(path)?, ReadLimits::default())?;
+    let file_bytes = reader.file_bytes();
+    let (entries, fault) = reader.entries();
+    let members = entries
+        .into_iter()
+        .map(|Entry { stored, head, end, .. }| Member { head, original: end.bytes, stored, hash: end.hash })
+        .collect();
+    Ok(Found { file_bytes, members, damage: fault.into_iter().collect(), lost: Vec::new() })
+}
+
+fn print(args: &TestArgs, all: &[(&Path, &Found)], seconds: f64) -> Result<()> {
+    let sum =
+        |of: fn(&Member) -> u64| -> u64 { all.iter().flat_map(|(_, found)| &found.members).map(of).sum() };
+    let (members, original) = (sum(|_| 1), sum(|member| member.original));
+    let file_bytes: u64 = all.iter().map(|(_, found)| found.file_bytes).sum();
+    let text = match args.format {
+        Format::Json => {
+            let files: Vec<Value> = all.iter().map(|(path, found)| as_json(path, found)).collect();
+            let object = json!({
+                "format_version": 1,
+                "files": files,
+                "decoded": !args.list,
+                "members": members,
+                "original_bytes": original,
+                "compressed_bytes": file_bytes,
+                "seconds": seconds,
+            });
+            serde_json::to_string_pretty(&object)? + "\n"
+        }
+        Format::Table => {
+            let look = Look { width: terminal::width(), colour: true };
+            let each = args.list || members + all.len() as u64 <= MOST_ROWS as u64;
+            let rows: Vec<Row> = all.iter().flat_map(|(path, found)| rows(args, path, found, each)).collect();
+            let head: &[&str] = &["original", "compressed", "ratio", "as", ""];
+            let title = if args.list { "Members" } else { "Decoded and compared" };
+            let mut text = table(look, title, ("file", head), &rows) + "\n";
+            text += &format!(
+                "{members} members, {} in {}, {}",
+                units::bytes(original),
+                units::bytes(file_bytes),
+                ratio(original, file_bytes)
+            );
+            if !args.list {
+                text += &format!(", {}/s", units::bytes((original as f64 / seconds.max(1e-6)) as u64));
+            }
+            text + "\n"
+        }
+    };
+    anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")
+}
+
+fn rows(args: &TestArgs, path: &Path, found: &Found, each: bool) -> Vec<Row> {
+    let row = |depth, label: String, original, stored, form: &str, state: &str| Row {
+        depth,
+        label,
+        cells: vec![
+            units::bytes(original),
+            units::bytes(stored),
+            ratio(original, stored),
+            form.to_owned(),
+            state.to_owned(),
+        ],
+        share: None,
+    };
+    let state = match (args.list, found.damage.is_empty() && found.lost.is_empty()) {
+        (true, true) => "",
+        (false, true) => "good",
+        (_, false) => "DAMAGED",
+    };
+    let original = found.members.iter().map(|member| member.original).sum();
+    let whole = row(0, path.display().to_string(), original, found.file_bytes, "", state);
+    let members = found.members.iter().filter(|_| each).map(|member| {
+        let name = String::from_utf8_lossy(&member.head.meta.name).into_owned();
+        let state = match (args.list, member.head.keyframe) {
+            (true, true) => "keyframe",
+            (true, false) => "",
+            (false, _) => "good",
+        };
+        row(1, name, member.original, member.stored, form_name(member.head.form), state)
+    });
+    std::iter::once(whole).chain(members).collect()
+}
+
+fn as_json(path: &Path, found: &Found) -> Value {
+    let members: Vec<Value> = found
+        .members
+        .iter()
+        .map(|member| {
+            let place = member.head.place;
+            json!({
+                "name": String::from_utf8_lossy(&member.head.meta.name),
+                "form": form_name(member.head.form),
+                "keyframe": member.head.keyframe,
+                "original_bytes": member.original,
+                "compressed_bytes": member.stored,
+                "blake3": member.hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>(),
+                "timeline": place.map(|place| place.timeline),
+                "start_lsn": place.map(|place| place.start.to_string()),
+                "end_lsn": place.map(|place| place.end().to_string()),
+            })
+        })
+        .collect();
+    let lost: Vec<Value> = found
+        .lost
+        .iter()
+        .map(|loss| {
+            json!({
+                "name": loss.name,
+                "number": loss.number,
+                "members": loss.members,
+                "timeline": loss.place.map(|place| place.timeline),
+                "start_lsn": loss.place.map(|place| place.start.to_string()),
+                "end_lsn": loss.place.map(|place| place.end().to_string()),
+                "damaged": loss.damaged,
+            })
+        })
+        .collect();
+    json!({
+        "file": path.to_string_lossy(),
+        "compressed_bytes": found.file_bytes,
+        "good": found.damage.is_empty() && found.lost.is_empty(),
+        "members": members,
+        "damage": found.damage.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "lost": lost,
+    })
+}
