@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 
 use walden_format::lsn::Lsn;
-use walden_format::page::LONG_HEADER;
+use walden_format::page::{LONG_HEADER, SHORT_HEADER};
 use walden_format::record::{Record, RecordHeader};
 use walden_format::stream::{Decoder as StreamDecoder, StreamInfo, Visitor};
 use walden_format::version::Major;
@@ -199,7 +199,8 @@ struct Feed<'s> {
     side: &'s mut columns::Encoder,
     records: u64,
     first_prev: Option<Lsn>,
-    padded: bool,
+    /// Where what follows a switch record starts.
+    padded: Option<Lsn>,
     failed: bool,
 }
 
@@ -222,8 +223,8 @@ impl Visitor for Feed<'_> {
         ControlFlow::Continue(())
     }
 
-    fn padding(&mut self, _: Lsn, _: u64) {
-        self.padded = true;
+    fn padding(&mut self, lsn: Lsn, _: u64) {
+        self.padded.get_or_insert(lsn);
     }
 
     fn abandoned(&mut self, _: Lsn, _: u64) {
@@ -252,26 +253,44 @@ impl Encoder {
         model.start(info.version, segment_bytes);
         let mut ahead = StreamDecoder::new(info, start, start.plus(segment_bytes as u64));
         let _ = ahead.push(original, &mut Ahead { model });
-        let mut feed = Feed { model, side, records: 0, first_prev: None, padded: false, failed: false };
+        let mut feed = Feed { model, side, records: 0, first_prev: None, padded: None, failed: false };
         let mut stream = StreamDecoder::new(info, start, start.plus(segment_bytes as u64));
-        let _ = stream.push(original, &mut feed);
+        let whole = stream.push(original, &mut feed).is_ok();
         if feed.failed {
             return None;
         }
         let Feed { records, first_prev, padded, .. } = feed;
         let page_bytes = info.page_bytes as usize;
         let offset = |lsn: Lsn| (lsn.0 - start.0) as usize;
-        let (end, tail) = if let Some(unfinished) = stream.unfinished() {
+        let position = offset(stream.position());
+        // What is no record, with the header of the page if it starts one.
+        let rest_from = |at: usize| {
+            let header = if at < page_bytes { LONG_HEADER } else { SHORT_HEADER };
+            original[if at % page_bytes == header { at - header } else { at }..].to_vec()
+        };
+        let (end, tail) = if let Some(unfinished) = stream.unfinished().filter(|_| whole) {
             (END_CUT, content(original, offset(unfinished.lsn), segment_bytes, page_bytes))
-        } else if padded {
-            (END_SWITCH, Vec::new())
-        } else if offset(stream.position()) >= segment_bytes {
+        } else if let Some(padded) = padded {
+            // The rest is empty pages, or nothing but zeros, or anything.
+            let mut pages = PageWriter::new(first, &info);
+            pages.out = original[..offset(padded)].to_vec();
+            pages.fill();
+            if pages.out == original {
+                (END_SWITCH, Vec::new())
+            } else {
+                (END_BYTES, rest_from(offset(padded)))
+            }
+        } else if position >= segment_bytes {
             (END_FULL, Vec::new())
         } else {
-            (END_BYTES, original[offset(stream.position())..].to_vec())
+            (END_BYTES, rest_from(position))
         };
         let head_total = u32::from_le_bytes(first[16..20].try_into().ok()?);
         let head = if head_total == 0 { Vec::new() } else { head_of(original, head_total, page_bytes) };
+        if !whole && content(original, 0, position, page_bytes).len() < head.len() {
+            // The log ends within the record that goes on at the segment's start.
+            return None;
+        }
         let mut scratch = Vec::new();
         side.bytes(framing.bytes, &first, LONG_HEADER, &mut scratch).ok()?;
         for value in [records, first_prev.map_or(0, |prev| prev.0), end, tail.len() as u64] {
