@@ -6,8 +6,8 @@
 use std::ops::ControlFlow;
 
 use walden_format::lsn::Lsn;
-use walden_format::page::{LONG_HEADER, SHORT_HEADER};
-use walden_format::record::{Record, RecordHeader};
+use walden_format::page::LONG_HEADER;
+use walden_format::record::Record;
 use walden_format::stream::{Decoder as StreamDecoder, StreamInfo, Visitor};
 use walden_format::version::Major;
 
@@ -193,14 +193,19 @@ impl Visitor for Ahead<'_> {
     }
 }
 
-/// Feeds records to the model.
+/// Feeds records to the model, as long as they and the pages around them can be told from the records.
 struct Feed<'s> {
     model: &'s mut Model,
     side: &'s mut columns::Encoder,
+    original: &'s [u8],
+    start: Lsn,
+    /// What decoding will have written.
+    pages: PageWriter,
     records: u64,
     first_prev: Option<Lsn>,
-    /// Where what follows a switch record starts.
-    padded: Option<Lsn>,
+    switched: bool,
+    /// Something between two records is not as it would be written: a page's header, or what fills up to the next record.
+    odd: bool,
     failed: bool,
 }
 
@@ -208,6 +213,17 @@ impl Visitor for Feed<'_> {
     fn continuation(&mut self, _: Lsn, _: u64) {}
 
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        let from = self.pages.out.len();
+        let at = self.pages.next_start();
+        self.pages.record(record.bytes(), record.bytes().len() as u32);
+        let written = &self.pages.out[from..];
+        if self.start.plus(at as u64) != record.lsn
+            || self.original.get(from..from + written.len()) != Some(written)
+        {
+            self.pages.out.truncate(from);
+            self.odd = true;
+            return ControlFlow::Break(());
+        }
         if self.first_prev.is_none() {
             self.first_prev = Some(record.header.prev);
             self.model.set_prev(record.header.prev);
@@ -223,12 +239,12 @@ impl Visitor for Feed<'_> {
         ControlFlow::Continue(())
     }
 
-    fn padding(&mut self, lsn: Lsn, _: u64) {
-        self.padded.get_or_insert(lsn);
+    fn padding(&mut self, _: Lsn, _: u64) {
+        self.switched = true;
     }
 
     fn abandoned(&mut self, _: Lsn, _: u64) {
-        self.failed = true;
+        self.odd = true;
     }
 }
 
@@ -253,43 +269,37 @@ impl Encoder {
         model.start(info.version, segment_bytes);
         let mut ahead = StreamDecoder::new(info, start, start.plus(segment_bytes as u64));
         let _ = ahead.push(original, &mut Ahead { model });
-        let mut feed = Feed { model, side, records: 0, first_prev: None, padded: None, failed: false };
+        let page_bytes = info.page_bytes as usize;
+        let head_total = u32::from_le_bytes(first[16..20].try_into().ok()?);
+        let head = if head_total == 0 { Vec::new() } else { head_of(original, head_total, page_bytes) };
+        let mut pages = PageWriter::new(first, &info);
+        pages.record(&head, head_total);
+        if !original.starts_with(&pages.out) {
+            return None;
+        }
+        let (records, first_prev) = (0, None);
+        let (switched, odd, failed) = (false, false, false);
+        let mut feed =
+            Feed { model, side, original, start, pages, records, first_prev, switched, odd, failed };
         let mut stream = StreamDecoder::new(info, start, start.plus(segment_bytes as u64));
-        let whole = stream.push(original, &mut feed).is_ok();
+        let whole = stream.push(original, &mut feed).is_ok() && !feed.odd;
         if feed.failed {
             return None;
         }
-        let Feed { records, first_prev, padded, .. } = feed;
-        let page_bytes = info.page_bytes as usize;
-        let offset = |lsn: Lsn| (lsn.0 - start.0) as usize;
-        let position = offset(stream.position());
-        // What is no record, with the header of the page if it starts one.
-        let rest_from = |at: usize| {
-            let header = if at < page_bytes { LONG_HEADER } else { SHORT_HEADER };
-            original[if at % page_bytes == header { at - header } else { at }..].to_vec()
-        };
-        let (end, tail) = if let Some(unfinished) = stream.unfinished().filter(|_| whole) {
-            (END_CUT, content(original, offset(unfinished.lsn), segment_bytes, page_bytes))
-        } else if let Some(padded) = padded {
-            // The rest is empty pages, or nothing but zeros, or anything.
-            let mut pages = PageWriter::new(first, &info);
-            pages.out = original[..offset(padded)].to_vec();
+        let Feed { records, first_prev, mut pages, switched, .. } = feed;
+        let from = pages.out.len();
+        let (mut end, mut tail) = (END_FULL, Vec::new());
+        if let Some(unfinished) = stream.unfinished().filter(|_| whole) {
+            end = END_CUT;
+            tail = content(original, unfinished.lsn.bytes_since(start) as usize, segment_bytes, page_bytes);
+            pages.next_start();
+            pages.record(&tail, total_of(&tail));
+        } else if switched && whole {
+            end = END_SWITCH;
             pages.fill();
-            if pages.out == original {
-                (END_SWITCH, Vec::new())
-            } else {
-                (END_BYTES, rest_from(offset(padded)))
-            }
-        } else if position >= segment_bytes {
-            (END_FULL, Vec::new())
-        } else {
-            (END_BYTES, rest_from(position))
-        };
-        let head_total = u32::from_le_bytes(first[16..20].try_into().ok()?);
-        let head = if head_total == 0 { Vec::new() } else { head_of(original, head_total, page_bytes) };
-        if !whole && content(original, 0, position, page_bytes).len() < head.len() {
-            // The log ends within the record that goes on at the segment's start.
-            return None;
+        }
+        if pages.out != original {
+            (end, tail) = (END_BYTES, original[from..].to_vec());
         }
         let mut scratch = Vec::new();
         side.bytes(framing.bytes, &first, LONG_HEADER, &mut scratch).ok()?;
@@ -363,11 +373,7 @@ impl Decoder {
             END_FULL => {}
             END_CUT => {
                 pages.next_start();
-                let total = RecordHeader::parse(&tail).map_or_else(
-                    || tail.first_chunk().map_or(0, |four: &[u8; 4]| u32::from_le_bytes(*four)),
-                    |header| header.total_len,
-                );
-                pages.record(&tail, total);
+                pages.record(&tail, total_of(&tail));
             }
             END_SWITCH => pages.fill(),
             END_BYTES => pages.out.extend(tail),
@@ -384,6 +390,11 @@ impl Decoder {
 /// Columns of a file of so many bytes have at most this many together: modelling may add, but not this much.
 fn most_bytes(bytes: usize) -> usize {
     4 * bytes + (1 << 16)
+}
+
+/// The length of a record of which perhaps not even the header is whole.
+fn total_of(start: &[u8]) -> u32 {
+    start.first_chunk().map_or(0, |total| u32::from_le_bytes(*total))
 }
 
 /// The rest of a record that began before the segment, as far as it is in it.

@@ -1,0 +1,185 @@
+//! What goes in comes out, in both forms, in any order.
+
+use std::io::Cursor;
+
+use proptest::prelude::*;
+use walden_codec::coder::Form;
+use walden_codec::container::{Error, FileForm, Reader, WriteOptions, Writer};
+
+use crate::material::{
+    consecutive, first_pages, limits, meta, mixture, noise, options, read, segment, write,
+};
+
+#[test]
+fn every_member_comes_back_at_every_level() {
+    let files = mixture();
+    for level in 1..=9 {
+        let (pack, _) = write(options(FileForm::Pack, level), &files);
+        let back = read(&pack);
+        assert_eq!(back.len(), files.len());
+        for ((name, bytes), (name_back, bytes_back)) in files.iter().zip(&back) {
+            assert_eq!(name, name_back);
+            assert!(bytes == bytes_back, "level {level}: {name} came back otherwise");
+        }
+        for file in &files {
+            let (single, _) = write(options(FileForm::Segment, level), std::slice::from_ref(file));
+            let back = read(&single);
+            assert!(
+                back.len() == 1 && back[0].0 == file.0 && back[0].1 == file.1,
+                "level {level}: {}",
+                file.0
+            );
+        }
+    }
+}
+
+#[test]
+fn keyframes_are_where_nothing_before_is_needed() {
+    let (_, entries) = write(options(FileForm::Pack, 1), &mixture());
+    let found: Vec<_> = entries.iter().map(|entry| (entry.head.form, entry.head.keyframe)).collect();
+    let expected = [
+        (Form::Records, true),
+        (Form::Records, false),
+        (Form::Bytes, true),
+        // After bytes.
+        (Form::Records, true),
+        (Form::Bytes, true),
+        (Form::Records, true),
+        (Form::Bytes, true),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_gap_another_timeline_and_a_distance_make_keyframes() {
+    let [first, second, third] = consecutive();
+    let keyframes = |files: &[(&str, Vec<u8>)], keyframe| {
+        let (_, entries) = write(WriteOptions { keyframe, ..options(FileForm::Pack, 1) }, files);
+        entries.iter().map(|entry| entry.head.keyframe).collect::<Vec<_>>()
+    };
+    let all = [first.clone(), second.clone(), third.clone()];
+    assert_eq!(keyframes(&all, 100), [true, false, false]);
+    assert_eq!(keyframes(&all, 2), [true, false, true]);
+    assert_eq!(keyframes(&all, 1), [true, true, true]);
+    assert_eq!(keyframes(&[first.clone(), third], 100), [true, true]);
+    // The timeline is in each page's header; of this segment, one page is more than zeros.
+    let mut promoted = second.1;
+    promoted[4] = 2;
+    assert_eq!(keyframes(&[first, (second.0, promoted)], 100), [true, true]);
+}
+
+#[test]
+fn a_member_of_a_pack_is_decoded_from_its_keyframe_on() {
+    let files = mixture();
+    let (pack, entries) = write(options(FileForm::Pack, 1), &files);
+    let mut reader = Reader::open(Cursor::new(&pack), limits()).unwrap();
+    let (index, fault) = reader.entries();
+    assert!(fault.is_none());
+    assert_eq!(index, entries);
+    for (at, (_, bytes)) in files.iter().enumerate().rev() {
+        let start = (0..=at).rev().find(|&at| index[at].head.keyframe).unwrap();
+        let mut head = reader.seek(&index[start]).unwrap();
+        for _ in start..at {
+            reader.decode(&head, &mut std::io::sink()).unwrap();
+            head = reader.next().unwrap().unwrap();
+        }
+        let mut original = Vec::new();
+        reader.decode(&head, &mut original).unwrap();
+        assert!(original == *bytes, "{}", files[at].0);
+    }
+    // Without the one before it, it is refused, not decoded wrongly.
+    let mut reader = Reader::open(Cursor::new(&pack), limits()).unwrap();
+    let head = reader.seek(&index[1]).unwrap();
+    assert!(matches!(reader.decode(&head, &mut std::io::sink()), Err(Error::NeedsKeyframe(_))));
+}
+
+#[test]
+fn a_pack_is_listed_without_its_index() {
+    let (pack, entries) = write(options(FileForm::Pack, 1), &mixture());
+    let end = entries.last().map(|entry| entry.offset + entry.stored).unwrap();
+    let mut reader = Reader::open(Cursor::new(&pack[..end as usize]), limits()).unwrap();
+    let (walked, fault) = reader.entries();
+    assert_eq!(walked, entries);
+    assert!(matches!(fault, Some(Error::Damage(_))), "nothing says that it ends here");
+}
+
+#[test]
+fn the_same_input_gives_the_same_file() {
+    let files = mixture();
+    assert!(write(options(FileForm::Pack, 3), &files).0 == write(options(FileForm::Pack, 3), &files).0);
+}
+
+#[test]
+fn large_files_are_coded_in_pieces() {
+    // Two pieces and a byte of a third.
+    let zeros = vec![0; (32 << 20) + 1];
+    let (bytes, entries) = write(options(FileForm::Segment, 1), &[("zeros", &zeros)]);
+    assert!(bytes.len() < 10_000 && entries[0].head.form == Form::Bytes);
+    assert!(read(&bytes)[0].1 == zeros);
+}
+
+#[test]
+fn a_segment_that_is_kept_from_being_understood_comes_back() {
+    let segment = segment("14.23", "00000001000000000000000B");
+    let mut writer = Writer::new(Vec::new(), options(FileForm::Segment, 1));
+    let added = writer.add(meta("a"), true, &mut &segment[..]).unwrap();
+    assert_eq!(added.entry.head.form, Form::Bytes);
+    assert!(read(&writer.finish().unwrap())[0].1 == segment);
+}
+
+#[test]
+fn segments_cut_anywhere_come_back() {
+    let whole = segment("17.11", "000000010000000000000009");
+    for pages in [0, 1, 2, 37, 127] {
+        let zeros = first_pages(&whole, pages);
+        for bytes in [&zeros[..], &whole[..pages * 8192], &whole[..(pages * 8192 + 4321).min(whole.len())]] {
+            let (file, _) = write(options(FileForm::Segment, 1), &[("segment", bytes)]);
+            assert!(read(&file)[0].1 == bytes, "{pages} pages");
+        }
+    }
+}
+
+/// A log that ends anywhere, also where a page's header does, and has other bytes than zeros after it.
+#[test]
+fn a_torn_end_comes_back() {
+    let whole = segment("15.18", "000000010000000000000009");
+    let noise = noise(whole.len());
+    for cut in (8192 * 3 - 100..8192 * 3 + 100).step_by(4).chain([0, 4, 16, 24, 40, 48]) {
+        let mut torn = whole.clone();
+        torn[cut..].copy_from_slice(&noise[cut..]);
+        let (file, _) = write(options(FileForm::Segment, 1), &[("segment", &torn)]);
+        assert!(read(&file)[0].1 == torn, "torn at {cut}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_files_come_back(files in prop::collection::vec(("[a-zA-Z0-9./ ]{1,80}", any_file()), 0..6)) {
+        let (pack, entries) = write(options(FileForm::Pack, 1), &files);
+        prop_assert_eq!(read(&pack), files);
+        let (index, fault) = Reader::open(Cursor::new(&pack), limits()).unwrap().entries();
+        prop_assert!(fault.is_none());
+        prop_assert_eq!(index, entries);
+    }
+
+    /// A segment in which any bytes are others.
+    #[test]
+    fn a_changed_segment_comes_back(changes in prop::collection::vec((0_usize..40_000, any::<u8>()), 1..8)) {
+        let mut bytes = first_pages(&segment("17.11", "000000010000000000000009"), 5);
+        for (at, byte) in changes {
+            bytes[at] = byte;
+        }
+        let (file, _) = write(options(FileForm::Segment, 1), &[("segment", &bytes)]);
+        prop_assert!(read(&file)[0].1 == bytes);
+    }
+}
+
+fn any_file() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        Just(Vec::new()),
+        prop::collection::vec(any::<u8>(), 0..5000),
+        (any::<u8>(), 0_usize..100_000).prop_map(|(byte, count)| vec![byte; count]),
+    ]
+}

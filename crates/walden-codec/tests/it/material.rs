@@ -1,0 +1,118 @@
+//! What the tests share: segments of known content, and reading and writing in memory.
+
+use std::io::{Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use walden_codec::coder::Limits;
+use walden_codec::container::{Entry, FileForm, Meta, ReadLimits, Reader, Walk, WriteOptions, Writer, walk};
+
+pub const PAGE: usize = 8192;
+
+/// A file: its name and bytes.
+pub type File = (&'static str, Vec<u8>);
+
+/// The folder with the segments that each version of PostgreSQL wrote.
+fn segments_of(version: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden").join(version)
+}
+
+/// One of those segments.
+pub fn segment(version: &str, name: &str) -> Vec<u8> {
+    let path = segments_of(version).join(format!("{name}.xz"));
+    let file = std::fs::File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut bytes = Vec::new();
+    liblzma::read::XzDecoder::new(file).read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+/// The first pages of a segment and zeros after them: what a log looks like that ends there.
+pub fn first_pages(segment: &[u8], pages: usize) -> Vec<u8> {
+    let mut bytes = segment[..pages * PAGE].to_vec();
+    bytes.resize(segment.len(), 0);
+    bytes
+}
+
+/// Three segments that follow each other; the first and the last have few records.
+pub fn consecutive() -> [File; 3] {
+    let names = ["00000001000000000000000A", "00000001000000000000000B", "00000001000000000000000C"];
+    let [first, second, third] = names.map(|name| segment("18.6", name));
+    [(names[0], first_pages(&first, 3)), (names[1], second), (names[2], first_pages(&third, 3))]
+}
+
+/// A pack with everything in it: segments that share, files that are none, a segment after those.
+pub fn mixture() -> Vec<File> {
+    let [first, second, third] = consecutive();
+    let other = ("000000010000000000000009", first_pages(&segment("17.11", "000000010000000000000009"), 2));
+    vec![
+        first,
+        second,
+        ("00000002.history", b"1\t0/C000000\tno recovery target specified\n".to_vec()),
+        third,
+        ("empty", Vec::new()),
+        other,
+        ("folder/noise", noise(3000)),
+    ]
+}
+
+/// Bytes that do not compress.
+pub fn noise(bytes: usize) -> Vec<u8> {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+pub fn options(form: FileForm, level: u8) -> WriteOptions {
+    WriteOptions { form, level, keyframe: 100, limits: Limits { page_memory: 1 << 20 } }
+}
+
+pub fn limits() -> ReadLimits {
+    ReadLimits { segment_bytes: 1 << 20, coder: Limits { page_memory: 1 << 20 } }
+}
+
+pub fn meta(name: &str) -> Meta {
+    Meta { name: name.into(), modified: Some((1_700_000_000, 5)), mode: Some(0o640) }
+}
+
+/// Writes a container; the index is as the writer tells of it.
+pub fn write<N: AsRef<str>, B: AsRef<[u8]>>(
+    options: WriteOptions,
+    files: &[(N, B)],
+) -> (Vec<u8>, Vec<Entry>) {
+    let mut writer = Writer::new(Vec::new(), options);
+    let entries = files
+        .iter()
+        .map(|(name, bytes)| writer.add(meta(name.as_ref()), false, &mut bytes.as_ref()).unwrap().entry)
+        .collect();
+    (writer.finish().unwrap(), entries)
+}
+
+/// Reads all members, all of which must be good.
+pub fn read(bytes: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let mut reader = Reader::open(Cursor::new(bytes), limits()).unwrap();
+    let mut files = Vec::new();
+    while let Some(head) = reader.next().unwrap() {
+        let mut original = Vec::new();
+        let summary = reader.decode(&head, &mut original).unwrap();
+        assert_eq!(summary.end.bytes, original.len() as u64);
+        assert_eq!(head.meta, meta(std::str::from_utf8(&head.meta.name).unwrap()));
+        files.push((String::from_utf8(head.meta.name).unwrap(), original));
+    }
+    files
+}
+
+/// Goes through a damaged file; what came out, beside the verdict.
+pub fn salvage(bytes: &[u8]) -> (Vec<(u64, Vec<u8>)>, Option<Walk>) {
+    let mut out = Vec::new();
+    let walk = walk(Cursor::new(bytes), limits(), &mut |reader, head| {
+        let mut original = Vec::new();
+        let summary = reader.decode(head, &mut original)?;
+        out.push((head.number, original));
+        Ok(summary)
+    });
+    (out, walk.ok())
+}
