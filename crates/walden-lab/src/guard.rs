@@ -11,9 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use wait4::{ResUse, Wait4};
 
 /// A temporary folder and the one program running in it (initdb, then postgres).
 pub(crate) struct Guard {
@@ -61,7 +62,11 @@ impl Guard {
             bail!("a program is already running in {}", self.dir.display());
         }
         lock(&self.watchdog).tell("starting");
-        let started = command.process_group(0).spawn().with_context(|| format!("cannot run {command:?}"))?;
+        let started = command.process_group(0).spawn();
+        if started.is_err() {
+            lock(&self.watchdog).tell("none");
+        }
+        let started = started.with_context(|| format!("cannot run {command:?}"))?;
         lock(&self.watchdog).tell(&format!("pid {}", started.id()));
         *child = Some(started);
         Ok(())
@@ -91,6 +96,23 @@ impl Guard {
             }
             thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Runs a program to its end.
+    pub fn run(&self, command: &mut Command) -> Result<ResUse> {
+        self.spawn(command)?;
+        let pid = lock(&self.child).as_ref().map(Pid::from_child);
+        if let Some(pid) = pid {
+            // It is left to be waited for under the lock: until then nobody else can have its pid, so that a signal's
+            // handler never stops a stranger.
+            let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), ended) {}
+        }
+        let child = lock(&self.child).take();
+        wait_for_exit_if_interrupted();
+        let used = child.context("the program is gone")?.wait4();
+        lock(&self.watchdog).tell("none");
+        used.context("cannot wait for the program's end")
     }
 
     pub fn pid(&self) -> Option<u32> {

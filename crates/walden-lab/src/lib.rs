@@ -4,6 +4,7 @@
 //! - [`cluster`]: a throw-away cluster in a temporary folder, reached over a Unix socket only
 //! - [`workloads`]: the workloads, a table of rows
 //! - [`run`]: one workload on one cluster, leaving a folder of WAL segments and a facts file
+//! - [`Scratch`]: a temporary folder for programs that are run to their end and measured
 //!
 //! Whatever this crate starts it stops: when dropped, on SIGINT, SIGTERM and SIGHUP, and (by a small watchdog
 //! process) even when this process is killed. PostgreSQL refuses to run as root, so as root everything runs
@@ -20,6 +21,7 @@ pub mod install;
 mod packages;
 mod progress;
 pub mod run;
+mod scratch;
 pub mod waldump;
 pub mod workloads;
 
@@ -31,3 +33,4 @@ pub use install::{
 };
 pub use progress::Progress;
 pub use run::{RunOptions, RunResult, run_workload};
+pub use scratch::{Finished, Scratch};
