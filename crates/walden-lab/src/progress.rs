@@ -42,6 +42,11 @@ impl Progress {
         self.bar.set_position(0);
     }
 
+    /// Changes the text and nothing else.
+    pub fn label(&self, text: &str) {
+        self.bar.set_message(text.to_owned());
+    }
+
     /// Counts steps that are done.
     pub fn advance(&self, steps: u64) {
         self.bar.inc(steps);

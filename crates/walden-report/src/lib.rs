@@ -1,8 +1,10 @@
-//! Results as people read them: tables for a terminal, CSV for a spreadsheet.
+//! Results as people read them: tables for a terminal, CSV for a spreadsheet, charts and HTML documents.
 #![forbid(unsafe_code)]
 
+pub mod chart;
 pub mod csv;
 pub mod explain;
+pub mod html;
 pub mod page;
 pub mod table;
 pub mod units;

@@ -1,5 +1,6 @@
 //! `walden bench`: this program and others on the same files, in turns.
 
+mod codecs;
 mod decode;
 mod redo;
 
@@ -12,7 +13,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use wait4::Wait4;
 use walden_lab::workloads::{self, Workload};
-use walden_lab::{Installation, RunOptions, Wanted, cache_dir, find_or_install, run_workload};
+use walden_lab::{Installation, Progress, RunOptions, Wanted, cache_dir, find_or_install, run_workload};
 
 use crate::explain::Format;
 
@@ -25,6 +26,7 @@ pub struct BenchArgs {
 
 #[derive(Subcommand, Debug)]
 enum BenchCommand {
+    Codecs(codecs::CodecsArgs),
     Decode(decode::DecodeArgs),
     Redo(redo::RedoArgs),
 }
@@ -32,6 +34,7 @@ enum BenchCommand {
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     match &args.command {
+        BenchCommand::Codecs(args) => codecs::run(args),
         BenchCommand::Decode(args) => decode::run(args),
         BenchCommand::Redo(args) => redo::run(args),
     }
@@ -71,9 +74,23 @@ impl Material {
         size: Option<u64>,
         keep_data: bool,
     ) -> Result<Material> {
+        Material::with(workload, pg, size, keep_data, None)
+    }
+
+    /// With one setting of the server on top of the workload's own.
+    fn with(
+        workload: &'static Workload,
+        pg: Option<Wanted>,
+        size: Option<u64>,
+        keep_data: bool,
+        setting: Option<(&str, &str)>,
+    ) -> Result<Material> {
         let installation = find_or_install(pg.unwrap_or(Wanted::Any))?;
         let size = size.unwrap_or(workload.default_size);
-        let suffix = if keep_data { "-with-data" } else { "" };
+        let mut suffix = if keep_data { "-with-data".to_owned() } else { String::new() };
+        if let Some((name, value)) = setting {
+            suffix += &format!("-{name}-{value}");
+        }
         let name = format!("{}-{}-{size}{suffix}", workload.name, installation.version);
         let folder = cache_dir()?.join("bench").join(name);
         let facts = folder.join("facts.json");
@@ -82,7 +99,10 @@ impl Material {
             options.size = Some(size);
             options.installation = Some(installation.clone());
             options.keep_data = keep_data;
+            options.settings =
+                setting.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
             options.force = true;
+            options.progress = Progress::new(workload.name);
             run_workload(options, &mut |_| Ok(()))?;
         }
         let facts: serde_json::Value = serde_json::from_slice(&std::fs::read(&facts)?)?;

@@ -1,0 +1,120 @@
+//! What is compressed: segments of a folder or of a workload, copied to where the programs read them.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use walden_format::lsn::Lsn;
+use walden_lab::Wanted;
+use walden_lab::workloads::Workload;
+use walden_source::inventory::{Inventory, SegmentFile};
+use walden_source::open;
+
+use crate::bench::Material;
+
+/// The lab's corpora, and how much of each makes eight to ten segments.
+pub const LAB: &[(&str, u64)] = &[
+    ("oltp", 50_000),
+    ("oltp-pressure", 15_000),
+    ("dense", 500_000),
+    ("load", 75),
+    ("dml-matrix", 100_000),
+    ("mixed", 35_000),
+];
+
+/// Segments that belong together.
+pub struct Found {
+    pub name: String,
+    /// Where they are from, in words.
+    pub source: String,
+    pub files: Vec<SegmentFile>,
+}
+
+/// The same as plain files, read by the programs.
+pub struct Corpus {
+    pub name: String,
+    pub source: String,
+    pub segments: Vec<PathBuf>,
+    /// All of them in one file, if that was wanted.
+    pub whole: Option<PathBuf>,
+    pub bytes: u64,
+}
+
+/// The segments in a folder, compressed or not.
+pub fn of_folder(folder: &Path) -> Result<Found> {
+    let inventory = Inventory::of(&[folder])?;
+    let path = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    Ok(Found {
+        name: path.file_name().map_or_else(|| "/".into(), |name| name.to_string_lossy().into_owned()),
+        source: folder.display().to_string(),
+        files: inventory.segments().cloned().collect(),
+    })
+}
+
+/// The segments that a workload filled. The last one, which it only began, is left out: its zeros would count as WAL.
+pub fn of_workload(workload: &'static Workload, pg: Option<Wanted>, size: u64) -> Result<Found> {
+    let material = Material::of(workload, pg, Some(size), false)?;
+    let end: Lsn = material.end.parse()?;
+    let inventory = Inventory::of(&[material.wal()])?;
+    let full = |file: &&SegmentFile| file.start.plus(file.segment_size.bytes()) <= end;
+    let mut files: Vec<SegmentFile> = inventory.segments().filter(full).cloned().collect();
+    if files.is_empty() {
+        files = inventory.segments().cloned().collect();
+    }
+    Ok(Found {
+        name: workload.name.to_owned(),
+        source: format!(
+            "workload {}, {size} {}, PostgreSQL {}",
+            workload.name, workload.unit, material.installation.version
+        ),
+        files,
+    })
+}
+
+impl Found {
+    /// Copies at most `most` segments, spread evenly, to `folder`, uncompressed.
+    pub fn stage(&self, folder: &Path, most: Option<usize>, in_one_file: bool) -> Result<Corpus> {
+        let copies = folder.join("segments");
+        fs::create_dir_all(&copies)?;
+        let mut segments = Vec::new();
+        let mut bytes = 0;
+        for index in spread(self.files.len(), most.unwrap_or(usize::MAX)) {
+            let file = &self.files[index];
+            let path = copies.join(file.name.to_string());
+            if path.exists() {
+                bail!("{} holds more than one cluster's {}: name a folder of each", self.source, file.name);
+            }
+            bytes += io::copy(&mut open::open(file)?, &mut File::create(&path)?)
+                .with_context(|| format!("copy {} to {}", file.path.display(), path.display()))?;
+            segments.push(path);
+        }
+        let whole = in_one_file.then(|| folder.join("whole"));
+        if let Some(whole) = &whole {
+            let mut output = File::create(whole)?;
+            for segment in &segments {
+                io::copy(&mut File::open(segment)?, &mut output)?;
+            }
+        }
+        Ok(Corpus { name: self.name.clone(), source: self.source.clone(), segments, whole, bytes })
+    }
+}
+
+/// At most `most` of the numbers below `count`, at even distances.
+pub fn spread(count: usize, most: usize) -> Vec<usize> {
+    let some = most.min(count);
+    (0..some).map(|index| (2 * index + 1) * count / (2 * some)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_is_spread_evenly() {
+        assert_eq!(spread(3, 9), [0, 1, 2]);
+        assert_eq!(spread(9, 3), [1, 4, 7]);
+        assert_eq!(spread(9, 1), [4]);
+        assert_eq!(spread(0, 1), [0; 0]);
+    }
+}
