@@ -355,7 +355,159 @@ fn same_bytes(one: &[u8], other: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::{Just, ProptestConfig, any, prop, prop_assert_eq, prop_oneof, proptest};
+    use proptest::strategy::Strategy as _;
+
     use super::*;
+
+    /// Values as a server stored them, after their headers, and what they are.
+    #[rustfmt::skip]
+    const STORED: [(&str, &str, usize); 5] = [
+        ("00496e207468652062006567696e6e696e67102077617302126c6f67602c20616e64050d021977086974680211736572762c65720f21\
+          00071c3b030c616d1a650219690e680b4b2e",
+         "In the beginning was the log, and the log was with the server, and the log was the server; the same was in \
+          the beginning with the server.", 1),
+        ("00d0bdd0b0d0b1d0bb00d18ed0b4d0b5d0bd00d0b8d0b520d0b7d000b020d0b6d183d180810220bbd0bed0bc3a0a120020d0b2d0b5\
+          d0b4d10091d18220d181d0b5c4d1800111d1802c0a0e0926f9093e2c200f7804082e0f9807096001980820d0b80fb104",
+         "наблюдение за журналом: журнал ведёт сервер, сервер ведёт журнал, наблюдение ведёт наблюдение за сервером \
+          и за журналом", 1),
+        ("0cd0900f02ff0f026b", "А", 200),
+        ("8077616c64656e200f0781", "walden ", 22),
+        ("fe780f01ff0f01ff0f01ff0f01ff0f01ff0f01ff0f01ff010f0147", "x", 2001),
+    ];
+
+    fn bytes_of(hex: &str) -> Vec<u8> {
+        let digit = |digit| char::from(digit).to_digit(16).unwrap() as u8;
+        hex.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
+    }
+
+    #[test]
+    fn values_become_what_the_server_stored() {
+        let (mut pglz, mut target) = (Pglz::new(), Vec::new());
+        for (stored, text, times) in STORED {
+            let raw = text.repeat(times);
+            // The same again finds tables that are in use.
+            for _ in 0..2 {
+                assert!(pglz.compress(raw.as_bytes(), &mut target), "{text}");
+                assert_eq!(target, bytes_of(stored), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_worth_it_stays() {
+        let (mut pglz, mut target) = (Pglz::new(), vec![1]);
+        assert!(!pglz.compress(&[b'x'; 31], &mut target), "too short");
+        assert!(target.is_empty());
+        assert!(pglz.compress(&[b'x'; 32], &mut target));
+        let states = std::iter::successors(Some(1u32), |state| {
+            Some(state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223))
+        });
+        let mixed: Vec<u8> = states.map(|state| (state >> 24) as u8).take(5000).collect();
+        assert!(!pglz.compress(&mixed, &mut target), "nothing matches");
+        let mut always = Pglz::with(Strategy::ALWAYS, Chars::Signed);
+        assert!(always.compress(&[b'x'; 6], &mut target));
+        assert!(!always.compress(b"", &mut target) && !always.compress(b"abc", &mut target));
+    }
+
+    /// The server's walk as it is: every position of the same list, newest first.
+    fn plain_match<const SIGNED: bool>(
+        source: &[u8],
+        at: usize,
+        mask: usize,
+        good: &[u16],
+    ) -> Option<(usize, usize)> {
+        let list = |at: usize| match source[at..].first_chunk() {
+            Some(bytes) => list_of::<SIGNED>(u32::from_le_bytes(*bytes), mask),
+            None if SIGNED => source[at] as i8 as usize & mask,
+            None => usize::from(source[at]) & mask,
+        };
+        let (mut best, mut steps) = ((0, 0), 0);
+        for distance in (1..=at.min(MAX_DISTANCE)).filter(|distance| list(at - distance) == list(at)) {
+            if steps > 0 && best.0 >= usize::from(good[(steps - 1).min(STEPS - 1)]) {
+                break;
+            }
+            let pairs = source[at..].iter().zip(&source[at - distance..]).take(MAX_MATCH);
+            let len = pairs.take_while(|(one, other)| one == other).count();
+            if len > best.0 {
+                best = (len, distance);
+            }
+            steps += 1;
+        }
+        (best.0 >= MIN_MATCH).then_some(best)
+    }
+
+    /// What the whole walk makes of `source`.
+    fn plain_compress<const SIGNED: bool>(source: &[u8], strategy: &Strategy) -> Vec<u8> {
+        let mask = [(128, 511), (256, 1023), (512, 2047), (1024, 4095), (usize::MAX, 8191)]
+            .into_iter()
+            .find(|(below, _)| source.len() < *below)
+            .map_or(8191, |(_, mask)| mask);
+        let (mut target, mut control, mut items, mut at) = (Vec::new(), 0, 0, 0);
+        while at < source.len() {
+            if items % 8 == 0 {
+                control = target.len();
+                target.push(0);
+            }
+            match plain_match::<SIGNED>(source, at, mask, &strategy.good_match) {
+                Some((len, distance)) => {
+                    target[control] |= 1 << (items % 8);
+                    let nibble = (len - 3).min(15);
+                    target.extend([(distance >> 8 << 4 | nibble) as u8, distance as u8]);
+                    target.extend((nibble == 15).then(|| (len - 18) as u8));
+                    at += len;
+                }
+                None => {
+                    target.push(source[at]);
+                    at += 1;
+                }
+            }
+            items += 1;
+        }
+        target
+    }
+
+    /// Bytes with much that comes again, near and far.
+    fn any_source() -> impl proptest::strategy::Strategy<Value = Vec<u8>> {
+        let piece = prop_oneof![
+            prop::collection::vec(any::<u8>(), 1..12),
+            prop::collection::vec(prop_oneof![Just(0u8), Just(0xC3), 0..4u8, 0xFC..=0xFFu8], 1..40),
+            (any::<u8>(), 1..400usize).prop_map(|(byte, len)| vec![byte; len]),
+        ];
+        (prop::collection::vec(piece, 1..12), prop::collection::vec(any::<prop::sample::Index>(), 0..200))
+            .prop_map(|(pieces, order)| {
+                let repeated = order.iter().map(|index| index.get(&pieces).clone());
+                pieces.iter().cloned().chain(repeated).flatten().collect()
+            })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(96))]
+
+        #[test]
+        fn the_shorter_walk_chooses_what_the_whole_one_does(
+            sources in prop::collection::vec(any_source(), 1..4),
+            next: u16,
+        ) {
+            for strategy in [Strategy::DEFAULT, Strategy::ALWAYS] {
+                let [mut signed, mut unsigned] =
+                    [Chars::Signed, Chars::Unsigned].map(|chars| Pglz::with(strategy, chars));
+                (signed.next, unsigned.next) = (next, next);
+                for source in &sources {
+                    let mut target = Vec::new();
+                    if signed.compress(source, &mut target) {
+                        prop_assert_eq!(&target, &plain_compress::<true>(source, &strategy));
+                        let mut back = vec![0; source.len()];
+                        prop_assert_eq!(decompress(&target, &mut back), Some(source.len()));
+                        prop_assert_eq!(&back, source);
+                    }
+                    if unsigned.compress(source, &mut target) {
+                        prop_assert_eq!(&target, &plain_compress::<false>(source, &strategy));
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn literals_and_copies_come_back() {

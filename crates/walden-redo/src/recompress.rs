@@ -223,3 +223,101 @@ impl<'a> ToastChunk<'a> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A value of a row of `pg_statistic` as a server stored it, with its header.
+    const VALUE: [u8; 32] = [
+        0x82, 0x00, 0x00, 0x00, 0x48, 0x00, 0x00, 0x00, 0x04, 0x01, 0x00, 0x03, 0x01, 0xBC, 0x02, 0x00, 0x00,
+        0x0D, 0x08, 0x00, 0x00, 0x00, 0x01, 0x10, 0x6F, 0x12, 0x83, 0x3A, 0x01, 0x0F, 0x04, 0x1E,
+    ];
+
+    #[test]
+    fn images_of_all_methods_come_back() {
+        let raw: Vec<u8> = (0..8000u32).map(|n| if n % 7 < 4 { (n / 70) as u8 } else { 0 }).collect();
+        let mut recompressor = Recompressor::new();
+        for method in [Method::Pglz, Method::Lz4, Method::Zstd] {
+            let mut stored = vec![1; 3];
+            assert!(recompressor.compress(method, &raw, &mut stored));
+            let mut back = vec![0; raw.len()];
+            assert_eq!(method.decompress(&stored, &mut back), Some(raw.len()));
+            assert_eq!(back, raw);
+            assert!(recompressor.reproduces(method, &raw, &stored));
+            stored.push(0);
+            assert!(!recompressor.reproduces(method, &raw, &stored));
+        }
+    }
+
+    #[test]
+    fn values_are_found_where_a_tuple_can_have_them() {
+        let mut recompressor = Recompressor::new();
+        // A row version's data begins 23 bytes into it: with padding, then two columns of which one is the value.
+        let mut tuple = vec![0, 7, 0, 0, 0];
+        tuple.extend(VALUE);
+        let len = VALUE.len();
+        tuple.extend(VALUE);
+        let found: Vec<_> = recompressor.compressed_values(&tuple, 23).collect();
+        let expected =
+            |offset| CompressedValue { offset, len, header_len: 8, raw_len: 72, method: Method::Pglz };
+        assert_eq!(found, [expected(5), expected(5 + len)]);
+        assert_eq!(recompressor.compressed_values(&tuple, 24).count(), 0, "not aligned");
+        let cut = &tuple[..tuple.len() - 1];
+        assert_eq!(recompressor.compressed_values(cut, 23).count(), 1, "one is cut");
+        tuple[5 + 20] ^= 0x40;
+        assert_eq!(recompressor.compressed_values(&tuple, 23).count(), 2, "a literal byte may be another");
+        tuple[5 + 4] ^= 1;
+        assert_eq!(recompressor.compressed_values(&tuple, 23).count(), 1, "the raw size is another");
+    }
+
+    #[test]
+    fn values_of_toast_are_found() {
+        let (mut recompressor, mut raw) = (Recompressor::new(), Vec::new());
+        let text = "a log of logs, ".repeat(300);
+        for (id, method) in [(0, Method::Pglz), (1, Method::Lz4)] {
+            let (mut stored, mut bytes) = (Vec::new(), Vec::new());
+            assert!(recompressor.compress(method, text.as_bytes(), &mut stored));
+            bytes.extend((text.len() as u32 | id << 30).to_le_bytes());
+            bytes.extend(&stored);
+            let value = recompressor.toast_value(&bytes, &mut raw).unwrap();
+            let (len, raw_len) = (bytes.len(), text.len());
+            assert_eq!(value, CompressedValue { offset: 0, len, header_len: 4, raw_len, method });
+            assert_eq!(raw, text.as_bytes());
+        }
+        assert_eq!(recompressor.toast_value(text.as_bytes(), &mut raw), None);
+    }
+
+    #[test]
+    fn chunks_have_one_form() {
+        let mut row = vec![5, 64, 0, 0, 2, 0, 0, 0];
+        row.extend((9u32 << 2).to_le_bytes());
+        row.extend(b"chunk");
+        let expected = ToastChunk { value: 0x4005, number: 2, offset: 12, data: b"chunk" };
+        assert_eq!(ToastChunk::read(&row), Some(expected));
+        let short = [&row[..8], &[6 << 1 | 1], b"chunk"].concat();
+        assert_eq!(ToastChunk::read(&short), Some(ToastChunk { offset: 9, ..expected }));
+        for len in 0..row.len() {
+            assert_eq!(ToastChunk::read(&row[..len]), None);
+        }
+        row[8] |= 2;
+        assert_eq!(ToastChunk::read(&row), None, "compressed within the chunk");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_borne(mut bytes in prop::collection::vec(any::<u8>(), 0..200), start: usize, at in 0..200usize) {
+            if let Some(header) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<8>()) {
+                *header = [0x82, 0, 0, 0, header[4], 0, 0, header[7] & 0x40];
+            }
+            let (mut recompressor, mut raw) = (Recompressor::new(), Vec::new());
+            for value in recompressor.compressed_values(&bytes, start).collect::<Vec<_>>() {
+                prop_assert!(value.offset + value.len <= bytes.len() && value.raw_len > value.len - value.header_len);
+            }
+            recompressor.toast_value(&bytes, &mut raw);
+            ToastChunk::read(&bytes);
+        }
+    }
+}

@@ -3,3 +3,4 @@
 mod arbitrary;
 mod bounded;
 mod hostile;
+mod recompress;
