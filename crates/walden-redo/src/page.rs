@@ -612,10 +612,10 @@ impl Page {
     /// Moves all items to the end of the page, in the order of their line pointers (`compactify_tuples` since 14).
     /// All must lie between `pd_upper` and `pd_special`, and their sizes must not add up to more than the room there is.
     fn compact(&mut self) {
-        let (lower, upper, special) = (self.lower(), self.upper(), self.special());
-        SCRATCH.with_borrow_mut(|scratch| {
-            scratch[upper - lower..special - lower].copy_from_slice(&self.0[upper..special]);
-            self.lay_out(|items, from, to| copy_items(scratch, from, items, to));
+        SCRATCH.with_borrow_mut(|Scratch { bytes, runs }| {
+            let count = self.lay_out(runs);
+            let runs = &runs[..count];
+            if runs.len() <= FEW_RUNS { self.move_few(runs, bytes) } else { self.move_many(runs, bytes) }
         });
     }
 
@@ -627,62 +627,105 @@ impl Page {
         }
     }
 
-    /// Gives each item its place. `copy` moves bytes; it gets the page from its line pointers' end on, and offsets in that.
+    /// Gives each item its place, and tells which bytes have to move there; how many runs that are.
     #[inline]
-    fn lay_out(&mut self, mut copy: impl FnMut(&mut [u8], Range<usize>, usize)) {
-        let (lower, special) = (self.lower(), self.special());
-        let (head, items) = self.0.split_at_mut(lower);
-        let mut moving = false;
-        let mut flush = |start: u32, end: u32, to: u32| {
-            // Items at the page's end may stay; behind a moved one, each is written, as that one may have reached into it.
-            moving |= start != to;
-            if moving {
-                copy(items, start as usize - lower..end as usize - lower, to as usize - lower);
+    fn lay_out(&mut self, runs: &mut [Run; MOST_RUNS]) -> usize {
+        let (lower, special) = (self.lower(), self.special() as u32);
+        let (pointers, _) = self.0[PAGE_HEADER..lower].as_chunks_mut::<LINE_POINTER>();
+        let mut count = 0;
+        // The run so far, from where to where; where the last item is now.
+        let (mut start, mut end, mut upper) = (special, special, special);
+        let mut close = |start: u32, end: u32, upper: u32| {
+            if start != upper {
+                runs[count % MOST_RUNS] =
+                    Run { from: start as u16, to: upper as u16, len: (end - start) as u16 };
+                count += 1;
             }
         };
-        // Items beside each other, from where to where.
-        let (mut upper, mut start, mut end) = (special as u32, special as u32, special as u32);
-        let (pointers, _) = head[PAGE_HEADER..].as_chunks_mut::<LINE_POINTER>();
         for bytes in pointers {
             let pointer = u32::from_le_bytes(*bytes);
             let (item, size) = (pointer & 0x7FFF, ((pointer >> 17) + 7) & !7);
-            if size != 0 {
-                if item + size != start {
-                    flush(start, end, upper);
-                    end = item + size;
-                }
-                start = item;
-                upper -= size;
-                *bytes = (pointer & !0x7FFF | upper).to_le_bytes();
+            // Line pointers with and without items come in any order, but gaps are rare: the only branch is for them.
+            let has_item = u32::from(size == 0).wrapping_sub(1);
+            if (item + size ^ start) & has_item != 0 {
+                close(start, end, upper);
+                end = item + size;
+            }
+            start = item & has_item | start & !has_item;
+            upper -= size;
+            *bytes = (pointer & !(0x7FFF & has_item) | upper & has_item).to_le_bytes();
+        }
+        close(start, end, upper);
+        self.set_upper(upper as usize);
+        count
+    }
+
+    /// Moves runs of items where they lie. Those that come before one from further up, mostly the newest item, wait in
+    /// `aside`; the others keep their order, so none is in the way of one above that moves up, or below that moves down.
+    fn move_few(&mut self, runs: &[Run], aside: &mut [u8; PAGE_BYTES]) {
+        let mut waits = [false; FEW_RUNS];
+        let mut highest = 0;
+        for (run, waits) in runs.iter().zip(&mut waits).rev() {
+            *waits = run.from < highest;
+            highest = highest.max(run.from);
+            if *waits {
+                aside[run.source()].copy_from_slice(&self.0[run.source()]);
             }
         }
-        flush(start, end, upper);
-        self.set_upper(upper as usize);
+        for (run, _) in runs.iter().zip(waits).filter(|(run, waits)| !waits && run.to > run.from) {
+            self.0.copy_within(run.source(), run.to.into());
+        }
+        for (run, _) in runs.iter().zip(waits).rev().filter(|(run, waits)| !waits && run.to < run.from) {
+            self.0.copy_within(run.source(), run.to.into());
+        }
+        for (run, _) in runs.iter().zip(waits).filter(|(_, waits)| *waits) {
+            self.0[run.target()].copy_from_slice(&aside[run.source()]);
+        }
     }
+
+    /// Moves runs of items by way of a copy of all of them.
+    fn move_many(&mut self, runs: &[Run], copy: &mut [u8; PAGE_BYTES]) {
+        let lowest = runs.iter().map(|run| run.from).min().unwrap_or(0).into();
+        copy[lowest..].copy_from_slice(&self.0[lowest..]);
+        for run in runs {
+            self.0[run.target()].copy_from_slice(&copy[run.source()]);
+        }
+    }
+}
+
+/// Items that lie beside each other and move.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    from: u16,
+    to: u16,
+    len: u16,
+}
+
+impl Run {
+    fn source(self) -> Range<usize> {
+        self.from.into()..usize::from(self.from) + usize::from(self.len)
+    }
+
+    fn target(self) -> Range<usize> {
+        self.to.into()..usize::from(self.to) + usize::from(self.len)
+    }
+}
+
+/// So many runs can be told apart with little effort.
+const FEW_RUNS: usize = 16;
+/// An item takes at least 8 bytes.
+const MOST_RUNS: usize = PAGE_BYTES / 8;
+
+/// Where items are while they change their order.
+struct Scratch {
+    bytes: [u8; PAGE_BYTES],
+    runs: [Run; MOST_RUNS],
 }
 
 thread_local! {
-    /// Where items are while they change their order.
-    static SCRATCH: RefCell<[u8; PAGE_BYTES]> = const { RefCell::new([0; PAGE_BYTES]) };
-}
-
-/// Copies a few items that lie beside each other, the last bytes first. Short ones go in steps, the last of which may
-/// reach below the item's place: what is there is free, or will be overwritten by the next item.
-#[inline]
-fn copy_items(source: &[u8; PAGE_BYTES], from: Range<usize>, target: &mut [u8], to: usize) {
-    const STEP: usize = 32;
-    const LONG: usize = 8 * STEP;
-    let len = from.len();
-    if len > LONG || from.start < STEP || to < STEP {
-        return target[to..to + len].copy_from_slice(&source[from]);
-    }
-    let (mut left, mut read, mut write) = (len, from.end, to + len);
-    while left > 0 {
-        let step: &[u8; STEP] = source[read - STEP..read].first_chunk().unwrap_or(&[0; STEP]);
-        target[write - STEP..write].copy_from_slice(step);
-        (read, write) = (read - STEP, write - STEP);
-        left = left.saturating_sub(STEP);
-    }
+    static SCRATCH: RefCell<Scratch> = const {
+        RefCell::new(Scratch { bytes: [0; PAGE_BYTES], runs: [Run { from: 0, to: 0, len: 0 }; MOST_RUNS] })
+    };
 }
 
 /// Where a line pointer is.
