@@ -16,6 +16,7 @@ use crate::family::Family;
 use crate::heap;
 use crate::mask;
 use crate::page::{ItemState, LINE_POINTER, Misfit, PAGE_BYTES, PAGE_HEADER, Page};
+use crate::pool::PageBox;
 use crate::replay::{Observer, Role, Touched, manager, rehearse};
 use crate::store::{BlockKey, LastRecord, State, Unknown};
 
@@ -273,7 +274,7 @@ impl Observer for Check {
 
 /// What the pages of a record with images would be without the images.
 enum Prediction {
-    Pages(Vec<Option<Box<Page>>>),
+    Pages(Vec<Option<PageBox>>),
     /// The record without images does not fit the pages.
     Misfit(Misfit),
     NotTold,
@@ -314,7 +315,7 @@ impl Place {
 
 /// Compares two pages, and finds the first byte that differs under the mask.
 fn compare(expected: &Page, found: &Page, place: &Place, rmid: Option<u8>) -> (Verdict, Option<usize>) {
-    let (mut expected, mut found) = (Box::new(expected.clone()), Box::new(found.clone()));
+    let (mut expected, mut found) = (PageBox::from(expected), PageBox::from(found));
     for page in [&mut expected, &mut found] {
         mask::lsn_and_checksum(page);
         // A page without line pointers may have its content in what looks like the hole: maps do.

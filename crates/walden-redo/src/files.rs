@@ -8,6 +8,7 @@ use walden_format::version::Major;
 use crate::check::{Check, Difference, Place};
 use crate::family::Family;
 use crate::page::{PAGE_HEADER, Page};
+use crate::pool::PageBox;
 use crate::store::{BlockKey, PageStore, State};
 
 /// Bytes of the header of a sequence's row; its values are behind it.
@@ -25,7 +26,7 @@ pub fn compare(
     check: &mut Check,
     mut read: impl FnMut(BlockKey, &mut Page) -> io::Result<bool>,
 ) -> io::Result<()> {
-    let (mut expected, mut found) = (Box::<Page>::default(), Box::<Page>::default());
+    let (mut expected, mut found) = (PageBox::default(), PageBox::default());
     for (relation, fork) in store.forks() {
         if fork == Fork::FREE_SPACE_MAP {
             continue;

@@ -174,7 +174,7 @@ pub(crate) mod hostile {
             for (number, block) in (0..).zip(&case.blocks) {
                 let slot =
                     replay.store.slot(BlockKey { relation: RELATION, fork: Fork::MAIN, block: number });
-                replay.store.put(slot, Box::new(block.before.clone()), LastRecord { lsn: Lsn(1), kind });
+                replay.store.put(slot, crate::PageBox::from(&block.before), LastRecord { lsn: Lsn(1), kind });
             }
             let mut blocks = Vec::new();
             let header = RecordHeader::parse(&bytes).unwrap();

@@ -19,6 +19,7 @@ pub mod mask;
 pub mod page;
 pub mod pglz;
 pub mod recompress;
+pub mod pool;
 pub mod replay;
 pub mod store;
 
@@ -37,5 +38,6 @@ mod storage;
 mod testing;
 
 pub use page::{Misfit, PAGE_BYTES, Page};
+pub use pool::PageBox;
 pub use replay::{Observer, Replay};
 pub use store::{PageStore, State};

@@ -20,6 +20,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use walden_format::lsn::Lsn;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of a page (`BLCKSZ`). Other sizes need a PostgreSQL compiled for them and are not replayed.
 pub const PAGE_BYTES: usize = 8192;
@@ -131,8 +132,8 @@ pub const fn aligned(bytes: usize) -> usize {
 }
 
 /// A data page.
-#[derive(Clone)]
-#[repr(align(8))]
+#[derive(Clone, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C, align(8))]
 pub struct Page(pub [u8; PAGE_BYTES]);
 
 impl Default for Page {

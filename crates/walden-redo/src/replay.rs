@@ -7,6 +7,7 @@ use walden_format::version::Major;
 
 use crate::displaced::Displaced;
 use crate::page::{Misfit, Page};
+use crate::pool::PageBox;
 use crate::store::{BlockKey, LastRecord, PageStore, Slot, State, Unknown};
 use crate::{brin, btree, generic, gin, gist, hash, heap, image, sequence, spgist, storage};
 
@@ -82,9 +83,9 @@ pub struct Touched {
     /// What was known of it before the record.
     pub was: State,
     /// The page, if it is known.
-    pub page: Option<Box<Page>>,
+    pub page: Option<PageBox>,
     /// The record's image of it, restored.
-    pub image: Option<Box<Page>>,
+    pub image: Option<PageBox>,
     id: u8,
     changed: bool,
     keeps_lsn: bool,
@@ -422,8 +423,8 @@ impl Touched {
 /// back with the pages afterwards, and a misfit if the record did not fit them.
 pub fn rehearse(
     bare: &Record<'_>,
-    before: impl Iterator<Item = Option<Box<Page>>>,
-) -> Result<Vec<Option<Box<Page>>>, Misfit> {
+    before: impl Iterator<Item = Option<PageBox>>,
+) -> Result<Vec<Option<PageBox>>, Misfit> {
     let manager = manager(bare.header.rmid).ok_or(Misfit("nobody here can replay the record"))?;
     let mut touched: Vec<Touched> = bare
         .blocks
@@ -435,7 +436,7 @@ pub fn rehearse(
                 Some(_) => Role::Redo,
                 None => Role::Unknown(State::Unknown(Unknown::NotSeen)),
             };
-            let page = if block.will_init { Some(Box::default()) } else { page };
+            let page = if block.will_init { Some(PageBox::default()) } else { page };
             let (slot, was) = (Slot::NONE, State::Exact);
             Touched { slot, role, was, page, image: None, id: block.id, changed: false, keeps_lsn: false }
         })

@@ -6,6 +6,7 @@ use walden_format::record::{RECORD_HEADER, RecordHeader, decode};
 use walden_format::version::Major;
 
 use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER, Page};
+use crate::pool::PageBox;
 use crate::replay::rehearse;
 
 /// A block of a record: its page before, or none if the record makes it anew, and its data.
@@ -16,7 +17,7 @@ pub(crate) fn replayed(
     (rmid, info): (u8, u8),
     main: &[u8],
     blocks: &[TestBlock],
-) -> Result<Vec<Option<Box<Page>>>, Misfit> {
+) -> Result<Vec<Option<PageBox>>, Misfit> {
     let mut bytes = vec![0; RECORD_HEADER];
     for (id, (page, data)) in blocks.iter().enumerate() {
         let flags = if data.is_empty() { 0 } else { 0x20 } | if page.is_none() { 0x40 } else { 0 };
@@ -39,7 +40,7 @@ pub(crate) fn replayed(
     let place = (Lsn(8), Lsn(16));
     let record = decode(&bytes, header, place, Major::V18, PAGE_BYTES as u32, &mut refs)
         .unwrap_or_else(|error| panic!("a record made here is sound: {error:?}"));
-    rehearse(&record, blocks.iter().map(|(page, _)| page.clone().map(Box::new)))
+    rehearse(&record, blocks.iter().map(|(page, _)| page.as_ref().map(PageBox::from)))
 }
 
 /// Pages with a special area of 8 bytes, sound or not.

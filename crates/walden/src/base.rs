@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use walden_format::record::{Fork, RelFileLocator};
-use walden_redo::Page;
+use walden_redo::PageBox;
 use walden_redo::page::PAGE_BYTES;
 use walden_redo::store::BlockKey;
 use walden_source::datadir::{DataDir, DatabaseState};
@@ -17,7 +17,7 @@ pub const FILE_BLOCKS: u32 = 131_072;
 #[derive(Debug)]
 pub enum BasePage {
     /// Its page.
-    Page(Box<Page>),
+    Page(PageBox),
     /// The file is not there or ends before it.
     Missing,
     /// The page's checksum is wrong.
@@ -42,7 +42,7 @@ pub fn open(folder: &Path) -> Result<DataDir> {
 
 /// Reads a block of a backup.
 pub fn read(data: &mut DataDir, key: BlockKey) -> Result<BasePage> {
-    let mut page = Box::<Page>::default();
+    let mut page = PageBox::default();
     if !data.read_page(key.relation, key.fork, key.block, &mut page.0)? {
         return Ok(BasePage::Missing);
     }

@@ -446,7 +446,7 @@ impl View<'_> {
     }
 
     fn write(&self, path: &Path, page: &Page, snapshot: &Snapshot) -> Result<()> {
-        let mut page = Box::new(page.clone());
+        let mut page = walden_redo::PageBox::from(page);
         let none = self.base.as_ref().is_some_and(|base| base.control().data_checksum_version == 0);
         let set = match self.args.checksum {
             ChecksumMode::On => true,

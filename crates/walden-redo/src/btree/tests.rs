@@ -4,9 +4,9 @@ use walden_format::record::{RecordHeader, decode};
 use walden_format::rmgr::rmid;
 
 use super::*;
-use crate::Replay;
 use crate::check::Check;
 use crate::store::BlockKey;
+use crate::{PageBox, Replay};
 use tuple::TableRow;
 
 /// A block of a record that is put together here.
@@ -15,7 +15,7 @@ struct Block {
     id: u8,
     number: u32,
     will_init: bool,
-    image: Option<Box<Page>>,
+    image: Option<PageBox>,
     data: Vec<u8>,
 }
 
@@ -36,7 +36,7 @@ struct Log {
 impl Log {
     /// Lets a page be known.
     fn knows(&mut self, number: u32, page: &Page) {
-        let image = Some(Box::new(page.clone()));
+        let image = Some(PageBox::from(page));
         self.write((rmid::XLOG, 0xB0), &[Block { image, ..Block::new(0, number) }], &[]);
     }
 
@@ -72,7 +72,7 @@ impl Log {
         self.replay.apply(&record, &mut self.check);
     }
 
-    fn page(&mut self, number: u32) -> Option<Box<Page>> {
+    fn page(&mut self, number: u32) -> Option<PageBox> {
         let relation = walden_format::record::RelFileLocator { tablespace: 1663, database: 1, relation: 2 };
         let slot = self.replay.store.slot(BlockKey { relation, fork: Fork::MAIN, block: number });
         self.replay.store.take(slot)
@@ -159,10 +159,10 @@ prop_compose! {
     fn any_page()(
         tuples in prop::collection::vec(any_tuple(), 0..20),
         wrong in prop::collection::vec((prop_oneof![0..120usize, 8000..PAGE_BYTES], any::<u8>()), 0..4),
-    ) -> Box<Page> {
+    ) -> PageBox {
         let mut page = leaf(&tuples);
         wrong.into_iter().for_each(|(at, byte)| page.0[at] = byte);
-        Box::new(page)
+        PageBox::from(&page)
     }
 }
 

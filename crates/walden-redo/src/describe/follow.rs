@@ -16,6 +16,7 @@ use walden_format::version::Major;
 
 use super::maps::VISIBILITY_BLOCKS;
 use crate::page::{Misfit, Page};
+use crate::pool::PageBox;
 use crate::replay::{Observer, Replay, Role, Touched};
 use crate::store::{BlockKey, LastRecord, State, Unknown};
 
@@ -53,7 +54,7 @@ pub struct Base {
     /// Where the log has to be replayed from for the backup (its redo pointer).
     pub redo: Lsn,
     /// The page.
-    pub page: Box<Page>,
+    pub page: PageBox,
 }
 
 /// What is known of the page.
@@ -86,7 +87,7 @@ pub struct Snapshot {
     /// The moment.
     pub at: Lsn,
     /// The page, if it is known.
-    pub page: Option<Box<Page>>,
+    pub page: Option<PageBox>,
     /// What is known of it.
     pub state: PageState,
     /// The last record before that touched it.
@@ -240,7 +241,7 @@ impl Follow {
     fn snapshot(&mut self, is_beyond: bool) {
         let Some(at) = self.moments.pop() else { return };
         self.take_base(at.min(self.end));
-        let mut page = self.page().map(|page| Box::new(page.clone()));
+        let mut page = self.page().map(|page| PageBox::from(page));
         let (mut state, last, reached) = (self.state, self.last, self.end);
         if let Some(lsn) = page.as_ref().map(|page| page.lsn()).filter(|&lsn| lsn > at) {
             (page, state) = (None, PageState::Ahead(lsn));

@@ -18,6 +18,7 @@ use walden_format::reader::Reader;
 
 use super::{Children, SHORT, SPECIAL, block_id, flags, flags_at, maxoff_at, read_block_id};
 use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER, Page};
+use crate::pool::PageBox;
 
 /// Where segments and posting items start.
 const DATA: usize = PAGE_HEADER + 8;
@@ -185,7 +186,7 @@ pub(super) fn vacuumed(before: &Page, after: &Page) -> Option<Vec<u8>> {
 /// The actions, if they make the leaf after out of the leaf before.
 fn verified(actions: Option<Vec<u8>>, before: &Page, after: &Page) -> Option<Vec<u8>> {
     let actions = actions?;
-    let mut page = Box::new(before.clone());
+    let mut page = PageBox::from(before);
     recompress(&mut page, &actions).ok()?;
     let same = page.lower() == after.lower() && page.0[DATA..page.lower()] == after.0[DATA..after.lower()];
     same.then_some(actions)

@@ -5,10 +5,10 @@ use walden_format::rmgr::rmid;
 
 use super::tuple::{HEADER, Header, infomask2};
 use super::*;
-use crate::Replay;
 use crate::check::Check;
 use crate::page::{LinePointer, PAGE_BYTES, PAGE_HEADER, flags};
 use crate::store::BlockKey;
+use crate::{PageBox, Replay};
 
 const TABLE: RelFileLocator = RelFileLocator { tablespace: 1663, database: 1, relation: 2 };
 const XID: u32 = 700;
@@ -26,7 +26,7 @@ struct Block {
     fork: Fork,
     number: u32,
     will_init: bool,
-    image: Option<Box<Page>>,
+    image: Option<PageBox>,
     data: Vec<u8>,
 }
 
@@ -55,7 +55,7 @@ impl Log {
 
     /// Lets a page be known.
     fn knows(&mut self, fork: Fork, number: u32, page: &Page) {
-        let image = Some(Box::new(page.clone()));
+        let image = Some(PageBox::from(page));
         self.write((rmid::XLOG, 0xB0), &[Block { image, fork, ..Block::new(0, number) }], &[]);
     }
 
@@ -94,13 +94,13 @@ impl Log {
         self.replay.apply(&record, &mut self.check);
     }
 
-    fn page(&mut self, fork: Fork, block: u32) -> Option<Box<Page>> {
+    fn page(&mut self, fork: Fork, block: u32) -> Option<PageBox> {
         let slot = self.replay.store.slot(BlockKey { relation: TABLE, fork, block });
-        let mut page = Box::default();
+        let mut page = PageBox::default();
         self.replay.store.read(slot, &mut page).then_some(page)
     }
 
-    fn map(&mut self) -> Box<Page> {
+    fn map(&mut self) -> PageBox {
         self.page(Fork::VISIBILITY_MAP, 0).unwrap()
     }
 }
@@ -287,7 +287,7 @@ fn any_bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
 
 fn any_block(id: u8) -> impl Strategy<Value = Block> {
     let fork = prop::sample::select(vec![Fork::MAIN, Fork::MAIN, Fork::VISIBILITY_MAP]);
-    let image = prop::option::weighted(0.3, any_page().prop_map(Box::new));
+    let image = prop::option::weighted(0.3, any_page().prop_map(|page| PageBox::from(&page)));
     (fork, 0u32..2, prop::bool::weighted(0.2), image, any_bytes(80)).prop_map(
         move |(fork, number, will_init, image, data)| Block { id, fork, number, will_init, image, data },
     )
@@ -338,7 +338,7 @@ proptest! {
         after.zero_hole();
         let mut log = Log::of(Major::V17);
         log.knows(Fork::MAIN, 0, &before);
-        log.write((rmid::GENERIC, 0), &[Block { image: Some(Box::new(after)), ..Block::new(0, 0) }], &[]);
+        log.write((rmid::GENERIC, 0), &[Block { image: Some(PageBox::from(&after)), ..Block::new(0, 0) }], &[]);
         let total = log.check.total();
         prop_assert_eq!((total.exact, total.different, total.not_told), (1, 0, 0));
     }

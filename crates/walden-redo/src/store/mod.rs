@@ -18,6 +18,7 @@ use walden_format::record::{Fork, RelFileLocator};
 use walden_format::rmgr::Kind;
 
 use crate::page::{Misfit, PAGE_BYTES, Page};
+use crate::pool::{self, Held, PageBox};
 use spill::{Place, Spill};
 
 /// What is known of a page.
@@ -171,7 +172,7 @@ pub struct PageStore {
     copied: FxHashSet<(u32, u32)>,
     /// Databases copied page by page.
     copied_in_log: FxHashSet<(u32, u32)>,
-    buffers: Vec<Box<Page>>,
+    buffers: Vec<Held>,
     memory_bytes: usize,
     /// Pages in memory, and how many of them may be.
     resident: usize,
@@ -188,7 +189,7 @@ pub struct PageStore {
 /// A block that was met.
 #[derive(Debug)]
 struct Entry {
-    page: Option<Box<Page>>,
+    page: Option<Held>,
     last_lsn: Lsn,
     fork: u32,
     block: u32,
@@ -283,6 +284,13 @@ impl Recent {
     }
 }
 
+impl Drop for PageStore {
+    fn drop(&mut self) {
+        let held = self.entries.iter_mut().filter_map(|entry| entry.page.take());
+        pool::give_back(held.chain(self.buffers.drain(..)));
+    }
+}
+
 impl Default for PageStore {
     fn default() -> PageStore {
         PageStore::new(StoreOptions::default())
@@ -341,7 +349,7 @@ impl PageStore {
 
     /// The place of a page of which nothing will stay, and a page to fill, with any content: what it was is not read.
     #[inline]
-    pub fn take_anew(&mut self, key: BlockKey) -> (Slot, Box<Page>) {
+    pub fn take_anew(&mut self, key: BlockKey) -> (Slot, PageBox) {
         let base = self.base.take();
         let slot = self.slot(key);
         self.base = base;
@@ -351,7 +359,7 @@ impl PageStore {
         match page {
             Some(page) => {
                 self.resident -= 1;
-                (slot, page)
+                (slot, page.into())
             }
             None => (slot, self.buffer()),
         }
@@ -395,12 +403,12 @@ impl PageStore {
     /// Takes an exact page out, to be put back by [`PageStore::put`] or [`PageStore::put_back`], or given up by
     /// [`PageStore::give_up`].
     #[inline]
-    pub fn take(&mut self, slot: Slot) -> Option<Box<Page>> {
+    pub fn take(&mut self, slot: Slot) -> Option<PageBox> {
         let entry = &mut self.entries[slot.0 as usize];
         if let Some(page) = entry.page.take() {
             entry.flags |= TAKEN;
             self.resident -= 1;
-            return Some(page);
+            return Some(page.into());
         }
         if entry.state != StateCode::EXACT || entry.flags & TAKEN != 0 {
             return None;
@@ -460,7 +468,7 @@ impl PageStore {
 
     /// Puts a page in: its state is exact from now on.
     #[inline]
-    pub fn put(&mut self, slot: Slot, page: Box<Page>, last: LastRecord) {
+    pub fn put(&mut self, slot: Slot, page: PageBox, last: LastRecord) {
         let entry = &mut self.entries[slot.0 as usize];
         entry.state = StateCode::EXACT;
         (entry.last_lsn, entry.last_kind) = (last.lsn, last.kind.index() as u16);
@@ -469,7 +477,7 @@ impl PageStore {
     }
 
     /// Puts a page back as it was when it was taken.
-    pub fn put_back(&mut self, slot: Slot, page: Box<Page>) {
+    pub fn put_back(&mut self, slot: Slot, page: PageBox) {
         self.hold(slot, page);
     }
 
@@ -487,15 +495,15 @@ impl PageStore {
 
     /// A page to fill, with any content.
     #[inline]
-    pub fn buffer(&mut self) -> Box<Page> {
-        self.buffers.pop().unwrap_or_default()
+    pub fn buffer(&mut self) -> PageBox {
+        self.buffers.pop().map_or_else(PageBox::any, PageBox::from)
     }
 
     /// Gives a buffer back.
     #[inline]
-    pub fn recycle(&mut self, page: Box<Page>) {
+    pub fn recycle(&mut self, page: PageBox) {
         if self.buffers.len() < MOST_BUFFERS {
-            self.buffers.push(page);
+            self.buffers.push(page.hold());
         }
     }
 
@@ -625,7 +633,7 @@ impl PageStore {
         let spilled = std::mem::replace(&mut entry.spilled, Place::NONE);
         if let Some(page) = entry.page.take() {
             self.resident -= 1;
-            self.recycle(page);
+            self.recycle(page.into());
         }
         if spilled != Place::NONE {
             self.spill.release(spilled);
@@ -771,7 +779,7 @@ impl PageStore {
 impl PageStore {
     /// Has a page in memory, and makes room if there is too little.
     #[inline]
-    fn hold(&mut self, slot: Slot, page: Box<Page>) {
+    fn hold(&mut self, slot: Slot, page: PageBox) {
         self.enter(slot, page);
         if self.resident > self.most_resident {
             self.make_room();
@@ -780,16 +788,16 @@ impl PageStore {
 
     /// Has a page in memory, whatever room there is.
     #[inline]
-    fn enter(&mut self, slot: Slot, page: Box<Page>) {
+    fn enter(&mut self, slot: Slot, page: PageBox) {
         let entry = &mut self.entries[slot.0 as usize];
-        let twice = entry.page.replace(page);
+        let twice = entry.page.replace(page.hold());
         let listed = entry.flags & LISTED != 0;
         entry.flags = entry.flags & !TAKEN | USED | LISTED;
         if !listed {
             self.ring.push(slot);
         }
         match twice {
-            Some(page) => self.recycle(page),
+            Some(page) => self.recycle(page.into()),
             None => self.resident += 1,
         }
     }
@@ -818,7 +826,7 @@ impl PageStore {
     /// Moves a page from memory to the spill file, unless it is there already or the base has it.
     fn evict(&mut self, slot: Slot) {
         let entry = &mut self.entries[slot.0 as usize];
-        let Some(page) = entry.page.take() else { return };
+        let Some(page) = entry.page.take().map(PageBox::from) else { return };
         self.resident -= 1;
         let elsewhere = entry.spilled != Place::NONE || entry.flags & IN_BASE != 0;
         if entry.flags & CHANGED != 0 || !elsewhere {
@@ -840,7 +848,7 @@ impl PageStore {
 
     /// Reads a page that is exact but not in memory.
     #[inline(never)]
-    fn fetch(&mut self, slot: Slot) -> Option<Box<Page>> {
+    fn fetch(&mut self, slot: Slot) -> Option<PageBox> {
         let mut page = self.buffer();
         let entry = &self.entries[slot.0 as usize];
         let outcome = if entry.spilled != Place::NONE {
@@ -890,8 +898,8 @@ mod tests {
         LastRecord { lsn: Lsn(40), kind: rmgr::kind(Major::V18, 10, 0) }
     }
 
-    fn filled(byte: u8) -> Box<Page> {
-        Box::new(Page([byte; PAGE_BYTES]))
+    fn filled(byte: u8) -> PageBox {
+        PageBox::from(&Page([byte; PAGE_BYTES]))
     }
 
     fn first_byte(store: &mut PageStore, slot: Slot) -> Option<u8> {

@@ -6,7 +6,7 @@ use walden_format::rmgr::{self, rmid};
 use walden_format::version::Major;
 use walden_redo::check::Check;
 use walden_redo::store::{BlockKey, LastRecord, StoreOptions};
-use walden_redo::{PAGE_BYTES, Page, PageStore, Replay};
+use walden_redo::{PAGE_BYTES, Page, PageBox, PageStore, Replay};
 
 /// Replays the records that the bytes stand for, on the pages that they stand for, and judges them.
 pub fn replay(input: &[u8]) {
@@ -127,10 +127,10 @@ fn key(bytes: &mut Bytes<'_>) -> BlockKey {
 }
 
 /// A page with a sound header, items and a special area of some access method, and often something wrong with it.
-fn page(bytes: &mut Bytes<'_>) -> Box<Page> {
+fn page(bytes: &mut Bytes<'_>) -> PageBox {
     // Marks of the access methods in the special area's last two bytes.
     const MARKS: [u16; 9] = [0, 1, 0xFF80, 0xFF81, 0xFF82, 0xF091, 0xF092, 0xF093, 0x0017];
-    let mut page = Box::<Page>::default();
+    let mut page = PageBox::default();
     if bytes.one_in(16) {
         bytes.fill(&mut page.0);
         return page;

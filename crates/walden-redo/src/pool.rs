@@ -1,0 +1,171 @@
+//! Memory for pages, in the system's large pages where it has them.
+//!
+//! A store has tens of thousands of buffers of 8 kB, each met for the first time with a record that needs it. In the
+//! system's small pages, meeting them takes a third of replay's time. So buffers come from large chunks of memory for
+//! which large pages are asked, and go back to a pool; memory stays with the process, for the next store.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, PoisonError};
+
+use memmap2::{MmapMut, MmapOptions};
+use zerocopy::FromBytes;
+
+use crate::page::Page;
+
+/// Bytes asked of the system at a time. They take up memory only when they are used, a large page of 2 MB at a time.
+const CHUNK: usize = 32 << 20;
+
+/// A page of one's own in memory; back to the pool when it is dropped.
+pub struct PageBox {
+    /// Always there, until the box goes.
+    held: Option<Held>,
+}
+
+/// A page in memory, to be given back by [`PageBox::from`] it; it would be lost otherwise.
+pub(crate) type Held = &'static mut Page;
+
+impl PageBox {
+    /// A page with any content.
+    pub fn any() -> PageBox {
+        PageBox { held: Some(pool(Pool::take)) }
+    }
+
+    /// The page alone. A table of many takes half the room with these.
+    pub(crate) fn hold(mut self) -> Held {
+        self.held.take().unwrap_or_else(|| pool(Pool::take))
+    }
+}
+
+impl From<Held> for PageBox {
+    fn from(page: Held) -> PageBox {
+        PageBox { held: Some(page) }
+    }
+}
+
+impl From<&Page> for PageBox {
+    fn from(page: &Page) -> PageBox {
+        let mut copy = PageBox::any();
+        copy.0.clone_from(&page.0);
+        copy
+    }
+}
+
+impl Default for PageBox {
+    /// Zeros.
+    fn default() -> PageBox {
+        let mut page = PageBox::any();
+        page.0.fill(0);
+        page
+    }
+}
+
+impl Clone for PageBox {
+    fn clone(&self) -> PageBox {
+        PageBox::from(&**self)
+    }
+}
+
+impl Deref for PageBox {
+    type Target = Page;
+
+    #[inline]
+    fn deref(&self) -> &Page {
+        match &self.held {
+            Some(page) => page,
+            None => unreachable!("{TAKEN}"),
+        }
+    }
+}
+
+impl DerefMut for PageBox {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Page {
+        match &mut self.held {
+            Some(page) => page,
+            None => unreachable!("{TAKEN}"),
+        }
+    }
+}
+
+const TAKEN: &str = "a page is taken out of its box only when that goes";
+
+impl std::fmt::Debug for PageBox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl Drop for PageBox {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(page) = self.held.take() {
+            pool(|pool| pool.free.push(page));
+        }
+    }
+}
+
+/// Gives many pages back.
+pub(crate) fn give_back(pages: impl Iterator<Item = Held>) {
+    pool(|pool| pool.free.extend(pages));
+}
+
+static POOL: Mutex<Pool> = Mutex::new(Pool { free: Vec::new(), fresh: &mut [] });
+
+fn pool<T>(act: impl FnOnce(&mut Pool) -> T) -> T {
+    act(&mut POOL.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+struct Pool {
+    free: Vec<Held>,
+    /// Never used.
+    fresh: &'static mut [Page],
+}
+
+impl Pool {
+    fn take(&mut self) -> Held {
+        if let Some(page) = self.free.pop() {
+            return page;
+        }
+        if self.fresh.is_empty() {
+            self.fresh = chunk().unwrap_or_default();
+        }
+        match std::mem::take(&mut self.fresh).split_first_mut() {
+            Some((page, rest)) => {
+                self.fresh = rest;
+                page
+            }
+            // The system has no such chunk; it may have a page's memory.
+            None => Box::leak(Box::default()),
+        }
+    }
+}
+
+fn chunk() -> Option<&'static mut [Page]> {
+    let map: &'static mut MmapMut = Box::leak(Box::new(MmapOptions::new().len(CHUNK).map_anon().ok()?));
+    // Small pages serve as well, but slower.
+    #[cfg(target_os = "linux")]
+    let _ = map.advise(memmap2::Advice::HugePage);
+    <[Page]>::mut_from_bytes(map).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_apart_and_come_back() {
+        let mut pages: Vec<PageBox> = (0..5000).map(|_| PageBox::any()).collect();
+        for (number, page) in pages.iter_mut().enumerate() {
+            page.0.fill(number as u8);
+        }
+        assert!(
+            pages.iter().enumerate().all(|(number, page)| page.0.iter().all(|&byte| byte == number as u8))
+        );
+        let copy = pages[7].clone();
+        drop(pages);
+        assert_eq!(copy.0[8191], 7);
+        assert_eq!(PageBox::default().0, [0; 8192]);
+        let held = copy.hold();
+        assert_eq!(PageBox::from(held).0[0], 7);
+    }
+}
