@@ -228,7 +228,11 @@ mod tests {
         assert_eq!(revmap.0[PAGE_HEADER + 12..][..6], [0, 0, 0, 0, 1, 0]);
 
         let main = [&[1, 0, 0, 0][..], &fields(1)].concat();
-        let blocks = [(None, vec![6; 40]), (Some(Page::clone(&revmap)), Vec::new()), (Some(Page::clone(&old)), Vec::new())];
+        let blocks = [
+            (None, vec![6; 40]),
+            (Some(Page::clone(&revmap)), Vec::new()),
+            (Some(Page::clone(&old)), Vec::new()),
+        ];
         let pages = replayed((rmid::BRIN, UPDATE | INIT_PAGE), &main, &blocks).unwrap();
         assert_eq!(pages[0].as_deref().unwrap().normal_item(1).unwrap(), [6; 40]);
         assert_eq!(pages[2].as_deref().unwrap().items(), 0);

@@ -532,8 +532,7 @@ impl Page {
             }
         }
         self.set_lower(lower);
-        self.compact();
-        Ok(())
+        self.compact()
     }
 
     /// Puts an item in the place of another, moving what is before it (`PageIndexTupleOverwrite`).
@@ -561,26 +560,18 @@ impl Page {
     /// (`PageRepairFragmentation`, which does that since 15).
     pub fn repair_fragmentation(&mut self, truncate: bool) -> Result<(), Misfit> {
         self.check()?;
-        let (upper, special, lower) = (self.upper() as u32, self.special() as u32, self.lower());
-        let (mut total, mut unused, mut unsound) = (0, 0, 0);
+        let lower = self.lower();
         let (pointers, _) = self.0[PAGE_HEADER..lower].as_chunks_mut::<LINE_POINTER>();
-        // The hot loop of replay: numbers of one width and no branches, so that several line pointers go at a time.
+        let mut unused = 0;
+        // No branches, so that several line pointers go at a time.
         for bytes in pointers.iter_mut() {
             let pointer = u32::from_le_bytes(*bytes);
             let is_unused = u32::from(pointer >> 15 & 3 == ItemState::Unused as u32);
-            let pointer = pointer & is_unused.wrapping_sub(1);
-            *bytes = pointer.to_le_bytes();
-            let (start, size) = (pointer & 0x7FFF, ((pointer >> 17) + 7) & !7);
+            *bytes = (pointer & is_unused.wrapping_sub(1)).to_le_bytes();
             unused += is_unused;
-            total += size;
-            unsound |= u32::from(size > 0) & (u32::from(start < upper) | u32::from(start + size > special));
         }
         let used = pointers.iter().rposition(|bytes| *bytes != [0; LINE_POINTER]).map_or(0, |last| last + 1);
-        if unsound != 0 {
-            return Err(Misfit("a line pointer is not sound"));
-        }
-        self.check_room(total as usize, lower)?;
-        self.compact();
+        self.compact()?;
         if truncate {
             unused -= u32::from(self.items()) - used as u32;
             self.set_lower(PAGE_HEADER + used * LINE_POINTER);
@@ -610,14 +601,19 @@ impl Page {
         if free { self.change_flags(flag, 0) } else { self.change_flags(0, flag) }
     }
 
-    /// Moves all items to the end of the page, in the order of their line pointers (`compactify_tuples` since 14).
-    /// All must lie between `pd_upper` and `pd_special`, and their sizes must not add up to more than the room there is.
-    fn compact(&mut self) {
-        SCRATCH.with_borrow_mut(|Scratch { bytes, runs }| {
-            let count = self.lay_out(runs);
+    /// Moves all items to the end of the page, in the order of their line pointers (`compactify_tuples` since 14), unless
+    /// they don't lie between `pd_upper` and `pd_special` or have no room.
+    fn compact(&mut self) -> Result<(), Misfit> {
+        SCRATCH.with_borrow_mut(|Scratch { bytes, numbers, runs }| {
+            let count = self.lay_out(numbers, runs)?;
             let runs = &runs[..count];
-            if runs.len() <= FEW_RUNS { self.move_few(runs, bytes) } else { self.move_many(runs, bytes) }
-        });
+            if runs.len() <= FEW_RUNS {
+                self.move_few(runs, bytes)
+            } else {
+                self.move_many(runs, bytes)
+            }
+            Ok(())
+        })
     }
 
     fn check_room(&self, total: usize, lower: usize) -> Result<(), Misfit> {
@@ -628,37 +624,50 @@ impl Page {
         }
     }
 
-    /// Gives each item its place, and tells which bytes have to move there; how many runs that are.
-    #[inline]
-    fn lay_out(&mut self, runs: &mut [Run; MOST_RUNS]) -> usize {
-        let (lower, special) = (self.lower(), self.special() as u32);
+    /// Gives each item its place, and tells which bytes have to move there; how many runs that are. The hot loop of replay.
+    fn lay_out(
+        &mut self,
+        numbers: &mut [u16; MOST_LINE_POINTERS],
+        runs: &mut [Run; MOST_RUNS],
+    ) -> Result<usize, Misfit> {
+        let (lower, lowest, special) = (self.lower(), self.upper() as u32, self.special() as u32);
         let (pointers, _) = self.0[PAGE_HEADER..lower].as_chunks_mut::<LINE_POINTER>();
-        let mut count = 0;
-        // The run so far, from where to where; where the last item is now.
+        // Line pointers with and without items come in any order, which no branch should have to foresee.
+        let mut items = 0;
+        for (number, bytes) in (0..).zip(pointers.iter()) {
+            numbers[items % MOST_LINE_POINTERS] = number;
+            items += usize::from(u32::from_le_bytes(*bytes) >> 17 != 0);
+        }
+        let (mut count, mut unsound) = (0, false);
+        // The run so far, from where to where; where the last item will be.
         let (mut start, mut end, mut upper) = (special, special, special);
         let mut close = |start: u32, end: u32, upper: u32| {
+            unsound |= start < lowest || end > special;
             if start != upper {
                 runs[count % MOST_RUNS] =
                     Run { from: start as u16, to: upper as u16, len: (end - start) as u16 };
                 count += 1;
             }
         };
-        for bytes in pointers {
+        for &number in &numbers[..items] {
+            let bytes = &mut pointers[usize::from(number)];
             let pointer = u32::from_le_bytes(*bytes);
             let (item, size) = (pointer & 0x7FFF, ((pointer >> 17) + 7) & !7);
-            // Line pointers with and without items come in any order, but gaps are rare: the only branch is for them.
-            let has_item = u32::from(size == 0).wrapping_sub(1);
-            if (item + size ^ start) & has_item != 0 {
+            if item + size != start {
                 close(start, end, upper);
                 end = item + size;
             }
-            start = item & has_item | start & !has_item;
-            upper -= size;
-            *bytes = (pointer & !(0x7FFF & has_item) | upper & has_item).to_le_bytes();
+            start = item;
+            upper = upper.wrapping_sub(size);
+            *bytes = (pointer & !0x7FFF | upper & 0x7FFF).to_le_bytes();
         }
         close(start, end, upper);
+        if unsound {
+            return Err(Misfit("a line pointer is not sound"));
+        }
+        self.check_room(special.wrapping_sub(upper) as usize, lower)?;
         self.set_upper(upper as usize);
-        count
+        Ok(count)
     }
 
     /// Moves runs of items where they lie. Those that come before one from further up, mostly the newest item, wait in
@@ -712,6 +721,7 @@ impl Run {
     }
 }
 
+const MOST_LINE_POINTERS: usize = PAGE_BYTES / LINE_POINTER;
 /// So many runs can be told apart with little effort.
 const FEW_RUNS: usize = 16;
 /// An item takes at least 8 bytes.
@@ -720,12 +730,17 @@ const MOST_RUNS: usize = PAGE_BYTES / 8;
 /// Where items are while they change their order.
 struct Scratch {
     bytes: [u8; PAGE_BYTES],
+    numbers: [u16; MOST_LINE_POINTERS],
     runs: [Run; MOST_RUNS],
 }
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = const {
-        RefCell::new(Scratch { bytes: [0; PAGE_BYTES], runs: [Run { from: 0, to: 0, len: 0 }; MOST_RUNS] })
+        RefCell::new(Scratch {
+            bytes: [0; PAGE_BYTES],
+            numbers: [0; MOST_LINE_POINTERS],
+            runs: [Run { from: 0, to: 0, len: 0 }; MOST_RUNS],
+        })
     };
 }
 
