@@ -129,7 +129,9 @@ impl Replay {
             return;
         }
         let mut touched = std::mem::take(&mut self.touched);
-        touched.extend(record.blocks.iter().map(|block| self.touch(record, block, O::ALL_IMAGES)));
+        for block in record.blocks {
+            self.touch(record, block, O::ALL_IMAGES, &mut touched);
+        }
         observer.before(record, &touched);
         for touched in &mut touched {
             match touched.role {
@@ -153,17 +155,18 @@ impl Replay {
         observer.after(record, &mut touched);
         let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
         let last = LastRecord { lsn: record.lsn, kind };
-        for touched in touched.drain(..) {
-            match (touched.page, touched.role) {
+        for touched in &mut touched {
+            match (touched.page.take(), touched.role) {
                 (Some(page), Role::Ahead) => self.store.put_back(touched.slot, page),
                 (Some(page), _) => self.store.put(touched.slot, page, last),
                 (None, Role::Unknown(state)) => self.store.give_up(touched.slot, state, last),
                 (None, _) => self.store.give_up(touched.slot, State::Unknown(Unknown::NotSeen), last),
             }
-            if let Some(image) = touched.image {
+            if let Some(image) = touched.image.take() {
                 self.store.recycle(image);
             }
         }
+        touched.clear();
         self.touched = touched;
     }
 
@@ -179,12 +182,14 @@ impl Replay {
     }
 
     /// Takes a block's page out of the store and its image out of the record.
+    /// Takes a block's page out of the store and its image out of the record, and adds both to `all`. What is added is
+    /// made where it stays: to copy it would take longer than all else here but fetching the page from memory.
     #[inline]
-    fn touch(&mut self, record: &Record<'_>, block: &BlockRef, all_images: bool) -> Touched {
+    fn touch(&mut self, record: &Record<'_>, block: &BlockRef, all_images: bool, all: &mut Vec<Touched>) {
         let key = BlockKey { relation: block.relation, fork: block.fork, block: block.block };
         let is_restored = block.image.is_some_and(|image| image.apply);
         if (is_restored || block.will_init) && !all_images {
-            return self.touch_anew(record, block, key);
+            return self.touch_anew(record, block, key, all);
         }
         let slot = self.store.slot(key);
         let was = self.store.state(slot);
@@ -194,8 +199,27 @@ impl Replay {
             Some(_) => Role::Redo,
             None => Role::Unknown(was),
         };
-        let mut touched =
-            Touched { slot, role, was, page, image: None, id: block.id, changed: false, keeps_lsn: false };
+        all.push(Touched {
+            slot,
+            role,
+            was,
+            page,
+            image: None,
+            id: block.id,
+            changed: false,
+            keeps_lsn: false,
+        });
+        if (block.image.is_some() || block.will_init)
+            && let Some(touched) = all.last_mut()
+        {
+            self.restore(record, block, all_images, touched);
+        }
+    }
+
+    /// The image of a block, and what its page is before the record's changes.
+    #[inline(never)]
+    fn restore(&mut self, record: &Record<'_>, block: &BlockRef, all_images: bool, touched: &mut Touched) {
+        let (slot, role) = (touched.slot, touched.role);
         let mut restored = Ok(());
         if let Some(image) = &block.image {
             // An image for the consistency check alone is as good as any where nothing else is known.
@@ -221,12 +245,11 @@ impl Replay {
             touched.role = Role::Unknown(State::Unknown(Unknown::Misfit(misfit)));
             touched.page = None;
         }
-        touched
     }
 
     /// The same for a page of which nothing stays, where nobody looks at what it was: that is not even read.
     #[inline]
-    fn touch_anew(&mut self, record: &Record<'_>, block: &BlockRef, key: BlockKey) -> Touched {
+    fn touch_anew(&mut self, record: &Record<'_>, block: &BlockRef, key: BlockKey, all: &mut Vec<Touched>) {
         let (slot, mut page) = self.store.take_anew(key);
         let was = self.store.state(slot);
         let restored = match &block.image {
@@ -242,7 +265,16 @@ impl Replay {
                 (Role::Unknown(State::Unknown(Unknown::Misfit(misfit))), None)
             }
         };
-        Touched { slot, role, was, page, image: None, id: block.id, changed: false, keeps_lsn: false }
+        all.push(Touched {
+            slot,
+            role,
+            was,
+            page,
+            image: None,
+            id: block.id,
+            changed: false,
+            keeps_lsn: false,
+        });
     }
 }
 
