@@ -834,5 +834,38 @@ mod tests {
                 }
             }
         }
+
+        /// As a table's page lives: a row version goes, the rest close ranks, another one takes its line pointer.
+        #[test]
+        fn items_keep_their_bytes_as_others_come_and_go(
+            sizes in proptest::collection::vec(1_usize..100, 2..60),
+            rounds in proptest::collection::vec(
+                (proptest::collection::vec(any::<u16>(), 1..4), 1_usize..100), 1..30
+            ),
+        ) {
+            let mut page = Page::default();
+            page.init(0);
+            for (byte, &len) in (0_u8..).zip(&sizes) {
+                page.add_item(&vec![byte; len]).unwrap();
+            }
+            let mut model: Vec<Vec<u8>> = contents(&page);
+            for (byte, (gone, len)) in (100_u8..).zip(rounds) {
+                let gone = gone.iter().map(|number| number % sizes.len() as u16 + 1);
+                for number in gone.clone() {
+                    page.set_line_pointer(number, LinePointer::UNUSED).unwrap();
+                    model[usize::from(number) - 1].clear();
+                }
+                page.repair_fragmentation(false).unwrap();
+                assert_laid_out(&page);
+                for number in gone {
+                    if page.put_item(&vec![byte; len], number).is_ok() {
+                        model[usize::from(number) - 1] = vec![byte; len];
+                    }
+                }
+                for (number, item) in (1..).zip(&model) {
+                    prop_assert_eq!(page.item(number).unwrap_or(&[]), item.as_slice());
+                }
+            }
+        }
     }
 }

@@ -241,7 +241,7 @@ impl Follow {
     fn snapshot(&mut self, is_beyond: bool) {
         let Some(at) = self.moments.pop() else { return };
         self.take_base(at.min(self.end));
-        let mut page = self.page().map(|page| PageBox::from(page));
+        let mut page = self.page().map(PageBox::from);
         let (mut state, last, reached) = (self.state, self.last, self.end);
         if let Some(lsn) = page.as_ref().map(|page| page.lsn()).filter(|&lsn| lsn > at) {
             (page, state) = (None, PageState::Ahead(lsn));
