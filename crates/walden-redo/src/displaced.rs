@@ -10,6 +10,7 @@ use walden_format::rmgr::{ImageClass, KindTable, rmid};
 
 use crate::heap;
 use crate::page::{PAGE_BYTES, Page};
+use crate::pool::PageBox;
 use crate::replay::{Role, Touched, manager, touched_with};
 
 /// A record with images, and its pages before and after.
@@ -68,8 +69,8 @@ pub fn tells_rightly(record: &Record<'_>, touched: &[Touched], index: usize) -> 
 /// it can't be told, or where an image displaced nothing.
 pub fn data(
     record: &Record<'_>,
-    before: &[Option<Box<Page>>],
-    images: &[Option<Box<Page>>],
+    before: &[Option<PageBox>],
+    images: &[Option<PageBox>],
 ) -> Vec<Option<Vec<u8>>> {
     let touched = touched_with(record, before, images);
     let displaced = Displaced { record, touched: &touched };

@@ -18,8 +18,8 @@ pub mod image;
 pub mod mask;
 pub mod page;
 pub mod pglz;
+mod pool;
 pub mod recompress;
-pub mod pool;
 pub mod replay;
 pub mod store;
 

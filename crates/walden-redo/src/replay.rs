@@ -170,17 +170,6 @@ impl Replay {
         self.touched = touched;
     }
 
-    /// Copies of the pages of a record's blocks as they are before it, where they are known.
-    pub fn pages_before(&mut self, blocks: &[BlockRef]) -> Vec<Option<Box<Page>>> {
-        let key =
-            |block: &BlockRef| BlockKey { relation: block.relation, fork: block.fork, block: block.block };
-        let page = |block| {
-            let slot = self.store.find(key(block))?;
-            self.store.page(slot).map(|page| Box::new(page.clone()))
-        };
-        blocks.iter().map(page).collect()
-    }
-
     /// Takes a block's page out of the store and its image out of the record.
     /// Takes a block's page out of the store and its image out of the record, and adds both to `all`. What is added is
     /// made where it stays: to copy it would take longer than all else here but fetching the page from memory.
@@ -318,10 +307,10 @@ impl Touched {
 /// A record with its pages before and its images, as an observer would see them; for those who have no store.
 pub(crate) fn touched_with(
     record: &Record<'_>,
-    before: &[Option<Box<Page>>],
-    images: &[Option<Box<Page>>],
+    before: &[Option<PageBox>],
+    images: &[Option<PageBox>],
 ) -> Vec<Touched> {
-    let touched = |((block, page), image): ((&BlockRef, &Option<Box<Page>>), &Option<Box<Page>>)| Touched {
+    let touched = |((block, page), image): ((&BlockRef, &Option<PageBox>), &Option<PageBox>)| Touched {
         slot: Slot::NONE,
         role: if image.is_some() { Role::Restored } else { Role::Redo },
         was: State::Exact,

@@ -11,7 +11,7 @@ use walden_format::version::Major;
 use walden_redo::page::{PAGE_BYTES, Page};
 use walden_redo::replay::rehearse;
 use walden_redo::store::BlockKey;
-use walden_redo::{displaced, image};
+use walden_redo::{PageBox, displaced, image};
 
 use super::heap::{self, MultiInsert, Old, Relation, RowCoder};
 use super::names::Topic;
@@ -26,7 +26,7 @@ pub(super) struct Block {
     place: Place,
     image: Option<ImageHeader>,
     /// Its page before the record, where that helps with its image.
-    before: Option<Box<Page>>,
+    before: Option<PageBox>,
     /// Its data, or what takes the image's place.
     data: Vec<u8>,
     told: bool,
@@ -100,7 +100,7 @@ impl Model {
         }
         if blocks.iter().any(|block| block.image.is_some_and(|image| !image.compressed)) {
             for block in &mut blocks {
-                block.before = self.known(block.place).cloned().map(Box::new);
+                block.before = self.known(block.place).map(PageBox::from);
             }
             if let Some(record) = input.filter(|_| blocks.iter().any(|block| block.before.is_some())) {
                 told = told_data(record, &blocks);
@@ -230,7 +230,7 @@ impl Model {
         blocks: &[Block],
         extra: &[u8],
         end: impl Fn(usize) -> Lsn,
-    ) -> Vec<Option<Box<Page>>> {
+    ) -> Vec<Option<PageBox>> {
         if !blocks.iter().any(|block| block.told) {
             return Vec::new();
         }
@@ -415,19 +415,19 @@ impl ImageHeader {
 }
 
 /// The page of an image that is not compressed.
-fn restored(image: &Image, record: &Record<'_>) -> Option<Box<Page>> {
+fn restored(image: &Image, record: &Record<'_>) -> Option<PageBox> {
     if image.compression != Compression::None {
         return None;
     }
-    let mut page = Box::<Page>::default();
+    let mut page = PageBox::any();
     image::restore(image, record.image_data(image), &mut page).is_ok().then_some(page)
 }
 
 /// The data that images displaced.
 fn told_data(record: &Record<'_>, blocks: &[Block]) -> Vec<Option<Vec<u8>>> {
-    let images: Vec<Option<Box<Page>>> =
+    let images: Vec<Option<PageBox>> =
         record.blocks.iter().map(|block| restored(block.image.as_ref()?, record)).collect();
-    let before: Vec<Option<Box<Page>>> = blocks.iter().map(|block| block.before.clone()).collect();
+    let before: Vec<Option<PageBox>> = blocks.iter().map(|block| block.before.clone()).collect();
     let mut data = displaced::data(record, &before, &images);
     // Whether an update says all of the new row or only its middle is said by flags, which say "all" where there is an image.
     if record.header.rmid == rmid::HEAP

@@ -27,8 +27,6 @@ const BITMAP: usize = 8;
 
 /// The parts of an index tuple.
 struct Parts<'a> {
-    /// 0 if the tuple has no list.
-    posting: usize,
     bitmap: &'a [u8],
     key: &'a [u8],
     list: &'a [u8],
@@ -60,7 +58,7 @@ impl Parts<'_> {
         } else {
             (tuple.get(HEADER + bitmap..)?, &[][..])
         };
-        Some(Parts { posting, bitmap: &tuple[HEADER..HEADER + bitmap], key, list })
+        Some(Parts { bitmap: &tuple[HEADER..HEADER + bitmap], key, list })
     }
 }
 
