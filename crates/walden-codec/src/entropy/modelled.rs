@@ -8,34 +8,68 @@ use super::logistic::{Correction, Counter, Mixer, TABLES, Tables};
 use super::range::Bits;
 use crate::columns::Form;
 
-/// How much is spent on a bit.
+/// How much is spent on a byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effort {
-    /// Contexts, the first ones of each form's list.
-    contexts: usize,
-    /// Counters are 16 times 2 to the power of this.
-    bucket_bits: u32,
+    /// Contexts with counters for each bit, the first ones of each form's list.
+    counted: usize,
+    /// Contexts that remember the byte that came last, likewise.
+    recalled: usize,
+    /// Nibbles of contexts with counters, and contexts that remember, as powers of 2.
+    counted_bits: u32,
+    recalled_bits: u32,
+    /// Bytes in which matches are looked for, as a power of 2.
+    history_bits: u32,
+    /// Whether it is first asked if the byte is the one most likely recalled; if it is, no bits are needed.
+    asked: bool,
     /// Whether what a counter says is judged by what came of it in others, and mixtures are mixed again.
     refined: bool,
 }
 
 /// The efforts there are, by the number in the compressed form.
 pub const EFFORTS: [Effort; 3] = [
-    Effort { contexts: 5, bucket_bits: 18, refined: false },
-    Effort { contexts: 10, bucket_bits: 19, refined: true },
-    Effort { contexts: MOST_CONTEXTS, bucket_bits: 20, refined: true },
+    Effort {
+        counted: 2,
+        recalled: 4,
+        counted_bits: 18,
+        recalled_bits: 20,
+        history_bits: 22,
+        asked: true,
+        refined: false,
+    },
+    Effort {
+        counted: 4,
+        recalled: 6,
+        counted_bits: 19,
+        recalled_bits: 21,
+        history_bits: 23,
+        asked: true,
+        refined: true,
+    },
+    Effort {
+        counted: MOST_COUNTED,
+        recalled: MOST_RECALLED,
+        counted_bits: 20,
+        recalled_bits: 22,
+        history_bits: 24,
+        asked: false,
+        refined: true,
+    },
 ];
 
-const MOST_CONTEXTS: usize = 16;
-/// Predictions: two for each context, those of the match, and a constant.
-const MOST_INPUTS: usize = 2 * MOST_CONTEXTS + 3;
+const MOST_COUNTED: usize = 7;
+const MOST_RECALLED: usize = 10;
+/// Recalled bytes, and that of the match.
+const RECALLED: usize = MOST_RECALLED + 1;
+const MATCH: usize = MOST_RECALLED;
+/// Predictions of a bit: two for each context with counters, those recalled, and a constant.
+const MOST_INPUTS: usize = 2 * MOST_COUNTED + RECALLED + 1;
 
-/// Bytes in which matches are looked for.
-const HISTORY_BITS: u32 = 22;
-const MATCH_BITS: u32 = 18;
 /// Bytes that must be equal for a match.
 const FEWEST_EQUAL: u32 = 6;
 
+/// Rows wider than this are bytes: so wide is only what has no form.
+const WIDEST_ROW: u16 = 256;
 /// Below this many rows, bytes that never change are not told apart.
 const FEWEST_ROWS: usize = 8;
 
@@ -44,16 +78,26 @@ pub struct Modelled {
     tables: &'static Tables,
     effort: Effort,
     /// Each of 15 counters of a nibble in a context, after a check that it is this context.
-    buckets: Vec<[u32; 16]>,
-    hashes: [u64; MOST_CONTEXTS],
-    slots: [usize; MOST_CONTEXTS],
-    /// What came of counters, by what they said: 512 for each context.
+    buckets: Vec<[u16; 16]>,
+    slots: [usize; MOST_COUNTED],
+    /// What came of counters, by what they said: 1024 for each context.
     refined: Vec<Counter>,
-    refined_at: [usize; MOST_CONTEXTS],
+    refined_at: [usize; MOST_COUNTED],
+    /// Bytes that came last, see [`Recalled`].
+    recall: Vec<u32>,
+    recall_at: [usize; MOST_RECALLED],
+    /// What is recalled for this byte; 0 for nothing, otherwise 0x100 and the byte.
+    recalled: [u32; RECALLED],
+    /// Where their strength is, without that of the bit.
+    strength_at: [usize; RECALLED],
+    strengths: Vec<Counter>,
     inputs: [i32; MOST_INPUTS],
-    mixers: [Mixer; 3],
+    mixers: [Mixer; 2],
     last: Mixer,
     corrections: [Correction; 2],
+    /// For the question if it is the recalled byte.
+    asking: Mixer,
+    asked: Vec<Counter>,
     /// Whether a position of rows never changes, by what it was before.
     still: Vec<Counter>,
     history: Vec<u8>,
@@ -63,18 +107,18 @@ pub struct Modelled {
     /// Where the match goes on, and how long it is; 0 if there is none.
     match_at: usize,
     match_len: u32,
-    match_strength: Vec<Counter>,
     /// The last bytes, the latest lowest.
     left: u64,
 }
 
-/// Where a byte is, as far as mixing goes.
-#[derive(Clone, Copy)]
+/// Where a byte is.
 struct Place {
     class: usize,
     position: usize,
     /// Told apart in corrections.
     key: u64,
+    counted: [u64; MOST_COUNTED],
+    recalled: [u64; MOST_RECALLED],
 }
 
 impl Modelled {
@@ -82,27 +126,31 @@ impl Modelled {
     pub fn new(effort: Effort) -> Modelled {
         let tables = &*TABLES;
         let inputs = effort.inputs();
-        let weight = if effort.refined { 1 << 14 } else { 1 << 14 };
-        let mixer = |sets| Mixer::new(inputs, sets, weight, 24);
+        let mixer = |sets| Mixer::new(inputs, sets, 1 << 14, 24);
         Modelled {
             tables,
             effort,
-            buckets: vec![[Counter::NEW.0; 16]; 1 << effort.bucket_bits],
-            hashes: [0; MOST_CONTEXTS],
-            slots: [0; MOST_CONTEXTS],
-            refined: (0..512 * MOST_CONTEXTS).map(|at| refined_start(tables, at % 512)).collect(),
-            refined_at: [0; MOST_CONTEXTS],
+            buckets: vec![[SMALL_NEW; 16]; 1 << effort.counted_bits],
+            slots: [0; MOST_COUNTED],
+            refined: (0..1024 * MOST_COUNTED).map(|at| refined_start(tables, at % 64)).collect(),
+            refined_at: [0; MOST_COUNTED],
+            recall: vec![0; 1 << effort.recalled_bits],
+            recall_at: [0; MOST_RECALLED],
+            recalled: [0; RECALLED],
+            strength_at: [0; RECALLED],
+            strengths: (0..RECALLED * STRENGTHS).map(strength_start).collect(),
             inputs: [0; MOST_INPUTS],
-            mixers: [mixer(SETS_PLACE), mixer(SETS_MATCH), mixer(SETS_BITS)],
-            last: Mixer::new(3, 256, (1 << 16) / 3, 2),
+            mixers: [mixer(CLASS_SETS * POSITIONS), mixer(256 * 20)],
+            last: Mixer::new(2, 256, (1 << 16) / 2, 2),
             corrections: [Correction::new(tables, 1 << 16), Correction::new(tables, 1 << 16)],
+            asking: Mixer::new(RECALLED + 3, CLASS_SETS * POSITIONS, 1 << 14, 24),
+            asked: vec![Counter::NEW; 1 << 16],
             still: vec![Counter::NEW; 1 << 12],
-            history: vec![0; 1 << HISTORY_BITS],
+            history: vec![0; 1 << effort.history_bits],
             written: 0,
-            matches: vec![0; 1 << MATCH_BITS],
+            matches: vec![0; 1 << (effort.history_bits - 2)],
             match_at: 0,
             match_len: 0,
-            match_strength: vec![Counter::NEW; 64],
             left: 0,
         }
     }
@@ -120,7 +168,7 @@ impl Modelled {
         self.left = 0;
         self.match_len = 0;
         match form {
-            Form::Rows(width) if bytes.len().is_multiple_of(usize::from(width)) => {
+            Form::Rows(width) if width <= WIDEST_ROW && bytes.len().is_multiple_of(usize::from(width)) => {
                 self.rows(bits, class, class_key, column_key, usize::from(width), bytes);
             }
             Form::Symbols => self.symbols(bits, class, class_key, column_key, bytes),
@@ -207,27 +255,33 @@ impl Modelled {
             let column = hash(column_key, position as u64);
             let class_place = hash(class_key, position as u64);
             let straight = (2 * up).wrapping_sub(up2) & 0xFF;
-            let contexts = [
-                hash(column, up << 8 | l1),
-                hash(column, 1 << 32 | l2),
-                hash(column, 2 << 32 | up << 8 | up2),
-                hash(prefix, 3 << 32 | position as u64),
-                hash(class_place, 4 << 32 | up << 8 | l1),
-                hash(column, 5 << 32 | up << 16 | changes & 0xFFFF),
-                hash(0, 6 << 60 | left & 0xFFFF_FFFF),
-                hash(column, 7 << 32),
-                hash(column, 8 << 32 | straight << 8 | changes & 0xFF),
-                hash(column, 9 << 32 | left & 0xFF_FFFF),
-                hash(column, 10 << 32 | up << 16 | up2 << 8 | up3),
-                hash(class_place, 11 << 32 | l2),
-                hash(class_key, 12 << 32 | left & 0xFF_FFFF),
-                hash(column, 13 << 32 | up << 16 | next << 8 | up2),
-                hash(0, 14 << 60 | left & 0xFFFF_FFFF_FFFF),
-                hash(column, 15 << 32 | up << 16 | up2 << 8 | l1),
-            ];
-            self.hashes = contexts;
-            let place = Place { class, position, key: column };
-            let byte = self.byte(bits, bytes[at], place);
+            let place = Place {
+                class,
+                position,
+                key: column,
+                counted: [
+                    hash(column, up),
+                    hash(column, 1 << 32 | l1),
+                    hash(class_key, 2 << 32 | l2),
+                    hash(column, 3 << 32),
+                    hash(column, 4 << 32 | up << 8 | changes & 0xFF),
+                    hash(class_key, 5 << 32 | left & 0xFF_FFFF),
+                    hash(class_place, 6 << 32 | up),
+                ],
+                recalled: [
+                    hash(prefix, position as u64),
+                    hash(column, 11 << 32 | up << 8 | l1),
+                    hash(column, 12 << 32 | up << 8 | up2),
+                    hash(class_key, 13 << 60 | left & 0xFFFF_FFFF),
+                    hash(column, 14 << 32 | l2),
+                    hash(class_place, 15 << 32 | up << 16 | l2),
+                    hash(column, 16 << 32 | straight << 16 | changes & 0xFFFF),
+                    hash(column, 17 << 32 | up << 16 | up2 << 8 | up3),
+                    hash(class_key, 18 << 52 | left & 0xFFFF_FFFF_FFFF),
+                    hash(column, 19 << 32 | up << 16 | next << 8 | l1),
+                ],
+            };
+            let byte = self.byte(bits, bytes[at], &place);
             bytes[at] = byte;
             prefix = hash(prefix, u64::from(byte));
             changes = changes << 8 | u64::from(byte.wrapping_sub(up as u8));
@@ -248,26 +302,34 @@ impl Modelled {
             let left = self.left;
             let column = hash(column_key, within);
             let class_place = hash(class_key, within);
-            self.hashes = [
-                hash(column, left & 0xFF),
-                hash(column, 1 << 32 | left & 0xFFFF),
-                hash(column, 2 << 32 | left & 0xFF_FFFF),
-                hash(column, 3 << 32),
-                hash(class_place, 4 << 32 | left & 0xFFFF),
-                hash(column, 5 << 60 | left & 0xFFFF_FFFF),
-                hash(column, 6 << 60 | left & 0xFFFF_FFFF_FFFF),
-                hash(class_place, 7 << 60 | left & 0xFFFF_FFFF),
-                hash(column, 8 << 32 | left & 0xFF00),
-                hash(column, 9 << 32 | left & 0xFF_FF00),
-                hash(column, 10 << 32 | left & 0xFF_0000),
-                hash(class_place, 11 << 32 | left & 0xFF),
-                hash(column, 12 << 60 | left & 0xFFFF_FF00),
-                hash(column, 13 << 60 | left & 0xFF00_FFFF),
-                hash(class_place, 14 << 32),
-                hash(hash(column, 15 << 60), left),
-            ];
-            let place = Place { class, position: within as usize, key: column };
-            *byte = self.byte(bits, *byte, place);
+            let masked = |mask: u64| left & mask;
+            let place = Place {
+                class,
+                position: within as usize,
+                key: column,
+                counted: [
+                    hash(column, masked(0xFF)),
+                    hash(column, 1 << 32),
+                    hash(column, 2 << 32 | masked(0xFFFF)),
+                    hash(class_place, 3 << 32 | masked(0xFF)),
+                    hash(column, 4 << 32 | masked(0xFF00)),
+                    hash(column, 5 << 32 | masked(0xFF_FFFF)),
+                    hash(class_place, 6 << 32 | masked(0xFFFF)),
+                ],
+                recalled: [
+                    hash(column, 11 << 32 | masked(0xFFFF)),
+                    hash(column, 12 << 32 | masked(0xFF_FFFF)),
+                    hash(column, 13 << 60 | masked(0xFFFF_FFFF)),
+                    hash(class_place, 14 << 60 | masked(0xFFFF_FFFF)),
+                    hash(column, 15 << 52 | masked(0xFFFF_FFFF_FFFF)),
+                    hash(column, 16 << 32 | masked(0xFF)),
+                    hash(column, 17 << 32 | masked(0xFF_FF00)),
+                    hash(column, 18 << 32 | masked(0xFF_0000)),
+                    hash(hash(column, 19), left),
+                    hash(column, 20 << 32 | masked(0xFFFF_FF00)),
+                ],
+            };
+            *byte = self.byte(bits, *byte, &place);
             within = if *byte < 0x80 { 0 } else { (within + 1).min(7) };
         }
     }
@@ -285,26 +347,33 @@ impl Modelled {
         for (at, byte) in bytes.iter_mut().enumerate() {
             let left = self.left;
             let masked = |mask: u64| left & mask;
-            self.hashes = [
-                hash(class_key, masked(0xFFFF)),
-                hash(class_key, 1 << 32 | masked(0xFF_FFFF)),
-                hash(0, 2 << 60 | masked(0xFFFF_FFFF)),
-                hash(0, 3 << 60 | masked(0xFFFF_FFFF_FFFF)),
-                hash(column_key, 4 << 32 | masked(0xFF)),
-                hash(hash(class_key, word), 5 << 32 | masked(0xFF)),
-                hash(0, 6 << 60 | masked(0xFF_FFFF_FFFF)),
-                hash(class_key, 7 << 32 | masked(0xFF_FF00)),
-                hash(class_key, 8 << 32 | masked(0xFFFF_0000)),
-                hash(column_key, 9 << 32 | masked(0xFFFF)),
-                hash(hash(word_before, word), 10 << 32),
-                hash(class_key, 11 << 60 | masked(0xFF00_0000_00FF)),
-                hash(class_key, 12 << 60 | masked(0xFF00_FFFF)),
-                hash(hash(class_key, 13 << 60 | (at & 3) as u64), left >> 24 & 0xFF | left >> 48 & 0xFF00),
-                hash(class_key, 14 << 60 | masked(0xFFFF_FF00)),
-                hash(class_key, 15 << 32),
-            ];
-            let place = Place { class, position: (left >> 5 & 7) as usize, key: column_key };
-            *byte = self.byte(bits, *byte, place);
+            let place = Place {
+                class,
+                position: (left >> 5 & 7) as usize,
+                key: column_key,
+                counted: [
+                    hash(class_key, 1 << 32 | masked(0xFF)),
+                    hash(class_key, 2 << 32 | masked(0xFFFF)),
+                    hash(class_key, 3 << 32 | masked(0xFF_FFFF)),
+                    hash(class_key, 4 << 32),
+                    hash(hash(class_key, word), 5 << 32 | masked(0xFF)),
+                    hash(class_key, 6 << 32 | masked(0xFF00)),
+                    hash(class_key, 7 << 60 | masked(0xFFFF_FFFF)),
+                ],
+                recalled: [
+                    hash(class_key, 11 << 60 | masked(0xFFFF_FFFF)),
+                    hash(class_key, 12 << 52 | masked(0xFFFF_FFFF_FFFF)),
+                    hash(class_key, 13 << 32 | masked(0xFF_FFFF)),
+                    hash(hash(word_before, word), 14 << 32),
+                    hash(class_key, 15 << 60 | masked(0xFF_FFFF_FFFF)),
+                    hash(column_key, 16 << 32 | masked(0xFFFF)),
+                    hash(class_key, 17 << 52 | masked(0xFF00_FFFF)),
+                    hash(class_key, 18 << 52 | masked(0xFFFF_FF00)),
+                    hash(hash(class_key, (at & 3) as u64), left >> 24 & 0xFF | left >> 48 & 0xFF00),
+                    hash(hash(class_key, 20), left),
+                ],
+            };
+            *byte = self.byte(bits, *byte, &place);
             if byte.is_ascii_alphanumeric() || *byte >= 0x80 {
                 word = hash(word, u64::from(*byte));
             } else if word != 0 {
@@ -313,32 +382,118 @@ impl Modelled {
         }
     }
 
-    /// Codes a byte in the contexts that are set.
-    fn byte<B: Bits>(&mut self, bits: &mut B, byte: u8, place: Place) -> u8 {
-        let expected = (self.match_len > 0).then(|| self.history[self.match_at & ((1 << HISTORY_BITS) - 1)]);
-        let mut expected = expected.map(|byte| u32::from(byte) | 0x100);
-        let mut coded = 1_u32;
-        for bit in (0..8).rev() {
-            if bit == 7 || bit == 3 {
-                self.find(if bit == 7 { 0 } else { coded });
-            }
-            let given = u32::from(byte) >> bit & 1;
-            let bit = self.bit(bits, given, coded, bit, expected, place);
-            coded = coded << 1 | bit;
-            let left = 8 - (32 - coded.leading_zeros() - 1);
-            expected = expected.filter(|expected| expected >> left == coded);
-        }
-        let byte = coded as u8;
-        self.remember(byte, expected.is_some());
+    /// Codes a byte.
+    fn byte<B: Bits>(&mut self, bits: &mut B, byte: u8, place: &Place) -> u8 {
+        self.recall(place);
+        let byte = match self.effort.asked.then(|| self.ask(bits, byte, place)).flatten() {
+            Some(byte) => byte,
+            None => self.bits(bits, byte, place),
+        };
+        self.remember(byte);
         byte
     }
 
+    /// Finds what is recalled.
+    fn recall(&mut self, place: &Place) {
+        let mask = self.recall.len() - 1;
+        for context in 0..self.effort.recalled {
+            let hashed = place.recalled[context];
+            let check = (hashed >> 48) as u32;
+            let at = hashed as usize & mask;
+            let entries = [self.recall[at], self.recall[at ^ 1]];
+            let found = if entries[0] >> 16 == check {
+                0
+            } else if entries[1] >> 16 == check {
+                1
+            } else {
+                // The one of less use makes room.
+                let less = usize::from(Recalled(entries[1]).run() < Recalled(entries[0]).run());
+                self.recall[at ^ less] = check << 16;
+                self.recall_at[context] = at ^ less;
+                self.recalled[context] = 0;
+                continue;
+            };
+            let entry = Recalled(entries[found]);
+            self.recall_at[context] = at ^ found;
+            self.recalled[context] = if entry.run() > 0 { 0x100 | entry.byte() } else { 0 };
+            self.strength_at[context] = context * STRENGTHS + entry.judged();
+        }
+        if self.match_len > 0 {
+            self.recalled[MATCH] = 0x100 | u32::from(self.history[self.match_at & (self.history.len() - 1)]);
+            self.strength_at[MATCH] = MATCH * STRENGTHS + match_step(self.match_len) * 16;
+        } else {
+            self.recalled[MATCH] = 0;
+        }
+    }
+
+    /// Asks whether the byte is the one most likely; the byte if it is.
+    fn ask<B: Bits>(&mut self, bits: &mut B, byte: u8, place: &Place) -> Option<u8> {
+        let tables = self.tables;
+        let used = (0..self.effort.recalled).chain([MATCH]);
+        let (mut best, mut best_p) = (0, 0);
+        for context in used.clone() {
+            if self.recalled[context] != 0 {
+                let p = self.strengths[self.strength_at[context] + ASKED].p();
+                if p > best_p {
+                    (best, best_p) = (self.recalled[context], p);
+                }
+            }
+        }
+        if best == 0 {
+            return None;
+        }
+        let mut inputs = [0; RECALLED + 3];
+        for context in used.clone() {
+            let recalled = self.recalled[context];
+            if recalled != 0 {
+                let stretch = tables.stretch(self.strengths[self.strength_at[context] + ASKED].p());
+                inputs[context] = if recalled == best { stretch } else { -stretch.max(0) };
+            }
+        }
+        let ats =
+            [hash(place.key, 1) as usize & 0xFFFF, hash(place.key, 2 + u64::from(best)) as usize & 0xFFFF];
+        inputs[RECALLED] = tables.stretch(self.asked[ats[0]].p());
+        inputs[RECALLED + 1] = tables.stretch(self.asked[ats[1]].p());
+        inputs[RECALLED + 2] = 256;
+        let stretch = self.asking.mix(tables, &inputs, place.set());
+        let hit =
+            bits.code((u32::from(byte) | 0x100 == best).into(), tables.squash(stretch).clamp(16, 65535 - 16));
+        self.asking.learn(&inputs, hit);
+        ats.iter().for_each(|&at| self.asked[at].learn(tables, hit, 60));
+        for context in used {
+            let recalled = self.recalled[context];
+            // Whether it was right is known if it was asked, or if it was the one.
+            if recalled == best || recalled != 0 && hit != 0 {
+                let right = u32::from(recalled == best) & hit;
+                self.strengths[self.strength_at[context] + ASKED].learn(tables, right, 1000);
+            }
+            if recalled == best && hit == 0 {
+                self.recalled[context] = 0;
+            }
+        }
+        (hit != 0).then_some(best as u8)
+    }
+
+    /// Codes the bits of a byte.
+    fn bits<B: Bits>(&mut self, bits: &mut B, byte: u8, place: &Place) -> u8 {
+        let mut coded = 1_u32;
+        for bit in (0..8).rev() {
+            if bit == 7 || bit == 3 {
+                self.find(place, if bit == 7 { 0 } else { coded });
+            }
+            let given = u32::from(byte) >> bit & 1;
+            let bit = self.bit(bits, given, coded, bit, place);
+            coded = coded << 1 | bit;
+        }
+        coded as u8
+    }
+
     /// Finds the counters of the next nibble.
-    fn find(&mut self, coded: u32) {
+    fn find(&mut self, place: &Place, coded: u32) {
         let mask = self.buckets.len() - 1;
-        for (slot, hashed) in self.slots.iter_mut().zip(&self.hashes).take(self.effort.contexts) {
+        for (slot, hashed) in self.slots.iter_mut().zip(&place.counted).take(self.effort.counted) {
             let hashed = hash(*hashed, u64::from(coded));
-            let check = (hashed >> 40) as u32;
+            let check = (hashed >> 48) as u16;
             let at = hashed as usize & mask;
             let other = at ^ 1;
             *slot = if self.buckets[at][0] == check {
@@ -347,9 +502,9 @@ impl Modelled {
                 other
             } else {
                 // The one of less use makes room.
-                let seen = |at: usize| Counter(self.buckets[at][1]).seen();
+                let seen = |at: usize| self.buckets[at][1] & 15;
                 let at = if seen(other) < seen(at) { other } else { at };
-                self.buckets[at] = [Counter::NEW.0; 16];
+                self.buckets[at] = [SMALL_NEW; 16];
                 self.buckets[at][0] = check;
                 at
             };
@@ -357,58 +512,53 @@ impl Modelled {
     }
 
     #[inline]
-    fn bit<B: Bits>(
-        &mut self,
-        bits: &mut B,
-        given: u32,
-        coded: u32,
-        bit: u32,
-        expected: Option<u32>,
-        place: Place,
-    ) -> u32 {
+    fn bit<B: Bits>(&mut self, bits: &mut B, given: u32, coded: u32, bit: u32, place: &Place) -> u32 {
         let tables = self.tables;
-        let Effort { contexts, refined, .. } = self.effort;
+        let Effort { counted, recalled, refined, .. } = self.effort;
         // Of the nibble's tree.
         let node =
             (if bit >= 4 { coded } else { 1 << (3 - bit) | coded & ((1 << (3 - bit)) - 1) }) as usize & 15;
         let mut inputs = 0;
-        for context in 0..contexts {
-            let counter = Counter(self.buckets[self.slots[context]][node]);
-            let stretch = if counter.seen() == 0 { 0 } else { tables.stretch(counter.p()) };
+        for context in 0..counted {
+            let counter = self.buckets[self.slots[context]][node];
+            let seen = usize::from(counter & 15);
+            let stretch = if seen == 0 { 0 } else { tables.stretch(u32::from(counter)) };
             self.inputs[inputs] = stretch;
             inputs += 1;
             if refined {
-                let at = context * 512 + seen_step(counter.seen()) * 64 + ((stretch + 2048) >> 6) as usize;
+                let at = context * 1024 + seen * 64 + ((stretch + 2048) >> 6) as usize;
                 self.refined_at[context] = at;
-                let judged = self.refined[at];
-                self.inputs[inputs] = if counter.seen() == 0 { 0 } else { tables.stretch(judged.p()) };
+                self.inputs[inputs] = if seen == 0 { 0 } else { tables.stretch(self.refined[at].p()) };
                 inputs += 1;
             }
         }
-        let mut strength = None;
-        if let Some(expected) = expected {
-            let bit = expected >> bit & 1;
-            let at = match_step(self.match_len) * 2 + usize::from(coded == 1);
-            strength = Some((at, bit));
-            let stretch = tables.stretch(self.match_strength[at].p());
-            self.inputs[inputs] = if bit != 0 { stretch } else { -stretch };
-        } else {
-            self.inputs[inputs] = 0;
+        let left = bit + 1;
+        let mut agree = 0;
+        for context in (0..recalled).chain([MATCH]) {
+            let byte = self.recalled[context];
+            self.inputs[inputs] = if byte >> left == coded {
+                let p = self.strengths[self.strength_at[context] + bit as usize].p();
+                let stretch = tables.stretch(p);
+                if byte >> bit & 1 != 0 {
+                    agree += 1;
+                    stretch
+                } else {
+                    agree -= 1;
+                    -stretch
+                }
+            } else {
+                0
+            };
+            inputs += 1;
         }
-        self.inputs[inputs + 1] = 256;
-        inputs += 2;
+        self.inputs[inputs] = 256;
+        inputs += 1;
         let given_inputs = &self.inputs[..inputs];
-        let match_set = strength.map_or(0, |(at, bit)| 1 + (at / 2) * 2 + bit as usize);
-        let sets = [
-            place.class * POSITIONS + place.position.min(POSITIONS - 1),
-            match_set * CLASS_SETS + place.class,
-            coded as usize,
-        ];
-        let mut stretch = self.mixers[0].mix(tables, given_inputs, sets[0]);
-        let mut mixed = [stretch, 0, 0];
+        let mut stretch = self.mixers[0].mix(tables, given_inputs, place.set());
+        let mut mixed = [stretch, 0];
         if refined {
-            mixed[1] = self.mixers[1].mix(tables, given_inputs, sets[1]);
-            mixed[2] = self.mixers[2].mix(tables, given_inputs, sets[2]);
+            let agreement = (agree + 9_i32).clamp(0, 19) as usize;
+            mixed[1] = self.mixers[1].mix(tables, given_inputs, agreement * 256 + coded as usize);
             stretch = self.last.mix(tables, &mixed, coded as usize);
         }
         let mut p = tables.squash(stretch);
@@ -420,39 +570,44 @@ impl Modelled {
             let second = self.corrections[1].correct(stretch, second);
             p = (2 * p + first + second) / 4;
         }
-        let bit = bits.code(given, p.clamp(16, 65535 - 16));
-        for context in 0..contexts {
-            let slot = &mut self.buckets[self.slots[context]][node];
+        let bit_coded = bits.code(given, p.clamp(16, 65535 - 16));
+        for context in 0..counted {
             if refined {
-                self.refined[self.refined_at[context]].learn(tables, bit, 255);
+                self.refined[self.refined_at[context]].learn(tables, bit_coded, 255);
             }
-            let mut counter = Counter(*slot);
-            counter.learn(tables, bit, LIMIT);
-            *slot = counter.0;
+            learn_small(&mut self.buckets[self.slots[context]][node], bit_coded);
         }
-        if let Some((at, expected)) = strength {
-            self.match_strength[at].learn(tables, (expected == bit).into(), 1000);
+        for context in (0..recalled).chain([MATCH]) {
+            let byte = self.recalled[context];
+            if byte >> left == coded {
+                let right = u32::from(byte >> bit & 1 == bit_coded);
+                self.strengths[self.strength_at[context] + bit as usize].learn(tables, right, 1000);
+            }
         }
         let given_inputs = &self.inputs[..inputs];
-        self.mixers[0].learn(given_inputs, bit);
+        self.mixers[0].learn(given_inputs, bit_coded);
         if refined {
-            self.mixers[1].learn(given_inputs, bit);
-            self.mixers[2].learn(given_inputs, bit);
-            self.last.learn(&mixed, bit);
-            self.corrections[0].learn(bit);
-            self.corrections[1].learn(bit);
+            self.mixers[1].learn(given_inputs, bit_coded);
+            self.last.learn(&mixed, bit_coded);
+            self.corrections[0].learn(bit_coded);
+            self.corrections[1].learn(bit_coded);
         }
-        bit
+        bit_coded
     }
 
-    /// Puts a byte into the history, and looks for a match if there is none.
-    fn remember(&mut self, byte: u8, matched: bool) {
-        let mask = (1 << HISTORY_BITS) - 1;
+    /// Learns a byte, and looks for a match if there is none.
+    fn remember(&mut self, byte: u8) {
+        for context in 0..self.effort.recalled {
+            let entry = &mut self.recall[self.recall_at[context]];
+            *entry = Recalled(*entry).learned(byte);
+        }
+        let mask = self.history.len() - 1;
+        let matched = self.match_len > 0 && self.history[self.match_at & (self.history.len() - 1)] == byte;
         self.history[self.written & mask] = byte;
         self.written += 1;
         self.left = self.left << 8 | u64::from(byte);
-        let hashed = hash(self.left & 0xFFFF_FFFF_FFFF, 0x77) as usize & ((1 << MATCH_BITS) - 1);
-        if self.match_len > 0 && matched {
+        let hashed = hash(self.left & 0xFFFF_FFFF_FFFF, 0x77) as usize & (self.matches.len() - 1);
+        if matched {
             self.match_len = (self.match_len + 1).min(65535);
             self.match_at += 1;
         } else {
@@ -477,42 +632,98 @@ impl Modelled {
 impl Effort {
     /// Predictions of a bit.
     fn inputs(self) -> usize {
-        self.contexts * if self.refined { 2 } else { 1 } + 2
+        self.counted * if self.refined { 2 } else { 1 } + self.recalled + 2
     }
 }
 
-/// Bits seen that count.
-const LIMIT: u32 = 127;
+impl Place {
+    fn set(&self) -> usize {
+        self.class * POSITIONS + self.position.min(POSITIONS - 1)
+    }
+}
+
+/// A byte that came last in a context: check (16 bits), byte (8), misses (3) and how often it came in a row (5).
+#[derive(Clone, Copy)]
+struct Recalled(u32);
+
+impl Recalled {
+    fn byte(self) -> u32 {
+        self.0 >> 8 & 0xFF
+    }
+
+    fn misses(self) -> u32 {
+        self.0 >> 5 & 7
+    }
+
+    fn run(self) -> u32 {
+        self.0 & 31
+    }
+
+    /// What tells how often it is right.
+    fn judged(self) -> usize {
+        let run = match self.run() {
+            run @ 0..=3 => run,
+            4..=6 => 4,
+            7..=12 => 5,
+            13..=30 => 6,
+            _ => 7,
+        };
+        (run << 3 | self.misses()) as usize * 16
+    }
+
+    fn learned(self, byte: u8) -> u32 {
+        let (run, misses) = if self.run() == 0 {
+            (1, self.misses())
+        } else if self.byte() == u32::from(byte) {
+            let run = (self.run() + 1).min(31);
+            (run, if run % 4 == 0 { self.misses().saturating_sub(1) } else { self.misses() })
+        } else {
+            (1, (self.misses() + 2).min(7))
+        };
+        self.0 & 0xFFFF_0000 | u32::from(byte) << 8 | misses << 5 | run
+    }
+}
+
+/// Strengths of a context: 64 forms of what is recalled, each for 8 bits and for being asked.
+const STRENGTHS: usize = 64 * 16;
+const ASKED: usize = 8;
+
+/// What is recalled is mostly right.
+fn strength_start(_: usize) -> Counter {
+    Counter(3 << 30)
+}
 
 /// Positions of rows that have weights of their own.
 const POSITIONS: usize = 64;
 /// Room for classes.
 const CLASS_SETS: usize = 32;
-const SETS_PLACE: usize = CLASS_SETS * POSITIONS;
-const SETS_MATCH: usize = CLASS_SETS * 44;
-const SETS_BITS: usize = 256;
 
-/// How much a counter has seen, roughly.
-fn seen_step(seen: u32) -> usize {
-    match seen {
-        0..=4 => seen as usize,
-        5..=9 => 5,
-        10..=30 => 6,
-        _ => 7,
-    }
+/// A counter of 16 bits: the probability in the upper 12, what it has seen in the lower 4.
+const SMALL_NEW: u16 = 1 << 15;
+
+#[inline]
+fn learn_small(counter: &mut u16, bit: u32) {
+    /// Of an error, in 1/65536, by what has been seen.
+    const RATE: [i32; 16] = [
+        43690, 26214, 18724, 14563, 11915, 10082, 8738, 7710, 6898, 6241, 5698, 5242, 4854, 4519, 4228, 3971,
+    ];
+    let (p, seen) = (i32::from(*counter >> 4), *counter & 15);
+    let target = if bit != 0 { 4095 } else { 0 };
+    let p = p + (((target - p) * RATE[usize::from(seen)] + 0x8000) >> 16);
+    *counter = (p as u16) << 4 | (seen + 1).min(15);
 }
 
 /// How long a match is, roughly.
 fn match_step(len: u32) -> usize {
     match len {
-        0..=15 => len as usize,
-        _ => (11 + len.ilog2() as usize).min(20),
+        0..=31 => len as usize,
+        _ => (27 + len.ilog2() as usize).min(63),
     }
 }
 
 /// What a counter of that kind would say by itself.
 fn refined_start(tables: &Tables, at: usize) -> Counter {
-    let stretch = (at % 64) as i32 * 64 - 2048 + 32;
+    let stretch = at as i32 * 64 - 2048 + 32;
     Counter(tables.squash(stretch) << 16 | 20)
 }
 
