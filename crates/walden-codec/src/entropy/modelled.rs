@@ -30,10 +30,10 @@ pub struct Effort {
 pub const EFFORTS: [Effort; 3] = [
     Effort {
         counted: 2,
-        recalled: 4,
+        recalled: 3,
         counted_bits: 18,
         recalled_bits: 20,
-        history_bits: 22,
+        history_bits: 23,
         asked: true,
         refined: false,
     },
@@ -140,10 +140,10 @@ impl Modelled {
             strength_at: [0; RECALLED],
             strengths: (0..RECALLED * STRENGTHS).map(strength_start).collect(),
             inputs: [0; MOST_INPUTS],
-            mixers: [mixer(CLASS_SETS * POSITIONS), mixer(256 * 20)],
+            mixers: [mixer(256 * 20), mixer(CLASS_SETS * POSITIONS)],
             last: Mixer::new(2, 256, (1 << 16) / 2, 2),
             corrections: [Correction::new(tables, 1 << 16), Correction::new(tables, 1 << 16)],
-            asking: Mixer::new(RECALLED + 3, CLASS_SETS * POSITIONS, 1 << 14, 24),
+            asking: Mixer::new(RECALLED + 3, (RECALLED + 1) * 32, 1 << 14, 24),
             asked: vec![Counter::NEW; 1 << 16],
             still: vec![Counter::NEW; 1 << 12],
             history: vec![0; 1 << effort.history_bits],
@@ -443,11 +443,17 @@ impl Modelled {
             return None;
         }
         let mut inputs = [0; RECALLED + 3];
+        let mut agree = 0;
         for context in used.clone() {
             let recalled = self.recalled[context];
             if recalled != 0 {
                 let stretch = tables.stretch(self.strengths[self.strength_at[context] + ASKED].p());
-                inputs[context] = if recalled == best { stretch } else { -stretch.max(0) };
+                if recalled == best {
+                    agree += 1;
+                    inputs[context] = stretch;
+                } else {
+                    inputs[context] = -stretch.max(0);
+                }
             }
         }
         let ats =
@@ -455,7 +461,7 @@ impl Modelled {
         inputs[RECALLED] = tables.stretch(self.asked[ats[0]].p());
         inputs[RECALLED + 1] = tables.stretch(self.asked[ats[1]].p());
         inputs[RECALLED + 2] = 256;
-        let stretch = self.asking.mix(tables, &inputs, place.set());
+        let stretch = self.asking.mix(tables, &inputs, agree * 32 + (best_p >> 11) as usize);
         let hit =
             bits.code((u32::from(byte) | 0x100 == best).into(), tables.squash(stretch).clamp(16, 65535 - 16));
         self.asking.learn(&inputs, hit);
@@ -554,11 +560,11 @@ impl Modelled {
         self.inputs[inputs] = 256;
         inputs += 1;
         let given_inputs = &self.inputs[..inputs];
-        let mut stretch = self.mixers[0].mix(tables, given_inputs, place.set());
+        let agreement = (agree + 9_i32).clamp(0, 19) as usize;
+        let mut stretch = self.mixers[0].mix(tables, given_inputs, agreement * 256 + coded as usize);
         let mut mixed = [stretch, 0];
         if refined {
-            let agreement = (agree + 9_i32).clamp(0, 19) as usize;
-            mixed[1] = self.mixers[1].mix(tables, given_inputs, agreement * 256 + coded as usize);
+            mixed[1] = self.mixers[1].mix(tables, given_inputs, place.set());
             stretch = self.last.mix(tables, &mixed, coded as usize);
         }
         let mut p = tables.squash(stretch);
