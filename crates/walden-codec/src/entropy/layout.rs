@@ -1,56 +1,168 @@
 //! Columns laid out for a general compressor: rows as they are, or turned into planes, and planes into differences.
+//!
+//! The columns of a class, laid out:
+//!
+//! ```text
+//! forms       LEB128: bytes of forms that follow
+//!             per column of rows: 1 byte: 0 as they are, 1 planes (all first bytes of rows, all second ones, ...)
+//!             per plane: 1 byte: 0 as it is, 1 each byte less the one before, 2 one byte for all
+//! columns     one after another: bytes as they are, or planes
+//! ```
 
 use crate::Corrupt;
-use crate::columns::Form;
+use crate::columns::{Form, get_number, put_number};
 
-/// How a column's bytes are laid out.
 const LAYOUT_ROWS: u8 = 0;
-/// All first bytes of rows, all second ones, and so on, each plane as it is or as differences.
 const LAYOUT_PLANES: u8 = 1;
 
 const PLANE_SAME: u8 = 0;
 const PLANE_DIFFERENCE: u8 = 1;
+const PLANE_STILL: u8 = 2;
 
-/// Below this many rows, planes are too short to be worth their heads.
+/// Below this many rows, planes are too short to be worth their forms.
 const FEWEST_ROWS: usize = 4;
 
-/// Appends a column with the layout that promises fewest bytes.
-pub fn spread(bytes: &[u8], form: Form, out: &mut Vec<u8>) {
-    let width = match form {
-        Form::Rows(width) => usize::from(width),
-        _ => return out.extend_from_slice(bytes),
-    };
-    if bytes.len() / width < FEWEST_ROWS || !bytes.len().is_multiple_of(width) {
-        out.push(LAYOUT_ROWS);
-        out.extend_from_slice(bytes);
-        return;
-    }
-    let rows = bytes.len() / width;
-    let mut planes = Vec::with_capacity(bytes.len() + width);
-    let mut plane = vec![0; rows];
-    let mut difference = vec![0; rows];
-    for position in 0..width {
-        let mut last = 0_u8;
-        for (row, (same, other)) in plane.iter_mut().zip(&mut difference).enumerate() {
-            let byte = bytes[row * width + position];
-            *same = byte;
-            *other = byte.wrapping_sub(last);
-            last = byte;
+/// Lays columns out.
+#[derive(Default)]
+pub struct Layout {
+    forms: Vec<u8>,
+    body: Vec<u8>,
+    /// For use within.
+    planes: Vec<u8>,
+    plane_forms: Vec<u8>,
+    plane: Vec<u8>,
+    difference: Vec<u8>,
+}
+
+impl Layout {
+    /// Appends a column with the layout that promises fewest bytes.
+    pub fn push(&mut self, bytes: &[u8], form: Form) {
+        let Form::Rows(width) = form else { return self.body.extend_from_slice(bytes) };
+        let width = usize::from(width);
+        let rows = bytes.len() / width;
+        if rows < FEWEST_ROWS || !bytes.len().is_multiple_of(width) {
+            self.forms.push(LAYOUT_ROWS);
+            self.body.extend_from_slice(bytes);
+            return;
         }
-        let (head, chosen) = if cost(&difference) < cost(&plane) {
-            (PLANE_DIFFERENCE, &difference)
+        self.planes.clear();
+        self.plane_forms.clear();
+        for position in 0..width {
+            self.push_plane(bytes, width, position);
+        }
+        if rows_are_better(bytes, &self.planes) {
+            self.forms.push(LAYOUT_ROWS);
+            self.body.extend_from_slice(bytes);
         } else {
-            (PLANE_SAME, &plane)
-        };
-        planes.push(head);
-        planes.extend_from_slice(chosen);
+            self.forms.push(LAYOUT_PLANES);
+            self.forms.extend_from_slice(&self.plane_forms);
+            self.body.extend_from_slice(&self.planes);
+        }
     }
-    if rows_are_better(bytes, &planes) {
-        out.push(LAYOUT_ROWS);
-        out.extend_from_slice(bytes);
-    } else {
-        out.push(LAYOUT_PLANES);
-        out.extend_from_slice(&planes);
+
+    fn push_plane(&mut self, bytes: &[u8], width: usize, position: usize) {
+        self.plane.clear();
+        self.plane.extend(bytes[position..].iter().step_by(width));
+        let first = self.plane[0];
+        if self.plane.iter().all(|&byte| byte == first) {
+            self.plane_forms.push(PLANE_STILL);
+            self.planes.push(first);
+            return;
+        }
+        self.difference.clear();
+        self.difference.push(first);
+        self.difference.extend(self.plane.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])));
+        if cost(&self.difference) < cost(&self.plane) {
+            self.plane_forms.push(PLANE_DIFFERENCE);
+            self.planes.extend_from_slice(&self.difference);
+        } else {
+            self.plane_forms.push(PLANE_SAME);
+            self.planes.extend_from_slice(&self.plane);
+        }
+    }
+
+    /// All columns, as they are compressed.
+    pub fn finish(self) -> Vec<u8> {
+        let mut content = Vec::with_capacity(self.forms.len() + self.body.len() + 10);
+        put_number(&mut content, self.forms.len() as u64);
+        content.extend_from_slice(&self.forms);
+        content.extend_from_slice(&self.body);
+        content
+    }
+}
+
+/// How many bytes columns have at most when laid out.
+pub fn most_bytes(columns: impl Iterator<Item = (Form, usize)>) -> usize {
+    let most = columns.map(|(form, bytes)| match form {
+        Form::Rows(width) => bytes + usize::from(width) + 1,
+        _ => bytes,
+    });
+    most.sum::<usize>() + 10
+}
+
+/// The way back.
+pub struct Columns<'a> {
+    forms: &'a [u8],
+    body: &'a [u8],
+}
+
+impl<'a> Columns<'a> {
+    /// Of what [`Layout`] laid out.
+    pub fn new(content: &'a [u8]) -> Result<Columns<'a>, Corrupt> {
+        let mut rest = content;
+        let forms = usize::try_from(get_number(&mut rest)?).unwrap_or(usize::MAX);
+        let (forms, body) = rest.split_at_checked(forms).ok_or(Corrupt("a column is cut short"))?;
+        Ok(Columns { forms, body })
+    }
+
+    /// Takes a column of so many bytes off.
+    pub fn take(&mut self, form: Form, bytes: usize) -> Result<Vec<u8>, Corrupt> {
+        let Form::Rows(width) = form else { return Ok(self.body(bytes)?.to_vec()) };
+        let width = usize::from(width);
+        match self.form()? {
+            LAYOUT_ROWS => return Ok(self.body(bytes)?.to_vec()),
+            LAYOUT_PLANES if width > 0 && bytes >= width && bytes.is_multiple_of(width) => {}
+            _ => return Err(Corrupt("a column's layout is unknown")),
+        }
+        let rows = bytes / width;
+        let mut out = vec![0; bytes];
+        for position in 0..width {
+            let places = out[position..].iter_mut().step_by(width);
+            match self.form()? {
+                PLANE_SAME => places.zip(self.body(rows)?).for_each(|(place, &byte)| *place = byte),
+                PLANE_DIFFERENCE => {
+                    let mut last = 0_u8;
+                    places.zip(self.body(rows)?).for_each(|(place, &byte)| {
+                        last = last.wrapping_add(byte);
+                        *place = last;
+                    });
+                }
+                PLANE_STILL => {
+                    let byte = self.body(1)?[0];
+                    places.for_each(|place| *place = byte);
+                }
+                _ => return Err(Corrupt("a plane's form is unknown")),
+            }
+        }
+        Ok(out)
+    }
+
+    /// Checks that nothing is left.
+    pub fn finish(&self) -> Result<(), Corrupt> {
+        let empty = self.forms.is_empty() && self.body.is_empty();
+        if empty { Ok(()) } else { Err(Corrupt("bytes that belong to no column")) }
+    }
+
+    fn form(&mut self) -> Result<u8, Corrupt> {
+        let (&form, rest) = self.forms.split_first().ok_or(Corrupt("a column is cut short"))?;
+        self.forms = rest;
+        Ok(form)
+    }
+
+    fn body(&mut self, bytes: usize) -> Result<&'a [u8], Corrupt> {
+        let (taken, rest) = self.body.split_at_checked(bytes).ok_or(Corrupt("a column is cut short"))?;
+        self.body = rest;
+        Ok(taken)
     }
 }
 
@@ -61,57 +173,71 @@ fn rows_are_better(rows: &[u8], planes: &[u8]) -> bool {
         let middle = bytes.len() / 2;
         let start = middle.saturating_sub(SAMPLE / 2);
         let sample = &bytes[start..(start + SAMPLE).min(bytes.len())];
-        zstd::bulk::compress(sample, 1).map_or(sample.len(), |packed| packed.len())
+        // Of all of it, if planes were left out.
+        zstd::bulk::compress(sample, 1).map_or(sample.len(), |packed| packed.len()) as u64
+            * bytes.len() as u64
+            / sample.len().max(1) as u64
     };
     rows.len() > SAMPLE && sample(rows) < sample(planes)
 }
 
-/// Bits that an order-0 coder would need, about, in 1/16.
+/// Bits that an order-0 coder would need, about, in 1/16. Only encoding asks, so it may differ between machines.
 fn cost(plane: &[u8]) -> u64 {
     let mut counts = [0_u32; 256];
     plane.iter().for_each(|&byte| counts[usize::from(byte)] += 1);
-    let total = plane.len() as f64;
+    let total = plane.len() as f32;
     counts
         .iter()
         .filter(|&&count| count > 0)
-        .map(|&count| (f64::from(count) * (total / f64::from(count)).log2() * 16.0) as u64)
+        .map(|&count| (count as f32 * (total / count as f32).log2() * 16.0) as u64)
         .sum()
 }
 
-/// The way back: takes a column off.
-pub fn gather(content: &mut &[u8], form: Form, bytes: usize) -> Result<Vec<u8>, Corrupt> {
-    let short = Corrupt("a column is cut short");
-    let mut take = |count: usize| {
-        let (taken, rest) = content.split_at_checked(count).ok_or(short)?;
-        *content = rest;
-        Ok(taken)
-    };
-    let width = match form {
-        Form::Rows(width) => usize::from(width),
-        _ => return Ok(take(bytes)?.to_vec()),
-    };
-    let layout = take(1)?[0];
-    if layout == LAYOUT_ROWS {
-        return Ok(take(bytes)?.to_vec());
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn laid_out(columns: &[(Form, Vec<u8>)]) -> Vec<u8> {
+        let mut layout = Layout::default();
+        columns.iter().for_each(|(form, bytes)| layout.push(bytes, *form));
+        layout.finish()
     }
-    if layout != LAYOUT_PLANES || !bytes.is_multiple_of(width) {
-        return Err(Corrupt("a column's layout is unknown"));
+
+    #[test]
+    fn each_layout_comes_back() {
+        let count = |at: u32| at.to_le_bytes();
+        let columns = [
+            (Form::Rows(4), (7..2000).flat_map(count).collect()),
+            (Form::Rows(3), [1, 2, 3].repeat(900)),
+            (Form::Rows(4), (0..3).flat_map(count).collect()),
+            (Form::Rows(4), vec![1, 2, 3, 4, 5]),
+            (Form::Rows(9), b"some text and more of it ".repeat(9000)),
+            (Form::Symbols, vec![1, 2, 0x81, 3]),
+            (Form::Bytes, Vec::new()),
+        ];
+        let content = laid_out(&columns);
+        assert!(content.len() <= most_bytes(columns.iter().map(|(form, bytes)| (*form, bytes.len()))));
+        let mut back = Columns::new(&content).unwrap();
+        for (form, bytes) in &columns {
+            assert_eq!(back.take(*form, bytes.len()).unwrap(), *bytes);
+        }
+        back.finish().unwrap();
     }
-    let rows = bytes / width;
-    let mut out = vec![0; bytes];
-    for position in 0..width {
-        let head = take(1)?[0];
-        let plane = take(rows)?;
-        let mut last = 0_u8;
-        for (row, &byte) in plane.iter().enumerate() {
-            let byte = match head {
-                PLANE_SAME => byte,
-                PLANE_DIFFERENCE => last.wrapping_add(byte),
-                _ => return Err(Corrupt("a plane's form is unknown")),
-            };
-            out[row * width + position] = byte;
-            last = byte;
+
+    #[test]
+    fn still_planes_take_a_byte() {
+        // Forms: their number, the layout, three planes.
+        assert_eq!(laid_out(&[(Form::Rows(3), [7, 8, 9].repeat(1000))]).len(), 1 + 1 + 3 + 3);
+    }
+
+    #[test]
+    fn what_is_cut_short_is_refused() {
+        let column =
+            (Form::Rows(2), (0..500).collect::<Vec<u16>>().iter().flat_map(|at| at.to_le_bytes()).collect());
+        let content = laid_out(std::slice::from_ref(&column));
+        for len in 0..content.len() {
+            let taken = Columns::new(&content[..len]).and_then(|mut back| back.take(Form::Rows(2), 1000));
+            assert!(taken.is_err());
         }
     }
-    Ok(out)
 }

@@ -80,13 +80,15 @@ struct State {
 }
 
 impl State {
-    /// The model of an effort; another effort than before starts anew.
+    /// The model of an effort. It is the same for all that follows each other: none is made twice.
     fn modelled(&mut self, effort: u8) -> Result<&mut Modelled, Corrupt> {
         let effort = *EFFORTS.get(usize::from(effort)).ok_or(Corrupt("a part's coder is unknown"))?;
-        if self.modelled.as_ref().is_none_or(|modelled| modelled.effort() != effort) {
-            self.modelled = Some(Box::new(Modelled::new(effort)));
+        let modelled = self.modelled.get_or_insert_with(|| Box::new(Modelled::new(effort)));
+        if modelled.effort() == effort {
+            Ok(modelled)
+        } else {
+            Err(Corrupt("a part's coder is another than before"))
         }
-        Ok(self.modelled.as_mut().expect("it was put there"))
     }
 
     fn before(&mut self, class: usize) -> &mut Vec<u8> {
@@ -132,11 +134,9 @@ impl Packer {
         let before = out.len();
         match self.means {
             Means::General(_) => {
-                let mut content = Vec::new();
-                for column in columns {
-                    layout::spread(&column.bytes, column.form, &mut content);
-                }
-                self.content(class as usize, &content, out);
+                let mut layout = layout::Layout::default();
+                columns.iter().for_each(|column| layout.push(&column.bytes, column.form));
+                self.content(class as usize, &layout.finish(), out);
             }
             Means::Modelled(effort) => {
                 let mut encoder = range::Encoder::new();
@@ -219,15 +219,8 @@ impl Unpacker {
         columns: &mut [(&mut Content, usize)],
         rest: &mut &[u8],
     ) -> Result<(), Corrupt> {
-        // A plane takes a byte beside its bytes, and a column one more.
-        let most = columns.iter().map(|(column, bytes)| {
-            let width = match column.form {
-                Form::Rows(width) => usize::from(width),
-                _ => 0,
-            };
-            bytes + width + 1
-        });
-        let part = Part::take(rest, most.sum())?;
+        let most = layout::most_bytes(columns.iter().map(|(column, bytes)| (column.form, *bytes)));
+        let part = Part::take(rest, most)?;
         if let Some(effort) = part.coder.checked_sub(CODER_MODELLED) {
             if part.raw != columns.iter().map(|(_, bytes)| bytes).sum::<usize>() {
                 return Err(Corrupt("a part has another length than its columns"));
@@ -242,11 +235,11 @@ impl Unpacker {
             return Ok(());
         }
         let content = self.content(class as usize, &part)?;
-        let mut content = &content[..];
+        let mut laid_out = layout::Columns::new(&content)?;
         for (column, bytes) in columns {
-            column.bytes = layout::gather(&mut content, column.form, *bytes)?;
+            column.bytes = laid_out.take(column.form, *bytes)?;
         }
-        if content.is_empty() { Ok(()) } else { Err(Corrupt("bytes that belong to no column")) }
+        laid_out.finish()
     }
 
     /// Takes a part off.

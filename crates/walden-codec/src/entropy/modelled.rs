@@ -20,39 +20,20 @@ pub struct Effort {
     recalled_bits: u32,
     /// Bytes in which matches are looked for, as a power of 2.
     history_bits: u32,
-    /// Whether it is first asked if the byte is the one most likely recalled; if it is, no bits are needed.
-    asked: bool,
     /// Whether what a counter says is judged by what came of it in others, and mixtures are mixed again.
     refined: bool,
 }
 
 /// The efforts there are, by the number in the compressed form.
 pub const EFFORTS: [Effort; 3] = [
-    Effort {
-        counted: 2,
-        recalled: 3,
-        counted_bits: 18,
-        recalled_bits: 20,
-        history_bits: 23,
-        asked: true,
-        refined: false,
-    },
-    Effort {
-        counted: 4,
-        recalled: 6,
-        counted_bits: 19,
-        recalled_bits: 21,
-        history_bits: 23,
-        asked: true,
-        refined: true,
-    },
+    Effort { counted: 2, recalled: 3, counted_bits: 18, recalled_bits: 20, history_bits: 23, refined: false },
+    Effort { counted: 4, recalled: 6, counted_bits: 19, recalled_bits: 21, history_bits: 23, refined: true },
     Effort {
         counted: MOST_COUNTED,
         recalled: MOST_RECALLED,
         counted_bits: 20,
         recalled_bits: 22,
         history_bits: 24,
-        asked: false,
         refined: true,
     },
 ];
@@ -385,7 +366,8 @@ impl Modelled {
     /// Codes a byte.
     fn byte<B: Bits>(&mut self, bits: &mut B, byte: u8, place: &Place) -> u8 {
         self.recall(place);
-        let byte = match self.effort.asked.then(|| self.ask(bits, byte, place)).flatten() {
+        // If the byte is the one most likely recalled, no bits are needed.
+        let byte = match self.ask(bits, byte, place) {
             Some(byte) => byte,
             None => self.bits(bits, byte, place),
         };
@@ -610,20 +592,21 @@ impl Modelled {
         let mask = self.history.len() - 1;
         let matched = self.match_len > 0 && self.history[self.match_at & (self.history.len() - 1)] == byte;
         self.history[self.written & mask] = byte;
-        self.written += 1;
+        self.written = self.written.wrapping_add(1);
         self.left = self.left << 8 | u64::from(byte);
         let hashed = hash(self.left & 0xFFFF_FFFF_FFFF, 0x77) as usize & (self.matches.len() - 1);
         if matched {
             self.match_len = (self.match_len + 1).min(65535);
-            self.match_at += 1;
+            self.match_at = self.match_at.wrapping_add(1);
         } else {
             self.match_len = 0;
-            let at = self.matches[hashed] as usize;
-            if at > 0 && self.written - at < mask {
+            let distance = (self.written as u32).wrapping_sub(self.matches[hashed]) as usize;
+            if distance > 0 && distance <= mask && distance < self.written {
+                let at = self.written - distance;
                 let equal = (1..32)
                     .take_while(|back| {
-                        at >= *back
-                            && self.history[(at - back) & mask] == self.history[(self.written - back) & mask]
+                        self.history[at.wrapping_sub(*back) & mask]
+                            == self.history[self.written.wrapping_sub(*back) & mask]
                     })
                     .count() as u32;
                 if equal >= FEWEST_EQUAL {
