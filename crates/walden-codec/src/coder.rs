@@ -12,7 +12,9 @@ use walden_format::stream::{Decoder as StreamDecoder, StreamInfo, Visitor};
 use walden_format::version::Major;
 
 use crate::Corrupt;
-use crate::columns::{self, Class, Column, Kind, Side};
+pub use crate::columns::Class;
+use crate::columns::{self, Column, Kind, Side};
+pub use crate::entropy::Statistics;
 use crate::entropy::{Packer, Unpacker};
 use crate::framing::{PageWriter, content};
 use crate::model::Model;
@@ -97,6 +99,11 @@ impl Encoder {
     /// Makes the next file one that can be decoded without those before it.
     pub fn restart(&mut self) {
         self.state = None;
+    }
+
+    /// What became of each class of columns since the last restart.
+    pub fn statistics(&self) -> &[Statistics] {
+        self.state.as_ref().map_or(&[], |state| state.entropy.statistics())
     }
 
     /// Encodes a file.

@@ -167,6 +167,12 @@ impl Content {
     fn new(class: Class, form: Form, number: usize) -> Content {
         Content { class, form, number: number as u32, bytes: Vec::new(), at: 0 }
     }
+
+    /// A column by itself.
+    #[cfg(test)]
+    pub fn of(class: Class, form: Form, bytes: &[u8]) -> Content {
+        Content { bytes: bytes.to_vec(), ..Content::new(class, form, 0) }
+    }
 }
 
 /// Fills columns.

@@ -19,9 +19,9 @@ pub struct Tables {
 
 /// Computed once.
 pub static TABLES: LazyLock<Tables> = LazyLock::new(|| {
-    // e to the 1/256, in 2 to the -60.
-    const ONE: u128 = 1 << 60;
-    const STEP: u128 = 1_157_433_911_791_679_357;
+    // e to the 1/256, in 2 to the -50.
+    const ONE: u128 = 1 << 50;
+    const STEP: u128 = 1_130_306_554_484_061;
     let mut power = ONE;
     let mut half = Vec::new();
     for _ in 0..=WIDEST {
@@ -165,5 +165,75 @@ impl Correction {
         let p = &mut self.table[self.at];
         let target = (bit * 65535) as i32;
         *p = (i32::from(*p) + ((target - i32::from(*p)) >> 6)) as u16;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both sides must compute the same, whatever machine they run on.
+    #[test]
+    fn tables_are_these() {
+        let tables = &*TABLES;
+        assert_eq!(tables.squash.len(), 2 * WIDEST as usize + 1);
+        let sum = |values: &mut dyn Iterator<Item = i64>| {
+            values.fold(0_i64, |sum, value| sum.wrapping_mul(31).wrapping_add(value))
+        };
+        assert_eq!(
+            [
+                sum(&mut tables.squash.iter().map(|&value| value.into())),
+                sum(&mut tables.stretch.iter().map(|&value| value.into())),
+                sum(&mut tables.rate.iter().map(|&value| value.into())),
+            ],
+            [SQUASH, STRETCH, RATE]
+        );
+    }
+
+    const SQUASH: i64 = -5935593848741569280;
+    const STRETCH: i64 = 1868052115460310259;
+    const RATE: i64 = -4979862303060032710;
+
+    #[test]
+    fn squashing_undoes_stretching() {
+        let tables = &*TABLES;
+        assert_eq!(tables.squash(0), 32768);
+        for p in (64..65472).step_by(16) {
+            let back = tables.squash(tables.stretch(p)) as i32;
+            assert!((back - p as i32).abs() <= 64 + p.min(65536 - p) as i32 / 100, "{p} {back}");
+        }
+    }
+
+    #[test]
+    fn counters_learn_what_they_see() {
+        let mut counter = Counter::NEW;
+        (0..2000).for_each(|at| counter.learn(&TABLES, u32::from(at % 4 == 0), 1000));
+        assert!((counter.p() as i32 - 16384).abs() < 1000, "{}", counter.p());
+        assert_eq!(counter.seen(), 1000);
+    }
+
+    #[test]
+    fn a_mixer_learns_whom_to_believe() {
+        let mut mixer = Mixer::new(2, 1, 1 << 14, 24);
+        let mut p = 0;
+        for at in 0..5000_u32 {
+            let bit = at.wrapping_mul(0x9E37_79B9) >> 31;
+            let inputs = [if bit != 0 { 1000 } else { -1000 }, if at % 3 == 0 { 1000 } else { -1000 }];
+            let stretch = mixer.mix(&TABLES, &inputs, 0);
+            p = TABLES.squash(if bit != 0 { stretch } else { -stretch });
+            mixer.learn(&inputs, bit);
+        }
+        assert!(p > 64000, "{p}");
+    }
+
+    #[test]
+    fn a_correction_corrects() {
+        let mut correction = Correction::new(&TABLES, 2);
+        for _ in 0..1000 {
+            correction.correct(0, 1);
+            correction.learn(1);
+        }
+        assert!(correction.correct(0, 1) > 60000);
+        assert!((correction.correct(0, 0) as i32 - 32768).abs() < 300);
     }
 }

@@ -295,3 +295,189 @@ impl<'a> Part<'a> {
         Ok(Part { coder, raw, packed })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::columns::{self, Column, Decoder, Encoder, Kind, Side};
+
+    /// Numbers that follow from a seed.
+    struct Numbers(u64);
+
+    impl Numbers {
+        fn below(&mut self, bound: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+            (self.0 >> 33) % bound
+        }
+    }
+
+    const KINDS: [Kind; 8] = [
+        Kind::Symbols(Class::Shapes),
+        Kind::Rows(Class::Blocks, 4),
+        Kind::Rows(Class::Fixed, 1),
+        Kind::Rows(Class::Fixed, 24),
+        Kind::Rows(Class::Fixed, 900),
+        Kind::Bytes(Class::Text),
+        Kind::Symbols(Class::Blocks),
+        Kind::Bytes(Class::Raw),
+    ];
+
+    /// Bytes for a column: of any length, among them none, and more or less like real ones.
+    fn content(kind: Kind, numbers: &mut Numbers) -> Vec<u8> {
+        let rows = [0, 1, 3, 40, 700][numbers.below(5) as usize];
+        let mut bytes = Vec::new();
+        for row in 0..rows {
+            match kind {
+                Kind::Symbols(_) => {
+                    let bits = numbers.below(20);
+                    put_number(&mut bytes, numbers.below(1 << bits));
+                }
+                Kind::Rows(_, width) => {
+                    let row: Vec<u8> = (0..width)
+                        .map(|at| match at % 4 {
+                            0 => (row + u64::from(at)) as u8,
+                            1 => at as u8,
+                            2 => numbers.below(3) as u8,
+                            _ => numbers.below(256) as u8,
+                        })
+                        .collect();
+                    bytes.extend(row);
+                }
+                Kind::Bytes(_) => {
+                    bytes.extend(
+                        [&b"select "[..], b"\0\0\x10", b"name", &[row as u8]][numbers.below(4) as usize],
+                    );
+                }
+            }
+        }
+        bytes
+    }
+
+    /// Chunks at a level, and what their columns had.
+    fn chunks(level: u8, seed: u64, count: usize) -> Vec<(Vec<u8>, Vec<Vec<u8>>)> {
+        let mut numbers = Numbers(seed);
+        let (mut encoder, mut packer) = (Encoder::default(), Packer::new(level));
+        let columns: Vec<Column> = KINDS.iter().map(|&kind| encoder.column(kind).unwrap()).collect();
+        let chunk = |_| {
+            let contents: Vec<Vec<u8>> = KINDS.iter().map(|&kind| content(kind, &mut numbers)).collect();
+            for (&column, bytes) in columns.iter().zip(&contents) {
+                encoder.bytes(column, bytes, bytes.len(), &mut Vec::new()).unwrap();
+            }
+            (encoder.chunk(&mut packer), contents)
+        };
+        (0..count).map(chunk).collect()
+    }
+
+    #[test]
+    fn columns_come_back_at_every_level_chunk_after_chunk() {
+        for level in 1..=9 {
+            for seed in 0..3 {
+                let (mut decoder, mut unpacker) = (Decoder::default(), Unpacker::default());
+                let mut columns = Vec::new();
+                for (chunk, contents) in chunks(level, seed, 4) {
+                    decoder.chunk(&mut unpacker, &chunk, 1 << 24).unwrap();
+                    if columns.is_empty() {
+                        columns.extend(KINDS.iter().map(|&kind| decoder.column(kind).unwrap()));
+                    }
+                    for (&column, bytes) in columns.iter().zip(&contents) {
+                        let mut back = Vec::new();
+                        decoder.bytes(column, &[], bytes.len(), &mut back).unwrap();
+                        assert_eq!(back, *bytes, "level {level}, seed {seed}");
+                    }
+                    decoder.finish().unwrap();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn columns_of_rows_that_are_cut_off_come_back() {
+        let bytes: Vec<u8> = (0..1003).map(|at| (at / 3) as u8).collect();
+        for level in [1, 5, 7, 8] {
+            let mut content = columns::Content::of(Class::Fixed, Form::Rows(4), &bytes);
+            let mut out = Vec::new();
+            Packer::new(level).class(Class::Fixed, &[&content], &mut out);
+            content.bytes.clear();
+            let mut rest = &out[..];
+            Unpacker::default().class(Class::Fixed, &mut [(&mut content, bytes.len())], &mut rest).unwrap();
+            assert_eq!((content.bytes, rest), (bytes.clone(), &[][..]));
+        }
+    }
+
+    #[test]
+    fn a_second_chunk_gains_from_the_first() {
+        let text: Vec<u8> =
+            (0..20_000_u32).flat_map(|at| (at.wrapping_mul(0x9E37_79B9) >> 7).to_le_bytes()).collect();
+        for level in [1, 5, 7, 9] {
+            let mut packer = Packer::new(level);
+            let (mut first, mut second) = (Vec::new(), Vec::new());
+            packer.part(&text, &mut first);
+            packer.part(&text, &mut second);
+            assert!(second.len() * 10 < first.len(), "level {level}: {} then {}", first.len(), second.len());
+            let mut unpacker = Unpacker::default();
+            assert!(unpacker.part(&mut &first[..], text.len()).unwrap() == text);
+            assert!(unpacker.part(&mut &second[..], text.len()).unwrap() == text);
+        }
+    }
+
+    #[test]
+    fn a_chunk_that_is_cut_short_is_refused() {
+        for level in [1, 5, 7] {
+            let (chunk, _) = chunks(level, 1, 1).remove(0);
+            for len in (0..chunk.len()).step_by(chunk.len() / 50 + 1) {
+                let decoded = Decoder::default().chunk(&mut Unpacker::default(), &chunk[..len], 1 << 24);
+                assert!(decoded.is_err(), "level {level}, {len} of {}", chunk.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_is_refused() {
+        for level in [1, 5, 7] {
+            let (mut chunk, _) = chunks(level, 1, 1).remove(0);
+            for at in (0..chunk.len()).step_by(chunk.len() / 50 + 1) {
+                chunk[at] ^= 0x11;
+                let decoded = Decoder::default().chunk(&mut Unpacker::default(), &chunk, 1 << 24);
+                assert!(decoded.is_err(), "level {level}, byte {at} of {}", chunk.len());
+                chunk[at] ^= 0x11;
+            }
+        }
+    }
+
+    /// With the right checksum, the compressed bytes themselves may be anything.
+    #[test]
+    fn no_compressed_bytes_make_decoding_fail_badly() {
+        let mut numbers = Numbers(5);
+        let bytes = content(Kind::Rows(Class::Fixed, 24), &mut Numbers(1)).repeat(3);
+        for (coder, tries) in [(0, 20), (1, 200), (2, 200), (3, 20), (4, 5), (5, 3), (6, 1), (255, 1)] {
+            let level = if coder < CODER_MODELLED { 5 } else { (coder - CODER_MODELLED).min(2) + 7 };
+            let mut column = columns::Content::of(Class::Fixed, Form::Rows(24), &bytes);
+            let mut whole = Vec::new();
+            Packer::new(level).class(Class::Fixed, &[&column], &mut whole);
+            let part = Part::take(&mut &whole[..], usize::MAX).unwrap();
+            for _ in 0..tries {
+                let mut packed = part.packed.to_vec();
+                for _ in 0..3 {
+                    let at = numbers.below(packed.len() as u64) as usize;
+                    packed[at] = numbers.below(256) as u8;
+                }
+                packed.truncate(numbers.below(packed.len() as u64 + 1) as usize);
+                let mut out = Vec::new();
+                put_part(coder, part.raw, &packed, &mut out);
+                // An error, or other bytes.
+                let _ =
+                    Unpacker::default().class(Class::Fixed, &mut [(&mut column, bytes.len())], &mut &out[..]);
+            }
+        }
+    }
+
+    #[test]
+    fn statistics_say_what_became_of_classes() {
+        let bytes = vec![7; 1000];
+        let column = columns::Content::of(Class::Text, Form::Bytes, &bytes);
+        let (mut packer, mut out) = (Packer::new(5), Vec::new());
+        packer.class(Class::Text, &[&column], &mut out);
+        let expected = Statistics { class: Class::Text, bytes: 1000, stored: out.len() as u64 };
+        assert_eq!(packer.statistics(), [expected]);
+    }
+}
