@@ -665,7 +665,7 @@ impl Recalled {
             (1, self.misses())
         } else if self.byte() == u32::from(byte) {
             let run = (self.run() + 1).min(31);
-            (run, if run % 4 == 0 { self.misses().saturating_sub(1) } else { self.misses() })
+            (run, if run.is_multiple_of(4) { self.misses().saturating_sub(1) } else { self.misses() })
         } else {
             (1, (self.misses() + 2).min(7))
         };
