@@ -1,5 +1,6 @@
 //! The program and the crates behind it against PostgreSQL itself, files of known content, damage and every kind of source.
 
+mod compress;
 mod demo;
 mod golden;
 mod material;

@@ -1,0 +1,368 @@
+//! `walden compress`, `decompress` and `test`: real logs and any other files come back as they were; nothing is overwritten,
+//! removed or left half-written; of a damaged pack, everything else comes out.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::Value;
+use walden_lab::{RunOptions, find_or_install, run_workload, workloads};
+
+use crate::material::{Run, golden, walden, write};
+
+/// Runs the program in words; paths are the words' `{}`.
+fn run(words: &str, paths: &[&Path]) -> Run {
+    let mut paths = paths.iter();
+    let words: Vec<PathBuf> = words
+        .split_whitespace()
+        .map(|word| match word.strip_suffix("{}") {
+            Some("") => paths.next().unwrap().to_path_buf(),
+            Some(before) => format!("{before}{}", paths.next().unwrap().display()).into(),
+            None => word.into(),
+        })
+        .collect();
+    assert!(paths.next().is_none());
+    let run = walden(&words);
+    run.assert_no_panic();
+    run
+}
+
+/// The same, which must succeed and say nothing on standard error.
+fn done(words: &str, paths: &[&Path]) -> String {
+    let run = run(words, paths);
+    assert!(run.code == 0 && run.stderr.is_empty(), "{words}: {run:?}");
+    run.stdout
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// All files below a folder, by their names from there.
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let name = PathBuf::from(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(files(&entry.path()).into_iter().map(|(below, bytes)| (name.join(below), bytes)));
+        } else {
+            found.insert(name, fs::read(entry.path()).unwrap());
+        }
+    }
+    found
+}
+
+fn assert_same(found: &Path, expected: &Path) {
+    let (found, expected) = (files(found), files(expected));
+    assert!(found.keys().eq(expected.keys()), "{:?} {:?}", found.keys(), expected.keys());
+    for (name, bytes) in expected {
+        assert!(found[&name] == bytes, "{} came back otherwise", name.display());
+    }
+}
+
+/// Segments that follow each other, and what else is in an archive.
+fn archive(folder: &Path) -> PathBuf {
+    let archive = folder.join("archive");
+    for (name, segment) in golden("18.6") {
+        write(&archive, &name, &segment);
+    }
+    let (name, partial) = golden("17.11").pop_last().unwrap();
+    write(&archive, &format!("{name}.partial"), &partial);
+    write(&archive, "00000002.history", b"1\t0/C000000\tno recovery target specified\n");
+    write(&archive, "deep/er/00000001000000000000000A.00000028.backup", b"START WAL LOCATION: 0/A000028\n");
+    write(&archive, "empty", b"");
+    write(&archive, "archive_status/00000001000000000000000A.done", b"");
+    archive
+}
+
+/// What `archive` gives, without what is not taken.
+fn archive_without_status(folder: &Path) -> PathBuf {
+    let archive = archive(folder);
+    fs::remove_dir_all(archive.join("archive_status")).unwrap();
+    archive
+}
+
+/// A log that a server wrote comes back from both forms at every level, member by member too.
+#[test]
+fn a_servers_log_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let mut options = RunOptions::new(workloads::by_name("mixed").unwrap(), &output);
+    options.installation = Some(find_or_install("18".parse().unwrap()).unwrap());
+    options.size = Some(400);
+    options.wal_segsize_mb = Some(1);
+    run_workload(options, &mut |_| Ok(())).unwrap();
+    let wal = output.join("wal");
+    let names: Vec<PathBuf> = files(&wal).into_keys().collect();
+    assert!(names.len() > 4, "{names:?}");
+    for level in ["-1", "-5", "-9"] {
+        let [single, pack, back, back_from_pack] =
+            ["single", "pack.wpk", "back", "back-from-pack"].map(|name| folder.path().join(level).join(name));
+        let made = json(&done(&format!("compress {level} --format json -o {{}} {{}}"), &[&single, &wal]));
+        assert_eq!(made["files"], names.len() as u64);
+        for made in made["outputs"].as_array().unwrap() {
+            assert_eq!(made["members"][0]["form"], "records", "{made}");
+        }
+        let packed = json(&done(
+            &format!("compress {level} --format json --keyframe 3 --pack={{}} {{}}"),
+            &[&pack, &wal],
+        ));
+        assert!(packed["compressed_bytes"].as_u64() < made["compressed_bytes"].as_u64());
+        let keyframes: Vec<usize> = packed["outputs"][0]["members"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .enumerate()
+            .filter(|(_, member)| member["keyframe"] == true)
+            .map(|(number, _)| number)
+            .collect();
+        assert_eq!(keyframes, (0..names.len()).step_by(3).collect::<Vec<_>>());
+
+        let compressed: Vec<PathBuf> = files(&single).into_keys().map(|name| single.join(name)).collect();
+        for compressed in &compressed {
+            done("decompress -o {} {}", &[&back, compressed]);
+        }
+        assert_same(&back, &wal);
+        done("decompress -o {} {}", &[&back_from_pack, &pack]);
+        assert_same(&back_from_pack, &wal);
+
+        let tested = json(&done("test --format json {} {}", &[&pack, &compressed[0]]));
+        assert_eq!((&tested["files"][0]["good"], &tested["files"][1]["good"]), (&true.into(), &true.into()));
+        assert_eq!(tested["members"], names.len() as u64 + 1);
+        // One that is no keyframe.
+        let member = folder.path().join(level).join("member");
+        done("decompress --member {} -o {} {}", &[&names[4], &member, &pack]);
+        assert!(
+            files(&member) == BTreeMap::from([(names[4].clone(), fs::read(wal.join(&names[4])).unwrap())])
+        );
+    }
+}
+
+#[test]
+fn anything_comes_back_with_its_name_mode_and_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = archive_without_status(folder.path());
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
+    for (name, mode) in [("empty", 0o644), ("00000002.history", 0o400), ("00000001000000000000000A", 0o600)] {
+        let file = fs::File::options().append(true).open(archive.join(name)).unwrap();
+        file.set_modified(long_ago).unwrap();
+        fs::set_permissions(archive.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let pack = folder.path().join("pack");
+    done("compress --pack -o {} {}", &[&pack, &archive]);
+    // Segments first, then the rest by name.
+    let name = "00000001000000000000000A-00000001000000000000000C.wpk";
+    assert!(files(&pack).keys().eq([Path::new(name)]));
+    let back = folder.path().join("back");
+    done("decompress -o {} {}", &[&back, &pack.join(name)]);
+    assert_same(&back, &archive);
+    for name in ["empty", "00000002.history", "00000001000000000000000A"] {
+        let [then, now] = [&archive, &back].map(|folder| fs::metadata(folder.join(name)).unwrap());
+        assert_eq!(now.modified().unwrap(), long_ago, "{name}");
+        assert_eq!(now.permissions(), then.permissions(), "{name}");
+    }
+}
+
+#[test]
+fn a_folder_is_compressed_file_by_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = archive(folder.path());
+    let before = files(&archive);
+    // Beside each; what a server notes about its log is no log.
+    let made = json(&done("compress --format json {}", &[&archive]));
+    assert_eq!(made["files"], before.len() as u64 - 1);
+    let after = files(&archive);
+    assert_eq!(after.len(), 2 * before.len() - 1);
+    assert!(before.iter().all(|(name, bytes)| after[name] == *bytes));
+    // Compressed files are not compressed again, and nothing is overwritten.
+    let again = run("compress {}", &[&archive]);
+    assert_eq!((again.code, again.errors().len()), (3, before.len() - 1), "{again:?}");
+    assert!(again.errors().iter().all(|error| error.contains("exists already") && error.contains("--force")));
+    assert!(files(&archive) == after);
+    // With --rm, only the compressed ones stay, and give the originals back beside them.
+    done("compress --rm --force {}", &[&archive]);
+    let left = files(&archive);
+    assert!(
+        left.keys().all(|name| name.extension().is_some_and(|ending| ending == "wlz" || ending == "done"))
+    );
+    for name in left.keys().filter(|name| name.extension().is_some_and(|ending| ending == "wlz")) {
+        done("decompress {}", &[&archive.join(name)]);
+    }
+    assert!(files(&archive) == after);
+}
+
+#[test]
+fn existing_files_stay_unless_forced() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = write(folder.path(), "00000002.history", b"one");
+    let compressed = folder.path().join("00000002.history.wlz");
+    done("compress {}", &[&history]);
+    fs::write(&history, "another").unwrap();
+    let refused = run("decompress {}", &[&compressed]);
+    assert!(refused.code == 3 && refused.errors()[0].contains("exists already"), "{refused:?}");
+    assert_eq!(fs::read(&history).unwrap(), b"another");
+    done("decompress --force {}", &[&compressed]);
+    assert_eq!(fs::read(&history).unwrap(), b"one");
+    let pack = folder.path().join("a.wpk");
+    done("compress --pack={} {}", &[&pack, &history]);
+    let before = fs::read(&pack).unwrap();
+    fs::write(&history, "two").unwrap();
+    assert_eq!(run("compress --pack={} {}", &[&pack, &history]).code, 3);
+    assert_eq!(fs::read(&pack).unwrap(), before);
+    done("compress --force --pack={} {}", &[&pack, &history]);
+    assert_eq!(done("decompress --stdout {}", &[&pack]), "two");
+    // No temporary files are left.
+    assert_eq!(files(folder.path()).len(), 3);
+}
+
+#[test]
+fn what_is_not_there_fails_and_the_rest_is_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let there = write(folder.path(), "there", b"there");
+    let missing = folder.path().join("missing");
+    let failed = run("compress --rm {} {}", &[&missing, &there]);
+    assert!(
+        failed.code == 3 && failed.errors().len() == 1 && failed.errors()[0].contains("missing"),
+        "{failed:?}"
+    );
+    assert!(!there.exists() && folder.path().join("there.wlz").exists());
+    // A pack of less than was asked for would be a trap.
+    let there = write(folder.path(), "there", b"there");
+    let pack = folder.path().join("a.wpk");
+    let failed = run("compress --rm --pack={} {} {}", &[&pack, &there, &missing]);
+    assert!(failed.code == 3 && !pack.exists() && there.exists(), "{failed:?}");
+}
+
+/// One bit in the second of three members that share, then a keyframe: that and what follows up to the keyframe is lost.
+#[test]
+fn a_damaged_pack_gives_everything_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = archive_without_status(folder.path());
+    let pack = folder.path().join("a.wpk");
+    let made = json(&done("compress -1 --format json --pack={} {}", &[&pack, &archive]));
+    let first = made["outputs"][0]["members"][0]["compressed_bytes"].as_u64().unwrap();
+    let mut bytes = fs::read(&pack).unwrap();
+    bytes[first as usize + 32 + 250] ^= 4;
+    fs::write(&pack, bytes).unwrap();
+
+    let test = run("test {}", &[&pack]);
+    assert_eq!(test.code, 1, "{test:?}");
+    let [error] = test.errors()[..] else { panic!("{test:?}") };
+    for word in ["a.wpk", "member 00000001000000000000000B", "a piece at offset", "expected CRC-32C", "found"]
+    {
+        assert!(error.contains(word), "no \"{word}\" in: {error}");
+    }
+    let back = folder.path().join("back");
+    let refused = run("decompress -o {} {}", &[&back, &pack]);
+    assert!(refused.code == 3 && refused.stderr.contains("--salvage"), "{refused:?}");
+    let salvaged = run("decompress --salvage --force -o {} {}", &[&back, &pack]);
+    assert_eq!(salvaged.code, 1, "{salvaged:?}");
+    let lost: Vec<&str> = salvaged.stderr.lines().filter(|line| line.starts_with("lost:")).collect();
+    assert_eq!(lost.len(), 2, "{salvaged:?}");
+    assert!(lost[0].contains("0B, LSN 0/00B00000 to 0/00C00000 of timeline 1"), "{lost:?}");
+    assert!(
+        lost[1].contains("0C, LSN 0/00C00000 to 0/00D00000") && lost[1].contains("not damaged itself"),
+        "{lost:?}"
+    );
+    for name in ["00000001000000000000000B", "00000001000000000000000C"] {
+        fs::remove_file(archive.join(name)).unwrap();
+    }
+    assert_same(&back, &archive);
+}
+
+#[test]
+fn a_pack_cut_short_gives_what_is_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = archive_without_status(folder.path());
+    let pack = folder.path().join("a.wpk");
+    done("compress -1 --pack={} {}", &[&pack, &archive]);
+    let whole = fs::read(&pack).unwrap();
+    let expected = files(&archive);
+    for step in 0..10 {
+        let cut = whole.len() * (step + 1) / 11;
+        fs::write(&pack, &whole[..cut]).unwrap();
+        let back = folder.path().join(step.to_string());
+        let salvaged = run("decompress --salvage -o {} {}", &[&back, &pack]);
+        assert!([1, 3].contains(&salvaged.code) && salvaged.stderr.contains("a.wpk"), "{salvaged:?}");
+        let found = if back.exists() { files(&back) } else { BTreeMap::new() };
+        assert!(found.iter().all(|(name, bytes)| expected[name] == *bytes), "cut at {cut}");
+        assert_eq!(run("test --list {}", &[&pack]).code, 1);
+    }
+}
+
+#[test]
+fn members_lead_nowhere_else() {
+    use walden_codec::coder::Limits;
+    use walden_codec::container::{FileForm, Meta, WriteOptions, Writer};
+
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["../outside", "/tmp/outside", "a/../../outside", "", ".", "nul\0"] {
+        let options = WriteOptions { form: FileForm::Pack, level: 1, keyframe: 1, limits: Limits::default() };
+        let mut writer = Writer::new(Vec::new(), options);
+        let meta = Meta { name: name.into(), ..Meta::default() };
+        writer.add(meta, false, &mut &b"content"[..]).unwrap();
+        let pack = write(folder.path(), "hostile.wpk", &writer.finish().unwrap());
+        for salvage in ["", "--salvage"] {
+            let refused =
+                run(&format!("decompress {salvage} -o {{}} {{}}"), &[&folder.path().join("in"), &pack]);
+            assert!(refused.code == 3 && refused.stderr.contains("leads elsewhere"), "{name}: {refused:?}");
+            assert_eq!(files(folder.path()).len(), 1, "{name}");
+        }
+    }
+}
+
+#[test]
+fn other_files_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = write(folder.path(), "file", b"anything else");
+    for command in ["decompress", "test", "test --list", "decompress --salvage"] {
+        let refused = run(&format!("{command} {{}}"), &[&file]);
+        assert!(
+            refused.code == 3 && refused.errors()[0].contains("not made by walden compress"),
+            "{refused:?}"
+        );
+    }
+    let segment = folder.path().join("file.wlz");
+    done("compress {}", &[&file]);
+    let no_member = run("decompress --member other {}", &[&segment]);
+    assert!(
+        no_member.code == 3 && no_member.errors()[0].contains("no member other; it has file"),
+        "{no_member:?}"
+    );
+    for usage in [
+        "compress",
+        "compress -0 {}",
+        "compress -1 -9 {}",
+        "compress --keyframe 2 {}",
+        "compress --rm --no-verify {}",
+    ] {
+        let paths: &[&Path] = if usage.contains("{}") { &[&file] } else { &[] };
+        assert_eq!(run(usage, paths).code, 2, "{usage}");
+    }
+}
+
+/// A signal while a file is being written leaves nothing of it.
+#[test]
+fn an_interrupt_leaves_nothing_half_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let large = folder.path().join("large");
+    fs::File::create(&large).unwrap().set_len(16 << 30).unwrap();
+    let output = folder.path().join("output");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_walden"))
+        .args(["compress", "-9", "-o"])
+        .args([&output, &large])
+        .spawn()
+        .unwrap();
+    let started = Instant::now();
+    while !output.exists() || files(&output).is_empty() {
+        assert!(started.elapsed() < Duration::from_secs(60), "nothing is written");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(files(&output).is_empty() && large.exists());
+}
