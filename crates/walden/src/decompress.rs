@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
@@ -215,9 +215,9 @@ fn plain_of_original(error: Error) -> anyhow::Error {
 /// Where a member goes: never outside of the folder.
 fn target_of(args: &DecompressArgs, path: &Path, head: &Head) -> Result<PathBuf> {
     let name = Path::new(OsStr::from_bytes(&head.meta.name));
-    let inside = name.components().all(|part| matches!(part, Component::Normal(_)))
-        && name.components().next().is_some()
-        && !head.meta.name.contains(&0);
+    // An absolute name starts with an empty part.
+    let mut parts = head.meta.name.split(|byte| *byte == b'/');
+    let inside = parts.all(|part| !matches!(part, b"" | b"." | b"..")) && !head.meta.name.contains(&0);
     if !inside {
         bail!(
             "{}: the name of member {}, {}, leads elsewhere",

@@ -16,7 +16,7 @@ use std::io;
 
 pub use layout::{End, Entry, FORMAT_VERSION, FileForm, FileHeader, Head, LEAST_READER, Meta, Place};
 pub use reader::{Reader, Summary};
-pub use salvage::{Loss, Walk, walk};
+pub use salvage::{Decode, Loss, Walk, walk};
 pub use writer::{Added, WriteOptions, Writer};
 
 use crate::coder;

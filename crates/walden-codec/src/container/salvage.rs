@@ -33,16 +33,19 @@ pub struct Loss {
     pub damaged: bool,
 }
 
+/// What is done with a member whose head has come: it has to call [`Reader::decode`].
+pub type Decode<'d, R> = dyn FnMut(&mut Reader<&mut R>, &Head) -> Result<Summary, Error> + 'd;
+
 /// Goes through a container as far as it goes: past damage, from each keyframe on.
 ///
-/// `decode` is called for each member that can be decoded and has to call [`Reader::decode`].
+/// `decode` is called for each member that can be decoded.
 ///
 /// # Errors
 /// What is not the file's fault, and a file that is no container.
 pub fn walk<R: Read + Seek>(
     mut input: R,
     limits: ReadLimits,
-    decode: &mut dyn FnMut(&mut Reader<&mut R>, &Head) -> Result<Summary, Error>,
+    decode: &mut Decode<'_, R>,
 ) -> Result<Walk, Error> {
     let mut walk = Walk::default();
     let mut index = None;

@@ -305,7 +305,7 @@ fn members_lead_nowhere_else() {
     use walden_codec::container::{FileForm, Meta, WriteOptions, Writer};
 
     let folder = tempfile::tempdir().unwrap();
-    for name in ["../outside", "/tmp/outside", "a/../../outside", "", ".", "nul\0"] {
+    for name in ["../outside", "/tmp/outside", "a/../../outside", "a//b", "a/.", "", ".", "nul\0"] {
         let options = WriteOptions { form: FileForm::Pack, level: 1, keyframe: 1, limits: Limits::default() };
         let mut writer = Writer::new(Vec::new(), options);
         let meta = Meta { name: name.into(), ..Meta::default() };
