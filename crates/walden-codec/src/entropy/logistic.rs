@@ -27,7 +27,8 @@ pub static TABLES: LazyLock<Tables> = LazyLock::new(|| {
     for _ in 0..=WIDEST {
         // 1 / (1 + 1 / power)
         half.push((power * 65536 / (power + ONE)) as u32);
-        power = power * STEP / ONE;
+        // Less of it, so that the product has room: it comes to 2 to the 72.
+        power = (power >> 12) * STEP / (ONE >> 12);
     }
     let squash: Vec<u16> = (-WIDEST..=WIDEST)
         .map(|at| {
