@@ -48,7 +48,7 @@ pub fn front(points: &[(f64, f64)]) -> Vec<bool> {
 
 const SIZE: (u32, u32) = (960, 600);
 const FONT: &str = "sans-serif";
-const LABEL: u32 = 12;
+const LABEL: u32 = 13;
 
 /// Distinct on white; black is kept for what is emphasised.
 const COLOURS: [RGBColor; 12] = [
@@ -66,7 +66,8 @@ const COLOURS: [RGBColor; 12] = [
     RGBColor(180, 130, 70),
 ];
 const EMPHASIS: RGBColor = RGBColor(200, 20, 30);
-const FRONT: RGBColor = RGBColor(205, 205, 205);
+const FRONT: RGBColor = RGBColor(215, 215, 215);
+const GRID: RGBColor = RGBColor(238, 238, 238);
 
 /// The chart, with the front of what nothing beats in both as a wide grey line.
 ///
@@ -83,18 +84,29 @@ pub fn scatter(chart: &Scatter) -> Result<String, Box<dyn Error>> {
         root.fill(&WHITE)?;
         let mut builder = ChartBuilder::on(&root);
         builder.caption(&chart.title, (FONT, 18)).margin(14).x_label_area_size(46).y_label_area_size(62);
-        let mut area = builder
-            .build_cartesian_2d((xs.0..xs.1).log_scale(), (ys.0..ys.1).log_scale())?
-            .set_secondary_coord(0.0..1.0, 0.0..1.0);
+        let mut area = builder.build_cartesian_2d((xs.0..xs.1).log_scale(), (ys.0..ys.1).log_scale())?;
         area.configure_mesh()
             .x_desc(&chart.x)
             .y_desc(&chart.y)
-            .x_label_formatter(&|value| short(*value))
-            .y_label_formatter(&|value| short(*value))
-            .label_style((FONT, LABEL + 1))
-            .bold_line_style(RGBColor(232, 232, 232))
-            .light_line_style(TRANSPARENT)
+            .axis_desc_style((FONT, LABEL + 2))
+            .disable_mesh()
+            .x_labels(0)
+            .y_labels(0)
             .draw()?;
+        let figure = |horizontal, vertical| {
+            let font = FontDesc::from((FONT, f64::from(LABEL + 1)));
+            font.color(&BLACK).pos(Pos::new(horizontal, vertical))
+        };
+        for x in ticks(xs) {
+            let (bottom, top) = (area.backend_coord(&(x, ys.0)), area.backend_coord(&(x, ys.1)));
+            root.draw(&PathElement::new([bottom, top], GRID))?;
+            root.draw(&Text::new(short(x), (bottom.0, bottom.1 + 6), figure(HPos::Center, VPos::Top)))?;
+        }
+        for y in ticks(ys) {
+            let (left, right) = (area.backend_coord(&(xs.0, y)), area.backend_coord(&(xs.1, y)));
+            root.draw(&PathElement::new([left, right], GRID))?;
+            root.draw(&Text::new(short(y), (left.0 - 6, left.1), figure(HPos::Right, VPos::Center)))?;
+        }
 
         let mut steps: Vec<(f64, f64)> =
             pairs.iter().zip(front(&pairs)).filter(|(_, best)| *best).map(|(pair, _)| *pair).collect();
@@ -145,6 +157,24 @@ fn bounds(values: impl Iterator<Item = f64>) -> (f64, f64) {
     }
     let room = (most / least).powf(0.06).max(1.15);
     (least / room, most * room)
+}
+
+/// Round figures within bounds, as few as make a scale.
+fn ticks((least, most): (f64, f64)) -> Vec<f64> {
+    const STEPS: [&[f64]; 4] = [
+        &[1.0],
+        &[1.0, 2.0, 5.0],
+        &[1.0, 1.5, 2.0, 3.0, 5.0, 7.0],
+        &[1.0, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0],
+    ];
+    const ENOUGH: usize = 5;
+    let decades = least.log10().floor() as i32..=most.log10().ceil() as i32;
+    let within = |steps: &&[f64]| -> Vec<f64> {
+        let all = decades.clone().flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)));
+        all.filter(|tick| (least..=most).contains(tick)).collect()
+    };
+    let found = STEPS.iter().map(within).find(|ticks| ticks.len() >= ENOUGH);
+    found.unwrap_or_else(|| within(&STEPS[STEPS.len() - 1]))
 }
 
 /// A figure of an axis: `0.05`, `2`, `150`.
@@ -232,5 +262,10 @@ mod tests {
     #[test]
     fn figures_of_axes_are_short() {
         assert_eq!([0.05, 0.5, 2.0, 150.0].map(short), ["0.05", "0.5", "2", "150"]);
+        assert_eq!(
+            ticks((0.04, 6.0)).into_iter().map(short).collect::<Vec<_>>(),
+            ["0.05", "0.1", "0.2", "0.5", "1", "2", "5"]
+        );
+        assert!(ticks((0.9, 2.1)).len() >= 5 && ticks((1e-9, 1e9)).len() >= 5);
     }
 }

@@ -286,6 +286,12 @@ impl Entry {
     }
 }
 
+/// How the contender of that name is shown at a level.
+pub fn label(name: &str, level: u8) -> String {
+    let row = CONTENDERS.iter().find(|row| row.name == name);
+    row.map_or(name, |row| row.label).replace("{level}", &level.to_string())
+}
+
 /// The files of one process.
 pub struct Task<'a> {
     /// At least one.

@@ -6,7 +6,7 @@ use walden_report::html::{Document, Weight};
 use walden_report::table::{Look, Row, table, wrap};
 use walden_report::units;
 
-use super::contenders::{OURSELVES, Takes};
+use super::contenders::{self, OURSELVES, Takes, Threads};
 use super::published::{self, PUBLISHED};
 use super::{CodecsArgs, CorpusResults, Figures, Measured, Results, write};
 use crate::explain::Format;
@@ -149,7 +149,7 @@ fn published_rows(corpus: &CorpusResults) -> Vec<Vec<String>> {
             let figures = now.and_then(|one| one.figures.as_ref());
             let of = |text: fn(&Figures) -> String| figures.map_or_else(|| "-".into(), text);
             rows.push(vec![
-                now.map_or_else(|| format!("{} -{level}", program.contender), |one| one.contender.clone()),
+                contenders::label(program.contender, level),
                 format!("{:.3}", then.megabytes),
                 of(|figures| format!("{:.3}", figures.megabytes)),
                 format!("{:.2}", then.times_xz_2),
@@ -292,8 +292,8 @@ fn page_row(corpus: &CorpusResults, one: &Measured) -> (Weight, Vec<String>) {
             Takes::Corpus => "all".into(),
         },
         match one.threads {
-            super::Threads::One => "1".into(),
-            super::Threads::All => "all".into(),
+            Threads::One => "1".into(),
+            Threads::All => "all".into(),
         },
         String::new(),
     ];
