@@ -10,7 +10,7 @@ use crate::material::{golden, say, write};
 
 /// A folder with the first two segments of a golden cluster.
 fn two_segments(folder: &Path) -> PathBuf {
-    for (name, content) in golden("17.11").into_iter().take(2) {
+    for (name, content) in golden("18.6").into_iter().take(2) {
         write(folder, &format!("wal/{name}"), &content);
     }
     folder.join("wal")
