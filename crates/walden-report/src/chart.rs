@@ -90,8 +90,10 @@ pub fn scatter(chart: &Scatter) -> Result<String, Box<dyn Error>> {
             .y_desc(&chart.y)
             .axis_desc_style((FONT, LABEL + 2))
             .disable_mesh()
-            .x_labels(0)
-            .y_labels(0)
+            // The library's own are too few on short logarithmic scales.
+            .x_label_formatter(&|_| String::new())
+            .y_label_formatter(&|_| String::new())
+            .set_all_tick_mark_size(0)
             .draw()?;
         let figure = |horizontal, vertical| {
             let font = FontDesc::from((FONT, f64::from(LABEL + 1)));

@@ -15,7 +15,8 @@ use crate::terminal;
 /// Prints and writes what the options ask for.
 pub fn all(args: &CodecsArgs, results: &Results) -> Result<()> {
     if let Some(path) = &args.svg {
-        write(path, &chart(&results.total, Way::There)?)?;
+        let corpus = if let [only] = &results.corpora[..] { only } else { &results.total };
+        write(path, &chart(corpus, Way::There)?)?;
     }
     if let Some(path) = &args.html {
         write(path, &page(results)?)?;
