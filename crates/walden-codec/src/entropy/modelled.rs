@@ -40,9 +40,10 @@ pub const EFFORTS: [Effort; 3] = [
 
 const MOST_COUNTED: usize = 7;
 const MOST_RECALLED: usize = 10;
-/// Recalled bytes, and that of the match.
-const RECALLED: usize = MOST_RECALLED + 1;
+/// Recalled bytes, that of the match, and that of the step.
+const RECALLED: usize = MOST_RECALLED + 2;
 const MATCH: usize = MOST_RECALLED;
+const STEP: usize = MOST_RECALLED + 1;
 /// Predictions of a bit: two for each context with counters, those recalled, and a constant.
 const MOST_INPUTS: usize = 2 * MOST_COUNTED + RECALLED + 1;
 
@@ -72,6 +73,8 @@ pub struct Modelled {
     /// Where their strength is, without that of the bit.
     strength_at: [usize; RECALLED],
     strengths: Vec<Counter>,
+    /// For each position, whether it was the step's byte the last six times.
+    steps: Vec<u8>,
     inputs: [i32; MOST_INPUTS],
     mixers: [Mixer; 2],
     last: Mixer,
@@ -98,6 +101,8 @@ struct Place {
     position: usize,
     /// Told apart in corrections.
     key: u64,
+    /// What it is if the rows above go on with the step they took; as [`Modelled::recalled`].
+    step: u32,
     counted: [u64; MOST_COUNTED],
     recalled: [u64; MOST_RECALLED],
 }
@@ -120,6 +125,7 @@ impl Modelled {
             recalled: [0; RECALLED],
             strength_at: [0; RECALLED],
             strengths: (0..RECALLED * STRENGTHS).map(strength_start).collect(),
+            steps: vec![0; 1 << 14],
             inputs: [0; MOST_INPUTS],
             mixers: [mixer(256 * 20), mixer(CLASS_SETS * POSITIONS)],
             last: Mixer::new(2, 256, (1 << 16) / 2, 2),
@@ -240,6 +246,7 @@ impl Modelled {
                 class,
                 position,
                 key: column,
+                step: if start >= 2 * width { 0x100 | straight as u32 } else { 0 },
                 counted: [
                     hash(column, up),
                     hash(column, 1 << 32 | l1),
@@ -288,6 +295,7 @@ impl Modelled {
                 class,
                 position: within as usize,
                 key: column,
+                step: 0,
                 counted: [
                     hash(column, masked(0xFF)),
                     hash(column, 1 << 32),
@@ -332,6 +340,7 @@ impl Modelled {
                 class,
                 position: (left >> 5 & 7) as usize,
                 key: column_key,
+                step: 0,
                 counted: [
                     hash(class_key, 1 << 32 | masked(0xFF)),
                     hash(class_key, 2 << 32 | masked(0xFFFF)),
@@ -371,6 +380,10 @@ impl Modelled {
             Some(byte) => byte,
             None => self.bits(bits, byte, place),
         };
+        if place.step != 0 {
+            let at = place.key as usize & (self.steps.len() - 1);
+            self.steps[at] = self.steps[at] << 1 & 63 | u8::from(place.step == 0x100 | u32::from(byte));
+        }
         self.remember(byte);
         byte
     }
@@ -406,12 +419,17 @@ impl Modelled {
         } else {
             self.recalled[MATCH] = 0;
         }
+        self.recalled[STEP] = place.step;
+        if place.step != 0 {
+            let steps = self.steps[place.key as usize & (self.steps.len() - 1)];
+            self.strength_at[STEP] = STEP * STRENGTHS + usize::from(steps) * 16;
+        }
     }
 
     /// Asks whether the byte is the one most likely; the byte if it is.
     fn ask<B: Bits>(&mut self, bits: &mut B, byte: u8, place: &Place) -> Option<u8> {
         let tables = self.tables;
-        let used = (0..self.effort.recalled).chain([MATCH]);
+        let used = (0..self.effort.recalled).chain([MATCH, STEP]);
         let (mut best, mut best_p) = (0, 0);
         for context in used.clone() {
             if self.recalled[context] != 0 {
@@ -522,7 +540,7 @@ impl Modelled {
         }
         let left = bit + 1;
         let mut agree = 0;
-        for context in (0..recalled).chain([MATCH]) {
+        for context in (0..recalled).chain([MATCH, STEP]) {
             let byte = self.recalled[context];
             self.inputs[inputs] = if byte >> left == coded {
                 let p = self.strengths[self.strength_at[context] + bit as usize].p();
@@ -565,7 +583,7 @@ impl Modelled {
             }
             learn_small(&mut self.buckets[self.slots[context]][node], bit_coded);
         }
-        for context in (0..recalled).chain([MATCH]) {
+        for context in (0..recalled).chain([MATCH, STEP]) {
             let byte = self.recalled[context];
             if byte >> left == coded {
                 let right = u32::from(byte >> bit & 1 == bit_coded);
@@ -621,7 +639,7 @@ impl Modelled {
 impl Effort {
     /// Predictions of a bit.
     fn inputs(self) -> usize {
-        self.counted * if self.refined { 2 } else { 1 } + self.recalled + 2
+        self.counted * if self.refined { 2 } else { 1 } + self.recalled + 3
     }
 }
 
