@@ -4,7 +4,8 @@
 //! A part, as it is stored:
 //!
 //! ```text
-//! coder       1 byte: 0 stored as it is, 1 zstd, 2 zstd after what came before in the class, from 3 on modelled
+//! coder       1 byte: 0 stored as it is, 1 zstd, 2 zstd after what came before in the class, 3 words as numbers and
+//!             zstd, from 8 on modelled
 //! raw         LEB128: bytes after decompression
 //! stored      LEB128: bytes that follow
 //! checksum    4 bytes: CRC-32C of what follows
@@ -16,6 +17,7 @@ mod layout;
 mod logistic;
 mod modelled;
 mod range;
+mod words;
 
 use walden_format::crc::crc32c_append;
 
@@ -26,11 +28,15 @@ use crate::columns::{CLASSES, Class, Content, Form, get_number, put_number};
 const CODER_STORED: u8 = 0;
 const CODER_ZSTD: u8 = 1;
 const CODER_ZSTD_AFTER: u8 = 2;
-const CODER_MODELLED: u8 = 3;
+const CODER_WORDS: u8 = 3;
+const CODER_MODELLED: u8 = 8;
 
 /// What is not of a class, in the place of one.
 const DIRECTORY: usize = CLASSES.len();
 const OTHER: usize = CLASSES.len() + 1;
+
+/// Classes in which there may be words.
+const WITH_WORDS: [Class; 4] = [Class::Text, Class::Expanded, Class::Payload, Class::ImageBytes];
 
 /// How much is spent, by level from 1 on.
 const LEVELS: [Means; 9] = [
@@ -171,6 +177,12 @@ impl Packer {
                 return put_part(CODER_MODELLED + effort, content.len(), &encoder.finish(), out);
             }
         };
+        if WITH_WORDS.iter().any(|&with| with as usize == class)
+            && let Some(words) = words::encode(content)
+            && let Some(packed) = general::compress(&words, &[], level)
+        {
+            return put_part(CODER_WORDS, words.len(), &packed, out);
+        }
         let before = self.state.before(class);
         let coder = if before.is_empty() { CODER_ZSTD } else { CODER_ZSTD_AFTER };
         match general::compress(content, before, level) {
@@ -209,7 +221,7 @@ impl Unpacker {
     /// Takes a directory off; `most` is how many bytes it may have.
     pub fn directory(&mut self, rest: &mut &[u8], most: usize) -> Result<Vec<u8>, Corrupt> {
         let part = Part::take(rest, most)?;
-        self.content(DIRECTORY, &part)
+        self.content(DIRECTORY, &part, most)
     }
 
     /// Takes the columns of a class off, each of as many bytes as are said.
@@ -234,7 +246,7 @@ impl Unpacker {
             }
             return Ok(());
         }
-        let content = self.content(class as usize, &part)?;
+        let content = self.content(class as usize, &part, most)?;
         let mut laid_out = layout::Columns::new(&content)?;
         for (column, bytes) in columns {
             column.bytes = laid_out.take(column.form, *bytes)?;
@@ -245,17 +257,22 @@ impl Unpacker {
     /// Takes a part off.
     pub fn part(&mut self, rest: &mut &[u8], most: usize) -> Result<Vec<u8>, Corrupt> {
         let part = Part::take(rest, most)?;
-        self.content(OTHER, &part)
+        self.content(OTHER, &part, most)
     }
 
-    fn content(&mut self, class: usize, part: &Part<'_>) -> Result<Vec<u8>, Corrupt> {
+    fn content(&mut self, class: usize, part: &Part<'_>, most: usize) -> Result<Vec<u8>, Corrupt> {
         let content = match part.coder {
+            CODER_WORDS => {
+                let words = general::decompress(part.packed, &[], part.raw)?;
+                return words::decode(&words, most);
+            }
             CODER_STORED => part.packed.to_vec(),
             CODER_ZSTD => general::decompress(part.packed, &[], part.raw)?,
             CODER_ZSTD_AFTER => general::decompress(part.packed, self.state.before(class), part.raw)?,
             coder => {
+                let effort = coder.checked_sub(CODER_MODELLED).ok_or(Corrupt("a part's coder is unknown"))?;
                 let mut decoder = range::Decoder::new(part.packed);
-                let modelled = self.state.modelled(coder - CODER_MODELLED)?;
+                let modelled = self.state.modelled(effort)?;
                 let mut content = vec![0; part.raw];
                 modelled.column(&mut decoder, class, 0, Form::Bytes, &mut content);
                 return Ok(content);

@@ -1,7 +1,7 @@
 //! The program and the crates behind it against PostgreSQL itself, files of known content, damage and every kind of source.
 
-mod compress;
 mod codecs;
+mod compress;
 mod demo;
 mod golden;
 mod material;

@@ -1,0 +1,270 @@
+//! Text with its frequent words as numbers, before a general compressor.
+//!
+//! Words that come in any order are dear to a compressor that looks for repeated strings: each time it says how far back the
+//! last one was. Their numbers are a byte and a little.
+//!
+//! ```text
+//! length      LEB128: bytes of the text
+//! words       LEB128: how many; 1 byte each: length; then their bytes
+//! escape      1 byte: the next byte stands for itself
+//! leads       1 byte per 256 words: the next number is of one of these words
+//! structure   LEB128: bytes that follow: of the text, escapes and leads
+//! numbers     the rest: 1 byte for each lead
+//! ```
+
+use rustc_hash::FxHashMap;
+
+use crate::Corrupt;
+use crate::columns::{get_number, put_number};
+
+/// A word has no fewer letters, its space not counted.
+const SHORTEST: usize = 3;
+/// A word has no more bytes, its space included.
+const LONGEST: usize = 40;
+/// A word that comes less often is not worth a number.
+const FEWEST: u32 = 4;
+const MOST_LEADS: usize = 48;
+const NUMBERS: usize = 256;
+/// Texts shorter than this are not worth a list of words.
+const SHORTEST_TEXT: usize = 16 << 10;
+
+fn is_letter(byte: u8) -> bool {
+    byte.is_ascii_alphabetic() || byte >= 0x80
+}
+
+/// Words as numbers; nothing where that would not make much of the text shorter.
+pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
+    if text.len() < SHORTEST_TEXT {
+        return None;
+    }
+    let words = frequent(text);
+    let saved: usize = words.iter().map(|(word, count)| (word.len() - 2) * *count as usize).sum();
+    // Fewer words than this would cost more in other places than they save.
+    if saved < text.len() / 8 {
+        return None;
+    }
+    let leads = words.len().div_ceil(NUMBERS);
+    let marks = rarest(text, leads + 1);
+    let mut meaning = [Meaning::Itself; 256];
+    for &mark in &marks {
+        meaning[usize::from(mark)] = Meaning::Escape;
+    }
+    let (&escape, lead_bytes) = marks.split_first()?;
+    let mut out = Vec::with_capacity(text.len() / 2);
+    put_number(&mut out, text.len() as u64);
+    put_number(&mut out, words.len() as u64);
+    out.extend(words.iter().map(|(word, _)| word.len() as u8));
+    words.iter().for_each(|(word, _)| out.extend_from_slice(word));
+    out.push(escape);
+    out.extend_from_slice(lead_bytes);
+    let index = Index::new(words.iter().map(|(word, _)| *word));
+    let (mut structure, mut numbers) = (Vec::with_capacity(text.len() / 2), Vec::new());
+    let mut at = 0;
+    while at < text.len() {
+        if is_letter(text[at])
+            && let Some((number, len)) = index.longest(&text[at..])
+        {
+            structure.push(lead_bytes[number / NUMBERS]);
+            numbers.push((number % NUMBERS) as u8);
+            at += len;
+            continue;
+        }
+        if meaning[usize::from(text[at])] == Meaning::Escape {
+            structure.push(escape);
+        }
+        structure.push(text[at]);
+        at += 1;
+    }
+    put_number(&mut out, structure.len() as u64);
+    out.extend_from_slice(&structure);
+    out.extend_from_slice(&numbers);
+    Some(out)
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Meaning {
+    Itself,
+    Escape,
+    /// The first word of 256.
+    Lead(usize),
+}
+
+/// The words worth a number, the most frequent first.
+fn frequent(text: &[u8]) -> Vec<(&[u8], u32)> {
+    let mut counts: FxHashMap<&[u8], u32> = FxHashMap::default();
+    let mut at = 0;
+    while at < text.len() {
+        if !is_letter(text[at]) {
+            at += 1;
+            continue;
+        }
+        let start = at;
+        while at < text.len() && is_letter(text[at]) {
+            at += 1;
+        }
+        let with_space = at + usize::from(text.get(at) == Some(&b' '));
+        if at - start >= SHORTEST && with_space - start <= LONGEST {
+            *counts.entry(&text[start..with_space]).or_default() += 1;
+        }
+    }
+    let mut words: Vec<(&[u8], u32)> = counts.into_iter().filter(|(_, count)| *count >= FEWEST).collect();
+    let worth = |(word, count): &(&[u8], u32)| (word.len() as u64 - 2) * u64::from(*count);
+    words.sort_unstable_by_key(|word| (std::cmp::Reverse(worth(word)), word.0));
+    words.truncate(MOST_LEADS * NUMBERS);
+    words.sort_unstable_by_key(|(word, count)| (std::cmp::Reverse(*count), *word));
+    words
+}
+
+/// So many bytes that the text has least of.
+fn rarest(text: &[u8], count: usize) -> Vec<u8> {
+    let mut counts = [0_u64; 256];
+    text.iter().for_each(|&byte| counts[usize::from(byte)] += 1);
+    let mut bytes: Vec<u8> = (0..=255).collect();
+    bytes.sort_by_key(|&byte| counts[usize::from(byte)]);
+    bytes.truncate(count);
+    bytes
+}
+
+/// Words by how they begin.
+struct Index<'a> {
+    /// Where the words with a hash begin in `sorted`; one more than there are hashes.
+    starts: Vec<u32>,
+    /// Words with their numbers, the longest first among those with one hash.
+    sorted: Vec<(&'a [u8], usize)>,
+}
+
+impl<'a> Index<'a> {
+    const BITS: u32 = 14;
+
+    fn hash(text: &[u8]) -> usize {
+        let three = u32::from(text[0]) | u32::from(text[1]) << 8 | u32::from(text[2]) << 16;
+        (three.wrapping_mul(0x9E37_79B1) >> (32 - Self::BITS)) as usize
+    }
+
+    fn new(words: impl Iterator<Item = &'a [u8]>) -> Index<'a> {
+        let mut sorted: Vec<(&[u8], usize)> =
+            words.enumerate().map(|(number, word)| (word, number)).collect();
+        sorted.sort_by_key(|(word, _)| (Self::hash(word), std::cmp::Reverse(word.len())));
+        let mut starts = vec![0_u32; (1 << Self::BITS) + 1];
+        sorted.iter().for_each(|(word, _)| starts[Self::hash(word) + 1] += 1);
+        let mut sum = 0;
+        for start in &mut starts {
+            sum += *start;
+            *start = sum;
+        }
+        Index { starts, sorted }
+    }
+
+    /// The longest word that the text begins with, and its length.
+    fn longest(&self, text: &[u8]) -> Option<(usize, usize)> {
+        if text.len() < SHORTEST {
+            return None;
+        }
+        let hash = Self::hash(text);
+        let candidates = &self.sorted[self.starts[hash] as usize..self.starts[hash + 1] as usize];
+        let (word, number) = candidates.iter().find(|(word, _)| text.starts_with(word))?;
+        Some((*number, word.len()))
+    }
+}
+
+/// The way back; `most` is how many bytes the text may have.
+pub fn decode(stored: &[u8], most: usize) -> Result<Vec<u8>, Corrupt> {
+    let short = Corrupt("a list of words is cut short");
+    let mut rest = stored;
+    let number =
+        |rest: &mut &[u8]| get_number(rest).map(|number| usize::try_from(number).unwrap_or(usize::MAX));
+    let length = number(&mut rest)?;
+    if length > most {
+        return Err(Corrupt("a text is longer than it may be"));
+    }
+    let count = number(&mut rest)?;
+    if count > MOST_LEADS * NUMBERS {
+        return Err(Corrupt("there are more words than there can be"));
+    }
+    let (lengths, after) = rest.split_at_checked(count).ok_or(short)?;
+    rest = after;
+    let mut words = Vec::with_capacity(count);
+    for &len in lengths {
+        let (word, after) = rest.split_at_checked(len.into()).ok_or(short)?;
+        words.push(word);
+        rest = after;
+    }
+    let (marks, after) = rest.split_at_checked(1 + count.div_ceil(NUMBERS)).ok_or(short)?;
+    rest = after;
+    let mut meaning = [Meaning::Itself; 256];
+    for (lead, &mark) in marks[1..].iter().enumerate() {
+        meaning[usize::from(mark)] = Meaning::Lead(lead * NUMBERS);
+    }
+    meaning[usize::from(marks[0])] = Meaning::Escape;
+    let bytes = number(&mut rest)?;
+    let (structure, numbers) = rest.split_at_checked(bytes).ok_or(short)?;
+    let (mut structure, mut numbers) = (structure.iter(), numbers.iter());
+    let mut text = Vec::with_capacity(length);
+    while let Some(&byte) = structure.next() {
+        match meaning[usize::from(byte)] {
+            Meaning::Itself => text.push(byte),
+            Meaning::Escape => text.push(*structure.next().ok_or(short)?),
+            Meaning::Lead(first) => {
+                let number = usize::from(*numbers.next().ok_or(short)?);
+                text.extend_from_slice(words.get(first + number).ok_or(Corrupt("a word's number can't be"))?);
+            }
+        }
+        if text.len() > length {
+            return Err(Corrupt("a text is longer than it says"));
+        }
+    }
+    if text.len() == length && numbers.next().is_none() {
+        Ok(text)
+    } else {
+        Err(Corrupt("a text has another length than it says"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text() -> Vec<u8> {
+        let words = ["harbour", "paper", "Ancient", "über", "of", "the"];
+        let mut text = Vec::new();
+        for number in 0_usize..9000 {
+            text.extend_from_slice(words[number * number % 7 % words.len()].as_bytes());
+            if number % 3 > 0 {
+                text.push(b' ');
+            }
+            if number % 11 == 0 {
+                text.push((number / 11) as u8);
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn text_comes_back_from_its_words() {
+        let text = text();
+        let stored = encode(&text).expect("many words");
+        assert!(stored.len() < text.len() / 2, "{} of {}", stored.len(), text.len());
+        assert_eq!(decode(&stored, text.len()).expect("its own words"), text);
+        assert!(decode(&stored, text.len() - 1).is_err());
+    }
+
+    #[test]
+    fn what_has_no_words_is_left_alone() {
+        let bytes: Vec<u8> =
+            (0_u64..40_000).map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect();
+        assert!(encode(&bytes).is_none());
+        assert!(encode(b"a few words").is_none());
+    }
+
+    #[test]
+    fn damaged_words_are_refused_or_make_another_text() {
+        let text = text();
+        let stored = encode(&text).expect("many words");
+        for at in (0..stored.len()).step_by(13) {
+            assert!(decode(&stored[..at], text.len()).is_err());
+            let mut damaged = stored.clone();
+            damaged[at] ^= 1 << (at % 8);
+            let _ = decode(&damaged, text.len());
+        }
+    }
+}
