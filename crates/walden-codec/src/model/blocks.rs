@@ -342,14 +342,20 @@ impl Model {
         if header.compressed {
             return side.bytes(fixed.image_bytes, bytes, len.into(), &mut block.stored);
         }
-        if let Some(page) = after.or(block.before.as_deref()) {
+        if let Some(page) = after {
             let known = without_hole(page, offset, len);
-            let columns = if after.is_some() { fixed.rehearsed } else { fixed.known };
-            return difference(side, columns, &known, bytes, len.into(), &mut block.stored);
+            return difference(side, fixed.rehearsed, &known, bytes, len.into(), &mut block.stored);
         }
         let page = source.and_then(|(image, record)| restored(image, record));
         let (names, heads, rows) = (&mut self.names, &mut self.heads, &mut self.rows);
         let mut coder = RowCoder { side, names, heads, rows };
+        if let Some(before) = block.before.as_deref() {
+            self.made.0.copy_from_slice(&before.0);
+            let by_item = coder.page_against(block.place, page.as_deref(), &mut self.made)?;
+            let columns = if by_item { fixed.made } else { fixed.known };
+            let known = without_hole(&self.made, offset, len);
+            return difference(side, columns, &known, bytes, len.into(), &mut block.stored);
+        }
         match coder.page(block.place, page.as_deref(), &mut self.made)? {
             PageKind::Bytes => side.bytes(fixed.image_bytes, bytes, len.into(), &mut block.stored),
             _ => {

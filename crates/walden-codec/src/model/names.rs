@@ -13,6 +13,8 @@ pub enum Topic {
     Main,
     /// Whether the data that an image displaced is told.
     Told,
+    /// Pages whose items are compared with those before.
+    PageAgainst,
     /// Parts of GIN entries.
     GinEntry,
     /// Forms of block data of a relation and a shape.

@@ -97,6 +97,14 @@ fn join(offset: usize, state: u32, len: usize) -> Result<u32, Corrupt> {
     Ok(offset as u32 | state << 15 | (len as u32) << 17)
 }
 
+/// Whether a page's items are better compared one by one than byte by byte: where many bytes differ, mostly because items
+/// moved.
+fn is_worth_it(page: &Page, old: &Page, fork: u8) -> bool {
+    const FEWEST: usize = 128;
+    let differ = page.0.iter().zip(&old.0).filter(|(new, old)| new != old).count();
+    differ >= FEWEST && PageKind::of(page, fork) != PageKind::Bytes && count(old) > 0
+}
+
 fn is_row(item: &[u8]) -> bool {
     item.len() >= HEADER_BYTES && (HEADER_BYTES..=item.len()).contains(&item[22].into())
 }
@@ -228,6 +236,145 @@ impl<S: Side> RowCoder<'_, S> {
             made.0[at..at + 4].copy_from_slice(&raw.to_le_bytes());
         }
         Ok(kind)
+    }
+
+    /// Codes a page's items as what became of the items of the page before, in the same order; `made` is that page, and
+    /// then as with [`Self::page`]. No if the page is not coded so.
+    pub fn page_against(
+        &mut self,
+        place: Place,
+        source: Option<&Page>,
+        made: &mut Page,
+    ) -> Result<bool, Corrupt> {
+        let Place { relation, fork, .. } = place;
+        let like = |what: u32| [relation.number, fork.into(), what];
+        let symbols = Kind::Symbols(Class::PageHeaders);
+        let column = self.names.column(self.side, Topic::PageAgainst, like(0), symbols)?;
+        let worth = source.is_some_and(|page| is_worth_it(page, made, fork));
+        if self.side.symbol(column, worth.into())? == 0 {
+            return Ok(false);
+        }
+        let old = made.clone();
+        let kind = Kind::Rows(Class::PageHeaders, PAGE_HEADER as u16);
+        let column = self.names.column(self.side, Topic::PageHeader, like(1), kind)?;
+        let mut header = Vec::with_capacity(PAGE_HEADER);
+        self.side.bytes(
+            column,
+            source.map_or(&[], |page| &page.0[..PAGE_HEADER]),
+            PAGE_HEADER,
+            &mut header,
+        )?;
+        made.0[..PAGE_HEADER].copy_from_slice(&header);
+        let (lower, special) = (made.lower(), made.special());
+        if special < PAGE_HEADER || special > PAGE_BYTES || lower > PAGE_BYTES {
+            return Err(Corrupt("a page's header can't be"));
+        }
+        let free = lower.clamp(PAGE_HEADER, special);
+        made.0[free..special].fill(0);
+        let pointers = self.names.column(self.side, Topic::LinePointers, like(4), symbols)?;
+        let offsets = self.names.column(self.side, Topic::LinePointers, like(5), symbols)?;
+        let any =
+            self.names.column(self.side, Topic::LinePointers, like(6), Kind::Rows(Class::PageHeaders, 4))?;
+        let mut last = special;
+        let mut bytes = Vec::new();
+        for number in 1..=count(made) {
+            let raw = source.map_or(0, |page| pointer(page, number));
+            let (offset, state, len) = split(raw);
+            let content = source.and_then(|page| item(page, number));
+            let form = match (state, content) {
+                (NORMAL, Some(_)) if offset + len.next_multiple_of(8) == last => NEXT,
+                (NORMAL, Some(_)) => ELSEWHERE,
+                _ => ANY,
+            };
+            bytes.clear();
+            let raw = match self.side.symbol(pointers, form)? {
+                ANY => {
+                    self.side.bytes(any, &raw.to_le_bytes(), 4, &mut bytes)?;
+                    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+                }
+                form @ (NEXT | ELSEWHERE) => {
+                    let before = item(&old, number).unwrap_or_default();
+                    self.changed_item(relation, before, content, &mut bytes)?;
+                    let len = bytes.len();
+                    let offset = match form {
+                        NEXT => last
+                            .checked_sub(len.next_multiple_of(8))
+                            .ok_or(Corrupt("an item is before the page"))?,
+                        _ => {
+                            let offset = self.side.symbol(offsets, offset as u64)?;
+                            usize::try_from(offset).unwrap_or(usize::MAX)
+                        }
+                    };
+                    let end = offset.checked_add(len).filter(|&end| end <= PAGE_BYTES);
+                    let end = end.ok_or(Corrupt("an item is beyond the page"))?;
+                    made.0[offset..end].copy_from_slice(&bytes);
+                    last = offset;
+                    join(offset, NORMAL, len)?
+                }
+                _ => return Err(Corrupt("a line pointer's form can't be")),
+            };
+            let at = PAGE_HEADER + 4 * (usize::from(number) - 1);
+            made.0[at..at + 4].copy_from_slice(&raw.to_le_bytes());
+        }
+        Ok(true)
+    }
+
+    /// An item as what it has in common with the one before, after its header, at its beginning and at its end.
+    fn changed_item(
+        &mut self,
+        relation: Relation,
+        old: &[u8],
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        /// An index tuple's header: lengths in it change with the rest.
+        const HEADER: usize = 8;
+        let like = |what: u32| [relation.number, what, 0];
+        let symbols = Kind::Symbols(Class::IndexTuples);
+        let lengths = self.names.column(self.side, Topic::PageAgainst, like(1), symbols)?;
+        let common = self.names.column(self.side, Topic::PageAgainst, like(2), symbols)?;
+        // 0: the same; else 1 + the length.
+        let same = source == Some(old);
+        let len = match self
+            .side
+            .symbol(lengths, source.map_or(0, |item| u64::from(!same) * (1 + item.len() as u64)))?
+        {
+            0 => {
+                out.extend_from_slice(old);
+                return Ok(());
+            }
+            len => usize::try_from(len - 1).ok().filter(|&len| len <= PAGE_BYTES),
+        };
+        let len = len.ok_or(Corrupt("an item can't be so long"))?;
+        let head = HEADER.min(len);
+        let kind = Kind::Rows(Class::IndexTuples, HEADER as u16);
+        let start = out.len();
+        if head == HEADER {
+            let column = self.names.column(self.side, Topic::PageAgainst, like(3), kind)?;
+            let mut mixed = source.map_or(Vec::new(), |item| item[..HEADER].to_vec());
+            mixed.iter_mut().zip(old).for_each(|(byte, old)| *byte ^= old);
+            self.side.bytes(column, &mixed, HEADER, out)?;
+            out[start..].iter_mut().zip(old).for_each(|(byte, old)| *byte ^= old);
+        }
+        let old = old.get(HEADER..).unwrap_or_default();
+        let body = source.map_or(&[][..], |item| if head == HEADER { &item[HEADER..] } else { item });
+        let rest = if head == HEADER { len - HEADER } else { len };
+        let most = old.len().min(rest);
+        let first = body.iter().zip(old).take_while(|(new, old)| new == old).count();
+        let ends = body.iter().rev().zip(old.iter().rev());
+        let end = ends.take(most - first.min(most)).take_while(|(new, old)| new == old).count();
+        let first = self.side.symbol(common, first as u64)?;
+        let end = self.side.symbol(common, end as u64)?;
+        let wrong = Corrupt("an item can't have that in common");
+        let first = usize::try_from(first).ok().filter(|&first| first <= most).ok_or(wrong)?;
+        let end = usize::try_from(end).ok().filter(|&end| end <= most - first).ok_or(wrong)?;
+        out.extend_from_slice(&old[..first]);
+        let column =
+            self.names.column(self.side, Topic::PageAgainst, like(4), Kind::Bytes(Class::IndexTuples))?;
+        let middle = body.get(first..rest - end).unwrap_or_default();
+        self.side.bytes(column, middle, rest - first - end, out)?;
+        out.extend_from_slice(&old[old.len() - end..]);
+        Ok(())
     }
 
     /// An item of which nothing is known.
