@@ -227,19 +227,6 @@ impl Encoder {
         for column in &self.columns {
             put_number(&mut directory, column.bytes.len() as u64);
         }
-        if std::env::var("SIZES").is_ok_and(|v| v == "2") {
-            for (i, c) in self.columns.iter().enumerate() {
-                if c.bytes.len() > 1000 {
-                    eprintln!(
-                        "IDX Column({i}) {:?} {:?} {} -> {}",
-                        c.class,
-                        c.form,
-                        c.bytes.len(),
-                        zstd::bulk::compress(&c.bytes, 5).unwrap_or_default().len()
-                    );
-                }
-            }
-        }
         let mut out = Vec::new();
         packer.directory(&directory, &mut out);
         for class in CLASSES {

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! coder       1 byte: 0 stored as it is, 1 zstd, 2 zstd after what came before in the class, 3 words as numbers and
-//!             zstd, from 8 on modelled
+//!             zstd, from 8 on modelled column by column, from 16 on modelled as a whole, from 24 on words as numbers
+//!             and modelled as a whole
 //! raw         LEB128: bytes after decompression
 //! stored      LEB128: bytes that follow
 //! checksum    4 bytes: CRC-32C of what follows
@@ -30,6 +31,8 @@ const CODER_ZSTD: u8 = 1;
 const CODER_ZSTD_AFTER: u8 = 2;
 const CODER_WORDS: u8 = 3;
 const CODER_MODELLED: u8 = 8;
+const CODER_MODELLED_CONTENT: u8 = 16;
+const CODER_MODELLED_WORDS: u8 = 24;
 
 /// What is not of a class, in the place of one.
 const DIRECTORY: usize = CLASSES.len();
@@ -50,6 +53,10 @@ const LEVELS: [Means; 9] = [
     Means::Modelled(1),
     Means::Modelled(2),
 ];
+
+fn has_words(class: usize) -> bool {
+    WITH_WORDS.iter().any(|&with| with as usize == class)
+}
 
 #[derive(Clone, Copy)]
 enum Means {
@@ -144,6 +151,21 @@ impl Packer {
                 columns.iter().for_each(|column| layout.push(&column.bytes, column.form));
                 self.content(class as usize, &layout.finish(), out);
             }
+            Means::Modelled(effort) if class == Class::Text => {
+                let mut layout = layout::Layout::default();
+                columns.iter().for_each(|column| layout.push(&column.bytes, column.form));
+                let content = layout.finish();
+                let words = words::encode(&content);
+                let (coder, content) = match words {
+                    Some(words) => (CODER_MODELLED_WORDS + effort, words),
+                    None => (CODER_MODELLED_CONTENT + effort, content),
+                };
+                let mut encoder = range::Encoder::new();
+                let Ok(modelled) = self.state.modelled(effort) else { return };
+                let raw = content.len();
+                modelled.column(&mut encoder, class as usize, 0, Form::Bytes, &mut { content });
+                put_part(coder, raw, &encoder.finish(), out);
+            }
             Means::Modelled(effort) => {
                 let mut encoder = range::Encoder::new();
                 let mut bytes = Vec::new();
@@ -177,7 +199,7 @@ impl Packer {
                 return put_part(CODER_MODELLED + effort, content.len(), &encoder.finish(), out);
             }
         };
-        if WITH_WORDS.iter().any(|&with| with as usize == class)
+        if has_words(class)
             && let Some(words) = words::encode(content)
             && let Some(packed) = general::compress(&words, &[], level)
         {
@@ -233,7 +255,8 @@ impl Unpacker {
     ) -> Result<(), Corrupt> {
         let most = layout::most_bytes(columns.iter().map(|(column, bytes)| (column.form, *bytes)));
         let part = Part::take(rest, most)?;
-        if let Some(effort) = part.coder.checked_sub(CODER_MODELLED) {
+        if let CODER_MODELLED..CODER_MODELLED_CONTENT = part.coder {
+            let effort = part.coder - CODER_MODELLED;
             if part.raw != columns.iter().map(|(_, bytes)| bytes).sum::<usize>() {
                 return Err(Corrupt("a part has another length than its columns"));
             }
@@ -270,12 +293,21 @@ impl Unpacker {
             CODER_ZSTD => general::decompress(part.packed, &[], part.raw)?,
             CODER_ZSTD_AFTER => general::decompress(part.packed, self.state.before(class), part.raw)?,
             coder => {
-                let effort = coder.checked_sub(CODER_MODELLED).ok_or(Corrupt("a part's coder is unknown"))?;
+                let first = match coder {
+                    CODER_MODELLED..CODER_MODELLED_CONTENT => CODER_MODELLED,
+                    CODER_MODELLED_CONTENT..CODER_MODELLED_WORDS => CODER_MODELLED_CONTENT,
+                    _ => CODER_MODELLED_WORDS,
+                };
+                let effort = coder.checked_sub(first).ok_or(Corrupt("a part's coder is unknown"))?;
                 let mut decoder = range::Decoder::new(part.packed);
                 let modelled = self.state.modelled(effort)?;
                 let mut content = vec![0; part.raw];
                 modelled.column(&mut decoder, class, 0, Form::Bytes, &mut content);
-                return Ok(content);
+                return if first == CODER_MODELLED_WORDS {
+                    words::decode(&content, most)
+                } else {
+                    Ok(content)
+                };
             }
         };
         if content.len() != part.raw {

@@ -290,9 +290,6 @@ impl Model {
             .chunks_exact(3)
             .map(|block| ShapeBlock { id: block[0], flags: block[1], image_info: block[2] })
             .collect();
-        if std::env::var("SIZES").is_ok_and(|v| v == "2") {
-            eprintln!("SHAPE {} {:?}", self.shapes.len(), bytes);
-        }
         self.shapes.push(Shape {
             info: head[0],
             rmid: head[1],

@@ -70,9 +70,6 @@ impl Names {
             return Ok(column);
         }
         let column = side.column(kind)?;
-        if std::env::var("SIZES").is_ok_and(|v| v == "2") {
-            eprintln!("NAME {column:?} {topic:?} {like:?}");
-        }
         self.0.insert(key, column);
         Ok(column)
     }

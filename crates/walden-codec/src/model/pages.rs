@@ -161,7 +161,7 @@ impl<S: Side> RowCoder<'_, S> {
         )?;
         made.0[..PAGE_HEADER].copy_from_slice(&header);
         let special = made.special();
-        if special < PAGE_HEADER || special > PAGE_BYTES || made.lower() > PAGE_BYTES {
+        if !(PAGE_HEADER..=PAGE_BYTES).contains(&special) || made.lower() > PAGE_BYTES {
             return Err(Corrupt("a page's header can't be"));
         }
         if special < PAGE_BYTES {
@@ -266,7 +266,7 @@ impl<S: Side> RowCoder<'_, S> {
         )?;
         made.0[..PAGE_HEADER].copy_from_slice(&header);
         let (lower, special) = (made.lower(), made.special());
-        if special < PAGE_HEADER || special > PAGE_BYTES || lower > PAGE_BYTES {
+        if !(PAGE_HEADER..=PAGE_BYTES).contains(&special) || lower > PAGE_BYTES {
             return Err(Corrupt("a page's header can't be"));
         }
         let free = lower.clamp(PAGE_HEADER, special);

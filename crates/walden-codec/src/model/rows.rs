@@ -4,6 +4,7 @@
 //! from its rows by encoding ([`super::schema`]) and stored when the layout is met first.
 
 use rustc_hash::{FxHashMap, FxHasher};
+use std::collections::hash_map::Entry;
 use std::hash::{Hash, Hasher};
 
 use walden_format::record::RelFileLocator;
@@ -130,17 +131,16 @@ impl Rows {
         source: Option<(&[u8], PlanKey)>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        if !self.layouts.contains_key(&key) {
-            let layout = Layout {
+        let layout = match self.layouts.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(Layout {
                 form: side.column(Kind::Symbols(Class::RowHeaders))?,
                 changed: side.column(Kind::Symbols(Class::RowHeaders))?,
                 lengths: side.column(Kind::Symbols(Class::RowHeaders))?,
                 bytes: side.column(Kind::Bytes(Class::Text))?,
                 schema: None,
-            };
-            self.layouts.insert(key, layout);
-        }
-        let layout = self.layouts.get_mut(&key).ok_or(Corrupt("a layout is missing"))?;
+            }),
+        };
         let mut form = FORM_BYTES;
         let mut planned = &Vec::new();
         if let Some((row, plan_key)) = source {

@@ -281,7 +281,7 @@ mod tests {
     /// A row of bigint, text, integer, text, double precision.
     fn row(number: u64, text: &str, other: &str) -> Vec<u8> {
         let mut row = number.to_le_bytes().to_vec();
-        let mut varlena = |row: &mut Vec<u8>, text: &str| {
+        let varlena = |row: &mut Vec<u8>, text: &str| {
             if text.len() < 126 {
                 row.push(((text.len() + 1) << 1) as u8 | 1);
             } else {
