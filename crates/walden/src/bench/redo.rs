@@ -105,7 +105,8 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
     let mut facts = Facts::default();
     for round in 0..=args.runs {
         let recovered = recovery(&material)?;
-        // Not timed: the system still clears up behind the server that was stopped.
+        // Not timed: the system still clears up behind the server that was stopped, and writes what it left.
+        rustix::fs::sync();
         replayed(&mut contenders[0].1)?;
         let samples = contenders.each_mut().map(|(_, command)| replayed(command));
         // The first round only warms the cache.
