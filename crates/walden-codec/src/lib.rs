@@ -1,10 +1,10 @@
 //! The log in few bytes, and back, byte for byte.
 //!
 //! A compressor that knows what WAL is: page headers, links, checksums and padding are derived and not stored; what is left
-//! of records goes into columns of one kind each ([`columns`]); pages are replayed on both sides, so an image is stored as
+//! of records goes into columns of one kind each (`columns`); pages are replayed on both sides, so an image is stored as
 //! its difference from the page that is known already. What does not parse is stored by a general compressor.
 //!
-//! A model is written once, against [`columns::Side`], and run in both directions: what encoding writes, decoding reads,
+//! A model is written once, against `columns::Side`, and run in both directions: what encoding writes, decoding reads,
 //! in the same order, with the same state.
 #![forbid(unsafe_code)]
 
