@@ -315,6 +315,9 @@ impl Encoder {
         }
         side.bytes(framing.bytes, &head, head.len(), &mut scratch).ok()?;
         side.bytes(framing.bytes, &tail, tail.len(), &mut scratch).ok()?;
+        if side.bytes_held() > most_bytes(segment_bytes) {
+            return None;
+        }
         Some(side.chunk(entropy))
     }
 }

@@ -210,6 +210,11 @@ impl Side for Encoder {
 }
 
 impl Encoder {
+    /// Bytes in all columns together.
+    pub fn bytes_held(&self) -> usize {
+        self.columns.iter().map(|column| column.bytes.len()).sum()
+    }
+
     /// Empties all columns into a chunk.
     ///
     /// ```text

@@ -76,7 +76,7 @@ impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.member {
             Some((_, Some(name))) => write!(f, "member {name}: ")?,
-            Some((number, None)) => write!(f, "member {}: ", number + 1)?,
+            Some((number, None)) => write!(f, "member {}: ", number.saturating_add(1))?,
             None => {}
         }
         let Damage { part, offset, expected, found, .. } = self;

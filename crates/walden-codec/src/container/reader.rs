@@ -154,7 +154,10 @@ impl<R: Read + Seek> Reader<R> {
                 Kind::HEAD => {
                     let head = self.head(frame, offset)?;
                     if head.number != self.member {
-                        let (expected, found) = (format!("member {}", self.member + 1), head.number + 1);
+                        let (expected, found) = (
+                            format!("member {}", self.member.saturating_add(1)),
+                            head.number.saturating_add(1),
+                        );
                         return Err(self.damage(
                             "a member's head",
                             offset,
@@ -208,7 +211,7 @@ impl<R: Read + Seek> Reader<R> {
         }
         self.ready_for = None;
         let summary = self.pieces(head, Some(out)).map_err(|error| of_member(error, head))?;
-        self.ready_for = (head.form == Form::Records).then_some(head.number + 1);
+        self.ready_for = (head.form == Form::Records).then_some(head.number.saturating_add(1));
         Ok(summary)
     }
 
@@ -485,7 +488,7 @@ impl<R: Read + Seek> Reader<R> {
     /// Leaves the content of a frame out.
     fn pass(&mut self, frame: FrameHeader) {
         // Not beyond the end: the header was checked against it.
-        self.at += frame.bytes;
+        self.at = self.at.saturating_add(frame.bytes);
     }
 
     fn head(&mut self, frame: FrameHeader, offset: u64) -> Result<Head, Error> {

@@ -13,6 +13,7 @@ use walden_redo::replay::rehearse;
 use walden_redo::store::BlockKey;
 use walden_redo::{PageBox, displaced, image};
 
+use super::expand::Expander;
 use super::heap::{self, MultiInsert, Old, Relation, RowCoder};
 use super::names::Topic;
 use super::pages::{self, PageKind, Place};
@@ -41,7 +42,19 @@ struct ImageHeader {
     offset: u16,
     /// For a compressed image with a hole.
     hole_len: Option<u16>,
-    compressed: bool,
+    form: ImageForm,
+}
+
+/// What is coded of an image.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ImageForm {
+    /// The page.
+    Page,
+    /// The page, which is to be compressed again. Only by pglz: it is a part of the form, while what lz4 and zstd make of a
+    /// page depends on their version, and a file must be decoded by every later one.
+    Pglz,
+    /// The bytes of the compressed image.
+    AsIs,
 }
 
 /// A record, as far as it is known before its blocks.
@@ -86,7 +99,10 @@ impl Model {
                 0 => None,
                 _ => {
                     let image = block.and_then(|block| block.image.as_ref());
-                    Some(ImageHeader::code(side, fixed, self.version, image_info, image)?)
+                    let source = image.zip(input);
+                    let known = source.is_some() && self.known(place).is_some();
+                    let expander = &mut self.rows.expander;
+                    Some(ImageHeader::code(side, fixed, self.version, image_info, source, known, expander)?)
                 }
             };
             blocks.push(Block {
@@ -98,7 +114,7 @@ impl Model {
                 stored: Vec::new(),
             });
         }
-        if blocks.iter().any(|block| block.image.is_some_and(|image| !image.compressed)) {
+        if blocks.iter().any(|block| block.image.is_some_and(|image| image.form != ImageForm::AsIs)) {
             for block in &mut blocks {
                 block.before = self.known(block.place).map(PageBox::from);
             }
@@ -112,7 +128,9 @@ impl Model {
             let source = if flags & HAS_DATA != 0 {
                 let block = input.and_then(|record| record.blocks.get(index));
                 block.zip(input).map(|(block, record)| record.block_data(block))
-            } else if blocks[index].image.is_some() && blocks[index].before.is_some() {
+            } else if blocks[index].image.is_some_and(|image| image.form != ImageForm::AsIs)
+                && blocks[index].before.is_some()
+            {
                 let data = told.get(index).and_then(Option::as_deref);
                 let like = [around.shape as u32, index as u32, 0];
                 let kind = Kind::Symbols(Class::ImageHeaders);
@@ -337,16 +355,36 @@ impl Model {
         source: Option<(&Image, &Record<'_>)>,
     ) -> Result<(), Corrupt> {
         let Some(header) = block.image else { return Ok(()) };
-        let ImageHeader { len, offset, .. } = header;
         let bytes = source.map_or(&[][..], |(image, record)| record.image_data(image));
-        if header.compressed {
-            return side.bytes(fixed.image_bytes, bytes, len.into(), &mut block.stored);
+        if header.form == ImageForm::AsIs {
+            return side.bytes(fixed.image_bytes, bytes, header.len.into(), &mut block.stored);
         }
+        let page = source.and_then(|(image, record)| restored(image, record));
+        if header.form == ImageForm::Page {
+            return self.image_page(side, fixed, block, after, (page, bytes), header.len);
+        }
+        let whole = PAGE_BYTES as u16 - header.hole_len.unwrap_or(0).min(PAGE_BYTES as u16);
+        let raw = page.as_ref().map_or(Vec::new(), |page| without_hole(page, header.offset, whole));
+        self.image_page(side, fixed, block, after, (page, &raw), whole)?;
+        let raw = std::mem::take(&mut block.stored);
+        self.rows.expander.compress(&raw, &mut block.stored)
+    }
+
+    /// The page of an image, without its hole: `len` bytes.
+    fn image_page<S: Side>(
+        &mut self,
+        side: &mut S,
+        fixed: &Fixed,
+        block: &mut Block,
+        after: Option<&Page>,
+        (page, bytes): (Option<PageBox>, &[u8]),
+        len: u16,
+    ) -> Result<(), Corrupt> {
+        let offset = block.image.map_or(0, |image| image.offset);
         if let Some(page) = after {
             let known = without_hole(page, offset, len);
             return difference(side, fixed.rehearsed, &known, bytes, len.into(), &mut block.stored);
         }
-        let page = source.and_then(|(image, record)| restored(image, record));
         let (names, heads, rows) = (&mut self.names, &mut self.heads, &mut self.rows);
         let mut coder = RowCoder { side, names, heads, rows };
         if let Some(before) = block.before.as_deref() {
@@ -391,27 +429,51 @@ impl Model {
 }
 
 impl ImageHeader {
+    #[allow(clippy::too_many_arguments)]
     fn code<S: Side>(
         side: &mut S,
         fixed: &Fixed,
         version: Major,
         info: u8,
-        source: Option<&Image>,
+        source: Option<(&Image, &Record<'_>)>,
+        is_known: bool,
+        expander: &mut Expander,
     ) -> Result<ImageHeader, Corrupt> {
+        const PGLZ_14: u8 = 0x02;
+        const PGLZ: u8 = 0x04;
+        const ANY: u8 = 0x1C;
         let has_hole = info & 1 != 0;
-        let compressed = match version >= Major::V15 {
-            true => info & 0b1_1100 != 0,
-            false => info & 2 != 0,
+        // `BKPIMAGE_*`: from 15 on there is a bit for each method.
+        let (compressed, pglz) = match version >= Major::V15 {
+            true => (info & ANY != 0, info & ANY == PGLZ),
+            false => (info & PGLZ_14 != 0, info & PGLZ_14 != 0),
         };
         let mut small = |value: Option<u16>| {
             let value = side.symbol(fixed.image_header, value.unwrap_or(0).into())?;
             u16::try_from(value).map_err(|_| Corrupt("an image's size can't be"))
         };
-        let len = small(source.map(|image| image.len))?;
-        let offset = small(source.map(|image| image.hole_offset))?;
+        let image = source.map(|(image, _)| image);
+        let len = small(image.map(|image| image.len))?;
+        let offset = small(image.map(|image| image.hole_offset))?;
         let hole_len =
-            if compressed && has_hole { Some(small(source.map(|image| image.hole_len))?) } else { None };
-        Ok(ImageHeader { info, len, offset, hole_len, compressed })
+            if compressed && has_hole { Some(small(image.map(|image| image.hole_len))?) } else { None };
+        let form = if pglz {
+            let again = source.is_some_and(|(image, record)| {
+                let page = restored(image, record);
+                let whole = PAGE_BYTES as u16 - hole_len.unwrap_or(0).min(PAGE_BYTES as u16);
+                page.is_some_and(|page| {
+                    let raw = without_hole(&page, offset, whole);
+                    expander.reproduces(&raw, record.image_data(image), is_known)
+                })
+            });
+            let form = side.symbol(fixed.image_header, again.into())?;
+            if form == 1 { ImageForm::Pglz } else { ImageForm::AsIs }
+        } else if compressed {
+            ImageForm::AsIs
+        } else {
+            ImageForm::Page
+        };
+        Ok(ImageHeader { info, len, offset, hole_len, form })
     }
 
     /// Bytes of its header in the record.
@@ -420,9 +482,9 @@ impl ImageHeader {
     }
 }
 
-/// The page of an image that is not compressed.
+/// The page of an image, if it is coded as one.
 fn restored(image: &Image, record: &Record<'_>) -> Option<PageBox> {
-    if image.compression != Compression::None {
+    if !matches!(image.compression, Compression::None | Compression::Pglz) {
         return None;
     }
     let mut page = PageBox::any();

@@ -88,6 +88,22 @@ impl Expander {
         Ok(())
     }
 
+    /// Whether a page without its hole compresses to these bytes. One that is known takes no room.
+    pub fn reproduces(&mut self, page: &[u8], stored: &[u8], is_known: bool) -> bool {
+        let growth = if is_known { 0 } else { page.len().saturating_sub(stored.len()) };
+        let same =
+            growth <= self.budget && self.pglz.compress(page, &mut self.scratch) && self.scratch == stored;
+        if same {
+            self.budget -= growth;
+        }
+        same
+    }
+
+    /// Compresses a page without its hole.
+    pub fn compress(&mut self, page: &[u8], out: &mut Vec<u8>) -> Result<(), Corrupt> {
+        if self.pglz.compress(page, out) { Ok(()) } else { Err(Corrupt("a page can't be compressed")) }
+    }
+
     /// Remembers a compressed value of a relation.
     pub fn keep(&mut self, relation: u32, number: u32, stored: &[u8]) {
         let Values { by_number, order, bytes } = &mut self.values;

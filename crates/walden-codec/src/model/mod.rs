@@ -179,7 +179,7 @@ impl Model {
     pub fn start(&mut self, version: Major, bytes: usize) {
         self.version = version;
         self.rows.plan.clear();
-        self.rows.expander.allow(bytes);
+        self.rows.expander.allow(2 * bytes);
     }
 
     /// Says what the next record's link is, where it can't be known: at the start.

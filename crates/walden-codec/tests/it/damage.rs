@@ -187,4 +187,9 @@ fn lengths_are_not_believed() {
         let text = refused(&bytes);
         assert!(text.contains("at most") || text.contains("expected"), "{text}");
     }
+    let mut bytes = file.clone();
+    bytes[head + 40..head + 48].copy_from_slice(&u64::MAX.to_le_bytes());
+    seal(&mut bytes, head);
+    let text = refused(&bytes);
+    assert!(text.contains("expected member 1"), "{text}");
 }
