@@ -25,6 +25,9 @@ const LONGEST: usize = 40;
 const FEWEST: u32 = 4;
 const MOST_LEADS: usize = 48;
 const NUMBERS: usize = 256;
+/// Bytes in which words are counted, about, and in pieces of how many.
+const MOST_COUNTED: usize = 2 << 20;
+const PIECE: usize = 64 << 10;
 /// Texts shorter than this are not worth a list of words.
 const SHORTEST_TEXT: usize = 16 << 10;
 
@@ -37,10 +40,13 @@ pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
     if text.len() < SHORTEST_TEXT {
         return None;
     }
-    let words = frequent(text);
+    // Words that are frequent are so in a part of the text, too.
+    let every = text.len() / MOST_COUNTED + 1;
+    let pieces = || text.chunks(PIECE).step_by(every);
+    let words = frequent(pieces());
     let saved: usize = words.iter().map(|(word, count)| (word.len() - 2) * *count as usize).sum();
     // Fewer words than this would cost more in other places than they save.
-    if saved < text.len() / 8 {
+    if saved < pieces().map(<[u8]>::len).sum::<usize>() / 8 {
         return None;
     }
     let leads = words.len().div_ceil(NUMBERS);
@@ -90,8 +96,19 @@ enum Meaning {
 }
 
 /// The words worth a number, the most frequent first.
-fn frequent(text: &[u8]) -> Vec<(&[u8], u32)> {
+fn frequent<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<(&'a [u8], u32)> {
     let mut counts: FxHashMap<&[u8], u32> = FxHashMap::default();
+    pieces.for_each(|piece| count(piece, &mut counts));
+    let mut words: Vec<(&[u8], u32)> = counts.into_iter().filter(|(_, count)| *count >= FEWEST).collect();
+    let worth = |(word, count): &(&[u8], u32)| (word.len() as u64 - 2) * u64::from(*count);
+    words.sort_unstable_by_key(|word| (std::cmp::Reverse(worth(word)), word.0));
+    words.truncate(MOST_LEADS * NUMBERS);
+    words.sort_unstable_by_key(|(word, count)| (std::cmp::Reverse(*count), *word));
+    words
+}
+
+/// Counts a text's words.
+fn count<'a>(text: &'a [u8], counts: &mut FxHashMap<&'a [u8], u32>) {
     let mut at = 0;
     while at < text.len() {
         if !is_letter(text[at]) {
@@ -107,12 +124,6 @@ fn frequent(text: &[u8]) -> Vec<(&[u8], u32)> {
             *counts.entry(&text[start..with_space]).or_default() += 1;
         }
     }
-    let mut words: Vec<(&[u8], u32)> = counts.into_iter().filter(|(_, count)| *count >= FEWEST).collect();
-    let worth = |(word, count): &(&[u8], u32)| (word.len() as u64 - 2) * u64::from(*count);
-    words.sort_unstable_by_key(|word| (std::cmp::Reverse(worth(word)), word.0));
-    words.truncate(MOST_LEADS * NUMBERS);
-    words.sort_unstable_by_key(|(word, count)| (std::cmp::Reverse(*count), *word));
-    words
 }
 
 /// So many bytes that the text has least of.
@@ -125,42 +136,61 @@ fn rarest(text: &[u8], count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Words by how they begin.
+/// Words by how they begin: those of four bytes and more by four, which leaves few to compare, and the shortest ones.
 struct Index<'a> {
+    longer: Table<'a, 4>,
+    shortest: Table<'a, 3>,
+}
+
+impl<'a> Index<'a> {
+    fn new(words: impl Iterator<Item = &'a [u8]>) -> Index<'a> {
+        let (shortest, longer) = words
+            .enumerate()
+            .map(|(number, word)| (word, number))
+            .partition(|(word, _)| word.len() == SHORTEST);
+        Index { longer: Table::new(longer), shortest: Table::new(shortest) }
+    }
+
+    /// The longest word that the text begins with, and its length.
+    #[inline]
+    fn longest(&self, text: &[u8]) -> Option<(usize, usize)> {
+        self.longer.longest(text).or_else(|| self.shortest.longest(text))
+    }
+}
+
+/// Words by their first bytes.
+struct Table<'a, const FIRST: usize> {
     /// Where the words with a hash begin in `sorted`; one more than there are hashes.
     starts: Vec<u32>,
     /// Words with their numbers, the longest first among those with one hash.
     sorted: Vec<(&'a [u8], usize)>,
 }
 
-impl<'a> Index<'a> {
-    const BITS: u32 = 14;
+impl<'a, const FIRST: usize> Table<'a, FIRST> {
+    const BITS: u32 = 15;
 
-    fn hash(text: &[u8]) -> usize {
-        let three = u32::from(text[0]) | u32::from(text[1]) << 8 | u32::from(text[2]) << 16;
-        (three.wrapping_mul(0x9E37_79B1) >> (32 - Self::BITS)) as usize
+    #[inline]
+    fn hash(first: &[u8; FIRST]) -> usize {
+        let first = first.iter().fold(0_u32, |all, &byte| all << 8 | u32::from(byte));
+        (first.wrapping_mul(0x9E37_79B1) >> (32 - Self::BITS)) as usize
     }
 
-    fn new(words: impl Iterator<Item = &'a [u8]>) -> Index<'a> {
-        let mut sorted: Vec<(&[u8], usize)> =
-            words.enumerate().map(|(number, word)| (word, number)).collect();
-        sorted.sort_by_key(|(word, _)| (Self::hash(word), std::cmp::Reverse(word.len())));
+    fn new(mut sorted: Vec<(&'a [u8], usize)>) -> Self {
+        let hash = |word: &[u8]| word.first_chunk().map_or(0, Self::hash);
+        sorted.sort_by_key(|(word, _)| (hash(word), std::cmp::Reverse(word.len())));
         let mut starts = vec![0_u32; (1 << Self::BITS) + 1];
-        sorted.iter().for_each(|(word, _)| starts[Self::hash(word) + 1] += 1);
+        sorted.iter().for_each(|(word, _)| starts[hash(word) + 1] += 1);
         let mut sum = 0;
         for start in &mut starts {
             sum += *start;
             *start = sum;
         }
-        Index { starts, sorted }
+        Table { starts, sorted }
     }
 
-    /// The longest word that the text begins with, and its length.
+    #[inline]
     fn longest(&self, text: &[u8]) -> Option<(usize, usize)> {
-        if text.len() < SHORTEST {
-            return None;
-        }
-        let hash = Self::hash(text);
+        let hash = Self::hash(text.first_chunk()?);
         let candidates = &self.sorted[self.starts[hash] as usize..self.starts[hash + 1] as usize];
         let (word, number) = candidates.iter().find(|(word, _)| text.starts_with(word))?;
         Some((*number, word.len()))
