@@ -30,7 +30,7 @@ const EXAMPLES: &str = "\
 Examples:
   walden compress 0000000100000A2B000000C5
       one segment, to 0000000100000A2B000000C5.wlz beside it
-  walden compress -9 --rm /archive/wal
+  walden compress -2 --rm /archive/wal
       each file of a folder, as small as it gets; originals are removed, each after its copy was verified
   walden compress --pack -o /backup /archive/wal
       consecutive segments into one file, which is smaller: what one says need not be said again by the next
