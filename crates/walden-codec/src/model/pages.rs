@@ -4,16 +4,14 @@
 //! that overlap) is coded as the difference from the page that the items make.
 
 use walden_format::record::RelFileLocator;
-use walden_redo::page::{LinePointer, PAGE_BYTES, Page};
+use walden_redo::page::{LinePointer, PAGE_BYTES, PAGE_HEADER, Page};
 
 use super::heap::{self, HEAD_BYTES, HEADER_BYTES, Relation, RowCoder};
 use super::index;
 use super::names::Topic;
 use super::rows::Plan;
 use crate::Corrupt;
-use crate::columns::{Class, Kind, Side};
-
-const PAGE_HEADER: usize = 24;
+use crate::columns::{Class, Column, Kind, Side};
 
 /// How a page's items are coded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +39,7 @@ impl PageKind {
             return PageKind::Bytes;
         }
         let (mut rows, mut tuples, mut others) = (0, 0, 0);
-        for number in 1..=count(page) {
+        for number in 1..=page.items() {
             if let Some(item) = item(page, number) {
                 rows += usize::from(special == PAGE_BYTES && is_row(item));
                 tuples += usize::from(special < PAGE_BYTES && index::is_tuple(item));
@@ -65,10 +63,6 @@ impl PageKind {
             _ => return Err(Corrupt("a page's kind can't be")),
         })
     }
-}
-
-fn count(page: &Page) -> u16 {
-    ((page.lower().clamp(PAGE_HEADER, PAGE_BYTES) - PAGE_HEADER) / 4) as u16
 }
 
 fn pointer(page: &Page, number: u16) -> u32 {
@@ -102,7 +96,7 @@ fn join(offset: usize, state: u32, len: usize) -> Result<u32, Corrupt> {
 fn is_worth_it(page: &Page, old: &Page, fork: u8) -> bool {
     const FEWEST: usize = 128;
     let differ = page.0.iter().zip(&old.0).filter(|(new, old)| new != old).count();
-    differ >= FEWEST && PageKind::of(page, fork) != PageKind::Bytes && count(old) > 0
+    differ >= FEWEST && PageKind::of(page, fork) != PageKind::Bytes && old.items() > 0
 }
 
 fn is_row(item: &[u8]) -> bool {
@@ -150,20 +144,7 @@ impl<S: Side> RowCoder<'_, S> {
         if kind == PageKind::Bytes {
             return Ok(kind);
         }
-        let headers = Kind::Rows(Class::PageHeaders, PAGE_HEADER as u16);
-        let column = self.names.column(self.side, Topic::PageHeader, like(0), headers)?;
-        let mut header = Vec::with_capacity(PAGE_HEADER);
-        self.side.bytes(
-            column,
-            source.map_or(&[], |page| &page.0[..PAGE_HEADER]),
-            PAGE_HEADER,
-            &mut header,
-        )?;
-        made.0[..PAGE_HEADER].copy_from_slice(&header);
-        let special = made.special();
-        if !(PAGE_HEADER..=PAGE_BYTES).contains(&special) || made.lower() > PAGE_BYTES {
-            return Err(Corrupt("a page's header can't be"));
-        }
+        let special = self.page_header(like(0), source, made)?;
         if special < PAGE_BYTES {
             let width = PAGE_BYTES - special;
             let kind = Kind::Rows(Class::PageHeaders, width as u16);
@@ -179,7 +160,7 @@ impl<S: Side> RowCoder<'_, S> {
         let mut last = special;
         let mut bytes = Vec::new();
         let mut visible = Visible::default();
-        for number in 1..=count(made) {
+        for number in 1..=made.items() {
             let raw = source.map_or(0, |page| pointer(page, number));
             let (offset, state, len) = split(raw);
             let content = source.and_then(|page| item(page, number)).filter(|item| match kind {
@@ -202,11 +183,7 @@ impl<S: Side> RowCoder<'_, S> {
                     let to = self.side.symbol(offsets, offset as u64)?;
                     join(usize::try_from(to).unwrap_or(usize::MAX), 2, 0)?
                 }
-                ANY => {
-                    bytes.clear();
-                    self.side.bytes(any, &raw.to_le_bytes(), 4, &mut bytes)?;
-                    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
-                }
+                ANY => self.any_pointer(any, raw)?,
                 form @ (NEXT | ELSEWHERE) => {
                     bytes.clear();
                     match kind {
@@ -214,21 +191,7 @@ impl<S: Side> RowCoder<'_, S> {
                         PageKind::Index => self.index_tuple(relation, 1, content, &mut bytes)?,
                         _ => self.any_item(relation, content, &mut bytes)?,
                     }
-                    let len = bytes.len();
-                    let offset = match form {
-                        NEXT => last
-                            .checked_sub(len.next_multiple_of(8))
-                            .ok_or(Corrupt("an item is before the page"))?,
-                        _ => {
-                            let offset = self.side.symbol(offsets, offset as u64)?;
-                            usize::try_from(offset).unwrap_or(usize::MAX)
-                        }
-                    };
-                    let end = offset.checked_add(len).filter(|&end| end <= PAGE_BYTES);
-                    let end = end.ok_or(Corrupt("an item is beyond the page"))?;
-                    made.0[offset..end].copy_from_slice(&bytes);
-                    last = offset;
-                    join(offset, NORMAL, len)?
+                    self.put_item(offsets, form == NEXT, offset, &bytes, &mut last, made)?
                 }
                 _ => return Err(Corrupt("a line pointer's form can't be")),
             };
@@ -236,6 +199,57 @@ impl<S: Side> RowCoder<'_, S> {
             made.0[at..at + 4].copy_from_slice(&raw.to_le_bytes());
         }
         Ok(kind)
+    }
+
+    /// A page's header, written to `made`; where its special area begins.
+    fn page_header(
+        &mut self,
+        like: [u32; 3],
+        source: Option<&Page>,
+        made: &mut Page,
+    ) -> Result<usize, Corrupt> {
+        let kind = Kind::Rows(Class::PageHeaders, PAGE_HEADER as u16);
+        let column = self.names.column(self.side, Topic::PageHeader, like, kind)?;
+        let mut header = Vec::with_capacity(PAGE_HEADER);
+        let bytes = source.map_or(&[][..], |page| &page.0[..PAGE_HEADER]);
+        self.side.bytes(column, bytes, PAGE_HEADER, &mut header)?;
+        made.0[..PAGE_HEADER].copy_from_slice(&header);
+        let special = made.special();
+        if !(PAGE_HEADER..=PAGE_BYTES).contains(&special) || made.lower() > PAGE_BYTES {
+            return Err(Corrupt("a page's header can't be"));
+        }
+        Ok(special)
+    }
+
+    /// A line pointer of which nothing is told.
+    fn any_pointer(&mut self, column: Column, raw: u32) -> Result<u32, Corrupt> {
+        let mut bytes = Vec::with_capacity(4);
+        self.side.bytes(column, &raw.to_le_bytes(), 4, &mut bytes)?;
+        Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    }
+
+    /// Writes an item to `made`, right before the `last` one if it is the next, else at the place that is coded; its line
+    /// pointer.
+    fn put_item(
+        &mut self,
+        offsets: Column,
+        is_next: bool,
+        offset: usize,
+        bytes: &[u8],
+        last: &mut usize,
+        made: &mut Page,
+    ) -> Result<u32, Corrupt> {
+        let len = bytes.len();
+        let offset = if is_next {
+            last.checked_sub(len.next_multiple_of(8)).ok_or(Corrupt("an item is before the page"))?
+        } else {
+            usize::try_from(self.side.symbol(offsets, offset as u64)?).unwrap_or(usize::MAX)
+        };
+        let end = offset.checked_add(len).filter(|&end| end <= PAGE_BYTES);
+        let end = end.ok_or(Corrupt("an item is beyond the page"))?;
+        made.0[offset..end].copy_from_slice(bytes);
+        *last = offset;
+        join(offset, NORMAL, len)
     }
 
     /// Codes a page's items as what became of the items of the page before, in the same order; `made` is that page, and
@@ -255,21 +269,8 @@ impl<S: Side> RowCoder<'_, S> {
             return Ok(false);
         }
         let old = made.clone();
-        let kind = Kind::Rows(Class::PageHeaders, PAGE_HEADER as u16);
-        let column = self.names.column(self.side, Topic::PageHeader, like(1), kind)?;
-        let mut header = Vec::with_capacity(PAGE_HEADER);
-        self.side.bytes(
-            column,
-            source.map_or(&[], |page| &page.0[..PAGE_HEADER]),
-            PAGE_HEADER,
-            &mut header,
-        )?;
-        made.0[..PAGE_HEADER].copy_from_slice(&header);
-        let (lower, special) = (made.lower(), made.special());
-        if !(PAGE_HEADER..=PAGE_BYTES).contains(&special) || lower > PAGE_BYTES {
-            return Err(Corrupt("a page's header can't be"));
-        }
-        let free = lower.clamp(PAGE_HEADER, special);
+        let special = self.page_header(like(1), source, made)?;
+        let free = made.lower().clamp(PAGE_HEADER, special);
         made.0[free..special].fill(0);
         let pointers = self.names.column(self.side, Topic::LinePointers, like(4), symbols)?;
         let offsets = self.names.column(self.side, Topic::LinePointers, like(5), symbols)?;
@@ -277,7 +278,7 @@ impl<S: Side> RowCoder<'_, S> {
             self.names.column(self.side, Topic::LinePointers, like(6), Kind::Rows(Class::PageHeaders, 4))?;
         let mut last = special;
         let mut bytes = Vec::new();
-        for number in 1..=count(made) {
+        for number in 1..=made.items() {
             let raw = source.map_or(0, |page| pointer(page, number));
             let (offset, state, len) = split(raw);
             let content = source.and_then(|page| item(page, number));
@@ -288,28 +289,11 @@ impl<S: Side> RowCoder<'_, S> {
             };
             bytes.clear();
             let raw = match self.side.symbol(pointers, form)? {
-                ANY => {
-                    self.side.bytes(any, &raw.to_le_bytes(), 4, &mut bytes)?;
-                    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
-                }
+                ANY => self.any_pointer(any, raw)?,
                 form @ (NEXT | ELSEWHERE) => {
                     let before = item(&old, number).unwrap_or_default();
                     self.changed_item(relation, before, content, &mut bytes)?;
-                    let len = bytes.len();
-                    let offset = match form {
-                        NEXT => last
-                            .checked_sub(len.next_multiple_of(8))
-                            .ok_or(Corrupt("an item is before the page"))?,
-                        _ => {
-                            let offset = self.side.symbol(offsets, offset as u64)?;
-                            usize::try_from(offset).unwrap_or(usize::MAX)
-                        }
-                    };
-                    let end = offset.checked_add(len).filter(|&end| end <= PAGE_BYTES);
-                    let end = end.ok_or(Corrupt("an item is beyond the page"))?;
-                    made.0[offset..end].copy_from_slice(&bytes);
-                    last = offset;
-                    join(offset, NORMAL, len)?
+                    self.put_item(offsets, form == NEXT, offset, &bytes, &mut last, made)?
                 }
                 _ => return Err(Corrupt("a line pointer's form can't be")),
             };
@@ -495,7 +479,7 @@ fn difference(symbol: u64, base: u32) -> u32 {
 /// Adds the rows or index tuples of a page to what encoding sees ahead.
 pub fn plan(target: &mut Plan, relation: RelFileLocator, fork: u8, page: &Page) {
     let kind = PageKind::of(page, fork);
-    for item in (1..=count(page)).filter_map(|number| item(page, number)) {
+    for item in (1..=page.items()).filter_map(|number| item(page, number)) {
         match kind {
             PageKind::Heap if is_row(item) => {
                 let (head, body) = item[HEADER_BYTES - HEAD_BYTES..].split_at(HEAD_BYTES);
