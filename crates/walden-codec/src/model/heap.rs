@@ -51,6 +51,10 @@ impl<C: std::hash::Hash + Eq, V: PartialEq> Dictionary<C, V> {
         values.iter().position(|other| value == other).map(|at| at as u64)
     }
 
+    fn len(&self, context: &C) -> usize {
+        self.values.get(context).map_or(0, Vec::len)
+    }
+
     fn get(&self, context: &C, number: u64) -> Option<&V> {
         self.values.get(context)?.get(usize::try_from(number).ok()?)
     }
@@ -63,7 +67,9 @@ impl<C: std::hash::Hash + Eq, V: PartialEq> Dictionary<C, V> {
 }
 
 /// More different heads than this in one relation aren't worth a number.
-const MOST_HEADS: u64 = 512;
+const MOST_HEADS: usize = 512;
+/// Likewise null bitmaps: each is compared with all before it. Rows with others are coded whole.
+const MOST_BITMAPS: usize = 4096;
 
 impl Heads {
     /// Codes what comes before a row's attributes.
@@ -84,7 +90,7 @@ impl Heads {
                 let mut bytes = Vec::with_capacity(HEAD_BYTES);
                 side.bytes(column, source.map_or(&[], |head| &head[..]), HEAD_BYTES, &mut bytes)?;
                 let head: Head = bytes.try_into().map_err(|_| Corrupt("a row's head is cut short"))?;
-                if self.heads.values.get(&relation).is_none_or(|heads| (heads.len() as u64) < MOST_HEADS) {
+                if self.heads.len(&relation) < MOST_HEADS {
                     self.heads.add(relation, head);
                 }
                 Ok(head)
@@ -112,7 +118,9 @@ impl Heads {
         let bytes = usize::from(head[4]).checked_sub(HEADER_BYTES);
         let bitmap = source.zip(bytes).and_then(|(body, bytes)| body.get(..bytes));
         let symbol = bitmap.map_or(NONE, |bitmap| {
-            self.bitmaps.find(&context, bitmap).map_or(NEW, |number| NEW + 1 + number)
+            let full = self.bitmaps.len(&context) >= MOST_BITMAPS;
+            let unknown = if full { NONE } else { NEW };
+            self.bitmaps.find(&context, bitmap).map_or(unknown, |number| NEW + 1 + number)
         });
         match side.symbol(column, symbol)? {
             NONE => Ok(None),
@@ -364,4 +372,46 @@ pub fn plan(plan: &mut Plan, relation: RelFileLocator, head: &Head, body: &[u8])
 /// Adds the rows of MULTI_INSERT.
 pub fn plan_multi_insert(target: &mut Plan, relation: RelFileLocator, data: &[u8]) {
     MultiInsert::new(data).for_each(|row| plan(target, relation, row.head, row.body));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::columns::{Decoder, Encoder};
+    use crate::entropy::{Packer, Unpacker};
+
+    /// A row of 40 attributes with this null bitmap, as in INSERT.
+    fn row(number: u32) -> Vec<u8> {
+        let mut data = vec![40, 0, 1, 0, 32];
+        data.extend([number.to_le_bytes(), 1_u32.to_le_bytes()].as_flattened());
+        data.push(0);
+        data.extend(number.wrapping_mul(7919).to_le_bytes());
+        data
+    }
+
+    #[test]
+    fn more_null_bitmaps_than_are_kept_come_back() {
+        const ROWS: u32 = MOST_BITMAPS as u32 + 1000;
+        let relation = Relation { number: 0, locator: RelFileLocator::default() };
+        let mut side = Encoder::default();
+        let (mut names, mut heads, mut rows) = (Names::default(), Heads::default(), Rows::default());
+        for number in 0..ROWS {
+            let mut coder =
+                RowCoder { side: &mut side, names: &mut names, heads: &mut heads, rows: &mut rows };
+            coder.insert(relation, None, Some(&row(number)), &mut Vec::new()).expect("any row");
+        }
+        assert_eq!(heads.bitmaps.len(&(0, 32)), MOST_BITMAPS);
+        let chunk = side.chunk(&mut Packer::new(1));
+        let mut side = Decoder::default();
+        side.chunk(&mut Unpacker::default(), &chunk, 1 << 20).expect("its own chunk");
+        let (mut names, mut heads, mut rows) = (Names::default(), Heads::default(), Rows::default());
+        for number in 0..ROWS {
+            let mut coder =
+                RowCoder { side: &mut side, names: &mut names, heads: &mut heads, rows: &mut rows };
+            let mut out = Vec::new();
+            coder.insert(relation, None, None, &mut out).expect("a row");
+            assert_eq!(out, row(number));
+        }
+        side.finish().expect("nothing is left");
+    }
 }
