@@ -188,16 +188,7 @@ impl Replay {
             Some(_) => Role::Redo,
             None => Role::Unknown(was),
         };
-        all.push(Touched {
-            slot,
-            role,
-            was,
-            page,
-            image: None,
-            id: block.id,
-            changed: false,
-            keeps_lsn: false,
-        });
+        all.push(Touched::new(block, slot, role, was, page));
         if (block.image.is_some() || block.will_init)
             && let Some(touched) = all.last_mut()
         {
@@ -254,20 +245,16 @@ impl Replay {
                 (Role::Unknown(State::Unknown(Unknown::Misfit(misfit))), None)
             }
         };
-        all.push(Touched {
-            slot,
-            role,
-            was,
-            page,
-            image: None,
-            id: block.id,
-            changed: false,
-            keeps_lsn: false,
-        });
+        all.push(Touched::new(block, slot, role, was, page));
     }
 }
 
 impl Touched {
+    #[inline(always)]
+    fn new(block: &BlockRef, slot: Slot, role: Role, was: State, page: Option<PageBox>) -> Touched {
+        Touched { slot, role, was, page, image: None, id: block.id, changed: false, keeps_lsn: false }
+    }
+
     /// After the resource manager: notes the change in the page, or gives it up.
     fn settle(&mut self, record: &Record<'_>, outcome: Result<(), State>) {
         match (self.role, outcome) {
@@ -310,15 +297,10 @@ pub(crate) fn touched_with(
     before: &[Option<PageBox>],
     images: &[Option<PageBox>],
 ) -> Vec<Touched> {
-    let touched = |((block, page), image): ((&BlockRef, &Option<PageBox>), &Option<PageBox>)| Touched {
-        slot: Slot::NONE,
-        role: if image.is_some() { Role::Restored } else { Role::Redo },
-        was: State::Exact,
-        page: page.clone(),
-        image: image.clone(),
-        id: block.id,
-        changed: false,
-        keeps_lsn: false,
+    let touched = |((block, page), image): ((&BlockRef, &Option<PageBox>), &Option<PageBox>)| {
+        let role = if image.is_some() { Role::Restored } else { Role::Redo };
+        let touched = Touched::new(block, Slot::NONE, role, State::Exact, page.clone());
+        Touched { image: image.clone(), ..touched }
     };
     record.blocks.iter().zip(before).zip(images).map(touched).collect()
 }
@@ -458,8 +440,7 @@ pub fn rehearse(
                 None => Role::Unknown(State::Unknown(Unknown::NotSeen)),
             };
             let page = if block.will_init { Some(PageBox::default()) } else { page };
-            let (slot, was) = (Slot::NONE, State::Exact);
-            Touched { slot, role, was, page, image: None, id: block.id, changed: false, keeps_lsn: false }
+            Touched::new(block, Slot::NONE, role, State::Exact, page)
         })
         .collect();
     (manager.redo)(&mut Step { record: bare, touched: &mut touched, store: None })?;
