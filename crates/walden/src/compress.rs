@@ -445,7 +445,13 @@ fn gather(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
     let (mut inputs, mut errors) = (Vec::new(), Vec::new());
     for path in files {
         let gathered = match fs::metadata(path) {
-            Ok(found) if found.is_dir() => search(path, Path::new(""), &mut inputs),
+            Ok(found) if found.is_dir() => {
+                let before = inputs.len();
+                search(path, Path::new(""), &mut inputs).and_then(|()| {
+                    ensure!(inputs.len() > before, "no files to compress in {}", path.display());
+                    Ok(())
+                })
+            }
             Ok(_) => match path.file_name() {
                 Some(name) => {
                     inputs.push(Input { path: path.clone(), relative: name.into() });

@@ -248,6 +248,10 @@ fn what_is_not_there_fails_and_the_rest_is_done() {
     let pack = folder.path().join("a.wpk");
     let failed = run("compress --rm --pack={} {} {}", &[&pack, &there, &missing]);
     assert!(failed.code == 3 && !pack.exists() && there.exists(), "{failed:?}");
+    // Silence would look like success to who named the wrong folder.
+    let empty = tempfile::tempdir().unwrap();
+    let failed = run("compress {}", &[empty.path()]);
+    assert!(failed.code == 3 && failed.errors()[0].contains("no files to compress in"), "{failed:?}");
 }
 
 /// One bit in the second of three members that share, then a keyframe: that and what follows up to the keyframe is lost.
