@@ -82,6 +82,23 @@ pub fn data(
     record.blocks.iter().zip(&touched).map(data).collect()
 }
 
+/// What one block's data would be if the record had no images, as an observer sees pages before the record; nothing if it
+/// can't be told.
+pub fn data_of(record: &Record<'_>, touched: &[Touched], index: usize) -> Option<Vec<u8>> {
+    let block = record.blocks.get(index)?;
+    if is_whole(record, block.id) {
+        return None;
+    }
+    (manager(record.header.rmid)?.displaced)(&Displaced { record, touched }, block)
+}
+
+/// Bytes that an update's new row version begins and ends with as the old one does, and that its record leaves out where it
+/// may (`log_heap_update`): 0 and 0 if the versions are on two pages, nothing if they are not known. An observer knows them
+/// before the record.
+pub fn shared_with_old(record: &Record<'_>, touched: &[Touched]) -> Option<(usize, usize)> {
+    heap::shared_with_old(&Displaced { record, touched })
+}
+
 /// How what is told of a block's data compares with the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Told {

@@ -86,6 +86,8 @@ pub struct Touched {
     pub page: Option<PageBox>,
     /// The record's image of it, restored.
     pub image: Option<PageBox>,
+    /// No record touched the block before.
+    pub fresh: bool,
     id: u8,
     changed: bool,
     keeps_lsn: bool,
@@ -170,7 +172,6 @@ impl Replay {
         self.touched = touched;
     }
 
-    /// Takes a block's page out of the store and its image out of the record.
     /// Takes a block's page out of the store and its image out of the record, and adds both to `all`. What is added is
     /// made where it stays: to copy it would take longer than all else here but fetching the page from memory.
     #[inline]
@@ -181,14 +182,14 @@ impl Replay {
             return self.touch_anew(record, block, key, all);
         }
         let slot = self.store.slot(key);
-        let was = self.store.state(slot);
+        let (was, fresh) = (self.store.state(slot), self.store.is_fresh(slot));
         let page = self.store.take(slot);
         let role = match &page {
             Some(page) if page.lsn() >= record.end => Role::Ahead,
             Some(_) => Role::Redo,
             None => Role::Unknown(was),
         };
-        all.push(Touched::new(block, slot, role, was, page));
+        all.push(Touched::new(block, (slot, fresh), role, was, page));
         if (block.image.is_some() || block.will_init)
             && let Some(touched) = all.last_mut()
         {
@@ -231,7 +232,7 @@ impl Replay {
     #[inline]
     fn touch_anew(&mut self, record: &Record<'_>, block: &BlockRef, key: BlockKey, all: &mut Vec<Touched>) {
         let (slot, mut page) = self.store.take_anew(key);
-        let was = self.store.state(slot);
+        let (was, fresh) = (self.store.state(slot), self.store.is_fresh(slot));
         let restored = match &block.image {
             Some(image) if image.apply => {
                 image::restore(image, record.image_data(image), &mut page).map(|()| Role::Restored)
@@ -245,14 +246,30 @@ impl Replay {
                 (Role::Unknown(State::Unknown(Unknown::Misfit(misfit))), None)
             }
         };
-        all.push(Touched::new(block, slot, role, was, page));
+        all.push(Touched::new(block, (slot, fresh), role, was, page));
     }
 }
 
 impl Touched {
     #[inline(always)]
-    fn new(block: &BlockRef, slot: Slot, role: Role, was: State, page: Option<PageBox>) -> Touched {
-        Touched { slot, role, was, page, image: None, id: block.id, changed: false, keeps_lsn: false }
+    fn new(
+        block: &BlockRef,
+        (slot, fresh): (Slot, bool),
+        role: Role,
+        was: State,
+        page: Option<PageBox>,
+    ) -> Touched {
+        Touched { slot, role, was, page, image: None, fresh, id: block.id, changed: false, keeps_lsn: false }
+    }
+
+    /// After the record: whether it gave the page its LSN. Of a page that is not known that is taken to be so.
+    pub fn sets_lsn(&self) -> bool {
+        !self.keeps_lsn && (self.changed || !matches!(self.role, Role::Redo | Role::Init))
+    }
+
+    /// After the record: whether it left the page as it was, which is known.
+    pub fn is_untouched(&self) -> bool {
+        self.role == Role::Redo && !self.changed
     }
 
     /// After the resource manager: notes the change in the page, or gives it up.
@@ -299,7 +316,7 @@ pub(crate) fn touched_with(
 ) -> Vec<Touched> {
     let touched = |((block, page), image): ((&BlockRef, &Option<PageBox>), &Option<PageBox>)| {
         let role = if image.is_some() { Role::Restored } else { Role::Redo };
-        let touched = Touched::new(block, Slot::NONE, role, State::Exact, page.clone());
+        let touched = Touched::new(block, (Slot::NONE, false), role, State::Exact, page.clone());
         Touched { image: image.clone(), ..touched }
     };
     record.blocks.iter().zip(before).zip(images).map(touched).collect()
@@ -440,7 +457,7 @@ pub fn rehearse(
                 None => Role::Unknown(State::Unknown(Unknown::NotSeen)),
             };
             let page = if block.will_init { Some(PageBox::default()) } else { page };
-            Touched::new(block, Slot::NONE, role, State::Exact, page)
+            Touched::new(block, (Slot::NONE, false), role, State::Exact, page)
         })
         .collect();
     (manager.redo)(&mut Step { record: bare, touched: &mut touched, store: None })?;

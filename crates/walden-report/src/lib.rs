@@ -8,3 +8,4 @@ pub mod html;
 pub mod page;
 pub mod table;
 pub mod units;
+pub mod whatif;

@@ -197,7 +197,7 @@ fn parse_view(text: &str) -> Result<ViewSpec, String> {
     Ok(ViewSpec { dimensions })
 }
 
-fn parse_bound(text: &str) -> Result<Bound, String> {
+pub(crate) fn parse_bound(text: &str) -> Result<Bound, String> {
     if text.contains('/') {
         return text.parse().map(Bound::Lsn).map_err(|error| format!("{error}"));
     }

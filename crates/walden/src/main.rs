@@ -15,6 +15,7 @@ mod progress;
 mod redo;
 mod terminal;
 mod test;
+mod whatif;
 
 use std::process::ExitCode;
 
@@ -37,6 +38,7 @@ struct Arguments {
 enum Command {
     Demo(demo::DemoArgs),
     Explain(explain::ExplainArgs),
+    Whatif(whatif::WhatifArgs),
     Page(page::PageArgs),
     Redo(redo::RedoArgs),
     Compress(compress::CompressArgs),
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Whatif(args) => whatif::run(&args),
         Command::Page(args) => page::run(&args),
         Command::Redo(args) => redo::run(&args),
         Command::Compress(args) => compress::run(&args),

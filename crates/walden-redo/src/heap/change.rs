@@ -281,10 +281,7 @@ impl<'p> Shared<'p> {
             let old = page.normal_item(update.old_number).ok()?;
             let old = old.get(usize::from(Header::of(old)?.attributes_start())..)?;
             let new = new.get(attributes..)?;
-            shared.prefix = worth(old.iter().zip(new).take_while(|(old, new)| old == new).count());
-            let (old, new) = (&old[shared.prefix..], &new[shared.prefix..]);
-            let ends = old.iter().rev().zip(new.iter().rev());
-            shared.suffix = worth(ends.take_while(|(old, new)| old == new).count());
+            (shared.prefix, shared.suffix) = self::shared(old, new);
         }
         Some(shared)
     }
@@ -292,6 +289,43 @@ impl<'p> Shared<'p> {
 
 fn worth(len: usize) -> usize {
     if len < SHORTEST_SHARED { 0 } else { len }
+}
+
+/// See [`crate::displaced::shared_with_old`].
+pub(crate) fn shared_with_old(d: &Displaced<'_>) -> Option<(usize, usize)> {
+    if !matches!(d.record.kind() & super::OPERATION, 0x20 | 0x40) {
+        return Some((0, 0));
+    }
+    if let Some(shared) = Shared::of(d) {
+        return Some((shared.prefix, shared.suffix));
+    }
+    // The new row version is in the record, whole or not.
+    let update = Update::of(d.record.main_data()).ok()?;
+    let two = |at: usize, data: &[u8]| Some(usize::from(u16_of(*data.get(at)?, *data.get(at + 1)?)));
+    let data = d.record.block_data(d.record.block(0)?);
+    let has = |flag| update.flags & flag != 0;
+    let (has_prefix, has_suffix) =
+        (has(update_flags::PREFIX_FROM_OLD), has(update_flags::SUFFIX_FROM_OLD));
+    if has_prefix || has_suffix {
+        let prefix = if has_prefix { two(0, data)? } else { 0 };
+        let suffix = if has_suffix { two(if has_prefix { 2 } else { 0 }, data)? } else { 0 };
+        return Some((prefix, suffix));
+    }
+    if d.record.block(1).is_some_and(|block| block.fork == Fork::MAIN) {
+        return Some((0, 0));
+    }
+    let old = d.before(0)?.normal_item(update.old_number).ok()?;
+    let old = old.get(usize::from(Header::of(old)?.attributes_start())..)?;
+    let attributes_start = usize::from(*data.get(LOGGED_HEADER - 1)?);
+    let new = data.get(LOGGED_HEADER + attributes_start.checked_sub(HEADER)?..)?;
+    Some(shared(old, new))
+}
+
+/// What two row versions begin and end with alike, as far as it is worth its length.
+fn shared(old: &[u8], new: &[u8]) -> (usize, usize) {
+    let prefix = worth(old.iter().zip(new).take_while(|(old, new)| old == new).count());
+    let ends = old[prefix..].iter().rev().zip(new[prefix..].iter().rev());
+    (prefix, worth(ends.take_while(|(old, new)| old == new).count()))
 }
 
 /// An update's new row version.

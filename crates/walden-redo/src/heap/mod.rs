@@ -19,7 +19,7 @@ mod tests;
 mod tuple;
 pub(crate) mod visibility_map;
 
-pub(crate) use change::displaced_flags;
+pub(crate) use change::{displaced_flags, shared_with_old};
 use tuple::{HeaderMut, TupleId, infomask};
 
 pub(crate) static HEAP: Manager = Manager { redo, mask: mask_page, displaced };

@@ -93,6 +93,12 @@ pub struct Slot(u32);
 impl Slot {
     /// No place: that of a copy.
     pub(crate) const NONE: Slot = Slot(u32::MAX);
+
+    /// A number for the block, counted from 0: those of blocks that are gone are given to others.
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
 }
 
 /// Pages from elsewhere that the log's changes apply to: a base backup. They must not change while they are read.
@@ -390,6 +396,12 @@ impl PageStore {
         let entry = &self.entries[slot.0 as usize];
         let kind = Kind::from_index(entry.last_kind.into())?;
         Some(LastRecord { lsn: entry.last_lsn, kind })
+    }
+
+    /// Whether no record touched a block since it is known by this slot.
+    #[inline]
+    pub fn is_fresh(&self, slot: Slot) -> bool {
+        self.entries[slot.0 as usize].last_kind == NO_KIND
     }
 
     /// Whether a page is the base's, no record touched it yet, and the base may have caught it half written: the log has

@@ -258,7 +258,7 @@ fn same_cluster(data: &DataDir, inventory: &Inventory) -> Result<()> {
 }
 
 /// A quarter of the memory that the machine has, or that the process's control group is allowed.
-fn quarter_of_memory() -> usize {
+pub(crate) fn quarter_of_memory() -> usize {
     const UNTOLD: u64 = 4 << 30;
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let total = read("/proc/meminfo").and_then(|text| {
@@ -271,7 +271,7 @@ fn quarter_of_memory() -> usize {
 }
 
 /// Bytes with a unit, as PostgreSQL's settings have them: `512MB`.
-fn parse_size(text: &str) -> Result<usize, String> {
+pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     const UNITS: [(&str, u32); 5] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10), ("B", 0)];
     let wrong = || format!("expected a size such as 512MB or 4GB, found \"{text}\"");
     let of_unit = |(unit, shift): &(&str, u32)| Some((text.strip_suffix(unit)?, *shift));

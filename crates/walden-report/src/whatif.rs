@@ -1,0 +1,144 @@
+//! A forecast as terminal tables.
+
+use walden_whatif::Bucket;
+use walden_whatif::document::{Causes, Document, Predicted};
+use walden_whatif::learn::From;
+
+use crate::table::{Look, Row, table};
+use crate::units;
+
+/// The whole document.
+pub fn tables(document: &Document, look: Look) -> String {
+    let mut parts = vec![head(document, look), settings(document, look), predictions(document, look)];
+    if let [only] = &document.predictions[..] {
+        parts.push(buckets(document, only, look));
+    }
+    parts.push(notes(document, look));
+    parts.join("\n")
+}
+
+fn head(document: &Document, look: Look) -> String {
+    let trace = &document.trace;
+    let over = trace.seconds.map_or(String::new(), |seconds| format!(" in {}", units::seconds(seconds)));
+    let check = &document.self_check;
+    let wrong = check.trust.missing_images + check.trust.unexpected_images;
+    format!(
+        "{}\n  {} to {}, PostgreSQL {}: {}{over}, {} records, {} images after checkpoints, checkpoints: {}\n  self-check: \
+         its own settings predicted give {} ({}), checkpoints: {}; the rule for images was right {} of {} times\n",
+        look.heading("The trace"),
+        trace.from,
+        trace.to,
+        trace.version,
+        units::bytes(document.trace_bytes),
+        units::count(trace.records),
+        units::count(trace.images),
+        causes(&trace.checkpoints),
+        units::bytes(check.predicted_bytes),
+        signed(check.error, 2),
+        causes(&check.checkpoints),
+        units::count(check.trust.decisions - wrong.min(check.trust.decisions)),
+        units::count(check.trust.decisions),
+    )
+}
+
+fn settings(document: &Document, look: Look) -> String {
+    let rows: Vec<Row> = document
+        .traced_settings
+        .iter()
+        .map(|traced| {
+            let from = match traced.from {
+                From::Told => "told",
+                From::Learned => "learned",
+                From::Assumed => "assumed",
+            };
+            Row {
+                depth: 0,
+                label: format!("{} = {}", traced.name, traced.value),
+                cells: vec![from.into(), traced.why.clone()],
+                share: None,
+            }
+        })
+        .collect();
+    table(look, "Taken under", ("setting", &["", "because"]), &rows)
+}
+
+fn predictions(document: &Document, look: Look) -> String {
+    let most = document.predictions.iter().map(|one| one.bytes).max().unwrap_or(0).max(document.trace_bytes);
+    let share = |bytes: u64| Some(bytes as f64 / most.max(1) as f64);
+    let mut rows = vec![Row {
+        depth: 0,
+        label: "the trace".into(),
+        cells: vec![
+            units::bytes(document.trace_bytes),
+            String::new(),
+            String::new(),
+            units::count(document.trace.checkpoints.total),
+            String::new(),
+            String::new(),
+        ],
+        share: share(document.trace_bytes),
+    }];
+    rows.extend(document.predictions.iter().map(|one| Row {
+        depth: 0,
+        label: one.name.clone(),
+        cells: vec![
+            units::bytes(one.bytes),
+            signed(one.change, 1),
+            format!("±{:.2} %", 100.0 * one.error_bytes as f64 / one.bytes.max(1) as f64),
+            units::count(one.checkpoints.total),
+            units::bytes(one.longest_redo_bytes),
+            units::seconds(one.recovery_seconds),
+        ],
+        share: share(one.bytes),
+    }));
+    let head = ["WAL", "change", "error", "checkpoints", "to recover", "in at most"];
+    table(look, "Predicted", ("settings", &head), &rows)
+}
+
+fn buckets(document: &Document, only: &Predicted, look: Look) -> String {
+    let rows: Vec<Row> = Bucket::ALL
+        .iter()
+        .zip(document.trace.buckets.iter().zip(&only.buckets))
+        .filter(|(_, (now, then))| now.bytes > 0 || then.bytes > 0)
+        .map(|(bucket, (now, then))| Row {
+            depth: 0,
+            label: bucket.title().into(),
+            cells: vec![
+                units::bytes(now.bytes),
+                units::bytes(then.bytes),
+                if now.bytes == 0 { String::new() } else { signed(then.bytes as f64 / now.bytes as f64 - 1.0, 1) },
+            ],
+            share: Some(then.bytes as f64 / only.bytes.max(1) as f64),
+        })
+        .collect();
+    let mut text = table(look, "Where it goes", ("", &["now", "then", "change"]), &rows);
+    let [exact, reconstructed, sampled, estimated] = only.shares;
+    text.push_str(&format!(
+        "  of what is predicted, {} is in the trace as it would be, {} follows from replayed pages, {} from a sample of \
+         images, {} is estimated\n",
+        units::percent(exact),
+        units::percent(reconstructed),
+        units::percent(sampled),
+        units::percent(estimated)
+    ));
+    if let Some(hour) = only.segments_per_hour {
+        text.push_str(&format!("  {} segments, {hour:.0} an hour\n", units::count(only.segments)));
+    }
+    text
+}
+
+fn notes(document: &Document, look: Look) -> String {
+    let lines: Vec<String> = document.notes.iter().map(|note| format!("  - {note}\n")).collect();
+    format!("{}\n{}", look.heading("What it rests on"), lines.concat())
+}
+
+fn causes(causes: &Causes) -> String {
+    let parts = [(causes.volume, "volume"), (causes.time, "time"), (causes.requested, "requested")];
+    let parts = parts.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}"));
+    let parts: Vec<String> = parts.collect();
+    if parts.is_empty() { "none".into() } else { parts.join(", ") }
+}
+
+fn signed(fraction: f64, digits: usize) -> String {
+    format!("{:+.digits$} %", 100.0 * fraction)
+}

@@ -1,0 +1,360 @@
+//! A forecast as a document: this is the JSON, and what tables and pages are made of.
+
+use serde::Serialize;
+use walden_explain::checkpoints::Cause;
+use walden_format::lsn::Lsn;
+
+use crate::learn::Traced;
+use crate::outcome::{Bucket, Buckets, Prediction};
+use crate::predict::{Forecast, relative};
+use crate::settings::{ROWS, Settings};
+use crate::trace::Trust;
+
+/// Of what is the mean of others, so much may be wrong.
+const DOUBT: f64 = 0.25;
+/// PostgreSQL's recovery takes about so many times as long as the replay here (docs/benchmarks.md).
+const SLOWER: f64 = 3.0;
+
+/// How fast the server would recover.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum RedoRate {
+    /// As told, in bytes a second.
+    Given(u64),
+    /// From the replay here.
+    Measured(u64),
+}
+
+impl RedoRate {
+    /// A third of the rate at which the trace was just replayed.
+    pub fn measured(forecast: &Forecast) -> RedoRate {
+        let rate = forecast.trace_bytes as f64 / forecast.replay_seconds.max(1e-6) / SLOWER;
+        RedoRate::Measured(rate.max(1.0) as u64)
+    }
+
+    fn bytes(self) -> u64 {
+        match self {
+            RedoRate::Given(rate) | RedoRate::Measured(rate) => rate.max(1),
+        }
+    }
+}
+
+/// Everything that a forecast says.
+#[derive(Clone, Debug, Serialize)]
+pub struct Document {
+    /// Bytes of the trace, as a distance of LSNs.
+    pub trace_bytes: u64,
+    /// Bytes under the first set of settings.
+    pub predicted_bytes: u64,
+    /// How far the prediction for the trace's own settings is from the trace, as a fraction.
+    pub self_check_error: f64,
+    /// Checkpoints under the first set of settings.
+    pub checkpoints: u64,
+    /// The trace.
+    pub trace: Trace,
+    /// What it was taken under.
+    pub traced_settings: Vec<Traced>,
+    /// The trace's own settings predicted, against what they gave.
+    pub self_check: SelfCheck,
+    /// One per set of settings.
+    pub predictions: Vec<Predicted>,
+    /// What it rests on, and what may be wrong with it.
+    pub notes: Vec<String>,
+}
+
+/// The trace.
+#[derive(Clone, Debug, Serialize)]
+pub struct Trace {
+    /// Who wrote it.
+    pub version: String,
+    /// Where it starts.
+    pub from: String,
+    /// Where it ends.
+    pub to: String,
+    /// Seconds from its first transaction's end to its last one's.
+    pub seconds: Option<f64>,
+    /// Its records.
+    pub records: u64,
+    /// Its images after checkpoints.
+    pub images: u64,
+    /// Its checkpoints.
+    pub checkpoints: Causes,
+    /// Its bytes.
+    pub buckets: Vec<BucketBytes>,
+}
+
+/// Checkpoints by cause.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Causes {
+    /// All of them.
+    pub total: u64,
+    /// Because of `max_wal_size`.
+    pub volume: u64,
+    /// Because of `checkpoint_timeout`.
+    pub time: u64,
+    /// Because somebody asked, or the server stopped.
+    pub requested: u64,
+}
+
+/// Bytes of a bucket.
+#[derive(Clone, Debug, Serialize)]
+pub struct BucketBytes {
+    /// Which.
+    pub name: &'static str,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// The trace's own settings predicted.
+#[derive(Clone, Debug, Serialize)]
+pub struct SelfCheck {
+    /// Bytes predicted.
+    pub predicted_bytes: u64,
+    /// How far that is from the trace, as a fraction.
+    pub error: f64,
+    /// Checkpoints predicted.
+    pub checkpoints: Causes,
+    /// The rule for images, put to the trace itself.
+    #[serde(flatten)]
+    pub trust: Trust,
+}
+
+/// The log under some settings.
+#[derive(Clone, Debug, Serialize)]
+pub struct Predicted {
+    /// What was changed, in words: `max_wal_size=8GB`.
+    pub name: String,
+    /// Name and value of each setting that differs from the trace's.
+    pub changed: Vec<(String, String)>,
+    /// Bytes, as a distance of LSNs.
+    pub bytes: u64,
+    /// Against the trace, as a fraction: -0.4 is 40 % less.
+    pub change: f64,
+    /// It may be off by so many bytes either way.
+    pub error_bytes: u64,
+    /// Of all bytes, what is exact, reconstructed, sampled, estimated, as fractions.
+    pub shares: [f64; 4],
+    /// Where the bytes are.
+    pub buckets: Vec<BucketBytes>,
+    /// Images after checkpoints.
+    pub images: u64,
+    /// Checkpoints.
+    pub checkpoints: Causes,
+    /// Segments filled or switched.
+    pub segments: u64,
+    /// The same in an hour.
+    pub segments_per_hour: Option<f64>,
+    /// The most that recovery could have to replay.
+    pub longest_redo_bytes: u64,
+    /// How long that could take.
+    pub recovery_seconds: f64,
+    /// With hints logged that the trace does not have: at most so many bytes more.
+    pub hints_at_most_bytes: u64,
+    /// When the checkpoints begin: seconds since 1970-01-01 UTC, redo pointer, cause.
+    pub checkpoint_list: Vec<(f64, String, &'static str)>,
+    /// Seconds since 1970-01-01 UTC, bytes since the start.
+    pub growth: Vec<(f64, u64)>,
+}
+
+impl Document {
+    /// The document of a forecast; `notes` are what is known besides.
+    pub fn new(forecast: &Forecast, rate: RedoRate, notes: Vec<String>) -> Document {
+        let traced = &forecast.learned.settings;
+        let seconds = forecast.survey.seconds(forecast.span.0);
+        let doubt = forecast.self_check_error().abs();
+        let predictions: Vec<Predicted> = forecast
+            .predictions
+            .iter()
+            .map(|(settings, prediction)| {
+                Predicted::new(traced, settings, prediction, forecast.trace_bytes, seconds, rate, doubt)
+            })
+            .collect();
+        let mut document = Document {
+            trace_bytes: forecast.trace_bytes,
+            predicted_bytes: predictions.first().map_or(forecast.own.bytes, |first| first.bytes),
+            self_check_error: forecast.self_check_error(),
+            checkpoints: predictions.first().map_or(0, |first| first.checkpoints.total),
+            trace: Trace {
+                version: forecast.survey.version.to_string(),
+                from: forecast.span.0.to_string(),
+                to: forecast.span.1.to_string(),
+                seconds,
+                records: forecast.records,
+                images: forecast.images,
+                checkpoints: traced_checkpoints(forecast),
+                buckets: buckets(&forecast.actual),
+            },
+            traced_settings: forecast.learned.traced.clone(),
+            self_check: SelfCheck {
+                predicted_bytes: forecast.own.bytes,
+                error: forecast.self_check_error(),
+                checkpoints: causes(&forecast.own),
+                trust: forecast.trust,
+            },
+            predictions,
+            notes,
+        };
+        document.notes.extend(caveats(forecast, &document, rate));
+        document
+    }
+}
+
+impl Predicted {
+    fn new(
+        traced: &Settings,
+        settings: &Settings,
+        prediction: &Prediction,
+        trace_bytes: u64,
+        seconds: Option<f64>,
+        rate: RedoRate,
+        doubt: f64,
+    ) -> Predicted {
+        let changed: Vec<(String, String)> = ROWS
+            .iter()
+            .filter(|row| row.name != "data_checksums")
+            .filter_map(|row| row.show.map(|show| (row.name, show(settings), show(traced))))
+            .filter(|(_, now, before)| now != before)
+            .map(|(name, now, _)| (name.into(), now))
+            .collect();
+        let dropped = settings.dropped.iter().map(|index| ("drop_index".to_string(), index.to_string()));
+        let changed: Vec<(String, String)> = changed.into_iter().chain(dropped).collect();
+        let name = changed.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ");
+        let known: u64 = prediction.shares.iter().sum();
+        let estimated = prediction.shares[3] as f64;
+        let error = prediction.sampling_error + DOUBT * estimated + doubt * prediction.bytes as f64;
+        let hour = |seconds: f64| prediction.segments as f64 / seconds * 3600.0;
+        Predicted {
+            name: if name.is_empty() { "as traced".into() } else { name },
+            changed,
+            bytes: prediction.bytes,
+            change: relative(prediction.bytes, trace_bytes),
+            error_bytes: error as u64,
+            shares: prediction.shares.map(|bytes| bytes as f64 / known.max(1) as f64),
+            buckets: buckets(&prediction.buckets),
+            images: prediction.images,
+            checkpoints: causes(prediction),
+            segments: prediction.segments,
+            segments_per_hour: seconds.filter(|seconds| *seconds > 0.0).map(hour),
+            longest_redo_bytes: prediction.longest_redo,
+            recovery_seconds: prediction.longest_redo as f64 / rate.bytes() as f64,
+            hints_at_most_bytes: prediction.hints_at_most,
+            checkpoint_list: prediction
+                .checkpoints
+                .iter()
+                .map(|one| (one.time as f64 / 1e6, one.redo.to_string(), one.cause.name()))
+                .collect(),
+            growth: prediction.growth.iter().map(|(time, bytes)| (*time as f64 / 1e6, *bytes)).collect(),
+        }
+    }
+}
+
+fn buckets(buckets: &Buckets) -> Vec<BucketBytes> {
+    Bucket::ALL.iter().map(|one| BucketBytes { name: one.name(), bytes: buckets.get(*one) }).collect()
+}
+
+fn causes(prediction: &Prediction) -> Causes {
+    let of = |cause| prediction.caused_by(cause);
+    Causes {
+        total: prediction.checkpoints.len() as u64,
+        volume: of(Cause::Volume),
+        time: of(Cause::Time),
+        requested: of(Cause::Requested) + of(Cause::Shutdown),
+    }
+}
+
+fn traced_checkpoints(forecast: &Forecast) -> Causes {
+    let (from, to) = forecast.span;
+    let within = |redo: Lsn| redo > from && redo <= to;
+    let seen = forecast.learned.checkpoints.iter().filter(|one| within(one.seen.redo));
+    let mut causes = Causes::default();
+    for checkpoint in seen {
+        causes.total += 1;
+        match checkpoint.cause {
+            Cause::Volume => causes.volume += 1,
+            Cause::Time => causes.time += 1,
+            Cause::Requested | Cause::Shutdown | Cause::First => causes.requested += 1,
+        }
+    }
+    causes
+}
+
+/// What the prediction rests on, said where it matters.
+fn caveats(forecast: &Forecast, document: &Document, rate: RedoRate) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut note = |text: String| notes.push(text);
+    if document.trace.checkpoints.total == 0 {
+        note(
+            "no checkpoint began within the trace: it does not show what triggers them here, and every page that it \
+             touches looks like a first touch; a trace over several checkpoints tells more"
+                .into(),
+        );
+    } else if let Some(few) = document.predictions.iter().find(|one| one.checkpoints.total < 2) {
+        note(format!(
+            "under {} the trace covers {} full cycle{} between checkpoints: the image of each page comes once per cycle, so \
+             a longer trace would show a little less log per hour than this one",
+            few.name,
+            few.checkpoints.total,
+            if few.checkpoints.total == 1 { "" } else { "s" }
+        ));
+    }
+    let trust = &forecast.trust;
+    let unknown = trust.pages_unknown as f64 / trust.blocks.max(1) as f64;
+    if unknown > 0.001 {
+        note(format!(
+            "{:.1} % of the pages changed are not known from the trace: their images are taken to be as large as their \
+             table's others",
+            100.0 * unknown
+        ));
+    }
+    if trust.first_touches_unknown > 0 {
+        note(format!(
+            "of {} pages the trace does not show whether they had been changed since the checkpoint before its start: they \
+             are taken not to have been",
+            trust.first_touches_unknown
+        ));
+    }
+    let wrong = trust.missing_images + trust.unexpected_images;
+    if wrong > 0 {
+        note(format!(
+            "the rule for images was put to the trace itself {} times and was wrong {wrong} times",
+            trust.decisions
+        ));
+    }
+    let traced = &forecast.learned.settings;
+    for (settings, prediction) in &forecast.predictions {
+        let (from, to) = (crate::level::Level::of(traced.wal_level), crate::level::Level::of(settings.wal_level));
+        if from < to {
+            note(format!(
+                "wal_level={} from a trace under {}: what the log does not have is estimated ({})",
+                settings.wal_level,
+                traced.wal_level,
+                if from == crate::level::Level::Minimal {
+                    "loads and index builds that minimal does not log are missing"
+                } else {
+                    "keys of deleted rows, catalog changes"
+                }
+            ));
+        }
+        if settings.log_hints && !traced.log_hints {
+            note(format!(
+                "hints would be logged: up to {} bytes more, as the log does not show who reads which page",
+                prediction.hints_at_most
+            ));
+        }
+        if settings.checkpoint_timeout != traced.checkpoint_timeout && forecast.survey.times.len() < 2 {
+            note("no transaction ends in the trace, so it has no times: checkpoint_timeout can't be predicted".into());
+        }
+    }
+    if forecast.survey.seen.backups > 0 {
+        note("a base backup ended within the trace: full_page_writes=off would still log images while one runs".into());
+    }
+    note("the same work at the same pace is assumed; what the settings do to its speed is not".into());
+    note(match rate {
+        RedoRate::Given(bytes) => format!("recovery: {bytes} bytes a second, as given"),
+        RedoRate::Measured(bytes) => format!(
+            "recovery: {bytes} bytes a second, a third of what replay here took in memory; reading pages from disk \
+             comes on top (--redo-rate sets what your server does)"
+        ),
+    });
+    notes.dedup();
+    notes
+}

@@ -1,0 +1,386 @@
+//! The settings that decide how much log a workload writes, by the names and units of `postgresql.conf`.
+
+use std::fmt;
+
+use rustc_hash::FxHashSet;
+use thiserror::Error;
+use walden_explain::checkpoints::CheckpointSettings;
+use walden_format::lsn::SegmentSize;
+use walden_format::payload::xlog::WalLevel;
+use walden_format::record::RelFileLocator;
+use walden_format::version::Major;
+use walden_redo::recompress::Method;
+
+/// What a server is set to, as far as it decides what the log is.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Settings {
+    /// The server's version; not a setting, but rules differ by it.
+    pub version: Major,
+    /// `wal_level`
+    pub wal_level: WalLevel,
+    /// `full_page_writes`
+    pub full_page_writes: bool,
+    /// `wal_compression`
+    pub wal_compression: Option<Method>,
+    /// `wal_log_hints`, or data checksums, which log hints as well.
+    pub log_hints: bool,
+    /// When checkpoints come.
+    pub max_wal_size: u64,
+    /// `min_wal_size`: how many old segments stay for reuse.
+    pub min_wal_size: u64,
+    /// `checkpoint_timeout`, in seconds.
+    pub checkpoint_timeout: i64,
+    /// `checkpoint_completion_target`, in thousandths.
+    pub completion_target_milli: u64,
+    /// `wal_segment_size`
+    pub segment_size: SegmentSize,
+    /// `archive_timeout`, in seconds; 0 for off.
+    pub archive_timeout: i64,
+    /// `wal_skip_threshold`, in bytes; only matters with `wal_level=minimal`.
+    pub skip_threshold: u64,
+    /// Indexes that are not there.
+    pub dropped: FxHashSet<RelFileLocator>,
+}
+
+impl Settings {
+    /// What a server of a version has if nobody set anything.
+    pub fn default_of(version: Major) -> Settings {
+        Settings {
+            version,
+            wal_level: if version >= Major::V10 { WalLevel::Replica } else { WalLevel::Minimal },
+            full_page_writes: true,
+            wal_compression: None,
+            log_hints: version >= Major::V18,
+            max_wal_size: 1 << 30,
+            min_wal_size: 80 << 20,
+            checkpoint_timeout: 300,
+            completion_target_milli: if version >= Major::V14 { 900 } else { 500 },
+            segment_size: SegmentSize::DEFAULT,
+            archive_timeout: 0,
+            skip_threshold: 2 << 20,
+            dropped: FxHashSet::default(),
+        }
+    }
+
+    /// Segments from one redo pointer to where the next checkpoint is asked for.
+    pub fn checkpoint_segments(&self) -> u64 {
+        let settings = CheckpointSettings {
+            timeout: self.checkpoint_timeout,
+            max_wal_size: self.max_wal_size,
+            completion_target_milli: self.completion_target_milli,
+            keeps_one: self.version >= Major::V11,
+        };
+        settings.segments(self.segment_size)
+    }
+
+    /// Sets one setting from text as `postgresql.conf` or `ALTER SYSTEM` would have it. Names and values are not case
+    /// sensitive.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<Effect, SettingError> {
+        let wanted = name.trim().to_ascii_lowercase();
+        let value = value.trim().trim_matches('\'').trim();
+        let row = ROWS.iter().find(|row| row.name == wanted);
+        let row = row.ok_or_else(|| SettingError::Name { name: name.into() })?;
+        match &row.set {
+            Set::Volume(set) => set(self, value),
+            Set::Nothing(why) => return Ok(Effect::Nothing(why)),
+        }
+        .ok_or_else(|| SettingError::Value { name: row.name, value: value.into(), expected: row.expected })?;
+        Ok(Effect::Changed)
+    }
+
+    /// Refuses what no server of this version would start with.
+    pub fn validate(&self) -> Result<(), SettingError> {
+        let refuse = |name, value: String, expected| Err(SettingError::Value { name, value, expected });
+        if self.version < Major::V15 && matches!(self.wal_compression, Some(Method::Lz4 | Method::Zstd)) {
+            let value = compression_name(self.wal_compression).into();
+            return refuse("wal_compression", value, "off or pglz: lz4 and zstd came with 15");
+        }
+        if self.max_wal_size < 2 * self.segment_size.bytes() {
+            return refuse("max_wal_size", show_size(self.max_wal_size), "at least twice wal_segment_size");
+        }
+        Ok(())
+    }
+
+    /// The value of a setting in words, as `SHOW` prints it.
+    pub fn show(&self, name: &str) -> Option<String> {
+        ROWS.iter().find(|row| row.name == name).and_then(|row| row.show).map(|show| show(self))
+    }
+}
+
+/// Whether a setting matters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// It may change the log.
+    Changed,
+    /// It never changes how much log is written, and why.
+    Nothing(&'static str),
+}
+
+/// A setting that can't be had.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum SettingError {
+    /// No such setting, or none that a prediction knows.
+    #[error("{name}: not a setting that a prediction knows; expected one of {}", names())]
+    Name {
+        /// As given.
+        name: String,
+    },
+    /// A value that the setting does not take.
+    #[error("{name}={value}: expected {expected}")]
+    Value {
+        /// The setting.
+        name: &'static str,
+        /// As given.
+        value: String,
+        /// What it takes.
+        expected: &'static str,
+    },
+}
+
+fn names() -> String {
+    ROWS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ")
+}
+
+/// A setting.
+pub struct Row {
+    /// Its name in `postgresql.conf`.
+    pub name: &'static str,
+    /// What it takes, in words.
+    pub expected: &'static str,
+    set: Set,
+    /// Its value in words; nothing for those that change nothing.
+    pub show: Option<fn(&Settings) -> String>,
+}
+
+enum Set {
+    /// Changes the log.
+    Volume(fn(&mut Settings, &str) -> Option<()>),
+    /// Does not, and why.
+    Nothing(&'static str),
+}
+
+const ON_OFF: &str = "on or off";
+const SIZE: &str = "a size with its unit, such as 64MB or 4GB";
+const TIME: &str = "a time with its unit, such as 30s, 5min or 1h";
+
+macro_rules! changes {
+    ($name:literal, $expected:expr, |$s:ident, $v:ident| $set:expr, $show:expr) => {
+        Row { name: $name, expected: $expected, set: Set::Volume(|$s, $v| $set), show: Some($show) }
+    };
+}
+
+const fn nothing(name: &'static str, why: &'static str) -> Row {
+    Row { name, expected: "any value", set: Set::Nothing(why), show: None }
+}
+
+const PREALLOCATION: &str = "it decides how segment files are made and kept, not what is written into them";
+const FLUSHING: &str = "it decides when the log is flushed, not what is written";
+
+/// Every setting that a prediction knows.
+pub static ROWS: &[Row] = &[
+    changes!("max_wal_size", SIZE, |s, v| size(v).map(|n| s.max_wal_size = n), |s| show_size(s.max_wal_size)),
+    changes!("min_wal_size", SIZE, |s, v| size(v).map(|n| s.min_wal_size = n), |s| show_size(s.min_wal_size)),
+    changes!(
+        "checkpoint_timeout",
+        "a time from 30s to 1d",
+        |s, v| seconds(v).filter(|n| (30..=86_400).contains(n)).map(|n| s.checkpoint_timeout = n),
+        |s| show_seconds(s.checkpoint_timeout)
+    ),
+    changes!(
+        "checkpoint_completion_target",
+        "a number from 0 to 1",
+        |s, v| {
+            let target: f64 = v.parse().ok().filter(|target| (0.0..=1.0).contains(target))?;
+            s.completion_target_milli = (target * 1000.0).round() as u64;
+            Some(())
+        },
+        |s| format!("{}", s.completion_target_milli as f64 / 1000.0)
+    ),
+    changes!(
+        "full_page_writes",
+        ON_OFF,
+        |s, v| on_off(v).map(|on| s.full_page_writes = on),
+        |s| show_bool(s.full_page_writes)
+    ),
+    changes!(
+        "wal_compression",
+        "off, pglz, lz4, zstd or on",
+        |s, v| {
+            s.wal_compression = match v.to_ascii_lowercase().as_str() {
+                "pglz" => Some(Method::Pglz),
+                "lz4" => Some(Method::Lz4),
+                "zstd" => Some(Method::Zstd),
+                // 19 takes the best method that it was built with (931c9701f2), which is zstd where packages are made.
+                other if on_off(other)? && s.version >= Major::V19 => Some(Method::Zstd),
+                other => on_off(other)?.then_some(Method::Pglz),
+            };
+            Some(())
+        },
+        |s| compression_name(s.wal_compression).into()
+    ),
+    changes!(
+        "wal_level",
+        "minimal, replica or logical",
+        |s, v| {
+            s.wal_level = match v.to_ascii_lowercase().as_str() {
+                "minimal" => WalLevel::Minimal,
+                "replica" | "archive" | "hot_standby" => WalLevel::Replica,
+                "logical" => WalLevel::Logical,
+                _ => return None,
+            };
+            Some(())
+        },
+        |s| s.wal_level.to_string()
+    ),
+    changes!("wal_log_hints", ON_OFF, |s, v| on_off(v).map(|on| s.log_hints = on), |s| show_bool(s.log_hints)),
+    changes!("data_checksums", ON_OFF, |s, v| on_off(v).map(|on| s.log_hints = on), |s| show_bool(s.log_hints)),
+    changes!(
+        "wal_segment_size",
+        "a power of two from 1MB to 1GB",
+        |s, v| SegmentSize::new(size(v)?).map(|n| s.segment_size = n),
+        |s| show_size(s.segment_size.bytes())
+    ),
+    changes!(
+        "archive_timeout",
+        TIME,
+        |s, v| seconds(v).filter(|n| *n >= 0).map(|n| s.archive_timeout = n),
+        |s| show_seconds(s.archive_timeout)
+    ),
+    changes!(
+        "wal_skip_threshold",
+        SIZE,
+        |s, v| size(v).map(|n| s.skip_threshold = n),
+        |s| show_size(s.skip_threshold)
+    ),
+    nothing("wal_init_zero", PREALLOCATION),
+    nothing("wal_recycle", PREALLOCATION),
+    nothing("wal_keep_size", PREALLOCATION),
+    nothing("wal_buffers", FLUSHING),
+    nothing("wal_writer_delay", FLUSHING),
+    nothing("wal_writer_flush_after", FLUSHING),
+    nothing("commit_delay", FLUSHING),
+    nothing("commit_siblings", FLUSHING),
+    nothing("synchronous_commit", FLUSHING),
+    nothing("fsync", FLUSHING),
+    nothing("wal_sync_method", FLUSHING),
+    nothing("checkpoint_flush_after", "it decides when the operating system writes pages out, not what is logged"),
+    nothing("shared_buffers", "pages are imaged at their first change after a checkpoint, wherever they are"),
+    nothing("max_wal_senders", "it decides who may read the log, not what is written"),
+    nothing("archive_mode", "it decides whether segments are archived, not what is written"),
+];
+
+/// The name of a compression of images.
+pub fn compression_name(method: Option<Method>) -> &'static str {
+    match method {
+        None => "off",
+        Some(Method::Pglz) => "pglz",
+        Some(Method::Lz4) => "lz4",
+        Some(Method::Zstd) => "zstd",
+    }
+}
+
+fn on_off(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "on" | "true" | "yes" | "1" => Some(true),
+        "off" | "false" | "no" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+/// Bytes, with PostgreSQL's units; megabytes without one, which these settings are kept in.
+fn size(text: &str) -> Option<u64> {
+    const UNITS: [(&str, u32); 6] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10), ("B", 0), ("", 20)];
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = UNITS.iter().find(|row| row.0.eq_ignore_ascii_case(unit.trim()))?.1;
+    let bytes = number.parse::<f64>().ok()? * (1_u64 << shift) as f64;
+    (bytes.is_finite() && (0.0..=(1_u64 << 53) as f64).contains(&bytes)).then_some(bytes as u64)
+}
+
+/// Seconds, with PostgreSQL's units; seconds without one.
+fn seconds(text: &str) -> Option<i64> {
+    const UNITS: [(&str, f64); 6] =
+        [("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("ms", 0.001), ("s", 1.0), ("", 1.0)];
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = UNITS.iter().find(|row| row.0.eq_ignore_ascii_case(unit.trim()))?.1;
+    let seconds = number.parse::<f64>().ok()? * factor;
+    (seconds.is_finite() && (0.0..=1e9).contains(&seconds)).then_some(seconds.round() as i64)
+}
+
+fn show_bool(on: bool) -> String {
+    if on { "on" } else { "off" }.into()
+}
+
+/// A size in the largest unit that it is a whole number of.
+pub fn show_size(bytes: u64) -> String {
+    const UNITS: [(u32, &str); 4] = [(40, "TB"), (30, "GB"), (20, "MB"), (10, "kB")];
+    let whole = UNITS.iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift));
+    whole.map_or_else(|| format!("{bytes}B"), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+}
+
+/// A time in the largest unit that it is a whole number of.
+pub fn show_seconds(seconds: i64) -> String {
+    const UNITS: [(i64, &str); 3] = [(86_400, "d"), (3600, "h"), (60, "min")];
+    let whole = UNITS.iter().find(|(unit, _)| seconds > 0 && seconds % unit == 0);
+    whole.map_or_else(|| format!("{seconds}s"), |(unit, name)| format!("{}{name}", seconds / unit))
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Effect::Changed => f.write_str("may change the log"),
+            Effect::Nothing(why) => write!(f, "changes nothing: {why}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_as_the_server_reads_them() {
+        let mut settings = Settings::default_of(Major::V15);
+        for (name, value, shown) in [
+            ("max_wal_size", "4GB", "4GB"),
+            ("MAX_WAL_SIZE", "48", "48MB"),
+            ("checkpoint_timeout", "'15min'", "15min"),
+            ("checkpoint_timeout", "90", "90s"),
+            ("checkpoint_completion_target", "0.5", "0.5"),
+            ("full_page_writes", "off", "off"),
+            ("wal_compression", "on", "pglz"),
+            ("wal_compression", "zstd", "zstd"),
+            ("wal_level", "logical", "logical"),
+            ("wal_segment_size", "64MB", "64MB"),
+            ("archive_timeout", "1min", "1min"),
+        ] {
+            assert_eq!(settings.set(name, value), Ok(Effect::Changed), "{name}={value}");
+            assert_eq!(settings.show(&name.to_lowercase()).as_deref(), Some(shown));
+        }
+        assert!(matches!(settings.set("wal_init_zero", "off"), Ok(Effect::Nothing(_))));
+        assert!(matches!(settings.set("work_mem", "1GB"), Err(SettingError::Name { .. })));
+        for (name, wrong) in [
+            ("max_wal_size", "much"),
+            ("checkpoint_timeout", "5"),
+            ("wal_segment_size", "3MB"),
+            ("wal_compression", "gzip"),
+            ("checkpoint_completion_target", "2"),
+        ] {
+            assert!(matches!(settings.set(name, wrong), Err(SettingError::Value { .. })), "{name}={wrong}");
+        }
+        for (name, refused) in [("wal_compression", "lz4"), ("max_wal_size", "16MB")] {
+            let mut old = Settings::default_of(Major::V14);
+            assert_eq!(old.set(name, refused), Ok(Effect::Changed));
+            assert!(old.validate().is_err(), "{name}={refused}");
+        }
+    }
+
+    #[test]
+    fn distances_are_the_servers() {
+        let mut settings = Settings::default_of(Major::V15);
+        assert_eq!(settings.checkpoint_segments(), 33);
+        settings.max_wal_size = 48 << 20;
+        assert_eq!(settings.checkpoint_segments(), 1);
+    }
+}

@@ -1,0 +1,471 @@
+//! One server under other settings: where its log has got to, and when its checkpoints come.
+//!
+//! Positions are counted in *usable* bytes, those that records can have; page headers come in where an LSN is asked for
+//! (`XLogBytePosToRecPtr`).
+
+use walden_explain::checkpoints::Cause;
+use walden_format::lsn::{Lsn, SegmentSize};
+
+use crate::outcome::{Bucket, Buckets, Prediction, Share, SimulatedCheckpoint};
+use crate::settings::Settings;
+
+/// `XLOG_BLCKSZ` as all packages have it.
+const PAGE: u64 = 8192;
+const SHORT_HEADER: u64 = 24;
+const LONG_HEADER: u64 = 40;
+/// After a checkpoint was not needed, the next look is this much later (`CheckpointerMain`), in microseconds.
+const LOOK_AGAIN: i64 = 15_000_000;
+const SECOND: i64 = 1_000_000;
+/// A switch record.
+const SWITCH_RECORD: u64 = 24;
+
+/// From usable bytes to LSNs and back.
+#[derive(Clone, Copy, Debug)]
+pub struct Geometry {
+    segment: u64,
+    usable: u64,
+}
+
+impl Geometry {
+    /// That of a log with segments of this size.
+    pub fn new(size: SegmentSize) -> Geometry {
+        let segment = size.bytes();
+        let usable = segment / PAGE * (PAGE - SHORT_HEADER) - (LONG_HEADER - SHORT_HEADER);
+        Geometry { segment, usable }
+    }
+
+    /// The LSN of a record's start (`XLogBytePosToRecPtr`).
+    pub fn lsn(&self, position: u64) -> Lsn {
+        let rest = position % self.usable;
+        let in_segment = if rest < PAGE - LONG_HEADER {
+            rest + LONG_HEADER
+        } else {
+            let rest = rest - (PAGE - LONG_HEADER);
+            PAGE + rest / (PAGE - SHORT_HEADER) * PAGE + rest % (PAGE - SHORT_HEADER) + SHORT_HEADER
+        };
+        Lsn(position / self.usable * self.segment + in_segment)
+    }
+
+    /// The position of an LSN (`XLogRecPtrToBytePos`); one within a page's header counts as the page's first byte.
+    pub fn position(&self, lsn: Lsn) -> u64 {
+        let in_segment = lsn.0 % self.segment;
+        let (page, offset) = (in_segment / PAGE, in_segment % PAGE);
+        let rest = if page == 0 {
+            offset.saturating_sub(LONG_HEADER)
+        } else {
+            (PAGE - LONG_HEADER)
+                + (page - 1) * (PAGE - SHORT_HEADER)
+                + offset.saturating_sub(SHORT_HEADER)
+        };
+        lsn.0 / self.segment * self.usable + rest
+    }
+
+    /// The segment that a position is in.
+    pub fn segment(&self, position: u64) -> u64 {
+        position / self.usable
+    }
+
+    /// The last position of a segment, plus one.
+    fn next_segment(&self, position: u64) -> u64 {
+        (position / self.usable + 1) * self.usable
+    }
+}
+
+/// Bytes of the records that a checkpoint writes itself, without padding; 0 for one that it does not write.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OwnRecords {
+    /// `CHECKPOINT_REDO`
+    pub redo: u64,
+    /// `RUNNING_XACTS`
+    pub running: u64,
+    /// `CHECKPOINT_ONLINE`
+    pub online: u64,
+}
+
+/// What one record is here: bytes by bucket, and how they are known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RecordBytes {
+    /// Everything but images.
+    pub plain: u64,
+    /// Images: after checkpoints, forced, for hints, for consistency checks.
+    pub images: [u64; 4],
+    /// Images after checkpoints, counted.
+    pub image_count: u64,
+    /// Of all these, what is exact, reconstructed, sampled, estimated.
+    pub shares: [u64; 4],
+}
+
+impl RecordBytes {
+    /// Adds bytes that are known in this way.
+    #[inline]
+    pub fn share(&mut self, share: Share, bytes: u64) {
+        self.shares[share as usize] += bytes;
+    }
+}
+
+/// Buckets of [`RecordBytes::images`].
+const IMAGE_BUCKETS: [Bucket; 4] =
+    [Bucket::CheckpointImages, Bucket::ForcedImages, Bucket::HintImages, Bucket::ConsistencyImages];
+
+/// A checkpoint that is being made.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    redo: u64,
+    /// Done when the log has got here, or the clock there.
+    until_position: u64,
+    until_time: i64,
+}
+
+/// A server under some settings.
+#[derive(Debug)]
+pub struct Simulation {
+    /// The settings.
+    pub settings: Settings,
+    /// Counts checkpoints from 1 on: a page that was last changed in an earlier cycle gets an image.
+    pub cycle: u32,
+    geometry: Geometry,
+    own: OwnRecords,
+    checkpoint_segments: u64,
+    lag: u64,
+    start: u64,
+    position: u64,
+    redo: u64,
+    /// Where the redo pointer of a checkpoint that was asked for will be.
+    asked: Option<u64>,
+    running: Option<Running>,
+    last_complete: u64,
+    last_began: i64,
+    /// Before then nobody looks at the clock again.
+    look_at: i64,
+    /// What was written since the last checkpoint is worth another.
+    important: bool,
+    last_switch: i64,
+    switched_position: u64,
+    prediction: Prediction,
+}
+
+impl Simulation {
+    /// A server whose log goes on from `start`, with a checkpoint there that began at `time`.
+    pub fn new(settings: Settings, start: Lsn, redo: Lsn, time: i64, own: OwnRecords, lag: u64) -> Simulation {
+        let geometry = Geometry::new(settings.segment_size);
+        let position = geometry.position(start);
+        Simulation {
+            checkpoint_segments: settings.checkpoint_segments(),
+            settings,
+            cycle: 1,
+            geometry,
+            own,
+            lag,
+            start: position,
+            position,
+            redo: geometry.position(redo),
+            asked: None,
+            running: None,
+            last_complete: geometry.position(redo),
+            last_began: time,
+            look_at: time,
+            important: false,
+            last_switch: time,
+            switched_position: position,
+            prediction: Prediction {
+                bytes: 0,
+                buckets: Buckets::default(),
+                shares: [0; 4],
+                sampling_error: 0.0,
+                checkpoints: Vec::new(),
+                images: 0,
+                segments: 0,
+                longest_redo: 0,
+                hints_at_most: 0,
+                growth: Vec::new(),
+                dropped_records: 0,
+            },
+        }
+    }
+
+    /// Bytes since the start, as a distance of LSNs.
+    pub fn distance(&self) -> u64 {
+        self.geometry.lsn(self.position).bytes_since(self.geometry.lsn(self.start))
+    }
+
+    /// The clock moves on, before a record at this time is written.
+    #[inline]
+    pub fn clock(&mut self, now: i64) {
+        if self.running.is_some_and(|running| now >= running.until_time) {
+            self.complete();
+        }
+        let due = self.last_began + self.settings.checkpoint_timeout * SECOND;
+        if now >= due.max(self.look_at) {
+            self.timed(due, now);
+        }
+        let timeout = self.settings.archive_timeout;
+        if timeout > 0 && now >= self.last_switch + timeout * SECOND {
+            self.timed_switch(now);
+        }
+    }
+
+    /// A record is written.
+    #[inline]
+    pub fn insert(&mut self, record: &RecordBytes, now: i64) {
+        let images: u64 = record.images.iter().sum();
+        self.prediction.buckets.add(Bucket::Records, record.plain);
+        if images > 0 {
+            for (bucket, bytes) in IMAGE_BUCKETS.into_iter().zip(record.images) {
+                self.prediction.buckets.add(bucket, bytes);
+            }
+            self.prediction.images += record.image_count;
+        }
+        for (sum, bytes) in self.prediction.shares.iter_mut().zip(record.shares) {
+            *sum += bytes;
+        }
+        self.important = true;
+        self.advance(record.plain + images, now);
+    }
+
+    /// Somebody asks for a checkpoint, or the server stops.
+    pub fn requested(&mut self, cause: Cause, now: i64) {
+        if self.running.is_some() {
+            self.complete();
+        }
+        self.begin(cause, now);
+        self.complete();
+    }
+
+    /// The log is switched to the next segment.
+    pub fn switch(&mut self, now: i64) {
+        // At a segment's start there is nothing to switch.
+        if self.position.is_multiple_of(self.geometry.usable) {
+            return;
+        }
+        self.prediction.buckets.add(Bucket::Records, SWITCH_RECORD);
+        self.prediction.shares[Share::Exact as usize] += SWITCH_RECORD;
+        self.advance(SWITCH_RECORD, now);
+        if self.position.is_multiple_of(self.geometry.usable) {
+            return;
+        }
+        let next = self.geometry.next_segment(self.position);
+        let unused = self.geometry.lsn(next).bytes_since(self.geometry.lsn(self.position)) - LONG_HEADER;
+        self.prediction.buckets.add(Bucket::Switches, unused);
+        let finished = self.geometry.segment(self.position);
+        self.position = next;
+        self.switched_position = next;
+        self.finish_segment(finished);
+    }
+
+    /// Something that hints would have made larger.
+    pub fn hint_bound(&mut self, bytes: u64) {
+        self.prediction.hints_at_most += bytes;
+    }
+
+    /// A record that would not be written.
+    pub fn drop_record(&mut self) {
+        self.prediction.dropped_records += 1;
+    }
+
+    /// Notes how far the log has got.
+    pub fn sample(&mut self, now: i64) {
+        let distance = self.distance();
+        self.prediction.growth.push((now, distance));
+    }
+
+    /// The outcome; `error` is what is known of its uncertainty, in bytes.
+    pub fn finish(mut self, error: f64) -> Prediction {
+        self.stretch();
+        self.prediction.bytes = self.distance();
+        let framing = self.prediction.bytes.saturating_sub(self.prediction.buckets.total());
+        self.prediction.buckets.add(Bucket::PageHeaders, framing);
+        self.prediction.segments =
+            self.geometry.segment(self.position) - self.geometry.segment(self.start);
+        self.prediction.sampling_error = error;
+        self.prediction
+    }
+
+    fn advance(&mut self, bytes: u64, now: i64) {
+        let padding = bytes.wrapping_neg() & 7;
+        self.prediction.buckets.add(Bucket::Alignment, padding);
+        let segment = self.geometry.segment(self.position);
+        self.position += bytes + padding;
+        let reached = self.geometry.segment(self.position);
+        if reached != segment {
+            self.last_switch = now;
+            for finished in segment..reached {
+                self.finish_segment(finished);
+            }
+        }
+        if let Some(asked) = self.asked
+            && self.position >= asked
+        {
+            if self.running.is_some() {
+                self.complete();
+            }
+            self.begin(Cause::Volume, now);
+        }
+        if self.running.is_some_and(|running| self.position >= running.until_position) {
+            self.complete();
+        }
+    }
+
+    /// A segment is full: is it time (`XLogCheckpointNeeded`)?
+    fn finish_segment(&mut self, finished: u64) {
+        let from = self.geometry.segment(self.redo);
+        if self.asked.is_none() && finished + 1 >= from + self.checkpoint_segments {
+            self.asked = Some(((finished + 1) * self.geometry.usable + self.lag).max(self.position));
+        }
+    }
+
+    fn timed(&mut self, due: i64, now: i64) {
+        // As often as the timeout has passed: an idle server skips what would be for nothing.
+        let mut due = due.max(self.look_at);
+        while due <= now {
+            if !self.important {
+                due += LOOK_AGAIN;
+                self.look_at = due;
+                continue;
+            }
+            if self.running.is_some() {
+                self.complete();
+            }
+            self.begin(Cause::Time, due);
+            due += self.settings.checkpoint_timeout * SECOND;
+        }
+    }
+
+    /// `CheckArchiveTimeout`
+    fn timed_switch(&mut self, now: i64) {
+        if self.position != self.switched_position {
+            self.switch(now);
+        }
+        self.last_switch = now;
+    }
+
+    fn begin(&mut self, cause: Cause, now: i64) {
+        self.asked = None;
+        self.stretch();
+        let redo = self.position;
+        self.write_own(self.own.redo);
+        self.write_own(self.own.running);
+        self.cycle += 1;
+        self.redo = redo;
+        self.last_began = now;
+        self.look_at = now;
+        self.important = false;
+        // `IsCheckpointOnSchedule`: spread over part of the way to the next one, by volume and by time.
+        let target = self.settings.completion_target_milli;
+        let distance = self.checkpoint_segments * self.geometry.usable * target / 1000;
+        self.running = Some(Running {
+            redo,
+            until_position: redo + distance,
+            until_time: now + self.settings.checkpoint_timeout * SECOND / 1000 * target as i64,
+        });
+        self.prediction.checkpoints.push(SimulatedCheckpoint {
+            redo: self.geometry.lsn(redo),
+            time: now,
+            cause,
+        });
+    }
+
+    fn complete(&mut self) {
+        let Some(running) = self.running.take() else { return };
+        self.stretch();
+        self.write_own(self.own.online);
+        self.last_complete = running.redo;
+    }
+
+    fn write_own(&mut self, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        let padding = bytes.wrapping_neg() & 7;
+        self.prediction.buckets.add(Bucket::Checkpoints, bytes);
+        self.prediction.buckets.add(Bucket::Alignment, padding);
+        // What a checkpoint writes can fill a segment too, but never asks for the next checkpoint in practice.
+        self.position += bytes + padding;
+    }
+
+    fn stretch(&mut self) {
+        let bytes =
+            self.geometry.lsn(self.position).bytes_since(self.geometry.lsn(self.last_complete));
+        self.prediction.longest_redo = self.prediction.longest_redo.max(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use walden_format::version::Major;
+
+    use super::*;
+
+    fn settings(max_wal_size: u64) -> Settings {
+        Settings { max_wal_size, ..Settings::default_of(Major::V15) }
+    }
+
+    fn simulation(settings: Settings) -> Simulation {
+        Simulation::new(settings, Lsn(0x100_0028), Lsn(0x100_0028), 0, OwnRecords::default(), 0)
+    }
+
+    fn plain(bytes: u64) -> RecordBytes {
+        RecordBytes { plain: bytes, ..RecordBytes::default() }
+    }
+
+    #[test]
+    fn volume_brings_checkpoints() {
+        // 48 MB are one segment, the default 33.
+        for (megabytes, segments) in [(48, 1), (1024, 33)] {
+            let mut simulation = simulation(settings(megabytes << 20));
+            for _ in 0..100 * (16 << 20) / 8192 {
+                simulation.clock(0);
+                simulation.insert(&plain(8192), 0);
+            }
+            let prediction = simulation.finish(0.0);
+            assert_eq!(prediction.checkpoints.len() as u64, 100 / segments);
+            assert!(prediction.checkpoints.iter().all(|checkpoint| checkpoint.cause == Cause::Volume));
+            assert_eq!(prediction.buckets.total(), prediction.bytes);
+            let distance = segments * (16 << 20);
+            assert!(
+                prediction.longest_redo > distance && prediction.longest_redo <= 2 * distance + 16384,
+                "{} of {distance}",
+                prediction.longest_redo
+            );
+        }
+    }
+
+    #[test]
+    fn time_brings_checkpoints_if_something_was_written() {
+        let mut simulation = simulation(settings(1 << 30));
+        for second in 0..3000_i64 {
+            if !(1000..2000).contains(&second) {
+                simulation.clock(second * SECOND);
+                simulation.insert(&plain(100), second * SECOND);
+            }
+        }
+        let times: Vec<i64> =
+            simulation.finish(0.0).checkpoints.iter().map(|checkpoint| checkpoint.time / SECOND).collect();
+        // 1200 is for what was written up to 1000; then nothing is written until 2000.
+        assert_eq!(&times[..4], [300, 600, 900, 1200]);
+        assert!(times[4] >= 2000 && times[4] <= 2015, "{times:?}");
+    }
+
+    #[test]
+    fn archive_timeout_pads_segments() {
+        let mut simulation = simulation(Settings { archive_timeout: 60, ..settings(1 << 30) });
+        for second in 0..600 {
+            simulation.clock(second * SECOND);
+            simulation.insert(&plain(1000), second * SECOND);
+        }
+        let prediction = simulation.finish(0.0);
+        assert_eq!(prediction.segments, 9);
+        assert!(prediction.buckets.get(Bucket::Switches) > 8 * (15 << 20));
+        assert_eq!(prediction.buckets.total(), prediction.bytes);
+    }
+
+    proptest! {
+        #[test]
+        fn positions_and_lsns_are_two_ways_to_say_one_thing(position in 0..1_u64 << 40, shift in 0..11) {
+            let geometry = Geometry::new(SegmentSize::new(1_u64 << (20 + shift)).unwrap());
+            let lsn = geometry.lsn(position);
+            prop_assert_eq!(geometry.position(lsn), position);
+            prop_assert!(geometry.lsn(position + 1) > lsn);
+        }
+    }
+}

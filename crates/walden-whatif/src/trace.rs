@@ -1,0 +1,704 @@
+//! The trace, record by record, into every simulation at once.
+//!
+//! Replay knows each page before and after a record, so both questions have an answer: what would be there without this image
+//! (the data that it displaced), and what would this image be that is not there (the page without its hole). Which of them is
+//! asked, each simulation decides by the rule of `XLogRecordAssemble`: an image is written iff the page was last changed
+//! before the redo pointer.
+
+use std::ops::ControlFlow;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use walden_explain::checkpoints::Cause;
+use walden_format::lsn::Lsn;
+use walden_format::record::{BlockRef, Fork, Record, RelFileLocator};
+use walden_format::rmgr::{ImageClass, KindTable, rmid};
+use walden_format::stream::Visitor;
+use walden_format::version::Major;
+use walden_redo::page::Page;
+use walden_redo::recompress::Method;
+use walden_redo::replay::{Role, Touched};
+use walden_redo::{Observer, PAGE_BYTES, Replay, displaced};
+
+use crate::images::{Compressor, ImageSize, RawImage, is_standard};
+use crate::level::{Level, Unlogged, Variant, variant};
+use crate::outcome::{Bucket, Buckets, Prediction, Share};
+use crate::simulate::{RecordBytes, Simulation};
+use crate::survey::{CHECKPOINT_ONLINE, CHECKPOINT_REDO, FPI_FOR_HINT, SWITCH};
+
+/// Simulations in one pass.
+pub const MOST_SIMULATIONS: usize = 64;
+/// Points of the growth that are kept.
+const GROWTH_POINTS: u64 = 400;
+/// `XLOG_HEAP2_VISIBLE`
+const VISIBLE: u8 = 0x40;
+
+/// What a pass needs to know of the trace.
+#[derive(Debug)]
+pub struct Plan {
+    /// Who wrote it.
+    pub version: Major,
+    /// Records from here on count; what is before only tells of pages.
+    pub from: Lsn,
+    /// Records that start before this count.
+    pub to: Option<Lsn>,
+    /// The redo pointer that held at `from`, if the trace or the base tells it.
+    pub redo: Option<Lsn>,
+    /// `full_page_writes` was on.
+    pub full_page_writes: bool,
+    /// Hints were logged.
+    pub log_hints: bool,
+    /// `wal_level`
+    pub level: Level,
+    /// Records that checkpoints wrote themselves: `RUNNING_XACTS` among them, by their positions.
+    pub running: FxHashSet<Lsn>,
+    /// Checkpoints that neither time nor volume brought, ascending.
+    pub requested: Vec<(Lsn, Cause)>,
+    /// From each position on, the time: microseconds since 1970-01-01 UTC.
+    pub times: Vec<(Lsn, i64)>,
+    /// Redo pointers of the trace's checkpoints, ascending.
+    pub redo_pointers: Vec<Lsn>,
+    /// Where the trace ends, about.
+    pub end: Lsn,
+    /// Segment switches come from `archive_timeout`.
+    pub drop_switches: bool,
+}
+
+/// Counts that say how far a pass may be trusted.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct Trust {
+    /// Times that the rule for images was put to the trace itself, and how often it went wrong.
+    pub decisions: u64,
+    /// Images that the rule would not have expected, and images that it missed.
+    pub unexpected_images: u64,
+    /// See `unexpected_images`.
+    pub missing_images: u64,
+    /// Pages touched whose content was not known.
+    pub pages_unknown: u64,
+    /// Blocks touched.
+    pub blocks: u64,
+    /// Of the pages of a first touch within the window, those that the trace does not tell whether they had been changed
+    /// since the redo pointer before it.
+    pub first_touches_unknown: u64,
+}
+
+/// What came of a pass.
+#[derive(Debug)]
+pub struct PassOutcome {
+    /// By simulation.
+    pub predictions: Vec<Prediction>,
+    /// The trace as it is.
+    pub actual: Buckets,
+    /// From the first counted record's start to the last one's end, in bytes.
+    pub trace_bytes: u64,
+    /// Records counted.
+    pub records: u64,
+    /// Images after checkpoints in the trace.
+    pub images: u64,
+    /// How far it may be trusted.
+    pub trust: Trust,
+}
+
+/// A mean that grows.
+#[derive(Clone, Copy, Default)]
+struct Mean {
+    sum: u64,
+    count: u64,
+}
+
+impl Mean {
+    fn add(&mut self, value: u32) {
+        (self.sum, self.count) = (self.sum + u64::from(value), self.count + 1);
+    }
+
+    fn get(&self) -> Option<u32> {
+        (self.count > 0).then(|| (self.sum as f64 / self.count as f64).round() as u32)
+    }
+}
+
+/// Why a block may have an image.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Never,
+    Forced,
+    Checkpoint,
+    Hint,
+}
+
+/// A block of the record at hand.
+struct Block {
+    class: Class,
+    slot: usize,
+    /// Simulations that write an image: a bit each.
+    wants: u64,
+    /// The page's last change is since the redo pointer that held at the window's start.
+    recent: bool,
+    /// What the trace's own image takes and by what it is compressed.
+    own: Option<(u32, Option<Method>)>,
+    raw: Option<RawImage>,
+    sizes: [Option<ImageSize>; 4],
+    /// Data without an image.
+    data: (u32, Share),
+}
+
+/// Replays a trace into simulations.
+pub struct Pass {
+    replay: Replay,
+    state: State,
+}
+
+struct State {
+    plan: Plan,
+    kinds: &'static KindTable,
+    simulations: Vec<Simulation>,
+    levels: Vec<Level>,
+    /// The cycle of the last change of each block, by slot and simulation; 0 for none since the start.
+    cycles: Vec<u32>,
+    compressor: Compressor,
+    raw_means: FxHashMap<(RelFileLocator, Fork), Mean>,
+    data_means: FxHashMap<(u16, u8, RelFileLocator), Mean>,
+    unlogged: Unlogged,
+    threshold: Option<u64>,
+    now: i64,
+    time_cursor: usize,
+    requested_cursor: usize,
+    redo_cursor: usize,
+    real_redo: Lsn,
+    blocks: Vec<Block>,
+    variants: [Variant; 3],
+    covered: bool,
+    counted: bool,
+    first: Option<Lsn>,
+    last_end: Lsn,
+    actual: Buckets,
+    records: u64,
+    images: u64,
+    trust: Trust,
+    next_sample: u64,
+}
+
+impl Pass {
+    /// A pass with these simulations, at most [`MOST_SIMULATIONS`]. `all_images`: compress every image, not a sample.
+    pub fn new(replay: Replay, plan: Plan, simulations: Vec<Simulation>, all_images: bool) -> Pass {
+        assert!(simulations.len() <= MOST_SIMULATIONS, "one bit for each");
+        let levels: Vec<Level> =
+            simulations.iter().map(|simulation| Level::of(simulation.settings.wal_level)).collect();
+        let at_minimal = simulations.iter().filter(|one| Level::of(one.settings.wal_level) == Level::Minimal);
+        let threshold = at_minimal.map(|one| one.settings.skip_threshold).max();
+        let threshold = threshold.filter(|_| plan.level != Level::Minimal);
+        Pass {
+            replay,
+            state: State {
+                kinds: KindTable::of(plan.version),
+                real_redo: plan.redo.unwrap_or(Lsn(0)),
+                now: plan.times.first().map_or(0, |time| time.1),
+                plan,
+                simulations,
+                levels,
+                cycles: Vec::new(),
+                compressor: Compressor::new(all_images),
+                raw_means: FxHashMap::default(),
+                data_means: FxHashMap::default(),
+                unlogged: Unlogged::default(),
+                threshold,
+                time_cursor: 0,
+                requested_cursor: 0,
+                redo_cursor: 0,
+                blocks: Vec::new(),
+                variants: [Variant::default(); 3],
+                covered: false,
+                counted: false,
+                first: None,
+                last_end: Lsn(0),
+                actual: Buckets::default(),
+                records: 0,
+                images: 0,
+                trust: Trust::default(),
+                next_sample: 0,
+            },
+        }
+    }
+
+    /// What came of it, and the pages.
+    pub fn finish(self) -> (PassOutcome, Replay) {
+        let state = self.state;
+        let trace_bytes = state.first.map_or(0, |first| state.last_end.bytes_since(first));
+        let mut actual = state.actual;
+        actual.add(Bucket::PageHeaders, trace_bytes.saturating_sub(actual.total()));
+        let (now, compressor) = (state.now, &state.compressor);
+        let finish = |mut simulation: Simulation| {
+            simulation.sample(now);
+            let error = simulation.settings.wal_compression.map_or(0.0, |method| compressor.error(method));
+            simulation.finish(error)
+        };
+        let outcome = PassOutcome {
+            predictions: state.simulations.into_iter().map(finish).collect(),
+            actual,
+            trace_bytes,
+            records: state.records,
+            images: state.images,
+            trust: state.trust,
+        };
+        (outcome, self.replay)
+    }
+}
+
+impl Visitor for Pass {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        if self.state.plan.to.is_some_and(|to| record.lsn >= to) {
+            return ControlFlow::Break(());
+        }
+        self.replay.apply(record, &mut self.state);
+        if self.replay.store.failure().is_some() {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl Observer for State {
+    const ALL_IMAGES: bool = true;
+
+    fn before(&mut self, record: &Record<'_>, touched: &[Touched]) {
+        self.counted = record.lsn >= self.plan.from;
+        if !self.counted {
+            return;
+        }
+        self.clock(record);
+        for level in &self.levels {
+            self.variants[*level as usize] = variant(record, touched, self.plan.level, *level);
+        }
+        self.covered = self.threshold.is_some() && self.unlogged.covers(record);
+        self.blocks.clear();
+        for (index, (block, touched_block)) in record.blocks.iter().zip(touched).enumerate() {
+            let facts = self.block(record, block, touched_block);
+            self.blocks.push(facts);
+            if block.image.is_some_and(|image| image.apply) {
+                self.displaced(record, touched, index);
+            }
+        }
+    }
+
+    fn after(&mut self, record: &Record<'_>, touched: &mut [Touched]) {
+        if self.counted {
+            self.count(record, touched);
+        }
+    }
+}
+
+impl State {
+    /// Moves the time on, and makes the checkpoints that somebody asked for.
+    fn clock(&mut self, record: &Record<'_>) {
+        let lsn = record.lsn;
+        while let Some((_, micros)) = self.plan.times.get(self.time_cursor).filter(|(from, _)| *from <= lsn) {
+            self.now = self.now.max(*micros);
+            self.time_cursor += 1;
+        }
+        while let Some(redo) = self.plan.redo_pointers.get(self.redo_cursor).filter(|redo| **redo <= lsn) {
+            self.real_redo = self.real_redo.max(*redo);
+            self.redo_cursor += 1;
+        }
+        let now = self.now;
+        self.simulations.iter_mut().for_each(|simulation| simulation.clock(now));
+        while let Some((_, cause)) =
+            self.plan.requested.get(self.requested_cursor).filter(|(redo, _)| *redo <= lsn)
+        {
+            self.simulations.iter_mut().for_each(|simulation| simulation.requested(*cause, now));
+            self.requested_cursor += 1;
+        }
+        if self.first.is_none() {
+            self.first = Some(lsn);
+        }
+        let gone = lsn.bytes_since(self.plan.from);
+        if gone >= self.next_sample {
+            let all = self.plan.end.bytes_since(self.plan.from);
+            self.next_sample = gone + (all / GROWTH_POINTS).max(1);
+            self.simulations.iter_mut().for_each(|simulation| simulation.sample(now));
+        }
+    }
+
+    /// What is known of a block before the record, and which simulations write an image of it.
+    fn block(&mut self, record: &Record<'_>, block: &BlockRef, touched: &Touched) -> Block {
+        let slot = touched.slot.index();
+        let count = self.simulations.len();
+        let end = (slot + 1) * count;
+        if self.cycles.len() < end {
+            self.cycles.resize(end.next_power_of_two().max(1024), 0);
+        }
+        if touched.fresh {
+            self.cycles[slot * count..end].fill(0);
+        }
+        let class = self.class(record, block);
+        let image = block.image.filter(|image| image.apply);
+        let recent = self.is_recent(touched, class, image.is_some());
+        self.put_to_the_test(touched, class, image.is_some());
+        self.trust.blocks += 1;
+        let is_known = touched.page.is_some() || image.is_some() || block.will_init;
+        self.trust.pages_unknown += u64::from(!is_known);
+        let mut wants = 0;
+        let cycles = &self.cycles[slot * count..end];
+        for (at, (simulation, cycle)) in self.simulations.iter().zip(cycles).enumerate() {
+            let stale = match cycle {
+                0 => simulation.cycle > 1 || !recent,
+                cycle => *cycle != simulation.cycle,
+            };
+            let writes = simulation.settings.full_page_writes;
+            let wanted = match class {
+                Class::Never => false,
+                Class::Forced => true,
+                Class::Checkpoint => stale && writes,
+                // Until 14 such an image is forced once the record is written at all.
+                Class::Hint => stale && (writes || self.plan.version < Major::V15),
+            };
+            wants |= u64::from(wanted) << at;
+        }
+        let own = image.map(|image| {
+            (u32::from(image.len) + u32::from(image.header_len), Method::of(image.compression))
+        });
+        let raw = image.map(|image| RawImage {
+            len: image.uncompressed_len(PAGE_BYTES as u32),
+            has_hole: image.hole_len > 0,
+            share: Share::Exact,
+        });
+        if let Some(raw) = raw {
+            self.raw_means.entry((block.relation, block.fork)).or_default().add(raw.len);
+        }
+        let data = (u32::from(block.data_len), Share::Exact);
+        Block { class, slot, wants, recent, own, raw, sizes: [None; 4], data }
+    }
+
+    fn class(&self, record: &Record<'_>, block: &BlockRef) -> Class {
+        if block.will_init {
+            return Class::Never;
+        }
+        let kind = self.kinds.kind(record.header.rmid, record.header.info);
+        match self.kinds.image_class(kind.index(), block.id) {
+            ImageClass::Forced => Class::Forced,
+            ImageClass::Hint => Class::Hint,
+            // The table's page keeps its LSN then, and has no image (`log_heap_visible`).
+            ImageClass::Checkpoint
+                if record.header.rmid == rmid::HEAP2
+                    && record.kind() & 0x70 == VISIBLE
+                    && block.id == 1
+                    && !self.plan.log_hints =>
+            {
+                Class::Never
+            }
+            ImageClass::Checkpoint => Class::Checkpoint,
+        }
+    }
+
+    /// Whether a page that no counted record touched yet had been changed since the redo pointer at the window's start.
+    fn is_recent(&mut self, touched: &Touched, class: Class, has_image: bool) -> bool {
+        let Some(redo) = self.plan.redo else {
+            // The window starts in the midst of a cycle: an image that is not there tells.
+            let told = self.plan.full_page_writes && class == Class::Checkpoint;
+            if !told && touched.fresh {
+                self.trust.first_touches_unknown += 1;
+            }
+            return told && !has_image && self.redo_cursor == 0;
+        };
+        match &touched.page {
+            Some(page) if touched.role != Role::Ahead => page.lsn() > redo,
+            _ => {
+                self.plan.full_page_writes
+                    && class == Class::Checkpoint
+                    && !has_image
+                    && self.real_redo == redo
+            }
+        }
+    }
+
+    /// The rule for images against the trace's own, where the page before is known.
+    fn put_to_the_test(&mut self, touched: &Touched, class: Class, has_image: bool) {
+        if class != Class::Checkpoint || !self.plan.full_page_writes || self.real_redo == Lsn(0) {
+            return;
+        }
+        let Some(page) = touched.page.as_deref().filter(|_| touched.role != Role::Ahead) else { return };
+        let expected = page.lsn() <= self.real_redo;
+        self.trust.decisions += 1;
+        match (expected, has_image) {
+            (true, false) => self.trust.missing_images += 1,
+            (false, true) => self.trust.unexpected_images += 1,
+            _ => {}
+        }
+    }
+
+    /// The data that an image took the place of, if a simulation goes without the image.
+    fn displaced(&mut self, record: &Record<'_>, touched: &[Touched], index: usize) {
+        let (block, facts) = (&record.blocks[index], &mut self.blocks[index]);
+        let all = u64::MAX >> (64 - self.simulations.len().max(1));
+        if facts.class != Class::Checkpoint || block.data_len > 0 || facts.wants == all {
+            return;
+        }
+        let kind = self.kinds.kind(record.header.rmid, record.header.info).index() as u16;
+        let mean = self.data_means.entry((kind, block.id, block.relation)).or_default();
+        facts.data = match displaced::data_of(record, touched, index) {
+            Some(data) => (data.len() as u32, Share::Reconstructed),
+            None => (mean.get().unwrap_or(0), Share::Estimated),
+        };
+    }
+
+    /// After the record: what it takes in each simulation.
+    fn count(&mut self, record: &Record<'_>, touched: &[Touched]) {
+        self.last_end = record.end;
+        self.records += 1;
+        let now = self.now;
+        if self.is_own(record) {
+            self.actual.add(Bucket::Checkpoints, record.header.total_len.into());
+            self.actual.add(Bucket::Alignment, record.alignment.into());
+            return;
+        }
+        if record.header.rmid == rmid::XLOG && record.kind() == SWITCH {
+            self.actual.add(Bucket::Records, record.header.total_len.into());
+            let rest = record.end.bytes_since(record.lsn) - u64::from(record.header.total_len);
+            self.actual.add(Bucket::Switches, rest);
+            for simulation in &mut self.simulations {
+                if !(self.plan.drop_switches && simulation.settings.archive_timeout > 0) {
+                    simulation.switch(now);
+                }
+            }
+            return;
+        }
+        self.actual_bytes(record);
+        let mut fixed = i64::from(record.header.total_len);
+        let mut beside = 0_u64;
+        for (index, (block, touched)) in record.blocks.iter().zip(touched).enumerate() {
+            let facts = &mut self.blocks[index];
+            fixed -= i64::from(block.data_len);
+            if let Some(image) = block.image {
+                let bytes = u64::from(image.len) + u64::from(image.header_len);
+                fixed -= bytes as i64;
+                if !image.apply {
+                    beside += bytes;
+                }
+            } else if touched.is_untouched() {
+                // Registered for its lock alone (`REGBUF_NO_IMAGE`, `REGBUF_NO_CHANGE`).
+                facts.wants = 0;
+            }
+            if facts.own.is_none() && block.data_len > 0 {
+                let kind = self.kinds.kind(record.header.rmid, record.header.info).index() as u16;
+                let mean = self.data_means.entry((kind, block.id, block.relation)).or_default();
+                mean.add(block.data_len.into());
+            }
+            if facts.wants != 0 {
+                self.size(record, block, touched, index);
+            }
+        }
+        if self.threshold.is_some() {
+            self.note_unlogged(record, touched);
+        }
+        for at in 0..self.simulations.len() {
+            self.write(record, touched, at, fixed, beside);
+        }
+    }
+
+    /// A record that a checkpoint wrote itself: each simulation has its own.
+    fn is_own(&self, record: &Record<'_>) -> bool {
+        match record.header.rmid {
+            rmid::XLOG => matches!(record.kind(), CHECKPOINT_ONLINE | CHECKPOINT_REDO),
+            rmid::STANDBY => self.plan.running.contains(&record.lsn),
+            _ => false,
+        }
+    }
+
+    fn actual_bytes(&mut self, record: &Record<'_>) {
+        let mut plain = u64::from(record.header.total_len);
+        for (block, facts) in record.blocks.iter().zip(&self.blocks) {
+            let Some(image) = block.image else { continue };
+            let bytes = u64::from(image.len) + u64::from(image.header_len);
+            plain -= bytes;
+            let bucket = match facts.class {
+                _ if !image.apply => Bucket::ConsistencyImages,
+                Class::Forced => Bucket::ForcedImages,
+                Class::Hint => Bucket::HintImages,
+                Class::Checkpoint | Class::Never => Bucket::CheckpointImages,
+            };
+            self.images += u64::from(bucket == Bucket::CheckpointImages);
+            self.actual.add(bucket, bytes);
+        }
+        self.actual.add(Bucket::Records, plain);
+        self.actual.add(Bucket::Alignment, record.alignment.into());
+    }
+
+    /// What the image of a block takes under each compression that a simulation with an image has.
+    fn size(&mut self, record: &Record<'_>, block: &BlockRef, touched: &Touched, index: usize) {
+        let facts = &mut self.blocks[index];
+        let page = touched.page.as_deref();
+        let mean = self.raw_means.entry((block.relation, block.fork)).or_default();
+        let raw = *facts.raw.get_or_insert_with(|| match page {
+            Some(page) => RawImage::of(page, is_standard(block.fork, is_brin_map(record, page))),
+            None => RawImage {
+                len: mean.get().unwrap_or(PAGE_BYTES as u32),
+                has_hole: true,
+                share: Share::Estimated,
+            },
+        });
+        let mut wants = facts.wants;
+        while wants != 0 {
+            let at = wants.trailing_zeros() as usize;
+            wants &= wants - 1;
+            let method = self.simulations[at].settings.wal_compression;
+            let size = &mut facts.sizes[method_index(method)];
+            if size.is_some() {
+                continue;
+            }
+            *size = Some(match (facts.own, method) {
+                (Some((bytes, own)), _) if own == method => ImageSize { bytes, share: Share::Exact },
+                (_, None) => raw.size(),
+                (_, Some(method)) => self.compressor.size(method, block.relation, raw, page),
+            });
+        }
+    }
+
+    /// Files that `minimal` would not log: what they hold, and which end here.
+    fn note_unlogged(&mut self, record: &Record<'_>, touched: &[Touched]) {
+        if self.covered {
+            for (block, touched) in record.blocks.iter().zip(touched) {
+                let Some(page) = touched.page.as_deref() else { continue };
+                let raw = RawImage::of(page, is_standard(block.fork, is_brin_map(record, page)));
+                let place = (block.fork, block.block);
+                self.unlogged.page(block.relation, place, touched.slot.index(), raw.len);
+            }
+        }
+        let ended = self.unlogged.note(record, self.threshold.unwrap_or(0));
+        for small in ended {
+            self.log_small(&small.pages);
+        }
+    }
+
+    /// A small file is logged page by page, 32 to a record (`log_newpage_range`).
+    fn log_small(&mut self, pages: &[(usize, u32)]) {
+        const HEADER: u64 = 24;
+        const FIRST_BLOCK: u64 = 4 + 12 + 4;
+        const NEXT_BLOCK: u64 = 4 + 4;
+        let count = self.simulations.len();
+        for (at, simulation) in self.simulations.iter_mut().enumerate() {
+            if self.levels[at] != Level::Minimal {
+                continue;
+            }
+            for batch in pages.chunks(32) {
+                let raw: u64 = batch.iter().map(|(_, len)| u64::from(*len) + 5).sum();
+                let mut bytes = RecordBytes {
+                    plain: HEADER + FIRST_BLOCK + (batch.len() as u64 - 1) * NEXT_BLOCK,
+                    ..RecordBytes::default()
+                };
+                bytes.images[1] = raw;
+                // Compression of these few is not tried.
+                let share = match simulation.settings.wal_compression {
+                    None => Share::Reconstructed,
+                    Some(_) => Share::Estimated,
+                };
+                bytes.share(share, bytes.plain + raw);
+                simulation.insert(&bytes, self.now);
+                for (slot, _) in batch {
+                    if let Some(cycle) = self.cycles.get_mut(slot * count + at) {
+                        *cycle = simulation.cycle;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes the record in one simulation.
+    fn write(&mut self, record: &Record<'_>, touched: &[Touched], at: usize, fixed: i64, beside: u64) {
+        let level = self.levels[at];
+        let variant = self.variants[level as usize];
+        let simulation = &mut self.simulations[at];
+        let count = self.levels.len();
+        let is_hint = record.header.rmid == rmid::XLOG && record.kind() == FPI_FOR_HINT;
+        let stale = |facts: &Block, cycle: u32, current: u32| match cycle {
+            0 => current > 1 || !facts.recent,
+            cycle => cycle != current,
+        };
+        let mut written = variant.written && !(self.covered && level == Level::Minimal);
+        if is_hint {
+            written &= simulation.settings.log_hints
+                && self.blocks.iter().any(|facts| {
+                    stale(facts, self.cycles[facts.slot * count + at], simulation.cycle)
+                });
+        }
+        if !simulation.settings.dropped.is_empty() && !record.blocks.is_empty() {
+            written &= !record.blocks.iter().all(|block| simulation.settings.dropped.contains(&block.relation));
+        }
+        if !written {
+            simulation.drop_record();
+            return;
+        }
+        let mut bytes = RecordBytes::default();
+        let plain_share = if variant.estimated { Share::Estimated } else { Share::Exact };
+        let mut plain = fixed + i64::from(variant.fixed);
+        bytes.share(plain_share, plain.max(0) as u64);
+        for (index, (block, facts)) in record.blocks.iter().zip(&self.blocks).enumerate() {
+            let (mut data, data_share) = facts.data;
+            if index == 0 {
+                data = data.saturating_add_signed(variant.data);
+            }
+            let image = facts.wants >> at & 1 != 0;
+            // Beside an image for a consistency check, the data stays.
+            let stays = !image || (index == 0 && variant.keeps_data) || facts.class == Class::Forced;
+            if stays {
+                plain += i64::from(data);
+                bytes.share(data_share, data.into());
+            }
+            if image
+                && let Some(size) =
+                    facts.sizes[method_index(simulation.settings.wal_compression)]
+            {
+                let bucket = match facts.class {
+                    Class::Forced => 1,
+                    Class::Hint => 2,
+                    _ => 0,
+                };
+                bytes.images[bucket] += u64::from(size.bytes);
+                bytes.image_count += u64::from(bucket == 0);
+                bytes.share(size.share, size.bytes.into());
+            }
+            let bound = simulation.settings.log_hints && !self.plan.log_hints && !block.will_init;
+            let cycle = &mut self.cycles[facts.slot * count + at];
+            if bound && stale(facts, *cycle, simulation.cycle) && *cycle != 0 {
+                // Between its last change and this one a reader may have set hints, which would have been logged first.
+                simulation.hint_bound(hint_record(facts));
+            }
+            if touched[index].sets_lsn() {
+                *cycle = simulation.cycle;
+            }
+        }
+        bytes.plain = plain.max(0) as u64;
+        bytes.images[3] = beside;
+        bytes.share(Share::Exact, beside);
+        simulation.insert(&bytes, self.now);
+        if variant.beside > 0 {
+            let mut more = RecordBytes { plain: variant.beside.into(), ..RecordBytes::default() };
+            more.share(Share::Estimated, variant.beside.into());
+            simulation.insert(&more, self.now);
+        }
+    }
+}
+
+fn method_index(method: Option<Method>) -> usize {
+    match method {
+        None => 0,
+        Some(Method::Pglz) => 1,
+        Some(Method::Lz4) => 2,
+        Some(Method::Zstd) => 3,
+    }
+}
+
+/// Bytes of an `FPI_FOR_HINT` of a block.
+fn hint_record(facts: &Block) -> u64 {
+    const RECORD: u64 = 24 + 4 + 12 + 4;
+    let image = facts.sizes.iter().flatten().map(|size| size.bytes).max();
+    let image = image.or(facts.raw.map(|raw| raw.len)).unwrap_or(PAGE_BYTES as u32);
+    (RECORD + u64::from(image)).next_multiple_of(8)
+}
+
+/// BRIN's map from ranges to its items, whose content is not between the bounds of its page (`BRIN_PAGETYPE_REVMAP`).
+fn is_brin_map(record: &Record<'_>, page: &Page) -> bool {
+    const REVMAP: u16 = 0xF092;
+    const META: u16 = 0xF091;
+    if record.header.rmid != rmid::BRIN {
+        return false;
+    }
+    let kind = page.special_area().last_chunk::<2>().map(|kind| u16::from_le_bytes(*kind));
+    matches!(kind, Some(REVMAP | META))
+}

@@ -1,0 +1,260 @@
+//! `walden whatif`: settings to try in, what the log would be out.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use walden_explain::Bound;
+use walden_explain::timeline::Timeline;
+use walden_format::lsn::Lsn;
+use walden_report::table::Look;
+use walden_source::inventory::{Inventory, Run};
+use walden_whatif::document::{Document, RedoRate};
+use walden_whatif::settings::{Effect, Settings};
+use walden_whatif::{Forecast, Question, predict};
+
+use crate::explain::tell_about;
+use crate::progress::Progress;
+use crate::{DAMAGED, names, redo, terminal};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden whatif /archive/wal --set max_wal_size=8GB
+      how much log the same work would write with checkpoints further apart, and how long recovery could take
+  walden whatif /archive/wal --set wal_compression=zstd --set full_page_writes=on
+      two settings changed together
+  walden whatif /archive/wal --sweep max_wal_size=512MB,1GB,2GB,4GB,8GB,16GB
+      a curve; several --sweep are crossed
+  walden whatif /archive/wal --sweep max_wal_size=1GB,8GB --sweep wal_compression=off,lz4,zstd --html whatif.html
+      the same as a page with charts
+  walden whatif /archive/wal --traced max_wal_size=1GB --names 'host=/run/postgresql'
+      the settings that the log was written under, told where the log does not show them
+  walden whatif /archive/wal --advise 'halve the WAL with recovery under 2 minutes'
+      settings that reach an aim, as ALTER SYSTEM lines
+
+Sizes are distances of LSNs: what is written, whatever archives make of it.
+Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes before the damage is predicted).";
+
+/// Say how much WAL the same work would write under other settings, before trying them on a server
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct WhatifArgs {
+    /// Segments, or folders of segments: a trace of the work, with at least one checkpoint in it
+    #[arg(value_name = "SOURCE", required = true)]
+    sources: Vec<PathBuf>,
+
+    /// A setting to try, as in postgresql.conf; several are changed together
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_setting)]
+    set: Vec<(String, String)>,
+
+    /// A setting to try in several values, on top of --set; several are crossed
+    #[arg(long, value_name = "NAME=A,B,C", value_parser = parse_sweep)]
+    sweep: Vec<Sweep>,
+
+    /// A setting that the trace was taken under, where it is not what the trace shows
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_setting)]
+    traced: Vec<(String, String)>,
+
+    /// The server's settings: a connection string, or a file that explain's --save-names made
+    #[arg(long, value_name = "DSN|FILE")]
+    names: Vec<String>,
+
+    /// Start with the first record at or after this LSN or time; what is before only tells of pages
+    #[arg(long, value_name = "LSN|TIME", value_parser = crate::explain::parse_bound)]
+    from: Option<Bound>,
+
+    /// End before the first record at or after this LSN or time
+    #[arg(long, value_name = "LSN|TIME", value_parser = crate::explain::parse_bound)]
+    to: Option<Bound>,
+
+    /// Search the settings for an aim: 'halve the WAL', 'WAL under 200GB a day', 'with recovery under 2 minutes'
+    #[arg(long, value_name = "AIM", conflicts_with_all = ["set", "sweep"])]
+    advise: Option<String>,
+
+    /// How fast this server recovers, such as 80MB a second [default: told from this machine's own replay]
+    #[arg(long, value_name = "SIZE", value_parser = redo::parse_size)]
+    redo_rate: Option<usize>,
+
+    /// Compress every image that is asked for, not a sample of each table's: slower, no error from sampling
+    #[arg(long)]
+    all_images: bool,
+
+    /// Memory for pages, such as 512MB or 4GB; more pages than fit go to a temporary file (TMPDIR) [default: a quarter
+    /// of the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = redo::parse_size)]
+    memory: Option<usize>,
+
+    /// Threads [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+/// A setting and its values.
+#[derive(Clone, Debug)]
+struct Sweep {
+    name: String,
+    values: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Format {
+    /// Tables for people
+    Table,
+    /// One JSON object, see docs/whatif.md
+    Json,
+}
+
+/// Runs the command.
+pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
+    let changes = changes(args);
+    let inventory = Inventory::of(&args.sources)?;
+    tell_about(&inventory);
+    let run = the_run(&inventory)?;
+    let named = names::load(&args.names)?;
+    names::check_cluster(&named, &inventory)?;
+    let mut traced: Vec<(String, String)> = walden_whatif::learn::told_by_server(&named.settings);
+    traced.extend(args.traced.iter().cloned());
+    let mut notes = check_names(&changes, run)?;
+    let threads = args.threads.map_or_else(terminal::cores, usize::from);
+    let (from, to) = bounds(args, &inventory, threads)?;
+    let question = Question {
+        from,
+        to,
+        traced,
+        changes,
+        all_images: args.all_images,
+        threads,
+        memory_bytes: args.memory.unwrap_or_else(redo::quarter_of_memory),
+    };
+    let forecast = ask(run, &question)?;
+    if !inventory.unreadable.is_empty() {
+        notes.push("a segment could not be read: see the error".into());
+    }
+    let document = Document::new(&forecast, redo_rate(args, &forecast), notes);
+    match args.format {
+        Format::Json => {
+            let text = serde_json::to_string_pretty(&document)? + "\n";
+            anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")?;
+        }
+        Format::Table => {
+            let text = walden_report::whatif::tables(&document, Look { width: terminal::width(), colour: true });
+            anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")?;
+        }
+    }
+    let mut code = ExitCode::SUCCESS;
+    for unreadable in &inventory.unreadable {
+        eprintln!("error: {unreadable}");
+        code = ExitCode::from(DAMAGED);
+    }
+    if let Some(damage) = &forecast.damage {
+        eprintln!("error: {damage}\nhint: {}", damage.hint());
+        code = ExitCode::from(DAMAGED);
+    }
+    Ok(code)
+}
+
+/// Every set of settings that is asked for.
+fn changes(args: &WhatifArgs) -> Vec<Vec<(String, String)>> {
+    let mut all = vec![args.set.clone()];
+    for sweep in &args.sweep {
+        let with = |change: &Vec<(String, String)>, value: &String| {
+            let mut change = change.clone();
+            change.push((sweep.name.clone(), value.clone()));
+            change
+        };
+        all = all.iter().flat_map(|change| sweep.values.iter().map(move |value| with(change, value))).collect();
+    }
+    all
+}
+
+/// A prediction follows one server on one timeline.
+fn the_run(inventory: &Inventory) -> Result<&Run> {
+    let longest = inventory.runs.iter().max_by_key(|run| run.segments.len());
+    let Some(run) = longest else { bail!("no WAL segment found: expected a folder such as pg_wal or an archive") };
+    if inventory.runs.len() > 1 {
+        eprintln!(
+            "note: the sources have {} runs of segments without gaps; the longest is predicted: {} segments from {} on \
+             timeline {}",
+            inventory.runs.len(),
+            run.segments.len(),
+            run.start(),
+            run.timeline
+        );
+    }
+    Ok(run)
+}
+
+/// Settings that change nothing are said to, before anything is read.
+fn check_names(changes: &[Vec<(String, String)>], run: &Run) -> Result<Vec<String>> {
+    let mut notes: Vec<String> = Vec::new();
+    for (name, value) in changes.iter().flatten() {
+        let mut settings = Settings::default_of(run.version);
+        if let Effect::Nothing(why) = settings.set(name, value)? {
+            let note = format!("{name} changes nothing: {why}");
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+    }
+    Ok(notes)
+}
+
+fn bounds(args: &WhatifArgs, inventory: &Inventory, threads: usize) -> Result<(Option<Lsn>, Option<Lsn>)> {
+    let mut timeline = None;
+    let mut lsn = |bound: Option<Bound>| -> Result<Option<Lsn>> {
+        Ok(match bound {
+            None => None,
+            Some(Bound::Lsn(lsn)) => Some(lsn),
+            Some(Bound::Time(second)) => {
+                let timeline =
+                    timeline.get_or_insert_with(|| Timeline::read(&inventory.runs, threads, |_| ()));
+                let lsn = timeline.position_of(second);
+                Some(lsn.with_context(|| "no transaction ends at or after that time".to_string())?)
+            }
+        })
+    };
+    Ok((lsn(args.from)?, lsn(args.to)?))
+}
+
+fn ask(run: &Run, question: &Question) -> Result<Forecast> {
+    let bytes = run.segments.len() as u64 * run.segment_size.bytes();
+    let progress = Mutex::new(Progress::bytes("replaying", 2 * bytes));
+    let forecast = predict(run, question, &|bytes| {
+        if let Ok(mut progress) = progress.lock() {
+            progress.advance(bytes);
+        }
+    })?;
+    if let Ok(progress) = progress.into_inner() {
+        progress.finish();
+    }
+    Ok(forecast)
+}
+
+fn redo_rate(args: &WhatifArgs, forecast: &Forecast) -> RedoRate {
+    match args.redo_rate {
+        Some(rate) => RedoRate::Given(rate as u64),
+        None => RedoRate::measured(forecast),
+    }
+}
+
+fn parse_setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) =
+        text.split_once('=').ok_or_else(|| format!("expected NAME=VALUE, found \"{text}\""))?;
+    Ok((name.trim().into(), value.trim().into()))
+}
+
+fn parse_sweep(text: &str) -> Result<Sweep, String> {
+    let (name, values) = parse_setting(text)?;
+    let values: Vec<String> = values.split(',').map(|value| value.trim().to_owned()).collect();
+    if values.iter().any(String::is_empty) {
+        return Err(format!("expected NAME=A,B,C, found \"{text}\""));
+    }
+    Ok(Sweep { name, values })
+}
