@@ -87,6 +87,11 @@ impl ClusterBuilder {
         ClusterBuilder { installation, initdb_options, settings, archive: false, copy_of: None }
     }
 
+    /// The server's major version.
+    pub fn major(&self) -> u32 {
+        self.installation.version.major
+    }
+
     /// The size of a WAL segment in MB (a power of two from 1 to 1024; 16 is PostgreSQL's default).
     pub fn wal_segsize_mb(self, megabytes: u32) -> ClusterBuilder {
         self.initdb_option(&format!("--wal-segsize={megabytes}"))

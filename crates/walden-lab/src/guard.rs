@@ -149,6 +149,39 @@ impl Guard {
     }
 }
 
+/// Something to put back: when dropped, and also when a signal asks this process to end.
+pub(crate) struct Undo(Arc<UndoOnce>);
+
+type UndoOnce = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+
+static UNDOS: Mutex<Vec<Weak<UndoOnce>>> = Mutex::new(Vec::new());
+
+impl Undo {
+    pub fn new(what: impl FnOnce() + Send + 'static) -> Undo {
+        let undo: Arc<UndoOnce> = Arc::new(Mutex::new(Some(Box::new(what))));
+        let mut undos = lock(&UNDOS);
+        undos.retain(|other| other.strong_count() > 0);
+        undos.push(Arc::downgrade(&undo));
+        // Without a handler, what is dropped is still put back.
+        let _ = stop_on_signals();
+        Undo(undo)
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        run_undo(&self.0);
+    }
+}
+
+fn run_undo(undo: &UndoOnce) {
+    // Held while it runs: whoever comes second waits until it is done.
+    let mut slot = lock(undo);
+    if let Some(what) = slot.take() {
+        what();
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         self.clear();
@@ -187,6 +220,9 @@ fn stop_on_signals() -> Result<()> {
 }
 
 fn stop_everything() {
+    // The last first, as when dropped. They may need a server that is stopped next.
+    let undos: Vec<_> = lock(&UNDOS).iter().rev().filter_map(Weak::upgrade).collect();
+    undos.iter().for_each(|undo| run_undo(undo));
     let guards: Vec<Arc<Guard>> = lock(&GUARDS).iter().filter_map(Weak::upgrade).collect();
     for guard in &guards {
         guard.signal(Signal::QUIT);

@@ -4,6 +4,7 @@
 //! - [`cluster`]: a throw-away cluster in a temporary folder, reached over a Unix socket only
 //! - [`workloads`]: the workloads, a table of rows
 //! - [`run`]: one workload on one cluster, leaving a folder of WAL segments and a facts file
+//! - [`experiments`]: published experiments, run again and held against their figures
 //! - [`Scratch`]: a temporary folder for programs that are run to their end and measured
 //!
 //! Whatever this crate starts it stops: when dropped, on SIGINT, SIGTERM and SIGHUP, and (by a small watchdog
@@ -15,6 +16,7 @@
 mod account;
 pub mod cluster;
 pub mod data;
+pub mod experiments;
 mod facts;
 mod guard;
 pub mod install;

@@ -1,5 +1,6 @@
 //! Runs a workload on a fresh cluster and leaves its WAL and the facts about it in a folder.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use postgres::Client;
+use serde_json::Value;
 use walden_format::lsn::Lsn;
 
 use crate::cluster::{Cluster, ClusterBuilder, StopMode, insert_lsn};
@@ -58,7 +60,7 @@ pub struct RunResult {
 /// The files of a run in its output folder.
 const OUTPUT_FILES: &[&str] = &["wal", "base", "data", "facts.json", "names.json"];
 
-/// Keeps every segment until it is collected: in MB, since 13; before, in segments.
+/// In MB, since 13; before, in segments.
 const KEEP_WAL: &[(u32, &str, &str)] = &[(13, "wal_keep_size", "1TB"), (0, "wal_keep_segments", "1000000")];
 
 impl RunOptions {
@@ -101,7 +103,7 @@ pub fn run_workload(
 
     progress.phase(&format!("{}: preparing", workload.name));
     (workload.setup)(&context).with_context(|| format!("cannot prepare the workload {}", workload.name))?;
-    let begin = begin(&cluster, options.keep_data.then(|| output.join("base")).as_deref())?;
+    let recording = Recording::begin(&cluster, options.keep_data.then(|| output.join("base")).as_deref())?;
 
     progress.phase(&format!("{}: running", workload.name));
     let clock = Instant::now();
@@ -109,94 +111,126 @@ pub fn run_workload(
     let seconds = clock.elapsed().as_secs_f64();
 
     progress.phase(&format!("{}: collecting", workload.name));
-    let mut client = cluster.client("postgres")?;
-    let finished_at = clock_of(&mut client)?;
-    let settings = facts::settings(&mut client)?;
-    let after = settled_statistics(&cluster)?;
-    // Read last, so that the counters count nothing that lies behind it (autovacuum may still be at work).
-    let end_lsn = insert_lsn(&mut client)?;
-    drop(client);
-    before_stop(&cluster)?;
-    cluster.stop(StopMode::Fast)?;
-    let wal_dir = output.join("wal");
-    let segments = cluster.collect_wal(&begin.segment, &wal_dir)?;
+    let recorded = recording.finish(&cluster, output, before_stop)?;
     if options.keep_data {
         cluster.copy_data(&output.join("data"))?;
     }
-
     let facts = Facts {
         workload: workload.name.into(),
         about: workload.about.into(),
         size,
         size_unit: workload.unit.into(),
         seed: *seed,
-        server: Server { version: cluster.version().into(), version_num: cluster.version_num() },
-        initdb_options: cluster.initdb_options().to_vec(),
-        settings,
-        system_identifier: cluster.system_identifier().to_string(),
-        timeline: begin.timeline,
-        wal_segment_bytes: cluster.wal_segment_bytes(),
-        start_lsn: begin.start_lsn,
-        workload_lsn: begin.workload_lsn,
-        end_lsn,
-        workload_bytes: end_lsn.bytes_since(begin.workload_lsn),
-        segments,
-        started_at: begin.at,
-        finished_at,
         seconds,
-        statistics: facts::pair(begin.statistics, after),
         notes,
+        ..recorded
     };
-    let path = output.join("facts.json");
-    let text = serde_json::to_string_pretty(&facts)? + "\n";
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    write_facts(output, &facts)?;
     progress.finish();
-    Ok(RunResult { output: output.clone(), wal_dir, facts })
+    Ok(RunResult { output: output.clone(), wal_dir: output.join("wal"), facts })
 }
 
-/// The state of things when the workload begins.
-struct Begin {
+/// Writes `facts.json`.
+pub(crate) fn write_facts(output: &Path, facts: &Facts) -> Result<()> {
+    let path = output.join("facts.json");
+    let text = serde_json::to_string_pretty(facts)? + "\n";
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The state of things when what is to be kept begins.
+pub(crate) struct Recording {
     segment: String,
     timeline: u32,
     start_lsn: Lsn,
     workload_lsn: Lsn,
     at: String,
-    statistics: std::collections::BTreeMap<String, serde_json::Value>,
+    clock: Instant,
+    statistics: BTreeMap<String, Value>,
 }
 
-/// Starts a new segment with a checkpoint; `base` is where to keep the data directory as it is then.
-fn begin(cluster: &Cluster, base: Option<&Path>) -> Result<Begin> {
-    let mut client = cluster.client("postgres")?;
-    // The first checkpoint leaves nothing for the second to write, so that it begins and ends within a few records.
-    client.batch_execute("CHECKPOINT")?;
-    client.batch_execute("SELECT pg_switch_wal()")?;
-    client.batch_execute("CHECKPOINT")?;
-    let row = client.query_one("SELECT redo_wal_file, timeline_id FROM pg_control_checkpoint()", &[])?;
-    if let Some(base) = base {
-        drop(client);
-        cluster.stop(StopMode::Fast)?;
-        cluster.copy_data(base)?;
-        cluster.start()?;
-        client = cluster.client("postgres")?;
+impl Recording {
+    /// Starts a new segment with a checkpoint; `base` is where to keep the data directory as it is then.
+    pub fn begin(cluster: &Cluster, base: Option<&Path>) -> Result<Recording> {
+        let mut client = cluster.client("postgres")?;
+        // The first checkpoint leaves nothing for the second to write, so that it begins and ends within a few records.
+        client.batch_execute("CHECKPOINT")?;
+        client.batch_execute("SELECT pg_switch_wal()")?;
+        client.batch_execute("CHECKPOINT")?;
+        let row = client.query_one("SELECT redo_wal_file, timeline_id FROM pg_control_checkpoint()", &[])?;
+        if let Some(base) = base {
+            drop(client);
+            cluster.stop(StopMode::Fast)?;
+            cluster.copy_data(base)?;
+            cluster.start()?;
+            client = cluster.client("postgres")?;
+        }
+        let statistics = settled_statistics(&mut || cluster.client("postgres"))?;
+        let workload_lsn = insert_lsn(&mut client)?;
+        Ok(Recording {
+            segment: row.get(0),
+            timeline: row.get::<_, i32>(1).cast_unsigned(),
+            start_lsn: Lsn(workload_lsn.0 / cluster.wal_segment_bytes() * cluster.wal_segment_bytes()),
+            workload_lsn,
+            at: clock_of(&mut client)?,
+            clock: Instant::now(),
+            statistics,
+        })
     }
-    let statistics = settled_statistics(cluster)?;
-    let workload_lsn = insert_lsn(&mut client)?;
-    Ok(Begin {
-        segment: row.get(0),
-        timeline: row.get::<_, i32>(1).cast_unsigned(),
-        start_lsn: Lsn(workload_lsn.0 / cluster.wal_segment_bytes() * cluster.wal_segment_bytes()),
-        workload_lsn,
-        at: clock_of(&mut client)?,
-        statistics,
-    })
+
+    /// Stops the server and collects the segments since the beginning in `output`.
+    ///
+    /// The facts lack what only the caller knows: what was done.
+    pub fn finish(
+        self,
+        cluster: &Cluster,
+        output: &Path,
+        before_stop: &mut dyn FnMut(&Cluster) -> Result<()>,
+    ) -> Result<Facts> {
+        let mut client = cluster.client("postgres")?;
+        let seconds = self.clock.elapsed().as_secs_f64();
+        let finished_at = clock_of(&mut client)?;
+        let settings = facts::settings(&mut client)?;
+        let after = settled_statistics(&mut || cluster.client("postgres"))?;
+        // Read last, so that the counters count nothing that lies behind it (autovacuum may still be at work).
+        let end_lsn = insert_lsn(&mut client)?;
+        drop(client);
+        before_stop(cluster)?;
+        cluster.stop(StopMode::Fast)?;
+        let segments = cluster.collect_wal(&self.segment, &output.join("wal"))?;
+        Ok(Facts {
+            workload: String::new(),
+            about: String::new(),
+            size: 0,
+            size_unit: String::new(),
+            seed: 0,
+            server: Server { version: cluster.version().into(), version_num: cluster.version_num() },
+            initdb_options: cluster.initdb_options().to_vec(),
+            settings,
+            system_identifier: cluster.system_identifier().to_string(),
+            timeline: self.timeline,
+            wal_segment_bytes: cluster.wal_segment_bytes(),
+            start_lsn: self.start_lsn,
+            workload_lsn: self.workload_lsn,
+            end_lsn,
+            workload_bytes: end_lsn.bytes_since(self.workload_lsn),
+            segments,
+            started_at: self.at,
+            finished_at,
+            seconds,
+            statistics: facts::pair(self.statistics, after),
+            notes: Value::Null,
+        })
+    }
 }
 
 /// Reads the statistics when all processes have reported theirs: sessions that ended do so late, others each second.
-fn settled_statistics(cluster: &Cluster) -> Result<std::collections::BTreeMap<String, serde_json::Value>> {
+pub(crate) fn settled_statistics(
+    connect: &mut dyn FnMut() -> Result<Client>,
+) -> Result<BTreeMap<String, Value>> {
     let mut last = None;
     for _ in 0..12 {
         // A new session each time: one that lives caches what it has seen.
-        let now = facts::statistics(&mut cluster.client("postgres")?)?;
+        let now = facts::statistics(&mut connect()?)?;
         if last.as_ref() == Some(&now) {
             break;
         }
@@ -206,7 +240,7 @@ fn settled_statistics(cluster: &Cluster) -> Result<std::collections::BTreeMap<St
     Ok(last.unwrap_or_default())
 }
 
-fn clock_of(client: &mut Client) -> Result<String> {
+pub(crate) fn clock_of(client: &mut Client) -> Result<String> {
     let text = r#"SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"#;
     Ok(client.query_one(text, &[])?.get(0))
 }
@@ -218,7 +252,6 @@ fn start_cluster(options: &RunOptions) -> Result<Cluster> {
         Some(installation) => installation.clone(),
         None => find_or_install(Wanted::Any)?,
     };
-    let major = installation.version.major;
     progress.phase(&format!("starting PostgreSQL {}", installation.version));
     let mut builder = ClusterBuilder::new(installation);
     if let Some(megabytes) = options.wal_segsize_mb.or(workload.wal_segsize_mb) {
@@ -227,9 +260,7 @@ fn start_cluster(options: &RunOptions) -> Result<Cluster> {
     if let Some(on) = options.checksums.or(workload.checksums) {
         builder = builder.checksums(on);
     }
-    if let Some((_, name, value)) = KEEP_WAL.iter().find(|(since, ..)| major >= *since) {
-        builder = builder.setting(name, value);
-    }
+    builder = keep_wal(builder);
     for (name, value) in workload.settings {
         builder = builder.setting(name, value);
     }
@@ -239,8 +270,17 @@ fn start_cluster(options: &RunOptions) -> Result<Cluster> {
     builder.start()
 }
 
+/// Keeps every segment until it is collected.
+pub(crate) fn keep_wal(builder: ClusterBuilder) -> ClusterBuilder {
+    let major = builder.major();
+    match KEEP_WAL.iter().find(|(since, ..)| major >= *since) {
+        Some((_, name, value)) => builder.setting(name, value),
+        None => builder,
+    }
+}
+
 /// Makes the output folder; an earlier run's files in it are removed if `force`, anything else is left alone.
-fn prepare_output(output: &Path, force: bool) -> Result<()> {
+pub(crate) fn prepare_output(output: &Path, force: bool) -> Result<()> {
     match fs::read_dir(output).map(Iterator::count) {
         Ok(1..) if !force => {
             bail!(

@@ -1,18 +1,22 @@
-//! `walden lab`: servers, workloads, and their WAL in a folder.
+//! `walden lab`: servers, workloads and their WAL in a folder, and published experiments.
+
+mod experiment;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
-use clap::{Args, Subcommand, ValueEnum};
+use anyhow::{Context, Result, bail};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Subcommand, ValueEnum};
 use serde_json::json;
+use walden_lab::experiments::definition::{self, Definition};
 use walden_lab::workloads::{self, Workload};
 use walden_lab::{
     Facts, Installation, Origin, Progress, RunOptions, Wanted, cache_dir, find_or_install, installations,
     run_workload,
 };
 
-/// Run real PostgreSQL servers and workloads, and keep their WAL
+/// Run real PostgreSQL servers: workloads that leave their WAL, and published experiments
 #[derive(Debug, Args)]
 pub struct LabArgs {
     #[command(subcommand)]
@@ -21,7 +25,7 @@ pub struct LabArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show the PostgreSQL installations found, the workloads, and the cache folder
+    /// Show the PostgreSQL installations found, the workloads, the experiments, and the cache folder
     List {
         /// How to print it
         #[arg(long, value_enum, default_value_t)]
@@ -35,34 +39,34 @@ enum Command {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
-    /// Run a workload on a fresh server and keep its WAL
-    Run(RunArguments),
+    /// Run a workload on a fresh server and keep its WAL, or run an experiment
+    Run(Box<RunArguments>),
 }
 
 #[derive(Debug, Args)]
 struct RunArguments {
-    /// The workload, as `walden lab list` names it
-    #[arg(value_name = "NAME", value_parser = workload)]
-    workload: &'static Workload,
-    /// How much of it, in the unit that `walden lab list` shows
+    /// A workload or an experiment, as `walden lab list` names them, or an experiment's definition (FILE.toml)
+    #[arg(value_name = "NAME", value_parser = what)]
+    what: What,
+    /// How much of a workload, in the unit that `walden lab list` shows
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     size: Option<u64>,
-    /// The seed of all content: the same one gives the same content
-    #[arg(long, value_name = "N", default_value_t = 42)]
-    seed: u64,
+    /// The seed of all content of a workload: the same one gives the same content [default: 42]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
     /// The PostgreSQL version, obtained if need be: a major one (17) or a minor one (17.10)
     #[arg(long, value_name = "VERSION", conflicts_with = "bin_dir")]
     pg: Option<Wanted>,
     /// A folder with the programs initdb and postgres
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
-    /// The folder for the segments (wal/) and facts.json [default: lab-NAME]
+    /// The folder for a workload's segments (wal/) and facts.json [default: lab-NAME]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
     /// Replace what an earlier run left in that folder
     #[arg(long)]
     force: bool,
-    /// A server setting on top of the workload's own; can be given several times
+    /// A server setting on top of the others; can be given several times
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
     settings: Vec<(String, String)>,
     /// The size of a WAL segment in MB, a power of two
@@ -74,9 +78,18 @@ struct RunArguments {
     /// Keep the data directory too: base/ as the workload found it, data/ as it left it after a clean stop
     #[arg(long)]
     keep_data: bool,
-    /// Print a summary, or the facts as JSON
+    #[command(flatten)]
+    experiment: experiment::ExperimentArgs,
+    /// Print a summary, or all figures as JSON
     #[arg(long, value_enum, default_value_t)]
     format: Format,
+}
+
+/// What can be run.
+#[derive(Debug, Clone)]
+enum What {
+    Workload(&'static Workload),
+    Experiment(Box<Definition>),
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
@@ -97,7 +110,10 @@ pub fn run(arguments: &LabArgs) -> Result<ExitCode> {
     match &arguments.command {
         Command::List { format } => list(*format)?,
         Command::Install { version, format } => install(*version, *format)?,
-        Command::Run(arguments) => run_one(arguments)?,
+        Command::Run(arguments) => match &arguments.what {
+            What::Workload(workload) => run_workload_of(arguments, workload)?,
+            What::Experiment(definition) => run_experiment(arguments, definition)?,
+        },
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -112,7 +128,16 @@ fn list(format: Format) -> Result<()> {
                 json!({ "name": one.name, "about": one.about, "default_size": one.default_size, "unit": one.unit })
             })
             .collect();
-        let document = json!({ "installations": found, "cache": cache, "workloads": workloads });
+        let experiments: Vec<_> = definition::shipped()?
+            .into_iter()
+            .map(|one| json!({ "name": one.name, "about": one.about, "sizes": one.sizes, "source": one.source }))
+            .collect();
+        let document = json!({
+            "installations": found,
+            "cache": cache,
+            "workloads": workloads,
+            "experiments": experiments,
+        });
         println!("{}", serde_json::to_string_pretty(&document)?);
         return Ok(());
     }
@@ -127,6 +152,12 @@ fn list(format: Format) -> Result<()> {
     println!("Workloads (default size)");
     for one in workloads::all() {
         println!("  {:<14} {} {}\n                 {}", one.name, one.default_size, one.unit, one.about);
+    }
+    println!("\nExperiments (default sizes)");
+    for one in definition::shipped()? {
+        let sizes = one.sizes.default.iter().map(|(name, size)| format!("{name} {size}"));
+        let sizes: Vec<String> = sizes.collect();
+        println!("  {:<20} {}\n                       {}", one.name, sizes.join(", "), one.about);
     }
     Ok(())
 }
@@ -149,17 +180,48 @@ fn origin(installation: &Installation) -> &'static str {
     }
 }
 
-fn run_one(arguments: &RunArguments) -> Result<()> {
-    let installation = match (&arguments.bin_dir, arguments.pg) {
+fn installation(arguments: &RunArguments) -> Result<Option<Installation>> {
+    Ok(match (&arguments.bin_dir, arguments.pg) {
         (Some(bin_dir), _) => Some(Installation::from_bin_dir(bin_dir)?),
         (None, Some(version)) => Some(find_or_install(version)?),
         (None, None) => None,
-    };
-    let workload = arguments.workload;
+    })
+}
+
+/// Ends the process as for any other wrong usage.
+fn wrong_usage(text: &str) -> ! {
+    crate::Arguments::command().error(ErrorKind::ArgumentConflict, text).exit()
+}
+
+fn run_experiment(arguments: &RunArguments, definition: &Definition) -> Result<()> {
+    let of_workloads = [
+        (arguments.size.is_some(), "--size"),
+        (arguments.seed.is_some(), "--seed"),
+        (arguments.output.is_some(), "--output"),
+        (arguments.wal_segsize.is_some(), "--wal-segsize"),
+        (arguments.checksums.is_some(), "--checksums"),
+        (arguments.keep_data, "--keep-data"),
+    ];
+    if let Some((_, option)) = of_workloads.iter().find(|(given, _)| *given) {
+        wrong_usage(&format!("{option} is for workloads; {} is an experiment", definition.name));
+    }
+    let options = arguments.experiment.options(&arguments.settings, arguments.force);
+    if let Err(error) = walden_lab::experiments::check(definition, &options) {
+        wrong_usage(&format!("{error:#}"));
+    }
+    let out = arguments.experiment.out.as_deref();
+    experiment::run(definition, options, || installation(arguments), out, arguments.format)
+}
+
+fn run_workload_of(arguments: &RunArguments, workload: &'static Workload) -> Result<()> {
+    if let Some(option) = arguments.experiment.given() {
+        wrong_usage(&format!("{option} is for experiments; {} is a workload", workload.name));
+    }
+    let installation = installation(arguments)?;
     let output = arguments.output.clone().unwrap_or_else(|| format!("lab-{}", workload.name).into());
     let options = RunOptions {
         size: arguments.size,
-        seed: arguments.seed,
+        seed: arguments.seed.unwrap_or(42),
         installation,
         settings: arguments.settings.clone(),
         wal_segsize_mb: arguments.wal_segsize,
@@ -219,11 +281,20 @@ fn summarize(facts: &Facts) {
     }
 }
 
-fn workload(name: &str) -> Result<&'static Workload> {
-    workloads::by_name(name).with_context(|| {
-        let names: Vec<_> = workloads::all().iter().map(|one| one.name).collect();
-        format!("there is no workload of that name; there are: {}", names.join(", "))
-    })
+fn what(name: &str) -> Result<What> {
+    if let Some(workload) = workloads::by_name(name) {
+        return Ok(What::Workload(workload));
+    }
+    if let Some(definition) = definition::find(name)? {
+        return Ok(What::Experiment(Box::new(definition)));
+    }
+    let workloads: Vec<_> = workloads::all().iter().map(|one| one.name).collect();
+    let experiments: Vec<_> = definition::shipped()?.into_iter().map(|one| one.name).collect();
+    bail!(
+        "nothing has that name; there are the workloads {}, the experiments {}, and FILE.toml",
+        workloads.join(", "),
+        experiments.join(", ")
+    )
 }
 
 fn setting(text: &str) -> Result<(String, String)> {

@@ -1,0 +1,101 @@
+//! `checkpoint-distance`: the same transactions with checkpoints close together and far apart.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+
+use super::Lab;
+use super::definition::Case;
+use super::report::{RunResult, megabytes};
+use super::stage::{self, Stage, Wishes, checkpoints, counted};
+use crate::facts;
+
+/// What decides whether a longer distance is tried.
+struct Outcome {
+    bytes: u64,
+    checkpoints: Option<f64>,
+}
+
+pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
+    for case in lab.definition.cases.clone() {
+        run_one(lab, &case)?;
+    }
+    if let Some(ladder) = lab.definition.ladder.clone() {
+        let mut before: Option<Outcome> = None;
+        let mut end = None;
+        for value in &ladder.values {
+            let mut settings = ladder.settings.clone();
+            settings.insert(ladder.setting.clone(), value.clone());
+            let name = format!("{}={value}", ladder.setting);
+            let outcome =
+                run_one(lab, &Case { name: name.clone(), settings, keep: Some(false), ..Case::default() })?;
+            let gain = before
+                .as_ref()
+                .map(|before| 100.0 * (1.0 - outcome.bytes as f64 / before.bytes.max(1) as f64));
+            if outcome.checkpoints == Some(0.0) {
+                end = Some(format!("at {name} no checkpoint came any more: a longer distance gains nothing"));
+            } else if let Some(gain) = gain.filter(|gain| *gain < ladder.least_gain_percent) {
+                end = Some(format!("{name} gained {gain:.1} % over the step before: more is not to be had"));
+            }
+            if end.is_some() {
+                break;
+            }
+            before = Some(outcome);
+        }
+        lab.notes.push(end.unwrap_or_else(|| "the longest distance still gained: more is to be had".into()));
+    }
+    lab.notes.push(
+        "--keep keeps the WAL of the cases whose definition does not say `keep = false`: of `defaults`, which a prediction \
+         can start from"
+            .into(),
+    );
+    Ok(())
+}
+
+fn run_one(lab: &mut Lab<'_>, case: &Case) -> Result<Outcome> {
+    let mut settings = lab.definition.settings.clone();
+    settings.extend(case.settings.clone());
+    let wishes = Wishes {
+        segment_megabytes: case.segment_megabytes,
+        not_kept: case.keep == Some(false),
+        ..Wishes::default()
+    };
+    let (scale, clients) = (lab.size("scale").to_string(), lab.size("clients"));
+    let each = lab.size("transactions").div_ceil(clients).to_string();
+    let clients = clients.to_string();
+    let mut stage = Stage::start(lab, &case.name, &settings, wishes)?;
+    lab.server = Some(stage.server()?);
+    lab.options.progress.phase(&format!("{}: filling pgbench's tables", case.name));
+    stage.pgbench(&["--initialize", "--quiet", "--scale", &scale])?;
+    // Each case starts with a checkpoint just done.
+    stage.client()?.batch_execute("CHECKPOINT")?;
+
+    let before = stage.statistics()?;
+    lab.options.progress.phase(&format!("{}: transactions", case.name));
+    let (output, phase) = stage.phase("run", |stage| {
+        stage.pgbench(&[
+            "--no-vacuum",
+            "--random-seed=42",
+            "--jobs=2",
+            "--client",
+            &clients,
+            "--transactions",
+            &each,
+        ])
+    })?;
+    let statistics = facts::pair(before, stage.statistics()?);
+    let outcome = Outcome { bytes: stage::bytes(&phase), checkpoints: checkpoints(&statistics) };
+    let figures: BTreeMap<&str, Option<f64>> = [
+        ("wal_mb", Some(megabytes(outcome.bytes))),
+        ("tps", stage::tps(&output)),
+        ("checkpoints", outcome.checkpoints),
+        ("images", counted(&statistics, "pg_stat_wal", "wal_fpi")),
+    ]
+    .into();
+    for (measure, value) in figures {
+        lab.figures.add(&case.name, "run", measure, value);
+    }
+    let run: RunResult = stage.finish(&lab.definition.about, &lab.definition.name, &mut |_, _| Ok(()))?;
+    lab.runs.push(run);
+    Ok(outcome)
+}

@@ -1,0 +1,61 @@
+//! `wal-level`: an import and transactions under each level.
+
+use anyhow::Result;
+
+use super::Lab;
+use super::report::megabytes;
+use super::stage::{self, Stage, Wishes};
+
+/// FILLFACTOR of pgbench's tables, as published.
+const FILLFACTOR: &str = "--fillfactor=70";
+
+pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
+    let scale = lab.size("scale").to_string();
+    // 10 clients as pgbench's documentation suggests for such a scale, but never more than the scale: they would wait for
+    // each other's branches.
+    let clients = lab.size("scale").clamp(1, 10);
+    let each = lab.size("transactions").div_ceil(clients).to_string();
+    let clients = clients.to_string();
+    for case in lab.definition.cases.clone() {
+        let mut settings = lab.definition.settings.clone();
+        settings.extend(case.settings.clone());
+        let wishes = Wishes {
+            segment_megabytes: case.segment_megabytes,
+            not_kept: case.keep == Some(false),
+            ..Wishes::default()
+        };
+        let mut stage = Stage::start(lab, &case.name, &settings, wishes)?;
+        lab.server = Some(stage.server()?);
+
+        lab.options.progress.phase(&format!("{}: import", case.name));
+        let (_, import) = stage.phase("import", |stage| {
+            stage.pgbench(&["--initialize", "--quiet", FILLFACTOR, "--scale", &scale])
+        })?;
+        // Pages touched first by the transactions have an image under every level.
+        stage.client()?.batch_execute("CHECKPOINT")?;
+
+        lab.options.progress.phase(&format!("{}: transactions", case.name));
+        let (output, transactions) = stage.phase("transactions", |stage| {
+            stage.pgbench(&[
+                "--no-vacuum",
+                "--random-seed=42",
+                "--jobs=2",
+                "--client",
+                &clients,
+                "--transactions",
+                &each,
+            ])
+        })?;
+        for phase in [&import, &transactions] {
+            lab.figures.add(&case.name, &phase.name, "wal_mb", Some(megabytes(stage::bytes(phase))));
+            lab.figures.add(&case.name, &phase.name, "seconds", Some(phase.seconds));
+        }
+        lab.figures.add(&case.name, "transactions", "tps", stage::tps(&output));
+        let about = &lab.definition.about;
+        lab.runs.push(stage.finish(about, &lab.definition.name, &mut |_, _| Ok(()))?);
+    }
+    lab.notes.push(
+        "pgbench of 9.3 loaded rows by a plain COPY; since 14 it freezes them, which makes its vacuum write less".into(),
+    );
+    Ok(())
+}

@@ -1,0 +1,265 @@
+//! `walden lab run EXPERIMENT`: options, what the lab wants to know of the log, and how results are printed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use walden_explain::tally::Bucket;
+use walden_explain::{Bound, Explanation, Request};
+use walden_format::lsn::Lsn;
+use walden_lab::experiments::definition::Definition;
+use walden_lab::experiments::report::{Check, Figure, Report};
+use walden_lab::experiments::{self, Analysis, Form, Options};
+use walden_lab::{Installation, Progress};
+use walden_report::table::{Look, Row, table, wrap};
+use walden_report::units;
+use walden_source::inventory::Inventory;
+
+use super::Format;
+use crate::terminal;
+
+/// Options of experiments alone.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options of experiments")]
+pub struct ExperimentArgs {
+    /// A small form of it, for a first look
+    #[arg(long, conflicts_with = "full")]
+    pub quick: bool,
+    /// As much as was published
+    #[arg(long)]
+    pub full: bool,
+    /// pgbench's scale factor
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub scale: Option<u64>,
+    /// Transactions in total
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000_000))]
+    pub transactions: Option<u64>,
+    /// Clients at a time
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub clients: Option<u64>,
+    /// Rows of the table
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(100..=1_000_000_000))]
+    pub rows: Option<u64>,
+    /// Megabytes to copy
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub megabytes: Option<u64>,
+    /// Run on this server, in a database of its own; settings are put back in the end (needs a superuser)
+    #[arg(long, value_name = "DSN")]
+    pub dsn: Option<String>,
+    /// Run the same statements on this Oracle too: USER/PASSWORD@HOST:PORT/SERVICE (needs Python's oracledb)
+    #[arg(long, value_name = "DSN")]
+    pub oracle_dsn: Option<String>,
+    /// Keep each run's WAL and facts.json in a folder of its case's name in this folder
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<PathBuf>,
+    /// Write the results as JSON into this file too
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+impl ExperimentArgs {
+    /// The first of these options that was given.
+    pub fn given(&self) -> Option<&'static str> {
+        let all = [
+            (self.quick, "--quick"),
+            (self.full, "--full"),
+            (self.scale.is_some(), "--scale"),
+            (self.transactions.is_some(), "--transactions"),
+            (self.clients.is_some(), "--clients"),
+            (self.rows.is_some(), "--rows"),
+            (self.megabytes.is_some(), "--megabytes"),
+            (self.dsn.is_some(), "--dsn"),
+            (self.oracle_dsn.is_some(), "--oracle-dsn"),
+            (self.keep.is_some(), "--keep"),
+            (self.out.is_some(), "--out"),
+        ];
+        all.into_iter().find_map(|(given, name)| given.then_some(name))
+    }
+
+    /// What to run, without the server that it needs.
+    pub fn options(&self, settings: &[(String, String)], force: bool) -> Options {
+        let sizes = [
+            ("scale", self.scale),
+            ("transactions", self.transactions),
+            ("clients", self.clients),
+            ("rows", self.rows),
+            ("megabytes", self.megabytes),
+        ];
+        Options {
+            form: match (self.quick, self.full) {
+                (true, _) => Form::Quick,
+                (_, true) => Form::Full,
+                _ => Form::Default,
+            },
+            sizes: sizes.into_iter().filter_map(|(name, size)| Some((name.to_owned(), size?))).collect(),
+            settings: settings.to_vec(),
+            dsn: self.dsn.clone(),
+            oracle_dsn: self.oracle_dsn.clone(),
+            keep: self.keep.clone(),
+            force,
+            ..Options::default()
+        }
+    }
+}
+
+/// Runs an experiment and prints its results.
+pub fn run(
+    definition: &Definition,
+    mut options: Options,
+    installation: impl FnOnce() -> Result<Option<Installation>>,
+    out: Option<&Path>,
+    format: Format,
+) -> Result<()> {
+    if let Some(path) = out
+        && path.is_dir()
+    {
+        bail!("{} is a folder", path.display());
+    }
+    options.installation = if options.dsn.is_some() { None } else { installation()? };
+    options.progress = Progress::new("starting");
+    let report = experiments::run(definition, &options, &Reader)?;
+    let json = serde_json::to_string_pretty(&report)?;
+    if let Some(path) = out {
+        fs::write(path, format!("{json}\n")).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    match format {
+        Format::Json => println!("{json}"),
+        Format::Table => print(&report),
+    }
+    Ok(())
+}
+
+/// Understands the log for the lab.
+struct Reader;
+
+impl Analysis for Reader {
+    fn buckets(&self, wal: &Path, from: Lsn, to: Lsn) -> Result<BTreeMap<String, u64>> {
+        let explanation = explain(wal, from, to)?;
+        let of = |bucket: Bucket| (bucket.name().to_owned(), explanation.buckets.get(bucket));
+        Ok(Bucket::all().map(of).filter(|(_, bytes)| *bytes > 0).collect())
+    }
+}
+
+fn explain(wal: &Path, from: Lsn, to: Lsn) -> Result<Explanation> {
+    let inventory = Inventory::of(&[wal.to_owned()])?;
+    let request = Request {
+        views: Vec::new(),
+        top: 0,
+        from: Some(Bound::Lsn(from)),
+        to: Some(Bound::Lsn(to)),
+        every: None,
+        threads: terminal::cores(),
+    };
+    let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;
+    match &explanation.damage {
+        Some(damage) => bail!("{damage}"),
+        None => Ok(explanation),
+    }
+}
+
+fn print(report: &Report) {
+    let look = Look { width: terminal::width(), colour: true };
+    anstream::println!("{}", head(look, report));
+    anstream::println!("{}", figures(look, report));
+    anstream::println!("{}\n{}", look.heading("Shape"), checks(look, &report.checks));
+    anstream::println!("  {}", wrap(&report.verdict, look.width, 2));
+    for note in &report.notes {
+        anstream::println!("  {}", look.faint(&wrap(note, look.width, 2)));
+    }
+    for missing in &report.unavailable {
+        anstream::println!("  {}", look.pointer(&wrap(&format!("not measured: {missing}"), look.width, 2)));
+    }
+}
+
+fn head(look: Look, report: &Report) -> String {
+    let source = &report.source;
+    let sizes: Vec<String> = report.sizes.iter().map(|(name, size)| format!("{name} {size}")).collect();
+    let server = report.server.as_ref().map(|server| server.version.split(" (").next().unwrap_or_default());
+    let server = server.map(|server| format!("{} with ", server.split(" on ").next().unwrap_or_default()));
+    let published = format!("published: {} {}; {}", source.author, source.year, source.setup);
+    format!(
+        "{}\n  {}{} in {}\n  {}",
+        look.heading(&format!("{}: {}", report.experiment, report.about)),
+        server.unwrap_or_default(),
+        sizes.join(", "),
+        units::seconds(report.seconds),
+        look.faint(&wrap(&published, look.width, 2))
+    )
+}
+
+fn figures(look: Look, report: &Report) -> String {
+    let predicted = report.figures.iter().any(|figure| figure.predicted.is_some());
+    let mut columns = vec!["measured", "published"];
+    if predicted {
+        columns.push("predicted");
+    }
+    let mut rows = Vec::new();
+    let mut last = (String::new(), String::new());
+    for figure in &report.figures {
+        let place = (figure.case.clone(), figure.phase.clone());
+        if place != last {
+            let label = format!("{}, {}", figure.case, figure.phase);
+            rows.push(Row { depth: 0, label, cells: Vec::new(), share: None });
+            last = place;
+        }
+        rows.push(Row {
+            depth: 1,
+            label: measure_name(&figure.measure),
+            cells: cells(figure, predicted),
+            share: None,
+        });
+    }
+    let mut text = table(look, "Figures", ("", &columns), &rows);
+    if !report.published_size && report.figures.iter().any(|figure| figure.published.is_some()) {
+        let hint = "published figures are those of the published size; here only ratios compare";
+        text.push_str(&format!("  {}\n", look.faint(&wrap(hint, look.width, 2))));
+    }
+    text
+}
+
+fn cells(figure: &Figure, predicted: bool) -> Vec<String> {
+    let mut cells = vec![number(figure.measured), number(figure.published)];
+    if predicted {
+        cells.push(number(figure.predicted));
+    }
+    cells
+}
+
+/// Names of measures as people read them.
+fn measure_name(name: &str) -> String {
+    let known =
+        [("wal_mb", "MB of WAL (2^20)"), ("tps", "transactions per second"), ("images", "full-page images")];
+    known
+        .iter()
+        .find(|(short, _)| *short == name)
+        .map_or_else(|| name.replace('_', " "), |(_, long)| (*long).into())
+}
+
+fn number(value: Option<f64>) -> String {
+    match value {
+        None => "-".into(),
+        Some(value) if value == 0.0 => "0".into(),
+        Some(value) if value.abs() >= 1000.0 => format!("{value:.0}"),
+        Some(value) if value.abs() >= 10.0 => format!("{value:.1}"),
+        Some(value) => format!("{value:.3}"),
+    }
+}
+
+fn checks(look: Look, checks: &[Check]) -> String {
+    let mut text = String::new();
+    for check in checks {
+        let mark = match check.holds {
+            Some(true) => "yes",
+            Some(false) => "NO ",
+            None => "-  ",
+        };
+        let mark = if check.holds == Some(false) { look.alarm(mark) } else { mark.to_owned() };
+        let published = check.published.map(|ratio| format!(", published {}", number(Some(ratio))));
+        let measured = number(check.measured);
+        let words = format!("{}: {measured} times{}", check.claim, published.unwrap_or_default());
+        text.push_str(&format!("  {mark}  {}\n", wrap(&words, look.width, 7)));
+    }
+    text
+}
