@@ -528,7 +528,7 @@ impl Drop for Cluster {
 }
 
 /// Creates a folder that only the server's user and root can enter, short enough for a socket's path.
-fn temporary_folder() -> Result<PathBuf> {
+pub(crate) fn temporary_folder() -> Result<PathBuf> {
     let mut candidates = vec![env::temp_dir()];
     candidates.extend(["/tmp", "/var/tmp"].map(PathBuf::from));
     let mut problems = Vec::new();
@@ -571,7 +571,7 @@ fn segment_files(folder: &Path) -> Result<std::collections::BTreeMap<String, Pat
 }
 
 /// The last lines of a file; at most 16 kB.
-fn tail(path: &Path, lines: usize) -> String {
+pub(crate) fn tail(path: &Path, lines: usize) -> String {
     let read = || -> std::io::Result<String> {
         let mut file = File::open(path)?;
         let length = file.metadata()?.len();

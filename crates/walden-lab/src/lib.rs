@@ -5,6 +5,7 @@
 //! - [`workloads`]: the workloads, a table of rows
 //! - [`run`]: one workload on one cluster, leaving a folder of WAL segments and a facts file
 //! - [`experiments`]: published experiments, run again and held against their figures
+//! - [`oracle_model`]: what an engine with undo would log for the same row changes
 //! - [`Scratch`]: a temporary folder for programs that are run to their end and measured
 //!
 //! Whatever this crate starts it stops: when dropped, on SIGINT, SIGTERM and SIGHUP, and (by a small watchdog
@@ -20,10 +21,14 @@ pub mod experiments;
 mod facts;
 mod guard;
 pub mod install;
+mod mariadb;
+pub mod oracle_model;
 mod packages;
 mod progress;
 pub mod run;
 mod scratch;
+mod sshd;
+mod trace;
 pub mod waldump;
 pub mod workloads;
 

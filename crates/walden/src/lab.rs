@@ -1,6 +1,7 @@
 //! `walden lab`: servers, workloads and their WAL in a folder, and published experiments.
 
 mod experiment;
+mod row_changes;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -9,8 +9,11 @@
 
 mod checkpoint_distance;
 pub mod definition;
+mod oracle;
 pub mod report;
+mod segment_size;
 mod stage;
+pub mod statements;
 mod wal_level;
 
 use std::collections::BTreeMap;
@@ -22,10 +25,12 @@ use serde_json::Value;
 use walden_format::lsn::Lsn;
 
 use definition::{Definition, Kind};
-use report::{Figures, Report, RunResult};
+use report::{Figures, Phase, Report, RunResult};
+use statements::Relation;
 
 use crate::facts::Server;
 use crate::install::{Installation, Wanted, find_or_install};
+use crate::oracle_model::RowChanges;
 use crate::progress::Progress;
 
 /// How much of an experiment is run.
@@ -86,6 +91,13 @@ pub trait Analysis {
     /// # Errors
     /// The log can't be read.
     fn buckets(&self, wal: &Path, from: Lsn, to: Lsn) -> Result<BTreeMap<String, u64>>;
+
+    /// What happened to a table's rows in each of consecutive phases. The first one begins before the table is there, and
+    /// the log has no images of it.
+    ///
+    /// # Errors
+    /// The log can't be read.
+    fn row_changes(&self, wal: &Path, table: &Relation, phases: &[Phase]) -> Result<Vec<RowChanges>>;
 }
 
 /// An experiment that is being run.
@@ -137,7 +149,8 @@ pub fn run(definition: &Definition, options: &Options, analysis: &dyn Analysis) 
     match definition.kind {
         Kind::WalLevel => wal_level::run(&mut lab)?,
         Kind::CheckpointDistance => checkpoint_distance::run(&mut lab)?,
-        Kind::FullPageWrites | Kind::SegmentSize => bail!("not made yet"),
+        Kind::FullPageWrites => statements::run(&mut lab)?,
+        Kind::SegmentSize => segment_size::run(&mut lab)?,
     }
     if options.dsn.is_some() {
         lab.notes.push("what else was at work on the server meanwhile is counted too".into());

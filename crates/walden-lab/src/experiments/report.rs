@@ -172,15 +172,25 @@ impl Figures {
         self.published.insert(key, value);
     }
 
+    /// A figure whose published value is not the definition's.
+    pub fn add_all(
+        &mut self,
+        case: &str,
+        phase: &str,
+        measure: &str,
+        measured: Option<f64>,
+        published: Option<f64>,
+        predicted: Option<f64>,
+    ) {
+        let (case, phase, measure) = (case.to_owned(), phase.to_owned(), measure.to_owned());
+        self.list.push(Figure { case, phase, measure, measured, published, predicted });
+    }
+
     pub fn add(&mut self, case: &str, phase: &str, measure: &str, measured: Option<f64>) {
         let (case, phase, measure) = (case.to_owned(), phase.to_owned(), measure.to_owned());
         let mut figure = Figure { case, phase, measure, measured, published: None, predicted: None };
         figure.published = self.published.get(&figure.key()).copied();
         self.list.push(figure);
-    }
-
-    pub fn get(&self, key: &str) -> Option<f64> {
-        value(&self.list, key, |figure| figure.measured)
     }
 
     pub fn into_list(self) -> Vec<Figure> {

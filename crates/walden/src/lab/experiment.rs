@@ -10,14 +10,16 @@ use walden_explain::tally::Bucket;
 use walden_explain::{Bound, Explanation, Request};
 use walden_format::lsn::Lsn;
 use walden_lab::experiments::definition::Definition;
-use walden_lab::experiments::report::{Check, Figure, Report};
+use walden_lab::experiments::report::{Check, Figure, Phase, Report};
+use walden_lab::experiments::statements::Relation;
 use walden_lab::experiments::{self, Analysis, Form, Options};
+use walden_lab::oracle_model::RowChanges;
 use walden_lab::{Installation, Progress};
 use walden_report::table::{Look, Row, table, wrap};
 use walden_report::units;
 use walden_source::inventory::Inventory;
 
-use super::Format;
+use super::{Format, row_changes};
 use crate::terminal;
 
 /// Options of experiments alone.
@@ -139,6 +141,10 @@ impl Analysis for Reader {
         let explanation = explain(wal, from, to)?;
         let of = |bucket: Bucket| (bucket.name().to_owned(), explanation.buckets.get(bucket));
         Ok(Bucket::all().map(of).filter(|(_, bytes)| *bytes > 0).collect())
+    }
+
+    fn row_changes(&self, wal: &Path, table: &Relation, phases: &[Phase]) -> Result<Vec<RowChanges>> {
+        row_changes::row_changes(wal, table, phases)
     }
 }
 

@@ -1,0 +1,129 @@
+//! Oracle beside PostgreSQL: published figures, the model's, and those of a real one where there is one.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use super::Lab;
+use super::definition::Table;
+use super::report::megabytes;
+use crate::oracle_model::{RowChanges, estimate};
+
+const CASE: &str = "oracle";
+const BACKUP: &str = "oracle in backup mode";
+
+/// Runs statements on an Oracle through its thin Python driver and prints what its statistics count.
+const ADAPTER: &str = include_str!("../../../../experiments/oracle.py");
+
+/// Adds the figures; `changes` are the row changes of each statement, by its name.
+pub(super) fn add(
+    lab: &mut Lab<'_>,
+    table: &Table,
+    rows: &str,
+    changes: Option<&[(String, RowChanges)]>,
+) -> Result<()> {
+    let measured = match lab.options.oracle_dsn.clone() {
+        Some(dsn) => {
+            lab.options.progress.phase("Oracle: running the statements");
+            Some(measure(lab, &dsn, table, rows)?)
+        }
+        None => {
+            lab.unavailable
+                .push("Oracle: none was given (--oracle-dsn); its predicted figures are a model's".into());
+            None
+        }
+    };
+    let (mut details, mut errors) = (Vec::new(), Vec::new());
+    for statement in lab.definition.statements.clone() {
+        if statement.oracle.is_none() {
+            continue;
+        }
+        let name = &statement.name;
+        let told = changes.and_then(|all| all.iter().find(|(other, _)| other == name)).map(|(_, told)| told);
+        let estimate = told.map(estimate);
+        let real = measured.as_ref().and_then(|all| all.get(name));
+        let counter = |counter: &str| Some(megabytes(real?.get(counter)?.as_u64()?));
+        let published = statement.oracle_published;
+        let mb = |bytes: f64| bytes / f64::from(1u32 << 20);
+        let mut add = |case: &str,
+                       measure: &str,
+                       measured: Option<f64>,
+                       published: Option<f64>,
+                       predicted: Option<f64>| {
+            let (published, predicted) = (published.map(mb), predicted.map(mb));
+            lab.figures.add_all(case, name, measure, measured, published, predicted);
+            published.zip(predicted).map(|(published, predicted)| 100.0 * (predicted / published - 1.0))
+        };
+        let normal = add(
+            CASE,
+            "redo_mb",
+            counter("redo size"),
+            published.map(|all| all.redo),
+            estimate.map(|all| all.redo),
+        );
+        let undo = counter("undo change vector size");
+        let undo = add(CASE, "undo_mb", undo, published.map(|all| all.undo), estimate.map(|all| all.undo));
+        let published_backup = published.map(|all| all.backup_redo);
+        let backup = add(BACKUP, "redo_mb", None, published_backup, estimate.map(|all| all.backup_redo));
+        let fitted = estimate.is_some_and(|estimate| estimate.fitted);
+        if let (Some(normal), Some(undo), Some(backup)) = (normal, undo, backup) {
+            let mark = if fitted { " (fitted)" } else { "" };
+            errors.push(format!(
+                "{name} {normal:+.1} %{mark}, its undo {undo:+.1} %{mark}, in backup mode {backup:+.1} %"
+            ));
+        }
+        details.push(json!({
+            "statement": name,
+            "row_changes": told,
+            "model": estimate,
+            "published": published,
+            "measured": real,
+            "error_percent": { "redo": normal, "undo": undo, "backup_redo": backup },
+        }));
+    }
+    if lab.sizes == lab.definition.sizes.full && !errors.is_empty() {
+        lab.notes.push(format!("Oracle's model against its published figures: {}", errors.join("; ")));
+    }
+    if changes.is_some() {
+        lab.notes.push(
+            "Oracle's model reads the row changes out of PostgreSQL's log without images; six of its constants were fitted \
+             to the two updates in normal mode, everything else is predicted"
+                .into(),
+        );
+    }
+    lab.details.insert("oracle".into(), Value::Array(details));
+    Ok(())
+}
+
+/// The counters of each statement on a real Oracle, by the statement's name.
+fn measure(lab: &Lab<'_>, dsn: &str, table: &Table, rows: &str) -> Result<Value> {
+    let statements: Vec<Value> = lab
+        .definition
+        .statements
+        .iter()
+        .filter_map(|one| {
+            Some(json!({ "name": one.name, "sql": one.oracle.as_ref()?.replace("$rows", rows) }))
+        })
+        .collect();
+    let setup: Vec<&str> = table.oracle.split(';').map(str::trim).filter(|sql| !sql.is_empty()).collect();
+    // The password is handed over by standard input: arguments can be seen by others.
+    let job = json!({ "dsn": dsn, "setup": setup, "statements": statements }).to_string();
+    let mut child = Command::new("python3")
+        .args(["-c", ADAPTER])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot run python3, which Oracle's driver needs")?;
+    child.stdin.take().context("no pipe")?.write_all(job.as_bytes())?;
+    let output = child.wait_with_output()?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "Oracle: {}",
+        error.trim().lines().last().unwrap_or("the adapter failed")
+    );
+    serde_json::from_slice(&output.stdout).context("Oracle: the adapter's output is not understood")
+}

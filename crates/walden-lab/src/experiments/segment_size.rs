@@ -1,0 +1,372 @@
+//! `segment-size`: the same bytes copied in small files and in large ones, the loops as they were published, and segments of
+//! real clusters archived.
+//!
+//! As published, the loop over large files took their names from the folder of large files and copied the files of these
+//! names from the folder of small ones: as many files as there are large ones, each as long as a small one.
+
+use std::env;
+use std::fs::{self, File, Permissions};
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::fs::{Advice, fadvise};
+use serde_json::{Value, json};
+
+use super::Lab;
+use super::definition::{Case, CopyCommand};
+use super::stage::{Stage, Wishes, clear};
+use crate::account;
+use crate::cluster::temporary_folder;
+use crate::guard::{self, Guard};
+use crate::sshd::{self, HOST, Sshd};
+
+/// A loop is repeated and the median taken; unless it takes longer than this.
+const REPEATS: usize = 3;
+const LONG_SECONDS: f64 = 60.0;
+
+/// Files of one size.
+struct Files {
+    case: String,
+    megabytes: u32,
+    folder: PathBuf,
+    names: Vec<String>,
+}
+
+/// What is copied in one loop.
+#[derive(Clone, Copy, PartialEq)]
+enum Loop {
+    /// Every file.
+    All,
+    /// Names of the one folder, files of the other.
+    AsPublished,
+}
+
+pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
+    let megabytes = lab.size("megabytes");
+    let guard = Guard::new(temporary_folder()?)?;
+    lab.options.progress.phase("making files");
+    let mut cases = lab.definition.cases.clone();
+    cases.sort_by_key(|case| case.segment_megabytes);
+    let sets = cases.iter().map(|case| make_files(&guard, case, megabytes)).collect::<Result<Vec<_>>>()?;
+    let [small, large] = &sets[..] else { bail!("two cases are expected") };
+    publish(lab, small, large);
+
+    let mut explained = Vec::new();
+    for command in lab.definition.commands.clone() {
+        let Some(runner) = Runner::new(lab, &guard, &command)? else { continue };
+        let mut seconds = Vec::new();
+        for cold in [true, false] {
+            for (files, from, which) in
+                [(small, small, Loop::All), (large, large, Loop::All), (large, small, Loop::AsPublished)]
+            {
+                let name = phase_name(&command.name, cold, which);
+                lab.options.progress.phase(&format!("{}: {name}", files.case));
+                let median = runner.median(files, from, cold)?;
+                lab.figures.add(&files.case, &name, "seconds", Some(median));
+                if cold {
+                    seconds.push(median);
+                }
+            }
+        }
+        explained.extend(explain(&command, small, large, &seconds));
+    }
+    let words: Vec<&str> = explained.iter().filter_map(|one| one["words"].as_str()).collect();
+    if !words.is_empty() {
+        lab.notes.push(format!("which of the two explains the published figures: {}", words.join("; ")));
+    }
+    lab.details.insert("explanation".into(), Value::Array(explained));
+    let cached = small.cached_percent()?;
+    lab.notes.push(match cached {
+        Some(percent) => format!(
+            "cold: the cache was asked to let go of each file before its loop (posix_fadvise); after that {percent:.0} % of \
+             the bytes were still in it. Below files there may be other caches, which nobody here can empty"
+        ),
+        None => "cold: the cache was asked to let go of each file before its loop (posix_fadvise); without fincore \
+                 (package util-linux-extra) it can't be told whether it did"
+            .into(),
+    });
+    drop(guard);
+    for case in &cases {
+        archive(lab, case, megabytes)?;
+    }
+    Ok(())
+}
+
+fn phase_name(command: &str, cold: bool, which: Loop) -> String {
+    let cache = if cold { "cold" } else { "warm" };
+    let published = if which == Loop::AsPublished { ", as published" } else { "" };
+    format!("{command} {cache}{published}")
+}
+
+/// The published seconds belong to small files, and to large ones in the loop as it was published.
+fn publish(lab: &mut Lab<'_>, small: &Files, large: &Files) {
+    for command in &lab.definition.commands {
+        for (files, which) in [(small, Loop::All), (large, Loop::AsPublished)] {
+            if let Some(seconds) = command.published.get(&files.megabytes.to_string()) {
+                let phase = phase_name(&command.name, true, which);
+                lab.figures.publish(format!("{}/{phase}/seconds", files.case), *seconds);
+            }
+        }
+    }
+}
+
+/// Which of the two loops over large files comes nearer to the published ratio.
+fn explain(command: &CopyCommand, small: &Files, large: &Files, seconds: &[f64]) -> Option<Value> {
+    let published = |files: &Files| command.published.get(&files.megabytes.to_string()).copied();
+    let ratio = published(small)? / published(large)?;
+    let [of_small, of_large, as_published] = *seconds else { return None };
+    let (same_bytes, printed) = (of_small / of_large, of_small / as_published);
+    let distance = |other: f64| (other / ratio).ln().abs();
+    let nearer = if distance(printed) < distance(same_bytes) {
+        "the loop as published"
+    } else {
+        "the size of the files"
+    };
+    Some(json!({
+        "command": command.name,
+        "published_ratio": ratio,
+        "same_bytes_ratio": same_bytes,
+        "as_published_ratio": printed,
+        "nearer": nearer,
+        "words": format!(
+            "{}: published {ratio:.2} times; with the same bytes {same_bytes:.2}, by the loop as published {printed:.2}: {nearer}",
+            command.name
+        ),
+    }))
+}
+
+/// Makes files of one size that nothing can shrink on the way.
+fn make_files(guard: &Arc<Guard>, case: &Case, megabytes: u64) -> Result<Files> {
+    let size = case.segment_megabytes.context("no size")?;
+    let count = megabytes.div_ceil(u64::from(size)).max(1);
+    let folder = guard.dir().join(&case.name);
+    fs::create_dir(&folder)?;
+    let mut random = 0x9E37_79B9_7F4A_7C15 ^ u64::from(size);
+    let mut names = Vec::new();
+    for number in 1..=count {
+        let name = format!("00000001{number:016X}");
+        let mut file = File::create(folder.join(&name))?;
+        let mut chunk = vec![0; 1 << 20];
+        for _ in 0..size {
+            for word in chunk.chunks_exact_mut(8) {
+                // splitmix64
+                random = random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+                let mut mixed = random;
+                mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+                mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+                word.copy_from_slice(&(mixed ^ (mixed >> 31)).to_le_bytes());
+            }
+            file.write_all(&chunk)?;
+        }
+        // The cache keeps what is not written yet.
+        file.sync_all()?;
+        names.push(name);
+    }
+    Ok(Files { case: case.name.clone(), megabytes: size, folder, names })
+}
+
+impl Files {
+    fn paths(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        self.names.iter().map(|name| self.folder.join(name))
+    }
+
+    /// Lets go of what the cache has of them, or brings all of it into the cache.
+    fn cache(&self, cold: bool) -> Result<()> {
+        for path in self.paths() {
+            let mut file = File::open(&path)?;
+            if cold {
+                fadvise(&file, 0, None, Advice::DontNeed)?;
+            } else {
+                std::io::copy(&mut file, &mut std::io::sink())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How much of them the cache has after letting go; nothing if that can't be told.
+    fn cached_percent(&self) -> Result<Option<f64>> {
+        self.cache(true)?;
+        let output = Command::new("fincore").args(["-b", "-n", "-o", "RES"]).args(self.paths()).output();
+        let Some(output) = output.ok().filter(|output| output.status.success()) else { return Ok(None) };
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let resident: u64 = text.lines().filter_map(|line| line.trim().parse::<u64>().ok()).sum();
+        let all = self.names.len() as u64 * (u64::from(self.megabytes) << 20);
+        Ok(Some(100.0 * resident as f64 / all.max(1) as f64))
+    }
+}
+
+/// Runs one command on files, one process per file.
+struct Runner<'a> {
+    command: &'a CopyCommand,
+    guard: &'a Arc<Guard>,
+    sshd: Option<Sshd>,
+}
+
+impl<'a> Runner<'a> {
+    fn new(lab: &mut Lab<'_>, guard: &'a Arc<Guard>, command: &'a CopyCommand) -> Result<Option<Runner<'a>>> {
+        if !on_path(&command.run[0]) {
+            let CopyCommand { name, package, .. } = command;
+            lab.unavailable.push(format!("{name}: {} is not installed (package {package})", command.run[0]));
+            return Ok(None);
+        }
+        let over_ssh = command.run.iter().any(|word| word.contains("{config}"));
+        let mut sshd = None;
+        if over_ssh {
+            let Some(program) = sshd::program() else {
+                lab.unavailable.push(format!(
+                    "{}: sshd is not installed (package {})",
+                    command.name,
+                    sshd::PACKAGE
+                ));
+                return Ok(None);
+            };
+            match Sshd::start(&program, guard.dir()) {
+                Ok(started) => sshd = Some(started),
+                Err(error) => {
+                    lab.unavailable.push(format!("{}: {error:#}", command.name));
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(Runner { command, guard, sshd }))
+    }
+
+    /// The seconds that a loop over the names of `names` takes that copies the files of these names in `from`.
+    fn median(&self, names: &Files, from: &Files, cold: bool) -> Result<f64> {
+        let mut seconds = Vec::new();
+        while seconds.len() < REPEATS && seconds.iter().sum::<f64>() < LONG_SECONDS {
+            from.cache(cold)?;
+            seconds.push(self.once(names, from)?);
+        }
+        seconds.sort_by(f64::total_cmp);
+        Ok(seconds[seconds.len() / 2])
+    }
+
+    fn once(&self, names: &Files, from: &Files) -> Result<f64> {
+        let to = self.guard.dir().join("to");
+        clear(&to)?;
+        fs::create_dir(&to)?;
+        account::give(&to)?;
+        fs::set_permissions(&to, Permissions::from_mode(0o755))?;
+        let config = self.sshd.as_ref().map(|sshd| sshd.config.display().to_string()).unwrap_or_default();
+        let clock = Instant::now();
+        for name in &names.names {
+            guard::wait_for_exit_if_interrupted();
+            let file = from.folder.join(name);
+            let words: Vec<String> = self
+                .command
+                .run
+                .iter()
+                .map(|word| {
+                    let word = word.replace("{from}", &file.display().to_string());
+                    let word = word.replace("{to}", &to.display().to_string());
+                    word.replace("{config}", &config).replace("{host}", HOST)
+                })
+                .collect();
+            let mut command = Command::new(&words[0]);
+            let output = command.args(&words[1..]).stdin(Stdio::null()).output();
+            let output = output.with_context(|| format!("cannot run {}", words[0]))?;
+            if !output.status.success() {
+                let error = String::from_utf8_lossy(&output.stderr);
+                let log = self.sshd.as_ref().map(Sshd::log_tail).unwrap_or_default();
+                bail!("{} failed ({}): {} {log}", words.join(" "), output.status, error.trim());
+            }
+        }
+        let seconds = clock.elapsed().as_secs_f64();
+        let copied = bytes_in(&to)?;
+        let expected = names.names.len() as u64 * (u64::from(from.megabytes) << 20);
+        ensure!(copied == expected, "{} copied {copied} of {expected} bytes", self.command.name);
+        clear(&to)?;
+        Ok(seconds)
+    }
+}
+
+fn on_path(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    program.contains('/') || env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+fn bytes_in(folder: &Path) -> Result<u64> {
+    let mut sum = 0;
+    for entry in fs::read_dir(folder)? {
+        sum += entry?.metadata()?.len();
+    }
+    Ok(sum)
+}
+
+/// How long the archiver of a real cluster takes to catch up with the same bytes, after they were written.
+fn archive(lab: &mut Lab<'_>, case: &Case, megabytes: u64) -> Result<()> {
+    const PHASE: &str = "archive_command";
+    let mut settings = lab.definition.settings.clone();
+    settings.extend(case.settings.clone());
+    // Everything waits until the command is there.
+    for (name, value) in
+        [("archive_mode", "on"), ("archive_command", ""), ("max_wal_size", "100GB"), ("autovacuum", "off")]
+    {
+        settings.insert(name.into(), value.into());
+    }
+    let wishes = Wishes {
+        segment_megabytes: case.segment_megabytes,
+        not_kept: case.keep == Some(false),
+        ..Wishes::default()
+    };
+    let mut stage = Stage::start(lab, &case.name, &settings, wishes)?;
+    lab.server = Some(stage.server()?);
+    let mut client = stage.client()?;
+    client.batch_execute("CREATE TABLE filler (t text); ALTER TABLE filler ALTER t SET STORAGE EXTERNAL")?;
+    lab.options.progress.phase(&format!("{}: writing WAL", case.name));
+    let (_, phase) = stage.phase("fill", |_| {
+        // About 1 MB of WAL per statement: values that nothing compresses.
+        for _ in 0..megabytes.max(1) {
+            client.batch_execute(
+                "INSERT INTO filler SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 31000)",
+            )?;
+            client.batch_execute("TRUNCATE filler")?;
+        }
+        Ok(())
+    })?;
+    client.batch_execute("SELECT pg_switch_wal()")?;
+    drop(client);
+    let cluster = stage.cluster().context("no cluster")?;
+    let waiting = |cluster: &crate::Cluster| -> Result<u64> {
+        let entries = fs::read_dir(cluster.data_dir().join("pg_wal/archive_status"))?;
+        Ok(entries.flatten().filter(|entry| entry.file_name().to_string_lossy().ends_with(".ready")).count()
+            as u64)
+    };
+    let files = waiting(cluster)?;
+    let folder = cluster.archive_dir();
+    let command = format!("cp \"%p\" \"{}/%f\"", folder.display());
+    lab.options.progress.phase(&format!("{}: archiving", case.name));
+    cluster.configure(&[("archive_command", command.as_str())])?;
+    let clock = Instant::now();
+    cluster.reload();
+    while waiting(cluster)? > 0 {
+        guard::wait_for_exit_if_interrupted();
+        ensure!(
+            cluster.is_running() && clock.elapsed() < Duration::from_secs(3600),
+            "the archiver does not catch up"
+        );
+        // The archiver looks for work when it is told of a new segment, and once a minute. A switch tells it.
+        if clock.elapsed() > Duration::from_millis(500) && bytes_in(&folder)? == 0 {
+            stage.client()?.batch_execute("SELECT txid_current(); SELECT pg_switch_wal()")?;
+            thread::sleep(Duration::from_millis(300));
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let seconds = clock.elapsed().as_secs_f64();
+    let archived = bytes_in(&folder)?;
+    ensure!(archived > 0, "nothing was archived");
+    let figures = &mut lab.figures;
+    figures.add(&case.name, PHASE, "seconds", Some(seconds));
+    figures.add(&case.name, PHASE, "files", Some(files as f64));
+    figures.add(&case.name, PHASE, "archived_mb", Some(super::report::megabytes(archived)));
+    figures.add(&case.name, PHASE, "wal_mb", Some(super::report::megabytes(super::stage::bytes(&phase))));
+    lab.runs.push(stage.finish(&lab.definition.about, &lab.definition.name, &mut |_, _| Ok(()))?);
+    Ok(())
+}

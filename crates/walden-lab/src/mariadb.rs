@@ -1,0 +1,240 @@
+//! A throw-away MariaDB on a Unix socket, for comparison: started as an unprivileged user, and always stopped.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::account;
+use crate::cluster::{tail, temporary_folder};
+use crate::guard::{self, Guard};
+
+/// A running server, stopped and removed when dropped.
+pub(crate) struct MariaDb {
+    guard: Arc<Guard>,
+    programs: Programs,
+}
+
+/// The programs of an installation.
+#[derive(Debug, Clone)]
+pub(crate) struct Programs {
+    server: PathBuf,
+    install: PathBuf,
+    client: PathBuf,
+}
+
+/// A transaction that is left open.
+pub(crate) struct Snapshot {
+    client: Child,
+}
+
+/// The package that has them, on Debian and its kin.
+pub(crate) const PACKAGE: &str = "mariadb-server";
+
+const TIMEOUT: Duration = Duration::from_secs(180);
+const SETTLE: Duration = Duration::from_secs(600);
+
+/// InnoDB waits with writing pages until it is told to, so that a page is written once per statement.
+const OPTIONS: &[&str] = &[
+    "--skip-networking",
+    "--innodb-buffer-pool-size=1G",
+    "--innodb-log-file-size=2G",
+    "--innodb-max-dirty-pages-pct=99",
+    "--innodb-doublewrite=ON",
+    "--skip-log-bin",
+];
+
+impl Programs {
+    /// Those installed, if any.
+    pub fn find() -> Option<Programs> {
+        Some(Programs {
+            server: program(&["mariadbd", "mysqld"])?,
+            install: program(&["mariadb-install-db", "mysql_install_db"])?,
+            client: program(&["mariadb", "mysql"])?,
+        })
+    }
+}
+
+fn program(names: &[&str]) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> =
+        env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from)).collect();
+    names.iter().find_map(|name| folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file()))
+}
+
+impl MariaDb {
+    /// Makes a data directory and starts a server on it.
+    pub fn start(programs: Programs) -> Result<MariaDb> {
+        let guard = Guard::new(temporary_folder()?)?;
+        let server = MariaDb { guard, programs };
+        let data = server.dir().join("data");
+        fs::create_dir(&data)?;
+        account::give(&data)?;
+        server.install(&data)?;
+        server.launch(&data)?;
+        Ok(server)
+    }
+
+    fn dir(&self) -> &Path {
+        self.guard.dir()
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir().join("server.log")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir().join("s.sock")
+    }
+
+    fn install(&self, data: &Path) -> Result<()> {
+        let log = OpenOptions::new().create(true).append(true).open(self.log())?;
+        let mut command = account::command(&self.programs.install, self.dir())?;
+        command.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
+        command
+            .arg(format!("--datadir={}", data.display()))
+            .arg(format!("--tmpdir={}", self.dir().display()));
+        self.guard.spawn(command.stdout(log.try_clone()?).stderr(log))?;
+        match self.guard.wait(TIMEOUT)? {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => {
+                guard::wait_for_exit_if_interrupted();
+                bail!("{} failed ({status}):\n{}", self.programs.install.display(), tail(&self.log(), 30))
+            }
+            None => bail!("{} did not end in {TIMEOUT:?}", self.programs.install.display()),
+        }
+    }
+
+    fn launch(&self, data: &Path) -> Result<()> {
+        let log = OpenOptions::new().create(true).append(true).open(self.log())?;
+        let mut command = account::command(&self.programs.server, self.dir())?;
+        command.arg("--no-defaults").args(OPTIONS);
+        command
+            .arg(format!("--datadir={}", data.display()))
+            .arg(format!("--socket={}", self.socket().display()));
+        command.arg(format!("--tmpdir={}", self.dir().display()));
+        command.arg(format!("--pid-file={}", self.dir().join("pid").display()));
+        self.guard.spawn(command.stdout(log.try_clone()?).stderr(log))?;
+        let deadline = Instant::now() + TIMEOUT;
+        while self.sql("SELECT 1").is_err() {
+            if let Some(status) = self.guard.poll()? {
+                guard::wait_for_exit_if_interrupted();
+                bail!("MariaDB ended when started ({status}):\n{}", tail(&self.log(), 30));
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "MariaDB is not ready after {TIMEOUT:?}:\n{}",
+                tail(&self.log(), 30)
+            );
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    fn client(&self) -> Command {
+        let mut command = Command::new(&self.programs.client);
+        command.args(["--no-defaults", "--user=root", "--batch", "--skip-column-names"]);
+        command.arg(format!("--socket={}", self.socket().display()));
+        command
+    }
+
+    /// Runs statements; what they print, columns separated by tabs.
+    pub fn sql(&self, statements: &str) -> Result<String> {
+        let output = self.client().args(["-e", statements]).stdin(Stdio::null()).output();
+        let output = output.with_context(|| format!("cannot run {}", self.programs.client.display()))?;
+        let error = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "MariaDB: {}", error.trim());
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// What `SELECT VERSION()` says.
+    pub fn version(&self) -> Result<String> {
+        Ok(self.sql("SELECT VERSION()")?.trim().to_owned())
+    }
+
+    /// InnoDB's counters.
+    pub fn counters(&self) -> Result<BTreeMap<String, u64>> {
+        let text = self.sql("SHOW GLOBAL STATUS LIKE 'Innodb%'")?;
+        let pair = |line: &str| {
+            let (name, value) = line.split_once('\t')?;
+            Some((name.to_owned(), value.trim().parse().ok()?))
+        };
+        Ok(text.lines().filter_map(pair).collect())
+    }
+
+    /// Lets InnoDB write all changed pages, and waits until it has: a checkpoint, as it were.
+    pub fn flush(&self) -> Result<()> {
+        self.sql("SET GLOBAL innodb_max_dirty_pages_pct_lwm = 0; SET GLOBAL innodb_max_dirty_pages_pct = 0")?;
+        let deadline = Instant::now() + SETTLE;
+        while self.counters()?.get("Innodb_buffer_pool_pages_dirty").is_some_and(|pages| *pages > 0) {
+            ensure!(Instant::now() < deadline, "MariaDB does not get its pages written in {SETTLE:?}");
+            thread::sleep(Duration::from_millis(100));
+        }
+        self.sql("SET GLOBAL innodb_max_dirty_pages_pct = 99")?;
+        Ok(())
+    }
+
+    /// Opens a snapshot: as long as it lives, nothing is purged.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        let mut client =
+            self.client().arg("--unbuffered").stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+        let words =
+            b"START TRANSACTION WITH CONSISTENT SNAPSHOT; SELECT COUNT(*) FROM mysql.innodb_table_stats;\n";
+        let written = client.stdin.as_mut().context("no pipe")?.write_all(words);
+        let snapshot = Snapshot { client };
+        written?;
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let open = "SELECT COUNT(*) FROM information_schema.innodb_trx";
+        while self.sql(open)?.trim() == "0" {
+            ensure!(Instant::now() < deadline, "MariaDB opens no snapshot");
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(snapshot)
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        // At the end of its input the client ends.
+        drop(self.client.stdin.take());
+        let _ = self.client.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_starts_counts_and_is_gone_in_the_end() {
+        let Some(programs) = Programs::find() else {
+            return eprintln!("skipped: MariaDB is not installed (package {PACKAGE})");
+        };
+        let server = MariaDb::start(programs).unwrap();
+        let folder = server.dir().to_owned();
+        assert!(server.version().unwrap().contains("MariaDB"));
+        let before = server.counters().unwrap()["Innodb_lsn_current"];
+        let snapshot = server.snapshot().unwrap();
+        server.sql("CREATE TABLE test.t (a int); INSERT INTO test.t SELECT seq FROM seq_1_to_1000").unwrap_or_else(
+            |_| {
+                server
+                    .sql("CREATE DATABASE d; CREATE TABLE d.t (a int); INSERT INTO d.t SELECT seq FROM seq_1_to_1000")
+                    .unwrap()
+            },
+        );
+        server.flush().unwrap();
+        let after = server.counters().unwrap();
+        assert!(after["Innodb_lsn_current"] > before + 10_000 && after["Innodb_dblwr_pages_written"] > 0);
+        let pid = server.guard.pid().unwrap();
+        drop(snapshot);
+        drop(server);
+        assert!(!folder.exists() && !Path::new(&format!("/proc/{pid}")).exists());
+    }
+}
