@@ -1,96 +1,523 @@
-//! HTML documents that need nothing else: styles and pictures are in them.
+//! HTML pages that need nothing else: styles, script, figures and charts are in the one file, and a policy in its head
+//! forbids the browser to fetch anything.
+//!
+//! Names that come from a log or a server are whatever somebody called a table. They get into a page as text alone:
+//! escaped in the markup, as JSON in an element that is not run, and put into the document by the script as text.
 
-/// A document that is put together from top to bottom.
-pub struct Document {
-    text: String,
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use sha2::{Digest, Sha256};
+
+use crate::chart::Chart;
+use crate::units;
+
+/// A page: what it is about, the most important figures, and sections.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    title: String,
+    subtitle: Vec<String>,
+    facts: Vec<Fact>,
+    sections: Vec<Section>,
 }
 
-const STYLE: &str = "\
-body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:64rem;margin:2rem auto;padding:0 1rem}\
-h1{font-size:1.6rem}h2{font-size:1.25rem;margin-top:2.5rem;border-bottom:1px solid #ddd}\
-.scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem}\
-th,td{padding:.15rem .7rem;text-align:right;white-space:nowrap}th:first-child,td:first-child{text-align:left}\
-th{border-bottom:2px solid #999;font-weight:600}tr:nth-child(even) td{background:#f6f6f6}\
-tr.strong td{font-weight:700}tr.faint td{color:#a33}\
-svg{max-width:100%;height:auto}";
+#[derive(Clone, Debug)]
+struct Fact {
+    name: String,
+    value: String,
+    note: String,
+}
+
+/// A part of a page under a heading.
+#[derive(Clone, Debug)]
+pub struct Section {
+    heading: String,
+    blocks: Vec<Block>,
+}
+
+#[derive(Clone, Debug)]
+enum Block {
+    Text(String),
+    Alarm(String),
+    Findings(Vec<(String, String)>),
+    Table(Table),
+    Chart(Chart, String),
+    Terms(Vec<(String, String)>),
+}
+
+impl Page {
+    /// A page with its title as the first heading.
+    pub fn new(title: &str) -> Page {
+        Page { title: title.to_owned(), ..Page::default() }
+    }
+
+    /// A line below the title: what, when, where.
+    pub fn subtitle(&mut self, text: &str) -> &mut Page {
+        self.subtitle.push(text.to_owned());
+        self
+    }
+
+    /// One of a few figures in large letters: what it is of, the figure, and a word about it (which may be empty).
+    pub fn fact(&mut self, name: &str, value: &str, note: &str) -> &mut Page {
+        self.facts.push(Fact { name: name.to_owned(), value: value.to_owned(), note: note.to_owned() });
+        self
+    }
+
+    /// The next section.
+    pub fn section(&mut self, section: Section) -> &mut Page {
+        self.sections.push(section);
+        self
+    }
+
+    /// The page as a file's content.
+    pub fn render(&self) -> String {
+        Renderer::default().page(self)
+    }
+}
+
+impl Section {
+    /// An empty section.
+    pub fn new(heading: &str) -> Section {
+        Section { heading: heading.to_owned(), blocks: Vec::new() }
+    }
+
+    /// Has it nothing below its heading?
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// A paragraph.
+    pub fn text(mut self, text: &str) -> Section {
+        self.blocks.push(Block::Text(text.to_owned()));
+        self
+    }
+
+    /// A paragraph that says that something is amiss.
+    pub fn alarm(mut self, text: &str) -> Section {
+        self.blocks.push(Block::Alarm(text.to_owned()));
+        self
+    }
+
+    /// What was found, each with what it points at.
+    pub fn findings(mut self, findings: impl IntoIterator<Item = (String, String)>) -> Section {
+        self.blocks.push(Block::Findings(findings.into_iter().collect()));
+        self
+    }
+
+    /// A table.
+    pub fn table(mut self, table: Table) -> Section {
+        self.blocks.push(Block::Table(table));
+        self
+    }
+
+    /// A chart, and a sentence below it that says how to read it.
+    pub fn chart(mut self, chart: impl Into<Chart>, note: &str) -> Section {
+        self.blocks.push(Block::Chart(chart.into(), note.to_owned()));
+        self
+    }
+
+    /// Words and what they mean.
+    pub fn terms<'a>(mut self, terms: impl IntoIterator<Item = (&'a str, &'a str)>) -> Section {
+        let terms = terms.into_iter().map(|(word, meaning)| (word.to_owned(), meaning.to_owned()));
+        self.blocks.push(Block::Terms(terms.collect()));
+        self
+    }
+}
+
+/// A table that its reader can sort by any column.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    caption: String,
+    head: Vec<String>,
+    rows: Vec<Row>,
+}
+
+impl Table {
+    /// A table with the names of its columns. The first column is what a row is of.
+    pub fn new<S: AsRef<str>>(head: &[S]) -> Table {
+        let head = head.iter().map(|name| name.as_ref().to_owned()).collect();
+        Table { head, ..Table::default() }
+    }
+
+    /// What stands above it.
+    pub fn caption(mut self, text: &str) -> Table {
+        self.caption = text.to_owned();
+        self
+    }
+
+    /// One more row.
+    pub fn row(&mut self, row: impl Into<Row>) {
+        self.rows.push(row.into());
+    }
+
+    /// Has it no rows?
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+}
+
+/// A row of a table, with the rows of its parts, which stay below it however the table is sorted.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    weight: Weight,
+    cells: Vec<Cell>,
+    parts: Vec<Vec<Cell>>,
+}
 
 /// How a row of a table stands out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Weight {
     /// Not at all.
+    #[default]
     Plain,
     /// Bold.
     Strong,
     /// Something is amiss.
-    Faint,
+    Alarm,
+    /// A sum of what is not listed: it stays at the end however the table is sorted.
+    Rest,
 }
 
-impl Document {
-    /// A document with its title as the first heading.
-    pub fn new(title: &str) -> Document {
-        let title = escape(title);
-        let text = format!(
-            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+impl Row {
+    /// A row that does not stand out.
+    pub fn new(cells: Vec<Cell>) -> Row {
+        Row { cells, ..Row::default() }
+    }
+
+    /// How it stands out.
+    pub fn weight(self, weight: Weight) -> Row {
+        Row { weight, ..self }
+    }
+
+    /// What it is made of; hidden until the reader asks.
+    pub fn parts(self, parts: Vec<Vec<Cell>>) -> Row {
+        Row { parts, ..self }
+    }
+}
+
+impl From<Vec<Cell>> for Row {
+    fn from(cells: Vec<Cell>) -> Row {
+        Row::new(cells)
+    }
+}
+
+/// A cell of a table: its text, what it is sorted by, the exact figure, a bar for a share.
+#[derive(Clone, Debug, Default)]
+pub struct Cell {
+    text: String,
+    sort: Option<f64>,
+    exact: Option<String>,
+    share: Option<f64>,
+}
+
+impl Cell {
+    /// A text, sorted as text.
+    pub fn text(text: &str) -> Cell {
+        Cell { text: text.to_owned(), ..Cell::default() }
+    }
+
+    /// A text that says a number, sorted by that.
+    pub fn number(text: &str, number: f64) -> Cell {
+        Cell { text: text.to_owned(), sort: Some(number), ..Cell::default() }
+    }
+
+    /// Bytes in a unit that suits them; all digits where it is pointed at.
+    pub fn bytes(bytes: u64) -> Cell {
+        let exact = (bytes >= 1000).then(|| format!("{} bytes", units::count(bytes)));
+        Cell { exact, ..Cell::number(&units::bytes(bytes), bytes as f64) }
+    }
+
+    /// A number of things.
+    pub fn count(count: u64) -> Cell {
+        Cell::number(&units::count(count), count as f64)
+    }
+
+    /// A share from 0 to 1, with a bar.
+    pub fn share(share: f64) -> Cell {
+        Cell { share: Some(share), ..Cell::number(&units::percent(share), share) }
+    }
+
+    /// Seconds.
+    pub fn seconds(seconds: f64) -> Cell {
+        Cell { exact: Some(format!("{seconds} s")), ..Cell::number(&units::seconds(seconds), seconds) }
+    }
+
+    /// Nothing: sorted behind all others.
+    pub fn none() -> Cell {
+        Cell::default()
+    }
+}
+
+const STYLE: &str = include_str!("../assets/page.css");
+const SCRIPT: &str = include_str!("../assets/page.js");
+const ECHARTS: &str = include_str!("../assets/echarts.js");
+
+const NO_SCRIPT: &str = "This browser runs no JavaScript, or was told not to: the charts are missing, and tables can't be \
+                         sorted. The tables have all figures.";
+
+#[derive(Default)]
+struct Renderer<'a> {
+    text: String,
+    charts: Vec<&'a Chart>,
+    /// Headings of columns that have numbers.
+    numeric: Vec<bool>,
+}
+
+impl<'a> Renderer<'a> {
+    fn page(mut self, page: &'a Page) -> String {
+        let has_charts = page
+            .sections
+            .iter()
+            .flat_map(|section| &section.blocks)
+            .any(|block| matches!(block, Block::Chart(..)));
+        let scripts: &[&str] = if has_charts { &[ECHARTS, SCRIPT] } else { &[SCRIPT] };
+        let hashes: Vec<String> = scripts.iter().map(|script| format!("'sha256-{}'", hash(script))).collect();
+        let title = escape(&page.title);
+        // ECharts places its tooltips by style attributes.
+        self.text = format!(
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src {}; \
+             style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <title>{title}</title>\n<style>{STYLE}</style></head>\n<body>\n<h1>{title}</h1>\n"
+             <meta name=\"color-scheme\" content=\"light dark\">\n\
+             <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<header>\n\
+             <button type=\"button\" id=\"theme\" hidden></button>\n<h1>{title}</h1>\n",
+            hashes.join(" ")
         );
-        Document { text }
+        for line in &page.subtitle {
+            self.text += &format!("<p class=\"subtitle\">{}</p>\n", escape(line));
+        }
+        self.text += &format!("<noscript><p class=\"alarm\">{NO_SCRIPT}</p></noscript>\n");
+        if !page.facts.is_empty() {
+            self.text += "<dl class=\"facts\">\n";
+            for fact in &page.facts {
+                let (name, value, note) = (escape(&fact.name), escape(&fact.value), escape(&fact.note));
+                self.text +=
+                    &format!("<div><dt>{name}</dt><dd><b>{value}</b> <span>{note}</span></dd></div>\n");
+            }
+            self.text += "</dl>\n";
+        }
+        if page.sections.len() > 2 {
+            self.text += "<nav aria-label=\"Sections\">";
+            for (index, section) in page.sections.iter().enumerate() {
+                self.text += &format!("<a href=\"#s{index}\">{}</a> ", escape(&section.heading));
+            }
+            self.text += "</nav>\n";
+        }
+        self.text += "</header>\n<main>\n";
+        for (index, section) in page.sections.iter().enumerate() {
+            self.text += &format!("<section id=\"s{index}\">\n<h2>{}</h2>\n", escape(&section.heading));
+            section.blocks.iter().for_each(|block| self.block(block));
+            self.text += "</section>\n";
+        }
+        self.text += &format!(
+            "</main>\n<footer><p>Made by Walden {}. This page loads nothing from anywhere.</p></footer>\n\
+             <script type=\"application/json\" id=\"charts\">{}</script>\n",
+            env!("CARGO_PKG_VERSION"),
+            json(&self.charts)
+        );
+        for script in scripts {
+            self.text += &format!("<script>{script}</script>\n");
+        }
+        self.text += "</body>\n</html>\n";
+        self.text
     }
 
-    /// A heading within the document.
-    pub fn heading(&mut self, text: &str) {
-        self.text += &format!("<h2>{}</h2>\n", escape(text));
+    fn block(&mut self, block: &'a Block) {
+        match block {
+            Block::Text(text) => self.text += &format!("<p>{}</p>\n", escape(text)),
+            Block::Alarm(text) => self.text += &format!("<p class=\"alarm\">{}</p>\n", escape(text)),
+            Block::Findings(findings) => {
+                self.text += "<ol class=\"findings\">\n";
+                for (text, points_at) in findings {
+                    let (text, points_at) = (escape(text), escape(points_at));
+                    self.text += &format!("<li>{text} <span class=\"pointer\">→ {points_at}</span></li>\n");
+                }
+                self.text += "</ol>\n";
+            }
+            Block::Terms(terms) => {
+                self.text += "<dl class=\"terms\">\n";
+                for (word, meaning) in terms {
+                    self.text += &format!("<dt>{}</dt><dd>{}</dd>\n", escape(word), escape(meaning));
+                }
+                self.text += "</dl>\n";
+            }
+            Block::Chart(chart, note) => {
+                let (index, title, note) = (self.charts.len(), escape(chart.title()), escape(note));
+                self.charts.push(chart);
+                self.text += &format!(
+                    "<figure data-chart=\"{index}\"><h3>{title}</h3><div class=\"legend\"></div>\
+                     <div class=\"chart\" role=\"img\" aria-label=\"{title}. {note}\"></div>\
+                     <figcaption>{note}</figcaption></figure>\n"
+                );
+            }
+            Block::Table(table) => self.table(table),
+        }
     }
 
-    /// A paragraph.
-    pub fn paragraph(&mut self, text: &str) {
-        self.text += &format!("<p>{}</p>\n", escape(text));
-    }
-
-    /// A picture: an `<svg>` element of this program's own making, taken as it is.
-    pub fn svg(&mut self, svg: &str) {
-        self.text += &format!("<div class=\"scroll\">{svg}</div>\n");
-    }
-
-    /// A table: its head, and its rows.
-    pub fn table(&mut self, head: &[&str], rows: &[(Weight, Vec<String>)]) {
-        let cells = |cells: &mut dyn Iterator<Item = &str>, name: &str| {
-            cells.map(|cell| format!("<{name}>{}</{name}>", escape(cell))).collect::<String>()
-        };
-        let head = cells(&mut head.iter().copied(), "th");
-        self.text += &format!("<div class=\"scroll\"><table><thead><tr>{head}</tr></thead><tbody>\n");
-        for (weight, row) in rows {
-            let class = match weight {
+    fn table(&mut self, table: &Table) {
+        let cells = || table.rows.iter().map(|row| &row.cells);
+        let of = |column: usize| cells().filter_map(move |row| row.get(column));
+        self.numeric =
+            (0..table.head.len()).map(|column| of(column).any(|cell| cell.sort.is_some())).collect();
+        self.text += "<div class=\"scroll\" tabindex=\"0\"><table class=\"sortable\">\n";
+        if !table.caption.is_empty() {
+            self.text += &format!("<caption>{}</caption>\n", escape(&table.caption));
+        }
+        self.text += "<thead><tr>";
+        for (column, name) in table.head.iter().enumerate() {
+            let class = if self.numeric[column] { " class=\"n\"" } else { "" };
+            self.text += &format!("<th scope=\"col\"{class}>{}</th>", escape(name));
+        }
+        self.text += "</tr></thead>\n";
+        for row in &table.rows {
+            let class = match row.weight {
                 Weight::Plain => "",
                 Weight::Strong => " class=\"strong\"",
-                Weight::Faint => " class=\"faint\"",
+                Weight::Alarm => " class=\"alarm\"",
+                Weight::Rest => " class=\"rest\"",
             };
-            let row = cells(&mut row.iter().map(String::as_str), "td");
-            self.text += &format!("<tr{class}>{row}</tr>\n");
+            // A body for each row and its parts, so that they move together.
+            self.text += &format!("<tbody{class}>");
+            self.row(&row.cells, "");
+            for part in &row.parts {
+                self.row(part, " class=\"part\"");
+            }
+            self.text += "</tbody>\n";
         }
-        self.text += "</tbody></table></div>\n";
+        self.text += "</table></div>\n";
     }
 
-    /// The document's text.
-    pub fn finish(self) -> String {
-        self.text + "</body></html>\n"
+    fn row(&mut self, cells: &[Cell], class: &str) {
+        self.text += &format!("<tr{class}>");
+        for (column, cell) in cells.iter().enumerate() {
+            let mut attributes = String::new();
+            if self.numeric.get(column) == Some(&true) {
+                attributes += " class=\"n\"";
+            }
+            if let Some(number) = cell.sort.filter(|number| number.is_finite()) {
+                attributes += &format!(" data-v=\"{number}\"");
+            }
+            if let Some(exact) = &cell.exact {
+                attributes += &format!(" title=\"{}\"", escape(exact));
+            }
+            let bar = cell.share.filter(|share| share.is_finite()).map_or_else(String::new, |share| {
+                format!("<i style=\"width:{:.2}em\"></i>", share.clamp(0.0, 1.0) * 5.0)
+            });
+            let (open, close) = if column == 0 { ("th scope=\"row\"", "th") } else { ("td", "td") };
+            self.text += &format!("<{open}{attributes}>{bar}{}</{close}>", escape(&cell.text));
+        }
+        self.text += "</tr>";
     }
 }
 
+/// Text in markup or between quotation marks.
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped += "&amp;",
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '"' => escaped += "&quot;",
+            '\'' => escaped += "&#39;",
+            // Not allowed in HTML, and of no use to a reader.
+            '\0'..='\u{8}' | '\u{b}'..='\u{1f}' | '\u{7f}'..='\u{9f}' => escaped.push('\u{fffd}'),
+            _ => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// JSON that ends no element and opens none, wherever its strings come from.
+fn json(charts: &[&Chart]) -> String {
+    let text = serde_json::to_string(charts).expect("charts are made of text and numbers");
+    text.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e")
+}
+
+fn hash(script: &str) -> String {
+    BASE64.encode(Sha256::digest(script.as_bytes()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chart::{Axis, Bars, Layer, Tone, Unit};
+
+    const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror='alert(2)'>\"&<!--\u{2028}\0";
+
+    fn hostile() -> Page {
+        let chart = Bars {
+            title: HOSTILE.into(),
+            x: Axis::new(HOSTILE, Unit::Bytes),
+            categories: vec![HOSTILE.into()],
+            layers: vec![Layer { name: HOSTILE.into(), tone: Tone::Next, values: vec![Some(1.0), None] }],
+            stacked: false,
+        };
+        let mut table = Table::new(&[HOSTILE, "bytes"]).caption(HOSTILE);
+        let cells = || vec![Cell::text(HOSTILE), Cell::bytes(1234)];
+        table.row(Row::new(cells()).parts(vec![cells()]).weight(Weight::Strong));
+        let mut page = Page::new(HOSTILE);
+        page.subtitle(HOSTILE).fact(HOSTILE, HOSTILE, HOSTILE).section(
+            Section::new(HOSTILE)
+                .text(HOSTILE)
+                .alarm(HOSTILE)
+                .findings([(HOSTILE.to_owned(), HOSTILE.to_owned())])
+                .terms([(HOSTILE, HOSTILE)])
+                .chart(chart, HOSTILE)
+                .table(table),
+        );
+        page
+    }
 
     #[test]
-    fn text_is_escaped() {
-        let mut document = Document::new("a <b>");
-        document.table(&["<i>"], &[(Weight::Strong, vec!["\"&\"".into()])]);
-        let text = document.finish();
-        assert!(text.contains("<h1>a &lt;b&gt;</h1>") && !text.contains("<i>"));
-        assert!(text.contains("<tr class=\"strong\"><td>&quot;&amp;&quot;</td></tr>"));
+    fn names_stay_text() {
+        let text = hostile().render();
+        for markup in ["alert(1)</script>", "<img", "<!--", "\"\"&", "\0"] {
+            assert!(!text.replace(ECHARTS, "").contains(markup), "{markup}");
+        }
+        // The data, the library, and the page's own.
+        assert_eq!(text.matches("</script>").count(), 3);
+        let data =
+            text.split("id=\"charts\">").nth(1).and_then(|rest| rest.split("</script>").next()).unwrap();
+        let data: serde_json::Value = serde_json::from_str(data).unwrap();
+        assert_eq!(data[0]["title"], HOSTILE);
+        assert_eq!(data[0]["kind"], "bars");
+        assert_eq!(data[0]["layers"][0]["values"], serde_json::json!([1.0, null]));
+    }
+
+    #[test]
+    fn a_page_allows_its_own_scripts_and_nothing_else() {
+        let text = hostile().render();
+        let policy = text.split("content=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+        assert!(policy.starts_with("default-src 'none'; script-src 'sha256-"), "{policy}");
+        let scripts: Vec<&str> = text.split("<script>").skip(1).collect();
+        assert_eq!(scripts.len(), 2);
+        for script in scripts {
+            let script = script.split("</script>").next().unwrap();
+            assert!(policy.contains(&hash(script)), "a script is not in {policy}");
+        }
+        let plain = Page::new("plain").section(Section::new("text").text("only")).render();
+        assert!(plain.len() < ECHARTS.len(), "a page without charts has no library");
+    }
+
+    #[test]
+    fn the_scripts_fit_into_markup() {
+        for script in [ECHARTS, SCRIPT] {
+            let lower = script.to_ascii_lowercase();
+            assert!(!lower.contains("</script") && !lower.contains("<!--") && !lower.contains("<script"));
+            assert!(!script.contains('\r'), "browsers turn line breaks into others, and the hash is wrong");
+        }
+        assert!(!STYLE.contains("</") && !STYLE.contains("url(") && !STYLE.contains("@import"));
+    }
+
+    #[test]
+    fn cells_say_it_short_and_keep_it_exact() {
+        let mut table = Table::new(&["name", "bytes", "share"]);
+        table.row(vec![Cell::text("a"), Cell::bytes(1_234_567), Cell::share(0.5)]);
+        let mut page = Page::new("t");
+        page.section(Section::new("s").table(table));
+        let text = page.render();
+        assert!(text.contains("data-v=\"1234567\" title=\"1 234 567 bytes\">1.2 MB<"), "{text}");
+        assert!(text.contains("data-v=\"0.5\"><i style=\"width:2.50em\"></i>50.0 %<"), "{text}");
     }
 }

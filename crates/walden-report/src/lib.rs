@@ -6,6 +6,7 @@ pub mod csv;
 pub mod explain;
 pub mod html;
 pub mod page;
+pub mod svg;
 pub mod table;
 pub mod units;
 pub mod whatif;

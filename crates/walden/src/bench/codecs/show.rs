@@ -1,14 +1,15 @@
 //! Results as tables, a chart and a page.
 
 use anyhow::{Result, anyhow};
-use walden_report::chart::{Point, Scatter, Series, scatter};
-use walden_report::html::{Document, Weight};
+use walden_report::chart::{Axis, Point, Scatter, Series, Unit};
+use walden_report::html::{self, Cell, Page, Section, Table, Weight};
+use walden_report::svg;
 use walden_report::table::{Look, Row, table, wrap};
 use walden_report::units;
 
 use super::contenders::{self, OURSELVES, Takes, Threads};
 use super::published::{self, PUBLISHED};
-use super::{CodecsArgs, CorpusResults, Figures, Measured, Results, write};
+use super::{CodecsArgs, CorpusResults, Figures, Measured, Results, Times, write};
 use crate::explain::Format;
 use crate::terminal;
 
@@ -16,10 +17,11 @@ use crate::terminal;
 pub fn all(args: &CodecsArgs, results: &Results) -> Result<()> {
     if let Some(path) = &args.svg {
         let corpus = if let [only] = &results.corpora[..] { only } else { &results.total };
-        write(path, &chart(corpus, Way::There)?)?;
+        let picture = svg::scatter(&chart(corpus, Way::There));
+        write(path, &picture.map_err(|error| anyhow!("draw the chart: {error}"))?)?;
     }
     if let Some(path) = &args.html {
-        write(path, &page(results)?)?;
+        write(path, &page(results).render())?;
     }
     if let Format::Json = args.format {
         println!("{}", serde_json::to_string_pretty(results)?);
@@ -170,8 +172,8 @@ enum Way {
     Back,
 }
 
-fn chart(corpus: &CorpusResults, way: Way) -> Result<String> {
-    let mut series: Vec<(&str, Series)> = Vec::new();
+fn chart(corpus: &CorpusResults, way: Way) -> Scatter {
+    let mut series: Vec<Series> = Vec::new();
     let mut against_xz = true;
     for one in &corpus.contenders {
         let Some(figures) = &one.figures else { continue };
@@ -181,72 +183,104 @@ fn chart(corpus: &CorpusResults, way: Way) -> Result<String> {
             Way::Back => figures.decompress,
         };
         let point = Point { label: one.contender.clone(), x: spent.wall_seconds, y: figures.size() };
-        match series.last_mut().filter(|(name, _)| *name == one.name) {
-            Some((_, series)) => series.points.push(point),
-            None => series.push((
-                one.name,
-                Series { emphasised: one.name.starts_with(OURSELVES), points: vec![point] },
-            )),
+        match series.last_mut().filter(|series| series.name == one.name) {
+            Some(series) => series.points.push(point),
+            None => series.push(Series {
+                name: one.name.to_owned(),
+                emphasised: one.name.starts_with(OURSELVES),
+                points: vec![point],
+            }),
         }
     }
     let verb = match way {
         Way::There => "compress",
         Way::Back => "decompress",
     };
-    let chart = Scatter {
+    Scatter {
         title: format!("{}: size against time to {verb}", corpus.name),
-        x: format!("wall seconds to {verb} a segment (logarithmic)"),
-        y: if against_xz { "size, xz -2 = 1 (logarithmic)" } else { "size, uncompressed = 1 (logarithmic)" }
-            .into(),
-        series: series.into_iter().map(|(_, series)| series).collect(),
-    };
-    scatter(&chart).map_err(|error| anyhow!("draw the chart: {error}"))
+        x: Axis::new(&format!("wall time to {verb} a segment"), Unit::Seconds).log(),
+        y: Axis::new(if against_xz { "size, xz -2 = 1" } else { "size, uncompressed = 1" }, Unit::Plain)
+            .log(),
+        series,
+        front: true,
+    }
 }
 
-fn page(results: &Results) -> Result<String> {
-    let mut page = Document::new("Compression of WAL segments");
-    page.paragraph(&format!(
-        "Measured by walden bench codecs on {}: {} cores{}, {} of each program on each segment. {}",
+fn page(results: &Results) -> Page {
+    let mut page = Page::new("Compression of WAL segments");
+    page.subtitle(&format!(
+        "Measured by walden bench codecs on {}: {} cores{}, {} of each program on each segment.",
         results.started_at,
         results.machine.cores,
         results.machine.processor.as_ref().map_or_else(String::new, |name| format!(" of {name}")),
         if results.runs == 1 { "one run".to_owned() } else { format!("medians of {} runs", results.runs) },
-        "Programs take turns, segment by segment. Every file that came back was compared with the original, byte for byte."
     ));
-    page.paragraph(
-        "Times and memory are of whole processes. The grey line is the front: nobody else is smaller in less time. What is \
-         lower and further left is better. Contenders that are too slow for all segments took some, and are held against \
-         what xz -2 made of the same ones.",
+    facts(&mut page, &results.total);
+    let mut how = Section::new("How it was measured").text(
+        "Programs take turns, segment by segment. Every file that came back was compared with the original, byte for byte. \
+         Times and memory are of whole processes. Contenders that are too slow for all segments took some, and are held \
+         against what xz -2 made of the same ones.",
     );
     for one in &results.missing {
         let text = format!("{} (package {}): {}", one.program, one.package, one.contenders.join(", "));
-        page.paragraph(&format!("Not installed: {text}."));
+        how = how.text(&format!("Not installed: {text}."));
     }
+    page.section(how);
     let single = results.corpora.len() == 1;
     for corpus in std::iter::once(&results.total).filter(|_| !single).chain(&results.corpora) {
-        page.heading(&title(corpus));
-        page.svg(&chart(corpus, Way::There)?);
-        page.svg(&chart(corpus, Way::Back)?);
-        let rows: Vec<(Weight, Vec<String>)> =
-            corpus.contenders.iter().map(|one| page_row(corpus, one)).collect();
-        page.table(&PAGE_HEAD, &rows);
+        let mut table = Table::new(&PAGE_HEAD);
+        corpus.contenders.iter().for_each(|one| table.row(page_row(corpus, one)));
+        page.section(
+            Section::new(&title(corpus))
+                .chart(chart(corpus, Way::There), PARETO_NOTE)
+                .chart(chart(corpus, Way::Back), PARETO_NOTE)
+                .table(table),
+        );
     }
-    page.heading("Published in 2017, and measured now");
-    page.paragraph(
-        "End Point's comparison: 100 segments of a busy production system, 16 cores; averages per segment. Measured: the \
-         first table above. What can be compared are ratios, not seconds or MB of other data on another machine.",
+    let mut table = Table::new(&PUBLISHED_HEAD);
+    for row in published_rows(&results.total) {
+        table.row(row.iter().map(|text| figure(text)).collect::<Vec<_>>());
+    }
+    page.section(
+        Section::new("Published in 2017, and measured now")
+            .text(
+                "End Point's comparison: 100 segments of a busy production system, 16 cores; averages per segment. \
+                 Measured: the first table above. What can be compared are ratios, not seconds or MB of other data on \
+                 another machine.",
+            )
+            .table(table),
     );
-    let rows: Vec<(Weight, Vec<String>)> =
-        published_rows(&results.total).into_iter().map(|row| (Weight::Plain, row)).collect();
-    page.table(&PUBLISHED_HEAD, &rows);
-    page.heading("Programs");
-    let rows: Vec<(Weight, Vec<String>)> = results
-        .programs
-        .iter()
-        .map(|one| (Weight::Plain, vec![one.program.to_owned(), one.version.clone().unwrap_or_default()]))
-        .collect();
-    page.table(&["program", "version"], &rows);
-    Ok(page.finish())
+    let mut table = Table::new(&["program", "version"]);
+    for one in &results.programs {
+        table.row(vec![Cell::text(one.program), Cell::text(one.version.as_deref().unwrap_or_default())]);
+    }
+    page.section(Section::new("Programs").table(table));
+    page
+}
+
+const PARETO_NOTE: &str = "Both scales are logarithmic: lower is smaller, further left is faster. The wide grey line is the \
+                           front: nobody else is smaller in less time. A line joins the levels of one program.";
+
+/// What is smallest, and what is ours, in a line each.
+fn facts(page: &mut Page, corpus: &CorpusResults) {
+    page.fact("segments", &units::count(corpus.segments as u64), &units::bytes(corpus.bytes));
+    let known = || corpus.contenders.iter().filter_map(|one| Some((one, one.figures.as_ref()?)));
+    let mut smallest = |name: &str, ours: bool| {
+        let least = known()
+            .filter(|(one, _)| one.name.starts_with(OURSELVES) == ours)
+            .min_by(|one, other| one.1.size().total_cmp(&other.1.size()));
+        if let Some((one, figures)) = least {
+            let share = figures.bytes_out as f64 / figures.bytes_in.max(1) as f64;
+            let note = format!(
+                "{}, {} to compress a segment",
+                one.contender,
+                units::seconds(figures.compress.wall_seconds)
+            );
+            page.fact(name, &format!("{} left", units::percent(share)), &note);
+        }
+    };
+    smallest("Walden at its smallest", true);
+    smallest("the others at their smallest", false);
 }
 
 const PAGE_HEAD: [&str; 15] = [
@@ -267,36 +301,48 @@ const PAGE_HEAD: [&str; 15] = [
     "",
 ];
 
-fn page_row(corpus: &CorpusResults, one: &Measured) -> (Weight, Vec<String>) {
+fn page_row(corpus: &CorpusResults, one: &Measured) -> html::Row {
     let Some(figures) = &one.figures else {
-        let mut cells = vec![String::new(); PAGE_HEAD.len()];
-        cells[0] = one.contender.clone();
-        cells[PAGE_HEAD.len() - 1] = format!("failed: {}", one.failure.as_deref().unwrap_or_default());
-        return (Weight::Faint, cells);
+        let mut cells = vec![Cell::none(); PAGE_HEAD.len()];
+        cells[0] = Cell::text(&one.contender);
+        cells[PAGE_HEAD.len() - 1] =
+            Cell::text(&format!("failed: {}", one.failure.as_deref().unwrap_or_default()));
+        return html::Row::new(cells).weight(Weight::Alarm);
     };
     let (there, back, times) = (&figures.compress, &figures.decompress, figures.times_xz_2);
+    let times = |of: fn(Times) -> f64| {
+        times.map_or_else(|| Cell::text("-"), |times| Cell::number(&ratio(Some(of(times))), of(times)))
+    };
+    let time = |value: f64| Cell::number(&seconds(value), value);
+    let peak = |kilobytes: u64| Cell::number(&memory(kilobytes), kilobytes as f64);
     let cells = vec![
-        label(corpus, one),
-        format!("{:.3}", figures.megabytes),
-        units::percent(figures.bytes_out as f64 / figures.bytes_in.max(1) as f64),
-        ratio(times.map(|times| times.bytes)),
-        seconds(there.wall_seconds),
-        ratio(times.map(|times| times.compress_wall)),
-        seconds(there.cpu_seconds),
-        memory(there.peak_kilobytes),
-        seconds(back.wall_seconds),
-        ratio(times.map(|times| times.decompress_wall)),
-        seconds(back.cpu_seconds),
-        memory(back.peak_kilobytes),
-        match one.takes {
-            Takes::Segment => "a segment".into(),
-            Takes::Corpus => "all".into(),
-        },
-        match one.threads {
-            Threads::One => "1".into(),
-            Threads::All => "all".into(),
-        },
-        String::new(),
+        Cell::text(&label(corpus, one)),
+        Cell::number(&format!("{:.3}", figures.megabytes), figures.megabytes),
+        Cell::share(figures.bytes_out as f64 / figures.bytes_in.max(1) as f64),
+        times(|times| times.bytes),
+        time(there.wall_seconds),
+        times(|times| times.compress_wall),
+        time(there.cpu_seconds),
+        peak(there.peak_kilobytes),
+        time(back.wall_seconds),
+        times(|times| times.decompress_wall),
+        time(back.cpu_seconds),
+        peak(back.peak_kilobytes),
+        Cell::text(match one.takes {
+            Takes::Segment => "a segment",
+            Takes::Corpus => "all",
+        }),
+        Cell::text(match one.threads {
+            Threads::One => "1",
+            Threads::All => "all",
+        }),
+        Cell::none(),
     ];
-    (if one.name.starts_with(OURSELVES) { Weight::Strong } else { Weight::Plain }, cells)
+    let weight = if one.name.starts_with(OURSELVES) { Weight::Strong } else { Weight::Plain };
+    html::Row::new(cells).weight(weight)
+}
+
+/// A figure is sorted as such, anything else as text.
+fn figure(text: &str) -> Cell {
+    text.parse().map_or_else(|_| Cell::text(text), |number| Cell::number(text, number))
 }

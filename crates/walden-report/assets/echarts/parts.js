@@ -1,0 +1,8 @@
+// The parts that ../page.js draws with. What is not named here is not in the page.
+import { init, use } from 'echarts/core';
+import { BarChart, LineChart, ScatterChart, TreemapChart } from 'echarts/charts';
+import { GridComponent, MarkLineComponent, TooltipComponent } from 'echarts/components';
+import { SVGRenderer } from 'echarts/renderers';
+
+use([BarChart, LineChart, ScatterChart, TreemapChart, GridComponent, MarkLineComponent, TooltipComponent, SVGRenderer]);
+globalThis.echarts = { init };
