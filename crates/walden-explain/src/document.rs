@@ -199,6 +199,9 @@ pub struct CycleDocument {
 pub struct ViewDocument {
     /// The dimensions' names.
     pub by: Vec<&'static str>,
+    /// Width of the spans of time, if they are a dimension and a time is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub span_seconds: Option<i64>,
     /// The groups, largest first; by time and checkpoint alone in their order.
     pub groups: Vec<GroupDocument>,
     /// Groups that are not listed.
@@ -423,8 +426,10 @@ impl Writer<'_> {
                 sum.merge(tally);
             }
         }
+        let by_time = view.spec.dimensions.contains(&Dimension::Time);
         ViewDocument {
             by: view.spec.dimensions.iter().map(|dimension| dimension.name()).collect(),
+            span_seconds: self.explanation.spans.map(|(_, width)| width).filter(|_| by_time),
             groups: rows.iter().map(|(key, tally)| self.group(&view.spec, key, tally)).collect(),
             rest: (groups > 0).then(|| RestDocument { groups, sum: self.tally(&sum) }),
         }

@@ -4,6 +4,7 @@
 pub mod chart;
 pub mod csv;
 pub mod explain;
+pub mod explain_html;
 pub mod html;
 pub mod page;
 pub mod svg;

@@ -1,5 +1,6 @@
 //! `walden explain`: arguments to a request, the explanation to an output.
 
+use std::fs;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,6 +11,7 @@ use walden_explain::checkpoints::CheckpointSettings;
 use walden_explain::document::{Context, Document};
 use walden_explain::group::{DIMENSIONS, Dimension, ViewSpec};
 use walden_explain::{Bound, Explanation, Request, rewrites};
+use walden_report::explain_html;
 use walden_report::table::Look;
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
@@ -29,6 +31,8 @@ Examples:
       one night, minute by minute
   walden explain --by checkpoint --format csv /archive/wal > cycles.csv
       each checkpoint cycle as a line for a spreadsheet
+  walden explain --html wal.html --names names.json /archive/wal
+      a page with charts beside what is printed
   walden explain --names 'host=/run/postgresql' --save-names names.json
       save the names, to explain elsewhere with --names names.json
 
@@ -76,6 +80,10 @@ pub struct ExplainArgs {
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 
+    /// Also write a page with charts, for any browser and without a network: over time, checkpoints, relations
+    #[arg(long, value_name = "FILE", requires = "sources")]
+    html: Option<PathBuf>,
+
     /// Threads that decode [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -101,13 +109,28 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     let inventory = Inventory::of(&args.sources)?;
     tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
+    if let Some(path) = &args.html {
+        // Rather now than after reading it all.
+        fs::write(path, "").with_context(|| format!("write {}", path.display()))?;
+    }
     let explanation = explain(args, &inventory)?;
     names.set_version(explanation.version);
     rewrites::learn(&explanation, &mut names);
     let top = args.top.or((args.format == Format::Table).then_some(10)).filter(|top| *top > 0);
     let checkpoint_settings = CheckpointSettings::from_settings(&names.settings, explanation.version);
     let context = Context { names: &names, checkpoint_settings, top };
-    let document = Document::new(&explanation, &context);
+    if let Some(path) = &args.html {
+        let top = Some(args.top.unwrap_or(explain_html::ROWS)).filter(|top| *top > 0);
+        let document = Document::new(&explanation, &Context { top, ..context });
+        let page = explain_html::page(&document).render();
+        fs::write(path, page).with_context(|| format!("write {}", path.display()))?;
+    }
+    let mut document = Document::new(&explanation, &context);
+    // The page's own views are the last ones.
+    document.views.truncate(args.by.len());
+    if !args.by.iter().any(|view| view.dimensions.contains(&Dimension::Checkpoint)) {
+        document.cycles.clear();
+    }
     print(&document, args.format)?;
     let mut code = ExitCode::SUCCESS;
     for unreadable in &inventory.unreadable {
@@ -135,13 +158,15 @@ pub fn print(document: &Document, format: Format) -> Result<()> {
 
 fn explain(args: &ExplainArgs, inventory: &Inventory) -> Result<Explanation> {
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
+    let own_views = args.html.iter().flat_map(|_| explain_html::views());
+    let top = match (args.top, args.format) {
+        (Some(0), _) | (None, Format::Json | Format::Csv) => 1000,
+        (Some(top), _) => top,
+        (None, Format::Table) => 10,
+    };
     let request = Request {
-        views: args.by.clone(),
-        top: match (args.top, args.format) {
-            (Some(0), _) | (None, Format::Json | Format::Csv) => 1000,
-            (Some(top), _) => top,
-            (None, Format::Table) => 10,
-        },
+        views: args.by.iter().cloned().chain(own_views).collect(),
+        top: if args.html.is_some() && args.top.is_none() { top.max(explain_html::ROWS) } else { top },
         from: args.from,
         to: args.to,
         every: args.every,
