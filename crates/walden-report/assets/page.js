@@ -53,6 +53,11 @@
   ];
   const dark = () => root.dataset.theme === 'dark';
   const css = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
+  /** Is dark text easier to read on this colour than white? */
+  const bright = (colour) => {
+    const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+    return red * 0.299 + green * 0.587 + blue * 0.114 > 135;
+  };
   const tones = () => {
     let next = 0;
     return (tone) => tone && tone !== 'next' ? css(tone.replaceAll('_', '-')) : PALETTE[next++ % PALETTE.length][dark() ? 1 : 0];
@@ -218,15 +223,19 @@
     treemap(chart, { width }) {
       const unit = UNITS[chart.unit], tone = tones(), total = chart.nodes.reduce((sum, node) => sum + node.value, 0);
       const node = (one, above) => ({
-        name: one.name, value: one.value, one, above,
-        itemStyle: one.parts.length ? { color: css('card'), borderColor: css('line') } : { color: tone(one.tone) },
+        name: one.name, value: one.value, one, above, ...look(one),
         children: one.parts.length ? one.parts.map((part) => node(part, one)) : undefined,
       });
+      const look = (one) => {
+        if (one.parts.length) return { itemStyle: { color: css('card'), borderColor: css('line') } };
+        const color = tone(one.tone);
+        return { itemStyle: { color }, label: { color: bright(color) ? '#10151b' : '#fff' } };
+      };
       const hint = ({ data }) => data?.one && tip(data.above ? `${data.above.name}: ${data.name}` : data.name, [
         [null, 'size', unit.exact(data.value)], [null, 'of all', UNITS.share.exact(data.value / Math.max(total, 1))],
         ...data.one.facts.map(([name, value]) => [null, name, value]),
       ]);
-      const label = { color: '#fff', fontSize: 12, formatter: ({ data }) => data.one ? `${data.name}\n${unit.short(data.value)}` : '', overflow: 'truncate' };
+      const label = { fontSize: 12, lineHeight: 16, formatter: ({ data }) => data.one ? `${data.name}\n${unit.short(data.value)}` : '', overflow: 'truncate' };
       return {
         height: width < 500 ? 420 : 460,
         legend: chart.legend.map(([key, name]) => [name, css(key.replaceAll('_', '-')), false]),
@@ -399,7 +408,7 @@
     state.place.style.height = `${Math.round(made.height)}px`;
     state.echarts ??= echarts.init(state.place, null, { renderer: 'svg', locale: 'EN', useDirtyRect: false });
     state.echarts.resize();
-    state.echarts.setOption({ animation: false, useUTC: true, textStyle: { fontFamily: 'inherit' }, ...made.option }, { notMerge: true });
+    state.echarts.setOption({ animation: false, useUTC: true, textStyle: { fontFamily: getComputedStyle(document.body).fontFamily }, ...made.option }, { notMerge: true });
     state.width = width;
   };
   const redraw = (force) => drawn.filter((state) => force || state.width !== state.place.clientWidth).forEach(draw);

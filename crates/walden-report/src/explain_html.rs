@@ -370,16 +370,21 @@ fn relations(document: &Document) -> Section {
         let parts = relation.parts.iter().filter(|_| relation.parts.len() > 1);
         table.row(row.parts(parts.map(|part| cells(&part_text(part), &part.sum)).collect()));
     }
+    let named = [
+        (Tone::Heap, "table", &[Part::Table, Part::MaterializedView][..]),
+        (Tone::Index, "index", &[Part::Index]),
+        (Tone::Toast, "TOAST", &[Part::Toast, Part::ToastIndex]),
+        (Tone::Header, "not named: --names would tell what it is", &[Part::Relation]),
+    ];
+    let parts: Vec<Part> =
+        document.relations.iter().flat_map(|relation| relation.parts.iter()).map(part_of).collect();
+    let met = named.iter().filter(|(.., of)| of.iter().any(|part| parts.contains(part)));
+    let legend = met.map(|(tone, name, _)| (*tone, (*name).to_owned()));
     let chart = Treemap {
         title: "WAL by table, with its indexes, TOAST and maps".into(),
         unit: Unit::Bytes,
         nodes: areas(&document.relations),
-        legend: vec![
-            (Tone::Heap, "table".into()),
-            (Tone::Index, "index".into()),
-            (Tone::Toast, "TOAST".into()),
-            (Tone::Muted, "anything else".into()),
-        ],
+        legend: legend.chain([(Tone::Muted, "anything else".to_owned())]).collect(),
     };
     Section::new("Relations")
         .chart(chart, "The area is the bytes of WAL.")
@@ -424,9 +429,14 @@ fn part_text(part: &GroupDocument) -> String {
     part.keys.first().map_or_else(String::new, Label::part_text)
 }
 
+fn part_of(part: &GroupDocument) -> Part {
+    part.keys.first().map_or(Part::Rest, |key| key.part)
+}
+
 fn tone(part: Part) -> Tone {
     match part {
-        Part::Table | Part::MaterializedView | Part::Relation => Tone::Heap,
+        Part::Table | Part::MaterializedView => Tone::Heap,
+        Part::Relation => Tone::Header,
         Part::Index => Tone::Index,
         Part::Toast | Part::ToastIndex => Tone::Toast,
         _ => Tone::Muted,

@@ -1,5 +1,6 @@
 //! `walden bench decode`: `walden explain` against pg_waldump.
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, ensure};
@@ -8,6 +9,8 @@ use serde::Serialize;
 use walden_explain::Request;
 use walden_lab::workloads::Workload;
 use walden_lab::{Progress, Wanted, tools, waldump};
+use walden_report::chart::{Axis, Bars, Layer, Tone, Unit};
+use walden_report::html::{Cell, Page, Section, Table};
 use walden_report::table::{Look, Row, table};
 use walden_report::units;
 use walden_source::inventory::Inventory;
@@ -37,6 +40,10 @@ pub struct DecodeArgs {
     /// Size of each workload, see `walden lab list` [default: the workload's own]
     #[arg(long, value_name = "N")]
     size: Option<u64>,
+
+    /// Also write a page with charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 
     /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Table)]
@@ -69,9 +76,14 @@ struct Timed {
 
 /// Runs the command.
 pub fn run(args: &DecodeArgs) -> Result<ExitCode> {
+    super::can_write(args.html.as_deref())?;
     let results: Result<Vec<_>> =
         workloads_of(&args.workloads)?.into_iter().map(|workload| decode(args, workload)).collect();
-    super::print(&results?, args.format, print)
+    let results = results?;
+    if let Some(path) = &args.html {
+        super::write_page(path, &page(&results))?;
+    }
+    super::print(&results, args.format, print)
 }
 
 fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
@@ -161,14 +173,7 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
 fn print(results: &[Decoded]) {
     let look = Look { width: terminal::width(), colour: true };
     for result in results {
-        let title = format!(
-            "{}, PostgreSQL {}: {} in {} records, {} of it images",
-            result.workload,
-            result.postgresql,
-            units::bytes(result.file_bytes),
-            units::count(result.records),
-            units::percent(result.image_bytes as f64 / result.file_bytes.max(1) as f64)
-        );
+        let title = title(result);
         let rows: Vec<Row> = result
             .programs
             .iter()
@@ -189,4 +194,48 @@ fn print(results: &[Decoded]) {
         let head: &[&str] = &["wall", "CPU", "bytes", "records", "peak", "speed"];
         anstream::println!("{}", table(look, &title, ("program", head), &rows));
     }
+}
+
+fn title(result: &Decoded) -> String {
+    format!(
+        "{}, PostgreSQL {}: {} in {} records, {} of it images",
+        result.workload,
+        result.postgresql,
+        units::bytes(result.file_bytes),
+        units::count(result.records),
+        units::percent(result.image_bytes as f64 / result.file_bytes.max(1) as f64)
+    )
+}
+
+fn page(results: &[Decoded]) -> Page {
+    let section = |result: &Decoded| {
+        let mut table =
+            Table::new(&["program", "runs", "wall", "CPU", "WAL/s", "records/s", "peak", "speed"]);
+        for timed in &result.programs {
+            let rate = timed.megabytes_per_second;
+            table.row(vec![
+                Cell::text(&timed.program),
+                Cell::count(timed.runs as u64),
+                Cell::number(&format!("{:.0} ms", timed.wall_seconds * 1e3), timed.wall_seconds),
+                Cell::number(&format!("{:.0} ms", timed.cpu_seconds * 1e3), timed.cpu_seconds),
+                Cell::number(&format!("{:.2} GB/s", rate / 1e3), rate),
+                Cell::number(&format!("{:.1} M/s", timed.records_per_second / 1e6), timed.records_per_second),
+                Cell::bytes(timed.peak_kilobytes * 1024),
+                Cell::number(&format!("{:.2}x", timed.times_pg_waldump), timed.times_pg_waldump),
+            ]);
+        }
+        let speeds = result.programs.iter().map(|timed| Some(timed.megabytes_per_second * 1e6));
+        let chart = Bars {
+            title: "WAL per second".into(),
+            x: Axis::new("WAL per second of wall time", Unit::BytesPerSecond),
+            categories: result.programs.iter().map(|timed| timed.program.clone()).collect(),
+            layers: vec![Layer { name: "WAL per second".into(), tone: Tone::Next, values: speeds.collect() }],
+            stacked: false,
+        };
+        Section::new(&title(result))
+            .chart(chart, "Whole processes on cached files; all verify checksums, and their figures agree.")
+            .table(table)
+    };
+    let title = "walden explain and pg_waldump on the same WAL";
+    super::page_of(title, "walden bench decode", results.iter().map(section))
 }

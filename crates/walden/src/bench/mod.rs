@@ -4,6 +4,7 @@ mod codecs;
 mod decode;
 mod redo;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
@@ -14,6 +15,7 @@ use serde::Serialize;
 use wait4::Wait4;
 use walden_lab::workloads::{self, Workload};
 use walden_lab::{Installation, Progress, RunOptions, Wanted, cache_dir, find_or_install, run_workload};
+use walden_report::html::{Page, Section};
 
 use crate::explain::Format;
 
@@ -47,6 +49,29 @@ fn workloads_of(names: &[String]) -> Result<Vec<&'static Workload>> {
             .with_context(|| format!("there is no workload {name}: see `walden lab list`"))
     };
     names.iter().map(one).collect()
+}
+
+/// An error if a page can't be written: rather now than after an hour.
+fn can_write(page: Option<&Path>) -> Result<()> {
+    page.map_or(Ok(()), |path| fs::write(path, "").with_context(|| format!("write {}", path.display())))
+}
+
+fn write_page(path: &Path, page: &Page) -> Result<()> {
+    fs::write(path, page.render()).with_context(|| format!("write {}", path.display()))
+}
+
+/// A page about runs of programs in turns.
+fn page_of(title: &str, command: &str, results: impl Iterator<Item = Section>) -> Page {
+    let mut page = Page::new(title);
+    let now = jiff::Timestamp::now().round(jiff::Unit::Second).unwrap_or_default();
+    page.subtitle(&format!(
+        "Measured by {command} on {now}, {} cores; medians of runs in turns.",
+        crate::terminal::cores()
+    ));
+    results.for_each(|section| {
+        page.section(section);
+    });
+    page
 }
 
 fn print<T: Serialize>(results: &[T], format: Format, table: impl Fn(&[T])) -> Result<ExitCode> {
@@ -105,7 +130,7 @@ impl Material {
             options.progress = Progress::new(workload.name);
             run_workload(options, &mut |_| Ok(()))?;
         }
-        let facts: serde_json::Value = serde_json::from_slice(&std::fs::read(&facts)?)?;
+        let facts: serde_json::Value = serde_json::from_slice(&fs::read(&facts)?)?;
         let lsn = |name: &str| {
             facts[name].as_str().map(str::to_owned).with_context(|| format!("facts.json has no {name}"))
         };

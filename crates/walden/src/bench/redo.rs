@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
@@ -10,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use wait4::Wait4;
 use walden_lab::workloads::Workload;
 use walden_lab::{ClusterBuilder, Progress, StopMode, Wanted};
+use walden_report::chart::{Axis, Bars, Layer, Tone, Unit};
+use walden_report::html::{Cell, Page, Section, Table};
 use walden_report::table::{Look, Row, table};
 use walden_report::units;
 
@@ -45,6 +48,10 @@ pub struct RedoArgs {
     #[arg(long, value_name = "SIZE", default_value = "64MB")]
     memory: String,
 
+    /// Also write a page with charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
     /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -76,9 +83,14 @@ struct Timed {
 
 /// Runs the command.
 pub fn run(args: &RedoArgs) -> Result<ExitCode> {
+    super::can_write(args.html.as_deref())?;
     let results: Result<Vec<_>> =
         workloads_of(&args.workloads)?.into_iter().map(|workload| replay(args, workload)).collect();
-    super::print(&results?, args.format, print)
+    let results = results?;
+    if let Some(path) = &args.html {
+        super::write_page(path, &page(&results))?;
+    }
+    super::print(&results, args.format, print)
 }
 
 fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
@@ -202,14 +214,7 @@ fn recovery(material: &Material) -> Result<f64> {
 fn print(results: &[Replayed]) {
     let look = Look { width: terminal::width(), colour: true };
     for result in results {
-        let title = format!(
-            "{}, PostgreSQL {}: {} in {} records, {} pages",
-            result.workload,
-            result.postgresql,
-            units::bytes(result.wal_bytes),
-            units::count(result.records),
-            units::count(result.pages)
-        );
+        let title = title(result);
         let rows: Vec<Row> = result
             .programs
             .iter()
@@ -231,4 +236,46 @@ fn print(results: &[Replayed]) {
         let head: &[&str] = &["replay", "WAL", "records", "peak", "speed"];
         anstream::println!("{}", table(look, &title, ("program", head), &rows));
     }
+}
+
+fn title(result: &Replayed) -> String {
+    format!(
+        "{}, PostgreSQL {}: {} in {} records, {} pages",
+        result.workload,
+        result.postgresql,
+        units::bytes(result.wal_bytes),
+        units::count(result.records),
+        units::count(result.pages)
+    )
+}
+
+fn page(results: &[Replayed]) -> Page {
+    let section = |result: &Replayed| {
+        let mut table = Table::new(&["program", "runs", "replay", "WAL/s", "records/s", "peak", "speed"]);
+        for timed in &result.programs {
+            let rate = timed.megabytes_per_second;
+            table.row(vec![
+                Cell::text(&timed.program),
+                Cell::count(timed.runs as u64),
+                Cell::number(&format!("{:.0} ms", timed.seconds * 1e3), timed.seconds),
+                Cell::number(&format!("{rate:.0} MB/s"), rate),
+                Cell::number(&format!("{:.2} M/s", timed.records_per_second / 1e6), timed.records_per_second),
+                timed.peak_kilobytes.map_or_else(Cell::none, |peak| Cell::bytes(peak * 1024)),
+                Cell::number(&format!("{:.2}x", timed.times_postgresql), timed.times_postgresql),
+            ]);
+        }
+        let speeds = result.programs.iter().map(|timed| Some(timed.megabytes_per_second * 1e6));
+        let chart = Bars {
+            title: "WAL replayed per second".into(),
+            x: Axis::new("WAL per second of replay", Unit::BytesPerSecond),
+            categories: result.programs.iter().map(|timed| timed.program.clone()).collect(),
+            layers: vec![Layer { name: "WAL per second".into(), tone: Tone::Next, values: speeds.collect() }],
+            stacked: false,
+        };
+        Section::new(&title(result))
+            .chart(chart, "What each says of replay itself, in one thread, without starting and stopping.")
+            .table(table)
+    };
+    let title = "Replay by Walden and by PostgreSQL's own recovery";
+    super::page_of(title, "walden bench redo", results.iter().map(section))
 }

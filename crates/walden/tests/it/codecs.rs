@@ -90,7 +90,11 @@ fn programs_are_measured_and_their_output_compared() {
     assert_eq!((&zpaq["package"], &zpaq["contenders"][1]), (&"zpaq".into(), &"zpaq -m2".into()));
     assert!(stderr.contains("zpaq is not installed (package zpaq)"), "{stderr}");
     let page = std::fs::read_to_string(html).unwrap();
-    assert!(page.contains("<svg") && page.contains("gzip -1") && page.contains("Not installed: zpaq"));
+    assert!(
+        page.contains("\"kind\":\"scatter\"")
+            && page.contains("gzip -1")
+            && page.contains("Not installed: zpaq")
+    );
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! The program and the crates behind it against PostgreSQL itself, files of known content, damage and every kind of source.
 
+mod browser;
 mod codecs;
 mod compress;
 mod demo;
 mod golden;
+mod html;
 mod material;
 mod oracle;
 mod page;

@@ -1,0 +1,239 @@
+//! A browser without a window, spoken to through two pipes by Chrome's DevTools protocol.
+//!
+//! Any Chromium will do. Where there is none, tests say so and are skipped, unless `WALDEN_BROWSER` names one: then it must
+//! be there.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::material::say;
+
+/// Programs that may be a browser of the right kind.
+const PROGRAMS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+
+/// Longer than any answer takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A browser with one page.
+pub struct Browser {
+    process: Child,
+    to: File,
+    from: Receiver<Value>,
+    session: Option<String>,
+    asked: u64,
+    events: VecDeque<Value>,
+    /// The profile and the pipes.
+    _folder: TempDir,
+}
+
+/// Where to click.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub x: f64,
+    pub y: f64,
+    pub width: f64,
+    pub height: f64,
+}
+
+impl Browser {
+    /// A browser, or nothing if there is none, which is said.
+    pub fn start(test: &str) -> Option<Browser> {
+        let program = match std::env::var_os("WALDEN_BROWSER") {
+            Some(named) => PathBuf::from(named),
+            None => match find() {
+                Some(program) => program,
+                None => {
+                    say(&format!(
+                        "SKIPPED {test}: no browser ({}); install Debian's package chromium, or name one in WALDEN_BROWSER",
+                        PROGRAMS.join(", ")
+                    ));
+                    return None;
+                }
+            },
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let (to, from) = (folder.path().join("to"), folder.path().join("from"));
+        let made = Command::new("mkfifo").args([&to, &from]).status().unwrap();
+        assert!(made.success());
+        // Opened for both ways, so that neither side waits for the other.
+        let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let (to_browser, from_browser) = (open(&to), open(&from));
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "to=$1 from=$2; shift 2; exec \"$0\" \"$@\" 3<\"$to\" 4>\"$from\""])
+            .arg(&program)
+            .args([&to, &from])
+            .args(["--headless", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe"])
+            .arg(format!("--user-data-dir={}", folder.path().join("profile").display()));
+        if rustix::process::geteuid().is_root() {
+            // Its sandbox is not for root.
+            command.arg("--no-sandbox");
+        }
+        let process = command.arg("about:blank").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || {
+            for message in BufReader::new(from_browser).split(0) {
+                let Ok(message) = message else { return };
+                let value = serde_json::from_slice(&message).unwrap();
+                if sender.send(value).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut browser = Browser {
+            process,
+            to: to_browser,
+            from: receiver,
+            session: None,
+            asked: 0,
+            events: VecDeque::new(),
+            _folder: folder,
+        };
+        let target = browser.call("Target.createTarget", json!({"url": "about:blank"}));
+        let attached =
+            browser.call("Target.attachToTarget", json!({"targetId": target["targetId"], "flatten": true}));
+        browser.session = Some(attached["sessionId"].as_str().unwrap().to_owned());
+        for domain in ["Runtime", "Log", "Page", "Network"] {
+            browser.call(&format!("{domain}.enable"), json!({}));
+        }
+        Some(browser)
+    }
+
+    /// Calls a method of the protocol.
+    pub fn call(&mut self, method: &str, parameters: Value) -> Value {
+        self.asked += 1;
+        let mut message = json!({"id": self.asked, "method": method, "params": parameters});
+        if let Some(session) = &self.session {
+            message["sessionId"] = json!(session);
+        }
+        let mut text = message.to_string().into_bytes();
+        text.push(0);
+        self.to.write_all(&text).unwrap();
+        loop {
+            let answer = self
+                .from
+                .recv_timeout(PATIENCE)
+                .unwrap_or_else(|_| panic!("the browser does not answer {method}: {:?}", self.process));
+            if answer["id"] == self.asked {
+                assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
+                return answer["result"].clone();
+            }
+            self.events.push_back(answer);
+        }
+    }
+
+    /// The value of an expression in the page; promises are waited for.
+    pub fn evaluate(&mut self, expression: &str) -> Value {
+        let parameters = json!({"expression": expression, "returnByValue": true, "awaitPromise": true, "userGesture": true});
+        let answer = self.call("Runtime.evaluate", parameters);
+        assert!(answer["exceptionDetails"].is_null(), "{expression}: {}", answer["exceptionDetails"]);
+        answer["result"]["value"].clone()
+    }
+
+    /// Waits until an expression is true.
+    pub fn wait_for(&mut self, expression: &str) {
+        let started = Instant::now();
+        while self.evaluate(expression) != Value::Bool(true) {
+            assert!(started.elapsed() < PATIENCE, "never true: {expression}; {:?}", self.complaints());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Opens a file and waits until its script is through.
+    pub fn open(&mut self, page: &Path) {
+        self.events.clear();
+        let url = format!("file://{}", page.display());
+        self.call("Page.navigate", json!({"url": url}));
+        self.wait_for("document.readyState === 'complete' && document.body?.dataset.rendered !== undefined");
+    }
+
+    /// The size of the window, and whether its user likes it dark.
+    pub fn look(&mut self, width: u32, height: u32, dark: bool) {
+        let metrics =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
+        self.call("Emulation.setDeviceMetricsOverride", metrics);
+        let scheme = if dark { "dark" } else { "light" };
+        let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        self.call("Emulation.setEmulatedMedia", features);
+    }
+
+    /// Where an element is, in the window, after it was scrolled into it.
+    pub fn place(&mut self, element: &str) -> Place {
+        let value = self.evaluate(&format!(
+            "(() => {{ const found = {element}; found.scrollIntoView({{block: 'center', behavior: 'instant'}});
+               const {{x, y, width, height}} = found.getBoundingClientRect(); return {{x, y, width, height}}; }})()"
+        ));
+        let number = |name: &str| value[name].as_f64().unwrap_or_else(|| panic!("{element}: {value}"));
+        Place { x: number("x"), y: number("y"), width: number("width"), height: number("height") }
+    }
+
+    /// Points at a place in the window.
+    pub fn point(&mut self, x: f64, y: f64) {
+        self.call("Input.dispatchMouseEvent", json!({"type": "mouseMoved", "x": x, "y": y}));
+    }
+
+    /// Clicks an element with the mouse.
+    pub fn click(&mut self, element: &str) {
+        let place = self.place(element);
+        let (x, y) = (place.x + place.width / 2.0, place.y + place.height / 2.0);
+        self.point(x, y);
+        for kind in ["mousePressed", "mouseReleased"] {
+            let event = json!({"type": kind, "x": x, "y": y, "button": "left", "clickCount": 1});
+            self.call("Input.dispatchMouseEvent", event);
+        }
+    }
+
+    /// What the console says, dialogs, and requests for anything but the page's own file.
+    pub fn complaints(&mut self) -> Vec<String> {
+        // What the browser has to say comes before the answer.
+        self.call("Runtime.evaluate", json!({"expression": "0"}));
+        let complaint = |event: &Value| {
+            let parameters = &event["params"];
+            match event["method"].as_str().unwrap_or_default() {
+                "Runtime.consoleAPICalled"
+                | "Runtime.exceptionThrown"
+                | "Log.entryAdded"
+                | "Page.javascriptDialogOpening" => Some(event.to_string()),
+                "Network.requestWillBeSent" => {
+                    let (url, document) = (&parameters["request"]["url"], &parameters["documentURL"]);
+                    let own = url == document && url.as_str().is_some_and(|url| url.starts_with("file:"));
+                    (!own).then(|| format!("request of {url}"))
+                }
+                _ => None,
+            }
+        };
+        self.events.iter().filter_map(complaint).collect()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // Asked, it takes its own children along.
+        let message = json!({"id": u32::MAX, "method": "Browser.close"}).to_string() + "\0";
+        let _ = self.to.write_all(message.as_bytes());
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(10) {
+            if !matches!(self.process.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn find() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let all = PROGRAMS.iter().flat_map(|program| folders.iter().map(move |folder| folder.join(program)));
+    all.into_iter().find(|program| program.is_file())
+}

@@ -1,0 +1,500 @@
+//! Pages with charts, in a real browser: they draw, sort, and stay silent, whatever the tables are called.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use walden_lab::{ClusterBuilder, Wanted, find_or_install};
+use walden_report::chart::{
+    Axis, Bars, CheckpointTimeline, Curve, CurveLine, Cycle, Layer, Mark, Node, Point,
+    PredictedAgainstMeasured, Prediction, Scatter, Series, StackedOverTime, Tone, Treemap, Unit,
+};
+use walden_report::html::{Cell, Page, Row, Section, Table};
+
+use crate::browser::Browser;
+use crate::material::{golden, say, walden, write};
+
+/// What somebody may call a table.
+const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror=alert(2)>{b}";
+
+#[test]
+fn the_page_of_a_servers_wal_draws_sorts_and_stays_silent() {
+    let Some(mut browser) = Browser::start("the_page_of_a_servers_wal_draws_sorts_and_stays_silent") else {
+        return;
+    };
+    let (folder, html) = page_of_a_server();
+    let size = fs::metadata(&html).unwrap().len();
+    say(&format!("the page has {size} bytes"));
+    browser.look(1280, 900, false);
+    browser.open(&html);
+
+    // Everything is drawn: time, checkpoints, relations, kinds of records.
+    let figures = browser.evaluate("document.querySelectorAll('figure[data-chart]').length");
+    assert_eq!(figures, 4);
+    assert_eq!(browser.evaluate("document.body.dataset.rendered"), "4");
+    for figure in 0..4 {
+        let drawn = browser.evaluate(&format!(
+            "(() => {{ const svg = document.querySelectorAll('figure svg')[{figure}];
+               const {{width, height}} = svg.getBoundingClientRect();
+               return width > 500 && height > 50 && svg.querySelectorAll('path').length > 5; }})()"
+        ));
+        assert_eq!(drawn, true, "figure {figure}");
+    }
+
+    // Names are text.
+    assert_eq!(browser.evaluate("document.images.length"), 0);
+    assert_eq!(browser.evaluate("document.scripts.length"), 3);
+    let named = "[...document.querySelectorAll('tbody th')].some((cell) => cell.textContent.includes(NAME))"
+        .replace("NAME", &serde_json::to_string(HOSTILE).unwrap());
+    assert_eq!(browser.evaluate(&named), true);
+
+    // A click sorts, another the other way round, and the parts of a table stay with it.
+    let heading = |name: &str| {
+        format!(
+            "[...document.querySelector('#relations table, section:has(tr.part) table').tHead.rows[0].cells]
+             .find((cell) => cell.textContent === '{name}')"
+        )
+    };
+    let order = "[...document.querySelector('section:has(tr.part) table').tBodies]
+                 .map((body) => Number(body.rows[0].cells[5].dataset.v))";
+    let before = numbers(browser.evaluate(order));
+    assert!(before.len() > 5, "{before:?}");
+    let parts = "[...document.querySelectorAll('tr.part')].map((row) =>
+                 row.parentElement.rows[0].cells[0].textContent + row.textContent).sort()";
+    let parts_before = browser.evaluate(parts);
+    let mut sorted = before.clone();
+    sorted.sort_by(|one, other| other.total_cmp(one));
+    assert_ne!(before, sorted, "sorted by records already");
+    browser.click(&format!("{}.querySelector('button')", heading("records")));
+    assert_eq!(browser.evaluate(&format!("{}.getAttribute('aria-sort')", heading("records"))), "descending");
+    assert_eq!(numbers(browser.evaluate(order)), sorted);
+    browser.click(&format!("{}.querySelector('button')", heading("records")));
+    assert_eq!(browser.evaluate(&format!("{}.getAttribute('aria-sort')", heading("records"))), "ascending");
+    sorted.reverse();
+    assert_eq!(numbers(browser.evaluate(order)), sorted);
+    assert_eq!(browser.evaluate(parts), parts_before);
+    browser.click(&format!("{}.querySelector('button')", heading("relation")));
+    assert_eq!(browser.evaluate("document.querySelectorAll('[aria-sort]').length"), 1);
+
+    // The parts of a table are there when asked for.
+    let visible = "[...document.querySelectorAll('tr.part')].filter((row) => row.offsetHeight > 0).length";
+    assert_eq!(browser.evaluate(visible), 0);
+    browser.click("document.querySelector('button.more')");
+    assert!(browser.evaluate(visible).as_u64() >= Some(1));
+    assert_eq!(browser.evaluate("document.querySelector('button.more').ariaExpanded"), "true");
+
+    // Pointing at a chart tells exact figures, as text.
+    for (figure, said) in [(0, "bytes)"), (1, "its checkpoint came for"), (2, "of all"), (3, "record data")] {
+        let place = browser.place(&format!("document.querySelectorAll('figure .chart')[{figure}]"));
+        for step in 0..6 {
+            browser.point(place.x + place.width * 0.4 + f64::from(step), place.y + place.height * 0.4);
+        }
+        browser.wait_for(&format!(
+            "(document.querySelectorAll('figure .chart')[{figure}].querySelector('.tip')?.textContent ?? '').includes('{said}')"
+        ));
+    }
+
+    // A series can be hidden.
+    let bars = "document.querySelector('figure svg').innerHTML.length";
+    let all = browser.evaluate(bars).as_u64();
+    browser.click("document.querySelector('figure .legend button')");
+    assert!(browser.evaluate(bars).as_u64() < all);
+    assert_eq!(browser.evaluate("document.querySelector('figure .legend button').ariaPressed"), "false");
+
+    // Dark when its reader likes it dark, and by the button; narrow on a phone.
+    let ground = "getComputedStyle(document.body).backgroundColor";
+    let light = browser.evaluate(ground);
+    browser.look(1280, 900, true);
+    browser.wait_for(&format!("{ground} !== {light}"));
+    browser.click("document.getElementById('theme')");
+    assert_eq!(browser.evaluate(ground), light);
+    browser.look(390, 844, false);
+    browser.wait_for("document.querySelector('figure svg').getBoundingClientRect().width < 390");
+    assert_eq!(browser.evaluate("document.documentElement.scrollWidth"), 390);
+
+    assert_eq!(browser.complaints(), [""; 0]);
+
+    // The policy holds: nothing can be fetched, no script can be added. (This is what the console would complain about.)
+    let fetched = "fetch('data:text/plain,x').then(() => 'fetched', () => 'refused')";
+    assert_eq!(browser.evaluate(fetched), "refused");
+    browser.evaluate(
+        "(() => { const added = document.createElement('script'); added.textContent = 'window.ran = 1';
+          document.body.append(added); })()",
+    );
+    assert_eq!(browser.evaluate("window.ran === undefined"), true);
+    assert!(!browser.complaints().is_empty(), "the console tells what is wrong");
+    drop(folder);
+}
+
+/// The page of what a server wrote, with tables of all kinds of names.
+fn page_of_a_server() -> (TempDir, PathBuf) {
+    let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap())
+        .wal_segsize_mb(1)
+        .setting("wal_log_hints", "on")
+        .start()
+        .unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    client.batch_execute(&format!("CREATE TABLE \"{HOSTILE}\" (id bigint PRIMARY KEY, tusk text);")).unwrap();
+    for round in 0..4 {
+        let text = format!(
+            "INSERT INTO \"{HOSTILE}\" SELECT {round} * 4000 + n, repeat(md5(n::text), 3) FROM generate_series(1, 4000) n;
+             CREATE TABLE walrus_{round} AS SELECT n, md5(n::text) FROM generate_series(1, 500) n;
+             CREATE INDEX walrus_{round}_n ON walrus_{round} (n);"
+        );
+        client.batch_execute(&text).unwrap();
+        let text = format!("UPDATE \"{HOSTILE}\" SET tusk = tusk || 'x' WHERE id % 7 = {round}");
+        client.batch_execute(&text).unwrap();
+        client.batch_execute("CHECKPOINT").unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let html = folder.path().join("page.html");
+    let pg_wal = cluster.data_dir().join("pg_wal");
+    let (file, dsn) = (html.to_str().unwrap(), cluster.dsn("postgres"));
+    let run = walden(&["explain", "--names", &dsn, "--html", file, pg_wal.to_str().unwrap()]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(run.stdout.contains("Kinds of records"), "the usual tables are printed as well");
+    (folder, html)
+}
+
+fn numbers(value: Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap_or(f64::NAN)).collect()
+}
+
+#[test]
+fn charts_are_drawn_whatever_their_figures() {
+    let Some(mut browser) = Browser::start("charts_are_drawn_whatever_their_figures") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    for (name, page) in [("usual", usual()), ("odd", odd())] {
+        let path = write(folder.path(), &format!("{name}.html"), page.render().as_bytes());
+        browser.look(1280, 900, false);
+        browser.open(&path);
+        let count = browser.evaluate("document.querySelectorAll('figure[data-chart]').length");
+        assert!(count.as_u64() >= Some(7), "{count}");
+        assert_eq!(browser.evaluate("document.body.dataset.rendered"), count.to_string(), "{name}");
+        let empty = "[...document.querySelectorAll('figure .chart')].filter((place) => !place.querySelector('svg')).length";
+        assert_eq!(browser.evaluate(empty), 0, "{name}");
+        for (width, dark) in [(390, true), (1280, false)] {
+            browser.look(width, 900, dark);
+            browser.wait_for(&format!(
+                "[...document.querySelectorAll('figure svg')].every((svg) => svg.getBoundingClientRect().width <= {width})"
+            ));
+            assert_eq!(
+                browser.evaluate("document.documentElement.scrollWidth <= innerWidth"),
+                true,
+                "{name}"
+            );
+        }
+        assert_eq!(browser.complaints(), [""; 0], "{name}");
+        assert_eq!(browser.evaluate("document.images.length"), 0);
+    }
+    // The tooltip of a prediction says by how much it was wrong.
+    browser.open(&folder.path().join("usual.html"));
+    browser.evaluate("document.querySelector('figure[data-chart=\"1\"]').scrollIntoView()");
+    let dot = browser.place("[...document.querySelectorAll('figure[data-chart=\"1\"] path')].at(-1)");
+    browser.point(dot.x + dot.width / 2.0, dot.y + dot.height / 2.0);
+    browser.wait_for(
+        "document.querySelector('figure[data-chart=\"1\"] .tip')?.textContent.includes('+20 %') ?? false",
+    );
+}
+
+/// One chart of each kind, as they are meant.
+fn usual() -> Page {
+    let table = |name: &str| Node {
+        name: name.into(),
+        value: 30e6,
+        parts: vec![
+            Node { name: "heap".into(), value: 20e6, tone: Tone::Heap, ..Node::default() },
+            Node { name: HOSTILE.into(), value: 10e6, tone: Tone::Index, ..Node::default() },
+        ],
+        ..Node::default()
+    };
+    let mut page = Page::new("Charts");
+    let layer = |name: &str, tone, values: &[f64]| Layer {
+        name: name.into(),
+        tone,
+        values: values.iter().copied().map(Some).collect(),
+    };
+    let line = CurveLine {
+        name: "WAL".into(),
+        predicted: vec![(1e9, 9e9), (4e9, 5e9), (64e9, 3e9)],
+        measured: vec![(1e9, 8.8e9), (4e9, 5.2e9)],
+        ..CurveLine::default()
+    };
+    let recovery = CurveLine {
+        name: "recovery".into(),
+        right: true,
+        predicted: vec![(1e9, 3.0), (64e9, 150.0)],
+        measured: vec![(1e9, 3.5)],
+        ..CurveLine::default()
+    };
+    page.section(
+        Section::new("All kinds")
+            .chart(
+                Curve {
+                    title: "WAL and recovery against max_wal_size".into(),
+                    x: Axis::new("max_wal_size", Unit::Bytes).log(),
+                    left: Axis::new("WAL in a day", Unit::Bytes),
+                    right: Some(Axis::new("recovery", Unit::Seconds).log()),
+                    lines: vec![line, recovery],
+                    marks: vec![Mark { at: 2e9, name: "now".into() }],
+                },
+                "Lines are predicted, points measured.",
+            )
+            .chart(
+                PredictedAgainstMeasured {
+                    title: "WAL, predicted and measured".into(),
+                    axis: Axis::new("WAL", Unit::Bytes).log(),
+                    tolerance: Some(0.1),
+                    points: [(1e8, 1e8), (5.1e8, 5e8), (6e9, 5e9)]
+                        .map(|(predicted, measured)| Prediction {
+                            name: HOSTILE.into(),
+                            series: "oltp".into(),
+                            predicted,
+                            measured,
+                        })
+                        .into(),
+                },
+                "On the line it is right.",
+            )
+            .chart(
+                StackedOverTime {
+                    title: "Over time".into(),
+                    y: Axis::new("WAL", Unit::Bytes),
+                    starts: (0..20).map(|n| 1_763_700_000_000 + n * 60_000).collect(),
+                    width: 60_000,
+                    layers: vec![
+                        layer("data", Tone::Data, &[3e6; 20]),
+                        layer("images", Tone::ImageCheckpoint, &[5e6; 20]),
+                    ],
+                    marks: vec![Mark { at: 1_763_700_300_000.0, name: "checkpoint: time".into() }],
+                },
+                "",
+            )
+            .chart(
+                CheckpointTimeline {
+                    title: "Cycles".into(),
+                    cycles: ["time", "volume"]
+                        .map(|cause| Cycle {
+                            label: HOSTILE.into(),
+                            cause: Some(cause.into()),
+                            bytes: 40_000_000,
+                            image_bytes: 15_000_000,
+                            shares: (0..10).map(|n| Some(0.9 / f64::from(n + 1))).collect(),
+                        })
+                        .into(),
+                },
+                "",
+            )
+            .chart(
+                Treemap {
+                    title: "Relations".into(),
+                    unit: Unit::Bytes,
+                    nodes: vec![table("accounts"), table(HOSTILE)],
+                    legend: vec![(Tone::Heap, "table".into())],
+                },
+                "",
+            )
+            .chart(
+                Bars {
+                    title: "Speed".into(),
+                    x: Axis::new("WAL per second", Unit::BytesPerSecond),
+                    categories: vec!["one".into(), HOSTILE.into()],
+                    layers: vec![
+                        layer("then", Tone::Muted, &[1e9, 2e9]),
+                        layer("now", Tone::Next, &[3e9, 4e9]),
+                    ],
+                    stacked: false,
+                },
+                "",
+            )
+            .chart(
+                Scatter {
+                    title: "Size against time".into(),
+                    x: Axis::new("time", Unit::Seconds).log(),
+                    y: Axis::new("size", Unit::Plain).log(),
+                    series: vec![
+                        series("xz", false, &[(0.5, 1.0), (2.0, 0.8), (6.0, 0.7)]),
+                        series(HOSTILE, true, &[(0.2, 0.5), (3.0, 0.4)]),
+                    ],
+                    front: true,
+                },
+                "",
+            ),
+    );
+    page
+}
+
+fn series(name: &str, emphasised: bool, points: &[(f64, f64)]) -> Series {
+    let point = |&(x, y): &(f64, f64)| Point { label: format!("{name} {x}"), x, y };
+    Series { name: name.into(), emphasised, points: points.iter().map(point).collect() }
+}
+
+/// Nothing to draw, nothing finite, one of a kind, and too much for any scale.
+fn odd() -> Page {
+    let mut page = Page::new(HOSTILE);
+    let layer =
+        |values: &[Option<f64>]| Layer { name: HOSTILE.into(), tone: Tone::Next, values: values.into() };
+    let figures: [&[f64]; 4] = [&[], &[f64::NAN, f64::INFINITY, 0.0, -1.0], &[7.0], &[1e-300, 1e300, 5.0]];
+    for figures in figures {
+        let values: Vec<Option<f64>> = figures.iter().copied().map(Some).chain([None]).collect();
+        let pairs: Vec<(f64, f64)> = figures.iter().map(|figure| (*figure, *figure)).collect();
+        let names: Vec<String> = values.iter().map(|_| HOSTILE.to_owned()).collect();
+        let mut section = Section::new(HOSTILE);
+        for log in [false, true] {
+            let axis = || Axis { log, ..Axis::new(HOSTILE, Unit::Seconds) };
+            section = section
+                .chart(
+                    Curve {
+                        title: HOSTILE.into(),
+                        x: axis(),
+                        left: axis(),
+                        right: Some(axis()),
+                        lines: vec![CurveLine {
+                            name: HOSTILE.into(),
+                            right: log,
+                            predicted: pairs.clone(),
+                            measured: pairs.clone(),
+                            ..CurveLine::default()
+                        }],
+                        marks: Vec::new(),
+                    },
+                    HOSTILE,
+                )
+                .chart(
+                    PredictedAgainstMeasured {
+                        title: HOSTILE.into(),
+                        axis: axis(),
+                        tolerance: None,
+                        points: pairs
+                            .iter()
+                            .map(|&(predicted, measured)| Prediction {
+                                name: HOSTILE.into(),
+                                series: HOSTILE.into(),
+                                predicted,
+                                measured,
+                            })
+                            .collect(),
+                    },
+                    HOSTILE,
+                )
+                .chart(
+                    Scatter {
+                        title: HOSTILE.into(),
+                        x: axis(),
+                        y: axis(),
+                        series: vec![series(HOSTILE, log, &pairs)],
+                        front: true,
+                    },
+                    HOSTILE,
+                )
+                .chart(
+                    Bars {
+                        title: HOSTILE.into(),
+                        x: axis(),
+                        categories: names.clone(),
+                        layers: vec![layer(&values)],
+                        stacked: !log,
+                    },
+                    HOSTILE,
+                );
+        }
+        let node = |value: f64| Node { name: HOSTILE.into(), value, ..Node::default() };
+        section = section
+            .chart(
+                StackedOverTime {
+                    title: HOSTILE.into(),
+                    y: Axis::new(HOSTILE, Unit::Share),
+                    starts: (0..values.len() as i64).map(|index| index * 1000).collect(),
+                    width: 1000,
+                    layers: vec![layer(&values)],
+                    marks: vec![Mark { at: 0.0, name: HOSTILE.into() }],
+                },
+                HOSTILE,
+            )
+            .chart(
+                StackedOverTime {
+                    title: HOSTILE.into(),
+                    y: Axis::new(HOSTILE, Unit::Count),
+                    starts: Vec::new(),
+                    width: 0,
+                    layers: Vec::new(),
+                    marks: Vec::new(),
+                },
+                HOSTILE,
+            )
+            .chart(
+                CheckpointTimeline {
+                    title: HOSTILE.into(),
+                    cycles: vec![Cycle {
+                        label: HOSTILE.into(),
+                        cause: Some(HOSTILE.into()),
+                        bytes: figures.len() as u64,
+                        image_bytes: 0,
+                        shares: values.clone(),
+                    }],
+                },
+                HOSTILE,
+            )
+            .chart(
+                Treemap {
+                    title: HOSTILE.into(),
+                    unit: Unit::Plain,
+                    nodes: figures.iter().copied().map(node).collect(),
+                    legend: vec![(Tone::Next, HOSTILE.into())],
+                },
+                HOSTILE,
+            );
+        page.section(section);
+    }
+    page
+}
+
+#[test]
+fn a_page_needs_neither_names_nor_times_nor_whole_wal() {
+    let folder = tempfile::tempdir().unwrap();
+    let (name, mut segment) = golden("17.11").pop_first().unwrap();
+    let page = |path: &Path, more: &[&str]| {
+        let html = folder.path().join("page.html");
+        let mut arguments = vec!["explain", "--html", html.to_str().unwrap(), path.to_str().unwrap()];
+        arguments.extend(more);
+        (walden(&arguments), fs::read_to_string(html).unwrap_or_default())
+    };
+    let whole = write(folder.path(), &format!("whole/{name}"), &segment);
+    let (run, text) = page(&whole, &[]);
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(text.contains("Full-page images") && text.contains("\"kind\":\"treemap\""));
+    // What is printed does not change by the page's own views.
+    let (run, text) = page(&whole, &["--format", "json", "--by", "record,checkpoint"]);
+    let document = run.json();
+    assert_eq!(document["views"].as_array().unwrap().len(), 1);
+    assert!(text.contains("<h2>By record, checkpoint</h2>"));
+    let alone =
+        walden(&["explain", "--format", "json", "--by", "record,checkpoint", whole.to_str().unwrap()]);
+    assert_eq!(document, alone.json());
+
+    segment.truncate(300_000);
+    segment[250_000..].fill(0xAA);
+    let damaged = write(folder.path(), &format!("damaged/{name}"), &segment);
+    let (run, text) = page(&damaged, &[]);
+    assert_eq!(run.code, 3, "{run:?}");
+    assert!(text.contains("The log could not be read any further"), "{}", run.stderr);
+
+    let run = walden(&["explain", "--html", "/nowhere/page.html", whole.to_str().unwrap()]);
+    assert_eq!(run.code, 3, "{run:?}");
+    assert!(run.stderr.contains("write /nowhere/page.html") && run.stdout.is_empty(), "{run:?}");
+}
+
+/// The row type is part of what others build pages with.
+#[test]
+fn rows_keep_their_parts() {
+    let mut table = Table::new(&["name", "bytes"]);
+    table.row(
+        Row::new(vec![Cell::text("a"), Cell::bytes(1)]).parts(vec![vec![Cell::text("b"), Cell::none()]]),
+    );
+    let mut page = Page::new("rows");
+    page.section(Section::new("rows").table(table));
+    let text = page.render();
+    let (row, part) = (text.find(">a<").unwrap(), text.find("<tr class=\"part\"").unwrap());
+    assert!(row < part && !text[row..part].contains("</tbody>"));
+}
