@@ -89,7 +89,8 @@
   const TICKS = [[1], [1, 2, 5], [1, 1.5, 2, 3, 5, 7], [1, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9]];
   /** Bounds and ticks of a logarithmic scale: the library's own are powers of ten only. */
   const logarithmic = (values, most) => {
-    const usable = values.filter((value) => value > 0);
+    // Beyond these nothing is measured, and a ratio of two would not be finite.
+    const usable = values.filter((value) => value > 1e-15 && value < 1e18);
     if (!usable.length) return { min: 1, max: 10, ticks: [1, 10] };
     const least = Math.min(...usable), largest = Math.max(...usable), room = Math.max((largest / least) ** 0.06, 1.15);
     const [min, max] = [least / room, largest * room];
@@ -127,12 +128,12 @@
     }
     return made;
   };
-  const grid = (width, more = {}) => ({ left: 70, right: width < 500 ? 14 : 28, top: 14, bottom: 46, ...more });
+  const grid = (width, more = {}) => ({ left: 70, right: width < 500 ? 14 : 28, top: 22, bottom: 46, ...more });
   const vertical = (marks, colours) => ({
     symbol: 'none', silent: true, animation: false,
     data: marks.map(({ at, name, show = true }) => ({
       xAxis: at, lineStyle: { color: colours(name), type: 'dashed', width: 1 },
-      label: { show, formatter: () => name, color: css('soft'), fontSize: 11, position: 'insideEndTop' },
+      label: { show, formatter: () => name, color: css('soft'), fontSize: 11, position: 'end', rotate: 0, distance: 3 },
     })),
   });
 
