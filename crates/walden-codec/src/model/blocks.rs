@@ -15,6 +15,7 @@ use walden_redo::{PageBox, displaced, image};
 
 use super::expand::Expander;
 use super::heap::{self, MultiInsert, Old, Relation, RowCoder};
+use super::keys::RowPlace;
 use super::names::Topic;
 use super::pages::{self, PageKind, Place};
 use super::{Fixed, HAS_DATA, HAS_IMAGE, LONGEST_ROW, Model, SAME_RELATION, Shape, ShapeBlock};
@@ -160,6 +161,13 @@ impl Model {
             }
         }
         self.lay_out(around, &blocks, &extra, false, out);
+        if let Some(block) = blocks.first() {
+            let Shape { rmid: manager, info, .. } = self.shapes[around.shape];
+            let Place { relation, block, .. } = block.place;
+            for number in heap::inserted(manager, info, around.main) {
+                self.keys.inserted(relation.number, RowPlace { block, number });
+            }
+        }
         Ok(())
     }
 
@@ -301,15 +309,16 @@ impl Model {
             let made = side.symbol(column, if made { MADE } else { BYTES })? == MADE;
             if made {
                 let mut entry = None;
-                let (names, heads, rows) = (&mut self.names, &mut self.heads, &mut self.rows);
-                let mut coder = RowCoder { side, names, heads, rows };
+                let mut coder = self.coder(side);
                 match form {
                     DataForm::Row { .. } => coder.insert(relation, old_row, source, out)?,
                     DataForm::RowPart { prefix, suffix, .. } => {
                         coder.part(relation, old_row, (prefix, suffix), source, out)?;
                     }
                     DataForm::Rows(rows) => coder.multi_insert(relation, rows, source, out)?,
-                    DataForm::IndexTuple => coder.index_tuple(relation, 0, source, out)?,
+                    DataForm::IndexTuple => {
+                        coder.index_tuple(relation, index::Context::Record, source, out)?
+                    }
                     DataForm::GinEntry => entry = Some(coder.gin_head(relation, source)?),
                     DataForm::Bytes => {}
                 }
@@ -318,9 +327,7 @@ impl Model {
                     let number = gin::replaced(&head);
                     let item = number.and_then(|number| self.known(place)?.item(number));
                     old.extend_from_slice(item.unwrap_or_default());
-                    let (names, heads, rows) = (&mut self.names, &mut self.heads, &mut self.rows);
-                    let mut coder = RowCoder { side, names, heads, rows };
-                    coder.gin_entry(relation, head, &old, source, out)?;
+                    self.coder(side).gin_entry(relation, head, &old, source, out)?;
                 }
             }
             self.old = old;
@@ -385,22 +392,29 @@ impl Model {
             let known = without_hole(page, offset, len);
             return difference(side, fixed.rehearsed, &known, bytes, len.into(), &mut block.stored);
         }
-        let (names, heads, rows) = (&mut self.names, &mut self.heads, &mut self.rows);
-        let mut coder = RowCoder { side, names, heads, rows };
-        if let Some(before) = block.before.as_deref() {
-            self.made.0.copy_from_slice(&before.0);
-            let by_item = coder.page_against(block.place, page.as_deref(), &mut self.made)?;
-            let columns = if by_item { fixed.made } else { fixed.known };
-            let known = without_hole(&self.made, offset, len);
-            return difference(side, columns, &known, bytes, len.into(), &mut block.stored);
-        }
-        match coder.page(block.place, page.as_deref(), &mut self.made)? {
-            PageKind::Bytes => side.bytes(fixed.image_bytes, bytes, len.into(), &mut block.stored),
-            _ => {
-                let known = without_hole(&self.made, offset, len);
-                difference(side, fixed.made, &known, bytes, len.into(), &mut block.stored)
+        let mut made = std::mem::take(&mut self.made);
+        let columns = match block.before.as_deref() {
+            Some(before) => {
+                made.0.copy_from_slice(&before.0);
+                let by_item = self.coder(side).page_against(block.place, page.as_deref(), &mut made)?;
+                if by_item { fixed.made } else { fixed.known }
             }
-        }
+            None => match self.coder(side).page(block.place, page.as_deref(), &mut made)? {
+                PageKind::Bytes => {
+                    self.made = made;
+                    return side.bytes(fixed.image_bytes, bytes, len.into(), &mut block.stored);
+                }
+                _ => fixed.made,
+            },
+        };
+        let known = without_hole(&made, offset, len);
+        self.made = made;
+        difference(side, columns, &known, bytes, len.into(), &mut block.stored)
+    }
+
+    fn coder<'m, S: Side>(&'m mut self, side: &'m mut S) -> RowCoder<'m, S> {
+        let Model { names, heads, rows, keys, replay, .. } = self;
+        RowCoder { side, names, heads, rows, keys, store: &mut replay.store }
     }
 
     /// Looks at a record that encoding will meet.

@@ -2,7 +2,10 @@
 
 use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
+use walden_format::rmgr::rmid;
+use walden_redo::PageStore;
 
+use super::keys::Keys;
 use super::names::{Names, Topic};
 use super::rows::{LayoutKey, Plan, PlanKey, Rows};
 use crate::Corrupt;
@@ -143,6 +146,17 @@ impl Heads {
     }
 }
 
+impl Heads {
+    /// The layout of a row on its page, and its attributes.
+    pub fn layout_of<'a>(&self, relation: u32, row: Old<'a>) -> (LayoutKey, &'a [u8]) {
+        let bitmap = self.bitmaps.find(&(relation, row.head[4]), row.bitmap);
+        (
+            LayoutKey(relation, layout(row.head) | bitmap.map_or(u64::MAX << 32, |number| number << 32)),
+            row.row,
+        )
+    }
+}
+
 /// Everything that coding rows needs.
 pub struct RowCoder<'m, S> {
     /// Where columns are.
@@ -153,6 +167,10 @@ pub struct RowCoder<'m, S> {
     pub heads: &'m mut Heads,
     /// Rows.
     pub rows: &'m mut Rows,
+    /// Keys of indexes.
+    pub keys: &'m mut Keys,
+    /// Pages as they are before the record.
+    pub store: &'m mut PageStore,
 }
 
 impl<S: Side> RowCoder<'_, S> {
@@ -165,6 +183,7 @@ impl<S: Side> RowCoder<'_, S> {
         out: &mut Vec<u8>,
     ) -> Result<Head, Corrupt> {
         let Relation { number, locator } = relation;
+        self.keys.table(relation);
         let head = self.heads.head(self.side, self.names, number, source.map(|(head, _)| head))?;
         let body = source.map(|(_, body)| body);
         let bitmap = self.heads.bitmap(self.side, self.names, number, &head, body, out)?;
@@ -362,6 +381,26 @@ impl<'a> Iterator for MultiInsert<'a> {
     }
 }
 
+/// The line pointers of the rows that a record puts on its first page, in their order.
+pub fn inserted(manager: u8, info: u8, main: &[u8]) -> Vec<u16> {
+    const MADE_ANEW: u8 = 0x80;
+    let half = |at: usize| main.get(at..at + 2).map(|two| u16::from_le_bytes([two[0], two[1]]));
+    match (manager, info & 0x70) {
+        (rmid::HEAP, 0x00) => half(0).into_iter().collect(),
+        // `xl_heap_update`. Where the row stays on its page without a word to indexes, no index tuple follows.
+        (rmid::HEAP, 0x20) => half(12).into_iter().collect(),
+        // `xl_heap_multi_insert`: numbers only where the page is not new.
+        (rmid::HEAP2, 0x50) => {
+            let rows = half(2).unwrap_or(0);
+            match info & MADE_ANEW {
+                0 => (0..rows).map_while(|row| half(4 + 2 * usize::from(row))).collect(),
+                _ => (1..=rows.min(2048)).collect(),
+            }
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// Adds a row to what encoding sees ahead.
 pub fn plan(plan: &mut Plan, relation: RelFileLocator, head: &Head, body: &[u8]) {
     let Some(bytes) = usize::from(head[4]).checked_sub(HEADER_BYTES) else { return };
@@ -396,8 +435,14 @@ mod tests {
         let mut side = Encoder::default();
         let (mut names, mut heads, mut rows) = (Names::default(), Heads::default(), Rows::default());
         for number in 0..ROWS {
-            let mut coder =
-                RowCoder { side: &mut side, names: &mut names, heads: &mut heads, rows: &mut rows };
+            let mut coder = RowCoder {
+                side: &mut side,
+                names: &mut names,
+                heads: &mut heads,
+                rows: &mut rows,
+                keys: &mut Keys::default(),
+                store: &mut PageStore::default(),
+            };
             coder.insert(relation, None, Some(&row(number)), &mut Vec::new()).expect("any row");
         }
         assert_eq!(heads.bitmaps.len(&(0, 32)), MOST_BITMAPS);
@@ -406,8 +451,14 @@ mod tests {
         side.chunk(&mut Unpacker::default(), &chunk, 1 << 20).expect("its own chunk");
         let (mut names, mut heads, mut rows) = (Names::default(), Heads::default(), Rows::default());
         for number in 0..ROWS {
-            let mut coder =
-                RowCoder { side: &mut side, names: &mut names, heads: &mut heads, rows: &mut rows };
+            let mut coder = RowCoder {
+                side: &mut side,
+                names: &mut names,
+                heads: &mut heads,
+                rows: &mut rows,
+                keys: &mut Keys::default(),
+                store: &mut PageStore::default(),
+            };
             let mut out = Vec::new();
             coder.insert(relation, None, None, &mut out).expect("a row");
             assert_eq!(out, row(number));

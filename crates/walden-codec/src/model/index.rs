@@ -7,9 +7,14 @@
 //!      8         null bitmap if a flag says so, key; in a posting list's tuple, table rows after the key
 //! ```
 
+use walden_format::record::Fork;
+use walden_redo::page::Page;
+
 use super::heap::{Relation, RowCoder};
+use super::keys::{self, Order, Recipe, RowPlace, Unit};
 use super::names::Topic;
 use super::rows::{LayoutKey, Plan, PlanKey};
+use super::schema::Span;
 use crate::Corrupt;
 use crate::columns::{Class, Kind, Side};
 
@@ -82,17 +87,40 @@ pub fn is_tuple(tuple: &[u8]) -> bool {
     Parts::of(tuple).is_some()
 }
 
+/// How a key is told.
+const KEY_TOLD: u64 = 0;
+/// Not at all.
+const KEY_OTHER: u64 = 1;
+/// By a recipe that follows.
+const KEY_NEW_RECIPE: u64 = 2;
+
+/// How a place is told.
+const PLACE_OTHER: u64 = 0;
+/// One of those that are expected in records; from here on.
+const PLACE_EXPECTED: u64 = 1;
+/// The next in the order of keys, or so many after it; from here on.
+const PLACE_ORDERED: u64 = 3;
+
+/// Where an index's tuples are met.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Context {
+    /// In records, one by one.
+    Record = 0,
+    /// On pages, in their order.
+    Page = 1,
+}
+
 impl<S: Side> RowCoder<'_, S> {
-    /// Codes an index tuple; `context` tells apart where tuples come in another order.
+    /// Codes an index tuple.
     pub fn index_tuple(
         &mut self,
         relation: Relation,
-        context: u32,
+        context: Context,
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let parts = source.and_then(|tuple| Some((tuple, Parts::of(tuple)?)));
-        let like = |what: u32| [relation.number, context, what];
+        let like = |what: u32| [relation.number, context as u32, what];
         let forms = Kind::Symbols(Class::IndexTuples);
         // Three flags, and below them nothing: the size is told by what follows.
         let column = self.names.column(self.side, Topic::IndexForms, like(0), forms)?;
@@ -100,39 +128,55 @@ impl<S: Side> RowCoder<'_, S> {
         let info = self.side.symbol(column, u64::from(info >> 13))?;
         let info = u16::try_from(info).ok().filter(|&info| info < 8).ok_or(Corrupt("flags can't be"))? << 13;
         let other = info & OTHER_MEANING != 0;
-        let kind = Kind::Rows(Class::IndexTuples, PLACE as u16);
-        let places = self.names.column(self.side, Topic::Places, like(u32::from(other)), kind)?;
         let start = out.len();
         let place = parts.as_ref().map_or(&[][..], |(tuple, _)| &tuple[..PLACE]);
-        self.side.bytes(places, place, PLACE, out)?;
+        if other {
+            let kind = Kind::Rows(Class::IndexTuples, PLACE as u16);
+            let places = self.names.column(self.side, Topic::Places, like(1), kind)?;
+            self.side.bytes(places, place, PLACE, out)?;
+        } else {
+            let place = self.row_place(relation, context, RowPlace::of(place))?;
+            out.extend(place.to_bytes());
+        }
         out.extend(info.to_le_bytes());
         let line_pointer = u16_at(&out[start..], 4);
         let posting = posting(info, line_pointer);
         let mut bitmap_number = 0;
         if info & HAS_NULLS != 0 {
-            let column = self.names.column(
-                self.side,
-                Topic::IndexForms,
-                like(1),
-                Kind::Rows(Class::IndexTuples, 8),
-            )?;
+            let kind = Kind::Rows(Class::IndexTuples, BITMAP as u16);
+            let column = self.names.column(self.side, Topic::IndexForms, like(1), kind)?;
             let at = out.len();
             let bitmap = parts.as_ref().map_or(&[][..], |(_, parts)| parts.bitmap);
             self.side.bytes(column, bitmap, BITMAP, out)?;
             bitmap_number = u64::from(u32::from_le_bytes([out[at], out[at + 1], out[at + 2], out[at + 3]]));
         }
+        let mut list = Vec::new();
+        if posting > 0 {
+            let source = parts.as_ref().map(|(_, parts)| parts.list);
+            self.posting_list(relation, context, posting, source, &mut list)?;
+        }
+        let row = if other { RowPlace::of(&list) } else { RowPlace::of(&out[start..]) };
         let layout = layout(info, line_pointer);
         let mut key = Vec::new();
-        let layout_key = LayoutKey(relation.number, u64::from(layout ^ context << 30) << 32 | bitmap_number);
-        let source = parts
-            .as_ref()
-            .map(|(_, parts)| (parts.key, PlanKey::new(relation.locator, (layout, parts.bitmap))));
-        self.rows.row(self.side, layout_key, 8, None, source, &mut key)?;
+        let layout_key =
+            LayoutKey(relation.number, u64::from(layout ^ (context as u32) << 30) << 32 | bitmap_number);
+        let source = parts.as_ref().map(|(_, parts)| parts.key);
+        let told = match row {
+            Some(row) => self.key_of(relation, row, (layout, bitmap_number), source, &mut key)?,
+            None => false,
+        };
+        if !told {
+            let source = parts
+                .as_ref()
+                .map(|(_, parts)| (parts.key, PlanKey::new(relation.locator, (layout, parts.bitmap))));
+            self.rows.row(self.side, layout_key, 8, None, source, &mut key)?;
+        }
+        if let Some(row) = row {
+            self.look_for_table(relation, context, row, (info & HAS_NULLS == 0).then_some(source).flatten())?;
+        }
         out.extend_from_slice(&key);
         if posting > 0 {
-            let column = self.names.column(self.side, Topic::Places, like(2), kind)?;
-            let list = parts.as_ref().map_or(&[][..], |(_, parts)| parts.list);
-            self.side.bytes(column, list, posting * PLACE, out)?;
+            out.extend_from_slice(&list);
             let len = (out.len() - start).next_multiple_of(8);
             out.resize(start + len, 0);
         }
@@ -144,6 +188,304 @@ impl<S: Side> RowCoder<'_, S> {
         out[start + 6..start + 8].copy_from_slice(&info.to_le_bytes());
         Ok(())
     }
+
+    /// Where a tuple's row is: where one is expected, or anywhere.
+    fn row_place(
+        &mut self,
+        relation: Relation,
+        context: Context,
+        source: Option<RowPlace>,
+    ) -> Result<RowPlace, Corrupt> {
+        let like = |what: u32| [relation.number, context as u32, what];
+        if self.keys.index(relation.number).table.is_some() {
+            let expected = match context {
+                Context::Record => self.keys.expected(relation.number),
+                Context::Page => [None; 2],
+            };
+            let ordered = self.keys.order.as_ref().filter(|order| order.index == relation.number);
+            let symbol = source.map_or(PLACE_OTHER, |place| {
+                let which = expected.iter().position(|&expected| expected == Some(place));
+                let skip = || ordered.filter(|_| context == Context::Page)?.distance(place);
+                let which = which.map(|which| PLACE_EXPECTED + which as u64);
+                which.or_else(|| skip().map(|skip| PLACE_ORDERED + skip)).unwrap_or(PLACE_OTHER)
+            });
+            let kind = Kind::Symbols(Class::IndexTuples);
+            let column = self.names.column(self.side, Topic::Places, like(3), kind)?;
+            let symbol = self.side.symbol(column, symbol)?;
+            let wrong = Corrupt("a row can't be expected there");
+            match symbol {
+                PLACE_OTHER => self.keys.index(relation.number).missed(),
+                PLACE_EXPECTED..PLACE_ORDERED => {
+                    let which = (symbol - PLACE_EXPECTED) as usize;
+                    let place = expected[which].ok_or(wrong)?;
+                    self.keys.used(relation.number, Some(which));
+                    return Ok(place);
+                }
+                _ => {
+                    let order = self.keys.order.as_mut().filter(|order| order.index == relation.number);
+                    return order.and_then(|order| order.take(symbol - PLACE_ORDERED)).ok_or(wrong);
+                }
+            }
+        }
+        let kind = Kind::Rows(Class::IndexTuples, PLACE as u16);
+        let column = self.names.column(self.side, Topic::Places, like(0), kind)?;
+        let mut bytes = Vec::with_capacity(PLACE);
+        let source = source.map(RowPlace::to_bytes);
+        self.side.bytes(column, source.as_ref().map_or(&[], |place| &place[..]), PLACE, &mut bytes)?;
+        RowPlace::of(&bytes).ok_or(Corrupt("a row's place is cut short"))
+    }
+
+    /// The rows of a posting list: the next ones in the order of keys, or any.
+    fn posting_list(
+        &mut self,
+        relation: Relation,
+        context: Context,
+        posting: usize,
+        source: Option<&[u8]>,
+        list: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let like = |what: u32| [relation.number, context as u32, what];
+        let order = self.keys.order.as_mut().filter(|order| order.index == relation.number);
+        if let Some(order) = order.filter(|_| context == Context::Page) {
+            // 0: not told; else 1 + how many are left out before the first.
+            let first = source.and_then(RowPlace::of).and_then(|place| order.distance(place));
+            let symbol = first.filter(|&skip| {
+                let next = order.peek(skip, posting).map(RowPlace::to_bytes);
+                source.is_some_and(|list| next.flatten().eq(list.iter().copied()))
+            });
+            let kind = Kind::Symbols(Class::IndexTuples);
+            let column = self.names.column(self.side, Topic::Places, like(4), kind)?;
+            let symbol = self.side.symbol(column, symbol.map_or(0, |skip| skip + 1))?;
+            if symbol > 0 {
+                let wrong = Corrupt("a row can't be expected there");
+                for at in 0..posting {
+                    let skip = if at == 0 { symbol - 1 } else { 0 };
+                    list.extend(order.take(skip).ok_or(wrong)?.to_bytes());
+                }
+                return Ok(());
+            }
+        }
+        let kind = Kind::Rows(Class::IndexTuples, PLACE as u16);
+        let column = self.names.column(self.side, Topic::Places, like(2), kind)?;
+        self.side.bytes(column, source.unwrap_or_default(), posting * PLACE, list)
+    }
+
+    /// A row that an index may point to, in its parts: its layout, its attributes, and where each is.
+    fn row_at(
+        &mut self,
+        table: Relation,
+        place: RowPlace,
+        row: &mut Vec<u8>,
+        spans: &mut Vec<Span>,
+    ) -> Option<LayoutKey> {
+        let parts = keys::parts(keys::row(self.store, table, place)?)?;
+        let (layout, attributes) = self.heads.layout_of(table.number, parts);
+        row.clear();
+        row.extend_from_slice(attributes);
+        self.rows.read(layout, row, spans).then_some(layout)
+    }
+
+    /// The key of a tuple, told from its row; no if it is not told.
+    fn key_of(
+        &mut self,
+        relation: Relation,
+        place: RowPlace,
+        (layout, bitmap): (u32, u64),
+        source: Option<&[u8]>,
+        key: &mut Vec<u8>,
+    ) -> Result<bool, Corrupt> {
+        let Some(table) = self.keys.index(relation.number).table else { return Ok(false) };
+        let (mut row, mut spans) = (Vec::new(), Vec::new());
+        let Some(row_layout) = self.row_at(table, place, &mut row, &mut spans) else { return Ok(false) };
+        // Attributes that are left out, and only they, tell layouts of whole keys apart.
+        let layout = if layout & 0xFFFF == 0 { bitmap as u32 } else { return Ok(false) };
+        let like = [relation.number, 0, 5];
+        let column = self.names.column(self.side, Topic::Places, like, Kind::Symbols(Class::IndexTuples))?;
+        let index = self.keys.index(relation.number);
+        let known = index.recipe(layout, row_layout);
+        let made = known.is_some_and(|recipe| recipe.key(&row, &spans, key));
+        let mut new = None;
+        let symbol = source.map_or(KEY_OTHER, |source| {
+            if made && key == source {
+                return KEY_TOLD;
+            }
+            let fields = self.rows.fields(row_layout);
+            new = index.look_for_recipe((layout, row_layout), source, (&row, &spans), fields);
+            if new.is_some() { KEY_NEW_RECIPE } else { KEY_OTHER }
+        });
+        match self.side.symbol(column, symbol)? {
+            KEY_TOLD if made => Ok(true),
+            KEY_OTHER => {
+                key.clear();
+                Ok(false)
+            }
+            KEY_NEW_RECIPE => {
+                let column =
+                    self.names.column(self.side, Topic::Places, [0, 0, 6], Kind::Symbols(Class::Shapes))?;
+                let recipe = Recipe::code(self.side, column, new.as_ref())?;
+                if !recipe.key(&row, &spans, key) {
+                    return Err(Corrupt("a key can't be made of its row"));
+                }
+                self.keys.index(relation.number).set_recipe(layout, row_layout, recipe);
+                Ok(true)
+            }
+            _ => Err(Corrupt("a key's form can't be")),
+        }
+    }
+
+    /// Now and then, says which table the index belongs to.
+    fn look_for_table(
+        &mut self,
+        relation: Relation,
+        context: Context,
+        place: RowPlace,
+        source: Option<&[u8]>,
+    ) -> Result<(), Corrupt> {
+        let index = self.keys.index(relation.number);
+        if context == Context::Page || index.table.is_some() {
+            return Ok(());
+        }
+        if let Some(key) = source {
+            index.remember(place, key);
+        }
+        if !index.is_time() {
+            return Ok(());
+        }
+        let encoding = source.is_some();
+        let samples: Vec<(RowPlace, Vec<u8>)> = match encoding {
+            true => index.recent().map(|(place, key)| (place, key.to_vec())).collect(),
+            false => Vec::new(),
+        };
+        let found = self.table_of(relation, &samples);
+        self.table(relation, found)
+    }
+
+    /// Codes which table an index belongs to, if that is known.
+    fn table(&mut self, relation: Relation, found: Option<Relation>) -> Result<(), Corrupt> {
+        let column = self.names.column(self.side, Topic::Places, [0, 0, 7], Kind::Symbols(Class::Shapes))?;
+        let symbol = self.side.symbol(column, found.map_or(0, |table| 1 + u64::from(table.number)))?;
+        if symbol > 0 {
+            let table = self.keys.table_by_number(symbol - 1).ok_or(Corrupt("there is no such table"))?;
+            self.keys.index(relation.number).belongs_to(table);
+        }
+        Ok(())
+    }
+
+    /// The table whose rows have these keys.
+    fn table_of(&mut self, relation: Relation, samples: &[(RowPlace, Vec<u8>)]) -> Option<Relation> {
+        const FEWEST: usize = 3;
+        if samples.len() < FEWEST {
+            return None;
+        }
+        'tables: for table in self.keys.candidates(relation) {
+            let mut rows = Vec::new();
+            for (place, key) in samples {
+                let (mut row, mut spans) = (Vec::new(), Vec::new());
+                if let Some(layout) = self.row_at(table, *place, &mut row, &mut spans) {
+                    rows.push((layout, &key[..], row, spans));
+                }
+            }
+            if rows.len() < FEWEST || rows.len() * 2 < samples.len() {
+                continue;
+            }
+            let layouts: Vec<LayoutKey> = rows.iter().map(|row| row.0).collect();
+            for layout in layouts {
+                let alike = rows.iter().filter(|row| row.0 == layout);
+                let alike = alike.map(|(_, key, row, spans)| (*key, &row[..], &spans[..]));
+                if Recipe::of(alike, self.rows.fields(layout)).is_none() {
+                    continue 'tables;
+                }
+            }
+            return Some(table);
+        }
+        None
+    }
+
+    /// Before the tuples of a page of which nothing is known: the index's table, and its rows in order.
+    pub fn index_page(&mut self, relation: Relation, source: Option<&Page>) -> Result<(), Corrupt> {
+        const TABLE: u64 = 1;
+        const ORDER: u64 = 2;
+        /// Tuples by which the table is looked for.
+        const SAMPLES: usize = 8;
+        /// Fewer tuples say little of their order.
+        const FEWEST: usize = 8;
+        let tuples: Vec<(RowPlace, &[u8])> = source.map_or(Vec::new(), whole_keys);
+        let index = self.keys.index(relation.number);
+        let has_table = index.table.is_some();
+        let mut units: Option<Vec<Unit>> = None;
+        let mut table = None;
+        if has_table && tuples.len() >= FEWEST && index.wants_order() {
+            let keys: Vec<&[u8]> = tuples.iter().map(|tuple| tuple.1).collect();
+            units = Unit::of(&keys);
+        }
+        if !has_table {
+            let spread = tuples.iter().step_by(tuples.len() / SAMPLES + 1);
+            let samples: Vec<_> = spread.map(|(place, key)| (*place, key.to_vec())).collect();
+            table = self.table_of(relation, &samples);
+        }
+        let like = [relation.number, 1, 8];
+        let column = self.names.column(self.side, Topic::Places, like, Kind::Symbols(Class::IndexTuples))?;
+        let symbol = (u64::from(table.is_some()) * TABLE) | (u64::from(units.is_some()) * ORDER);
+        let symbol = self.side.symbol(column, symbol)?;
+        if symbol & TABLE != 0 {
+            self.table(relation, table)?;
+        }
+        if symbol & ORDER != 0 {
+            let column =
+                self.names.column(self.side, Topic::Places, [0, 0, 9], Kind::Symbols(Class::Shapes))?;
+            let units = keys::code_units(self.side, column, units.as_deref())?;
+            self.put_in_order(relation, &units);
+            let order = self.keys.order.as_mut();
+            let first = order.as_ref().zip(tuples.first()).and_then(|(order, tuple)| order.find(tuple.0));
+            let first = self.side.symbol(column, first.unwrap_or(0))?;
+            if let Some(order) = order {
+                order.start_at(first);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the rows of an index's table in the order of its keys.
+    fn put_in_order(&mut self, relation: Relation, units: &[Unit]) {
+        self.keys.order = None;
+        let index = self.keys.index(relation.number);
+        index.is_ordered();
+        let Some(table) = index.table else { return };
+        let mut order = Order::new(relation.number);
+        let (mut row, mut spans, mut key, mut scratch) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (block, slot) in self.store.blocks_of(table.locator, Fork::MAIN) {
+            let Some(page) = self.store.page(slot) else { continue };
+            if !self.keys.allows(page.items().into()) {
+                return;
+            }
+            let index = self.keys.index(relation.number);
+            for number in 1..=page.items() {
+                let Some(parts) = keys::item(page, number).and_then(keys::parts) else { continue };
+                let (layout, attributes) = self.heads.layout_of(table.number, parts);
+                let Some(recipe) = index.recipe(0, layout) else { continue };
+                row.clear();
+                row.extend_from_slice(attributes);
+                let known = self.rows.read(layout, &row, &mut spans) && recipe.key(&row, &spans, &mut key);
+                if known && !order.add(units, &key, RowPlace { block, number }, &mut scratch) {
+                    return;
+                }
+            }
+        }
+        order.sort();
+        self.keys.order = Some(order);
+    }
+}
+
+/// The tuples of a page that have all their key and no null in it, with the place of each one's first row.
+fn whole_keys(page: &Page) -> Vec<(RowPlace, &[u8])> {
+    let whole = |number: u16| {
+        let tuple = page.item(number)?;
+        let parts = Parts::of(tuple).filter(|parts| parts.bitmap.is_empty())?;
+        let other = u16_at(tuple, 6) & OTHER_MEANING != 0;
+        let place = RowPlace::of(if other { parts.list } else { tuple })?;
+        Some((place, parts.key))
+    };
+    (1..=page.items()).filter_map(whole).collect()
 }
 
 /// Adds a tuple to what encoding sees ahead.

@@ -5,6 +5,7 @@ mod expand;
 mod gin;
 mod heap;
 mod index;
+mod keys;
 mod names;
 mod pages;
 mod rows;
@@ -22,6 +23,7 @@ use walden_redo::{PageStore, Replay};
 
 use self::blocks::{Around, Differences};
 use self::heap::Heads;
+use self::keys::Keys;
 use self::names::{Names, Topic};
 use self::rows::Rows;
 use crate::Corrupt;
@@ -54,6 +56,7 @@ pub struct Model {
     names: Names,
     heads: Heads,
     rows: Rows,
+    keys: Keys,
     last_time: u64,
     replay: Replay,
     main: Vec<u8>,
@@ -157,6 +160,7 @@ impl Model {
             names: Names::default(),
             heads: Heads::default(),
             rows: Rows::default(),
+            keys: Keys::default(),
             last_time: 0,
             replay: Replay::new(PageStore::new(StoreOptions {
                 memory_bytes: limits.page_memory,
@@ -179,6 +183,7 @@ impl Model {
     pub fn start(&mut self, version: Major, bytes: usize) {
         self.version = version;
         self.rows.plan.clear();
+        self.keys.start(bytes);
         self.rows.expander.allow(2 * bytes);
     }
 

@@ -153,6 +153,9 @@ impl<S: Side> RowCoder<'_, S> {
             self.side.bytes(column, source.map_or(&[], |page| &page.0[special..]), width, &mut bytes)?;
             made.0[special..].copy_from_slice(&bytes);
         }
+        if kind == PageKind::Index {
+            self.index_page(relation, source)?;
+        }
         let pointers = self.names.column(self.side, Topic::LinePointers, like(0), symbols)?;
         let offsets = self.names.column(self.side, Topic::LinePointers, like(1), symbols)?;
         let any = Kind::Rows(Class::PageHeaders, 4);
@@ -188,7 +191,9 @@ impl<S: Side> RowCoder<'_, S> {
                     bytes.clear();
                     match kind {
                         PageKind::Heap => self.heap_row(place, number, &mut visible, content, &mut bytes)?,
-                        PageKind::Index => self.index_tuple(relation, 1, content, &mut bytes)?,
+                        PageKind::Index => {
+                            self.index_tuple(relation, index::Context::Page, content, &mut bytes)?
+                        }
                         _ => self.any_item(relation, content, &mut bytes)?,
                     }
                     self.put_item(offsets, form == NEXT, offset, &bytes, &mut last, made)?

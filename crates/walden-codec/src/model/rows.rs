@@ -121,6 +121,17 @@ const FORM_SCHEMA: u64 = 1;
 const FORM_NEW_SCHEMA: u64 = 2;
 
 impl Rows {
+    /// The fields of a layout; none if it has no schema.
+    pub fn fields(&self, key: LayoutKey) -> &[Field] {
+        self.layouts.get(&key).and_then(|layout| layout.schema.as_ref()).map_or(&[], |schema| &schema.fields)
+    }
+
+    /// Reads a table's row of a layout; no if it is not known how.
+    pub fn read(&self, key: LayoutKey, row: &[u8], spans: &mut Vec<Span>) -> bool {
+        let fields = self.fields(key);
+        !fields.is_empty() && read(fields, row, 1, spans)
+    }
+
     /// Codes a row; its length is told by it. `old` is the row that it replaces, of the same layout. It is appended to `out`, from a place that is aligned in the row's own terms.
     pub fn row<S: Side>(
         &mut self,
