@@ -10,6 +10,7 @@ mod names;
 mod pages;
 mod rows;
 mod schema;
+mod vectors;
 
 use rustc_hash::FxHashMap;
 use walden_format::crc::crc32c_append;

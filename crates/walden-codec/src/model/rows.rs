@@ -11,6 +11,7 @@ use walden_format::record::RelFileLocator;
 
 use super::expand::{Ahead, CHUNK, Expander, starts};
 use super::schema::{EXTERNAL_BYTES, Field, Samples, Span, Varlena, read};
+use super::vectors::{Told, Vectors};
 use crate::Corrupt;
 use crate::columns::{Class, Column, Kind, Side};
 
@@ -82,6 +83,8 @@ pub struct Rows {
     pub plan: Plan,
     /// Values that were compressed.
     pub expander: Expander,
+    /// Texts and their words.
+    pub vectors: Vectors,
 }
 
 struct Layout {
@@ -227,7 +230,7 @@ impl Rows {
                                 side,
                                 column,
                                 columns,
-                                &mut self.expander,
+                                (&mut self.expander, &mut self.vectors),
                                 plan,
                                 from,
                                 content,
@@ -238,7 +241,8 @@ impl Rows {
                         _ => false,
                     };
                     if !told {
-                        varlena(side, columns, &mut self.expander, content, origin, out)?;
+                        let values = (&mut self.expander, &mut self.vectors);
+                        varlena(side, columns, values, content, origin, out)?;
                     }
                 }
             }
@@ -311,17 +315,19 @@ fn schema<S: Side>(side: &mut S, column: Column, planned: &[Field]) -> Result<Sc
 fn varlena<S: Side>(
     side: &mut S,
     columns: &FieldColumns,
-    expander: &mut Expander,
+    (expander, vectors): (&mut Expander, &mut Vectors),
     source: Option<(&[u8], Span)>,
     origin: usize,
     out: &mut Vec<u8>,
 ) -> Result<(), Corrupt> {
     const SHORT: u64 = 0;
     const EXTERNAL: u64 = 1;
+    // Of no length: told, or really of none.
     const LONG: u64 = 2;
     // Of no length: coded as it was before compression.
     const COMPRESSED: u64 = 3;
     let mut expanded = None;
+    let mut told = None;
     let (symbol, bytes) = match source {
         None => (0, &[][..]),
         Some((row, span)) => {
@@ -329,7 +335,11 @@ fn varlena<S: Side>(
             match span.kind {
                 Varlena::Short => (SHORT | ((bytes.len() - 1) as u64) << 2, &bytes[1..]),
                 Varlena::External => (EXTERNAL, &bytes[2..]),
-                Varlena::Long => (LONG | ((bytes.len() - 4) as u64) << 2, &bytes[4..]),
+                Varlena::Long => {
+                    told = vectors.tell(&bytes[4..]);
+                    let len = if told.is_some() { 0 } else { bytes.len() - 4 };
+                    (LONG | (len as u64) << 2, &bytes[4..])
+                }
                 Varlena::Compressed => {
                     expanded = expander.expand(&bytes[4..]);
                     let len = if expanded.is_some() { 0 } else { bytes.len() - 4 };
@@ -356,12 +366,19 @@ fn varlena<S: Side>(
         }
         COMPRESSED if len == 0 => {
             pad(out, origin, 4);
-            let content = whole(side, columns, expanded.as_deref())?;
+            let content = whole(side, columns, vectors, expanded.as_deref())?;
             let start = out.len();
             out.extend([0; 4]);
             expander.shrink(&content, out)?;
             let header = header(out.len() - start)? | 2;
             out[start..start + 4].copy_from_slice(&header.to_le_bytes());
+            Ok(())
+        }
+        LONG if len == 0 => {
+            pad(out, origin, 4);
+            let value = vectors.code(side, told.as_ref())?.unwrap_or_default();
+            out.extend(header(value.len().saturating_add(4))?.to_le_bytes());
+            out.extend_from_slice(&value);
             Ok(())
         }
         _ => {
@@ -381,8 +398,19 @@ fn header(whole: usize) -> Result<u32, Corrupt> {
 }
 
 /// A value as it was before compression.
-fn whole<S: Side>(side: &mut S, columns: &FieldColumns, source: Option<&[u8]>) -> Result<Vec<u8>, Corrupt> {
+fn whole<S: Side>(
+    side: &mut S,
+    columns: &FieldColumns,
+    vectors: &mut Vectors,
+    source: Option<&[u8]>,
+) -> Result<Vec<u8>, Corrupt> {
+    let told = source.and_then(|content| vectors.tell(content));
+    // Of no length: told.
+    let source = source.filter(|_| told.is_none());
     let len = side.symbol(columns.expanded, source.map_or(0, |content| content.len() as u64))?;
+    if len == 0 {
+        return vectors.code(side, told.as_ref())?.ok_or(Corrupt("a compressed value can't be empty"));
+    }
     let mut content = Vec::new();
     side.bytes(
         columns.content,
@@ -393,13 +421,13 @@ fn whole<S: Side>(side: &mut S, columns: &FieldColumns, source: Option<&[u8]>) -
     Ok(content)
 }
 
-/// A chunk of a compressed value, if it is one: the first one says the whole value.
+/// A chunk of a value that is said as a whole, if it is one: the first one says it.
 #[allow(clippy::too_many_arguments)]
 fn chunk<S: Side>(
     side: &mut S,
     column: Column,
     columns: &FieldColumns,
-    expander: &mut Expander,
+    (expander, vectors): (&mut Expander, &mut Vectors),
     ahead: &Ahead,
     (relation, plan_key): (u32, Option<PlanKey>),
     source: Option<(&[u8], Span)>,
@@ -409,7 +437,10 @@ fn chunk<S: Side>(
     const OTHER: u64 = 0;
     const TOLD: u64 = 1;
     const FIRST: u64 = 2;
+    // Of a value that is not compressed.
+    const FIRST_PLAIN: u64 = 3;
     let mut value = None;
+    let mut plain: Option<Told> = None;
     let mut form = OTHER;
     if let Some((row, span)) = source.filter(|(_, span)| span.kind == Varlena::Long) {
         let content = &row[span.start + 4..span.end];
@@ -421,18 +452,29 @@ fn chunk<S: Side>(
             && content.len() == stored.len().min(CHUNK)
         {
             value = expander.expand(stored);
-            form = if value.is_some() { FIRST } else { OTHER };
+            if value.is_none() {
+                plain = vectors.tell(stored);
+            }
+            form = match (&value, &plain) {
+                (Some(_), _) => FIRST,
+                (_, Some(_)) => FIRST_PLAIN,
+                _ => OTHER,
+            };
         }
     }
     let form = side.symbol(column, form)?;
     if form == OTHER {
         return Ok(false);
     }
-    if form == FIRST {
-        let content = whole(side, columns, value.as_deref())?;
-        let number = starts(&out[origin..]).ok_or(Corrupt("a value can't start there"))?;
+    if form == FIRST || form == FIRST_PLAIN {
         let mut stored = Vec::new();
-        expander.shrink(&content, &mut stored)?;
+        if form == FIRST {
+            let content = whole(side, columns, vectors, value.as_deref())?;
+            expander.shrink(&content, &mut stored)?;
+        } else {
+            stored = vectors.code(side, plain.as_ref())?.ok_or(Corrupt("a value can't be told"))?;
+        }
+        let number = starts(&out[origin..]).ok_or(Corrupt("a value can't start there"))?;
         expander.keep(relation, number, &stored);
     }
     let chunk = expander.chunk(relation, &out[origin..]).ok_or(Corrupt("a value's chunk is not known"))?;
