@@ -319,6 +319,7 @@ impl Model {
                     DataForm::IndexTuple => {
                         coder.index_tuple(relation, index::Context::Record, source, out)?
                     }
+                    DataForm::GinPending => coder.pending(relation, source, out)?,
                     DataForm::GinEntry => entry = Some(coder.gin_head(relation, source)?),
                     DataForm::Bytes => {}
                 }
@@ -436,7 +437,7 @@ impl Model {
                 }
                 DataForm::Rows(_) => heap::plan_multi_insert(plan, block.relation, data),
                 DataForm::IndexTuple => index::plan(plan, block.relation, data),
-                DataForm::Bytes | DataForm::RowPart { .. } | DataForm::GinEntry => {}
+                DataForm::Bytes | DataForm::RowPart { .. } | DataForm::GinEntry | DataForm::GinPending => {}
             }
         }
     }
@@ -543,6 +544,8 @@ enum DataForm {
     IndexTuple,
     /// An entry of a GIN index.
     GinEntry,
+    /// Tuples of a GIN index's pending list.
+    GinPending,
 }
 
 impl DataForm {
@@ -563,6 +566,7 @@ impl DataForm {
             (rmid::BTREE, _, 0) if matches!(info & 0xF0, 0x00 | 0x10) => DataForm::IndexTuple,
             (rmid::HASH, 0x20, 0) => DataForm::IndexTuple,
             (rmid::GIN, 0x20, 0) if half(0) & gin::IS_DATA == 0 => DataForm::GinEntry,
+            (rmid::GIN, 0x60, 1) | (rmid::GIN, 0x70, 0) => DataForm::GinPending,
             _ => DataForm::Bytes,
         }
     }
@@ -575,6 +579,7 @@ impl DataForm {
             DataForm::Rows(rows) => MultiInsert::is_exactly(data, rows),
             DataForm::IndexTuple => index::is_tuple(data),
             DataForm::GinEntry => gin::is_entry(data),
+            DataForm::GinPending => gin::is_pending(data),
             DataForm::Bytes => false,
         }
     }

@@ -1,4 +1,10 @@
-//! Entries of GIN indexes in records (`ginxlogInsertEntry`): mostly an entry that is there already, with one more table row.
+//! GIN indexes: their pending lists, and the entries that these become.
+//!
+//! A row's keys first go to the pending list: a tuple each, in the order of the keys. Of a text's words, the `tsvector` that
+//! was put into the table right before tells them all. Later, each key's rows go into its entry together: which rows these
+//! are is known from the pending list.
+//!
+//! Entries in records (`ginxlogInsertEntry`):
 //!
 //! ```text
 //! offset  width
@@ -9,7 +15,13 @@
 //!     12         key, posting list
 //! ```
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use rustc_hash::FxHashMap;
+
 use super::heap::{Relation, RowCoder};
+use super::keys::RowPlace;
 use super::names::Topic;
 use crate::Corrupt;
 use crate::columns::{Class, Kind, Side};
@@ -52,6 +64,86 @@ impl<S: Side> RowCoder<'_, S> {
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
+        let at = out.len() + HEAD;
+        if !self.told_entry(relation, head, old, source, out)? {
+            self.other_entry(relation, head, old, source, out)?;
+        }
+        if let Some(entry) = Entry::of(&out[at..]) {
+            self.keys.pending.done(relation.number, &entry);
+        }
+        Ok(())
+    }
+
+    /// Codes an entry as what the pending list makes of the one that it replaces; no if it is something else.
+    fn told_entry(
+        &mut self,
+        relation: Relation,
+        head: EntryHead,
+        old: &[u8],
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Corrupt> {
+        /// Keys that may be left out before the next one.
+        const FARTHEST: usize = 64;
+        /// Rows that may be left for later.
+        const MOST_LEFT: usize = 16;
+        let replaces = replaced(&head).is_some();
+        if !self.keys.pending.has(relation.number) || (replaces && old.len() < HEADER) {
+            return Ok(false);
+        }
+        let body = source.map(|data| &data[HEAD..]);
+        let pending = &self.keys.pending;
+        let (mut skip, mut left, mut made) = (0, 0, None);
+        let before = Entry::of(old).filter(|_| replaces);
+        if let Some(body) = body {
+            let mut ways = pending.next(relation.number, before.as_ref()).take(FARTHEST).enumerate();
+            // Most entries have a key that is told, or else are not worth another look.
+            let way = ways.find(|(_, (key, _))| {
+                before.is_some() || Entry::of(body).is_some_and(|new| new.key == **key)
+            });
+            if let Some((number, (key, rows))) = way {
+                skip = number;
+                left = (0..MOST_LEFT.min(rows.len()))
+                    .find(|left| {
+                        made = entry(before.as_ref(), key, &rows[..rows.len() - left]);
+                        made.as_deref() == Some(body)
+                    })
+                    .unwrap_or(MOST_LEFT);
+            }
+        }
+        let told = made.is_some() && made.as_deref() == body;
+        let like = |what: u32| [relation.number, what, u32::from(replaces)];
+        let symbols = Kind::Symbols(Class::IndexTuples);
+        let column = self.names.column(self.side, Topic::GinEntry, like(5), symbols)?;
+        // 0: not told; else 1 + the rows that are left for later.
+        let left = self.side.symbol(column, if told { 1 + left as u64 } else { 0 })?;
+        if left == 0 {
+            return Ok(false);
+        }
+        let skip = if replaces {
+            0
+        } else {
+            let column = self.names.column(self.side, Topic::GinEntry, like(6), symbols)?;
+            usize::try_from(self.side.symbol(column, skip as u64)?).unwrap_or(usize::MAX)
+        };
+        let wrong = Corrupt("an entry can't be told from the pending list");
+        let mut ways = self.keys.pending.next(relation.number, before.as_ref());
+        let (key, rows) = ways.nth(skip.min(FARTHEST)).ok_or(wrong)?;
+        let left = usize::try_from(left - 1).ok().and_then(|left| rows.len().checked_sub(left));
+        let made = entry(before.as_ref(), key, &rows[..left.ok_or(wrong)?]).ok_or(wrong)?;
+        out.extend(head);
+        out.extend(made);
+        Ok(true)
+    }
+
+    fn other_entry(
+        &mut self,
+        relation: Relation,
+        head: EntryHead,
+        old: &[u8],
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
         out.extend(head);
         let known = u32::from(old.len() >= HEADER);
         let like = |what: u32| [relation.number, what, known];
@@ -84,5 +176,443 @@ impl<S: Side> RowCoder<'_, S> {
         let kind = Kind::Bytes(if known == 1 { Class::Payload } else { Class::Text });
         let column = self.names.column(self.side, Topic::GinEntry, like(4), kind)?;
         self.side.bytes(column, body.get(same..).unwrap_or_default(), len - same, out)
+    }
+}
+
+impl<S: Side> RowCoder<'_, S> {
+    /// Codes the tuples that a record puts into a pending list.
+    pub fn pending(
+        &mut self,
+        relation: Relation,
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        /// How a tuple is told: by the next word, not at all, or not even of the same row as the last one.
+        const NEXT: u64 = 0;
+        const OTHER: u64 = 1;
+        const OTHER_ROW: u64 = 2;
+        let like = |what: u32| [relation.number, what, 0];
+        let symbols = Kind::Symbols(Class::IndexTuples);
+        let mut tuples = source.map(|data| Tuples { data });
+        let counts = self.names.column(self.side, Topic::Pending, like(0), symbols)?;
+        let count = tuples.as_ref().map_or(0, |tuples| Tuples { data: tuples.data }.count() as u64);
+        let count = self.side.symbol(counts, count)?;
+        let first = source.and_then(|data| Tuples { data }.next());
+        let rows = Kind::Rows(Class::IndexTuples, RowPlace::BYTES as u16);
+        let rows = self.names.column(self.side, Topic::Pending, like(1), rows)?;
+        let column = self.names.column(self.side, Topic::Pending, like(2), symbols)?;
+        // The row: the one that was put into a table last, or any.
+        let row = first.and_then(RowPlace::of);
+        let latest = self.keys.latest.filter(|latest| source.is_none_or(|_| row == Some(*latest)));
+        let mut row = match self.side.symbol(column, latest.is_some().into())? {
+            0 => self.place(rows, row)?,
+            _ => self.keys.latest.ok_or(Corrupt("there is no latest row"))?,
+        };
+        // Its words, and where in them: 0 for none, else 1 + which vector, and how many words are left out.
+        let key = first.and_then(word_of);
+        let known = key.and_then(|key| {
+            let mut vectors = self.rows.vectors.words().enumerate();
+            vectors.find_map(|(rank, words)| {
+                Some((rank, words.binary_search_by(|word| word[..].cmp(key)).ok()?))
+            })
+        });
+        let column = self.names.column(self.side, Topic::Pending, like(3), symbols)?;
+        let rank = self.side.symbol(column, known.map_or(0, |(rank, _)| rank as u64 + 1))?;
+        let mut at = 0;
+        if rank > 0 {
+            let column = self.names.column(self.side, Topic::Pending, like(4), symbols)?;
+            at = self.side.symbol(column, known.map_or(0, |(_, at)| at as u64))?;
+        }
+        let mut at = usize::try_from(at).unwrap_or(usize::MAX);
+        let rank = usize::try_from(rank).unwrap_or(usize::MAX);
+        let forms = self.names.column(self.side, Topic::Pending, like(5), symbols)?;
+        let sizes = self.names.column(self.side, Topic::Pending, like(6), symbols)?;
+        let keys = Kind::Bytes(Class::Text);
+        let keys = self.names.column(self.side, Topic::Pending, like(7), keys)?;
+        for _ in 0..count {
+            let tuple = tuples.as_mut().and_then(Iterator::next);
+            let start = out.len();
+            let vector = rank.checked_sub(1).and_then(|rank| self.rows.vectors.words().nth(rank));
+            let word = vector.and_then(|words| words.get(at));
+            let told = word.is_some_and(|word| put_word(row, word, out));
+            let same_row = tuple.and_then(RowPlace::of) == Some(row);
+            let form = match tuple {
+                Some(tuple) if told && out[start..] == *tuple => NEXT,
+                _ if same_row => OTHER,
+                _ => OTHER_ROW,
+            };
+            match self.side.symbol(forms, form)? {
+                NEXT if told => at += 1,
+                form @ (OTHER | OTHER_ROW) => {
+                    out.truncate(start);
+                    if form == OTHER_ROW {
+                        row = self.place(rows, tuple.and_then(RowPlace::of))?;
+                    }
+                    let info = self.side.symbol(sizes, tuple.map_or(0, |tuple| u64::from(info_of(tuple))))?;
+                    let info = u16::try_from(info).map_err(|_| Corrupt("a tuple's size can't be"))?;
+                    let len = usize::from(info & SIZE).checked_sub(HEADER);
+                    let len = len.ok_or(Corrupt("a tuple's size can't be"))?;
+                    out.extend(row.to_bytes());
+                    out.extend(info.to_le_bytes());
+                    self.side.bytes(keys, tuple.map_or(&[], |tuple| &tuple[HEADER..]), len, out)?;
+                    // The words that follow may be those after it.
+                    let vector = rank.checked_sub(1).and_then(|rank| self.rows.vectors.words().nth(rank));
+                    if let Some((words, key)) = vector.zip(word_of(&out[start..])) {
+                        at = match words.binary_search_by(|word| word[..].cmp(key)) {
+                            Ok(found) => found + 1,
+                            Err(next) => next,
+                        };
+                    }
+                }
+                _ => return Err(Corrupt("a pending tuple can't be told")),
+            }
+            self.keys.pending.add(relation.number, &out[start..]);
+        }
+        Ok(())
+    }
+
+    fn place(
+        &mut self,
+        column: crate::columns::Column,
+        source: Option<RowPlace>,
+    ) -> Result<RowPlace, Corrupt> {
+        let mut bytes = Vec::with_capacity(RowPlace::BYTES);
+        let source = source.map(RowPlace::to_bytes);
+        let source = source.as_ref().map_or(&[][..], |place| &place[..]);
+        self.side.bytes(column, source, RowPlace::BYTES, &mut bytes)?;
+        RowPlace::of(&bytes).ok_or(Corrupt("a row's place is cut short"))
+    }
+}
+
+/// Bits of `t_info`.
+const SIZE: u16 = 0x1FFF;
+const HAS_VARWIDTHS: u16 = 0x4000;
+
+fn info_of(tuple: &[u8]) -> u16 {
+    u16::from_le_bytes([tuple[6], tuple[7]])
+}
+
+/// Tuples one after another.
+struct Tuples<'a> {
+    data: &'a [u8],
+}
+
+impl<'a> Iterator for Tuples<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let info = u16::from_le_bytes([*self.data.get(6)?, *self.data.get(7)?]);
+        let (tuple, rest) = self.data.split_at_checked(usize::from(info & SIZE))?;
+        if tuple.len() < HEADER {
+            return None;
+        }
+        self.data = rest;
+        Some(tuple)
+    }
+}
+
+/// Whether data is such tuples and nothing else.
+pub fn is_pending(data: &[u8]) -> bool {
+    let mut tuples = Tuples { data };
+    tuples.by_ref().count() > 0 && tuples.data.is_empty()
+}
+
+/// The word that is a tuple's key, if it looks like one.
+fn word_of(tuple: &[u8]) -> Option<&[u8]> {
+    text(tuple.get(HEADER..)?)
+}
+
+/// The text in a key, if it looks like one: a short varlena and zeros.
+fn text(key: &[u8]) -> Option<&[u8]> {
+    let &first = key.first()?;
+    let len = usize::from(first >> 1);
+    let fits = first & 1 == 1 && len > 1 && len.next_multiple_of(8) == key.len();
+    let (text, rest) = key.split_at_checked(len).filter(|_| fits)?;
+    rest.iter().all(|&byte| byte == 0).then(|| &text[1..])
+}
+
+/// Appends the pending tuple of a word; no if it is too long.
+fn put_word(row: RowPlace, word: &[u8], out: &mut Vec<u8>) -> bool {
+    const LONGEST: usize = 126;
+    if word.len() > LONGEST {
+        return false;
+    }
+    let size = HEADER + (1 + word.len()).next_multiple_of(8);
+    let end = out.len() + size;
+    out.extend(row.to_bytes());
+    out.extend((size as u16 | HAS_VARWIDTHS).to_le_bytes());
+    out.push((word.len() as u8 + 1) << 1 | 1);
+    out.extend_from_slice(word);
+    out.resize(end, 0);
+    true
+}
+
+/// Rows of keys that are in pending lists, on both sides.
+#[derive(Default)]
+pub struct Pending {
+    indexes: FxHashMap<u32, OfIndex>,
+    bytes: usize,
+}
+
+#[derive(Default)]
+struct OfIndex {
+    keys: BTreeMap<Vec<u8>, OfKey>,
+    /// Where in the order of keys the last entry was.
+    last: Vec<u8>,
+}
+
+struct OfKey {
+    /// As in tuples: flags of `t_info`, and the key.
+    key: Key,
+    rows: Vec<RowPlace>,
+}
+
+/// A key with the flags of its tuple.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Key {
+    flags: u16,
+    bytes: Vec<u8>,
+}
+
+impl Key {
+    /// What keys are ordered by: texts by their bytes, others as numbers.
+    fn order(&self) -> Vec<u8> {
+        match (text(&self.bytes), &self.bytes[..]) {
+            (Some(text), _) => text.to_vec(),
+            (None, [number @ .., 0, 0, 0, 0]) if number.len() == 4 => {
+                let mut order: Vec<u8> = number.iter().rev().copied().collect();
+                order[0] ^= 0x80;
+                order
+            }
+            (None, bytes) => bytes.to_vec(),
+        }
+    }
+}
+
+impl Pending {
+    /// Bytes that may be kept.
+    const MOST: usize = 48 << 20;
+    /// Rows of one key that may be kept: more have no room in an entry.
+    const MOST_ROWS: usize = 8192;
+    /// Bytes that a key and a row take, about.
+    const KEY: usize = 160;
+    const ROW: usize = 8;
+
+    /// A tuple was put into a pending list.
+    fn add(&mut self, index: u32, tuple: &[u8]) {
+        let Some(row) = RowPlace::of(tuple) else { return };
+        if self.bytes > Pending::MOST {
+            return;
+        }
+        let key = Key { flags: info_of(tuple) & !SIZE, bytes: tuple[HEADER..].to_vec() };
+        let of = self.indexes.entry(index).or_default();
+        let of = of.keys.entry(key.order()).or_insert_with(|| {
+            self.bytes += Pending::KEY + 2 * key.bytes.len();
+            OfKey { key, rows: Vec::new() }
+        });
+        if of.rows.len() < Pending::MOST_ROWS {
+            of.rows.push(row);
+            self.bytes += Pending::ROW;
+        }
+    }
+
+    fn has(&self, index: u32) -> bool {
+        self.indexes.get(&index).is_some_and(|of| !of.keys.is_empty())
+    }
+
+    /// The key of the entry that is replaced, or else the keys after the last entry's, in their order.
+    fn next(&self, index: u32, before: Option<&Entry<'_>>) -> impl Iterator<Item = (&Key, &[RowPlace])> {
+        let of = self.indexes.get(&index);
+        let bounds = of.map(|of| match before {
+            Some(entry) => {
+                let order = entry.key.order();
+                (Bound::Included(order.clone()), Bound::Included(order))
+            }
+            None => (Bound::Excluded(of.last.clone()), Bound::Unbounded),
+        });
+        let range = of.zip(bounds).map(|(of, bounds)| of.keys.range(bounds));
+        range.into_iter().flatten().map(|(_, of)| (&of.key, &of.rows[..]))
+    }
+
+    /// An entry was written: its rows are no longer pending.
+    fn done(&mut self, index: u32, entry: &Entry<'_>) {
+        let Some(of) = self.indexes.get_mut(&index) else { return };
+        let order = entry.key.order();
+        if let Some(key) = of.keys.get_mut(&order) {
+            let before = key.rows.len();
+            match &entry.rows {
+                Some(rows) => key.rows.retain(|row| rows.binary_search(row).is_err()),
+                None => key.rows.clear(),
+            }
+            self.bytes = self.bytes.saturating_sub((before - key.rows.len()) * Pending::ROW);
+            if key.rows.is_empty() {
+                self.bytes = self.bytes.saturating_sub(Pending::KEY + 2 * key.key.bytes.len());
+                of.keys.remove(&order);
+            }
+        }
+        of.last = order;
+    }
+}
+
+/// An entry: a key and its rows.
+struct Entry<'a> {
+    key: Key,
+    /// Nothing if they are in a tree of their own.
+    rows: Option<Vec<RowPlace>>,
+    /// Its header and key, up to its rows.
+    start: &'a [u8],
+}
+
+/// In the block's place: rows are compressed (`GIN_ITUP_COMPRESSED`).
+const COMPRESSED: u16 = 0x8000;
+/// Bits of a row's number (`MaxHeapTuplesPerPageBits`).
+const NUMBER_BITS: u32 = 11;
+
+impl<'a> Entry<'a> {
+    fn of(tuple: &'a [u8]) -> Option<Entry<'a>> {
+        /// In place of the number of rows: they are in a tree (`GIN_TREE_POSTING`).
+        const TREE: u16 = 0xFFFF;
+        let half = |at: usize| Some(u16::from_le_bytes(*tuple.get(at..)?.first_chunk()?));
+        let (upper, lower, count, info) = (half(0)?, half(2)?, half(4)?, half(6)?);
+        if count == TREE {
+            let key = Key { flags: info & !SIZE, bytes: tuple[HEADER..].to_vec() };
+            return Some(Entry { key, rows: None, start: tuple });
+        }
+        let at = usize::from(upper & !COMPRESSED) << 16 | usize::from(lower);
+        if upper & COMPRESSED == 0 || at < HEADER {
+            return None;
+        }
+        let start = tuple.get(..at)?;
+        let key = Key { flags: info & !SIZE, bytes: start[HEADER..].to_vec() };
+        let rows = rows_of(&tuple[at..], count.into())?;
+        Some(Entry { key, rows: Some(rows), start })
+    }
+}
+
+fn number_of(row: RowPlace) -> u64 {
+    u64::from(row.block) << NUMBER_BITS | u64::from(row.number)
+}
+
+/// The rows of a compressed list (`ginpostinglist.c`); in their order, or there are none.
+fn rows_of(mut list: &[u8], count: usize) -> Option<Vec<RowPlace>> {
+    const SEGMENT: usize = RowPlace::BYTES + 2;
+    let mut rows = Vec::new();
+    while rows.len() < count {
+        let mut last = RowPlace::of(list)?;
+        let bytes = usize::from(u16::from_le_bytes([*list.get(6)?, *list.get(7)?]));
+        rows.push(last);
+        let mut segment = list.get(SEGMENT..SEGMENT + bytes)?;
+        while !segment.is_empty() {
+            let mut distance = 0;
+            for shift in (0..43).step_by(7) {
+                let (&byte, rest) = segment.split_first()?;
+                segment = rest;
+                distance |= u64::from(byte & 0x7F) << shift;
+                if byte < 0x80 {
+                    break;
+                }
+            }
+            let number = number_of(last).checked_add(distance)?;
+            let block = u32::try_from(number >> NUMBER_BITS).ok()?;
+            last = RowPlace { block, number: (number & ((1 << NUMBER_BITS) - 1)) as u16 };
+            rows.push(last);
+        }
+        list = &list[(SEGMENT + bytes.next_multiple_of(2)).min(list.len())..];
+    }
+    (rows.len() == count && rows.is_sorted_by(|a, b| a < b)).then_some(rows)
+}
+
+/// Appends rows as a compressed list of one segment; no if they can't be.
+fn put_rows(rows: &[RowPlace], out: &mut Vec<u8>) -> bool {
+    let Some(&first) = rows.first() else { return false };
+    let mut bytes = Vec::new();
+    let mut last = number_of(first);
+    for &row in &rows[1..] {
+        let Some(distance) = number_of(row).checked_sub(last).filter(|_| row.number < 1 << NUMBER_BITS)
+        else {
+            return false;
+        };
+        crate::columns::put_number(&mut bytes, distance);
+        last = number_of(row);
+    }
+    let Ok(len) = u16::try_from(bytes.len()) else { return false };
+    out.extend(first.to_bytes());
+    out.extend(len.to_le_bytes());
+    out.extend(&bytes);
+    out.resize(out.len().next_multiple_of(2), 0);
+    true
+}
+
+/// The entry of a key with these rows more.
+fn entry(before: Option<&Entry<'_>>, key: &Key, more: &[RowPlace]) -> Option<Vec<u8>> {
+    let mut rows = match before {
+        Some(entry) => entry.rows.clone()?,
+        None => Vec::new(),
+    };
+    rows.extend(more);
+    rows.sort_unstable();
+    rows.dedup();
+    let mut out = vec![0; HEADER];
+    out.extend_from_slice(before.map_or(&key.bytes, |entry| &entry.key.bytes));
+    let at = before.map_or(out.len(), |entry| entry.start.len());
+    if !put_rows(&rows, &mut out) {
+        return None;
+    }
+    out.resize(out.len().next_multiple_of(8), 0);
+    let size = u16::try_from(out.len()).ok().filter(|&size| size <= SIZE)?;
+    out[0..2].copy_from_slice(&(COMPRESSED | (at >> 16) as u16).to_le_bytes());
+    out[2..4].copy_from_slice(&(at as u16).to_le_bytes());
+    out[4..6].copy_from_slice(&u16::try_from(rows.len()).ok()?.to_le_bytes());
+    out[6..8].copy_from_slice(&(size | key.flags).to_le_bytes());
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(number: u32) -> RowPlace {
+        RowPlace { block: number * number / 7, number: (number % 200 + 1) as u16 }
+    }
+
+    #[test]
+    fn rows_come_back_from_their_list() {
+        let rows: Vec<RowPlace> = (0..150).map(row).collect();
+        let mut list = Vec::new();
+        let mut sorted = rows.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert!(put_rows(&sorted, &mut list));
+        assert_eq!(rows_of(&list, sorted.len()), Some(sorted.clone()));
+        for len in 0..list.len() - 1 {
+            assert_eq!(rows_of(&list[..len], sorted.len()), None);
+        }
+    }
+
+    #[test]
+    fn a_key_gets_the_rows_that_were_pending() {
+        let mut pending = Pending::default();
+        for number in [3, 9, 12] {
+            for word in [&b"above"[..], b"below", b"beyond"] {
+                let mut tuple = Vec::new();
+                assert!(put_word(row(number), word, &mut tuple));
+                assert!(is_pending(&tuple));
+                assert_eq!(word_of(&tuple), Some(word));
+                pending.add(7, &tuple);
+            }
+        }
+        let (key, rows) = pending.next(7, None).nth(1).expect("a key");
+        assert_eq!((text(&key.bytes), rows), (Some(&b"below"[..]), &[row(3), row(9), row(12)][..]));
+        let old = entry(None, key, &rows[..2]).expect("an entry");
+        let old = Entry::of(&old).expect("the same entry");
+        assert_eq!(old.rows.as_deref(), Some(&rows[..2]));
+        let new = entry(Some(&old), key, &rows[2..]).expect("an entry");
+        assert_eq!(Entry::of(&new).and_then(|new| new.rows).as_deref(), Some(rows));
+        assert_eq!(entry(None, key, rows), Some(new.clone()));
+        let done = Entry::of(&new).expect("an entry");
+        pending.done(7, &done);
+        let left: Vec<_> = pending.next(7, None).map(|(key, _)| text(&key.bytes)).collect();
+        assert_eq!(left, [Some(&b"beyond"[..])]);
+        assert!(pending.next(7, Some(&done)).next().is_none());
     }
 }

@@ -11,6 +11,7 @@ use walden_format::record::Fork;
 use walden_redo::page::{ItemState, Page};
 use walden_redo::store::{BlockKey, PageStore};
 
+use super::gin::Pending;
 use super::heap::{Old, Relation};
 use super::rows::LayoutKey;
 use super::schema::{Field, Span, Varlena};
@@ -54,6 +55,10 @@ pub struct Keys {
     tables: Vec<Relation>,
     known_tables: FxHashSet<u32>,
     inserted: FxHashMap<u32, Inserted>,
+    /// The row that a record put into a table last.
+    pub latest: Option<RowPlace>,
+    /// Keys of GIN indexes that have no entries yet.
+    pub pending: Pending,
     /// Of the index that was built last.
     pub order: Option<Order>,
     /// Rows that may still be put in order: sorting takes time that a file has to earn.
@@ -133,6 +138,7 @@ impl Keys {
 
     /// A record put a row there.
     pub fn inserted(&mut self, table: u32, place: RowPlace) {
+        self.latest = Some(place);
         let inserted = self.inserted.entry(table).or_default();
         if inserted.places.len() == Inserted::MOST {
             inserted.places.pop_front();

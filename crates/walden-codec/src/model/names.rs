@@ -17,6 +17,8 @@ pub enum Topic {
     PageAgainst,
     /// Parts of GIN entries.
     GinEntry,
+    /// Tuples of GIN pending lists.
+    Pending,
     /// Forms of block data of a relation and a shape.
     DataForm,
     /// Lengths of block data of a relation and a shape.

@@ -216,9 +216,16 @@ fn sequence(words: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// Vectors that were met lately, on both sides.
 #[derive(Default)]
 pub struct Vectors {
-    /// Their words, the latest last.
-    recent: VecDeque<Vec<u8>>,
+    /// The latest last.
+    recent: VecDeque<Recent>,
     columns: Option<Columns>,
+}
+
+struct Recent {
+    /// Words in the order of positions.
+    text: Vec<u8>,
+    /// Each word once, in the order of the alphabet.
+    words: Vec<Vec<u8>>,
 }
 
 #[derive(Clone, Copy)]
@@ -243,12 +250,17 @@ const FORM_VECTOR: u64 = 1;
 const FORM_TEXT: u64 = 2;
 
 impl Vectors {
-    const MOST: usize = 4;
+    const MOST: usize = 8;
     const SHORTEST: usize = 64;
 
-    /// The latest vectors' words, the latest first.
-    pub fn recent(&self) -> impl Iterator<Item = &[u8]> {
-        self.recent.iter().rev().map(|words| &words[..])
+    /// The latest vectors' words in the order of positions, the latest first.
+    fn texts(&self) -> impl Iterator<Item = &[u8]> {
+        self.recent.iter().rev().map(|recent| &recent.text[..])
+    }
+
+    /// The latest vectors' words in the order of the alphabet, the latest first.
+    pub fn words(&self) -> impl Iterator<Item = &[Vec<u8>]> {
+        self.recent.iter().rev().map(|recent| &recent.words[..])
     }
 
     /// How a value can be told, if it can.
@@ -259,7 +271,7 @@ impl Vectors {
         if let Some(words) = words_of(value) {
             return Some(Told::Vector(words));
         }
-        self.recent().enumerate().find_map(|(rank, words)| Some(Told::Text(rank, rest_of(words, value)?)))
+        self.texts().enumerate().find_map(|(rank, words)| Some(Told::Text(rank, rest_of(words, value)?)))
     }
 
     /// Codes a value that is told; nothing if it is not, which is said, too.
@@ -292,12 +304,15 @@ impl Vectors {
             if self.recent.len() == Vectors::MOST {
                 self.recent.pop_front();
             }
-            self.recent.push_back(said);
+            let mut words: Vec<Vec<u8>> = sequence(&said).map(<[u8]>::to_vec).collect();
+            words.sort_unstable();
+            words.dedup();
+            self.recent.push_back(Recent { text: said, words });
             return Ok(Some(vector));
         }
         side.bytes(columns.rests, bytes, len, &mut said)?;
         let rank = usize::try_from(form - FORM_TEXT).map_err(|_| wrong)?;
-        let words = self.recent().nth(rank).ok_or(wrong)?;
+        let words = self.texts().nth(rank).ok_or(wrong)?;
         Ok(Some(text_of(words, &said).ok_or(wrong)?))
     }
 }
