@@ -47,8 +47,8 @@ pub fn scatter(chart: &Scatter) -> Result<String, Box<dyn Error>> {
         builder.caption(&chart.title, (FONT, 18)).margin(14).x_label_area_size(46).y_label_area_size(62);
         let mut area = builder.build_cartesian_2d((xs.0..xs.1).log_scale(), (ys.0..ys.1).log_scale())?;
         area.configure_mesh()
-            .x_desc(&described(&chart.x))
-            .y_desc(&described(&chart.y))
+            .x_desc(described(&chart.x))
+            .y_desc(described(&chart.y))
             .axis_desc_style((FONT, LABEL + 2))
             .disable_mesh()
             // The library's own are too few on short logarithmic scales.

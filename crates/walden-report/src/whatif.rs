@@ -106,7 +106,11 @@ fn buckets(document: &Document, only: &Predicted, look: Look) -> String {
             cells: vec![
                 units::bytes(now.bytes),
                 units::bytes(then.bytes),
-                if now.bytes == 0 { String::new() } else { signed(then.bytes as f64 / now.bytes as f64 - 1.0, 1) },
+                if now.bytes == 0 {
+                    String::new()
+                } else {
+                    signed(then.bytes as f64 / now.bytes as f64 - 1.0, 1)
+                },
             ],
             share: Some(then.bytes as f64 / only.bytes.max(1) as f64),
         })

@@ -217,7 +217,8 @@ impl Predicted {
             .collect();
         let dropped = settings.dropped.iter().map(|index| ("drop_index".to_string(), index.to_string()));
         let changed: Vec<(String, String)> = changed.into_iter().chain(dropped).collect();
-        let name = changed.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ");
+        let name =
+            changed.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ");
         let known: u64 = prediction.shares.iter().sum();
         let estimated = prediction.shares[3] as f64;
         let error = prediction.sampling_error + DOUBT * estimated + doubt * prediction.bytes as f64;
@@ -321,7 +322,8 @@ fn caveats(forecast: &Forecast, document: &Document, rate: RedoRate) -> Vec<Stri
     }
     let traced = &forecast.learned.settings;
     for (settings, prediction) in &forecast.predictions {
-        let (from, to) = (crate::level::Level::of(traced.wal_level), crate::level::Level::of(settings.wal_level));
+        let (from, to) =
+            (crate::level::Level::of(traced.wal_level), crate::level::Level::of(settings.wal_level));
         if from < to {
             note(format!(
                 "wal_level={} from a trace under {}: what the log does not have is estimated ({})",
@@ -341,7 +343,10 @@ fn caveats(forecast: &Forecast, document: &Document, rate: RedoRate) -> Vec<Stri
             ));
         }
         if settings.checkpoint_timeout != traced.checkpoint_timeout && forecast.survey.times.len() < 2 {
-            note("no transaction ends in the trace, so it has no times: checkpoint_timeout can't be predicted".into());
+            note(
+                "no transaction ends in the trace, so it has no times: checkpoint_timeout can't be predicted"
+                    .into(),
+            );
         }
     }
     if forecast.survey.seen.backups > 0 {

@@ -110,8 +110,7 @@ impl Compressor {
     ) -> ImageSize {
         let stratum = self.strata.entry((relation, method)).or_default();
         stratum.met += 1;
-        let wanted =
-            self.all || stratum.compressed < COMPRESSED_FIRST || stratum.met.is_multiple_of(SAMPLE);
+        let wanted = self.all || stratum.compressed < COMPRESSED_FIRST || stratum.met.is_multiple_of(SAMPLE);
         let (Some(page), true) = (page, wanted) else {
             let len = (f64::from(image.len) * stratum.ratio()).round() as u32;
             if stratum.compressed == 0 {

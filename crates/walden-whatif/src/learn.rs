@@ -46,6 +46,9 @@ pub struct Learned {
     /// Bytes from where a segment was full to where the checkpoint that this asked for began: the checkpointer has to wake
     /// up first.
     pub lag: u64,
+    /// Bytes that checkpoints for volume were still being made beyond the part of their distance that they are spread over
+    /// (`checkpoint_completion_target`), one after another as the trace has them.
+    pub late: Vec<u64>,
 }
 
 /// The settings that a server told, as `pg_settings` has them (`300 s`, `64 16MB`), in the words of `postgresql.conf`.
@@ -53,7 +56,9 @@ pub fn told_by_server(told: &std::collections::BTreeMap<String, String>) -> Vec<
     let known = crate::settings::ROWS.iter().filter(|row| row.show.is_some() && row.name != "data_checksums");
     let one = |row: &crate::settings::Row| {
         let value = told.get(row.name)?;
-        let Some((number, unit)) = value.split_once(' ') else { return Some((row.name.into(), value.clone())) };
+        let Some((number, unit)) = value.split_once(' ') else {
+            return Some((row.name.into(), value.clone()));
+        };
         // The unit may have a number of its own: `64 16MB`.
         let digits = unit.find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
         let factor: u64 = if digits == 0 { 1 } else { unit[..digits].parse().ok()? };
@@ -69,7 +74,11 @@ pub fn told_by_server(told: &std::collections::BTreeMap<String, String>) -> Vec<
 }
 
 /// Learns the settings; `told` are names and values that are known otherwise.
-pub fn learn(survey: &Survey, window: Lsn, told: &[(String, String)]) -> Result<Learned, crate::SettingError> {
+pub fn learn(
+    survey: &Survey,
+    window: Lsn,
+    told: &[(String, String)],
+) -> Result<Learned, crate::SettingError> {
     let mut settings = Settings::default_of(survey.version);
     let mut traced = Vec::new();
     let mut note = |name, value: String, from, why: String| traced.push(Traced { name, value, from, why });
@@ -150,7 +159,8 @@ pub fn learn(survey: &Survey, window: Lsn, told: &[(String, String)]) -> Result<
     };
     let checkpoints = explain_checkpoints(&survey.checkpoints, survey.segment_size, Some(known));
     let lag = lag(&checkpoints, survey);
-    Ok(Learned { settings, traced, checkpoints, lag })
+    let late = late(&checkpoints, &settings);
+    Ok(Learned { settings, traced, checkpoints, lag, late })
 }
 
 /// The value at a position of what records say now and then.
@@ -248,6 +258,19 @@ fn lag(checkpoints: &[Checkpoint], survey: &Survey) -> u64 {
         .collect();
     lags.sort_unstable();
     lags.get(lags.len() / 2).copied().unwrap_or(0)
+}
+
+/// How late each checkpoint that another one for volume followed was complete.
+fn late(checkpoints: &[Checkpoint], settings: &Settings) -> Vec<u64> {
+    let distance = settings.checkpoint_segments() * settings.segment_size.bytes();
+    let spread = distance / 1000 * settings.completion_target_milli;
+    let followed = checkpoints.windows(2).filter(|pair| pair[1].cause == Cause::Volume);
+    let of = |checkpoint: &Checkpoint| {
+        let took = checkpoint.seen.lsn.bytes_since(checkpoint.seen.redo);
+        // One that was asked for is made without a pause.
+        (checkpoint.cause == Cause::Volume).then(|| took.saturating_sub(spread))
+    };
+    followed.filter_map(|pair| of(&pair[0])).collect()
 }
 
 #[cfg(test)]

@@ -172,9 +172,11 @@ fn groups(settings: &[Settings], threads: usize) -> Vec<Vec<usize>> {
             group.len() < MOST_SIMULATIONS && (methods.contains(&method) || method.is_none())
         });
         let place = fits.or_else(|| {
-            let room = groups.len() < threads || groups.iter().all(|(_, group)| group.len() >= MOST_SIMULATIONS);
+            let room =
+                groups.len() < threads || groups.iter().all(|(_, group)| group.len() >= MOST_SIMULATIONS);
             (!room).then(|| {
-                let fewest = groups.iter().enumerate().filter(|(_, (_, group))| group.len() < MOST_SIMULATIONS);
+                let fewest =
+                    groups.iter().enumerate().filter(|(_, (_, group))| group.len() < MOST_SIMULATIONS);
                 fewest.min_by_key(|(_, (methods, _))| methods.len()).map_or(0, |(at, _)| at)
             })
         });
@@ -217,7 +219,8 @@ impl Job<'_> {
         let simulations = settings.map(|settings| {
             let own = self.own_records(&settings);
             let redo = redo.unwrap_or(self.from);
-            Simulation::new(settings, self.from, redo, began, own, self.learned.lag)
+            Simulation::new(settings, self.from, redo, began, own)
+                .with_checkpointer(self.learned.lag, self.learned.late.clone())
         });
         let simulations = simulations.collect();
         let memory_bytes = self.question.memory_bytes / passes.max(1);

@@ -84,7 +84,11 @@ impl Settings {
             Set::Volume(set) => set(self, value),
             Set::Nothing(why) => return Ok(Effect::Nothing(why)),
         }
-        .ok_or_else(|| SettingError::Value { name: row.name, value: value.into(), expected: row.expected })?;
+        .ok_or_else(|| SettingError::Value {
+            name: row.name,
+            value: value.into(),
+            expected: row.expected,
+        })?;
         Ok(Effect::Changed)
     }
 
@@ -196,12 +200,9 @@ pub static ROWS: &[Row] = &[
         },
         |s| format!("{}", s.completion_target_milli as f64 / 1000.0)
     ),
-    changes!(
-        "full_page_writes",
-        ON_OFF,
-        |s, v| on_off(v).map(|on| s.full_page_writes = on),
-        |s| show_bool(s.full_page_writes)
-    ),
+    changes!("full_page_writes", ON_OFF, |s, v| on_off(v).map(|on| s.full_page_writes = on), |s| show_bool(
+        s.full_page_writes
+    )),
     changes!(
         "wal_compression",
         "off, pglz, lz4, zstd or on",
@@ -232,8 +233,12 @@ pub static ROWS: &[Row] = &[
         },
         |s| s.wal_level.to_string()
     ),
-    changes!("wal_log_hints", ON_OFF, |s, v| on_off(v).map(|on| s.log_hints = on), |s| show_bool(s.log_hints)),
-    changes!("data_checksums", ON_OFF, |s, v| on_off(v).map(|on| s.log_hints = on), |s| show_bool(s.log_hints)),
+    changes!("wal_log_hints", ON_OFF, |s, v| on_off(v).map(|on| s.log_hints = on), |s| show_bool(
+        s.log_hints
+    )),
+    changes!("data_checksums", ON_OFF, |s, v| on_off(v).map(|on| s.log_hints = on), |s| show_bool(
+        s.log_hints
+    )),
     changes!(
         "wal_segment_size",
         "a power of two from 1MB to 1GB",
@@ -246,12 +251,9 @@ pub static ROWS: &[Row] = &[
         |s, v| seconds(v).filter(|n| *n >= 0).map(|n| s.archive_timeout = n),
         |s| show_seconds(s.archive_timeout)
     ),
-    changes!(
-        "wal_skip_threshold",
-        SIZE,
-        |s, v| size(v).map(|n| s.skip_threshold = n),
-        |s| show_size(s.skip_threshold)
-    ),
+    changes!("wal_skip_threshold", SIZE, |s, v| size(v).map(|n| s.skip_threshold = n), |s| show_size(
+        s.skip_threshold
+    )),
     nothing("wal_init_zero", PREALLOCATION),
     nothing("wal_recycle", PREALLOCATION),
     nothing("wal_keep_size", PREALLOCATION),
@@ -263,7 +265,10 @@ pub static ROWS: &[Row] = &[
     nothing("synchronous_commit", FLUSHING),
     nothing("fsync", FLUSHING),
     nothing("wal_sync_method", FLUSHING),
-    nothing("checkpoint_flush_after", "it decides when the operating system writes pages out, not what is logged"),
+    nothing(
+        "checkpoint_flush_after",
+        "it decides when the operating system writes pages out, not what is logged",
+    ),
     nothing("shared_buffers", "pages are imaged at their first change after a checkpoint, wherever they are"),
     nothing("max_wal_senders", "it decides who may read the log, not what is written"),
     nothing("archive_mode", "it decides whether segments are archived, not what is written"),

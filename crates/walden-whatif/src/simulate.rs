@@ -53,9 +53,7 @@ impl Geometry {
         let rest = if page == 0 {
             offset.saturating_sub(LONG_HEADER)
         } else {
-            (PAGE - LONG_HEADER)
-                + (page - 1) * (PAGE - SHORT_HEADER)
-                + offset.saturating_sub(SHORT_HEADER)
+            (PAGE - LONG_HEADER) + (page - 1) * (PAGE - SHORT_HEADER) + offset.saturating_sub(SHORT_HEADER)
         };
         lsn.0 / self.segment * self.usable + rest
     }
@@ -127,6 +125,7 @@ pub struct Simulation {
     own: OwnRecords,
     checkpoint_segments: u64,
     lag: u64,
+    late: Vec<u64>,
     start: u64,
     position: u64,
     redo: u64,
@@ -146,7 +145,7 @@ pub struct Simulation {
 
 impl Simulation {
     /// A server whose log goes on from `start`, with a checkpoint there that began at `time`.
-    pub fn new(settings: Settings, start: Lsn, redo: Lsn, time: i64, own: OwnRecords, lag: u64) -> Simulation {
+    pub fn new(settings: Settings, start: Lsn, redo: Lsn, time: i64, own: OwnRecords) -> Simulation {
         let geometry = Geometry::new(settings.segment_size);
         let position = geometry.position(start);
         Simulation {
@@ -155,7 +154,8 @@ impl Simulation {
             cycle: 1,
             geometry,
             own,
-            lag,
+            lag: 0,
+            late: Vec::new(),
             start: position,
             position,
             redo: geometry.position(redo),
@@ -181,6 +181,12 @@ impl Simulation {
                 dropped_records: 0,
             },
         }
+    }
+
+    /// A checkpointer as the trace shows it: `lag` bytes after a segment was full it begins, and `late` bytes after the spread
+    /// of each checkpoint it is done.
+    pub fn with_checkpointer(self, lag: u64, late: Vec<u64>) -> Simulation {
+        Simulation { lag, late, ..self }
     }
 
     /// Bytes since the start, as a distance of LSNs.
@@ -274,8 +280,7 @@ impl Simulation {
         self.prediction.bytes = self.distance();
         let framing = self.prediction.bytes.saturating_sub(self.prediction.buckets.total());
         self.prediction.buckets.add(Bucket::PageHeaders, framing);
-        self.prediction.segments =
-            self.geometry.segment(self.position) - self.geometry.segment(self.start);
+        self.prediction.segments = self.geometry.segment(self.position) - self.geometry.segment(self.start);
         self.prediction.sampling_error = error;
         self.prediction
     }
@@ -308,7 +313,9 @@ impl Simulation {
     /// A segment is full: is it time (`XLogCheckpointNeeded`)?
     fn finish_segment(&mut self, finished: u64) {
         let from = self.geometry.segment(self.redo);
-        if self.asked.is_none() && finished + 1 >= from + self.checkpoint_segments {
+        // While one is being made, nobody hears of the next; the next full segment asks again.
+        let busy = self.running.is_some_and(|running| self.position < running.until_position);
+        if self.asked.is_none() && !busy && finished + 1 >= from + self.checkpoint_segments {
             self.asked = Some(((finished + 1) * self.geometry.usable + self.lag).max(self.position));
         }
     }
@@ -352,9 +359,13 @@ impl Simulation {
         // `IsCheckpointOnSchedule`: spread over part of the way to the next one, by volume and by time.
         let target = self.settings.completion_target_milli;
         let distance = self.checkpoint_segments * self.geometry.usable * target / 1000;
+        let late = match self.late.len() {
+            0 => 0,
+            many => self.late[self.prediction.checkpoints.len() % many],
+        };
         self.running = Some(Running {
             redo,
-            until_position: redo + distance,
+            until_position: redo + distance + late,
             until_time: now + self.settings.checkpoint_timeout * SECOND / 1000 * target as i64,
         });
         self.prediction.checkpoints.push(SimulatedCheckpoint {
@@ -383,8 +394,7 @@ impl Simulation {
     }
 
     fn stretch(&mut self) {
-        let bytes =
-            self.geometry.lsn(self.position).bytes_since(self.geometry.lsn(self.last_complete));
+        let bytes = self.geometry.lsn(self.position).bytes_since(self.geometry.lsn(self.last_complete));
         self.prediction.longest_redo = self.prediction.longest_redo.max(bytes);
     }
 }
@@ -401,7 +411,7 @@ mod tests {
     }
 
     fn simulation(settings: Settings) -> Simulation {
-        Simulation::new(settings, Lsn(0x100_0028), Lsn(0x100_0028), 0, OwnRecords::default(), 0)
+        Simulation::new(settings, Lsn(0x100_0028), Lsn(0x100_0028), 0, OwnRecords::default())
     }
 
     fn plain(bytes: u64) -> RecordBytes {

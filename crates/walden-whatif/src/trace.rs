@@ -351,9 +351,8 @@ impl State {
             };
             wants |= u64::from(wanted) << at;
         }
-        let own = image.map(|image| {
-            (u32::from(image.len) + u32::from(image.header_len), Method::of(image.compression))
-        });
+        let own = image
+            .map(|image| (u32::from(image.len) + u32::from(image.header_len), Method::of(image.compression)));
         let raw = image.map(|image| RawImage {
             len: image.uncompressed_len(PAGE_BYTES as u32),
             has_hole: image.hole_len > 0,
@@ -613,12 +612,14 @@ impl State {
         let mut written = variant.written && !(self.covered && level == Level::Minimal);
         if is_hint {
             written &= simulation.settings.log_hints
-                && self.blocks.iter().any(|facts| {
-                    stale(facts, self.cycles[facts.slot * count + at], simulation.cycle)
-                });
+                && self
+                    .blocks
+                    .iter()
+                    .any(|facts| stale(facts, self.cycles[facts.slot * count + at], simulation.cycle));
         }
         if !simulation.settings.dropped.is_empty() && !record.blocks.is_empty() {
-            written &= !record.blocks.iter().all(|block| simulation.settings.dropped.contains(&block.relation));
+            written &=
+                !record.blocks.iter().all(|block| simulation.settings.dropped.contains(&block.relation));
         }
         if !written {
             simulation.drop_record();
@@ -640,10 +641,7 @@ impl State {
                 plain += i64::from(data);
                 bytes.share(data_share, data.into());
             }
-            if image
-                && let Some(size) =
-                    facts.sizes[method_index(simulation.settings.wal_compression)]
-            {
+            if image && let Some(size) = facts.sizes[method_index(simulation.settings.wal_compression)] {
                 let bucket = match facts.class {
                     Class::Forced => 1,
                     Class::Hint => 2,

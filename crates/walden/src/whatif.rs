@@ -144,7 +144,8 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
             anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")?;
         }
         Format::Table => {
-            let text = walden_report::whatif::tables(&document, Look { width: terminal::width(), colour: true });
+            let text =
+                walden_report::whatif::tables(&document, Look { width: terminal::width(), colour: true });
             anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")?;
         }
     }
@@ -169,7 +170,8 @@ fn changes(args: &WhatifArgs) -> Vec<Vec<(String, String)>> {
             change.push((sweep.name.clone(), value.clone()));
             change
         };
-        all = all.iter().flat_map(|change| sweep.values.iter().map(move |value| with(change, value))).collect();
+        all =
+            all.iter().flat_map(|change| sweep.values.iter().map(move |value| with(change, value))).collect();
     }
     all
 }
@@ -177,7 +179,9 @@ fn changes(args: &WhatifArgs) -> Vec<Vec<(String, String)>> {
 /// A prediction follows one server on one timeline.
 fn the_run(inventory: &Inventory) -> Result<&Run> {
     let longest = inventory.runs.iter().max_by_key(|run| run.segments.len());
-    let Some(run) = longest else { bail!("no WAL segment found: expected a folder such as pg_wal or an archive") };
+    let Some(run) = longest else {
+        bail!("no WAL segment found: expected a folder such as pg_wal or an archive")
+    };
     if inventory.runs.len() > 1 {
         eprintln!(
             "note: the sources have {} runs of segments without gaps; the longest is predicted: {} segments from {} on \

@@ -18,7 +18,8 @@ pub struct Definition {
     /// One line for people.
     pub about: String,
     /// Where the published figures come from.
-    pub source: Source,
+    #[serde(default)]
+    pub source: Option<Source>,
     /// How much of it, by the name of what is counted.
     pub sizes: Sizes,
     /// Server settings of all cases.
@@ -37,6 +38,11 @@ pub struct Definition {
     /// Programs that copy a file (`segment-size`).
     #[serde(default, rename = "command")]
     pub commands: Vec<CopyCommand>,
+    /// The workload that is run in each case (`whatif-validation`).
+    pub workload: Option<String>,
+    /// The cases whose logs are predicted from (`whatif-validation`).
+    #[serde(default)]
+    pub traces: Vec<String>,
     /// The shape: what must be larger than what.
     #[serde(default, rename = "claim")]
     pub claims: Vec<Claim>,
@@ -54,6 +60,8 @@ pub enum Kind {
     CheckpointDistance,
     /// Copying the same bytes in small and in large files.
     SegmentSize,
+    /// The same work under many settings, beside what is predicted from one of the logs.
+    WhatifValidation,
 }
 
 /// A published experiment.
@@ -196,6 +204,9 @@ const SHIPPED: &[&str] = &[
     include_str!("../../../../experiments/full-page-writes.toml"),
     include_str!("../../../../experiments/checkpoint-distance.toml"),
     include_str!("../../../../experiments/segment-size.toml"),
+    include_str!("../../../../experiments/whatif-validation.toml"),
+    include_str!("../../../../experiments/whatif-validation-paced.toml"),
+    include_str!("../../../../experiments/whatif-validation-mixed.toml"),
 ];
 
 /// The definitions that come with the program.
@@ -280,6 +291,17 @@ impl Definition {
                 }
                 needs(self.cases.len() == 2, "two cases: small files and large ones")
             }
+            Kind::WhatifValidation => {
+                needs(
+                    self.workload.is_some() && !self.traces.is_empty(),
+                    "a workload and at least one of traces",
+                )?;
+                let is_case = |trace: &&String| !self.cases.iter().any(|case| case.name == **trace);
+                match self.traces.iter().find(is_case) {
+                    Some(trace) => bail!("no case has the name {trace}, which traces names"),
+                    None => Ok(()),
+                }
+            }
             Kind::WalLevel | Kind::CheckpointDistance => Ok(()),
         }
     }
@@ -301,6 +323,7 @@ impl Kind {
             Kind::FullPageWrites => &["rows"],
             Kind::CheckpointDistance => &["scale", "transactions", "clients"],
             Kind::SegmentSize => &["megabytes"],
+            Kind::WhatifValidation => &["transactions"],
         }
     }
 
@@ -313,6 +336,7 @@ impl Kind {
             Kind::SegmentSize => {
                 Some("the size of a segment is chosen by initdb, and copying files needs no server")
             }
+            Kind::WhatifValidation => Some("every case needs a fresh cluster with settings of its own"),
             Kind::FullPageWrites | Kind::CheckpointDistance => None,
         }
     }
@@ -334,7 +358,12 @@ mod tests {
         assert_eq!(all.len(), SHIPPED.len());
         for one in &all {
             assert_eq!(find(&one.name).unwrap().unwrap().about, one.about);
-            assert!(!one.claims.is_empty(), "{} claims nothing", one.name);
+            let proves_itself = one.kind == Kind::WhatifValidation;
+            assert!(
+                proves_itself || one.source.is_some() && !one.claims.is_empty(),
+                "{} claims nothing",
+                one.name
+            );
         }
         assert!(find("nothing").unwrap().is_none());
         assert!(find("/no/such/file.toml").unwrap_err().to_string().contains("/no/such/file.toml"));

@@ -10,6 +10,7 @@
 mod checkpoint_distance;
 pub mod definition;
 mod oracle;
+mod prediction;
 pub mod report;
 mod segment_size;
 mod stage;
@@ -98,6 +99,30 @@ pub trait Analysis {
     /// # Errors
     /// The log can't be read.
     fn row_changes(&self, wal: &Path, table: &Relation, phases: &[Phase]) -> Result<Vec<RowChanges>>;
+
+    /// What a range of the log would have been under each set of settings, on top of those that it was written under:
+    /// `traced`, in the units of `pg_settings`.
+    ///
+    /// # Errors
+    /// The log can't be read, or a setting is not known.
+    fn predict(
+        &self,
+        wal: &Path,
+        range: (Lsn, Lsn),
+        traced: &BTreeMap<String, String>,
+        cases: &[Vec<(String, String)>],
+    ) -> Result<Vec<PredictedRun>>;
+}
+
+/// What a run is predicted to be.
+#[derive(Debug, Clone, Copy)]
+pub struct PredictedRun {
+    /// Bytes of WAL, as a distance of positions.
+    pub bytes: u64,
+    /// Checkpoints for volume or because somebody asked.
+    pub requested: u64,
+    /// Checkpoints for time.
+    pub timed: u64,
 }
 
 /// An experiment that is being run.
@@ -151,6 +176,7 @@ pub fn run(definition: &Definition, options: &Options, analysis: &dyn Analysis) 
         Kind::CheckpointDistance => checkpoint_distance::run(&mut lab)?,
         Kind::FullPageWrites => statements::run(&mut lab)?,
         Kind::SegmentSize => segment_size::run(&mut lab)?,
+        Kind::WhatifValidation => prediction::run(&mut lab)?,
     }
     if options.dsn.is_some() {
         lab.notes.push("what else was at work on the server meanwhile is counted too".into());

@@ -17,8 +17,8 @@ pub struct Report {
     pub experiment: String,
     /// One line about it.
     pub about: String,
-    /// Where the published figures come from.
-    pub source: Source,
+    /// Where the published figures come from, if there are any.
+    pub source: Option<Source>,
     /// How much was done.
     pub sizes: BTreeMap<String, u64>,
     /// Whether that is as much as was published. Absolute figures compare only then.
@@ -246,6 +246,7 @@ pub(crate) fn verdict(checks: &[Check]) -> String {
         many => format!("; {many} could not be measured"),
     };
     match (held, failed) {
+        (0, 0) if checks.is_empty() => "Nothing was claimed.".into(),
         (0, 0) => "Nothing could be judged.".into(),
         (held, 0) => format!("The published shape came out: all {held} judged claims hold{unmeasured}."),
         (0, failed) => format!("The published shape did not come out: {failed} claims fail{unmeasured}."),
@@ -302,6 +303,6 @@ mod tests {
             verdict.contains("in part: 1 claims hold, 1 don't") && verdict.contains("2 could not"),
             "{verdict}"
         );
-        assert!(super::verdict(&[]).contains("Nothing"));
+        assert!(super::verdict(&[]).contains("Nothing was claimed"));
     }
 }

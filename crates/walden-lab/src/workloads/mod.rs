@@ -58,6 +58,9 @@ const BASE: Workload = Workload {
     run: |_| Ok(Value::Null),
 };
 
+const SINGLE: &[(&str, &str)] =
+    &[("autovacuum", "off"), ("checkpoint_timeout", "1h"), ("shared_buffers", "512MB")];
+
 const WORKLOADS: &[Workload] = &[
     Workload {
         name: "oltp",
@@ -74,6 +77,24 @@ const WORKLOADS: &[Workload] = &[
         settings: &[("max_wal_size", "32MB"), ("min_wal_size", "32MB"), ("checkpoint_timeout", "30s")],
         setup: oltp::setup,
         run: oltp::run,
+        ..BASE
+    },
+    Workload {
+        name: "oltp-single",
+        about: "pgbench's transactions from one client without autovacuum: the same log each time, but for settings",
+        default_size: 30_000,
+        settings: SINGLE,
+        setup: oltp::setup_single,
+        run: oltp::run_single,
+        ..BASE
+    },
+    Workload {
+        name: "oltp-paced",
+        about: "the same at 200 transactions a second, so that time brings checkpoints at the same place each time",
+        default_size: 20_000,
+        settings: SINGLE,
+        setup: oltp::setup_single,
+        run: oltp::run_paced,
         ..BASE
     },
     Workload {

@@ -19,6 +19,34 @@ pub(super) fn setup(context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
+/// The tables of a single client, vacuumed and with their hints set.
+pub(super) fn setup_single(context: &Context<'_>) -> Result<()> {
+    let scale = SCALE.min(1 + context.size / 2000);
+    pgbench(context, &["--initialize", "--quiet", "--scale", &scale.to_string()])?;
+    context.cluster.client("postgres")?.batch_execute("VACUUM")?;
+    Ok(())
+}
+
+pub(super) fn run_single(context: &Context<'_>) -> Result<Value> {
+    single(context, &[])
+}
+
+/// Transactions a second of `oltp-paced`.
+const PACE: &str = "--rate=200";
+
+pub(super) fn run_paced(context: &Context<'_>) -> Result<Value> {
+    single(context, &[PACE])
+}
+
+fn single(context: &Context<'_>, more: &[&str]) -> Result<Value> {
+    let (size, seed) = (context.size.to_string(), context.seed.to_string());
+    let mut arguments = vec!["--client=1", "--no-vacuum", "--protocol=prepared", "--transactions", &size];
+    arguments.extend(["--random-seed", &seed]);
+    arguments.extend(more);
+    let output = pgbench(context, &arguments)?;
+    Ok(json!({ "clients": 1, "transactions": context.size, "pgbench": output.trim() }))
+}
+
 pub(super) fn run(context: &Context<'_>) -> Result<Value> {
     let per_client = context.size.div_ceil(CLIENTS);
     let output = pgbench(

@@ -304,8 +304,7 @@ pub(crate) fn shared_with_old(d: &Displaced<'_>) -> Option<(usize, usize)> {
     let two = |at: usize, data: &[u8]| Some(usize::from(u16_of(*data.get(at)?, *data.get(at + 1)?)));
     let data = d.record.block_data(d.record.block(0)?);
     let has = |flag| update.flags & flag != 0;
-    let (has_prefix, has_suffix) =
-        (has(update_flags::PREFIX_FROM_OLD), has(update_flags::SUFFIX_FROM_OLD));
+    let (has_prefix, has_suffix) = (has(update_flags::PREFIX_FROM_OLD), has(update_flags::SUFFIX_FROM_OLD));
     if has_prefix || has_suffix {
         let prefix = if has_prefix { two(0, data)? } else { 0 };
         let suffix = if has_suffix { two(if has_prefix { 2 } else { 0 }, data)? } else { 0 };

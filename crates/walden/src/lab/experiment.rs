@@ -6,21 +6,24 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use walden_explain::checkpoints::Cause;
 use walden_explain::tally::Bucket;
 use walden_explain::{Bound, Explanation, Request};
 use walden_format::lsn::Lsn;
 use walden_lab::experiments::definition::Definition;
 use walden_lab::experiments::report::{Check, Figure, Phase, Report};
 use walden_lab::experiments::statements::Relation;
-use walden_lab::experiments::{self, Analysis, Form, Options};
+use walden_lab::experiments::{self, Analysis, Form, Options, PredictedRun};
 use walden_lab::oracle_model::RowChanges;
 use walden_lab::{Installation, Progress};
 use walden_report::table::{Look, Row, table, wrap};
 use walden_report::units;
 use walden_source::inventory::Inventory;
+use walden_whatif::settings::{self, Settings};
+use walden_whatif::{Prediction, Question, learn};
 
 use super::{Format, row_changes};
-use crate::terminal;
+use crate::{redo, terminal};
 
 /// Options of experiments alone.
 #[derive(Debug, Args)]
@@ -146,6 +149,38 @@ impl Analysis for Reader {
     fn row_changes(&self, wal: &Path, table: &Relation, phases: &[Phase]) -> Result<Vec<RowChanges>> {
         row_changes::row_changes(wal, table, phases)
     }
+
+    fn predict(
+        &self,
+        wal: &Path,
+        (from, to): (Lsn, Lsn),
+        traced: &BTreeMap<String, String>,
+        cases: &[Vec<(String, String)>],
+    ) -> Result<Vec<PredictedRun>> {
+        let inventory = Inventory::of(&[wal.to_owned()])?;
+        let run = inventory.runs.first().context("there is no WAL")?;
+        let known = |(name, _): &&(String, String)| settings::ROWS.iter().any(|row| row.name == *name);
+        let changes = |case: &Vec<(String, String)>| case.iter().filter(known).cloned().collect();
+        let question = Question {
+            from: Some(from),
+            to: Some(to),
+            traced: learn::told_by_server(traced),
+            changes: cases.iter().map(changes).collect(),
+            all_images: false,
+            threads: terminal::cores(),
+            memory_bytes: redo::quarter_of_memory(),
+        };
+        let forecast = walden_whatif::predict(run, &question, &|_| ())?;
+        if let Some(damage) = &forecast.damage {
+            bail!("{damage}");
+        }
+        let of = |(_, prediction): &(Settings, Prediction)| {
+            let timed = prediction.caused_by(Cause::Time);
+            let requested = prediction.checkpoints.len() as u64 - timed;
+            PredictedRun { bytes: prediction.bytes, requested, timed }
+        };
+        Ok(forecast.predictions.iter().map(of).collect())
+    }
 }
 
 fn explain(wal: &Path, from: Lsn, to: Lsn) -> Result<Explanation> {
@@ -184,7 +219,10 @@ fn head(look: Look, report: &Report) -> String {
     let sizes: Vec<String> = report.sizes.iter().map(|(name, size)| format!("{name} {size}")).collect();
     let server = report.server.as_ref().map(|server| server.version.split(" (").next().unwrap_or_default());
     let server = server.map(|server| format!("{} with ", server.split(" on ").next().unwrap_or_default()));
-    let published = format!("published: {} {}; {}", source.author, source.year, source.setup);
+    let published = source.as_ref().map_or_else(
+        || "nobody published this; the servers are the judge".into(),
+        |source| format!("published: {} {}; {}", source.author, source.year, source.setup),
+    );
     format!(
         "{}\n  {}{} in {}\n  {}",
         look.heading(&format!("{}: {}", report.experiment, report.about)),
@@ -246,7 +284,7 @@ fn measure_name(name: &str) -> String {
 fn number(value: Option<f64>) -> String {
     match value {
         None => "-".into(),
-        Some(value) if value == 0.0 => "0".into(),
+        Some(0.0) => "0".into(),
         Some(value) if value.abs() >= 1000.0 => format!("{value:.0}"),
         Some(value) if value.abs() >= 10.0 => format!("{value:.1}"),
         Some(value) => format!("{value:.3}"),
