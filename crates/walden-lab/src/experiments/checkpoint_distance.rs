@@ -1,7 +1,5 @@
 //! `checkpoint-distance`: the same transactions with checkpoints close together and far apart.
 
-use std::collections::BTreeMap;
-
 use anyhow::Result;
 
 use super::Lab;
@@ -85,13 +83,12 @@ fn run_one(lab: &mut Lab<'_>, case: &Case) -> Result<Outcome> {
     })?;
     let statistics = facts::pair(before, stage.statistics()?);
     let outcome = Outcome { bytes: stage::bytes(&phase), checkpoints: checkpoints(&statistics) };
-    let figures: BTreeMap<&str, Option<f64>> = [
+    let figures = [
         ("wal_mb", Some(megabytes(outcome.bytes))),
         ("tps", stage::tps(&output)),
         ("checkpoints", outcome.checkpoints),
         ("images", counted(&statistics, "pg_stat_wal", "wal_fpi")),
-    ]
-    .into();
+    ];
     for (measure, value) in figures {
         lab.figures.add(&case.name, "run", measure, value);
     }

@@ -18,15 +18,15 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::fs::{Advice, fadvise};
 use serde_json::{Value, json};
 
-use super::Lab;
 use super::definition::{Case, CopyCommand};
 use super::stage::{Stage, Wishes, clear};
+use super::{Form, Lab};
 use crate::account;
 use crate::cluster::temporary_folder;
 use crate::guard::{self, Guard};
 use crate::sshd::{self, HOST, Sshd};
 
-/// A loop is repeated and the median taken; unless it takes longer than this.
+/// A loop is repeated and the median taken, unless it takes longer than this; in the quick form it is run once.
 const REPEATS: usize = 3;
 const LONG_SECONDS: f64 = 60.0;
 
@@ -206,6 +206,7 @@ struct Runner<'a> {
     command: &'a CopyCommand,
     guard: &'a Arc<Guard>,
     sshd: Option<Sshd>,
+    repeats: usize,
 }
 
 impl<'a> Runner<'a> {
@@ -234,13 +235,14 @@ impl<'a> Runner<'a> {
                 }
             }
         }
-        Ok(Some(Runner { command, guard, sshd }))
+        let repeats = if lab.options.form == Form::Quick { 1 } else { REPEATS };
+        Ok(Some(Runner { command, guard, sshd, repeats }))
     }
 
     /// The seconds that a loop over the names of `names` takes that copies the files of these names in `from`.
     fn median(&self, names: &Files, from: &Files, cold: bool) -> Result<f64> {
         let mut seconds = Vec::new();
-        while seconds.len() < REPEATS && seconds.iter().sum::<f64>() < LONG_SECONDS {
+        while seconds.len() < self.repeats && seconds.iter().sum::<f64>() < LONG_SECONDS {
             from.cache(cold)?;
             seconds.push(self.once(names, from)?);
         }

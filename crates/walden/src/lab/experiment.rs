@@ -273,8 +273,18 @@ fn cells(figure: &Figure, predicted: bool) -> Vec<String> {
 
 /// Names of measures as people read them.
 fn measure_name(name: &str) -> String {
-    let known =
-        [("wal_mb", "MB of WAL (2^20)"), ("tps", "transactions per second"), ("images", "full-page images")];
+    let known = [
+        ("wal_mb", "MB of WAL (2^20)"),
+        ("tps", "transactions per second"),
+        ("images", "full-page images"),
+        ("images_mb", "MB of it in full-page images"),
+        ("written_mb", "MB by write() calls"),
+        ("redo_mb", "MB of redo"),
+        ("redo_written_mb", "MB of redo as written"),
+        ("undo_mb", "MB of it undo"),
+        ("doublewrite_mb", "MB of doublewrite pages"),
+        ("archived_mb", "MB archived"),
+    ];
     known
         .iter()
         .find(|(short, _)| *short == name)

@@ -6,6 +6,7 @@ mod compress;
 mod demo;
 mod golden;
 mod html;
+mod lab;
 mod material;
 mod oracle;
 mod page;
