@@ -23,6 +23,13 @@
     while (size >= 999.95 && unit + 1 < BYTES.length) { size /= 1000; unit++; }
     return `${value < 0 ? '-' : ''}${digits(size, most)} ${BYTES[unit]}`;
   };
+  /** As PostgreSQL writes sizes in its settings, in powers of 1024. */
+  const SETTINGS = ['B', 'kB', 'MB', 'GB', 'TB'];
+  const setting = (value, most) => {
+    let size = Math.abs(value), unit = 0;
+    while (size >= 1024 && unit + 1 < SETTINGS.length) { size /= 1024; unit++; }
+    return `${value < 0 ? '-' : ''}${digits(size, most)}${SETTINGS[unit]}`;
+  };
   const seconds = (value, most) => {
     const size = Math.abs(value);
     if (size > 0 && size < 1) return `${digits(value * 1e3, most)} ms`;
@@ -33,6 +40,7 @@
   };
   const UNITS = {
     bytes: { short: (v) => bytes(v, 3), exact: (v) => v < 1000 ? bytes(v) : `${bytes(v)} (${grouped(v.toFixed(0))} bytes)` },
+    setting_bytes: { short: (v) => setting(v, 3), exact: (v) => setting(v) },
     bytes_per_second: { short: (v) => `${bytes(v, 3)}/s`, exact: (v) => `${bytes(v)}/s` },
     count: { short: (v) => v >= 1e6 ? `${digits(v / 1e6, 3)} M` : digits(v), exact: (v) => grouped(String(v)) },
     seconds: { short: (v) => seconds(v, 3), exact: (v) => v < 120 ? seconds(v) : `${seconds(v)} (${digits(v)} s)` },
@@ -88,7 +96,7 @@
   });
   const TICKS = [[1], [1, 2, 5], [1, 1.5, 2, 3, 5, 7], [1, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9]];
   /** Bounds and ticks of a logarithmic scale: the library's own are powers of ten only. */
-  const logarithmic = (values, most) => {
+  const logarithmic = (values, most, unit) => {
     // Beyond these nothing is measured, and a ratio of two would not be finite.
     const usable = values.filter((value) => value > 1e-15 && value < 1e18);
     if (!usable.length) return { min: 1, max: 10, ticks: [1, 10] };
@@ -104,7 +112,12 @@
       }
       return ticks;
     };
-    const all = TICKS.map(within);
+    const powers = () => {
+      const ticks = [];
+      for (let power = Math.ceil(Math.log2(min)); 2 ** power <= max; power++) ticks.push(2 ** power);
+      return ticks;
+    };
+    const all = unit === 'setting_bytes' ? [powers()] : TICKS.map(within);
     let ticks = all.find((found) => found.length >= Math.min(4, most)) ?? all.at(-1);
     if (ticks.length > most) {
       const every = Math.ceil(ticks.length / most);
@@ -121,7 +134,7 @@
       splitLine: { lineStyle: { color: css('grid') } }, splitNumber: horizontal && width < 500 ? 3 : 5, ...more,
     };
     if (described.log) {
-      const { min, max, ticks } = logarithmic(values, horizontal ? Math.max(3, Math.floor(width / 90)) : 8);
+      const { min, max, ticks } = logarithmic(values, horizontal ? Math.max(3, Math.floor(width / 90)) : 8, described.unit);
       Object.assign(made, { type: 'log', min, max });
       made.axisLabel.customValues = ticks;
       made.axisTick.customValues = ticks;

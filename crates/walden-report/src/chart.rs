@@ -51,6 +51,8 @@ chart_from!(StackedOverTime, CheckpointTimeline, Treemap, Bars, PredictedAgainst
 pub enum Unit {
     /// Bytes, in decimal units.
     Bytes,
+    /// Bytes as PostgreSQL's settings write them, in powers of 1024: `64MB`, `1GB`.
+    SettingBytes,
     /// Bytes per second.
     BytesPerSecond,
     /// Things: records, images, rows.

@@ -233,7 +233,7 @@ fn usual() -> Page {
             .chart(
                 Curve {
                     title: "WAL and recovery against max_wal_size".into(),
-                    x: Axis::new("max_wal_size", Unit::Bytes).log(),
+                    x: Axis::new("max_wal_size", Unit::SettingBytes).log(),
                     left: Axis::new("WAL in a day", Unit::Bytes),
                     right: Some(Axis::new("recovery", Unit::Seconds).log()),
                     lines: vec![line, recovery],
