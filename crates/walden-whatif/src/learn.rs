@@ -46,9 +46,9 @@ pub struct Learned {
     /// Bytes from where a segment was full to where the checkpoint that this asked for began: the checkpointer has to wake
     /// up first.
     pub lag: u64,
-    /// Bytes that checkpoints for volume were still being made beyond the part of their distance that they are spread over
-    /// (`checkpoint_completion_target`), one after another as the trace has them.
-    pub late: Vec<u64>,
+    /// Of checkpoints for volume that were asked for while another one was made, in order: this one never came. When the one
+    /// before is done, and its own record is the last one in the log, the server finds that nothing has happened since.
+    pub skips: Vec<bool>,
 }
 
 /// The settings that a server told, as `pg_settings` has them (`300 s`, `64 16MB`), in the words of `postgresql.conf`.
@@ -159,8 +159,8 @@ pub fn learn(
     };
     let checkpoints = explain_checkpoints(&survey.checkpoints, survey.segment_size, Some(known));
     let lag = lag(&checkpoints, survey);
-    let late = late(&checkpoints, &settings);
-    Ok(Learned { settings, traced, checkpoints, lag, late })
+    let skips = skips(&checkpoints, &settings);
+    Ok(Learned { settings, traced, checkpoints, lag, skips })
 }
 
 /// The value at a position of what records say now and then.
@@ -260,17 +260,17 @@ fn lag(checkpoints: &[Checkpoint], survey: &Survey) -> u64 {
     lags.get(lags.len() / 2).copied().unwrap_or(0)
 }
 
-/// How late each checkpoint that another one for volume followed was complete.
-fn late(checkpoints: &[Checkpoint], settings: &Settings) -> Vec<u64> {
-    let distance = settings.checkpoint_segments() * settings.segment_size.bytes();
-    let spread = distance / 1000 * settings.completion_target_milli;
-    let followed = checkpoints.windows(2).filter(|pair| pair[1].cause == Cause::Volume);
-    let of = |checkpoint: &Checkpoint| {
-        let took = checkpoint.seen.lsn.bytes_since(checkpoint.seen.redo);
-        // One that was asked for is made without a pause.
-        (checkpoint.cause == Cause::Volume).then(|| took.saturating_sub(spread))
+/// What became of the checkpoints that were asked for while another one was made.
+fn skips(checkpoints: &[Checkpoint], settings: &Settings) -> Vec<bool> {
+    let size = settings.segment_size;
+    let outcome = |pair: &[Checkpoint]| {
+        let [one, next] = pair else { return None };
+        let volume = one.cause == Cause::Volume && next.cause == Cause::Volume;
+        let asked = size.segment_of(one.seen.redo) + settings.checkpoint_segments();
+        let done = size.segment_of(one.seen.lsn);
+        (volume && done >= asked).then(|| size.segment_of(next.seen.redo) > done)
     };
-    followed.filter_map(|pair| of(&pair[0])).collect()
+    checkpoints.windows(2).filter_map(outcome).collect()
 }
 
 #[cfg(test)]

@@ -220,7 +220,7 @@ impl Job<'_> {
             let own = self.own_records(&settings);
             let redo = redo.unwrap_or(self.from);
             Simulation::new(settings, self.from, redo, began, own)
-                .with_checkpointer(self.learned.lag, self.learned.late.clone())
+                .with_checkpointer(self.learned.lag, self.learned.skips.clone())
         });
         let simulations = simulations.collect();
         let memory_bytes = self.question.memory_bytes / passes.max(1);

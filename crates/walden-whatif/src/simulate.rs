@@ -16,6 +16,9 @@ const LONG_HEADER: u64 = 40;
 /// After a checkpoint was not needed, the next look is this much later (`CheckpointerMain`), in microseconds.
 const LOOK_AGAIN: i64 = 15_000_000;
 const SECOND: i64 = 1_000_000;
+/// A checkpoint that is ahead of its schedule sleeps this long before it looks again (`CheckpointWriteDelay`), in
+/// microseconds.
+const NAP: u64 = 100_000;
 /// A switch record.
 const SWITCH_RECORD: u64 = 24;
 
@@ -109,9 +112,10 @@ const IMAGE_BUCKETS: [Bucket; 4] =
 #[derive(Clone, Copy, Debug)]
 struct Running {
     redo: u64,
-    /// Done when the log has got here, or the clock there.
+    /// Done when the log has got here, or the clock there; the clock is looked at after naps, counted from `began`.
     until_position: u64,
     until_time: i64,
+    began: i64,
 }
 
 /// A server under some settings.
@@ -125,7 +129,9 @@ pub struct Simulation {
     own: OwnRecords,
     checkpoint_segments: u64,
     lag: u64,
-    late: Vec<u64>,
+    skips: Vec<bool>,
+    /// Checkpoints that were asked for while another one was made.
+    queued: usize,
     start: u64,
     position: u64,
     redo: u64,
@@ -155,7 +161,8 @@ impl Simulation {
             geometry,
             own,
             lag: 0,
-            late: Vec::new(),
+            skips: Vec::new(),
+            queued: 0,
             start: position,
             position,
             redo: geometry.position(redo),
@@ -183,10 +190,10 @@ impl Simulation {
         }
     }
 
-    /// A checkpointer as the trace shows it: `lag` bytes after a segment was full it begins, and `late` bytes after the spread
-    /// of each checkpoint it is done.
-    pub fn with_checkpointer(self, lag: u64, late: Vec<u64>) -> Simulation {
-        Simulation { lag, late, ..self }
+    /// A checkpointer as the trace shows it: `lag` bytes after a segment was full it begins, and of checkpoints that were
+    /// asked for while another one was made, `skips` are found to be for nothing.
+    pub fn with_checkpointer(self, lag: u64, skips: Vec<bool>) -> Simulation {
+        Simulation { lag, skips, ..self }
     }
 
     /// Bytes since the start, as a distance of LSNs.
@@ -198,7 +205,7 @@ impl Simulation {
     #[inline]
     pub fn clock(&mut self, now: i64) {
         if self.running.is_some_and(|running| now >= running.until_time) {
-            self.complete();
+            self.complete_and_go_on(now);
         }
         let due = self.last_began + self.settings.checkpoint_timeout * SECOND;
         if now >= due.max(self.look_at) {
@@ -297,25 +304,45 @@ impl Simulation {
                 self.finish_segment(finished);
             }
         }
-        if let Some(asked) = self.asked
-            && self.position >= asked
+        if let Some(running) = &mut self.running
+            && self.position >= running.until_position
         {
-            if self.running.is_some() {
-                self.complete();
+            // Found out when it wakes up.
+            let slept = (now - running.began).max(0).cast_unsigned();
+            running.until_time =
+                running.until_time.min(running.began + slept.next_multiple_of(NAP).cast_signed());
+            running.until_position = u64::MAX;
+            if now >= running.until_time {
+                self.complete_and_go_on(now);
             }
+        }
+        if self.running.is_none() && self.asked.is_some_and(|asked| self.position >= asked) {
             self.begin(Cause::Volume, now);
         }
-        if self.running.is_some_and(|running| self.position >= running.until_position) {
-            self.complete();
+    }
+
+    /// The one being made is done; another one that was asked for meanwhile is next, unless nothing was written since.
+    fn complete_and_go_on(&mut self, now: i64) {
+        self.complete();
+        if self.asked.is_none_or(|asked| self.position < asked) {
+            return;
+        }
+        let skipped = match self.skips.len() {
+            0 => false,
+            many => self.skips[self.queued % many],
+        };
+        self.queued += 1;
+        if skipped {
+            self.asked = None;
+        } else {
+            self.begin(Cause::Volume, now);
         }
     }
 
     /// A segment is full: is it time (`XLogCheckpointNeeded`)?
     fn finish_segment(&mut self, finished: u64) {
         let from = self.geometry.segment(self.redo);
-        // While one is being made, nobody hears of the next; the next full segment asks again.
-        let busy = self.running.is_some_and(|running| self.position < running.until_position);
-        if self.asked.is_none() && !busy && finished + 1 >= from + self.checkpoint_segments {
+        if self.asked.is_none() && finished + 1 >= from + self.checkpoint_segments {
             self.asked = Some(((finished + 1) * self.geometry.usable + self.lag).max(self.position));
         }
     }
@@ -359,14 +386,11 @@ impl Simulation {
         // `IsCheckpointOnSchedule`: spread over part of the way to the next one, by volume and by time.
         let target = self.settings.completion_target_milli;
         let distance = self.checkpoint_segments * self.geometry.usable * target / 1000;
-        let late = match self.late.len() {
-            0 => 0,
-            many => self.late[self.prediction.checkpoints.len() % many],
-        };
         self.running = Some(Running {
             redo,
-            until_position: redo + distance + late,
+            until_position: redo + distance,
             until_time: now + self.settings.checkpoint_timeout * SECOND / 1000 * target as i64,
+            began: now,
         });
         self.prediction.checkpoints.push(SimulatedCheckpoint {
             redo: self.geometry.lsn(redo),

@@ -100,8 +100,8 @@ pub trait Analysis {
     /// The log can't be read.
     fn row_changes(&self, wal: &Path, table: &Relation, phases: &[Phase]) -> Result<Vec<RowChanges>>;
 
-    /// What a range of the log would have been under each set of settings, on top of those that it was written under:
-    /// `traced`, in the units of `pg_settings`.
+    /// What a range of the log would have been under each set of settings instead of those that it was written under,
+    /// `traced`; all in the units of `pg_settings`.
     ///
     /// # Errors
     /// The log can't be read, or a setting is not known.
@@ -110,7 +110,7 @@ pub trait Analysis {
         wal: &Path,
         range: (Lsn, Lsn),
         traced: &BTreeMap<String, String>,
-        cases: &[Vec<(String, String)>],
+        cases: &[BTreeMap<String, String>],
     ) -> Result<Vec<PredictedRun>>;
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::definition::Case;
 use super::report::{Kept, Phase, RunResult, megabytes};
 use super::{Lab, PredictedRun};
-use crate::facts::Facts;
+use crate::facts::{Facts, Setting};
 use crate::run::{RunOptions, run_workload};
 use crate::workloads;
 
@@ -108,21 +108,16 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
 fn predict(lab: &Lab<'_>, trace: &Outcome, outcomes: &[Outcome]) -> Result<Vec<PredictedRun>> {
     let wal = trace.wal.as_deref().context("the trace's WAL is not there")?;
     let facts = &trace.facts;
-    let settings = |outcome: &Outcome| {
-        let mut all: BTreeMap<String, String> = lab.definition.settings.clone();
-        all.extend(outcome.case.settings.clone());
-        if let Some(megabytes) = outcome.case.segment_megabytes {
-            all.insert("wal_segment_size".into(), format!("{megabytes}MB"));
-        }
-        all.into_iter().collect::<Vec<_>>()
+    // As the servers had them, with their units, whatever the definition says.
+    let settings = |facts: &Facts| -> BTreeMap<String, String> {
+        let one = |(name, setting): (&String, &Setting)| {
+            let unit = setting.unit.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();
+            (name.clone(), format!("{}{unit}", setting.value))
+        };
+        facts.settings.iter().map(one).collect()
     };
-    // As the server had them, with their units, whatever the definition says.
-    let traced = facts.settings.iter().map(|(name, setting)| {
-        let unit = setting.unit.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();
-        (name.clone(), format!("{}{unit}", setting.value))
-    });
-    let cases: Vec<_> = outcomes.iter().map(settings).collect();
-    lab.analysis.predict(wal, (facts.workload_lsn, facts.end_lsn), &traced.collect(), &cases)
+    let cases: Vec<_> = outcomes.iter().map(|outcome| settings(&outcome.facts)).collect();
+    lab.analysis.predict(wal, (facts.workload_lsn, facts.end_lsn), &settings(facts), &cases)
 }
 
 fn add(lab: &mut Lab<'_>, trace: &str, outcome: &Outcome, predicted: &PredictedRun, error: f64) {

@@ -19,7 +19,7 @@ use walden_lab::{Installation, Progress};
 use walden_report::table::{Look, Row, table, wrap};
 use walden_report::units;
 use walden_source::inventory::Inventory;
-use walden_whatif::settings::{self, Settings};
+use walden_whatif::settings::Settings;
 use walden_whatif::{Prediction, Question, learn};
 
 use super::{Format, row_changes};
@@ -155,17 +155,15 @@ impl Analysis for Reader {
         wal: &Path,
         (from, to): (Lsn, Lsn),
         traced: &BTreeMap<String, String>,
-        cases: &[Vec<(String, String)>],
+        cases: &[BTreeMap<String, String>],
     ) -> Result<Vec<PredictedRun>> {
         let inventory = Inventory::of(&[wal.to_owned()])?;
         let run = inventory.runs.first().context("there is no WAL")?;
-        let known = |(name, _): &&(String, String)| settings::ROWS.iter().any(|row| row.name == *name);
-        let changes = |case: &Vec<(String, String)>| case.iter().filter(known).cloned().collect();
         let question = Question {
             from: Some(from),
             to: Some(to),
             traced: learn::told_by_server(traced),
-            changes: cases.iter().map(changes).collect(),
+            changes: cases.iter().map(learn::told_by_server).collect(),
             all_images: false,
             threads: terminal::cores(),
             memory_bytes: redo::quarter_of_memory(),
