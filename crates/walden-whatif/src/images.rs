@@ -62,6 +62,11 @@ const COMPRESSED_FIRST: u64 = 64;
 /// One in that many is compressed then.
 const SAMPLE: u64 = 16;
 
+/// What pages usually come to where not one of this log can be tried, by method: half way between pages full of blanks
+/// and numbers, as pgbench has them (a fifth, a quarter, a tenth), and ones that hardly get smaller. Off by as much as
+/// itself at most.
+const USUAL_RATIO: f64 = 0.45;
+
 /// Compresses pages, all of them or a sample of each relation's.
 pub struct Compressor {
     recompressor: Recompressor,
@@ -69,6 +74,8 @@ pub struct Compressor {
     raw: Vec<u8>,
     compressed: Vec<u8>,
     strata: FxHashMap<(RelFileLocator, Method), Stratum>,
+    /// All relations together, by method, for those of which no page is known.
+    all_strata: FxHashMap<Method, Stratum>,
 }
 
 /// What is known of the images of a relation under one method.
@@ -80,6 +87,8 @@ struct Stratum {
     compressed_bytes: u64,
     /// Of the compressed images' ratios.
     squares: f64,
+    /// Bytes of compressed images that only others' ratio tells.
+    blind_bytes: f64,
 }
 
 impl Stratum {
@@ -97,6 +106,7 @@ impl Compressor {
             raw: Vec::with_capacity(PAGE_BYTES),
             compressed: Vec::new(),
             strata: FxHashMap::default(),
+            all_strata: FxHashMap::default(),
         }
     }
 
@@ -114,8 +124,10 @@ impl Compressor {
         let (Some(page), true) = (page, wanted) else {
             let len = (f64::from(image.len) * stratum.ratio()).round() as u32;
             if stratum.compressed == 0 {
-                // Without a single page to try, nothing says that it would get smaller.
-                return image.compressed(image.len, Share::Estimated);
+                let all = self.all_strata.entry(method).or_default();
+                let ratio = if all.compressed > 0 { all.ratio() } else { USUAL_RATIO };
+                all.blind_bytes += f64::from(image.len) * ratio;
+                return image.compressed((f64::from(image.len) * ratio) as u32, Share::Estimated);
             }
             return image.compressed(len, Share::Sampled);
         };
@@ -128,14 +140,17 @@ impl Compressor {
         }
         let smaller = self.recompressor.compress(method, &self.raw, &mut self.compressed);
         let len = if smaller { self.compressed.len() as u32 } else { image.len };
-        stratum.compressed += 1;
-        stratum.raw_bytes += u64::from(image.len);
-        stratum.compressed_bytes += u64::from(len.min(image.len));
-        stratum.squares += (f64::from(len) / f64::from(image.len.max(1))).powi(2);
+        for stratum in [stratum, self.all_strata.entry(method).or_default()] {
+            stratum.compressed += 1;
+            stratum.raw_bytes += u64::from(image.len);
+            stratum.compressed_bytes += u64::from(len.min(image.len));
+            stratum.squares += (f64::from(len) / f64::from(image.len.max(1))).powi(2);
+        }
         image.compressed(len, Share::Reconstructed)
     }
 
-    /// Twice the standard error that sampling brings into the sum of a method's images, in bytes.
+    /// Twice the standard error that sampling brings into the sum of a method's images, in bytes, and what images of which
+    /// no page is known may be off by.
     pub fn error(&self, method: Method) -> f64 {
         let of_method = self.strata.iter().filter(|((_, of), _)| *of == method);
         let variance = of_method.map(|(_, stratum)| {
@@ -148,7 +163,8 @@ impl Compressor {
             let spread = (stratum.squares / tried - stratum.ratio().powi(2)).max(0.0) * raw * raw;
             spread * guessed * (1.0 + guessed / tried)
         });
-        2.0 * variance.sum::<f64>().sqrt()
+        let blind = self.all_strata.get(&method).map_or(0.0, |all| all.blind_bytes);
+        2.0 * variance.sum::<f64>().sqrt() + blind
     }
 }
 

@@ -18,5 +18,5 @@ pub mod survey;
 pub mod trace;
 
 pub use outcome::{Bucket, Buckets, Prediction, Share};
-pub use predict::{Forecast, Question, predict};
+pub use predict::{Forecast, OpenBase, Question, predict};
 pub use settings::{Effect, SettingError, Settings};

@@ -132,6 +132,8 @@ pub struct Prediction {
     pub sampling_error: f64,
     /// The checkpoints.
     pub checkpoints: Vec<SimulatedCheckpoint>,
+    /// Checkpoints that were asked for while another one was made: whether one comes is a race.
+    pub races: u64,
     /// Images after checkpoints.
     pub images: u64,
     /// Segments that would be filled or switched.

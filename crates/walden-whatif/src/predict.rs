@@ -4,6 +4,7 @@ use rustc_hash::FxHashSet;
 use thiserror::Error;
 use walden_explain::checkpoints::Cause;
 use walden_format::lsn::Lsn;
+use walden_redo::store::BasePages;
 use walden_redo::store::StoreOptions;
 use walden_redo::{PageStore, Replay};
 use walden_source::inventory::Run;
@@ -17,9 +18,14 @@ use crate::simulate::{OwnRecords, Simulation};
 use crate::survey::{Survey, own};
 use crate::trace::{MOST_SIMULATIONS, Pass, PassOutcome, Plan, Trust};
 
+/// Opens a base anew for each pass.
+pub type OpenBase<'a> = &'a (dyn Fn() -> std::io::Result<Box<dyn BasePages>> + Sync);
+
 /// What is asked of a trace.
-#[derive(Clone, Debug, Default)]
-pub struct Question {
+#[derive(Clone, Default)]
+pub struct Question<'a> {
+    /// Pages as they were before the trace, and the position from which the log goes on from them.
+    pub base: Option<(Lsn, OpenBase<'a>)>,
     /// Records from here on count; what is before tells of pages and checkpoints alone.
     pub from: Option<Lsn>,
     /// Records that start before this count.
@@ -94,12 +100,13 @@ pub fn relative(predicted: u64, measured: u64) -> f64 {
 /// Predicts. `progress` is told bytes read, of [`passes`] times the run's bytes.
 pub fn predict(
     run: &Run,
-    question: &Question,
+    question: &Question<'_>,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Forecast, PredictError> {
     let survey = Survey::read(run, question.from, question.to, question.threads.max(1), progress);
     let (first, end) = survey.span.ok_or_else(|| PredictError::Empty(String::new()))?;
-    let from = question.from.unwrap_or(first).max(first);
+    let base = question.base.map_or(Lsn(0), |(from, _)| from);
+    let from = question.from.unwrap_or(first).max(first).max(base);
     if from >= end || question.to.is_some_and(|to| to <= from) {
         return Err(PredictError::Empty(format!(" from {from} on: it has {first} to {end}")));
     }
@@ -196,7 +203,7 @@ fn groups(settings: &[Settings], threads: usize) -> Vec<Vec<usize>> {
 
 struct Job<'a> {
     run: &'a Run,
-    question: &'a Question,
+    question: &'a Question<'a>,
     survey: &'a Survey,
     learned: &'a Learned,
     from: Lsn,
@@ -224,10 +231,13 @@ impl Job<'_> {
         });
         let simulations = simulations.collect();
         let memory_bytes = self.question.memory_bytes / passes.max(1);
-        let store = PageStore::new(StoreOptions { memory_bytes, ..StoreOptions::default() });
+        let base = self.question.base.map(|(_, open)| open()).transpose();
+        let base = base.map_err(|error| PredictError::Store(format!("the base can't be opened: {error}")))?;
+        let store = PageStore::new(StoreOptions { memory_bytes, base, ..StoreOptions::default() });
         let plan = self.plan(redo);
         let mut pass = Pass::new(Replay::new(store), plan, simulations, self.question.all_images);
-        let options = ScanOptions { threads: 1, from: None, to: self.question.to };
+        let options =
+            ScanOptions { threads: 1, from: self.question.base.map(|(from, _)| from), to: self.question.to };
         let (_, end) =
             scan_in_order(self.run, options, &mut pass, |bytes| progress(bytes / passes.max(1) as u64));
         let (outcome, replay) = pass.finish();

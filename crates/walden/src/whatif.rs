@@ -14,7 +14,7 @@ use walden_report::table::Look;
 use walden_source::inventory::{Inventory, Run};
 use walden_whatif::document::{Document, RedoRate};
 use walden_whatif::settings::{Effect, Settings};
-use walden_whatif::{Forecast, Question, predict};
+use walden_whatif::{Forecast, OpenBase, Question, predict};
 
 use crate::explain::tell_about;
 use crate::progress::Progress;
@@ -61,6 +61,11 @@ pub struct WhatifArgs {
     /// The server's settings: a connection string, or a file that explain's --save-names made
     #[arg(long, value_name = "DSN|FILE")]
     names: Vec<String>,
+
+    /// A base backup in plain format, or a stopped server's data directory, that the log goes on from: tells the pages
+    /// that the log alone does not
+    #[arg(long, value_name = "DIR")]
+    base: Option<PathBuf>,
 
     /// Start with the first record at or after this LSN or time; what is before only tells of pages
     #[arg(long, value_name = "LSN|TIME", value_parser = crate::explain::parse_bound)]
@@ -116,7 +121,11 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     let changes = changes(args);
     let inventory = Inventory::of(&args.sources)?;
     tell_about(&inventory);
-    let run = the_run(&inventory)?;
+    let base = args.base.as_deref().map(|path| redo::open_base(path, &inventory)).transpose()?;
+    let run = match &base {
+        Some((at, _)) => &inventory.runs[*at],
+        None => the_run(&inventory)?,
+    };
     let named = names::load(&args.names)?;
     names::check_cluster(&named, &inventory)?;
     let mut traced: Vec<(String, String)> = walden_whatif::learn::told_by_server(&named.settings);
@@ -124,7 +133,9 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     let mut notes = check_names(&changes, run)?;
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let (from, to) = bounds(args, &inventory, threads)?;
+    let open = || redo::base_pages(args.base.as_deref());
     let question = Question {
+        base: base.as_ref().map(|(_, data)| (data.redo_from(), &open as OpenBase<'_>)),
         from,
         to,
         traced,
@@ -227,7 +238,7 @@ fn bounds(args: &WhatifArgs, inventory: &Inventory, threads: usize) -> Result<(O
     Ok((lsn(args.from)?, lsn(args.to)?))
 }
 
-fn ask(run: &Run, question: &Question) -> Result<Forecast> {
+fn ask(run: &Run, question: &Question<'_>) -> Result<Forecast> {
     let bytes = run.segments.len() as u64 * run.segment_size.bytes();
     let progress = Mutex::new(Progress::bytes("replaying", 2 * bytes));
     let forecast = predict(run, question, &|bytes| {

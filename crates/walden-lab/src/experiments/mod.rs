@@ -93,6 +93,17 @@ pub trait Analysis {
     /// The log can't be read.
     fn buckets(&self, wal: &Path, from: Lsn, to: Lsn) -> Result<BTreeMap<String, u64>>;
 
+    /// Checkpoints that began in a range because of volume, and because of time; `settings` in the units of `pg_settings`.
+    ///
+    /// # Errors
+    /// The log can't be read.
+    fn checkpoints(
+        &self,
+        wal: &Path,
+        range: (Lsn, Lsn),
+        settings: &BTreeMap<String, String>,
+    ) -> Result<[u64; 2]>;
+
     /// What happened to a table's rows in each of consecutive phases. The first one begins before the table is there, and
     /// the log has no images of it.
     ///
@@ -101,13 +112,13 @@ pub trait Analysis {
     fn row_changes(&self, wal: &Path, table: &Relation, phases: &[Phase]) -> Result<Vec<RowChanges>>;
 
     /// What a range of the log would have been under each set of settings instead of those that it was written under,
-    /// `traced`; all in the units of `pg_settings`.
+    /// `traced`; all in the units of `pg_settings`. The log may come with a data directory that it goes on from.
     ///
     /// # Errors
     /// The log can't be read, or a setting is not known.
     fn predict(
         &self,
-        wal: &Path,
+        log: (&Path, Option<&Path>),
         range: (Lsn, Lsn),
         traced: &BTreeMap<String, String>,
         cases: &[BTreeMap<String, String>],
@@ -119,10 +130,8 @@ pub trait Analysis {
 pub struct PredictedRun {
     /// Bytes of WAL, as a distance of positions.
     pub bytes: u64,
-    /// Checkpoints for volume or because somebody asked.
-    pub requested: u64,
-    /// Checkpoints for time.
-    pub timed: u64,
+    /// Checkpoints for volume, and for time.
+    pub checkpoints: [u64; 2],
 }
 
 /// An experiment that is being run.

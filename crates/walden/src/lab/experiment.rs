@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use walden_explain::checkpoints::Cause;
+use walden_explain::checkpoints::{Cause, Checkpoint, CheckpointSettings, explain_checkpoints};
 use walden_explain::tally::Bucket;
 use walden_explain::{Bound, Explanation, Request};
 use walden_format::lsn::Lsn;
@@ -19,6 +19,7 @@ use walden_lab::{Installation, Progress};
 use walden_report::table::{Look, Row, table, wrap};
 use walden_report::units;
 use walden_source::inventory::Inventory;
+use walden_whatif::OpenBase;
 use walden_whatif::settings::Settings;
 use walden_whatif::{Prediction, Question, learn};
 
@@ -146,25 +147,46 @@ impl Analysis for Reader {
         Ok(Bucket::all().map(of).filter(|(_, bytes)| *bytes > 0).collect())
     }
 
+    fn checkpoints(
+        &self,
+        wal: &Path,
+        (from, to): (Lsn, Lsn),
+        settings: &BTreeMap<String, String>,
+    ) -> Result<[u64; 2]> {
+        let explanation = explain(wal, Lsn(0), to)?;
+        let (version, size) = (explanation.version, explanation.segment_size);
+        let settings = CheckpointSettings::from_settings(settings, version);
+        let checkpoints = explain_checkpoints(&explanation.checkpoints, size, settings);
+        let began = |cause| {
+            let matches =
+                |one: &&Checkpoint| one.cause == cause && one.seen.redo > from && one.seen.redo < to;
+            checkpoints.iter().filter(matches).count() as u64
+        };
+        Ok([began(Cause::Volume), began(Cause::Time)])
+    }
+
     fn row_changes(&self, wal: &Path, table: &Relation, phases: &[Phase]) -> Result<Vec<RowChanges>> {
         row_changes::row_changes(wal, table, phases)
     }
 
     fn predict(
         &self,
-        wal: &Path,
+        (wal, base): (&Path, Option<&Path>),
         (from, to): (Lsn, Lsn),
         traced: &BTreeMap<String, String>,
         cases: &[BTreeMap<String, String>],
     ) -> Result<Vec<PredictedRun>> {
         let inventory = Inventory::of(&[wal.to_owned()])?;
         let run = inventory.runs.first().context("there is no WAL")?;
+        let from_base = base.map(|path| redo::open_base(path, &inventory)).transpose()?;
+        let open = || redo::base_pages(base);
         let question = Question {
+            base: from_base.as_ref().map(|(_, data)| (data.redo_from(), &open as OpenBase<'_>)),
             from: Some(from),
             to: Some(to),
             traced: learn::told_by_server(traced),
             changes: cases.iter().map(learn::told_by_server).collect(),
-            all_images: false,
+            all_images: true,
             threads: terminal::cores(),
             memory_bytes: redo::quarter_of_memory(),
         };
@@ -173,9 +195,8 @@ impl Analysis for Reader {
             bail!("{damage}");
         }
         let of = |(_, prediction): &(Settings, Prediction)| {
-            let timed = prediction.caused_by(Cause::Time);
-            let requested = prediction.checkpoints.len() as u64 - timed;
-            PredictedRun { bytes: prediction.bytes, requested, timed }
+            let checkpoints = [Cause::Volume, Cause::Time].map(|cause| prediction.caused_by(cause));
+            PredictedRun { bytes: prediction.bytes, checkpoints }
         };
         Ok(forecast.predictions.iter().map(of).collect())
     }
