@@ -1,10 +1,11 @@
 //! A forecast as terminal tables.
 
 use walden_whatif::Bucket;
+use walden_whatif::advise::Advice;
 use walden_whatif::document::{Causes, Document, Predicted};
 use walden_whatif::learn::From;
 
-use crate::table::{Look, Row, table};
+use crate::table::{Look, Row, table, wrap};
 use crate::units;
 
 /// The whole document.
@@ -13,6 +14,7 @@ pub fn tables(document: &Document, look: Look) -> String {
     if let [only] = &document.predictions[..] {
         parts.push(buckets(document, only, look));
     }
+    parts.extend(document.advice.as_ref().map(|advice| self::advice(advice, look)));
     parts.push(notes(document, look));
     parts.join("\n")
 }
@@ -127,6 +129,29 @@ fn buckets(document: &Document, only: &Predicted, look: Look) -> String {
     ));
     if let Some(hour) = only.segments_per_hour {
         text.push_str(&format!("  {} segments, {hour:.0} an hour\n", units::count(only.segments)));
+    }
+    text
+}
+
+fn advice(advice: &Advice, look: Look) -> String {
+    let mut text = format!("{}\n  {}\n", look.heading("Advice"), advice.aim);
+    if !advice.reached {
+        text.push_str(&format!("  not reached: {}\n", advice.why));
+    } else if advice.steps.is_empty() {
+        text.push_str("  reached already: nothing has to change\n");
+    }
+    for step in &advice.steps {
+        text.push_str(&format!(
+            "\n  {}\n    WAL then {} ({}), recovery in at most {}\n    {}\n",
+            step.statement,
+            units::bytes(step.bytes),
+            signed(step.change, 1),
+            units::seconds(step.recovery_seconds),
+            look.faint(&wrap(&step.risk, look.width, 4)),
+        ));
+    }
+    if !advice.steps.is_empty() {
+        text.push_str("\n  SELECT pg_reload_conf();\n");
     }
     text
 }

@@ -4,6 +4,7 @@ use serde::Serialize;
 use walden_explain::checkpoints::Cause;
 use walden_format::lsn::Lsn;
 
+use crate::advise::{self, Advice, Aim};
 use crate::learn::Traced;
 use crate::outcome::{Bucket, Buckets, Prediction};
 use crate::predict::{Forecast, relative};
@@ -57,6 +58,9 @@ pub struct Document {
     pub self_check: SelfCheck,
     /// One per set of settings.
     pub predictions: Vec<Predicted>,
+    /// Settings that reach an aim, if one was stated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<Advice>,
     /// What it rests on, and what may be wrong with it.
     pub notes: Vec<String>,
 }
@@ -119,7 +123,7 @@ pub struct SelfCheck {
 }
 
 /// The log under some settings.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Predicted {
     /// What was changed, in words: `max_wal_size=8GB`.
     pub name: String,
@@ -156,8 +160,9 @@ pub struct Predicted {
 }
 
 impl Document {
-    /// The document of a forecast; `notes` are what is known besides.
-    pub fn new(forecast: &Forecast, rate: RedoRate, notes: Vec<String>) -> Document {
+    /// The document of a forecast; `notes` are what is known besides. With an aim, the forecast is of
+    /// [`advise::candidates`].
+    pub fn new(forecast: &Forecast, rate: RedoRate, notes: Vec<String>, aim: Option<&Aim>) -> Document {
         let traced = &forecast.learned.settings;
         let seconds = forecast.survey.seconds(forecast.span.0);
         let doubt = forecast.self_check_error().abs();
@@ -191,10 +196,35 @@ impl Document {
                 trust: forecast.trust,
             },
             predictions,
+            advice: None,
             notes,
         };
+        if let Some(aim) = aim {
+            document.advise(aim);
+        }
         document.notes.extend(caveats(forecast, &document, rate));
         document
+    }
+}
+
+impl Document {
+    /// Chooses among the predictions of [`advise::candidates`], and keeps those that the advice consists of.
+    fn advise(&mut self, aim: &Aim) {
+        let advice = advise::choose(aim, &self.predictions, self.trace_bytes, self.trace.seconds);
+        let mut kept: Vec<Predicted> = Vec::new();
+        for step in &advice.steps {
+            let is_it = |one: &&Predicted| step.name == one.name;
+            kept.extend(self.predictions.iter().find(is_it).cloned());
+        }
+        if kept.is_empty() {
+            self.predictions.truncate(1);
+        } else {
+            self.predictions = kept;
+        }
+        if let Some(last) = self.predictions.last() {
+            (self.predicted_bytes, self.checkpoints) = (last.bytes, last.checkpoints.total);
+        }
+        self.advice = Some(advice);
     }
 }
 

@@ -6,6 +6,7 @@
 //! is one server under other settings, [`predict`] puts them together.
 #![forbid(unsafe_code)]
 
+pub mod advise;
 pub mod document;
 pub mod images;
 pub mod learn;

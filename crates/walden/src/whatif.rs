@@ -12,6 +12,7 @@ use walden_explain::timeline::Timeline;
 use walden_format::lsn::Lsn;
 use walden_report::table::Look;
 use walden_source::inventory::{Inventory, Run};
+use walden_whatif::advise::{self, Aim};
 use walden_whatif::document::{Document, RedoRate};
 use walden_whatif::settings::{Effect, Settings};
 use walden_whatif::{Forecast, OpenBase, Question, predict};
@@ -118,7 +119,7 @@ enum Format {
 
 /// Runs the command.
 pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
-    let changes = changes(args);
+    let aim = args.advise.as_deref().map(Aim::parse).transpose()?;
     let inventory = Inventory::of(&args.sources)?;
     tell_about(&inventory);
     let base = args.base.as_deref().map(|path| redo::open_base(path, &inventory)).transpose()?;
@@ -130,6 +131,10 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     names::check_cluster(&named, &inventory)?;
     let mut traced: Vec<(String, String)> = walden_whatif::learn::told_by_server(&named.settings);
     traced.extend(args.traced.iter().cloned());
+    let changes = match &aim {
+        Some(aim) => advise::candidates(aim, run.version),
+        None => changes(args),
+    };
     let mut notes = check_names(&changes, run)?;
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let (from, to) = bounds(args, &inventory, threads)?;
@@ -148,7 +153,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     if !inventory.unreadable.is_empty() {
         notes.push("a segment could not be read: see the error".into());
     }
-    let document = Document::new(&forecast, redo_rate(args, &forecast), notes);
+    let document = Document::new(&forecast, redo_rate(args, &forecast), notes, aim.as_ref());
     match args.format {
         Format::Json => {
             let text = serde_json::to_string_pretty(&document)? + "\n";
