@@ -13,6 +13,7 @@ pub fn tables(document: &Document, look: Look) -> String {
     let mut parts = vec![head(document, look), settings(document, look), predictions(document, look)];
     if let [only] = &document.predictions[..] {
         parts.push(buckets(document, only, look));
+        parts.extend((!only.objects.is_empty()).then(|| objects(only, look)));
     }
     parts.extend(document.advice.as_ref().map(|advice| self::advice(advice, look)));
     parts.push(notes(document, look));
@@ -131,6 +132,33 @@ fn buckets(document: &Document, only: &Predicted, look: Look) -> String {
         text.push_str(&format!("  {} segments, {hour:.0} an hour\n", units::count(only.segments)));
     }
     text
+}
+
+fn objects(only: &Predicted, look: Look) -> String {
+    let rows: Vec<Row> = only
+        .objects
+        .iter()
+        .map(|one| Row {
+            depth: 0,
+            label: one.what.clone(),
+            cells: [one.best_bytes, one.worst_bytes].map(signed_bytes).into(),
+            share: None,
+        })
+        .collect();
+    let mut text =
+        table(look, "Changes of tables and indexes, on top", ("", &["at best", "at worst"]), &rows);
+    for one in &only.objects {
+        text.push_str(&format!(
+            "  {}\n",
+            look.faint(&wrap(&format!("{}: {}", one.what, one.why), look.width, 2))
+        ));
+    }
+    text
+}
+
+fn signed_bytes(bytes: i64) -> String {
+    let sign = if bytes < 0 { "-" } else { "+" };
+    format!("{sign}{}", units::bytes(bytes.unsigned_abs()))
 }
 
 fn advice(advice: &Advice, look: Look) -> String {

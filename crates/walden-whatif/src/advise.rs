@@ -206,7 +206,7 @@ pub struct Step {
 }
 
 /// Chooses among predictions of [`candidates`], the first of which changes nothing. Of those that reach the aim, the one with
-/// the fewest changes, and of these the least WAL; if the least is wanted, the least.
+/// the fewest changes, and of these the one that recovers soonest; if the least is wanted, the least.
 pub fn choose(aim: &Aim, predicted: &[Predicted], trace_bytes: u64, seconds: Option<f64>) -> Advice {
     let most = aim.most_bytes(trace_bytes, seconds);
     let recovers = |one: &Predicted| aim.longest_recovery.is_none_or(|most| one.recovery_seconds <= most);
@@ -215,22 +215,21 @@ pub fn choose(aim: &Aim, predicted: &[Predicted], trace_bytes: u64, seconds: Opt
         let mut seen = std::collections::HashSet::new();
         predicted.iter().filter(|one| seen.insert(&one.name)).collect()
     };
-    // A log without a checkpoint does not show what even fewer of them bring.
-    let shown = |one: &&&Predicted| one.changed.is_empty() || one.checkpoints.total > 0;
-    let reaching: Vec<&&Predicted> =
-        distinct.iter().filter(shown).filter(|one| recovers(one) && fits(one)).collect();
-    let mildest = |one: &&&Predicted| (effort(one), one.bytes);
+    let reaching: Vec<&&Predicted> = distinct.iter().filter(|one| recovers(one) && fits(one)).collect();
+    let milder = |a: &&&Predicted, b: &&&Predicted| {
+        effort(a).cmp(&effort(b)).then(a.recovery_seconds.total_cmp(&b.recovery_seconds))
+    };
     let reached = !reaching.is_empty();
     let chosen = if reached && !aim.least {
-        reaching.into_iter().min_by_key(mildest)
+        reaching.into_iter().min_by(milder)
     } else {
-        let within: Vec<&&Predicted> = distinct.iter().filter(shown).filter(|one| recovers(one)).collect();
+        let within: Vec<&&Predicted> = distinct.iter().filter(|one| recovers(one)).collect();
         if within.is_empty() {
             distinct.iter().min_by(|a, b| a.recovery_seconds.total_cmp(&b.recovery_seconds))
         } else {
             // Within half a percent of the least, what is easier is better.
             let least = within.iter().map(|one| one.bytes).min().unwrap_or(0);
-            within.into_iter().filter(|one| one.bytes <= least + least / 200).min_by_key(mildest)
+            within.into_iter().filter(|one| one.bytes <= least + least / 200).min_by(milder)
         }
     };
     let Some(chosen) = chosen else {
@@ -377,6 +376,8 @@ mod tests {
         };
         let advice = advise("WAL by 20%");
         assert!(advice.reached);
+        assert_eq!(names(&advice), "ALTER SYSTEM SET max_wal_size = '4GB';");
+        let advice = advise("WAL by 30%");
         assert_eq!(names(&advice), "ALTER SYSTEM SET max_wal_size = '8GB';");
         let advice = advise("WAL by 20% with recovery under 100s");
         assert_eq!(names(&advice), "ALTER SYSTEM SET max_wal_size = '4GB';");

@@ -6,6 +6,7 @@ use walden_format::lsn::Lsn;
 
 use crate::advise::{self, Advice, Aim};
 use crate::learn::Traced;
+use crate::objects::{self, ObjectEffect};
 use crate::outcome::{Bucket, Buckets, Prediction};
 use crate::predict::{Forecast, relative};
 use crate::settings::{ROWS, Settings};
@@ -153,6 +154,9 @@ pub struct Predicted {
     pub recovery_seconds: f64,
     /// With hints logged that the trace does not have: at most so many bytes more.
     pub hints_at_most_bytes: u64,
+    /// What changes of tables and indexes do on top, each from best to worst.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<ObjectEffect>,
     /// When the checkpoints begin: seconds since 1970-01-01 UTC, redo pointer, cause.
     pub checkpoint_list: Vec<(f64, String, &'static str)>,
     /// Seconds since 1970-01-01 UTC, bytes since the start.
@@ -170,7 +174,11 @@ impl Document {
             .predictions
             .iter()
             .map(|(settings, prediction)| {
-                Predicted::new(traced, settings, prediction, forecast.trace_bytes, seconds, rate, doubt)
+                let effect = |object| objects::effect(object, settings, prediction, &forecast.actual);
+                let objects = forecast.objects.iter().map(effect).collect();
+                let of_settings =
+                    Predicted::new(traced, settings, prediction, forecast.trace_bytes, seconds, rate, doubt);
+                Predicted { objects, ..of_settings }
             })
             .collect();
         let mut document = Document {
@@ -252,6 +260,7 @@ impl Predicted {
         let known: u64 = prediction.shares.iter().sum();
         let estimated = prediction.shares[3] as f64;
         let error = prediction.sampling_error + DOUBT * estimated + doubt * prediction.bytes as f64;
+        let longest_redo = longest_redo(settings, prediction, seconds);
         let hour = |seconds: f64| prediction.segments as f64 / seconds * 3600.0;
         Predicted {
             name: if name.is_empty() { "as traced".into() } else { name },
@@ -265,9 +274,10 @@ impl Predicted {
             checkpoints: causes(prediction),
             segments: prediction.segments,
             segments_per_hour: seconds.filter(|seconds| *seconds > 0.0).map(hour),
-            longest_redo_bytes: prediction.longest_redo,
-            recovery_seconds: prediction.longest_redo as f64 / rate.bytes() as f64,
+            longest_redo_bytes: longest_redo,
+            recovery_seconds: longest_redo as f64 / rate.bytes() as f64,
             hints_at_most_bytes: prediction.hints_at_most,
+            objects: Vec::new(),
             checkpoint_list: prediction
                 .checkpoints
                 .iter()
@@ -276,6 +286,20 @@ impl Predicted {
             growth: prediction.growth.iter().map(|(time, bytes)| (*time as f64 / 1e6, *bytes)).collect(),
         }
     }
+}
+
+/// The most that recovery could have to replay: from the redo pointer of one checkpoint to the end of the next. A trace of
+/// fewer than two does not show it; then it is what the settings allow, if the log goes on as it did.
+fn longest_redo(settings: &Settings, prediction: &Prediction, seconds: Option<f64>) -> u64 {
+    let by_itself = prediction.caused_by(Cause::Volume) + prediction.caused_by(Cause::Time);
+    if by_itself >= 2 {
+        return prediction.longest_redo;
+    }
+    let spread = 1.0 + settings.completion_target_milli as f64 / 1000.0;
+    let by_volume = (settings.checkpoint_segments() * settings.segment_size.bytes()) as f64 * spread;
+    let rate = seconds.filter(|seconds| *seconds > 0.0).map(|seconds| prediction.bytes as f64 / seconds);
+    let by_time = rate.map_or(f64::INFINITY, |rate| rate * settings.checkpoint_timeout as f64 * spread);
+    prediction.longest_redo.max(by_volume.min(by_time) as u64)
 }
 
 fn buckets(buckets: &Buckets) -> Vec<BucketBytes> {

@@ -11,6 +11,7 @@ pub mod document;
 pub mod images;
 pub mod learn;
 pub mod level;
+pub mod objects;
 pub mod outcome;
 pub mod predict;
 pub mod settings;

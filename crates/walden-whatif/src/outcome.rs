@@ -120,7 +120,7 @@ pub struct SimulatedCheckpoint {
 }
 
 /// What the log would be under some settings.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Prediction {
     /// From the first record's start to the last one's end, in bytes.
     pub bytes: u64,

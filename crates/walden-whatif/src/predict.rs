@@ -12,6 +12,7 @@ use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
 
 use crate::learn::{Learned, learn};
 use crate::level::Level;
+use crate::objects::{Change, Counts, ObjectChange};
 use crate::outcome::{Buckets, Prediction};
 use crate::settings::{SettingError, Settings};
 use crate::simulate::{OwnRecords, Simulation};
@@ -34,6 +35,8 @@ pub struct Question<'a> {
     pub traced: Vec<(String, String)>,
     /// Changes of settings to predict: each a set of names and values on top of the trace's own.
     pub changes: Vec<Vec<(String, String)>>,
+    /// Changes of tables and indexes, on top of every set of settings.
+    pub objects: Vec<ObjectChange>,
     /// Compress every image, not a sample.
     pub all_images: bool,
     /// Threads; one at least.
@@ -79,6 +82,8 @@ pub struct Forecast {
     pub predictions: Vec<(Settings, Prediction)>,
     /// How far this may be trusted.
     pub trust: Trust,
+    /// Changes of tables and indexes, and what they would affect.
+    pub objects: Vec<(ObjectChange, Counts)>,
     /// Seconds that replay took, for one pass.
     pub replay_seconds: f64,
     /// Where the trace can't be read any further, if it can't.
@@ -117,6 +122,11 @@ pub fn predict(
         let mut changed = learned.settings.clone();
         for (name, value) in change {
             changed.set(name, value)?;
+        }
+        for object in &question.objects {
+            if let Change::DropIndex(files) = &object.change {
+                changed.dropped.extend(files);
+            }
         }
         changed.validate()?;
         settings.push(changed);
@@ -162,6 +172,7 @@ pub fn predict(
         own,
         predictions,
         trust: common.trust,
+        objects: common.objects,
         replay_seconds,
         damage: damage.or(survey.damage),
         survey: Survey { damage: None, ..survey },
@@ -236,6 +247,7 @@ impl Job<'_> {
         let store = PageStore::new(StoreOptions { memory_bytes, base, ..StoreOptions::default() });
         let plan = self.plan(redo);
         let mut pass = Pass::new(Replay::new(store), plan, simulations, self.question.all_images);
+        pass.count(self.question.objects.clone());
         let options =
             ScanOptions { threads: 1, from: self.question.base.map(|(from, _)| from), to: self.question.to };
         let (_, end) =

@@ -21,6 +21,7 @@ use walden_redo::{Observer, PAGE_BYTES, Replay, displaced};
 
 use crate::images::{Compressor, ImageSize, RawImage, is_standard};
 use crate::level::{Level, Unlogged, Variant, variant};
+use crate::objects::{Counter, Counts, ObjectChange};
 use crate::outcome::{Bucket, Buckets, Prediction, Share};
 use crate::simulate::{RecordBytes, Simulation};
 use crate::survey::{CHECKPOINT_ONLINE, CHECKPOINT_REDO, FPI_FOR_HINT, SWITCH};
@@ -96,6 +97,8 @@ pub struct PassOutcome {
     pub images: u64,
     /// How far it may be trusted.
     pub trust: Trust,
+    /// Changes of tables and indexes, and what they would affect.
+    pub objects: Vec<(ObjectChange, Counts)>,
 }
 
 /// A mean that grows.
@@ -157,6 +160,7 @@ struct State {
     raw_means: FxHashMap<(RelFileLocator, Fork), Mean>,
     data_means: FxHashMap<(u16, u8, RelFileLocator), Mean>,
     unlogged: Unlogged,
+    objects: Counter,
     threshold: Option<u64>,
     now: i64,
     time_cursor: usize,
@@ -199,6 +203,7 @@ impl Pass {
                 raw_means: FxHashMap::default(),
                 data_means: FxHashMap::default(),
                 unlogged: Unlogged::default(),
+                objects: Counter::default(),
                 threshold,
                 time_cursor: 0,
                 requested_cursor: 0,
@@ -216,6 +221,11 @@ impl Pass {
                 next_sample: 0,
             },
         }
+    }
+
+    /// Counts what these changes would affect, too.
+    pub fn count(&mut self, changes: Vec<ObjectChange>) {
+        self.state.objects = Counter::new(changes);
     }
 
     /// What came of it, and the pages.
@@ -237,6 +247,7 @@ impl Pass {
             records: state.records,
             images: state.images,
             trust: state.trust,
+            objects: state.objects.finish(),
         };
         (outcome, self.replay)
     }
@@ -459,6 +470,9 @@ impl State {
             return;
         }
         self.actual_bytes(record);
+        if !self.objects.is_empty() {
+            self.objects.record(record, touched);
+        }
         let mut fixed = i64::from(record.header.total_len);
         let mut beside = 0_u64;
         for (index, (block, touched)) in record.blocks.iter().zip(touched).enumerate() {

@@ -601,7 +601,7 @@ fn wanted(args: &PageArgs, names: &Names) -> Result<BlockKey, String> {
 }
 
 /// `1663/5/16384`, or a path below the data directory, whose fork it says.
-fn parse_file(text: &str) -> Option<(RelFileLocator, Option<Fork>)> {
+pub(crate) fn parse_file(text: &str) -> Option<(RelFileLocator, Option<Fork>)> {
     let parts: Vec<&str> = text.trim_matches('"').split('/').collect();
     let number = |text: &str| text.parse::<u32>().ok();
     let file = |name: &str| {

@@ -7,19 +7,23 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use rustc_hash::FxHashSet;
 use walden_explain::Bound;
 use walden_explain::timeline::Timeline;
 use walden_format::lsn::Lsn;
+use walden_format::record::RelFileLocator;
 use walden_report::table::Look;
 use walden_source::inventory::{Inventory, Run};
+use walden_source::names::{Names, Relation, RelationKind};
 use walden_whatif::advise::{self, Aim};
 use walden_whatif::document::{Document, RedoRate};
+use walden_whatif::objects::{Change, ObjectChange};
 use walden_whatif::settings::{Effect, Settings};
 use walden_whatif::{Forecast, OpenBase, Question, predict};
 
 use crate::explain::tell_about;
 use crate::progress::Progress;
-use crate::{DAMAGED, names, redo, terminal};
+use crate::{DAMAGED, names, page, redo, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,6 +58,18 @@ pub struct WhatifArgs {
     /// A setting to try in several values, on top of --set; several are crossed
     #[arg(long, value_name = "NAME=A,B,C", value_parser = parse_sweep)]
     sweep: Vec<Sweep>,
+
+    /// An index that is not there; its name needs --names, else TABLESPACE/DATABASE/FILE
+    #[arg(long, value_name = "INDEX")]
+    drop_index: Vec<String>,
+
+    /// One more B-tree index on a table, with keys of so many bytes: from keys that only grow to random ones
+    #[arg(long, value_name = "TABLE:BYTES", value_parser = parse_index)]
+    add_index: Vec<(String, u32)>,
+
+    /// A table's fillfactor, in percent: from no update that becomes HOT to all that now move their row
+    #[arg(long, value_name = "TABLE=PERCENT", value_parser = parse_fill)]
+    fillfactor: Vec<(String, u8)>,
 
     /// A setting that the trace was taken under, where it is not what the trace shows
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_setting)]
@@ -145,6 +161,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
         to,
         traced,
         changes,
+        objects: objects(args, &named)?,
         all_images: args.all_images,
         threads,
         memory_bytes: args.memory.unwrap_or_else(redo::quarter_of_memory),
@@ -190,6 +207,77 @@ fn changes(args: &WhatifArgs) -> Vec<Vec<(String, String)>> {
             all.iter().flat_map(|change| sweep.values.iter().map(move |value| with(change, value))).collect();
     }
     all
+}
+
+/// Changes of tables and indexes, with the files that they are about.
+fn objects(args: &WhatifArgs, names: &Names) -> Result<Vec<ObjectChange>> {
+    let mut all = Vec::new();
+    for name in &args.drop_index {
+        let files = Object::find(name, names)?;
+        let table = files.relation.and_then(|index| names.by_oid(index.database, index.table?));
+        let table = table.map(|table| Object::of(table, names));
+        let indexes = table.as_ref().map(|table| table.indexes(names)).unwrap_or_default();
+        let others = indexes.difference(&files.files).copied().collect();
+        let what = format!("drop index {name}");
+        let table = table.map(|table| table.files).unwrap_or_default();
+        all.push(ObjectChange { what, change: Change::DropIndex(files.files), table, indexes: others });
+    }
+    let tables = args.add_index.iter().map(|(name, bytes)| {
+        (name, Change::AddIndex(*bytes), format!("add an index on {name}, keys of {bytes} bytes"))
+    });
+    let fills = args.fillfactor.iter().map(|(name, percent)| {
+        (name, Change::FillFactor(*percent), format!("fillfactor of {name} to {percent}"))
+    });
+    for (name, change, what) in tables.chain(fills) {
+        let table = Object::find(name, names)?;
+        all.push(ObjectChange { what, change, indexes: table.indexes(names), table: table.files });
+    }
+    Ok(all)
+}
+
+/// A relation and its files, those before it was rewritten included.
+struct Object<'a> {
+    relation: Option<&'a Relation>,
+    files: FxHashSet<RelFileLocator>,
+}
+
+impl<'a> Object<'a> {
+    fn find(name: &str, names: &'a Names) -> Result<Object<'a>> {
+        if let Some((file, _)) = page::parse_file(name) {
+            let found = names.resolve(file).relation();
+            return Ok(found
+                .map_or(Object { relation: None, files: [file].into_iter().collect() }, |relation| {
+                    Object::of(relation, names)
+                }));
+        }
+        let found = names.files_of(name);
+        let Some((_, relation, _)) = found.first() else {
+            bail!(
+                "no table or index is called {name}\nhint: give --names with a connection string or a saved file, or \
+                 TABLESPACE/DATABASE/FILE as numbers (SELECT pg_relation_filepath('{name}') says base/DATABASE/FILE)"
+            );
+        };
+        if found.iter().any(|(_, other, _)| other != relation) {
+            bail!("more than one table or index is called {name}: write DATABASE.SCHEMA.NAME");
+        }
+        Ok(Object { relation: Some(relation), files: found.iter().map(|(file, _, _)| *file).collect() })
+    }
+
+    fn of(relation: &'a Relation, names: &Names) -> Object<'a> {
+        let files = names.files().filter(|(_, of)| *of == relation).map(|(file, _)| file);
+        Object { relation: Some(relation), files: files.collect() }
+    }
+
+    /// The files of its indexes.
+    fn indexes(&self, names: &Names) -> FxHashSet<RelFileLocator> {
+        let Some(table) = self.relation else { return FxHashSet::default() };
+        let is_its = |index: &Relation| {
+            index.kind == RelationKind::Index
+                && index.table == Some(table.oid)
+                && index.database == table.database
+        };
+        names.files().filter(|(_, of)| is_its(of)).map(|(file, _)| file).collect()
+    }
 }
 
 /// A prediction follows one server on one timeline.
@@ -268,6 +356,21 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (name, value) =
         text.split_once('=').ok_or_else(|| format!("expected NAME=VALUE, found \"{text}\""))?;
     Ok((name.trim().into(), value.trim().into()))
+}
+
+fn parse_index(text: &str) -> Result<(String, u32), String> {
+    let parsed = text.rsplit_once(':').and_then(|(table, bytes)| Some((table.into(), bytes.parse().ok()?)));
+    parsed
+        .filter(|(_, bytes)| (1..=2704).contains(bytes))
+        .ok_or_else(|| format!("expected TABLE:BYTES with keys of 1 to 2704 bytes, found \"{text}\""))
+}
+
+fn parse_fill(text: &str) -> Result<(String, u8), String> {
+    let parsed =
+        text.rsplit_once('=').and_then(|(table, percent)| Some((table.into(), percent.parse().ok()?)));
+    parsed
+        .filter(|(_, percent)| (10..=100).contains(percent))
+        .ok_or_else(|| format!("expected TABLE=PERCENT from 10 to 100, found \"{text}\""))
 }
 
 fn parse_sweep(text: &str) -> Result<Sweep, String> {

@@ -362,6 +362,11 @@ impl Names {
         found
     }
 
+    /// Every file and the relation that it is or was of.
+    pub fn files(&self) -> impl Iterator<Item = (RelFileLocator, &Relation)> {
+        self.files.iter().map(|(file, named)| (*file, &self.relations[named.relation]))
+    }
+
     /// The relation with this OID in a database; one that all databases share is found with any.
     pub fn by_oid(&self, database: u32, oid: u32) -> Option<&Relation> {
         let known = self.by_oid.get(&(database, oid)).or_else(|| self.by_oid.get(&(0, oid)));

@@ -153,7 +153,8 @@ impl Analysis for Reader {
         (from, to): (Lsn, Lsn),
         settings: &BTreeMap<String, String>,
     ) -> Result<[u64; 2]> {
-        let explanation = explain(wal, Lsn(0), to)?;
+        // The record of one that began within the range may come after it.
+        let explanation = explain(wal, Lsn(0), Lsn(u64::MAX))?;
         let (version, size) = (explanation.version, explanation.segment_size);
         let settings = CheckpointSettings::from_settings(settings, version);
         let checkpoints = explain_checkpoints(&explanation.checkpoints, size, settings);
@@ -186,6 +187,7 @@ impl Analysis for Reader {
             to: Some(to),
             traced: learn::told_by_server(traced),
             changes: cases.iter().map(learn::told_by_server).collect(),
+            objects: Vec::new(),
             all_images: true,
             threads: terminal::cores(),
             memory_bytes: redo::quarter_of_memory(),
