@@ -2,6 +2,7 @@
 
 use walden_whatif::Bucket;
 use walden_whatif::advise::Advice;
+use walden_whatif::archive::ArchiveSize;
 use walden_whatif::document::{Causes, Document, Predicted};
 use walden_whatif::learn::From;
 
@@ -11,6 +12,9 @@ use crate::units;
 /// The whole document.
 pub fn tables(document: &Document, look: Look) -> String {
     let mut parts = vec![head(document, look), settings(document, look), predictions(document, look)];
+    if !document.trace.archive.is_empty() {
+        parts.push(archive(document, look));
+    }
     if let [only] = &document.predictions[..] {
         parts.push(buckets(document, only, look));
         parts.extend((!only.objects.is_empty()).then(|| objects(only, look)));
@@ -132,6 +136,25 @@ fn buckets(document: &Document, only: &Predicted, look: Look) -> String {
         text.push_str(&format!("  {} segments, {hour:.0} an hour\n", units::count(only.segments)));
     }
     text
+}
+
+fn archive(document: &Document, look: Look) -> String {
+    let names: Vec<&str> = document.trace.archive.iter().map(|one| one.compressor.as_str()).collect();
+    let cell = |sizes: &[ArchiveSize], name: &str| {
+        sizes.iter().find(|one| one.compressor == name).map_or("unknown".into(), |one| {
+            let error = 100.0 * one.error_bytes as f64 / one.bytes.max(1) as f64;
+            format!("{} ±{error:.0} %", units::bytes(one.bytes))
+        })
+    };
+    let row = |label: &str, sizes: &[ArchiveSize]| Row {
+        depth: 0,
+        label: label.into(),
+        cells: names.iter().map(|name| cell(sizes, name)).collect(),
+        share: None,
+    };
+    let mut rows = vec![row("the trace", &document.trace.archive)];
+    rows.extend(document.predictions.iter().map(|one| row(&one.name, &one.archive)));
+    table(look, "In an archive, segment by segment", ("settings", &names), &rows)
 }
 
 fn objects(only: &Predicted, look: Look) -> String {

@@ -5,6 +5,7 @@ use walden_explain::checkpoints::Cause;
 use walden_format::lsn::Lsn;
 
 use crate::advise::{self, Advice, Aim};
+use crate::archive::{ArchiveSize, Compressor};
 use crate::learn::Traced;
 use crate::objects::{self, ObjectEffect};
 use crate::outcome::{Bucket, Buckets, Prediction};
@@ -85,6 +86,9 @@ pub struct Trace {
     pub checkpoints: Causes,
     /// Its bytes.
     pub buckets: Vec<BucketBytes>,
+    /// What an archive of it takes, by compressor.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub archive: Vec<ArchiveSize>,
 }
 
 /// Checkpoints by cause.
@@ -157,6 +161,9 @@ pub struct Predicted {
     /// What changes of tables and indexes do on top, each from best to worst.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<ObjectEffect>,
+    /// What an archive of it would take, by compressor.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub archive: Vec<ArchiveSize>,
     /// When the checkpoints begin: seconds since 1970-01-01 UTC, redo pointer, cause.
     pub checkpoint_list: Vec<(f64, String, &'static str)>,
     /// Seconds since 1970-01-01 UTC, bytes since the start.
@@ -166,7 +173,13 @@ pub struct Predicted {
 impl Document {
     /// The document of a forecast; `notes` are what is known besides. With an aim, the forecast is of
     /// [`advise::candidates`].
-    pub fn new(forecast: &Forecast, rate: RedoRate, notes: Vec<String>, aim: Option<&Aim>) -> Document {
+    pub fn new(
+        forecast: &Forecast,
+        rate: RedoRate,
+        notes: Vec<String>,
+        aim: Option<&Aim>,
+        compressors: &[Compressor],
+    ) -> Document {
         let traced = &forecast.learned.settings;
         let seconds = forecast.survey.seconds(forecast.span.0);
         let doubt = forecast.self_check_error().abs();
@@ -178,7 +191,9 @@ impl Document {
                 let objects = forecast.objects.iter().map(effect).collect();
                 let of_settings =
                     Predicted::new(traced, settings, prediction, forecast.trace_bytes, seconds, rate, doubt);
-                Predicted { objects, ..of_settings }
+                let actual = (&forecast.actual, forecast.images);
+                let size = |one: &Compressor| one.of(traced, actual, settings, prediction);
+                Predicted { objects, archive: compressors.iter().filter_map(size).collect(), ..of_settings }
             })
             .collect();
         let mut document = Document {
@@ -195,6 +210,7 @@ impl Document {
                 images: forecast.images,
                 checkpoints: traced_checkpoints(forecast),
                 buckets: buckets(&forecast.actual),
+                archive: compressors.iter().map(|one| one.of_trace(&forecast.actual)).collect(),
             },
             traced_settings: forecast.learned.traced.clone(),
             self_check: SelfCheck {
@@ -278,6 +294,7 @@ impl Predicted {
             recovery_seconds: longest_redo as f64 / rate.bytes() as f64,
             hints_at_most_bytes: prediction.hints_at_most,
             objects: Vec::new(),
+            archive: Vec::new(),
             checkpoint_list: prediction
                 .checkpoints
                 .iter()

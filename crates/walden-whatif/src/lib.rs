@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod advise;
+pub mod archive;
 pub mod document;
 pub mod images;
 pub mod learn;

@@ -1,5 +1,7 @@
 //! `walden whatif`: settings to try in, what the log would be out.
 
+mod archive;
+
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -96,6 +98,14 @@ pub struct WhatifArgs {
     #[arg(long, value_name = "AIM", conflicts_with_all = ["set", "sweep"])]
     advise: Option<String>,
 
+    /// Say how large archives would be: by `walden compress`, and by --archiver if it is given
+    #[arg(long)]
+    archive: bool,
+
+    /// A command that compresses its input to its output, as the archive does today, such as 'gzip' or 'zstd -3'
+    #[arg(long, value_name = "COMMAND")]
+    archiver: Option<String>,
+
     /// How fast this server recovers, such as 80MB a second [default: told from this machine's own replay]
     #[arg(long, value_name = "SIZE", value_parser = redo::parse_size)]
     redo_rate: Option<usize>,
@@ -170,7 +180,12 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     if !inventory.unreadable.is_empty() {
         notes.push("a segment could not be read: see the error".into());
     }
-    let document = Document::new(&forecast, redo_rate(args, &forecast), notes, aim.as_ref());
+    let compressors = if args.archive || args.archiver.is_some() {
+        archive::compressors(run, args.archiver.as_deref())?
+    } else {
+        Vec::new()
+    };
+    let document = Document::new(&forecast, redo_rate(args, &forecast), notes, aim.as_ref(), &compressors);
     match args.format {
         Format::Json => {
             let text = serde_json::to_string_pretty(&document)? + "\n";
