@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 
 use rustc_hash::FxHashMap;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline as TimelineId};
+use walden_format::page;
 use walden_format::payload::xlog::WalLevel;
 use walden_format::record::RelFileLocator;
 use walden_format::rmgr::KindTable;
@@ -297,7 +298,7 @@ pub fn explain(
     };
     let mut merge = Merge::new(&views, &cuts.slices, request.top);
     for run in runs {
-        merge.begin_range(run, from);
+        merge.begin_range(run, from, to);
         let options = ScanOptions { threads: request.threads, from, to };
         let size = run.segment_size.bytes();
         let make = |index: usize| {
@@ -315,6 +316,14 @@ pub fn explain(
         }
     }
     Ok(merge.finish(first, request, cuts.spans, &cuts.cycles))
+}
+
+/// Bytes of page headers from a segment's start to a position in a record that crosses it.
+fn headers_between(run: &Run, segment_start: Lsn, position: Lsn) -> u64 {
+    let page_bytes = u64::from(run.segments.first().map_or(8192, |segment| segment.page_bytes)).max(1);
+    let bytes = position.bytes_since(segment_start);
+    let (pages, segments) = (bytes.div_ceil(page_bytes), bytes.div_ceil(run.segment_size.bytes()));
+    (pages - segments) * page::SHORT_HEADER as u64 + segments * page::LONG_HEADER as u64
 }
 
 fn range_of(request: &Request, timeline: &Timeline) -> Result<(Option<Lsn>, Option<Lsn>), ExplainError> {
@@ -370,6 +379,7 @@ struct Merge<'a> {
     ranges: Vec<Range>,
     range_started: bool,
     whole_start: bool,
+    to: Option<Lsn>,
     cells: FxHashMap<Cell, Tally>,
     images: ImageTable,
     groups: Vec<ViewGroups>,
@@ -395,6 +405,7 @@ impl<'a> Merge<'a> {
             ranges: Vec::new(),
             range_started: false,
             whole_start: true,
+            to: None,
             cells: FxHashMap::default(),
             images: ImageTable::default(),
             groups: views.iter().map(|view| ViewGroups::new(view.has(Dimension::Xid), top)).collect(),
@@ -413,8 +424,9 @@ impl<'a> Merge<'a> {
     }
 
     /// The range starts with its first segment, or with the first record from `from` on.
-    fn begin_range(&mut self, run: &Run, from: Option<Lsn>) {
+    fn begin_range(&mut self, run: &Run, from: Option<Lsn>, to: Option<Lsn>) {
         self.range_started = false;
+        self.to = to;
         self.whole_start =
             from.is_none_or(|from| run.segments.first().is_some_and(|first| from <= first.start));
     }
@@ -443,6 +455,11 @@ impl<'a> Merge<'a> {
         {
             range.end = position;
             range.last_segment = run.segments[index].name;
+        }
+        let segment_end = start.plus(run.segment_size.bytes());
+        if self.range_started && position > segment_end && self.to.is_some_and(|to| to <= segment_end) {
+            // The last record goes on in a segment that nobody reads for itself.
+            tally.add_framing(false, Bucket::PageHeader, headers_between(run, segment_end, position));
         }
         match end {
             SegmentEnd::Complete | SegmentEnd::Limit => {}
