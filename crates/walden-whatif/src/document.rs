@@ -15,6 +15,8 @@ use crate::trace::Trust;
 
 /// Of what is the mean of others, so much may be wrong.
 const DOUBT: f64 = 0.25;
+/// A checkpoint that a race decides about may not come: so much of a cycle's images would not be written then.
+const RACE: f64 = 0.25;
 /// PostgreSQL's recovery takes about so many times as long as the replay here (docs/benchmarks.md).
 const SLOWER: f64 = 3.0;
 
@@ -275,7 +277,11 @@ impl Predicted {
             changed.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ");
         let known: u64 = prediction.shares.iter().sum();
         let estimated = prediction.shares[3] as f64;
-        let error = prediction.sampling_error + DOUBT * estimated + doubt * prediction.bytes as f64;
+        let checkpoints = prediction.checkpoints.len().max(1) as f64;
+        let raced =
+            prediction.races as f64 / checkpoints * prediction.buckets.get(Bucket::CheckpointImages) as f64;
+        let error =
+            prediction.sampling_error + DOUBT * estimated + doubt * prediction.bytes as f64 + RACE * raced;
         let longest_redo = longest_redo(settings, prediction, seconds);
         let hour = |seconds: f64| prediction.segments as f64 / seconds * 3600.0;
         Predicted {

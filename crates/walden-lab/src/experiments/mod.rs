@@ -146,6 +146,8 @@ pub(crate) struct Lab<'a> {
     pub notes: Vec<String>,
     pub unavailable: Vec<String>,
     pub details: BTreeMap<String, Value>,
+    /// What the log of one case says of others.
+    pub predicted: Vec<prediction::Beside>,
 }
 
 impl Lab<'_> {
@@ -177,6 +179,7 @@ pub fn run(definition: &Definition, options: &Options, analysis: &dyn Analysis) 
         notes: Vec::new(),
         unavailable: Vec::new(),
         details: BTreeMap::new(),
+        predicted: Vec::new(),
     };
     let started_at = now();
     let clock = Instant::now();
@@ -195,6 +198,7 @@ pub fn run(definition: &Definition, options: &Options, analysis: &dyn Analysis) 
         }
     }
     options.progress.finish();
+    lab.figures.predict(&lab.predicted);
     let figures = lab.figures.into_list();
     let checks = report::judge(&definition.claims, &figures);
     Ok(Report {
