@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 
+use super::Lab;
 use super::definition::Case;
 use super::report::{RunResult, megabytes};
 use super::stage::{self, Stage, Wishes, checkpoints, counted};
-use super::{Lab, prediction};
 use crate::facts;
 
 /// What decides whether a longer distance is tried.
@@ -53,7 +53,6 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
 fn run_one(lab: &mut Lab<'_>, case: &Case) -> Result<Outcome> {
     let mut settings = lab.definition.settings.clone();
     settings.extend(case.settings.clone());
-    prediction::keep_log(lab.definition, &case.name, &mut settings);
     let wishes = Wishes {
         segment_megabytes: case.segment_megabytes,
         not_kept: case.keep == Some(false),
@@ -93,13 +92,7 @@ fn run_one(lab: &mut Lab<'_>, case: &Case) -> Result<Outcome> {
     for (measure, value) in figures {
         lab.figures.add(&case.name, "run", measure, value);
     }
-    let (definition, analysis) = (lab.definition, lab.analysis);
-    let mut predicted = Vec::new();
-    let run: RunResult = stage.finish(&definition.about, &definition.name, &mut |wal, run| {
-        predicted = prediction::beside(definition, analysis, wal, run)?;
-        Ok(())
-    })?;
-    lab.predicted.append(&mut predicted);
+    let run: RunResult = stage.finish(&lab.definition.about, &lab.definition.name, &mut |_, _| Ok(()))?;
     lab.runs.push(run);
     Ok(outcome)
 }

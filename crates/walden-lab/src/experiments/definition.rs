@@ -38,8 +38,6 @@ pub struct Definition {
     /// Programs that copy a file (`segment-size`).
     #[serde(default, rename = "command")]
     pub commands: Vec<CopyCommand>,
-    /// The case from whose log all others are predicted (`wal-level`, `checkpoint-distance`).
-    pub predict_from: Option<String>,
     /// The workload that is run in each case (`whatif-validation`).
     pub workload: Option<String>,
     /// The cases whose logs are predicted from (`whatif-validation`).

@@ -146,8 +146,6 @@ pub(crate) struct Lab<'a> {
     pub notes: Vec<String>,
     pub unavailable: Vec<String>,
     pub details: BTreeMap<String, Value>,
-    /// What the log of one case says of others.
-    pub predicted: Vec<prediction::Beside>,
 }
 
 impl Lab<'_> {
@@ -179,7 +177,6 @@ pub fn run(definition: &Definition, options: &Options, analysis: &dyn Analysis) 
         notes: Vec::new(),
         unavailable: Vec::new(),
         details: BTreeMap::new(),
-        predicted: Vec::new(),
     };
     let started_at = now();
     let clock = Instant::now();
@@ -198,7 +195,6 @@ pub fn run(definition: &Definition, options: &Options, analysis: &dyn Analysis) 
         }
     }
     options.progress.finish();
-    lab.figures.predict(&lab.predicted);
     let figures = lab.figures.into_list();
     let checks = report::judge(&definition.claims, &figures);
     Ok(Report {

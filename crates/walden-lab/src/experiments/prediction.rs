@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
-use super::definition::{Case, Definition};
+use super::definition::Case;
 use super::report::{Kept, Phase, RunResult, megabytes};
-use super::{Analysis, Lab, PredictedRun};
+use super::{Lab, PredictedRun};
 use crate::facts::{Facts, Setting};
 use crate::run::{RunOptions, run_workload};
 use crate::workloads;
@@ -109,68 +108,13 @@ fn predict(lab: &Lab<'_>, trace: &Outcome, outcomes: &[Outcome]) -> Result<Vec<P
     lab.analysis.predict((wal, Some(base)), (facts.workload_lsn, facts.end_lsn), &settings_of(facts), &cases)
 }
 
-/// What the log of one case says of a phase of another.
-#[derive(Debug, Clone)]
-pub(crate) struct Beside {
-    pub case: String,
-    pub phase: String,
-    pub run: PredictedRun,
-}
-
-/// Predicts each phase of all cases, those of the ladder too, from the log of the case that the definition names; nothing
-/// if `run` is of another one.
-pub(super) fn beside(
-    definition: &Definition,
-    analysis: &dyn Analysis,
-    wal: &Path,
-    run: &RunResult,
-) -> Result<Vec<Beside>> {
-    if definition.predict_from.as_deref() != Some(&run.case) {
-        return Ok(Vec::new());
-    }
-    let traced = in_units(&run.settings);
-    let with = |settings: &BTreeMap<String, String>| {
-        let mut all = traced.clone();
-        all.extend(definition.settings.clone());
-        all.extend(settings.clone());
-        all
-    };
-    let of_ladder = definition.ladder.iter().flat_map(|ladder| {
-        ladder.values.iter().map(|value| {
-            let mut settings = ladder.settings.clone();
-            settings.insert(ladder.setting.clone(), value.clone());
-            (format!("{}={value}", ladder.setting), with(&settings))
-        })
-    });
-    let of_cases = definition.cases.iter().map(|case| (case.name.clone(), with(&case.settings)));
-    let (names, cases): (Vec<_>, Vec<_>) = of_cases.chain(of_ladder).unzip();
-    let mut all = Vec::new();
-    for phase in &run.phases {
-        let runs = analysis.predict((wal, None), (phase.from, phase.to), &traced, &cases)?;
-        let named = names.iter().zip(runs);
-        all.extend(named.map(|(case, run)| Beside { case: case.clone(), phase: phase.name.clone(), run }));
-    }
-    Ok(all)
-}
-
-/// A trace has to be there from its start on.
-pub(super) fn keep_log(definition: &Definition, case: &str, settings: &mut BTreeMap<String, String>) {
-    if definition.predict_from.as_deref() == Some(case) {
-        settings.entry("wal_keep_size".into()).or_insert("1TB".into());
-    }
-}
-
 /// As the server had them, with their units, whatever the definition says.
 fn settings_of(facts: &Facts) -> BTreeMap<String, String> {
-    in_units(&facts.settings)
-}
-
-fn in_units(settings: &BTreeMap<String, Setting>) -> BTreeMap<String, String> {
     let one = |(name, setting): (&String, &Setting)| {
         let unit = setting.unit.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();
         (name.clone(), format!("{}{unit}", setting.value))
     };
-    settings.iter().map(one).collect()
+    facts.settings.iter().map(one).collect()
 }
 
 fn add(lab: &mut Lab<'_>, trace: &str, outcome: &Outcome, predicted: &PredictedRun, error: f64) {

@@ -193,21 +193,6 @@ impl Figures {
         self.list.push(figure);
     }
 
-    /// Puts predictions beside what was measured.
-    pub fn predict(&mut self, predicted: &[super::prediction::Beside]) {
-        for one in predicted {
-            let figures =
-                self.list.iter_mut().filter(|figure| figure.case == one.case && figure.phase == one.phase);
-            for figure in figures {
-                figure.predicted = match figure.measure.as_str() {
-                    "wal_mb" => Some(megabytes(one.run.bytes)),
-                    "checkpoints" => Some(one.run.checkpoints.iter().sum::<u64>() as f64),
-                    _ => figure.predicted,
-                };
-            }
-        }
-    }
-
     pub fn into_list(self) -> Vec<Figure> {
         self.list
     }

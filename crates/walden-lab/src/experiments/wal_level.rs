@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 
+use super::Lab;
 use super::report::megabytes;
 use super::stage::{self, Stage, Wishes};
-use super::{Lab, prediction};
 
 /// FILLFACTOR of pgbench's tables, as published.
 const FILLFACTOR: &str = "--fillfactor=70";
@@ -19,7 +19,6 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     for case in lab.definition.cases.clone() {
         let mut settings = lab.definition.settings.clone();
         settings.extend(case.settings.clone());
-        prediction::keep_log(lab.definition, &case.name, &mut settings);
         let wishes = Wishes {
             segment_megabytes: case.segment_megabytes,
             not_kept: case.keep == Some(false),
@@ -52,14 +51,8 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             lab.figures.add(&case.name, &phase.name, "seconds", Some(phase.seconds));
         }
         lab.figures.add(&case.name, "transactions", "tps", stage::tps(&output));
-        let (definition, analysis) = (lab.definition, lab.analysis);
-        let mut predicted = Vec::new();
-        let run = stage.finish(&definition.about, &definition.name, &mut |wal, run| {
-            predicted = prediction::beside(definition, analysis, wal, run)?;
-            Ok(())
-        })?;
-        lab.predicted.append(&mut predicted);
-        lab.runs.push(run);
+        let about = &lab.definition.about;
+        lab.runs.push(stage.finish(about, &lab.definition.name, &mut |_, _| Ok(()))?);
     }
     lab.notes.push(
         "pgbench of 9.3 loaded rows by a plain COPY; since 14 it freezes them, which makes its vacuum write less".into(),
