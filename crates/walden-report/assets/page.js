@@ -308,7 +308,7 @@
       const bounds = chart.axis.log ? logarithmic(values, 8) : { min: 0, max: Math.max(...values, 0) * 1.05 || 1 };
       const both = { min: bounds.min, max: bounds.max };
       const line = (name, factor, type) => ({
-        type: 'line', name, silent: true, symbol: 'none', lineStyle: { color: css('soft'), width: 1, type }, tooltip: { show: false },
+        type: 'line', name, silent: true, symbol: 'none', z: 1, lineStyle: { color: css('soft'), width: 1, type }, tooltip: { show: false },
         // A line through the origin, bent on no scale, cut where it leaves the picture.
         data: factor <= 1 ? [[both.min, both.min * factor], [both.max, both.max * factor]] : [[both.min, both.min * factor], [both.max / factor, both.max]],
         clip: true, emphasis: { disabled: true },
