@@ -131,7 +131,7 @@
       nameTextStyle: { color: css('soft'), fontSize: 12 },
       axisLabel: { color: css('soft'), fontSize: 12, hideOverlap: true, formatter: (value) => UNITS[described.unit].short(value) },
       axisLine: { show: horizontal, lineStyle: { color: css('line') } }, axisTick: { show: false },
-      splitLine: { lineStyle: { color: css('grid') } }, splitNumber: horizontal && width < 500 ? 3 : 5, ...more,
+      splitLine: { lineStyle: { color: css('grid') } }, splitNumber: horizontal && width < 500 ? 3 : 5, ...(described.unit === 'count' ? { minInterval: 1 } : {}), ...more,
     };
     if (described.log) {
       const { min, max, ticks } = logarithmic(values, horizontal ? Math.max(3, Math.floor(width / 90)) : 8, described.unit);
@@ -148,6 +148,13 @@
       xAxis: at, lineStyle: { color: colours(name), type: 'dashed', width: 1 },
       label: { show, formatter: () => name, color: css('soft'), fontSize: 11, position: 'end', rotate: 0, distance: 3 },
     })),
+  });
+
+  /** Thin lines between pairs of places: what a figure may be off by. */
+  const whiskers = (pairs, colour, lying) => ({
+    silent: true, animation: false, symbol: 'rect', symbolSize: lying ? [1.5, 9] : [9, 1.5], symbolRotate: 0, label: { show: false },
+    lineStyle: { color: colour, width: 1.5, type: 'solid' }, itemStyle: { color: colour },
+    data: pairs.map(([from, to]) => [{ coord: from }, { coord: to }]),
   });
 
   // ---- Kinds of charts ---------------------------------------------------------------------------------------------
@@ -270,15 +277,20 @@
       const tone = tones(), unit = UNITS[chart.x.unit];
       const layers = chart.layers.map((layer) => ({ ...layer, colour: tone(layer.tone) }));
       const shown = layers.filter((layer) => !hidden.has(layer.name));
-      const values = shown.flatMap((layer) => layer.values);
+      const errors = chart.stacked || shown.length === 1 ? chart.errors : [];
+      const end = (at) => shown.reduce((total, layer) => total + (layer.values[at] ?? 0), 0);
+      const ends = errors.map((error, at) => [at, error]).filter(([, error]) => error).map(([at, error]) => [at, Math.max(end(at) - error, 0), end(at) + error]);
+      const values = [...shown.flatMap((layer) => layer.values), ...ends.flatMap(([, , most]) => most)];
       const rows = chart.categories.length * (chart.stacked ? 1 : Math.max(shown.length, 1));
-      const room = Math.min(width * 0.4, 260);
+      const letters = Math.max(...chart.categories.map((name) => name.length), 4);
+      const room = Math.min(width * 0.4, 260, letters * 7.5 + 12);
       const hint = (params) => {
         const at = params[0].dataIndex;
         const known = shown.filter((layer) => layer.values[at] !== null);
         const sum = known.reduce((total, layer) => total + layer.values[at], 0);
         return tip(chart.categories[at], [...known.map((layer) => [layer.colour, layer.name, unit.exact(layer.values[at])]),
-          ...(chart.stacked && known.length > 1 ? [[null, 'all', unit.exact(sum)]] : [])]);
+          ...(chart.stacked && known.length > 1 ? [[null, 'all', unit.exact(sum)]] : []),
+          ...(errors[at] ? [[null, 'may be off by', `\u00b1${unit.exact(errors[at])}`]] : [])]);
       };
       return {
         height: Math.max(rows * 20 + chart.categories.length * 8, 60) + 60,
@@ -290,7 +302,8 @@
             type: 'category', data: chart.categories, inverse: true, axisTick: { show: false }, axisLine: { lineStyle: { color: css('line') } },
             axisLabel: { color: css('ink'), fontSize: 12, width: room, overflow: 'truncate', interval: 0 },
           },
-          series: shown.map((layer) => ({
+          series: shown.map((layer, index) => ({
+            ...(ends.length && index === shown.length - 1 ? { markLine: whiskers(ends.map(([at, least, most]) => [[least, at], [most, at]]), css('ink'), true) } : {}),
             type: 'bar', name: layer.name, stack: chart.stacked ? 'all' : undefined, itemStyle: { color: layer.colour }, emphasis: { disabled: true },
             barMaxWidth: 18, data: layer.values,
             label: chart.stacked ? undefined : { show: true, position: 'right', color: css('soft'), fontSize: 11, formatter: ({ value }) => value === null ? '' : unit.short(value) },
@@ -338,25 +351,37 @@
       const lines = chart.lines.map((line) => ({ ...line, colour: tone(line.tone) }));
       const shown = lines.filter((line) => !hidden.has(line.name));
       const all = lines.flatMap((line) => [...line.predicted, ...line.measured]);
-      const of = (right) => lines.filter((line) => line.right === right).flatMap((line) => [...line.predicted, ...line.measured]).map(([, y]) => y);
+      const ranges = (line) => line.errors.map((error, at) => [line.predicted[at], error]).filter(([point, error]) => point && error > 0)
+        .map(([[x, y], error]) => [[x, y - error], [x, y + error]])
+        .filter(([[x, least]]) => Number.isFinite(x) && Number.isFinite(least) && (!chart.x.log || x > 0) && (!(line.right && chart.right || chart.left).log || least > 0));
+      const of = (right) => lines.filter((line) => (line.right && Boolean(chart.right)) === right)
+        .flatMap((line) => [...line.predicted, ...line.measured, ...ranges(line).flat()]).map(([, y]) => y);
       const ends = all.map(([x]) => x).concat(chart.marks.map((mark) => mark.at));
       const unit = (line) => UNITS[(line.right && chart.right || chart.left).unit];
       const hint = ({ data, seriesIndex }) => {
         const { line, measured } = roles[seriesIndex] ?? {};
-        return line && tip(`${chart.x.name}: ${UNITS[chart.x.unit].exact(data[0])}`, [[line.colour, `${line.name}, ${measured ? 'measured' : 'predicted'}`, unit(line).exact(data[1])]]);
+        if (!line) return undefined;
+        const error = measured ? undefined : line.errors[line.predicted.findIndex(([x, y]) => x === data[0] && y === data[1])];
+        return tip(`${chart.x.name}: ${UNITS[chart.x.unit].exact(data[0])}`, [
+          [line.colour, `${line.name}, ${measured ? 'measured' : 'predicted'}`, unit(line).exact(data[1])],
+          ...(error ? [[null, 'may be off by', `\u00b1${unit(line).exact(error)}`]] : []),
+        ]);
       };
+      // Where there is no room for their names, they are in the legend.
+      const named = width > 600 && chart.marks.length < width / 110;
       const roles = [], series = [];
       shown.forEach((line, index) => {
         const common = { name: line.name, yAxisIndex: line.right && chart.right ? 1 : 0, itemStyle: { color: line.colour }, emphasis: { disabled: true }, clip: true };
         roles.push({ line, measured: false }, { line, measured: true });
         series.push(
-          { ...common, type: 'line', data: line.predicted, symbol: 'circle', symbolSize: 5, showSymbol: true, lineStyle: { color: line.colour, width: 2, type: line.right ? 'dashed' : 'solid' }, ...(index === 0 ? { markLine: vertical(chart.marks, () => css('soft')) } : {}) },
-          { ...common, type: 'scatter', data: line.measured, symbol: line.right ? 'diamond' : 'circle', symbolSize: 11, itemStyle: { color: css('ground'), borderColor: line.colour, borderWidth: 2.5 } });
+          { ...common, type: 'line', data: line.predicted, symbol: 'circle', symbolSize: 5, showSymbol: true, lineStyle: { color: line.colour, width: 2, type: line.right ? 'dashed' : 'solid' }, ...(line.predicted.length > 40 ? { showSymbol: false } : {}), ...(index === 0 ? { markLine: vertical(chart.marks.map((mark) => ({ ...mark, show: named })), () => css('soft')) } : {}) },
+          { ...common, type: 'scatter', data: line.measured, symbol: line.right ? 'diamond' : 'circle', symbolSize: 11, itemStyle: { color: css('ground'), borderColor: line.colour, borderWidth: 2.5 }, ...(ranges(line).length ? { markLine: whiskers(ranges(line), line.colour, false) } : {}) });
       });
       const right = chart.right ? [axis(chart.right, of(true), { horizontal: false, position: 'right', splitLine: { show: false } })] : [];
       return {
         height: 380,
-        legend: lines.map((line) => [line.name + (line.right && chart.right ? ' (right)' : ''), line.colour, line.name, line.right]),
+        legend: [...lines.map((line) => [line.name + (line.right && chart.right ? ' (right)' : ''), line.colour, line.name, line.right]),
+          ...(named ? [] : [...new Set(chart.marks.map((mark) => mark.name))].map((name) => [name, css('soft'), false, true]))],
         option: {
           grid: grid(width, chart.right ? { right: 76 } : {}), tooltip: tooltip('item', hint),
           xAxis: axis(chart.x, ends, { horizontal: true, width }), yAxis: [axis(chart.left, of(false), { horizontal: false }), ...right], series,

@@ -1,5 +1,5 @@
 //! Charts as data: what is drawn, not how. An HTML page ([`crate::html`]) draws all of them; [`crate::svg`] draws a
-//! [`Scatter`] into a file of its own.
+//! [`Scatter`] or a [`Curve`] into a file of its own, [`crate::plot`] a [`Curve`] in a terminal.
 //!
 //! Values are plain numbers in the unit of their axis. What is not finite is left out of the drawing.
 
@@ -212,7 +212,7 @@ pub struct Node {
 }
 
 /// Bars that lie, one row per category.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Bars {
     /// Above the chart.
     pub title: String,
@@ -224,6 +224,9 @@ pub struct Bars {
     pub layers: Vec<Layer>,
     /// One behind the other in one bar, instead of one below the other.
     pub stacked: bool,
+    /// By how much the end of each row's bar may be off either way; none or as many as categories. Of bars that stand
+    /// below each other it is the first layer's.
+    pub errors: Vec<Option<f64>>,
 }
 
 /// Predictions held against what came: points on the diagonal are right.
@@ -280,6 +283,8 @@ pub struct CurveLine {
     pub right: bool,
     /// The line: values of the setting, and what is predicted; ascending by the setting.
     pub predicted: Vec<(f64, f64)>,
+    /// By how much each of these may be off either way; none or as many.
+    pub errors: Vec<f64>,
     /// The points: values of the setting, and what was measured.
     pub measured: Vec<(f64, f64)>,
 }

@@ -460,6 +460,7 @@ fn record_kinds(document: &Document) -> Section {
         categories: drawn().map(text_of).collect(),
         layers: layers(drawn().map(|kind| Some(&kind.sum))),
         stacked: true,
+        ..Bars::default()
     };
     Section::new("Kinds of records")
         .chart(chart, "Each record of a kind with its headers and its images.")

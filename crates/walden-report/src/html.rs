@@ -452,6 +452,7 @@ mod tests {
             categories: vec![HOSTILE.into()],
             layers: vec![Layer { name: HOSTILE.into(), tone: Tone::Next, values: vec![Some(1.0), None] }],
             stacked: false,
+            ..Bars::default()
         };
         let mut table = Table::new(&[HOSTILE, "bytes"]).caption(HOSTILE);
         let cells = || vec![Cell::text(HOSTILE), Cell::bytes(1234)];

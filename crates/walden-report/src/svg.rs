@@ -5,11 +5,13 @@ use std::error::Error;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::chart::{Axis, Point, Scatter, front};
+use crate::chart::{Axis, Curve, Point, Scatter, front};
+use crate::scale::Scale;
 
 const SIZE: (u32, u32) = (960, 600);
 const FONT: &str = "sans-serif";
 const LABEL: u32 = 13;
+const TICKS: usize = 12;
 
 /// Distinct on white; black is kept for what is emphasised.
 const COLOURS: [RGBColor; 12] = [
@@ -29,6 +31,8 @@ const COLOURS: [RGBColor; 12] = [
 const EMPHASIS: RGBColor = RGBColor(200, 20, 30);
 const FRONT: RGBColor = RGBColor(215, 215, 215);
 const GRID: RGBColor = RGBColor(238, 238, 238);
+const MARK: RGBColor = RGBColor(110, 110, 110);
+const LEGEND_COLUMNS: usize = 4;
 
 /// The chart, on logarithmic scales whatever its axes say, and with its front as a wide grey line.
 ///
@@ -39,7 +43,10 @@ pub fn scatter(chart: &Scatter) -> Result<String, Box<dyn Error>> {
     let points = || chart.series.iter().flat_map(|series| &series.points);
     let usable = |point: &&Point| point.x > 0.0 && point.y > 0.0 && (point.x + point.y).is_finite();
     let pairs: Vec<(f64, f64)> = points().filter(usable).map(|point| (point.x, point.y)).collect();
-    let (xs, ys) = (bounds(pairs.iter().map(|pair| pair.0)), bounds(pairs.iter().map(|pair| pair.1)));
+    let logarithmic = |axis: &Axis| axis.clone().log();
+    let x_scale = Scale::of(&logarithmic(&chart.x), pairs.iter().map(|pair| pair.0));
+    let y_scale = Scale::of(&logarithmic(&chart.y), pairs.iter().map(|pair| pair.1));
+    let (xs, ys) = (x_scale.bounds(), y_scale.bounds());
     {
         let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
         root.fill(&WHITE)?;
@@ -60,15 +67,19 @@ pub fn scatter(chart: &Scatter) -> Result<String, Box<dyn Error>> {
             let font = FontDesc::from((FONT, f64::from(LABEL + 1)));
             font.color(&BLACK).pos(Pos::new(horizontal, vertical))
         };
-        for x in ticks(xs) {
+        for x in x_scale.ticks(TICKS) {
             let (bottom, top) = (area.backend_coord(&(x, ys.0)), area.backend_coord(&(x, ys.1)));
             root.draw(&PathElement::new([bottom, top], GRID))?;
-            root.draw(&Text::new(short(x), (bottom.0, bottom.1 + 6), figure(HPos::Center, VPos::Top)))?;
+            root.draw(&Text::new(
+                x_scale.text(x),
+                (bottom.0, bottom.1 + 6),
+                figure(HPos::Center, VPos::Top),
+            ))?;
         }
-        for y in ticks(ys) {
+        for y in y_scale.ticks(TICKS) {
             let (left, right) = (area.backend_coord(&(xs.0, y)), area.backend_coord(&(xs.1, y)));
             root.draw(&PathElement::new([left, right], GRID))?;
-            root.draw(&Text::new(short(y), (left.0 - 6, left.1), figure(HPos::Right, VPos::Center)))?;
+            root.draw(&Text::new(y_scale.text(y), (left.0 - 6, left.1), figure(HPos::Right, VPos::Center)))?;
         }
 
         let mut steps: Vec<(f64, f64)> =
@@ -111,44 +122,125 @@ pub fn scatter(chart: &Scatter) -> Result<String, Box<dyn Error>> {
     Ok(svg)
 }
 
+/// The curve: lines of predictions with what they may be off by, points of measurements, marks, and a legend.
+///
+/// # Errors
+/// The drawing library refuses.
+pub fn curve(chart: &Curve) -> Result<String, Box<dyn Error>> {
+    // Pixels of the drawing's edges.
+    const LEFT: f64 = 84.0;
+    const TOP: f64 = 48.0;
+    let right_edge = if chart.right.is_some() { 874.0 } else { 936.0 };
+    let rows = chart.lines.len().div_ceil(LEGEND_COLUMNS).max(1);
+    let bottom = f64::from(SIZE.1) - 62.0 - 20.0 * rows as f64;
+
+    let values = |right: bool| {
+        let lines = chart.lines.iter().filter(move |line| (line.right && chart.right.is_some()) == right);
+        lines.flat_map(|line| {
+            let ends = line.predicted.iter().zip(&line.errors);
+            let ends = ends.flat_map(|(&(x, y), error)| [(x, y - error), (x, y + error)]);
+            line.predicted.iter().chain(&line.measured).copied().chain(ends)
+        })
+    };
+    let all = values(false).chain(values(true)).map(|(x, _)| x);
+    let x = Scale::of(&chart.x, all.chain(chart.marks.iter().map(|mark| mark.at)));
+    let left = Scale::of(&chart.left, values(false).map(|(_, y)| y));
+    let right = chart.right.as_ref().map(|axis| Scale::of(axis, values(true).map(|(_, y)| y)));
+    let across = |value: f64| x.at(value).map(|place| (LEFT + place * (right_edge - LEFT)).round() as i32);
+    let up = |scale: &Scale, value: f64| {
+        scale.at(value).map(|place| (bottom - place * (bottom - TOP)).round() as i32)
+    };
+
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        root.fill(&WHITE)?;
+        let write = |text: &str, size: u32, at: (i32, i32), horizontal, vertical, colour: &RGBColor| {
+            let style =
+                FontDesc::from((FONT, f64::from(size))).color(colour).pos(Pos::new(horizontal, vertical));
+            root.draw(&Text::new(text.to_owned(), at, style))
+        };
+        let (first, last) = (LEFT as i32, right_edge as i32);
+        let (top, low) = (TOP as i32, bottom as i32);
+        write(&chart.title, 18, (480, 14), HPos::Center, VPos::Top, &BLACK)?;
+        for tick in x.ticks(8) {
+            if let Some(at) = across(tick) {
+                root.draw(&PathElement::new([(at, top), (at, low)], GRID))?;
+                write(&x.text(tick), LABEL, (at, low + 7), HPos::Center, VPos::Top, &BLACK)?;
+            }
+        }
+        for tick in left.ticks(8) {
+            if let Some(at) = up(&left, tick) {
+                root.draw(&PathElement::new([(first, at), (last, at)], GRID))?;
+                write(&left.text(tick), LABEL, (first - 7, at), HPos::Right, VPos::Center, &BLACK)?;
+            }
+        }
+        for (scale, tick) in
+            right.iter().flat_map(|scale| scale.ticks(8).into_iter().map(move |tick| (scale, tick)))
+        {
+            if let Some(at) = up(scale, tick) {
+                write(&scale.text(tick), LABEL, (last + 7, at), HPos::Left, VPos::Center, &BLACK)?;
+            }
+        }
+        write(&chart.x.name, LABEL + 1, ((first + last) / 2, low + 28), HPos::Center, VPos::Top, &BLACK)?;
+        write(&chart.left.name, LABEL + 1, (first - 7, top - 8), HPos::Left, VPos::Bottom, &BLACK)?;
+        if let Some(axis) = &chart.right {
+            write(&axis.name, LABEL + 1, (last + 7, top - 8), HPos::Right, VPos::Bottom, &BLACK)?;
+        }
+        for mark in &chart.marks {
+            if let Some(at) = across(mark.at) {
+                let dashes = (top..low).step_by(8);
+                for from in dashes {
+                    root.draw(&PathElement::new([(at, from), (at, (from + 4).min(low))], MARK))?;
+                }
+                write(&mark.name, LABEL, (at + 5, top + 4), HPos::Left, VPos::Top, &MARK)?;
+            }
+        }
+        for (index, line) in chart.lines.iter().enumerate() {
+            let colour = COLOURS[index % COLOURS.len()];
+            let scale = right.as_ref().filter(|_| line.right).unwrap_or(&left);
+            let place = |&(x, y): &(f64, f64)| Some((across(x)?, up(scale, y)?));
+            let places: Vec<(i32, i32)> = line.predicted.iter().filter_map(place).collect();
+            for (&(x, y), error) in line.predicted.iter().zip(&line.errors) {
+                let ends = across(x).zip(up(scale, y + error).zip(up(scale, y - error)));
+                if let Some((x, (high, low))) = ends.filter(|(_, (high, low))| low - high > 2) {
+                    root.draw(&PathElement::new([(x, high), (x, low)], colour))?;
+                    root.draw(&PathElement::new([(x - 4, high), (x + 4, high)], colour))?;
+                    root.draw(&PathElement::new([(x - 4, low), (x + 4, low)], colour))?;
+                }
+            }
+            let width = if line.right { 1 } else { 2 };
+            root.draw(&PathElement::new(places.clone(), colour.stroke_width(width)))?;
+            for at in places {
+                root.draw(&Circle::new(at, 3, colour.filled()))?;
+            }
+            for at in line.measured.iter().filter_map(place) {
+                root.draw(&Circle::new(at, 6, colour.stroke_width(2)))?;
+            }
+            let (column, row) = (index % LEGEND_COLUMNS, index / LEGEND_COLUMNS);
+            let at = (
+                first + (column as i32) * (last - first) / LEGEND_COLUMNS as i32,
+                low + 62 + 20 * row as i32,
+            );
+            root.draw(&PathElement::new([(at.0, at.1), (at.0 + 18, at.1)], colour.stroke_width(width)))?;
+            root.draw(&Circle::new((at.0 + 9, at.1), 3, colour.filled()))?;
+            let side = if line.right && chart.right.is_some() { " (right)" } else { "" };
+            write(
+                &format!("{}{side}", line.name),
+                LABEL,
+                (at.0 + 25, at.1),
+                HPos::Left,
+                VPos::Center,
+                &BLACK,
+            )?;
+        }
+        root.present()?;
+    }
+    Ok(svg)
+}
+
 fn described(axis: &Axis) -> String {
     format!("{} (logarithmic)", axis.name)
-}
-
-/// Room around the smallest and the largest, on a logarithmic scale.
-fn bounds(values: impl Iterator<Item = f64>) -> (f64, f64) {
-    let (least, most) =
-        values.fold((f64::INFINITY, 0.0f64), |(least, most), value| (least.min(value), most.max(value)));
-    if most <= 0.0 {
-        return (0.1, 10.0);
-    }
-    let room = (most / least).powf(0.06).max(1.15);
-    (least / room, most * room)
-}
-
-/// Round figures within bounds, as few as make a scale.
-fn ticks((least, most): (f64, f64)) -> Vec<f64> {
-    const STEPS: [&[f64]; 4] = [
-        &[1.0],
-        &[1.0, 2.0, 5.0],
-        &[1.0, 1.5, 2.0, 3.0, 5.0, 7.0],
-        &[1.0, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0],
-    ];
-    const ENOUGH: usize = 5;
-    let decades = least.log10().floor() as i32..=most.log10().ceil() as i32;
-    let within = |steps: &&[f64]| -> Vec<f64> {
-        let all = decades.clone().flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)));
-        all.filter(|tick| (least..=most).contains(tick)).collect()
-    };
-    let found = STEPS.iter().map(within).find(|ticks| ticks.len() >= ENOUGH);
-    found.unwrap_or_else(|| within(&STEPS[STEPS.len() - 1]))
-}
-
-/// A figure of an axis: `0.05`, `2`, `150`.
-fn short(value: f64) -> String {
-    let digits = if value >= 10.0 { 0 } else { 3 };
-    let text = format!("{value:.digits$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
 /// Pixels: left, top, right, bottom.
@@ -199,7 +291,7 @@ impl Labels {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chart::{Series, Unit};
+    use crate::chart::{CurveLine, Mark, Series, Unit};
 
     #[test]
     fn a_chart_names_its_points_whatever_they_are() {
@@ -223,12 +315,41 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_axes_are_short() {
-        assert_eq!([0.05, 0.5, 2.0, 150.0].map(short), ["0.05", "0.5", "2", "150"]);
-        assert_eq!(
-            ticks((0.04, 6.0)).into_iter().map(short).collect::<Vec<_>>(),
-            ["0.05", "0.1", "0.2", "0.5", "1", "2", "5"]
-        );
-        assert!(ticks((0.9, 2.1)).len() >= 5 && ticks((1e-9, 1e9)).len() >= 5);
+    fn a_curve_has_its_lines_its_errors_and_both_scales() {
+        let line = |name: &str, right| CurveLine {
+            name: name.into(),
+            right,
+            predicted: vec![(64e6, 50.0), (1e9, 10.0)],
+            errors: vec![20.0, 5.0],
+            measured: vec![(64e6, 55.0)],
+            ..CurveLine::default()
+        };
+        let mut chart = Curve {
+            title: "WAL < before".into(),
+            x: Axis::new("max_wal_size", Unit::SettingBytes).log(),
+            left: Axis::new("WAL", Unit::Bytes),
+            right: Some(Axis::new("recovery", Unit::Seconds)),
+            lines: vec![line("volume", false), line("time", true)],
+            marks: vec![Mark { at: 64e6, name: "as traced".into() }],
+        };
+        let svg = curve(&chart).unwrap();
+        for text in [
+            "<svg",
+            "WAL &lt; before",
+            "max_wal_size",
+            "512MB",
+            "60 B",
+            "60 s",
+            "volume",
+            "time (right)",
+            "as traced",
+        ] {
+            assert!(svg.contains(text), "{text} is not in {svg}");
+        }
+        // Six dots with those of the legend, two points.
+        assert_eq!(svg.matches("<circle").count(), 8);
+        chart.lines[0].predicted = vec![(f64::NAN, 1.0), (1e300, f64::INFINITY)];
+        chart.lines[1].predicted.clear();
+        assert!(curve(&chart).unwrap().contains("</svg>"));
     }
 }

@@ -28,6 +28,11 @@ impl Look {
         self.paint(AnsiColor::Cyan.on_default(), text)
     }
 
+    /// One thing of several that are told apart by their colours.
+    pub fn colour(self, colour: AnsiColor, text: &str) -> String {
+        self.paint(colour.on_default(), text)
+    }
+
     /// What points somewhere.
     pub fn pointer(self, text: &str) -> String {
         self.paint(AnsiColor::Yellow.on_default(), text)

@@ -6,12 +6,16 @@ use walden_whatif::archive::ArchiveSize;
 use walden_whatif::document::{Causes, Document, Predicted};
 use walden_whatif::learn::From;
 
+use crate::sweep::{self, Sweep};
 use crate::table::{Look, Row, table, wrap};
-use crate::units;
+use crate::{plot, units};
 
 /// The whole document.
 pub fn tables(document: &Document, look: Look) -> String {
     let mut parts = vec![head(document, look), settings(document, look), predictions(document, look)];
+    parts.extend(
+        sweep::curves(document).iter().map(|curve| plot::curve(curve, look)).filter(|plot| !plot.is_empty()),
+    );
     if !document.trace.archive.is_empty() {
         parts.push(archive(document, look));
     }
@@ -49,27 +53,27 @@ fn head(document: &Document, look: Look) -> String {
 }
 
 fn settings(document: &Document, look: Look) -> String {
-    let rows: Vec<Row> = document
-        .traced_settings
-        .iter()
-        .map(|traced| {
-            let from = match traced.from {
-                From::Told => "told",
-                From::Learned => "learned",
-                From::Assumed => "assumed",
-            };
-            Row {
-                depth: 0,
-                label: format!("{} = {}", traced.name, traced.value),
-                cells: vec![from.into(), traced.why.clone()],
-                share: None,
-            }
-        })
-        .collect();
-    table(look, "Taken under", ("setting", &["", "because"]), &rows)
+    let mut text = format!("{}\n", look.heading("Taken under"));
+    let label = |name: &str, value: &str| format!("{name} = {value}");
+    let longest =
+        document.traced_settings.iter().map(|one| label(one.name, &one.value).len()).max().unwrap_or(0);
+    for traced in &document.traced_settings {
+        let from = match traced.from {
+            From::Told => "told",
+            From::Learned => "learned",
+            From::Assumed => "assumed",
+        };
+        let blanks = " ".repeat(longest + 4);
+        let because = wrap(&format!("{blanks}{from}: {}", traced.why), look.width, longest + 4);
+        let because = because.strip_prefix(&blanks).unwrap_or(&because);
+        text += &format!("  {:longest$}  {because}\n", label(traced.name, &traced.value));
+    }
+    text
 }
 
 fn predictions(document: &Document, look: Look) -> String {
+    let sweep = Sweep::of(document);
+    let alone = document.predictions.len() == 1;
     let most = document.predictions.iter().map(|one| one.bytes).max().unwrap_or(0).max(document.trace_bytes);
     let share = |bytes: u64| Some(bytes as f64 / most.max(1) as f64);
     let mut rows = vec![Row {
@@ -85,9 +89,9 @@ fn predictions(document: &Document, look: Look) -> String {
         ],
         share: share(document.trace_bytes),
     }];
-    rows.extend(document.predictions.iter().map(|one| Row {
+    rows.extend(document.predictions.iter().enumerate().map(|(index, one)| Row {
         depth: 0,
-        label: one.name.clone(),
+        label: if alone { "predicted".into() } else { sweep.label(document, index) },
         cells: vec![
             units::bytes(one.bytes),
             signed(one.change, 1),
@@ -98,8 +102,17 @@ fn predictions(document: &Document, look: Look) -> String {
         ],
         share: share(one.bytes),
     }));
+    let with: Vec<String> = sweep.common.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let title = match (sweep.names.is_empty(), with.is_empty()) {
+        (true, _) => match &document.predictions[..] {
+            [only] => format!("Predicted: {}", only.name),
+            _ => "Predicted".to_owned(),
+        },
+        (false, true) => format!("Predicted, by {}", sweep.names.join(", ")),
+        (false, false) => format!("Predicted with {}, by {}", with.join(", "), sweep.names.join(", ")),
+    };
     let head = ["WAL", "change", "error", "checkpoints", "to recover", "in at most"];
-    table(look, "Predicted", ("settings", &head), &rows)
+    table(look, &title, ("settings", &head), &rows)
 }
 
 fn buckets(document: &Document, only: &Predicted, look: Look) -> String {
@@ -208,17 +221,23 @@ fn advice(advice: &Advice, look: Look) -> String {
 }
 
 fn notes(document: &Document, look: Look) -> String {
-    let lines: Vec<String> = document.notes.iter().map(|note| format!("  - {note}\n")).collect();
+    let lines: Vec<String> = document
+        .notes
+        .iter()
+        .map(|note| format!("  - {}\n", wrap(note, look.width.saturating_sub(4), 4)))
+        .collect();
     format!("{}\n{}", look.heading("What it rests on"), lines.concat())
 }
 
-fn causes(causes: &Causes) -> String {
+/// Checkpoints by cause, in words.
+pub(crate) fn causes(causes: &Causes) -> String {
     let parts = [(causes.volume, "volume"), (causes.time, "time"), (causes.requested, "requested")];
     let parts = parts.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}"));
     let parts: Vec<String> = parts.collect();
     if parts.is_empty() { "none".into() } else { parts.join(", ") }
 }
 
-fn signed(fraction: f64, digits: usize) -> String {
+/// A fraction in per cent, with its sign.
+pub(crate) fn signed(fraction: f64, digits: usize) -> String {
     format!("{:+.digits$} %", 100.0 * fraction)
 }

@@ -293,7 +293,7 @@ fn on_off(text: &str) -> Option<bool> {
 }
 
 /// Bytes, with PostgreSQL's units; megabytes without one, which these settings are kept in.
-fn size(text: &str) -> Option<u64> {
+pub fn size(text: &str) -> Option<u64> {
     const UNITS: [(&str, u32); 6] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10), ("B", 0), ("", 20)];
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -303,7 +303,7 @@ fn size(text: &str) -> Option<u64> {
 }
 
 /// Seconds, with PostgreSQL's units; seconds without one.
-fn seconds(text: &str) -> Option<i64> {
+pub fn seconds(text: &str) -> Option<i64> {
     const UNITS: [(&str, f64); 6] =
         [("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("ms", 0.001), ("s", 1.0), ("", 1.0)];
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

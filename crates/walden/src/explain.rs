@@ -1,6 +1,5 @@
 //! `walden explain`: arguments to a request, the explanation to an output.
 
-use std::fs;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,7 +16,7 @@ use walden_source::inventory::Inventory;
 use walden_source::names::Names;
 
 use crate::progress::Progress;
-use crate::{DAMAGED, names, terminal};
+use crate::{DAMAGED, names, output, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -109,10 +108,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     let inventory = Inventory::of(&args.sources)?;
     tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
-    if let Some(path) = &args.html {
-        // Rather now than after reading it all.
-        fs::write(path, "").with_context(|| format!("write {}", path.display()))?;
-    }
+    output::can_write(args.html.as_deref())?;
     let explanation = explain(args, &inventory)?;
     names.set_version(explanation.version);
     rewrites::learn(&explanation, &mut names);
@@ -122,8 +118,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     if let Some(path) = &args.html {
         let top = Some(args.top.unwrap_or(explain_html::ROWS)).filter(|top| *top > 0);
         let document = Document::new(&explanation, &Context { top, ..context });
-        let page = explain_html::page(&document).render();
-        fs::write(path, page).with_context(|| format!("write {}", path.display()))?;
+        output::write_page(path, &explain_html::page(&document))?;
     }
     let mut document = Document::new(&explanation, &context);
     // The page's own views are the last ones.

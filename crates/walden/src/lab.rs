@@ -190,7 +190,7 @@ fn installation(arguments: &RunArguments) -> Result<Option<Installation>> {
 }
 
 /// Ends the process as for any other wrong usage.
-fn wrong_usage(text: &str) -> ! {
+pub(crate) fn wrong_usage(text: &str) -> ! {
     crate::Arguments::command().error(ErrorKind::ArgumentConflict, text).exit()
 }
 

@@ -15,6 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tempfile::NamedTempFile;
 use walden_codec::container::Meta;
+use walden_report::html::Page;
 
 /// A file that is being written.
 pub struct Output {
@@ -87,6 +88,21 @@ impl Output {
         let synced = File::open(folder).and_then(|folder| folder.sync_all());
         synced.with_context(|| format!("sync {}", folder.display()))
     }
+}
+
+/// An error if a picture or a page can't be written: rather now than after an hour.
+pub fn can_write(path: Option<&Path>) -> Result<()> {
+    path.map_or(Ok(()), |path| write_text(path, ""))
+}
+
+/// Writes a page; what was there is replaced.
+pub fn write_page(path: &Path, page: &Page) -> Result<()> {
+    write_text(path, &page.render())
+}
+
+/// Writes a text; what was there is replaced.
+pub fn write_text(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("write {}", path.display()))
 }
 
 /// An error if the target is there and may not be replaced.

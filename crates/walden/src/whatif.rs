@@ -3,7 +3,7 @@
 mod archive;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
@@ -15,6 +15,7 @@ use walden_explain::timeline::Timeline;
 use walden_format::lsn::Lsn;
 use walden_format::record::RelFileLocator;
 use walden_report::table::Look;
+use walden_report::{svg, sweep, whatif_html};
 use walden_source::inventory::{Inventory, Run};
 use walden_source::names::{Names, Relation, RelationKind};
 use walden_whatif::advise::{self, Aim};
@@ -25,7 +26,7 @@ use walden_whatif::{Forecast, OpenBase, Question, predict};
 
 use crate::explain::tell_about;
 use crate::progress::Progress;
-use crate::{DAMAGED, names, page, redo, terminal};
+use crate::{DAMAGED, names, output, page, redo, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -123,6 +124,14 @@ pub struct WhatifArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
 
+    /// Also write a page with charts: curves of the sweeps, where the bytes are, checkpoints, how sure it is
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Also write the curve of a swept setting as a picture; a second curve gets FILE with -2 in its name
+    #[arg(long, value_name = "FILE", requires = "sweep")]
+    svg: Option<PathBuf>,
+
     /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -133,6 +142,13 @@ pub struct WhatifArgs {
 struct Sweep {
     name: String,
     values: Vec<String>,
+}
+
+impl Sweep {
+    /// Is there something to draw a curve along?
+    fn has_numbers(&self) -> bool {
+        self.values.iter().filter_map(|value| sweep::quantity(value)).count() > 1
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -146,6 +162,13 @@ enum Format {
 /// Runs the command.
 pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     let aim = args.advise.as_deref().map(Aim::parse).transpose()?;
+    if args.svg.is_some() && !args.sweep.iter().any(Sweep::has_numbers) {
+        crate::lab::wrong_usage(
+            "--svg draws a curve: sweep a setting whose values are numbers, such as max_wal_size",
+        );
+    }
+    output::can_write(args.html.as_deref())?;
+    output::can_write(args.svg.as_deref())?;
     let inventory = Inventory::of(&args.sources)?;
     tell_about(&inventory);
     let base = args.base.as_deref().map(|path| redo::open_base(path, &inventory)).transpose()?;
@@ -186,6 +209,12 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
         Vec::new()
     };
     let document = Document::new(&forecast, redo_rate(args, &forecast), notes, aim.as_ref(), &compressors);
+    if let Some(path) = &args.html {
+        output::write_page(path, &whatif_html::page(&document))?;
+    }
+    if let Some(path) = &args.svg {
+        draw(&document, path)?;
+    }
     match args.format {
         Format::Json => {
             let text = serde_json::to_string_pretty(&document)? + "\n";
@@ -207,6 +236,19 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
         code = ExitCode::from(DAMAGED);
     }
     Ok(code)
+}
+
+/// Curves as pictures.
+fn draw(document: &Document, path: &Path) -> Result<()> {
+    for (index, curve) in sweep::curves(document).iter().enumerate() {
+        let svg = svg::curve(curve).map_err(|error| anyhow::anyhow!("draw {}: {error}", path.display()))?;
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let ending =
+            path.extension().map_or_else(String::new, |ending| format!(".{}", ending.to_string_lossy()));
+        let numbered = path.with_file_name(format!("{stem}-{}{ending}", index + 1));
+        output::write_text(if index == 0 { path } else { &numbered }, &svg)?;
+    }
+    Ok(())
 }
 
 /// Every set of settings that is asked for.

@@ -17,7 +17,7 @@ use walden_source::inventory::Inventory;
 
 use super::{Material, Sample, measure, median, workloads_of};
 use crate::explain::Format;
-use crate::{judge, terminal};
+use crate::{judge, output, terminal};
 
 /// Time `walden explain` and `pg_waldump --stats=record` on the same cached WAL, in turns
 #[derive(Args, Debug)]
@@ -76,12 +76,12 @@ struct Timed {
 
 /// Runs the command.
 pub fn run(args: &DecodeArgs) -> Result<ExitCode> {
-    super::can_write(args.html.as_deref())?;
+    output::can_write(args.html.as_deref())?;
     let results: Result<Vec<_>> =
         workloads_of(&args.workloads)?.into_iter().map(|workload| decode(args, workload)).collect();
     let results = results?;
     if let Some(path) = &args.html {
-        super::write_page(path, &page(&results))?;
+        output::write_page(path, &page(&results))?;
     }
     super::print(&results, args.format, print)
 }
@@ -231,6 +231,7 @@ fn page(results: &[Decoded]) -> Page {
             categories: result.programs.iter().map(|timed| timed.program.clone()).collect(),
             layers: vec![Layer { name: "WAL per second".into(), tone: Tone::Next, values: speeds.collect() }],
             stacked: false,
+            ..Bars::default()
         };
         Section::new(&title(result))
             .chart(chart, "Whole processes on cached files; all verify checksums, and their figures agree.")

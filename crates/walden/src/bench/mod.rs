@@ -51,15 +51,6 @@ fn workloads_of(names: &[String]) -> Result<Vec<&'static Workload>> {
     names.iter().map(one).collect()
 }
 
-/// An error if a page can't be written: rather now than after an hour.
-fn can_write(page: Option<&Path>) -> Result<()> {
-    page.map_or(Ok(()), |path| fs::write(path, "").with_context(|| format!("write {}", path.display())))
-}
-
-fn write_page(path: &Path, page: &Page) -> Result<()> {
-    fs::write(path, page.render()).with_context(|| format!("write {}", path.display()))
-}
-
 /// A page about runs of programs in turns.
 fn page_of(title: &str, command: &str, results: impl Iterator<Item = Section>) -> Page {
     let mut page = Page::new(title);

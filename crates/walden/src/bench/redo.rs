@@ -18,7 +18,7 @@ use walden_report::units;
 
 use super::{Material, median, workloads_of};
 use crate::explain::Format;
-use crate::terminal;
+use crate::{output, terminal};
 
 /// Time replay of the same WAL on the same base backup by PostgreSQL's recovery and by Walden, in turns
 #[derive(Args, Debug)]
@@ -83,12 +83,12 @@ struct Timed {
 
 /// Runs the command.
 pub fn run(args: &RedoArgs) -> Result<ExitCode> {
-    super::can_write(args.html.as_deref())?;
+    output::can_write(args.html.as_deref())?;
     let results: Result<Vec<_>> =
         workloads_of(&args.workloads)?.into_iter().map(|workload| replay(args, workload)).collect();
     let results = results?;
     if let Some(path) = &args.html {
-        super::write_page(path, &page(&results))?;
+        output::write_page(path, &page(&results))?;
     }
     super::print(&results, args.format, print)
 }
@@ -271,6 +271,7 @@ fn page(results: &[Replayed]) -> Page {
             categories: result.programs.iter().map(|timed| timed.program.clone()).collect(),
             layers: vec![Layer { name: "WAL per second".into(), tone: Tone::Next, values: speeds.collect() }],
             stacked: false,
+            ..Bars::default()
         };
         Section::new(&title(result))
             .chart(chart, "What each says of replay itself, in one thread, without starting and stopping.")

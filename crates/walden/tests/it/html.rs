@@ -309,6 +309,7 @@ fn usual() -> Page {
                         layer("now", Tone::Next, &[3e9, 4e9]),
                     ],
                     stacked: false,
+                    ..Bars::default()
                 },
                 "",
             )
@@ -399,6 +400,7 @@ fn odd() -> Page {
                         categories: names.clone(),
                         layers: vec![layer(&values)],
                         stacked: !log,
+                        ..Bars::default()
                     },
                     HOSTILE,
                 );

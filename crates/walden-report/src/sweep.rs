@@ -1,0 +1,210 @@
+//! What differs between the predictions of a document, and curves along it.
+
+use walden_whatif::document::{Document, Predicted};
+use walden_whatif::settings;
+
+use crate::chart::{Axis, Curve, CurveLine, Mark, Unit};
+
+/// Lines in a chart at most: more have no colours of their own.
+pub const MOST_LINES: usize = 12;
+
+/// The settings that are not the same in all predictions.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sweep {
+    /// Their names; one whose values are numbers comes first if there is one.
+    pub names: Vec<String>,
+    /// For each prediction, the value of each of them.
+    pub values: Vec<Vec<String>>,
+    /// The trace's values.
+    pub traced: Vec<Option<String>>,
+    /// What all predictions changed in the same way: names and values.
+    pub common: Vec<(String, String)>,
+}
+
+impl Sweep {
+    /// What differs in a document.
+    pub fn of(document: &Document) -> Sweep {
+        let traced = |name: &str| {
+            let known = document.traced_settings.iter().find(|traced| traced.name == name);
+            known.map(|traced| traced.value.clone())
+        };
+        let mut names: Vec<&str> = Vec::new();
+        for (name, _) in document.predictions.iter().flat_map(|one| &one.changed) {
+            if !names.contains(&name.as_str()) {
+                names.push(name);
+            }
+        }
+        let value = |one: &Predicted, name: &str| {
+            let changed = one.changed.iter().filter(|(other, _)| other == name);
+            let changed: Vec<&str> = changed.map(|(_, value)| value.as_str()).collect();
+            // Of indexes that are not there, there may be several.
+            if changed.is_empty() {
+                traced(name).unwrap_or_else(|| "as traced".into())
+            } else {
+                changed.join(", ")
+            }
+        };
+        let differs = |name: &&str| {
+            let mut values = document.predictions.iter().map(|one| value(one, name));
+            let first = values.next();
+            values.any(|other| Some(other) != first)
+        };
+        let (mut swept, same): (Vec<&str>, Vec<&str>) = names.into_iter().partition(differs);
+        let distinct = |name: &str| {
+            let mut numbers: Vec<f64> =
+                document.predictions.iter().filter_map(|one| Some(quantity(&value(one, name))?.0)).collect();
+            numbers.sort_by(f64::total_cmp);
+            numbers.dedup();
+            numbers.len()
+        };
+        // Stable: of equals, the order of settings stays.
+        swept.sort_by_key(|name| std::cmp::Reverse(distinct(name)));
+        let common = document.predictions.first().map(|one| &one.changed).into_iter().flatten();
+        Sweep {
+            values: document
+                .predictions
+                .iter()
+                .map(|one| swept.iter().map(|name| value(one, name)).collect())
+                .collect(),
+            traced: swept.iter().map(|name| traced(name)).collect(),
+            names: swept.into_iter().map(str::to_owned).collect(),
+            common: common.filter(|(name, _)| same.contains(&name.as_str())).cloned().collect(),
+        }
+    }
+
+    /// A prediction's name among the others: the values of what differs.
+    pub fn label(&self, document: &Document, index: usize) -> String {
+        match self.values.get(index).filter(|values| !values.is_empty()) {
+            Some(values) => values.join(", "),
+            None => document.predictions.get(index).map_or_else(String::new, |one| one.name.clone()),
+        }
+    }
+
+    /// The setting along which curves are drawn, and the unit of its values.
+    fn along(&self) -> Option<(&str, Unit)> {
+        let name = self.names.first()?;
+        let mut quantities = self.values.iter().filter_map(|values| quantity(values.first()?));
+        let (first, unit) = quantities.next()?;
+        quantities.any(|(other, _)| other != first).then_some((name, unit))
+    }
+}
+
+/// The number in a setting's value, in bytes or seconds where it has a unit of these.
+pub fn quantity(value: &str) -> Option<(f64, Unit)> {
+    if let Ok(number) = value.parse::<f64>() {
+        return number.is_finite().then_some((number, Unit::Plain));
+    }
+    if let Some(bytes) = settings::size(value) {
+        return Some((bytes as f64, Unit::SettingBytes));
+    }
+    settings::seconds(value).map(|seconds| (seconds as f64, Unit::Seconds))
+}
+
+/// WAL and the time of recovery along the swept setting, a line per value of the others: in one chart if it is one line,
+/// else in two. None if what is swept has no numbers.
+pub fn curves(document: &Document) -> Vec<Curve> {
+    let sweep = Sweep::of(document);
+    let Some((name, unit)) = sweep.along() else { return Vec::new() };
+    let mut groups: Vec<(&[String], Vec<(f64, &Predicted)>)> = Vec::new();
+    for (values, one) in sweep.values.iter().zip(&document.predictions) {
+        let Some((first, others)) = values.split_first() else { continue };
+        let Some((x, _)) = quantity(first) else { continue };
+        match groups.iter_mut().find(|group| group.0 == others) {
+            Some(group) => group.1.push((x, one)),
+            None => groups.push((others, vec![(x, one)])),
+        }
+    }
+    groups.truncate(MOST_LINES);
+    groups.iter_mut().for_each(|group| group.1.sort_by(|one, other| one.0.total_cmp(&other.0)));
+    let xs = || groups.iter().flat_map(|group| &group.1).map(|(x, _)| *x);
+    let (least, most) = (xs().fold(f64::INFINITY, f64::min), xs().fold(0.0, f64::max));
+    let x = Axis { log: least > 0.0 && most / least >= 4.0, ..Axis::new(name, unit) };
+    let seconds = || groups.iter().flat_map(|group| &group.1).map(|(_, one)| one.recovery_seconds);
+    let (soonest, latest) = (seconds().fold(f64::INFINITY, f64::min), seconds().fold(0.0, f64::max));
+    let recovery_axis = Axis {
+        log: soonest > 0.0 && latest / soonest > 10.0,
+        ..Axis::new("recovery takes at most", Unit::Seconds)
+    };
+    let traced = sweep.traced.first().cloned().flatten();
+    let now = traced.as_deref().and_then(quantity).map(|(x, _)| x);
+    let marks: Vec<Mark> = now
+        .zip(traced)
+        .map(|(at, value)| Mark { at, name: format!("as traced: {value}") })
+        .into_iter()
+        .collect();
+    let only = groups.len() == 1;
+    let title = |what: &str, others: &[String]| match others {
+        [] => format!("{what} against {name}"),
+        others => format!("{what} against {name}, by {}", others.join(" and ")),
+    };
+    let others = sweep.names.get(1..).unwrap_or_default();
+    let label =
+        |values: &[String], alone: &str| if values.is_empty() { alone.to_owned() } else { values.join(", ") };
+    let volume = groups.iter().map(|(values, points)| {
+        // What was measured is the trace, where nothing but the swept settings differs from it.
+        let is_traces = sweep.common.is_empty()
+            && values
+                .iter()
+                .zip(sweep.traced.iter().skip(1))
+                .all(|(value, traced)| Some(value) == traced.as_ref());
+        CurveLine {
+            name: label(values, "WAL"),
+            predicted: points.iter().map(|(x, one)| (*x, one.bytes as f64)).collect(),
+            errors: points.iter().map(|(_, one)| one.error_bytes as f64).collect(),
+            measured: now
+                .filter(|_| is_traces)
+                .map(|x| (x, document.trace_bytes as f64))
+                .into_iter()
+                .collect(),
+            ..CurveLine::default()
+        }
+    });
+    let volume: Vec<CurveLine> = volume.collect();
+    let recovery = groups.iter().map(|(values, points)| CurveLine {
+        name: label(values, "recovery takes at most"),
+        right: only,
+        predicted: points.iter().map(|(x, one)| (*x, one.recovery_seconds)).collect(),
+        ..CurveLine::default()
+    });
+    let recovery: Vec<CurveLine> = recovery.collect();
+    let left = Axis::new("WAL", Unit::Bytes);
+    if only {
+        let lines = volume.into_iter().chain(recovery).collect();
+        let title = title("WAL and time of recovery", others);
+        return vec![Curve { title, x, left, right: Some(recovery_axis), lines, marks }];
+    }
+    vec![
+        Curve {
+            title: title("WAL", others),
+            x: x.clone(),
+            left,
+            right: None,
+            lines: volume,
+            marks: marks.clone(),
+        },
+        Curve {
+            title: title("Time of recovery", others),
+            x,
+            left: recovery_axis,
+            right: None,
+            lines: recovery,
+            marks,
+        },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_numbers_with_units_or_none() {
+        assert_eq!(quantity("0.9"), Some((0.9, Unit::Plain)));
+        assert_eq!(quantity("64MB"), Some((67_108_864.0, Unit::SettingBytes)));
+        assert_eq!(quantity("5min"), Some((300.0, Unit::Seconds)));
+        assert_eq!(quantity("1h"), Some((3600.0, Unit::Seconds)));
+        for none in ["zstd", "on", "as traced", "", "NaN", "inf"] {
+            assert_eq!(quantity(none), None, "{none}");
+        }
+    }
+}

@@ -1,0 +1,510 @@
+//! A forecast as a page with charts: what would be written, where the bytes would be, when checkpoints would come, how much
+//! of it is known for sure, and what it rests on.
+
+use walden_whatif::Bucket;
+use walden_whatif::document::{Causes, Document, Predicted};
+use walden_whatif::learn::From;
+
+use crate::chart::{Axis, Bars, Curve, CurveLine, Layer, Mark, Tone, Unit};
+use crate::html::{Cell, Page, Row, Section, Table, Weight};
+use crate::sweep::{self, MOST_LINES, Sweep};
+use crate::units;
+use crate::whatif::{causes, signed};
+
+/// Bars in a chart at most; the tables have all.
+const MOST_BARS: usize = 40;
+/// Checkpoints listed at most.
+const MOST_CHECKPOINTS: usize = 200;
+/// Vertical lines in a chart at most.
+const MOST_MARKS: usize = 100;
+
+/// The page of a forecast.
+pub fn page(document: &Document) -> Page {
+    let sweep = Sweep::of(document);
+    let mut page = Page::new(&title(document, &sweep));
+    let trace = &document.trace;
+    page.subtitle(&format!(
+        "From a trace of {} of WAL of PostgreSQL {}: {} to {}",
+        units::bytes(document.trace_bytes),
+        trace.version,
+        trace.from,
+        trace.to
+    ));
+    if !sweep.common.is_empty() && !sweep.names.is_empty() {
+        page.subtitle(&format!("All of them with {}", settings_text(&sweep.common)));
+    }
+    facts(&mut page, document, &sweep);
+    let sections = [
+        predictions(document, &sweep),
+        buckets(document, &sweep),
+        checkpoints(document, &sweep),
+        sureness(document, &sweep),
+        learned(document),
+        notes(document),
+    ];
+    for section in sections.into_iter().chain([glossary()]).filter(|section| !section.is_empty()) {
+        page.section(section);
+    }
+    page
+}
+
+fn title(document: &Document, sweep: &Sweep) -> String {
+    match &document.predictions[..] {
+        [only] => format!("What if: {}", only.name),
+        _ if sweep.names.is_empty() => "What if".into(),
+        _ => format!("What if: {}", sweep.names.join(" and ")),
+    }
+}
+
+fn settings_text(settings: &[(String, String)]) -> String {
+    settings.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ")
+}
+
+fn facts(page: &mut Page, document: &Document, sweep: &Sweep) {
+    let trace = &document.trace;
+    let over = trace.seconds.map_or_else(String::new, |seconds| format!("in {}", units::seconds(seconds)));
+    page.fact("the trace", &units::bytes(document.trace_bytes), &over);
+    if let [only] = &document.predictions[..] {
+        let error = format!("{}, ±{}", signed(only.change, 1), units::bytes(only.error_bytes));
+        page.fact("predicted", &units::bytes(only.bytes), &error);
+        let before = format!("in the trace: {}", units::count(trace.checkpoints.total));
+        page.fact("checkpoints", &units::count(only.checkpoints.total), &before);
+        let bytes = format!("to replay {}", units::bytes(only.longest_redo_bytes));
+        page.fact("recovery takes at most", &units::seconds(only.recovery_seconds), &bytes);
+    } else {
+        let with = |one: &Predicted, index: usize| {
+            format!("{}: {}", sweep.label(document, index), signed(one.change, 1))
+        };
+        let numbered = || document.predictions.iter().enumerate();
+        if let Some((index, one)) = numbered().min_by_key(|(_, one)| one.bytes) {
+            page.fact("least WAL", &units::bytes(one.bytes), &with(one, index));
+        }
+        if let Some((index, one)) = numbered().max_by_key(|(_, one)| one.bytes) {
+            page.fact("most WAL", &units::bytes(one.bytes), &with(one, index));
+        }
+        let recovery = |one: &Predicted| one.recovery_seconds;
+        if let Some((index, one)) =
+            numbered().min_by(|one, other| recovery(one.1).total_cmp(&recovery(other.1)))
+        {
+            page.fact("fastest recovery", &units::seconds(recovery(one)), &sweep.label(document, index));
+        }
+    }
+    let check = &document.self_check;
+    let own = format!("its own settings give {}", units::bytes(check.predicted_bytes));
+    page.fact("self-check", &signed(check.error, 2), &own);
+    let share = right(document) as f64 / check.trust.decisions.max(1) as f64;
+    let times = format!("of {} times", units::count(check.trust.decisions));
+    page.fact("rule for images right", &exact_percent(share), &times);
+}
+
+/// How often the rule for images was right about the trace itself.
+fn right(document: &Document) -> u64 {
+    let trust = &document.self_check.trust;
+    trust.decisions.saturating_sub(trust.missing_images + trust.unexpected_images)
+}
+
+/// Per cent that are only 100 if nothing is missing.
+fn exact_percent(share: f64) -> String {
+    if share < 1.0 { format!("{:.2} %", (share * 1e4).floor() / 100.0) } else { "100 %".into() }
+}
+
+// ---- Predictions -------------------------------------------------------------------------------------------------------
+
+fn predictions(document: &Document, sweep: &Sweep) -> Section {
+    let mut section = Section::new("Predicted");
+    let curves = sweep::curves(document);
+    let alone = curves.len() == 1;
+    for chart in curves {
+        let note = if chart.left.unit == Unit::Seconds {
+            "What would be to replay after a crash at the worst moment, at the rate that the notes say."
+        } else if alone {
+            "Lines are predicted, with what they may be off by; the ring is the trace as it was measured. The time of recovery \
+             (right) is that of a crash at the worst moment."
+        } else {
+            "Lines are predicted, with what they may be off by; the ring is the trace as it was measured."
+        };
+        section = section.chart(chart, note);
+    }
+    section.table(table(document, sweep))
+}
+
+/// A column of checkpoints.
+type CauseColumn = (&'static str, fn(&Causes) -> u64);
+
+const CAUSES: [CauseColumn; 3] = [
+    ("checkpoints", |causes| causes.total),
+    ("for volume", |causes| causes.volume),
+    ("for time", |causes| causes.time),
+];
+
+fn table(document: &Document, sweep: &Sweep) -> Table {
+    let own = ["settings".to_owned()];
+    let names = if sweep.names.is_empty() { &own[..] } else { &sweep.names[..] };
+    let all_causes =
+        || document.predictions.iter().map(|one| &one.checkpoints).chain([&document.trace.checkpoints]);
+    let causes: Vec<CauseColumn> =
+        CAUSES.iter().filter(|(_, of)| all_causes().any(|causes| of(causes) > 0)).copied().collect();
+    let hints = document.predictions.iter().any(|one| one.hints_at_most_bytes > 0);
+    let mut head: Vec<&str> = names.iter().map(String::as_str).collect();
+    head.extend(["WAL", "change", "±"]);
+    head.extend(causes.iter().map(|(name, _)| *name));
+    head.extend(["images", "segments/h", "to recover", "in at most"]);
+    if hints {
+        head.push("hints at most");
+    }
+    let cause_cells =
+        |of: &Causes| -> Vec<Cell> { causes.iter().map(|(_, one)| Cell::count(one(of))).collect() };
+    let mut table = Table::new(&head);
+    let trace = &document.trace;
+    let mut cells: Vec<Cell> = (0..names.len())
+        .map(|column| match (column, sweep.traced.get(column).cloned().flatten()) {
+            (0, Some(value)) => value_cell(&format!("{value} (the trace)"), &value),
+            (0, None) => Cell::text("the trace"),
+            (_, value) => value.map_or_else(Cell::none, |value| value_cell(&value, &value)),
+        })
+        .collect();
+    cells.extend([Cell::bytes(document.trace_bytes), Cell::none(), Cell::none()]);
+    cells.extend(cause_cells(&trace.checkpoints));
+    cells.push(Cell::count(trace.images));
+    table.row(Row::new(cells).weight(Weight::Strong));
+    for (index, one) in document.predictions.iter().enumerate() {
+        let mut cells: Vec<Cell> = match sweep.values.get(index).filter(|values| !values.is_empty()) {
+            Some(values) => values.iter().map(|value| value_cell(value, value)).collect(),
+            None => vec![Cell::text(&one.name)],
+        };
+        cells.extend([
+            Cell::bytes(one.bytes),
+            Cell::number(&signed(one.change, 1), one.change),
+            Cell::bytes(one.error_bytes),
+        ]);
+        cells.extend(cause_cells(&one.checkpoints));
+        cells.extend([
+            Cell::count(one.images),
+            one.segments_per_hour.map_or_else(Cell::none, |segments| {
+                Cell::number(&units::count(segments.round() as u64), segments)
+            }),
+            Cell::bytes(one.longest_redo_bytes),
+            Cell::seconds(one.recovery_seconds),
+        ]);
+        if hints {
+            cells.push(Cell::bytes(one.hints_at_most_bytes));
+        }
+        table.row(cells);
+    }
+    table
+}
+
+/// A setting's value, sorted by its size if it has one.
+fn value_cell(text: &str, value: &str) -> Cell {
+    sweep::quantity(value).map_or_else(|| Cell::text(text), |(number, _)| Cell::number(text, number))
+}
+
+// ---- Where the bytes are -----------------------------------------------------------------------------------------------
+
+/// What is stacked: a name, a colour, and the buckets in it.
+const LAYERS: [(&str, Tone, &[Bucket]); 7] = [
+    ("records without images", Tone::Data, &[Bucket::Records, Bucket::Checkpoints]),
+    ("images after checkpoints", Tone::ImageCheckpoint, &[Bucket::CheckpointImages]),
+    ("images always written", Tone::ImageForced, &[Bucket::ForcedImages]),
+    ("images for hint bits", Tone::ImageHint, &[Bucket::HintImages]),
+    ("images for consistency checks", Tone::ImageConsistency, &[Bucket::ConsistencyImages]),
+    ("alignment, page headers", Tone::Header, &[Bucket::Alignment, Bucket::PageHeaders]),
+    ("unused ends of segments", Tone::Framing, &[Bucket::Switches]),
+];
+
+/// The trace and the predictions that are drawn, by their names.
+fn categories(document: &Document, sweep: &Sweep) -> Vec<String> {
+    let drawn = document.predictions.len().min(MOST_BARS);
+    let labels = (0..drawn).map(|index| sweep.label(document, index));
+    std::iter::once("the trace".to_owned()).chain(labels).collect()
+}
+
+fn more(document: &Document) -> String {
+    match document.predictions.len().checked_sub(MOST_BARS) {
+        Some(rest @ 1..) => format!(" {rest} more are not drawn; the table has all."),
+        _ => String::new(),
+    }
+}
+
+fn of_what(sweep: &Sweep) -> String {
+    if sweep.names.is_empty() { String::new() } else { format!(", by {}", sweep.names.join(", ")) }
+}
+
+fn buckets(document: &Document, sweep: &Sweep) -> Section {
+    let bytes = |all: &[walden_whatif::document::BucketBytes], bucket: Bucket| {
+        all.iter().find(|one| one.name == bucket.name()).map_or(0, |one| one.bytes)
+    };
+    let drawn = || document.predictions.iter().take(MOST_BARS);
+    let stacks = || std::iter::once(&document.trace.buckets).chain(drawn().map(|one| &one.buckets));
+    let layer = |&(name, tone, buckets): &(&str, Tone, &[Bucket])| {
+        let sum = |all: &Vec<_>| buckets.iter().map(|bucket| bytes(all, *bucket)).sum::<u64>() as f64;
+        Layer { name: name.to_owned(), tone, values: stacks().map(|all| Some(sum(all))).collect() }
+    };
+    let chart = Bars {
+        title: format!("Where the bytes are{}", of_what(sweep)),
+        x: Axis::new("WAL", Unit::Bytes),
+        categories: categories(document, sweep),
+        layers: LAYERS
+            .iter()
+            .map(layer)
+            .filter(|layer| layer.values.iter().any(|value| *value > Some(0.0)))
+            .collect(),
+        stacked: true,
+        errors: std::iter::once(None).chain(drawn().map(|one| Some(one.error_bytes as f64))).collect(),
+    };
+    let note = format!("The thin line at a bar's end: what the prediction may be off by.{}", more(document));
+    let mut section = Section::new("Where the bytes are").chart(chart, &note);
+    if let [only] = &document.predictions[..] {
+        let mut table = Table::new(&["part", "now", "then", "change", "share then"]);
+        for bucket in Bucket::ALL {
+            let (now, then) = (bytes(&document.trace.buckets, bucket), bytes(&only.buckets, bucket));
+            if now + then == 0 {
+                continue;
+            }
+            let change = then as f64 / now as f64 - 1.0;
+            table.row(vec![
+                Cell::text(bucket.title()),
+                Cell::bytes(now),
+                Cell::bytes(then),
+                if now == 0 { Cell::none() } else { Cell::number(&signed(change, 1), change) },
+                Cell::share(then as f64 / only.bytes.max(1) as f64),
+            ]);
+        }
+        section = section.table(table);
+    }
+    section
+}
+
+// ---- Checkpoints -------------------------------------------------------------------------------------------------------
+
+fn checkpoints(document: &Document, sweep: &Sweep) -> Section {
+    let drawn = || document.predictions.iter().take(MOST_BARS).map(|one| one.checkpoints);
+    let counts = || std::iter::once(document.trace.checkpoints).chain(drawn());
+    let layer = |name: &str, tone, of: fn(&Causes) -> u64| Layer {
+        name: name.to_owned(),
+        tone,
+        values: counts().map(|causes| Some(of(&causes) as f64)).collect(),
+    };
+    let chart = Bars {
+        title: format!("Checkpoints by cause{}", of_what(sweep)),
+        x: Axis::new("checkpoints", Unit::Count),
+        categories: categories(document, sweep),
+        layers: vec![
+            layer("volume", Tone::ImageCheckpoint, |causes| causes.volume),
+            layer("time", Tone::Data, |causes| causes.time),
+            layer("requested", Tone::ImageHint, |causes| causes.requested),
+        ],
+        stacked: true,
+        ..Bars::default()
+    };
+    let note = format!(
+        "Volume: max_wal_size was near. Time: checkpoint_timeout was over. What somebody asked for comes whatever the \
+         settings are.{}",
+        more(document)
+    );
+    let mut section = Section::new("Checkpoints").chart(chart, &note);
+    if let Some(chart) = growth(document, sweep) {
+        let note = if chart.marks.is_empty() {
+            "How the log grows while the same work is done. Where a line is steep, pages are touched for the first time after \
+             a checkpoint."
+        } else {
+            "How the log grows while the same work is done; dashed lines are checkpoints that begin. Where the line is steep, \
+             pages are touched for the first time after one."
+        };
+        section = section.chart(chart, note);
+    }
+    if let [only] = &document.predictions[..]
+        && !only.checkpoint_list.is_empty()
+    {
+        let mut table = Table::new(&["redo pointer", "begins", "cause"]);
+        for (time, redo, cause) in only.checkpoint_list.iter().take(MOST_CHECKPOINTS) {
+            table.row(vec![Cell::text(redo), clock(*time), Cell::text(cause)]);
+        }
+        let caption = match only.checkpoint_list.len() {
+            ..=MOST_CHECKPOINTS => "Predicted checkpoints; positions are those of the trace".to_owned(),
+            all => format!(
+                "The first {MOST_CHECKPOINTS} of {} predicted checkpoints; positions are those of the trace",
+                units::count(all as u64)
+            ),
+        };
+        section = section.table(table.caption(&caption));
+    }
+    section
+}
+
+/// A time, if there is one.
+fn clock(seconds: f64) -> Cell {
+    let time = jiff::Timestamp::from_millisecond((seconds * 1000.0) as i64).ok().filter(|_| seconds > 0.0);
+    time.map_or_else(Cell::none, |time| Cell::number(&format!("{time:.1}"), seconds))
+}
+
+/// The log's position over time.
+fn growth(document: &Document, sweep: &Sweep) -> Option<Curve> {
+    let times = document.predictions.iter().flat_map(|one| one.growth.first()).map(|(time, _)| *time);
+    let start = times.fold(f64::INFINITY, f64::min);
+    let shown: Vec<(usize, &Predicted)> = document
+        .predictions
+        .iter()
+        .enumerate()
+        .filter(|(_, one)| one.growth.len() > 2)
+        .take(MOST_LINES)
+        .collect();
+    let lasts = shown.iter().any(|(_, one)| one.growth.last().is_some_and(|(time, _)| *time - start > 1.0));
+    if !lasts {
+        return None;
+    }
+    let line = |(index, one): &(usize, &Predicted)| CurveLine {
+        name: sweep.label(document, *index),
+        predicted: thin(&one.growth).map(|(time, bytes)| (time - start, bytes as f64)).collect(),
+        ..CurveLine::default()
+    };
+    let marks = match &shown[..] {
+        [(_, only)] if only.checkpoint_list.len() <= MOST_MARKS => {
+            let began = only.checkpoint_list.iter().filter(|(time, ..)| *time >= start);
+            began.map(|(time, _, cause)| Mark { at: time - start, name: (*cause).to_owned() }).collect()
+        }
+        _ => Vec::new(),
+    };
+    let left = document.predictions.len() - shown.len();
+    let first = if left > 0 { format!(", the first {}", shown.len()) } else { String::new() };
+    Some(Curve {
+        title: format!("The log as time passes{}{first}", of_what(sweep)),
+        x: Axis::new("time since the trace began", Unit::Seconds),
+        left: Axis::new("WAL", Unit::Bytes),
+        right: None,
+        lines: shown.iter().map(line).collect(),
+        marks,
+    })
+}
+
+/// As many points as a chart can show, the last one among them.
+fn thin(points: &[(f64, u64)]) -> impl Iterator<Item = (f64, u64)> {
+    const ENOUGH: usize = 120;
+    let every = points.len().div_ceil(ENOUGH).max(1);
+    let last = points.len().saturating_sub(1);
+    points
+        .iter()
+        .enumerate()
+        .filter(move |(index, _)| index % every == 0 || *index == last)
+        .map(|(_, point)| *point)
+}
+
+// ---- How sure ----------------------------------------------------------------------------------------------------------
+
+const SHARES: [(&str, &str); 4] = [
+    ("exact", "in the trace as it would be"),
+    ("reconstructed", "follows from pages that were replayed"),
+    ("sampled", "follows from a sample of a table's images"),
+    ("estimated", "the mean of others like it, or a usual size"),
+];
+
+fn sureness(document: &Document, sweep: &Sweep) -> Section {
+    let drawn = || document.predictions.iter().take(MOST_BARS);
+    let layer = |(index, (name, meaning)): (usize, &(&str, &str))| Layer {
+        name: format!("{name}: {meaning}"),
+        tone: Tone::Next,
+        values: drawn().map(|one| Some(one.shares[index] * one.bytes as f64)).collect(),
+    };
+    let chart = Bars {
+        title: format!("How the bytes are known{}", of_what(sweep)),
+        x: Axis::new("WAL", Unit::Bytes),
+        categories: categories(document, sweep).split_off(1),
+        layers: SHARES
+            .iter()
+            .enumerate()
+            .map(layer)
+            .filter(|layer| layer.values.iter().any(|value| *value > Some(0.0)))
+            .collect(),
+        stacked: true,
+        errors: drawn().map(|one| Some(one.error_bytes as f64)).collect(),
+    };
+    let own = ["settings".to_owned()];
+    let names = if sweep.names.is_empty() { &own[..] } else { &sweep.names[..] };
+    let columns = SHARES.iter().map(|(name, _)| *name).chain(["±", "± of it"]);
+    let mut table = Table::new(&names.iter().map(String::as_str).chain(columns).collect::<Vec<_>>());
+    for (index, one) in document.predictions.iter().enumerate() {
+        let mut cells: Vec<Cell> = match sweep.values.get(index).filter(|values| !values.is_empty()) {
+            Some(values) => values.iter().map(|value| value_cell(value, value)).collect(),
+            None => vec![Cell::text(&one.name)],
+        };
+        let error = one.error_bytes as f64 / one.bytes.max(1) as f64;
+        cells.extend(one.shares.map(Cell::share));
+        cells.extend([Cell::bytes(one.error_bytes), Cell::number(&format!("{:.2} %", 100.0 * error), error)]);
+        table.row(cells);
+    }
+    let note = format!(
+        "The thin line at a bar's end is what the whole may be off by: the error of sampling, a quarter of what is estimated, \
+         and what the self-check was off by.{}",
+        more(document)
+    );
+    Section::new("How sure it is").chart(chart, &note).table(table)
+}
+
+fn learned(document: &Document) -> Section {
+    let check = &document.self_check;
+    let text = format!(
+        "Self-check: the trace's own settings predicted give {} instead of {} ({}), and checkpoints: {} instead of {}. The \
+         rule that says which change of a page has an image was put to the trace itself {} times and was right {} times. Of \
+         {} blocks touched, {} were of pages that the trace does not show.",
+        units::bytes(check.predicted_bytes),
+        units::bytes(document.trace_bytes),
+        signed(check.error, 2),
+        causes(&check.checkpoints),
+        causes(&document.trace.checkpoints),
+        units::count(check.trust.decisions),
+        units::count(right(document)),
+        units::count(check.trust.blocks),
+        units::count(check.trust.pages_unknown),
+    );
+    let mut table =
+        Table::new(&["setting", "value", "", "because"]).caption("What the trace was taken under");
+    for traced in &document.traced_settings {
+        let from = match traced.from {
+            From::Told => "told",
+            From::Learned => "learned",
+            From::Assumed => "assumed",
+        };
+        table.row(vec![
+            Cell::text(traced.name),
+            Cell::text(&traced.value),
+            Cell::text(from),
+            Cell::text(&traced.why),
+        ]);
+    }
+    Section::new("What was learned from the trace").text(&text).table(table)
+}
+
+fn notes(document: &Document) -> Section {
+    let section = Section::new("What it rests on");
+    document.notes.iter().fold(section, |section, note| {
+        let mut letters = note.chars();
+        let first = letters.next().map(char::to_uppercase).into_iter().flatten();
+        // Names of settings stay as they are.
+        let is_name = note.split(' ').next().is_some_and(|word| word.contains(['_', '=']));
+        let text: String = if is_name { note.clone() } else { first.chain(letters).collect() };
+        section.text(&format!("{text}."))
+    })
+}
+
+fn glossary() -> Section {
+    Section::new("Words").terms([
+        ("trace", "The WAL that was read: what the same work wrote under the settings of its time."),
+        (
+            "image",
+            "A copy of a whole page of 8 kB in the WAL, written when a page is changed for the first time after a checkpoint, \
+             so that a page that a crash tore in two can be restored. Checkpoints further apart mean fewer of them.",
+        ),
+        (
+            "checkpoint",
+            "All changed pages are written to the data files, so that recovery need not read older WAL. It comes after \
+             checkpoint_timeout (time), near max_wal_size (volume), or because somebody asked (requested).",
+        ),
+        (
+            "to recover",
+            "The most WAL that a crash at the worst moment leaves to be replayed: from the redo pointer of the last complete \
+             checkpoint on.",
+        ),
+        ("learned, assumed, told", "Whether the trace shows a setting, nothing does, or its reader said it."),
+        ("±", "The prediction may be off by so much either way, if the work stays the same."),
+    ])
+}
