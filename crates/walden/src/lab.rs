@@ -1,6 +1,7 @@
 //! `walden lab`: servers, workloads and their WAL in a folder, and published experiments.
 
 mod experiment;
+mod experiment_html;
 mod row_changes;
 
 use std::path::PathBuf;
@@ -210,8 +211,8 @@ fn run_experiment(arguments: &RunArguments, definition: &Definition) -> Result<(
     if let Err(error) = walden_lab::experiments::check(definition, &options) {
         wrong_usage(&format!("{error:#}"));
     }
-    let out = arguments.experiment.out.as_deref();
-    experiment::run(definition, options, || installation(arguments), out, arguments.format)
+    let files = &arguments.experiment;
+    experiment::run(definition, options, || installation(arguments), files, arguments.format)
 }
 
 fn run_workload_of(arguments: &RunArguments, workload: &'static Workload) -> Result<()> {

@@ -40,7 +40,7 @@ pub struct Definition {
     pub commands: Vec<CopyCommand>,
     /// The workload that is run in each case (`whatif-validation`).
     pub workload: Option<String>,
-    /// The cases whose logs are predicted from (`whatif-validation`).
+    /// The cases whose logs are predicted from (`whatif-validation`; the first one of `checkpoint-distance`).
     #[serde(default)]
     pub traces: Vec<String>,
     /// The shape: what must be larger than what.
@@ -271,6 +271,10 @@ impl Definition {
         {
             bail!("the case name {bad:?} is not the name of a folder");
         }
+        let is_no_case = |trace: &&String| !names.contains(&trace.as_str());
+        if let Some(trace) = self.traces.iter().find(is_no_case) {
+            bail!("no case has the name {trace}, which traces names");
+        }
         match self.kind {
             Kind::FullPageWrites => needs(
                 self.table.is_some() && !self.statements.is_empty(),
@@ -291,17 +295,10 @@ impl Definition {
                 }
                 needs(self.cases.len() == 2, "two cases: small files and large ones")
             }
-            Kind::WhatifValidation => {
-                needs(
-                    self.workload.is_some() && !self.traces.is_empty(),
-                    "a workload and at least one of traces",
-                )?;
-                let is_case = |trace: &&String| !self.cases.iter().any(|case| case.name == **trace);
-                match self.traces.iter().find(is_case) {
-                    Some(trace) => bail!("no case has the name {trace}, which traces names"),
-                    None => Ok(()),
-                }
-            }
+            Kind::WhatifValidation => needs(
+                self.workload.is_some() && !self.traces.is_empty(),
+                "a workload and at least one of traces",
+            ),
             Kind::WalLevel | Kind::CheckpointDistance => Ok(()),
         }
     }

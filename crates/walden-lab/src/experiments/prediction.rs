@@ -57,7 +57,8 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         let kept = output.starts_with(folder.path()).then_some(()).is_none();
         // As the log has them: the server's statistics count also what it found to be for nothing.
         let range = (result.facts.workload_lsn, result.facts.end_lsn);
-        let checkpoints = lab.analysis.checkpoints(&result.wal_dir, range, &settings_of(&result.facts))?;
+        let checkpoints =
+            lab.analysis.checkpoints(&result.wal_dir, range, &settings_of(&result.facts.settings))?;
         let log = (is_trace || kept).then(|| [result.wal_dir.clone(), output.join("base")]);
         if log.is_none() {
             fs::remove_dir_all(&output).with_context(|| format!("cannot remove {}", output.display()))?;
@@ -104,17 +105,22 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
 fn predict(lab: &Lab<'_>, trace: &Outcome, outcomes: &[Outcome]) -> Result<Vec<PredictedRun>> {
     let [wal, base] = trace.log.as_ref().context("the trace's WAL is not there")?;
     let facts = &trace.facts;
-    let cases: Vec<_> = outcomes.iter().map(|outcome| settings_of(&outcome.facts)).collect();
-    lab.analysis.predict((wal, Some(base)), (facts.workload_lsn, facts.end_lsn), &settings_of(facts), &cases)
+    let cases: Vec<_> = outcomes.iter().map(|outcome| settings_of(&outcome.facts.settings)).collect();
+    lab.analysis.predict(
+        (wal, Some(base)),
+        (facts.workload_lsn, facts.end_lsn),
+        &settings_of(&facts.settings),
+        &cases,
+    )
 }
 
 /// As the server had them, with their units, whatever the definition says.
-fn settings_of(facts: &Facts) -> BTreeMap<String, String> {
+pub(super) fn settings_of(settings: &BTreeMap<String, Setting>) -> BTreeMap<String, String> {
     let one = |(name, setting): (&String, &Setting)| {
         let unit = setting.unit.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();
         (name.clone(), format!("{}{unit}", setting.value))
     };
-    facts.settings.iter().map(one).collect()
+    settings.iter().map(one).collect()
 }
 
 fn add(lab: &mut Lab<'_>, trace: &str, outcome: &Outcome, predicted: &PredictedRun, error: f64) {

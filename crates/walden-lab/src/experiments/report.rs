@@ -193,6 +193,16 @@ impl Figures {
         self.list.push(figure);
     }
 
+    /// What a prediction says of figures that are there already.
+    pub fn predict(&mut self, case: &str, phase: &str, measure: &str, predicted: f64) {
+        let of_this = |figure: &&mut Figure| {
+            (figure.case.as_str(), figure.phase.as_str(), figure.measure.as_str()) == (case, phase, measure)
+        };
+        if let Some(figure) = self.list.iter_mut().find(of_this) {
+            figure.predicted = Some(predicted);
+        }
+    }
+
     pub fn into_list(self) -> Vec<Figure> {
         self.list
     }

@@ -23,8 +23,8 @@ use walden_whatif::OpenBase;
 use walden_whatif::settings::Settings;
 use walden_whatif::{Prediction, Question, learn};
 
-use super::{Format, row_changes};
-use crate::{redo, terminal};
+use super::{Format, experiment_html, row_changes};
+use crate::{output, redo, terminal};
 
 /// Options of experiments alone.
 #[derive(Debug, Args)]
@@ -63,6 +63,9 @@ pub struct ExperimentArgs {
     /// Write the results as JSON into this file too
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// Write a page with charts too: measured, published and predicted figures, and what became of the claims
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 impl ExperimentArgs {
@@ -80,6 +83,7 @@ impl ExperimentArgs {
             (self.oracle_dsn.is_some(), "--oracle-dsn"),
             (self.keep.is_some(), "--keep"),
             (self.out.is_some(), "--out"),
+            (self.html.is_some(), "--html"),
         ];
         all.into_iter().find_map(|(given, name)| given.then_some(name))
     }
@@ -115,20 +119,24 @@ pub fn run(
     definition: &Definition,
     mut options: Options,
     installation: impl FnOnce() -> Result<Option<Installation>>,
-    out: Option<&Path>,
+    files: &ExperimentArgs,
     format: Format,
 ) -> Result<()> {
-    if let Some(path) = out
+    if let Some(path) = &files.out
         && path.is_dir()
     {
         bail!("{} is a folder", path.display());
     }
+    output::can_write(files.html.as_deref())?;
     options.installation = if options.dsn.is_some() { None } else { installation()? };
     options.progress = Progress::new("starting");
     let report = experiments::run(definition, &options, &Reader)?;
     let json = serde_json::to_string_pretty(&report)?;
-    if let Some(path) = out {
+    if let Some(path) = &files.out {
         fs::write(path, format!("{json}\n")).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(path) = &files.html {
+        output::write_page(path, &experiment_html::page(&report, definition.kind))?;
     }
     match format {
         Format::Json => println!("{json}"),
@@ -293,7 +301,7 @@ fn cells(figure: &Figure, predicted: bool) -> Vec<String> {
 }
 
 /// Names of measures as people read them.
-fn measure_name(name: &str) -> String {
+pub fn measure_name(name: &str) -> String {
     let known = [
         ("wal_mb", "MB of WAL (2^20)"),
         ("tps", "transactions per second"),
@@ -312,7 +320,8 @@ fn measure_name(name: &str) -> String {
         .map_or_else(|| name.replace('_', " "), |(_, long)| (*long).into())
 }
 
-fn number(value: Option<f64>) -> String {
+/// A figure with as many digits as say something.
+pub fn number(value: Option<f64>) -> String {
     match value {
         None => "-".into(),
         Some(0.0) => "0".into(),

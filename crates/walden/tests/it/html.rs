@@ -161,6 +161,102 @@ fn page_of_a_server() -> (TempDir, PathBuf) {
     (folder, html)
 }
 
+/// Opens a page in a browser, if there is one: so many charts are drawn, in the light and in the dark, it fits a phone, and
+/// the console has nothing to say.
+pub fn assert_draws(test: &str, page: &Path, charts: u64) {
+    let Some(mut browser) = Browser::start(test) else { return };
+    browser.look(1280, 900, false);
+    browser.open(page);
+    assert_eq!(browser.evaluate("document.querySelectorAll('figure[data-chart]').length"), charts);
+    assert_eq!(browser.evaluate("document.body.dataset.rendered"), charts.to_string());
+    let empty = "[...document.querySelectorAll('figure .chart')]
+                 .filter((place) => (place.querySelectorAll('svg path').length ?? 0) < 3).length";
+    assert_eq!(browser.evaluate(empty), 0);
+    browser.look(390, 844, true);
+    browser.wait_for(
+        "[...document.querySelectorAll('figure svg')].every((svg) => svg.getBoundingClientRect().width <= 390)",
+    );
+    assert_eq!(browser.evaluate("document.documentElement.scrollWidth"), 390);
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn a_forecast_is_a_page_a_picture_and_a_plot() {
+    let folder = tempfile::tempdir().unwrap();
+    let wal = folder.path().join("wal");
+    for (name, bytes) in golden("17.11") {
+        write(folder.path(), &format!("wal/{name}"), &bytes);
+    }
+    let (html, svg) = (folder.path().join("page.html"), folder.path().join("curve.svg"));
+    let files = ["--html", html.to_str().unwrap(), "--svg", svg.to_str().unwrap()];
+    let sizes = ["whatif", "--sweep", "max_wal_size=2MB,8MB,64MB", wal.to_str().unwrap()];
+    let run = walden(&[&sizes[..], &files].concat());
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    for word in
+        ["WAL and time of recovery against max_wal_size", "● WAL", "◆ recovery takes at most (right)", "8MB"]
+    {
+        assert!(run.stdout.contains(word), "{word} is not in {}", run.stdout);
+    }
+    let picture = fs::read_to_string(&svg).unwrap();
+    assert!(
+        picture.starts_with("<svg") && picture.contains("max_wal_size") && picture.contains(">64MB\n<"),
+        "{picture}"
+    );
+    let text = fs::read_to_string(&html).unwrap();
+    for heading in [
+        "Predicted",
+        "Where the bytes are",
+        "Checkpoints",
+        "How sure it is",
+        "What was learned from the trace",
+    ] {
+        assert!(text.contains(&format!("<h2>{heading}</h2>")), "{heading}");
+    }
+    let charts = text.matches("<figure ").count() as u64;
+    assert!(charts >= 4, "{charts}");
+    assert_draws("a_forecast_is_a_page_a_picture_and_a_plot", &html, charts);
+
+    // Pointing at a prediction tells what it may be off by, and a click sorts by size, not by letters.
+    if let Some(mut browser) = Browser::start("a_forecast_is_a_page_a_picture_and_a_plot") {
+        browser.look(1280, 900, false);
+        browser.open(&html);
+        let sizes =
+            "[...document.querySelector('table').tBodies].map((body) => body.rows[0].cells[0].textContent)";
+        browser.click("document.querySelector('table').tHead.rows[0].cells[0].querySelector('button')");
+        let sorted = browser.evaluate(sizes);
+        let sorted: Vec<&str> = sorted.as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        let predicted: Vec<&str> = sorted.into_iter().filter(|size| !size.contains("the trace")).collect();
+        assert_eq!(predicted, ["64MB", "8MB", "2MB"]);
+        // The bar of the first prediction, below that of the trace.
+        let place = browser.place("document.querySelectorAll('figure .chart')[1]");
+        for step in 0..20 {
+            browser.point(place.x + place.width * 0.3, place.y + 40.0 + f64::from(step) * 3.0);
+        }
+        browser.wait_for(
+            "document.querySelectorAll('figure .chart')[1].querySelector('.tip')?.textContent.includes('may be off by') ?? false",
+        );
+        assert_eq!(browser.complaints(), [""; 0]);
+    }
+
+    // Several lines: volume and time each get a chart, and a picture of their own.
+    let crossed = ["--sweep", "wal_compression=off,pglz"];
+    let run = walden(&[&sizes[..], &files, &crossed].concat());
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(run.stdout.contains("WAL against max_wal_size, by wal_compression"), "{}", run.stdout);
+    assert!(folder.path().join("curve-2.svg").exists());
+    let text = fs::read_to_string(&html).unwrap();
+    assert_eq!(text.matches("<figure ").count() as u64, charts + 1);
+
+    // One prediction has no curve, but its bytes before and after.
+    let run = walden(&["whatif", "--set", "full_page_writes=off", "--html", files[1], wal.to_str().unwrap()]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let text = fs::read_to_string(&html).unwrap();
+    assert!(text.contains("What if: full_page_writes=off") && text.contains("share then"));
+    let run =
+        walden(&["whatif", "--svg", files[3], "--sweep", "wal_compression=off,pglz", wal.to_str().unwrap()]);
+    assert!(run.code == 2 && run.stderr.contains("whose values are numbers"), "{run:?}");
+}
+
 fn numbers(value: Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap_or(f64::NAN)).collect()
 }
@@ -222,6 +318,7 @@ fn usual() -> Page {
     let line = CurveLine {
         name: "WAL".into(),
         predicted: vec![(1e9, 9e9), (4e9, 5e9), (64e9, 3e9)],
+        errors: vec![5e8, 1e9, 2e8],
         measured: vec![(1e9, 8.8e9), (4e9, 5.2e9)],
         ..CurveLine::default()
     };
@@ -359,6 +456,7 @@ fn odd() -> Page {
                             name: HOSTILE.into(),
                             right: log,
                             predicted: pairs.clone(),
+                            errors: figures.to_vec(),
                             measured: pairs.clone(),
                             ..CurveLine::default()
                         }],
@@ -400,7 +498,7 @@ fn odd() -> Page {
                         categories: names.clone(),
                         layers: vec![layer(&values)],
                         stacked: !log,
-                        ..Bars::default()
+                        errors: values.clone(),
                     },
                     HOSTILE,
                 );

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder, Wanted, find_or_install};
 
+use crate::html::assert_draws;
 use crate::material::{Run, explain_json, say, sum, walden};
 
 /// Runs an experiment, which must succeed; its results.
@@ -42,10 +43,14 @@ fn an_import_writes_next_to_nothing_under_minimal() {
     let folder = tempfile::tempdir().unwrap();
     let (keep, out) = (folder.path().join("keep"), folder.path().join("out.json"));
     let (keep_text, out_text) = (keep.to_str().unwrap(), out.to_str().unwrap());
-    let sizes = ["--scale", "2", "--transactions", "400", "--keep", keep_text, "--out", out_text];
-    let report = experiment(&[&["wal-level"], &sizes[..]].concat());
+    let html = folder.path().join("page.html");
+    let files = ["--out", out_text, "--html", html.to_str().unwrap()];
+    let sizes = ["--scale", "2", "--transactions", "400", "--keep", keep_text];
+    let report = experiment(&[&["wal-level"], &sizes[..], &files].concat());
     let written: Value = serde_json::from_str(&fs::read_to_string(&out).unwrap()).unwrap();
     assert_eq!(written, report);
+    // Claims, and a chart for each part.
+    assert_draws("an_import_writes_next_to_nothing_under_minimal", &html, 3);
 
     let import = |case| measured(&report, [case, "import", "wal_mb"]);
     assert!(import("replica") > 10.0 * import("minimal"), "{} and {}", import("replica"), import("minimal"));
@@ -92,8 +97,10 @@ fn a_definition_can_be_copied_and_changed() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mine.toml");
     fs::write(&file, changed).unwrap();
+    let html = folder.path().join("page.html");
+    let sizes = ["--scale", "1", "--clients", "2", "--transactions", "3000"];
     let report =
-        experiment(&[file.to_str().unwrap(), "--scale", "1", "--clients", "2", "--transactions", "3000"]);
+        experiment(&[&[file.to_str().unwrap(), "--html", html.to_str().unwrap()], &sizes[..]].concat());
     assert_eq!(report["experiment"], "of-my-own");
     assert_eq!((&report["sizes"]["clients"], &report["published_size"]), (&2.into(), &false.into()));
     let run = |case, measure| measured(&report, [case, "run", measure]);
@@ -102,6 +109,20 @@ fn a_definition_can_be_copied_and_changed() {
     assert!(run("close-together", "images") > run("defaults", "images") && run("defaults", "tps") > 0.0);
     assert_eq!(figure(&report, ["defaults", "run", "tps"])["published"], 7173.0);
     assert!(figure(&report, ["close-together", "run", "wal_mb"])["published"].is_null());
+    // Each case is predicted from the log of one of them, and so are steps that were not worth a run.
+    let predicted = |case, measure| figure(&report, [case, "run", measure])["predicted"].as_f64().unwrap();
+    for case in ["close-together", "defaults", "max_wal_size=64MB"] {
+        let error = predicted(case, "wal_mb") / run(case, "wal_mb") - 1.0;
+        assert!(error.abs() < 0.25, "{case}: {error}");
+    }
+    assert!(predicted("close-together", "checkpoints") >= 2.0 && predicted("defaults", "checkpoints") == 0.0);
+    assert_eq!(report["details"]["predicted"]["from"], "defaults");
+    assert_eq!(report["details"]["predicted"]["cases"].as_array().unwrap().len(), 12);
+    let text = fs::read_to_string(&html).unwrap();
+    assert!(
+        text.contains("\"kind\":\"predicted_against_measured\"") && text.contains("from the log of defaults")
+    );
+    assert_draws("a_definition_can_be_copied_and_changed", &html, text.matches("<figure ").count() as u64);
     // No checkpoint at the first step: it is the last.
     assert!(report["notes"].to_string().contains("at max_wal_size=64MB no checkpoint came any more"));
 
@@ -112,7 +133,11 @@ fn a_definition_can_be_copied_and_changed() {
 
 #[test]
 fn statements_are_measured_on_three_engines_or_it_is_said_why_not() {
-    let report = experiment(&["full-page-writes", "--rows", "2000", "--quick"]);
+    let folder = tempfile::tempdir().unwrap();
+    let html = folder.path().join("page.html");
+    let report =
+        experiment(&["full-page-writes", "--rows", "2000", "--quick", "--html", html.to_str().unwrap()]);
+    assert_draws("statements_are_measured_on_three_engines_or_it_is_said_why_not", &html, 5);
     let wal = |case, phase| measured(&report, [case, phase, "wal_mb"]);
     let images = |case, phase| measured(&report, [case, phase, "images_mb"]);
     for statement in ["insert", "update", "sparse update", "delete", "vacuum"] {
@@ -158,7 +183,10 @@ fn statements_are_measured_on_three_engines_or_it_is_said_why_not() {
 
 #[test]
 fn the_same_bytes_are_copied_and_the_published_loops_copy_a_quarter() {
-    let report = experiment(&["segment-size", "--quick"]);
+    let folder = tempfile::tempdir().unwrap();
+    let html = folder.path().join("page.html");
+    let report = experiment(&["segment-size", "--quick", "--html", html.to_str().unwrap()]);
+    assert_draws("the_same_bytes_are_copied_and_the_published_loops_copy_a_quarter", &html, 4);
     let seconds = |case: &str, phase: &str| measured(&report, [case, phase, "seconds"]);
     for command in ["cp", "rsync", "scp"] {
         if unavailable(&report, &format!("{command}:")) {
