@@ -300,7 +300,7 @@
           xAxis: axis(chart.x, values, { horizontal: true, width: width - room }),
           yAxis: {
             type: 'category', data: chart.categories, inverse: true, axisTick: { show: false }, axisLine: { lineStyle: { color: css('line') } },
-            axisLabel: { color: css('ink'), fontSize: 12, width: room, overflow: 'truncate', interval: 0 },
+            axisLabel: { color: css('ink'), fontSize: 12, width: room, overflow: !chart.stacked && shown.length > 1 ? 'break' : 'truncate', lineHeight: 14, interval: 0 },
           },
           series: shown.map((layer, index) => ({
             ...(ends.length && index === shown.length - 1 ? { markLine: whiskers(ends.map(([at, least, most]) => [[least, at], [most, at]]), css('ink'), true) } : {}),

@@ -42,6 +42,7 @@ enum Block {
     Table(Table),
     Chart(Chart, String),
     Terms(Vec<(String, String)>),
+    List(Vec<String>),
 }
 
 impl Page {
@@ -100,6 +101,15 @@ impl Section {
     /// What was found, each with what it points at.
     pub fn findings(mut self, findings: impl IntoIterator<Item = (String, String)>) -> Section {
         self.blocks.push(Block::Findings(findings.into_iter().collect()));
+        self
+    }
+
+    /// Remarks, one below the other.
+    pub fn list(mut self, items: impl IntoIterator<Item = String>) -> Section {
+        let items: Vec<String> = items.into_iter().collect();
+        if !items.is_empty() {
+            self.blocks.push(Block::List(items));
+        }
         self
     }
 
@@ -207,12 +217,18 @@ pub struct Cell {
     sort: Option<f64>,
     exact: Option<String>,
     share: Option<f64>,
+    is_sentence: bool,
 }
 
 impl Cell {
     /// A text, sorted as text.
     pub fn text(text: &str) -> Cell {
         Cell { text: text.to_owned(), ..Cell::default() }
+    }
+
+    /// A text of several words, broken into lines where it is long.
+    pub fn sentence(text: &str) -> Cell {
+        Cell { is_sentence: true, ..Cell::text(text) }
     }
 
     /// A text that says a number, sorted by that.
@@ -334,6 +350,13 @@ impl<'a> Renderer<'a> {
                 }
                 self.text += "</ol>\n";
             }
+            Block::List(items) => {
+                self.text += "<ul>\n";
+                for item in items {
+                    self.text += &format!("<li>{}</li>\n", escape(item));
+                }
+                self.text += "</ul>\n";
+            }
             Block::Terms(terms) => {
                 self.text += "<dl class=\"terms\">\n";
                 for (word, meaning) in terms {
@@ -393,6 +416,8 @@ impl<'a> Renderer<'a> {
             let mut attributes = String::new();
             if self.numeric.get(column) == Some(&true) {
                 attributes += " class=\"n\"";
+            } else if cell.is_sentence {
+                attributes += " class=\"words\"";
             }
             if let Some(number) = cell.sort.filter(|number| number.is_finite()) {
                 attributes += &format!(" data-v=\"{number}\"");
@@ -464,6 +489,7 @@ mod tests {
                 .alarm(HOSTILE)
                 .findings([(HOSTILE.to_owned(), HOSTILE.to_owned())])
                 .terms([(HOSTILE, HOSTILE)])
+                .list([HOSTILE.to_owned()])
                 .chart(chart, HOSTILE)
                 .table(table),
         );

@@ -468,22 +468,14 @@ fn learned(document: &Document) -> Section {
             Cell::text(traced.name),
             Cell::text(&traced.value),
             Cell::text(from),
-            Cell::text(&traced.why),
+            Cell::sentence(&traced.why),
         ]);
     }
     Section::new("What was learned from the trace").text(&text).table(table)
 }
 
 fn notes(document: &Document) -> Section {
-    let section = Section::new("What it rests on");
-    document.notes.iter().fold(section, |section, note| {
-        let mut letters = note.chars();
-        let first = letters.next().map(char::to_uppercase).into_iter().flatten();
-        // Names of settings stay as they are.
-        let is_name = note.split(' ').next().is_some_and(|word| word.contains(['_', '=']));
-        let text: String = if is_name { note.clone() } else { first.chain(letters).collect() };
-        section.text(&format!("{text}."))
-    })
+    Section::new("What it rests on").list(document.notes.iter().cloned())
 }
 
 fn glossary() -> Section {

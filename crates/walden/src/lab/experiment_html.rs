@@ -94,7 +94,7 @@ fn shape(report: &Report) -> Section {
                 None => "not judged",
             };
             let cells = vec![
-                Cell::text(&check.claim),
+                Cell::sentence(&check.claim),
                 Cell::text(holds),
                 ratio(check.measured),
                 ratio(check.published),
@@ -128,25 +128,12 @@ fn shape(report: &Report) -> Section {
             "Ratios of two figures compare also where the sizes are not those that were published.",
         );
     }
-    for note in &report.notes {
-        section = section.text(&sentence(note));
-    }
-    for missing in &report.unavailable {
-        section = section.text(&format!("Not measured: {missing}."));
-    }
-    section
+    let missing = report.unavailable.iter().map(|missing| format!("not measured: {missing}"));
+    section.list(report.notes.iter().cloned().chain(missing))
 }
 
 fn ratio(value: Option<f64>) -> Cell {
     value.map_or_else(Cell::none, |value| Cell::number(&number(Some(value)), value))
-}
-
-fn sentence(text: &str) -> String {
-    let mut letters = text.chars();
-    let first = letters.next().map(char::to_uppercase).into_iter().flatten();
-    let is_word = text.split(' ').next().is_some_and(|word| word.chars().all(char::is_alphabetic));
-    let text: String = if is_word { first.chain(letters).collect() } else { text.to_owned() };
-    format!("{text}.")
 }
 
 // ---- Figures as bars ---------------------------------------------------------------------------------------------------
@@ -198,7 +185,7 @@ fn bars(
     })
 }
 
-/// Published volumes stand beside measured ones if these are of the published size, else in a chart of their own.
+/// A chart, if there is something to draw.
 fn add_bars(section: Section, chart: Option<Bars>, note: &str) -> Section {
     match chart {
         Some(chart) => section.chart(chart, note),
@@ -388,10 +375,10 @@ fn statements(report: &Report) -> Section {
     if let Some(case) = cases.first() {
         engines.push(("PostgreSQL: WAL".to_owned(), Tone::ImageCheckpoint, of(case, "wal_mb", MEASURED)));
     }
-    engines.push(("MariaDB: redo".to_owned(), Tone::Heap, of("mariadb", "redo_mb", MEASURED)));
+    engines.push(("MariaDB: redo".to_owned(), Tone::Next, of("mariadb", "redo_mb", MEASURED)));
     engines.push((
         "MariaDB: doublewrite pages".to_owned(),
-        Tone::Header,
+        Tone::Next,
         of("mariadb", "doublewrite_mb", MEASURED),
     ));
     for (case, name) in [("oracle", "Oracle: redo"), ("oracle in backup mode", "Oracle in backup mode: redo")]
