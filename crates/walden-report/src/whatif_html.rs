@@ -35,6 +35,7 @@ pub fn page(document: &Document) -> Page {
     }
     facts(&mut page, document, &sweep);
     let sections = [
+        advice(document),
         predictions(document, &sweep),
         buckets(document, &sweep),
         checkpoints(document, &sweep),
@@ -106,6 +107,32 @@ fn right(document: &Document) -> u64 {
 /// Per cent that are only 100 if nothing is missing.
 fn exact_percent(share: f64) -> String {
     if share < 1.0 { format!("{:.2} %", (share * 1e4).floor() / 100.0) } else { "100 %".into() }
+}
+
+fn advice(document: &Document) -> Section {
+    let section = Section::new("Advice");
+    let Some(advice) = &document.advice else { return section };
+    let section = section.text(&format!("Wanted: {}.", advice.aim));
+    let section = match (advice.reached, advice.steps.is_empty()) {
+        (false, _) => section.alarm(&format!("Not reached: {}", advice.why)),
+        (true, true) => section.text("Reached already: nothing has to change."),
+        (true, false) => section,
+    };
+    if advice.steps.is_empty() {
+        return section;
+    }
+    let mut table = Table::new(&["statement", "WAL then", "change", "recovery in at most", "at the risk of"])
+        .caption("One after another, then SELECT pg_reload_conf()");
+    for step in &advice.steps {
+        table.row(vec![
+            Cell::text(&step.statement),
+            Cell::bytes(step.bytes),
+            Cell::number(&signed(step.change, 1), step.change),
+            Cell::seconds(step.recovery_seconds),
+            Cell::sentence(&step.risk),
+        ]);
+    }
+    section.table(table)
 }
 
 // ---- Predictions -------------------------------------------------------------------------------------------------------

@@ -199,7 +199,7 @@ fn a_forecast_is_a_page_a_picture_and_a_plot() {
     }
     let picture = fs::read_to_string(&svg).unwrap();
     assert!(
-        picture.starts_with("<svg") && picture.contains("max_wal_size") && picture.contains(">64MB\n<"),
+        picture.starts_with("<svg") && picture.contains("max_wal_size") && picture.contains("\n8MB\n"),
         "{picture}"
     );
     let text = fs::read_to_string(&html).unwrap();
