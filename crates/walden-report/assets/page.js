@@ -157,6 +157,9 @@
     data: pairs.map(([from, to]) => [{ coord: from }, { coord: to }]),
   });
 
+  /** Points that are not seen: a scale makes room for them, and so for what lines between them show. */
+  const unseen = (points, more = {}) => points.length ? [{ type: 'scatter', silent: true, symbolSize: 0, data: points, tooltip: { show: false }, ...more }] : [];
+
   // ---- Kinds of charts ---------------------------------------------------------------------------------------------
   // Each gives the height, the legend (name, colour and whether it can be hidden), and what ECharts is to draw.
 
@@ -307,7 +310,7 @@
             type: 'bar', name: layer.name, stack: chart.stacked ? 'all' : undefined, itemStyle: { color: layer.colour }, emphasis: { disabled: true },
             barMaxWidth: 18, data: layer.values,
             label: chart.stacked ? undefined : { show: true, position: 'right', color: css('soft'), fontSize: 11, formatter: ({ value }) => value === null ? '' : unit.short(value) },
-          })),
+          })).concat(unseen(ends.map(([at, , most]) => [most, at]))),
         },
       };
     },
@@ -352,7 +355,7 @@
       const shown = lines.filter((line) => !hidden.has(line.name));
       const all = lines.flatMap((line) => [...line.predicted, ...line.measured]);
       const ranges = (line) => line.errors.map((error, at) => [line.predicted[at], error]).filter(([point, error]) => point && error > 0)
-        .map(([[x, y], error]) => [[x, y - error], [x, y + error]])
+        .map(([[x, y], error]) => [[x, Math.max(y - error, Math.min(y, 0))], [x, y + error]])
         .filter(([[x, least]]) => Number.isFinite(x) && Number.isFinite(least) && (!chart.x.log || x > 0) && (!(line.right && chart.right || chart.left).log || least > 0));
       const of = (right) => lines.filter((line) => (line.right && Boolean(chart.right)) === right)
         .flatMap((line) => [...line.predicted, ...line.measured, ...ranges(line).flat()]).map(([, y]) => y);
@@ -377,6 +380,7 @@
           { ...common, type: 'line', data: line.predicted, symbol: 'circle', symbolSize: 5, showSymbol: true, lineStyle: { color: line.colour, width: 2, type: line.right ? 'dashed' : 'solid' }, ...(line.predicted.length > 40 ? { showSymbol: false } : {}), ...(index === 0 ? { markLine: vertical(chart.marks.map((mark) => ({ ...mark, show: named })), () => css('soft')) } : {}) },
           { ...common, type: 'scatter', data: line.measured, symbol: line.right ? 'diamond' : 'circle', symbolSize: 11, itemStyle: { color: css('ground'), borderColor: line.colour, borderWidth: 2.5 }, ...(ranges(line).length ? { markLine: whiskers(ranges(line), line.colour, false) } : {}) });
       });
+      for (const line of shown) series.push(...unseen(ranges(line).flat(), { yAxisIndex: line.right && chart.right ? 1 : 0 }));
       const right = chart.right ? [axis(chart.right, of(true), { horizontal: false, position: 'right', splitLine: { show: false } })] : [];
       return {
         height: 380,

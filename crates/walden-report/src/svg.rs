@@ -138,7 +138,7 @@ pub fn curve(chart: &Curve) -> Result<String, Box<dyn Error>> {
         let lines = chart.lines.iter().filter(move |line| (line.right && chart.right.is_some()) == right);
         lines.flat_map(|line| {
             let ends = line.predicted.iter().zip(&line.errors);
-            let ends = ends.flat_map(|(&(x, y), error)| [(x, y - error), (x, y + error)]);
+            let ends = ends.flat_map(|(&(x, y), error)| [(x, least_of(y, *error)), (x, y + error)]);
             line.predicted.iter().chain(&line.measured).copied().chain(ends)
         })
     };
@@ -202,7 +202,7 @@ pub fn curve(chart: &Curve) -> Result<String, Box<dyn Error>> {
             let place = |&(x, y): &(f64, f64)| Some((across(x)?, up(scale, y)?));
             let places: Vec<(i32, i32)> = line.predicted.iter().filter_map(place).collect();
             for (&(x, y), error) in line.predicted.iter().zip(&line.errors) {
-                let ends = across(x).zip(up(scale, y + error).zip(up(scale, y - error)));
+                let ends = across(x).zip(up(scale, y + error).zip(up(scale, least_of(y, *error))));
                 if let Some((x, (high, low))) = ends.filter(|(_, (high, low))| low - high > 2) {
                     root.draw(&PathElement::new([(x, high), (x, low)], colour))?;
                     root.draw(&PathElement::new([(x - 4, high), (x + 4, high)], colour))?;
@@ -237,6 +237,11 @@ pub fn curve(chart: &Curve) -> Result<String, Box<dyn Error>> {
         root.present()?;
     }
     Ok(svg)
+}
+
+/// What is not negative does not become so by an error.
+fn least_of(value: f64, error: f64) -> f64 {
+    (value - error).max(value.min(0.0))
 }
 
 fn described(axis: &Axis) -> String {

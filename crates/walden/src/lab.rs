@@ -287,7 +287,9 @@ fn what(name: &str) -> Result<What> {
     if let Some(workload) = workloads::by_name(name) {
         return Ok(What::Workload(workload));
     }
-    if let Some(definition) = definition::find(name)? {
+    // Arguments' errors are shown without their causes.
+    let found = definition::find(name).map_err(|error| anyhow::anyhow!("{error:#}"))?;
+    if let Some(definition) = found {
         return Ok(What::Experiment(Box::new(definition)));
     }
     let workloads: Vec<_> = workloads::all().iter().map(|one| one.name).collect();
