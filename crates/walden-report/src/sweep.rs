@@ -100,12 +100,15 @@ pub fn quantity(value: &str) -> Option<(f64, Unit)> {
     settings::seconds(value).map(|seconds| (seconds as f64, Unit::Seconds))
 }
 
+/// Values of the other settings, and what is predicted for each value of the swept one.
+type Group<'a> = (&'a [String], Vec<(f64, &'a Predicted)>);
+
 /// WAL and the time of recovery along the swept setting, a line per value of the others: in one chart if it is one line,
 /// else in two. None if what is swept has no numbers.
 pub fn curves(document: &Document) -> Vec<Curve> {
     let sweep = Sweep::of(document);
     let Some((name, unit)) = sweep.along() else { return Vec::new() };
-    let mut groups: Vec<(&[String], Vec<(f64, &Predicted)>)> = Vec::new();
+    let mut groups: Vec<Group<'_>> = Vec::new();
     for (values, one) in sweep.values.iter().zip(&document.predictions) {
         let Some((first, others)) = values.split_first() else { continue };
         let Some((x, _)) = quantity(first) else { continue };

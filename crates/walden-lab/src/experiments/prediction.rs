@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
-use super::definition::Case;
+use super::definition::{Case, Ladder};
 use super::report::{Kept, Phase, RunResult, megabytes};
+use super::stage::Stage;
 use super::{Lab, PredictedRun};
 use crate::facts::{Facts, Setting};
 use crate::run::{RunOptions, run_workload};
@@ -112,6 +114,95 @@ fn predict(lab: &Lab<'_>, trace: &Outcome, outcomes: &[Outcome]) -> Result<Vec<P
         &settings_of(&facts.settings),
         &cases,
     )
+}
+
+/// What the log of one case says of all others.
+pub(super) struct Others {
+    trace: String,
+    /// Each phase of each case.
+    of: Vec<(Case, String, PredictedRun)>,
+}
+
+/// Whether this is the case whose log the others are predicted from.
+pub(super) fn is_trace(lab: &Lab<'_>, case: &str) -> bool {
+    lab.definition.traces.first().is_some_and(|trace| trace == case)
+}
+
+/// A step of the ladder as a case.
+pub(super) fn step(ladder: &Ladder, value: &str) -> Case {
+    let mut settings = ladder.settings.clone();
+    settings.insert(ladder.setting.clone(), value.to_owned());
+    Case { name: format!("{}={value}", ladder.setting), settings, keep: Some(false), ..Case::default() }
+}
+
+/// Ends a case; the one that is the trace predicts the others, those of the ladder that may never be run included.
+pub(super) fn finish(lab: &mut Lab<'_>, stage: Stage, others: &mut Option<Others>) -> Result<RunResult> {
+    let mut failed = None;
+    let run = stage.finish(&lab.definition.about, &lab.definition.name, &mut |wal, run| {
+        if is_trace(lab, &run.case) {
+            match Others::predict(lab, run, wal) {
+                Ok(found) => *others = Some(found),
+                Err(error) => failed = Some(format!("predictions from {}: {error:#}", run.case)),
+            }
+        }
+        Ok(())
+    })?;
+    if is_trace(lab, &run.case) && lab.options.dsn.is_some() {
+        failed = Some("predictions: the log of a server that is there is out of reach".into());
+    }
+    lab.unavailable.extend(failed);
+    Ok(run)
+}
+
+impl Others {
+    fn predict(lab: &Lab<'_>, trace: &RunResult, wal: &Path) -> Result<Others> {
+        lab.options.progress.phase(&format!("{}: predicting the others from its log", trace.case));
+        let definition = lab.definition;
+        let steps =
+            definition.ladder.iter().flat_map(|ladder| ladder.values.iter().map(|value| step(ladder, value)));
+        let cases: Vec<Case> = definition.cases.iter().cloned().chain(steps).collect();
+        let settings = |case: &Case| -> BTreeMap<String, String> {
+            let mut all = definition.settings.clone();
+            all.extend(case.settings.clone());
+            all.extend(lab.options.settings.iter().cloned());
+            if let Some(megabytes) = case.segment_megabytes {
+                all.insert("wal_segment_size".into(), format!("{megabytes}MB"));
+            }
+            all
+        };
+        let wanted: Vec<_> = cases.iter().map(settings).collect();
+        let traced = settings_of(&trace.settings);
+        let mut of = Vec::new();
+        for phase in &trace.phases {
+            let runs = lab.analysis.predict((wal, None), (phase.from, phase.to), &traced, &wanted)?;
+            of.extend(cases.iter().zip(runs).map(|(case, run)| (case.clone(), phase.name.clone(), run)));
+        }
+        Ok(Others { trace: trace.case.clone(), of })
+    }
+}
+
+/// Puts predictions beside what was measured; those of cases that were not run are in the details.
+pub(super) fn tell(lab: &mut Lab<'_>, others: Option<Others>) {
+    let Some(others) = others else { return };
+    let mut cells = Vec::new();
+    for (case, phase, run) in &others.of {
+        lab.figures.predict(&case.name, phase, "wal_mb", megabytes(run.bytes));
+        lab.figures.predict(&case.name, phase, "checkpoints", run.checkpoints.iter().sum::<u64>() as f64);
+        cells.push(json!({
+            "case": case.name,
+            "phase": phase,
+            "settings": case.settings,
+            "bytes": run.bytes,
+            "checkpoints_for_volume": run.checkpoints[0],
+            "checkpoints_for_time": run.checkpoints[1],
+        }));
+    }
+    lab.details.insert("predicted".into(), json!({ "from": others.trace, "cases": cells }));
+    lab.notes.push(format!(
+        "predicted from the log of {}, for the same work at the same pace: cases that ran faster or slower met \
+         checkpoint_timeout sooner or later",
+        others.trace
+    ));
 }
 
 /// As the server had them, with their units, whatever the definition says.

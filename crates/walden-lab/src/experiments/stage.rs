@@ -188,7 +188,7 @@ impl Stage {
         mut self,
         about: &str,
         experiment: &str,
-        look: &mut dyn FnMut(&Path, &[Phase]) -> Result<()>,
+        look: &mut dyn FnMut(&Path, &RunResult) -> Result<()>,
     ) -> Result<RunResult> {
         let mut client = self.client()?;
         let settings = facts::settings(&mut client)?;
@@ -203,7 +203,7 @@ impl Stage {
         let Some(cluster) = self.cluster.take() else { return Ok(result) };
         let (Some(recording), Some(folder)) = (self.recording.take(), self.keep.take()) else {
             cluster.stop(StopMode::Fast)?;
-            look(&cluster.data_dir().join("pg_wal"), &result.phases)?;
+            look(&cluster.data_dir().join("pg_wal"), &result)?;
             return Ok(result);
         };
         let mut facts = recording.finish(&cluster, &folder, &mut |_| Ok(()))?;
@@ -214,7 +214,7 @@ impl Stage {
         facts.notes = serde_json::json!({ "phases": result.phases });
         run::write_facts(&folder, &facts)?;
         let wal = folder.join("wal");
-        look(&wal, &result.phases)?;
+        look(&wal, &result)?;
         result.kept = Some(Kept { wal, folder });
         Ok(result)
     }

@@ -68,7 +68,8 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         // What an image holds is not in the record: without images, the log tells of every row.
         let without_images = case.settings.get("full_page_writes").is_some_and(|value| value == "off");
         let (analysis, mut buckets, mut told) = (lab.analysis, Vec::new(), None);
-        let result = stage.finish(&lab.definition.about, &lab.definition.name, &mut |wal, phases| {
+        let result = stage.finish(&lab.definition.about, &lab.definition.name, &mut |wal, run| {
+            let phases = &run.phases;
             for phase in phases.iter().filter(|phase| phase.name != SETUP) {
                 buckets.push(analysis.buckets(wal, phase.from, phase.to)?);
             }

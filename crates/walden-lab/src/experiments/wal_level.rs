@@ -3,6 +3,7 @@
 use anyhow::Result;
 
 use super::Lab;
+use super::prediction;
 use super::report::megabytes;
 use super::stage::{self, Stage, Wishes};
 
@@ -16,13 +17,14 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let clients = lab.size("scale").clamp(1, 10);
     let each = lab.size("transactions").div_ceil(clients).to_string();
     let clients = clients.to_string();
+    let mut predicted = None;
     for case in lab.definition.cases.clone() {
         let mut settings = lab.definition.settings.clone();
         settings.extend(case.settings.clone());
         let wishes = Wishes {
+            all_wal: prediction::is_trace(lab, &case.name),
             segment_megabytes: case.segment_megabytes,
             not_kept: case.keep == Some(false),
-            ..Wishes::default()
         };
         let mut stage = Stage::start(lab, &case.name, &settings, wishes)?;
         lab.server = Some(stage.server()?);
@@ -51,9 +53,10 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             lab.figures.add(&case.name, &phase.name, "seconds", Some(phase.seconds));
         }
         lab.figures.add(&case.name, "transactions", "tps", stage::tps(&output));
-        let about = &lab.definition.about;
-        lab.runs.push(stage.finish(about, &lab.definition.name, &mut |_, _| Ok(()))?);
+        let run = prediction::finish(lab, stage, &mut predicted)?;
+        lab.runs.push(run);
     }
+    prediction::tell(lab, predicted);
     lab.notes.push(
         "pgbench of 9.3 loaded rows by a plain COPY; since 14 it freezes them, which makes its vacuum write less".into(),
     );
