@@ -9,7 +9,7 @@ use crate::Corrupt;
 use crate::entropy::{Packer, Unpacker};
 
 /// A column, by the order in which columns are named.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Column(u32);
 
 /// What a column holds, and with which others it is compressed.

@@ -5,6 +5,7 @@ mod expand;
 mod gin;
 mod heap;
 mod index;
+mod json;
 mod keys;
 mod names;
 mod pages;

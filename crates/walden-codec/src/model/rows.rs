@@ -321,6 +321,7 @@ fn varlena<S: Side>(
     out: &mut Vec<u8>,
 ) -> Result<(), Corrupt> {
     const SHORT: u64 = 0;
+    // Of a length: no reference, but told and short.
     const EXTERNAL: u64 = 1;
     // Of no length: told, or really of none.
     const LONG: u64 = 2;
@@ -333,7 +334,13 @@ fn varlena<S: Side>(
         Some((row, span)) => {
             let bytes = &row[span.start..span.end];
             match span.kind {
-                Varlena::Short => (SHORT | ((bytes.len() - 1) as u64) << 2, &bytes[1..]),
+                Varlena::Short => {
+                    told = vectors.tell_short(&bytes[1..]);
+                    match told {
+                        Some(_) => (EXTERNAL | 1 << 2, &bytes[1..]),
+                        None => (SHORT | ((bytes.len() - 1) as u64) << 2, &bytes[1..]),
+                    }
+                }
                 Varlena::External => (EXTERNAL, &bytes[2..]),
                 Varlena::Long => {
                     told = vectors.tell(&bytes[4..]);
@@ -360,6 +367,15 @@ fn varlena<S: Side>(
             out.push((len as u8 + 1) << 1 | 1);
             side.bytes(columns.content, bytes, len, out)
         }
+        EXTERNAL if len > 0 => {
+            let value = vectors.code(side, columns.content, told.as_ref())?.unwrap_or_default();
+            if value.is_empty() || value.len() > 126 {
+                return Err(Corrupt("a short value can't be so long"));
+            }
+            out.push((value.len() as u8 + 1) << 1 | 1);
+            out.extend_from_slice(&value);
+            Ok(())
+        }
         EXTERNAL => {
             out.extend([1, 18]);
             side.bytes(columns.external, bytes, EXTERNAL_BYTES - 2, out)
@@ -376,7 +392,7 @@ fn varlena<S: Side>(
         }
         LONG if len == 0 => {
             pad(out, origin, 4);
-            let value = vectors.code(side, told.as_ref())?.unwrap_or_default();
+            let value = vectors.code(side, columns.content, told.as_ref())?.unwrap_or_default();
             out.extend(header(value.len().saturating_add(4))?.to_le_bytes());
             out.extend_from_slice(&value);
             Ok(())
@@ -409,7 +425,9 @@ fn whole<S: Side>(
     let source = source.filter(|_| told.is_none());
     let len = side.symbol(columns.expanded, source.map_or(0, |content| content.len() as u64))?;
     if len == 0 {
-        return vectors.code(side, told.as_ref())?.ok_or(Corrupt("a compressed value can't be empty"));
+        return vectors
+            .code(side, columns.content, told.as_ref())?
+            .ok_or(Corrupt("a compressed value can't be empty"));
     }
     let mut content = Vec::new();
     side.bytes(
@@ -472,7 +490,9 @@ fn chunk<S: Side>(
             let content = whole(side, columns, vectors, value.as_deref())?;
             expander.shrink(&content, &mut stored)?;
         } else {
-            stored = vectors.code(side, plain.as_ref())?.ok_or(Corrupt("a value can't be told"))?;
+            stored = vectors
+                .code(side, columns.content, plain.as_ref())?
+                .ok_or(Corrupt("a value can't be told"))?;
         }
         let number = starts(&out[origin..]).ok_or(Corrupt("a value can't start there"))?;
         expander.keep(relation, number, &stored);

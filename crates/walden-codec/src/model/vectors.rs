@@ -13,6 +13,9 @@
 
 use std::collections::VecDeque;
 
+use rustc_hash::FxHashMap;
+
+use super::json::{self, Json};
 use crate::Corrupt;
 use crate::columns::{Class, Column, Kind, Side};
 
@@ -127,6 +130,11 @@ const ESCAPE: u8 = 6;
 fn rest_of(words: &[u8], text: &[u8]) -> Option<Vec<u8>> {
     /// Words that may be left out at once.
     const FARTHEST: usize = 3;
+    // Most texts are of none of the vectors, which the first word says.
+    let first = text.iter().position(|byte| byte.is_ascii_alphanumeric()).unwrap_or(text.len());
+    if !sequence(words).take(FARTHEST).any(|word| alike(&text[first..], word).is_some()) {
+        return None;
+    }
     let words: Vec<&[u8]> = sequence(words).collect();
     let mut out = Vec::with_capacity(text.len() / 4);
     let (mut at, mut next, mut told) = (0, 0, 0);
@@ -219,6 +227,8 @@ pub struct Vectors {
     /// The latest last.
     recent: VecDeque<Recent>,
     columns: Option<Columns>,
+    /// Columns of values of `jsonb`, by the field's column.
+    json: FxHashMap<Column, json::Columns>,
 }
 
 struct Recent {
@@ -242,12 +252,15 @@ pub enum Told {
     Vector(Vec<u8>),
     /// A text, by what is left to say of one of the latest vectors' text.
     Text(usize, Vec<u8>),
+    /// A value of `jsonb`, by its parts.
+    Json(Json),
 }
 
 const FORM_OTHER: u64 = 0;
 const FORM_VECTOR: u64 = 1;
+const FORM_JSON: u64 = 2;
 /// And on from here: of the latest vector, the one before it, ...
-const FORM_TEXT: u64 = 2;
+const FORM_TEXT: u64 = 3;
 
 impl Vectors {
     const MOST: usize = 8;
@@ -265,6 +278,9 @@ impl Vectors {
 
     /// How a value can be told, if it can.
     pub fn tell(&self, value: &[u8]) -> Option<Told> {
+        if let Some(json) = Json::of(value) {
+            return Some(Told::Json(json));
+        }
         if value.len() < Vectors::SHORTEST {
             return None;
         }
@@ -274,8 +290,20 @@ impl Vectors {
         self.texts().enumerate().find_map(|(rank, words)| Some(Told::Text(rank, rest_of(words, value)?)))
     }
 
+    /// The same for short values, of which it is seldom worth it.
+    pub fn tell_short(&self, value: &[u8]) -> Option<Told> {
+        Json::of(value).map(Told::Json)
+    }
+
     /// Codes a value that is told; nothing if it is not, which is said, too.
-    pub fn code<S: Side>(&mut self, side: &mut S, told: Option<&Told>) -> Result<Option<Vec<u8>>, Corrupt> {
+    ///
+    /// `field` is one of its field's columns.
+    pub fn code<S: Side>(
+        &mut self,
+        side: &mut S,
+        field: Column,
+        told: Option<&Told>,
+    ) -> Result<Option<Vec<u8>>, Corrupt> {
         let columns = match self.columns {
             Some(columns) => columns,
             None => *self.columns.insert(Columns {
@@ -288,11 +316,24 @@ impl Vectors {
         let (form, bytes) = match told {
             None => (FORM_OTHER, &[][..]),
             Some(Told::Vector(words)) => (FORM_VECTOR, &words[..]),
+            Some(Told::Json(_)) => (FORM_JSON, &[][..]),
             Some(Told::Text(rank, rest)) => (FORM_TEXT + *rank as u64, &rest[..]),
         };
         let form = side.symbol(columns.forms, form)?;
         if form == FORM_OTHER {
             return Ok(None);
+        }
+        if form == FORM_JSON {
+            let columns = match self.json.get(&field) {
+                Some(columns) => *columns,
+                None => *self.json.entry(field).or_insert(json::Columns::new(side)?),
+            };
+            let source = match told {
+                Some(Told::Json(json)) => Some(json),
+                _ => None,
+            };
+            let json = Json::code(side, &columns, source)?;
+            return Ok(Some(json.value().ok_or(Corrupt("a value of jsonb can't be"))?));
         }
         let len = side.symbol(columns.lengths, bytes.len() as u64)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);

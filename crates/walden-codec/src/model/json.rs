@@ -1,0 +1,430 @@
+//! Values of type `jsonb`, by their parts.
+//!
+//! A container has a header, an entry for each key and value (its type, and its length, or where it ends), and then the keys
+//! and values themselves. All numbers in it follow from what is in it, so only that is coded: how many of what, and texts
+//! and numbers, each kind beside its like.
+//!
+//! ```text
+//! offset  width
+//!      0      4  keys or elements 28 bits, what it is 4 bits (`JsonbContainer`)
+//!      4    4 n  for each key, then each value: length or end 28 bits, type 3 bits, 1 bit: it is the end (`JEntry`)
+//!                keys, then values; numbers and containers from the next multiple of 4 on
+//! ```
+
+use crate::Corrupt;
+use crate::columns::{Class, Column, Kind, Side};
+
+const COUNT: u32 = 0x0FFF_FFFF;
+const OBJECT: u32 = 2;
+const ARRAY: u32 = 4;
+/// An array around a single value.
+const SCALAR: u32 = 5;
+
+const IS_END: u32 = 0x8000_0000;
+/// Every so many entries say where they end (`JB_OFFSET_STRIDE`).
+const STRIDE: usize = 32;
+
+const STRING: u8 = 0;
+const NUMERIC: u8 = 1;
+const FALSE: u8 = 2;
+const NULL: u8 = 4;
+const CONTAINER: u8 = 5;
+
+const DEEPEST: usize = 32;
+
+/// A part of a value, in the order in which parts are coded: a container, its keys, its values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Part {
+    /// What it is, and how many.
+    Container(u32, u32),
+    Key(Text),
+    /// A string or a number.
+    Value(u8, Text),
+    /// True, false or null.
+    Word(u8),
+}
+
+/// Where bytes are in the text of all parts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Text {
+    start: u32,
+    end: u32,
+}
+
+impl Text {
+    fn of<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        bytes.get(self.start as usize..self.end as usize).unwrap_or_default()
+    }
+}
+
+/// A value in its parts.
+pub struct Json {
+    parts: Vec<Part>,
+    bytes: Vec<u8>,
+}
+
+/// Where a field's values go.
+#[derive(Clone, Copy)]
+pub struct Columns {
+    forms: Column,
+    keys: Column,
+    strings: Column,
+    lengths: Column,
+    numbers: Column,
+}
+
+impl Columns {
+    /// Names them.
+    pub fn new<S: Side>(side: &mut S) -> Result<Columns, Corrupt> {
+        Ok(Columns {
+            forms: side.column(Kind::Symbols(Class::RowHeaders))?,
+            keys: side.column(Kind::Bytes(Class::Text))?,
+            strings: side.column(Kind::Bytes(Class::Text))?,
+            lengths: side.column(Kind::Symbols(Class::RowHeaders))?,
+            numbers: side.column(Kind::Bytes(Class::Fixed))?,
+        })
+    }
+}
+
+impl Json {
+    /// The parts of a value; nothing if it would not come back from them.
+    pub fn of(value: &[u8]) -> Option<Json> {
+        let header = u32::from_le_bytes(*value.first_chunk()?);
+        if !matches!(header >> 28, OBJECT | ARRAY | SCALAR) || (header & COUNT) as usize > value.len() / 4 {
+            return None;
+        }
+        let mut parts = Vec::new();
+        take_apart(value, 0, value.len(), &mut parts, 0)?;
+        let json = Json { parts, bytes: value.to_vec() };
+        let has_zero = |part: &Part| match part {
+            Part::Key(text) | Part::Value(STRING, text) => text.of(value).contains(&0),
+            _ => false,
+        };
+        (!json.parts.iter().any(has_zero) && json.value()? == value).then_some(json)
+    }
+
+    /// The value.
+    pub fn value(&self) -> Option<Vec<u8>> {
+        let mut out = Vec::with_capacity(self.bytes.len() * 2);
+        let mut parts = self.parts.iter();
+        let Some(&Part::Container(what, count)) = parts.next() else { return None };
+        put_container(what, count, &mut parts, &self.bytes, &mut out)?;
+        parts.next().is_none().then_some(out)
+    }
+
+    /// Codes a value's parts.
+    pub fn code<S: Side>(side: &mut S, columns: &Columns, source: Option<&Json>) -> Result<Json, Corrupt> {
+        let mut coder = Coder {
+            side,
+            columns,
+            source: source.map(|json| (&json.parts[..], &json.bytes[..])),
+            out: Json { parts: Vec::new(), bytes: Vec::new() },
+        };
+        coder.container(0)?;
+        Ok(coder.out)
+    }
+}
+
+fn word_at(value: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*value.get(at..)?.first_chunk()?))
+}
+
+/// The parts of the container that begins at `from` and ends at `to`.
+fn take_apart(value: &[u8], from: usize, to: usize, parts: &mut Vec<Part>, depth: usize) -> Option<()> {
+    let from = from.next_multiple_of(4);
+    let header = word_at(value, from)?;
+    let (what, count) = (header >> 28, header & COUNT);
+    let entries = match what {
+        OBJECT => 2 * count as usize,
+        ARRAY | SCALAR => count as usize,
+        _ => return None,
+    };
+    let start = (from + 4).checked_add(entries.checked_mul(4)?)?;
+    if start > to || depth == DEEPEST {
+        return None;
+    }
+    parts.push(Part::Container(what, count));
+    let mut at = start;
+    for number in 0..entries {
+        let entry = word_at(value, from + 4 + 4 * number)?;
+        let said = (entry & COUNT) as usize;
+        let end = if entry & IS_END != 0 { start.checked_add(said)? } else { at.checked_add(said)? };
+        if end < at || end > to {
+            return None;
+        }
+        let of = |start: usize| Text { start: start.min(end) as u32, end: end as u32 };
+        let is_key = what == OBJECT && number < count as usize;
+        match (entry >> 28 & 7) as u8 {
+            STRING if is_key => parts.push(Part::Key(of(at))),
+            _ if is_key => return None,
+            STRING => parts.push(Part::Value(STRING, of(at))),
+            // The header of a varlena says the length again.
+            NUMERIC => parts.push(Part::Value(NUMERIC, of(at.next_multiple_of(4) + 4))),
+            CONTAINER => take_apart(value, at, end, parts, depth + 1)?,
+            word @ FALSE..=NULL => parts.push(Part::Word(word)),
+            _ => return None,
+        }
+        at = end;
+    }
+    Some(())
+}
+
+fn pad(out: &mut Vec<u8>) {
+    out.resize(out.len().next_multiple_of(4), 0);
+}
+
+/// Appends a container of the parts that follow.
+fn put_container<'a>(
+    what: u32,
+    count: u32,
+    parts: &mut impl Iterator<Item = &'a Part>,
+    bytes: &[u8],
+    out: &mut Vec<u8>,
+) -> Option<()> {
+    pad(out);
+    let entries = if what == OBJECT { 2 * count as usize } else { count as usize };
+    out.extend((what << 28 | count).to_le_bytes());
+    let entries_at = out.len();
+    out.resize(entries_at + 4 * entries, 0);
+    let start = out.len();
+    for number in 0..entries {
+        let from = out.len();
+        let kind = match *parts.next()? {
+            Part::Key(text) | Part::Value(STRING, text) => {
+                out.extend_from_slice(text.of(bytes));
+                STRING
+            }
+            Part::Value(kind, text) => {
+                pad(out);
+                let text = text.of(bytes);
+                out.extend((u32::try_from(text.len()).ok()?.checked_add(4)? << 2).to_le_bytes());
+                out.extend_from_slice(text);
+                kind
+            }
+            Part::Word(word) => word,
+            Part::Container(what, count) => {
+                put_container(what, count, parts, bytes, out)?;
+                CONTAINER
+            }
+        };
+        let (len, end) = (out.len() - from, out.len() - start);
+        let said = if number.is_multiple_of(STRIDE) { IS_END | end as u32 } else { len as u32 };
+        if end as u64 > u64::from(COUNT) {
+            return None;
+        }
+        let entry = said | u32::from(kind) << 28;
+        out[entries_at + 4 * number..entries_at + 4 * number + 4].copy_from_slice(&entry.to_le_bytes());
+    }
+    Some(())
+}
+
+/// One of the two directions.
+struct Coder<'a, S> {
+    side: &'a mut S,
+    columns: &'a Columns,
+    source: Option<(&'a [Part], &'a [u8])>,
+    out: Json,
+}
+
+impl<S: Side> Coder<'_, S> {
+    /// The part that comes now, when encoding.
+    fn part(&self) -> Option<Part> {
+        self.source.and_then(|(parts, _)| parts.get(self.out.parts.len()).copied())
+    }
+
+    fn container(&mut self, depth: usize) -> Result<(), Corrupt> {
+        let wrong = Corrupt("a value of jsonb can't be");
+        let code = match self.part() {
+            Some(Part::Container(what, count)) => u64::from(count) << 3 | u64::from(what),
+            _ => 0,
+        };
+        let code = self.side.symbol(self.columns.forms, code)?;
+        let (what, count) = ((code & 7) as u32, code >> 3);
+        let count = u32::try_from(count).ok().filter(|&count| count <= COUNT >> 4).ok_or(wrong)?;
+        if !matches!(what, OBJECT | ARRAY | SCALAR) || depth > DEEPEST {
+            return Err(wrong);
+        }
+        self.out.parts.push(Part::Container(what, count));
+        if what == OBJECT {
+            for _ in 0..count {
+                let text = self.text(self.columns.keys)?;
+                self.out.parts.push(Part::Key(text));
+            }
+        }
+        for _ in 0..count {
+            let code = match self.part() {
+                Some(Part::Value(kind, _)) => kind,
+                Some(Part::Word(word)) => word,
+                _ => CONTAINER,
+            };
+            match self.side.symbol(self.columns.forms, code.into())? as u8 {
+                STRING => {
+                    let text = self.text(self.columns.strings)?;
+                    self.out.parts.push(Part::Value(STRING, text));
+                }
+                NUMERIC => {
+                    let text = self.number()?;
+                    self.out.parts.push(Part::Value(NUMERIC, text));
+                }
+                CONTAINER => self.container(depth + 1)?,
+                word @ FALSE..=NULL => self.out.parts.push(Part::Word(word)),
+                _ => return Err(wrong),
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of the part that comes now, when encoding.
+    fn bytes(&self) -> &[u8] {
+        match (self.part(), self.source) {
+            (Some(Part::Key(text) | Part::Value(_, text)), Some((_, bytes))) => text.of(bytes),
+            _ => &[],
+        }
+    }
+
+    fn place(&self, start: usize) -> Result<Text, Corrupt> {
+        let place = |at: usize| u32::try_from(at).map_err(|_| Corrupt("a value of jsonb can't be so long"));
+        Ok(Text { start: place(start)?, end: place(self.out.bytes.len())? })
+    }
+
+    /// A text, which a zero ends: there is none in it.
+    fn text(&mut self, column: Column) -> Result<Text, Corrupt> {
+        let start = self.out.bytes.len();
+        if self.source.is_some() {
+            let mut text = self.bytes().to_vec();
+            text.push(0);
+            self.side.bytes(column, &text, text.len(), &mut self.out.bytes)?;
+        } else {
+            while self.out.bytes.len() == start || self.out.bytes.last() != Some(&0) {
+                self.side.bytes(column, &[], 1, &mut self.out.bytes)?;
+            }
+        }
+        self.out.bytes.pop();
+        self.place(start)
+    }
+
+    fn number(&mut self) -> Result<Text, Corrupt> {
+        let start = self.out.bytes.len();
+        let len = self.side.symbol(self.columns.lengths, self.bytes().len() as u64)?;
+        let source = self.bytes().to_vec();
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        self.side.bytes(self.columns.numbers, &source, len, &mut self.out.bytes)?;
+        self.place(start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::columns::{Decoder, Encoder};
+    use crate::entropy::{Packer, Unpacker};
+
+    /// `{"a": "xyz", "bc": 10, "d": [true, null, {"e": "f"}]}` and more keys than a stride.
+    fn value(more: usize) -> Vec<u8> {
+        let mut json = Json { parts: Vec::new(), bytes: Vec::new() };
+        let text = |json: &mut Json, bytes: &[u8]| {
+            let start = json.bytes.len() as u32;
+            json.bytes.extend_from_slice(bytes);
+            Text { start, end: json.bytes.len() as u32 }
+        };
+        json.parts.push(Part::Container(OBJECT, 3 + more as u32));
+        for key in [&b"a"[..], b"bc", b"d"] {
+            let key = text(&mut json, key);
+            json.parts.push(Part::Key(key));
+        }
+        for number in 0..more {
+            let key = text(&mut json, format!("key {number}").as_bytes());
+            json.parts.push(Part::Key(key));
+        }
+        let string = text(&mut json, b"xyz");
+        json.parts.push(Part::Value(STRING, string));
+        let number = text(&mut json, &[0, 0x80, 10, 0]);
+        json.parts.push(Part::Value(NUMERIC, number));
+        json.parts.extend([Part::Container(ARRAY, 3), Part::Word(3), Part::Word(NULL)]);
+        json.parts.push(Part::Container(OBJECT, 1));
+        let (key, string) = (text(&mut json, b"e"), text(&mut json, b"f"));
+        json.parts.extend([Part::Key(key), Part::Value(STRING, string)]);
+        json.parts.extend(vec![Part::Word(FALSE); more]);
+        json.value().expect("a value")
+    }
+
+    #[test]
+    fn values_come_back_from_their_parts() {
+        let values: Vec<Vec<u8>> = [0, 5, 90].map(value).into();
+        let mut side = Encoder::default();
+        let columns = Columns::new(&mut side).unwrap();
+        for value in &values {
+            let json = Json::of(value).expect("a value");
+            Json::code(&mut side, &columns, Some(&json)).unwrap();
+        }
+        let chunk = side.chunk(&mut Packer::new(1));
+        let mut side = Decoder::default();
+        side.chunk(&mut Unpacker::default(), &chunk, 1 << 20).unwrap();
+        let columns = Columns::new(&mut side).unwrap();
+        for value in &values {
+            let json = Json::code(&mut side, &columns, None).unwrap();
+            assert_eq!(json.value().as_ref(), Some(value));
+        }
+        side.finish().unwrap();
+    }
+
+    #[test]
+    fn the_layout_is_postgresqls() {
+        // `{"a": true}`: its header, the entries, the key.
+        let mut expected = 0x2000_0001_u32.to_le_bytes().to_vec();
+        expected.extend(0x8000_0001_u32.to_le_bytes());
+        expected.extend(0x3000_0000_u32.to_le_bytes());
+        expected.push(b'a');
+        assert!(Json::of(&expected).is_some());
+    }
+
+    #[test]
+    fn no_parts_make_decoding_fail_badly() {
+        let mut state = 7_u64;
+        let mut below = |bound: u64| {
+            state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+            (state >> 33) % bound
+        };
+        let mut values = 0;
+        for containers in 0..400_u64 {
+            let mut side = Encoder::default();
+            let columns = Columns::new(&mut side).unwrap();
+            // Some as deep as they get, some with more than there is.
+            for _ in 0..containers / 4 {
+                let code = [1 << 3 | 4, 2 << 3 | 2, 1 << 40 | 4, 5][below(4).min(containers / 100) as usize];
+                side.symbol(columns.forms, code).unwrap();
+                side.symbol(columns.forms, [5, 5, below(8)][below(3) as usize]).unwrap();
+                side.symbol(columns.lengths, [3, u64::MAX][usize::from(below(9) == 0)]).unwrap();
+                side.bytes(columns.keys, b"k\0", 2, &mut Vec::new()).unwrap();
+                side.bytes(columns.strings, b"st\0", 3, &mut Vec::new()).unwrap();
+                side.bytes(columns.numbers, b"123", 3, &mut Vec::new()).unwrap();
+            }
+            let chunk = side.chunk(&mut Packer::new(1));
+            let mut side = Decoder::default();
+            side.chunk(&mut Unpacker::default(), &chunk, 1 << 20).unwrap();
+            let columns = Columns::new(&mut side).unwrap();
+            // An error, or a value that has these parts.
+            if let Ok(json) = Json::code(&mut side, &columns, None)
+                && let Some(value) = json.value()
+            {
+                assert_eq!(Json::of(&value).and_then(|json| json.value()), Some(value));
+                values += 1;
+            }
+        }
+        assert!((1..200).contains(&values), "{values}");
+    }
+
+    #[test]
+    fn what_is_no_value_has_no_parts() {
+        let value = value(40);
+        for at in 0..value.len() {
+            assert!(Json::of(&value[..at]).is_none());
+            let mut other = value.clone();
+            other[at] ^= 0x55;
+            // Another value, perhaps, but not one that would come back as this.
+            if let Some(json) = Json::of(&other) {
+                assert_eq!(json.value(), Some(other));
+            }
+        }
+    }
+}
