@@ -19,6 +19,8 @@ pub const HEAD_BYTES: usize = 5;
 pub const HEADER_BYTES: usize = 23;
 
 const ATTRIBUTES: u16 = 0x07FF;
+/// In `t_infomask`.
+const HAS_NULLS: u8 = 0x01;
 
 /// A relation, as the model and as PostgreSQL name it.
 #[derive(Clone, Copy, Debug)]
@@ -115,7 +117,9 @@ impl Heads {
     ) -> Result<Option<u64>, Corrupt> {
         const NONE: u64 = 0;
         const NEW: u64 = 1;
-        let like = [relation, head[4].into(), 0];
+        // Without nulls, there is only the gap.
+        let has_nulls = u32::from(head[2] & HAS_NULLS);
+        let like = [relation, head[4].into(), 2 * has_nulls];
         let column = names.column(side, Topic::RowBitmap, like, Kind::Symbols(Class::RowHeaders))?;
         let context = (relation, head[4]);
         let bytes = usize::from(head[4]).checked_sub(HEADER_BYTES);

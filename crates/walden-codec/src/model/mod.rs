@@ -1,6 +1,7 @@
 //! The model of records: what each part of a record is told from, and which column takes the rest.
 
 mod blocks;
+mod changes;
 mod expand;
 mod gin;
 mod heap;
@@ -91,6 +92,8 @@ struct Shape {
     origin: bool,
     toplevel: bool,
     blocks: Vec<ShapeBlock>,
+    /// Numbers in the main data that are near others.
+    near: &'static [(usize, Near)],
     main_len: Column,
     relations: Recent<u32>,
     relation: Column,
@@ -133,6 +136,103 @@ impl<T: Copy + PartialEq> Recent<T> {
             self.values.remove(0);
         }
         self.values.push(value);
+    }
+}
+
+/// Numbers in main data that are near others.
+struct NearRow {
+    rmid: u8,
+    mask: u8,
+    info: u8,
+    since: Major,
+    until: Major,
+    /// Where they are, and what they are near.
+    places: &'static [(usize, Near)],
+}
+
+impl NearRow {
+    fn places(rmid: u8, info: u8, version: Major) -> &'static [(usize, Near)] {
+        let fits = |row: &&NearRow| {
+            row.rmid == rmid && row.info == info & row.mask && (row.since..=row.until).contains(&version)
+        };
+        NEAR.iter().find(fits).map_or(&[], |row| row.places)
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Near {
+    /// When the last transaction ended; 8 bytes.
+    Time,
+    /// The highest transaction; 4 bytes.
+    Transaction,
+}
+
+const fn near(
+    rmid: u8,
+    (mask, info): (u8, u8),
+    (since, until): (Major, Major),
+    places: &'static [(usize, Near)],
+) -> NearRow {
+    NearRow { rmid, mask, info, since, until, places }
+}
+
+const ALL: (Major, Major) = (Major::V9_5, Major::V19);
+const UNTIL_16: (Major, Major) = (Major::V14, Major::V16);
+const SINCE_17: (Major, Major) = (Major::V17, Major::V19);
+
+#[rustfmt::skip]
+const NEAR: &[NearRow] = &[
+    near(rmid::XACT, (0x00, 0x00), ALL, &[(0, Near::Time)]),
+    // RUNNING_XACTS
+    near(rmid::STANDBY, (0xF0, 0x10), ALL, &[(12, Near::Transaction), (16, Near::Transaction), (20, Near::Transaction)]),
+    // PRUNE, FREEZE_PAGE
+    near(rmid::HEAP2, (0x70, 0x10), UNTIL_16, &[(0, Near::Transaction)]),
+    near(rmid::HEAP2, (0x70, 0x30), UNTIL_16, &[(0, Near::Transaction)]),
+    // PRUNE_ON_ACCESS, PRUNE_VACUUM_SCAN
+    near(rmid::HEAP2, (0x70, 0x10), SINCE_17, &[(2, Near::Transaction)]),
+    near(rmid::HEAP2, (0x70, 0x20), SINCE_17, &[(2, Near::Transaction)]),
+    // VISIBLE
+    near(rmid::HEAP2, (0x70, 0x40), ALL, &[(0, Near::Transaction)]),
+    // DELETE
+    near(rmid::BTREE, (0xF0, 0x70), ALL, &[(0, Near::Transaction)]),
+];
+
+/// A number that another is near.
+#[derive(Clone, Copy)]
+enum Base {
+    Word(u32),
+    Long(u64),
+}
+
+impl Base {
+    /// Makes the number that the bytes begin with its distance from this one, near ones small.
+    fn subtract(self, bytes: &mut [u8]) {
+        match self {
+            Base::Word(base) => {
+                change(bytes, |value| pages::against(u32::from_le_bytes(value), base).to_le_bytes())
+            }
+            Base::Long(base) => {
+                change(bytes, |value| zigzag(u64::from_le_bytes(value).wrapping_sub(base)).to_le_bytes());
+            }
+        }
+    }
+
+    /// The way back.
+    fn add(self, bytes: &mut [u8]) {
+        match self {
+            Base::Word(base) => {
+                change(bytes, |value| pages::difference(u32::from_le_bytes(value), base).to_le_bytes())
+            }
+            Base::Long(base) => {
+                change(bytes, |value| base.wrapping_add(unzigzag(u64::from_le_bytes(value))).to_le_bytes());
+            }
+        }
+    }
+}
+
+fn change<const N: usize>(bytes: &mut [u8], way: impl Fn([u8; N]) -> [u8; N]) {
+    if let Some(bytes) = bytes.first_chunk_mut() {
+        *bytes = way(*bytes);
     }
 }
 
@@ -304,6 +404,7 @@ impl Model {
             origin: head[3] & 1 != 0,
             toplevel: head[3] & 2 != 0,
             blocks,
+            near: NearRow::places(head[1], head[0], self.version),
             main_len: side.column(Kind::Symbols(Class::MainData))?,
             relations: Recent::default(),
             relation: side.column(Kind::Symbols(Class::Blocks))?,
@@ -462,8 +563,12 @@ impl Model {
         let source = input.map_or(&[][..], |record| record.main_data());
         let mut residual = source.to_vec();
         let told = self.told(shape, xid, len);
+        let near = self.shapes[shape].near;
         let mix = |bytes: &mut [u8]| bytes.iter_mut().zip(&told).for_each(|(byte, told)| *byte ^= told);
         mix(&mut residual);
+        for &(at, what) in near.iter().filter(|(at, _)| *at < source.len()) {
+            self.base(what).subtract(&mut residual[at..]);
+        }
         let start = out.len();
         let kind = match u16::try_from(len) {
             Ok(width) if width <= LONGEST_ROW => Kind::Rows(Class::MainData, width),
@@ -471,12 +576,23 @@ impl Model {
         };
         let column = self.names.column(side, Topic::Main, [shape as u32, len as u32, 0], kind)?;
         side.bytes(column, &residual, len, out)?;
+        for &(at, what) in near.iter().filter(|(at, _)| *at < len) {
+            self.base(what).add(&mut out[start + at..]);
+        }
         mix(&mut out[start..]);
         if self.shapes[shape].rmid == rmid::XACT && len >= 8 {
             let time: [u8; 8] = out[start..start + 8].try_into().unwrap_or_default();
             self.last_time = u64::from_le_bytes(time);
         }
         Ok(())
+    }
+
+    /// The number that another in the main data is near.
+    fn base(&self, near: Near) -> Base {
+        match near {
+            Near::Time => Base::Long(self.last_time),
+            Near::Transaction => Base::Word(self.highest_xid),
+        }
     }
 
     /// What the main data probably is, as far as it is told by what came before.
@@ -489,7 +605,6 @@ impl Model {
         };
         let Shape { rmid: manager, info, .. } = self.shapes[shape];
         match (manager, info & 0x70) {
-            (rmid::XACT, _) => put(0, &self.last_time.to_le_bytes()),
             // DELETE, LOCK: xmax comes first.
             (rmid::HEAP, 0x10 | 0x60) => put(0, &xid.to_le_bytes()),
             (rmid::HEAP, 0x20 | 0x40) => put(0, &xid.to_le_bytes()),

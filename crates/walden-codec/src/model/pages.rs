@@ -434,30 +434,31 @@ impl Visible {
             coder.side.symbol(column, value)
         };
         let small = |value: u64| u32::try_from(value).map_err(|_| Corrupt("a row's header can't be"));
-        let xmin = difference(symbol(0, against(word(0), self.xmin))?, self.xmin);
+        let xmin = difference(symbol(0, against(word(0), self.xmin).into())? as u32, self.xmin);
         // 0: none; 1: as the last one; else the distance from xmin.
         let xmax = match word(4) {
             0 => 0,
             xmax if xmax == self.xmax => 1,
-            xmax => 2 + against(xmax, xmin),
+            xmax => 2 + u64::from(against(xmax, xmin)),
         };
         let xmax = match symbol(1, xmax)? {
             0 => 0,
             1 => self.xmax,
-            away => difference(away - 2, xmin),
+            away => difference((away - 2) as u32, xmin),
         };
         let cid = small(symbol(2, word(8).into())?)?;
         let (block, pointer) = (u32::from(half(12)) << 16 | u32::from(half(14)), half(16));
         // 0: itself; else the distance of the block, and the line pointer.
         let here = block == place.block && pointer == number;
-        let (block, pointer) = match symbol(3, if here { 0 } else { 1 + against(block, place.block) })? {
-            0 => (place.block, number),
-            away => {
-                let pointer = symbol(4, pointer.into())?;
-                let pointer = u16::try_from(pointer).map_err(|_| Corrupt("a row's place can't be"))?;
-                (difference(away - 1, place.block), pointer)
-            }
-        };
+        let (block, pointer) =
+            match symbol(3, if here { 0 } else { 1 + u64::from(against(block, place.block)) })? {
+                0 => (place.block, number),
+                away => {
+                    let pointer = symbol(4, pointer.into())?;
+                    let pointer = u16::try_from(pointer).map_err(|_| Corrupt("a row's place can't be"))?;
+                    (difference((away - 1) as u32, place.block), pointer)
+                }
+            };
         (self.xmin, self.xmax) = (xmin, xmax);
         let mut header = [0; VISIBLE];
         header[0..4].copy_from_slice(&xmin.to_le_bytes());
@@ -471,13 +472,13 @@ impl Visible {
 }
 
 /// A number as its distance from another, near ones small.
-fn against(value: u32, base: u32) -> u64 {
+pub fn against(value: u32, base: u32) -> u32 {
     let distance = value.wrapping_sub(base).cast_signed();
-    u64::from((distance << 1 ^ distance >> 31).cast_unsigned())
+    (distance << 1 ^ distance >> 31).cast_unsigned()
 }
 
-fn difference(symbol: u64, base: u32) -> u32 {
-    let symbol = symbol as u32;
+/// The way back.
+pub fn difference(symbol: u32, base: u32) -> u32 {
     base.wrapping_add(symbol >> 1 ^ (symbol & 1).wrapping_neg())
 }
 

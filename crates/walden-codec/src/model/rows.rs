@@ -9,6 +9,7 @@ use std::hash::{Hash, Hasher};
 
 use walden_format::record::RelFileLocator;
 
+use super::changes::Changes;
 use super::expand::{Ahead, CHUNK, Expander, starts};
 use super::schema::{EXTERNAL_BYTES, Field, Samples, Span, Varlena, read};
 use super::vectors::{Told, Vectors};
@@ -99,6 +100,8 @@ struct Layout {
 struct Schema {
     fields: Vec<Field>,
     columns: Vec<FieldColumns>,
+    /// How fields of fixed width change, where rows are updated.
+    changes: Vec<Option<Box<Changes>>>,
     /// How chunks are told, if rows may be chunks of values in a TOAST table.
     chunks: Option<Column>,
 }
@@ -187,7 +190,7 @@ impl Rows {
             }
             _ => return Err(Corrupt("a row's form can't be")),
         }
-        let schema = layout.schema.as_ref().ok_or(Corrupt("a row's schema is missing"))?;
+        let schema = layout.schema.as_mut().ok_or(Corrupt("a row's schema is missing"))?;
         let origin = out.len();
         let old = old.filter(|old| read(&schema.fields, old, end_align, &mut self.old_spans));
         let mut changed = u64::MAX;
@@ -219,7 +222,13 @@ impl Rows {
                 Field::Fixed { width, align } => {
                     pad(out, origin, usize::from(*align));
                     let bytes = content.map_or(&[][..], |(row, span)| &row[span.start..span.end]);
-                    side.bytes(columns.content, bytes, usize::from(*width), out)?;
+                    match old.zip(self.old_spans.get(index)) {
+                        Some((old, span)) => {
+                            let changes = schema.changes[index].get_or_insert_default();
+                            changes.code(side, (*width, *align), &old[span.start..span.end], bytes, out)?;
+                        }
+                        None => side.bytes(columns.content, bytes, usize::from(*width), out)?,
+                    }
                 }
                 Field::Varlena => {
                     let told = match (schema.chunks, index) {
@@ -276,7 +285,8 @@ fn schema<S: Side>(side: &mut S, column: Column, planned: &[Field]) -> Result<Sc
                 let toast = matches!(fields[..], [Field::Fixed { width: 8, .. }, Field::Varlena]);
                 let kind = Kind::Symbols(Class::RowHeaders);
                 let chunks = if toast { Some(side.column(kind)?) } else { None };
-                return Ok(Schema { fields, columns, chunks });
+                let changes = fields.iter().map(|_| None).collect();
+                return Ok(Schema { fields, columns, changes, chunks });
             }
             1 => Field::Varlena,
             code => Field::Fixed {

@@ -1,0 +1,126 @@
+//! Fields of fixed width of rows that replace others.
+//!
+//! A counter differs little from what it was, a time little from that in the row updated before. Which of the two a number is
+//! like is learnt as rows go by, by both sides.
+
+use crate::Corrupt;
+use crate::columns::{Class, Column, Kind, Side};
+
+/// How a field changes.
+#[derive(Default)]
+pub struct Changes {
+    column: Option<Column>,
+    parts: Vec<Part>,
+}
+
+/// A number in the field, as it seems.
+#[derive(Clone, Copy, Default)]
+struct Part {
+    /// The same in the last row that was updated.
+    last: u64,
+    /// Bits that lately differed from the row's old value, and from the last row's; the newest count most.
+    from_old: u32,
+    from_last: u32,
+}
+
+impl Part {
+    fn learn(&mut self, old: u64, new: u64, width: usize) {
+        let grow = |bits: &mut u32, value: u64| *bits = *bits - *bits / 8 + 64 - value.leading_zeros();
+        grow(&mut self.from_old, distance(new, old, width));
+        grow(&mut self.from_last, new ^ self.last);
+        self.last = new;
+    }
+}
+
+/// How far a number is from another, near ones small.
+fn distance(value: u64, base: u64, width: usize) -> u64 {
+    let shift = 64 - 8 * width as u32;
+    let distance = (value.wrapping_sub(base) << shift).cast_signed();
+    (distance << 1 ^ distance >> 63).cast_unsigned() >> shift
+}
+
+/// The way back.
+fn at_distance(distance: u64, base: u64, width: usize) -> u64 {
+    let value = base.wrapping_add(distance >> 1 ^ (distance & 1).wrapping_neg());
+    value & u64::MAX >> (64 - 8 * width as u32)
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+impl Changes {
+    /// Codes a field of a width and an alignment, which is `old` in the row that is replaced.
+    pub fn code<S: Side>(
+        &mut self,
+        side: &mut S,
+        (width, align): (u16, u8),
+        old: &[u8],
+        source: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let column = match self.column {
+            Some(column) => column,
+            None => *self.column.insert(side.column(Kind::Rows(Class::Fixed, width))?),
+        };
+        let width = usize::from(width);
+        // The field may be several numbers, of which only this much is known.
+        let part = match align {
+            8 if width.is_multiple_of(8) => 8,
+            _ if width.is_multiple_of(4) => 4,
+            _ if width.is_multiple_of(2) => 2,
+            _ => 1,
+        };
+        self.parts.resize(width / part, Part::default());
+        let mut said = Vec::with_capacity(width);
+        let near = |state: &Part| state.from_old <= state.from_last;
+        for ((state, old), new) in self.parts.iter().zip(old.chunks(part)).zip(source.chunks(part)) {
+            let new = number(new);
+            let new = if near(state) { distance(new, number(old), part) } else { new };
+            said.extend_from_slice(&new.to_le_bytes()[..part]);
+        }
+        let start = out.len();
+        side.bytes(column, &said, width, out)?;
+        let parts = self.parts.iter_mut().zip(old.chunks(part));
+        for ((state, old), new) in parts.zip(out[start..].chunks_mut(part)) {
+            let (old, mut value) = (number(old), number(new));
+            if near(state) {
+                value = at_distance(value, old, part);
+                new.copy_from_slice(&value.to_le_bytes()[..part]);
+            }
+            state.learn(old, value, part);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_from_their_distances() {
+        for width in [1, 2, 4, 8] {
+            let all = u64::MAX >> (64 - 8 * width as u32);
+            for (value, base) in [(0, 0), (5, 3), (3, 5), (0, all), (all, 0), (all / 2, all), (77, all / 2)] {
+                let (value, base) = (value & all, base & all);
+                let away = distance(value, base, width);
+                assert!(away <= all);
+                assert_eq!(at_distance(away, base, width), value, "{value} from {base}");
+            }
+            assert_eq!(distance(4, 5, width), 1);
+        }
+    }
+
+    #[test]
+    fn what_a_number_is_like_is_learnt() {
+        let (mut counter, mut time) = (Part::default(), Part::default());
+        for row in 0..50_u64 {
+            let balance = row * 7919 % 10_007;
+            counter.learn(balance, balance + 3, 4);
+            time.learn(row * 7919 % 10_007 * 1000, (1 << 31) + row, 4);
+        }
+        assert!(counter.from_old < counter.from_last);
+        assert!(time.from_old > time.from_last);
+    }
+}
