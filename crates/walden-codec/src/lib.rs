@@ -6,7 +6,7 @@
 //!
 //! A model is written once, against `columns::Side`, and run in both directions: what encoding writes, decoding reads,
 //! in the same order, with the same state.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod coder;
 mod columns;

@@ -1,23 +1,38 @@
 //! zstd, which may refer to what came before.
 
-use zstd::zstd_safe::{CCtx, CParameter, DCtx, DParameter};
+use zstd::zstd_safe::{CCtx, CParameter, DCtx, DParameter, ResetDirective};
 
 use crate::Corrupt;
 
 /// Matches reach this far back, as a power of 2: over what came before, and a part of usual length.
 const WINDOW: u32 = 24;
 
-/// Compresses after `before`; nothing if that fails.
-pub fn compress(content: &[u8], before: &[u8], level: i32) -> Option<Vec<u8>> {
-    let mut context = CCtx::try_create()?;
-    context.set_parameter(CParameter::CompressionLevel(level)).ok()?;
-    if !before.is_empty() {
-        context.set_parameter(CParameter::WindowLog(WINDOW)).ok()?;
-        context.ref_prefix(before).ok()?;
+/// Compresses, and keeps the room that it took for the next part.
+#[derive(Default)]
+pub struct Compressor(Option<CCtx<'static>>);
+
+impl Compressor {
+    /// Compresses after `before`; nothing if that fails.
+    pub fn compress(&mut self, content: &[u8], before: &[u8], level: i32) -> Option<Vec<u8>> {
+        let mut packed = Vec::with_capacity(zstd::zstd_safe::compress_bound(content.len()));
+        if !before.is_empty() {
+            // One that refers to something does not live longer than that.
+            let mut context = CCtx::try_create()?;
+            context.set_parameter(CParameter::CompressionLevel(level)).ok()?;
+            context.set_parameter(CParameter::WindowLog(WINDOW)).ok()?;
+            context.ref_prefix(before).ok()?;
+            context.compress2(&mut packed, content).ok()?;
+            return Some(packed);
+        }
+        let context = match &mut self.0 {
+            Some(context) => context,
+            none => none.insert(CCtx::try_create()?),
+        };
+        context.reset(ResetDirective::SessionAndParameters).ok()?;
+        context.set_parameter(CParameter::CompressionLevel(level)).ok()?;
+        context.compress2(&mut packed, content).ok()?;
+        Some(packed)
     }
-    let mut packed = Vec::with_capacity(zstd::zstd_safe::compress_bound(content.len()));
-    context.compress2(&mut packed, content).ok()?;
-    Some(packed)
 }
 
 /// Decompresses what has `raw` bytes, or fewer.

@@ -52,8 +52,8 @@ pub static TABLES: LazyLock<Tables> = LazyLock::new(|| {
 impl Tables {
     /// The stretch of a probability in 1/65536.
     #[inline]
-    pub fn stretch(&self, p: u32) -> i32 {
-        self.stretch[(p >> 4) as usize & 0xFFF].into()
+    pub fn stretch(&self, p: u32) -> i16 {
+        self.stretch[(p >> 4) as usize & 0xFFF]
     }
 
     /// The probability in 1/65536 of a stretch.
@@ -93,42 +93,45 @@ impl Counter {
     }
 }
 
-/// Weighs predictions; which weights are used is told by a context.
-pub struct Mixer {
-    inputs: usize,
-    weights: Vec<i32>,
+/// Weighs `N` predictions; which weights are used is told by a context.
+///
+/// Weights and predictions have 16 bits, and `N` is a multiple of 8, so that a mixture takes a few wide instructions.
+pub struct Mixer<const N: usize> {
+    weights: Vec<[i16; N]>,
     at: usize,
     p: u32,
     rate: i32,
 }
 
 /// A weight of 1.
-const WEIGHT: i32 = 1 << 16;
+pub const WEIGHT: i16 = 1 << 13;
 
-impl Mixer {
-    /// For so many predictions, with so many sets of weights.
-    pub fn new(inputs: usize, sets: usize, weight: i32, rate: i32) -> Mixer {
-        Mixer { inputs, weights: vec![weight; inputs * sets], at: 0, p: 0, rate }
+impl<const N: usize> Mixer<N> {
+    /// With so many sets of weights, which start as given.
+    pub fn new(sets: usize, weight: i16, rate: i32) -> Mixer<N> {
+        Mixer { weights: vec![[weight; N]; sets], at: 0, p: 0, rate }
     }
 
     /// The mixture's stretch with the weights of a set.
     #[inline]
-    pub fn mix(&mut self, tables: &Tables, inputs: &[i32], set: usize) -> i32 {
-        self.at = set * self.inputs;
-        let weights = &self.weights[self.at..self.at + self.inputs];
-        let sum: i32 = weights.iter().zip(inputs).map(|(&weight, &input)| (weight * input) >> 8).sum();
-        let stretch = (sum >> 8).clamp(-WIDEST, WIDEST);
+    pub fn mix(&mut self, tables: &Tables, inputs: &[i16; N], set: usize) -> i32 {
+        self.at = set;
+        let weights = &self.weights[set];
+        let sum: i32 =
+            weights.iter().zip(inputs).map(|(&weight, &input)| i32::from(weight) * i32::from(input)).sum();
+        let stretch = (sum >> 13).clamp(-WIDEST, WIDEST);
         self.p = tables.squash(stretch);
         stretch
     }
 
     /// Learns which bit it was.
     #[inline]
-    pub fn learn(&mut self, inputs: &[i32], bit: u32) {
-        let error = (((bit << 16) as i32 - self.p as i32) * self.rate) >> 6;
-        let weights = &mut self.weights[self.at..self.at + self.inputs];
-        for (weight, &input) in weights.iter_mut().zip(inputs) {
-            *weight = (*weight + ((input * error + 0x8000) >> 16)).clamp(-4 * WEIGHT, 4 * WEIGHT);
+    pub fn learn(&mut self, inputs: &[i16; N], bit: u32) {
+        let error = ((((bit << 16) as i32 - self.p as i32) * self.rate) >> 8) as i16;
+        for (weight, &input) in self.weights[self.at].iter_mut().zip(inputs) {
+            // Half of it, rounded, without leaving 16 bits.
+            let twice = ((i32::from(input) * i32::from(error)) >> 16) as i16;
+            *weight = weight.saturating_add((twice + 1) >> 1);
         }
     }
 }
@@ -200,7 +203,7 @@ mod tests {
         let tables = &*TABLES;
         assert_eq!(tables.squash(0), 32768);
         for p in (64..65472).step_by(16) {
-            let back = tables.squash(tables.stretch(p)) as i32;
+            let back = tables.squash(tables.stretch(p).into()) as i32;
             assert!((back - p as i32).abs() <= 64 + p.min(65536 - p) as i32 / 100, "{p} {back}");
         }
     }
@@ -215,11 +218,13 @@ mod tests {
 
     #[test]
     fn a_mixer_learns_whom_to_believe() {
-        let mut mixer = Mixer::new(2, 1, 1 << 14, 24);
+        let mut mixer = Mixer::<8>::new(1, WEIGHT / 4, 24);
         let mut p = 0;
         for at in 0..5000_u32 {
             let bit = at.wrapping_mul(0x9E37_79B9) >> 31;
-            let inputs = [if bit != 0 { 1000 } else { -1000 }, if at % 3 == 0 { 1000 } else { -1000 }];
+            let mut inputs = [0; 8];
+            inputs[0] = if bit != 0 { 1000 } else { -1000 };
+            inputs[1] = if at % 3 == 0 { 1000 } else { -1000 };
             let stretch = mixer.mix(&TABLES, &inputs, 0);
             p = TABLES.squash(if bit != 0 { stretch } else { -stretch });
             mixer.learn(&inputs, bit);

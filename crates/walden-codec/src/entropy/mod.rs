@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! coder       1 byte: 0 stored as it is, 1 zstd, 2 zstd after what came before in the class, 3 words as numbers and
-//!             zstd, from 8 on modelled column by column, from 16 on modelled as a whole, from 24 on words as numbers
+//!             zstd, from 4 on zstd of what the model learns as well, from 8 on modelled column by column, from 16 on modelled as a whole, from 24 on words as numbers
 //!             and modelled as a whole
 //! raw         LEB128: bytes after decompression
 //! stored      LEB128: bytes that follow
@@ -17,12 +17,15 @@ mod general;
 mod layout;
 mod logistic;
 mod modelled;
+mod nibbles;
+mod prefetch;
 mod range;
+mod rows;
 mod words;
 
 use walden_format::crc::crc32c_append;
 
-use self::modelled::{EFFORTS, Modelled};
+use self::modelled::Modelled;
 use crate::Corrupt;
 use crate::columns::{CLASSES, Class, Content, Form, get_number, put_number};
 
@@ -30,9 +33,13 @@ const CODER_STORED: u8 = 0;
 const CODER_ZSTD: u8 = 1;
 const CODER_ZSTD_AFTER: u8 = 2;
 const CODER_WORDS: u8 = 3;
+const CODER_LEARNED: u8 = 4;
 const CODER_MODELLED: u8 = 8;
 const CODER_MODELLED_CONTENT: u8 = 16;
 const CODER_MODELLED_WORDS: u8 = 24;
+
+/// zstd's level where it is only wanted if it is better than a model.
+const SECOND_LEVEL: i32 = 5;
 
 /// What is not of a class, in the place of one.
 const DIRECTORY: usize = CLASSES.len();
@@ -70,7 +77,29 @@ enum Means {
 pub struct Packer {
     means: Means,
     state: State,
+    zstd: general::Compressor,
     statistics: Vec<Statistics>,
+}
+
+/// What content becomes without a model.
+struct General {
+    coder: u8,
+    raw: usize,
+    packed: Vec<u8>,
+}
+
+impl General {
+    /// So small that a model would take time and gain nothing worth it.
+    fn is_tiny(&self) -> bool {
+        self.packed.len() * 400 < self.raw
+    }
+
+    fn put(self, state: &mut State, class: usize, content: &[u8], out: &mut Vec<u8>) {
+        put_part(self.coder, self.raw, &self.packed, out);
+        if self.coder != CODER_WORDS {
+            state.remember(class, content);
+        }
+    }
 }
 
 /// What became of a class.
@@ -87,7 +116,7 @@ pub struct Statistics {
 /// What both sides remember.
 #[derive(Default)]
 struct State {
-    modelled: Option<Box<Modelled>>,
+    modelled: Option<Modelled>,
     /// What came before, by class.
     before: Vec<Vec<u8>>,
 }
@@ -95,8 +124,10 @@ struct State {
 impl State {
     /// The model of an effort. It is the same for all that follows each other: none is made twice.
     fn modelled(&mut self, effort: u8) -> Result<&mut Modelled, Corrupt> {
-        let effort = *EFFORTS.get(usize::from(effort)).ok_or(Corrupt("a part's coder is unknown"))?;
-        let modelled = self.modelled.get_or_insert_with(|| Box::new(Modelled::new(effort)));
+        let modelled = match &mut self.modelled {
+            Some(modelled) => modelled,
+            none => none.insert(Modelled::new(effort).ok_or(Corrupt("a part's coder is unknown"))?),
+        };
         if modelled.effort() == effort {
             Ok(modelled)
         } else {
@@ -128,6 +159,7 @@ impl Packer {
         Packer {
             means: LEVELS[usize::from(level.clamp(1, 9)) - 1],
             state: State::default(),
+            zstd: general::Compressor::default(),
             statistics: Vec::new(),
         }
     }
@@ -145,39 +177,34 @@ impl Packer {
     /// Writes the columns of a class.
     pub fn class(&mut self, class: Class, columns: &[&Content], out: &mut Vec<u8>) {
         let before = out.len();
+        let mut layout = layout::Layout::default();
+        columns.iter().for_each(|column| layout.push(&column.bytes, column.form));
+        let content = layout.finish();
         match self.means {
-            Means::General(_) => {
-                let mut layout = layout::Layout::default();
-                columns.iter().for_each(|column| layout.push(&column.bytes, column.form));
-                self.content(class as usize, &layout.finish(), out);
-            }
+            Means::General(_) => self.content(class as usize, &content, out),
+            // As one text: what is alike in it is not of one column.
             Means::Modelled(effort) if class == Class::Text => {
-                let mut layout = layout::Layout::default();
-                columns.iter().for_each(|column| layout.push(&column.bytes, column.form));
-                let content = layout.finish();
-                let words = words::encode(&content);
-                let (coder, content) = match words {
-                    Some(words) => (CODER_MODELLED_WORDS + effort, words),
-                    None => (CODER_MODELLED_CONTENT + effort, content),
-                };
-                let mut encoder = range::Encoder::new();
-                let Ok(modelled) = self.state.modelled(effort) else { return };
-                let raw = content.len();
-                modelled.column(&mut encoder, class as usize, 0, Form::Bytes, &mut { content });
-                put_part(coder, raw, &encoder.finish(), out);
+                let general = self.general(class as usize, &content);
+                if general.is_tiny() {
+                    general.put(&mut self.state, class as usize, &content, out);
+                } else {
+                    let (coder, mut content) = match words::encode(&content) {
+                        Some(words) => (CODER_MODELLED_WORDS, words),
+                        None => (CODER_MODELLED_CONTENT, content),
+                    };
+                    let raw = content.len();
+                    let packed = self.model(effort, class as usize, &mut [(0, Form::Bytes, &mut content)]);
+                    put_part(coder + effort, raw, &packed, out);
+                }
             }
             Means::Modelled(effort) => {
-                let mut encoder = range::Encoder::new();
-                let mut bytes = Vec::new();
-                let Ok(modelled) = self.state.modelled(effort) else { return };
-                let mut raw = 0;
-                for column in columns {
-                    bytes.clear();
-                    bytes.extend_from_slice(&column.bytes);
-                    raw += bytes.len();
-                    modelled.column(&mut encoder, class as usize, column.number, column.form, &mut bytes);
-                }
-                put_part(CODER_MODELLED + effort, raw, &encoder.finish(), out);
+                let mut copies: Vec<Vec<u8>> = columns.iter().map(|column| column.bytes.clone()).collect();
+                let mut units: Vec<(u32, Form, &mut Vec<u8>)> = columns
+                    .iter()
+                    .zip(&mut copies)
+                    .map(|(column, bytes)| (column.number, column.form, bytes))
+                    .collect();
+                self.smaller(effort, class as usize, &content, &mut units, out);
             }
         }
         let bytes = columns.iter().map(|column| column.bytes.len() as u64).sum();
@@ -190,28 +217,67 @@ impl Packer {
     }
 
     fn content(&mut self, class: usize, content: &[u8], out: &mut Vec<u8>) {
+        match self.means {
+            Means::General(_) => self.general(class, content).put(&mut self.state, class, content, out),
+            Means::Modelled(effort) => {
+                let mut copy = content.to_vec();
+                self.smaller(effort, class, content, &mut [(0, Form::Bytes, &mut copy)], out);
+            }
+        }
+    }
+
+    /// Writes a class's content, or the columns of it predicted, whichever is smaller.
+    fn smaller(
+        &mut self,
+        effort: u8,
+        class: usize,
+        content: &[u8],
+        units: &mut [(u32, Form, &mut Vec<u8>)],
+        out: &mut Vec<u8>,
+    ) {
+        let general = self.general(class, content);
+        if general.is_tiny() {
+            return general.put(&mut self.state, class, content, out);
+        }
+        let raw = units.iter().map(|(_, _, bytes)| bytes.len()).sum();
+        let packed = self.model(effort, class, units);
+        match self.zstd.compress(content, &[], SECOND_LEVEL) {
+            Some(zstd) if general.packed.len() < packed.len() && zstd.len() < packed.len() => {
+                put_part(CODER_LEARNED + effort, content.len(), &zstd, out);
+            }
+            _ => put_part(CODER_MODELLED + effort, raw, &packed, out),
+        }
+    }
+
+    fn model(&mut self, effort: u8, class: usize, units: &mut [(u32, Form, &mut Vec<u8>)]) -> Vec<u8> {
+        let mut encoder = range::Encoder::new();
+        if let Ok(modelled) = self.state.modelled(effort) {
+            for (number, form, bytes) in units {
+                modelled.column(&mut encoder, class, *number, *form, bytes);
+            }
+        }
+        encoder.finish()
+    }
+
+    /// Without a model.
+    fn general(&mut self, class: usize, content: &[u8]) -> General {
         let level = match self.means {
             Means::General(level) => level,
-            Means::Modelled(effort) => {
-                let mut encoder = range::Encoder::new();
-                let Ok(modelled) = self.state.modelled(effort) else { return };
-                modelled.column(&mut encoder, class, 0, Form::Bytes, &mut content.to_vec());
-                return put_part(CODER_MODELLED + effort, content.len(), &encoder.finish(), out);
-            }
+            Means::Modelled(_) => SECOND_LEVEL,
         };
         if has_words(class)
+            && matches!(self.means, Means::General(_))
             && let Some(words) = words::encode(content)
-            && let Some(packed) = general::compress(&words, &[], level)
+            && let Some(packed) = self.zstd.compress(&words, &[], level)
         {
-            return put_part(CODER_WORDS, words.len(), &packed, out);
+            return General { coder: CODER_WORDS, raw: words.len(), packed };
         }
         let before = self.state.before(class);
         let coder = if before.is_empty() { CODER_ZSTD } else { CODER_ZSTD_AFTER };
-        match general::compress(content, before, level) {
-            Some(packed) if packed.len() < content.len() => put_part(coder, content.len(), &packed, out),
-            _ => put_part(CODER_STORED, content.len(), content, out),
+        match self.zstd.compress(content, before, level) {
+            Some(packed) if packed.len() < content.len() => General { coder, raw: content.len(), packed },
+            _ => General { coder: CODER_STORED, raw: content.len(), packed: content.to_vec() },
         }
-        self.state.remember(class, content);
     }
 
     fn count(&mut self, class: Class, bytes: u64, stored: u64) {
@@ -269,12 +335,24 @@ impl Unpacker {
             }
             return Ok(());
         }
-        let content = self.content(class as usize, &part, most)?;
+        let learned = part.learned();
+        let content = match learned {
+            Some(_) => part.zstd()?,
+            None => self.content(class as usize, &part, most)?,
+        };
         let mut laid_out = layout::Columns::new(&content)?;
-        for (column, bytes) in columns {
+        for (column, bytes) in columns.iter_mut() {
             column.bytes = laid_out.take(column.form, *bytes)?;
         }
-        laid_out.finish()
+        laid_out.finish()?;
+        if let Some(effort) = learned {
+            let modelled = self.state.modelled(effort)?;
+            for (column, _) in columns {
+                let (number, form) = (column.number, column.form);
+                modelled.column(&mut range::Nowhere, class as usize, number, form, &mut column.bytes);
+            }
+        }
+        Ok(())
     }
 
     /// Takes a part off.
@@ -292,6 +370,12 @@ impl Unpacker {
             CODER_STORED => part.packed.to_vec(),
             CODER_ZSTD => general::decompress(part.packed, &[], part.raw)?,
             CODER_ZSTD_AFTER => general::decompress(part.packed, self.state.before(class), part.raw)?,
+            CODER_LEARNED..CODER_MODELLED => {
+                let (mut content, effort) = (part.zstd()?, part.coder - CODER_LEARNED);
+                let modelled = self.state.modelled(effort)?;
+                modelled.column(&mut range::Nowhere, class, 0, Form::Bytes, &mut content);
+                return Ok(content);
+            }
             coder => {
                 let first = match coder {
                     CODER_MODELLED..CODER_MODELLED_CONTENT => CODER_MODELLED,
@@ -326,6 +410,20 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
+    /// The effort of the model that learns the part, which it has not coded.
+    fn learned(&self) -> Option<u8> {
+        (CODER_LEARNED..CODER_MODELLED).contains(&self.coder).then(|| self.coder - CODER_LEARNED)
+    }
+
+    fn zstd(&self) -> Result<Vec<u8>, Corrupt> {
+        let content = general::decompress(self.packed, &[], self.raw)?;
+        if content.len() == self.raw {
+            Ok(content)
+        } else {
+            Err(Corrupt("a part has another length than it says"))
+        }
+    }
+
     /// `most` is how many bytes it may have after decompression.
     fn take(rest: &mut &'a [u8], most: usize) -> Result<Part<'a>, Corrupt> {
         let (&coder, after) = rest.split_first().ok_or(Corrupt("a part is cut short"))?;
@@ -451,6 +549,33 @@ mod tests {
             Unpacker::default().class(Class::Fixed, &mut [(&mut content, bytes.len())], &mut rest).unwrap();
             assert_eq!((content.bytes, rest), (bytes.clone(), &[][..]));
         }
+    }
+
+    /// What the model has not coded, it has learned, on both sides.
+    #[test]
+    fn what_is_better_without_a_model_is_coded_so() {
+        let noise: Vec<u8> = (0..3000_u32).map(|at| (at.wrapping_mul(0x9E37_79B9) >> 11) as u8).collect();
+        // Over and over from far back, which the fast model has forgotten.
+        let bytes = [noise.clone(), vec![0; 40], noise].concat();
+        for level in [7, 8, 9] {
+            let (mut packer, mut unpacker, mut out) = (Packer::new(level), Unpacker::default(), Vec::new());
+            for part in [&bytes[..], &bytes[..3], &bytes[..2000], &[7; 100_000]] {
+                out.clear();
+                packer.part(part, &mut out);
+                let mut smallest = Vec::new();
+                Packer::new(5).part(part, &mut smallest);
+                assert!(out.len() <= smallest.len() + 4, "level {level}: {} {}", out.len(), smallest.len());
+                assert!(unpacker.part(&mut &out[..], part.len()).unwrap() == part);
+            }
+        }
+        let (mut packer, mut unpacker) = (Packer::new(7), Unpacker::default());
+        let (mut learned, mut after) = (Vec::new(), Vec::new());
+        let zstd = general::Compressor::default().compress(&bytes, &[], SECOND_LEVEL).unwrap();
+        put_part(CODER_LEARNED, bytes.len(), &zstd, &mut learned);
+        packer.model(0, OTHER, &mut [(0, Form::Bytes, &mut bytes.clone())]);
+        packer.part(&bytes, &mut after);
+        assert!(unpacker.part(&mut &learned[..], bytes.len()).unwrap() == bytes);
+        assert!(unpacker.part(&mut &after[..], bytes.len()).unwrap() == bytes);
     }
 
     #[test]

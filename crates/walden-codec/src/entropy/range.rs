@@ -5,12 +5,30 @@
 
 /// Codes bits, one way or the other.
 pub trait Bits {
+    /// Whether it writes the bits that it is given.
+    const ENCODES: bool;
+
     /// Codes a bit of which `one` is the probability to be 1, in 1/65536, from 1 to 65535.
     fn code(&mut self, bit: u32, one: u32) -> u32;
+
+    /// Codes one of 16 values. `below` has for each the probability of those below it, in 1/[`ONE`]; each has one itself.
+    fn nibble(&mut self, value: u32, below: &[u16; 16]) -> u32;
 }
+
+/// All of the probability of nibbles.
+pub const ONE: u16 = 1 << 15;
 
 /// A range is widened when it gets below this.
 const NARROW: u32 = 1 << 24;
+
+/// Where the part of a range that is a nibble's starts, and how long it is. The last one has what remains.
+#[inline]
+fn part(range: u32, value: usize, below: &[u16; 16]) -> (u32, u32) {
+    let step = range >> 15;
+    let start = if value > 0 { step * u32::from(below[value]) } else { 0 };
+    let range = if value < 15 { step * u32::from(below[value + 1]) - start } else { range - start };
+    (start, range)
+}
 
 /// Writes bits.
 pub struct Encoder {
@@ -40,6 +58,14 @@ impl Encoder {
         self.out
     }
 
+    #[inline]
+    fn widen(&mut self) {
+        while self.range < NARROW {
+            self.range <<= 8;
+            self.shift();
+        }
+    }
+
     fn shift(&mut self) {
         let carry = (self.low >> 32) as u8;
         let byte = (self.low >> 24) as u8;
@@ -60,6 +86,8 @@ impl Encoder {
 }
 
 impl Bits for Encoder {
+    const ENCODES: bool = true;
+
     #[inline]
     fn code(&mut self, bit: u32, one: u32) -> u32 {
         let bound = (self.range >> 16) * one;
@@ -69,11 +97,35 @@ impl Bits for Encoder {
             self.low += u64::from(bound);
             self.range -= bound;
         }
-        while self.range < NARROW {
-            self.range <<= 8;
-            self.shift();
-        }
+        self.widen();
         bit
+    }
+
+    #[inline]
+    fn nibble(&mut self, value: u32, below: &[u16; 16]) -> u32 {
+        let value = value & 15;
+        let (start, range) = part(self.range, value as usize, below);
+        self.low += u64::from(start);
+        self.range = range;
+        self.widen();
+        value
+    }
+}
+
+/// Has a model learn what is coded otherwise.
+pub struct Nowhere;
+
+impl Bits for Nowhere {
+    const ENCODES: bool = true;
+
+    #[inline]
+    fn code(&mut self, bit: u32, _: u32) -> u32 {
+        bit
+    }
+
+    #[inline]
+    fn nibble(&mut self, value: u32, _: &[u16; 16]) -> u32 {
+        value & 15
     }
 }
 
@@ -95,6 +147,14 @@ impl<'a> Decoder<'a> {
     }
 
     #[inline]
+    fn widen(&mut self) {
+        while self.range < NARROW {
+            self.range <<= 8;
+            self.code = self.code << 8 | u32::from(self.next());
+        }
+    }
+
+    #[inline]
     fn next(&mut self) -> u8 {
         let (byte, rest) = self.rest.split_first().map_or((0, self.rest), |(&byte, rest)| (byte, rest));
         self.rest = rest;
@@ -103,6 +163,8 @@ impl<'a> Decoder<'a> {
 }
 
 impl Bits for Decoder<'_> {
+    const ENCODES: bool = false;
+
     #[inline]
     fn code(&mut self, _: u32, one: u32) -> u32 {
         let bound = (self.range >> 16) * one;
@@ -113,11 +175,19 @@ impl Bits for Decoder<'_> {
             self.code -= bound;
             self.range -= bound;
         }
-        while self.range < NARROW {
-            self.range <<= 8;
-            self.code = self.code << 8 | u32::from(self.next());
-        }
+        self.widen();
         bit
+    }
+
+    #[inline]
+    fn nibble(&mut self, _: u32, below: &[u16; 16]) -> u32 {
+        let at = self.code / (self.range >> 15);
+        let value = below[1..].iter().map(|&below| u32::from(u32::from(below) <= at)).sum();
+        let (start, range) = part(self.range, value as usize, below);
+        self.code = self.code.wrapping_sub(start);
+        self.range = range;
+        self.widen();
+        value
     }
 }
 

@@ -135,15 +135,14 @@ fn rest_of(words: &[u8], text: &[u8]) -> Option<Vec<u8>> {
     if !sequence(words).take(FARTHEST).any(|word| alike(&text[first..], word).is_some()) {
         return None;
     }
-    let words: Vec<&[u8]> = sequence(words).collect();
+    let mut words = sequence(words);
+    let mut ahead: [&[u8]; FARTHEST] = std::array::from_fn(|_| words.next().unwrap_or_default());
     let mut out = Vec::with_capacity(text.len() / 4);
-    let (mut at, mut next, mut told) = (0, 0, 0);
+    let (mut at, mut told) = (0, 0);
     let mut inside = false;
     while at < text.len() {
         if !inside {
-            let ahead = words[next.min(words.len())..].iter().take(FARTHEST);
-            let found = ahead
-                .enumerate()
+            let found = (ahead.iter().enumerate())
                 .find_map(|(skip, word)| Some((skip, word.len(), alike(&text[at..], word)?)));
             if let Some((skip, len, large)) = found {
                 out.extend(std::iter::repeat_n(SKIP, skip));
@@ -155,7 +154,8 @@ fn rest_of(words: &[u8], text: &[u8]) -> Option<Vec<u8>> {
                     (true, true) => LARGE_SPACE,
                 });
                 at += len + usize::from(space);
-                next += skip + 1;
+                ahead.rotate_left(skip + 1);
+                ahead[FARTHEST - skip - 1..].fill_with(|| words.next().unwrap_or_default());
                 told += len;
                 inside = !space;
                 continue;
@@ -168,8 +168,8 @@ fn rest_of(words: &[u8], text: &[u8]) -> Option<Vec<u8>> {
         }
         out.push(byte);
         at += 1;
-        // Nothing but what is not told.
-        if at >= 256 && told * 4 < at {
+        // Nothing but what is not told: most texts are others, and are so from the start.
+        if at >= 96 && told * 8 < at || at >= 256 && told * 4 < at {
             return None;
         }
     }
@@ -178,6 +178,9 @@ fn rest_of(words: &[u8], text: &[u8]) -> Option<Vec<u8>> {
 
 /// Whether a text begins with this word; and if so, whether with a large letter.
 fn alike(text: &[u8], word: &[u8]) -> Option<bool> {
+    if text.first()?.to_ascii_lowercase() != word.first()?.to_ascii_lowercase() {
+        return None;
+    }
     let start = text.get(..word.len())?;
     let after = text.get(word.len()).is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte >= 0x80);
     if after || start.get(1..) != word.get(1..) {

@@ -1,0 +1,287 @@
+//! Rows before they are modelled: which positions never change, which are better told as their difference from the row above,
+//! and which nothing tells of.
+
+/// How a position of rows is coded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mode(pub u8);
+
+impl Mode {
+    /// Predicted, as it is.
+    pub const PLAIN: Mode = Mode(0);
+    /// All rows have the first row's byte.
+    const STILL: u8 = 1;
+    /// Of a number, lowest byte first, the difference from that of the row above: its first byte, or one after that.
+    const DIFFERENCE: u8 = 2;
+    const CONTINUED: u8 = 4;
+    /// Not predicted, but by how frequent bytes are.
+    const DIRECT: u8 = 8;
+
+    /// Bits of a mode.
+    pub const BITS: u32 = 4;
+
+    /// Whether all rows have the same byte.
+    pub fn is_still(self) -> bool {
+        self.0 & Mode::STILL != 0
+    }
+
+    /// Whether only how frequent bytes are is of use.
+    pub fn is_direct(self) -> bool {
+        self.0 & Mode::DIRECT != 0 && !self.is_still()
+    }
+
+    fn is_difference(self) -> bool {
+        self.0 & (Mode::DIFFERENCE | Mode::CONTINUED) != 0 && !self.is_still()
+    }
+
+    fn is_continued(self) -> bool {
+        self.0 & Mode::CONTINUED != 0
+    }
+}
+
+/// Below this many rows, all positions are plain.
+pub const FEWEST: usize = 8;
+
+/// Makes differences of rows, from the last to the first.
+pub fn to_differences(bytes: &mut [u8], modes: &[Mode]) {
+    let width = modes.len();
+    if !modes.iter().any(|mode| mode.is_difference()) {
+        return;
+    }
+    for start in (width..bytes.len()).step_by(width).collect::<Vec<_>>().into_iter().rev() {
+        let (above, row) = bytes[start - width..start + width].split_at_mut(width);
+        let mut borrow = 0;
+        for (position, mode) in modes.iter().enumerate() {
+            if !mode.is_difference() {
+                borrow = 0;
+                continue;
+            }
+            if !mode.is_continued() {
+                borrow = 0;
+            }
+            let difference = i32::from(row[position]) - i32::from(above[position]) - borrow;
+            row[position] = difference as u8;
+            borrow = i32::from(difference < 0);
+        }
+    }
+}
+
+/// The way back.
+pub fn from_differences(bytes: &mut [u8], modes: &[Mode]) {
+    let width = modes.len();
+    if !modes.iter().any(|mode| mode.is_difference()) {
+        return;
+    }
+    for start in (width..bytes.len()).step_by(width) {
+        let (above, row) = bytes[start - width..start + width].split_at_mut(width);
+        let mut carry = 0;
+        for (position, mode) in modes.iter().enumerate() {
+            if !mode.is_difference() {
+                carry = 0;
+                continue;
+            }
+            if !mode.is_continued() {
+                carry = 0;
+            }
+            let sum = u32::from(row[position]) + u32::from(above[position]) + carry;
+            row[position] = sum as u8;
+            carry = sum >> 8;
+        }
+    }
+}
+
+/// Whether positions tell more than bytes in any order. Only encoding asks.
+pub fn have_form(bytes: &[u8], width: usize) -> bool {
+    let sample = &bytes[..bytes.len().min(SAMPLED_BYTES) / width * width];
+    let mut counts = [0_u32; 256];
+    sample.iter().for_each(|&byte| counts[usize::from(byte)] += 1);
+    let by_position: f64 = (0..width)
+        .map(|position| costs(sample, width, position))
+        .map(|costs| costs.plain.min(costs.difference).min(costs.continued))
+        .sum();
+    sample.len() / width >= 64 && by_position < bits(&counts) / 4.0
+}
+
+const SAMPLED_BYTES: usize = 1 << 20;
+
+/// Which modes promise fewest bytes and least work. Only encoding asks.
+pub fn choose(bytes: &[u8], width: usize) -> Vec<Mode> {
+    let rows = bytes.len() / width;
+    if rows < FEWEST {
+        return vec![Mode::PLAIN; width];
+    }
+    let mut modes = Vec::with_capacity(width);
+    let mut state = [0.0, f64::MAX];
+    let mut steps: Vec<[u8; 2]> = Vec::with_capacity(width);
+    let sampled = rows.min(SAMPLED);
+    for position in 0..width {
+        let costs = costs(&bytes[..sampled * width], width, position);
+        if bytes[position..].iter().step_by(width).all(|&byte| byte == bytes[position]) {
+            modes.push(Mode(Mode::STILL));
+        } else {
+            modes.push(Mode::PLAIN);
+        }
+        // What all up to here costs if this position is a difference, or none.
+        let plain = state[0].min(state[1]) + costs.plain;
+        let new = state[0].min(state[1]) + costs.difference;
+        let on = state[1] + costs.continued;
+        steps.push([u8::from(state[1] < state[0]), u8::from(on < new)]);
+        state = [plain, new.min(on)];
+        if modes[position].is_still() {
+            state[1] = f64::MAX;
+        }
+    }
+    let mut at = usize::from(state[1] < state[0]);
+    for position in (0..width).rev() {
+        let [before, continued] = steps[position];
+        if at == 1 {
+            modes[position].0 |= if continued == 1 { Mode::CONTINUED } else { Mode::DIFFERENCE };
+            at = if continued == 1 { 1 } else { before.into() };
+        } else {
+            at = before.into();
+        }
+    }
+    if rows >= FEWEST_FOR_DIRECT {
+        let mut sample = bytes[..sampled * width].to_vec();
+        to_differences(&mut sample, &modes);
+        for position in 0..width {
+            if !modes[position].is_still() && is_noise(&sample, width, position) {
+                modes[position].0 |= Mode::DIRECT;
+            }
+        }
+    }
+    modes
+}
+
+/// Below this many rows, nobody can tell what is noise.
+const FEWEST_FOR_DIRECT: usize = 2000;
+
+/// Whether a position's bytes are many, and not those that came last in a context, but by chance.
+fn is_noise(bytes: &[u8], width: usize, position: usize) -> bool {
+    let rows = bytes.len() / width;
+    let mut counts = [0_u32; 256];
+    let mut last = vec![0_u16; 3 << 16];
+    let mut right = [0_u32; 3];
+    let mut above = bytes;
+    for row in bytes.chunks_exact(width) {
+        let byte = row[position];
+        let left = |back: usize| position.checked_sub(back).map_or(0, |at| usize::from(row[at]));
+        let up = usize::from(above[position]);
+        let contexts = [up << 8 | left(1), left(2) << 8 | left(1), left(3) << 8 | left(2)];
+        for (test, context) in contexts.into_iter().enumerate() {
+            let last = &mut last[test << 16 | context];
+            right[test] += u32::from(*last == 0x100 | u16::from(byte));
+            *last = 0x100 | u16::from(byte);
+        }
+        counts[usize::from(byte)] += 1;
+        above = row;
+    }
+    let chance = counts.iter().map(|&count| (f64::from(count) / rows as f64).powi(2)).sum::<f64>();
+    let most = (chance * CHANCE.0 + CHANCE.1) * rows as f64;
+    bits(&counts) > DIRECT_BITS * rows as f64 && right.iter().all(|&right| f64::from(right) < most)
+}
+
+const CHANCE: (f64, f64) = (1.05, 0.003);
+const DIRECT_BITS: f64 = 2.5;
+
+/// Rows that are looked at.
+const SAMPLED: usize = 16 << 10;
+
+/// Bits of a position in each mode, about.
+struct Costs {
+    plain: f64,
+    difference: f64,
+    continued: f64,
+}
+
+fn costs(bytes: &[u8], width: usize, position: usize) -> Costs {
+    let mut counts = [[0_u32; 256]; 3];
+    let mut above: Option<&[u8]> = None;
+    for row in bytes.chunks_exact(width) {
+        let byte = row[position];
+        counts[0][usize::from(byte)] += 1;
+        if let Some(above) = above {
+            let difference = byte.wrapping_sub(above[position]);
+            counts[1][usize::from(difference)] += 1;
+            let below = position.saturating_sub(2)..position;
+            let borrow = row[below.clone()].iter().rev().lt(above[below].iter().rev());
+            counts[2][usize::from(difference.wrapping_sub(borrow.into()))] += 1;
+        }
+        above = Some(row);
+    }
+    let [plain, difference, continued] = counts.map(|counts| bits(&counts));
+    // A difference must be worth it: a plain byte is also told by the one above.
+    let (difference, continued) = (difference * 1.05 + 64.0, continued * 1.05 + 64.0);
+    Costs { plain, difference, continued }
+}
+
+fn bits(counts: &[u32; 256]) -> f64 {
+    let total = f64::from(counts.iter().sum::<u32>());
+    let of =
+        |&count: &u32| if count == 0 { 0.0 } else { f64::from(count) * (total / f64::from(count)).log2() };
+    counts.iter().map(of).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A number that goes on by an uneven step, noise, a constant, and two of a few values.
+    fn rows() -> Vec<u8> {
+        let mut state = 1_u64;
+        let mut noise = move || {
+            state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(3);
+            (state >> 40) as u32
+        };
+        let mut number = 0xFFF0_u32;
+        (0..4000)
+            .flat_map(|_| {
+                number += 1000 + noise() % 20;
+                let mut row = number.to_le_bytes().to_vec();
+                row.extend([noise() as u8, 7, (noise() % 3) as u8]);
+                row
+            })
+            .collect()
+    }
+
+    #[test]
+    fn modes_are_what_the_rows_are_like() {
+        let modes = choose(&rows(), 7);
+        let expected = [
+            Mode::DIFFERENCE,
+            Mode::CONTINUED,
+            Mode::CONTINUED,
+            Mode::STILL,
+            Mode::DIRECT,
+            Mode::STILL,
+            Mode::PLAIN.0,
+        ];
+        let got: Vec<u8> = modes.iter().map(|mode| mode.0).collect();
+        assert_eq!(got[1..3], expected[1..3]);
+        assert_eq!(got[3..], expected[3..]);
+        assert_eq!(got[0] & !Mode::DIRECT, expected[0]);
+    }
+
+    #[test]
+    fn differences_come_back_in_any_modes() {
+        let rows = rows();
+        for seed in 0..200_usize {
+            let modes: Vec<Mode> =
+                (0..7).map(|at| Mode((seed * 7919 + at * 31 + seed / 16 * at) as u8 & 15)).collect();
+            let mut bytes = rows.clone();
+            to_differences(&mut bytes, &modes);
+            from_differences(&mut bytes, &modes);
+            assert!(bytes == rows, "{modes:?}");
+        }
+    }
+
+    #[test]
+    fn wide_rows_with_a_form_are_told_from_text() {
+        let formed: Vec<u8> = (0..200_u32)
+            .flat_map(|row| (0..300_u32).flat_map(move |at| (row * 3 + at).to_le_bytes()))
+            .collect();
+        assert!(have_form(&formed, 1200));
+        let text = b"what is written here is in no row, whatever its width. ".repeat(3000);
+        assert!(!have_form(&text[..1201 * 100], 1201));
+        assert!(!have_form(&[], 300));
+    }
+}
