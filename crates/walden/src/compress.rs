@@ -158,9 +158,7 @@ pub fn run(args: &CompressArgs) -> Result<ExitCode> {
     if let Ok(progress) = progress.into_inner() {
         progress.finish();
     }
-    for error in &errors {
-        eprintln!("error: {error:#}");
-    }
+    errors.iter().for_each(output::report);
     print(args, &results, errors.len(), started.elapsed().as_secs_f64())?;
     Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
 }

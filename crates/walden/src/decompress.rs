@@ -113,11 +113,11 @@ fn report(path: &Path, error: &anyhow::Error) {
     match error.downcast_ref::<Error>() {
         Some(fault) => {
             eprintln!("error: {}: {error:#}", path.display());
-            if let Some(hint) = fault.hint() {
+            if let Some(hint) = fault.hint().or_else(|| output::hint_of(error)) {
                 eprintln!("hint: {hint}");
             }
         }
-        None => eprintln!("error: {error:#}"),
+        None => output::report(error),
     }
 }
 
@@ -187,14 +187,16 @@ fn extract<R: Read + Seek>(
 ) -> Result<Summary> {
     let summary = if args.stdout {
         let mut out = std::io::stdout().lock();
-        let summary = reader.decode(head, &mut out).map_err(plain_of_original)?;
+        let summary =
+            reader.decode(head, &mut out).map_err(|error| plain_of_original(error, "to standard output"))?;
         out.flush()?;
         summary
     } else {
         let target = target_of(args, path, head)?;
         let output = Output::create(&target, args.force)?;
         let mut out = BufWriter::new(output.file());
-        let summary = reader.decode(head, &mut out).map_err(plain_of_original)?;
+        let summary = reader.decode(head, &mut out);
+        let summary = summary.map_err(|error| plain_of_original(error, &target.display().to_string()))?;
         out.flush().with_context(|| format!("write {}", target.display()))?;
         drop(out);
         output.commit(&head.meta)?;
@@ -205,9 +207,9 @@ fn extract<R: Read + Seek>(
 }
 
 /// An error of the output is no error of the compressed file.
-fn plain_of_original(error: Error) -> anyhow::Error {
+fn plain_of_original(error: Error, target: &str) -> anyhow::Error {
     match error {
-        Error::Original(error) => anyhow!(error).context("write the output"),
+        Error::Original(error) => anyhow!(error).context(format!("write {target}")),
         error => error.into(),
     }
 }

@@ -105,6 +105,33 @@ pub fn write_text(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("write {}", path.display()))
 }
 
+/// What can be done about an error of the file system that is among an error's causes.
+pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
+    let cause = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>())?;
+    Some(match cause.kind() {
+        io::ErrorKind::NotFound => "check the name; a file may also have been removed or recycled meanwhile",
+        io::ErrorKind::PermissionDenied => {
+            "the user that runs walden needs to read the files, and to write in the folder; --output names another folder"
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "make room, or name a folder on another disk with --output; nothing half-written was left"
+        }
+        io::ErrorKind::FileTooLarge => {
+            "the limit on files' sizes (ulimit -f) or that of the file system was reached; nothing half-written was left"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => "name a folder that can be written with --output",
+        _ => return None,
+    })
+}
+
+/// Prints an error, and what can be done about it.
+pub fn report(error: &anyhow::Error) {
+    eprintln!("error: {error:#}");
+    if let Some(hint) = hint_of(error) {
+        eprintln!("hint: {hint}");
+    }
+}
+
 /// An error if the target is there and may not be replaced.
 pub fn refuse_existing(target: &Path, replace: bool) -> Result<()> {
     match fs::symlink_metadata(target) {
