@@ -81,7 +81,8 @@ impl Model {
         end: impl Fn(usize) -> Lsn,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let mut blocks = Vec::with_capacity(self.shapes[around.shape].blocks.len());
+        let mut blocks = std::mem::take(&mut self.spare_blocks);
+        blocks.clear();
         let mut relation = 0;
         let mut told = Vec::new();
         for index in 0..self.shapes[around.shape].blocks.len() {
@@ -110,7 +111,7 @@ impl Model {
                 place,
                 image,
                 before: None,
-                data: Vec::new(),
+                data: self.spare_data.pop().unwrap_or_default(),
                 told: false,
                 stored: Vec::new(),
             });
@@ -144,7 +145,7 @@ impl Model {
             } else {
                 continue;
             };
-            let mut data = Vec::new();
+            let mut data = std::mem::take(&mut blocks[index].data);
             // An update's old row is on the second page, if there is one.
             let old_place = blocks.get(1).map_or(blocks[0].place, |block| block.place);
             self.block_data(side, around, index, place, old_place, source, &mut data)?;
@@ -168,6 +169,13 @@ impl Model {
                 self.keys.inserted(relation.number, RowPlace { block, number });
             }
         }
+        // Room for the next record's.
+        self.spare_data.extend(blocks.drain(..).map(|block| {
+            let mut data = block.data;
+            data.clear();
+            data
+        }));
+        self.spare_blocks = blocks;
         Ok(())
     }
 

@@ -27,6 +27,8 @@ pub const CHUNK: usize = 1996;
 pub struct Expander {
     pglz: Pglz,
     scratch: Vec<u8>,
+    /// What `scratch` was made of, where encoding has just tried it: it is asked for again at once.
+    tried: Option<Vec<u8>>,
     /// Bytes that values may still grow by, so that a chunk's columns stay within their limit.
     budget: usize,
     values: Values,
@@ -42,7 +44,7 @@ struct Values {
 
 impl Default for Expander {
     fn default() -> Expander {
-        Expander { pglz: Pglz::new(), scratch: Vec::new(), budget: 0, values: Values::default() }
+        Expander { pglz: Pglz::new(), scratch: Vec::new(), tried: None, budget: 0, values: Values::default() }
     }
 }
 
@@ -68,10 +70,12 @@ impl Expander {
         if pglz::decompress(stream, &mut content) != Some(raw) {
             return None;
         }
+        self.tried = None;
         let same = self.pglz.compress(&content, &mut self.scratch) && self.scratch == stream;
         if !same {
             return None;
         }
+        self.tried = Some(content.clone());
         self.budget -= raw - stream.len();
         Some(content)
     }
@@ -80,7 +84,9 @@ impl Expander {
     pub fn shrink(&mut self, content: &[u8], out: &mut Vec<u8>) -> Result<(), Corrupt> {
         let raw = u32::try_from(content.len()).ok().filter(|&raw| raw <= LENGTH);
         let raw = raw.ok_or(Corrupt("a value can't be so long"))?;
-        if !self.pglz.compress(content, &mut self.scratch) {
+        if self.tried.take().is_none_or(|tried| tried != content)
+            && !self.pglz.compress(content, &mut self.scratch)
+        {
             return Err(Corrupt("a value can't be compressed"));
         }
         out.extend(raw.to_le_bytes());
@@ -90,6 +96,7 @@ impl Expander {
 
     /// Whether a page without its hole compresses to these bytes. One that is known takes no room.
     pub fn reproduces(&mut self, page: &[u8], stored: &[u8], is_known: bool) -> bool {
+        self.tried = None;
         let growth = if is_known { 0 } else { page.len().saturating_sub(stored.len()) };
         let same =
             growth <= self.budget && self.pglz.compress(page, &mut self.scratch) && self.scratch == stored;

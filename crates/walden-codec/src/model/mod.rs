@@ -65,6 +65,9 @@ pub struct Model {
     main: Vec<u8>,
     old: Vec<u8>,
     made: Box<Page>,
+    /// Room that the last record's blocks took.
+    spare_blocks: Vec<blocks::Block>,
+    spare_data: Vec<Vec<u8>>,
     /// The record as it was put together.
     pub out: Vec<u8>,
     refs: Vec<BlockRef>,
@@ -271,6 +274,8 @@ impl Model {
             main: Vec::new(),
             old: Vec::new(),
             made: Box::default(),
+            spare_blocks: Vec::new(),
+            spare_data: Vec::new(),
             out: Vec::new(),
             refs: Vec::new(),
         }
