@@ -38,8 +38,10 @@ const CODER_MODELLED: u8 = 8;
 const CODER_MODELLED_CONTENT: u8 = 16;
 const CODER_MODELLED_WORDS: u8 = 24;
 
-/// zstd's level where it is only wanted if it is better than a model.
+/// zstd's level where it is only wanted if it is better than a model; and where there is so little that it takes no time.
 const SECOND_LEVEL: i32 = 5;
+const SMALL_LEVEL: i32 = 9;
+const SMALL: usize = 64 << 10;
 
 /// What is not of a class, in the place of one.
 const DIRECTORY: usize = CLASSES.len();
@@ -241,7 +243,8 @@ impl Packer {
         }
         let raw = units.iter().map(|(_, _, bytes)| bytes.len()).sum();
         let packed = self.model(effort, class, units);
-        match self.zstd.compress(content, &[], SECOND_LEVEL) {
+        let level = if general.packed.len() < SMALL { SMALL_LEVEL } else { SECOND_LEVEL };
+        match self.zstd.compress(content, &[], level) {
             Some(zstd) if general.packed.len() < packed.len() && zstd.len() < packed.len() => {
                 put_part(CODER_LEARNED + effort, content.len(), &zstd, out);
             }
@@ -274,7 +277,16 @@ impl Packer {
         }
         let before = self.state.before(class);
         let coder = if before.is_empty() { CODER_ZSTD } else { CODER_ZSTD_AFTER };
-        match self.zstd.compress(content, before, level) {
+        let mut packed = self.zstd.compress(content, before, level);
+        if let Some(first) = &packed
+            && matches!(self.means, Means::Modelled(_))
+            && first.len() < SMALL
+            && let Some(second) = self.zstd.compress(content, before, SMALL_LEVEL)
+            && second.len() < first.len()
+        {
+            packed = Some(second);
+        }
+        match packed {
             Some(packed) if packed.len() < content.len() => General { coder, raw: content.len(), packed },
             _ => General { coder: CODER_STORED, raw: content.len(), packed: content.to_vec() },
         }

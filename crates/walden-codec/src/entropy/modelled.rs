@@ -160,6 +160,9 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
     const STEP: usize = K - 1;
     /// Whether a byte that is no candidate is told by its nibbles, in two steps, or by its bits, in eight.
     const BY_NIBBLES: bool = N <= 8;
+    /// Weights at first: the more there is to mix, the less.
+    const STARTING: i16 = WEIGHT / N as i16 * 4;
+    const STARTING_ASKED: i16 = WEIGHT * 2 / (K + 3) as i16;
     /// Where what is known of a nibble says how much it has seen, and what it is at first.
     const SEEN: usize = if Self::BY_NIBBLES { 0 } else { 1 };
     const UNSEEN: Cell = if Self::BY_NIBBLES { nibbles::NEW } else { [SMALL_NEW; 16] };
@@ -181,8 +184,8 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
             strengths: vec![Counter(3 << 30); K * STRENGTHS],
             steps: vec![0; 1 << 14],
             mixers: [
-                Mixer::new(256 * AGREEMENTS * by_bits, WEIGHT / 4, 24),
-                Mixer::new(CLASS_SETS * POSITIONS * by_bits, WEIGHT / 4, 24),
+                Mixer::new(256 * AGREEMENTS * by_bits, Self::STARTING, 24),
+                Mixer::new(CLASS_SETS * POSITIONS * by_bits, Self::STARTING, 24),
             ],
             shares: if Self::BY_NIBBLES {
                 vec![Shares::new(); (CLASS_SETS * 2) << (2 * C)]
@@ -190,7 +193,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
                 Vec::new()
             },
             corrections: [Correction::new(tables, by_bits << 16), Correction::new(tables, by_bits << 16)],
-            asking: Mixer::new((K + 1) * 32, WEIGHT / 4, 24),
+            asking: Mixer::new((K + 1) * 32, Self::STARTING_ASKED, 24),
             asked: vec![Counter::NEW; 1 << 16],
             flags: vec![Counter::NEW; 1 << 14],
             direct: vec![[Counter::NEW; 256]; 1 << 10],
