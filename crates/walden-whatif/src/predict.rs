@@ -294,6 +294,7 @@ impl Job<'_> {
             times: self.survey.times.clone(),
             redo_pointers,
             end: self.question.to.unwrap_or(self.end).min(self.end),
+            segment_size: self.run.segment_size,
             drop_switches: true,
         }
     }

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_explain::checkpoints::Cause;
-use walden_format::lsn::Lsn;
+use walden_format::lsn::{Lsn, SegmentSize};
 use walden_format::record::{BlockRef, Fork, Record, RelFileLocator};
 use walden_format::rmgr::{ImageClass, KindTable, rmid};
 use walden_format::stream::Visitor;
@@ -60,6 +60,8 @@ pub struct Plan {
     pub redo_pointers: Vec<Lsn>,
     /// Where the trace ends, about.
     pub end: Lsn,
+    /// Its `wal_segment_size`.
+    pub segment_size: SegmentSize,
     /// Segment switches come from `archive_timeout`.
     pub drop_switches: bool,
 }
@@ -460,8 +462,10 @@ impl State {
         }
         if record.header.rmid == rmid::XLOG && record.kind() == SWITCH {
             self.actual.add(Bucket::Records, record.header.total_len.into());
-            let rest = record.end.bytes_since(record.lsn) - u64::from(record.header.total_len);
-            self.actual.add(Bucket::Switches, rest);
+            let end = self.plan.segment_size.offset_of(record.end);
+            if end > 0 {
+                self.actual.add(Bucket::Switches, self.plan.segment_size.bytes() - end);
+            }
             for simulation in &mut self.simulations {
                 if !(self.plan.drop_switches && simulation.settings.archive_timeout > 0) {
                     simulation.switch(now);

@@ -14,6 +14,7 @@ use walden_explain::Bound;
 use walden_explain::timeline::Timeline;
 use walden_format::lsn::Lsn;
 use walden_format::record::RelFileLocator;
+use walden_format::version::Major;
 use walden_report::table::Look;
 use walden_report::{svg, sweep, whatif_html};
 use walden_source::inventory::{Inventory, Run};
@@ -96,8 +97,8 @@ pub struct WhatifArgs {
     to: Option<Bound>,
 
     /// Search the settings for an aim: 'halve the WAL', 'WAL under 200GB a day', 'with recovery under 2 minutes'
-    #[arg(long, value_name = "AIM", conflicts_with_all = ["set", "sweep"])]
-    advise: Option<String>,
+    #[arg(long, value_name = "AIM", conflicts_with_all = ["set", "sweep"], value_parser = Aim::parse)]
+    advise: Option<Aim>,
 
     /// Say how large archives would be: by `walden compress`, and by --archiver if it is given
     #[arg(long)]
@@ -161,7 +162,7 @@ enum Format {
 
 /// Runs the command.
 pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
-    let aim = args.advise.as_deref().map(Aim::parse).transpose()?;
+    let aim = args.advise;
     if args.svg.is_some() && !args.sweep.iter().any(Sweep::has_numbers) {
         crate::lab::wrong_usage(
             "--svg draws a curve: sweep a setting whose values are numbers, such as max_wal_size",
@@ -410,9 +411,10 @@ fn redo_rate(args: &WhatifArgs, forecast: &Forecast) -> RedoRate {
 }
 
 fn parse_setting(text: &str) -> Result<(String, String), String> {
-    let (name, value) =
-        text.split_once('=').ok_or_else(|| format!("expected NAME=VALUE, found \"{text}\""))?;
-    Ok((name.trim().into(), value.trim().into()))
+    let (name, value) = named(text)?;
+    // What a version does not have is found when the trace's is known.
+    Settings::default_of(Major::V19).set(&name, &value).map_err(|error| error.to_string())?;
+    Ok((name, value))
 }
 
 fn parse_index(text: &str) -> Result<(String, u32), String> {
@@ -430,11 +432,20 @@ fn parse_fill(text: &str) -> Result<(String, u8), String> {
         .ok_or_else(|| format!("expected TABLE=PERCENT from 10 to 100, found \"{text}\""))
 }
 
+fn named(text: &str) -> Result<(String, String), String> {
+    let (name, value) =
+        text.split_once('=').ok_or_else(|| format!("expected NAME=VALUE, found \"{text}\""))?;
+    Ok((name.trim().into(), value.trim().into()))
+}
+
 fn parse_sweep(text: &str) -> Result<Sweep, String> {
-    let (name, values) = parse_setting(text)?;
+    let (name, values) = named(text)?;
     let values: Vec<String> = values.split(',').map(|value| value.trim().to_owned()).collect();
     if values.iter().any(String::is_empty) {
         return Err(format!("expected NAME=A,B,C, found \"{text}\""));
+    }
+    for value in &values {
+        Settings::default_of(Major::V19).set(&name, value).map_err(|error| error.to_string())?;
     }
     Ok(Sweep { name, values })
 }

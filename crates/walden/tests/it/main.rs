@@ -14,3 +14,4 @@ mod redo;
 mod rewrites;
 mod robustness;
 mod sources;
+mod whatif;

@@ -1,0 +1,265 @@
+//! `walden whatif`: predictions held against servers that did the same work under the other settings.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use walden_lab::run::{RunOptions, run_workload};
+use walden_lab::workloads::by_name;
+use walden_lab::{Wanted, find_or_install, installations};
+
+use crate::material::{Run, explain_json, say, walden};
+
+fn whatif(arguments: &[&str]) -> Run {
+    walden(&[&["whatif", "--format", "json"], arguments].concat())
+}
+
+fn forecast(arguments: &[&str]) -> Value {
+    let run = whatif(arguments);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
+}
+
+/// Work that is the same each time, in segments of 1 MB.
+fn trace() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let options = RunOptions {
+        size: Some(1500),
+        installation: Some(find_or_install(Wanted::Major(18)).unwrap()),
+        settings: [("max_wal_size", "16MB"), ("checkpoint_completion_target", "0.5")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into(),
+        wal_segsize_mb: Some(1),
+        checksums: Some(false),
+        ..RunOptions::new(by_name("oltp-single").unwrap(), folder.path())
+    };
+    let wal = run_workload(options, &mut |_| Ok(())).unwrap().wal_dir;
+    (folder, wal)
+}
+
+/// The same work on other servers: checkpoints closer together, without images, compressed, with larger segments; from a
+/// log with images and from one without.
+fn servers_agree(major: u32) {
+    if !installations().iter().any(|one| one.version.major == major) && major != 18 {
+        return say(&format!("SKIPPED: predictions on {major}: not installed"));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let definition = folder.path().join("small.toml");
+    fs::write(
+        &definition,
+        r#"
+name = "small"
+kind = "whatif-validation"
+about = "predictions in small"
+workload = "oltp-single"
+traces = ["far", "without"]
+
+[sizes]
+quick = { transactions = 1700 }
+default = { transactions = 1700 }
+full = { transactions = 1700 }
+
+# Half of the way is left to a checkpoint that is late: none is asked for while another one is made.
+[settings]
+checkpoint_timeout = "1h"
+checkpoint_completion_target = "0.5"
+max_wal_size = "64MB"
+
+[[case]]
+name = "far"
+segment-megabytes = 1
+
+[[case]]
+name = "close"
+segment-megabytes = 1
+settings = { max_wal_size = "8MB" }
+
+[[case]]
+name = "without"
+segment-megabytes = 1
+settings = { full_page_writes = "off" }
+
+[[case]]
+name = "pglz"
+segment-megabytes = 1
+settings = { wal_compression = "pglz" }
+
+[[case]]
+name = "logical"
+segment-megabytes = 4
+settings = { wal_level = "logical" }
+"#,
+    )
+    .unwrap();
+    let run =
+        walden(&["lab", "run", definition.to_str().unwrap(), "--pg", &major.to_string(), "--format", "json"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    let mut brought_by_volume = 0;
+    for trace in ["from far", "from without"] {
+        let cells = report["details"][trace].as_array().unwrap();
+        assert_eq!(cells.len(), 5);
+        for cell in cells {
+            let error = cell["error"].as_f64().unwrap();
+            assert!(error.abs() < 0.005, "{major}, {trace}: {cell:#}");
+            let (measured, predicted) =
+                (&cell["measured_checkpoints_for_volume"], &cell["predicted_checkpoints_for_volume"]);
+            assert_eq!(measured, predicted, "{major}, {trace}: {cell:#}");
+            brought_by_volume += measured.as_u64().unwrap();
+        }
+    }
+    assert!(brought_by_volume >= 4, "nothing was triggered: {report:#}");
+}
+
+#[test]
+fn servers_agree_on_18() {
+    servers_agree(18);
+}
+
+#[test]
+fn servers_agree_on_15() {
+    servers_agree(15);
+}
+
+#[test]
+fn a_forecast_says_what_it_is_made_of() {
+    let (_folder, wal) = trace();
+    let wal = wal.to_str().unwrap();
+    let one = forecast(&["--set", "max_wal_size=4MB", "--archiver", "gzip -1", wal]);
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{value}"));
+    let trace_bytes = number(&one["trace_bytes"]);
+    assert!(number(&one["predicted_bytes"]) > trace_bytes, "closer checkpoints write more");
+    assert!(one["self_check_error"].as_f64().unwrap().abs() < 0.005, "{}", one["self_check"]);
+    assert!(number(&one["checkpoints"]) > number(&one["trace"]["checkpoints"]["total"]));
+    let predicted = &one["predictions"][0];
+    let sum = |buckets: &Value| -> u64 {
+        buckets.as_array().unwrap().iter().map(|bucket| number(&bucket["bytes"])).sum()
+    };
+    assert_eq!(sum(&predicted["buckets"]), number(&predicted["bytes"]));
+    assert_eq!(sum(&one["trace"]["buckets"]), trace_bytes);
+    let shares: f64 =
+        predicted["shares"].as_array().unwrap().iter().map(|share| share.as_f64().unwrap()).sum();
+    assert!((shares - 1.0).abs() < 1e-9);
+    let learned = one["traced_settings"].as_array().unwrap();
+    let told = |name: &str| learned.iter().find(|one| one["name"] == name).unwrap()["value"].clone();
+    assert_eq!(told("wal_segment_size"), "1MB");
+    let archives = predicted["archive"].as_array().unwrap();
+    assert_eq!(archives.len(), 2);
+    assert!(number(&archives[0]["bytes"]) < number(&archives[1]["bytes"]), "smaller than by gzip");
+
+    // Several in one pass are what each is by itself.
+    let sweep = forecast(&["--sweep", "max_wal_size=4MB,64MB", "--sweep", "wal_compression=off,pglz", wal]);
+    let all = sweep["predictions"].as_array().unwrap();
+    assert_eq!(all.len(), 4);
+    assert_eq!(all[0]["bytes"], predicted["bytes"]);
+
+    // What changes nothing is said to.
+    let nothing = forecast(&["--set", "wal_buffers=64MB", wal]);
+    assert_eq!(nothing["predictions"][0]["bytes"], nothing["self_check"]["predicted_bytes"]);
+    assert!(
+        nothing["notes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|note| note.as_str().unwrap().contains("wal_buffers"))
+    );
+}
+
+#[test]
+fn advice_reaches_its_aim_or_says_that_it_can_not() {
+    let (_folder, wal) = trace();
+    let wal = wal.to_str().unwrap();
+    let advised = forecast(&["--advise", "halve the WAL with recovery under 2 minutes", wal]);
+    let advice = &advised["advice"];
+    assert_eq!(advice["reached"], true, "{advice:#}");
+    let steps = advice["steps"].as_array().unwrap();
+    let last = steps.last().unwrap();
+    assert!(last["bytes"].as_u64().unwrap() * 2 <= advised["trace_bytes"].as_u64().unwrap());
+    assert!(last["statement"].as_str().unwrap().starts_with("ALTER SYSTEM SET "));
+    assert_eq!(advised["predicted_bytes"], last["bytes"]);
+    // Applied, it is what was promised.
+    let words = steps.iter().map(|step| step["statement"].as_str().unwrap());
+    let settings: Vec<String> = words
+        .map(|words| {
+            words.trim_start_matches("ALTER SYSTEM SET ").replace(" = ", "=").replace(['\'', ';'], "")
+        })
+        .collect();
+    let mut arguments: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    arguments.push(wal);
+    assert_eq!(forecast(&arguments)["predicted_bytes"], last["bytes"]);
+
+    let never = forecast(&["--advise", "WAL by 99.9%", wal]);
+    assert_eq!(never["advice"]["reached"], false);
+    assert!(!never["advice"]["why"].as_str().unwrap().is_empty());
+}
+
+#[test]
+fn indexes_and_fillfactors_have_ranges() {
+    let (_folder, wal) = trace();
+    let [table, index] = largest_files(&wal);
+    let wal = wal.to_str().unwrap();
+    let fill = format!("{table}=80");
+    let add = format!("{table}:8");
+    let one = forecast(&["--fillfactor", &fill, "--add-index", &add, "--drop-index", &index, wal]);
+    let predicted = &one["predictions"][0];
+    assert!(
+        predicted["bytes"].as_u64().unwrap() < one["trace_bytes"].as_u64().unwrap(),
+        "without its records"
+    );
+    let effects = predicted["objects"].as_array().unwrap();
+    assert_eq!(effects.len(), 3);
+    for effect in effects {
+        assert!(
+            effect["best_bytes"].as_i64().unwrap() <= effect["worst_bytes"].as_i64().unwrap(),
+            "{effect}"
+        );
+    }
+    assert!(effects.iter().any(|effect| effect["worst_bytes"].as_i64().unwrap() > 10_000));
+}
+
+/// The files that most of the log is of: pgbench's largest table and its index.
+fn largest_files(wal: &Path) -> [String; 2] {
+    let json = explain_json(&[wal]);
+    let mut files =
+        json["relations"].as_array().unwrap().iter().filter_map(|row| row["label"]["file"].as_str());
+    std::array::from_fn(|_| files.next().unwrap().to_owned())
+}
+
+#[test]
+fn damage_ends_the_prediction_and_is_said() {
+    let (_folder, wal) = trace();
+    let whole = forecast(&[wal.to_str().unwrap()]);
+    let mut segments: Vec<PathBuf> = fs::read_dir(&wal).unwrap().map(|entry| entry.unwrap().path()).collect();
+    segments.sort();
+    let hurt = &segments[segments.len() / 2];
+    let mut bytes = fs::read(hurt).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 0xFF;
+    fs::write(hurt, bytes).unwrap();
+    let run = whatif(&["--set", "full_page_writes=off", wal.to_str().unwrap()]);
+    assert_eq!(run.code, 3, "{}", run.stderr);
+    let name = hurt.file_name().unwrap().to_str().unwrap();
+    assert!(run.errors().iter().any(|line| line.contains(name)), "{}", run.stderr);
+    let part: Value = serde_json::from_str(&run.stdout).unwrap();
+    let (part, whole) = (part["trace_bytes"].as_u64().unwrap(), whole["trace_bytes"].as_u64().unwrap());
+    assert!(part > 0 && part < whole * 3 / 4, "{part} of {whole}");
+}
+
+#[test]
+fn wrong_settings_are_wrong_usage() {
+    for wrong in [
+        &["--set", "nonsense=1"][..],
+        &["--set", "max_wal_size"],
+        &["--set", "checkpoint_timeout=2 bananas"],
+        &["--sweep", "full_page_writes=on,maybe"],
+        &["--advise", "be quick"],
+        &["--advise", "halve the WAL", "--set", "max_wal_size=4GB"],
+        &["--add-index", "orders"],
+        &["--fillfactor", "orders=5"],
+    ] {
+        let run = whatif(&[wrong, &["/nowhere"]].concat());
+        assert_eq!(run.code, 2, "{wrong:?}: {}", run.stderr);
+    }
+    assert_eq!(whatif(&["/nowhere"]).code, 3);
+}
