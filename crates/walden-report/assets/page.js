@@ -287,6 +287,8 @@
       const rows = chart.categories.length * (chart.stacked ? 1 : Math.max(shown.length, 1));
       const letters = Math.max(...chart.categories.map((name) => name.length), 4);
       const room = Math.min(width * 0.4, 260, letters * 7.5 + 12);
+      // Names of bars that stand below each other are broken into lines.
+      const breaks = !chart.stacked && shown.length > 1, lines = breaks ? Math.min(Math.ceil(letters * 7.5 / room), 5) : 1;
       const hint = (params) => {
         const at = params[0].dataIndex;
         const known = shown.filter((layer) => layer.values[at] !== null);
@@ -296,14 +298,14 @@
           ...(errors[at] ? [[null, 'may be off by', `\u00b1${unit.exact(errors[at])}`]] : [])]);
       };
       return {
-        height: Math.max(rows * 20 + chart.categories.length * 8, 60) + 60,
+        height: Math.max(rows * 20 + chart.categories.length * 8, chart.categories.length * (lines * 14 + 8), 60) + 60,
         legend: layers.length > 1 ? layers.map((layer) => [layer.name, layer.colour, true]) : [],
         option: {
           grid: grid(width, { left: room + 10, right: chart.stacked ? 28 : 72 }), tooltip: tooltip('axis', hint),
           xAxis: axis(chart.x, values, { horizontal: true, width: width - room }),
           yAxis: {
             type: 'category', data: chart.categories, inverse: true, axisTick: { show: false }, axisLine: { lineStyle: { color: css('line') } },
-            axisLabel: { color: css('ink'), fontSize: 12, width: room, overflow: !chart.stacked && shown.length > 1 ? 'break' : 'truncate', lineHeight: 14, interval: 0 },
+            axisLabel: { color: css('ink'), fontSize: 12, width: room, overflow: breaks ? 'break' : 'truncate', lineHeight: 14, interval: 0 },
           },
           series: shown.map((layer, index) => ({
             ...(ends.length && index === shown.length - 1 ? { markLine: whiskers(ends.map(([at, least, most]) => [[least, at], [most, at]]), css('ink'), true) } : {}),

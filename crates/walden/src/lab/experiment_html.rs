@@ -15,7 +15,8 @@ const MEGABYTE: f64 = 1_048_576.0;
 
 /// The page of an experiment's results.
 pub fn page(report: &Report, kind: Kind) -> Page {
-    let mut page = Page::new(&format!("{}: {}", report.experiment, report.about));
+    let mut page = Page::new(&report.experiment);
+    page.subtitle(&sentence(&report.about));
     let sizes: Vec<String> = report.sizes.iter().map(|(name, size)| format!("{name} {size}")).collect();
     let server = report.server.as_ref().and_then(|server| server.version.split(" on ").next());
     let server = server.and_then(|server| server.split(" (").next()).unwrap_or("without a server");
@@ -136,6 +137,13 @@ fn shape(report: &Report) -> Section {
     }
     let missing = report.unavailable.iter().map(|missing| format!("not measured: {missing}"));
     section.list(report.notes.iter().cloned().chain(missing))
+}
+
+/// A line about an experiment, with its first letter large.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(char::to_uppercase).into_iter().flatten();
+    first.chain(letters).collect()
 }
 
 fn ratio(value: Option<f64>) -> Cell {
