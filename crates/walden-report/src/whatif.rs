@@ -166,7 +166,9 @@ fn archive(document: &Document, look: Look) -> String {
         share: None,
     };
     let mut rows = vec![row("the trace", &document.trace.archive)];
-    rows.extend(document.predictions.iter().map(|one| row(&one.name, &one.archive)));
+    let sweep = Sweep::of(document);
+    let labelled = document.predictions.iter().enumerate();
+    rows.extend(labelled.map(|(index, one)| row(&sweep.label(document, index), &one.archive)));
     table(look, "In an archive, segment by segment", ("settings", &names), &rows)
 }
 
@@ -192,7 +194,8 @@ fn objects(only: &Predicted, look: Look) -> String {
     text
 }
 
-fn signed_bytes(bytes: i64) -> String {
+/// More or less bytes.
+pub(crate) fn signed_bytes(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "+" };
     format!("{sign}{}", units::bytes(bytes.unsigned_abs()))
 }

@@ -2,6 +2,7 @@
 //! of it is known for sure, and what it rests on.
 
 use walden_whatif::Bucket;
+use walden_whatif::archive::ArchiveSize;
 use walden_whatif::document::{Causes, Document, Predicted};
 use walden_whatif::learn::From;
 
@@ -9,7 +10,7 @@ use crate::chart::{Axis, Bars, Curve, CurveLine, Layer, Mark, Tone, Unit};
 use crate::html::{Cell, Page, Row, Section, Table, Weight};
 use crate::sweep::{self, MOST_LINES, Sweep};
 use crate::units;
-use crate::whatif::{causes, signed};
+use crate::whatif::{causes, signed, signed_bytes};
 
 /// Bars in a chart at most; the tables have all.
 const MOST_BARS: usize = 40;
@@ -39,6 +40,8 @@ pub fn page(document: &Document) -> Page {
         predictions(document, &sweep),
         buckets(document, &sweep),
         checkpoints(document, &sweep),
+        archive(document, &sweep),
+        objects(document),
         sureness(document, &sweep),
         learned(document),
         notes(document),
@@ -416,6 +419,72 @@ fn thin(points: &[(f64, u64)]) -> impl Iterator<Item = (f64, u64)> {
         .map(|(_, point)| *point)
 }
 
+// ---- Archives and objects ----------------------------------------------------------------------------------------------
+
+fn archive(document: &Document, sweep: &Sweep) -> Section {
+    let section = Section::new("In an archive");
+    let compressors: Vec<&str> = document.trace.archive.iter().map(|one| one.compressor.as_str()).collect();
+    if compressors.is_empty() {
+        return section;
+    }
+    let drawn = || document.predictions.iter().take(MOST_BARS).map(|one| &one.archive);
+    let of = |sizes: &[ArchiveSize], name: &str| sizes.iter().find(|one| one.compressor == name).cloned();
+    let each = |name: &str| -> Vec<Option<ArchiveSize>> {
+        std::iter::once(&document.trace.archive).chain(drawn()).map(|sizes| of(sizes, name)).collect()
+    };
+    let layer = |name: &&str| Layer {
+        name: (*name).to_owned(),
+        tone: Tone::Next,
+        values: each(name).iter().map(|size| size.as_ref().map(|size| size.bytes as f64)).collect(),
+    };
+    let errors = match &compressors[..] {
+        [only] => each(only).iter().map(|size| size.as_ref().map(|size| size.error_bytes as f64)).collect(),
+        _ => Vec::new(),
+    };
+    let chart = Bars {
+        title: format!("What an archive takes{}", of_what(sweep)),
+        x: Axis::new("bytes", Unit::Bytes),
+        categories: categories(document, sweep),
+        layers: compressors.iter().map(layer).collect(),
+        stacked: false,
+        errors,
+    };
+    let head: Vec<String> =
+        compressors.iter().flat_map(|name| [(*name).to_owned(), "±".to_owned()]).collect();
+    let mut table = Table::new(&[vec!["settings".to_owned()], head].concat());
+    let mut row = |label: &str, sizes: &[ArchiveSize]| {
+        let sizes = compressors.iter().flat_map(|name| match of(sizes, name) {
+            Some(size) => [Cell::bytes(size.bytes), Cell::bytes(size.error_bytes)],
+            None => [Cell::none(), Cell::none()],
+        });
+        table.row([Cell::text(label)].into_iter().chain(sizes).collect::<Vec<Cell>>());
+    };
+    row("the trace", &document.trace.archive);
+    for (index, one) in document.predictions.iter().enumerate() {
+        row(&sweep.label(document, index), &one.archive);
+    }
+    let note = format!("Each segment compressed by itself, as archives do.{}", more(document));
+    section.chart(chart, &note).table(table)
+}
+
+fn objects(document: &Document) -> Section {
+    let section = Section::new("Changes of tables and indexes");
+    let mut table = Table::new(&["change", "settings", "at best", "at worst", "because"]);
+    for one in &document.predictions {
+        for object in &one.objects {
+            let bytes = |bytes: i64| Cell::number(&signed_bytes(bytes), bytes as f64);
+            table.row(vec![
+                Cell::text(&object.what),
+                Cell::text(&one.name),
+                bytes(object.best_bytes),
+                bytes(object.worst_bytes),
+                Cell::sentence(&object.why),
+            ]);
+        }
+    }
+    if table.is_empty() { section } else { section.text("On top of what is predicted.").table(table) }
+}
+
 // ---- How sure ----------------------------------------------------------------------------------------------------------
 
 const SHARES: [(&str, &str); 4] = [
@@ -461,7 +530,7 @@ fn sureness(document: &Document, sweep: &Sweep) -> Section {
     }
     let note = format!(
         "The thin line at a bar's end is what the whole may be off by: the error of sampling, a quarter of what is estimated, \
-         and what the self-check was off by.{}",
+         checkpoints that a race decides about, and what the self-check was off by.{}",
         more(document)
     );
     Section::new("How sure it is").chart(chart, &note).table(table)
