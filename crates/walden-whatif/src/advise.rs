@@ -244,8 +244,10 @@ pub fn choose(aim: &Aim, predicted: &[Predicted], trace_bytes: u64, seconds: Opt
         String::new()
     } else if recovers(chosen) {
         let percent = 100.0 * (1.0 - chosen.bytes as f64 / trace_bytes.max(1) as f64);
+        let than = if percent < 0.0 { "more" } else { "less" };
         format!(
-            "of all settings tried, this is the least WAL within the recovery asked for: {percent:.0} % less than the trace"
+            "of all settings tried, this is the least WAL within the recovery asked for: {:.0} % {than} than the trace",
+            percent.abs()
         )
     } else {
         "no setting tried recovers within that time: this is the shortest; a faster server is needed, or more checkpoints".into()
