@@ -156,6 +156,8 @@ struct State {
     kinds: &'static KindTable,
     simulations: Vec<Simulation>,
     levels: Vec<Level>,
+    /// Each of them once.
+    distinct_levels: Vec<Level>,
     /// The cycle of the last change of each block, by slot and simulation; 0 for none since the start.
     cycles: Vec<u32>,
     compressor: Compressor,
@@ -188,6 +190,8 @@ impl Pass {
         assert!(simulations.len() <= MOST_SIMULATIONS, "one bit for each");
         let levels: Vec<Level> =
             simulations.iter().map(|simulation| Level::of(simulation.settings.wal_level)).collect();
+        let all = [Level::Minimal, Level::Replica, Level::Logical];
+        let distinct_levels = all.into_iter().filter(|level| levels.contains(level)).collect();
         let at_minimal = simulations.iter().filter(|one| Level::of(one.settings.wal_level) == Level::Minimal);
         let threshold = at_minimal.map(|one| one.settings.skip_threshold).max();
         let threshold = threshold.filter(|_| plan.level != Level::Minimal);
@@ -200,6 +204,7 @@ impl Pass {
                 plan,
                 simulations,
                 levels,
+                distinct_levels,
                 cycles: Vec::new(),
                 compressor: Compressor::new(all_images),
                 raw_means: FxHashMap::default(),
@@ -277,7 +282,7 @@ impl Observer for State {
             return;
         }
         self.clock(record);
-        for level in &self.levels {
+        for level in &self.distinct_levels {
             self.variants[*level as usize] = variant(record, touched, self.plan.level, *level);
         }
         self.covered = self.threshold.is_some() && self.unlogged.covers(record);
@@ -492,7 +497,7 @@ impl State {
                 // Registered for its lock alone (`REGBUF_NO_IMAGE`, `REGBUF_NO_CHANGE`).
                 facts.wants = 0;
             }
-            if facts.own.is_none() && block.data_len > 0 {
+            if facts.class == Class::Checkpoint && facts.own.is_none() && block.data_len > 0 {
                 let kind = self.kinds.kind(record.header.rmid, record.header.info).index() as u16;
                 let mean = self.data_means.entry((kind, block.id, block.relation)).or_default();
                 mean.add(block.data_len.into());
