@@ -302,7 +302,8 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         start: usize,
     ) {
         let mut changes = 0_u64;
-        let mut prefix = column_key;
+        // All that is to the left in the row and not noise: but for the last byte, and that.
+        let (mut prefix, mut last) = (column_key, None);
         for (index, &position) in positions.iter().enumerate() {
             let at = start + position;
             let column = hash(column_key, position as u64);
@@ -360,21 +361,22 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
                 counted: std::array::from_fn(counted),
                 early: early(position, prefix, left >> 8, changes >> 8),
                 late: std::array::from_fn(|context| match context {
-                    0 if index == 0 => 0,
+                    0 => last.unwrap_or(0),
                     2 | 7 => 0,
                     6 => last_change,
                     _ => l1,
                 }),
             };
             self.bring_counters(&place.counted);
-            if index > 0 {
-                prefix = hash(prefix, l1);
+            if let Some(last) = last {
+                prefix = hash(prefix, last);
             }
-            if let Some(&next) = positions.get(index + 1) {
+            if let Some(&next) = positions[index + 1..].iter().find(|&&next| !modes[next].is_direct()) {
                 self.bring_recalled(&early(next, prefix, left, changes));
             }
             let byte = self.byte(bits, bytes[at], &place);
             bytes[at] = byte;
+            last = Some(u64::from(byte));
             changes = changes << 8 | u64::from(byte.wrapping_sub(up as u8));
         }
     }
@@ -683,7 +685,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
                 // The one of less use makes room.
                 let one = usize::from(pair[1][Self::SEEN] & !CHECK < pair[0][Self::SEEN] & !CHECK);
                 pair[one] = Self::UNSEEN;
-                pair[one][0] |= check;
+                pair[one][0] = check;
                 one
             };
             *slot = (at, one);
