@@ -195,7 +195,8 @@ impl Packer {
                         None => (CODER_MODELLED_CONTENT, content),
                     };
                     let raw = content.len();
-                    let packed = self.model(effort, class as usize, &mut [(0, Form::Bytes, &mut content)]);
+                    let (packed, _) =
+                        self.model(effort, class as usize, &mut [(0, Form::Bytes, &mut content)]);
                     put_part(coder + effort, raw, &packed, out);
                 }
             }
@@ -242,24 +243,47 @@ impl Packer {
             return general.put(&mut self.state, class, content, out);
         }
         let raw = units.iter().map(|(_, _, bytes)| bytes.len()).sum();
-        let packed = self.model(effort, class, units);
+        let (packed, chosen) = self.model(effort, class, units);
         let level = if general.packed.len() < SMALL { SMALL_LEVEL } else { SECOND_LEVEL };
         match self.zstd.compress(content, &[], level) {
             Some(zstd) if general.packed.len() < packed.len() && zstd.len() < packed.len() => {
-                put_part(CODER_LEARNED + effort, content.len(), &zstd, out);
+                let learned =
+                    self.with_choices(&chosen, &zstd).filter(|learned| learned.len() < packed.len());
+                match learned {
+                    Some(learned) => put_part(CODER_LEARNED + effort, content.len(), &learned, out),
+                    None => put_part(CODER_MODELLED + effort, raw, &packed, out),
+                }
             }
             _ => put_part(CODER_MODELLED + effort, raw, &packed, out),
         }
     }
 
-    fn model(&mut self, effort: u8, class: usize, units: &mut [(u32, Form, &mut Vec<u8>)]) -> Vec<u8> {
+    /// What a model learns without having coded it.
+    fn with_choices(&mut self, chosen: &[u8], zstd: &[u8]) -> Option<Vec<u8>> {
+        let packed = self.zstd.compress(chosen, &[], SMALL_LEVEL)?;
+        let mut learned = Vec::new();
+        put_number(&mut learned, chosen.len() as u64);
+        put_number(&mut learned, packed.len() as u64);
+        learned.extend(packed);
+        learned.extend_from_slice(zstd);
+        Some(learned)
+    }
+
+    /// Columns predicted, and the choices that were made.
+    fn model(
+        &mut self,
+        effort: u8,
+        class: usize,
+        units: &mut [(u32, Form, &mut Vec<u8>)],
+    ) -> (Vec<u8>, Vec<u8>) {
         let mut encoder = range::Encoder::new();
         if let Ok(modelled) = self.state.modelled(effort) {
             for (number, form, bytes) in units {
                 modelled.column(&mut encoder, class, *number, *form, bytes);
             }
         }
-        encoder.finish()
+        let chosen = std::mem::take(&mut encoder.chosen);
+        (encoder.finish(), chosen)
     }
 
     /// Without a model.
@@ -348,9 +372,9 @@ impl Unpacker {
             return Ok(());
         }
         let learned = part.learned();
-        let content = match learned {
-            Some(_) => part.zstd()?,
-            None => self.content(class as usize, &part, most)?,
+        let (content, chosen) = match learned {
+            Some(_) => part.with_choices()?,
+            None => (self.content(class as usize, &part, most)?, Vec::new()),
         };
         let mut laid_out = layout::Columns::new(&content)?;
         for (column, bytes) in columns.iter_mut() {
@@ -359,9 +383,10 @@ impl Unpacker {
         laid_out.finish()?;
         if let Some(effort) = learned {
             let modelled = self.state.modelled(effort)?;
+            let mut nowhere = range::Nowhere { chosen: &chosen };
             for (column, _) in columns {
                 let (number, form) = (column.number, column.form);
-                modelled.column(&mut range::Nowhere, class as usize, number, form, &mut column.bytes);
+                modelled.column(&mut nowhere, class as usize, number, form, &mut column.bytes);
             }
         }
         Ok(())
@@ -383,9 +408,10 @@ impl Unpacker {
             CODER_ZSTD => general::decompress(part.packed, &[], part.raw)?,
             CODER_ZSTD_AFTER => general::decompress(part.packed, self.state.before(class), part.raw)?,
             CODER_LEARNED..CODER_MODELLED => {
-                let (mut content, effort) = (part.zstd()?, part.coder - CODER_LEARNED);
-                let modelled = self.state.modelled(effort)?;
-                modelled.column(&mut range::Nowhere, class, 0, Form::Bytes, &mut content);
+                let (mut content, chosen) = part.with_choices()?;
+                let modelled = self.state.modelled(part.coder - CODER_LEARNED)?;
+                let mut nowhere = range::Nowhere { chosen: &chosen };
+                modelled.column(&mut nowhere, class, 0, Form::Bytes, &mut content);
                 return Ok(content);
             }
             coder => {
@@ -427,10 +453,20 @@ impl<'a> Part<'a> {
         (CODER_LEARNED..CODER_MODELLED).contains(&self.coder).then(|| self.coder - CODER_LEARNED)
     }
 
-    fn zstd(&self) -> Result<Vec<u8>, Corrupt> {
-        let content = general::decompress(self.packed, &[], self.raw)?;
-        if content.len() == self.raw {
-            Ok(content)
+    /// The content, and the choices that were made when the model of the encoder learned it.
+    fn with_choices(&self) -> Result<(Vec<u8>, Vec<u8>), Corrupt> {
+        let mut rest = self.packed;
+        let count = usize::try_from(get_number(&mut rest)?).unwrap_or(usize::MAX);
+        let packed = usize::try_from(get_number(&mut rest)?).unwrap_or(usize::MAX);
+        // Each is made for some bytes.
+        let (packed, zstd) = rest.split_at_checked(packed).ok_or(Corrupt("a part is cut short"))?;
+        if count > self.raw {
+            return Err(Corrupt("a part has more choices than bytes"));
+        }
+        let chosen = general::decompress(packed, &[], count)?;
+        let content = general::decompress(zstd, &[], self.raw)?;
+        if content.len() == self.raw && chosen.len() == count {
+            Ok((content, chosen))
         } else {
             Err(Corrupt("a part has another length than it says"))
         }
@@ -583,6 +619,7 @@ mod tests {
         let (mut packer, mut unpacker) = (Packer::new(7), Unpacker::default());
         let (mut learned, mut after) = (Vec::new(), Vec::new());
         let zstd = general::Compressor::default().compress(&bytes, &[], SECOND_LEVEL).unwrap();
+        let zstd = packer.with_choices(&[], &zstd).unwrap();
         put_part(CODER_LEARNED, bytes.len(), &zstd, &mut learned);
         packer.model(0, OTHER, &mut [(0, Form::Bytes, &mut bytes.clone())]);
         packer.part(&bytes, &mut after);

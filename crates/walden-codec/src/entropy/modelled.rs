@@ -230,8 +230,8 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         if width <= WIDEST_ROW {
             return true;
         }
-        let given = B::ENCODES && rows::have_form(bytes, width);
-        self.flag(bits, hash(column_key, 0x52), given.into()) != 0
+        let given = bits.choices(1, || vec![rows::have_form(bytes, width).into()])[0];
+        self.flag(bits, hash(column_key, 0x52), u32::from(given) & 1) != 0
     }
 
     /// Rows: what is above is as good a context as what is to the left.
@@ -245,11 +245,12 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         bytes: &mut [u8],
     ) {
         let class_key = hash(class_key, width as u64);
-        let mut modes = B::ENCODES.then(|| rows::choose(bytes, width)).unwrap_or_default();
-        modes.resize(width, Mode::PLAIN);
+        let mut modes = vec![Mode::PLAIN; width];
         if bytes.len() / width >= rows::FEWEST {
-            for (position, mode) in modes.iter_mut().enumerate() {
-                *mode = self.mode(bits, hash(column_key, position as u64), *mode);
+            let chosen =
+                bits.choices(width, || rows::choose(bytes, width).iter().map(|mode| mode.0).collect());
+            for (position, (mode, given)) in modes.iter_mut().zip(chosen).enumerate() {
+                *mode = self.mode(bits, hash(column_key, position as u64), Mode(given & 15));
             }
         }
         if B::ENCODES {

@@ -13,6 +13,9 @@ pub trait Bits {
 
     /// Codes one of 16 values. `below` has for each the probability of those below it, in 1/[`ONE`]; each has one itself.
     fn nibble(&mut self, value: u32, below: &[u16; 16]) -> u32;
+
+    /// So many choices that only an encoder makes. They are not coded by this.
+    fn choices(&mut self, count: usize, choose: impl FnOnce() -> Vec<u8>) -> Vec<u8>;
 }
 
 /// All of the probability of nibbles.
@@ -38,12 +41,14 @@ pub struct Encoder {
     held: Option<u8>,
     full: u64,
     out: Vec<u8>,
+    /// All choices that were made.
+    pub chosen: Vec<u8>,
 }
 
 impl Encoder {
     /// Nothing written yet.
     pub fn new() -> Encoder {
-        Encoder { low: 0, range: u32::MAX, held: None, full: 0, out: Vec::new() }
+        Encoder { low: 0, range: u32::MAX, held: None, full: 0, out: Vec::new(), chosen: Vec::new() }
     }
 
     /// Ends the bits, and gives their bytes.
@@ -110,12 +115,20 @@ impl Bits for Encoder {
         self.widen();
         value
     }
+
+    fn choices(&mut self, _: usize, choose: impl FnOnce() -> Vec<u8>) -> Vec<u8> {
+        let choices = choose();
+        self.chosen.extend_from_slice(&choices);
+        choices
+    }
 }
 
-/// Has a model learn what is coded otherwise.
-pub struct Nowhere;
+/// Has a model learn what is coded otherwise, with the choices that the encoder made.
+pub struct Nowhere<'a> {
+    pub chosen: &'a [u8],
+}
 
-impl Bits for Nowhere {
+impl Bits for Nowhere<'_> {
     const ENCODES: bool = true;
 
     #[inline]
@@ -126,6 +139,14 @@ impl Bits for Nowhere {
     #[inline]
     fn nibble(&mut self, value: u32, _: &[u16; 16]) -> u32 {
         value & 15
+    }
+
+    fn choices(&mut self, count: usize, _: impl FnOnce() -> Vec<u8>) -> Vec<u8> {
+        let (now, later) = self.chosen.split_at(count.min(self.chosen.len()));
+        self.chosen = later;
+        let mut choices = now.to_vec();
+        choices.resize(count, 0);
+        choices
     }
 }
 
@@ -188,6 +209,10 @@ impl Bits for Decoder<'_> {
         self.range = range;
         self.widen();
         value
+    }
+
+    fn choices(&mut self, count: usize, _: impl FnOnce() -> Vec<u8>) -> Vec<u8> {
+        vec![0; count]
     }
 }
 
