@@ -260,7 +260,10 @@ impl Packer {
 
     /// What a model learns without having coded it.
     fn with_choices(&mut self, chosen: &[u8], zstd: &[u8]) -> Option<Vec<u8>> {
-        let packed = self.zstd.compress(chosen, &[], SMALL_LEVEL)?;
+        let packed = match chosen {
+            [] => Vec::new(),
+            _ => self.zstd.compress(chosen, &[], SMALL_LEVEL)?,
+        };
         let mut learned = Vec::new();
         put_number(&mut learned, chosen.len() as u64);
         put_number(&mut learned, packed.len() as u64);
@@ -463,7 +466,10 @@ impl<'a> Part<'a> {
         if count > self.raw {
             return Err(Corrupt("a part has more choices than bytes"));
         }
-        let chosen = general::decompress(packed, &[], count)?;
+        let chosen = match count {
+            0 => Vec::new(),
+            _ => general::decompress(packed, &[], count)?,
+        };
         let content = general::decompress(zstd, &[], self.raw)?;
         if content.len() == self.raw && chosen.len() == count {
             Ok((content, chosen))

@@ -579,11 +579,11 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         let tables = self.tables;
         let mut p = [0; K];
         let (mut best, mut best_p) = (0, 0);
-        for k in 0..K {
+        for (k, p) in p.iter_mut().enumerate() {
             if self.candidates[k] != 0 {
-                p[k] = self.strengths[self.strength_at[k] + ASKED].p();
-                if p[k] > best_p {
-                    (best, best_p) = (self.candidates[k], p[k]);
+                *p = self.strengths[self.strength_at[k] + ASKED].p();
+                if *p > best_p {
+                    (best, best_p) = (self.candidates[k], *p);
                 }
             }
         }
@@ -761,10 +761,10 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         let second = self.corrections[1].correct(stretch, corrected[1]);
         let p = (2 * tables.squash(stretch) + first + second) / 4;
         let bit_coded = bits.code(given, p.clamp(16, 65535 - 16));
-        for context in 0..C {
+        for (context, &counter) in counters.iter().enumerate() {
             self.refined[self.refined_at[context]].learn(tables, bit_coded, 255);
             let (at, one) = self.slots[context];
-            self.buckets[at].0[one][node] = learned_small(counters[context], bit_coded);
+            self.buckets[at].0[one][node] = learned_small(counter, bit_coded);
         }
         for k in 0..K {
             let byte = self.candidates[k];

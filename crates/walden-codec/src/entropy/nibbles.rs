@@ -92,14 +92,14 @@ impl<const C: usize> Shares<C> {
             let below = if at > 0 { cell[at] } else { 0 };
             u32::from(above.saturating_sub(below)) + 8
         });
-        let all: u32 = said.iter().zip(&self.0).map(|(&said, &share)| said * u32::from(share) >> 16).sum();
+        let all: u32 = said.iter().zip(&self.0).map(|(&said, &share)| (said * u32::from(share)) >> 16).sum();
         let inverse = (1 << 27) / (all + 1);
         let mut left = ALL as i32;
         let mut largest = 0;
-        for context in 0..C {
+        for (context, &said) in said.iter().enumerate() {
             let share = u32::from(self.0[context]);
             // 1 in 1/4096, 16 at most.
-            let ratio = ((u64::from(said[context]) * u64::from(inverse)) >> 15).min(0xFFFF) as u32;
+            let ratio = ((u64::from(said) * u64::from(inverse)) >> 15).min(0xFFFF) as u32;
             let share = share - (share >> SLOWLY) + ((share * ratio) >> (12 + SLOWLY));
             self.0[context] = share.clamp(LEAST_SHARE, ALL - LEAST_SHARE) as u16;
             left -= i32::from(self.0[context]);

@@ -143,9 +143,9 @@ pub fn choose(bytes: &[u8], width: usize) -> Vec<Mode> {
     if rows >= FEWEST_FOR_DIRECT {
         let mut sample = bytes[..sampled * width].to_vec();
         to_differences(&mut sample, &modes);
-        for position in 0..width {
-            if !modes[position].is_still() && is_noise(&sample, width, position) {
-                modes[position].0 |= Mode::DIRECT;
+        for (position, mode) in modes.iter_mut().enumerate() {
+            if !mode.is_still() && is_noise(&sample, width, position) {
+                mode.0 |= Mode::DIRECT;
             }
         }
     }

@@ -178,7 +178,7 @@ fn rest_of(words: &[u8], text: &[u8]) -> Option<Vec<u8>> {
 
 /// Whether a text begins with this word; and if so, whether with a large letter.
 fn alike(text: &[u8], word: &[u8]) -> Option<bool> {
-    if text.first()?.to_ascii_lowercase() != word.first()?.to_ascii_lowercase() {
+    if !text.first()?.eq_ignore_ascii_case(word.first()?) {
         return None;
     }
     let start = text.get(..word.len())?;
