@@ -323,7 +323,7 @@ fn word_of(tuple: &[u8]) -> Option<&[u8]> {
 }
 
 /// The text in a key, if it looks like one: a short varlena and zeros.
-fn text(key: &[u8]) -> Option<&[u8]> {
+pub fn text(key: &[u8]) -> Option<&[u8]> {
     let &first = key.first()?;
     let len = usize::from(first >> 1);
     let fits = first & 1 == 1 && len > 1 && len.next_multiple_of(8) == key.len();
@@ -370,8 +370,10 @@ struct OfKey {
 /// A key with the flags of its tuple.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Key {
-    flags: u16,
-    bytes: Vec<u8>,
+    /// Of the tuple.
+    pub flags: u16,
+    /// With the gap after it.
+    pub bytes: Vec<u8>,
 }
 
 impl Key {
@@ -455,23 +457,25 @@ impl Pending {
 }
 
 /// An entry: a key and its rows.
-struct Entry<'a> {
-    key: Key,
+pub struct Entry<'a> {
+    /// The key.
+    pub key: Key,
     /// Nothing if they are in a tree of their own.
-    rows: Option<Vec<RowPlace>>,
+    pub rows: Option<Vec<RowPlace>>,
     /// Its header and key, up to its rows.
     start: &'a [u8],
 }
 
 /// In the block's place: rows are compressed (`GIN_ITUP_COMPRESSED`).
 const COMPRESSED: u16 = 0x8000;
+/// In place of the number of rows: they are in a tree (`GIN_TREE_POSTING`).
+const TREE: u16 = 0xFFFF;
 /// Bits of a row's number (`MaxHeapTuplesPerPageBits`).
 const NUMBER_BITS: u32 = 11;
 
 impl<'a> Entry<'a> {
-    fn of(tuple: &'a [u8]) -> Option<Entry<'a>> {
-        /// In place of the number of rows: they are in a tree (`GIN_TREE_POSTING`).
-        const TREE: u16 = 0xFFFF;
+    /// Reads one.
+    pub fn of(tuple: &'a [u8]) -> Option<Entry<'a>> {
         let half = |at: usize| Some(u16::from_le_bytes(*tuple.get(at..)?.first_chunk()?));
         let (upper, lower, count, info) = (half(0)?, half(2)?, half(4)?, half(6)?);
         if count == TREE {
@@ -489,41 +493,48 @@ impl<'a> Entry<'a> {
     }
 }
 
-fn number_of(row: RowPlace) -> u64 {
+/// What distances between rows are of.
+pub fn number_of(row: RowPlace) -> u64 {
     u64::from(row.block) << NUMBER_BITS | u64::from(row.number)
 }
 
 /// The rows of a compressed list (`ginpostinglist.c`); in their order, or there are none.
 fn rows_of(mut list: &[u8], count: usize) -> Option<Vec<RowPlace>> {
-    const SEGMENT: usize = RowPlace::BYTES + 2;
     let mut rows = Vec::new();
     while rows.len() < count {
-        let mut last = RowPlace::of(list)?;
-        let bytes = usize::from(u16::from_le_bytes([*list.get(6)?, *list.get(7)?]));
-        rows.push(last);
-        let mut segment = list.get(SEGMENT..SEGMENT + bytes)?;
-        while !segment.is_empty() {
-            let mut distance = 0;
-            for shift in (0..43).step_by(7) {
-                let (&byte, rest) = segment.split_first()?;
-                segment = rest;
-                distance |= u64::from(byte & 0x7F) << shift;
-                if byte < 0x80 {
-                    break;
-                }
-            }
-            let number = number_of(last).checked_add(distance)?;
-            let block = u32::try_from(number >> NUMBER_BITS).ok()?;
-            last = RowPlace { block, number: (number & ((1 << NUMBER_BITS) - 1)) as u16 };
-            rows.push(last);
-        }
-        list = &list[(SEGMENT + bytes.next_multiple_of(2)).min(list.len())..];
+        let len = segment(list, &mut rows)?;
+        list = &list[len.min(list.len())..];
     }
     (rows.len() == count && rows.is_sorted_by(|a, b| a < b)).then_some(rows)
 }
 
+/// Adds the rows of a list's first segment; its length, with the gap after it.
+pub fn segment(list: &[u8], rows: &mut Vec<RowPlace>) -> Option<usize> {
+    const HEADER: usize = RowPlace::BYTES + 2;
+    let mut last = RowPlace::of(list)?;
+    let bytes = usize::from(u16::from_le_bytes([*list.get(6)?, *list.get(7)?]));
+    rows.push(last);
+    let mut segment = list.get(HEADER..HEADER + bytes)?;
+    while !segment.is_empty() {
+        let mut distance = 0;
+        for shift in (0..43).step_by(7) {
+            let (&byte, rest) = segment.split_first()?;
+            segment = rest;
+            distance |= u64::from(byte & 0x7F) << shift;
+            if byte < 0x80 {
+                break;
+            }
+        }
+        let number = number_of(last).checked_add(distance)?;
+        let block = u32::try_from(number >> NUMBER_BITS).ok()?;
+        last = RowPlace { block, number: (number & ((1 << NUMBER_BITS) - 1)) as u16 };
+        rows.push(last);
+    }
+    Some(HEADER + bytes.next_multiple_of(2))
+}
+
 /// Appends rows as a compressed list of one segment; no if they can't be.
-fn put_rows(rows: &[RowPlace], out: &mut Vec<u8>) -> bool {
+pub fn put_rows(rows: &[RowPlace], out: &mut Vec<u8>) -> bool {
     let Some(&first) = rows.first() else { return false };
     let mut bytes = Vec::new();
     let mut last = number_of(first);
@@ -544,7 +555,7 @@ fn put_rows(rows: &[RowPlace], out: &mut Vec<u8>) -> bool {
 }
 
 /// The entry of a key with these rows more.
-fn entry(before: Option<&Entry<'_>>, key: &Key, more: &[RowPlace]) -> Option<Vec<u8>> {
+pub fn entry(before: Option<&Entry<'_>>, key: &Key, more: &[RowPlace]) -> Option<Vec<u8>> {
     let mut rows = match before {
         Some(entry) => entry.rows.clone()?,
         None => Vec::new(),
@@ -564,6 +575,16 @@ fn entry(before: Option<&Entry<'_>>, key: &Key, more: &[RowPlace]) -> Option<Vec
     out[2..4].copy_from_slice(&(at as u16).to_le_bytes());
     out[4..6].copy_from_slice(&u16::try_from(rows.len()).ok()?.to_le_bytes());
     out[6..8].copy_from_slice(&(size | key.flags).to_le_bytes());
+    Some(out)
+}
+
+/// The entry of a key whose rows are in a tree that begins at a block.
+pub fn tree_entry(key: &Key, block: u32) -> Option<Vec<u8>> {
+    let size = u16::try_from(HEADER + key.bytes.len()).ok().filter(|&size| size <= SIZE)?;
+    let mut out = Vec::with_capacity(size.into());
+    out.extend(RowPlace { block, number: TREE }.to_bytes());
+    out.extend((size | key.flags).to_le_bytes());
+    out.extend_from_slice(&key.bytes);
     Some(out)
 }
 

@@ -4,6 +4,7 @@ mod blocks;
 mod changes;
 mod expand;
 mod gin;
+mod gin_pages;
 mod heap;
 mod index;
 mod json;

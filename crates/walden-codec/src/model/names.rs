@@ -17,6 +17,8 @@ pub enum Topic {
     PageAgainst,
     /// Parts of GIN entries.
     GinEntry,
+    /// Pages of GIN indexes.
+    GinPage,
     /// Tuples of GIN pending lists.
     Pending,
     /// Forms of block data of a relation and a shape.

@@ -6,6 +6,7 @@
 use walden_format::record::RelFileLocator;
 use walden_redo::page::{LinePointer, PAGE_BYTES, PAGE_HEADER, Page};
 
+use super::gin_pages::{self, Entries};
 use super::heap::{self, HEAD_BYTES, HEADER_BYTES, Relation, RowCoder};
 use super::index;
 use super::names::Topic;
@@ -25,11 +26,21 @@ pub enum PageKind {
     Index = 2,
     /// As items of which nothing is known.
     Items = 3,
+    /// As the rows in a leaf of a GIN index's posting tree.
+    GinRows = 4,
+    /// As entries of a GIN index.
+    GinEntries = 5,
 }
 
 impl PageKind {
     /// How this page is best coded.
     pub fn of(page: &Page, fork: u8) -> PageKind {
+        let of_gin = if fork == 0 { gin_pages::kind(page) } else { None };
+        of_gin.unwrap_or_else(|| PageKind::of_items(page, fork))
+    }
+
+    /// How its items are.
+    fn of_items(page: &Page, fork: u8) -> PageKind {
         let (lower, special) = (page.lower(), page.special());
         let sound = fork == 0
             && (PAGE_HEADER..=PAGE_BYTES).contains(&lower)
@@ -60,6 +71,8 @@ impl PageKind {
             1 => PageKind::Heap,
             2 => PageKind::Index,
             3 => PageKind::Items,
+            4 => PageKind::GinRows,
+            5 => PageKind::GinEntries,
             _ => return Err(Corrupt("a page's kind can't be")),
         })
     }
@@ -96,7 +109,7 @@ fn join(offset: usize, state: u32, len: usize) -> Result<u32, Corrupt> {
 fn is_worth_it(page: &Page, old: &Page, fork: u8) -> bool {
     const FEWEST: usize = 128;
     let differ = page.0.iter().zip(&old.0).filter(|(new, old)| new != old).count();
-    differ >= FEWEST && PageKind::of(page, fork) != PageKind::Bytes && old.items() > 0
+    differ >= FEWEST && PageKind::of_items(page, fork) != PageKind::Bytes && old.items() > 0
 }
 
 fn is_row(item: &[u8]) -> bool {
@@ -153,8 +166,13 @@ impl<S: Side> RowCoder<'_, S> {
             self.side.bytes(column, source.map_or(&[], |page| &page.0[special..]), width, &mut bytes)?;
             made.0[special..].copy_from_slice(&bytes);
         }
-        if kind == PageKind::Index {
-            self.index_page(relation, source)?;
+        match kind {
+            PageKind::Index => self.index_page(relation, source)?,
+            PageKind::GinRows => {
+                self.gin_rows_page(relation, source, made)?;
+                return Ok(kind);
+            }
+            _ => {}
         }
         let pointers = self.names.column(self.side, Topic::LinePointers, like(0), symbols)?;
         let offsets = self.names.column(self.side, Topic::LinePointers, like(1), symbols)?;
@@ -163,6 +181,7 @@ impl<S: Side> RowCoder<'_, S> {
         let mut last = special;
         let mut bytes = Vec::new();
         let mut visible = Visible::default();
+        let mut entries = Entries::default();
         for number in 1..=made.items() {
             let raw = source.map_or(0, |page| pointer(page, number));
             let (offset, state, len) = split(raw);
@@ -193,6 +212,9 @@ impl<S: Side> RowCoder<'_, S> {
                         PageKind::Heap => self.heap_row(place, number, &mut visible, content, &mut bytes)?,
                         PageKind::Index => {
                             self.index_tuple(relation, index::Context::Page, content, &mut bytes)?
+                        }
+                        PageKind::GinEntries => {
+                            self.gin_page_entry(relation, &mut entries, content, &mut bytes)?
                         }
                         _ => self.any_item(relation, content, &mut bytes)?,
                     }
@@ -367,7 +389,7 @@ impl<S: Side> RowCoder<'_, S> {
     }
 
     /// An item of which nothing is known.
-    fn any_item(
+    pub fn any_item(
         &mut self,
         relation: Relation,
         source: Option<&[u8]>,
