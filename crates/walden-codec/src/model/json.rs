@@ -11,6 +11,10 @@
 //!                keys, then values; numbers and containers from the next multiple of 4 on
 //! ```
 
+use std::collections::hash_map::Entry;
+
+use rustc_hash::FxHashMap;
+
 use crate::Corrupt;
 use crate::columns::{Class, Column, Kind, Side};
 
@@ -29,6 +33,8 @@ const NUMERIC: u8 = 1;
 const FALSE: u8 = 2;
 const NULL: u8 = 4;
 const CONTAINER: u8 = 5;
+/// Of strings that are mostly digits, such as times and numbers: said of how they are coded, not a type.
+const DIGITS: u8 = 6;
 
 const DEEPEST: usize = 32;
 
@@ -64,14 +70,35 @@ pub struct Json {
 }
 
 /// Where a field's values go.
-#[derive(Clone, Copy)]
 pub struct Columns {
     forms: Column,
     keys: Column,
     strings: Column,
     lengths: Column,
     numbers: Column,
+    /// Heads of numbers, which say sign, scale and weight, and by these and the length the rest.
+    heads: Column,
+    by_head: FxHashMap<(u8, [u8; NUMBER_HEAD]), Column>,
+    /// Strings of digits: their lengths, and by these the strings beneath each other.
+    digit_lengths: Column,
+    digits: FxHashMap<u16, Column>,
 }
+
+/// Whether a string is better put beneath others of its length.
+fn is_digits(text: &[u8]) -> bool {
+    const LENGTHS: std::ops::RangeInclusive<usize> = 8..=LONGEST_DIGITS as usize;
+    LENGTHS.contains(&text.len())
+        && text.iter().filter(|byte| byte.is_ascii_digit()).count() * 2 >= text.len()
+}
+
+const LONGEST_DIGITS: u16 = 64;
+
+const NUMBER_HEAD: usize = 2;
+/// Numbers of other lengths are not put beneath their like.
+const SHORTEST_NUMBER: usize = 3;
+const LONGEST_NUMBER: usize = 24;
+/// Nor are those with other heads than so many.
+const MOST_HEADS: usize = 64;
 
 impl Columns {
     /// Names them.
@@ -82,6 +109,10 @@ impl Columns {
             strings: side.column(Kind::Bytes(Class::Text))?,
             lengths: side.column(Kind::Symbols(Class::RowHeaders))?,
             numbers: side.column(Kind::Bytes(Class::Fixed))?,
+            heads: side.column(Kind::Rows(Class::Fixed, NUMBER_HEAD as u16))?,
+            by_head: FxHashMap::default(),
+            digit_lengths: side.column(Kind::Symbols(Class::RowHeaders))?,
+            digits: FxHashMap::default(),
         })
     }
 }
@@ -113,7 +144,11 @@ impl Json {
     }
 
     /// Codes a value's parts.
-    pub fn code<S: Side>(side: &mut S, columns: &Columns, source: Option<&Json>) -> Result<Json, Corrupt> {
+    pub fn code<S: Side>(
+        side: &mut S,
+        columns: &mut Columns,
+        source: Option<&Json>,
+    ) -> Result<Json, Corrupt> {
         let mut coder = Coder {
             side,
             columns,
@@ -221,7 +256,7 @@ fn put_container<'a>(
 /// One of the two directions.
 struct Coder<'a, S> {
     side: &'a mut S,
-    columns: &'a Columns,
+    columns: &'a mut Columns,
     source: Option<(&'a [Part], &'a [u8])>,
     out: Json,
 }
@@ -253,6 +288,7 @@ impl<S: Side> Coder<'_, S> {
         }
         for _ in 0..count {
             let code = match self.part() {
+                Some(Part::Value(STRING, _)) if is_digits(self.bytes()) => DIGITS,
                 Some(Part::Value(kind, _)) => kind,
                 Some(Part::Word(word)) => word,
                 _ => CONTAINER,
@@ -260,6 +296,10 @@ impl<S: Side> Coder<'_, S> {
             match self.side.symbol(self.columns.forms, code.into())? as u8 {
                 STRING => {
                     let text = self.text(self.columns.strings)?;
+                    self.out.parts.push(Part::Value(STRING, text));
+                }
+                DIGITS => {
+                    let text = self.digits()?;
                     self.out.parts.push(Part::Value(STRING, text));
                 }
                 NUMERIC => {
@@ -303,12 +343,42 @@ impl<S: Side> Coder<'_, S> {
         self.place(start)
     }
 
+    fn digits(&mut self) -> Result<Text, Corrupt> {
+        let start = self.out.bytes.len();
+        let len = self.side.symbol(self.columns.digit_lengths, self.bytes().len() as u64)?;
+        let len = u16::try_from(len).ok().filter(|len| (1..=LONGEST_DIGITS).contains(len));
+        let len = len.ok_or(Corrupt("a string of digits can't be so long"))?;
+        let column = match self.columns.digits.entry(len) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => *new.insert(self.side.column(Kind::Rows(Class::Fixed, len))?),
+        };
+        let source = self.bytes().to_vec();
+        self.side.bytes(column, &source, len.into(), &mut self.out.bytes)?;
+        self.place(start)
+    }
+
     fn number(&mut self) -> Result<Text, Corrupt> {
         let start = self.out.bytes.len();
-        let len = self.side.symbol(self.columns.lengths, self.bytes().len() as u64)?;
         let source = self.bytes().to_vec();
+        let len = self.side.symbol(self.columns.lengths, source.len() as u64)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
-        self.side.bytes(self.columns.numbers, &source, len, &mut self.out.bytes)?;
+        let (mut column, mut rest) = (self.columns.numbers, len);
+        if (SHORTEST_NUMBER..=LONGEST_NUMBER).contains(&len) {
+            let source = source.get(..NUMBER_HEAD).unwrap_or_default();
+            self.side.bytes(self.columns.heads, source, NUMBER_HEAD, &mut self.out.bytes)?;
+            rest -= NUMBER_HEAD;
+            let head = [self.out.bytes[start], self.out.bytes[start + 1]];
+            let room = self.columns.by_head.len() < MOST_HEADS;
+            column = match self.columns.by_head.entry((len as u8, head)) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(new) if room => {
+                    *new.insert(self.side.column(Kind::Rows(Class::Fixed, rest as u16))?)
+                }
+                Entry::Vacant(_) => column,
+            };
+        }
+        let source = source.get(len.saturating_sub(rest)..).unwrap_or_default();
+        self.side.bytes(column, source, rest, &mut self.out.bytes)?;
         self.place(start)
     }
 }
@@ -319,7 +389,7 @@ mod tests {
     use crate::columns::{Decoder, Encoder};
     use crate::entropy::{Packer, Unpacker};
 
-    /// `{"a": "xyz", "bc": 10, "d": [true, null, {"e": "f"}]}` and more keys than a stride.
+    /// `{"a": "xyz", "bc": 10, "d": [true, null, {"e": "2025-06-07 08:09"}]}` and more keys than a stride.
     fn value(more: usize) -> Vec<u8> {
         let mut json = Json { parts: Vec::new(), bytes: Vec::new() };
         let text = |json: &mut Json, bytes: &[u8]| {
@@ -342,7 +412,7 @@ mod tests {
         json.parts.push(Part::Value(NUMERIC, number));
         json.parts.extend([Part::Container(ARRAY, 3), Part::Word(3), Part::Word(NULL)]);
         json.parts.push(Part::Container(OBJECT, 1));
-        let (key, string) = (text(&mut json, b"e"), text(&mut json, b"f"));
+        let (key, string) = (text(&mut json, b"e"), text(&mut json, b"2025-06-07 08:09"));
         json.parts.extend([Part::Key(key), Part::Value(STRING, string)]);
         json.parts.extend(vec![Part::Word(FALSE); more]);
         json.value().expect("a value")
@@ -352,17 +422,17 @@ mod tests {
     fn values_come_back_from_their_parts() {
         let values: Vec<Vec<u8>> = [0, 5, 90].map(value).into();
         let mut side = Encoder::default();
-        let columns = Columns::new(&mut side).unwrap();
+        let mut columns = Columns::new(&mut side).unwrap();
         for value in &values {
             let json = Json::of(value).expect("a value");
-            Json::code(&mut side, &columns, Some(&json)).unwrap();
+            Json::code(&mut side, &mut columns, Some(&json)).unwrap();
         }
         let chunk = side.chunk(&mut Packer::new(1));
         let mut side = Decoder::default();
         side.chunk(&mut Unpacker::default(), &chunk, 1 << 20).unwrap();
-        let columns = Columns::new(&mut side).unwrap();
+        let mut columns = Columns::new(&mut side).unwrap();
         for value in &values {
-            let json = Json::code(&mut side, &columns, None).unwrap();
+            let json = Json::code(&mut side, &mut columns, None).unwrap();
             assert_eq!(json.value().as_ref(), Some(value));
         }
         side.finish().unwrap();
@@ -389,22 +459,26 @@ mod tests {
         for containers in 0..400_u64 {
             let mut side = Encoder::default();
             let columns = Columns::new(&mut side).unwrap();
+            let digits = side.column(Kind::Rows(Class::Fixed, 9)).unwrap();
             // Some as deep as they get, some with more than there is.
             for _ in 0..containers / 4 {
                 let code = [1 << 3 | 4, 2 << 3 | 2, 1 << 40 | 4, 5][below(4).min(containers / 100) as usize];
                 side.symbol(columns.forms, code).unwrap();
                 side.symbol(columns.forms, [5, 5, below(8)][below(3) as usize]).unwrap();
                 side.symbol(columns.lengths, [3, u64::MAX][usize::from(below(9) == 0)]).unwrap();
+                side.symbol(columns.digit_lengths, [9, 0, u64::MAX, 9][below(4) as usize]).unwrap();
+                side.bytes(digits, b"123456789", 9, &mut Vec::new()).unwrap();
                 side.bytes(columns.keys, b"k\0", 2, &mut Vec::new()).unwrap();
                 side.bytes(columns.strings, b"st\0", 3, &mut Vec::new()).unwrap();
+                side.bytes(columns.heads, b"12", 2, &mut Vec::new()).unwrap();
                 side.bytes(columns.numbers, b"123", 3, &mut Vec::new()).unwrap();
             }
             let chunk = side.chunk(&mut Packer::new(1));
             let mut side = Decoder::default();
             side.chunk(&mut Unpacker::default(), &chunk, 1 << 20).unwrap();
-            let columns = Columns::new(&mut side).unwrap();
+            let mut columns = Columns::new(&mut side).unwrap();
             // An error, or a value that has these parts.
-            if let Ok(json) = Json::code(&mut side, &columns, None)
+            if let Ok(json) = Json::code(&mut side, &mut columns, None)
                 && let Some(value) = json.value()
             {
                 assert_eq!(Json::of(&value).and_then(|json| json.value()), Some(value));

@@ -12,6 +12,7 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
 
@@ -327,15 +328,15 @@ impl Vectors {
             return Ok(None);
         }
         if form == FORM_JSON {
-            let columns = match self.json.get(&field) {
-                Some(columns) => *columns,
-                None => *self.json.entry(field).or_insert(json::Columns::new(side)?),
+            let columns = match self.json.entry(field) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(json::Columns::new(side)?),
             };
             let source = match told {
                 Some(Told::Json(json)) => Some(json),
                 _ => None,
             };
-            let json = Json::code(side, &columns, source)?;
+            let json = Json::code(side, columns, source)?;
             return Ok(Some(json.value().ok_or(Corrupt("a value of jsonb can't be"))?));
         }
         let len = side.symbol(columns.lengths, bytes.len() as u64)?;
