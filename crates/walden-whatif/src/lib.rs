@@ -3,7 +3,7 @@
 //! A trace is replayed record by record into simulations, one per set of settings. Sizes move the position at which the log is
 //! written, the position moves the ends of segments, these and the clock move checkpoints, and checkpoints move images.
 //! [`survey`] looks at the trace first, [`learn`] tells the settings that it was taken under, [`trace`] replays it, [`simulate`]
-//! is one server under other settings, [`predict`] puts them together.
+//! is one server under other settings, [`predict()`] puts them together.
 #![forbid(unsafe_code)]
 
 pub mod advise;

@@ -102,7 +102,7 @@ pub fn relative(predicted: u64, measured: u64) -> f64 {
     if measured == 0 { 0.0 } else { (predicted as f64 - measured as f64) / measured as f64 }
 }
 
-/// Predicts. `progress` is told bytes read, of [`passes`] times the run's bytes.
+/// Predicts. `progress` is told bytes read, of about twice the run's bytes.
 pub fn predict(
     run: &Run,
     question: &Question<'_>,

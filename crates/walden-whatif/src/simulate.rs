@@ -208,12 +208,12 @@ impl Simulation {
         if self.running.is_some_and(|running| now >= running.until_time) {
             self.complete_and_go_on(now);
         }
-        let due = self.last_began + self.settings.checkpoint_timeout * SECOND;
+        let due = self.last_began.saturating_add(self.settings.checkpoint_timeout * SECOND);
         if now >= due.max(self.look_at) {
             self.timed(due, now);
         }
         let timeout = self.settings.archive_timeout;
-        if timeout > 0 && now >= self.last_switch + timeout * SECOND {
+        if timeout > 0 && now >= self.last_switch.saturating_add(timeout.saturating_mul(SECOND)) {
             self.timed_switch(now);
         }
     }
@@ -309,9 +309,10 @@ impl Simulation {
             && self.position >= running.until_position
         {
             // Found out when it wakes up.
-            let slept = (now - running.began).max(0).cast_unsigned();
-            running.until_time =
-                running.until_time.min(running.began + slept.next_multiple_of(NAP).cast_signed());
+            let slept = now.saturating_sub(running.began).max(0).cast_unsigned();
+            running.until_time = running
+                .until_time
+                .min(running.began.saturating_add(slept.next_multiple_of(NAP).cast_signed()));
             running.until_position = u64::MAX;
             if now >= running.until_time {
                 self.complete_and_go_on(now);
@@ -355,19 +356,21 @@ impl Simulation {
     }
 
     fn timed(&mut self, due: i64, now: i64) {
-        // As often as the timeout has passed: an idle server skips what would be for nothing.
-        let mut due = due.max(self.look_at);
-        while due <= now {
-            if !self.important {
-                due += LOOK_AGAIN;
-                self.look_at = due;
-                continue;
-            }
-            if self.running.is_some() {
-                self.complete();
-            }
-            self.begin(Cause::Time, due);
-            due += self.settings.checkpoint_timeout * SECOND;
+        if !self.important {
+            // An idle server skips what would be for nothing, and looks again a little later.
+            let passed = now.saturating_sub(due.max(self.look_at)) / LOOK_AGAIN + 1;
+            self.look_at = due.max(self.look_at).saturating_add(passed.saturating_mul(LOOK_AGAIN));
+            return;
+        }
+        if self.running.is_some() {
+            self.complete();
+        }
+        self.begin(Cause::Time, due.max(self.look_at));
+        // Nothing was written since: what was due between then and now was skipped.
+        let next = self.last_began.saturating_add(self.settings.checkpoint_timeout * SECOND);
+        if now >= next {
+            let passed = now.saturating_sub(next) / LOOK_AGAIN + 1;
+            self.look_at = next.saturating_add(passed.saturating_mul(LOOK_AGAIN));
         }
     }
 
@@ -396,7 +399,7 @@ impl Simulation {
         self.running = Some(Running {
             redo,
             until_position: redo + distance,
-            until_time: now + self.settings.checkpoint_timeout * SECOND / 1000 * target as i64,
+            until_time: now.saturating_add(self.settings.checkpoint_timeout * SECOND / 1000 * target as i64),
             began: now,
         });
         self.prediction.checkpoints.push(SimulatedCheckpoint {

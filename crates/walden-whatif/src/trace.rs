@@ -469,7 +469,9 @@ impl State {
             self.actual.add(Bucket::Records, record.header.total_len.into());
             let end = self.plan.segment_size.offset_of(record.end);
             if end > 0 {
-                self.actual.add(Bucket::Switches, self.plan.segment_size.bytes() - end);
+                let rest = self.plan.segment_size.bytes() - end;
+                self.actual.add(Bucket::Switches, rest);
+                self.last_end = record.end.plus(rest);
             }
             for simulation in &mut self.simulations {
                 if !(self.plan.drop_switches && simulation.settings.archive_timeout > 0) {

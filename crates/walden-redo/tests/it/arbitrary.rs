@@ -1,7 +1,7 @@
 //! Bytes to a few records and the pages that they find: what the fuzzer and the property test replay.
 
 use walden_format::lsn::Lsn;
-use walden_format::record::{Fork, RECORD_HEADER, RecordHeader, RelFileLocator, decode};
+use walden_format::record::{Fork, RECORD_HEADER, Record, RecordHeader, RelFileLocator, decode};
 use walden_format::rmgr::{self, rmid};
 use walden_format::version::Major;
 use walden_redo::check::Check;
@@ -10,6 +10,28 @@ use walden_redo::{PAGE_BYTES, Page, PageBox, PageStore, Replay};
 
 /// Replays the records that the bytes stand for, on the pages that they stand for, and judges them.
 pub fn replay(input: &[u8]) {
+    let begin = |replay, _| (replay, Check::default());
+    let (mut replay, _) = run(input, begin, |(replay, check): &mut (Replay, Check), record| {
+        replay.apply(record, check);
+    });
+    look_at(&mut replay);
+}
+
+/// Looks at every page.
+pub fn look_at(replay: &mut Replay) {
+    for (_, slot) in replay.store.blocks() {
+        let mut page = Page::default();
+        let _ = (replay.store.state(slot), replay.store.last(slot), replay.store.read(slot, &mut page));
+    }
+    assert!(replay.store.failure().is_none());
+}
+
+/// Hands the records that the bytes stand for to something that replays, which begins with the pages that they stand for.
+pub fn run<T>(
+    input: &[u8],
+    begin: impl FnOnce(Replay, Major) -> T,
+    mut step: impl FnMut(&mut T, &Record<'_>),
+) -> T {
     let mut bytes = Bytes::new(input);
     let versions: Vec<Major> = Major::all().collect();
     // Mostly those that are replayed.
@@ -19,7 +41,6 @@ pub fn replay(input: &[u8]) {
     };
     let memory_bytes = if bytes.one_in(4) { 0 } else { usize::MAX };
     let mut replay = Replay::new(PageStore::new(StoreOptions { memory_bytes, ..StoreOptions::default() }));
-    let mut check = Check::default();
     let manager = bytes.u8() % 26;
     for _ in 0..bytes.u8() % 6 {
         let (key, page) = (key(&mut bytes), page(&mut bytes));
@@ -27,6 +48,7 @@ pub fn replay(input: &[u8]) {
         let slot = replay.store.slot(key);
         replay.store.put(slot, page, last);
     }
+    let mut state = begin(replay, version);
     let mut lsn = 1 << 20;
     for _ in 0..8 {
         if bytes.is_empty() {
@@ -39,15 +61,11 @@ pub fn replay(input: &[u8]) {
         if let Ok(record) =
             decode(&record, header, (Lsn(lsn), Lsn(end)), version, PAGE_BYTES as u32, &mut blocks)
         {
-            replay.apply(&record, &mut check);
+            step(&mut state, &record);
         }
         lsn = end;
     }
-    for (_, slot) in replay.store.blocks() {
-        let mut page = Page::default();
-        let _ = (replay.store.state(slot), replay.store.last(slot), replay.store.read(slot, &mut page));
-    }
-    assert!(replay.store.failure().is_none());
+    state
 }
 
 /// The input, followed by what a generator makes of it: so that a few bytes give whole pages.

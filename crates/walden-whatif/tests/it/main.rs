@@ -1,0 +1,4 @@
+//! What no prediction may do, whatever it is given.
+
+mod hostile;
+mod predicted;
