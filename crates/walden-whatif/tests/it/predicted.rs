@@ -15,6 +15,7 @@ use walden_whatif::settings::Settings;
 use walden_whatif::simulate::{OwnRecords, Simulation};
 use walden_whatif::trace::{Pass, Plan};
 
+#[allow(dead_code, reason = "replay has a use of its own for it")]
 #[path = "../../../walden-redo/tests/it/arbitrary.rs"]
 mod arbitrary;
 
