@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
-use walden_lab::{RunOptions, find_or_install, run_workload, workloads};
+use walden_lab::{Cluster, ClusterBuilder, RunOptions, Wanted, find_or_install, run_workload, workloads};
 
 use crate::material::{Run, golden, walden, write};
 
@@ -153,6 +153,55 @@ fn a_servers_log_comes_back() {
             files(&member) == BTreeMap::from([(names[4].clone(), fs::read(wal.join(&names[4])).unwrap())])
         );
     }
+}
+
+/// A server that fetches its segments one by one out of a pack, as a `restore_command` does, has everything that was
+/// committed.
+#[test]
+fn a_server_recovers_from_a_pack() {
+    let folder = tempfile::tempdir().unwrap();
+    let installation = find_or_install(Wanted::Major(18)).unwrap();
+    let output = folder.path().join("run");
+    let mut counted = 0_i64;
+    let options = RunOptions {
+        size: Some(2000),
+        installation: Some(installation.clone()),
+        wal_segsize_mb: Some(1),
+        keep_data: true,
+        ..RunOptions::new(workloads::by_name("oltp").unwrap(), &output)
+    };
+    run_workload(options, &mut |cluster| {
+        counted = history(cluster);
+        Ok(())
+    })
+    .unwrap();
+    assert!(counted >= 2000);
+    let (wal, pack) = (output.join("wal"), folder.path().join("log.wpk"));
+    done("compress --pack={} {}", &[&pack, &wal]);
+    let names: Vec<PathBuf> = files(&wal).into_keys().collect();
+    assert!(names.len() > 3, "{names:?}");
+    fs::remove_dir_all(&wal).unwrap();
+
+    let fetched = folder.path().join("fetched");
+    let cluster = ClusterBuilder::new(installation)
+        .copy_of(&output.join("base"))
+        .setting("restore_command", "false")
+        .setting("hot_standby", "off")
+        .start_after(|data| {
+            for name in &names {
+                done("decompress --member {} -o {} {}", &[name, &fetched, &pack]);
+                fs::copy(fetched.join(name), data.join("pg_wal").join(name))?;
+            }
+            fs::write(data.join("recovery.signal"), "")?;
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(history(&cluster), counted);
+}
+
+fn history(cluster: &Cluster) -> i64 {
+    let mut client = cluster.client("postgres").unwrap();
+    client.query_one("SELECT count(*) FROM pgbench_history", &[]).unwrap().get(0)
 }
 
 #[test]
