@@ -49,8 +49,18 @@ fn an_import_writes_next_to_nothing_under_minimal() {
     let report = experiment(&[&["wal-level"], &sizes[..], &files].concat());
     let written: Value = serde_json::from_str(&fs::read_to_string(&out).unwrap()).unwrap();
     assert_eq!(written, report);
-    // Claims, and a chart for each part.
-    assert_draws("an_import_writes_next_to_nothing_under_minimal", &html, 3);
+    // Claims, a chart for each part, and predictions.
+    assert_draws("an_import_writes_next_to_nothing_under_minimal", &html, 4);
+    // The log of one case predicts the others.
+    for key in [
+        ["minimal", "transactions", "wal_mb"],
+        ["logical", "transactions", "wal_mb"],
+        ["logical", "import", "wal_mb"],
+    ] {
+        let predicted = figure(&report, key)["predicted"].as_f64().unwrap();
+        let measured = measured(&report, key);
+        assert!((predicted / measured - 1.0).abs() < 0.02, "{key:?}: {predicted} for {measured}");
+    }
 
     let import = |case| measured(&report, [case, "import", "wal_mb"]);
     assert!(import("replica") > 10.0 * import("minimal"), "{} and {}", import("replica"), import("minimal"));
