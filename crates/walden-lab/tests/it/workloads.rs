@@ -60,6 +60,14 @@ fn oltp_pressure() {
 }
 
 #[test]
+fn oltp_single_and_paced() {
+    for name in ["oltp-single", "oltp-paced"] {
+        let facts = check(name, 200);
+        assert_eq!((&facts["notes"]["clients"], &facts["notes"]["transactions"]), (&1.into(), &200.into()));
+    }
+}
+
+#[test]
 fn load() {
     check("load", 1);
 }
@@ -93,7 +101,17 @@ fn golden() {
 
 #[test]
 fn every_workload_has_a_test() {
-    let tested = ["oltp", "oltp-pressure", "load", "dml-matrix", "dense", "mixed", "golden"];
+    let tested = [
+        "oltp",
+        "oltp-pressure",
+        "oltp-single",
+        "oltp-paced",
+        "load",
+        "dml-matrix",
+        "dense",
+        "mixed",
+        "golden",
+    ];
     let names: Vec<_> = all().iter().map(|one| one.name).collect();
     assert_eq!(names, tested);
 }
