@@ -46,6 +46,14 @@ pub struct Request {
     pub threads: usize,
 }
 
+impl Request {
+    /// The sums of a range and nothing beside them.
+    pub fn sums(from: Lsn, to: Lsn, threads: usize) -> Request {
+        let (from, to) = (Some(Bound::Lsn(from)), Some(Bound::Lsn(to)));
+        Request { views: Vec::new(), top: 0, from, to, every: None, threads }
+    }
+}
+
 /// An end of the range to explain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bound {
@@ -286,7 +294,7 @@ pub fn explain(
         true => Timeline::read(runs, request.threads, &mut progress),
         false => Timeline::default(),
     };
-    let (from, to) = range_of(request, &timeline)?;
+    let (from, to) = timeline.range(request.from, request.to)?;
     let cuts = Cuts::new(request, &timeline, runs);
     let views: Vec<ViewSpec> = request.views.iter().filter(|view| view.needs_pieces()).cloned().collect();
     let spec = CollectSpec {
@@ -324,21 +332,6 @@ fn headers_between(run: &Run, segment_start: Lsn, position: Lsn) -> u64 {
     let bytes = position.bytes_since(segment_start);
     let (pages, segments) = (bytes.div_ceil(page_bytes), bytes.div_ceil(run.segment_size.bytes()));
     (pages - segments) * page::SHORT_HEADER as u64 + segments * page::LONG_HEADER as u64
-}
-
-fn range_of(request: &Request, timeline: &Timeline) -> Result<(Option<Lsn>, Option<Lsn>), ExplainError> {
-    let from = match request.from {
-        None => None,
-        Some(Bound::Lsn(lsn)) => Some(lsn),
-        Some(Bound::Time(second)) => Some(timeline.position_of(second).ok_or(ExplainError::TimeAfterEnd)?),
-    };
-    let to = match request.to {
-        None => None,
-        Some(Bound::Lsn(lsn)) => Some(lsn),
-        // Nothing ends later: the range goes to the end.
-        Some(Bound::Time(second)) => timeline.position_of(second),
-    };
-    Ok((from, to))
 }
 
 /// Where the views are cut by time and checkpoint.

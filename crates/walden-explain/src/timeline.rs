@@ -14,6 +14,8 @@ use walden_format::stream::Visitor;
 use walden_source::inventory::Run;
 use walden_source::scan::{ScanOptions, scan};
 
+use crate::explain::{Bound, ExplainError};
+
 /// Times and redo pointers of a log.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
@@ -67,6 +69,25 @@ impl Timeline {
         self.seconds.get(index).map(|(lsn, _)| *lsn)
     }
 
+    /// The positions that bounds stand for.
+    ///
+    /// # Errors
+    ///
+    /// [`ExplainError::TimeAfterEnd`] when nothing ends at or after the time to start at. A time to end at may be later
+    /// than everything: the range goes to the end.
+    pub fn range(
+        &self,
+        from: Option<Bound>,
+        to: Option<Bound>,
+    ) -> Result<(Option<Lsn>, Option<Lsn>), ExplainError> {
+        let position = |bound| match bound {
+            Bound::Lsn(lsn) => Some(lsn),
+            Bound::Time(second) => self.position_of(second),
+        };
+        let from = from.map(|from| position(from).ok_or(ExplainError::TimeAfterEnd)).transpose()?;
+        Ok((from, to.and_then(position)))
+    }
+
     /// Cuts the log into spans of `width` seconds: where each but the first starts, and when the first does.
     pub fn spans(&self, width: i64) -> (Vec<Lsn>, i64) {
         let Some((first, _)) = self.span() else { return (Vec::new(), 0) };
@@ -112,5 +133,21 @@ impl Visitor for SegmentTimes {
             _ => {}
         }
         ControlFlow::Continue(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_ends_at_the_end_but_must_not_start_after_it() {
+        let timeline = Timeline { seconds: vec![(Lsn(10), 100), (Lsn(20), 200)], redo: Vec::new() };
+        let (early, between, late) = (Bound::Time(50), Bound::Time(150), Bound::Time(201));
+        assert_eq!(timeline.range(Some(early), Some(between)).unwrap(), (Some(Lsn(10)), Some(Lsn(20))));
+        assert_eq!(timeline.range(None, Some(late)).unwrap(), (None, None));
+        assert!(matches!(timeline.range(Some(late), None), Err(ExplainError::TimeAfterEnd)));
+        let lsn = Bound::Lsn(Lsn(7));
+        assert_eq!(timeline.range(Some(lsn), Some(lsn)).unwrap(), (Some(Lsn(7)), Some(Lsn(7))));
     }
 }

@@ -84,16 +84,10 @@ pub fn fit(samples: &[Sample]) -> Option<Rates> {
     Some(Rates { images: (images > 0.0).then_some(a), rest: b, error })
 }
 
-fn images_of(buckets: &Buckets) -> u64 {
-    const IMAGES: [Bucket; 4] =
-        [Bucket::CheckpointImages, Bucket::ForcedImages, Bucket::HintImages, Bucket::ConsistencyImages];
-    IMAGES.iter().map(|bucket| buckets.get(*bucket)).sum()
-}
-
 impl Compressor {
     /// The trace itself.
     pub fn of_trace(&self, actual: &Buckets) -> ArchiveSize {
-        let images = images_of(actual);
+        let images = actual.images();
         self.sized(images as f64 * self.rates.images.unwrap_or(0.0), actual.total() - images)
     }
 
@@ -105,7 +99,7 @@ impl Compressor {
         settings: &Settings,
         prediction: &Prediction,
     ) -> Option<ArchiveSize> {
-        let images = images_of(&prediction.buckets);
+        let images = prediction.buckets.images();
         let rest = prediction.buckets.total() - images;
         let (now, then) = (traced.wal_compression, settings.wal_compression);
         let kept = |method: Option<Method>| match method {

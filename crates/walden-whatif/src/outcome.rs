@@ -55,6 +55,10 @@ impl Bucket {
         Bucket::Switches,
     ];
 
+    /// Those of full-page images.
+    pub const IMAGES: [Bucket; 4] =
+        [Bucket::CheckpointImages, Bucket::ForcedImages, Bucket::HintImages, Bucket::ConsistencyImages];
+
     /// Its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -100,6 +104,11 @@ impl Buckets {
     /// Bytes of one.
     pub fn get(&self, bucket: Bucket) -> u64 {
         self.0[bucket as usize]
+    }
+
+    /// Bytes of full-page images.
+    pub fn images(&self) -> u64 {
+        Bucket::IMAGES.into_iter().map(|bucket| self.get(bucket)).sum()
     }
 
     /// Bytes of all.

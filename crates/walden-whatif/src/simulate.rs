@@ -88,7 +88,7 @@ pub struct OwnRecords {
 pub struct RecordBytes {
     /// Everything but images.
     pub plain: u64,
-    /// Images: after checkpoints, forced, for hints, for consistency checks.
+    /// Images, as [`Bucket::IMAGES`] has them: after checkpoints, forced, for hints, for consistency checks.
     pub images: [u64; 4],
     /// Images after checkpoints, counted.
     pub image_count: u64,
@@ -103,10 +103,6 @@ impl RecordBytes {
         self.shares[share as usize] += bytes;
     }
 }
-
-/// Buckets of [`RecordBytes::images`].
-const IMAGE_BUCKETS: [Bucket; 4] =
-    [Bucket::CheckpointImages, Bucket::ForcedImages, Bucket::HintImages, Bucket::ConsistencyImages];
 
 /// A checkpoint that is being made.
 #[derive(Clone, Copy, Debug)]
@@ -224,7 +220,7 @@ impl Simulation {
         let images: u64 = record.images.iter().sum();
         self.prediction.buckets.add(Bucket::Records, record.plain);
         if images > 0 {
-            for (bucket, bytes) in IMAGE_BUCKETS.into_iter().zip(record.images) {
+            for (bucket, bytes) in Bucket::IMAGES.into_iter().zip(record.images) {
                 self.prediction.buckets.add(bucket, bytes);
             }
             self.prediction.images += record.image_count;

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use walden_explain::checkpoints::CheckpointSettings;
 use walden_explain::document::{Context, Document};
-use walden_explain::{Bound, Explanation, Request};
+use walden_explain::{Explanation, Request};
 use walden_format::lsn::Lsn;
 use walden_lab::{Cluster, ClusterBuilder, Progress, Wanted, find_or_install, tools, waldump};
 use walden_report::table::Look;
@@ -153,14 +153,7 @@ fn insert_lsn(client: &mut postgres::Client) -> Result<Lsn> {
 
 fn explain(cluster: &Cluster, (from, to): (Lsn, Lsn)) -> Result<Explanation> {
     let inventory = Inventory::of(&[cluster.data_dir().join("pg_wal")])?;
-    let request = Request {
-        views: Vec::new(),
-        top: 6,
-        from: Some(Bound::Lsn(from)),
-        to: Some(Bound::Lsn(to)),
-        every: None,
-        threads: terminal::cores(),
-    };
+    let request = Request { top: 6, ..Request::sums(from, to, terminal::cores()) };
     let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;
     if let Some(damage) = &explanation.damage {
         anyhow::bail!("{damage}");

@@ -14,6 +14,7 @@ use walden_report::explain_html;
 use walden_report::table::Look;
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
+use walden_source::scan::Damage;
 
 use crate::progress::Progress;
 use crate::{DAMAGED, names, output, terminal};
@@ -127,16 +128,21 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
         document.cycles.clear();
     }
     print(&document, args.format)?;
+    Ok(ended(&inventory, explanation.damage.as_ref()))
+}
+
+/// What could not be read, and the exit status that says so.
+pub fn ended(inventory: &Inventory, damage: Option<&Damage>) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for unreadable in &inventory.unreadable {
         eprintln!("error: {unreadable}");
         code = ExitCode::from(DAMAGED);
     }
-    if let Some(damage) = &explanation.damage {
+    if let Some(damage) = damage {
         eprintln!("error: {damage}\nhint: {}", damage.hint());
         code = ExitCode::from(DAMAGED);
     }
-    Ok(code)
+    code
 }
 
 /// Prints a document in a format.

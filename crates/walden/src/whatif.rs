@@ -25,9 +25,9 @@ use walden_whatif::objects::{Change, ObjectChange};
 use walden_whatif::settings::{Effect, Settings};
 use walden_whatif::{Forecast, OpenBase, Question, predict};
 
-use crate::explain::tell_about;
+use crate::explain::{ended, tell_about};
 use crate::progress::Progress;
-use crate::{DAMAGED, names, output, page, redo, terminal};
+use crate::{names, output, page, redo, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -227,16 +227,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
             anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")?;
         }
     }
-    let mut code = ExitCode::SUCCESS;
-    for unreadable in &inventory.unreadable {
-        eprintln!("error: {unreadable}");
-        code = ExitCode::from(DAMAGED);
-    }
-    if let Some(damage) = &forecast.damage {
-        eprintln!("error: {damage}\nhint: {}", damage.hint());
-        code = ExitCode::from(DAMAGED);
-    }
-    Ok(code)
+    Ok(ended(&inventory, forecast.damage.as_ref()))
 }
 
 /// Curves as pictures.
@@ -373,20 +364,11 @@ fn check_names(changes: &[Vec<(String, String)>], run: &Run) -> Result<Vec<Strin
 }
 
 fn bounds(args: &WhatifArgs, inventory: &Inventory, threads: usize) -> Result<(Option<Lsn>, Option<Lsn>)> {
-    let mut timeline = None;
-    let mut lsn = |bound: Option<Bound>| -> Result<Option<Lsn>> {
-        Ok(match bound {
-            None => None,
-            Some(Bound::Lsn(lsn)) => Some(lsn),
-            Some(Bound::Time(second)) => {
-                let timeline =
-                    timeline.get_or_insert_with(|| Timeline::read(&inventory.runs, threads, |_| ()));
-                let lsn = timeline.position_of(second);
-                Some(lsn.with_context(|| "no transaction ends at or after that time".to_string())?)
-            }
-        })
-    };
-    Ok((lsn(args.from)?, lsn(args.to)?))
+    let has_times = [args.from, args.to].iter().any(|bound| matches!(bound, Some(Bound::Time(_))));
+    // Only times need another reading of the log.
+    let timeline =
+        if has_times { Timeline::read(&inventory.runs, threads, |_| ()) } else { Timeline::default() };
+    Ok(timeline.range(args.from, args.to)?)
 }
 
 fn ask(run: &Run, question: &Question<'_>) -> Result<Forecast> {

@@ -7,7 +7,7 @@ use super::Lab;
 use super::definition::Case;
 use super::prediction::{self, Others};
 use super::report::{RunResult, megabytes};
-use super::stage::{self, Stage, Wishes, checkpoints, counted};
+use super::stage::{self, Stage, checkpoints, counted};
 use crate::facts;
 
 /// What decides whether a longer distance is tried.
@@ -53,18 +53,10 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
 }
 
 fn run_one(lab: &mut Lab<'_>, case: &Case, predicted: &mut Option<Others>) -> Result<Outcome> {
-    let mut settings = lab.definition.settings.clone();
-    settings.extend(case.settings.clone());
-    let wishes = Wishes {
-        all_wal: prediction::is_trace(lab, &case.name),
-        segment_megabytes: case.segment_megabytes,
-        not_kept: case.keep == Some(false),
-    };
-    let (scale, clients) = (lab.size("scale").to_string(), lab.size("clients"));
-    let each = lab.size("transactions").div_ceil(clients).to_string();
-    let clients = clients.to_string();
-    let mut stage = Stage::start(lab, &case.name, &settings, wishes)?;
-    lab.server = Some(stage.server()?);
+    let scale = lab.size("scale").to_string();
+    let (clients, transactions) = (lab.size("clients"), lab.size("transactions"));
+    let all_wal = prediction::is_trace(lab, &case.name);
+    let mut stage = Stage::start(lab, case, all_wal)?;
     lab.options.progress.phase(&format!("{}: filling pgbench's tables", case.name));
     stage.pgbench(&["--initialize", "--quiet", "--scale", &scale])?;
     // Each case starts with a checkpoint just done.
@@ -72,17 +64,7 @@ fn run_one(lab: &mut Lab<'_>, case: &Case, predicted: &mut Option<Others>) -> Re
 
     let before = stage.statistics()?;
     lab.options.progress.phase(&format!("{}: transactions", case.name));
-    let (output, phase) = stage.phase("run", |stage| {
-        stage.pgbench(&[
-            "--no-vacuum",
-            "--random-seed=42",
-            "--jobs=2",
-            "--client",
-            &clients,
-            "--transactions",
-            &each,
-        ])
-    })?;
+    let (output, phase) = stage.phase("run", |stage| stage.transactions(clients, transactions))?;
     let statistics = facts::pair(before, stage.statistics()?);
     let outcome = Outcome { bytes: stage::bytes(&phase), checkpoints: checkpoints(&statistics) };
     let figures = [

@@ -19,7 +19,7 @@ use rustix::fs::{Advice, fadvise};
 use serde_json::{Value, json};
 
 use super::definition::{Case, CopyCommand};
-use super::stage::{Stage, Wishes, clear};
+use super::stage::{Stage, clear};
 use super::{Form, Lab};
 use crate::account;
 use crate::cluster::temporary_folder;
@@ -305,21 +305,14 @@ fn bytes_in(folder: &Path) -> Result<u64> {
 /// How long the archiver of a real cluster takes to catch up with the same bytes, after they were written.
 fn archive(lab: &mut Lab<'_>, case: &Case, megabytes: u64) -> Result<()> {
     const PHASE: &str = "archive_command";
-    let mut settings = lab.definition.settings.clone();
-    settings.extend(case.settings.clone());
+    let mut case = case.clone();
     // Everything waits until the command is there.
     for (name, value) in
         [("archive_mode", "on"), ("archive_command", ""), ("max_wal_size", "100GB"), ("autovacuum", "off")]
     {
-        settings.insert(name.into(), value.into());
+        case.settings.insert(name.into(), value.into());
     }
-    let wishes = Wishes {
-        segment_megabytes: case.segment_megabytes,
-        not_kept: case.keep == Some(false),
-        ..Wishes::default()
-    };
-    let mut stage = Stage::start(lab, &case.name, &settings, wishes)?;
-    lab.server = Some(stage.server()?);
+    let mut stage = Stage::start(lab, &case, false)?;
     let mut client = stage.client()?;
     client.batch_execute("CREATE TABLE filler (t text); ALTER TABLE filler ALTER t SET STORAGE EXTERNAL")?;
     lab.options.progress.phase(&format!("{}: writing WAL", case.name));

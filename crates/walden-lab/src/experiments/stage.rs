@@ -12,6 +12,7 @@ use postgres::{Client, NoTls};
 use serde_json::Value;
 use walden_format::lsn::Lsn;
 
+use super::definition::Case;
 use super::report::{Kept, Phase, RunResult};
 use super::{Lab, Options};
 use crate::account;
@@ -41,38 +42,33 @@ struct Borrowed {
     _database: Undo,
 }
 
-/// What is done to a cluster before it starts.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Wishes {
-    /// The size of a segment.
-    pub segment_megabytes: Option<u32>,
-    /// All segments stay until the end.
-    pub all_wal: bool,
-    /// `--keep` does not apply.
-    pub not_kept: bool,
-}
-
 impl Stage {
-    /// Starts a fresh cluster under these settings, or changes those of the user's server.
-    pub fn start(lab: &Lab<'_>, case: &str, settings: &Settings, wishes: Wishes) -> Result<Stage> {
-        lab.options.progress.phase(&format!("{case}: starting the server"));
-        match &lab.options.dsn {
-            Some(dsn) => Stage::borrow(dsn, case, settings),
-            None => Stage::own(lab.options, case, settings, wishes),
-        }
+    /// Starts a fresh cluster under the case's settings, or changes those of the user's server. With `all_wal` a cluster
+    /// keeps every segment until the end.
+    pub fn start(lab: &mut Lab<'_>, case: &Case, all_wal: bool) -> Result<Stage> {
+        lab.options.progress.phase(&format!("{}: starting the server", case.name));
+        let mut settings = lab.definition.settings.clone();
+        settings.extend(case.settings.clone());
+        let stage = match &lab.options.dsn {
+            Some(dsn) => Stage::borrow(dsn, &case.name, &settings),
+            None => Stage::own(lab.options, case, &settings, all_wal),
+        }?;
+        lab.server = Some(stage.server()?);
+        Ok(stage)
     }
 
-    fn own(options: &Options, case: &str, settings: &Settings, wishes: Wishes) -> Result<Stage> {
+    fn own(options: &Options, case: &Case, settings: &Settings, all_wal: bool) -> Result<Stage> {
         let installation = options.installation.clone().context("no PostgreSQL was looked for")?;
-        let keep = options.keep.as_ref().filter(|_| !wishes.not_kept).map(|folder| folder.join(case));
+        let is_kept = case.keep != Some(false);
+        let keep = options.keep.as_ref().filter(|_| is_kept).map(|folder| folder.join(&case.name));
         if let Some(folder) = &keep {
             run::prepare_output(folder, options.force)?;
         }
         let mut builder = ClusterBuilder::new(installation);
-        if let Some(megabytes) = wishes.segment_megabytes {
+        if let Some(megabytes) = case.segment_megabytes {
             builder = builder.wal_segsize_mb(megabytes);
         }
-        if wishes.all_wal || keep.is_some() {
+        if all_wal || keep.is_some() {
             builder = run::keep_wal(builder);
         }
         for (name, value) in settings.iter().chain(options.settings.iter().map(|(name, value)| (name, value)))
@@ -82,7 +78,7 @@ impl Stage {
         let cluster = builder.start()?;
         let recording = keep.as_ref().map(|_| Recording::begin(&cluster, None)).transpose()?;
         Ok(Stage {
-            case: case.into(),
+            case: case.name.clone(),
             dsn: cluster.dsn("postgres"),
             cluster: Some(cluster),
             borrowed: None,
@@ -154,6 +150,13 @@ impl Stage {
         let phase = Phase { name: name.into(), from, to: insert_lsn(&mut client)?, seconds };
         self.phases.push(phase.clone());
         Ok((result, phase))
+    }
+
+    /// Runs so many of pgbench's own transactions, the same ones each time for one client; what it prints.
+    pub fn transactions(&self, clients: u64, transactions: u64) -> Result<String> {
+        let (each, clients) = (transactions.div_ceil(clients).to_string(), clients.to_string());
+        let sizes = ["--client", &clients, "--transactions", &each];
+        self.pgbench(&[&["--no-vacuum", "--random-seed=42", "--jobs=2"], &sizes[..]].concat())
     }
 
     /// Runs pgbench to its end; what it prints.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::definition::{Statement, Table};
 use super::report::{Phase, megabytes};
-use super::stage::{self, Stage, Wishes};
+use super::stage::{self, Stage};
 use super::{Lab, oracle};
 use crate::mariadb::{self, MariaDb, Programs};
 use crate::oracle_model::RowChanges;
@@ -48,11 +48,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let mut changes: Option<Vec<(String, RowChanges)>> = None;
     let mut details = Vec::new();
     for case in lab.definition.cases.clone() {
-        let mut settings = lab.definition.settings.clone();
-        settings.extend(case.settings.clone());
-        let wishes = Wishes { all_wal: true, not_kept: case.keep == Some(false), ..Wishes::default() };
-        let mut stage = Stage::start(lab, &case.name, &settings, wishes)?;
-        lab.server = Some(stage.server()?);
+        let mut stage = Stage::start(lab, &case, true)?;
         let mut client = stage.client()?;
         stage.phase(SETUP, |_| client.batch_execute(&table.postgresql).context("cannot make the table"))?;
         let relation = relation(&mut client)?;

@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::Lab;
 use super::prediction;
 use super::report::megabytes;
-use super::stage::{self, Stage, Wishes};
+use super::stage::{self, Stage};
 
 /// FILLFACTOR of pgbench's tables, as published.
 const FILLFACTOR: &str = "--fillfactor=70";
@@ -15,19 +15,11 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     // 10 clients as pgbench's documentation suggests for such a scale, but never more than the scale: they would wait for
     // each other's branches.
     let clients = lab.size("scale").clamp(1, 10);
-    let each = lab.size("transactions").div_ceil(clients).to_string();
-    let clients = clients.to_string();
+    let transactions = lab.size("transactions");
     let mut predicted = None;
     for case in lab.definition.cases.clone() {
-        let mut settings = lab.definition.settings.clone();
-        settings.extend(case.settings.clone());
-        let wishes = Wishes {
-            all_wal: prediction::is_trace(lab, &case.name),
-            segment_megabytes: case.segment_megabytes,
-            not_kept: case.keep == Some(false),
-        };
-        let mut stage = Stage::start(lab, &case.name, &settings, wishes)?;
-        lab.server = Some(stage.server()?);
+        let all_wal = prediction::is_trace(lab, &case.name);
+        let mut stage = Stage::start(lab, &case, all_wal)?;
 
         lab.options.progress.phase(&format!("{}: import", case.name));
         let (_, import) = stage.phase("import", |stage| {
@@ -37,18 +29,8 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         stage.client()?.batch_execute("CHECKPOINT")?;
 
         lab.options.progress.phase(&format!("{}: transactions", case.name));
-        let (output, transactions) = stage.phase("transactions", |stage| {
-            stage.pgbench(&[
-                "--no-vacuum",
-                "--random-seed=42",
-                "--jobs=2",
-                "--client",
-                &clients,
-                "--transactions",
-                &each,
-            ])
-        })?;
-        for phase in [&import, &transactions] {
+        let (output, run) = stage.phase("transactions", |stage| stage.transactions(clients, transactions))?;
+        for phase in [&import, &run] {
             lab.figures.add(&case.name, &phase.name, "wal_mb", Some(megabytes(stage::bytes(phase))));
             lab.figures.add(&case.name, &phase.name, "seconds", Some(phase.seconds));
         }

@@ -9,8 +9,7 @@ use serde::Serialize;
 use walden_explain::Request;
 use walden_lab::workloads::Workload;
 use walden_lab::{Progress, Wanted, tools, waldump};
-use walden_report::chart::{Axis, Bars, Layer, Tone, Unit};
-use walden_report::html::{Cell, Page, Section, Table};
+use walden_report::html::{Cell, Page, Table};
 use walden_report::table::{Look, Row, table};
 use walden_report::units;
 use walden_source::inventory::Inventory;
@@ -129,15 +128,7 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
     // The same records on both sides, or the times mean nothing. Only now: a child's peak memory is counted from what its
     // parent has when it starts.
     let inventory = Inventory::of(&[&folder])?;
-    let bound = |lsn: &str| lsn.parse().map(walden_explain::Bound::Lsn);
-    let request = Request {
-        views: Vec::new(),
-        top: 1,
-        from: Some(bound(start)?),
-        to: Some(bound(end)?),
-        every: None,
-        threads: terminal::cores(),
-    };
+    let request = Request::sums(start.parse()?, end.parse()?, terminal::cores());
     let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;
     let verdict = judge::compare(&explanation, &waldump::stats(&pg_waldump, &range)?);
     ensure!(
@@ -224,18 +215,10 @@ fn page(results: &[Decoded]) -> Page {
                 Cell::number(&format!("{:.2}x", timed.times_pg_waldump), timed.times_pg_waldump),
             ]);
         }
-        let speeds = result.programs.iter().map(|timed| Some(timed.megabytes_per_second * 1e6));
-        let chart = Bars {
-            title: "WAL per second".into(),
-            x: Axis::new("WAL per second of wall time", Unit::BytesPerSecond),
-            categories: result.programs.iter().map(|timed| timed.program.clone()).collect(),
-            layers: vec![Layer { name: "WAL per second".into(), tone: Tone::Next, values: speeds.collect() }],
-            stacked: false,
-            ..Bars::default()
-        };
-        Section::new(&title(result))
-            .chart(chart, "Whole processes on cached files; all verify checksums, and their figures agree.")
-            .table(table)
+        let programs =
+            result.programs.iter().map(|timed| (timed.program.as_str(), timed.megabytes_per_second));
+        let note = "Whole processes on cached files; all verify checksums, and their figures agree.";
+        super::speeds((title(result), "read"), programs, note, table)
     };
     let title = "walden explain and pg_waldump on the same WAL";
     super::page_of(title, "walden bench decode", results.iter().map(section))

@@ -15,7 +15,8 @@ use serde::Serialize;
 use wait4::Wait4;
 use walden_lab::workloads::{self, Workload};
 use walden_lab::{Installation, Progress, RunOptions, Wanted, cache_dir, find_or_install, run_workload};
-use walden_report::html::{Page, Section};
+use walden_report::chart::{Axis, Bars, Layer, Tone, Unit};
+use walden_report::html::{Page, Section, Table};
 
 use crate::explain::Format;
 
@@ -63,6 +64,26 @@ fn page_of(title: &str, command: &str, results: impl Iterator<Item = Section>) -
         page.section(section);
     });
     page
+}
+
+/// One workload's bars, a bar each program, and its table.
+fn speeds<'a>(
+    (title, what): (String, &str),
+    programs: impl Iterator<Item = (&'a str, f64)>,
+    note: &str,
+    table: Table,
+) -> Section {
+    let (categories, rates): (Vec<String>, Vec<Option<f64>>) =
+        programs.map(|(program, megabytes)| (program.to_owned(), Some(megabytes * 1e6))).unzip();
+    let chart = Bars {
+        title: format!("WAL {what} per second"),
+        x: Axis::new(&format!("WAL {what} per second"), Unit::BytesPerSecond),
+        categories,
+        layers: vec![Layer { name: "WAL per second".into(), tone: Tone::Next, values: rates }],
+        stacked: false,
+        ..Bars::default()
+    };
+    Section::new(&title).chart(chart, note).table(table)
 }
 
 fn print<T: Serialize>(results: &[T], format: Format, table: impl Fn(&[T])) -> Result<ExitCode> {

@@ -11,8 +11,7 @@ use serde::{Deserialize, Serialize};
 use wait4::Wait4;
 use walden_lab::workloads::Workload;
 use walden_lab::{ClusterBuilder, Progress, StopMode, Wanted};
-use walden_report::chart::{Axis, Bars, Layer, Tone, Unit};
-use walden_report::html::{Cell, Page, Section, Table};
+use walden_report::html::{Cell, Page, Table};
 use walden_report::table::{Look, Row, table};
 use walden_report::units;
 
@@ -264,18 +263,10 @@ fn page(results: &[Replayed]) -> Page {
                 Cell::number(&format!("{:.2}x", timed.times_postgresql), timed.times_postgresql),
             ]);
         }
-        let speeds = result.programs.iter().map(|timed| Some(timed.megabytes_per_second * 1e6));
-        let chart = Bars {
-            title: "WAL replayed per second".into(),
-            x: Axis::new("WAL per second of replay", Unit::BytesPerSecond),
-            categories: result.programs.iter().map(|timed| timed.program.clone()).collect(),
-            layers: vec![Layer { name: "WAL per second".into(), tone: Tone::Next, values: speeds.collect() }],
-            stacked: false,
-            ..Bars::default()
-        };
-        Section::new(&title(result))
-            .chart(chart, "What each says of replay itself, in one thread, without starting and stopping.")
-            .table(table)
+        let programs =
+            result.programs.iter().map(|timed| (timed.program.as_str(), timed.megabytes_per_second));
+        let note = "What each says of replay itself, in one thread, without starting and stopping.";
+        super::speeds((title(result), "replayed"), programs, note, table)
     };
     let title = "Replay by Walden and by PostgreSQL's own recovery";
     super::page_of(title, "walden bench redo", results.iter().map(section))

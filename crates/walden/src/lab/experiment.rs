@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use walden_explain::checkpoints::{Cause, Checkpoint, CheckpointSettings, explain_checkpoints};
 use walden_explain::tally::Bucket;
-use walden_explain::{Bound, Explanation, Request};
+use walden_explain::{Explanation, Request};
 use walden_format::lsn::Lsn;
 use walden_lab::experiments::definition::Definition;
 use walden_lab::experiments::report::{Check, Figure, Phase, Report};
@@ -214,14 +214,7 @@ impl Analysis for Reader {
 
 fn explain(wal: &Path, from: Lsn, to: Lsn) -> Result<Explanation> {
     let inventory = Inventory::of(&[wal.to_owned()])?;
-    let request = Request {
-        views: Vec::new(),
-        top: 0,
-        from: Some(Bound::Lsn(from)),
-        to: Some(Bound::Lsn(to)),
-        every: None,
-        threads: terminal::cores(),
-    };
+    let request = Request::sums(from, to, terminal::cores());
     let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;
     match &explanation.damage {
         Some(damage) => bail!("{damage}"),

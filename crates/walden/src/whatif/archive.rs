@@ -6,8 +6,7 @@ use std::thread;
 
 use anyhow::{Context, Result, bail};
 use walden_codec::coder::{Encoder, Limits};
-use walden_explain::tally::Bucket;
-use walden_explain::{Bound, Request};
+use walden_explain::Request;
 use walden_source::inventory::{Run, SegmentFile};
 use walden_source::open::open;
 use walden_whatif::archive::{Compressor, Sample, fit};
@@ -18,8 +17,6 @@ use crate::progress::Progress;
 const SAMPLES: usize = 8;
 /// The level that `walden compress` has without `-1` to `-9`.
 const LEVEL: u8 = 5;
-const IMAGES: [Bucket; 4] =
-    [Bucket::ImageCheckpoint, Bucket::ImageForced, Bucket::ImageHint, Bucket::ImageConsistency];
 
 /// Walden's codec, and the command if there is one, tried on the run.
 pub fn compressors(run: &Run, command: Option<&str>) -> Result<Vec<Compressor>> {
@@ -55,16 +52,9 @@ pub fn compressors(run: &Run, command: Option<&str>) -> Result<Vec<Compressor>> 
 }
 
 fn images(run: &Run, segment: &SegmentFile) -> Result<u64> {
-    let request = Request {
-        views: Vec::new(),
-        top: 0,
-        from: Some(Bound::Lsn(segment.start)),
-        to: Some(Bound::Lsn(segment.start.plus(run.segment_size.bytes()))),
-        every: None,
-        threads: 1,
-    };
+    let request = Request::sums(segment.start, segment.start.plus(run.segment_size.bytes()), 1);
     let explanation = walden_explain::explain(std::slice::from_ref(run), &request, |_| {})?;
-    Ok(IMAGES.iter().map(|bucket| explanation.buckets.get(*bucket)).sum())
+    Ok(explanation.buckets.images())
 }
 
 /// Bytes that a command makes of its input.

@@ -9,9 +9,9 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, sync_channel};
 
+use walden_explain::Request;
 use walden_explain::group::Dimension;
 use walden_explain::tally::Bucket;
-use walden_explain::{Bound, Request};
 use walden_format::lsn::Lsn;
 use walden_format::payload;
 use walden_format::record::{BlockRef, Compression, Record};
@@ -237,14 +237,7 @@ fn the_same_statistics(pg_waldump: &Path, wal: &Path, inventory: &Inventory, lsn
 
 /// By kind of record: records, bytes without images and alignment, bytes of images.
 fn statistics(inventory: &Inventory, from: Lsn, to: Lsn) -> BTreeMap<String, (u64, u64, u64)> {
-    let request = Request {
-        views: Vec::new(),
-        top: 10,
-        from: Some(Bound::Lsn(from)),
-        to: Some(Bound::Lsn(to)),
-        every: None,
-        threads: 2,
-    };
+    let request = Request::sums(from, to, 2);
     let explanation = walden_explain::explain(&inventory.runs, &request, |_| {}).unwrap();
     let name = |kind: Kind| {
         format!("{}/{}", kind.resource_manager(explanation.version), kind.name(explanation.version))
