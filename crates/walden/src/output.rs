@@ -4,7 +4,7 @@
 //! replaced. What is not finished when the process is asked to end is removed.
 
 use std::fs::{self, File, Permissions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -30,10 +30,16 @@ static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 impl Output {
     /// Makes a temporary file beside the target, and folders above it.
     pub fn create(target: &Path, replace: bool) -> Result<Output> {
-        refuse_existing(target, replace)?;
-        remove_on_signals();
         let folder = folder_of(target);
         fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+        remove_on_signals();
+        // For the owner alone until it has the permissions of what it was made from.
+        Output::with_mode(target, replace, 0o600)
+    }
+
+    fn with_mode(target: &Path, replace: bool, mode: u32) -> Result<Output> {
+        refuse_existing(target, replace)?;
+        let folder = folder_of(target);
         let mut prefix = std::ffi::OsString::from(".");
         prefix.push(target.file_name().unwrap_or_default());
         prefix.push(".");
@@ -41,6 +47,7 @@ impl Output {
         let temporary = tempfile::Builder::new()
             .prefix(&prefix)
             .suffix(".tmp")
+            .permissions(Permissions::from_mode(mode))
             .tempfile_in(folder)
             .with_context(|| format!("make a temporary file in {}", folder.display()))?;
         unfinished.push(temporary.path().to_owned());
@@ -90,9 +97,9 @@ impl Output {
     }
 }
 
-/// An error if a picture or a page can't be written: rather now than after an hour.
+/// An error if a picture or a page can't be written: rather now than after an hour. What is there stays until then.
 pub fn can_write(path: Option<&Path>) -> Result<()> {
-    path.map_or(Ok(()), |path| write_text(path, ""))
+    path.map_or(Ok(()), |path| text_output(path).map(drop))
 }
 
 /// Writes a page; what was there is replaced.
@@ -102,7 +109,29 @@ pub fn write_page(path: &Path, page: &Page) -> Result<()> {
 
 /// Writes a text; what was there is replaced.
 pub fn write_text(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("write {}", path.display()))
+    let named = || format!("write {}", path.display());
+    match text_output(path)? {
+        None => fs::write(path, text).with_context(named),
+        Some(output) => {
+            output.file().write_all(text.as_bytes()).with_context(named)?;
+            output.commit(&Meta::default())
+        }
+    }
+}
+
+/// A file to be; nothing for a pipe or a device, which can't be replaced.
+fn text_output(path: &Path) -> Result<Option<Output>> {
+    match fs::metadata(path) {
+        Ok(meta) if meta.is_dir() => bail!("{} is a folder: expected the name of a file", path.display()),
+        Ok(meta) if !meta.is_file() => return Ok(None),
+        _ => {}
+    }
+    // What a link leads to is replaced, not the link.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    // Signals are left alone: beside a lab's servers they end the process only when those have been stopped.
+    // Permissions as the process's umask has them for any new file.
+    let output = Output::with_mode(&path, true, 0o666);
+    output.with_context(|| format!("write {}", path.display())).map(Some)
 }
 
 /// What can be done about an error of the file system that is among an error's causes.
@@ -111,15 +140,15 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     Some(match cause.kind() {
         io::ErrorKind::NotFound => "check the name; a file may also have been removed or recycled meanwhile",
         io::ErrorKind::PermissionDenied => {
-            "the user that runs walden needs to read the files, and to write in the folder; --output names another folder"
+            "the user that runs walden needs to read the files, and to write in the folder of what it makes"
         }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "make room, or name a folder on another disk with --output; nothing half-written was left"
+            "make room, or name a file or folder on another disk (TMPDIR for temporary files); nothing half-written was left"
         }
         io::ErrorKind::FileTooLarge => {
             "the limit on files' sizes (ulimit -f) or that of the file system was reached; nothing half-written was left"
         }
-        io::ErrorKind::ReadOnlyFilesystem => "name a folder that can be written with --output",
+        io::ErrorKind::ReadOnlyFilesystem => "name a file or folder that can be written to",
         _ => return None,
     })
 }
@@ -190,4 +219,31 @@ fn remove_on_signals() {
             }
         });
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_replaced_only_by_a_whole_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let page = folder.path().join("page.html");
+        fs::write(&page, "yesterday's").unwrap();
+        can_write(Some(&page)).unwrap();
+        assert_eq!(fs::read_to_string(&page).unwrap(), "yesterday's");
+        let link = folder.path().join("link.html");
+        std::os::unix::fs::symlink(&page, &link).unwrap();
+        write_text(&link, "today's").unwrap();
+        assert_eq!(fs::read_to_string(&page).unwrap(), "today's");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "no temporary file is left");
+        assert!(can_write(Some(folder.path())).unwrap_err().to_string().contains("is a folder"));
+    }
+
+    #[test]
+    fn what_is_no_file_is_written_to() {
+        write_text(Path::new("/dev/null"), "anything").unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
 }
