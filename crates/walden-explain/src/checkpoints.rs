@@ -184,15 +184,17 @@ fn usual_distance(checkpoints: &[Checkpoint], size: SegmentSize, timeout: Option
     for checkpoint in checkpoints.iter().filter(|checkpoint| checkpoint.cause == Cause::First) {
         let (Some(distance), Some(interval)) = (checkpoint.distance, checkpoint.interval) else { continue };
         let timed = timeout.is_some_and(|timeout| is_timed(interval, timeout));
-        let near = size.offset_of(checkpoint.seen.redo) < size.bytes() / 4;
-        if !timed && near {
-            near_start.push(crossed_segments(checkpoint, distance, size));
+        let offset = size.offset_of(checkpoint.seen.redo);
+        if !timed && offset < size.bytes() / 4 {
+            near_start.push((crossed_segments(checkpoint, distance, size), offset));
         }
     }
     near_start.sort_unstable();
-    let twice = near_start.windows(2).find(|pair| pair[0] > 0 && pair[1] - pair[0] <= 1).map(|pair| pair[0]);
-    // A single one that far apart is no coincidence either.
-    twice.or_else(|| near_start.iter().copied().find(|segments| *segments >= 4))
+    let mut pairs = near_start.windows(2).map(|pair| (pair[0].0, pair[1].0));
+    let twice = pairs.find(|(one, next)| *one > 0 && next - one <= 1).map(|(one, _)| one);
+    // A single one that far apart is no coincidence either, if it is where a checkpointer gets that sets out at once.
+    let is_sure = |&&(segments, offset): &&(u64, u64)| segments >= 4 && offset < size.bytes() / 64;
+    twice.or_else(|| near_start.iter().find(is_sure).map(|(segments, _)| *segments))
 }
 
 #[cfg(test)]
@@ -254,5 +256,8 @@ mod tests {
         log[5].shutdown = true;
         assert_eq!(causes(&log, None)[5], Shutdown);
         assert_eq!(causes(&[], None), []);
+        // One alone is for volume if it is just behind a segment's start, else somebody may have asked.
+        assert_eq!(causes(&[seen(0, 0, 0), seen(4, 100_000, 9)], None), [First, Volume]);
+        assert_eq!(causes(&[seen(0, 0, 0), seen(4, 2_800_000, 9)], None), [First, Requested]);
     }
 }

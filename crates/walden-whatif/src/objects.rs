@@ -73,8 +73,12 @@ pub struct Counts {
     pub index_images: u64,
     /// One more than the highest block met.
     pub pages: u64,
-    /// Line pointers of pages met, and how many these are.
-    pub lines: (u64, u64),
+    /// Pages met, each time that one is.
+    pub met: u64,
+    /// Line pointers on them.
+    pub lines: u64,
+    /// Bytes between line pointers and rows on them.
+    pub free: u64,
 }
 
 /// Counts for each change.
@@ -88,6 +92,10 @@ const LINE: f64 = 4.0;
 /// Of a leaf page, what a rightmost split leaves on it, and what others come to in the long run.
 const RIGHTMOST_FILL: f64 = 0.9;
 const USUAL_FILL: f64 = 0.7;
+/// What an update's record has more when the row moves to another page: a block reference.
+const MOVE: f64 = 20.0;
+/// `SizeOfPageHeaderData`
+const PAGE_HEADER: usize = 24;
 /// Header, block reference and offset of an `INSERT_LEAF` record: 24 + 20 + 2 + 2 bytes.
 const INSERT_LEAF: f64 = 48.0;
 /// Header, two to three block references and fields of a split's record.
@@ -137,8 +145,9 @@ impl Counts {
             }
             self.pages = self.pages.max(u64::from(block.block) + 1);
             if let Some(page) = touched.page.as_deref() {
-                let lines = page.lower().saturating_sub(24) / 4;
-                self.lines = (self.lines.0 + lines as u64, self.lines.1 + 1);
+                self.met += 1;
+                self.lines += (page.lower().saturating_sub(PAGE_HEADER) / LINE as usize) as u64;
+                self.free += page.upper().saturating_sub(page.lower()) as u64;
             }
         }
         self.table_images += image_bytes(record);
@@ -170,6 +179,11 @@ impl Counts {
     fn entries(&self) -> f64 {
         (self.inserts + self.stayed + self.moved) as f64
     }
+
+    /// How full pages are, in percent.
+    fn fill(&self) -> f64 {
+        100.0 * (1.0 - self.free as f64 / (self.met.max(1) as f64 * PAGE_BYTES as f64))
+    }
 }
 
 /// What a change does to a prediction. `actual` is the trace, whose images the counts are of.
@@ -194,18 +208,30 @@ pub fn effect(
             ),
         ),
         Change::FillFactor(percent) => {
-            let moved = counts.moved as f64;
-            let saved = moved / entries * index_bytes + 20.0 * moved + scale * counts.moved_images as f64;
-            let more_pages = 100.0 / f64::from((*percent).max(1)) - 1.0;
-            (
-                -saved,
-                more_pages * scale * counts.table_images as f64,
-                format!(
-                    "at best the {} updates that moved their row to another page find room on its own and become HOT ({} are); \
-                     at worst none does, and the rows are on more pages, each with its image",
+            let (moved, hot) = (counts.moved as f64, counts.hot as f64);
+            let table_images = scale * counts.table_images as f64;
+            let (fill, wanted) = (counts.fill().max(1.0), f64::from((*percent).max(1)));
+            let fewer_rows = wanted.min(fill) / wanted.max(fill);
+            let (less, more) = ((1.0 - fewer_rows) * table_images, (1.0 / fewer_rows - 1.0) * table_images);
+            if wanted < fill {
+                let saved = moved / entries * index_bytes + MOVE * moved + scale * counts.moved_images as f64;
+                let why = format!(
+                    "pages are {fill:.0} % full; at best the {} updates that moved their row to another page find room on its \
+                     own and become HOT ({} are), and images have more unused space to leave out; at worst none does, and \
+                     the rows are on more pages, each with its image",
                     counts.moved, counts.hot
-                ),
-            )
+                );
+                (-saved - less, more, why)
+            } else {
+                let moves =
+                    hot / entries * index_bytes + MOVE * hot + table_images.min(hot * PAGE_BYTES as f64);
+                let why = format!(
+                    "pages are {fill:.0} % full; at best the rows are on fewer pages, with fewer images; at worst images have \
+                     less unused space to leave out, and the {} HOT updates find no room and move their row to another page",
+                    counts.hot
+                );
+                (-less, more + moves, why)
+            }
         }
         Change::AddIndex(key) => {
             let (best, worst) = index_added(*key, counts, settings, prediction, index_bytes / entries);
@@ -236,7 +262,7 @@ fn index_added(
 
     let hot = counts.hot as f64;
     let worst_entries = entries + hot;
-    let mean_lines = counts.lines.0 as f64 / counts.lines.1.max(1) as f64;
+    let mean_lines = counts.lines as f64 / counts.met.max(1) as f64;
     let rows = (counts.pages as f64 * mean_lines).max(worst_entries);
     let leaves = (rows * (tuple + LINE) / (page * USUAL_FILL)).max(1.0);
     let cycles = prediction.checkpoints.len() as f64 + 1.0;
@@ -281,14 +307,20 @@ mod tests {
             index_plain: 96_000,
             index_images: 404_000,
             pages: 100,
-            lines: (6000, 100),
+            met: 100,
+            lines: 6000,
+            free: 100 * 8192 / 20,
         };
         let same = prediction(200, 1_600_000);
         let of = |kind| effect(&(change(kind), counts), &settings, &same, &same.buckets);
         let fill = of(Change::FillFactor(80));
-        // 400 of 1500 entries' share of the indexes, and the pages moved to.
-        assert!(fill.best_bytes < -(500_000 * 4 / 15) && fill.best_bytes > -500_000, "{fill:?}");
-        assert_eq!(fill.worst_bytes, 250_000);
+        // 400 of 1500 entries' share of the indexes, the pages moved to, and 15 of 95 parts of images.
+        assert!(fill.best_bytes < -(500_000 * 4 / 15) - 157_000 && fill.best_bytes > -500_000, "{fill:?}");
+        assert!((187_000..188_000).contains(&fill.worst_bytes), "15 of 80 parts more pages: {fill:?}");
+        let fuller = of(Change::FillFactor(100));
+        assert!((-51_000..-49_000).contains(&fuller.best_bytes), "5 of 100 parts fewer images: {fuller:?}");
+        // Entries of 500 more updates, and an image for each page that they move to.
+        assert!(fuller.worst_bytes > 500_000 / 3 + 1_000_000, "{fuller:?}");
         let drop = of(Change::DropIndex(FxHashSet::default()));
         assert_eq!((drop.best_bytes, drop.worst_bytes), (-500_000 / 15, 0));
         let small = of(Change::AddIndex(8));
