@@ -15,6 +15,7 @@ pub mod displaced;
 pub mod family;
 pub mod files;
 pub mod image;
+pub mod lz4;
 pub mod mask;
 pub mod page;
 pub mod pglz;

@@ -99,9 +99,9 @@ impl Recompressor {
     pub fn compress(&mut self, method: Method, raw: &[u8], out: &mut Vec<u8>) -> bool {
         let len = match method {
             Method::Pglz => return self.pglz.compress(raw, out),
-            Method::Lz4 => lz4::block::compress_bound(raw.len()).ok().and_then(|bound| {
+            Method::Lz4 => ::lz4::block::compress_bound(raw.len()).ok().and_then(|bound| {
                 out.resize(bound, 0);
-                lz4::block::compress_to_buffer(raw, None, false, out).ok()
+                ::lz4::block::compress_to_buffer(raw, None, false, out).ok()
             }),
             Method::Zstd => self.zstd.as_mut().and_then(|zstd| {
                 out.resize(zstd::zstd_safe::compress_bound(raw.len()), 0);

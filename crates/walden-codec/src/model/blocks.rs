@@ -11,9 +11,9 @@ use walden_format::version::Major;
 use walden_redo::page::{PAGE_BYTES, Page};
 use walden_redo::replay::rehearse;
 use walden_redo::store::BlockKey;
-use walden_redo::{PageBox, displaced, image};
+use walden_redo::{PageBox, displaced, image, recompress};
 
-use super::expand::Expander;
+use super::expand::{Expander, Method};
 use super::heap::{self, MultiInsert, Old, Relation, RowCoder};
 use super::keys::RowPlace;
 use super::names::Topic;
@@ -51,9 +51,8 @@ struct ImageHeader {
 enum ImageForm {
     /// The page.
     Page,
-    /// The page, which is to be compressed again. Only by pglz: it is a part of the form, while what lz4 and zstd make of a
-    /// page depends on their version, and a file must be decoded by every later one.
-    Pglz,
+    /// The page, which is to be compressed again.
+    Again(Method),
     /// The bytes of the compressed image.
     AsIs,
 }
@@ -372,18 +371,27 @@ impl Model {
     ) -> Result<(), Corrupt> {
         let Some(header) = block.image else { return Ok(()) };
         let bytes = source.map_or(&[][..], |(image, record)| record.image_data(image));
-        if header.form == ImageForm::AsIs {
-            return side.bytes(fixed.image_bytes, bytes, header.len.into(), &mut block.stored);
-        }
-        let page = source.and_then(|(image, record)| restored(image, record));
-        if header.form == ImageForm::Page {
-            return self.image_page(side, fixed, block, after, (page, bytes), header.len);
-        }
+        let page = || source.and_then(|(image, record)| restored(image, record));
+        let method = match header.form {
+            ImageForm::AsIs => {
+                return side.bytes(fixed.image_bytes, bytes, header.len.into(), &mut block.stored);
+            }
+            ImageForm::Page => {
+                return self.image_page(side, fixed, block, after, (page(), bytes), header.len);
+            }
+            ImageForm::Again(method) => method,
+        };
+        let page = page();
         let whole = PAGE_BYTES as u16 - header.hole_len.unwrap_or(0).min(PAGE_BYTES as u16);
         let raw = page.as_ref().map_or(Vec::new(), |page| without_hole(page, header.offset, whole));
         self.image_page(side, fixed, block, after, (page, &raw), whole)?;
+        if source.is_some() {
+            // They were compared when the method was chosen.
+            block.stored = bytes.to_vec();
+            return Ok(());
+        }
         let raw = std::mem::take(&mut block.stored);
-        self.rows.expander.compress(&raw, &mut block.stored)
+        self.rows.expander.shrink_page(&raw, method, &mut block.stored)
     }
 
     /// The page of an image, without its hole: `len` bytes.
@@ -464,12 +472,15 @@ impl ImageHeader {
     ) -> Result<ImageHeader, Corrupt> {
         const PGLZ_14: u8 = 0x02;
         const PGLZ: u8 = 0x04;
+        const LZ4: u8 = 0x08;
         const ANY: u8 = 0x1C;
         let has_hole = info & 1 != 0;
         // `BKPIMAGE_*`: from 15 on there is a bit for each method.
-        let (compressed, pglz) = match version >= Major::V15 {
-            true => (info & ANY != 0, info & ANY == PGLZ),
-            false => (info & PGLZ_14 != 0, info & PGLZ_14 != 0),
+        let (compressed, compression) = match version >= Major::V15 {
+            true if info & ANY == PGLZ => (true, Some(recompress::Method::Pglz)),
+            true if info & ANY == LZ4 => (true, Some(recompress::Method::Lz4)),
+            true => (info & ANY != 0, None),
+            false => (info & PGLZ_14 != 0, (info & PGLZ_14 != 0).then_some(recompress::Method::Pglz)),
         };
         let mut small = |value: Option<u16>| {
             let value = side.symbol(fixed.image_header, value.unwrap_or(0).into())?;
@@ -480,17 +491,22 @@ impl ImageHeader {
         let offset = small(image.map(|image| image.hole_offset))?;
         let hole_len =
             if compressed && has_hole { Some(small(image.map(|image| image.hole_len))?) } else { None };
-        let form = if pglz {
-            let again = source.is_some_and(|(image, record)| {
-                let page = restored(image, record);
+        let form = if let Some(compression) = compression {
+            let again = source.and_then(|(image, record)| {
+                let page = restored(image, record)?;
                 let whole = PAGE_BYTES as u16 - hole_len.unwrap_or(0).min(PAGE_BYTES as u16);
-                page.is_some_and(|page| {
-                    let raw = without_hole(&page, offset, whole);
-                    expander.reproduces(&raw, record.image_data(image), is_known)
-                })
+                let raw = without_hole(&page, offset, whole);
+                expander.reproduces(&raw, record.image_data(image), compression, is_known)
             });
-            let form = side.symbol(fixed.image_header, again.into())?;
-            if form == 1 { ImageForm::Pglz } else { ImageForm::AsIs }
+            let number = again.map_or(0, |method| 1 + method as u64);
+            let number = side.symbol(fixed.image_header, number)?;
+            match number.checked_sub(1) {
+                None => ImageForm::AsIs,
+                Some(number) => {
+                    let method = Method::ALL.get(usize::try_from(number).unwrap_or(usize::MAX));
+                    ImageForm::Again(*method.ok_or(Corrupt("an image's method is not known"))?)
+                }
+            }
         } else if compressed {
             ImageForm::AsIs
         } else {
@@ -507,7 +523,7 @@ impl ImageHeader {
 
 /// The page of an image, if it is coded as one.
 fn restored(image: &Image, record: &Record<'_>) -> Option<PageBox> {
-    if !matches!(image.compression, Compression::None | Compression::Pglz) {
+    if image.compression == Compression::Zstd {
         return None;
     }
     let mut page = PageBox::any();

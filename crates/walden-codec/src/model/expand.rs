@@ -9,26 +9,50 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
-use walden_redo::pglz::{self, Pglz};
+use walden_redo::lz4::Lz4;
+use walden_redo::pglz::{Chars, Pglz, Strategy};
+use walden_redo::recompress;
 
 use crate::Corrupt;
 
 /// Bytes of `va_tcinfo`.
 const INFO: usize = 4;
-/// The method is in the two upper bits; pglz is 0.
+/// The method is in the two upper bits: 0 for pglz, 1 for lz4.
 const LENGTH: u32 = 0x3FFF_FFFF;
+const LZ4: u32 = 1 << 30;
 /// Larger values stay as they are.
 const MOST_RAW: usize = 16 << 20;
 /// Bytes of compressed values that are kept for their chunks.
 const MOST_KEPT: usize = 8 << 20;
 /// Bytes of a chunk but the last one (`TOAST_MAX_CHUNK_SIZE` with pages of 8 kB).
 pub const CHUNK: usize = 1996;
+
+/// How something is compressed again. These are parts of the form, our own code; what zstd makes depends on its version, and
+/// a file must be decoded by every later one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Method {
+    /// pglz where C's `char` has a sign: on x86.
+    Pglz,
+    /// lz4.
+    Lz4,
+    /// pglz where it has none: on ARM and POWER. Whatever is text in ASCII is the same for both.
+    PglzUnsigned,
+}
+
+impl Method {
+    /// By number; how things are numbered is part of the form.
+    pub const ALL: [Method; 3] = [Method::Pglz, Method::Lz4, Method::PglzUnsigned];
+}
+
 /// Compresses and decompresses values.
 pub struct Expander {
-    pglz: Pglz,
+    pglz: [Pglz; 2],
+    lz4: Lz4,
+    /// pglz did it without a sign last.
+    unsigned: bool,
     scratch: Vec<u8>,
     /// What `scratch` was made of, where encoding has just tried it: it is asked for again at once.
-    tried: Option<Vec<u8>>,
+    tried: Option<(Vec<u8>, Method)>,
     /// Bytes that values may still grow by, so that a chunk's columns stay within their limit.
     budget: usize,
     values: Values,
@@ -44,7 +68,15 @@ struct Values {
 
 impl Default for Expander {
     fn default() -> Expander {
-        Expander { pglz: Pglz::new(), scratch: Vec::new(), tried: None, budget: 0, values: Values::default() }
+        Expander {
+            pglz: [Chars::Signed, Chars::Unsigned].map(|chars| Pglz::with(Strategy::DEFAULT, chars)),
+            lz4: Lz4::default(),
+            unsigned: false,
+            scratch: Vec::new(),
+            tried: None,
+            budget: 0,
+            values: Values::default(),
+        }
     }
 }
 
@@ -54,61 +86,101 @@ impl Expander {
         self.budget = bytes;
     }
 
-    /// What a value was before compression, if compressing that again gives the same bytes.
-    pub fn expand(&mut self, stored: &[u8]) -> Option<Vec<u8>> {
+    /// What a value was before compression, if compressing that again by a method gives the same bytes.
+    pub fn expand(&mut self, stored: &[u8]) -> Option<(Vec<u8>, Method)> {
         let (info, stream) = stored.split_first_chunk::<INFO>()?;
         let info = u32::from_le_bytes(*info);
-        let raw = info as usize;
-        if info > LENGTH || raw > MOST_RAW || raw <= stream.len() || raw - stream.len() > self.budget {
+        let raw = (info & LENGTH) as usize;
+        if raw > MOST_RAW || raw <= stream.len() || raw - stream.len() > self.budget {
             return None;
         }
-        // No byte of the stream stands for more than this.
+        // No byte of the stream stands for more than this, by either method.
         if raw / 273 > stream.len() {
             return None;
         }
+        let compression = match info & !LENGTH {
+            0 => recompress::Method::Pglz,
+            LZ4 => recompress::Method::Lz4,
+            _ => return None,
+        };
         let mut content = vec![0; raw];
-        if pglz::decompress(stream, &mut content) != Some(raw) {
+        if compression.decompress(stream, &mut content) != Some(raw) {
             return None;
         }
-        self.tried = None;
-        let same = self.pglz.compress(&content, &mut self.scratch) && self.scratch == stream;
-        if !same {
-            return None;
-        }
-        self.tried = Some(content.clone());
+        let method = self.method(&content, stream, compression)?;
+        self.tried = Some((content.clone(), method));
         self.budget -= raw - stream.len();
-        Some(content)
+        Some((content, method))
     }
 
     /// The way back, appended to `out`.
-    pub fn shrink(&mut self, content: &[u8], out: &mut Vec<u8>) -> Result<(), Corrupt> {
+    pub fn shrink(&mut self, content: &[u8], method: Method, out: &mut Vec<u8>) -> Result<(), Corrupt> {
         let raw = u32::try_from(content.len()).ok().filter(|&raw| raw <= LENGTH);
         let raw = raw.ok_or(Corrupt("a value can't be so long"))?;
-        if self.tried.take().is_none_or(|tried| tried != content)
-            && !self.pglz.compress(content, &mut self.scratch)
-        {
+        let is_there = self.tried.take().is_some_and(|(tried, by)| by == method && tried == content);
+        if !is_there && !self.compress(content, method) {
             return Err(Corrupt("a value can't be compressed"));
         }
-        out.extend(raw.to_le_bytes());
+        out.extend((raw | if method == Method::Lz4 { LZ4 } else { 0 }).to_le_bytes());
         out.extend_from_slice(&self.scratch);
         Ok(())
     }
 
-    /// Whether a page without its hole compresses to these bytes. One that is known takes no room.
-    pub fn reproduces(&mut self, page: &[u8], stored: &[u8], is_known: bool) -> bool {
-        self.tried = None;
+    /// The method by which a page without its hole compresses to these bytes. One that is known takes no room.
+    pub fn reproduces(
+        &mut self,
+        page: &[u8],
+        stored: &[u8],
+        compression: recompress::Method,
+        is_known: bool,
+    ) -> Option<Method> {
         let growth = if is_known { 0 } else { page.len().saturating_sub(stored.len()) };
-        let same =
-            growth <= self.budget && self.pglz.compress(page, &mut self.scratch) && self.scratch == stored;
-        if same {
-            self.budget -= growth;
+        if growth > self.budget {
+            return None;
         }
-        same
+        let method = self.method(page, stored, compression)?;
+        self.budget -= growth;
+        Some(method)
     }
 
     /// Compresses a page without its hole.
-    pub fn compress(&mut self, page: &[u8], out: &mut Vec<u8>) -> Result<(), Corrupt> {
-        if self.pglz.compress(page, out) { Ok(()) } else { Err(Corrupt("a page can't be compressed")) }
+    pub fn shrink_page(&mut self, page: &[u8], method: Method, out: &mut Vec<u8>) -> Result<(), Corrupt> {
+        self.tried = None;
+        if !self.compress(page, method) {
+            return Err(Corrupt("a page can't be compressed"));
+        }
+        out.clear();
+        out.extend_from_slice(&self.scratch);
+        Ok(())
+    }
+
+    /// The method that gives the same bytes.
+    fn method(&mut self, content: &[u8], stream: &[u8], compression: recompress::Method) -> Option<Method> {
+        self.tried = None;
+        let methods = match compression {
+            recompress::Method::Lz4 => &[Method::Lz4][..],
+            recompress::Method::Zstd => &[],
+            recompress::Method::Pglz if self.unsigned => &[Method::PglzUnsigned, Method::Pglz],
+            recompress::Method::Pglz => &[Method::Pglz, Method::PglzUnsigned],
+        };
+        let same = |method: &&Method| self.compress(content, **method) && self.scratch == stream;
+        let method = methods.iter().find(same).copied()?;
+        self.unsigned = method == Method::PglzUnsigned || (self.unsigned && method == Method::Lz4);
+        Some(method)
+    }
+
+    /// Leaves in `scratch` what becomes of it, if it gets smaller.
+    fn compress(&mut self, content: &[u8], method: Method) -> bool {
+        let [signed, unsigned] = &mut self.pglz;
+        match method {
+            Method::Pglz => signed.compress(content, &mut self.scratch),
+            Method::PglzUnsigned => unsigned.compress(content, &mut self.scratch),
+            Method::Lz4 => {
+                self.scratch.clear();
+                self.lz4.compress(content, &mut self.scratch);
+                true
+            }
+        }
     }
 
     /// Remembers a compressed value of a relation.
@@ -191,5 +263,80 @@ impl Ahead {
     pub fn clear(&mut self) {
         self.values.clear();
         self.bytes = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes above 127 among others, whose sign decides how far the search for a match gets.
+    fn content() -> Vec<u8> {
+        let mut state = 1_u32;
+        let mut next = |below: u32| {
+            state = state.wrapping_mul(1_103_515_245).wrapping_add(12_345);
+            ((state >> 16) % below) as usize
+        };
+        let mut content = Vec::new();
+        while content.len() < 6000 {
+            let byte = [0x00, 0x7E, 0x80][next(3)];
+            content.push(byte);
+            if content.len() > 100 && next(40) == 0 {
+                let start = next(content.len() as u32 - 20);
+                content.extend_from_within(start..start + 4 + next(16));
+            }
+        }
+        content
+    }
+
+    fn stored(content: &[u8], method: Method) -> Vec<u8> {
+        let (mut expander, mut out) = (Expander::default(), Vec::new());
+        expander.shrink(content, method, &mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn each_method_is_found_and_gives_the_same_bytes() {
+        let content = content();
+        let all = Method::ALL.map(|method| stored(&content, method));
+        assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2], "they differ");
+        let mut expander = Expander::default();
+        for (method, stored) in Method::ALL.into_iter().zip(&all) {
+            expander.allow(1 << 20);
+            assert!(expander.expand(stored) == Some((content.clone(), method)), "{method:?}");
+            let mut again = Vec::new();
+            expander.shrink(&content, method, &mut again).unwrap();
+            assert_eq!(again, *stored);
+            // Somebody else's, with what was tried still at hand.
+            let mut other = Vec::new();
+            expander.shrink(b"short, but not so short", Method::Lz4, &mut other).unwrap();
+            assert_eq!(other.len(), INFO + 1 + 1 + 23);
+            let mut page = Vec::new();
+            expander.shrink_page(&content, method, &mut page).unwrap();
+            assert_eq!(page, stored[INFO..]);
+            let compression =
+                if method == Method::Lz4 { recompress::Method::Lz4 } else { recompress::Method::Pglz };
+            assert_eq!(expander.reproduces(&content, &page, compression, false), Some(method));
+        }
+    }
+
+    #[test]
+    fn what_is_damaged_or_too_large_is_left_alone() {
+        let content = content();
+        for method in Method::ALL {
+            let good = stored(&content, method);
+            let mut expander = Expander::default();
+            assert_eq!(expander.expand(&good), None, "no room was given");
+            expander.allow(1 << 20);
+            for at in (0..good.len()).step_by(7) {
+                assert_eq!(expander.expand(&good[..at]), None, "cut at {at}");
+            }
+            let mut unknown = good.clone();
+            unknown[3] |= 0xC0;
+            assert_eq!(expander.expand(&unknown), None);
+            let mut huge = good.clone();
+            huge[..3].fill(0xFF);
+            assert_eq!(expander.expand(&huge), None);
+        }
     }
 }

@@ -10,7 +10,7 @@ use std::hash::{Hash, Hasher};
 use walden_format::record::RelFileLocator;
 
 use super::changes::Changes;
-use super::expand::{Ahead, CHUNK, Expander, starts};
+use super::expand::{Ahead, CHUNK, Expander, Method, starts};
 use super::schema::{EXTERNAL_BYTES, Field, Samples, Span, Varlena, read};
 use super::vectors::{Told, Vectors};
 use crate::Corrupt;
@@ -335,7 +335,7 @@ fn varlena<S: Side>(
     const EXTERNAL: u64 = 1;
     // Of no length: told, or really of none.
     const LONG: u64 = 2;
-    // Of no length: coded as it was before compression.
+    // Of a length that no compressed value has: coded as it was before compression, by which method.
     const COMPRESSED: u64 = 3;
     let mut expanded = None;
     let mut told = None;
@@ -359,7 +359,10 @@ fn varlena<S: Side>(
                 }
                 Varlena::Compressed => {
                     expanded = expander.expand(&bytes[4..]);
-                    let len = if expanded.is_some() { 0 } else { bytes.len() - 4 };
+                    let len = match &expanded {
+                        Some((_, method)) => *method as usize,
+                        None => bytes.len() - 4,
+                    };
                     (COMPRESSED | (len as u64) << 2, &bytes[4..])
                 }
             }
@@ -390,12 +393,12 @@ fn varlena<S: Side>(
             out.extend([1, 18]);
             side.bytes(columns.external, bytes, EXTERNAL_BYTES - 2, out)
         }
-        COMPRESSED if len == 0 => {
+        COMPRESSED if len < Method::ALL.len() => {
             pad(out, origin, 4);
-            let content = whole(side, columns, vectors, expanded.as_deref())?;
+            let content = whole(side, columns, vectors, expanded.as_ref().map(|(content, _)| &content[..]))?;
             let start = out.len();
             out.extend([0; 4]);
-            expander.shrink(&content, out)?;
+            expander.shrink(&content, Method::ALL[len], out)?;
             let header = header(out.len() - start)? | 2;
             out[start..start + 4].copy_from_slice(&header.to_le_bytes());
             Ok(())
@@ -464,8 +467,8 @@ fn chunk<S: Side>(
 ) -> Result<bool, Corrupt> {
     const OTHER: u64 = 0;
     const TOLD: u64 = 1;
-    const FIRST: u64 = 2;
-    // Of a value that is not compressed.
+    // Of a value compressed by pglz, of one that is not compressed, of one by the other methods.
+    const FIRST: [u64; 3] = [2, 4, 5];
     const FIRST_PLAIN: u64 = 3;
     let mut value = None;
     let mut plain: Option<Told> = None;
@@ -484,7 +487,7 @@ fn chunk<S: Side>(
                 plain = vectors.tell(stored);
             }
             form = match (&value, &plain) {
-                (Some(_), _) => FIRST,
+                (Some((_, method)), _) => FIRST[*method as usize],
                 (_, Some(_)) => FIRST_PLAIN,
                 _ => OTHER,
             };
@@ -494,11 +497,13 @@ fn chunk<S: Side>(
     if form == OTHER {
         return Ok(false);
     }
-    if form == FIRST || form == FIRST_PLAIN {
+    if form != TOLD {
         let mut stored = Vec::new();
-        if form == FIRST {
-            let content = whole(side, columns, vectors, value.as_deref())?;
-            expander.shrink(&content, &mut stored)?;
+        if let Some(method) = FIRST.iter().position(|first| *first == form) {
+            let content = whole(side, columns, vectors, value.as_ref().map(|(content, _)| &content[..]))?;
+            expander.shrink(&content, Method::ALL[method], &mut stored)?;
+        } else if form != FIRST_PLAIN {
+            return Err(Corrupt("a chunk can't be told so"));
         } else {
             stored = vectors
                 .code(side, columns.content, plain.as_ref())?

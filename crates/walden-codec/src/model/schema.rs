@@ -99,13 +99,14 @@ fn next(field: Field, row: &[u8], at: usize) -> Option<Span> {
                 return None;
             }
             let header = u32::from_le_bytes(*row.get(start..)?.first_chunk()?);
-            let kind = match header & 3 {
-                0 => Varlena::Long,
-                2 => Varlena::Compressed,
+            let (kind, least) = match header & 3 {
+                0 => (Varlena::Long, 4),
+                // Its length before compression follows.
+                2 => (Varlena::Compressed, 8),
                 _ => return None,
             };
             let len = (header >> 2) as usize;
-            let end = start.checked_add(len).filter(|&end| len >= 4 && end <= row.len())?;
+            let end = start.checked_add(len).filter(|&end| len >= least && end <= row.len())?;
             Some(Span { start, end, kind })
         }
     }

@@ -1,6 +1,6 @@
 //! What goes in comes out, in both forms, in any order.
 
-use std::io::Cursor;
+use std::io::{Cursor, Read};
 
 use proptest::prelude::*;
 use walden_codec::coder::Form;
@@ -27,6 +27,20 @@ fn every_member_comes_back_at_every_level() {
         let (single, _) = write(options(FileForm::Segment, 3), std::slice::from_ref(file));
         let back = read(&single);
         assert!(back.len() == 1 && back[0].0 == file.0 && back[0].1 == file.1, "{}", file.0);
+    }
+}
+
+/// What a server compressed with pglz or lz4, in images, rows and TOAST, takes no more room than if it had not: here less
+/// than xz makes of it, which can do nothing about it.
+#[test]
+fn what_a_server_compressed_gets_smaller() {
+    for (name, percent) in [("00000001000000000000000D", 92), ("00000001000000000000000F", 70)] {
+        let file = (name, segment("15.18-lz4", name));
+        let (coded, _) = write(options(FileForm::Segment, 5), std::slice::from_ref(&file));
+        let mut by_xz = Vec::new();
+        liblzma::read::XzEncoder::new(&file.1[..], 9).read_to_end(&mut by_xz).unwrap();
+        assert!(coded.len() * 100 < by_xz.len() * percent, "{name}: {}, xz {}", coded.len(), by_xz.len());
+        assert!(read(&coded)[0].1 == file.1, "{name} came back otherwise");
     }
 }
 
