@@ -164,8 +164,8 @@ struct Partial {
     lsn: Lsn,
     total_len: u32,
     got: u32,
-    /// Of the bytes after the header.
-    crc: u32,
+    /// Of the bytes after the header; nothing if it is known to be right.
+    crc: Option<u32>,
 }
 
 /// Turns pages into records; see the module's text.
@@ -178,6 +178,8 @@ pub struct Decoder {
     /// The next byte to be handed in.
     next_page: Lsn,
     limit: Lsn,
+    /// Checksums of records that end before this are known to be right.
+    checked: Lsn,
     first: Option<(Lsn, Lsn)>,
     previous: Option<Lsn>,
     stopped: bool,
@@ -199,6 +201,7 @@ impl Decoder {
             position: start,
             next_page: start,
             limit,
+            checked: Lsn(0),
             first: None,
             previous: None,
             stopped: false,
@@ -208,6 +211,12 @@ impl Decoder {
             #[cfg(target_arch = "x86_64")]
             sse42: Sse42::detect(),
         }
+    }
+
+    /// Takes the checksums of records that end at `checked` or before to be right, as those of a log that was read before
+    /// were. If it is another one by now, what it says is wrong, but still looked at with the same care.
+    pub fn checked_until(self, checked: Lsn) -> Decoder {
+        Decoder { checked, ..self }
     }
 
     /// Everything before this has been reported to the visitor.
@@ -385,6 +394,7 @@ impl Decoder {
         if let State::Skipping(_) = self.state {
             return Ok(());
         }
+        let is_checked = self.is_checked(page, address);
         while let State::Between = self.state {
             at = self.usual_records(crc, page, at, address, visitor);
             let lsn = address.plus(at as u64);
@@ -400,15 +410,19 @@ impl Decoder {
                 return Err(Fault { lsn, at: lsn, kind });
             }
             let Some(bytes) = page.get(at..at + total_len as usize) else {
-                let partial = Partial { lsn, total_len, got: 0, crc: 0 };
+                // The headers of the pages that it crosses are less than one more than it has itself.
+                let end = lsn.plus(2 * u64::from(total_len) + LONG_HEADER as u64);
+                let crc = (end > self.checked).then_some(0);
+                let partial = Partial { lsn, total_len, got: 0, crc };
                 self.held.clear();
                 self.state = State::Within(partial);
                 self.resume(page, at, address, visitor)?;
                 break;
             };
             let crc = match page.get(at.wrapping_sub(BEFORE)..).and_then(|around| around.first_chunk()) {
-                Some(around) if usual::LENGTHS.contains(&bytes.len()) => crc.crc_around(around, bytes),
-                _ => record_crc(bytes),
+                _ if is_checked => None,
+                Some(around) if usual::LENGTHS.contains(&bytes.len()) => Some(crc.crc_around(around, bytes)),
+                _ => Some(record_crc(bytes)),
             };
             at = self.any_record(bytes, crc, page, at, address, visitor)?;
         }
@@ -431,11 +445,11 @@ impl Decoder {
         if address.0.checked_add(page.len() as u64).is_none() {
             return at;
         }
-        let (start, info) = (at, self.info);
+        let (start, info, is_checked) = (at, self.info, self.is_checked(page, address));
         while at < limit {
             let Some(record) = UsualRecord::at(page, at, address, &info) else { break };
             let header = record.header();
-            if header.prev != previous || record.crc(crc) != header.crc {
+            if header.prev != previous || !is_checked && record.crc(crc) != header.crc {
                 break;
             }
             previous = record.lsn;
@@ -453,12 +467,19 @@ impl Decoder {
         at
     }
 
-    /// A record that lies within a page and should have the checksum `crc`; where the next one starts.
+    /// Whether all records that end in a page are known to have the right checksums.
+    #[inline(always)]
+    fn is_checked(&self, page: &[u8], address: Lsn) -> bool {
+        address.plus(page.len() as u64) <= self.checked
+    }
+
+    /// A record that lies within a page and should have the checksum `crc`, if that is not known to be right; where the
+    /// next one starts.
     #[inline(never)]
     fn any_record(
         &mut self,
         bytes: &[u8],
-        crc: u32,
+        crc: Option<u32>,
         page: &[u8],
         at: usize,
         address: Lsn,
@@ -466,7 +487,9 @@ impl Decoder {
     ) -> Result<usize, Fault> {
         let lsn = address.plus(at as u64);
         let header = checked_header(bytes, lsn, self.previous)?;
-        check_crc(crc, &header, lsn)?;
+        if let Some(crc) = crc {
+            check_crc(crc, &header, lsn)?;
+        }
         // A segment that is cut short may lack the alignment after its last record.
         let end = page.len().min(at + align(bytes.len()));
         let range = (lsn, address.plus(end as u64));
@@ -498,7 +521,7 @@ impl Decoder {
         let taken = rest.len().min((partial.total_len - partial.got) as usize);
         let piece = &rest[..taken];
         let header_bytes = RECORD_HEADER.saturating_sub(partial.got as usize).min(taken);
-        partial.crc = crc32c_append(partial.crc, &piece[header_bytes..]);
+        partial.crc = partial.crc.map(|crc| crc32c_append(crc, &piece[header_bytes..]));
         let had_header = partial.got as usize >= RECORD_HEADER;
         partial.got += taken as u32;
         let room = HELD_BYTES.saturating_sub(self.held.len()).min(taken);
@@ -511,7 +534,9 @@ impl Decoder {
             return Ok(None);
         }
         let header = checked_header(&self.held, lsn, self.previous)?;
-        check_crc(crc32c_append(partial.crc, &self.held[..20]), &header, lsn)?;
+        if let Some(crc) = partial.crc {
+            check_crc(crc32c_append(crc, &self.held[..20]), &header, lsn)?;
+        }
         let end = page.len().min(align(at + taken));
         let range = (lsn, address.plus(end as u64));
         let decoded = record::decode(

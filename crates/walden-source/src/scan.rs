@@ -192,6 +192,18 @@ pub fn scan_in_order<V: Visitor>(
     run: &Run,
     options: ScanOptions,
     visitor: &mut V,
+    done: impl FnMut(u64),
+) -> (Lsn, SegmentEnd) {
+    scan_again(run, options, Lsn(0), visitor, done)
+}
+
+/// As [`scan_in_order`] of what another scan found right up to `checked`: the checksums of records before that are not
+/// computed again.
+pub fn scan_again<V: Visitor>(
+    run: &Run,
+    options: ScanOptions,
+    checked: Lsn,
+    visitor: &mut V,
     mut done: impl FnMut(u64),
 ) -> (Lsn, SegmentEnd) {
     let mut window = vec![0; WINDOW];
@@ -199,7 +211,7 @@ pub fn scan_in_order<V: Visitor>(
     let wanted = wanted_segments(run, options);
     let mut reached = run.segments.get(wanted.start).map_or(Lsn::INVALID, |segment| segment.start);
     for index in wanted {
-        let mut outcome = read_segment(run, index, options, &mut *visitor, &mut window);
+        let mut outcome = read_segment(run, index, options, checked, &mut *visitor, &mut window);
         link.check(&mut outcome, run);
         reached = outcome.position;
         done(run.segment_size.bytes());
@@ -277,9 +289,9 @@ fn read_settled<V: Visitor>(
     make: impl Fn() -> V,
     window: &mut [u8],
 ) -> SegmentOutcome<V> {
-    let mut outcome = read_segment(run, index, options, make(), window);
+    let mut outcome = read_segment(run, index, options, Lsn(0), make(), window);
     while matches!(outcome.end, SegmentEnd::Damaged(_)) {
-        let again = read_segment(run, index, options, make(), window);
+        let again = read_segment(run, index, options, Lsn(0), make(), window);
         if again.position <= outcome.position {
             break;
         }
@@ -292,13 +304,14 @@ fn read_segment<V: Visitor>(
     run: &Run,
     index: usize,
     options: ScanOptions,
+    checked: Lsn,
     mut visitor: V,
     window: &mut [u8],
 ) -> SegmentOutcome<V> {
     let segment = &run.segments[index];
     let segment_end = segment.start.plus(run.segment_size.bytes());
     let limit = options.to.map_or(segment_end, |to| to.min(segment_end));
-    let mut decoder = Decoder::new(stream_info(segment), segment.start, limit);
+    let mut decoder = Decoder::new(stream_info(segment), segment.start, limit).checked_until(checked);
     let end = match feed_segment(run, index, &mut decoder, &mut visitor, window) {
         Ok(SegmentEnd::Complete) if limit < segment_end || decoder.stopped() => SegmentEnd::Limit,
         Ok(end) => end,

@@ -8,7 +8,7 @@ use walden_redo::store::BasePages;
 use walden_redo::store::StoreOptions;
 use walden_redo::{PageStore, Replay};
 use walden_source::inventory::Run;
-use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
+use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_again};
 
 use crate::learn::{Learned, learn};
 use crate::level::Level;
@@ -250,8 +250,10 @@ impl Job<'_> {
         pass.count(self.question.objects.clone());
         let options =
             ScanOptions { threads: 1, from: self.question.base.map(|(from, _)| from), to: self.question.to };
-        let (_, end) =
-            scan_in_order(self.run, options, &mut pass, |bytes| progress(bytes / passes.max(1) as u64));
+        // The survey has read all that; of what came after its end it knows nothing.
+        let checked = self.survey.span.map_or(Lsn(0), |(_, end)| end);
+        let read = |bytes| progress(bytes / passes.max(1) as u64);
+        let (_, end) = scan_again(self.run, options, checked, &mut pass, read);
         let (outcome, replay) = pass.finish();
         if let Some(failure) = replay.store.failure() {
             return Err(PredictError::Store(failure.to_string()));
