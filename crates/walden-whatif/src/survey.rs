@@ -7,11 +7,13 @@ use std::ops::ControlFlow;
 
 use walden_explain::checkpoints::CheckpointSeen;
 use walden_format::lsn::{Lsn, SegmentSize};
+use walden_format::payload::xact::plain_usual_end;
 use walden_format::payload::xlog::WalLevel;
-use walden_format::payload::{self, Payload};
+use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::{Compression, Record};
 use walden_format::rmgr::{ImageClass, KindTable, rmid};
 use walden_format::stream::Visitor;
+use walden_format::usual::UsualRecord;
 use walden_format::version::Major;
 use walden_source::inventory::Run;
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan};
@@ -195,6 +197,22 @@ impl Segment {
         }
     }
 
+    #[inline(always)]
+    fn passed(&mut self, lsn: Lsn, end: Lsn) {
+        self.span = Some((self.span.map_or(lsn, |span| span.0), end));
+    }
+
+    /// A transaction ended, by a record that ends at `end`.
+    #[inline(always)]
+    fn ended(&mut self, time: Timestamp, end: Lsn) {
+        let micros = time.unix_micros();
+        // Times are taken before positions, so they may go back a little.
+        if self.times.last().is_none_or(|last| micros >= last.1 + TIME_STEP) {
+            self.times.push((self.last_end, micros));
+        }
+        self.last_end = Some(end);
+    }
+
     fn own(&mut self, which: usize, record: &Record<'_>) {
         let (bytes, count) = &mut self.seen.own[which];
         (*bytes, *count) = (*bytes + u64::from(record.header.total_len), *count + 1);
@@ -242,10 +260,7 @@ impl Segment {
                     self.own(own::RUNNING, record);
                 }
             }
-            // INVALIDATION, NEW_CID, REWRITE, TRUNCATE
-            rmid::XACT if kind & 0x70 == 0x60 => self.seen.logical += 1,
-            rmid::HEAP2 if matches!(kind & 0x70, 0x00 | 0x70) => self.seen.logical += 1,
-            rmid::HEAP if kind & 0x70 == 0x30 => self.seen.logical += 1,
+            rmid if is_logical_alone(rmid, kind) => self.seen.logical += 1,
             _ => {}
         }
         self.seen.logical += u64::from(record.toplevel_xid.is_some());
@@ -269,20 +284,20 @@ impl Segment {
     }
 }
 
+/// `INVALIDATION`, `REWRITE`, `NEW_CID`, `TRUNCATE`: what only `wal_level=logical` writes.
+#[inline]
+fn is_logical_alone(rmid: u8, info: u8) -> bool {
+    matches!((rmid, info & 0x70), (rmid::XACT, 0x60) | (rmid::HEAP2, 0x00 | 0x70) | (rmid::HEAP, 0x30))
+}
+
 impl Visitor for Segment {
-    #[inline]
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
-        self.span = Some((self.span.map_or(record.lsn, |span| span.0), record.end));
+        self.passed(record.lsn, record.end);
         match record.header.rmid {
             rmid::XLOG | rmid::XLOG2 => self.log(record),
             rmid::XACT => {
                 if let Ok(Payload::Commit(end) | Payload::Abort(end)) = payload::parse(record) {
-                    let micros = end.time.unix_micros();
-                    // Times are taken before positions, so they may go back a little.
-                    if self.times.last().is_none_or(|last| micros >= last.1 + TIME_STEP) {
-                        self.times.push((self.last_end, micros));
-                    }
-                    self.last_end = Some(record.end);
+                    self.ended(end.time, record.end);
                 }
             }
             rmid::STANDBY if record.kind() == RUNNING_XACTS => self.running.push(record.lsn),
@@ -290,6 +305,23 @@ impl Visitor for Segment {
         }
         if record.lsn >= self.from {
             self.evidence(record);
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Without an image, most records tell nothing but where they are, and ends of transactions the time.
+    #[inline(always)]
+    fn usual_record(&mut self, record: UsualRecord<'_>) -> ControlFlow<()> {
+        let header = record.header();
+        if let Some((_, time)) = plain_usual_end(&record) {
+            self.passed(record.lsn, record.end());
+            self.ended(time, record.end());
+        } else if matches!(header.rmid, rmid::XACT | rmid::STANDBY)
+            || is_logical_alone(header.rmid, header.info)
+        {
+            return record.as_record(|record| self.record(record));
+        } else {
+            self.passed(record.lsn, record.end());
         }
         ControlFlow::Continue(())
     }
