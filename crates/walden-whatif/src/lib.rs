@@ -12,6 +12,7 @@ pub mod document;
 pub mod images;
 pub mod learn;
 pub mod level;
+mod means;
 pub mod objects;
 pub mod outcome;
 pub mod predict;

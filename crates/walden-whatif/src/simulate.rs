@@ -130,6 +130,8 @@ pub struct Simulation {
     queued: usize,
     start: u64,
     position: u64,
+    /// Where the segment of `position` is full.
+    full_at: u64,
     redo: u64,
     /// Where the redo pointer of a checkpoint that was asked for will be.
     asked: Option<u64>,
@@ -161,6 +163,7 @@ impl Simulation {
             queued: 0,
             start: position,
             position,
+            full_at: geometry.next_segment(position),
             redo: geometry.position(redo),
             asked: None,
             running: None,
@@ -232,6 +235,15 @@ impl Simulation {
         self.advance(record.plain + images, now);
     }
 
+    /// A record without images is written as the trace has it: `bytes` of it.
+    #[inline]
+    pub fn insert_same(&mut self, bytes: u64, now: i64) {
+        self.prediction.buckets.add(Bucket::Records, bytes);
+        self.prediction.shares[Share::Exact as usize] += bytes;
+        self.important = true;
+        self.advance(bytes, now);
+    }
+
     /// Somebody asks for a checkpoint, or the server stops.
     pub fn requested(&mut self, cause: Cause, now: i64) {
         if self.running.is_some() {
@@ -258,6 +270,7 @@ impl Simulation {
         self.prediction.buckets.add(Bucket::Switches, unused);
         let finished = self.geometry.segment(self.position);
         self.position = next;
+        self.full_at = self.geometry.next_segment(next);
         self.switched_position = next;
         self.finish_segment(finished);
     }
@@ -289,17 +302,13 @@ impl Simulation {
         self.prediction
     }
 
+    #[inline]
     fn advance(&mut self, bytes: u64, now: i64) {
         let padding = bytes.wrapping_neg() & 7;
         self.prediction.buckets.add(Bucket::Alignment, padding);
-        let segment = self.geometry.segment(self.position);
         self.position += bytes + padding;
-        let reached = self.geometry.segment(self.position);
-        if reached != segment {
-            self.last_switch = now;
-            for finished in segment..reached {
-                self.finish_segment(finished);
-            }
+        if self.position >= self.full_at {
+            self.fill_segments(now);
         }
         if let Some(running) = &mut self.running
             && self.position >= running.until_position
@@ -341,6 +350,17 @@ impl Simulation {
         } else {
             self.begin(Cause::Volume, now);
         }
+    }
+
+    /// The log has gone beyond the segment that it was in, for which each record would take a division to see.
+    #[cold]
+    fn fill_segments(&mut self, now: i64) {
+        self.last_switch = now;
+        let reached = self.geometry.segment(self.position);
+        for finished in self.geometry.segment(self.full_at) - 1..reached {
+            self.finish_segment(finished);
+        }
+        self.full_at = self.geometry.next_segment(self.position);
     }
 
     /// A segment is full: is it time (`XLogCheckpointNeeded`)?
@@ -421,6 +441,7 @@ impl Simulation {
         self.prediction.buckets.add(Bucket::Alignment, padding);
         // What a checkpoint writes can fill a segment too, but never asks for the next checkpoint in practice.
         self.position += bytes + padding;
+        self.full_at = self.geometry.next_segment(self.position);
     }
 
     fn stretch(&mut self) {

@@ -21,8 +21,10 @@ use walden_redo::{Observer, PAGE_BYTES, Replay, displaced};
 
 use crate::images::{Compressor, ImageSize, RawImage, is_standard};
 use crate::level::{Level, Unlogged, Variant, variant};
+use crate::means::{Mean, Means};
 use crate::objects::{Counter, Counts, ObjectChange};
 use crate::outcome::{Bucket, Buckets, Prediction, Share};
+use crate::settings::Settings;
 use crate::simulate::{RecordBytes, Simulation};
 use crate::survey::{CHECKPOINT_ONLINE, CHECKPOINT_REDO, FPI_FOR_HINT, SWITCH};
 
@@ -103,23 +105,6 @@ pub struct PassOutcome {
     pub objects: Vec<(ObjectChange, Counts)>,
 }
 
-/// A mean that grows.
-#[derive(Clone, Copy, Default)]
-struct Mean {
-    sum: u64,
-    count: u64,
-}
-
-impl Mean {
-    fn add(&mut self, value: u32) {
-        (self.sum, self.count) = (self.sum + u64::from(value), self.count + 1);
-    }
-
-    fn get(&self) -> Option<u32> {
-        (self.count > 0).then(|| (self.sum as f64 / self.count as f64).round() as u32)
-    }
-}
-
 /// Why a block may have an image.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
@@ -158,11 +143,16 @@ struct State {
     levels: Vec<Level>,
     /// Each of them once.
     distinct_levels: Vec<Level>,
+    /// All simulations write a record as the trace has it, as long as neither has an image of its pages.
+    alike: bool,
+    /// A bit for each simulation, and for each that writes images after checkpoints.
+    all: u64,
+    full_page_writes: u64,
     /// The cycle of the last change of each block, by slot and simulation; 0 for none since the start.
     cycles: Vec<u32>,
     compressor: Compressor,
     raw_means: FxHashMap<(RelFileLocator, Fork), Mean>,
-    data_means: FxHashMap<(u16, u8, RelFileLocator), Mean>,
+    data_means: Means<(u16, u8, RelFileLocator)>,
     unlogged: Unlogged,
     objects: Counter,
     threshold: Option<u64>,
@@ -195,6 +185,14 @@ impl Pass {
         let at_minimal = simulations.iter().filter(|one| Level::of(one.settings.wal_level) == Level::Minimal);
         let threshold = at_minimal.map(|one| one.settings.skip_threshold).max();
         let threshold = threshold.filter(|_| plan.level != Level::Minimal);
+        let alike = levels.iter().zip(&simulations).all(|(level, Simulation { settings, .. })| {
+            *level == plan.level && settings.dropped.is_empty() && (!settings.log_hints || plan.log_hints)
+        });
+        let bits = |which: fn(&Settings) -> bool| {
+            let wanted = simulations.iter().map(|simulation| u64::from(which(&simulation.settings)));
+            wanted.enumerate().fold(0, |bits, (at, bit)| bits | bit << at)
+        };
+        let (all, full_page_writes) = (bits(|_| true), bits(|settings| settings.full_page_writes));
         Pass {
             replay,
             state: State {
@@ -205,10 +203,13 @@ impl Pass {
                 simulations,
                 levels,
                 distinct_levels,
+                alike,
+                all,
+                full_page_writes,
                 cycles: Vec::new(),
                 compressor: Compressor::new(all_images),
                 raw_means: FxHashMap::default(),
-                data_means: FxHashMap::default(),
+                data_means: Means::default(),
                 unlogged: Unlogged::default(),
                 objects: Counter::default(),
                 threshold,
@@ -282,8 +283,8 @@ impl Observer for State {
             return;
         }
         self.clock(record);
-        for level in &self.distinct_levels {
-            self.variants[*level as usize] = variant(record, touched, self.plan.level, *level);
+        if !self.alike {
+            self.variants(record, touched);
         }
         self.covered = self.threshold.is_some() && self.unlogged.covers(record);
         self.blocks.clear();
@@ -304,6 +305,13 @@ impl Observer for State {
 }
 
 impl State {
+    /// What the record is under each level. Under the trace's own that does not depend on the pages.
+    fn variants(&mut self, record: &Record<'_>, touched: &[Touched]) {
+        for level in &self.distinct_levels {
+            self.variants[*level as usize] = variant(record, touched, self.plan.level, *level);
+        }
+    }
+
     /// Moves the time on, and makes the checkpoints that somebody asked for.
     fn clock(&mut self, record: &Record<'_>) {
         let lsn = record.lsn;
@@ -352,22 +360,23 @@ impl State {
         self.trust.blocks += 1;
         let is_known = touched.page.is_some() || image.is_some() || block.will_init;
         self.trust.pages_unknown += u64::from(!is_known);
-        let mut wants = 0;
+        let (mut wants, mut if_stale) = match class {
+            Class::Never => (0, 0),
+            Class::Forced => (self.all, 0),
+            // Until 14 such an image is forced once the record is written at all.
+            Class::Hint if self.plan.version < Major::V15 => (0, self.all),
+            Class::Checkpoint | Class::Hint => (0, self.full_page_writes),
+        };
         let cycles = &self.cycles[slot * count..end];
-        for (at, (simulation, cycle)) in self.simulations.iter().zip(cycles).enumerate() {
-            let stale = match cycle {
-                0 => simulation.cycle > 1 || !recent,
-                cycle => *cycle != simulation.cycle,
+        while if_stale != 0 {
+            let at = if_stale.trailing_zeros() as usize;
+            if_stale &= if_stale - 1;
+            let current = self.simulations[at].cycle;
+            let stale = match cycles[at] {
+                0 => current > 1 || !recent,
+                cycle => cycle != current,
             };
-            let writes = simulation.settings.full_page_writes;
-            let wanted = match class {
-                Class::Never => false,
-                Class::Forced => true,
-                Class::Checkpoint => stale && writes,
-                // Until 14 such an image is forced once the record is written at all.
-                Class::Hint => stale && (writes || self.plan.version < Major::V15),
-            };
-            wants |= u64::from(wanted) << at;
+            wants |= u64::from(stale) << at;
         }
         let own = image
             .map(|image| (u32::from(image.len) + u32::from(image.header_len), Method::of(image.compression)));
@@ -443,12 +452,11 @@ impl State {
     /// The data that an image took the place of, if a simulation goes without the image.
     fn displaced(&mut self, record: &Record<'_>, touched: &[Touched], index: usize) {
         let (block, facts) = (&record.blocks[index], &mut self.blocks[index]);
-        let all = u64::MAX >> (64 - self.simulations.len().max(1));
-        if facts.class != Class::Checkpoint || block.data_len > 0 || facts.wants == all {
+        if facts.class != Class::Checkpoint || block.data_len > 0 || facts.wants == self.all {
             return;
         }
         let kind = self.kinds.kind(record.header.rmid, record.header.info).index() as u16;
-        let mean = self.data_means.entry((kind, block.id, block.relation)).or_default();
+        let mean = data_mean(&mut self.data_means, kind, block);
         facts.data = match displaced::data_of(record, touched, index) {
             Some(data) => (data.len() as u32, Share::Reconstructed),
             None => (mean.get().unwrap_or(0), Share::Estimated),
@@ -480,9 +488,22 @@ impl State {
             }
             return;
         }
-        self.actual_bytes(record);
+        let same = self.alike && self.is_without_images(record, touched);
+        if same {
+            self.actual.add(Bucket::Records, record.header.total_len.into());
+            self.actual.add(Bucket::Alignment, record.alignment.into());
+        } else {
+            self.actual_bytes(record);
+        }
         if !self.objects.is_empty() {
             self.objects.record(record, touched);
+        }
+        if same {
+            self.write_same(record, touched);
+            return;
+        }
+        if self.alike {
+            self.variants(record, touched);
         }
         let mut fixed = i64::from(record.header.total_len);
         let mut beside = 0_u64;
@@ -501,8 +522,7 @@ impl State {
             }
             if facts.class == Class::Checkpoint && facts.own.is_none() && block.data_len > 0 {
                 let kind = self.kinds.kind(record.header.rmid, record.header.info).index() as u16;
-                let mean = self.data_means.entry((kind, block.id, block.relation)).or_default();
-                mean.add(block.data_len.into());
+                data_mean(&mut self.data_means, kind, block).add(block.data_len.into());
             }
             if facts.wants != 0 {
                 self.size(record, block, touched, index);
@@ -514,6 +534,32 @@ impl State {
         for at in 0..self.simulations.len() {
             self.write(record, touched, at, fixed, beside);
         }
+    }
+
+    /// Neither the record nor any simulation has an image of a block. `FPI_FOR_HINT` is about nothing else.
+    fn is_without_images(&self, record: &Record<'_>, touched: &[Touched]) -> bool {
+        let mut blocks = record.blocks.iter().zip(&self.blocks).zip(touched);
+        record.header.rmid != rmid::XLOG
+            && blocks.all(|((block, facts), touched)| {
+                block.image.is_none() && (facts.wants == 0 || touched.is_untouched())
+            })
+    }
+
+    /// Writes the record as it is in all simulations.
+    fn write_same(&mut self, record: &Record<'_>, touched: &[Touched]) {
+        let count = self.simulations.len();
+        for ((block, facts), touched) in record.blocks.iter().zip(&self.blocks).zip(touched) {
+            if facts.class == Class::Checkpoint && block.data_len > 0 {
+                let kind = self.kinds.kind(record.header.rmid, record.header.info).index() as u16;
+                data_mean(&mut self.data_means, kind, block).add(block.data_len.into());
+            }
+            if touched.sets_lsn() {
+                let cycles = self.cycles.iter_mut().skip(facts.slot * count);
+                cycles.zip(&self.simulations).for_each(|(cycle, simulation)| *cycle = simulation.cycle);
+            }
+        }
+        let (bytes, now) = (record.header.total_len.into(), self.now);
+        self.simulations.iter_mut().for_each(|simulation| simulation.insert_same(bytes, now));
     }
 
     /// A record that a checkpoint wrote itself: each simulation has its own.
@@ -696,6 +742,17 @@ impl State {
             simulation.insert(&more, self.now);
         }
     }
+}
+
+/// What a block's data is in records of this kind.
+#[inline]
+fn data_mean<'a>(
+    means: &'a mut Means<(u16, u8, RelFileLocator)>,
+    kind: u16,
+    block: &BlockRef,
+) -> &'a mut Mean {
+    let hint = block.relation.relation ^ u32::from(kind) << 16;
+    means.of((kind, block.id, block.relation), hint)
 }
 
 fn method_index(method: Option<Method>) -> usize {

@@ -1,0 +1,80 @@
+//! Means of sizes, by what they are of.
+
+use std::hash::Hash;
+
+use rustc_hash::FxHashMap;
+
+/// Keys whose place is found without the table.
+const RECENT: usize = 256;
+
+/// A mean that grows.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Mean {
+    sum: u64,
+    count: u64,
+}
+
+impl Mean {
+    pub fn add(&mut self, value: u32) {
+        (self.sum, self.count) = (self.sum + u64::from(value), self.count + 1);
+    }
+
+    pub fn get(&self) -> Option<u32> {
+        (self.count > 0).then(|| (self.sum as f64 / self.count as f64).round() as u32)
+    }
+}
+
+/// A mean for each key. Nearly every record adds to one, and keys are few.
+#[derive(Debug)]
+pub(crate) struct Means<K> {
+    means: Vec<(K, Mean)>,
+    places: FxHashMap<K, u32>,
+    recent: [u32; RECENT],
+}
+
+impl<K> Default for Means<K> {
+    fn default() -> Means<K> {
+        Means { means: Vec::new(), places: FxHashMap::default(), recent: [0; RECENT] }
+    }
+}
+
+impl<K: Copy + Eq + Hash> Means<K> {
+    /// The mean of a key; `hint` should differ where keys do.
+    #[inline]
+    pub fn of(&mut self, key: K, hint: u32) -> &mut Mean {
+        let recent = hint.wrapping_mul(0x9E37_79B1) as usize >> 24 & (RECENT - 1);
+        let place = self.recent[recent] as usize;
+        let place = match self.means.get(place) {
+            Some((known, _)) if *known == key => place,
+            _ => self.find(key, recent),
+        };
+        &mut self.means[place].1
+    }
+
+    #[inline(never)]
+    fn find(&mut self, key: K, recent: usize) -> usize {
+        let place = *self.places.entry(key).or_insert_with(|| {
+            self.means.push((key, Mean::default()));
+            self.means.len() as u32 - 1
+        });
+        self.recent[recent] = place;
+        place as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_key_has_its_mean_whatever_the_hint() {
+        let mut means = Means::default();
+        for round in 0..5 {
+            for key in 0..1000_u64 {
+                means.of(key, key as u32 % 300).add(key as u32 + round);
+            }
+        }
+        assert!((0..1000).all(|key| means.of(key, 7).get() == Some(key as u32 + 2)));
+        assert_eq!(means.of(1000, 7).get(), None);
+    }
+}
