@@ -140,6 +140,8 @@ pub struct Simulation {
     last_began: i64,
     /// Before then nobody looks at the clock again.
     look_at: i64,
+    /// Before then the clock brings nothing.
+    wake: i64,
     /// What was written since the last checkpoint is worth another.
     important: bool,
     last_switch: i64,
@@ -170,6 +172,7 @@ impl Simulation {
             last_complete: geometry.position(redo),
             last_began: time,
             look_at: time,
+            wake: i64::MIN,
             important: false,
             last_switch: time,
             switched_position: position,
@@ -204,17 +207,37 @@ impl Simulation {
     /// The clock moves on, before a record at this time is written.
     #[inline]
     pub fn clock(&mut self, now: i64) {
+        if now >= self.wake {
+            self.look(now);
+        }
+    }
+
+    /// What the clock brings, each of it once.
+    #[inline(never)]
+    fn look(&mut self, now: i64) {
         if self.running.is_some_and(|running| now >= running.until_time) {
             self.complete_and_go_on(now);
         }
-        let due = self.last_began.saturating_add(self.settings.checkpoint_timeout * SECOND);
-        if now >= due.max(self.look_at) {
-            self.timed(due, now);
+        if now >= self.due().max(self.look_at) {
+            self.timed(self.due(), now);
         }
-        let timeout = self.settings.archive_timeout;
-        if timeout > 0 && now >= self.last_switch.saturating_add(timeout.saturating_mul(SECOND)) {
+        if self.switch_due().is_some_and(|due| now >= due) {
             self.timed_switch(now);
         }
+        let until = self.running.map(|running| running.until_time);
+        let due = self.due().max(self.look_at);
+        self.wake = [until, self.switch_due()].into_iter().flatten().fold(due, i64::min);
+    }
+
+    /// When the next checkpoint is due, if something was written.
+    fn due(&self) -> i64 {
+        self.last_began.saturating_add(self.settings.checkpoint_timeout * SECOND)
+    }
+
+    /// When the segment is switched, however full.
+    fn switch_due(&self) -> Option<i64> {
+        let timeout = self.settings.archive_timeout;
+        (timeout > 0).then(|| self.last_switch.saturating_add(timeout.saturating_mul(SECOND)))
     }
 
     /// A record is written.
@@ -319,6 +342,7 @@ impl Simulation {
                 .until_time
                 .min(running.began.saturating_add(slept.next_multiple_of(NAP).cast_signed()));
             running.until_position = u64::MAX;
+            self.wake = i64::MIN;
             if now >= running.until_time {
                 self.complete_and_go_on(now);
             }
@@ -408,6 +432,7 @@ impl Simulation {
         self.redo = redo;
         self.last_began = now;
         self.look_at = now;
+        self.wake = i64::MIN;
         self.important = false;
         // `IsCheckpointOnSchedule`: spread over part of the way to the next one, by volume and by time.
         let target = self.settings.completion_target_milli;

@@ -172,6 +172,8 @@ struct State {
     images: u64,
     trust: Trust,
     next_sample: u64,
+    /// Before this, positions bring no new time, checkpoint or sample.
+    next_stop: Lsn,
 }
 
 impl Pass {
@@ -227,6 +229,7 @@ impl Pass {
                 images: 0,
                 trust: Trust::default(),
                 next_sample: 0,
+                next_stop: Lsn(0),
             },
         }
     }
@@ -313,8 +316,18 @@ impl State {
     }
 
     /// Moves the time on, and makes the checkpoints that somebody asked for.
+    #[inline]
     fn clock(&mut self, record: &Record<'_>) {
-        let lsn = record.lsn;
+        if record.lsn >= self.next_stop {
+            self.stop(record.lsn);
+        } else {
+            let now = self.now;
+            self.simulations.iter_mut().for_each(|simulation| simulation.clock(now));
+        }
+    }
+
+    #[inline(never)]
+    fn stop(&mut self, lsn: Lsn) {
         while let Some((_, micros)) = self.plan.times.get(self.time_cursor).filter(|(from, _)| *from <= lsn) {
             self.now = self.now.max(*micros);
             self.time_cursor += 1;
@@ -340,6 +353,11 @@ impl State {
             self.next_sample = gone + (all / GROWTH_POINTS).max(1);
             self.simulations.iter_mut().for_each(|simulation| simulation.sample(now));
         }
+        let time = self.plan.times.get(self.time_cursor).map(|(from, _)| *from);
+        let requested = self.plan.requested.get(self.requested_cursor).map(|(redo, _)| *redo);
+        let redo = self.plan.redo_pointers.get(self.redo_cursor).copied();
+        let sample = self.plan.from.plus(self.next_sample);
+        self.next_stop = [time, requested, redo].into_iter().flatten().fold(sample, Lsn::min);
     }
 
     /// What is known of a block before the record, and which simulations write an image of it.
