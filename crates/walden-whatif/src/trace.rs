@@ -122,12 +122,26 @@ struct Block {
     wants: u64,
     /// The page's last change is since the redo pointer that held at the window's start.
     recent: bool,
-    /// What the trace's own image takes and by what it is compressed.
+    /// Data without an image.
+    data: (u32, Share),
+    /// Of an image, if the trace or a simulation has one.
+    image: Option<BlockImage>,
+}
+
+/// An image of a block.
+#[derive(Default)]
+struct BlockImage {
+    /// What the trace's own takes and by what it is compressed.
     own: Option<(u32, Option<Method>)>,
     raw: Option<RawImage>,
     sizes: [Option<ImageSize>; 4],
-    /// Data without an image.
-    data: (u32, Share),
+}
+
+impl Block {
+    /// What its image takes under a compression that a simulation with an image has.
+    fn size(&self, method: Option<Method>) -> Option<ImageSize> {
+        self.image.as_ref()?.sizes[method_index(method)]
+    }
 }
 
 /// Replays a trace into simulations.
@@ -162,6 +176,10 @@ struct State {
     redo_cursor: usize,
     real_redo: Lsn,
     blocks: Vec<Block>,
+    /// The number of the record's kind.
+    kind: u16,
+    /// Neither the record nor a simulation has an image of a block.
+    imageless: bool,
     variants: [Variant; 3],
     covered: bool,
     counted: bool,
@@ -219,6 +237,8 @@ impl Pass {
                 requested_cursor: 0,
                 redo_cursor: 0,
                 blocks: Vec::new(),
+                kind: 0,
+                imageless: false,
                 variants: [Variant::default(); 3],
                 covered: false,
                 counted: false,
@@ -291,6 +311,9 @@ impl Observer for State {
         }
         self.covered = self.threshold.is_some() && self.unlogged.covers(record);
         self.blocks.clear();
+        self.kind = self.kinds.kind(record.header.rmid, record.header.info).index() as u16;
+        // `FPI_FOR_HINT` is about nothing but an image.
+        self.imageless = record.header.rmid != rmid::XLOG;
         for (index, (block, touched_block)) in record.blocks.iter().zip(touched).enumerate() {
             let facts = self.block(record, block, touched_block);
             self.blocks.push(facts);
@@ -396,26 +419,23 @@ impl State {
             };
             wants |= u64::from(stale) << at;
         }
-        let own = image
-            .map(|image| (u32::from(image.len) + u32::from(image.header_len), Method::of(image.compression)));
-        let raw = image.map(|image| RawImage {
-            len: image.uncompressed_len(PAGE_BYTES as u32),
-            has_hole: image.hole_len > 0,
-            share: Share::Exact,
+        let image = image.map(|image| {
+            let own = (u32::from(image.len) + u32::from(image.header_len), Method::of(image.compression));
+            let len = image.uncompressed_len(PAGE_BYTES as u32);
+            self.raw_means.entry((block.relation, block.fork)).or_default().add(len);
+            let raw = RawImage { len, has_hole: image.hole_len > 0, share: Share::Exact };
+            BlockImage { own: Some(own), raw: Some(raw), sizes: [None; 4] }
         });
-        if let Some(raw) = raw {
-            self.raw_means.entry((block.relation, block.fork)).or_default().add(raw.len);
-        }
         let data = (u32::from(block.data_len), Share::Exact);
-        Block { class, slot, wants, recent, own, raw, sizes: [None; 4], data }
+        self.imageless &= wants == 0 && block.image.is_none();
+        Block { class, slot, wants, recent, data, image }
     }
 
     fn class(&self, record: &Record<'_>, block: &BlockRef) -> Class {
         if block.will_init {
             return Class::Never;
         }
-        let kind = self.kinds.kind(record.header.rmid, record.header.info);
-        match self.kinds.image_class(kind.index(), block.id) {
+        match self.kinds.image_class(self.kind.into(), block.id) {
             ImageClass::Forced => Class::Forced,
             ImageClass::Hint => Class::Hint,
             // The table's page keeps its LSN then, and has no image (`log_heap_visible`).
@@ -473,8 +493,7 @@ impl State {
         if facts.class != Class::Checkpoint || block.data_len > 0 || facts.wants == self.all {
             return;
         }
-        let kind = self.kinds.kind(record.header.rmid, record.header.info).index() as u16;
-        let mean = data_mean(&mut self.data_means, kind, block);
+        let mean = data_mean(&mut self.data_means, self.kind, block);
         facts.data = match displaced::data_of(record, touched, index) {
             Some(data) => (data.len() as u32, Share::Reconstructed),
             None => (mean.get().unwrap_or(0), Share::Estimated),
@@ -482,6 +501,7 @@ impl State {
     }
 
     /// After the record: what it takes in each simulation.
+    #[inline(always)]
     fn count(&mut self, record: &Record<'_>, touched: &[Touched]) {
         self.last_end = record.end;
         self.records += 1;
@@ -506,7 +526,7 @@ impl State {
             }
             return;
         }
-        let same = self.alike && self.is_without_images(record, touched);
+        let same = self.alike && self.imageless;
         if same {
             self.actual.add(Bucket::Records, record.header.total_len.into());
             self.actual.add(Bucket::Alignment, record.alignment.into());
@@ -518,8 +538,14 @@ impl State {
         }
         if same {
             self.write_same(record, touched);
-            return;
+        } else {
+            self.write_each(record, touched);
         }
+    }
+
+    /// Writes the record as each simulation would have it.
+    #[inline(never)]
+    fn write_each(&mut self, record: &Record<'_>, touched: &[Touched]) {
         if self.alike {
             self.variants(record, touched);
         }
@@ -538,9 +564,9 @@ impl State {
                 // Registered for its lock alone (`REGBUF_NO_IMAGE`, `REGBUF_NO_CHANGE`).
                 facts.wants = 0;
             }
-            if facts.class == Class::Checkpoint && facts.own.is_none() && block.data_len > 0 {
-                let kind = self.kinds.kind(record.header.rmid, record.header.info).index() as u16;
-                data_mean(&mut self.data_means, kind, block).add(block.data_len.into());
+            let has_own = facts.image.as_ref().is_some_and(|image| image.own.is_some());
+            if facts.class == Class::Checkpoint && !has_own && block.data_len > 0 {
+                data_mean(&mut self.data_means, self.kind, block).add(block.data_len.into());
             }
             if facts.wants != 0 {
                 self.size(record, block, touched, index);
@@ -554,22 +580,12 @@ impl State {
         }
     }
 
-    /// Neither the record nor any simulation has an image of a block. `FPI_FOR_HINT` is about nothing else.
-    fn is_without_images(&self, record: &Record<'_>, touched: &[Touched]) -> bool {
-        let mut blocks = record.blocks.iter().zip(&self.blocks).zip(touched);
-        record.header.rmid != rmid::XLOG
-            && blocks.all(|((block, facts), touched)| {
-                block.image.is_none() && (facts.wants == 0 || touched.is_untouched())
-            })
-    }
-
     /// Writes the record as it is in all simulations.
     fn write_same(&mut self, record: &Record<'_>, touched: &[Touched]) {
         let count = self.simulations.len();
         for ((block, facts), touched) in record.blocks.iter().zip(&self.blocks).zip(touched) {
             if facts.class == Class::Checkpoint && block.data_len > 0 {
-                let kind = self.kinds.kind(record.header.rmid, record.header.info).index() as u16;
-                data_mean(&mut self.data_means, kind, block).add(block.data_len.into());
+                data_mean(&mut self.data_means, self.kind, block).add(block.data_len.into());
             }
             if touched.sets_lsn() {
                 let cycles = self.cycles.iter_mut().skip(facts.slot * count);
@@ -611,9 +627,10 @@ impl State {
     /// What the image of a block takes under each compression that a simulation with an image has.
     fn size(&mut self, record: &Record<'_>, block: &BlockRef, touched: &Touched, index: usize) {
         let facts = &mut self.blocks[index];
+        let image = facts.image.get_or_insert_default();
         let page = touched.page.as_deref();
         let mean = self.raw_means.entry((block.relation, block.fork)).or_default();
-        let raw = *facts.raw.get_or_insert_with(|| match page {
+        let raw = *image.raw.get_or_insert_with(|| match page {
             Some(page) => RawImage::of(page, is_standard(block.fork, is_brin_map(record, page))),
             None => RawImage {
                 len: mean.get().unwrap_or(PAGE_BYTES as u32),
@@ -626,11 +643,11 @@ impl State {
             let at = wants.trailing_zeros() as usize;
             wants &= wants - 1;
             let method = self.simulations[at].settings.wal_compression;
-            let size = &mut facts.sizes[method_index(method)];
+            let size = &mut image.sizes[method_index(method)];
             if size.is_some() {
                 continue;
             }
-            *size = Some(match (facts.own, method) {
+            *size = Some(match (image.own, method) {
                 (Some((bytes, own)), _) if own == method => ImageSize { bytes, share: Share::Exact },
                 (_, None) => raw.size(),
                 (_, Some(method)) => self.compressor.size(method, block.relation, raw, page),
@@ -730,7 +747,7 @@ impl State {
                 plain += i64::from(data);
                 bytes.share(data_share, data.into());
             }
-            if image && let Some(size) = facts.sizes[method_index(simulation.settings.wal_compression)] {
+            if image && let Some(size) = facts.size(simulation.settings.wal_compression) {
                 let bucket = match facts.class {
                     Class::Forced => 1,
                     Class::Hint => 2,
@@ -785,8 +802,10 @@ fn method_index(method: Option<Method>) -> usize {
 /// Bytes of an `FPI_FOR_HINT` of a block.
 fn hint_record(facts: &Block) -> u64 {
     const RECORD: u64 = 24 + 4 + 12 + 4;
-    let image = facts.sizes.iter().flatten().map(|size| size.bytes).max();
-    let image = image.or(facts.raw.map(|raw| raw.len)).unwrap_or(PAGE_BYTES as u32);
+    let known = facts.image.as_ref();
+    let largest = known.and_then(|image| image.sizes.iter().flatten().map(|size| size.bytes).max());
+    let raw = known.and_then(|image| image.raw).map(|raw| raw.len);
+    let image = largest.or(raw).unwrap_or(PAGE_BYTES as u32);
     (RECORD + u64::from(image)).next_multiple_of(8)
 }
 

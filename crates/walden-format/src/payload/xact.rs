@@ -140,13 +140,11 @@ pub fn plain_usual_end(record: &UsualRecord<'_>) -> Option<(bool, Timestamp)> {
 
 #[inline(always)]
 fn plain_end_of(header: &RecordHeader, main_data: &[u8]) -> Option<(bool, Timestamp)> {
-    let committed = match (header.rmid, header.info & (KIND_MASK | HAS_INFO)) {
-        (rmid::XACT, COMMIT) => true,
-        (rmid::XACT, ABORT) => false,
-        _ => return None,
-    };
-    let time = <[u8; 8]>::try_from(main_data).ok()?;
-    Some((committed, Timestamp(i64::from_le_bytes(time))))
+    let kind = header.info & (KIND_MASK | HAS_INFO);
+    // One branch, as which kind of record comes next can't be foreseen.
+    let is_end = (header.rmid == rmid::XACT) & ((kind == COMMIT) | (kind == ABORT)) & (main_data.len() == 8);
+    let time = main_data.first_chunk().filter(|_| is_end)?;
+    Some((kind == COMMIT, Timestamp(i64::from_le_bytes(*time))))
 }
 
 /// An abort has the same parts in the same order, but never invalidations.
