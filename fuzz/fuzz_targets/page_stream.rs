@@ -65,7 +65,9 @@ fuzz_target!(|data: &[u8]| {
             }
         }
     }
-    let mut decoder = Decoder::new(info, start, Lsn(u64::MAX));
+    // What is said to be checked is followed whatever its checksums are.
+    let checked = if mend & 2 == 2 { Lsn(u64::MAX) } else { Lsn(0) };
+    let mut decoder = Decoder::new(info, start, Lsn(u64::MAX)).checked_until(checked);
     let mut sum = Sum::default();
     for piece in log.chunks(PAGE * (usize::from(*window) % 8 + 1)) {
         if decoder.push(piece, &mut sum).is_err() {

@@ -52,8 +52,18 @@ impl Visitor for Seen {
 }
 
 fn decode(log: &LogWriter, bytes: &[u8], from: usize, window: usize) -> (Seen, Lsn, Result<Progress, Fault>) {
+    decode_checked(log, bytes, from, window, Lsn(0))
+}
+
+fn decode_checked(
+    log: &LogWriter,
+    bytes: &[u8],
+    from: usize,
+    window: usize,
+    checked: Lsn,
+) -> (Seen, Lsn, Result<Progress, Fault>) {
     let start = log.start.plus(from as u64);
-    let mut decoder = Decoder::new(log.info, start, Lsn(u64::MAX));
+    let mut decoder = Decoder::new(log.info, start, Lsn(u64::MAX)).checked_until(checked);
     let mut seen = Seen::default();
     let mut result = Ok(Progress::More);
     for piece in bytes[from..].chunks(window) {
@@ -101,6 +111,24 @@ fn a_stream_can_start_at_any_page() {
         let start = log.start.plus(from as u64);
         let expected: Vec<_> = log.records.iter().filter(|(lsn, _)| *lsn >= start).cloned().collect();
         assert_eq!(seen.records, expected, "from {from}");
+    }
+}
+
+#[test]
+fn what_was_checked_is_not_checked_again() {
+    let log = sample(Major::V17);
+    let mut damaged = log.bytes.clone();
+    // In the data of the record of 8000 bytes, which crosses a page, and of the one of 100 before it.
+    for at in [log.records[5].0, log.records[4].0] {
+        damaged[(at.0 - log.start.0) as usize + 50] ^= 1;
+        let end = log.records[6].0;
+        let (seen, _, result) = decode_checked(&log, &damaged, 0, PAGE, at);
+        let fault = result.unwrap_err();
+        assert!(matches!(fault.kind, FaultKind::Checksum { .. }) && fault.lsn == at, "{fault:?}");
+        assert!(seen.records.last().unwrap().0 < at);
+        // The end of a record that crosses pages is taken to be later than it is.
+        let (seen, _, result) = decode_checked(&log, &damaged, 0, PAGE, end.plus(2 * PAGE as u64));
+        assert_eq!((result, seen.records.len()), (Ok(Progress::More), log.records.len()));
     }
 }
 
@@ -230,6 +258,30 @@ proptest! {
         prop_assert_eq!(result, Ok(Progress::More));
         prop_assert_eq!(seen.records, log.records.clone());
         prop_assert_eq!(position, log.position());
+    }
+
+    #[test]
+    fn behind_what_was_checked_a_flipped_bit_never_makes_a_record(
+        layout in layout(),
+        places in proptest::collection::vec((any::<prop::sample::Index>(), 0u8..8), 0..20),
+        checked: prop::sample::Index,
+    ) {
+        let log = written(&layout);
+        let checked = log.start.plus(checked.index(log.bytes.len() + 1) as u64);
+        let (seen, position, result) = decode_checked(&log, &log.bytes, 0, PAGE, checked);
+        prop_assert_eq!(result, Ok(Progress::More));
+        prop_assert_eq!((&seen.records, position), (&log.records, log.position()));
+        let mut damaged = log.bytes.clone();
+        for (place, bit) in places {
+            let index = place.index(damaged.len());
+            damaged[index] ^= 1 << bit;
+        }
+        let (seen, _, _) = decode_checked(&log, &damaged, 0, PAGE, checked);
+        let later: Vec<_> = seen.records.iter().filter(|(lsn, _)| *lsn >= checked).collect();
+        prop_assert!(later.iter().all(|record| log.records.contains(record)));
+        // All of it said to be checked, and none of it right.
+        let (seen, position, _) = decode_checked(&log, &damaged, 0, PAGE, Lsn(u64::MAX));
+        prop_assert_eq!(seen.total(), position.0 - log.start.0);
     }
 
     #[test]
