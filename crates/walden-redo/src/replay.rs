@@ -135,14 +135,9 @@ impl Replay {
             self.touch(record, block, O::ALL_IMAGES, &mut touched);
         }
         observer.before(record, &touched);
-        for touched in &mut touched {
-            match touched.role {
-                Role::Restored if touched.image.is_some() => {
-                    std::mem::swap(&mut touched.page, &mut touched.image);
-                }
-                Role::Init => touched.page.get_or_insert_with(|| self.store.buffer()).0.fill(0),
-                _ => {}
-            }
+        let anew = |block: &BlockRef| block.image.is_some() || block.will_init;
+        if record.blocks.iter().any(anew) {
+            self.make_anew(&mut touched);
         }
         let outcome = match manager(record.header.rmid) {
             Some(manager) => {
@@ -152,7 +147,11 @@ impl Replay {
             None => Err(State::Untracked),
         };
         for touched in &mut touched {
-            touched.settle(record, outcome);
+            match (touched.role, outcome) {
+                (Role::Redo, Ok(())) => touched.stamp(record),
+                (Role::Unknown(_), Ok(())) => {}
+                _ => touched.settle(record, outcome),
+            }
         }
         observer.after(record, &mut touched);
         let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
@@ -170,6 +169,20 @@ impl Replay {
         }
         touched.clear();
         self.touched = touched;
+    }
+
+    /// Has pages be what the record's images and promises make them, before its changes.
+    #[inline(never)]
+    fn make_anew(&mut self, touched: &mut [Touched]) {
+        for touched in touched {
+            match touched.role {
+                Role::Restored if touched.image.is_some() => {
+                    std::mem::swap(&mut touched.page, &mut touched.image);
+                }
+                Role::Init => touched.page.get_or_insert_with(|| self.store.buffer()).0.fill(0),
+                _ => {}
+            }
+        }
     }
 
     /// Takes a block's page out of the store and its image out of the record, and adds both to `all`. What is added is
@@ -289,16 +302,20 @@ impl Touched {
                     "the record did not say what is on the new page",
                 ))));
             }
-            (Role::Redo | Role::Init, Ok(())) => {
-                if let Some(page) = &mut self.page
-                    && self.changed
-                    && !self.keeps_lsn
-                {
-                    page.set_lsn(record.end);
-                }
-            }
+            (Role::Redo | Role::Init, Ok(())) => self.stamp(record),
             (Role::Unknown(_), Err(state @ State::Untracked)) => self.role = Role::Unknown(state),
             (Role::Unknown(_) | Role::Ahead, _) => {}
+        }
+    }
+
+    /// Notes the change in the page.
+    #[inline]
+    fn stamp(&mut self, record: &Record<'_>) {
+        if let Some(page) = &mut self.page
+            && self.changed
+            && !self.keeps_lsn
+        {
+            page.set_lsn(record.end);
         }
     }
 

@@ -494,7 +494,24 @@ impl PageStore {
     }
 
     /// Gives a page's content up. A state of [`State::Exact`] has no content to give up, and becomes one of not being known.
+    #[inline]
     pub fn give_up(&mut self, slot: Slot, state: State, last: LastRecord) {
+        let entry = &mut self.entries[slot.0 as usize];
+        // Most blocks that are not known never were, and there is nothing to forget.
+        let nothing_held = entry.page.is_none() && entry.spilled == Place::NONE;
+        let unmarked = entry.flags & !(LIVE | LISTED) == 0;
+        if entry.state == StateCode::NOT_SEEN
+            && matches!(state, State::Unknown(Unknown::NotSeen))
+            && nothing_held
+            && unmarked
+        {
+            (entry.last_lsn, entry.last_kind) = (last.lsn, last.kind.index() as u16);
+            return;
+        }
+        self.give_up_known(slot, state, last);
+    }
+
+    fn give_up_known(&mut self, slot: Slot, state: State, last: LastRecord) {
         let state = match state {
             State::Exact => StateCode::NOT_SEEN,
             state => self.code_of(state),
