@@ -300,6 +300,7 @@ impl Visitor for Pass {
 impl Observer for State {
     const ALL_IMAGES: bool = true;
 
+    #[inline(always)]
     fn before(&mut self, record: &Record<'_>, touched: &[Touched]) {
         self.counted = record.lsn >= self.plan.from;
         if !self.counted {
@@ -323,6 +324,7 @@ impl Observer for State {
         }
     }
 
+    #[inline(always)]
     fn after(&mut self, record: &Record<'_>, touched: &mut [Touched]) {
         if self.counted {
             self.count(record, touched);
@@ -384,6 +386,7 @@ impl State {
     }
 
     /// What is known of a block before the record, and which simulations write an image of it.
+    #[inline(always)]
     fn block(&mut self, record: &Record<'_>, block: &BlockRef, touched: &Touched) -> Block {
         let slot = touched.slot.index();
         let count = self.simulations.len();
@@ -581,6 +584,7 @@ impl State {
     }
 
     /// Writes the record as it is in all simulations.
+    #[inline(always)]
     fn write_same(&mut self, record: &Record<'_>, touched: &[Touched]) {
         let count = self.simulations.len();
         for ((block, facts), touched) in record.blocks.iter().zip(&self.blocks).zip(touched) {
