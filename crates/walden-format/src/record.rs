@@ -143,6 +143,12 @@ pub struct Image {
 }
 
 impl Image {
+    /// Bytes that it takes in the record, with its headers.
+    #[inline]
+    pub fn record_bytes(&self) -> u32 {
+        u32::from(self.len) + u32::from(self.header_len)
+    }
+
     /// Bytes that the image would have had without compression.
     #[inline]
     pub fn uncompressed_len(&self, page_bytes: u32) -> u32 {

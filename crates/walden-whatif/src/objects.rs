@@ -131,9 +131,8 @@ impl Counter {
 }
 
 fn image_bytes(record: &Record<'_>) -> u64 {
-    let bytes = |block: &walden_format::record::BlockRef| {
-        block.image.map_or(0, |image| u64::from(image.len) + u64::from(image.header_len))
-    };
+    let bytes =
+        |block: &walden_format::record::BlockRef| block.image.map_or(0, |image| image.record_bytes().into());
     record.blocks.iter().map(bytes).sum()
 }
 
@@ -161,8 +160,7 @@ impl Counts {
             Ok(Payload::Update(_)) if record.blocks.len() > 1 => {
                 self.moved += 1;
                 let image = record.blocks[0].image;
-                self.moved_images +=
-                    image.map_or(0, |image| u64::from(image.len) + u64::from(image.header_len));
+                self.moved_images += image.map_or(0, |image| u64::from(image.record_bytes()));
             }
             Ok(Payload::Update(_)) => self.stayed += 1,
             _ => {}

@@ -416,14 +416,10 @@ impl State {
             let at = if_stale.trailing_zeros() as usize;
             if_stale &= if_stale - 1;
             let current = self.simulations[at].cycle;
-            let stale = match cycles[at] {
-                0 => current > 1 || !recent,
-                cycle => cycle != current,
-            };
-            wants |= u64::from(stale) << at;
+            wants |= u64::from(is_stale(cycles[at], current, recent)) << at;
         }
         let image = image.map(|image| {
-            let own = (u32::from(image.len) + u32::from(image.header_len), Method::of(image.compression));
+            let own = (image.record_bytes(), Method::of(image.compression));
             let len = image.uncompressed_len(PAGE_BYTES as u32);
             self.raw_means.entry((block.relation, block.fork)).or_default().add(len);
             let raw = RawImage { len, has_hole: image.hole_len > 0, share: Share::Exact };
@@ -558,7 +554,7 @@ impl State {
             let facts = &mut self.blocks[index];
             fixed -= i64::from(block.data_len);
             if let Some(image) = block.image {
-                let bytes = u64::from(image.len) + u64::from(image.header_len);
+                let bytes = u64::from(image.record_bytes());
                 fixed -= bytes as i64;
                 if !image.apply {
                     beside += bytes;
@@ -613,7 +609,7 @@ impl State {
         let mut plain = u64::from(record.header.total_len);
         for (block, facts) in record.blocks.iter().zip(&self.blocks) {
             let Some(image) = block.image else { continue };
-            let bytes = u64::from(image.len) + u64::from(image.header_len);
+            let bytes = u64::from(image.record_bytes());
             plain -= bytes;
             let bucket = match facts.class {
                 _ if !image.apply => Bucket::ConsistencyImages,
@@ -715,17 +711,12 @@ impl State {
         let simulation = &mut self.simulations[at];
         let count = self.levels.len();
         let is_hint = record.header.rmid == rmid::XLOG && record.kind() == FPI_FOR_HINT;
-        let stale = |facts: &Block, cycle: u32, current: u32| match cycle {
-            0 => current > 1 || !facts.recent,
-            cycle => cycle != current,
-        };
         let mut written = variant.written && !(self.covered && level == Level::Minimal);
         if is_hint {
             written &= simulation.settings.log_hints
-                && self
-                    .blocks
-                    .iter()
-                    .any(|facts| stale(facts, self.cycles[facts.slot * count + at], simulation.cycle));
+                && self.blocks.iter().any(|facts| {
+                    is_stale(self.cycles[facts.slot * count + at], simulation.cycle, facts.recent)
+                });
         }
         if !simulation.settings.dropped.is_empty() && !record.blocks.is_empty() {
             written &=
@@ -763,7 +754,7 @@ impl State {
             }
             let bound = simulation.settings.log_hints && !self.plan.log_hints && !block.will_init;
             let cycle = &mut self.cycles[facts.slot * count + at];
-            if bound && stale(facts, *cycle, simulation.cycle) && *cycle != 0 {
+            if bound && *cycle != 0 && is_stale(*cycle, simulation.cycle, facts.recent) {
                 // Between its last change and this one a reader may have set hints, which would have been logged first.
                 simulation.hint_bound(hint_record(facts));
             }
@@ -800,6 +791,16 @@ fn method_index(method: Option<Method>) -> usize {
         Some(Method::Pglz) => 1,
         Some(Method::Lz4) => 2,
         Some(Method::Zstd) => 3,
+    }
+}
+
+/// Whether a page's first change since the redo pointer is still to come, by the cycle of its last one; 0 if the pass has not
+/// seen one.
+#[inline]
+fn is_stale(cycle: u32, current: u32, recent: bool) -> bool {
+    match cycle {
+        0 => current > 1 || !recent,
+        cycle => cycle != current,
     }
 }
 
