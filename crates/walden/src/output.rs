@@ -136,6 +136,10 @@ fn text_output(path: &Path) -> Result<Option<Output>> {
 
 /// What can be done about an error of the file system that is among an error's causes.
 pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
+    // A server that can't be reached is no file.
+    if error.chain().any(|cause| cause.is::<postgres::Error>()) {
+        return None;
+    }
     let cause = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>())?;
     Some(match cause.kind() {
         io::ErrorKind::NotFound => "check the name; a file may also have been removed or recycled meanwhile",

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::io::Cursor;
+use std::process::Command;
 
-use walden_codec::container::{Error, FileForm, Reader, Walk};
+use walden_codec::coder::{Form, Limits};
+use walden_codec::container::{Error, FileForm, ReadLimits, Reader, Walk, WriteOptions};
 
-use crate::material::{File, limits, mixture, options, salvage, write};
+use crate::material::{File, PAGE, limits, mixture, options, read, salvage, segment, write};
 
 /// What came out is right, and what did not is said to be lost. Returns the numbers of members that came out.
 fn check(files: &[File], damaged: &[u8], what: &str) -> (BTreeSet<u64>, Option<Walk>) {
@@ -192,4 +194,50 @@ fn lengths_are_not_believed() {
     seal(&mut bytes, head);
     let text = refused(&bytes);
     assert!(text.contains("expected member 1"), "{text}");
+}
+
+/// Where pages beyond the memory's bound can't be kept, what would need them is coded as bytes; and decoding says so.
+#[test]
+fn pages_that_find_no_room_on_disk() {
+    const CHILD: &str = "WALDEN_TEST_WITHOUT_TEMPORARY_FILES";
+    if std::env::var_os(CHILD).is_none() {
+        // Where temporary files go is a matter of the process.
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "damage::pages_that_find_no_room_on_disk"])
+            .env(CHILD, "yes")
+            .env("TMPDIR", "/nowhere")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let file = ("000000010000000000000009", segment("17.11", "000000010000000000000009"));
+    let few = Limits { page_memory: 8 * PAGE };
+    let write = |limits| {
+        let options = WriteOptions { limits, ..options(FileForm::Segment, 5) };
+        let (coded, entries) = write(options, std::slice::from_ref(&file));
+        (coded, entries[0].head.form)
+    };
+    let (as_bytes, form) = write(few);
+    assert_eq!(form, Form::Bytes);
+    assert!(read(&as_bytes)[0].1 == file.1);
+    let (as_records, form) = write(Limits::default());
+    assert_eq!(form, Form::Records);
+    let with = |coder| {
+        let limits = ReadLimits { segment_bytes: 1 << 20, coder };
+        Reader::open(Cursor::new(&as_records), limits).unwrap()
+    };
+    let mut reader = with(few);
+    let head = reader.next().unwrap().unwrap();
+    match reader.decode(&head, &mut Vec::new()) {
+        Err(Error::Temporary(why)) => assert!(why.contains("/nowhere"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    // Nothing is wrong with the file.
+    let mut reader = with(Limits::default());
+    let head = reader.next().unwrap().unwrap();
+    let mut original = Vec::new();
+    reader.decode(&head, &mut original).unwrap();
+    assert!(original == file.1);
 }
