@@ -147,6 +147,12 @@ pub trait Side {
         len: usize,
         target: &mut Vec<u8>,
     ) -> Result<(), Corrupt>;
+
+    /// Codes a few bytes.
+    fn array<const N: usize>(&mut self, column: Column, source: &[u8; N]) -> Result<[u8; N], Corrupt>;
+
+    /// Codes a text without zeros, which a zero ends in the column; it is appended to `target`.
+    fn text(&mut self, column: Column, source: &[u8], target: &mut Vec<u8>) -> Result<(), Corrupt>;
 }
 
 /// A column being filled or emptied.
@@ -204,6 +210,21 @@ impl Side for Encoder {
     ) -> Result<(), Corrupt> {
         debug_assert_eq!(source.len(), len);
         self.columns[column.0 as usize].bytes.extend_from_slice(source);
+        target.extend_from_slice(source);
+        Ok(())
+    }
+
+    #[inline]
+    fn array<const N: usize>(&mut self, column: Column, source: &[u8; N]) -> Result<[u8; N], Corrupt> {
+        self.columns[column.0 as usize].bytes.extend_from_slice(source);
+        Ok(*source)
+    }
+
+    #[inline]
+    fn text(&mut self, column: Column, source: &[u8], target: &mut Vec<u8>) -> Result<(), Corrupt> {
+        let bytes = &mut self.columns[column.0 as usize].bytes;
+        bytes.extend_from_slice(source);
+        bytes.push(0);
         target.extend_from_slice(source);
         Ok(())
     }
@@ -347,6 +368,25 @@ impl Side for Decoder {
         let end = end.ok_or(Corrupt("a column ends too early"))?;
         target.extend_from_slice(&column.bytes[column.at..end]);
         column.at = end;
+        Ok(())
+    }
+
+    #[inline]
+    fn array<const N: usize>(&mut self, column: Column, _: &[u8; N]) -> Result<[u8; N], Corrupt> {
+        let column = &mut self.columns[column.0 as usize];
+        let rest = column.bytes.get(column.at..).and_then(|rest| rest.first_chunk());
+        let taken = *rest.ok_or(Corrupt("a column ends too early"))?;
+        column.at += N;
+        Ok(taken)
+    }
+
+    #[inline]
+    fn text(&mut self, column: Column, _: &[u8], target: &mut Vec<u8>) -> Result<(), Corrupt> {
+        let column = &mut self.columns[column.0 as usize];
+        let rest = column.bytes.get(column.at..).unwrap_or(&[]);
+        let len = rest.iter().position(|&byte| byte == 0).ok_or(Corrupt("a column ends too early"))?;
+        target.extend_from_slice(&rest[..len]);
+        column.at += len + 1;
         Ok(())
     }
 }

@@ -50,9 +50,7 @@ impl<S: Side> RowCoder<'_, S> {
     pub fn gin_head(&mut self, relation: Relation, source: Option<&[u8]>) -> Result<EntryHead, Corrupt> {
         let kind = Kind::Rows(Class::IndexTuples, HEAD as u16);
         let column = self.names.column(self.side, Topic::GinEntry, [relation.number, 0, 0], kind)?;
-        let mut head = Vec::with_capacity(HEAD);
-        self.side.bytes(column, source.map_or(&[], |data| &data[..HEAD]), HEAD, &mut head)?;
-        head.try_into().map_err(|_| Corrupt("an entry is cut short"))
+        self.side.array(column, source.and_then(|data| data.first_chunk()).unwrap_or(&[0; HEAD]))
     }
 
     /// Codes an entry as what it has in common with `old` at its beginning and end, and what is between.
@@ -67,9 +65,7 @@ impl<S: Side> RowCoder<'_, S> {
         let at = out.len() + HEAD;
         if !self.told_entry(relation, head, old, source, out)? {
             self.other_entry(relation, head, old, source, out)?;
-        }
-        if let Some(entry) = Entry::of(&out[at..]) {
-            self.keys.pending.done(relation.number, &entry);
+            self.entry_is_done(relation, &out[at..]);
         }
         Ok(())
     }
@@ -106,12 +102,12 @@ impl<S: Side> RowCoder<'_, S> {
                 left = (0..MOST_LEFT.min(rows.len()))
                     .find(|left| {
                         made = entry(before.as_ref(), key, &rows[..rows.len() - left]);
-                        made.as_deref() == Some(body)
+                        made.as_ref().is_some_and(|(made, _)| made == body)
                     })
                     .unwrap_or(MOST_LEFT);
             }
         }
-        let told = made.is_some() && made.as_deref() == body;
+        let told = made.as_ref().zip(body).is_some_and(|((made, _), body)| made == body);
         let like = |what: u32| [relation.number, what, u32::from(replaces)];
         let symbols = Kind::Symbols(Class::IndexTuples);
         let column = self.names.column(self.side, Topic::GinEntry, like(5), symbols)?;
@@ -127,13 +123,31 @@ impl<S: Side> RowCoder<'_, S> {
             usize::try_from(self.side.symbol(column, skip as u64)?).unwrap_or(usize::MAX)
         };
         let wrong = Corrupt("an entry can't be told from the pending list");
-        let mut ways = self.keys.pending.next(relation.number, before.as_ref());
-        let (key, rows) = ways.nth(skip.min(FARTHEST)).ok_or(wrong)?;
-        let left = usize::try_from(left - 1).ok().and_then(|left| rows.len().checked_sub(left));
-        let made = entry(before.as_ref(), key, &rows[..left.ok_or(wrong)?]).ok_or(wrong)?;
+        let ((tuple, rows), order) = {
+            let mut ways = self.keys.pending.next(relation.number, before.as_ref());
+            let (key, rows) = ways.nth(skip.min(FARTHEST)).ok_or(wrong)?;
+            let left = usize::try_from(left - 1).ok().and_then(|left| rows.len().checked_sub(left));
+            let rows = &rows[..left.ok_or(wrong)?];
+            let order = Order::of(before.as_ref().map_or(&key.bytes, |entry| &entry.key.bytes));
+            (made.or_else(|| entry(before.as_ref(), key, rows)).ok_or(wrong)?, order)
+        };
         out.extend(head);
-        out.extend(made);
+        out.extend_from_slice(&tuple);
+        match rows.first() {
+            Some(first) if first.number < 1 << NUMBER_BITS => {
+                self.keys.pending.done(relation.number, order, Some(&rows));
+            }
+            // What it is read as may be something else.
+            _ => self.entry_is_done(relation, &tuple),
+        }
         Ok(true)
+    }
+
+    fn entry_is_done(&mut self, relation: Relation, tuple: &[u8]) {
+        if let Some(entry) = Entry::of(tuple) {
+            let order = Order::of(&entry.key.bytes);
+            self.keys.pending.done(relation.number, order, entry.rows.as_deref());
+        }
     }
 
     fn other_entry(
@@ -212,9 +226,7 @@ impl<S: Side> RowCoder<'_, S> {
         let key = first.and_then(word_of);
         let known = key.and_then(|key| {
             let mut vectors = self.rows.vectors.words().enumerate();
-            vectors.find_map(|(rank, words)| {
-                Some((rank, words.binary_search_by(|word| word[..].cmp(key)).ok()?))
-            })
+            vectors.find_map(|(rank, words)| Some((rank, words.search(key).ok()?)))
         });
         let column = self.names.column(self.side, Topic::Pending, like(3), symbols)?;
         let rank = self.side.symbol(column, known.map_or(0, |(rank, _)| rank as u64 + 1))?;
@@ -258,7 +270,7 @@ impl<S: Side> RowCoder<'_, S> {
                     // The words that follow may be those after it.
                     let vector = rank.checked_sub(1).and_then(|rank| self.rows.vectors.words().nth(rank));
                     if let Some((words, key)) = vector.zip(word_of(&out[start..])) {
-                        at = match words.binary_search_by(|word| word[..].cmp(key)) {
+                        at = match words.search(key) {
                             Ok(found) => found + 1,
                             Err(next) => next,
                         };
@@ -276,11 +288,8 @@ impl<S: Side> RowCoder<'_, S> {
         column: crate::columns::Column,
         source: Option<RowPlace>,
     ) -> Result<RowPlace, Corrupt> {
-        let mut bytes = Vec::with_capacity(RowPlace::BYTES);
-        let source = source.map(RowPlace::to_bytes);
-        let source = source.as_ref().map_or(&[][..], |place| &place[..]);
-        self.side.bytes(column, source, RowPlace::BYTES, &mut bytes)?;
-        RowPlace::of(&bytes).ok_or(Corrupt("a row's place is cut short"))
+        let bytes = source.map_or([0; RowPlace::BYTES], RowPlace::to_bytes);
+        Ok(RowPlace::from_bytes(self.side.array(column, &bytes)?))
     }
 }
 
@@ -356,9 +365,41 @@ pub struct Pending {
 
 #[derive(Default)]
 struct OfIndex {
-    keys: BTreeMap<Vec<u8>, OfKey>,
+    keys: BTreeMap<Order, OfKey>,
     /// Where in the order of keys the last entry was.
-    last: Vec<u8>,
+    last: Order,
+}
+
+/// What keys are ordered by: texts by their bytes, others as numbers.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+struct Order {
+    /// How it begins: mostly all of it.
+    start: [u64; 2],
+    /// How many bytes it has, up to one more than are in `start`.
+    len: u8,
+    rest: Box<[u8]>,
+}
+
+impl Order {
+    const START: usize = 16;
+
+    /// Of a key, with the gap after it.
+    fn of(key: &[u8]) -> Order {
+        match (text(key), key) {
+            (Some(text), _) => Order::of_bytes(text),
+            (None, &[a, b, c, d, 0, 0, 0, 0]) => Order::of_bytes(&[d ^ 0x80, c, b, a]),
+            (None, bytes) => Order::of_bytes(bytes),
+        }
+    }
+
+    fn of_bytes(bytes: &[u8]) -> Order {
+        let (start, rest) = bytes.split_at(bytes.len().min(Order::START));
+        let mut padded = [0; Order::START];
+        padded[..start.len()].copy_from_slice(start);
+        let number = u128::from_be_bytes(padded);
+        let start = [(number >> 64) as u64, number as u64];
+        Order { start, len: bytes.len().min(Order::START + 1) as u8, rest: rest.into() }
+    }
 }
 
 struct OfKey {
@@ -376,21 +417,6 @@ pub struct Key {
     pub bytes: Vec<u8>,
 }
 
-impl Key {
-    /// What keys are ordered by: texts by their bytes, others as numbers.
-    fn order(&self) -> Vec<u8> {
-        match (text(&self.bytes), &self.bytes[..]) {
-            (Some(text), _) => text.to_vec(),
-            (None, [number @ .., 0, 0, 0, 0]) if number.len() == 4 => {
-                let mut order: Vec<u8> = number.iter().rev().copied().collect();
-                order[0] ^= 0x80;
-                order
-            }
-            (None, bytes) => bytes.to_vec(),
-        }
-    }
-}
-
 impl Pending {
     /// Bytes that may be kept.
     const MOST: usize = 48 << 20;
@@ -406,9 +432,9 @@ impl Pending {
         if self.bytes > Pending::MOST {
             return;
         }
-        let key = Key { flags: info_of(tuple) & !SIZE, bytes: tuple[HEADER..].to_vec() };
         let of = self.indexes.entry(index).or_default();
-        let of = of.keys.entry(key.order()).or_insert_with(|| {
+        let of = of.keys.entry(Order::of(&tuple[HEADER..])).or_insert_with(|| {
+            let key = Key { flags: info_of(tuple) & !SIZE, bytes: tuple[HEADER..].to_vec() };
             self.bytes += Pending::KEY + 2 * key.bytes.len();
             OfKey { key, rows: Vec::new() }
         });
@@ -427,7 +453,7 @@ impl Pending {
         let of = self.indexes.get(&index);
         let bounds = of.map(|of| match before {
             Some(entry) => {
-                let order = entry.key.order();
+                let order = Order::of(&entry.key.bytes);
                 (Bound::Included(order.clone()), Bound::Included(order))
             }
             None => (Bound::Excluded(of.last.clone()), Bound::Unbounded),
@@ -436,23 +462,22 @@ impl Pending {
         range.into_iter().flatten().map(|(_, of)| (&of.key, &of.rows[..]))
     }
 
-    /// An entry was written: its rows are no longer pending.
-    fn done(&mut self, index: u32, entry: &Entry<'_>) {
+    /// An entry was written: its rows, in their order (or all of its key's), are no longer pending.
+    fn done(&mut self, index: u32, key: Order, rows: Option<&[RowPlace]>) {
         let Some(of) = self.indexes.get_mut(&index) else { return };
-        let order = entry.key.order();
-        if let Some(key) = of.keys.get_mut(&order) {
+        of.last = key;
+        if let Some(key) = of.keys.get_mut(&of.last) {
             let before = key.rows.len();
-            match &entry.rows {
+            match rows {
                 Some(rows) => key.rows.retain(|row| rows.binary_search(row).is_err()),
                 None => key.rows.clear(),
             }
             self.bytes = self.bytes.saturating_sub((before - key.rows.len()) * Pending::ROW);
             if key.rows.is_empty() {
                 self.bytes = self.bytes.saturating_sub(Pending::KEY + 2 * key.key.bytes.len());
-                of.keys.remove(&order);
+                of.keys.remove(&of.last);
             }
         }
-        of.last = order;
     }
 }
 
@@ -500,7 +525,7 @@ pub fn number_of(row: RowPlace) -> u64 {
 
 /// The rows of a compressed list (`ginpostinglist.c`); in their order, or there are none.
 fn rows_of(mut list: &[u8], count: usize) -> Option<Vec<RowPlace>> {
-    let mut rows = Vec::new();
+    let mut rows = Vec::with_capacity(count.min(list.len()));
     while rows.len() < count {
         let len = segment(list, &mut rows)?;
         list = &list[len.min(list.len())..];
@@ -536,35 +561,46 @@ pub fn segment(list: &[u8], rows: &mut Vec<RowPlace>) -> Option<usize> {
 /// Appends rows as a compressed list of one segment; no if they can't be.
 pub fn put_rows(rows: &[RowPlace], out: &mut Vec<u8>) -> bool {
     let Some(&first) = rows.first() else { return false };
-    let mut bytes = Vec::new();
+    out.extend(first.to_bytes());
+    let len_at = out.len();
+    out.extend([0; 2]);
     let mut last = number_of(first);
     for &row in &rows[1..] {
         let Some(distance) = number_of(row).checked_sub(last).filter(|_| row.number < 1 << NUMBER_BITS)
         else {
             return false;
         };
-        crate::columns::put_number(&mut bytes, distance);
+        crate::columns::put_number(out, distance);
         last = number_of(row);
     }
-    let Ok(len) = u16::try_from(bytes.len()) else { return false };
-    out.extend(first.to_bytes());
-    out.extend(len.to_le_bytes());
-    out.extend(&bytes);
+    let Ok(len) = u16::try_from(out.len() - len_at - 2) else { return false };
+    out[len_at..len_at + 2].copy_from_slice(&len.to_le_bytes());
     out.resize(out.len().next_multiple_of(2), 0);
     true
 }
 
-/// The entry of a key with these rows more.
-pub fn entry(before: Option<&Entry<'_>>, key: &Key, more: &[RowPlace]) -> Option<Vec<u8>> {
-    let mut rows = match before {
-        Some(entry) => entry.rows.clone()?,
-        None => Vec::new(),
+/// The entry of a key with these rows more, and all its rows.
+pub fn entry(
+    before: Option<&Entry<'_>>,
+    key: &Key,
+    more: &[RowPlace],
+) -> Option<(Vec<u8>, Vec<RowPlace>)> {
+    let known = match before {
+        Some(entry) => entry.rows.as_deref()?,
+        None => &[],
     };
-    rows.extend(more);
-    rows.sort_unstable();
-    rows.dedup();
-    let mut out = vec![0; HEADER];
-    out.extend_from_slice(before.map_or(&key.bytes, |entry| &entry.key.bytes));
+    let mut rows = Vec::with_capacity(known.len() + more.len());
+    rows.extend_from_slice(known);
+    rows.extend_from_slice(more);
+    // Mostly, rows come in their order.
+    if !rows.is_sorted_by(|a, b| a < b) {
+        rows.sort_unstable();
+        rows.dedup();
+    }
+    let bytes = before.map_or(&key.bytes[..], |entry| &entry.key.bytes);
+    let mut out = Vec::with_capacity(HEADER + bytes.len() + 16 + 2 * rows.len());
+    out.extend([0; HEADER]);
+    out.extend_from_slice(bytes);
     let at = before.map_or(out.len(), |entry| entry.start.len());
     if !put_rows(&rows, &mut out) {
         return None;
@@ -575,7 +611,7 @@ pub fn entry(before: Option<&Entry<'_>>, key: &Key, more: &[RowPlace]) -> Option
     out[2..4].copy_from_slice(&(at as u16).to_le_bytes());
     out[4..6].copy_from_slice(&u16::try_from(rows.len()).ok()?.to_le_bytes());
     out[6..8].copy_from_slice(&(size | key.flags).to_le_bytes());
-    Some(out)
+    Some((out, rows))
 }
 
 /// The entry of a key whose rows are in a tree that begins at a block.
@@ -624,14 +660,15 @@ mod tests {
         }
         let (key, rows) = pending.next(7, None).nth(1).expect("a key");
         assert_eq!((text(&key.bytes), rows), (Some(&b"below"[..]), &[row(3), row(9), row(12)][..]));
-        let old = entry(None, key, &rows[..2]).expect("an entry");
+        let (old, _) = entry(None, key, &rows[..2]).expect("an entry");
         let old = Entry::of(&old).expect("the same entry");
         assert_eq!(old.rows.as_deref(), Some(&rows[..2]));
-        let new = entry(Some(&old), key, &rows[2..]).expect("an entry");
+        let (new, all) = entry(Some(&old), key, &rows[2..]).expect("an entry");
+        assert_eq!(all, rows);
         assert_eq!(Entry::of(&new).and_then(|new| new.rows).as_deref(), Some(rows));
-        assert_eq!(entry(None, key, rows), Some(new.clone()));
+        assert_eq!(entry(None, key, rows), Some((new.clone(), all)));
         let done = Entry::of(&new).expect("an entry");
-        pending.done(7, &done);
+        pending.done(7, Order::of(&done.key.bytes), done.rows.as_deref());
         let left: Vec<_> = pending.next(7, None).map(|(key, _)| text(&key.bytes)).collect();
         assert_eq!(left, [Some(&b"beyond"[..])]);
         assert!(pending.next(7, Some(&done)).next().is_none());

@@ -82,6 +82,8 @@ pub struct Columns {
     /// Strings of digits: their lengths, and by these the strings beneath each other.
     digit_lengths: Column,
     digits: FxHashMap<u16, Column>,
+    /// For use within.
+    entries: Vec<u32>,
 }
 
 /// Whether a string is better put beneath others of its length.
@@ -113,6 +115,7 @@ impl Columns {
             by_head: FxHashMap::default(),
             digit_lengths: side.column(Kind::Symbols(Class::RowHeaders))?,
             digits: FxHashMap::default(),
+            entries: Vec::new(),
         })
     }
 }
@@ -143,20 +146,22 @@ impl Json {
         parts.next().is_none().then_some(out)
     }
 
-    /// Codes a value's parts.
+    /// Codes a value by its parts, and gives it back.
     pub fn code<S: Side>(
         side: &mut S,
         columns: &mut Columns,
         source: Option<&Json>,
-    ) -> Result<Json, Corrupt> {
-        let mut coder = Coder {
-            side,
-            columns,
-            source: source.map(|json| (&json.parts[..], &json.bytes[..])),
-            out: Json { parts: Vec::new(), bytes: Vec::new() },
-        };
-        coder.container(0)?;
-        Ok(coder.out)
+    ) -> Result<Vec<u8>, Corrupt> {
+        let parts = source.map_or(&[][..], |json| &json.parts);
+        let bytes = source.map_or(&[][..], |json| &json.bytes);
+        let mut entries = std::mem::take(&mut columns.entries);
+        entries.clear();
+        let mut coder = Coder { side, columns, parts: parts.iter(), bytes, value: Vec::new(), entries };
+        let first = coder.parts.next().copied();
+        coder.container(first, 0)?;
+        let Coder { value, entries, columns, .. } = coder;
+        columns.entries = entries;
+        Ok(value)
     }
 }
 
@@ -257,19 +262,20 @@ fn put_container<'a>(
 struct Coder<'a, S> {
     side: &'a mut S,
     columns: &'a mut Columns,
-    source: Option<(&'a [Part], &'a [u8])>,
-    out: Json,
+    /// What is left of the parts, when encoding, and where their bytes are.
+    parts: std::slice::Iter<'a, Part>,
+    bytes: &'a [u8],
+    value: Vec<u8>,
+    /// Entries of the containers that are being made, the inner ones last.
+    entries: Vec<u32>,
 }
 
-impl<S: Side> Coder<'_, S> {
-    /// The part that comes now, when encoding.
-    fn part(&self) -> Option<Part> {
-        self.source.and_then(|(parts, _)| parts.get(self.out.parts.len()).copied())
-    }
-
-    fn container(&mut self, depth: usize) -> Result<(), Corrupt> {
+impl<'a, S: Side> Coder<'a, S> {
+    /// A container. Its entries are put before its content only when all of that has come: how many there are is not
+    /// believed before.
+    fn container(&mut self, part: Option<Part>, depth: usize) -> Result<(), Corrupt> {
         let wrong = Corrupt("a value of jsonb can't be");
-        let code = match self.part() {
+        let code = match part {
             Some(Part::Container(what, count)) => u64::from(count) << 3 | u64::from(what),
             _ => 0,
         };
@@ -279,107 +285,111 @@ impl<S: Side> Coder<'_, S> {
         if !matches!(what, OBJECT | ARRAY | SCALAR) || depth > DEEPEST {
             return Err(wrong);
         }
-        self.out.parts.push(Part::Container(what, count));
+        pad(&mut self.value);
+        self.value.extend((what << 28 | count).to_le_bytes());
+        let (start, first) = (self.value.len(), self.entries.len());
         if what == OBJECT {
             for _ in 0..count {
-                let text = self.text(self.columns.keys)?;
-                self.out.parts.push(Part::Key(text));
+                let (part, from) = (self.parts.next().copied(), self.value.len());
+                let key = self.bytes_of(part);
+                self.side.text(self.columns.keys, key, &mut self.value)?;
+                self.entry(STRING, (start, from), first)?;
             }
         }
         for _ in 0..count {
-            let code = match self.part() {
-                Some(Part::Value(STRING, _)) if is_digits(self.bytes()) => DIGITS,
+            let (part, from) = (self.parts.next().copied(), self.value.len());
+            let code = match part {
+                Some(Part::Value(STRING, text)) if is_digits(text.of(self.bytes)) => DIGITS,
                 Some(Part::Value(kind, _)) => kind,
                 Some(Part::Word(word)) => word,
                 _ => CONTAINER,
             };
-            match self.side.symbol(self.columns.forms, code.into())? as u8 {
+            let kind = match self.side.symbol(self.columns.forms, code.into())? as u8 {
                 STRING => {
-                    let text = self.text(self.columns.strings)?;
-                    self.out.parts.push(Part::Value(STRING, text));
+                    let text = self.bytes_of(part);
+                    self.side.text(self.columns.strings, text, &mut self.value)?;
+                    STRING
                 }
                 DIGITS => {
-                    let text = self.digits()?;
-                    self.out.parts.push(Part::Value(STRING, text));
+                    self.digits(part)?;
+                    STRING
                 }
                 NUMERIC => {
-                    let text = self.number()?;
-                    self.out.parts.push(Part::Value(NUMERIC, text));
+                    self.number(part)?;
+                    NUMERIC
                 }
-                CONTAINER => self.container(depth + 1)?,
-                word @ FALSE..=NULL => self.out.parts.push(Part::Word(word)),
+                CONTAINER => {
+                    self.container(part, depth + 1)?;
+                    CONTAINER
+                }
+                word @ FALSE..=NULL => word,
                 _ => return Err(wrong),
-            }
+            };
+            self.entry(kind, (start, from), first)?;
         }
+        let entries = self.entries[first..].iter().flat_map(|entry| entry.to_le_bytes());
+        self.value.splice(start..start, entries);
+        self.entries.truncate(first);
         Ok(())
     }
 
-    /// The bytes of the part that comes now, when encoding.
-    fn bytes(&self) -> &[u8] {
-        match (self.part(), self.source) {
-            (Some(Part::Key(text) | Part::Value(_, text)), Some((_, bytes))) => text.of(bytes),
+    /// The entry of what was made from `from` on, in the container whose content begins at `start`.
+    fn entry(&mut self, kind: u8, (start, from): (usize, usize), first: usize) -> Result<(), Corrupt> {
+        let (len, end) = (self.value.len() - from, self.value.len() - start);
+        if end as u64 > u64::from(COUNT) {
+            return Err(Corrupt("a value of jsonb can't be so long"));
+        }
+        let says_end = (self.entries.len() - first).is_multiple_of(STRIDE);
+        let said = if says_end { IS_END | end as u32 } else { len as u32 };
+        self.entries.push(said | u32::from(kind) << 28);
+        Ok(())
+    }
+
+    /// The bytes of a part, when encoding.
+    fn bytes_of(&self, part: Option<Part>) -> &'a [u8] {
+        match part {
+            Some(Part::Key(text) | Part::Value(_, text)) => text.of(self.bytes),
             _ => &[],
         }
     }
 
-    fn place(&self, start: usize) -> Result<Text, Corrupt> {
-        let place = |at: usize| u32::try_from(at).map_err(|_| Corrupt("a value of jsonb can't be so long"));
-        Ok(Text { start: place(start)?, end: place(self.out.bytes.len())? })
-    }
-
-    /// A text, which a zero ends: there is none in it.
-    fn text(&mut self, column: Column) -> Result<Text, Corrupt> {
-        let start = self.out.bytes.len();
-        if self.source.is_some() {
-            let mut text = self.bytes().to_vec();
-            text.push(0);
-            self.side.bytes(column, &text, text.len(), &mut self.out.bytes)?;
-        } else {
-            while self.out.bytes.len() == start || self.out.bytes.last() != Some(&0) {
-                self.side.bytes(column, &[], 1, &mut self.out.bytes)?;
-            }
-        }
-        self.out.bytes.pop();
-        self.place(start)
-    }
-
-    fn digits(&mut self) -> Result<Text, Corrupt> {
-        let start = self.out.bytes.len();
-        let len = self.side.symbol(self.columns.digit_lengths, self.bytes().len() as u64)?;
+    fn digits(&mut self, part: Option<Part>) -> Result<(), Corrupt> {
+        let source = self.bytes_of(part);
+        let len = self.side.symbol(self.columns.digit_lengths, source.len() as u64)?;
         let len = u16::try_from(len).ok().filter(|len| (1..=LONGEST_DIGITS).contains(len));
         let len = len.ok_or(Corrupt("a string of digits can't be so long"))?;
         let column = match self.columns.digits.entry(len) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => *new.insert(self.side.column(Kind::Rows(Class::Fixed, len))?),
         };
-        let source = self.bytes().to_vec();
-        self.side.bytes(column, &source, len.into(), &mut self.out.bytes)?;
-        self.place(start)
+        self.side.bytes(column, source, len.into(), &mut self.value)
     }
 
-    fn number(&mut self) -> Result<Text, Corrupt> {
-        let start = self.out.bytes.len();
-        let source = self.bytes().to_vec();
+    fn number(&mut self, part: Option<Part>) -> Result<(), Corrupt> {
+        pad(&mut self.value);
+        let source = self.bytes_of(part);
         let len = self.side.symbol(self.columns.lengths, source.len() as u64)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
-        let (mut column, mut rest) = (self.columns.numbers, len);
+        let header = u32::try_from(len).ok().and_then(|len| len.checked_add(4));
+        let header = header.ok_or(Corrupt("a value of jsonb can't be so long"))? << 2;
+        self.value.extend(header.to_le_bytes());
+        let (mut column, mut rest) = (self.columns.numbers, source);
+        let mut left = len;
         if (SHORTEST_NUMBER..=LONGEST_NUMBER).contains(&len) {
-            let source = source.get(..NUMBER_HEAD).unwrap_or_default();
-            self.side.bytes(self.columns.heads, source, NUMBER_HEAD, &mut self.out.bytes)?;
-            rest -= NUMBER_HEAD;
-            let head = [self.out.bytes[start], self.out.bytes[start + 1]];
+            let (head, after) = source.split_first_chunk().unwrap_or((&[0; NUMBER_HEAD], &[]));
+            let head = self.side.array(self.columns.heads, head)?;
+            self.value.extend(head);
+            (rest, left) = (after, len - NUMBER_HEAD);
             let room = self.columns.by_head.len() < MOST_HEADS;
             column = match self.columns.by_head.entry((len as u8, head)) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(new) if room => {
-                    *new.insert(self.side.column(Kind::Rows(Class::Fixed, rest as u16))?)
+                    *new.insert(self.side.column(Kind::Rows(Class::Fixed, left as u16))?)
                 }
                 Entry::Vacant(_) => column,
             };
         }
-        let source = source.get(len.saturating_sub(rest)..).unwrap_or_default();
-        self.side.bytes(column, source, rest, &mut self.out.bytes)?;
-        self.place(start)
+        self.side.bytes(column, rest, left, &mut self.value)
     }
 }
 
@@ -433,7 +443,7 @@ mod tests {
         let mut columns = Columns::new(&mut side).unwrap();
         for value in &values {
             let json = Json::code(&mut side, &mut columns, None).unwrap();
-            assert_eq!(json.value().as_ref(), Some(value));
+            assert_eq!(json, *value);
         }
         side.finish().unwrap();
     }
@@ -478,9 +488,7 @@ mod tests {
             side.chunk(&mut Unpacker::default(), &chunk, 1 << 20).unwrap();
             let mut columns = Columns::new(&mut side).unwrap();
             // An error, or a value that has these parts.
-            if let Ok(json) = Json::code(&mut side, &mut columns, None)
-                && let Some(value) = json.value()
-            {
+            if let Ok(value) = Json::code(&mut side, &mut columns, None) {
                 assert_eq!(Json::of(&value).and_then(|json| json.value()), Some(value));
                 values += 1;
             }

@@ -31,10 +31,15 @@ impl RowPlace {
     /// Bytes of one (`ItemPointerData`).
     pub const BYTES: usize = 6;
 
-    /// From its bytes.
+    /// From its bytes, if there are as many.
     pub fn of(bytes: &[u8]) -> Option<RowPlace> {
-        let half = |at: usize| Some(u16::from_le_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));
-        Some(RowPlace { block: u32::from(half(0)?) << 16 | u32::from(half(2)?), number: half(4)? })
+        bytes.first_chunk().copied().map(RowPlace::from_bytes)
+    }
+
+    /// From its bytes.
+    pub fn from_bytes([a, b, c, d, e, f]: [u8; RowPlace::BYTES]) -> RowPlace {
+        let half = |low, high| u16::from_le_bytes([low, high]);
+        RowPlace { block: u32::from(half(a, b)) << 16 | u32::from(half(c, d)), number: half(e, f) }
     }
 
     /// Its bytes.
@@ -50,7 +55,8 @@ impl RowPlace {
 /// What is known of indexes and the tables that they belong to, on both sides.
 #[derive(Default)]
 pub struct Keys {
-    indexes: FxHashMap<u32, Index>,
+    /// By number: relations are numbered from 0 on.
+    indexes: Vec<Index>,
     /// Tables in the order in which they were met, each once.
     tables: Vec<Relation>,
     known_tables: FxHashSet<u32>,
@@ -149,7 +155,11 @@ impl Keys {
 
     /// An index, by its number.
     pub fn index(&mut self, number: u32) -> &mut Index {
-        self.indexes.entry(number).or_default()
+        let at = number as usize;
+        if at >= self.indexes.len() {
+            self.indexes.resize_with(at + 1, Index::default);
+        }
+        &mut self.indexes[at]
     }
 
     /// Tables that the index may belong to, those met last first.
@@ -166,7 +176,7 @@ impl Keys {
 
     /// The rows that an index's next tuple in a record is probably for: the one after the last tuple's, and the latest.
     pub fn expected(&self, index: u32) -> [Option<RowPlace>; 2] {
-        let known = self.indexes.get(&index).and_then(|index| Some((index, index.table?)));
+        let known = self.indexes.get(index as usize).and_then(|index| Some((index, index.table?)));
         let Some((index, inserted)) =
             known.and_then(|(index, table)| Some((index, self.inserted.get(&table.number)?)))
         else {
@@ -177,7 +187,7 @@ impl Keys {
 
     /// An index's tuple was for this row, as it was expected or not.
     pub fn used(&mut self, index: u32, which: Option<usize>) {
-        let Some(index) = self.indexes.get_mut(&index) else { return };
+        let Some(index) = self.indexes.get_mut(index as usize) else { return };
         match which {
             Some(0) => index.at += 1,
             Some(_) => {

@@ -381,7 +381,7 @@ fn varlena<S: Side>(
             side.bytes(columns.content, bytes, len, out)
         }
         EXTERNAL if len > 0 => {
-            let value = vectors.code(side, columns.content, told.as_ref())?.unwrap_or_default();
+            let value = vectors.code(side, columns.content, told)?.unwrap_or_default();
             if value.is_empty() || value.len() > 126 {
                 return Err(Corrupt("a short value can't be so long"));
             }
@@ -405,7 +405,7 @@ fn varlena<S: Side>(
         }
         LONG if len == 0 => {
             pad(out, origin, 4);
-            let value = vectors.code(side, columns.content, told.as_ref())?.unwrap_or_default();
+            let value = vectors.code(side, columns.content, told)?.unwrap_or_default();
             out.extend(header(value.len().saturating_add(4))?.to_le_bytes());
             out.extend_from_slice(&value);
             Ok(())
@@ -439,7 +439,7 @@ fn whole<S: Side>(
     let len = side.symbol(columns.expanded, source.map_or(0, |content| content.len() as u64))?;
     if len == 0 {
         return vectors
-            .code(side, columns.content, told.as_ref())?
+            .code(side, columns.content, told)?
             .ok_or(Corrupt("a compressed value can't be empty"));
     }
     let mut content = Vec::new();
@@ -506,7 +506,7 @@ fn chunk<S: Side>(
             return Err(Corrupt("a chunk can't be told so"));
         } else {
             stored = vectors
-                .code(side, columns.content, plain.as_ref())?
+                .code(side, columns.content, plain)?
                 .ok_or(Corrupt("a value can't be told"))?;
         }
         let number = starts(&out[origin..]).ok_or(Corrupt("a value can't start there"))?;

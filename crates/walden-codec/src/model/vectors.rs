@@ -11,6 +11,7 @@
 //!                (2 bytes each: 2 bits weight, 14 bits position, from 1 on)
 //! ```
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 
@@ -26,11 +27,9 @@ const SPACE: u8 = b' ';
 const ALSO: u8 = b'\t';
 const MOST_POSITION: usize = (1 << 14) - 1;
 
-/// A word and its positions.
-type Word<'a> = (&'a [u8], Vec<u16>);
-
-/// The words of a vector, if it is one: with positions, and without weights.
-fn read(vector: &[u8]) -> Option<Vec<Word<'_>>> {
+/// A vector's words in the order of their positions; nothing if it is none with positions and without weights, or if it
+/// would not come back.
+fn words_of(vector: &[u8]) -> Option<Vector> {
     let word = |at: usize| Some(u32::from_le_bytes(*vector.get(at..)?.first_chunk()?));
     let half = |at: usize| Some(u16::from_le_bytes(*vector.get(at..)?.first_chunk()?));
     let count = word(0)? as usize;
@@ -40,7 +39,7 @@ fn read(vector: &[u8]) -> Option<Vec<Word<'_>>> {
     }
     let words = 4 + 4 * count;
     let mut next = 0;
-    let mut out = Vec::with_capacity(count);
+    let mut all: Vec<(u16, &[u8])> = Vec::with_capacity(2 * count);
     for number in 0..count {
         let entry = word(4 + 4 * number)?;
         let (len, at) = ((entry >> 1 & 0x7FF) as usize, (entry >> 12) as usize);
@@ -48,27 +47,19 @@ fn read(vector: &[u8]) -> Option<Vec<Word<'_>>> {
             return None;
         }
         let text = vector.get(words + at..words + at + len)?;
-        let positions_at = words + (at + len).next_multiple_of(2);
-        let positions = usize::from(half(positions_at)?);
-        let positions: Option<Vec<u16>> = (1..=positions).map(|at| half(positions_at + 2 * at)).collect();
-        let positions = positions?;
-        next = (at + len).next_multiple_of(2) + 2 + 2 * positions.len();
-        out.push((text, positions));
-    }
-    (words + next == vector.len()).then_some(out)
-}
-
-/// A vector's words in the order of their positions; nothing if it would not come back.
-pub fn words_of(vector: &[u8]) -> Option<Vec<u8>> {
-    let words = read(vector)?;
-    let mut all: Vec<(u16, &[u8])> = Vec::new();
-    for (word, positions) in &words {
-        if word.iter().any(|&byte| byte == SPACE || byte == ALSO) {
+        if text.iter().any(|&byte| byte == SPACE || byte == ALSO) {
             return None;
         }
-        all.extend(positions.iter().map(|&position| (position, *word)));
+        let positions_at = words + (at + len).next_multiple_of(2);
+        let positions = usize::from(half(positions_at)?);
+        let bytes = vector.get(positions_at + 2..positions_at + 2 + 2 * positions)?;
+        all.extend(bytes.chunks_exact(2).map(|two| (u16::from_le_bytes([two[0], two[1]]), text)));
+        next = (at + len).next_multiple_of(2) + 2 + 2 * positions;
     }
-    all.sort();
+    if words + next != vector.len() {
+        return None;
+    }
+    all.sort_unstable();
     let mut out = Vec::with_capacity(vector.len());
     let mut last = 0;
     for (position, word) in all {
@@ -76,42 +67,97 @@ pub fn words_of(vector: &[u8]) -> Option<Vec<u8>> {
             out.push(ALSO);
         } else {
             let gap = usize::from(position.checked_sub(last)?) - usize::from(last == 0);
-            out.extend(std::iter::repeat_n(SPACE, gap));
+            out.resize(out.len() + gap, SPACE);
             last = position;
         }
         out.extend_from_slice(word);
     }
-    (out.len() <= vector.len() && vector_of(&out).is_some_and(|again| again == vector)).then_some(out)
+    (out.len() <= vector.len()).then(|| Vector::of(out)).flatten().filter(|again| again.value == vector)
 }
 
-/// The vector of words in the order of their positions.
-pub fn vector_of(words: &[u8]) -> Option<Vec<u8>> {
-    let mut all: Vec<(&[u8], u16)> = Vec::new();
-    for (position, here) in words.split(|&byte| byte == SPACE).enumerate() {
-        let position =
-            u16::try_from(position + 1).ok().filter(|&position| position <= MOST_POSITION as u16)?;
-        let here = here.split(|&byte| byte == ALSO).filter(|word| !word.is_empty());
-        all.extend(here.map(|word| (word, position)));
+/// A vector, and the words that it is made of.
+pub struct Vector {
+    value: Vec<u8>,
+    words: Recent,
+}
+
+/// A word in a text.
+#[derive(Clone, Copy)]
+struct Word {
+    /// How it begins: mostly enough to tell which of two comes first.
+    start: u64,
+    at: u32,
+    len: u32,
+    position: u16,
+}
+
+impl Word {
+    fn new(text: &[u8], at: usize, len: usize, position: u16) -> Option<Word> {
+        let mut start = [0; 8];
+        let known = len.min(8);
+        start[..known].copy_from_slice(&text[at..at + known]);
+        let (at, len) = (u32::try_from(at).ok()?, u32::try_from(len).ok()?);
+        Some(Word { start: u64::from_be_bytes(start), at, len, position })
     }
-    all.sort();
-    let (mut entries, mut body) = (Vec::new(), Vec::new());
-    let mut count = 0_u32;
-    for same in all.chunk_by(|a, b| a.0 == b.0) {
-        let (word, at) = (same[0].0, body.len());
-        if word.len() > 0x7FF || at >= 1 << 20 {
-            return None;
+
+    fn of(self, text: &[u8]) -> &[u8] {
+        &text[self.at as usize..self.at as usize + self.len as usize]
+    }
+
+    #[inline]
+    fn order(&self, other: &Word, text: &[u8]) -> Ordering {
+        self.start.cmp(&other.start).then_with(|| match self.len <= 8 && other.len <= 8 {
+            true => self.len.cmp(&other.len),
+            false => self.of(text).cmp(other.of(text)),
+        })
+    }
+}
+
+impl Vector {
+    /// The vector of words in the order of their positions.
+    fn of(text: Vec<u8>) -> Option<Vector> {
+        let mut all: Vec<Word> = Vec::with_capacity(text.len() / 6);
+        let (mut position, mut from) = (1, 0);
+        for at in 0..=text.len() {
+            let ends = match text.get(at) {
+                Some(&byte) => byte == SPACE || byte == ALSO,
+                None => true,
+            };
+            if !ends {
+                continue;
+            }
+            if position > MOST_POSITION {
+                return None;
+            }
+            if at > from {
+                all.push(Word::new(&text, from, at - from, position as u16)?);
+            }
+            position += usize::from(text.get(at) == Some(&SPACE));
+            from = at + 1;
         }
-        entries.extend(((at as u32) << 12 | (word.len() as u32) << 1 | 1).to_le_bytes());
-        body.extend_from_slice(word);
-        body.resize(body.len().next_multiple_of(2), 0);
-        body.extend(u16::try_from(same.len()).ok()?.to_le_bytes());
-        same.iter().for_each(|(_, position)| body.extend(position.to_le_bytes()));
-        count += 1;
+        all.sort_unstable_by(|a, b| a.order(b, &text).then(a.position.cmp(&b.position)));
+        let is_same = |a: &Word, b: &Word| a.order(b, &text).is_eq();
+        let count = all.chunk_by(is_same).count();
+        let start = 4 + 4 * count;
+        let mut value = Vec::with_capacity(start + text.len() + 3 * all.len() + 2);
+        value.resize(start, 0);
+        value[..4].copy_from_slice(&(count as u32).to_le_bytes());
+        let mut words = Vec::with_capacity(count);
+        for (number, same) in all.chunk_by(is_same).enumerate() {
+            let (word, at) = (same[0].of(&text), value.len() - start);
+            if word.len() > 0x7FF || at >= 1 << 20 {
+                return None;
+            }
+            words.push((same[0].at, same[0].len));
+            let entry = (at as u32) << 12 | (word.len() as u32) << 1 | 1;
+            value[4 + 4 * number..8 + 4 * number].copy_from_slice(&entry.to_le_bytes());
+            value.extend_from_slice(word);
+            value.resize(value.len().next_multiple_of(2), 0);
+            value.extend(u16::try_from(same.len()).ok()?.to_le_bytes());
+            same.iter().for_each(|word| value.extend(word.position.to_le_bytes()));
+        }
+        Some(Vector { value, words: Recent { text, words } })
     }
-    let mut out = count.to_le_bytes().to_vec();
-    out.extend(entries);
-    out.extend(body);
-    Some(out)
 }
 
 /// In what is left of a text: the next word, as it is.
@@ -238,8 +284,29 @@ pub struct Vectors {
 struct Recent {
     /// Words in the order of positions.
     text: Vec<u8>,
-    /// Each word once, in the order of the alphabet.
-    words: Vec<Vec<u8>>,
+    /// Where in it each word is (once), in the order of the alphabet, and its length.
+    words: Vec<(u32, u32)>,
+}
+
+/// A vector's words in the order of the alphabet.
+#[derive(Clone, Copy)]
+pub struct Words<'a>(&'a Recent);
+
+impl<'a> Words<'a> {
+    /// A word by its number.
+    #[inline]
+    pub fn get(self, number: usize) -> Option<&'a [u8]> {
+        self.0.words.get(number).map(|&place| self.at(place))
+    }
+
+    /// The number of a word, or of the first one after it.
+    pub fn search(self, word: &[u8]) -> Result<usize, usize> {
+        self.0.words.binary_search_by(|&place| self.at(place).cmp(word))
+    }
+
+    fn at(self, (at, len): (u32, u32)) -> &'a [u8] {
+        &self.0.text[at as usize..at as usize + len as usize]
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -253,7 +320,7 @@ struct Columns {
 /// How a value is told.
 pub enum Told {
     /// A vector, by its words.
-    Vector(Vec<u8>),
+    Vector(Box<Vector>),
     /// A text, by what is left to say of one of the latest vectors' text.
     Text(usize, Vec<u8>),
     /// A value of `jsonb`, by its parts.
@@ -276,8 +343,8 @@ impl Vectors {
     }
 
     /// The latest vectors' words in the order of the alphabet, the latest first.
-    pub fn words(&self) -> impl Iterator<Item = &[Vec<u8>]> {
-        self.recent.iter().rev().map(|recent| &recent.words[..])
+    pub fn words(&self) -> impl Iterator<Item = Words<'_>> {
+        self.recent.iter().rev().map(Words)
     }
 
     /// How a value can be told, if it can.
@@ -289,7 +356,7 @@ impl Vectors {
             return None;
         }
         if let Some(words) = words_of(value) {
-            return Some(Told::Vector(words));
+            return Some(Told::Vector(Box::new(words)));
         }
         self.texts().enumerate().find_map(|(rank, words)| Some(Told::Text(rank, rest_of(words, value)?)))
     }
@@ -306,7 +373,7 @@ impl Vectors {
         &mut self,
         side: &mut S,
         field: Column,
-        told: Option<&Told>,
+        told: Option<Told>,
     ) -> Result<Option<Vec<u8>>, Corrupt> {
         let columns = match self.columns {
             Some(columns) => columns,
@@ -317,9 +384,9 @@ impl Vectors {
                 rests: side.column(Kind::Bytes(Class::Text))?,
             }),
         };
-        let (form, bytes) = match told {
+        let (form, bytes) = match &told {
             None => (FORM_OTHER, &[][..]),
-            Some(Told::Vector(words)) => (FORM_VECTOR, &words[..]),
+            Some(Told::Vector(vector)) => (FORM_VECTOR, &vector.words.text[..]),
             Some(Told::Json(_)) => (FORM_JSON, &[][..]),
             Some(Told::Text(rank, rest)) => (FORM_TEXT + *rank as u64, &rest[..]),
         };
@@ -332,12 +399,11 @@ impl Vectors {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => new.insert(json::Columns::new(side)?),
             };
-            let source = match told {
+            let source = match &told {
                 Some(Told::Json(json)) => Some(json),
                 _ => None,
             };
-            let json = Json::code(side, columns, source)?;
-            return Ok(Some(json.value().ok_or(Corrupt("a value of jsonb can't be"))?));
+            return Json::code(side, columns, source).map(Some);
         }
         let len = side.symbol(columns.lengths, bytes.len() as u64)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
@@ -345,15 +411,15 @@ impl Vectors {
         let wrong = Corrupt("a text can't be told from words");
         if form == FORM_VECTOR {
             side.bytes(columns.words, bytes, len, &mut said)?;
-            let vector = vector_of(&said).ok_or(wrong)?;
+            let vector = match told {
+                Some(Told::Vector(vector)) => *vector,
+                _ => Vector::of(said).ok_or(wrong)?,
+            };
             if self.recent.len() == Vectors::MOST {
                 self.recent.pop_front();
             }
-            let mut words: Vec<Vec<u8>> = sequence(&said).map(<[u8]>::to_vec).collect();
-            words.sort_unstable();
-            words.dedup();
-            self.recent.push_back(Recent { text: said, words });
-            return Ok(Some(vector));
+            self.recent.push_back(vector.words);
+            return Ok(Some(vector.value));
         }
         side.bytes(columns.rests, bytes, len, &mut said)?;
         let rank = usize::try_from(form - FORM_TEXT).map_err(|_| wrong)?;
@@ -373,30 +439,32 @@ mod tests {
 
     #[test]
     fn a_vector_comes_back_from_its_words() {
-        let vector = vector_of(WORDS).expect("words");
-        let words = read(&vector).expect("a vector");
-        assert!(words.is_sorted());
-        let sand = words.iter().find(|word| word.0 == b"sand").expect("a word");
-        assert_eq!(sand.1, [1, 11, 14]);
-        assert_eq!(words_of(&vector).as_deref(), Some(WORDS));
+        let Vector { value, words } = Vector::of(WORDS.to_vec()).expect("words");
+        let in_order: Vec<&[u8]> = words.words.iter().map(|&place| Words(&words).at(place)).collect();
+        assert!(in_order.is_sorted_by(|a, b| a < b));
+        assert_eq!(Words(&words).search(b"sand"), Ok(4));
+        // The word, its number of positions, and them.
+        let sand = b"sand\x03\x00\x01\x00\x0B\x00\x0E\x00";
+        assert!(value.windows(sand.len()).any(|bytes| bytes == sand));
+        assert_eq!(words_of(&value).map(|vector| vector.words.text).as_deref(), Some(WORDS));
     }
 
     #[test]
     fn what_is_no_vector_has_no_words() {
-        let vector = vector_of(WORDS).expect("words");
+        let vector = Vector::of(WORDS.to_vec()).expect("words").value;
         for at in 0..vector.len() {
-            assert_eq!(words_of(&vector[..at]), None);
+            assert!(words_of(&vector[..at]).is_none());
             let mut other = vector.clone();
             other[at] ^= 0x41;
             // Another vector, perhaps, but not one that would come back as this.
             if let Some(words) = words_of(&other) {
-                assert_eq!(vector_of(&words).as_deref(), Some(&other[..]));
+                assert_eq!(Vector::of(words.words.text).map(|vector| vector.value), Some(other));
             }
         }
         // With a weight.
         let mut weighted = vector.clone();
         *weighted.last_mut().expect("a byte") |= 0x40;
-        assert_eq!(words_of(&weighted), None);
+        assert!(words_of(&weighted).is_none());
     }
 
     #[test]
