@@ -164,9 +164,9 @@ impl Model {
         if let Some(block) = blocks.first() {
             let Shape { rmid: manager, info, .. } = self.shapes[around.shape];
             let Place { relation, block, .. } = block.place;
-            for number in heap::inserted(manager, info, around.main) {
+            heap::inserted(manager, info, around.main, |number| {
                 self.keys.inserted(relation.number, RowPlace { block, number });
-            }
+            });
         }
         // Room for the next record's.
         self.spare_data.extend(blocks.drain(..).map(|block| {

@@ -36,6 +36,8 @@ pub struct Relation {
 pub struct Heads {
     heads: Dictionary<u32, Head>,
     bitmaps: Dictionary<(u32, u8), Vec<u8>>,
+    /// Room for whole rows of updates: as given, and as coded.
+    wholes: [Vec<u8>; 2],
 }
 
 /// Values by the order in which they were met.
@@ -92,9 +94,7 @@ impl Heads {
             0 => {
                 let kind = Kind::Rows(Class::RowHeaders, HEAD_BYTES as u16);
                 let column = names.column(side, Topic::RowHead, [relation, 1, 0], kind)?;
-                let mut bytes = Vec::with_capacity(HEAD_BYTES);
-                side.bytes(column, source.map_or(&[], |head| &head[..]), HEAD_BYTES, &mut bytes)?;
-                let head: Head = bytes.try_into().map_err(|_| Corrupt("a row's head is cut short"))?;
+                let head = side.array(column, source.unwrap_or(&Head::default()))?;
                 if self.heads.len(&relation) < MOST_HEADS {
                     self.heads.add(relation, head);
                 }
@@ -199,9 +199,7 @@ impl<S: Side> RowCoder<'_, S> {
         });
         let bitmap = &out[out.len() - skipped..];
         let old = old.filter(|old| layout(old.head) == layout(&head) && old.bitmap == bitmap);
-        let mut row = Vec::new();
-        self.rows.row(self.side, key, 1, old.map(|old| old.row), source, &mut row)?;
-        out.extend_from_slice(&row);
+        self.rows.row(self.side, key, 1, old.map(|old| old.row), source, out)?;
         Ok(head)
     }
 
@@ -215,9 +213,10 @@ impl<S: Side> RowCoder<'_, S> {
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let old = old.ok_or(Corrupt("the old row is not known"))?;
-        let whole = source.and_then(|data| whole(data, old, (prefix, suffix)));
-        let mut body = Vec::new();
-        let source = whole.as_ref().map(|(head, body)| (head, &body[..]));
+        let [mut whole_body, mut body] = std::mem::take(&mut self.heads.wholes);
+        body.clear();
+        let head = source.and_then(|data| whole(data, old, (prefix, suffix), &mut whole_body));
+        let source = head.as_ref().map(|head| (head, &whole_body[..]));
         let head = self.row(relation, Some(old), source, &mut body)?;
         let bitmap = usize::from(head[4]).checked_sub(HEADER_BYTES).filter(|&bytes| bytes <= body.len());
         let (bitmap, row) = body.split_at(bitmap.ok_or(Corrupt("a row is cut short"))?);
@@ -232,6 +231,7 @@ impl<S: Side> RowCoder<'_, S> {
         out.extend(head);
         out.extend_from_slice(bitmap);
         out.extend_from_slice(&row[common.0..row.len() - common.1]);
+        self.heads.wholes = [whole_body, body];
         Ok(())
     }
 
@@ -304,14 +304,40 @@ impl Old<'_> {
 /// three are not worth it.
 fn in_common(old: &[u8], new: &[u8]) -> (usize, usize) {
     let worth = |len: usize| if len < 3 { 0 } else { len };
-    let prefix = worth(old.iter().zip(new).take_while(|(old, new)| old == new).count());
+    let prefix = worth(same_start(old, new));
     let most = old.len().min(new.len()) - prefix;
-    let ends = old.iter().rev().zip(new.iter().rev()).take(most);
-    (prefix, worth(ends.take_while(|(old, new)| old == new).count()))
+    (prefix, worth(same_end(&old[old.len() - most..], &new[new.len() - most..])))
 }
 
-/// The whole row of an update's data: its head, and bitmap and row.
-fn whole(data: &[u8], old: Old<'_>, (prefix, suffix): (bool, bool)) -> Option<(Head, Vec<u8>)> {
+/// How many bytes are the same from the start on.
+pub fn same_start(one: &[u8], other: &[u8]) -> usize {
+    let mut same = 0;
+    while let (Some(a), Some(b)) = (one[same..].first_chunk(), other[same..].first_chunk()) {
+        let differing = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
+        if differing != 0 {
+            return same + (differing.trailing_zeros() / 8) as usize;
+        }
+        same += 8;
+    }
+    same + one[same..].iter().zip(&other[same..]).take_while(|(a, b)| a == b).count()
+}
+
+/// How many bytes are the same from the end on.
+fn same_end(one: &[u8], other: &[u8]) -> usize {
+    let (mut one, mut other, mut same) = (one, other, 0);
+    while let (Some((before, a)), Some((other_before, b))) = (one.split_last_chunk(), other.split_last_chunk()) {
+        let differing = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
+        if differing != 0 {
+            return same + (differing.leading_zeros() / 8) as usize;
+        }
+        same += 8;
+        (one, other) = (before, other_before);
+    }
+    same + one.iter().rev().zip(other.iter().rev()).take_while(|(a, b)| a == b).count()
+}
+
+/// The whole row of an update's data: its head, and in `body` bitmap and row.
+fn whole(data: &[u8], old: Old<'_>, (prefix, suffix): (bool, bool), body: &mut Vec<u8>) -> Option<Head> {
     let mut rest = data;
     let mut length = |said: bool| -> Option<usize> {
         if !said {
@@ -324,17 +350,18 @@ fn whole(data: &[u8], old: Old<'_>, (prefix, suffix): (bool, bool)) -> Option<(H
     let (prefix, suffix) = (length(prefix)?, length(suffix)?);
     let (head, rest) = rest.split_first_chunk::<HEAD_BYTES>()?;
     let (bitmap, middle) = rest.split_at_checked(usize::from(head[4]).checked_sub(HEADER_BYTES)?)?;
-    let mut body = bitmap.to_vec();
+    body.clear();
+    body.extend_from_slice(bitmap);
     body.extend_from_slice(old.row.get(..prefix)?);
     body.extend_from_slice(middle);
     body.extend_from_slice(&old.row[old.row.len().checked_sub(suffix)?..]);
     let row = &body[bitmap.len()..];
-    (in_common(old.row, row) == (prefix, suffix)).then_some((*head, body))
+    (in_common(old.row, row) == (prefix, suffix)).then_some(*head)
 }
 
 /// Whether an update's data can be coded as the whole row.
 pub fn is_part(data: &[u8], old: Option<Old<'_>>, flags: (bool, bool)) -> bool {
-    old.is_some_and(|old| whole(data, old, flags).is_some())
+    old.is_some_and(|old| whole(data, old, flags, &mut Vec::new()).is_some())
 }
 
 fn layout(head: &Head) -> u64 {
@@ -385,23 +412,23 @@ impl<'a> Iterator for MultiInsert<'a> {
     }
 }
 
-/// The line pointers of the rows that a record puts on its first page, in their order.
-pub fn inserted(manager: u8, info: u8, main: &[u8]) -> Vec<u16> {
+/// Gives the line pointers of the rows that a record puts on its first page, in their order.
+pub fn inserted(manager: u8, info: u8, main: &[u8], put: impl FnMut(u16)) {
     const MADE_ANEW: u8 = 0x80;
     let half = |at: usize| main.get(at..at + 2).map(|two| u16::from_le_bytes([two[0], two[1]]));
     match (manager, info & 0x70) {
-        (rmid::HEAP, 0x00) => half(0).into_iter().collect(),
+        (rmid::HEAP, 0x00) => half(0).into_iter().for_each(put),
         // `xl_heap_update`. Where the row stays on its page without a word to indexes, no index tuple follows.
-        (rmid::HEAP, 0x20) => half(12).into_iter().collect(),
+        (rmid::HEAP, 0x20) => half(12).into_iter().for_each(put),
         // `xl_heap_multi_insert`: numbers only where the page is not new.
         (rmid::HEAP2, 0x50) => {
             let rows = half(2).unwrap_or(0);
             match info & MADE_ANEW {
-                0 => (0..rows).map_while(|row| half(4 + 2 * usize::from(row))).collect(),
-                _ => (1..=rows.min(2048)).collect(),
+                0 => (0..rows).map_while(|row| half(4 + 2 * usize::from(row))).for_each(put),
+                _ => (1..=rows.min(2048)).for_each(put),
             }
         }
-        _ => Vec::new(),
+        _ => {}
     }
 }
 

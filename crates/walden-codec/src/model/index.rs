@@ -11,7 +11,7 @@ use walden_format::record::Fork;
 use walden_redo::page::Page;
 
 use super::heap::{Relation, RowCoder};
-use super::keys::{self, Order, Recipe, RowPlace, Unit};
+use super::keys::{self, Order, Recipe, RowPlace, Scratch, Unit};
 use super::names::Topic;
 use super::rows::{LayoutKey, Plan, PlanKey};
 use super::schema::Span;
@@ -157,24 +157,22 @@ impl<S: Side> RowCoder<'_, S> {
         }
         let row = if other { RowPlace::of(&list) } else { RowPlace::of(&out[start..]) };
         let layout = layout(info, line_pointer);
-        let mut key = Vec::new();
         let layout_key =
             LayoutKey(relation.number, u64::from(layout ^ (context as u32) << 30) << 32 | bitmap_number);
         let source = parts.as_ref().map(|(_, parts)| parts.key);
         let told = match row {
-            Some(row) => self.key_of(relation, row, (layout, bitmap_number), source, &mut key)?,
+            Some(row) => self.key_of(relation, row, (layout, bitmap_number), source, out)?,
             None => false,
         };
         if !told {
             let source = parts
                 .as_ref()
                 .map(|(_, parts)| (parts.key, PlanKey::new(relation.locator, (layout, parts.bitmap))));
-            self.rows.row(self.side, layout_key, 8, None, source, &mut key)?;
+            self.rows.row(self.side, layout_key, 8, None, source, out)?;
         }
         if let Some(row) = row {
             self.look_for_table(relation, context, row, (info & HAS_NULLS == 0).then_some(source).flatten())?;
         }
-        out.extend_from_slice(&key);
         if posting > 0 {
             out.extend_from_slice(&list);
             let len = (out.len() - start).next_multiple_of(8);
@@ -229,10 +227,8 @@ impl<S: Side> RowCoder<'_, S> {
         }
         let kind = Kind::Rows(Class::IndexTuples, PLACE as u16);
         let column = self.names.column(self.side, Topic::Places, like(0), kind)?;
-        let mut bytes = Vec::with_capacity(PLACE);
-        let source = source.map(RowPlace::to_bytes);
-        self.side.bytes(column, source.as_ref().map_or(&[], |place| &place[..]), PLACE, &mut bytes)?;
-        RowPlace::of(&bytes).ok_or(Corrupt("a row's place is cut short"))
+        let bytes = source.map_or([0; PLACE], RowPlace::to_bytes);
+        Ok(RowPlace::from_bytes(self.side.array(column, &bytes)?))
     }
 
     /// The rows of a posting list: the next ones in the order of keys, or any.
@@ -285,45 +281,60 @@ impl<S: Side> RowCoder<'_, S> {
         self.rows.read(layout, row, spans).then_some(layout)
     }
 
-    /// The key of a tuple, told from its row; no if it is not told.
+    /// The key of a tuple, told from its row, and appended to `out`; no if it is not told.
     fn key_of(
         &mut self,
         relation: Relation,
         place: RowPlace,
-        (layout, bitmap): (u32, u64),
+        layouts: (u32, u64),
         source: Option<&[u8]>,
-        key: &mut Vec<u8>,
+        out: &mut Vec<u8>,
     ) -> Result<bool, Corrupt> {
         let Some(table) = self.keys.index(relation.number).table else { return Ok(false) };
-        let (mut row, mut spans) = (Vec::new(), Vec::new());
-        let Some(row_layout) = self.row_at(table, place, &mut row, &mut spans) else { return Ok(false) };
+        let mut scratch = std::mem::take(&mut self.keys.scratch);
+        let told = match self.row_at(table, place, &mut scratch.row, &mut scratch.spans) {
+            Some(row_layout) => self.key_by_recipe(relation, layouts, row_layout, source, &mut scratch)?,
+            None => false,
+        };
+        if told {
+            out.extend_from_slice(&scratch.key);
+        }
+        self.keys.scratch = scratch;
+        Ok(told)
+    }
+
+    fn key_by_recipe(
+        &mut self,
+        relation: Relation,
+        (layout, bitmap): (u32, u64),
+        row_layout: LayoutKey,
+        source: Option<&[u8]>,
+        Scratch { row, spans, key }: &mut Scratch,
+    ) -> Result<bool, Corrupt> {
         // Attributes that are left out, and only they, tell layouts of whole keys apart.
         let layout = if layout & 0xFFFF == 0 { bitmap as u32 } else { return Ok(false) };
         let like = [relation.number, 0, 5];
         let column = self.names.column(self.side, Topic::Places, like, Kind::Symbols(Class::IndexTuples))?;
         let index = self.keys.index(relation.number);
         let known = index.recipe(layout, row_layout);
-        let made = known.is_some_and(|recipe| recipe.key(&row, &spans, key));
+        let made = known.is_some_and(|recipe| recipe.key(row, spans, key));
         let mut new = None;
         let symbol = source.map_or(KEY_OTHER, |source| {
             if made && key == source {
                 return KEY_TOLD;
             }
             let fields = self.rows.fields(row_layout);
-            new = index.look_for_recipe((layout, row_layout), source, (&row, &spans), fields);
+            new = index.look_for_recipe((layout, row_layout), source, (row, spans), fields);
             if new.is_some() { KEY_NEW_RECIPE } else { KEY_OTHER }
         });
         match self.side.symbol(column, symbol)? {
             KEY_TOLD if made => Ok(true),
-            KEY_OTHER => {
-                key.clear();
-                Ok(false)
-            }
+            KEY_OTHER => Ok(false),
             KEY_NEW_RECIPE => {
                 let column =
                     self.names.column(self.side, Topic::Places, [0, 0, 6], Kind::Symbols(Class::Shapes))?;
                 let recipe = Recipe::code(self.side, column, new.as_ref())?;
-                if !recipe.key(&row, &spans, key) {
+                if !recipe.key(row, spans, key) {
                     return Err(Corrupt("a key can't be made of its row"));
                 }
                 self.keys.index(relation.number).set_recipe(layout, row_layout, recipe);

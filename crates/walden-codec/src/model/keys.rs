@@ -69,6 +69,19 @@ pub struct Keys {
     pub order: Option<Order>,
     /// Rows that may still be put in order: sorting takes time that a file has to earn.
     budget: usize,
+    /// Room for the next key.
+    pub scratch: Scratch,
+}
+
+/// A row, where its fields are, and the key that is made of it.
+#[derive(Default)]
+pub struct Scratch {
+    /// The row's attributes.
+    pub row: Vec<u8>,
+    /// Where they are.
+    pub spans: Vec<Span>,
+    /// The key.
+    pub key: Vec<u8>,
 }
 
 /// An index.

@@ -56,7 +56,8 @@ pub struct Model {
     highest_xid: u32,
     relations: Vec<RelFileLocator>,
     relation_numbers: FxHashMap<RelFileLocator, u32>,
-    blocks: FxHashMap<(u32, u8), Recent<u32>>,
+    /// Blocks of relations that were lately used, by fork.
+    blocks: Vec<Vec<(u8, Recent<u32>)>>,
     names: Names,
     heads: Heads,
     rows: Rows,
@@ -64,6 +65,8 @@ pub struct Model {
     last_time: u64,
     replay: Replay,
     main: Vec<u8>,
+    residual: Vec<u8>,
+    key: Vec<u8>,
     old: Vec<u8>,
     made: Box<Page>,
     /// Room that the last record's blocks took.
@@ -262,7 +265,7 @@ impl Model {
             highest_xid: 0,
             relations: Vec::new(),
             relation_numbers: FxHashMap::default(),
-            blocks: FxHashMap::default(),
+            blocks: Vec::new(),
             names: Names::default(),
             heads: Heads::default(),
             rows: Rows::default(),
@@ -273,6 +276,8 @@ impl Model {
                 ..StoreOptions::default()
             })),
             main: Vec::new(),
+            residual: Vec::new(),
+            key: Vec::new(),
             old: Vec::new(),
             made: Box::default(),
             spare_blocks: Vec::new(),
@@ -357,8 +362,14 @@ impl Model {
 
     /// The number of the record's shape from 1 on, or 0 for a record that has none.
     fn shape<S: Side>(&mut self, side: &mut S, fixed: &Fixed, parts: &Parts<'_>) -> Result<u32, Corrupt> {
-        let key = parts.input.map(|record| shape_key(record, self.prev)).unwrap_or_default();
-        let known = self.shape_numbers.get(&key).copied();
+        let mut key = std::mem::take(&mut self.key);
+        key.clear();
+        if let Some(record) = parts.input
+            && !shape_key(record, self.prev, &mut key)
+        {
+            key.clear();
+        }
+        let known = parts.input.and_then(|_| self.shape_numbers.get(&key).copied());
         let context = self.last_shape as usize;
         let column = self.follower_columns[context];
         // 0: none; 1: a new one; from 2 on: the rank among those that came here before; else its number.
@@ -387,6 +398,7 @@ impl Model {
         if number == 0 || number as usize > self.shapes.len() {
             return Err(Corrupt("a shape's number can't be"));
         }
+        self.key = key;
         self.followers[context].touch(number);
         self.last_shape = number;
         Ok(number)
@@ -527,7 +539,17 @@ impl Model {
         block: u32,
     ) -> Result<u32, Corrupt> {
         const RANKS: u64 = Recent::<u32>::MOST as u64;
-        let recent = self.blocks.entry((relation, fork)).or_default();
+        let at = relation as usize;
+        if at >= self.blocks.len() {
+            self.blocks.resize_with(at + 1, Vec::new);
+        }
+        let forks = &mut self.blocks[at];
+        let known = forks.iter().position(|(known, _)| *known == fork);
+        let number = known.unwrap_or_else(|| {
+            forks.push((fork, Recent::default()));
+            forks.len() - 1
+        });
+        let (_, recent) = &mut forks[number];
         let last = recent.values.last().copied();
         let symbol = match recent.rank(block) {
             0 if last.is_some_and(|last| last.wrapping_add(1) == block) => 1 + RANKS,
@@ -538,18 +560,13 @@ impl Model {
         let number = if symbol == 0 {
             let like = [relation, fork.into(), 0];
             let column = self.names.column(side, Topic::NewBlock, like, Kind::Rows(Class::Blocks, 4))?;
-            let mut bytes = Vec::new();
-            side.bytes(column, &block.to_le_bytes(), 4, &mut bytes)?;
-            u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+            u32::from_le_bytes(side.array(column, &block.to_le_bytes())?)
+        } else if symbol <= RANKS {
+            recent.at(symbol).ok_or(Corrupt("a block's rank can't be"))?
         } else {
-            let recent = self.blocks.entry((relation, fork)).or_default();
-            if symbol <= RANKS {
-                recent.at(symbol).ok_or(Corrupt("a block's rank can't be"))?
-            } else {
-                recent.values.last().ok_or(Corrupt("there is no last block"))?.wrapping_add(1)
-            }
+            last.ok_or(Corrupt("there is no last block"))?.wrapping_add(1)
         };
-        self.blocks.entry((relation, fork)).or_default().touch(number);
+        recent.touch(number);
         Ok(number)
     }
 
@@ -567,10 +584,16 @@ impl Model {
             return Ok(());
         }
         let source = input.map_or(&[][..], |record| record.main_data());
-        let mut residual = source.to_vec();
-        let told = self.told(shape, xid, len);
+        let told = self.told(shape, xid);
         let near = self.shapes[shape].near;
-        let mix = |bytes: &mut [u8]| bytes.iter_mut().zip(&told).for_each(|(byte, told)| *byte ^= told);
+        let mix = |bytes: &mut [u8]| {
+            if let Some((bytes, told)) = bytes.first_chunk_mut().zip(told) {
+                *bytes = (u32::from_le_bytes(*bytes) ^ told).to_le_bytes();
+            }
+        };
+        let mut residual = std::mem::take(&mut self.residual);
+        residual.clear();
+        residual.extend_from_slice(source);
         mix(&mut residual);
         for &(at, what) in near.iter().filter(|(at, _)| *at < source.len()) {
             self.base(what).subtract(&mut residual[at..]);
@@ -582,6 +605,7 @@ impl Model {
         };
         let column = self.names.column(side, Topic::Main, [shape as u32, len as u32, 0], kind)?;
         side.bytes(column, &residual, len, out)?;
+        self.residual = residual;
         for &(at, what) in near.iter().filter(|(at, _)| *at < len) {
             self.base(what).add(&mut out[start + at..]);
         }
@@ -601,31 +625,23 @@ impl Model {
         }
     }
 
-    /// What the main data probably is, as far as it is told by what came before.
-    fn told(&self, shape: usize, xid: u32, len: usize) -> Vec<u8> {
-        let mut told = vec![0; len];
-        let mut put = |at: usize, bytes: &[u8]| {
-            if let Some(place) = told.get_mut(at..at + bytes.len()) {
-                place.copy_from_slice(bytes);
-            }
-        };
+    /// What the main data probably begins with, where that is told by what came before.
+    fn told(&self, shape: usize, xid: u32) -> Option<u32> {
         let Shape { rmid: manager, info, .. } = self.shapes[shape];
         match (manager, info & 0x70) {
-            // DELETE, LOCK: xmax comes first.
-            (rmid::HEAP, 0x10 | 0x60) => put(0, &xid.to_le_bytes()),
-            (rmid::HEAP, 0x20 | 0x40) => put(0, &xid.to_le_bytes()),
-            _ => {}
+            // DELETE, LOCK, UPDATE, HOT_UPDATE: xmax comes first.
+            (rmid::HEAP, 0x10 | 0x60 | 0x20 | 0x40) => Some(xid),
+            _ => None,
         }
-        told
     }
 }
 
-/// What a record's shape is told apart by; nothing if the record can't be put together from its parts.
-fn shape_key(record: &Record<'_>, prev: Lsn) -> Vec<u8> {
+/// What a record's shape is told apart by; no if the record can't be put together from its parts.
+fn shape_key(record: &Record<'_>, prev: Lsn, key: &mut Vec<u8>) -> bool {
     let bytes = record.bytes();
     let whole = bytes.len() == record.header.total_len as usize && bytes.len() >= RECORD_HEADER;
     if !whole || record.header.prev != prev || bytes[18..20] != [0, 0] || record.blocks.len() > 64 {
-        return Vec::new();
+        return false;
     }
     let main = match record.main_header_len {
         0 => 0,
@@ -633,15 +649,15 @@ fn shape_key(record: &Record<'_>, prev: Lsn) -> Vec<u8> {
         _ => 254,
     };
     let extra = u8::from(record.origin.is_some()) | u8::from(record.toplevel_xid.is_some()) << 1;
-    let mut key = vec![record.header.info, record.header.rmid, main, extra];
+    key.extend([record.header.info, record.header.rmid, main, extra]);
     let mut at = RECORD_HEADER;
     let mut last = None;
     for block in record.blocks {
-        let (Some(&id), Some(&flags)) = (bytes.get(at), bytes.get(at + 1)) else { return Vec::new() };
+        let (Some(&id), Some(&flags)) = (bytes.get(at), bytes.get(at + 1)) else { return false };
         let info = if flags & HAS_IMAGE != 0 { bytes.get(at + 8).copied().unwrap_or(0) } else { 0 };
         // Both ways to name a relation again are kept apart by the flag, as long as it tells the truth.
         if flags & SAME_RELATION != 0 && last != Some(block.relation) {
-            return Vec::new();
+            return false;
         }
         last = Some(block.relation);
         key.extend([id, flags, info]);
@@ -652,10 +668,8 @@ fn shape_key(record: &Record<'_>, prev: Lsn) -> Vec<u8> {
         at + 3 * usize::from(record.origin.is_some()) + 5 * usize::from(record.toplevel_xid.is_some());
     let ordered = record.origin.is_none() || bytes.get(at) == Some(&253);
     let main_at = bytes.get(expected).copied().unwrap_or(0);
-    if !ordered || (main != 0 && main_at != main) || (main == 254 && record.main_len < 256) {
-        return if main == 254 && ordered && main_at == main { key } else { Vec::new() };
-    }
-    key
+    let is_usual = ordered && (main == 0 || main_at == main) && (main != 254 || record.main_len >= 256);
+    is_usual || main == 254 && ordered && main_at == main
 }
 
 fn zigzag(value: u64) -> u64 {
