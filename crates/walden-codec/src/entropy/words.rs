@@ -23,6 +23,8 @@ const SHORTEST: usize = 3;
 const LONGEST: usize = 40;
 /// A word that comes less often is not worth a number.
 const FEWEST: u32 = 4;
+/// Words up to this length are copied in one step.
+const SHORT: usize = 16;
 const MOST_LEADS: usize = 48;
 const NUMBERS: usize = 256;
 /// Bytes in which words are counted, about, and in pieces of how many.
@@ -228,15 +230,33 @@ pub fn decode(stored: &[u8], most: usize) -> Result<Vec<u8>, Corrupt> {
     meaning[usize::from(marks[0])] = Meaning::Escape;
     let bytes = number(&mut rest)?;
     let (structure, numbers) = rest.split_at_checked(bytes).ok_or(short)?;
+    // Most words are copied whole, with what is after them up to a length that is the same for all.
+    let short_words: Vec<([u8; SHORT], u8)> = words
+        .iter()
+        .map(|word| {
+            let mut padded = [0; SHORT];
+            let known = word.len().min(SHORT);
+            padded[..known].copy_from_slice(&word[..known]);
+            (padded, word.len() as u8)
+        })
+        .collect();
     let (mut structure, mut numbers) = (structure.iter(), numbers.iter());
-    let mut text = Vec::with_capacity(length);
+    let mut text = Vec::with_capacity(length + SHORT);
     while let Some(&byte) = structure.next() {
         match meaning[usize::from(byte)] {
             Meaning::Itself => text.push(byte),
             Meaning::Escape => text.push(*structure.next().ok_or(short)?),
             Meaning::Lead(first) => {
-                let number = usize::from(*numbers.next().ok_or(short)?);
-                text.extend_from_slice(words.get(first + number).ok_or(Corrupt("a word's number can't be"))?);
+                let number = first + usize::from(*numbers.next().ok_or(short)?);
+                let (padded, len) = short_words.get(number).ok_or(Corrupt("a word's number can't be"))?;
+                match usize::from(*len) {
+                    len @ 0..=SHORT => {
+                        let end = text.len() + len;
+                        text.extend_from_slice(padded);
+                        text.truncate(end);
+                    }
+                    _ => text.extend_from_slice(words[number]),
+                }
             }
         }
         if text.len() > length {

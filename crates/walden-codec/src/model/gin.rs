@@ -15,6 +15,7 @@
 //!     12         key, posting list
 //! ```
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -62,6 +63,7 @@ impl<S: Side> RowCoder<'_, S> {
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
+        self.keys.pending.settle(relation.number);
         let at = out.len() + HEAD;
         if !self.told_entry(relation, head, old, source, out)? {
             self.other_entry(relation, head, old, source, out)?;
@@ -99,7 +101,17 @@ impl<S: Side> RowCoder<'_, S> {
             });
             if let Some((number, (key, rows))) = way {
                 skip = number;
-                left = (0..MOST_LEFT.min(rows.len()))
+                // Rows that are known twice count once; without such, their number says how many are left.
+                let count = u16::from_le_bytes([body[4], body[5]]).into();
+                let known = before.as_ref().and_then(|entry| entry.rows.as_deref()).unwrap_or_default();
+                let surplus = (known.len() + rows.len()).checked_sub(count);
+                let lefts = match surplus {
+                    None => 0..0,
+                    Some(surplus) if are_apart(known, rows) => surplus..surplus + 1,
+                    Some(_) => 0..MOST_LEFT,
+                };
+                left = lefts
+                    .filter(|&left| left < MOST_LEFT.min(rows.len()))
                     .find(|left| {
                         made = entry(before.as_ref(), key, &rows[..rows.len() - left]);
                         made.as_ref().is_some_and(|(made, _)| made == body)
@@ -360,18 +372,68 @@ fn put_word(row: RowPlace, word: &[u8], out: &mut Vec<u8>) -> bool {
 #[derive(Default)]
 pub struct Pending {
     indexes: FxHashMap<u32, OfIndex>,
+    /// Bytes that keys and rows take, and that new tuples may take at most.
     bytes: usize,
+    new: usize,
 }
 
 #[derive(Default)]
 struct OfIndex {
+    /// Tuples that are not among the keys yet.
+    new: Vec<New>,
+    new_bytes: Vec<u8>,
     keys: BTreeMap<Order, OfKey>,
     /// Where in the order of keys the last entry was.
     last: Order,
 }
 
+impl OfIndex {
+    /// Puts the new tuples among the keys, in the order in which they came; how many bytes more are taken.
+    fn settle(&mut self) -> usize {
+        let OfIndex { new, new_bytes, keys, .. } = self;
+        let key_of = |new: &New| &new_bytes[new.at as usize..new.at as usize + usize::from(new.len)];
+        new.sort_unstable_by(|a, b| {
+            a.start.cmp(&b.start).then_with(|| {
+                let (mut one, mut other) = ([0; 4], [0; 4]);
+                Order::bytes(key_of(a), &mut one).cmp(Order::bytes(key_of(b), &mut other)).then(a.at.cmp(&b.at))
+            })
+        });
+        let mut taken = 0;
+        let same = |a: &New, b: &New| {
+            let (mut one, mut other) = ([0; 4], [0; 4]);
+            a.start == b.start
+                && Order::bytes(key_of(a), &mut one) == Order::bytes(key_of(b), &mut other)
+        };
+        for tuples in new.chunk_by(same) {
+            let bytes = key_of(&tuples[0]);
+            let of = keys.entry(Order::of(bytes)).or_insert_with(|| {
+                taken += Pending::KEY + 2 * bytes.len();
+                OfKey { key: Key { flags: tuples[0].flags, bytes: bytes.to_vec() }, rows: Vec::new() }
+            });
+            let room = Pending::MOST_ROWS - of.rows.len().min(Pending::MOST_ROWS);
+            let rows = &tuples[..room.min(tuples.len())];
+            of.rows.extend(rows.iter().map(|new| new.row));
+            taken += Pending::ROW * rows.len();
+        }
+        new.clear();
+        new_bytes.clear();
+        taken
+    }
+}
+
+/// A tuple of a pending list. Most are never asked for in their file, and many at once are sooner put in order.
+struct New {
+    /// How the key's order begins.
+    start: u64,
+    /// Where its bytes are.
+    at: u32,
+    len: u16,
+    flags: u16,
+    row: RowPlace,
+}
+
 /// What keys are ordered by: texts by their bytes, others as numbers.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 struct Order {
     /// How it begins: mostly all of it.
     start: [u64; 2],
@@ -380,19 +442,45 @@ struct Order {
     rest: Box<[u8]>,
 }
 
+impl Ord for Order {
+    #[inline]
+    fn cmp(&self, other: &Order) -> Ordering {
+        let [high, low] = self.start;
+        let [other_high, other_low] = other.start;
+        let starts = high.cmp(&other_high).then(low.cmp(&other_low)).then(self.len.cmp(&other.len));
+        starts.then_with(|| match usize::from(self.len) <= Order::START {
+            true => Ordering::Equal,
+            false => self.rest.cmp(&other.rest),
+        })
+    }
+}
+
+impl PartialOrd for Order {
+    #[inline]
+    fn partial_cmp(&self, other: &Order) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl Order {
     const START: usize = 16;
 
-    /// Of a key, with the gap after it.
-    fn of(key: &[u8]) -> Order {
+    /// What decides, of a key with the gap after it.
+    fn bytes<'a>(key: &'a [u8], number: &'a mut [u8; 4]) -> &'a [u8] {
         match (text(key), key) {
-            (Some(text), _) => Order::of_bytes(text),
-            (None, &[a, b, c, d, 0, 0, 0, 0]) => Order::of_bytes(&[d ^ 0x80, c, b, a]),
-            (None, bytes) => Order::of_bytes(bytes),
+            (Some(text), _) => text,
+            (None, &[a, b, c, d, 0, 0, 0, 0]) => {
+                *number = [d ^ 0x80, c, b, a];
+                number
+            }
+            (None, bytes) => bytes,
         }
     }
 
-    fn of_bytes(bytes: &[u8]) -> Order {
+    /// Of a key, with the gap after it.
+    fn of(key: &[u8]) -> Order {
+        let mut number = [0; 4];
+        let bytes = Order::bytes(key, &mut number);
         let (start, rest) = bytes.split_at(bytes.len().min(Order::START));
         let mut padded = [0; Order::START];
         padded[..start.len()].copy_from_slice(start);
@@ -429,19 +517,46 @@ impl Pending {
     /// A tuple was put into a pending list.
     fn add(&mut self, index: u32, tuple: &[u8]) {
         let Some(row) = RowPlace::of(tuple) else { return };
-        if self.bytes > Pending::MOST {
-            return;
+        let key = &tuple[HEADER..];
+        // As much as it may take, until it is known.
+        let most = Pending::KEY + 2 * key.len() + Pending::ROW;
+        if self.bytes + self.new + most > Pending::MOST {
+            self.settle_all();
+            if self.bytes > Pending::MOST {
+                return;
+            }
         }
         let of = self.indexes.entry(index).or_default();
-        let of = of.keys.entry(Order::of(&tuple[HEADER..])).or_insert_with(|| {
-            let key = Key { flags: info_of(tuple) & !SIZE, bytes: tuple[HEADER..].to_vec() };
-            self.bytes += Pending::KEY + 2 * key.bytes.len();
-            OfKey { key, rows: Vec::new() }
-        });
-        if of.rows.len() < Pending::MOST_ROWS {
-            of.rows.push(row);
-            self.bytes += Pending::ROW;
+        let (Ok(at), Ok(len)) = (u32::try_from(of.new_bytes.len()), u16::try_from(key.len())) else { return };
+        let mut number = [0; 4];
+        let order = Order::bytes(key, &mut number);
+        let mut start = [0; 8];
+        let known = order.len().min(8);
+        start[..known].copy_from_slice(&order[..known]);
+        let start = u64::from_be_bytes(start);
+        of.new.push(New { start, at, len, flags: info_of(tuple) & !SIZE, row });
+        of.new_bytes.extend_from_slice(key);
+        // So that no two are at the same place, which says which came first.
+        of.new_bytes.push(0);
+        self.new += most;
+        if self.bytes + self.new > Pending::MOST {
+            self.settle_all();
         }
+    }
+
+    fn settle_all(&mut self) {
+        self.new = 0;
+        let Pending { indexes, bytes, .. } = self;
+        indexes.values_mut().for_each(|of| *bytes += of.settle());
+    }
+
+    /// Puts an index's new tuples among its keys, before these are asked for.
+    fn settle(&mut self, index: u32) {
+        let Some(of) = self.indexes.get_mut(&index) else { return };
+        let most: usize =
+            of.new.iter().map(|new| Pending::KEY + 2 * usize::from(new.len) + Pending::ROW).sum();
+        self.new -= most;
+        self.bytes += of.settle();
     }
 
     fn has(&self, index: u32) -> bool {
@@ -558,6 +673,17 @@ pub fn segment(list: &[u8], rows: &mut Vec<RowPlace>) -> Option<usize> {
     Some(HEADER + bytes.next_multiple_of(2))
 }
 
+/// Whether no row is there twice.
+fn are_apart(known: &[RowPlace], more: &[RowPlace]) -> bool {
+    let mut more = more.to_vec();
+    more.sort_unstable();
+    more.is_sorted_by(|a, b| a < b)
+        && match (known.last(), more.first()) {
+            (Some(last), Some(first)) if last < first => true,
+            _ => !more.iter().any(|row| known.binary_search(row).is_ok()),
+        }
+}
+
 /// Appends rows as a compressed list of one segment; no if they can't be.
 pub fn put_rows(rows: &[RowPlace], out: &mut Vec<u8>) -> bool {
     let Some(&first) = rows.first() else { return false };
@@ -658,6 +784,7 @@ mod tests {
                 pending.add(7, &tuple);
             }
         }
+        pending.settle(7);
         let (key, rows) = pending.next(7, None).nth(1).expect("a key");
         assert_eq!((text(&key.bytes), rows), (Some(&b"below"[..]), &[row(3), row(9), row(12)][..]));
         let (old, _) = entry(None, key, &rows[..2]).expect("an entry");

@@ -327,8 +327,12 @@ impl<'a, S: Side> Coder<'a, S> {
             };
             self.entry(kind, (start, from), first)?;
         }
-        let entries = self.entries[first..].iter().flat_map(|entry| entry.to_le_bytes());
-        self.value.splice(start..start, entries);
+        let (entries, end) = (&self.entries[first..], self.value.len());
+        self.value.resize(end + 4 * entries.len(), 0);
+        self.value.copy_within(start..end, start + 4 * entries.len());
+        for (place, entry) in self.value[start..].chunks_exact_mut(4).zip(entries) {
+            place.copy_from_slice(&entry.to_le_bytes());
+        }
         self.entries.truncate(first);
         Ok(())
     }
