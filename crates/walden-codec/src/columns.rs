@@ -155,7 +155,7 @@ pub trait Side {
     fn text(&mut self, column: Column, source: &[u8], target: &mut Vec<u8>) -> Result<(), Corrupt>;
 }
 
-/// A column being filled or emptied.
+/// A column being filled.
 #[derive(Debug)]
 pub struct Content {
     /// With which others it is compressed.
@@ -166,12 +166,11 @@ pub struct Content {
     pub number: u32,
     /// Its bytes of this chunk.
     pub bytes: Vec<u8>,
-    at: usize,
 }
 
 impl Content {
     fn new(class: Class, form: Form, number: usize) -> Content {
-        Content { class, form, number: number as u32, bytes: Vec::new(), at: 0 }
+        Content { class, form, number: number as u32, bytes: Vec::new() }
     }
 
     /// A column by itself.
@@ -275,8 +274,22 @@ impl Encoder {
 /// Empties columns.
 #[derive(Default)]
 pub struct Decoder {
-    columns: Vec<Content>,
+    columns: Vec<(Class, Form)>,
+    /// What is left of each column: where it begins and ends in `bytes`.
+    left: Vec<(usize, usize)>,
+    bytes: Vec<u8>,
     named: usize,
+}
+
+/// A column that is to be decompressed.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// By the order in which columns are named.
+    pub number: u32,
+    /// The form of its bytes.
+    pub form: Form,
+    /// How many it has.
+    pub bytes: usize,
 }
 
 impl Decoder {
@@ -294,33 +307,35 @@ impl Decoder {
             let class = get_number(&mut directory)? as usize;
             let class = *CLASSES.get(class).ok_or(Corrupt("an unknown class of columns"))?;
             let form = Form::from_code(get_number(&mut directory)?)?;
-            self.columns.push(Content::new(class, form, self.columns.len()));
+            self.columns.push((class, form));
         }
         let mut left = most;
-        let mut lengths = Vec::with_capacity(self.columns.len());
-        for _ in &self.columns {
+        let mut wanted = CLASSES.map(|_| Vec::new());
+        for (number, &(class, form)) in self.columns.iter().enumerate() {
             let bytes = usize::try_from(get_number(&mut directory)?).unwrap_or(usize::MAX);
             left = left.checked_sub(bytes).ok_or(Corrupt("more bytes than the limit allows"))?;
-            lengths.push(bytes);
+            if bytes > 0 {
+                wanted[class as usize].push(Wanted { number: number as u32, form, bytes });
+            }
         }
         if !directory.is_empty() {
             return Err(Corrupt("bytes after the directory of columns"));
         }
+        self.bytes.clear();
+        self.left.clear();
+        self.left.resize(self.columns.len(), (0, 0));
         for class in CLASSES {
-            let mut wanted: Vec<(&mut Content, usize)> = (self.columns.iter_mut().zip(&lengths))
-                .filter(|(column, bytes)| column.class == class && **bytes > 0)
-                .map(|(column, &bytes)| (column, bytes))
-                .collect();
-            if !wanted.is_empty() {
-                unpacker.class(class, &mut wanted, &mut rest)?;
+            let wanted = &wanted[class as usize];
+            if wanted.is_empty() {
+                continue;
             }
-        }
-        for (column, &bytes) in self.columns.iter_mut().zip(&lengths) {
-            column.at = 0;
-            if bytes == 0 {
-                column.bytes.clear();
+            let mut at = self.bytes.len();
+            unpacker.class(class, wanted, &mut rest, &mut self.bytes)?;
+            for column in wanted {
+                self.left[column.number as usize] = (at, at + column.bytes);
+                at += column.bytes;
             }
-            if column.bytes.len() != bytes {
+            if at != self.bytes.len() {
                 return Err(Corrupt("a column has another length than it says"));
             }
         }
@@ -329,15 +344,37 @@ impl Decoder {
 
     /// Checks that nothing of the chunk is left.
     pub fn finish(&self) -> Result<(), Corrupt> {
-        let empty = self.columns.iter().all(|column| column.at == column.bytes.len());
+        let empty = self.left.iter().all(|(at, end)| at == end);
         if empty && self.named == self.columns.len() { Ok(()) } else { Err(Corrupt("columns are left over")) }
+    }
+
+    /// A number of more than a byte, or none.
+    #[cold]
+    fn long_symbol(&mut self, column: Column) -> Result<u64, Corrupt> {
+        let (at, end) = &mut self.left[column.0 as usize];
+        let mut rest = &self.bytes[*at..*end];
+        let value = get_number(&mut rest)?;
+        *at = *end - rest.len();
+        Ok(value)
+    }
+
+    /// So many bytes of a column.
+    #[inline]
+    fn taken(&mut self, column: Column, len: usize) -> Result<&[u8], Corrupt> {
+        let (at, end) = &mut self.left[column.0 as usize];
+        if len > *end - *at {
+            return Err(Corrupt("a column ends too early"));
+        }
+        let taken = &self.bytes[*at..*at + len];
+        *at += len;
+        Ok(taken)
     }
 }
 
 impl Side for Decoder {
     fn column(&mut self, kind: Kind) -> Result<Column, Corrupt> {
         let column = self.columns.get(self.named).ok_or(Corrupt("a column is missing"))?;
-        if column.class != kind.class() || column.form != kind.form() {
+        if *column != (kind.class(), kind.form()) {
             return Err(Corrupt("a column is of another kind"));
         }
         self.named += 1;
@@ -346,47 +383,36 @@ impl Side for Decoder {
 
     #[inline]
     fn symbol(&mut self, column: Column, _: u64) -> Result<u64, Corrupt> {
-        let column = &mut self.columns[column.0 as usize];
+        let (at, end) = &mut self.left[column.0 as usize];
         // Most are of one byte.
-        if let Some(&byte) = column.bytes.get(column.at)
+        if at < end
+            && let Some(&byte) = self.bytes.get(*at)
             && byte < 0x80
         {
-            column.at += 1;
+            *at += 1;
             return Ok(byte.into());
         }
-        let mut rest = column.bytes.get(column.at..).unwrap_or(&[]);
-        let before = rest.len();
-        let value = get_number(&mut rest)?;
-        column.at += before - rest.len();
-        Ok(value)
+        self.long_symbol(column)
     }
 
     #[inline]
     fn bytes(&mut self, column: Column, _: &[u8], len: usize, target: &mut Vec<u8>) -> Result<(), Corrupt> {
-        let column = &mut self.columns[column.0 as usize];
-        let end = column.at.checked_add(len).filter(|&end| end <= column.bytes.len());
-        let end = end.ok_or(Corrupt("a column ends too early"))?;
-        target.extend_from_slice(&column.bytes[column.at..end]);
-        column.at = end;
+        target.extend_from_slice(self.taken(column, len)?);
         Ok(())
     }
 
     #[inline]
     fn array<const N: usize>(&mut self, column: Column, _: &[u8; N]) -> Result<[u8; N], Corrupt> {
-        let column = &mut self.columns[column.0 as usize];
-        let rest = column.bytes.get(column.at..).and_then(|rest| rest.first_chunk());
-        let taken = *rest.ok_or(Corrupt("a column ends too early"))?;
-        column.at += N;
-        Ok(taken)
+        self.taken(column, N)?.try_into().map_err(|_| Corrupt("a column ends too early"))
     }
 
     #[inline]
     fn text(&mut self, column: Column, _: &[u8], target: &mut Vec<u8>) -> Result<(), Corrupt> {
-        let column = &mut self.columns[column.0 as usize];
-        let rest = column.bytes.get(column.at..).unwrap_or(&[]);
+        let (at, end) = &mut self.left[column.0 as usize];
+        let rest = &self.bytes[*at..*end];
         let len = rest.iter().position(|&byte| byte == 0).ok_or(Corrupt("a column ends too early"))?;
         target.extend_from_slice(&rest[..len]);
-        column.at += len + 1;
+        *at += len + 1;
         Ok(())
     }
 }

@@ -115,17 +115,27 @@ impl<'a> Columns<'a> {
         Ok(Columns { forms, body })
     }
 
-    /// Takes a column of so many bytes off.
-    pub fn take(&mut self, form: Form, bytes: usize) -> Result<Vec<u8>, Corrupt> {
-        let Form::Rows(width) = form else { return Ok(self.body(bytes)?.to_vec()) };
-        let width = usize::from(width);
+    /// Takes a column of so many bytes off, which are appended to `out`.
+    pub fn take(&mut self, form: Form, bytes: usize, out: &mut Vec<u8>) -> Result<(), Corrupt> {
+        let width = match form {
+            Form::Rows(width) => usize::from(width),
+            _ => {
+                out.extend_from_slice(self.body(bytes)?);
+                return Ok(());
+            }
+        };
         match self.form()? {
-            LAYOUT_ROWS => return Ok(self.body(bytes)?.to_vec()),
+            LAYOUT_ROWS => {
+                out.extend_from_slice(self.body(bytes)?);
+                return Ok(());
+            }
             LAYOUT_PLANES if width > 0 && bytes >= width && bytes.is_multiple_of(width) => {}
             _ => return Err(Corrupt("a column's layout is unknown")),
         }
         let rows = bytes / width;
-        let mut out = vec![0; bytes];
+        let start = out.len();
+        out.resize(start + bytes, 0);
+        let out = &mut out[start..];
         for position in 0..width {
             let places = out[position..].iter_mut().step_by(width);
             match self.form()? {
@@ -137,14 +147,14 @@ impl<'a> Columns<'a> {
                         *place = last;
                     });
                 }
-                PLANE_STILL => {
-                    let byte = self.body(1)?[0];
-                    places.for_each(|place| *place = byte);
-                }
+                PLANE_STILL => match self.body(1)?[0] {
+                    0 => {}
+                    byte => places.for_each(|place| *place = byte),
+                },
                 _ => return Err(Corrupt("a plane's form is unknown")),
             }
         }
-        Ok(out)
+        Ok(())
     }
 
     /// Checks that nothing is left.
@@ -219,7 +229,9 @@ mod tests {
         assert!(content.len() <= most_bytes(columns.iter().map(|(form, bytes)| (*form, bytes.len()))));
         let mut back = Columns::new(&content).unwrap();
         for (form, bytes) in &columns {
-            assert_eq!(back.take(*form, bytes.len()).unwrap(), *bytes);
+            let mut taken = vec![7];
+            back.take(*form, bytes.len(), &mut taken).unwrap();
+            assert_eq!(taken[1..], *bytes);
         }
         back.finish().unwrap();
     }
@@ -236,7 +248,8 @@ mod tests {
             (Form::Rows(2), (0..500).collect::<Vec<u16>>().iter().flat_map(|at| at.to_le_bytes()).collect());
         let content = laid_out(std::slice::from_ref(&column));
         for len in 0..content.len() {
-            let taken = Columns::new(&content[..len]).and_then(|mut back| back.take(Form::Rows(2), 1000));
+            let taken = Columns::new(&content[..len])
+                .and_then(|mut back| back.take(Form::Rows(2), 1000, &mut Vec::new()));
             assert!(taken.is_err());
         }
     }

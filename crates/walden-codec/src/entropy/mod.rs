@@ -27,7 +27,7 @@ use walden_format::crc::crc32c_append;
 
 use self::modelled::Modelled;
 use crate::Corrupt;
-use crate::columns::{CLASSES, Class, Content, Form, get_number, put_number};
+use crate::columns::{CLASSES, Class, Content, Form, Wanted, get_number, put_number};
 
 const CODER_STORED: u8 = 0;
 const CODER_ZSTD: u8 = 1;
@@ -46,6 +46,9 @@ const SMALL: usize = 64 << 10;
 /// What is not of a class, in the place of one.
 const DIRECTORY: usize = CLASSES.len();
 const OTHER: usize = CLASSES.len() + 1;
+
+/// Bytes of what came before that are remembered, of a class.
+const MOST_BEFORE: usize = 4 << 20;
 
 /// Classes in which there may be words.
 const WITH_WORDS: [Class; 4] = [Class::Text, Class::Expanded, Class::Payload, Class::ImageBytes];
@@ -102,6 +105,13 @@ impl General {
             state.remember(class, content);
         }
     }
+
+    fn put_all(self, state: &mut State, class: usize, content: Vec<u8>, out: &mut Vec<u8>) {
+        put_part(self.coder, self.raw, &self.packed, out);
+        if self.coder != CODER_WORDS {
+            state.remember_all(class, content);
+        }
+    }
 }
 
 /// What became of a class.
@@ -144,9 +154,17 @@ impl State {
         &mut self.before[class]
     }
 
+    /// The same for content that is needed no longer.
+    fn remember_all(&mut self, class: usize, content: Vec<u8>) {
+        let before = self.before(class);
+        if before.is_empty() && content.len() <= MOST_BEFORE {
+            *before = content;
+        } else {
+            self.remember(class, &content);
+        }
+    }
+
     fn remember(&mut self, class: usize, content: &[u8]) {
-        /// Of a class.
-        const MOST_BEFORE: usize = 4 << 20;
         let before = self.before(class);
         let content = &content[content.len().saturating_sub(MOST_BEFORE)..];
         let surplus = (before.len() + content.len()).saturating_sub(MOST_BEFORE);
@@ -183,7 +201,10 @@ impl Packer {
         columns.iter().for_each(|column| layout.push(&column.bytes, column.form));
         let content = layout.finish();
         match self.means {
-            Means::General(_) => self.content(class as usize, &content, out),
+            Means::General(_) => {
+                let general = self.general(class as usize, &content);
+                general.put_all(&mut self.state, class as usize, content, out);
+            }
             // As one text: what is alike in it is not of one column.
             Means::Modelled(effort) if class == Class::Text => {
                 let general = self.general(class as usize, &content);
@@ -347,58 +368,75 @@ pub struct Unpacker {
 impl Unpacker {
     /// Takes a directory off; `most` is how many bytes it may have.
     pub fn directory(&mut self, rest: &mut &[u8], most: usize) -> Result<Vec<u8>, Corrupt> {
-        let part = Part::take(rest, most)?;
-        self.content(DIRECTORY, &part, most)
+        self.whole(DIRECTORY, rest, most)
     }
 
-    /// Takes the columns of a class off, each of as many bytes as are said.
+    /// Takes the columns of a class off, each of as many bytes as are said, and appends them to `out`.
     pub fn class(
         &mut self,
         class: Class,
-        columns: &mut [(&mut Content, usize)],
+        columns: &[Wanted],
         rest: &mut &[u8],
+        out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let most = layout::most_bytes(columns.iter().map(|(column, bytes)| (column.form, *bytes)));
+        let most = layout::most_bytes(columns.iter().map(|column| (column.form, column.bytes)));
         let part = Part::take(rest, most)?;
+        let start = out.len();
         if let CODER_MODELLED..CODER_MODELLED_CONTENT = part.coder {
             let effort = part.coder - CODER_MODELLED;
-            if part.raw != columns.iter().map(|(_, bytes)| bytes).sum::<usize>() {
+            let bytes = columns.iter().map(|column| column.bytes).sum::<usize>();
+            if part.raw != bytes {
                 return Err(Corrupt("a part has another length than its columns"));
             }
-            let mut decoder = range::Decoder::new(part.packed);
-            let modelled = self.state.modelled(effort)?;
-            for (column, bytes) in columns {
-                column.bytes.clear();
-                column.bytes.resize(*bytes, 0);
-                modelled.column(&mut decoder, class as usize, column.number, column.form, &mut column.bytes);
-            }
-            return Ok(());
+            out.resize(start + bytes, 0);
+            let decoder = range::Decoder::new(part.packed);
+            return self.modelled(effort, class, columns, decoder, &mut out[start..]);
         }
-        let learned = part.learned();
-        let (content, chosen) = match learned {
-            Some(_) => part.with_choices()?,
-            None => (self.content(class as usize, &part, most)?, Vec::new()),
-        };
-        let mut laid_out = layout::Columns::new(&content)?;
-        for (column, bytes) in columns.iter_mut() {
-            column.bytes = laid_out.take(column.form, *bytes)?;
+        if let Some(effort) = part.learned() {
+            let (content, chosen) = part.with_choices()?;
+            split(&content, columns, out)?;
+            let nowhere = range::Nowhere { chosen: &chosen };
+            return self.modelled(effort, class, columns, nowhere, &mut out[start..]);
         }
-        laid_out.finish()?;
-        if let Some(effort) = learned {
-            let modelled = self.state.modelled(effort)?;
-            let mut nowhere = range::Nowhere { chosen: &chosen };
-            for (column, _) in columns {
-                let (number, form) = (column.number, column.form);
-                modelled.column(&mut nowhere, class as usize, number, form, &mut column.bytes);
-            }
+        let content = self.content(class as usize, &part, most)?;
+        split(&content, columns, out)?;
+        if part.is_remembered() {
+            self.state.remember_all(class as usize, content);
+        }
+        Ok(())
+    }
+
+    /// Has the model of an effort see to columns, one after another.
+    fn modelled(
+        &mut self,
+        effort: u8,
+        class: Class,
+        columns: &[Wanted],
+        mut bits: impl range::Bits,
+        bytes: &mut [u8],
+    ) -> Result<(), Corrupt> {
+        let modelled = self.state.modelled(effort)?;
+        let mut rest = bytes;
+        for column in columns {
+            let (bytes, after) = std::mem::take(&mut rest).split_at_mut(column.bytes);
+            modelled.column(&mut bits, class as usize, column.number, column.form, bytes);
+            rest = after;
         }
         Ok(())
     }
 
     /// Takes a part off.
     pub fn part(&mut self, rest: &mut &[u8], most: usize) -> Result<Vec<u8>, Corrupt> {
+        self.whole(OTHER, rest, most)
+    }
+
+    fn whole(&mut self, class: usize, rest: &mut &[u8], most: usize) -> Result<Vec<u8>, Corrupt> {
         let part = Part::take(rest, most)?;
-        self.content(OTHER, &part, most)
+        let content = self.content(class, &part, most)?;
+        if part.is_remembered() {
+            self.state.remember(class, &content);
+        }
+        Ok(content)
     }
 
     fn content(&mut self, class: usize, part: &Part<'_>, most: usize) -> Result<Vec<u8>, Corrupt> {
@@ -438,9 +476,16 @@ impl Unpacker {
         if content.len() != part.raw {
             return Err(Corrupt("a part has another length than it says"));
         }
-        self.state.remember(class, &content);
         Ok(content)
     }
+}
+
+/// The columns that a class's content is of.
+fn split(content: &[u8], columns: &[Wanted], out: &mut Vec<u8>) -> Result<(), Corrupt> {
+    let mut laid_out = layout::Columns::new(content)?;
+    out.reserve(columns.iter().map(|column| column.bytes).sum());
+    columns.iter().try_for_each(|column| laid_out.take(column.form, column.bytes, out))?;
+    laid_out.finish()
 }
 
 /// A part, taken off but not decompressed.
@@ -451,6 +496,11 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
+    /// Whether what comes after it in its class may refer to it.
+    fn is_remembered(&self) -> bool {
+        matches!(self.coder, CODER_STORED | CODER_ZSTD | CODER_ZSTD_AFTER)
+    }
+
     /// The effort of the model that learns the part, which it has not coded.
     fn learned(&self) -> Option<u8> {
         (CODER_LEARNED..CODER_MODELLED).contains(&self.coder).then(|| self.coder - CODER_LEARNED)
@@ -595,13 +645,13 @@ mod tests {
     fn columns_of_rows_that_are_cut_off_come_back() {
         let bytes: Vec<u8> = (0..1003).map(|at| (at / 3) as u8).collect();
         for level in [1, 5, 7, 8] {
-            let mut content = columns::Content::of(Class::Fixed, Form::Rows(4), &bytes);
+            let content = columns::Content::of(Class::Fixed, Form::Rows(4), &bytes);
             let mut out = Vec::new();
             Packer::new(level).class(Class::Fixed, &[&content], &mut out);
-            content.bytes.clear();
-            let mut rest = &out[..];
-            Unpacker::default().class(Class::Fixed, &mut [(&mut content, bytes.len())], &mut rest).unwrap();
-            assert_eq!((content.bytes, rest), (bytes.clone(), &[][..]));
+            let (mut rest, mut back) = (&out[..], Vec::new());
+            let wanted = Wanted { number: 0, form: Form::Rows(4), bytes: bytes.len() };
+            Unpacker::default().class(Class::Fixed, &[wanted], &mut rest, &mut back).unwrap();
+            assert_eq!((back, rest), (bytes.clone(), &[][..]));
         }
     }
 
@@ -680,7 +730,7 @@ mod tests {
         let bytes = content(Kind::Rows(Class::Fixed, 24), &mut Numbers(1)).repeat(3);
         for (coder, tries) in [(0, 20), (1, 200), (2, 200), (3, 20), (4, 5), (5, 3), (6, 1), (255, 1)] {
             let level = if coder < CODER_MODELLED { 5 } else { (coder - CODER_MODELLED).min(2) + 7 };
-            let mut column = columns::Content::of(Class::Fixed, Form::Rows(24), &bytes);
+            let column = columns::Content::of(Class::Fixed, Form::Rows(24), &bytes);
             let mut whole = Vec::new();
             Packer::new(level).class(Class::Fixed, &[&column], &mut whole);
             let part = Part::take(&mut &whole[..], usize::MAX).unwrap();
@@ -694,8 +744,8 @@ mod tests {
                 let mut out = Vec::new();
                 put_part(coder, part.raw, &packed, &mut out);
                 // An error, or other bytes.
-                let _ =
-                    Unpacker::default().class(Class::Fixed, &mut [(&mut column, bytes.len())], &mut &out[..]);
+                let wanted = Wanted { number: 0, form: Form::Rows(24), bytes: bytes.len() };
+                let _ = Unpacker::default().class(Class::Fixed, &[wanted], &mut &out[..], &mut Vec::new());
             }
         }
     }
