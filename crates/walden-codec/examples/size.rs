@@ -17,20 +17,16 @@ fn main() {
         false => number(name).unwrap_or(1).max(1),
     });
     let mut total = (0, 0, 0.0, 0.0);
-    let mut encoder = Encoder::new(level, Limits::default());
-    let mut decoder = Decoder::new(Limits::default());
+    let (encoder, decoder) = (Encoder::new(level, Limits::default()), Decoder::new(Limits::default()));
+    let (mut encoder, mut decoder) =
+        if pack { (encoder, decoder) } else { (encoder.alone(), decoder.alone()) };
     let mut classes = BTreeMap::new();
     for path in std::env::args().skip(1) {
         let bytes = std::fs::read(&path).expect("readable");
         if !pack {
             count(&mut classes, &encoder);
         }
-        let (packed, c) = fastest(encodes, || {
-            if !pack {
-                encoder.restart();
-            }
-            encoder.encode(&bytes)
-        });
+        let (packed, c) = fastest(encodes, || encoder.encode(&bytes));
         let (decoded, d) = fastest(decodes, || decoder.decode(&packed, bytes.len()));
         assert!(decoded.expect("decodes") == bytes);
         println!(

@@ -57,12 +57,14 @@ impl Default for Limits {
 pub struct Encoder {
     level: u8,
     limits: Limits,
+    alone: bool,
     state: Option<State<columns::Encoder, Packer>>,
 }
 
 /// Decodes files.
 pub struct Decoder {
     limits: Limits,
+    alone: bool,
     failure: Option<String>,
     state: Option<State<columns::Decoder, Unpacker>>,
 }
@@ -93,7 +95,12 @@ impl Framing {
 impl Encoder {
     /// `level` is from 1, fast, to 9, small.
     pub fn new(level: u8, limits: Limits) -> Encoder {
-        Encoder { level, limits, state: None }
+        Encoder { level, limits, alone: false, state: None }
+    }
+
+    /// Every file is a restart: nothing is kept that only helps with the next one.
+    pub fn alone(self) -> Encoder {
+        Encoder { alone: true, ..self }
     }
 
     /// Makes the next file one that can be decoded without those before it.
@@ -117,6 +124,9 @@ impl Encoder {
     ///
     /// If they are not, the next file is a restart.
     pub fn encode_records(&mut self, original: &[u8]) -> Option<Encoded> {
+        if self.alone {
+            self.restart();
+        }
         let restart = self.state.is_none();
         let content = self.records(original);
         // A page that could not be kept is known to the decoder: what follows from it would differ.
@@ -134,7 +144,7 @@ impl Encoder {
     pub fn encode_bytes(&mut self, original: &[u8]) -> Encoded {
         self.state = None;
         let mut content = Vec::new();
-        Packer::new(self.level).part(original, &mut content);
+        Packer::new(self.level, false).part(original, &mut content);
         Encoded { form: Form::Bytes, restart: true, content }
     }
 }
@@ -142,7 +152,12 @@ impl Encoder {
 impl Decoder {
     /// Knows nothing yet.
     pub fn new(limits: Limits) -> Decoder {
-        Decoder { limits, failure: None, state: None }
+        Decoder { limits, alone: false, failure: None, state: None }
+    }
+
+    /// For files that are all restarts: nothing is kept that only helps with the next one.
+    pub fn alone(self) -> Decoder {
+        Decoder { alone: true, ..self }
     }
 
     /// Decodes a file that had so many bytes.
@@ -153,13 +168,13 @@ impl Decoder {
         let decoded = match encoded.form {
             Form::Bytes => {
                 let mut rest = &encoded.content[..];
-                Unpacker::default().part(&mut rest, bytes)
+                Unpacker::new(false).part(&mut rest, bytes)
             }
             Form::Records => self.records(&encoded.content, bytes, encoded.restart),
         };
         let failure = self.state.as_ref().and_then(|state| state.model.failure());
         self.failure = failure.map(ToString::to_string);
-        if decoded.is_err() || self.failure.is_some() || encoded.form == Form::Bytes {
+        if decoded.is_err() || self.failure.is_some() || self.alone || encoded.form == Form::Bytes {
             self.state = None;
         }
         if self.failure.is_some() {
@@ -270,7 +285,8 @@ impl Encoder {
                 let mut side = columns::Encoder::default();
                 let framing = Framing::new(&mut side).ok()?;
                 let model = Model::new(info.version, self.limits);
-                state.insert(State { side, entropy: Packer::new(self.level), framing, model })
+                let entropy = Packer::new(self.level, !self.alone);
+                state.insert(State { side, entropy, framing, model })
             }
         };
         model.start(info.version, segment_bytes);
@@ -331,7 +347,7 @@ impl Decoder {
             }
             None if !restart => return Err(Corrupt("what came before the file is not known")),
             state => {
-                let (mut side, mut entropy) = (columns::Decoder::default(), Unpacker::default());
+                let (mut side, mut entropy) = (columns::Decoder::default(), Unpacker::new(!self.alone));
                 side.chunk(&mut entropy, stored, most_bytes(bytes))?;
                 let framing = Framing::new(&mut side)?;
                 let model = Model::new(Major::V15, self.limits);

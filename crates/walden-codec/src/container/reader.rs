@@ -81,6 +81,9 @@ impl<R: Read + Seek> Reader<R> {
         reader.at = FILE_HEADER as u64;
         reader.id = Some(header.id);
         reader.header = Some(header);
+        if header.form == FileForm::Segment {
+            reader.decoder = Decoder::new(limits.coder).alone();
+        }
         Ok(reader)
     }
 

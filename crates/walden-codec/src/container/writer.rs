@@ -65,10 +65,12 @@ const PIECE: usize = 16 << 20;
 impl<W: Write> Writer<W> {
     /// Nothing is written before the first member.
     pub fn new(out: W, options: WriteOptions) -> Writer<W> {
+        let encoder = Encoder::new(options.level, options.limits);
+        let encoder = if options.form == FileForm::Segment { encoder.alone() } else { encoder };
         Writer {
             out,
             options,
-            encoder: Encoder::new(options.level, options.limits),
+            encoder,
             id: None,
             at: 0,
             frames: 0,

@@ -35,15 +35,33 @@ impl Compressor {
     }
 }
 
-/// Decompresses what has `raw` bytes, or fewer.
-pub fn decompress(packed: &[u8], before: &[u8], raw: usize) -> Result<Vec<u8>, Corrupt> {
-    let wrong = Corrupt("a part can't be decompressed");
-    let mut context = DCtx::try_create().ok_or(wrong)?;
-    context.set_parameter(DParameter::WindowLogMax(27)).map_err(|_| wrong)?;
-    if !before.is_empty() {
-        context.ref_prefix(before).map_err(|_| wrong)?;
+/// Decompresses, and keeps the room that it took for the next part.
+#[derive(Default)]
+pub struct Decompressor(Option<DCtx<'static>>);
+
+impl Decompressor {
+    /// Decompresses what has `raw` bytes, or fewer, after `before`.
+    pub fn decompress(&mut self, packed: &[u8], before: &[u8], raw: usize) -> Result<Vec<u8>, Corrupt> {
+        let wrong = Corrupt("a part can't be decompressed");
+        let mut content = Vec::with_capacity(raw);
+        if !before.is_empty() {
+            // One that refers to something does not live longer than that.
+            let mut context = new_context().ok_or(wrong)?;
+            context.ref_prefix(before).map_err(|_| wrong)?;
+            context.decompress(&mut content, packed).map_err(|_| wrong)?;
+            return Ok(content);
+        }
+        let context = match &mut self.0 {
+            Some(context) => context,
+            none => none.insert(new_context().ok_or(wrong)?),
+        };
+        context.decompress(&mut content, packed).map_err(|_| wrong)?;
+        Ok(content)
     }
-    let mut content = Vec::with_capacity(raw);
-    context.decompress(&mut content, packed).map_err(|_| wrong)?;
-    Ok(content)
+}
+
+fn new_context<'a>() -> Option<DCtx<'a>> {
+    let mut context = DCtx::try_create()?;
+    context.set_parameter(DParameter::WindowLogMax(27)).ok()?;
+    Some(context)
 }

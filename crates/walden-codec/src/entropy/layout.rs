@@ -9,6 +9,7 @@
 //! columns     one after another: bytes as they are, or planes
 //! ```
 
+use super::general::Compressor;
 use crate::Corrupt;
 use crate::columns::{Form, get_number, put_number};
 
@@ -32,11 +33,12 @@ pub struct Layout {
     plane_forms: Vec<u8>,
     plane: Vec<u8>,
     difference: Vec<u8>,
+    costs: Costs,
 }
 
 impl Layout {
     /// Appends a column with the layout that promises fewest bytes.
-    pub fn push(&mut self, bytes: &[u8], form: Form) {
+    pub fn push(&mut self, bytes: &[u8], form: Form, zstd: &mut Compressor) {
         let Form::Rows(width) = form else { return self.body.extend_from_slice(bytes) };
         let width = usize::from(width);
         let rows = bytes.len() / width;
@@ -47,10 +49,11 @@ impl Layout {
         }
         self.planes.clear();
         self.plane_forms.clear();
+        self.costs.start(rows);
         for position in 0..width {
             self.push_plane(bytes, width, position);
         }
-        if rows_are_better(bytes, &self.planes) {
+        if rows_are_better(bytes, &self.planes, zstd) {
             self.forms.push(LAYOUT_ROWS);
             self.body.extend_from_slice(bytes);
         } else {
@@ -72,7 +75,7 @@ impl Layout {
         self.difference.clear();
         self.difference.push(first);
         self.difference.extend(self.plane.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])));
-        if cost(&self.difference) < cost(&self.plane) {
+        if self.costs.of(&self.difference) < self.costs.of(&self.plane) {
             self.plane_forms.push(PLANE_DIFFERENCE);
             self.planes.extend_from_slice(&self.difference);
         } else {
@@ -177,30 +180,66 @@ impl<'a> Columns<'a> {
 }
 
 /// Text compresses better along the row than across rows: tried on a sample.
-fn rows_are_better(rows: &[u8], planes: &[u8]) -> bool {
+fn rows_are_better(rows: &[u8], planes: &[u8], zstd: &mut Compressor) -> bool {
     const SAMPLE: usize = 32 << 10;
-    let sample = |bytes: &[u8]| {
+    let mut sample = |bytes: &[u8]| {
         let middle = bytes.len() / 2;
         let start = middle.saturating_sub(SAMPLE / 2);
         let sample = &bytes[start..(start + SAMPLE).min(bytes.len())];
         // Of all of it, if planes were left out.
-        zstd::bulk::compress(sample, 1).map_or(sample.len(), |packed| packed.len()) as u64
-            * bytes.len() as u64
+        zstd.compress(sample, &[], 1).map_or(sample.len(), |packed| packed.len()) as u64 * bytes.len() as u64
             / sample.len().max(1) as u64
     };
     rows.len() > SAMPLE && sample(rows) < sample(planes)
 }
 
 /// Bits that an order-0 coder would need, about, in 1/16. Only encoding asks, so it may differ between machines.
-fn cost(plane: &[u8]) -> u64 {
-    let mut counts = [0_u32; 256];
-    plane.iter().for_each(|&byte| counts[usize::from(byte)] += 1);
-    let total = plane.len() as f32;
-    counts
-        .iter()
-        .filter(|&&count| count > 0)
-        .map(|&count| (count as f32 * (total / count as f32).log2() * 16.0) as u64)
-        .sum()
+#[derive(Default)]
+struct Costs {
+    /// How long planes are.
+    total: usize,
+    /// What a byte that comes so often costs, once it is known.
+    by_count: Vec<u64>,
+}
+
+impl Costs {
+    /// More frequent bytes are few.
+    const KNOWN: usize = 1024;
+    const UNKNOWN: u64 = u64::MAX;
+
+    /// For planes of so many bytes.
+    fn start(&mut self, total: usize) {
+        if total != self.total {
+            self.total = total;
+            self.by_count.clear();
+            self.by_count.resize(Costs::KNOWN.min(total + 1), Costs::UNKNOWN);
+        }
+    }
+
+    fn of(&mut self, plane: &[u8]) -> u64 {
+        // Two tables, as the same byte often comes twice in a row.
+        let mut counts = [[0_u32; 256]; 2];
+        for pair in plane.chunks(2) {
+            counts[0][usize::from(pair[0])] += 1;
+            if let Some(&second) = pair.get(1) {
+                counts[1][usize::from(second)] += 1;
+            }
+        }
+        let total = self.total as f32;
+        let cost = |count: u32| (count as f32 * (total / count as f32).log2() * 16.0) as u64;
+        let [first, second] = counts;
+        let counts = first.iter().zip(&second).map(|(first, second)| first + second);
+        let costs =
+            counts.filter(|&count| count > 0).map(|count| match self.by_count.get_mut(count as usize) {
+                Some(known) if *known != Costs::UNKNOWN => *known,
+                Some(unknown) => {
+                    *unknown = cost(count);
+                    *unknown
+                }
+                None => cost(count),
+            });
+        costs.sum()
+    }
 }
 
 #[cfg(test)]
@@ -209,7 +248,8 @@ mod tests {
 
     fn laid_out(columns: &[(Form, Vec<u8>)]) -> Vec<u8> {
         let mut layout = Layout::default();
-        columns.iter().for_each(|(form, bytes)| layout.push(bytes, *form));
+        let mut zstd = Compressor::default();
+        columns.iter().for_each(|(form, bytes)| layout.push(bytes, *form, &mut zstd));
         layout.finish()
     }
 

@@ -126,14 +126,19 @@ pub struct Statistics {
 }
 
 /// What both sides remember.
-#[derive(Default)]
 struct State {
+    /// Whether there is a use in that.
+    goes_on: bool,
     modelled: Option<Modelled>,
     /// What came before, by class.
     before: Vec<Vec<u8>>,
 }
 
 impl State {
+    fn new(goes_on: bool) -> State {
+        State { goes_on, modelled: None, before: Vec::new() }
+    }
+
     /// The model of an effort. It is the same for all that follows each other: none is made twice.
     fn modelled(&mut self, effort: u8) -> Result<&mut Modelled, Corrupt> {
         let modelled = match &mut self.modelled {
@@ -156,8 +161,9 @@ impl State {
 
     /// The same for content that is needed no longer.
     fn remember_all(&mut self, class: usize, content: Vec<u8>) {
+        let goes_on = self.goes_on;
         let before = self.before(class);
-        if before.is_empty() && content.len() <= MOST_BEFORE {
+        if before.is_empty() && content.len() <= MOST_BEFORE && goes_on {
             *before = content;
         } else {
             self.remember(class, &content);
@@ -165,6 +171,9 @@ impl State {
     }
 
     fn remember(&mut self, class: usize, content: &[u8]) {
+        if !self.goes_on {
+            return;
+        }
         let before = self.before(class);
         let content = &content[content.len().saturating_sub(MOST_BEFORE)..];
         let surplus = (before.len() + content.len()).saturating_sub(MOST_BEFORE);
@@ -174,11 +183,11 @@ impl State {
 }
 
 impl Packer {
-    /// `level` is from 1 to 9.
-    pub fn new(level: u8) -> Packer {
+    /// `level` is from 1 to 9; `goes_on` if another chunk may follow, or another part in a class.
+    pub fn new(level: u8, goes_on: bool) -> Packer {
         Packer {
             means: LEVELS[usize::from(level.clamp(1, 9)) - 1],
-            state: State::default(),
+            state: State::new(goes_on),
             zstd: general::Compressor::default(),
             statistics: Vec::new(),
         }
@@ -198,7 +207,7 @@ impl Packer {
     pub fn class(&mut self, class: Class, columns: &[&Content], out: &mut Vec<u8>) {
         let before = out.len();
         let mut layout = layout::Layout::default();
-        columns.iter().for_each(|column| layout.push(&column.bytes, column.form));
+        columns.iter().for_each(|column| layout.push(&column.bytes, column.form, &mut self.zstd));
         let content = layout.finish();
         match self.means {
             Means::General(_) => {
@@ -360,12 +369,17 @@ fn put_part(coder: u8, raw: usize, packed: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Decompresses what [`Packer`] wrote.
-#[derive(Default)]
 pub struct Unpacker {
     state: State,
+    zstd: general::Decompressor,
 }
 
 impl Unpacker {
+    /// `goes_on` as in [`Packer::new`], or if in doubt.
+    pub fn new(goes_on: bool) -> Unpacker {
+        Unpacker { state: State::new(goes_on), zstd: general::Decompressor::default() }
+    }
+
     /// Takes a directory off; `most` is how many bytes it may have.
     pub fn directory(&mut self, rest: &mut &[u8], most: usize) -> Result<Vec<u8>, Corrupt> {
         self.whole(DIRECTORY, rest, most)
@@ -393,7 +407,7 @@ impl Unpacker {
             return self.modelled(effort, class, columns, decoder, &mut out[start..]);
         }
         if let Some(effort) = part.learned() {
-            let (content, chosen) = part.with_choices()?;
+            let (content, chosen) = part.with_choices(&mut self.zstd)?;
             split(&content, columns, out)?;
             let nowhere = range::Nowhere { chosen: &chosen };
             return self.modelled(effort, class, columns, nowhere, &mut out[start..]);
@@ -442,14 +456,14 @@ impl Unpacker {
     fn content(&mut self, class: usize, part: &Part<'_>, most: usize) -> Result<Vec<u8>, Corrupt> {
         let content = match part.coder {
             CODER_WORDS => {
-                let words = general::decompress(part.packed, &[], part.raw)?;
+                let words = self.zstd.decompress(part.packed, &[], part.raw)?;
                 return words::decode(&words, most);
             }
             CODER_STORED => part.packed.to_vec(),
-            CODER_ZSTD => general::decompress(part.packed, &[], part.raw)?,
-            CODER_ZSTD_AFTER => general::decompress(part.packed, self.state.before(class), part.raw)?,
+            CODER_ZSTD => self.zstd.decompress(part.packed, &[], part.raw)?,
+            CODER_ZSTD_AFTER => self.zstd.decompress(part.packed, self.state.before(class), part.raw)?,
             CODER_LEARNED..CODER_MODELLED => {
-                let (mut content, chosen) = part.with_choices()?;
+                let (mut content, chosen) = part.with_choices(&mut self.zstd)?;
                 let modelled = self.state.modelled(part.coder - CODER_LEARNED)?;
                 let mut nowhere = range::Nowhere { chosen: &chosen };
                 modelled.column(&mut nowhere, class, 0, Form::Bytes, &mut content);
@@ -507,20 +521,20 @@ impl<'a> Part<'a> {
     }
 
     /// The content, and the choices that were made when the model of the encoder learned it.
-    fn with_choices(&self) -> Result<(Vec<u8>, Vec<u8>), Corrupt> {
+    fn with_choices(&self, zstd: &mut general::Decompressor) -> Result<(Vec<u8>, Vec<u8>), Corrupt> {
         let mut rest = self.packed;
         let count = usize::try_from(get_number(&mut rest)?).unwrap_or(usize::MAX);
         let packed = usize::try_from(get_number(&mut rest)?).unwrap_or(usize::MAX);
         // Each is made for some bytes.
-        let (packed, zstd) = rest.split_at_checked(packed).ok_or(Corrupt("a part is cut short"))?;
+        let (packed, rest) = rest.split_at_checked(packed).ok_or(Corrupt("a part is cut short"))?;
         if count > self.raw {
             return Err(Corrupt("a part has more choices than bytes"));
         }
         let chosen = match count {
             0 => Vec::new(),
-            _ => general::decompress(packed, &[], count)?,
+            _ => zstd.decompress(packed, &[], count)?,
         };
-        let content = general::decompress(zstd, &[], self.raw)?;
+        let content = zstd.decompress(rest, &[], self.raw)?;
         if content.len() == self.raw && chosen.len() == count {
             Ok((content, chosen))
         } else {
@@ -607,7 +621,7 @@ mod tests {
     /// Chunks at a level, and what their columns had.
     fn chunks(level: u8, seed: u64, count: usize) -> Vec<(Vec<u8>, Vec<Vec<u8>>)> {
         let mut numbers = Numbers(seed);
-        let (mut encoder, mut packer) = (Encoder::default(), Packer::new(level));
+        let (mut encoder, mut packer) = (Encoder::default(), Packer::new(level, true));
         let columns: Vec<Column> = KINDS.iter().map(|&kind| encoder.column(kind).unwrap()).collect();
         let chunk = |_| {
             let contents: Vec<Vec<u8>> = KINDS.iter().map(|&kind| content(kind, &mut numbers)).collect();
@@ -623,7 +637,7 @@ mod tests {
     fn columns_come_back_at_every_level_chunk_after_chunk() {
         for level in 1..=9 {
             for seed in 0..3 {
-                let (mut decoder, mut unpacker) = (Decoder::default(), Unpacker::default());
+                let (mut decoder, mut unpacker) = (Decoder::default(), Unpacker::new(true));
                 let mut columns = Vec::new();
                 for (chunk, contents) in chunks(level, seed, 4) {
                     decoder.chunk(&mut unpacker, &chunk, 1 << 24).unwrap();
@@ -647,10 +661,10 @@ mod tests {
         for level in [1, 5, 7, 8] {
             let content = columns::Content::of(Class::Fixed, Form::Rows(4), &bytes);
             let mut out = Vec::new();
-            Packer::new(level).class(Class::Fixed, &[&content], &mut out);
+            Packer::new(level, true).class(Class::Fixed, &[&content], &mut out);
             let (mut rest, mut back) = (&out[..], Vec::new());
             let wanted = Wanted { number: 0, form: Form::Rows(4), bytes: bytes.len() };
-            Unpacker::default().class(Class::Fixed, &[wanted], &mut rest, &mut back).unwrap();
+            Unpacker::new(true).class(Class::Fixed, &[wanted], &mut rest, &mut back).unwrap();
             assert_eq!((back, rest), (bytes.clone(), &[][..]));
         }
     }
@@ -662,17 +676,18 @@ mod tests {
         // Over and over from far back, which the fast model has forgotten.
         let bytes = [noise.clone(), vec![0; 40], noise].concat();
         for level in [7, 8, 9] {
-            let (mut packer, mut unpacker, mut out) = (Packer::new(level), Unpacker::default(), Vec::new());
+            let (mut packer, mut unpacker, mut out) =
+                (Packer::new(level, true), Unpacker::new(true), Vec::new());
             for part in [&bytes[..], &bytes[..3], &bytes[..2000], &[7; 100_000]] {
                 out.clear();
                 packer.part(part, &mut out);
                 let mut smallest = Vec::new();
-                Packer::new(5).part(part, &mut smallest);
+                Packer::new(5, true).part(part, &mut smallest);
                 assert!(out.len() <= smallest.len() + 4, "level {level}: {} {}", out.len(), smallest.len());
                 assert!(unpacker.part(&mut &out[..], part.len()).unwrap() == part);
             }
         }
-        let (mut packer, mut unpacker) = (Packer::new(7), Unpacker::default());
+        let (mut packer, mut unpacker) = (Packer::new(7, true), Unpacker::new(true));
         let (mut learned, mut after) = (Vec::new(), Vec::new());
         let zstd = general::Compressor::default().compress(&bytes, &[], SECOND_LEVEL).unwrap();
         let zstd = packer.with_choices(&[], &zstd).unwrap();
@@ -688,12 +703,12 @@ mod tests {
         let text: Vec<u8> =
             (0..20_000_u32).flat_map(|at| (at.wrapping_mul(0x9E37_79B9) >> 7).to_le_bytes()).collect();
         for level in [1, 5, 7, 9] {
-            let mut packer = Packer::new(level);
+            let mut packer = Packer::new(level, true);
             let (mut first, mut second) = (Vec::new(), Vec::new());
             packer.part(&text, &mut first);
             packer.part(&text, &mut second);
             assert!(second.len() * 10 < first.len(), "level {level}: {} then {}", first.len(), second.len());
-            let mut unpacker = Unpacker::default();
+            let mut unpacker = Unpacker::new(true);
             assert!(unpacker.part(&mut &first[..], text.len()).unwrap() == text);
             assert!(unpacker.part(&mut &second[..], text.len()).unwrap() == text);
         }
@@ -704,7 +719,7 @@ mod tests {
         for level in [1, 5, 7] {
             let (chunk, _) = chunks(level, 1, 1).remove(0);
             for len in (0..chunk.len()).step_by(chunk.len() / 50 + 1) {
-                let decoded = Decoder::default().chunk(&mut Unpacker::default(), &chunk[..len], 1 << 24);
+                let decoded = Decoder::default().chunk(&mut Unpacker::new(true), &chunk[..len], 1 << 24);
                 assert!(decoded.is_err(), "level {level}, {len} of {}", chunk.len());
             }
         }
@@ -716,7 +731,7 @@ mod tests {
             let (mut chunk, _) = chunks(level, 1, 1).remove(0);
             for at in (0..chunk.len()).step_by(chunk.len() / 50 + 1) {
                 chunk[at] ^= 0x11;
-                let decoded = Decoder::default().chunk(&mut Unpacker::default(), &chunk, 1 << 24);
+                let decoded = Decoder::default().chunk(&mut Unpacker::new(true), &chunk, 1 << 24);
                 assert!(decoded.is_err(), "level {level}, byte {at} of {}", chunk.len());
                 chunk[at] ^= 0x11;
             }
@@ -732,7 +747,7 @@ mod tests {
             let level = if coder < CODER_MODELLED { 5 } else { (coder - CODER_MODELLED).min(2) + 7 };
             let column = columns::Content::of(Class::Fixed, Form::Rows(24), &bytes);
             let mut whole = Vec::new();
-            Packer::new(level).class(Class::Fixed, &[&column], &mut whole);
+            Packer::new(level, true).class(Class::Fixed, &[&column], &mut whole);
             let part = Part::take(&mut &whole[..], usize::MAX).unwrap();
             for _ in 0..tries {
                 let mut packed = part.packed.to_vec();
@@ -745,7 +760,7 @@ mod tests {
                 put_part(coder, part.raw, &packed, &mut out);
                 // An error, or other bytes.
                 let wanted = Wanted { number: 0, form: Form::Rows(24), bytes: bytes.len() };
-                let _ = Unpacker::default().class(Class::Fixed, &[wanted], &mut &out[..], &mut Vec::new());
+                let _ = Unpacker::new(true).class(Class::Fixed, &[wanted], &mut &out[..], &mut Vec::new());
             }
         }
     }
@@ -754,7 +769,7 @@ mod tests {
     fn statistics_say_what_became_of_classes() {
         let bytes = vec![7; 1000];
         let column = columns::Content::of(Class::Text, Form::Bytes, &bytes);
-        let (mut packer, mut out) = (Packer::new(5), Vec::new());
+        let (mut packer, mut out) = (Packer::new(5, true), Vec::new());
         packer.class(Class::Text, &[&column], &mut out);
         let expected = Statistics { class: Class::Text, bytes: 1000, stored: out.len() as u64 };
         assert_eq!(packer.statistics(), [expected]);

@@ -140,8 +140,8 @@ fn rarest(text: &[u8], count: usize) -> Vec<u8> {
 
 /// Words by how they begin: those of four bytes and more by four, which leaves few to compare, and the shortest ones.
 struct Index<'a> {
-    longer: Table<'a, 4>,
-    shortest: Table<'a, 3>,
+    longer: Table<'a>,
+    shortest: Table<'a>,
 }
 
 impl<'a> Index<'a> {
@@ -150,52 +150,93 @@ impl<'a> Index<'a> {
             .enumerate()
             .map(|(number, word)| (word, number))
             .partition(|(word, _)| word.len() == SHORTEST);
-        Index { longer: Table::new(longer), shortest: Table::new(shortest) }
+        Index { longer: Table::new(longer, 4), shortest: Table::new(shortest, SHORTEST) }
     }
 
     /// The longest word that the text begins with, and its length.
     #[inline]
     fn longest(&self, text: &[u8]) -> Option<(usize, usize)> {
-        self.longer.longest(text).or_else(|| self.shortest.longest(text))
+        let first = match text.first_chunk() {
+            Some(first) => u64::from_le_bytes(*first),
+            None => first_of(text),
+        };
+        self.longer.longest(first, text).or_else(|| self.shortest.longest(first, text))
     }
+}
+
+/// The first eight bytes, or zeros after those that there are.
+fn first_of(bytes: &[u8]) -> u64 {
+    bytes.iter().take(8).rev().fold(0, |all, &byte| all << 8 | u64::from(byte))
 }
 
 /// Words by their first bytes.
-struct Table<'a, const FIRST: usize> {
+struct Table<'a> {
+    /// Which of the first bytes count.
+    mask: u64,
+    /// Which hashes there are: most places of a text are told by this alone.
+    known: Vec<u64>,
     /// Where the words with a hash begin in `sorted`; one more than there are hashes.
     starts: Vec<u32>,
-    /// Words with their numbers, the longest first among those with one hash.
-    sorted: Vec<(&'a [u8], usize)>,
+    /// Words, the longest first among those with one hash.
+    sorted: Vec<Indexed<'a>>,
 }
 
-impl<'a, const FIRST: usize> Table<'a, FIRST> {
+struct Indexed<'a> {
+    /// Its first bytes, and which of eight these are.
+    first: u64,
+    mask: u64,
+    word: &'a [u8],
+    number: u32,
+}
+
+impl<'a> Table<'a> {
     const BITS: u32 = 15;
 
     #[inline]
-    fn hash(first: &[u8; FIRST]) -> usize {
-        let first = first.iter().fold(0_u32, |all, &byte| all << 8 | u32::from(byte));
-        (first.wrapping_mul(0x9E37_79B1) >> (32 - Self::BITS)) as usize
+    fn hash(first: u64) -> usize {
+        ((first as u32).wrapping_mul(0x9E37_79B1) >> (32 - Self::BITS)) as usize
     }
 
-    fn new(mut sorted: Vec<(&'a [u8], usize)>) -> Self {
-        let hash = |word: &[u8]| word.first_chunk().map_or(0, Self::hash);
-        sorted.sort_by_key(|(word, _)| (hash(word), std::cmp::Reverse(word.len())));
-        let mut starts = vec![0_u32; (1 << Self::BITS) + 1];
-        sorted.iter().for_each(|(word, _)| starts[hash(word) + 1] += 1);
+    fn new(words: Vec<(&'a [u8], usize)>, count: usize) -> Self {
+        let mask_of = |bytes: usize| u64::MAX >> (64 - 8 * bytes.clamp(1, 8));
+        let mask = mask_of(count);
+        let indexed = |(word, number): (&'a [u8], usize)| Indexed {
+            first: first_of(word),
+            mask: mask_of(word.len()),
+            word,
+            number: number as u32,
+        };
+        let mut sorted: Vec<Indexed<'_>> = words.into_iter().map(indexed).collect();
+        let hash = |word: &Indexed<'_>| Self::hash(word.first & mask);
+        sorted.sort_by_key(|word| (hash(word), std::cmp::Reverse(word.word.len())));
+        let (mut starts, mut known) = (vec![0_u32; (1 << Self::BITS) + 1], vec![0; 1 << Self::BITS >> 6]);
+        for word in &sorted {
+            starts[hash(word) + 1] += 1;
+            known[hash(word) >> 6] |= 1 << (hash(word) & 63);
+        }
         let mut sum = 0;
         for start in &mut starts {
             sum += *start;
             *start = sum;
         }
-        Table { starts, sorted }
+        Table { mask, known, starts, sorted }
     }
 
+    /// `first` is what the text begins with.
     #[inline]
-    fn longest(&self, text: &[u8]) -> Option<(usize, usize)> {
-        let hash = Self::hash(text.first_chunk()?);
+    fn longest(&self, first: u64, text: &[u8]) -> Option<(usize, usize)> {
+        let hash = Self::hash(first & self.mask);
+        if self.known[hash >> 6] >> (hash & 63) & 1 == 0 {
+            return None;
+        }
         let candidates = &self.sorted[self.starts[hash] as usize..self.starts[hash + 1] as usize];
-        let (word, number) = candidates.iter().find(|(word, _)| text.starts_with(word))?;
-        Some((*number, word.len()))
+        let fits = |word: &&Indexed<'_>| {
+            (word.first ^ first) & word.mask == 0
+                && word.word.len() <= text.len()
+                && (word.word.len() <= 8 || text[8..].starts_with(&word.word[8..]))
+        };
+        let found = candidates.iter().find(fits)?;
+        Some((found.number as usize, found.word.len()))
     }
 }
 

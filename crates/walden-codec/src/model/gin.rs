@@ -395,14 +395,15 @@ impl OfIndex {
         new.sort_unstable_by(|a, b| {
             a.start.cmp(&b.start).then_with(|| {
                 let (mut one, mut other) = ([0; 4], [0; 4]);
-                Order::bytes(key_of(a), &mut one).cmp(Order::bytes(key_of(b), &mut other)).then(a.at.cmp(&b.at))
+                Order::bytes(key_of(a), &mut one)
+                    .cmp(Order::bytes(key_of(b), &mut other))
+                    .then(a.at.cmp(&b.at))
             })
         });
         let mut taken = 0;
         let same = |a: &New, b: &New| {
             let (mut one, mut other) = ([0; 4], [0; 4]);
-            a.start == b.start
-                && Order::bytes(key_of(a), &mut one) == Order::bytes(key_of(b), &mut other)
+            a.start == b.start && Order::bytes(key_of(a), &mut one) == Order::bytes(key_of(b), &mut other)
         };
         for tuples in new.chunk_by(same) {
             let bytes = key_of(&tuples[0]);
@@ -706,11 +707,7 @@ pub fn put_rows(rows: &[RowPlace], out: &mut Vec<u8>) -> bool {
 }
 
 /// The entry of a key with these rows more, and all its rows.
-pub fn entry(
-    before: Option<&Entry<'_>>,
-    key: &Key,
-    more: &[RowPlace],
-) -> Option<(Vec<u8>, Vec<RowPlace>)> {
+pub fn entry(before: Option<&Entry<'_>>, key: &Key, more: &[RowPlace]) -> Option<(Vec<u8>, Vec<RowPlace>)> {
     let known = match before {
         Some(entry) => entry.rows.as_deref()?,
         None => &[],

@@ -413,9 +413,9 @@ mod tests {
         let mut side = Encoder::default();
         let sources: Vec<Option<&Page>> = pages.iter().map(|page| Some(&**page)).collect();
         code(&mut side, &sources).unwrap();
-        let chunk = side.chunk(&mut Packer::new(1));
+        let chunk = side.chunk(&mut Packer::new(1, true));
         let mut side = Decoder::default();
-        side.chunk(&mut Unpacker::default(), &chunk, 1 << 20).unwrap();
+        side.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).unwrap();
         let made = code(&mut side, &vec![None; pages.len()]).unwrap();
         side.finish().unwrap();
         for (page, made) in pages.iter().zip(&made) {

@@ -325,7 +325,9 @@ pub fn same_start(one: &[u8], other: &[u8]) -> usize {
 /// How many bytes are the same from the end on.
 fn same_end(one: &[u8], other: &[u8]) -> usize {
     let (mut one, mut other, mut same) = (one, other, 0);
-    while let (Some((before, a)), Some((other_before, b))) = (one.split_last_chunk(), other.split_last_chunk()) {
+    while let (Some((before, a)), Some((other_before, b))) =
+        (one.split_last_chunk(), other.split_last_chunk())
+    {
         let differing = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
         if differing != 0 {
             return same + (differing.leading_zeros() / 8) as usize;
@@ -477,9 +479,9 @@ mod tests {
             coder.insert(relation, None, Some(&row(number)), &mut Vec::new()).expect("any row");
         }
         assert_eq!(heads.bitmaps.len(&(0, 32)), MOST_BITMAPS);
-        let chunk = side.chunk(&mut Packer::new(1));
+        let chunk = side.chunk(&mut Packer::new(1, true));
         let mut side = Decoder::default();
-        side.chunk(&mut Unpacker::default(), &chunk, 1 << 20).expect("its own chunk");
+        side.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
         let (mut names, mut heads, mut rows) = (Names::default(), Heads::default(), Rows::default());
         for number in 0..ROWS {
             let mut coder = RowCoder {

@@ -441,9 +441,9 @@ mod tests {
             let json = Json::of(value).expect("a value");
             Json::code(&mut side, &mut columns, Some(&json)).unwrap();
         }
-        let chunk = side.chunk(&mut Packer::new(1));
+        let chunk = side.chunk(&mut Packer::new(1, true));
         let mut side = Decoder::default();
-        side.chunk(&mut Unpacker::default(), &chunk, 1 << 20).unwrap();
+        side.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).unwrap();
         let mut columns = Columns::new(&mut side).unwrap();
         for value in &values {
             let json = Json::code(&mut side, &mut columns, None).unwrap();
@@ -487,9 +487,9 @@ mod tests {
                 side.bytes(columns.heads, b"12", 2, &mut Vec::new()).unwrap();
                 side.bytes(columns.numbers, b"123", 3, &mut Vec::new()).unwrap();
             }
-            let chunk = side.chunk(&mut Packer::new(1));
+            let chunk = side.chunk(&mut Packer::new(1, true));
             let mut side = Decoder::default();
-            side.chunk(&mut Unpacker::default(), &chunk, 1 << 20).unwrap();
+            side.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).unwrap();
             let mut columns = Columns::new(&mut side).unwrap();
             // An error, or a value that has these parts.
             if let Ok(value) = Json::code(&mut side, &mut columns, None) {

@@ -871,9 +871,9 @@ mod tests {
         let column = side.column(Kind::Symbols(Class::Shapes)).unwrap();
         assert_eq!(Recipe::code(&mut side, column, Some(&recipe)).unwrap(), recipe);
         code_units(&mut side, column, Some(&units)).unwrap();
-        let chunk = side.chunk(&mut Packer::new(1));
+        let chunk = side.chunk(&mut Packer::new(1, true));
         let mut side = Decoder::default();
-        side.chunk(&mut Unpacker::default(), &chunk, 1 << 16).unwrap();
+        side.chunk(&mut Unpacker::new(true), &chunk, 1 << 16).unwrap();
         let column = side.column(Kind::Symbols(Class::Shapes)).unwrap();
         assert_eq!(Recipe::code(&mut side, column, None).unwrap(), recipe);
         assert_eq!(code_units(&mut side, column, None).unwrap(), units);

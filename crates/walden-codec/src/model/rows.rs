@@ -505,9 +505,7 @@ fn chunk<S: Side>(
         } else if form != FIRST_PLAIN {
             return Err(Corrupt("a chunk can't be told so"));
         } else {
-            stored = vectors
-                .code(side, columns.content, plain)?
-                .ok_or(Corrupt("a value can't be told"))?;
+            stored = vectors.code(side, columns.content, plain)?.ok_or(Corrupt("a value can't be told"))?;
         }
         let number = starts(&out[origin..]).ok_or(Corrupt("a value can't start there"))?;
         expander.keep(relation, number, &stored);
