@@ -295,7 +295,7 @@ impl Encoder {
         let page_bytes = info.page_bytes as usize;
         let head_total = u32::from_le_bytes(first[16..20].try_into().ok()?);
         let head = if head_total == 0 { Vec::new() } else { head_of(original, head_total, page_bytes) };
-        let mut pages = PageWriter::new(first, &info);
+        let mut pages = PageWriter::new(first, &info, original.len());
         pages.record(&head, head_total);
         if !original.starts_with(&pages.out) {
             return None;
@@ -368,7 +368,8 @@ impl Decoder {
             *number = side.symbol(framing.numbers, 0)?;
         }
         let [count, first_prev, end, tail_bytes] = numbers;
-        let mut pages = PageWriter::new(first, &info);
+        // What it says it has is not believed of a few bytes.
+        let mut pages = PageWriter::new(first, &info, bytes.min(64 * stored.len()));
         let head_total = u32::from_le_bytes(first[16..20].try_into().unwrap_or_default());
         let (mut head, mut tail) = (Vec::new(), Vec::new());
         let head_here = (head_total as usize).min(pages.room());

@@ -322,6 +322,7 @@ impl Decoder {
             return Err(Corrupt("bytes after the directory of columns"));
         }
         self.bytes.clear();
+        self.bytes.reserve((most - left).min(64 * stored.len()));
         self.left.clear();
         self.left.resize(self.columns.len(), (0, 0));
         for class in CLASSES {

@@ -20,9 +20,10 @@ pub struct PageWriter {
 }
 
 impl PageWriter {
-    /// Starts a segment whose first page has this header.
-    pub fn new(first: [u8; LONG_HEADER], info: &StreamInfo) -> PageWriter {
-        PageWriter { first, page_bytes: info.page_bytes as usize, out: Vec::new(), left: 0 }
+    /// Starts a segment whose first page has this header, of which so many bytes are expected.
+    pub fn new(first: [u8; LONG_HEADER], info: &StreamInfo, expected: usize) -> PageWriter {
+        let out = Vec::with_capacity(expected);
+        PageWriter { first, page_bytes: info.page_bytes as usize, out, left: 0 }
     }
 
     /// Bytes of the segment.

@@ -392,29 +392,32 @@ impl OfIndex {
     fn settle(&mut self) -> usize {
         let OfIndex { new, new_bytes, keys, .. } = self;
         let key_of = |new: &New| &new_bytes[new.at as usize..new.at as usize + usize::from(new.len)];
-        new.sort_unstable_by(|a, b| {
-            a.start.cmp(&b.start).then_with(|| {
-                let (mut one, mut other) = ([0; 4], [0; 4]);
-                Order::bytes(key_of(a), &mut one)
-                    .cmp(Order::bytes(key_of(b), &mut other))
-                    .then(a.at.cmp(&b.at))
-            })
-        });
+        new.sort_unstable_by_key(|new| (new.start, new.at));
         let mut taken = 0;
-        let same = |a: &New, b: &New| {
-            let (mut one, mut other) = ([0; 4], [0; 4]);
-            a.start == b.start && Order::bytes(key_of(a), &mut one) == Order::bytes(key_of(b), &mut other)
-        };
-        for tuples in new.chunk_by(same) {
+        let mut put = |tuples: &[New]| {
             let bytes = key_of(&tuples[0]);
             let of = keys.entry(Order::of(bytes)).or_insert_with(|| {
                 taken += Pending::KEY + 2 * bytes.len();
-                OfKey { key: Key { flags: tuples[0].flags, bytes: bytes.to_vec() }, rows: Vec::new() }
+                let key = Key { flags: tuples[0].flags, bytes: bytes.to_vec() };
+                OfKey { key, rows: Vec::with_capacity(tuples.len().min(Pending::MOST_ROWS)) }
             });
             let room = Pending::MOST_ROWS - of.rows.len().min(Pending::MOST_ROWS);
             let rows = &tuples[..room.min(tuples.len())];
             of.rows.extend(rows.iter().map(|new| new.row));
             taken += Pending::ROW * rows.len();
+        };
+        for alike in new.chunk_by_mut(|a, b| a.start == b.start) {
+            // Mostly, what begins alike is the same.
+            if alike.iter().all(|new| key_of(new) == key_of(&alike[0])) {
+                put(alike);
+                continue;
+            }
+            let compare = |a: &New, b: &New| {
+                let (mut one, mut other) = ([0; 4], [0; 4]);
+                Order::bytes(key_of(a), &mut one).cmp(Order::bytes(key_of(b), &mut other))
+            };
+            alike.sort_by(compare);
+            alike.chunk_by(|a, b| compare(a, b).is_eq()).for_each(&mut put);
         }
         new.clear();
         new_bytes.clear();

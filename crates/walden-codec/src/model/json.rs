@@ -37,6 +37,8 @@ const CONTAINER: u8 = 5;
 const DIGITS: u8 = 6;
 
 const DEEPEST: usize = 32;
+/// Bytes that most values have room in.
+const USUAL: usize = 512;
 
 /// A part of a value, in the order in which parts are coded: a container, its keys, its values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,7 +158,8 @@ impl Json {
         let bytes = source.map_or(&[][..], |json| &json.bytes);
         let mut entries = std::mem::take(&mut columns.entries);
         entries.clear();
-        let mut coder = Coder { side, columns, parts: parts.iter(), bytes, value: Vec::new(), entries };
+        let mut coder =
+            Coder { side, columns, parts: parts.iter(), bytes, value: Vec::with_capacity(USUAL), entries };
         let first = coder.parts.next().copied();
         coder.container(first, 0)?;
         let Coder { value, entries, columns, .. } = coder;

@@ -373,8 +373,22 @@ impl PageStore {
 
     /// The place of a page that was met before or that the base has.
     pub fn find(&mut self, key: BlockKey) -> Option<Slot> {
-        let fork = self.numbers.get(&(key.relation, key.fork));
-        let known = fork.and_then(|&fork| self.forks[fork as usize].blocks.get(&key.block).copied());
+        let fork_key = (key.relation, key.fork);
+        let fork = match self.recent.forks[Recent::fork_index(&fork_key)] {
+            Some((recent, fork)) if recent == fork_key => Some(fork),
+            _ => self.numbers.get(&fork_key).copied(),
+        };
+        if let Some(fork) = fork {
+            let recent = self.recent.slots[Recent::slot_index(fork, key.block)];
+            if let Some(entry) = self.entries.get(recent as usize)
+                && entry.fork == fork
+                && entry.block == key.block
+                && entry.flags & LIVE != 0
+            {
+                return Some(Slot(recent));
+            }
+        }
+        let known = fork.and_then(|fork| self.forks[fork as usize].blocks.get(&key.block).copied());
         if known.is_none() && self.base.as_ref().is_some_and(|base| base.counts(key)) {
             let slot = self.slot(key);
             return (self.state(slot) == State::Exact).then_some(slot);
