@@ -321,7 +321,8 @@ impl Encoder {
             end = END_SWITCH;
             pages.fill();
         }
-        if pages.out != original {
+        // Up to there, each record was compared.
+        if pages.out.len() != original.len() || pages.out[from..] != original[from..] {
             (end, tail) = (END_BYTES, original[from..].to_vec());
         }
         let mut scratch = Vec::new();

@@ -53,10 +53,8 @@ pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
     }
     let leads = words.len().div_ceil(NUMBERS);
     let marks = rarest(text, leads + 1);
-    let mut meaning = [Meaning::Itself; 256];
-    for &mark in &marks {
-        meaning[usize::from(mark)] = Meaning::Escape;
-    }
+    let mut is_mark = [false; 256];
+    marks.iter().for_each(|&mark| is_mark[usize::from(mark)] = true);
     let (&escape, lead_bytes) = marks.split_first()?;
     let mut out = Vec::with_capacity(text.len() / 2);
     put_number(&mut out, text.len() as u64);
@@ -69,7 +67,8 @@ pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
     let (mut structure, mut numbers) = (Vec::with_capacity(text.len() / 2), Vec::new());
     let mut at = 0;
     while at < text.len() {
-        if is_letter(text[at])
+        let byte = text[at];
+        if is_letter(byte)
             && let Some((number, len)) = index.longest(&text[at..])
         {
             structure.push(lead_bytes[number / NUMBERS]);
@@ -77,10 +76,10 @@ pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
             at += len;
             continue;
         }
-        if meaning[usize::from(text[at])] == Meaning::Escape {
+        if is_mark[usize::from(byte)] {
             structure.push(escape);
         }
-        structure.push(text[at]);
+        structure.push(byte);
         at += 1;
     }
     put_number(&mut out, structure.len() as u64);
@@ -89,7 +88,7 @@ pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 enum Meaning {
     Itself,
     Escape,
@@ -140,17 +139,37 @@ fn rarest(text: &[u8], count: usize) -> Vec<u8> {
 
 /// Words by how they begin: those of four bytes and more by four, which leaves few to compare, and the shortest ones.
 struct Index<'a> {
+    /// Which hashes the first three bytes of words have: at most places of a text, this alone says that there is none.
+    known: Vec<u64>,
     longer: Table<'a>,
     shortest: Table<'a>,
 }
 
+/// Bits of a hash.
+const HASH: u32 = 15;
+
+#[inline]
+fn hash(first: u64) -> usize {
+    ((first as u32).wrapping_mul(0x9E37_79B1) >> (32 - HASH)) as usize
+}
+
+/// The mask of so many first bytes.
+fn mask_of(bytes: usize) -> u64 {
+    u64::MAX >> (64 - 8 * bytes.clamp(1, 8))
+}
+
 impl<'a> Index<'a> {
     fn new(words: impl Iterator<Item = &'a [u8]>) -> Index<'a> {
-        let (shortest, longer) = words
+        let (shortest, longer): (Vec<_>, Vec<_>) = words
             .enumerate()
             .map(|(number, word)| (word, number))
             .partition(|(word, _)| word.len() == SHORTEST);
-        Index { longer: Table::new(longer, 4), shortest: Table::new(shortest, SHORTEST) }
+        let mut known = vec![0; 1 << HASH >> 6];
+        for (word, _) in longer.iter().chain(&shortest) {
+            let hash = hash(first_of(word) & mask_of(SHORTEST));
+            known[hash >> 6] |= 1 << (hash & 63);
+        }
+        Index { known, longer: Table::new(longer, 4), shortest: Table::new(shortest, SHORTEST) }
     }
 
     /// The longest word that the text begins with, and its length.
@@ -160,6 +179,10 @@ impl<'a> Index<'a> {
             Some(first) => u64::from_le_bytes(*first),
             None => first_of(text),
         };
+        let hash = hash(first & mask_of(SHORTEST));
+        if self.known[hash >> 6] >> (hash & 63) & 1 == 0 {
+            return None;
+        }
         self.longer.longest(first, text).or_else(|| self.shortest.longest(first, text))
     }
 }
@@ -173,8 +196,6 @@ fn first_of(bytes: &[u8]) -> u64 {
 struct Table<'a> {
     /// Which of the first bytes count.
     mask: u64,
-    /// Which hashes there are: most places of a text are told by this alone.
-    known: Vec<u64>,
     /// Where the words with a hash begin in `sorted`; one more than there are hashes.
     starts: Vec<u32>,
     /// Words, the longest first among those with one hash.
@@ -190,15 +211,7 @@ struct Indexed<'a> {
 }
 
 impl<'a> Table<'a> {
-    const BITS: u32 = 15;
-
-    #[inline]
-    fn hash(first: u64) -> usize {
-        ((first as u32).wrapping_mul(0x9E37_79B1) >> (32 - Self::BITS)) as usize
-    }
-
     fn new(words: Vec<(&'a [u8], usize)>, count: usize) -> Self {
-        let mask_of = |bytes: usize| u64::MAX >> (64 - 8 * bytes.clamp(1, 8));
         let mask = mask_of(count);
         let indexed = |(word, number): (&'a [u8], usize)| Indexed {
             first: first_of(word),
@@ -207,28 +220,22 @@ impl<'a> Table<'a> {
             number: number as u32,
         };
         let mut sorted: Vec<Indexed<'_>> = words.into_iter().map(indexed).collect();
-        let hash = |word: &Indexed<'_>| Self::hash(word.first & mask);
-        sorted.sort_by_key(|word| (hash(word), std::cmp::Reverse(word.word.len())));
-        let (mut starts, mut known) = (vec![0_u32; (1 << Self::BITS) + 1], vec![0; 1 << Self::BITS >> 6]);
-        for word in &sorted {
-            starts[hash(word) + 1] += 1;
-            known[hash(word) >> 6] |= 1 << (hash(word) & 63);
-        }
+        let hash_of = |word: &Indexed<'_>| hash(word.first & mask);
+        sorted.sort_by_key(|word| (hash_of(word), std::cmp::Reverse(word.word.len())));
+        let mut starts = vec![0_u32; (1 << HASH) + 1];
+        sorted.iter().for_each(|word| starts[hash_of(word) + 1] += 1);
         let mut sum = 0;
         for start in &mut starts {
             sum += *start;
             *start = sum;
         }
-        Table { mask, known, starts, sorted }
+        Table { mask, starts, sorted }
     }
 
     /// `first` is what the text begins with.
     #[inline]
     fn longest(&self, first: u64, text: &[u8]) -> Option<(usize, usize)> {
-        let hash = Self::hash(first & self.mask);
-        if self.known[hash >> 6] >> (hash & 63) & 1 == 0 {
-            return None;
-        }
+        let hash = hash(first & self.mask);
         let candidates = &self.sorted[self.starts[hash] as usize..self.starts[hash + 1] as usize];
         let fits = |word: &&Indexed<'_>| {
             (word.first ^ first) & word.mask == 0
