@@ -5,6 +5,7 @@
 //! next is told, too: the one whose key is the next in the order of all rows.
 
 use std::collections::VecDeque;
+use std::sync::OnceLock;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::record::Fork;
@@ -708,6 +709,8 @@ pub struct Order {
     rests: Vec<u8>,
     /// The row that is next.
     at: usize,
+    /// Which each row is, by its place: made when encoding asks first.
+    by_place: OnceLock<Vec<(RowPlace, u32)>>,
 }
 
 struct Entry {
@@ -725,7 +728,7 @@ impl Order {
 
     /// Nothing yet.
     pub fn new(index: u32) -> Order {
-        Order { index, entries: Vec::new(), rests: Vec::new(), at: 0 }
+        Order { index, entries: Vec::new(), rests: Vec::new(), at: 0, by_place: OnceLock::new() }
     }
 
     /// Adds a row with its key; no if there is no room for more.
@@ -766,8 +769,21 @@ impl Order {
 
     /// How many rows are left out before this one, if it is one of the next.
     pub fn distance(&self, place: RowPlace) -> Option<u64> {
-        let next = self.entries.get(self.at..)?.iter().take(Order::FARTHEST);
-        next.map(|entry| entry.place).position(|next| next == place).map(|skip| skip as u64)
+        let skip = self.number(place, self.at)? - self.at;
+        (skip < Order::FARTHEST).then_some(skip as u64)
+    }
+
+    /// Which row this is, from one on. There may be very many, of which each is asked for.
+    fn number(&self, place: RowPlace, from: usize) -> Option<usize> {
+        let by_place = self.by_place.get_or_init(|| {
+            let numbered = self.entries.iter().zip(0..).map(|(entry, number)| (entry.place, number));
+            let mut by_place: Vec<(RowPlace, u32)> = numbered.collect();
+            by_place.sort_unstable();
+            by_place
+        });
+        let first = (place, u32::try_from(from).ok()?);
+        let found = by_place.get(by_place.partition_point(|entry| *entry < first))?;
+        (found.0 == place).then_some(found.1 as usize)
     }
 
     /// So many rows after those that are left out.
@@ -778,7 +794,7 @@ impl Order {
 
     /// Which row this is.
     pub fn find(&self, place: RowPlace) -> Option<u64> {
-        self.entries.iter().position(|entry| entry.place == place).map(|at| at as u64)
+        self.number(place, 0).map(|at| at as u64)
     }
 
     /// Goes to a row.
