@@ -219,22 +219,22 @@ impl Model {
                 true => flags & !(HAS_IMAGE | HAS_DATA) | if block.data.is_empty() { 0 } else { HAS_DATA },
                 false => flags,
             };
-            out.extend([id, flags]);
+            out.extend_from_slice(&[id, flags]);
             let len = if flags & HAS_DATA != 0 { block.data.len() as u16 } else { 0 };
-            out.extend(len.to_le_bytes());
+            out.extend_from_slice(&len.to_le_bytes());
             if let Some(image) = block.image.filter(|_| !bare) {
-                out.extend(image.len.to_le_bytes());
-                out.extend(image.offset.to_le_bytes());
+                out.extend_from_slice(&image.len.to_le_bytes());
+                out.extend_from_slice(&image.offset.to_le_bytes());
                 out.push(image.info);
                 out.extend(image.hole_len.map(u16::to_le_bytes).iter().flatten());
             }
             if flags & SAME_RELATION == 0 {
                 let locator = block.place.relation.locator;
                 for word in [locator.tablespace, locator.database, locator.relation] {
-                    out.extend(word.to_le_bytes());
+                    out.extend_from_slice(&word.to_le_bytes());
                 }
             }
-            out.extend(block.place.block.to_le_bytes());
+            out.extend_from_slice(&block.place.block.to_le_bytes());
         }
         out.extend_from_slice(extra);
         match shape.main {
@@ -242,7 +242,7 @@ impl Model {
             255 => out.extend([255, around.main.len() as u8]),
             _ => {
                 out.push(254);
-                out.extend((around.main.len() as u32).to_le_bytes());
+                out.extend_from_slice(&(around.main.len() as u32).to_le_bytes());
             }
         }
         for (block, ShapeBlock { flags, .. }) in blocks.iter().zip(&shape.blocks) {

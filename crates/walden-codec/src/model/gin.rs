@@ -143,7 +143,7 @@ impl<S: Side> RowCoder<'_, S> {
             let order = Order::of(before.as_ref().map_or(&key.bytes, |entry| &entry.key.bytes));
             (made.or_else(|| entry(before.as_ref(), key, rows)).ok_or(wrong)?, order)
         };
-        out.extend(head);
+        out.extend_from_slice(&head);
         out.extend_from_slice(&tuple);
         match rows.first() {
             Some(first) if first.number < 1 << NUMBER_BITS => {
@@ -170,7 +170,7 @@ impl<S: Side> RowCoder<'_, S> {
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        out.extend(head);
+        out.extend_from_slice(&head);
         let known = u32::from(old.len() >= HEADER);
         let like = |what: u32| [relation.number, what, known];
         // The header: as the old one's, mixed.
@@ -276,8 +276,8 @@ impl<S: Side> RowCoder<'_, S> {
                     let info = u16::try_from(info).map_err(|_| Corrupt("a tuple's size can't be"))?;
                     let len = usize::from(info & SIZE).checked_sub(HEADER);
                     let len = len.ok_or(Corrupt("a tuple's size can't be"))?;
-                    out.extend(row.to_bytes());
-                    out.extend(info.to_le_bytes());
+                    out.extend_from_slice(&row.to_bytes());
+                    out.extend_from_slice(&info.to_le_bytes());
                     self.side.bytes(keys, tuple.map_or(&[], |tuple| &tuple[HEADER..]), len, out)?;
                     // The words that follow may be those after it.
                     let vector = rank.checked_sub(1).and_then(|rank| self.rows.vectors.words().nth(rank));
@@ -360,8 +360,8 @@ fn put_word(row: RowPlace, word: &[u8], out: &mut Vec<u8>) -> bool {
     }
     let size = HEADER + (1 + word.len()).next_multiple_of(8);
     let end = out.len() + size;
-    out.extend(row.to_bytes());
-    out.extend((size as u16 | HAS_VARWIDTHS).to_le_bytes());
+    out.extend_from_slice(&row.to_bytes());
+    out.extend_from_slice(&(size as u16 | HAS_VARWIDTHS).to_le_bytes());
     out.push((word.len() as u8 + 1) << 1 | 1);
     out.extend_from_slice(word);
     out.resize(end, 0);
@@ -691,9 +691,9 @@ fn are_apart(known: &[RowPlace], more: &[RowPlace]) -> bool {
 /// Appends rows as a compressed list of one segment; no if they can't be.
 pub fn put_rows(rows: &[RowPlace], out: &mut Vec<u8>) -> bool {
     let Some(&first) = rows.first() else { return false };
-    out.extend(first.to_bytes());
+    out.extend_from_slice(&first.to_bytes());
     let len_at = out.len();
-    out.extend([0; 2]);
+    out.extend_from_slice(&[0; 2]);
     let mut last = number_of(first);
     for &row in &rows[1..] {
         let Some(distance) = number_of(row).checked_sub(last).filter(|_| row.number < 1 << NUMBER_BITS)
@@ -725,7 +725,7 @@ pub fn entry(before: Option<&Entry<'_>>, key: &Key, more: &[RowPlace]) -> Option
     }
     let bytes = before.map_or(&key.bytes[..], |entry| &entry.key.bytes);
     let mut out = Vec::with_capacity(HEADER + bytes.len() + 16 + 2 * rows.len());
-    out.extend([0; HEADER]);
+    out.extend_from_slice(&[0; HEADER]);
     out.extend_from_slice(bytes);
     let at = before.map_or(out.len(), |entry| entry.start.len());
     if !put_rows(&rows, &mut out) {
@@ -744,8 +744,8 @@ pub fn entry(before: Option<&Entry<'_>>, key: &Key, more: &[RowPlace]) -> Option
 pub fn tree_entry(key: &Key, block: u32) -> Option<Vec<u8>> {
     let size = u16::try_from(HEADER + key.bytes.len()).ok().filter(|&size| size <= SIZE)?;
     let mut out = Vec::with_capacity(size.into());
-    out.extend(RowPlace { block, number: TREE }.to_bytes());
-    out.extend((size | key.flags).to_le_bytes());
+    out.extend_from_slice(&RowPlace { block, number: TREE }.to_bytes());
+    out.extend_from_slice(&(size | key.flags).to_le_bytes());
     out.extend_from_slice(&key.bytes);
     Some(out)
 }

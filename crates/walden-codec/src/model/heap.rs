@@ -226,9 +226,9 @@ impl<S: Side> RowCoder<'_, S> {
         }
         for len in [common.0, common.1].into_iter().filter(|&len| len > 0) {
             let len = u16::try_from(len).map_err(|_| Corrupt("a row can't be so long"))?;
-            out.extend(len.to_le_bytes());
+            out.extend_from_slice(&len.to_le_bytes());
         }
-        out.extend(head);
+        out.extend_from_slice(&head);
         out.extend_from_slice(bitmap);
         out.extend_from_slice(&row[common.0..row.len() - common.1]);
         self.heads.wholes = [whole_body, body];
@@ -245,7 +245,7 @@ impl<S: Side> RowCoder<'_, S> {
     ) -> Result<(), Corrupt> {
         let source = source.and_then(|data| data.split_first_chunk::<HEAD_BYTES>());
         let start = out.len();
-        out.extend([0; HEAD_BYTES]);
+        out.extend_from_slice(&[0; HEAD_BYTES]);
         let head = self.row(relation, old, source, out)?;
         out[start..start + HEAD_BYTES].copy_from_slice(&head);
         Ok(())
@@ -271,7 +271,7 @@ impl<S: Side> RowCoder<'_, S> {
                 out.push(gap as u8);
             }
             let at = out.len();
-            out.extend([0; 2 + HEAD_BYTES]);
+            out.extend_from_slice(&[0; 2 + HEAD_BYTES]);
             let head = self.row(relation, None, next.map(|row| (row.head, row.body)), out)?;
             let len = out.len() - at - 2 - HEAD_BYTES;
             let len = u16::try_from(len).map_err(|_| Corrupt("a row can't be so long"))?;

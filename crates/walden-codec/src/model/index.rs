@@ -136,9 +136,9 @@ impl<S: Side> RowCoder<'_, S> {
             self.side.bytes(places, place, PLACE, out)?;
         } else {
             let place = self.row_place(relation, context, RowPlace::of(place))?;
-            out.extend(place.to_bytes());
+            out.extend_from_slice(&place.to_bytes());
         }
-        out.extend(info.to_le_bytes());
+        out.extend_from_slice(&info.to_le_bytes());
         let line_pointer = u16_at(&out[start..], 4);
         let posting = posting(info, line_pointer);
         let mut bitmap_number = 0;
@@ -256,7 +256,7 @@ impl<S: Side> RowCoder<'_, S> {
                 let wrong = Corrupt("a row can't be expected there");
                 for at in 0..posting {
                     let skip = if at == 0 { symbol - 1 } else { 0 };
-                    list.extend(order.take(skip).ok_or(wrong)?.to_bytes());
+                    list.extend_from_slice(&order.take(skip).ok_or(wrong)?.to_bytes());
                 }
                 return Ok(());
             }

@@ -226,7 +226,7 @@ fn put_container<'a>(
 ) -> Option<()> {
     pad(out);
     let entries = if what == OBJECT { 2 * count as usize } else { count as usize };
-    out.extend((what << 28 | count).to_le_bytes());
+    out.extend_from_slice(&(what << 28 | count).to_le_bytes());
     let entries_at = out.len();
     out.resize(entries_at + 4 * entries, 0);
     let start = out.len();
@@ -289,7 +289,7 @@ impl<'a, S: Side> Coder<'a, S> {
             return Err(wrong);
         }
         pad(&mut self.value);
-        self.value.extend((what << 28 | count).to_le_bytes());
+        self.value.extend_from_slice(&(what << 28 | count).to_le_bytes());
         let (start, first) = (self.value.len(), self.entries.len());
         if what == OBJECT {
             for _ in 0..count {
@@ -379,13 +379,13 @@ impl<'a, S: Side> Coder<'a, S> {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let header = u32::try_from(len).ok().and_then(|len| len.checked_add(4));
         let header = header.ok_or(Corrupt("a value of jsonb can't be so long"))? << 2;
-        self.value.extend(header.to_le_bytes());
+        self.value.extend_from_slice(&header.to_le_bytes());
         let (mut column, mut rest) = (self.columns.numbers, source);
         let mut left = len;
         if (SHORTEST_NUMBER..=LONGEST_NUMBER).contains(&len) {
             let (head, after) = source.split_first_chunk().unwrap_or((&[0; NUMBER_HEAD], &[]));
             let head = self.side.array(self.columns.heads, head)?;
-            self.value.extend(head);
+            self.value.extend_from_slice(&head);
             (rest, left) = (after, len - NUMBER_HEAD);
             let room = self.columns.by_head.len() < MOST_HEADS;
             column = match self.columns.by_head.entry((len as u8, head)) {

@@ -390,14 +390,14 @@ fn varlena<S: Side>(
             Ok(())
         }
         EXTERNAL => {
-            out.extend([1, 18]);
+            out.extend_from_slice(&[1, 18]);
             side.bytes(columns.external, bytes, EXTERNAL_BYTES - 2, out)
         }
         COMPRESSED if len < Method::ALL.len() => {
             pad(out, origin, 4);
             let content = whole(side, columns, vectors, expanded.as_ref().map(|(content, _)| &content[..]))?;
             let start = out.len();
-            out.extend([0; 4]);
+            out.extend_from_slice(&[0; 4]);
             expander.shrink(&content, Method::ALL[len], out)?;
             let header = header(out.len() - start)? | 2;
             out[start..start + 4].copy_from_slice(&header.to_le_bytes());
@@ -406,7 +406,7 @@ fn varlena<S: Side>(
         LONG if len == 0 => {
             pad(out, origin, 4);
             let value = vectors.code(side, columns.content, told)?.unwrap_or_default();
-            out.extend(header(value.len().saturating_add(4))?.to_le_bytes());
+            out.extend_from_slice(&header(value.len().saturating_add(4))?.to_le_bytes());
             out.extend_from_slice(&value);
             Ok(())
         }
@@ -512,7 +512,7 @@ fn chunk<S: Side>(
     }
     let chunk = expander.chunk(relation, &out[origin..]).ok_or(Corrupt("a value's chunk is not known"))?;
     pad(out, origin, 4);
-    out.extend(header(chunk.len() + 4)?.to_le_bytes());
+    out.extend_from_slice(&header(chunk.len() + 4)?.to_le_bytes());
     out.extend_from_slice(chunk);
     Ok(true)
 }
