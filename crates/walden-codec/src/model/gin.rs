@@ -800,4 +800,59 @@ mod tests {
         assert_eq!(left, [Some(&b"beyond"[..])]);
         assert!(pending.next(7, Some(&done)).next().is_none());
     }
+
+    /// Tuples that are put among the keys at once, or in parts, or each by itself: keys are in their order, rows in that in
+    /// which they came.
+    #[test]
+    fn pending_tuples_are_in_order_however_many_at_once() {
+        let words = [
+            &b"beyond"[..],
+            b"b",
+            b"harbourage",
+            b"harbourmaster",
+            b"harbours",
+            b"ha",
+            b"a longer word than most",
+        ];
+        let mut expected: BTreeMap<&[u8], Vec<RowPlace>> = BTreeMap::new();
+        let mut pending = [Pending::default(), Pending::default(), Pending::default()];
+        for number in 1..400_u32 {
+            let word = words[(number * number % 31) as usize % words.len()];
+            let mut tuple = Vec::new();
+            assert!(put_word(row(number), word, &mut tuple));
+            expected.entry(word).or_default().push(row(number));
+            for (pending, every) in pending.iter_mut().zip([1, 37, 1000]) {
+                pending.add(3, &tuple);
+                if number % every == 0 {
+                    pending.settle(3);
+                }
+            }
+        }
+        for mut pending in pending {
+            pending.settle_all();
+            let all =
+                pending.next(3, None).map(|(key, rows)| (text(&key.bytes).expect("a word"), rows.to_vec()));
+            assert!(all.eq(expected.clone()));
+            let keys: usize =
+                words.iter().map(|word| Pending::KEY + 2 * (1 + word.len()).next_multiple_of(8)).sum();
+            assert_eq!((pending.bytes, pending.new), (keys + 399 * Pending::ROW, 0));
+        }
+    }
+
+    #[test]
+    fn keys_are_ordered_by_their_bytes() {
+        let keys = [
+            &b""[..],
+            b"\0",
+            b"a",
+            b"a\0",
+            b"ab",
+            b"abcdefghijklmnop",
+            b"abcdefghijklmnop\0",
+            b"abcdefghijklmnopqrs",
+            b"b",
+        ];
+        let orders: Vec<Order> = keys.iter().map(|key| Order::of(key)).collect();
+        assert!(orders.is_sorted_by(|a, b| a < b));
+    }
 }
