@@ -6,7 +6,7 @@
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use postgres::Client;
@@ -141,6 +141,32 @@ pub(super) fn setup(context: &Context<'_>) -> Result<()> {
 }
 
 pub(super) fn run(context: &Context<'_>) -> Result<Value> {
+    shop(context, None)
+}
+
+/// At a pace that does not depend on the machine and its settings, as long as they can keep it: what autovacuum does by the
+/// clock is then much the same each time.
+pub(super) fn run_paced(context: &Context<'_>) -> Result<Value> {
+    const PACE: f64 = 400.0;
+    shop(context, Some(Pace { began: Instant::now(), per_second: PACE }))
+}
+
+/// When operations are due.
+#[derive(Clone, Copy)]
+struct Pace {
+    began: Instant,
+    per_second: f64,
+}
+
+impl Pace {
+    /// Waits until it is the turn of an operation, by its number among those of all clients.
+    fn wait(&self, operation: u64) {
+        let due = Duration::from_secs_f64(operation as f64 / self.per_second);
+        thread::sleep(due.saturating_sub(self.began.elapsed()));
+    }
+}
+
+fn shop(context: &Context<'_>, pace: Option<Pace>) -> Result<Value> {
     let done = AtomicU64::new(0);
     let failed = AtomicU64::new(0);
     context.progress.counted("mixed: running", context.size);
@@ -149,7 +175,7 @@ pub(super) fn run(context: &Context<'_>) -> Result<Value> {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
                 let (done, failed) = (&done, &failed);
-                scope.spawn(move || application(context, number, done, failed))
+                scope.spawn(move || application(context, pace, number, (done, failed)))
             })
             .collect();
         let outcomes: Vec<Result<()>> = clients.into_iter().map(joined).collect();
@@ -192,7 +218,12 @@ const OPERATIONS: &[(u64, Operation)] = &[
 ];
 
 /// One client: so many operations, each drawn by weight.
-fn application(context: &Context<'_>, number: u64, done: &AtomicU64, failed: &AtomicU64) -> Result<()> {
+fn application(
+    context: &Context<'_>,
+    pace: Option<Pace>,
+    number: u64,
+    (done, failed): (&AtomicU64, &AtomicU64),
+) -> Result<()> {
     let mut client = context.cluster.client("shop")?;
     // One of the clients does not wait for its commits.
     if number == 0 {
@@ -201,7 +232,10 @@ fn application(context: &Context<'_>, number: u64, done: &AtomicU64, failed: &At
     let mut random = Random::new(context.seed, number);
     let total: u64 = OPERATIONS.iter().map(|(weight, _)| weight).sum();
     let operations = context.size / CLIENTS + u64::from(number < context.size % CLIENTS);
-    for _ in 0..operations {
+    for index in 0..operations {
+        if let Some(pace) = pace {
+            pace.wait(index * CLIENTS + number);
+        }
         let mut drawn = random.below(total);
         let chosen = OPERATIONS.iter().find(|(weight, _)| match drawn.checked_sub(*weight) {
             Some(rest) => {

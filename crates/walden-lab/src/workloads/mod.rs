@@ -61,6 +61,13 @@ const BASE: Workload = Workload {
 const SINGLE: &[(&str, &str)] =
     &[("autovacuum", "off"), ("checkpoint_timeout", "1h"), ("shared_buffers", "512MB")];
 
+const MIXED: &[(&str, &str)] = &[
+    ("autovacuum_naptime", "2s"),
+    ("max_prepared_transactions", "20"),
+    ("max_wal_size", "256MB"),
+    ("maintenance_work_mem", "64MB"),
+];
+
 const WORKLOADS: &[Workload] = &[
     Workload {
         name: "oltp",
@@ -129,14 +136,18 @@ const WORKLOADS: &[Workload] = &[
         name: "mixed",
         about: "a shop with 4 clients: all index types, TOAST, partitions, savepoints, two-phase commit, DDL, vacuum",
         default_size: 30_000,
-        settings: &[
-            ("autovacuum_naptime", "2s"),
-            ("max_prepared_transactions", "20"),
-            ("max_wal_size", "256MB"),
-            ("maintenance_work_mem", "64MB"),
-        ],
+        settings: MIXED,
         setup: mixed::setup,
         run: mixed::run,
+        ..BASE
+    },
+    Workload {
+        name: "mixed-paced",
+        about: "the same at 400 transactions a second, so that autovacuum, which goes by the clock, does much the same each time",
+        default_size: 30_000,
+        settings: MIXED,
+        setup: mixed::setup,
+        run: mixed::run_paced,
         ..BASE
     },
     Workload {

@@ -94,6 +94,13 @@ fn mixed() {
 }
 
 #[test]
+fn mixed_paced() {
+    // As many as take two seconds.
+    let facts = check("mixed-paced", 800);
+    assert!(facts["seconds"].as_f64().unwrap() > 1.9, "{}", facts["seconds"]);
+}
+
+#[test]
 fn golden() {
     let facts = check("golden", 1);
     assert_eq!(facts["wal_segment_bytes"], 1 << 20);
@@ -110,6 +117,7 @@ fn every_workload_has_a_test() {
         "dml-matrix",
         "dense",
         "mixed",
+        "mixed-paced",
         "golden",
     ];
     let names: Vec<_> = all().iter().map(|one| one.name).collect();

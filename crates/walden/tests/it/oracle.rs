@@ -51,6 +51,7 @@ workloads! {
     dml_matrix: "dml-matrix", 5000;
     dense: "dense", 8000;
     mixed: "mixed", 1500;
+    mixed_paced: "mixed-paced", 1200;
     golden: "golden", 1;
 }
 
