@@ -7,6 +7,8 @@
 //! for long, positions are passed over. That has been the same since liblz4 1.7, and a file that depends on it has to be
 //! read by every later Walden: so it is ours here, and the library judges it in tests.
 
+use crate::pglz::same_start;
+
 /// Copies are at least so long.
 const SHORTEST: usize = 4;
 /// The last bytes are always literals.
@@ -90,7 +92,7 @@ impl Lz4 {
             loop {
                 // Here `anchor` is before `at` only for the first of several copies in a row.
                 let literals = &source[anchor..at];
-                let longer = common(&source[from + SHORTEST..], &source[at + SHORTEST..matches_end]);
+                let longer = same_start(&source[from + SHORTEST..], &source[at + SHORTEST..matches_end]);
                 target.push((literals.len().min(15) as u8) << 4 | longer.min(15) as u8);
                 more_than_15(literals.len(), target);
                 target.extend_from_slice(literals);
@@ -136,14 +138,6 @@ fn hash_of_5(source: &[u8], at: usize) -> usize {
     let bytes =
         source.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes));
     ((bytes << 24).wrapping_mul(889_523_592_379) >> (64 - LARGE_BITS)) as usize
-}
-
-/// How many bytes both begin with.
-fn common(one: &[u8], other: &[u8]) -> usize {
-    let words = one.chunks_exact(8).zip(other.chunks_exact(8));
-    let same = 8 * words.take_while(|(one, other)| one == other).count();
-    let rest = one[same..].iter().zip(&other[same..]);
-    same + rest.take_while(|(one, other)| one == other).count()
 }
 
 #[cfg(test)]

@@ -264,7 +264,7 @@ impl Pglz {
                     continue;
                 }
             }
-            let len = 4 + same_bytes(&source[at - distance + 4..], &source[at + 4..at + longest]);
+            let len = 4 + same_start(&source[at - distance + 4..], &source[at + 4..at + longest]);
             if len > best_len {
                 (best_len, best_distance) = (len, distance);
                 if len == longest {
@@ -340,8 +340,8 @@ fn bucket_of(bytes: u32) -> usize {
     (bytes.wrapping_mul(0x9E37_79B1) >> 19) as usize
 }
 
-/// How many bytes are the same up to the end of the second.
-fn same_bytes(one: &[u8], other: &[u8]) -> usize {
+/// How many bytes both begin with.
+pub fn same_start(one: &[u8], other: &[u8]) -> usize {
     let mut same = 0;
     while let (Some(a), Some(b)) = (one[same..].first_chunk(), other[same..].first_chunk()) {
         let differing = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);

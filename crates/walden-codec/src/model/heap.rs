@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
 use walden_format::rmgr::rmid;
 use walden_redo::PageStore;
+use walden_redo::pglz::same_start;
 
 use super::keys::Keys;
 use super::names::{Names, Topic};
@@ -307,19 +308,6 @@ fn in_common(old: &[u8], new: &[u8]) -> (usize, usize) {
     let prefix = worth(same_start(old, new));
     let most = old.len().min(new.len()) - prefix;
     (prefix, worth(same_end(&old[old.len() - most..], &new[new.len() - most..])))
-}
-
-/// How many bytes are the same from the start on.
-pub fn same_start(one: &[u8], other: &[u8]) -> usize {
-    let mut same = 0;
-    while let (Some(a), Some(b)) = (one[same..].first_chunk(), other[same..].first_chunk()) {
-        let differing = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
-        if differing != 0 {
-            return same + (differing.trailing_zeros() / 8) as usize;
-        }
-        same += 8;
-    }
-    same + one[same..].iter().zip(&other[same..]).take_while(|(a, b)| a == b).count()
 }
 
 /// How many bytes are the same from the end on.
