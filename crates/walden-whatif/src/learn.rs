@@ -49,6 +49,9 @@ pub struct Learned {
     /// Of checkpoints for volume that were asked for while another one was made, in order: this one never came. When the one
     /// before is done, and its own record is the last one in the log, the server finds that nothing has happened since.
     pub skips: Vec<bool>,
+    /// Microseconds that a checkpoint takes that need not wait for its schedule, as one that somebody asked for: writing and
+    /// above all syncing.
+    pub hurry: i64,
 }
 
 /// The settings that a server told, as `pg_settings` has them (`300 s`, `64 16MB`), in the words of `postgresql.conf`.
@@ -160,7 +163,8 @@ pub fn learn(
     let checkpoints = explain_checkpoints(&survey.checkpoints, survey.segment_size, Some(known));
     let lag = lag(&checkpoints, survey);
     let skips = skips(&checkpoints, &settings);
-    Ok(Learned { settings, traced, checkpoints, lag, skips })
+    let hurry = hurry(&checkpoints, survey, &settings);
+    Ok(Learned { settings, traced, checkpoints, lag, skips, hurry })
 }
 
 /// The value at a position of what records say now and then.
@@ -258,6 +262,22 @@ fn lag(checkpoints: &[Checkpoint], survey: &Survey) -> u64 {
         .collect();
     lags.sort_unstable();
     lags.get(lags.len() / 2).copied().unwrap_or(0)
+}
+
+/// The shortest time from a requested checkpoint's redo pointer to its record, by the transactions that ended between.
+fn hurry(checkpoints: &[Checkpoint], survey: &Survey, settings: &Settings) -> i64 {
+    // Base backups may ask for one that keeps to the schedule.
+    let target = settings.completion_target_milli as i64;
+    let longest = settings.checkpoint_timeout * target * 1000 / 2;
+    let farthest = settings.checkpoint_segments() * settings.segment_size.bytes() / 2;
+    let took = |one: &Checkpoint| {
+        let within = |(lsn, _): &&(Lsn, i64)| *lsn > one.seen.redo && *lsn <= one.seen.lsn;
+        let mut within = survey.times.iter().filter(within).map(|(_, micros)| *micros);
+        let first = within.next()?;
+        let took = within.next_back().unwrap_or(first) - first;
+        (took < longest && one.seen.lsn.bytes_since(one.seen.redo) < farthest).then_some(took)
+    };
+    checkpoints.iter().filter(|one| one.cause == Cause::Requested).filter_map(took).min().unwrap_or(0)
 }
 
 /// What became of the checkpoints that were asked for while another one was made.

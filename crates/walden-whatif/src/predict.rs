@@ -237,8 +237,11 @@ impl Job<'_> {
         let simulations = settings.map(|settings| {
             let own = self.own_records(&settings);
             let redo = redo.unwrap_or(self.from);
-            Simulation::new(settings, self.from, redo, began, own)
-                .with_checkpointer(self.learned.lag, self.learned.skips.clone())
+            Simulation::new(settings, self.from, redo, began, own).with_checkpointer(
+                self.learned.lag,
+                self.learned.skips.clone(),
+                self.learned.hurry,
+            )
         });
         let simulations = simulations.collect();
         let memory_bytes = self.question.memory_bytes / passes.max(1);

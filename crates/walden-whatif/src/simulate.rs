@@ -112,6 +112,8 @@ struct Running {
     until_position: u64,
     until_time: i64,
     began: i64,
+    /// When the log got there.
+    behind: Option<i64>,
 }
 
 /// A server under some settings.
@@ -126,6 +128,7 @@ pub struct Simulation {
     checkpoint_segments: u64,
     lag: u64,
     skips: Vec<bool>,
+    hurry: i64,
     /// Checkpoints that were asked for while another one was made.
     queued: usize,
     start: u64,
@@ -162,6 +165,7 @@ impl Simulation {
             own,
             lag: 0,
             skips: Vec::new(),
+            hurry: 0,
             queued: 0,
             start: position,
             position,
@@ -194,9 +198,10 @@ impl Simulation {
     }
 
     /// A checkpointer as the trace shows it: `lag` bytes after a segment was full it begins, and of checkpoints that were
-    /// asked for while another one was made, `skips` are found to be for nothing. Without any to go by none is: on a server that waits for the disk, it was one of six.
-    pub fn with_checkpointer(self, lag: u64, skips: Vec<bool>) -> Simulation {
-        Simulation { lag, skips, ..self }
+    /// asked for while another one was made, `skips` are found to be for nothing. Without any to go by none is: on a server
+    /// that waits for the disk, it was one of six. `hurry` is how long one takes, in microseconds, when it is behind.
+    pub fn with_checkpointer(self, lag: u64, skips: Vec<bool>, hurry: i64) -> Simulation {
+        Simulation { lag, skips, hurry, ..self }
     }
 
     /// Bytes since the start, as a distance of LSNs.
@@ -338,21 +343,28 @@ impl Simulation {
         {
             // Found out when it wakes up.
             let slept = now.saturating_sub(running.began).max(0).cast_unsigned();
-            running.until_time = running
-                .until_time
-                .min(running.began.saturating_add(slept.next_multiple_of(NAP).cast_signed()));
+            let woken = running.began.saturating_add(slept.next_multiple_of(NAP).cast_signed());
+            running.until_time = running.until_time.min(woken.saturating_add(self.hurry));
             running.until_position = u64::MAX;
+            running.behind = Some(now);
             self.wake = i64::MIN;
             if now >= running.until_time {
                 self.complete_and_go_on(now);
             }
         }
         if self.asked.is_some_and(|asked| self.position >= asked) {
-            // Being asked wakes it up from its nap; by then it is behind its schedule, and hurries.
-            if self.running.is_some() {
-                self.complete_and_go_on(now);
-            } else {
-                self.begin(Cause::Volume, now);
+            match &mut self.running {
+                // Being asked wakes it up from its nap; by then it is behind its schedule, and hurries.
+                Some(running) => {
+                    let done = running.behind.unwrap_or(now).saturating_add(self.hurry);
+                    running.until_time = running.until_time.min(done);
+                    running.behind = running.behind.or(Some(now));
+                    self.wake = self.wake.min(running.until_time);
+                    if now >= running.until_time {
+                        self.complete_and_go_on(now);
+                    }
+                }
+                None => self.begin(Cause::Volume, now),
             }
         }
     }
@@ -442,6 +454,7 @@ impl Simulation {
             until_position: redo + distance,
             until_time: now.saturating_add(self.settings.checkpoint_timeout * SECOND / 1000 * target as i64),
             began: now,
+            behind: None,
         });
         self.prediction.checkpoints.push(SimulatedCheckpoint {
             redo: self.geometry.lsn(redo),
@@ -514,6 +527,24 @@ mod tests {
                 prediction.longest_redo
             );
         }
+    }
+
+    #[test]
+    fn a_checkpoint_that_hurries_still_takes_its_time() {
+        let checkpoints = |micros_a_page: i64, hurry| {
+            let mut simulation = simulation(settings(48 << 20)).with_checkpointer(0, Vec::new(), hurry);
+            for page in 0..100 * (16 << 20) / 8192 {
+                simulation.clock(page * micros_a_page);
+                simulation.insert(&plain(8192), page * micros_a_page);
+            }
+            simulation.finish(0.0).checkpoints.len()
+        };
+        // At 0.4 MB a second it is done long before the next segment is full.
+        assert_eq!(checkpoints(20_000, 500_000), 100);
+        // At 41 MB a second a segment takes 0.4 s, and all 100 of them 41 s.
+        assert_eq!(checkpoints(200, 0), 100);
+        let held_up = checkpoints(200, 500_000);
+        assert!((45..=82).contains(&held_up), "{held_up}");
     }
 
     #[test]

@@ -631,7 +631,7 @@ impl State {
         let page = touched.page.as_deref();
         let mean = self.raw_means.entry((block.relation, block.fork)).or_default();
         let raw = *image.raw.get_or_insert_with(|| match page {
-            Some(page) => RawImage::of(page, is_standard(block.fork, is_brin_map(record, page))),
+            Some(page) => raw_of(record, block, page),
             None => RawImage {
                 len: mean.get().unwrap_or(PAGE_BYTES as u32),
                 has_hole: true,
@@ -756,7 +756,7 @@ impl State {
             let cycle = &mut self.cycles[facts.slot * count + at];
             if bound && *cycle != 0 && is_stale(*cycle, simulation.cycle, facts.recent) {
                 // Between its last change and this one a reader may have set hints, which would have been logged first.
-                simulation.hint_bound(hint_record(facts));
+                simulation.hint_bound(hint_record(record, block, &touched[index]));
             }
             if touched[index].sets_lsn() {
                 *cycle = simulation.cycle;
@@ -804,14 +804,20 @@ fn is_stale(cycle: u32, current: u32, recent: bool) -> bool {
     }
 }
 
-/// Bytes of an `FPI_FOR_HINT` of a block.
-fn hint_record(facts: &Block) -> u64 {
+/// Bytes of an `FPI_FOR_HINT` of a block, not compressed.
+fn hint_record(record: &Record<'_>, block: &BlockRef, touched: &Touched) -> u64 {
     const RECORD: u64 = 24 + 4 + 12 + 4;
-    let known = facts.image.as_ref();
-    let largest = known.and_then(|image| image.sizes.iter().flatten().map(|size| size.bytes).max());
-    let raw = known.and_then(|image| image.raw).map(|raw| raw.len);
-    let image = largest.or(raw).unwrap_or(PAGE_BYTES as u32);
+    let image = match (block.image, touched.page.as_deref()) {
+        (Some(image), _) => image.uncompressed_len(PAGE_BYTES as u32),
+        (None, Some(page)) => raw_of(record, block, page).len,
+        (None, None) => PAGE_BYTES as u32,
+    };
     (RECORD + u64::from(image)).next_multiple_of(8)
+}
+
+/// A page as an image would have it.
+fn raw_of(record: &Record<'_>, block: &BlockRef, page: &Page) -> RawImage {
+    RawImage::of(page, is_standard(block.fork, is_brin_map(record, page)))
 }
 
 /// BRIN's map from ranges to its items, whose content is not between the bounds of its page (`BRIN_PAGETYPE_REVMAP`).
