@@ -298,13 +298,13 @@ impl Decoder {
         let mut rest = stored;
         let directory = unpacker.directory(&mut rest, most)?;
         let mut directory = &directory[..];
-        let new = get_number(&mut directory)? as usize;
+        let new: usize = narrow(get_number(&mut directory)?)?;
         // Each takes two bytes of the directory or more.
         if new > directory.len() / 2 {
             return Err(Corrupt("more columns than are described"));
         }
         for _ in 0..new {
-            let class = get_number(&mut directory)? as usize;
+            let class: usize = narrow(get_number(&mut directory)?)?;
             let class = *CLASSES.get(class).ok_or(Corrupt("an unknown class of columns"))?;
             let form = Form::from_code(get_number(&mut directory)?)?;
             self.columns.push((class, form));
@@ -435,10 +435,40 @@ pub fn get_number(rest: &mut &[u8]) -> Result<u64, Corrupt> {
     for shift in (0..64).step_by(7) {
         let (&byte, after) = rest.split_first().ok_or(Corrupt("a number is cut short"))?;
         *rest = after;
+        // Of the tenth byte, one bit is left.
+        if shift == 63 && byte > 1 {
+            break;
+        }
         value |= u64::from(byte & 0x7F) << shift;
         if byte < 0x80 {
             return Ok(value);
         }
     }
     Err(Corrupt("a number is too long"))
+}
+
+/// A number of a narrower type, which on all machines holds as much.
+#[inline]
+pub fn narrow<T: TryFrom<u64>>(value: u64) -> Result<T, Corrupt> {
+    T::try_from(value).map_err(|_| Corrupt("a number is too large"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_and_none_exceeds_64_bits() {
+        for value in [0, 127, 128, u64::from(u32::MAX), 1 << 63, u64::MAX] {
+            let mut bytes = Vec::new();
+            put_number(&mut bytes, value);
+            assert_eq!(get_number(&mut &bytes[..]), Ok(value));
+        }
+        for last in [0x02, 0x7F, 0x81] {
+            let mut bytes = [0xFF; 10];
+            bytes[9] = last;
+            assert!(get_number(&mut &bytes[..]).is_err(), "{last}");
+        }
+        assert!(narrow::<u32>(1 << 32).is_err());
+    }
 }

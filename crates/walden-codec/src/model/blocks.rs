@@ -21,7 +21,7 @@ use super::pages::{self, PageKind, Place};
 use super::{Fixed, HAS_DATA, HAS_IMAGE, LONGEST_ROW, Model, SAME_RELATION, Shape, ShapeBlock};
 use super::{gin, index};
 use crate::Corrupt;
-use crate::columns::{Class, Column, Kind, Side};
+use crate::columns::{Class, Column, Kind, Side, narrow};
 
 /// A block, as far as it is known.
 pub(super) struct Block {
@@ -198,7 +198,7 @@ impl Model {
                 self.names.column(side, Topic::Origin, [0; 3], Kind::Symbols(Class::Transactions))?;
             let origin = side.symbol(column, input.and_then(|record| record.origin).unwrap_or(0).into())?;
             extra.push(253);
-            extra.extend((origin as u16).to_le_bytes());
+            extra.extend(narrow::<u16>(origin)?.to_le_bytes());
         }
         if self.shapes[shape].toplevel {
             let toplevel =
@@ -655,7 +655,7 @@ fn difference<S: Side>(
     loop {
         let start = mixed[at.min(mixed.len())..].iter().position(|&byte| byte != 0).map(|skip| at + skip);
         let gap = if encoding { start.map_or(len - at, |start| start - at) } else { 0 };
-        let gap = side.symbol(columns.gap, gap as u64)? as usize;
+        let gap = narrow(side.symbol(columns.gap, gap as u64)?)?;
         at = at.checked_add(gap).filter(|&at| at <= len).ok_or(Corrupt("a difference is beyond the page"))?;
         if at == len {
             break;
@@ -673,7 +673,7 @@ fn difference<S: Side>(
         } else {
             0
         };
-        let run = side.symbol(columns.run, run as u64)? as usize;
+        let run: usize = narrow(side.symbol(columns.run, run as u64)?)?;
         let end = at
             .checked_add(run)
             .filter(|&end| end <= len && run > 0)

@@ -18,7 +18,7 @@ use super::keys::RowPlace;
 use super::names::Topic;
 use super::pages::{PageKind, against, difference};
 use crate::Corrupt;
-use crate::columns::{Class, Kind, Side};
+use crate::columns::{Class, Kind, Side, narrow};
 
 const SPECIAL: usize = PAGE_BYTES - 8;
 const FLAGS: usize = PAGE_BYTES - 2;
@@ -195,7 +195,7 @@ impl<S: Side> RowCoder<'_, S> {
         let made = if form == TREE {
             let blocks = self.names.column(self.side, Topic::GinPage, like(1), symbols)?;
             let block = parts.as_ref().map_or(0, |(_, block)| against(*block, last.block));
-            last.block = difference(self.side.symbol(blocks, block.into())? as u32, last.block);
+            last.block = difference(narrow(self.side.symbol(blocks, block.into())?)?, last.block);
             tree_entry(&key, last.block)
         } else {
             let rows = parts.as_ref().and_then(|(entry, _)| entry.rows.as_deref());

@@ -10,7 +10,7 @@ use super::keys::Keys;
 use super::names::{Names, Topic};
 use super::rows::{LayoutKey, Plan, PlanKey, Rows};
 use crate::Corrupt;
-use crate::columns::{Class, Kind, Side};
+use crate::columns::{Class, Kind, Side, narrow};
 
 /// What a record says of a row's header: `t_infomask2`, `t_infomask`, `t_hoff` (`xl_heap_header`); as on a page.
 pub type Head = [u8; HEAD_BYTES];
@@ -269,7 +269,7 @@ impl<S: Side> RowCoder<'_, S> {
             if !(out.len() - start).is_multiple_of(2) {
                 // What PostgreSQL leaves there is not always zero.
                 let gap = self.side.symbol(gaps, next.as_ref().map_or(0, |row| row.gap.into()))?;
-                out.push(gap as u8);
+                out.push(narrow(gap)?);
             }
             let at = out.len();
             out.extend_from_slice(&[0; 2 + HEAD_BYTES]);

@@ -16,7 +16,7 @@ use std::collections::hash_map::Entry;
 use rustc_hash::FxHashMap;
 
 use crate::Corrupt;
-use crate::columns::{Class, Column, Kind, Side};
+use crate::columns::{Class, Column, Kind, Side, narrow};
 
 const COUNT: u32 = 0x0FFF_FFFF;
 const OBJECT: u32 = 2;
@@ -307,7 +307,7 @@ impl<'a, S: Side> Coder<'a, S> {
                 Some(Part::Word(word)) => word,
                 _ => CONTAINER,
             };
-            let kind = match self.side.symbol(self.columns.forms, code.into())? as u8 {
+            let kind = match narrow(self.side.symbol(self.columns.forms, code.into())?)? {
                 STRING => {
                     let text = self.bytes_of(part);
                     self.side.text(self.columns.strings, text, &mut self.value)?;
@@ -501,6 +501,21 @@ mod tests {
             }
         }
         assert!((1..200).contains(&values), "{values}");
+    }
+
+    #[test]
+    fn what_a_value_is_takes_all_of_its_number() {
+        for (kind, is_one) in [(u64::from(NULL), true), (256 + u64::from(NULL), false), (7, false)] {
+            let mut side = Encoder::default();
+            let columns = Columns::new(&mut side).unwrap();
+            side.symbol(columns.forms, 1 << 3 | u64::from(ARRAY)).unwrap();
+            side.symbol(columns.forms, kind).unwrap();
+            let chunk = side.chunk(&mut Packer::new(1, true));
+            let mut side = Decoder::default();
+            side.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).unwrap();
+            let mut columns = Columns::new(&mut side).unwrap();
+            assert_eq!(Json::code(&mut side, &mut columns, None).is_ok(), is_one, "{kind}");
+        }
     }
 
     #[test]

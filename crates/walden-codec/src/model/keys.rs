@@ -720,9 +720,13 @@ struct Entry {
     rest_len: u16,
 }
 
+const _: () = assert!(size_of::<Entry>() <= Order::ENTRY_BYTES);
+
 impl Order {
     /// Bytes that an order may take.
     const MOST_BYTES: usize = 96 << 20;
+    /// Bytes that count for a row. Both sides must come to the same limit, whatever the machine makes of [`Entry`].
+    const ENTRY_BYTES: usize = 32;
     /// Rows that may be left out at once.
     const FARTHEST: usize = 2048;
 
@@ -745,7 +749,7 @@ impl Order {
         let len = scratch.len().min(16);
         start[..len].copy_from_slice(&scratch[..len]);
         let rest = &scratch[len..];
-        let bytes = (self.entries.len() + 1) * size_of::<Entry>() + self.rests.len() + rest.len();
+        let bytes = (self.entries.len() + 1) * Order::ENTRY_BYTES + self.rests.len() + rest.len();
         let Some(rest_len) = u16::try_from(rest.len()).ok().filter(|_| bytes <= Order::MOST_BYTES) else {
             return false;
         };

@@ -32,7 +32,7 @@ use self::names::{Names, Topic};
 use self::rows::Rows;
 use crate::Corrupt;
 use crate::coder::Limits;
-use crate::columns::{Class, Column, Kind, Side};
+use crate::columns::{Class, Column, Kind, Side, narrow};
 
 const HAS_IMAGE: u8 = 0x10;
 const HAS_DATA: u8 = 0x20;
@@ -322,7 +322,7 @@ impl Model {
         out.clear();
         if shape == 0 {
             // A record that can't be put together from its parts.
-            let len = side.symbol(fixed.xid, parts.bytes.len() as u64)? as usize;
+            let len = narrow(side.symbol(fixed.xid, parts.bytes.len() as u64)?)?;
             side.bytes(fixed.raw, parts.bytes, len, &mut out)?;
         } else {
             self.modelled(side, &fixed, shape as usize - 1, input, (lsn, &end), &mut out)?;

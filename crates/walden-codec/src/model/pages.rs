@@ -12,7 +12,7 @@ use super::index;
 use super::names::Topic;
 use super::rows::Plan;
 use crate::Corrupt;
-use crate::columns::{Class, Column, Kind, Side};
+use crate::columns::{Class, Column, Kind, Side, narrow};
 
 /// How a page's items are coded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -455,8 +455,7 @@ impl Visible {
             let column = coder.names.column(coder.side, Topic::Visibility, like, kind)?;
             coder.side.symbol(column, value)
         };
-        let small = |value: u64| u32::try_from(value).map_err(|_| Corrupt("a row's header can't be"));
-        let xmin = difference(symbol(0, against(word(0), self.xmin).into())? as u32, self.xmin);
+        let xmin = difference(narrow(symbol(0, against(word(0), self.xmin).into())?)?, self.xmin);
         // 0: none; 1: as the last one; else the distance from xmin.
         let xmax = match word(4) {
             0 => 0,
@@ -466,9 +465,9 @@ impl Visible {
         let xmax = match symbol(1, xmax)? {
             0 => 0,
             1 => self.xmax,
-            away => difference((away - 2) as u32, xmin),
+            away => difference(narrow(away - 2)?, xmin),
         };
-        let cid = small(symbol(2, word(8).into())?)?;
+        let cid: u32 = narrow(symbol(2, word(8).into())?)?;
         let (block, pointer) = (u32::from(half(12)) << 16 | u32::from(half(14)), half(16));
         // 0: itself; else the distance of the block, and the line pointer.
         let here = block == place.block && pointer == number;
@@ -478,7 +477,7 @@ impl Visible {
                 away => {
                     let pointer = symbol(4, pointer.into())?;
                     let pointer = u16::try_from(pointer).map_err(|_| Corrupt("a row's place can't be"))?;
-                    (difference((away - 1) as u32, place.block), pointer)
+                    (difference(narrow(away - 1)?, place.block), pointer)
                 }
             };
         (self.xmin, self.xmax) = (xmin, xmax);
