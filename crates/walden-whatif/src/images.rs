@@ -2,6 +2,7 @@
 
 use rustc_hash::FxHashMap;
 use walden_format::record::{Fork, RelFileLocator};
+use walden_redo::page::PAGE_HEADER;
 use walden_redo::recompress::{Method, Recompressor};
 use walden_redo::{PAGE_BYTES, Page};
 
@@ -11,8 +12,6 @@ use crate::outcome::Share;
 /// `SizeOfXLogRecordBlockCompressHeader`).
 const IMAGE_HEADER: u32 = 5;
 const COMPRESS_HEADER: u32 = 2;
-/// `SizeOfPageHeaderData`
-const PAGE_HEADER: usize = 24;
 
 /// An image without compression.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,7 +7,7 @@
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 use walden_format::payload::{self, Payload};
-use walden_format::record::{Fork, Record, RelFileLocator};
+use walden_format::record::{BlockRef, Fork, Record, RelFileLocator};
 use walden_format::rmgr::rmid;
 use walden_redo::PAGE_BYTES;
 use walden_redo::replay::Touched;
@@ -94,8 +94,6 @@ const RIGHTMOST_FILL: f64 = 0.9;
 const USUAL_FILL: f64 = 0.7;
 /// What an update's record has more when the row moves to another page: a block reference.
 const MOVE: f64 = 20.0;
-/// `SizeOfPageHeaderData`
-const PAGE_HEADER: usize = 24;
 /// Header, block reference and offset of an `INSERT_LEAF` record: 24 + 20 + 2 + 2 bytes.
 const INSERT_LEAF: f64 = 48.0;
 /// Header, two to three block references and fields of a split's record.
@@ -131,9 +129,11 @@ impl Counter {
 }
 
 fn image_bytes(record: &Record<'_>) -> u64 {
-    let bytes =
-        |block: &walden_format::record::BlockRef| block.image.map_or(0, |image| image.record_bytes().into());
-    record.blocks.iter().map(bytes).sum()
+    record.blocks.iter().map(block_image_bytes).sum()
+}
+
+fn block_image_bytes(block: &BlockRef) -> u64 {
+    block.image.map_or(0, |image| image.record_bytes().into())
 }
 
 impl Counts {
@@ -145,7 +145,7 @@ impl Counts {
             self.pages = self.pages.max(u64::from(block.block) + 1);
             if let Some(page) = touched.page.as_deref() {
                 self.met += 1;
-                self.lines += (page.lower().saturating_sub(PAGE_HEADER) / LINE as usize) as u64;
+                self.lines += u64::from(page.items());
                 self.free += page.upper().saturating_sub(page.lower()) as u64;
             }
         }
@@ -159,8 +159,7 @@ impl Counts {
             Ok(Payload::Update(update)) if update.hot => self.hot += 1,
             Ok(Payload::Update(_)) if record.blocks.len() > 1 => {
                 self.moved += 1;
-                let image = record.blocks[0].image;
-                self.moved_images += image.map_or(0, |image| u64::from(image.record_bytes()));
+                self.moved_images += block_image_bytes(&record.blocks[0]);
             }
             Ok(Payload::Update(_)) => self.stayed += 1,
             _ => {}
