@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tempfile::NamedTempFile;
-use walden_codec::container::Meta;
+use walden_codec::container::{self, Meta};
 use walden_report::html::Page;
 
 /// A file that is being written.
@@ -140,8 +140,15 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     if error.chain().any(|cause| cause.is::<postgres::Error>()) {
         return None;
     }
-    let cause = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>())?;
-    Some(match cause.kind() {
+    let of_container = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref() {
+        Some(container::Error::Io(error) | container::Error::Original(error)) => Some(error.kind()),
+        _ => None,
+    };
+    let kind_of = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref().map(io::Error::kind).or_else(|| of_container(cause))
+    };
+    let kind = error.chain().find_map(kind_of)?;
+    Some(match kind {
         io::ErrorKind::NotFound => "check the name; a file may also have been removed or recycled meanwhile",
         io::ErrorKind::PermissionDenied => {
             "the user that runs walden needs to read the files, and to write in the folder of what it makes"
@@ -243,6 +250,20 @@ mod tests {
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "no temporary file is left");
         assert!(can_write(Some(folder.path())).unwrap_err().to_string().contains("is a folder"));
+    }
+
+    #[test]
+    fn a_full_disk_is_seen_through_what_was_done() {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let errors = [
+            anyhow::Error::from(full()).context("write it"),
+            anyhow::Error::from(container::Error::Io(full())).context("compress it"),
+            anyhow::Error::from(container::Error::Original(full())),
+        ];
+        for error in errors {
+            assert!(hint_of(&error).is_some_and(|hint| hint.starts_with("make room")), "{error:#}");
+        }
+        assert_eq!(hint_of(&anyhow::Error::from(container::Error::Foreign)), None);
     }
 
     #[test]
