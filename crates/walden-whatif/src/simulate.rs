@@ -354,16 +354,16 @@ impl Simulation {
         }
         if self.asked.is_some_and(|asked| self.position >= asked) {
             match &mut self.running {
-                // Being asked wakes it up from its nap; by then it is behind its schedule, and hurries.
-                Some(running) => {
-                    let done = running.behind.unwrap_or(now).saturating_add(self.hurry);
-                    running.until_time = running.until_time.min(done);
-                    running.behind = running.behind.or(Some(now));
-                    self.wake = self.wake.min(running.until_time);
-                    if now >= running.until_time {
+                // Being asked wakes it up from its nap, which matters to one that is behind its schedule. One that began late
+                // in a segment is not when that segment is full, and keeps to it.
+                Some(Running { behind: Some(behind), until_time, .. }) => {
+                    *until_time = (*until_time).min(behind.saturating_add(self.hurry));
+                    self.wake = self.wake.min(*until_time);
+                    if now >= *until_time {
                         self.complete_and_go_on(now);
                     }
                 }
+                Some(_) => {}
                 None => self.begin(Cause::Volume, now),
             }
         }
@@ -545,6 +545,23 @@ mod tests {
         assert_eq!(checkpoints(200, 0), 100);
         let held_up = checkpoints(200, 500_000);
         assert!((45..=82).contains(&held_up), "{held_up}");
+    }
+
+    #[test]
+    fn a_checkpoint_that_began_late_in_a_segment_keeps_its_schedule_when_that_is_full() {
+        let mut simulation = simulation(settings(48 << 20));
+        let mut write = |pages: i64, from: i64| {
+            for page in 0..pages {
+                simulation.clock(from + page * 200);
+                simulation.insert(&plain(8192), from + page * 200);
+            }
+        };
+        // Half a segment, then what is due after five minutes, then 41 MB a second.
+        write(1024, 0);
+        write(2800, 301 * SECOND);
+        let began: Vec<u64> = simulation.finish(0.0).checkpoints.iter().map(|one| one.redo.0).collect();
+        assert_eq!(began.len(), 2, "{began:x?}");
+        assert!(began[1] - began[0] >= (16 << 20) / 10 * 9, "{began:x?}");
     }
 
     #[test]
