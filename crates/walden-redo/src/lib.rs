@@ -37,6 +37,7 @@ mod spgist;
 mod storage;
 #[cfg(test)]
 mod testing;
+mod zstd;
 
 pub use page::{Misfit, PAGE_BYTES, Page};
 pub use pool::PageBox;
