@@ -104,14 +104,16 @@ struct Found {
 impl<const SHORT: u32> Search<'_, SHORT> {
     fn all(mut self, release: Release) {
         match release {
-            Release::V1_5_7 => self.copies(Self::find::<true>),
-            Release::V1_5_1 => self.copies(Self::find::<false>),
-            Release::V1_4_0 => self.copies(Self::find_singly),
+            Release::V1_5_7 => self.copies(1, Self::find::<true>),
+            Release::V1_5_1 => self.copies(1, Self::find::<false>),
+            Release::V1_5_0 | Release::V1_4_7 | Release::V1_4_1 => self.copies(1, Self::find_singly),
+            Release::V1_4_0 => self.copies(2, Self::find_singly),
         }
     }
 
+    /// After each copy, the position `before_end` of it is put in for short copies.
     #[inline(always)]
-    fn copies(&mut self, find: impl Fn(&mut Self, usize) -> Option<Found>) {
+    fn copies(&mut self, before_end: usize, find: impl Fn(&mut Self, usize) -> Option<Found>) {
         let mut at = 1;
         while let Some(found) = find(self, at) {
             let said = match found.offset {
@@ -129,7 +131,7 @@ impl<const SHORT: u32> Search<'_, SHORT> {
             self.put_long(found.searched + 2);
             self.put_long(at - 2);
             self.put_short(found.searched + 2);
-            self.put_short(at - 1);
+            self.put_short(at - before_end);
             // Right after a copy the newest offset is of no use; without literals 1 is the number of the second.
             while at <= self.last && self.repeats(at, self.offsets[1]) {
                 self.offsets.swap(0, 1);
