@@ -299,3 +299,192 @@ fn four(source: &[u8], at: usize) -> u32 {
 fn eight(source: &[u8], at: usize) -> u64 {
     source.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{Just, ProptestConfig, any, prop, prop_assert_eq, prop_oneof, proptest};
+    use proptest::strategy::Strategy;
+
+    use super::*;
+
+    /// What the libraries themselves found in [`sources`], by a sum of it: releases and their sum. Those of a row have the
+    /// same.
+    const FOUND: [(&[Release], u64); 4] = [
+        (&[Release::V1_5_7], 0xE8CB_8277_86B3_773F),
+        (&[Release::V1_5_1], 0x2098_7DE2_8113_4B6F),
+        (&[Release::V1_5_0, Release::V1_4_7, Release::V1_4_1], 0x67CE_5261_F9A7_65C7),
+        (&[Release::V1_4_0], 0x9280_43EC_87B0_6120),
+    ];
+
+    #[test]
+    fn the_libraries_find_the_same() {
+        for (releases, sum) in FOUND {
+            for release in releases {
+                let mut matches = Matches::default();
+                let mut out = Vec::new();
+                let ours = sources().iter().fold(0, |sum, source| {
+                    matches.sequences(*release, source, &mut out);
+                    out.iter().fold(added(sum, out.len() as u32), |sum, sequence| {
+                        let sum = added(added(sum, sequence.literals), sequence.offset);
+                        added(sum, sequence.copied)
+                    })
+                });
+                assert_eq!(ours, sum, "{release:?}: {ours:#x}");
+            }
+        }
+    }
+
+    fn added(sum: u64, number: u32) -> u64 {
+        (sum ^ u64::from(number)).wrapping_mul(0x0100_0000_01B3).rotate_left(29)
+    }
+
+    /// Sources of all lengths that matter, the same ones each time.
+    fn sources() -> Vec<Vec<u8>> {
+        let mut seed = 42_u64;
+        let mut number = |below: u64| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed % below
+        };
+        let lengths = (0..140).chain([255, 256, 257, 512, 1000, 2049, 4096, 7000, 8155, 8191, 8192, 8193]);
+        let mut sources = Vec::new();
+        for len in lengths.chain([12_000, 16_383, 16_384, 16_385, 20_000, 32_767, 32_768]) {
+            let random: Vec<u8> = (0..len).map(|_| number(256) as u8).collect();
+            sources.push(random.iter().map(|byte| byte & 3).collect());
+            sources.push(random);
+            sources.push(vec![b'x'; len]);
+            // Words of a text or random bytes, and pieces from before, of which a byte may be another.
+            for (words, copies) in [(500, 20), (5000, 3), (1, 2), (1, 1)] {
+                let mut text = Vec::new();
+                while text.len() < len {
+                    let word = number(words);
+                    if words > 1 {
+                        text.extend_from_slice(format!("{:x} ", word * word * 0x1234_5678).as_bytes());
+                    } else {
+                        text.extend((0..number(1200)).map(|_| number(256) as u8));
+                    }
+                    for _ in 0..number(1 + 20 / copies) {
+                        let start = number(text.len() as u64 + 1) as usize;
+                        let end = (start + number(60) as usize).min(text.len());
+                        text.extend_from_within(start..end);
+                        if let Some(last) = text.last_mut() {
+                            *last = last.wrapping_add(number(2) as u8);
+                        }
+                    }
+                }
+                text.truncate(len);
+                sources.push(text);
+            }
+        }
+        sources
+    }
+
+    /// What the format says that the sequences and the literals make.
+    fn replayed(source: &[u8], sequences: &[Sequence]) -> Vec<u8> {
+        let mut made = Vec::new();
+        let mut offsets = [1, 4, 8];
+        let mut literals = source;
+        for sequence in sequences {
+            let (run, rest) = literals.split_at(sequence.literals as usize);
+            made.extend_from_slice(run);
+            literals = &rest[sequence.copied as usize..];
+            let number =
+                sequence.offset as usize + usize::from(sequence.literals == 0 && sequence.offset <= 3);
+            let offset = match sequence.offset {
+                0 => panic!("no offset"),
+                1..=3 if number == 4 => offsets[0] - 1,
+                1..=3 => offsets[number - 1],
+                found => found as usize - 3,
+            };
+            match (sequence.offset, number) {
+                (..=3, 1) => {}
+                (..=3, 2) => offsets.swap(0, 1),
+                _ => offsets = [offset, offsets[0], offsets[1]],
+            }
+            for _ in 0..sequence.copied {
+                made.push(made[made.len() - offset]);
+            }
+        }
+        made.extend_from_slice(literals);
+        made
+    }
+
+    const RELEASES: [Release; 6] = [
+        Release::V1_5_7,
+        Release::V1_5_1,
+        Release::V1_5_0,
+        Release::V1_4_7,
+        Release::V1_4_1,
+        Release::V1_4_0,
+    ];
+
+    #[test]
+    fn replayed_they_give_the_source() {
+        let mut out = Vec::new();
+        for source in sources() {
+            for release in RELEASES {
+                Matches::default().sequences(release, &source, &mut out);
+                assert!(replayed(&source, &out) == source, "{release:?}, {} bytes", source.len());
+            }
+        }
+    }
+
+    #[test]
+    fn copies_are_found_up_to_the_largest_page_and_not_beyond() {
+        let mut out = Vec::new();
+        for release in RELEASES {
+            let mut counted = |len| {
+                Matches::default().sequences(release, &vec![0; len], &mut out);
+                out.clone()
+            };
+            let one = |copied| vec![Sequence { literals: 2, offset: 1, copied }];
+            // Position 1 is the first that is searched for, and a copy from one before may begin right after it.
+            assert_eq!(counted(LONGEST), one(LONGEST as u32 - 2));
+            assert_eq!(counted(8192), one(8190));
+            assert_eq!(counted(LONGEST + 1), []);
+            assert_eq!(counted(0), []);
+            assert_eq!(counted(9), []);
+        }
+    }
+
+    /// Pieces again and again, some with another byte.
+    fn any_source() -> impl Strategy<Value = Vec<u8>> {
+        let piece = prop_oneof![
+            prop::collection::vec(any::<u8>(), 1..20),
+            prop::collection::vec(prop_oneof![Just(0_u8), 0..4_u8], 1..40),
+            prop::collection::vec(any::<u8>(), 1..1500),
+            (any::<u8>(), 1..400_usize).prop_map(|(byte, len)| vec![byte; len]),
+        ];
+        let pieces = prop::collection::vec(piece, 1..12);
+        let order = prop::collection::vec((any::<prop::sample::Index>(), any::<(u16, bool)>()), 0..120);
+        (pieces, order).prop_map(|(pieces, order)| {
+            let mut source = pieces.concat();
+            for (index, (at, changed)) in order {
+                let mut piece = index.get(&pieces).clone();
+                let at = usize::from(at) % piece.len();
+                piece[at] ^= u8::from(changed);
+                source.extend(piece);
+            }
+            source
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(96))]
+
+        #[test]
+        fn tables_used_again_are_new_ones(sources in prop::collection::vec(any_source(), 1..4)) {
+            let mut used = Matches::default();
+            let (mut out, mut new) = (vec![Sequence::default()], Vec::new());
+            for source in &sources {
+                for release in RELEASES {
+                    used.sequences(release, source, &mut out);
+                    Matches::default().sequences(release, source, &mut new);
+                    prop_assert_eq!(&out, &new);
+                    prop_assert_eq!(&replayed(source, &out), source);
+                }
+            }
+        }
+    }
+}
