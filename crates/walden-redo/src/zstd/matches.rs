@@ -8,7 +8,7 @@
 use super::{Release, Sequence};
 use crate::pglz::same_start;
 
-/// PostgreSQL's largest page, and the longest source that has sequences here: libzstd has other tables for longer ones.
+/// PostgreSQL's largest page, and the longest source that has sequences here: positions are of 16 bits.
 pub const LONGEST: usize = 32_768;
 /// No copy is looked for where fewer bytes are left.
 const LAST: usize = 8;
