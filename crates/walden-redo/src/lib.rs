@@ -23,6 +23,7 @@ mod pool;
 pub mod recompress;
 pub mod replay;
 pub mod store;
+pub mod zstd;
 
 mod brin;
 mod btree;
@@ -37,7 +38,6 @@ mod spgist;
 mod storage;
 #[cfg(test)]
 mod testing;
-mod zstd;
 
 pub use page::{Misfit, PAGE_BYTES, Page};
 pub use pool::PageBox;

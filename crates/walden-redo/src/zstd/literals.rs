@@ -1,0 +1,63 @@
+//! The literals of a block: as they are, one byte that is repeated, or as Huffman codes.
+
+use super::Release;
+use super::frame::least_gain;
+use super::huffman::{Huffman, Outcome};
+
+/// Fewer are never compressed.
+const FEWEST_TO_COMPRESS: usize = 64;
+/// As many have four streams.
+const FEWEST_FOR_FOUR: usize = 256;
+
+const AS_THEY_ARE: u32 = 0;
+const REPEATED: u32 = 1;
+const COMPRESSED: u64 = 2;
+
+/// Appends the section.
+pub(super) fn section(huffman: &mut Huffman, release: Release, literals: &[u8], target: &mut Vec<u8>) {
+    if literals.len() < FEWEST_TO_COMPRESS {
+        return as_they_are(literals, target);
+    }
+    let start = target.len();
+    // Two lengths of 10, 14 or 18 bits.
+    let (header, format) = match literals.len() {
+        len if len < FEWEST_FOR_FOUR => (3, 0),
+        len if len < 1 << 10 => (3, 1),
+        len if len < 1 << 14 => (4, 2),
+        _ => (5, 3),
+    };
+    target.resize(start + header, 0);
+    let outcome = huffman.compress(release, literals, format > 0, target);
+    let len = target.len() - start - header;
+    match outcome {
+        Outcome::Same => {
+            target.truncate(start);
+            lengths(REPEATED, literals.len(), target);
+            target.push(literals[0]);
+        }
+        Outcome::Coded if len < literals.len() - least_gain(literals.len()) => {
+            let bits = 8 * header as u64 / 2 - 2;
+            let word = COMPRESSED | format << 2 | (literals.len() as u64) << 4 | (len as u64) << (4 + bits);
+            target[start..start + header].copy_from_slice(&word.to_le_bytes()[..header]);
+        }
+        Outcome::Coded | Outcome::NotWorthIt => {
+            target.truncate(start);
+            as_they_are(literals, target);
+        }
+    }
+}
+
+fn as_they_are(literals: &[u8], target: &mut Vec<u8>) {
+    lengths(AS_THEY_ARE, literals.len(), target);
+    target.extend_from_slice(literals);
+}
+
+/// The header of a section with one length, of 5, 12 or 20 bits.
+fn lengths(kind: u32, len: usize, target: &mut Vec<u8>) {
+    let (bytes, word) = match len {
+        0..=31 => (1, kind | (len as u32) << 3),
+        32..=4095 => (2, kind | 1 << 2 | (len as u32) << 4),
+        _ => (3, kind | 3 << 2 | (len as u32) << 4),
+    };
+    target.extend_from_slice(&word.to_le_bytes()[..bytes]);
+}
