@@ -34,8 +34,8 @@ pub struct Rates {
 pub struct Compressor {
     /// Its name or command.
     pub name: String,
-    /// It takes pglz images apart, so that these come to what they do without.
-    pub sees_through_pglz: bool,
+    /// It takes images that the server compressed apart, so that these come to what they do without.
+    pub sees_through: bool,
     /// What it makes of bytes.
     pub rates: Rates,
 }
@@ -102,11 +102,7 @@ impl Compressor {
         let images = prediction.buckets.images();
         let rest = prediction.buckets.total() - images;
         let (now, then) = (traced.wal_compression, settings.wal_compression);
-        let kept = |method: Option<Method>| match method {
-            None => false,
-            Some(Method::Pglz) => !self.sees_through_pglz,
-            Some(_) => true,
-        };
+        let kept = |method: Option<Method>| method.is_some() && !self.sees_through;
         let stored = if images == 0 {
             0.0
         } else if now == then {
@@ -163,18 +159,19 @@ mod tests {
         actual.add(Bucket::Records, 2000);
         let traced = Settings::default_of(Major::V15);
         let rates = Rates { images: Some(0.1), rest: 0.5, error: 0.02 };
-        let walden = Compressor { name: "walden".into(), sees_through_pglz: true, rates };
-        assert_eq!(walden.of_trace(&actual).bytes, 1800);
-        let then = |method| {
+        let compressor = |sees_through| Compressor { name: "one".into(), sees_through, rates };
+        assert_eq!(compressor(true).of_trace(&actual).bytes, 1800);
+        let then = |sees_through, method| {
             let mut buckets = Buckets::default();
             buckets.add(Bucket::CheckpointImages, 2000);
             buckets.add(Bucket::Records, 2000);
             let prediction = Prediction { buckets, images: 1, ..Prediction::default() };
             let settings = Settings { wal_compression: method, ..traced.clone() };
-            walden.of(&traced, (&actual, 1), &settings, &prediction).unwrap().bytes
+            compressor(sees_through).of(&traced, (&actual, 1), &settings, &prediction).unwrap().bytes
         };
-        assert_eq!(then(None), 1200);
-        assert_eq!(then(Some(Method::Pglz)), 1800);
-        assert_eq!(then(Some(Method::Lz4)), 3000);
+        assert_eq!([true, false].map(|sees_through| then(sees_through, None)), [1200, 1200]);
+        for method in [Method::Pglz, Method::Lz4, Method::Zstd] {
+            assert_eq!([true, false].map(|sees_through| then(sees_through, Some(method))), [1800, 3000]);
+        }
     }
 }

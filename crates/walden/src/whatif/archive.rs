@@ -44,8 +44,8 @@ pub fn compressors(run: &Run, command: Option<&str>) -> Result<Vec<Compressor>> 
         progress.advance(bytes.len() as u64);
     }
     progress.finish();
-    let of = |name: &str, sees_through_pglz, samples: &[Sample]| {
-        fit(samples).map(|rates| Compressor { name: name.into(), sees_through_pglz, rates })
+    let of = |name: &str, sees_through, samples: &[Sample]| {
+        fit(samples).map(|rates| Compressor { name: name.into(), sees_through, rates })
     };
     let own = of("walden compress", true, &by_walden);
     Ok(own.into_iter().chain(command.and_then(|command| of(command, false, &by_command))).collect())
