@@ -2,11 +2,20 @@
 //!
 //! A log that is to be made small holds better the raw bytes, which a stronger method compresses further, if the stored
 //! bytes can be made of them again. Of pglz the server has but one version. lz4 and zstd are libraries, whose output may
-//! change with their version; so whoever drops the stored bytes has to ask [`Recompressor::reproduces`] for every one.
+//! change with their version; so whoever drops the stored bytes has to ask [`Recompressor::reproduces`] for every one, and
+//! who keeps none for later versions uses [`lz4`](crate::lz4) and [`zstd`](crate::zstd) instead, which stay as they are.
+
+use std::cell::RefCell;
 
 use walden_format::record::Compression;
 
 use crate::pglz::{self, Pglz};
+
+thread_local! {
+    /// Making one takes as long as decompressing a page.
+    static ZSTD: RefCell<Option<zstd::bulk::Decompressor<'static>>> =
+        RefCell::new(zstd::bulk::Decompressor::new().ok());
+}
 
 /// How something is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,7 +45,9 @@ impl Method {
         match self {
             Method::Pglz => pglz::decompress(stored, raw),
             Method::Lz4 => lz4_flex::block::decompress_into(stored, raw).ok(),
-            Method::Zstd => zstd::bulk::decompress_to_buffer(stored, raw).ok(),
+            Method::Zstd => {
+                ZSTD.with_borrow_mut(|zstd| zstd.as_mut()?.decompress_to_buffer(stored, raw).ok())
+            }
         }
     }
 

@@ -5,7 +5,7 @@
 //! on the pages that they know. What the image has beside that (hint bits, mostly) is all that is left to say of it.
 
 use walden_format::lsn::Lsn;
-use walden_format::record::{Compression, Fork, Image, RECORD_HEADER, Record, RecordHeader, decode};
+use walden_format::record::{Fork, Image, RECORD_HEADER, Record, RecordHeader, decode};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_redo::page::{PAGE_BYTES, Page};
@@ -473,12 +473,14 @@ impl ImageHeader {
         const PGLZ_14: u8 = 0x02;
         const PGLZ: u8 = 0x04;
         const LZ4: u8 = 0x08;
-        const ANY: u8 = 0x1C;
+        const ZSTD: u8 = 0x10;
+        const ANY: u8 = PGLZ | LZ4 | ZSTD;
         let has_hole = info & 1 != 0;
         // `BKPIMAGE_*`: from 15 on there is a bit for each method.
         let (compressed, compression) = match version >= Major::V15 {
             true if info & ANY == PGLZ => (true, Some(recompress::Method::Pglz)),
             true if info & ANY == LZ4 => (true, Some(recompress::Method::Lz4)),
+            true if info & ANY == ZSTD => (true, Some(recompress::Method::Zstd)),
             true => (info & ANY != 0, None),
             false => (info & PGLZ_14 != 0, (info & PGLZ_14 != 0).then_some(recompress::Method::Pglz)),
         };
@@ -498,7 +500,7 @@ impl ImageHeader {
                 let raw = without_hole(&page, offset, whole);
                 expander.reproduces(&raw, record.image_data(image), compression, is_known)
             });
-            let number = again.map_or(0, |method| 1 + method as u64);
+            let number = again.map_or(0, |method| 1 + method.number());
             let number = side.symbol(fixed.image_header, number)?;
             match number.checked_sub(1) {
                 None => ImageForm::AsIs,
@@ -523,9 +525,6 @@ impl ImageHeader {
 
 /// The page of an image, if it is coded as one.
 fn restored(image: &Image, record: &Record<'_>) -> Option<PageBox> {
-    if image.compression == Compression::Zstd {
-        return None;
-    }
     let mut page = PageBox::any();
     image::restore(image, record.image_data(image), &mut page).is_ok().then_some(page)
 }

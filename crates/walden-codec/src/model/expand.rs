@@ -12,6 +12,7 @@ use walden_format::record::RelFileLocator;
 use walden_redo::lz4::Lz4;
 use walden_redo::pglz::{Chars, Pglz, Strategy};
 use walden_redo::recompress;
+use walden_redo::zstd::{Release, Zstd};
 
 use crate::Corrupt;
 
@@ -27,8 +28,8 @@ const MOST_KEPT: usize = 8 << 20;
 /// Bytes of a chunk but the last one (`TOAST_MAX_CHUNK_SIZE` with pages of 8 kB).
 pub const CHUNK: usize = 1996;
 
-/// How something is compressed again. These are parts of the form, our own code; what zstd makes depends on its version, and
-/// a file must be decoded by every later one.
+/// How something is compressed again. These are parts of the form, and our own code: a file must be decoded by every later
+/// version, whatever libraries make by then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
     /// pglz where C's `char` has a sign: on x86.
@@ -37,19 +38,46 @@ pub enum Method {
     Lz4,
     /// pglz where it has none: on ARM and POWER. Whatever is text in ASCII is the same for both.
     PglzUnsigned,
+    /// zstd as its releases did it from one on; only pages.
+    Zstd(Release),
 }
 
 impl Method {
     /// By number; how things are numbered is part of the form.
-    pub const ALL: [Method; 3] = [Method::Pglz, Method::Lz4, Method::PglzUnsigned];
+    pub const ALL: [Method; 7] = [
+        Method::Pglz,
+        Method::Lz4,
+        Method::PglzUnsigned,
+        Method::Zstd(Release::V1_5_7),
+        Method::Zstd(Release::V1_5_1),
+        Method::Zstd(Release::V1_4_7),
+        Method::Zstd(Release::V1_4_4),
+    ];
+    /// Those of values.
+    pub const OF_VALUES: [Method; 3] = [Method::Pglz, Method::Lz4, Method::PglzUnsigned];
+
+    /// Its number.
+    pub fn number(self) -> u64 {
+        Method::ALL.iter().position(|method| *method == self).unwrap_or(0) as u64
+    }
+
+    fn is_of(self, compression: recompress::Method) -> bool {
+        compression
+            == match self {
+                Method::Pglz | Method::PglzUnsigned => recompress::Method::Pglz,
+                Method::Lz4 => recompress::Method::Lz4,
+                Method::Zstd(_) => recompress::Method::Zstd,
+            }
+    }
 }
 
 /// Compresses and decompresses values.
 pub struct Expander {
     pglz: [Pglz; 2],
     lz4: Lz4,
-    /// pglz did it without a sign last.
-    unsigned: bool,
+    zstd: Zstd,
+    /// What it was last, by what the server calls it.
+    latest: [Method; 3],
     scratch: Vec<u8>,
     /// What `scratch` was made of, where encoding has just tried it: it is asked for again at once.
     tried: Option<(Vec<u8>, Method)>,
@@ -71,7 +99,8 @@ impl Default for Expander {
         Expander {
             pglz: [Chars::Signed, Chars::Unsigned].map(|chars| Pglz::with(Strategy::DEFAULT, chars)),
             lz4: Lz4::default(),
-            unsigned: false,
+            zstd: Zstd::default(),
+            latest: [Method::Pglz, Method::Lz4, Method::Zstd(Release::ALL[0])],
             scratch: Vec::new(),
             tried: None,
             budget: 0,
@@ -157,15 +186,11 @@ impl Expander {
     /// The method that gives the same bytes.
     fn method(&mut self, content: &[u8], stream: &[u8], compression: recompress::Method) -> Option<Method> {
         self.tried = None;
-        let methods = match compression {
-            recompress::Method::Lz4 => &[Method::Lz4][..],
-            recompress::Method::Zstd => &[],
-            recompress::Method::Pglz if self.unsigned => &[Method::PglzUnsigned, Method::Pglz],
-            recompress::Method::Pglz => &[Method::Pglz, Method::PglzUnsigned],
-        };
-        let same = |method: &&Method| self.compress(content, **method) && self.scratch == stream;
-        let method = methods.iter().find(same).copied()?;
-        self.unsigned = method == Method::PglzUnsigned || (self.unsigned && method == Method::Lz4);
+        let latest = self.latest[compression as usize];
+        let others = Method::ALL.into_iter().filter(|other| *other != latest && other.is_of(compression));
+        let same = |method: &Method| self.compress(content, *method) && self.scratch == stream;
+        let method = std::iter::once(latest).chain(others).find(same)?;
+        self.latest[compression as usize] = method;
         Some(method)
     }
 
@@ -180,6 +205,7 @@ impl Expander {
                 self.lz4.compress(content, &mut self.scratch);
                 true
             }
+            Method::Zstd(release) => self.zstd.compress(release, content, &mut self.scratch),
         }
     }
 
@@ -298,10 +324,10 @@ mod tests {
     #[test]
     fn each_method_is_found_and_gives_the_same_bytes() {
         let content = content();
-        let all = Method::ALL.map(|method| stored(&content, method));
+        let all = Method::OF_VALUES.map(|method| stored(&content, method));
         assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2], "they differ");
         let mut expander = Expander::default();
-        for (method, stored) in Method::ALL.into_iter().zip(&all) {
+        for (method, stored) in Method::OF_VALUES.into_iter().zip(&all) {
             expander.allow(1 << 20);
             assert!(expander.expand(stored) == Some((content.clone(), method)), "{method:?}");
             let mut again = Vec::new();
@@ -321,9 +347,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_or_too_large_is_left_alone() {
+    fn what_any_method_makes_of_a_page_is_made_again() {
         let content = content();
         for method in Method::ALL {
+            let (mut expander, mut stored, mut again) = (Expander::default(), Vec::new(), Vec::new());
+            expander.shrink_page(&content, method, &mut stored).unwrap();
+            let compressions = [recompress::Method::Pglz, recompress::Method::Lz4, recompress::Method::Zstd];
+            for compression in compressions {
+                expander.allow(1 << 20);
+                let found = expander.reproduces(&content, &stored, compression, false);
+                assert_eq!(found.is_some(), method.is_of(compression), "{method:?}");
+                let Some(found) = found else { continue };
+                expander.shrink_page(&content, found, &mut again).unwrap();
+                assert!(again == stored, "{method:?} as {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_damaged_or_too_large_is_left_alone() {
+        let content = content();
+        for method in Method::OF_VALUES {
             let good = stored(&content, method);
             let mut expander = Expander::default();
             assert_eq!(expander.expand(&good), None, "no room was given");

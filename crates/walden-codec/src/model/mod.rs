@@ -15,6 +15,8 @@ mod rows;
 mod schema;
 mod vectors;
 
+use std::ops::Range;
+
 use rustc_hash::FxHashMap;
 use walden_format::crc::crc32c_append;
 use walden_format::lsn::Lsn;
@@ -189,7 +191,13 @@ const SINCE_17: (Major, Major) = (Major::V17, Major::V19);
 
 #[rustfmt::skip]
 const NEAR: &[NearRow] = &[
-    near(rmid::XACT, (0x00, 0x00), ALL, &[(0, Near::Time)]),
+    // COMMIT, ABORT, COMMIT_PREPARED, ABORT_PREPARED
+    near(rmid::XACT, (0x70, 0x00), ALL, &[(0, Near::Time)]),
+    near(rmid::XACT, (0x70, 0x20), ALL, &[(0, Near::Time)]),
+    near(rmid::XACT, (0x70, 0x30), ALL, &[(0, Near::Time)]),
+    near(rmid::XACT, (0x70, 0x40), ALL, &[(0, Near::Time)]),
+    // ASSIGNMENT
+    near(rmid::XACT, (0x70, 0x50), ALL, &[(0, Near::Transaction)]),
     // RUNNING_XACTS
     near(rmid::STANDBY, (0xF0, 0x10), ALL, &[(12, Near::Transaction), (16, Near::Transaction), (20, Near::Transaction)]),
     // PRUNE, FREEZE_PAGE
@@ -598,6 +606,13 @@ impl Model {
         for &(at, what) in near.iter().filter(|(at, _)| *at < source.len()) {
             self.base(what).subtract(&mut residual[at..]);
         }
+        let list = subtransactions(&self.shapes[shape], source);
+        let mut before = xid;
+        for bytes in residual[list].as_chunks_mut().0 {
+            let number = u32::from_le_bytes(*bytes);
+            *bytes = pages::against(number, before).to_le_bytes();
+            before = number;
+        }
         let start = out.len();
         let kind = match u16::try_from(len) {
             Ok(width) if width <= LONGEST_ROW => Kind::Rows(Class::MainData, width),
@@ -610,9 +625,16 @@ impl Model {
             self.base(what).add(&mut out[start + at..]);
         }
         mix(&mut out[start..]);
-        if self.shapes[shape].rmid == rmid::XACT && len >= 8 {
-            let time: [u8; 8] = out[start..start + 8].try_into().unwrap_or_default();
-            self.last_time = u64::from_le_bytes(time);
+        let list = subtransactions(&self.shapes[shape], &out[start..]);
+        let mut before = xid;
+        for bytes in out[start..][list].as_chunks_mut().0 {
+            before = pages::difference(u32::from_le_bytes(*bytes), before);
+            *bytes = before.to_le_bytes();
+        }
+        if let [(0, Near::Time), ..] = near
+            && let Some(time) = out[start..].first_chunk()
+        {
+            self.last_time = u64::from_le_bytes(*time);
         }
         Ok(())
     }
@@ -634,6 +656,30 @@ impl Model {
             _ => None,
         }
     }
+}
+
+/// Where the main data has subtransactions, 4 bytes each: each is near the one before, and the first one near the record's.
+fn subtransactions(shape: &Shape, main: &[u8]) -> Range<usize> {
+    const HAS_INFO: u8 = 0x80;
+    const HAS_DATABASE: u32 = 1;
+    const HAS_SUBTRANSACTIONS: u32 = 2;
+    let word = |at: usize| {
+        main.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word))
+    };
+    let count_at = match (shape.rmid, shape.info & 0x70) {
+        // ASSIGNMENT: the transaction comes first.
+        (rmid::XACT, 0x50) => 4,
+        // COMMIT, ABORT, and those of what was prepared: after the time and what else there is.
+        (rmid::XACT, 0x00 | 0x20 | 0x30 | 0x40)
+            if shape.info & HAS_INFO != 0 && word(8) & HAS_SUBTRANSACTIONS != 0 =>
+        {
+            if word(8) & HAS_DATABASE != 0 { 20 } else { 12 }
+        }
+        _ => return 0..0,
+    };
+    let start = (count_at + 4).min(main.len());
+    let room = (main.len() - start) / 4;
+    start..start + 4 * room.min(word(count_at) as usize)
 }
 
 /// What a record's shape is told apart by; no if the record can't be put together from its parts.

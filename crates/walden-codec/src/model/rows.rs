@@ -360,7 +360,7 @@ fn varlena<S: Side>(
                 Varlena::Compressed => {
                     expanded = expander.expand(&bytes[4..]);
                     let len = match &expanded {
-                        Some((_, method)) => *method as usize,
+                        Some((_, method)) => method.number() as usize,
                         None => bytes.len() - 4,
                     };
                     (COMPRESSED | (len as u64) << 2, &bytes[4..])
@@ -393,12 +393,12 @@ fn varlena<S: Side>(
             out.extend_from_slice(&[1, 18]);
             side.bytes(columns.external, bytes, EXTERNAL_BYTES - 2, out)
         }
-        COMPRESSED if len < Method::ALL.len() => {
+        COMPRESSED if len < Method::OF_VALUES.len() => {
             pad(out, origin, 4);
             let content = whole(side, columns, vectors, expanded.as_ref().map(|(content, _)| &content[..]))?;
             let start = out.len();
             out.extend_from_slice(&[0; 4]);
-            expander.shrink(&content, Method::ALL[len], out)?;
+            expander.shrink(&content, Method::OF_VALUES[len], out)?;
             let header = header(out.len() - start)? | 2;
             out[start..start + 4].copy_from_slice(&header.to_le_bytes());
             Ok(())
@@ -487,7 +487,7 @@ fn chunk<S: Side>(
                 plain = vectors.tell(stored);
             }
             form = match (&value, &plain) {
-                (Some((_, method)), _) => FIRST[*method as usize],
+                (Some((_, method)), _) => FIRST[method.number() as usize],
                 (_, Some(_)) => FIRST_PLAIN,
                 _ => OTHER,
             };
@@ -501,7 +501,7 @@ fn chunk<S: Side>(
         let mut stored = Vec::new();
         if let Some(method) = FIRST.iter().position(|first| *first == form) {
             let content = whole(side, columns, vectors, value.as_ref().map(|(content, _)| &content[..]))?;
-            expander.shrink(&content, Method::ALL[method], &mut stored)?;
+            expander.shrink(&content, Method::OF_VALUES[method], &mut stored)?;
         } else if form != FIRST_PLAIN {
             return Err(Corrupt("a chunk can't be told so"));
         } else {

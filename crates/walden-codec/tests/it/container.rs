@@ -30,12 +30,18 @@ fn every_member_comes_back_at_every_level() {
     }
 }
 
-/// What a server compressed with pglz or lz4, in images, rows and TOAST, takes no more room than if it had not: here less
-/// than xz makes of it, which can do nothing about it.
+/// What a server compressed with pglz, lz4 or zstd, in images, rows and TOAST, takes no more room than if it had not: here
+/// less than xz makes of it, which can do nothing about it. The last one is transactions with thousands of subtransactions.
 #[test]
 fn what_a_server_compressed_gets_smaller() {
-    for (name, percent) in [("00000001000000000000000D", 92), ("00000001000000000000000F", 70)] {
-        let file = (name, segment("15.18-lz4", name));
+    let files = [
+        ("15.18-lz4", "00000001000000000000000D", 92),
+        ("15.18-lz4", "00000001000000000000000F", 70),
+        ("15.18-zstd", "00000001000000000000000A", 65),
+        ("15.18-zstd", "00000001000000000000000B", 35),
+    ];
+    for (folder, name, percent) in files {
+        let file = (name, segment(folder, name));
         let (coded, _) = write(options(FileForm::Segment, 5), std::slice::from_ref(&file));
         let mut by_xz = Vec::new();
         liblzma::read::XzEncoder::new(&file.1[..], 9).read_to_end(&mut by_xz).unwrap();

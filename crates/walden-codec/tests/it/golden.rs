@@ -27,6 +27,7 @@ fn all() -> Vec<Golden> {
         ("records-14.wlz", single(9), vec![of("14.23", "00000001000000000000000B", 64)]),
         ("records-17.wlz", single(5), vec![of("17.11", "000000010000000000000009", 64)]),
         ("records-18.wlz", single(1), vec![of("18.6", "00000001000000000000000C", 16)]),
+        ("records-zstd.wlz", single(5), vec![of("15.18-zstd", "00000001000000000000000A", 40)]),
         ("records-lz4.wlz", single(5), vec![of("15.18-lz4", "00000001000000000000000F", 14)]),
         ("cut-record.wlz", single(5), vec![(second.0, second.1.clone())]),
         ("none.wpk", pack(5), Vec::new()),

@@ -29,12 +29,12 @@ pub struct Frames {
 impl Release {
     /// Whether bytes as frequent as each other may lose their order.
     pub(super) fn sorts_quickly(self) -> bool {
-        !matches!(self, Release::V1_4_7 | Release::V1_4_1)
+        !matches!(self, Release::V1_4_7 | Release::V1_4_4)
     }
 
     /// Whether symbols whose share in so many is less than one state are told from those with one.
     pub(super) fn less_than_one(self, total: u32) -> bool {
-        total >= 2048 || self == Release::V1_4_1
+        total >= 2048 || self == Release::V1_4_4
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
     use crate::zstd::parse;
 
-    const RELEASES: [Release; 3] = [Release::V1_5_1, Release::V1_4_7, Release::V1_4_1];
+    const RELEASES: [Release; 3] = [Release::V1_5_1, Release::V1_4_7, Release::V1_4_4];
 
     /// What the library makes of it.
     fn theirs(source: &[u8]) -> Vec<u8> {

@@ -106,7 +106,7 @@ impl<const SHORT: u32> Search<'_, SHORT> {
         match release {
             Release::V1_5_7 => self.copies(Self::find::<true>),
             Release::V1_5_1 => self.copies(Self::find::<false>),
-            Release::V1_4_7 | Release::V1_4_1 => self.copies(Self::find_singly),
+            Release::V1_4_7 | Release::V1_4_4 => self.copies(Self::find_singly),
         }
     }
 
@@ -310,7 +310,7 @@ mod tests {
     const FOUND: [(&[Release], u64); 3] = [
         (&[Release::V1_5_7], 0xE8CB_8277_86B3_773F),
         (&[Release::V1_5_1], 0x2098_7DE2_8113_4B6F),
-        (&[Release::V1_4_7, Release::V1_4_1], 0x67CE_5261_F9A7_65C7),
+        (&[Release::V1_4_7, Release::V1_4_4], 0x67CE_5261_F9A7_65C7),
     ];
 
     #[test]

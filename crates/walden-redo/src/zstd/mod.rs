@@ -28,13 +28,13 @@ pub enum Release {
     V1_5_1,
     /// From 1.4.7 to 1.5.0: tables of few codes do not tell those that are rarer than one state.
     V1_4_7,
-    /// From 1.4.1 to 1.4.5. What 1.4.0 made, the oldest that a server can be built with, is not here.
-    V1_4_1,
+    /// 1.4.4 and 1.4.5. What those before made, of which servers need 1.4.0 or later, is not here.
+    V1_4_4,
 }
 
 impl Release {
     /// The newest first.
-    pub const ALL: [Release; 4] = [Release::V1_5_7, Release::V1_5_1, Release::V1_4_7, Release::V1_4_1];
+    pub const ALL: [Release; 4] = [Release::V1_5_7, Release::V1_5_1, Release::V1_4_7, Release::V1_4_4];
 }
 
 /// Literals, then a copy.
