@@ -1,8 +1,8 @@
 //! zstd frames, compressed to the very bytes that libzstd makes of them at its default level, as servers do for full-page
 //! images.
 //!
-//! A frame is what a match finder and an entropy stage make of a page: [`matches`] tells which copies libzstd finds, and
-//! [`frame`] how it writes literals and copies down. Both are as some of its releases did it, and a file that depends on that
+//! A frame is what a match finder and an entropy stage make of a page: `matches` tells which copies libzstd finds, and
+//! `frame` how it writes literals and copies down. Both are as some of its releases did it, and a file that depends on that
 //! has to be read by every later Walden: so it is ours here, and the library judges it in tests.
 
 mod bits;
