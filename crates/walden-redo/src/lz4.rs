@@ -143,6 +143,7 @@ fn hash_of_5(source: &[u8], at: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::numbers;
 
     /// What the library makes of it, and what it makes of ours.
     fn judge(source: &[u8]) {
@@ -152,16 +153,6 @@ mod tests {
         assert!(ours == theirs, "{} bytes: ours {}, theirs {}", source.len(), ours.len(), theirs.len());
         let back = ::lz4::block::decompress(&ours, Some(source.len() as i32)).unwrap();
         assert!(back == source);
-    }
-
-    /// Numbers that look random and are the same each time.
-    fn numbers(mut seed: u64) -> impl FnMut(u64) -> u64 {
-        move |below| {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            seed % below
-        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Records made for tests.
+//! Records and numbers made for tests.
 
 use proptest::prelude::*;
 use walden_format::lsn::Lsn;
@@ -8,6 +8,16 @@ use walden_format::version::Major;
 use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER, Page};
 use crate::pool::PageBox;
 use crate::replay::rehearse;
+
+/// Numbers that look random and are the same each time.
+pub(crate) fn numbers(mut seed: u64) -> impl FnMut(u64) -> u64 {
+    move |below| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % below
+    }
+}
 
 /// A block of a record: its page before, or none if the record makes it anew, and its data.
 pub(crate) type TestBlock = (Option<Page>, Vec<u8>);

@@ -608,9 +608,9 @@ impl Model {
         }
         let list = subtransactions(&self.shapes[shape], source);
         let mut before = xid;
-        for bytes in residual[list].as_chunks_mut().0 {
+        for bytes in residual[list].as_chunks_mut::<4>().0 {
             let number = u32::from_le_bytes(*bytes);
-            *bytes = pages::against(number, before).to_le_bytes();
+            Base::Word(before).subtract(bytes);
             before = number;
         }
         let start = out.len();
@@ -627,9 +627,9 @@ impl Model {
         mix(&mut out[start..]);
         let list = subtransactions(&self.shapes[shape], &out[start..]);
         let mut before = xid;
-        for bytes in out[start..][list].as_chunks_mut().0 {
-            before = pages::difference(u32::from_le_bytes(*bytes), before);
-            *bytes = before.to_le_bytes();
+        for bytes in out[start..][list].as_chunks_mut::<4>().0 {
+            Base::Word(before).add(bytes);
+            before = u32::from_le_bytes(*bytes);
         }
         if let [(0, Near::Time), ..] = near
             && let Some(time) = out[start..].first_chunk()

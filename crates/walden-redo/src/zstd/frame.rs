@@ -2,14 +2,10 @@
 
 use super::huffman::Huffman;
 use super::sequences::{SHORTEST, Sequences};
-use super::{Release, Sequence, literals};
+use super::{LONGEST, Release, Sequence, literals};
 
 /// Shorter sources are never compressed.
 const SHORTEST_SOURCE: usize = 7;
-/// No block is longer.
-const LONGEST_BLOCK: usize = 1 << 17;
-/// The longest page; for longer sources there are rules that are not here.
-const LONGEST_SOURCE: usize = 1 << 15;
 
 const MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
 const SINGLE_SEGMENT: u8 = 1 << 5;
@@ -42,7 +38,7 @@ impl Frames {
     /// Appends the frame that the release makes of `source`, if the sequences are those it finds: up to 32,768 bytes. What
     /// comes after the last sequence are literals.
     pub fn frame(&mut self, release: Release, source: &[u8], sequences: &[Sequence], target: &mut Vec<u8>) {
-        debug_assert!(source.len() <= LONGEST_SOURCE);
+        debug_assert!(source.len() <= LONGEST);
         header(source.len(), target);
         let start = target.len();
         target.extend_from_slice(&[0; 3]);
@@ -65,7 +61,7 @@ impl Frames {
         sequences: &[Sequence],
         target: &mut Vec<u8>,
     ) -> bool {
-        if !(SHORTEST_SOURCE..=LONGEST_BLOCK).contains(&source.len()) {
+        if !(SHORTEST_SOURCE..=LONGEST).contains(&source.len()) {
             return false;
         }
         let fits = self.collect_literals(source, sequences);
@@ -110,13 +106,9 @@ fn header(len: usize, target: &mut Vec<u8>) {
     target.extend_from_slice(&MAGIC);
     match len {
         0..256 => target.extend_from_slice(&[SINGLE_SEGMENT, len as u8]),
-        256..65_792 => {
+        _ => {
             target.push(SINGLE_SEGMENT | 1 << 6);
             target.extend_from_slice(&((len - 256) as u16).to_le_bytes());
-        }
-        _ => {
-            target.push(SINGLE_SEGMENT | 2 << 6);
-            target.extend_from_slice(&(len as u32).to_le_bytes());
         }
     }
 }
@@ -126,6 +118,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::testing::numbers;
     use crate::zstd::parse;
 
     const RELEASES: [Release; 3] = [Release::V1_5_1, Release::V1_4_7, Release::V1_4_4];
@@ -147,16 +140,6 @@ mod tests {
             assert!(ours == theirs, "{} bytes: ours {}, theirs {}", source.len(), ours.len(), theirs.len());
         }
         compressed
-    }
-
-    /// Numbers that look random and are the same each time.
-    fn numbers(mut seed: u64) -> impl FnMut(u64) -> u64 {
-        move |below| {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            seed % below
-        }
     }
 
     /// Words, and pieces from before.
@@ -195,7 +178,7 @@ mod tests {
         let mut number = numbers(42);
         let mut frames = Frames::default();
         let mut compressed = 0;
-        let around = |len: usize| len - 3..(len + 4).min(LONGEST_SOURCE + 1);
+        let around = |len: usize| len - 3..(len + 4).min(LONGEST + 1);
         let lengths =
             (0..300).chain([512, 1024, 4096, 8192, 16_384, 32_768].into_iter().flat_map(around)).enumerate();
         for (round, len) in lengths {
@@ -224,7 +207,7 @@ mod tests {
                 judge(&mut frames, &source);
                 // One that is more frequent makes the others' codes longer.
                 source.extend(std::iter::repeat_n(200, 4000));
-                source.truncate(LONGEST_SOURCE);
+                source.truncate(LONGEST);
                 judge(&mut frames, &source);
             }
         }
@@ -238,7 +221,7 @@ mod tests {
             let mut source = Vec::new();
             let (mut count, mut next) = (one, two);
             for byte in 0..40 {
-                if source.len() + count > LONGEST_SOURCE {
+                if source.len() + count > LONGEST {
                     break;
                 }
                 source.extend(std::iter::repeat_n(byte * 3, count));
@@ -353,7 +336,7 @@ mod tests {
             order in prop::collection::vec(any::<prop::sample::Index>(), 0..2000),
         ) {
             let mut source: Vec<u8> = order.iter().flat_map(|at| at.get(&words)).copied().collect();
-            source.truncate(LONGEST_SOURCE);
+            source.truncate(LONGEST);
             judge(&mut Frames::default(), &source);
         }
     }

@@ -5,11 +5,9 @@
 //! the last one, which may begin a byte later; one of eight bytes or more; a shorter one, unless the next position has a long
 //! one. What was found by a table is lengthened both ways. Where nothing is found for long, positions are passed over.
 
-use super::{Release, Sequence};
+use super::{LONGEST, Release, Sequence};
 use crate::pglz::same_start;
 
-/// PostgreSQL's largest page, and the longest source that has sequences here: positions are of 16 bits.
-pub const LONGEST: usize = 32_768;
 /// No copy is looked for where fewer bytes are left.
 const LAST: usize = 8;
 /// After so many positions without a match (2 to this power), the steps grow by one.
@@ -304,6 +302,7 @@ mod tests {
     use proptest::strategy::Strategy;
 
     use super::*;
+    use crate::testing::numbers;
 
     /// What the libraries themselves found in [`sources`], by a sum of it: releases and their sum. Those of a row have the
     /// same.
@@ -337,13 +336,7 @@ mod tests {
 
     /// Sources of all lengths that matter, the same ones each time.
     fn sources() -> Vec<Vec<u8>> {
-        let mut seed = 42_u64;
-        let mut number = |below: u64| {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            seed % below
-        };
+        let mut number = numbers(42);
         let lengths = (0..140).chain([255, 256, 257, 512, 1000, 2049, 4096, 7000, 8155, 8191, 8192, 8193]);
         let mut sources = Vec::new();
         for len in lengths.chain([12_000, 16_383, 16_384, 16_385, 20_000, 32_767, 32_768]) {

@@ -37,6 +37,9 @@ impl Release {
     pub const ALL: [Release; 4] = [Release::V1_5_7, Release::V1_5_1, Release::V1_4_7, Release::V1_4_4];
 }
 
+/// PostgreSQL's largest page, and the longest source here: positions are of 16 bits, and for longer ones libzstd has more rules.
+const LONGEST: usize = 32_768;
+
 /// Literals, then a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Sequence {
@@ -62,7 +65,7 @@ impl Zstd {
     /// is longer than PostgreSQL's largest page.
     pub fn compress(&mut self, release: Release, source: &[u8], target: &mut Vec<u8>) -> bool {
         target.clear();
-        if source.len() > matches::LONGEST {
+        if source.len() > LONGEST {
             return false;
         }
         self.matches.sequences(release, source, &mut self.sequences);
