@@ -2,10 +2,13 @@
 //!
 //! A store has tens of thousands of buffers of 8 kB, each met for the first time with a record that needs it. In the
 //! system's small pages, meeting them takes a third of replay's time. So buffers come from large chunks of memory for
-//! which large pages are asked, and go back to a pool; memory stays with the process, for the next store.
+//! which large pages are asked, and go back to a pool; memory stays with the process, for the next store. The system clears
+//! memory before it gives it away, which a thread of its own waits for, a little ahead of those who want it.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use memmap2::{MmapMut, MmapOptions};
 use zerocopy::FromBytes;
@@ -14,6 +17,10 @@ use crate::page::Page;
 
 /// Bytes asked of the system at a time. They take up memory only when they are used, a large page of 2 MB at a time.
 const CHUNK: usize = 32 << 20;
+/// Bytes of the smallest pages that systems have.
+const SMALL_PAGE: usize = 4096;
+/// Bytes made ready at a time: a large page. Two of them are ready beyond what is wanted.
+const SLAB: usize = 2 << 20;
 
 /// A page of one's own in memory; back to the pool when it is dropped.
 pub struct PageBox {
@@ -109,7 +116,7 @@ pub(crate) fn give_back(pages: impl Iterator<Item = Held>) {
     pool(|pool| pool.free.extend(pages));
 }
 
-static POOL: Mutex<Pool> = Mutex::new(Pool { free: Vec::new(), fresh: &mut [] });
+static POOL: Mutex<Pool> = Mutex::new(Pool { free: Vec::new(), fresh: &mut [], ready: None });
 
 fn pool<T>(act: impl FnOnce(&mut Pool) -> T) -> T {
     act(&mut POOL.lock().unwrap_or_else(PoisonError::into_inner))
@@ -119,6 +126,8 @@ struct Pool {
     free: Vec<Held>,
     /// Never used.
     fresh: &'static mut [Page],
+    /// Where more of these come from.
+    ready: Option<Receiver<&'static mut [Page]>>,
 }
 
 impl Pool {
@@ -127,7 +136,7 @@ impl Pool {
             return page;
         }
         if self.fresh.is_empty() {
-            self.fresh = chunk().unwrap_or_default();
+            self.fresh = self.ready.get_or_insert_with(start).recv().unwrap_or_default();
         }
         match std::mem::take(&mut self.fresh).split_first_mut() {
             Some((page, rest)) => {
@@ -136,6 +145,27 @@ impl Pool {
             }
             // The system has no such chunk; it may have a page's memory.
             None => Box::leak(Box::default()),
+        }
+    }
+}
+
+/// Has memory made ready from now on.
+fn start() -> Receiver<&'static mut [Page]> {
+    let (to, ready) = sync_channel(1);
+    // Without the thread, nothing is ever ready, and pages are allocated one by one.
+    let _ = thread::Builder::new().name("pages".into()).spawn(move || make_ready(&to));
+    ready
+}
+
+/// Makes memory ready until nobody wants it or the system has no more.
+fn make_ready(to: &SyncSender<&'static mut [Page]>) {
+    while let Some(chunk) = chunk() {
+        for slab in chunk.chunks_mut(SLAB / size_of::<Page>()) {
+            // The first write to each of the system's pages is what it is cleared for.
+            slab.iter_mut().flat_map(|page| page.0.iter_mut().step_by(SMALL_PAGE)).for_each(|byte| *byte = 0);
+            if to.send(slab).is_err() {
+                return;
+            }
         }
     }
 }

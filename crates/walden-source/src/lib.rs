@@ -11,3 +11,4 @@ pub mod inventory;
 pub mod names;
 pub mod open;
 pub mod scan;
+mod windows;

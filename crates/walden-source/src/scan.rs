@@ -19,10 +19,8 @@ use walden_format::record::{RECORD_HEADER, RecordHeader};
 use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
 
 use crate::inventory::{Run, SegmentFile};
-use crate::open::{SegmentReader, fill, open};
+use crate::windows::{Ahead, Direct, Windows};
 
-/// Bytes read at a time: large enough that system calls don't matter, small enough to stay in a core's cache.
-const WINDOW: usize = 128 << 10;
 /// Bytes read at a time for the end of a record in the next segment.
 const SPILL_WINDOW: usize = 64 << 10;
 
@@ -166,9 +164,9 @@ pub fn scan<V: Visitor + Send>(
             scope.spawn(|| {
                 // If this thread panics, the merging one must not wait for ever.
                 let _stop = StopOnPanic(&queue);
-                let mut window = vec![0; WINDOW];
+                let mut windows = Direct::new();
                 while let Some(index) = queue.claim() {
-                    queue.deliver(read_settled(run, index, options, || make(index), &mut window));
+                    queue.deliver(read_settled(run, index, options, || make(index), &mut windows));
                 }
             });
         }
@@ -187,7 +185,8 @@ pub fn scan<V: Visitor + Send>(
 
 /// Reads a run in the log's order with one visitor, which therefore sees everything that came before a record.
 ///
-/// `done` is told the bytes of each segment read. Comes back with how far it got and why no further.
+/// With more than one thread allowed, another one reads ahead (and decompresses). `done` is told the bytes of each segment
+/// read. Comes back with how far it got and why no further.
 pub fn scan_in_order<V: Visitor>(
     run: &Run,
     options: ScanOptions,
@@ -204,14 +203,31 @@ pub fn scan_again<V: Visitor>(
     options: ScanOptions,
     checked: Lsn,
     visitor: &mut V,
-    mut done: impl FnMut(u64),
+    done: impl FnMut(u64),
 ) -> (Lsn, SegmentEnd) {
-    let mut window = vec![0; WINDOW];
-    let mut link = Link::default();
     let wanted = wanted_segments(run, options);
+    if options.threads < 2 {
+        return in_order(run, wanted, options, checked, visitor, done, &mut Direct::new());
+    }
+    std::thread::scope(|scope| {
+        let mut ahead = Ahead::start(scope, &run.segments[wanted.clone()]);
+        in_order(run, wanted, options, checked, visitor, done, &mut ahead)
+    })
+}
+
+fn in_order<V: Visitor>(
+    run: &Run,
+    wanted: std::ops::Range<usize>,
+    options: ScanOptions,
+    checked: Lsn,
+    visitor: &mut V,
+    mut done: impl FnMut(u64),
+    windows: &mut impl Windows,
+) -> (Lsn, SegmentEnd) {
+    let mut link = Link::default();
     let mut reached = run.segments.get(wanted.start).map_or(Lsn::INVALID, |segment| segment.start);
     for index in wanted {
-        let mut outcome = read_segment(run, index, options, checked, &mut *visitor, &mut window);
+        let mut outcome = read_segment(run, index, options, checked, &mut *visitor, windows);
         link.check(&mut outcome, run);
         reached = outcome.position;
         done(run.segment_size.bytes());
@@ -287,11 +303,11 @@ fn read_settled<V: Visitor>(
     index: usize,
     options: ScanOptions,
     make: impl Fn() -> V,
-    window: &mut [u8],
+    windows: &mut Direct,
 ) -> SegmentOutcome<V> {
-    let mut outcome = read_segment(run, index, options, Lsn(0), make(), window);
+    let mut outcome = read_segment(run, index, options, Lsn(0), make(), windows);
     while matches!(outcome.end, SegmentEnd::Damaged(_)) {
-        let again = read_segment(run, index, options, Lsn(0), make(), window);
+        let again = read_segment(run, index, options, Lsn(0), make(), windows);
         if again.position <= outcome.position {
             break;
         }
@@ -306,13 +322,13 @@ fn read_segment<V: Visitor>(
     options: ScanOptions,
     checked: Lsn,
     mut visitor: V,
-    window: &mut [u8],
+    windows: &mut impl Windows,
 ) -> SegmentOutcome<V> {
     let segment = &run.segments[index];
     let segment_end = segment.start.plus(run.segment_size.bytes());
     let limit = options.to.map_or(segment_end, |to| to.min(segment_end));
     let mut decoder = Decoder::new(stream_info(segment), segment.start, limit).checked_until(checked);
-    let end = match feed_segment(run, index, &mut decoder, &mut visitor, window) {
+    let end = match feed_segment(run, index, &mut decoder, &mut visitor, windows) {
         Ok(SegmentEnd::Complete) if limit < segment_end || decoder.stopped() => SegmentEnd::Limit,
         Ok(end) => end,
         Err(kind) => {
@@ -336,30 +352,29 @@ fn feed_segment<V: Visitor>(
     index: usize,
     decoder: &mut Decoder,
     visitor: &mut V,
-    window: &mut [u8],
+    windows: &mut impl Windows,
 ) -> Result<SegmentEnd, DamageKind> {
     let segment = &run.segments[index];
     let size = run.segment_size.bytes();
     let is_last = index + 1 == run.segments.len();
-    let mut reader = open(segment).map_err(DamageKind::Io)?;
+    windows.open(segment).map_err(DamageKind::Io)?;
     let mut offset = 0;
     while offset < size {
-        let wanted = window.len().min((size - offset) as usize);
-        let (got, stopped) = fill(&mut reader, &mut window[..wanted]);
-        let pushed = decoder.push(&window[..got], visitor);
-        match pushed {
+        let (window, stopped) = windows.next();
+        let got = window.len();
+        match decoder.push(window, visitor) {
             Ok(Progress::Done) => return Ok(SegmentEnd::Complete),
             Ok(Progress::More) => {}
             Err(fault) => {
-                let place = FaultPlace { segment, offset, window: &window[..got], size, is_last };
-                return place.judge(fault, decoder, run, &mut reader);
+                let place = FaultPlace { segment, offset, window: window.to_vec(), size, is_last };
+                return place.judge(fault, decoder, run, windows);
             }
         }
         offset += got as u64;
         if let Some(error) = stopped {
             return Err(DamageKind::Io(error));
         }
-        if got < wanted {
+        if got == 0 {
             break;
         }
     }
@@ -383,29 +398,30 @@ fn finish_in_next<V: Visitor>(
     decoder: &mut Decoder,
     visitor: &mut V,
 ) -> Result<SegmentEnd, DamageKind> {
-    let mut window = vec![0; SPILL_WINDOW];
+    let mut windows = Direct::of(SPILL_WINDOW);
     let mut next_start = run.segments[index].start.plus(run.segment_size.bytes());
     for segment in &run.segments[index + 1..] {
-        let mut reader = open(segment).map_err(DamageKind::Io)?;
+        windows.open(segment).map_err(DamageKind::Io)?;
         let mut offset = 0;
         while offset < run.segment_size.bytes() {
-            let (got, stopped) = fill(&mut reader, &mut window);
-            match decoder.push(&window[..got], visitor) {
+            let (window, stopped) = windows.next();
+            let got = window.len();
+            match decoder.push(window, visitor) {
                 Ok(Progress::Done) => return Ok(SegmentEnd::Complete),
                 Ok(Progress::More) => {}
                 Err(fault) => {
                     // The end of the log in a record that crosses into the last segment.
                     let is_last = std::ptr::eq(segment, &run.segments[run.segments.len() - 1]);
                     let size = run.segment_size.bytes();
-                    let place = FaultPlace { segment, offset, window: &window[..got], size, is_last };
-                    return place.judge(fault, decoder, run, &mut reader);
+                    let place = FaultPlace { segment, offset, window: window.to_vec(), size, is_last };
+                    return place.judge(fault, decoder, run, &mut windows);
                 }
             }
             if let Some(error) = stopped {
                 return Err(DamageKind::Io(error));
             }
             offset += got as u64;
-            if got < window.len() {
+            if got == 0 {
                 break;
             }
         }
@@ -423,7 +439,7 @@ struct FaultPlace<'a> {
     segment: &'a SegmentFile,
     /// Bytes of the segment before `window`.
     offset: u64,
-    window: &'a [u8],
+    window: Vec<u8>,
     size: u64,
     is_last: bool,
 }
@@ -435,7 +451,7 @@ impl FaultPlace<'_> {
         fault: Fault,
         decoder: &Decoder,
         run: &Run,
-        reader: &mut SegmentReader,
+        windows: &mut impl Windows,
     ) -> Result<SegmentEnd, DamageKind> {
         let damaged =
             || Ok(SegmentEnd::Damaged(damage_at(run, fault.at, fault.lsn, DamageKind::Fault(fault))));
@@ -465,10 +481,9 @@ impl FaultPlace<'_> {
             tail.torn += used as u64;
             tail.zero += (rest.len() - used) as u64;
         }
-        let mut pages_here = self.window.get(start + page.len()..).unwrap_or(&[]).to_vec();
         let mut lsn = here + page.len() as u64;
         let end = self.segment.start.0 + self.size;
-        let mut buffer = vec![0; SPILL_WINDOW];
+        let mut pages_here = self.window.get(start + page.len()..).unwrap_or(&[]);
         loop {
             for page in pages_here.chunks(page_bytes) {
                 match is_zero_or_foreign(page, lsn, self.segment) {
@@ -479,16 +494,14 @@ impl FaultPlace<'_> {
                 }
                 lsn += page.len() as u64;
             }
-            let wanted = buffer.len().min(end.saturating_sub(lsn) as usize);
-            let (got, stopped) = fill(reader, &mut buffer[..wanted]);
+            let (more, stopped) = windows.next();
             if let Some(error) = stopped {
                 return Err(DamageKind::Io(error));
             }
-            if got == 0 {
+            if more.is_empty() {
                 break;
             }
-            pages_here.clear();
-            pages_here.extend_from_slice(&buffer[..got]);
+            pages_here = more;
         }
         if lsn < end && !self.segment.partial {
             return Err(DamageKind::Truncated { expected: self.size, found: lsn - self.segment.start.0 });

@@ -148,7 +148,7 @@ impl Material {
             store.log_hints();
         }
         let mut replayer = Replayer { replay: Replay::new(store), observer, last, came: false };
-        let options = ScanOptions { threads: 1, from, to: None };
+        let options = ScanOptions { threads: crate::terminal::cores(), from, to: None };
         let (reached, end) = scan_in_order(run, options, &mut replayer, |bytes| progress.advance(bytes));
         let Replayer { replay: Replay { store, .. }, came, .. } = replayer;
         if let Some(failure) = store.failure() {

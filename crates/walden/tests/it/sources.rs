@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::Value;
 use walden_lab::{ClusterBuilder, Wanted, find_or_install};
 use walden_source::inventory::Inventory;
-use walden_source::scan::{ScanOptions, SegmentEnd, scan};
+use walden_source::scan::{ScanOptions, SegmentEnd, scan, scan_in_order};
 
 use crate::material::{
     Collector, explain, explain_json, golden, records_of, say, segment_start, sum, walden, write,
@@ -287,6 +287,84 @@ fn pages_written_between_two_reads_are_no_damage() {
     };
     assert_eq!(count(&make), whole);
     assert_eq!(readings.into_inner(), 3);
+}
+
+/// Whatever is wrong with which segment: what is read ahead is what is read when it is asked for.
+#[test]
+fn reading_ahead_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let wal = plain(folder.path());
+    let files: Vec<PathBuf> =
+        Inventory::of(&[&wal]).unwrap().runs[0].segments.iter().map(|of| of.path.clone()).collect();
+    let (first, last) = (&files[0], &files[files.len() - 1]);
+    let contents: Vec<(&PathBuf, Vec<u8>)> = [first, last].map(|path| (path, fs::read(path).unwrap())).into();
+    let half = contents[0].1.len() / 2 + 100;
+    type Harm<'a> = (&'a str, &'a PathBuf, Box<dyn Fn(&mut Vec<u8>)>);
+    let harms: [Harm<'_>; 7] = [
+        ("nothing", first, Box::new(|_| ())),
+        ("a bit", first, Box::new(move |content| content[half] ^= 4)),
+        ("cut", first, Box::new(move |content| content.truncate(half))),
+        ("no file", first, Box::new(Vec::clear)),
+        ("cut at the end", last, Box::new(move |content| content.truncate(half))),
+        ("zeros", last, Box::new(move |content| content[half..].fill(0))),
+        (
+            "compressed and cut",
+            first,
+            Box::new(move |content| {
+                *content = pack(content, "gz");
+                content.truncate(content.len() / 2);
+            }),
+        ),
+    ];
+    let mut ends = Vec::new();
+    for (what, path, harm) in &harms {
+        // The files are found while they are whole.
+        contents.iter().for_each(|(path, content)| fs::write(path, content).unwrap());
+        let compressed = *what == "compressed and cut";
+        if compressed {
+            fs::write(path, pack(&fs::read(path).unwrap(), "gz")).unwrap();
+        }
+        let inventory = Inventory::of(&[&wal]).unwrap();
+        let mut content = contents.iter().find(|(of, _)| of == path).unwrap().1.clone();
+        harm(&mut content);
+        match content.is_empty() {
+            true => fs::remove_file(path).unwrap(),
+            false => fs::write(path, &content).unwrap(),
+        }
+        let read = |threads| {
+            let (mut seen, mut bytes) = (Collector::default(), 0);
+            let options = ScanOptions { threads, from: None, to: None };
+            let (reached, end) = scan_in_order(&inventory.runs[0], options, &mut seen, |more| bytes += more);
+            (reached, format!("{end:?}"), seen.records, bytes)
+        };
+        let (asked, ahead) = (read(1), read(2));
+        assert!(asked == ahead, "{what}: {:?}, {:?}", asked.1, ahead.1);
+        ends.push(asked.1);
+    }
+    assert!(ends[0].starts_with("EndOfLog") || ends[0] == "Complete", "{}", ends[0]);
+    for (harm, found) in [(1, "Fault"), (2, "Truncated"), (3, "Io"), (6, "Io")] {
+        assert!(ends[harm].starts_with("Damaged") && ends[harm].contains(found), "{}", ends[harm]);
+    }
+}
+
+/// Who has had enough does not wait for what is read ahead.
+#[test]
+fn a_scan_that_ends_early_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let inventory = Inventory::of(&[&plain(folder.path())]).unwrap();
+    let run = &inventory.runs[0];
+    let whole = {
+        let mut seen = Collector::default();
+        let _ = scan_in_order(run, ScanOptions { threads: 1, from: None, to: None }, &mut seen, |_| ());
+        seen.records
+    };
+    for at in [0, 1, whole.len() / 3, whole.len() - 1] {
+        let mut seen = Collector::default();
+        let to = Some(whole[at].lsn);
+        let (_, end) = scan_in_order(run, ScanOptions { threads: 2, from: None, to }, &mut seen, |_| ());
+        assert!(matches!(end, SegmentEnd::Limit), "{end:?}");
+        assert_eq!(seen.records, whole[..at]);
+    }
 }
 
 /// Writes the content up to a position and leaves what is behind it.
