@@ -9,8 +9,11 @@ use crate::open::{SegmentReader, fill, open};
 
 /// Bytes read at a time: large enough that system calls don't matter, small enough to stay in a core's cache.
 const WINDOW: usize = 128 << 10;
-/// Windows read ahead at most, and those being used: together they stay in the cache that cores share.
-const MOST_AHEAD: usize = 8;
+/// Bytes that a thread reads ahead at a time: to hand them over may wake a sleeping core, which takes as long as to read
+/// some hundred kB.
+const WINDOW_AHEAD: usize = 1 << 20;
+/// Windows read ahead at most, beside the one being filled and the one being used.
+const MOST_AHEAD: usize = 3;
 
 /// It ends before its time only if it panics.
 const GONE: &str = "the thread that reads ahead is gone";
@@ -117,7 +120,7 @@ fn read_ahead(segment: &SegmentFile, to: &SyncSender<Piece>, free: &Receiver<Vec
         Err(error) => return to.send(Piece::Opened(Err(error))).ok(),
     };
     loop {
-        let mut window = free.try_recv().unwrap_or_else(|_| vec![0; WINDOW]);
+        let mut window = free.try_recv().unwrap_or_else(|_| vec![0; WINDOW_AHEAD]);
         let (got, stopped) = segment.read(&mut window);
         let is_end = got == 0 || stopped.is_some();
         to.send(Piece::Bytes(window, got, stopped)).ok()?;

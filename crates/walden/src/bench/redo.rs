@@ -23,7 +23,7 @@ use crate::{output, terminal};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The WAL and the data directory that it starts from are made by `walden lab run --keep-data` and kept in the cache folder
-for the next time (WALDEN_CACHE moves it). The times are what each says of replay itself, in one thread: PostgreSQL in
+for the next time (WALDEN_CACHE moves it). The times are what each says of replay itself, which one thread does: PostgreSQL in
 its log (\"redo done ... elapsed\"), with shared_buffers for all of the data and no checkpoint on the way; Walden in its
 JSON. The medians are printed, and the ratios of the medians.")]
 pub struct RedoArgs {
@@ -265,7 +265,7 @@ fn page(results: &[Replayed]) -> Page {
         }
         let programs =
             result.programs.iter().map(|timed| (timed.program.as_str(), timed.megabytes_per_second));
-        let note = "What each says of replay itself, in one thread, without starting and stopping.";
+        let note = "What each says of replay itself, without starting and stopping; one thread replays, in Walden others read ahead.";
         super::speeds((title(result), "replayed"), programs, note, table)
     };
     let title = "Replay by Walden and by PostgreSQL's own recovery";
