@@ -204,6 +204,21 @@ pub enum InventoryError {
     },
 }
 
+impl InventoryError {
+    /// What the file system said of the file that the error names, unless the error says what to do about it.
+    pub fn of_file(&self) -> Option<&io::Error> {
+        let unreadable = match self {
+            InventoryError::Unreadable(unreadable) => unreadable,
+            InventoryError::NoSegments { inventory, .. } => inventory.unreadable.first()?,
+            InventoryError::NotFound(_) | InventoryError::Io { .. } => return None,
+        };
+        match &unreadable.reason {
+            UnreadableReason::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
 impl Inventory {
     /// Finds the segments in files and folders. Folders are searched with all that is in them.
     ///

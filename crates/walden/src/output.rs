@@ -16,6 +16,7 @@ use signal_hook::iterator::Signals;
 use tempfile::NamedTempFile;
 use walden_codec::container::{self, Meta};
 use walden_report::html::Page;
+use walden_source::inventory::InventoryError;
 
 /// A file that is being written.
 pub struct Output {
@@ -144,8 +145,15 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
         Some(container::Error::Io(error) | container::Error::Original(error)) => Some(error.kind()),
         _ => None,
     };
+    let of_inventory = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref().and_then(InventoryError::of_file).map(io::Error::kind)
+    };
     let kind_of = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref().map(io::Error::kind).or_else(|| of_container(cause))
+        cause
+            .downcast_ref()
+            .map(io::Error::kind)
+            .or_else(|| of_container(cause))
+            .or_else(|| of_inventory(cause))
     };
     let kind = error.chain().find_map(kind_of)?;
     Some(match kind {
@@ -234,6 +242,8 @@ fn remove_on_signals() {
 
 #[cfg(test)]
 mod tests {
+    use walden_source::inventory::{Inventory, Unreadable, UnreadableReason};
+
     use super::*;
 
     #[test]
@@ -250,6 +260,20 @@ mod tests {
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "no temporary file is left");
         assert!(can_write(Some(folder.path())).unwrap_err().to_string().contains("is a folder"));
+    }
+
+    #[test]
+    fn what_may_not_be_read_has_a_hint_wherever_it_is_met() {
+        let denied = || {
+            let reason = UnreadableReason::Io(io::ErrorKind::PermissionDenied.into());
+            Unreadable { path: "wal/000000010000000000000001".into(), reason }
+        };
+        let inventory = Inventory { unreadable: vec![denied()], ..Inventory::default() };
+        let nothing = InventoryError::NoSegments { paths: vec!["wal".into()], inventory: inventory.into() };
+        for error in [InventoryError::Unreadable(denied()), nothing] {
+            let hint = hint_of(&anyhow::Error::from(error)).unwrap();
+            assert!(hint.contains("needs to read the files"), "{hint}");
+        }
     }
 
     #[test]

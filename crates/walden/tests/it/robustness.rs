@@ -188,7 +188,7 @@ fn what_may_not_be_read_is_named() {
     let (name, segment) = golden_segment();
     let path = write(folder.path(), &name, &segment);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
-    refused(&path, &[&name, "ermission"]);
+    refused(&path, &[&name, "ermission", "hint: the user that runs walden"]);
 }
 
 #[test]
