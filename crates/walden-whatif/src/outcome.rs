@@ -101,6 +101,11 @@ impl Buckets {
         self.0[bucket as usize] += bytes;
     }
 
+    /// The mean of both.
+    fn mean_with(&mut self, other: &Buckets) {
+        self.0.iter_mut().zip(other.0).for_each(|(one, other)| *one = one.midpoint(other));
+    }
+
     /// Bytes of one.
     pub fn get(&self, bucket: Bucket) -> u64 {
         self.0[bucket as usize]
@@ -158,8 +163,48 @@ pub struct Prediction {
 }
 
 impl Prediction {
+    /// Makes bytes and images the mean of both; checkpoints and their times stay, and the longest way of recovery is the longer
+    /// one.
+    pub fn mean_with(&mut self, other: &Prediction) {
+        self.buckets.mean_with(&other.buckets);
+        for (one, other) in [
+            (&mut self.images, other.images),
+            (&mut self.segments, other.segments),
+            (&mut self.hints_at_most, other.hints_at_most),
+        ] {
+            *one = one.midpoint(other);
+        }
+        self.bytes = self.buckets.total();
+        self.shares.iter_mut().zip(other.shares).for_each(|(one, other)| *one = one.midpoint(other));
+        self.sampling_error = self.sampling_error.max(other.sampling_error);
+        self.longest_redo = self.longest_redo.max(other.longest_redo);
+    }
+
     /// Checkpoints with a cause.
     pub fn caused_by(&self, cause: Cause) -> u64 {
         self.checkpoints.iter().filter(|checkpoint| checkpoint.cause == cause).count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_of_two_outcomes_adds_up() {
+        let prediction = |records, images, longest_redo| {
+            let mut buckets = Buckets::default();
+            buckets.add(Bucket::Records, records);
+            buckets.add(Bucket::CheckpointImages, images);
+            Prediction { bytes: records + images, buckets, longest_redo, ..Prediction::default() }
+        };
+        let mut mean = prediction(1001, 4000, 70);
+        mean.mean_with(&prediction(1000, 2001, 90));
+        assert_eq!(mean.buckets.get(Bucket::CheckpointImages), 3000);
+        assert_eq!((mean.bytes, mean.buckets.total(), mean.longest_redo), (4000, 4000, 90));
+        let same = prediction(5, 6, 7);
+        mean = same.clone();
+        mean.mean_with(&same);
+        assert_eq!((mean.bytes, mean.buckets, mean.longest_redo), (11, same.buckets, 7));
     }
 }

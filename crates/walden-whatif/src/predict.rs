@@ -133,34 +133,12 @@ pub fn predict(
     }
     let job = Job { run, question, survey: &survey, learned: &learned, from, end };
     let started = std::time::Instant::now();
-    let groups = groups(&settings, question.threads.max(1));
-    let outcomes: Vec<Result<(PassOutcome, Option<Damage>), PredictError>> = std::thread::scope(|scope| {
-        let passes: Vec<_> = groups
-            .iter()
-            .map(|group| {
-                let (job, settings, passes) = (&job, &settings, groups.len());
-                scope.spawn(move || job.pass(group.iter().map(|at| settings[*at].clone()), passes, progress))
-            })
-            .collect();
-        let join = |pass: std::thread::ScopedJoinHandle<'_, _>| {
-            pass.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        passes.into_iter().map(join).collect()
-    });
+    let Passed { mut predictions, common, damage } = job.passes(&settings, learned.hurry, progress)?;
     let replay_seconds = started.elapsed().as_secs_f64();
-    let mut predictions: Vec<Option<Prediction>> = (0..settings.len()).map(|_| None).collect();
-    let mut common = None;
-    let mut damage = None;
-    for (group, outcome) in groups.iter().zip(outcomes) {
-        let (mut outcome, damaged) = outcome?;
-        for (at, prediction) in group.iter().zip(outcome.predictions.drain(..)) {
-            predictions[*at] = Some(prediction);
-        }
-        common.get_or_insert(outcome);
-        damage = damage.or(damaged);
+    if learned.hurry > 0 {
+        job.settle_races(&settings, &mut predictions)?;
     }
-    let common = common.ok_or_else(|| PredictError::Empty(String::new()))?;
-    let mut predictions = settings.into_iter().zip(predictions.into_iter().flatten());
+    let mut predictions = settings.into_iter().zip(predictions);
     let (_, own) = predictions.next().ok_or_else(|| PredictError::Empty(String::new()))?;
     let predictions: Vec<_> = predictions.collect();
     Ok(Forecast {
@@ -221,10 +199,79 @@ struct Job<'a> {
     end: Lsn,
 }
 
+/// What passes over the trace found.
+struct Passed {
+    /// For each of the settings.
+    predictions: Vec<Prediction>,
+    /// The same in each pass.
+    common: PassOutcome,
+    damage: Option<Damage>,
+}
+
+/// Microseconds that a checkpoint takes at most that is behind, while the log grows as fast as it can: 0.3 to 0.7 s where the
+/// quickest one that somebody had asked for took 0.05 s. It waits for the log that the same burst writes.
+const SLOW_CHECKPOINT: i64 = 500_000;
+
 impl Job<'_> {
+    /// What the log would be under each of the settings, if a checkpoint that is behind takes `hurry` microseconds.
+    fn passes(
+        &self,
+        settings: &[Settings],
+        hurry: i64,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<Passed, PredictError> {
+        let groups = groups(settings, self.question.threads.max(1));
+        let outcomes: Vec<Result<(PassOutcome, Option<Damage>), PredictError>> =
+            std::thread::scope(|scope| {
+                let passes: Vec<_> = groups
+                    .iter()
+                    .map(|group| {
+                        let of_group = group.iter().map(|at| settings[*at].clone());
+                        let passes = groups.len();
+                        scope.spawn(move || self.pass(of_group, hurry, passes, progress))
+                    })
+                    .collect();
+                let join = |pass: std::thread::ScopedJoinHandle<'_, _>| {
+                    pass.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                };
+                passes.into_iter().map(join).collect()
+            });
+        let mut predictions: Vec<Option<Prediction>> = (0..settings.len()).map(|_| None).collect();
+        let (mut common, mut damage) = (None, None);
+        for (group, outcome) in groups.iter().zip(outcomes) {
+            let (mut outcome, damaged) = outcome?;
+            for (at, prediction) in group.iter().zip(outcome.predictions.drain(..)) {
+                predictions[*at] = Some(prediction);
+            }
+            common.get_or_insert(outcome);
+            damage = damage.or(damaged);
+        }
+        let common = common.ok_or_else(|| PredictError::Empty(String::new()))?;
+        Ok(Passed { predictions: predictions.into_iter().flatten().collect(), common, damage })
+    }
+
+    /// Where checkpoints race with the log, how many come depends on how long each takes, which nobody knows: what is
+    /// predicted is the mean of what comes if they are quick, and if they are slow.
+    fn settle_races(
+        &self,
+        settings: &[Settings],
+        predictions: &mut [Prediction],
+    ) -> Result<(), PredictError> {
+        let raced = predictions.iter_mut().zip(settings).filter(|(quick, _)| quick.races > 0);
+        let (raced, again): (Vec<&mut Prediction>, Vec<Settings>) =
+            raced.map(|(quick, settings)| (quick, settings.clone())).unzip();
+        if again.is_empty() {
+            return Ok(());
+        }
+        let slow = self.passes(&again, SLOW_CHECKPOINT.max(self.learned.hurry), &|_| ())?;
+        raced.into_iter().zip(&slow.predictions).for_each(|(quick, slow)| quick.mean_with(slow));
+        Ok(())
+    }
+
     fn pass(
         &self,
         settings: impl Iterator<Item = Settings>,
+        hurry: i64,
         passes: usize,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(PassOutcome, Option<Damage>), PredictError> {
@@ -240,7 +287,7 @@ impl Job<'_> {
             Simulation::new(settings, self.from, redo, began, own).with_checkpointer(
                 self.learned.lag,
                 self.learned.skips.clone(),
-                self.learned.hurry,
+                hurry,
             )
         });
         let simulations = simulations.collect();
