@@ -3,7 +3,7 @@
 //! A store has tens of thousands of buffers of 8 kB, each met for the first time with a record that needs it. In the
 //! system's small pages, meeting them takes a third of replay's time. So buffers come from large chunks of memory for
 //! which large pages are asked, and go back to a pool; memory stays with the process, for the next store. The system clears
-//! memory before it gives it away, which a thread of its own waits for, a little ahead of those who want it.
+//! memory before it gives it away; a thread of its own can wait for that, a little ahead of those who want it.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -126,7 +126,7 @@ struct Pool {
     free: Vec<Held>,
     /// Never used.
     fresh: &'static mut [Page],
-    /// Where more of these come from.
+    /// Where more of these come from, if a thread makes them ready.
     ready: Option<Receiver<&'static mut [Page]>>,
 }
 
@@ -136,7 +136,10 @@ impl Pool {
             return page;
         }
         if self.fresh.is_empty() {
-            self.fresh = self.ready.get_or_insert_with(start).recv().unwrap_or_default();
+            self.fresh = match &self.ready {
+                Some(ready) => ready.recv().unwrap_or_default(),
+                None => chunk().unwrap_or_default(),
+            };
         }
         match std::mem::take(&mut self.fresh).split_first_mut() {
             Some((page, rest)) => {
@@ -149,7 +152,13 @@ impl Pool {
     }
 }
 
-/// Has memory made ready from now on.
+/// From now on, memory is made ready by a thread before it is wanted.
+pub(crate) fn make_ready_ahead() {
+    pool(|pool| {
+        pool.ready.get_or_insert_with(start);
+    });
+}
+
 fn start() -> Receiver<&'static mut [Page]> {
     let (to, ready) = sync_channel(1);
     // Without the thread, nothing is ever ready, and pages are allocated one by one.

@@ -22,5 +22,5 @@ pub mod survey;
 pub mod trace;
 
 pub use outcome::{Bucket, Buckets, Prediction, Share};
-pub use predict::{Forecast, OpenBase, Question, predict};
+pub use predict::{Forecast, OpenBase, Question, Reading, predict};
 pub use settings::{Effect, SettingError, Settings};

@@ -102,12 +102,22 @@ pub fn relative(predicted: u64, measured: u64) -> f64 {
     if measured == 0 { 0.0 } else { (predicted as f64 - measured as f64) / measured as f64 }
 }
 
-/// Predicts. `progress` is told bytes read, of about twice the run's bytes.
+/// What [`predict`] tells while it works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reading {
+    /// So many bytes have been read, of about twice the run's.
+    Done(u64),
+    /// So many more have to be read than was said.
+    More(u64),
+}
+
+/// Predicts. `tell` is told how it goes.
 pub fn predict(
     run: &Run,
     question: &Question<'_>,
-    progress: &(dyn Fn(u64) + Sync),
+    tell: &(dyn Fn(Reading) + Sync),
 ) -> Result<Forecast, PredictError> {
+    let progress = &|bytes| tell(Reading::Done(bytes));
     let survey = Survey::read(run, question.from, question.to, question.threads.max(1), progress);
     let (first, end) = survey.span.ok_or_else(|| PredictError::Empty(String::new()))?;
     let base = question.base.map_or(Lsn(0), |(from, _)| from);
@@ -136,7 +146,7 @@ pub fn predict(
     let Passed { mut predictions, common, damage } = job.passes(&settings, learned.hurry, progress)?;
     let replay_seconds = started.elapsed().as_secs_f64();
     if learned.hurry > 0 {
-        job.settle_races(&settings, &mut predictions)?;
+        job.settle_races(&settings, &mut predictions, tell)?;
     }
     let mut predictions = settings.into_iter().zip(predictions);
     let (_, own) = predictions.next().ok_or_else(|| PredictError::Empty(String::new()))?;
@@ -256,6 +266,7 @@ impl Job<'_> {
         &self,
         settings: &[Settings],
         predictions: &mut [Prediction],
+        tell: &(dyn Fn(Reading) + Sync),
     ) -> Result<(), PredictError> {
         let raced = predictions.iter_mut().zip(settings).filter(|(quick, _)| quick.races > 0);
         let (raced, again): (Vec<&mut Prediction>, Vec<Settings>) =
@@ -263,7 +274,9 @@ impl Job<'_> {
         if again.is_empty() {
             return Ok(());
         }
-        let slow = self.passes(&again, SLOW_CHECKPOINT.max(self.learned.hurry), &|_| ())?;
+        tell(Reading::More(self.run.segments.len() as u64 * self.run.segment_size.bytes()));
+        let progress = |bytes| tell(Reading::Done(bytes));
+        let slow = self.passes(&again, SLOW_CHECKPOINT.max(self.learned.hurry), &progress)?;
         raced.into_iter().zip(&slow.predictions).for_each(|(quick, slow)| quick.mean_with(slow));
         Ok(())
     }

@@ -35,6 +35,11 @@ impl Progress {
         self.bar.inc(bytes);
     }
 
+    /// That many bytes more to go than was said.
+    pub fn lengthen(&mut self, bytes: u64) {
+        self.bar.inc_length(bytes);
+    }
+
     /// Takes the bar away.
     pub fn finish(self) {
         self.bar.finish_and_clear();

@@ -23,7 +23,7 @@ use walden_whatif::advise::{self, Aim};
 use walden_whatif::document::{Document, RedoRate};
 use walden_whatif::objects::{Change, ObjectChange};
 use walden_whatif::settings::{Effect, Settings};
-use walden_whatif::{Forecast, OpenBase, Question, predict};
+use walden_whatif::{Forecast, OpenBase, Question, Reading, predict};
 
 use crate::explain::{ended, tell_about};
 use crate::progress::Progress;
@@ -374,9 +374,12 @@ fn bounds(args: &WhatifArgs, inventory: &Inventory, threads: usize) -> Result<(O
 fn ask(run: &Run, question: &Question<'_>) -> Result<Forecast> {
     let bytes = run.segments.len() as u64 * run.segment_size.bytes();
     let progress = Mutex::new(Progress::bytes("replaying", 2 * bytes));
-    let forecast = predict(run, question, &|bytes| {
+    let forecast = predict(run, question, &|reading| {
         if let Ok(mut progress) = progress.lock() {
-            progress.advance(bytes);
+            match reading {
+                Reading::Done(bytes) => progress.advance(bytes),
+                Reading::More(bytes) => progress.lengthen(bytes),
+            }
         }
     })?;
     if let Ok(progress) = progress.into_inner() {

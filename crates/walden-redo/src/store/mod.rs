@@ -122,12 +122,19 @@ pub struct StoreOptions {
     pub spill_dir: PathBuf,
     /// Where blocks come from that the log changes without having told of them before.
     pub base: Option<Box<dyn BasePages>>,
+    /// Whether a thread may have the system clear memory for pages before it is wanted: one for all stores of the process.
+    pub clears_ahead: bool,
 }
 
 impl Default for StoreOptions {
-    /// All memory, and no base.
+    /// All memory, cleared ahead, and no base.
     fn default() -> StoreOptions {
-        StoreOptions { memory_bytes: usize::MAX, spill_dir: std::env::temp_dir(), base: None }
+        StoreOptions {
+            memory_bytes: usize::MAX,
+            spill_dir: std::env::temp_dir(),
+            base: None,
+            clears_ahead: true,
+        }
     }
 }
 
@@ -306,7 +313,10 @@ impl Default for PageStore {
 impl PageStore {
     /// A store that knows nothing.
     pub fn new(options: StoreOptions) -> PageStore {
-        let StoreOptions { memory_bytes, spill_dir, base } = options;
+        let StoreOptions { memory_bytes, spill_dir, base, clears_ahead } = options;
+        if clears_ahead {
+            pool::make_ready_ahead();
+        }
         let base =
             base.map(|pages| Base { pages, cut: FxHashMap::default(), databases: FxHashSet::default() });
         let mut store = PageStore {
@@ -1033,7 +1043,7 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_written_is_told() {
         let nowhere = PathBuf::from("/nowhere/at/all");
-        let options = StoreOptions { memory_bytes: 0, spill_dir: nowhere, base: None };
+        let options = StoreOptions { memory_bytes: 0, spill_dir: nowhere, ..StoreOptions::default() };
         let mut store = PageStore::new(options);
         for block in 0..20 {
             let slot = store.slot(key(RELATION, block));

@@ -60,6 +60,11 @@ struct Inputs {
     /// of the machine's]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<usize>,
+
+    /// Threads: one replays; with more, another one reads and decompresses ahead of it, and one has the system clear
+    /// memory for pages [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
 }
 
 /// How results are printed.
@@ -100,6 +105,7 @@ struct Material {
     /// The base, and which run goes on from it.
     base: Option<(usize, DataDir)>,
     memory_bytes: usize,
+    threads: usize,
 }
 
 /// A run replayed.
@@ -118,7 +124,9 @@ impl Material {
         let inventory = Inventory::of(&inputs.sources)?;
         tell_about(&inventory);
         let base = inputs.base.as_deref().map(|path| open_base(path, &inventory)).transpose()?;
-        Ok(Material { inventory, base, memory_bytes: inputs.memory.unwrap_or_else(quarter_of_memory) })
+        let memory_bytes = inputs.memory.unwrap_or_else(quarter_of_memory);
+        let threads = inputs.threads.map_or_else(crate::terminal::cores, usize::from);
+        Ok(Material { inventory, base, memory_bytes, threads })
     }
 
     /// Bytes of all segments.
@@ -142,13 +150,15 @@ impl Material {
         // What the base's files already have is not replayed a second time.
         let from = base.as_ref().map(DataDir::redo_from);
         let base = base.map(|data| Box::new(data) as Box<dyn BasePages>);
-        let options = StoreOptions { memory_bytes: self.memory_bytes, base, ..StoreOptions::default() };
+        let clears_ahead = self.threads > 1;
+        let options =
+            StoreOptions { memory_bytes: self.memory_bytes, base, clears_ahead, ..StoreOptions::default() };
         let mut store = PageStore::new(options);
         if logs_hints {
             store.log_hints();
         }
         let mut replayer = Replayer { replay: Replay::new(store), observer, last, came: false };
-        let options = ScanOptions { threads: crate::terminal::cores(), from, to: None };
+        let options = ScanOptions { threads: self.threads, from, to: None };
         let (reached, end) = scan_in_order(run, options, &mut replayer, |bytes| progress.advance(bytes));
         let Replayer { replay: Replay { store, .. }, came, .. } = replayer;
         if let Some(failure) = store.failure() {

@@ -126,9 +126,9 @@ fn an_unreadable_segment_is_an_error_and_a_missing_one_a_warning() {
     }
 }
 
-/// A page store of a few pages gives what one without bounds gives.
+/// A page store of a few pages gives what one without bounds gives, and one thread what several give.
 #[test]
-fn memory_bounds_change_nothing() {
+fn bounds_of_memory_and_threads_change_nothing() {
     let folder = tempfile::tempdir().unwrap();
     for (name, segment) in golden("18.6") {
         write(folder.path(), &name, &segment);
@@ -136,6 +136,8 @@ fn memory_bounds_change_nothing() {
     let (_, whole) = check(&[folder.path()]);
     let (_, bounded) = check(&[Path::new("--memory"), Path::new("1MB"), folder.path()]);
     assert_eq!(whole, bounded);
+    let (_, alone) = check(&[Path::new("--threads"), Path::new("1"), folder.path()]);
+    assert_eq!(whole, alone);
 }
 
 /// Images in the place of data, as PostgreSQL usually writes them: what they displaced is told from them. And one wrong

@@ -93,11 +93,23 @@ settings = { wal_level = "logical" }
 "#,
     )
     .unwrap();
+    // A machine that is busy with something else may make a checkpoint late, which is worth half a percent of so short a log.
+    // It isn't late each time, as what is predicted wrongly is wrong each time.
+    let mut wrong = wrong_cells(major, &definition);
+    if !wrong.is_empty() {
+        say(&format!("AGAIN: predictions on {major}: {}", wrong.join("; ")));
+        wrong = wrong_cells(major, &definition);
+    }
+    assert_eq!(wrong, [""; 0]);
+}
+
+/// Runs a validation, and names the cells that are half a percent off, or have other checkpoints than were predicted.
+fn wrong_cells(major: u32, definition: &Path) -> Vec<String> {
     let run =
         walden(&["lab", "run", definition.to_str().unwrap(), "--pg", &major.to_string(), "--format", "json"]);
     assert_eq!(run.code, 0, "{}", run.stderr);
     let report: Value = serde_json::from_str(&run.stdout).unwrap();
-    let mut brought_by_volume = 0;
+    let (mut brought_by_volume, mut wrong) = (0, Vec::new());
     for trace in ["from far", "from without"] {
         let cells = report["details"][trace].as_array().unwrap();
         assert_eq!(cells.len(), 5);
@@ -105,14 +117,14 @@ settings = { wal_level = "logical" }
             let error = cell["error"].as_f64().unwrap();
             let (measured, predicted) =
                 (&cell["measured_checkpoints_for_volume"], &cell["predicted_checkpoints_for_volume"]);
-            // In so short a log, a checkpoint that a busy machine makes late is worth half a percent by itself.
-            let bound = if measured.as_u64() > Some(0) { 0.01 } else { 0.005 };
-            assert!(error.abs() < bound, "{major}, {trace}: {cell:#}");
-            assert_eq!(measured, predicted, "{major}, {trace}: {cell:#}");
+            if error.abs() >= 0.005 || measured != predicted {
+                wrong.push(format!("{trace}: {cell}"));
+            }
             brought_by_volume += measured.as_u64().unwrap();
         }
     }
     assert!(brought_by_volume >= 4, "nothing was triggered: {report:#}");
+    wrong
 }
 
 #[test]
