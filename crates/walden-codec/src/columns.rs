@@ -7,6 +7,7 @@
 
 use crate::Corrupt;
 use crate::entropy::{Packer, Unpacker};
+use crate::room::reserve;
 
 /// A column, by the order in which columns are named.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -322,7 +323,7 @@ impl Decoder {
             return Err(Corrupt("bytes after the directory of columns"));
         }
         self.bytes.clear();
-        self.bytes.reserve((most - left).min(64 * stored.len()));
+        reserve(&mut self.bytes, (most - left).min(64 * stored.len()));
         self.left.clear();
         self.left.resize(self.columns.len(), (0, 0));
         for class in CLASSES {

@@ -5,6 +5,8 @@
 use walden_format::page::{LONG_HEADER, SHORT_HEADER};
 use walden_format::stream::StreamInfo;
 
+use crate::room::{reserve, room};
+
 const CONTINUES: u16 = 0x0001;
 const LONG: u16 = 0x0002;
 
@@ -22,8 +24,7 @@ pub struct PageWriter {
 impl PageWriter {
     /// Starts a segment whose first page has this header, of which so many bytes are expected.
     pub fn new(first: [u8; LONG_HEADER], info: &StreamInfo, expected: usize) -> PageWriter {
-        let out = Vec::with_capacity(expected);
-        PageWriter { first, page_bytes: info.page_bytes as usize, out, left: 0 }
+        PageWriter { first, page_bytes: info.page_bytes as usize, out: room(expected), left: 0 }
     }
 
     /// Bytes of the segment.
@@ -53,6 +54,7 @@ impl PageWriter {
             self.header();
             let room = self.page_bytes - self.out.len() % self.page_bytes;
             let (now, later) = rest.split_at(room.min(rest.len()));
+            reserve(&mut self.out, now.len());
             self.out.extend_from_slice(now);
             self.left = self.left.saturating_sub(now.len() as u32);
             rest = later;

@@ -14,6 +14,7 @@ pub mod container;
 mod entropy;
 mod framing;
 mod model;
+mod room;
 
 /// A compressed form that can't be what was written: what is wrong with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

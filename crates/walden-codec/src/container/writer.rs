@@ -12,6 +12,7 @@ use super::layout::{
     Place,
 };
 use crate::coder::{Encoded, Encoder, Form, Limits};
+use crate::room::on_large_pages;
 
 /// How a container is written.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +94,10 @@ impl<W: Write> Writer<W> {
         take(input, 64, &mut start)?;
         let info = StreamInfo::of_segment(&start).ok().filter(|_| !as_bytes);
         let whole = info.map_or(PIECE, |info| info.segment_size.bytes() as usize);
+        if info.is_some() {
+            start.reserve_exact(whole.min(PIECE));
+            on_large_pages(&start);
+        }
         take(input, whole, &mut start)?;
         // One more byte and it is no segment.
         let mut more = Vec::new();

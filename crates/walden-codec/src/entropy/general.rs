@@ -3,6 +3,7 @@
 use zstd::zstd_safe::{CCtx, CParameter, DCtx, DParameter, ResetDirective};
 
 use crate::Corrupt;
+use crate::room::room;
 
 /// Matches reach this far back, as a power of 2: over what came before, and a part of usual length.
 const WINDOW: u32 = 24;
@@ -43,7 +44,7 @@ impl Decompressor {
     /// Decompresses what has `raw` bytes, or fewer, after `before`.
     pub fn decompress(&mut self, packed: &[u8], before: &[u8], raw: usize) -> Result<Vec<u8>, Corrupt> {
         let wrong = Corrupt("a part can't be decompressed");
-        let mut content = Vec::with_capacity(raw);
+        let mut content = room(raw);
         if !before.is_empty() {
             // One that refers to something does not live longer than that.
             let mut context = new_context().ok_or(wrong)?;

@@ -28,6 +28,7 @@ use walden_format::crc::crc32c_append;
 use self::modelled::Modelled;
 use crate::Corrupt;
 use crate::columns::{CLASSES, Class, Content, Form, Wanted, get_number, put_number};
+use crate::room::reserve;
 
 const CODER_STORED: u8 = 0;
 const CODER_ZSTD: u8 = 1;
@@ -497,7 +498,7 @@ impl Unpacker {
 /// The columns that a class's content is of.
 fn split(content: &[u8], columns: &[Wanted], out: &mut Vec<u8>) -> Result<(), Corrupt> {
     let mut laid_out = layout::Columns::new(content)?;
-    out.reserve(columns.iter().map(|column| column.bytes).sum());
+    reserve(out, columns.iter().map(|column| column.bytes).sum());
     columns.iter().try_for_each(|column| laid_out.take(column.form, column.bytes, out))?;
     laid_out.finish()
 }

@@ -16,6 +16,7 @@ use rustc_hash::FxHashMap;
 
 use crate::Corrupt;
 use crate::columns::{get_number, put_number};
+use crate::room::room;
 
 /// A word has no fewer letters, its space not counted.
 const SHORTEST: usize = 3;
@@ -289,7 +290,7 @@ pub fn decode(stored: &[u8], most: usize) -> Result<Vec<u8>, Corrupt> {
         })
         .collect();
     let (mut structure, mut numbers) = (structure.iter(), numbers.iter());
-    let mut text = Vec::with_capacity(length + SHORT);
+    let mut text = room(length + SHORT);
     while let Some(&byte) = structure.next() {
         match meaning[usize::from(byte)] {
             Meaning::Itself => text.push(byte),

@@ -27,6 +27,8 @@ use crate::columns::{Class, Column, Kind, Side, narrow};
 pub(super) struct Block {
     place: Place,
     image: Option<ImageHeader>,
+    /// The image's page, where encoding has one.
+    page: Option<PageBox>,
     /// Its page before the record, where that helps with its image.
     before: Option<PageBox>,
     /// Its data, or what takes the image's place.
@@ -96,19 +98,20 @@ impl Model {
             let locator =
                 *self.relations.get(relation as usize).ok_or(Corrupt("a relation's number can't be"))?;
             let place = Place { relation: Relation { number: relation, locator }, fork, block: number };
-            let image = match flags & HAS_IMAGE {
-                0 => None,
-                _ => {
-                    let image = block.and_then(|block| block.image.as_ref());
-                    let source = image.zip(input);
-                    let known = source.is_some() && self.known(place).is_some();
-                    let expander = &mut self.rows.expander;
-                    Some(ImageHeader::code(side, fixed, self.version, image_info, source, known, expander)?)
-                }
-            };
+            let (mut image, mut page) = (None, None);
+            if flags & HAS_IMAGE != 0 {
+                let source = block.and_then(|block| block.image.as_ref()).zip(input);
+                page = source.and_then(|(image, record)| restored(image, record));
+                let source = source.map(|(image, record)| (image, record, page.as_deref()));
+                let known = source.is_some() && self.known(place).is_some();
+                let expander = &mut self.rows.expander;
+                image =
+                    Some(ImageHeader::code(side, fixed, self.version, image_info, source, known, expander)?);
+            }
             blocks.push(Block {
                 place,
                 image,
+                page,
                 before: None,
                 data: self.spare_data.pop().unwrap_or_default(),
                 told: false,
@@ -371,17 +374,16 @@ impl Model {
     ) -> Result<(), Corrupt> {
         let Some(header) = block.image else { return Ok(()) };
         let bytes = source.map_or(&[][..], |(image, record)| record.image_data(image));
-        let page = || source.and_then(|(image, record)| restored(image, record));
+        let page = block.page.take();
         let method = match header.form {
             ImageForm::AsIs => {
                 return side.bytes(fixed.image_bytes, bytes, header.len.into(), &mut block.stored);
             }
             ImageForm::Page => {
-                return self.image_page(side, fixed, block, after, (page(), bytes), header.len);
+                return self.image_page(side, fixed, block, after, (page, bytes), header.len);
             }
             ImageForm::Again(method) => method,
         };
-        let page = page();
         let whole = PAGE_BYTES as u16 - header.hole_len.unwrap_or(0).min(PAGE_BYTES as u16);
         let raw = page.as_ref().map_or(Vec::new(), |page| without_hole(page, header.offset, whole));
         self.image_page(side, fixed, block, after, (page, &raw), whole)?;
@@ -407,7 +409,8 @@ impl Model {
         let offset = block.image.map_or(0, |image| image.offset);
         if let Some(page) = after {
             let known = without_hole(page, offset, len);
-            return difference(side, fixed.rehearsed, &known, bytes, len.into(), &mut block.stored);
+            block.stored = difference(side, fixed.rehearsed, known, bytes, len.into())?;
+            return Ok(());
         }
         let mut made = std::mem::take(&mut self.made);
         let columns = match block.before.as_deref() {
@@ -426,7 +429,8 @@ impl Model {
         };
         let known = without_hole(&made, offset, len);
         self.made = made;
-        difference(side, columns, &known, bytes, len.into(), &mut block.stored)
+        block.stored = difference(side, columns, known, bytes, len.into())?;
+        Ok(())
     }
 
     fn coder<'m, S: Side>(&'m mut self, side: &'m mut S) -> RowCoder<'m, S> {
@@ -466,7 +470,7 @@ impl ImageHeader {
         fixed: &Fixed,
         version: Major,
         info: u8,
-        source: Option<(&Image, &Record<'_>)>,
+        source: Option<(&Image, &Record<'_>, Option<&Page>)>,
         is_known: bool,
         expander: &mut Expander,
     ) -> Result<ImageHeader, Corrupt> {
@@ -488,16 +492,15 @@ impl ImageHeader {
             let value = side.symbol(fixed.image_header, value.unwrap_or(0).into())?;
             u16::try_from(value).map_err(|_| Corrupt("an image's size can't be"))
         };
-        let image = source.map(|(image, _)| image);
+        let image = source.map(|(image, ..)| image);
         let len = small(image.map(|image| image.len))?;
         let offset = small(image.map(|image| image.hole_offset))?;
         let hole_len =
             if compressed && has_hole { Some(small(image.map(|image| image.hole_len))?) } else { None };
         let form = if let Some(compression) = compression {
-            let again = source.and_then(|(image, record)| {
-                let page = restored(image, record)?;
+            let again = source.and_then(|(image, record, page)| {
                 let whole = PAGE_BYTES as u16 - hole_len.unwrap_or(0).min(PAGE_BYTES as u16);
-                let raw = without_hole(&page, offset, whole);
+                let raw = without_hole(page?, offset, whole);
                 expander.reproduces(&raw, record.image_data(image), compression, is_known)
             });
             let number = again.map_or(0, |method| 1 + method.number());
@@ -531,8 +534,7 @@ fn restored(image: &Image, record: &Record<'_>) -> Option<PageBox> {
 
 /// The data that images displaced.
 fn told_data(record: &Record<'_>, blocks: &[Block]) -> Vec<Option<Vec<u8>>> {
-    let images: Vec<Option<PageBox>> =
-        record.blocks.iter().map(|block| restored(block.image.as_ref()?, record)).collect();
+    let images: Vec<Option<PageBox>> = blocks.iter().map(|block| block.page.clone()).collect();
     let before: Vec<Option<PageBox>> = blocks.iter().map(|block| block.before.clone()).collect();
     let mut data = displaced::data(record, &before, &images);
     // Whether an update says all of the new row or only its middle is said by flags, which say "all" where there is an image.
@@ -635,24 +637,22 @@ impl Differences {
     }
 }
 
-/// Runs of bytes that differ from those known, each as the bytes to mix in.
+/// Runs of bytes that differ from those known, each as the bytes to mix in. Makes of what is known what is wanted.
 fn difference<S: Side>(
     side: &mut S,
     columns: Differences,
-    known: &[u8],
+    mut known: Vec<u8>,
     source: &[u8],
     len: usize,
-    out: &mut Vec<u8>,
-) -> Result<(), Corrupt> {
+) -> Result<Vec<u8>, Corrupt> {
     /// Equal bytes that end a run: fewer are cheaper to mix in than to skip.
     const GAP: usize = 4;
     let encoding = !source.is_empty();
-    let mixed: Vec<u8> = source.iter().zip(known).map(|(a, b)| a ^ b).collect();
-    let mut target = known.to_vec();
-    target.resize(len, 0);
+    let mixed: Vec<u8> = source.iter().zip(&known).map(|(a, b)| a ^ b).collect();
+    known.resize(len, 0);
     let mut at = 0;
     loop {
-        let start = mixed[at.min(mixed.len())..].iter().position(|&byte| byte != 0).map(|skip| at + skip);
+        let start = first_set(&mixed[at.min(mixed.len())..]).map(|skip| at + skip);
         let gap = if encoding { start.map_or(len - at, |start| start - at) } else { 0 };
         let gap = narrow(side.symbol(columns.gap, gap as u64)?)?;
         at = at.checked_add(gap).filter(|&at| at <= len).ok_or(Corrupt("a difference is beyond the page"))?;
@@ -679,12 +679,36 @@ fn difference<S: Side>(
             .ok_or(Corrupt("a difference is beyond the page"))?;
         let mut bytes = Vec::new();
         side.bytes(columns.bytes, mixed.get(at..end).unwrap_or(&[]), run, &mut bytes)?;
-        target[at..end].iter_mut().zip(&bytes).for_each(|(byte, mix)| *byte ^= mix);
+        known[at..end].iter_mut().zip(&bytes).for_each(|(byte, mix)| *byte ^= mix);
         at = end;
         if at == len {
             break;
         }
     }
-    out.extend_from_slice(&target);
-    Ok(())
+    Ok(known)
+}
+
+/// Where the first byte is that is not zero: mostly far away.
+fn first_set(bytes: &[u8]) -> Option<usize> {
+    let (strides, _) = bytes.as_chunks::<64>();
+    let zeros = strides.iter().take_while(|stride| stride.iter().fold(0, |all, byte| all | byte) == 0);
+    let skipped = 64 * zeros.count();
+    bytes[skipped..].iter().position(|&byte| byte != 0).map(|more| skipped + more)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_byte_that_is_set_is_found_wherever_it_is() {
+        for len in [0, 1, 63, 64, 65, 200] {
+            let mut bytes = vec![0; len];
+            assert_eq!(first_set(&bytes), None);
+            for at in (0..len).rev() {
+                bytes[at] = 1;
+                assert_eq!(first_set(&bytes), Some(at));
+            }
+        }
+    }
 }

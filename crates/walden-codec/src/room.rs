@@ -1,0 +1,71 @@
+//! Room for much at once: bytes of a segment, of its columns.
+//!
+//! The system clears memory when it is first written to, a small page of 4 kB at a time, and each takes as long as a good part
+//! of decoding what goes there. On large pages of 2 MB that is next to nothing.
+
+/// An empty vector with room for so many bytes.
+pub fn room(bytes: usize) -> Vec<u8> {
+    let room = Vec::with_capacity(bytes);
+    on_large_pages(&room);
+    room
+}
+
+/// Makes room for so many bytes more. What is not written to takes no memory, so there may be more room than that.
+#[inline]
+pub fn reserve(vector: &mut Vec<u8>, bytes: usize) {
+    if bytes > vector.capacity() - vector.len() {
+        grow(vector, bytes);
+    }
+}
+
+#[cold]
+fn grow(vector: &mut Vec<u8>, bytes: usize) {
+    let wanted = vector.len().saturating_add(bytes).max(vector.capacity().saturating_mul(GROWTH));
+    let mut larger = room(wanted);
+    larger.extend_from_slice(vector);
+    *vector = larger;
+}
+
+/// How much more room there is each time that it did not suffice.
+const GROWTH: usize = 4;
+
+/// Asks for large pages where what the vector has room for covers some.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+pub fn on_large_pages(vector: &Vec<u8>) {
+    use rustix::mm::{Advice, madvise};
+
+    const LARGE_PAGE: usize = 2 << 20;
+    if vector.capacity() < 2 * LARGE_PAGE {
+        return;
+    }
+    let start = vector.as_ptr().cast_mut();
+    let skipped = start.align_offset(rustix::param::page_size());
+    let bytes = vector.capacity().saturating_sub(skipped);
+    // SAFETY: the range is within what the vector owns. How large its pages are changes nothing of what they hold.
+    let _ = unsafe { madvise(start.wrapping_add(skipped).cast(), bytes, Advice::LinuxHugepage) };
+}
+
+/// Elsewhere, it is the system's business.
+#[cfg(not(target_os = "linux"))]
+pub fn on_large_pages(_: &Vec<u8>) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_as_any_other() {
+        for bytes in [0, 1, 4095, 4 << 20, (16 << 20) + 5] {
+            let mut one = room(bytes);
+            assert!(one.is_empty() && one.capacity() >= bytes);
+            one.resize(bytes, 7);
+            reserve(&mut one, 5 << 20);
+            assert!(one.capacity() >= bytes + (5 << 20) && one.len() == bytes);
+            assert!(one.iter().all(|&byte| byte == 7), "content moves along");
+            let before = one.capacity();
+            reserve(&mut one, 1);
+            assert_eq!(one.capacity(), before, "there is room");
+        }
+    }
+}
