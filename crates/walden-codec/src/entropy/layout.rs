@@ -12,6 +12,7 @@
 use super::general::Compressor;
 use crate::Corrupt;
 use crate::columns::{Form, get_number, put_number};
+use crate::room::room;
 
 const LAYOUT_ROWS: u8 = 0;
 const LAYOUT_PLANES: u8 = 1;
@@ -37,6 +38,11 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// Nothing yet, with room for so many bytes.
+    pub fn new(bytes: usize) -> Layout {
+        Layout { body: room(bytes), ..Layout::default() }
+    }
+
     /// Appends a column with the layout that promises fewest bytes.
     pub fn push(&mut self, bytes: &[u8], form: Form, zstd: &mut Compressor) {
         let Form::Rows(width) = form else { return self.body.extend_from_slice(bytes) };
@@ -86,10 +92,12 @@ impl Layout {
 
     /// All columns, as they are compressed.
     pub fn finish(self) -> Vec<u8> {
-        let mut content = Vec::with_capacity(self.forms.len() + self.body.len() + 10);
-        put_number(&mut content, self.forms.len() as u64);
-        content.extend_from_slice(&self.forms);
-        content.extend_from_slice(&self.body);
+        let Layout { forms, body: mut content, .. } = self;
+        let mut head = Vec::with_capacity(forms.len() + 10);
+        put_number(&mut head, forms.len() as u64);
+        head.extend_from_slice(&forms);
+        // There is room for it: what comes after it only moves.
+        content.splice(..0, head);
         content
     }
 }

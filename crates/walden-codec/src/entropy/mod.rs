@@ -207,7 +207,8 @@ impl Packer {
     /// Writes the columns of a class.
     pub fn class(&mut self, class: Class, columns: &[&Content], out: &mut Vec<u8>) {
         let before = out.len();
-        let mut layout = layout::Layout::default();
+        let most = layout::most_bytes(columns.iter().map(|column| (column.form, column.bytes.len())));
+        let mut layout = layout::Layout::new(most);
         columns.iter().for_each(|column| layout.push(&column.bytes, column.form, &mut self.zstd));
         let content = layout.finish();
         match self.means {

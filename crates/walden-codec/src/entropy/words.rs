@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 
 use crate::Corrupt;
 use crate::columns::{get_number, put_number};
-use crate::room::room;
+use crate::room::{reserve, room};
 
 /// A word has no fewer letters, its space not counted.
 const SHORTEST: usize = 3;
@@ -57,7 +57,7 @@ pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
     let mut is_mark = [false; 256];
     marks.iter().for_each(|&mark| is_mark[usize::from(mark)] = true);
     let (&escape, lead_bytes) = marks.split_first()?;
-    let mut out = Vec::with_capacity(text.len() / 2);
+    let mut out = Vec::new();
     put_number(&mut out, text.len() as u64);
     put_number(&mut out, words.len() as u64);
     out.extend(words.iter().map(|(word, _)| word.len() as u8));
@@ -65,7 +65,7 @@ pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
     out.push(escape);
     out.extend_from_slice(lead_bytes);
     let index = Index::new(words.iter().map(|(word, _)| *word));
-    let (mut structure, mut numbers) = (Vec::with_capacity(text.len() / 2), Vec::new());
+    let (mut structure, mut numbers) = (room(text.len()), room(text.len() / 2));
     let mut at = 0;
     while at < text.len() {
         let byte = text[at];
@@ -83,6 +83,7 @@ pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
         structure.push(byte);
         at += 1;
     }
+    reserve(&mut out, structure.len() + numbers.len() + 10);
     put_number(&mut out, structure.len() as u64);
     out.extend_from_slice(&structure);
     out.extend_from_slice(&numbers);
