@@ -136,10 +136,8 @@ impl Pool {
             return page;
         }
         if self.fresh.is_empty() {
-            self.fresh = match &self.ready {
-                Some(ready) => ready.recv().unwrap_or_default(),
-                None => chunk().unwrap_or_default(),
-            };
+            let ready = self.ready.as_ref().and_then(|ready| ready.recv().ok());
+            self.fresh = ready.or_else(chunk).unwrap_or_default();
         }
         match std::mem::take(&mut self.fresh).split_first_mut() {
             Some((page, rest)) => {
@@ -161,7 +159,7 @@ pub(crate) fn make_ready_ahead() {
 
 fn start() -> Receiver<&'static mut [Page]> {
     let (to, ready) = sync_channel(1);
-    // Without the thread, nothing is ever ready, and pages are allocated one by one.
+    // Without the thread, nothing is ever ready, and memory is cleared when it is used.
     let _ = thread::Builder::new().name("pages".into()).spawn(move || make_ready(&to));
     ready
 }
