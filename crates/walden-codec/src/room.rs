@@ -29,7 +29,7 @@ fn grow(vector: &mut Vec<u8>, bytes: usize) {
 /// Asks for large pages where what the vector has room for covers some.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
-pub fn on_large_pages(vector: &Vec<u8>) {
+fn on_large_pages(vector: &Vec<u8>) {
     use rustix::mm::{Advice, madvise};
 
     const LARGE_PAGE: usize = 2 << 20;
@@ -45,7 +45,7 @@ pub fn on_large_pages(vector: &Vec<u8>) {
 
 /// Elsewhere, it is the system's business.
 #[cfg(not(target_os = "linux"))]
-pub fn on_large_pages(_: &Vec<u8>) {}
+fn on_large_pages(_: &Vec<u8>) {}
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,7 @@ use super::layout::{
     Place,
 };
 use crate::coder::{Encoded, Encoder, Form, Limits};
-use crate::room::on_large_pages;
+use crate::room::reserve;
 
 /// How a container is written.
 #[derive(Clone, Copy, Debug)]
@@ -95,8 +95,7 @@ impl<W: Write> Writer<W> {
         let info = StreamInfo::of_segment(&start).ok().filter(|_| !as_bytes);
         let whole = info.map_or(PIECE, |info| info.segment_size.bytes() as usize);
         if info.is_some() {
-            start.reserve_exact(whole.min(PIECE));
-            on_large_pages(&start);
+            reserve(&mut start, whole.min(PIECE));
         }
         take(input, whole, &mut start)?;
         // One more byte and it is no segment.
