@@ -27,7 +27,11 @@ fn main() {
             count(&mut classes, &encoder);
         }
         let (packed, c) = fastest(encodes, || encoder.encode(&bytes));
-        let (decoded, d) = fastest(decodes, || decoder.decode(&packed, bytes.len()));
+        let (decoded, d) = fastest(decodes, || {
+            let mut decoded = Vec::with_capacity(bytes.len());
+            let whole = decoder.decode(&packed, bytes.len(), &mut |more| decoded.extend_from_slice(more));
+            whole.map(|()| decoded)
+        });
         assert!(decoded.expect("decodes") == bytes);
         println!(
             "{path} {:?} {} -> {} ({:.2}x) c {c:.2}s d {d:.2}s",

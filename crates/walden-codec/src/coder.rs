@@ -16,7 +16,7 @@ pub use crate::columns::Class;
 use crate::columns::{self, Column, Kind, Side};
 pub use crate::entropy::Statistics;
 use crate::entropy::{Packer, Unpacker};
-use crate::framing::{PageWriter, content};
+use crate::framing::{Compared, HandedOn, PageWriter, Pages, content};
 use crate::model::Model;
 
 /// How a file is coded.
@@ -160,17 +160,27 @@ impl Decoder {
         Decoder { alone: true, ..self }
     }
 
-    /// Decodes a file that had so many bytes.
-    pub fn decode(&mut self, encoded: &Encoded, bytes: usize) -> Result<Vec<u8>, Corrupt> {
+    /// Decodes a file that had so many bytes; `out` gets them, some at a time.
+    ///
+    /// What `out` has been given is right only if this succeeds.
+    pub fn decode(
+        &mut self,
+        encoded: &Encoded,
+        bytes: usize,
+        out: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), Corrupt> {
         if encoded.restart {
             self.state = None;
         }
         let decoded = match encoded.form {
             Form::Bytes => {
                 let mut rest = &encoded.content[..];
-                Unpacker::new(false).part(&mut rest, bytes)
+                Unpacker::new(false).part(&mut rest, bytes).map(|decoded| {
+                    out(&decoded);
+                    decoded.len()
+                })
             }
-            Form::Records => self.records(&encoded.content, bytes, encoded.restart),
+            Form::Records => self.records(&encoded.content, bytes, encoded.restart, out),
         };
         let failure = self.state.as_ref().and_then(|state| state.model.failure());
         self.failure = failure.map(ToString::to_string);
@@ -180,12 +190,7 @@ impl Decoder {
         if self.failure.is_some() {
             return Err(Corrupt("pages could not be kept in a temporary file"));
         }
-        let decoded = decoded?;
-        if decoded.len() == bytes {
-            Ok(decoded)
-        } else {
-            Err(Corrupt("the file has another length than it says"))
-        }
+        if decoded? == bytes { Ok(()) } else { Err(Corrupt("the file has another length than it says")) }
     }
 
     /// Why the last file could not be decoded, if not for what is in it: a temporary file could not be written or read.
@@ -219,10 +224,9 @@ impl Visitor for Ahead<'_> {
 struct Feed<'s> {
     model: &'s mut Model,
     side: &'s mut columns::Encoder,
-    original: &'s [u8],
     start: Lsn,
-    /// What decoding will have written.
-    pages: PageWriter,
+    /// What decoding will write.
+    pages: PageWriter<Compared<'s>>,
     records: u64,
     first_prev: Option<Lsn>,
     switched: bool,
@@ -238,11 +242,8 @@ impl Visitor for Feed<'_> {
         let from = self.pages.out.len();
         let at = self.pages.next_start();
         self.pages.record(record.bytes(), record.bytes().len() as u32);
-        let written = &self.pages.out[from..];
-        if self.start.plus(at as u64) != record.lsn
-            || self.original.get(from..from + written.len()) != Some(written)
-        {
-            self.pages.out.truncate(from);
+        if self.start.plus(at as u64) != record.lsn || !self.pages.out.is_same() {
+            self.pages.out.back_to(from);
             self.odd = true;
             return ControlFlow::Break(());
         }
@@ -292,19 +293,20 @@ impl Encoder {
         model.start(info.version, segment_bytes);
         let mut ahead = StreamDecoder::new(info, start, start.plus(segment_bytes as u64));
         let _ = ahead.push(original, &mut Ahead { model });
+        let checked = ahead.position();
         let page_bytes = info.page_bytes as usize;
         let head_total = u32::from_le_bytes(first[16..20].try_into().ok()?);
         let head = if head_total == 0 { Vec::new() } else { head_of(original, head_total, page_bytes) };
-        let mut pages = PageWriter::new(first, &info, original.len());
+        let mut pages = PageWriter::new(first, &info, Compared::new(original));
         pages.record(&head, head_total);
-        if !original.starts_with(&pages.out) {
+        if !pages.out.is_same() {
             return None;
         }
         let (records, first_prev) = (0, None);
         let (switched, odd, failed) = (false, false, false);
-        let mut feed =
-            Feed { model, side, original, start, pages, records, first_prev, switched, odd, failed };
-        let mut stream = StreamDecoder::new(info, start, start.plus(segment_bytes as u64));
+        let mut feed = Feed { model, side, start, pages, records, first_prev, switched, odd, failed };
+        let stream = StreamDecoder::new(info, start, start.plus(segment_bytes as u64));
+        let mut stream = stream.checked_until(checked);
         let whole = stream.push(original, &mut feed).is_ok() && !feed.odd;
         if feed.failed {
             return None;
@@ -322,7 +324,7 @@ impl Encoder {
             pages.fill();
         }
         // Up to there, each record was compared.
-        if pages.out.len() != original.len() || pages.out[from..] != original[from..] {
+        if pages.out.len() != original.len() || !pages.out.is_same() {
             (end, tail) = (END_BYTES, original[from..].to_vec());
         }
         let mut scratch = Vec::new();
@@ -340,7 +342,14 @@ impl Encoder {
 }
 
 impl Decoder {
-    fn records(&mut self, stored: &[u8], bytes: usize, restart: bool) -> Result<Vec<u8>, Corrupt> {
+    /// How many bytes `out` got.
+    fn records(
+        &mut self,
+        stored: &[u8],
+        bytes: usize,
+        restart: bool,
+        out: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, Corrupt> {
         let State { side, framing, model, .. } = match &mut self.state {
             Some(state) => {
                 state.side.chunk(&mut state.entropy, stored, most_bytes(bytes))?;
@@ -369,8 +378,7 @@ impl Decoder {
             *number = side.symbol(framing.numbers, 0)?;
         }
         let [count, first_prev, end, tail_bytes] = numbers;
-        // What it says it has is not believed of a few bytes.
-        let mut pages = PageWriter::new(first, &info, bytes.min(64 * stored.len()));
+        let mut pages = PageWriter::new(first, &info, HandedOn::new(out));
         let head_total = u32::from_le_bytes(first[16..20].try_into().unwrap_or_default());
         let (mut head, mut tail) = (Vec::new(), Vec::new());
         let head_here = (head_total as usize).min(pages.room());
@@ -404,11 +412,12 @@ impl Decoder {
                 pages.record(&tail, total_of(&tail));
             }
             END_SWITCH => pages.fill(),
-            END_BYTES => pages.out.extend(tail),
+            END_BYTES => pages.out.put(&tail),
             _ => return Err(Corrupt("the segment's end is of a kind that this version does not know")),
         }
+        pages.out.finish();
         if pages.out.len() == bytes {
-            Ok(pages.out)
+            Ok(bytes)
         } else {
             Err(Corrupt("the segment has another length than it says"))
         }

@@ -272,6 +272,9 @@ impl Encoder {
     }
 }
 
+/// Bytes that columns of most segments have less of.
+const USUAL: usize = 16 << 20;
+
 /// Empties columns.
 #[derive(Default)]
 pub struct Decoder {
@@ -323,7 +326,8 @@ impl Decoder {
             return Err(Corrupt("bytes after the directory of columns"));
         }
         self.bytes.clear();
-        reserve(&mut self.bytes, (most - left).min(64 * stored.len()));
+        // What it says they have is not believed of a few bytes, unless it is no more than is usual.
+        reserve(&mut self.bytes, (most - left).min(USUAL.max(64 * stored.len())));
         self.left.clear();
         self.left.resize(self.columns.len(), (0, 0));
         for class in CLASSES {

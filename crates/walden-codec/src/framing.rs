@@ -5,26 +5,123 @@
 use walden_format::page::{LONG_HEADER, SHORT_HEADER};
 use walden_format::stream::StreamInfo;
 
-use crate::room::{reserve, room};
-
 const CONTINUES: u16 = 0x0001;
 const LONG: u16 = 0x0002;
 
+/// Where pages go.
+pub trait Pages {
+    /// Bytes so far.
+    fn len(&self) -> usize;
+
+    /// Takes what comes next.
+    fn put(&mut self, bytes: &[u8]);
+
+    /// Takes zeros up to this length.
+    fn put_zeros_to(&mut self, len: usize);
+}
+
+/// Decoding hands them on, some at a time, which stay in a fast cache until then.
+pub struct HandedOn<'o> {
+    out: &'o mut dyn FnMut(&[u8]),
+    handed_on: usize,
+    next: Vec<u8>,
+}
+
+/// Bytes that are handed on at a time, about.
+const AT_ONCE: usize = 128 << 10;
+
+impl<'o> HandedOn<'o> {
+    /// To `out`.
+    pub fn new(out: &'o mut dyn FnMut(&[u8])) -> HandedOn<'o> {
+        HandedOn { out, handed_on: 0, next: Vec::with_capacity(AT_ONCE) }
+    }
+
+    /// Hands on what is left.
+    pub fn finish(&mut self) {
+        (self.out)(&self.next);
+        self.handed_on += self.next.len();
+        self.next.clear();
+    }
+}
+
+impl Pages for HandedOn<'_> {
+    fn len(&self) -> usize {
+        self.handed_on + self.next.len()
+    }
+
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        if self.next.len() + bytes.len() > AT_ONCE {
+            self.finish();
+        }
+        self.next.extend_from_slice(bytes);
+    }
+
+    #[inline]
+    fn put_zeros_to(&mut self, len: usize) {
+        self.next.resize(len - self.handed_on, 0);
+    }
+}
+
+/// Encoding only compares them with the ones that there are.
+pub struct Compared<'s> {
+    original: &'s [u8],
+    len: usize,
+    is_same: bool,
+}
+
+impl<'s> Compared<'s> {
+    /// Nothing of these yet.
+    pub fn new(original: &'s [u8]) -> Compared<'s> {
+        Compared { original, len: 0, is_same: true }
+    }
+
+    /// Whether all so far was the same.
+    pub fn is_same(&self) -> bool {
+        self.is_same
+    }
+
+    /// Back to a length up to which all was the same.
+    pub fn back_to(&mut self, len: usize) {
+        (self.len, self.is_same) = (len, true);
+    }
+}
+
+impl Pages for Compared<'_> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        let end = self.len + bytes.len();
+        self.is_same &= self.original.get(self.len..end) == Some(bytes);
+        self.len = end;
+    }
+
+    #[inline]
+    fn put_zeros_to(&mut self, len: usize) {
+        let zeros = self.original.get(self.len..len);
+        self.is_same &= zeros.is_some_and(|zeros| zeros.iter().all(|&byte| byte == 0));
+        self.len = len;
+    }
+}
+
 /// Writes pages around what goes into them.
-pub struct PageWriter {
+pub struct PageWriter<P> {
     /// The first page's header, all of it.
     first: [u8; LONG_HEADER],
     page_bytes: usize,
     /// What has been written.
-    pub out: Vec<u8>,
+    pub out: P,
     /// Bytes that are left of the record being written.
     left: u32,
 }
 
-impl PageWriter {
-    /// Starts a segment whose first page has this header, of which so many bytes are expected.
-    pub fn new(first: [u8; LONG_HEADER], info: &StreamInfo, expected: usize) -> PageWriter {
-        PageWriter { first, page_bytes: info.page_bytes as usize, out: room(expected), left: 0 }
+impl<P: Pages> PageWriter<P> {
+    /// Starts a segment whose first page has this header.
+    pub fn new(first: [u8; LONG_HEADER], info: &StreamInfo, out: P) -> PageWriter<P> {
+        PageWriter { first, page_bytes: info.page_bytes as usize, out, left: 0 }
     }
 
     /// Bytes of the segment.
@@ -54,8 +151,7 @@ impl PageWriter {
             self.header();
             let room = self.page_bytes - self.out.len() % self.page_bytes;
             let (now, later) = rest.split_at(room.min(rest.len()));
-            reserve(&mut self.out, now.len());
-            self.out.extend_from_slice(now);
+            self.out.put(now);
             self.left = self.left.saturating_sub(now.len() as u32);
             rest = later;
         }
@@ -66,14 +162,14 @@ impl PageWriter {
 
     /// Zeros up to where the next record may start. A page's end is such a place.
     fn align(&mut self) {
-        self.out.resize(self.out.len().next_multiple_of(8), 0);
+        self.out.put_zeros_to(self.out.len().next_multiple_of(8));
     }
 
     /// Empty pages to the segment's end.
     pub fn fill(&mut self) {
         while !self.is_full() {
             self.header();
-            self.out.resize(self.out.len().next_multiple_of(self.page_bytes), 0);
+            self.out.put_zeros_to(self.out.len().next_multiple_of(self.page_bytes));
         }
     }
 
@@ -92,7 +188,7 @@ impl PageWriter {
             return;
         }
         if at == 0 {
-            self.out.extend_from_slice(&self.first);
+            self.out.put(&self.first);
             return;
         }
         let info = u16::from_le_bytes([self.first[2], self.first[3]]) & !(CONTINUES | LONG);
@@ -104,7 +200,7 @@ impl PageWriter {
         header[4..8].copy_from_slice(&self.first[4..8]);
         header[8..16].copy_from_slice(&first_address.wrapping_add(at as u64).to_le_bytes());
         header[16..20].copy_from_slice(&self.left.to_le_bytes());
-        self.out.extend_from_slice(&header);
+        self.out.put(&header);
     }
 }
 

@@ -16,6 +16,8 @@ mod framing;
 mod model;
 mod room;
 
+pub use room::room;
+
 /// A compressed form that can't be what was written: what is wrong with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Corrupt(pub &'static str);

@@ -30,8 +30,8 @@ const EXAMPLES: &str = "\
 Examples:
   walden compress 0000000100000A2B000000C5
       one segment, to 0000000100000A2B000000C5.wlz beside it
-  walden compress -2 --rm /archive/wal
-      each file of a folder, as small as it gets; originals are removed, each after its copy was verified
+  walden compress -9 --rm /archive/wal
+      each file of a folder, as small as it gets, slowly; originals are removed, each after its copy was verified
   walden compress --pack -o /backup /archive/wal
       consecutive segments into one file, which is smaller: what one says need not be said again by the next
   walden decompress /backup/*.wpk -o /restore
@@ -97,14 +97,15 @@ struct Levels {
     one: bool,
     #[arg(short = '2', action = ArgAction::SetTrue, hide = true)]
     two: bool,
-    #[arg(short = '3', action = ArgAction::SetTrue, hide = true)]
+    /// Between; this is the default
+    #[arg(short = '3', action = ArgAction::SetTrue)]
     three: bool,
     #[arg(short = '4', action = ArgAction::SetTrue, hide = true)]
     four: bool,
-    /// Between; this is the default
-    #[arg(short = '5', action = ArgAction::SetTrue)]
+    #[arg(short = '5', action = ArgAction::SetTrue, hide = true)]
     five: bool,
-    #[arg(short = '6', action = ArgAction::SetTrue, hide = true)]
+    /// Smaller; this is the default of packs
+    #[arg(short = '6', action = ArgAction::SetTrue)]
     six: bool,
     #[arg(short = '7', action = ArgAction::SetTrue, hide = true)]
     seven: bool,
@@ -165,6 +166,10 @@ pub fn run(args: &CompressArgs) -> Result<ExitCode> {
 
 /// Does something with each item, on several threads; results in the items' order.
 pub fn in_parallel<T: Sync, R: Send>(items: &[T], threads: usize, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    // One thread is the one that there is: what others allocate comes from elsewhere than the heap.
+    if threads.min(items.len()) <= 1 {
+        return items.iter().map(work).collect();
+    }
     let next = AtomicUsize::new(0);
     let results: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -432,9 +437,9 @@ fn pack_target(args: &CompressArgs, name: Option<&Path>, inputs: &[Input]) -> Pa
 }
 
 fn options(args: &CompressArgs, form: FileForm) -> WriteOptions {
-    let Levels { one, two, three, four, five: _, six, seven, eight, nine } = args.levels;
-    let chosen = [one, two, three, four, false, six, seven, eight, nine];
-    let level = chosen.iter().position(|chosen| *chosen).map_or(5, |at| at as u8 + 1);
+    let Levels { one, two, three, four, five, six, seven, eight, nine } = args.levels;
+    let chosen = [one, two, three, four, five, six, seven, eight, nine];
+    let level = chosen.iter().position(|chosen| *chosen).map_or(form.default_level(), |at| at as u8 + 1);
     WriteOptions { form, level, keyframe: args.keyframe, limits: Limits::default() }
 }
 

@@ -8,6 +8,7 @@ mod demo;
 mod explain;
 mod judge;
 mod lab;
+mod memory;
 mod names;
 mod output;
 mod page;
@@ -49,6 +50,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    memory::keep_what_is_freed();
     let result = match Arguments::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Explain(args) => explain::run(&args),

@@ -37,6 +37,16 @@ pub enum FileForm {
     Pack = 2,
 }
 
+impl FileForm {
+    /// The level between fast and small. Someone waits for a segment, who has it archived; a pack is there to be small.
+    pub const fn default_level(self) -> u8 {
+        match self {
+            FileForm::Segment => 3,
+            FileForm::Pack => 6,
+        }
+    }
+}
+
 /// What a file starts with.
 ///
 /// ```text

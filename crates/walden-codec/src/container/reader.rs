@@ -528,10 +528,15 @@ impl<R: Read + Seek> Reader<R> {
                         self.pass(frame);
                         continue;
                     };
-                    let original = self.piece(head, frame, offset, most)?;
-                    hasher.update(&original);
-                    bytes = bytes.saturating_add(original.len() as u64);
-                    out.write_all(&original).map_err(Error::Original)?;
+                    let mut written = Ok(());
+                    self.piece(head, frame, offset, most, &mut |original| {
+                        hasher.update(original);
+                        bytes = bytes.saturating_add(original.len() as u64);
+                        if written.is_ok() {
+                            written = out.write_all(original);
+                        }
+                    })?;
+                    written.map_err(Error::Original)?;
                 }
                 kind if kind.may_be_skipped() => self.pass(frame),
                 kind => {
@@ -555,7 +560,14 @@ impl<R: Read + Seek> Reader<R> {
         Ok(Summary { stored: self.at - start, end })
     }
 
-    fn piece(&mut self, head: &Head, frame: FrameHeader, offset: u64, most: u64) -> Result<Vec<u8>, Error> {
+    fn piece(
+        &mut self,
+        head: &Head,
+        frame: FrameHeader,
+        offset: u64,
+        most: u64,
+        out: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), Error> {
         let mut content = self.content(frame, offset, self.bytes, "a piece")?;
         let Some(original) = Cursor::new(&content).u64() else {
             return Err(self.damage(
@@ -573,7 +585,7 @@ impl<R: Read + Seek> Reader<R> {
         }
         content.drain(..8);
         let encoded = Encoded { form: head.form, restart: head.keyframe, content };
-        let decoded = self.decoder.decode(&encoded, original as usize);
+        let decoded = self.decoder.decode(&encoded, original as usize, out);
         if let Some(failure) = self.decoder.failure() {
             return Err(Error::Temporary(failure.to_owned()));
         }

@@ -155,9 +155,9 @@ impl<W: Write> Writer<W> {
         let place = Place { timeline: info.timeline, start: start_of(original), size: info.segment_size };
         self.since_keyframe = if encoded.restart { 1 } else { self.since_keyframe + 1 };
         self.last = Some(Continuation { info, start: place.end() });
-        let begun = self.begin(meta, Form::Records, encoded.restart, Some(place), original)?;
-        self.piece(original.len(), encoded)?;
         let hash = *blake3::hash(original).as_bytes();
+        let begun = self.begin(meta, Form::Records, encoded.restart, Some(place), &hash)?;
+        self.piece(original.len(), encoded)?;
         self.end(begun, End { bytes: original.len() as u64, hash })
     }
 

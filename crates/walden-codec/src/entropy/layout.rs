@@ -12,7 +12,7 @@
 use super::general::Compressor;
 use crate::Corrupt;
 use crate::columns::{Form, get_number, put_number};
-use crate::room::room;
+use crate::room::{reserve, room};
 
 const LAYOUT_ROWS: u8 = 0;
 const LAYOUT_PLANES: u8 = 1;
@@ -24,15 +24,17 @@ const PLANE_STILL: u8 = 2;
 /// Below this many rows, planes are too short to be worth their forms.
 const FEWEST_ROWS: usize = 4;
 
+/// Bytes of rows that are turned into planes, or back, at a time: they stay in the fastest cache.
+const TURNED: usize = 16 << 10;
+
 /// Lays columns out.
 #[derive(Default)]
 pub struct Layout {
     forms: Vec<u8>,
     body: Vec<u8>,
     /// For use within.
+    varying: Vec<u8>,
     planes: Vec<u8>,
-    plane_forms: Vec<u8>,
-    plane: Vec<u8>,
     difference: Vec<u8>,
     costs: Costs,
 }
@@ -53,40 +55,40 @@ impl Layout {
             self.body.extend_from_slice(bytes);
             return;
         }
-        self.planes.clear();
-        self.plane_forms.clear();
-        self.costs.start(rows);
-        for position in 0..width {
-            self.push_plane(bytes, width, position);
-        }
-        if rows_are_better(bytes, &self.planes, zstd) {
+        let (forms, body) = (self.forms.len(), self.body.len());
+        self.forms.push(LAYOUT_PLANES);
+        self.push_planes(bytes, width);
+        if rows_are_better(bytes, &self.body[body..], zstd) {
+            self.forms.truncate(forms);
+            self.body.truncate(body);
             self.forms.push(LAYOUT_ROWS);
             self.body.extend_from_slice(bytes);
-        } else {
-            self.forms.push(LAYOUT_PLANES);
-            self.forms.extend_from_slice(&self.plane_forms);
-            self.body.extend_from_slice(&self.planes);
         }
     }
 
-    fn push_plane(&mut self, bytes: &[u8], width: usize, position: usize) {
-        self.plane.clear();
-        self.plane.extend(bytes[position..].iter().step_by(width));
-        let first = self.plane[0];
-        if self.plane.iter().all(|&byte| byte == first) {
-            self.plane_forms.push(PLANE_STILL);
-            self.planes.push(first);
-            return;
-        }
-        self.difference.clear();
-        self.difference.push(first);
-        self.difference.extend(self.plane.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])));
-        if self.costs.of(&self.difference) < self.costs.of(&self.plane) {
-            self.plane_forms.push(PLANE_DIFFERENCE);
-            self.planes.extend_from_slice(&self.difference);
-        } else {
-            self.plane_forms.push(PLANE_SAME);
-            self.planes.extend_from_slice(&self.plane);
+    fn push_planes(&mut self, bytes: &[u8], width: usize) {
+        let rows = bytes.len() / width;
+        let Layout { forms, body, varying, planes, difference, costs } = self;
+        find_varying(bytes, width, varying);
+        turn(bytes, width, varying, planes);
+        costs.start(rows);
+        let mut planes = planes.chunks_exact(rows);
+        for (&first, &varies) in bytes.iter().zip(&*varying) {
+            let Some(plane) = (varies != 0).then(|| planes.next()).flatten() else {
+                forms.push(PLANE_STILL);
+                body.push(first);
+                continue;
+            };
+            difference.clear();
+            difference.push(first);
+            difference.extend(plane.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])));
+            if costs.of(difference) < costs.of(plane) {
+                forms.push(PLANE_DIFFERENCE);
+                body.extend_from_slice(difference);
+            } else {
+                forms.push(PLANE_SAME);
+                body.extend_from_slice(plane);
+            }
         }
     }
 
@@ -144,28 +146,20 @@ impl<'a> Columns<'a> {
             _ => return Err(Corrupt("a column's layout is unknown")),
         }
         let rows = bytes / width;
+        let planes = (0..width).map(|_| self.plane(rows)).collect::<Result<Vec<_>, _>>()?;
         let start = out.len();
         out.resize(start + bytes, 0);
-        let out = &mut out[start..];
-        for position in 0..width {
-            let places = out[position..].iter_mut().step_by(width);
-            match self.form()? {
-                PLANE_SAME => places.zip(self.body(rows)?).for_each(|(place, &byte)| *place = byte),
-                PLANE_DIFFERENCE => {
-                    let mut last = 0_u8;
-                    places.zip(self.body(rows)?).for_each(|(place, &byte)| {
-                        last = last.wrapping_add(byte);
-                        *place = last;
-                    });
-                }
-                PLANE_STILL => match self.body(1)?[0] {
-                    0 => {}
-                    byte => places.for_each(|place| *place = byte),
-                },
-                _ => return Err(Corrupt("a plane's form is unknown")),
-            }
-        }
+        turn_back(planes, width, &mut out[start..]);
         Ok(())
+    }
+
+    fn plane(&mut self, rows: usize) -> Result<Plane<'a>, Corrupt> {
+        Ok(match self.form()? {
+            PLANE_SAME => Plane::Same(self.body(rows)?),
+            PLANE_DIFFERENCE => Plane::Difference(self.body(rows)?, 0),
+            PLANE_STILL => Plane::Still(self.body(1)?[0]),
+            _ => return Err(Corrupt("a plane's form is unknown")),
+        })
     }
 
     /// Checks that nothing is left.
@@ -184,6 +178,98 @@ impl<'a> Columns<'a> {
         let (taken, rest) = self.body.split_at_checked(bytes).ok_or(Corrupt("a column is cut short"))?;
         self.body = rest;
         Ok(taken)
+    }
+}
+
+/// Which positions of rows are not the same in all: not 0 for these.
+fn find_varying(bytes: &[u8], width: usize, varying: &mut Vec<u8>) {
+    // As many rows at a time as make the comparison worth its while.
+    let at_once = width * (64 / width).max(1);
+    let Some(firsts) = bytes.get(..at_once) else { return find_varying_rows(bytes, width, varying) };
+    find_varying_rows(firsts, width, varying);
+    if varying.iter().all(|&varies| varies != 0) {
+        return;
+    }
+    let mut differing = vec![0_u8; at_once];
+    let chunks = bytes.chunks_exact(at_once);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for ((differing, byte), first) in differing.iter_mut().zip(chunk).zip(firsts) {
+            *differing |= byte ^ first;
+        }
+    }
+    for (differing, (byte, first)) in differing.iter_mut().zip(rest.iter().zip(firsts)) {
+        *differing |= byte ^ first;
+    }
+    for row in differing.chunks_exact(width) {
+        varying.iter_mut().zip(row).for_each(|(varying, differing)| *varying |= differing);
+    }
+}
+
+fn find_varying_rows(bytes: &[u8], width: usize, varying: &mut Vec<u8>) {
+    varying.clear();
+    varying.resize(width, 0);
+    for row in bytes.chunks_exact(width) {
+        for ((varying, byte), first) in varying.iter_mut().zip(row).zip(bytes) {
+            *varying |= byte ^ first;
+        }
+    }
+}
+
+/// The planes of the positions that vary, one after another.
+fn turn(bytes: &[u8], width: usize, varying: &[u8], planes: &mut Vec<u8>) {
+    let rows = bytes.len() / width;
+    let positions: Vec<usize> = varying
+        .iter()
+        .enumerate()
+        .filter(|(_, varies)| **varies != 0)
+        .map(|(position, _)| position)
+        .collect();
+    planes.clear();
+    reserve(planes, positions.len() * rows);
+    planes.resize(positions.len() * rows, 0);
+    let at_once = (TURNED / width).max(1);
+    for (number, block) in bytes.chunks(at_once * width).enumerate() {
+        for (plane, &position) in planes.chunks_exact_mut(rows).zip(&positions) {
+            let places = plane[number * at_once..].iter_mut();
+            places.zip(block[position..].iter().step_by(width)).for_each(|(place, &byte)| *place = byte);
+        }
+    }
+}
+
+/// A plane, taken off.
+enum Plane<'a> {
+    Same(&'a [u8]),
+    /// And the byte that the first of these is to be added to.
+    Difference(&'a [u8], u8),
+    Still(u8),
+}
+
+/// Rows of planes, in the place of zeros.
+fn turn_back(mut planes: Vec<Plane<'_>>, width: usize, rows: &mut [u8]) {
+    let at_once = (TURNED / width).max(1);
+    for block in rows.chunks_mut(at_once * width) {
+        let count = block.len() / width;
+        for (position, plane) in planes.iter_mut().enumerate() {
+            let places = block[position..].iter_mut().step_by(width);
+            match plane {
+                Plane::Same(bytes) => {
+                    let (now, later) = bytes.split_at(count);
+                    places.zip(now).for_each(|(place, &byte)| *place = byte);
+                    *bytes = later;
+                }
+                Plane::Difference(bytes, last) => {
+                    let (now, later) = bytes.split_at(count);
+                    for (place, &byte) in places.zip(now) {
+                        *last = last.wrapping_add(byte);
+                        *place = *last;
+                    }
+                    *bytes = later;
+                }
+                Plane::Still(0) => {}
+                Plane::Still(byte) => places.for_each(|place| *place = *byte),
+            }
+        }
     }
 }
 

@@ -281,6 +281,8 @@ impl Model {
             last_time: 0,
             replay: Replay::new(PageStore::new(StoreOptions {
                 memory_bytes: limits.page_memory,
+                // Files are done one beside the other, each by one thread.
+                clears_ahead: false,
                 ..StoreOptions::default()
             })),
             main: Vec::new(),

@@ -231,14 +231,28 @@ pub const CONTENDERS: &[Contender] = &[
         ..BASE
     },
     Contender {
+        name: "zpaq-all",
+        program: "zpaq",
+        package: "zpaq",
+        label: "zpaq -m{level}, all at once",
+        levels: (1, 5),
+        slow_from: Some(4),
+        takes: Takes::Corpus,
+        threads: Threads::All,
+        ending: ".zpaq",
+        compress: &["add", "{out}", "{files}", "-m{level}"],
+        decompress: &["extract", "{in}", "-to", "{dir}/"],
+        ..BASE
+    },
+    Contender {
         name: "walden",
         program: OURSELVES,
         package: "walden",
         label: "walden -{level}",
-        standard: &[1, 5, 9],
-        threads: Threads::All,
+        standard: &[1, 3, 9],
+        // Of one file, each does with one; and writes it as the others do, without waiting for the disk.
         compress: &["compress", "-{level}", "-o", "{dir}", "{files}"],
-        decompress: &["decompress", "-o", "{dir}", "{files}"],
+        decompress: &["decompress", "--stdout", "{files}"],
         ..BASE
     },
     Contender {
@@ -246,7 +260,7 @@ pub const CONTENDERS: &[Contender] = &[
         program: OURSELVES,
         package: "walden",
         label: "walden -{level} --pack",
-        standard: &[5, 9],
+        standard: &[6, 9],
         takes: Takes::Corpus,
         threads: Threads::All,
         compress: &["compress", "--pack", "-{level}", "-o", "{dir}", "{files}"],
