@@ -16,7 +16,7 @@ mod framing;
 mod model;
 mod room;
 
-pub use room::room;
+pub use room::try_room;
 
 /// A compressed form that can't be what was written: what is wrong with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

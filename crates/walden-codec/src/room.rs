@@ -10,6 +10,14 @@ pub fn room(bytes: usize) -> Vec<u8> {
     room
 }
 
+/// The same, or nothing where the system has no such room.
+pub fn try_room(bytes: usize) -> Option<Vec<u8>> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(bytes).ok()?;
+    on_large_pages(&room);
+    Some(room)
+}
+
 /// Makes room for so many bytes more, on large pages again; twice what there was at least, as vectors do by themselves.
 #[inline]
 pub fn reserve(vector: &mut Vec<u8>, bytes: usize) {
@@ -60,6 +68,8 @@ mod tests {
             reserve(&mut one, 5 << 20);
             assert!(one.capacity() >= bytes + (5 << 20) && one.len() == bytes);
             assert!(one.iter().all(|&byte| byte == 7), "content moves along");
+            assert!(try_room(bytes).is_some_and(|room| room.is_empty() && room.capacity() >= bytes));
+            assert_eq!(try_room(usize::MAX - bytes), None);
             let before = one.capacity();
             reserve(&mut one, 1);
             assert_eq!(one.capacity(), before, "there is room");

@@ -61,7 +61,7 @@ const LEVELS: [Means; 9] = [
     Means::General(3),
     Means::General(4),
     Means::General(5),
-    Means::General(9),
+    Means::General(12),
     Means::Modelled(0),
     Means::Modelled(1),
     Means::Modelled(2),
