@@ -199,6 +199,10 @@ impl Decoder {
     }
 }
 
+/// From this level on, values that the server compressed are coded as they were before. Compressing them again takes a fifth
+/// of decoding, where there are many.
+const EXPANDING: u8 = 4;
+
 /// What ends the records of a segment.
 const END_FULL: u64 = 0;
 /// A record that goes on in the next segment.
@@ -285,7 +289,10 @@ impl Encoder {
             state => {
                 let mut side = columns::Encoder::default();
                 let framing = Framing::new(&mut side).ok()?;
-                let model = Model::new(info.version, self.limits);
+                let mut model = Model::new(info.version, self.limits);
+                if self.level < EXPANDING {
+                    model.leave_values();
+                }
                 let entropy = Packer::new(self.level, !self.alone);
                 state.insert(State { side, entropy, framing, model })
             }

@@ -111,6 +111,7 @@ impl Pages for Compared<'_> {
 pub struct PageWriter<P> {
     /// The first page's header, all of it.
     first: [u8; LONG_HEADER],
+    /// A power of two.
     page_bytes: usize,
     /// What has been written.
     pub out: P,
@@ -149,7 +150,7 @@ impl<P: Pages> PageWriter<P> {
         let mut rest = bytes;
         while !rest.is_empty() && !self.is_full() {
             self.header();
-            let room = self.page_bytes - self.out.len() % self.page_bytes;
+            let room = self.page_bytes - (self.out.len() & (self.page_bytes - 1));
             let (now, later) = rest.split_at(room.min(rest.len()));
             self.out.put(now);
             self.left = self.left.saturating_sub(now.len() as u32);
@@ -184,7 +185,7 @@ impl<P: Pages> PageWriter<P> {
     /// The header of a page that starts here.
     fn header(&mut self) {
         let at = self.out.len();
-        if !at.is_multiple_of(self.page_bytes) {
+        if at & (self.page_bytes - 1) != 0 {
             return;
         }
         if at == 0 {

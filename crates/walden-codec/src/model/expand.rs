@@ -81,6 +81,7 @@ pub struct Expander {
     scratch: Vec<u8>,
     /// What `scratch` was made of, where encoding has just tried it: it is asked for again at once.
     tried: Option<(Vec<u8>, Method)>,
+    leaves_values: bool,
     /// Bytes that values may still grow by, so that a chunk's columns stay within their limit.
     budget: usize,
     values: Values,
@@ -103,6 +104,7 @@ impl Default for Expander {
             latest: [Method::Pglz, Method::Lz4, Method::Zstd(Release::ALL[0])],
             scratch: Vec::new(),
             tried: None,
+            leaves_values: false,
             budget: 0,
             values: Values::default(),
         }
@@ -110,6 +112,11 @@ impl Default for Expander {
 }
 
 impl Expander {
+    /// Values stay as they are from now on, which decoding has less to do with. Only encoding asks.
+    pub fn leave_values(&mut self) {
+        self.leaves_values = true;
+    }
+
     /// Before a chunk of columns: how many bytes its values may grow by.
     pub fn allow(&mut self, bytes: usize) {
         self.budget = bytes;
@@ -120,7 +127,7 @@ impl Expander {
         let (info, stream) = stored.split_first_chunk::<INFO>()?;
         let info = u32::from_le_bytes(*info);
         let raw = (info & LENGTH) as usize;
-        if raw > MOST_RAW || raw <= stream.len() || raw - stream.len() > self.budget {
+        if self.leaves_values || raw > MOST_RAW || raw <= stream.len() || raw - stream.len() > self.budget {
             return None;
         }
         // No byte of the stream stands for more than this, by either method.

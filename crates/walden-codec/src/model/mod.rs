@@ -297,6 +297,11 @@ impl Model {
         }
     }
 
+    /// Encoding leaves values that the server compressed as they are.
+    pub fn leave_values(&mut self) {
+        self.rows.expander.leave_values();
+    }
+
     /// Why pages could not be kept, if so: what is coded from then on is worth nothing.
     pub fn failure(&self) -> Option<&StoreFailure> {
         self.replay.store.failure()

@@ -24,7 +24,7 @@ const WORKLOAD: &str = "oltp";
 const SETTINGS: [(&str, u32); 4] = [("off", 0), ("pglz", 0), ("lz4", 15), ("zstd", 15)];
 
 /// Rows of the contenders, at a level.
-const PROGRAMS: [(&str, u8); 4] = [("gzip", 6), ("xz", 2), ("zstd", 3), ("walden", 5)];
+const PROGRAMS: [(&str, u8); 4] = [("gzip", 6), ("xz", 2), ("zstd", 3), ("walden", 3)];
 
 #[derive(Serialize, Debug)]
 struct Results {
