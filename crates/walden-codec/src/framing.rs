@@ -221,3 +221,80 @@ pub fn content(segment: &[u8], from: usize, to: usize, page_bytes: usize) -> Vec
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = 8192;
+
+    fn info() -> StreamInfo {
+        use walden_format::lsn::SegmentSize;
+        use walden_format::version::Major;
+        StreamInfo {
+            version: Major::V18,
+            timeline: 1,
+            system_id: 7,
+            segment_size: SegmentSize::new(1 << 20).expect("a size"),
+            page_bytes: PAGE as u32,
+            data_page_bytes: 8192,
+        }
+    }
+
+    fn first() -> [u8; LONG_HEADER] {
+        let mut first = [0; LONG_HEADER];
+        first[2] = LONG as u8;
+        first[10] = 0x30;
+        first[32..36].copy_from_slice(&(1_u32 << 20).to_le_bytes());
+        first
+    }
+
+    /// Records of many lengths, some longer than a page, and empty pages after them.
+    fn write<P: Pages>(out: P) -> P {
+        let mut pages = PageWriter::new(first(), &info(), out);
+        for len in (24..).step_by(331).take(60).chain([300_000]) {
+            pages.next_start();
+            pages.record(&vec![len as u8; len], len as u32);
+        }
+        pages.fill();
+        pages.out
+    }
+
+    #[test]
+    fn what_is_handed_on_is_compared_as_the_same() {
+        let mut whole: Vec<u8> = Vec::new();
+        let mut times = 0;
+        let mut take = |bytes: &[u8]| {
+            whole.extend_from_slice(bytes);
+            times += 1;
+        };
+        let mut handed_on = write(HandedOn::new(&mut take));
+        handed_on.finish();
+        assert_eq!(handed_on.len(), 1 << 20);
+        assert!(whole.len() == 1 << 20 && times > 7, "{} bytes, {times} times", whole.len());
+        assert!(whole[PAGE..].starts_with(&whole[..2]), "a page's magic");
+
+        let compared = write(Compared::new(&whole));
+        assert!(compared.is_same() && compared.len() == whole.len());
+        whole[300_000] ^= 1;
+        assert!(!write(Compared::new(&whole)).is_same());
+    }
+
+    #[test]
+    fn what_differs_is_seen_and_can_be_left_again() {
+        let original = [[1; 16], [0; 16]].concat();
+        let mut compared = Compared::new(&original);
+        compared.put(&[1; 16]);
+        assert!(compared.is_same());
+        compared.put(&[0, 0, 1]);
+        assert!(!compared.is_same());
+        compared.back_to(16);
+        compared.put_zeros_to(32);
+        assert!(compared.is_same() && compared.len() == 32);
+        compared.put(&[0]);
+        assert!(!compared.is_same(), "there is no more");
+        compared.back_to(8);
+        compared.put_zeros_to(16);
+        assert!(!compared.is_same(), "no zeros");
+    }
+}

@@ -12,6 +12,9 @@ use super::layout::{
 use super::{Damage, Error, ReadLimits};
 use crate::coder::{Decoder, Encoded, Form};
 
+/// Bytes that room is made for at once, before they are read.
+const MOST_AT_ONCE: u64 = 16 << 20;
+
 /// Reads a container, member by member.
 ///
 /// [`Reader::next`] gives a member's head, after which [`Reader::decode`] or [`Reader::skip`] take what follows.
@@ -473,7 +476,9 @@ impl<R: Read + Seek> Reader<R> {
             let found = format!("{} bytes", frame.bytes);
             return Err(self.damage(part, offset, format!("at most {most} bytes"), found));
         }
-        let mut content = Vec::new();
+        // The file is that long, by what the system says; where it has holes, that means little.
+        let expected = frame.bytes.min(self.bytes.saturating_sub(self.at)).min(MOST_AT_ONCE);
+        let mut content = Vec::with_capacity(expected as usize);
         (&mut self.input).take(frame.bytes).read_to_end(&mut content).map_err(Error::Io)?;
         self.at += content.len() as u64;
         let checksum = crc32c_append(0, &content);

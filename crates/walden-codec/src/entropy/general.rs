@@ -8,6 +8,12 @@ use crate::room::room;
 /// Matches reach this far back, as a power of 2: over what came before, and a part of usual length.
 const WINDOW: u32 = 24;
 
+/// Tables of the high levels have this many entries at most, as a power of 2: larger ones take more to clear than they find
+/// in what a column's class has.
+const MOST_ENTRIES: u32 = 21;
+/// From here on, they would have more.
+const LARGE_TABLES: i32 = 10;
+
 /// Compresses, and keeps the room that it took for the next part.
 #[derive(Default)]
 pub struct Compressor(Option<CCtx<'static>>);
@@ -19,7 +25,7 @@ impl Compressor {
         if !before.is_empty() {
             // One that refers to something does not live longer than that.
             let mut context = CCtx::try_create()?;
-            context.set_parameter(CParameter::CompressionLevel(level)).ok()?;
+            set_level(&mut context, level)?;
             context.set_parameter(CParameter::WindowLog(WINDOW)).ok()?;
             context.ref_prefix(before).ok()?;
             context.compress2(&mut packed, content).ok()?;
@@ -30,10 +36,19 @@ impl Compressor {
             none => none.insert(CCtx::try_create()?),
         };
         context.reset(ResetDirective::SessionAndParameters).ok()?;
-        context.set_parameter(CParameter::CompressionLevel(level)).ok()?;
+        set_level(context, level)?;
         context.compress2(&mut packed, content).ok()?;
         Some(packed)
     }
+}
+
+fn set_level(context: &mut CCtx<'_>, level: i32) -> Option<()> {
+    context.set_parameter(CParameter::CompressionLevel(level)).ok()?;
+    if level >= LARGE_TABLES {
+        context.set_parameter(CParameter::HashLog(MOST_ENTRIES)).ok()?;
+        context.set_parameter(CParameter::ChainLog(MOST_ENTRIES)).ok()?;
+    }
+    Some(())
 }
 
 /// Decompresses, and keeps the room that it took for the next part.

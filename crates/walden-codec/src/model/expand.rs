@@ -329,6 +329,16 @@ mod tests {
     }
 
     #[test]
+    fn values_stay_where_that_is_wanted() {
+        let stored = stored(&content(), Method::Pglz);
+        let mut expander = Expander::default();
+        expander.allow(1 << 20);
+        assert!(expander.expand(&stored).is_some());
+        expander.leave_values();
+        assert_eq!(expander.expand(&stored), None);
+    }
+
+    #[test]
     fn each_method_is_found_and_gives_the_same_bytes() {
         let content = content();
         let all = Method::OF_VALUES.map(|method| stored(&content, method));

@@ -6,6 +6,7 @@ use std::thread;
 
 use anyhow::{Context, Result, bail};
 use walden_codec::coder::{Encoder, Limits};
+use walden_codec::container::FileForm;
 use walden_explain::Request;
 use walden_source::inventory::{Run, SegmentFile};
 use walden_source::open::open;
@@ -15,8 +16,8 @@ use crate::progress::Progress;
 
 /// Segments that are compressed, spread over the trace.
 const SAMPLES: usize = 8;
-/// The level that `walden compress` has without `-1` to `-9`.
-const LEVEL: u8 = 5;
+/// What `walden compress` does without `-1` to `-9`.
+const LEVEL: u8 = FileForm::Segment.default_level();
 
 /// Walden's codec, and the command if there is one, tried on the run.
 pub fn compressors(run: &Run, command: Option<&str>) -> Result<Vec<Compressor>> {

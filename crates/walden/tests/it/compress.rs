@@ -257,6 +257,26 @@ fn a_folder_is_compressed_file_by_file() {
     assert!(files(&archive) == after);
 }
 
+/// Who says nothing gets a level that suits what is made; the file says which.
+#[test]
+fn a_file_and_a_pack_have_a_level_each() {
+    const LEVEL: usize = 13;
+    let folder = tempfile::tempdir().unwrap();
+    let archive = archive_without_status(folder.path());
+    let [single, pack] = ["single", "pack.wpk"].map(|name| folder.path().join(name));
+    for (words, path, level) in [
+        ("compress -o {} {}", &single, 3),
+        ("compress --force -1 -o {} {}", &single, 1),
+        ("compress --pack={} {}", &pack, 6),
+        ("compress --force -4 --pack={} {}", &pack, 4),
+    ] {
+        done(words, &[path, &archive]);
+        let made =
+            if path.is_dir() { files(path) } else { [(pack.clone(), fs::read(&pack).unwrap())].into() };
+        assert!(!made.is_empty() && made.values().all(|bytes| bytes[LEVEL] == level), "{words}");
+    }
+}
+
 #[test]
 fn existing_files_stay_unless_forced() {
     let folder = tempfile::tempdir().unwrap();
