@@ -166,25 +166,24 @@ pub fn run(args: &CompressArgs) -> Result<ExitCode> {
 
 /// Does something with each item, on several threads; results in the items' order.
 pub fn in_parallel<T: Sync, R: Send>(items: &[T], threads: usize, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    // One thread is the one that there is: what others allocate comes from elsewhere than the heap.
-    if threads.min(items.len()) <= 1 {
-        return items.iter().map(work).collect();
-    }
     let next = AtomicUsize::new(0);
     let results: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..threads.min(items.len()) {
-            scope.spawn(|| {
-                while let Some((index, item)) = Some(next.fetch_add(1, Ordering::Relaxed))
-                    .and_then(|index| Some((index, items.get(index)?)))
-                {
-                    let result = work(item);
-                    if let Ok(mut results) = results.lock() {
-                        results.push((index, result));
-                    }
-                }
-            });
+    let take_part = || {
+        while let Some((index, item)) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|index| Some((index, items.get(index)?)))
+        {
+            let result = work(item);
+            if let Ok(mut results) = results.lock() {
+                results.push((index, result));
+            }
         }
+    };
+    // This thread takes part: what it allocates comes from the heap, which is on large pages.
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(items.len()) {
+            scope.spawn(take_part);
+        }
+        take_part();
     });
     let mut results = results.into_inner().unwrap_or_default();
     results.sort_by_key(|(index, _)| *index);

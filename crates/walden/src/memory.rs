@@ -6,7 +6,7 @@
 
 /// Has what is freed kept for what is needed next, on large pages as far as these come at once.
 ///
-/// No more memory is used than before at any one time; only what was used once is not given back.
+/// What was used once is not given back, and a large page takes its 2 MB as soon as some of it is used.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[allow(unsafe_code)]
 pub fn keep_what_is_freed() {

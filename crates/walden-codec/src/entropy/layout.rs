@@ -184,35 +184,17 @@ impl<'a> Columns<'a> {
 /// Which positions of rows are not the same in all: not 0 for these.
 fn find_varying(bytes: &[u8], width: usize, varying: &mut Vec<u8>) {
     // As many rows at a time as make the comparison worth its while.
-    let at_once = width * (64 / width).max(1);
-    let Some(firsts) = bytes.get(..at_once) else { return find_varying_rows(bytes, width, varying) };
-    find_varying_rows(firsts, width, varying);
-    if varying.iter().all(|&varies| varies != 0) {
-        return;
-    }
-    let mut differing = vec![0_u8; at_once];
-    let chunks = bytes.chunks_exact(at_once);
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        for ((differing, byte), first) in differing.iter_mut().zip(chunk).zip(firsts) {
+    let firsts = bytes[..width].repeat((64 / width).max(1));
+    let mut differing = vec![0_u8; firsts.len()];
+    for rows in bytes.chunks(firsts.len()) {
+        for ((differing, byte), first) in differing.iter_mut().zip(rows).zip(&firsts) {
             *differing |= byte ^ first;
         }
     }
-    for (differing, (byte, first)) in differing.iter_mut().zip(rest.iter().zip(firsts)) {
-        *differing |= byte ^ first;
-    }
-    for row in differing.chunks_exact(width) {
-        varying.iter_mut().zip(row).for_each(|(varying, differing)| *varying |= differing);
-    }
-}
-
-fn find_varying_rows(bytes: &[u8], width: usize, varying: &mut Vec<u8>) {
     varying.clear();
     varying.resize(width, 0);
-    for row in bytes.chunks_exact(width) {
-        for ((varying, byte), first) in varying.iter_mut().zip(row).zip(bytes) {
-            *varying |= byte ^ first;
-        }
+    for row in differing.chunks_exact(width) {
+        varying.iter_mut().zip(row).for_each(|(varying, differing)| *varying |= differing);
     }
 }
 

@@ -250,7 +250,7 @@ pub const CONTENDERS: &[Contender] = &[
         package: "walden",
         label: "walden -{level}",
         standard: &[1, 3, 9],
-        // Of one file, each does with one; and writes it as the others do, without waiting for the disk.
+        // A single file takes one thread. It is given back on standard output, as by the others: nobody waits for the disk.
         compress: &["compress", "-{level}", "-o", "{dir}", "{files}"],
         decompress: &["decompress", "--stdout", "{files}"],
         ..BASE
