@@ -24,7 +24,7 @@ use walden_report::units;
 
 use crate::output::{self, Output};
 use crate::progress::Progress;
-use crate::{DAMAGED, terminal};
+use crate::{DAMAGED, memory, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -135,6 +135,7 @@ pub const MOST_ROWS: usize = 50;
 
 /// Runs the command.
 pub fn run(args: &CompressArgs) -> Result<ExitCode> {
+    memory::keep_what_is_freed();
     let started = Instant::now();
     let (inputs, mut errors) = gather(&args.files);
     let total =

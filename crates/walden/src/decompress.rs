@@ -16,7 +16,7 @@ use walden_report::units;
 use crate::compress::in_parallel;
 use crate::output::{self, Output};
 use crate::progress::Progress;
-use crate::{DAMAGED, FOUND, terminal};
+use crate::{DAMAGED, FOUND, memory, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,6 +67,7 @@ pub struct DecompressArgs {
 
 /// Runs the command.
 pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
+    memory::keep_what_is_freed();
     let total = args.files.iter().filter_map(|path| path.metadata().ok()).map(|found| found.len()).sum();
     let progress = Mutex::new(Progress::bytes("decompressing", total));
     let advance = |bytes| {

@@ -50,7 +50,6 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    memory::keep_what_is_freed();
     let result = match Arguments::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Explain(args) => explain::run(&args),

@@ -16,7 +16,7 @@ use walden_report::units;
 use crate::compress::{Format, MOST_ROWS, form_name, in_parallel, ratio};
 use crate::decompress::{open, words_of};
 use crate::progress::Progress;
-use crate::{DAMAGED, FOUND, terminal};
+use crate::{DAMAGED, FOUND, memory, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -66,6 +66,7 @@ struct Member {
 
 /// Runs the command.
 pub fn run(args: &TestArgs) -> Result<ExitCode> {
+    memory::keep_what_is_freed();
     let started = Instant::now();
     let total = args.files.iter().filter_map(|path| path.metadata().ok()).map(|found| found.len()).sum();
     let progress = Mutex::new(Progress::bytes("testing", total));
