@@ -313,11 +313,13 @@ impl Decoder {
             let form = Form::from_code(get_number(&mut directory)?)?;
             self.columns.push((class, form));
         }
-        let mut left = most;
+        let (mut left, mut room) = (most, 0);
         let mut wanted = CLASSES.map(|_| Vec::new());
         for (number, &(class, form)) in self.columns.iter().enumerate() {
             let bytes = usize::try_from(get_number(&mut directory)?).unwrap_or(usize::MAX);
             left = left.checked_sub(bytes).ok_or(Corrupt("more bytes than the limit allows"))?;
+            // Rows are there twice: as planes, and turned back.
+            room += if let Form::Rows(_) = form { 2 * bytes } else { bytes };
             if bytes > 0 {
                 wanted[class as usize].push(Wanted { number: number as u32, form, bytes });
             }
@@ -327,7 +329,7 @@ impl Decoder {
         }
         self.bytes.clear();
         // What it says they have is not believed of a few bytes, unless it is no more than is usual.
-        reserve(&mut self.bytes, (most - left).min(USUAL.max(64 * stored.len())));
+        reserve(&mut self.bytes, room.min(USUAL.max(64 * stored.len())));
         self.left.clear();
         self.left.resize(self.columns.len(), (0, 0));
         for class in CLASSES {
@@ -335,15 +337,10 @@ impl Decoder {
             if wanted.is_empty() {
                 continue;
             }
-            let mut at = self.bytes.len();
-            unpacker.class(class, wanted, &mut rest, &mut self.bytes)?;
-            for column in wanted {
-                self.left[column.number as usize] = (at, at + column.bytes);
-                at += column.bytes;
-            }
-            if at != self.bytes.len() {
-                return Err(Corrupt("a column has another length than it says"));
-            }
+            let left = &mut self.left;
+            unpacker.class(class, wanted, &mut rest, &mut self.bytes, |column, at| {
+                left[column.number as usize] = (at, at + column.bytes);
+            })?;
         }
         if rest.is_empty() { Ok(()) } else { Err(Corrupt("bytes after the last column")) }
     }

@@ -1,9 +1,11 @@
 //! zstd, which may refer to what came before.
 
+use std::io::Cursor;
+
 use zstd::zstd_safe::{CCtx, CParameter, DCtx, DParameter, ResetDirective};
 
 use crate::Corrupt;
-use crate::room::room;
+use crate::room::reserve;
 
 /// Matches reach this far back, as a power of 2: over what came before, and a part of usual length.
 const WINDOW: u32 = 24;
@@ -56,23 +58,31 @@ fn set_level(context: &mut CCtx<'_>, level: i32) -> Option<()> {
 pub struct Decompressor(Option<DCtx<'static>>);
 
 impl Decompressor {
-    /// Decompresses what has `raw` bytes, or fewer, after `before`.
-    pub fn decompress(&mut self, packed: &[u8], before: &[u8], raw: usize) -> Result<Vec<u8>, Corrupt> {
+    /// Decompresses what has `raw` bytes, or fewer, after `before`; it is appended to `out`.
+    pub fn decompress(
+        &mut self,
+        packed: &[u8],
+        before: &[u8],
+        raw: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
         let wrong = Corrupt("a part can't be decompressed");
-        let mut content = room(raw);
+        reserve(out, raw);
+        let mut end = Cursor::new(&mut *out);
+        end.set_position(end.get_ref().len() as u64);
         if !before.is_empty() {
             // One that refers to something does not live longer than that.
             let mut context = new_context().ok_or(wrong)?;
             context.ref_prefix(before).map_err(|_| wrong)?;
-            context.decompress(&mut content, packed).map_err(|_| wrong)?;
-            return Ok(content);
+            context.decompress(&mut end, packed).map_err(|_| wrong)?;
+            return Ok(());
         }
         let context = match &mut self.0 {
             Some(context) => context,
             none => none.insert(new_context().ok_or(wrong)?),
         };
-        context.decompress(&mut content, packed).map_err(|_| wrong)?;
-        Ok(content)
+        context.decompress(&mut end, packed).map_err(|_| wrong)?;
+        Ok(())
     }
 }
 

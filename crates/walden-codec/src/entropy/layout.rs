@@ -128,29 +128,34 @@ impl<'a> Columns<'a> {
         Ok(Columns { forms, body })
     }
 
-    /// Takes a column of so many bytes off, which are appended to `out`.
-    pub fn take(&mut self, form: Form, bytes: usize, out: &mut Vec<u8>) -> Result<(), Corrupt> {
-        let width = match form {
-            Form::Rows(width) => usize::from(width),
-            _ => {
-                out.extend_from_slice(self.body(bytes)?);
-                return Ok(());
-            }
-        };
+    /// Takes a column of so many bytes off.
+    pub fn take(&mut self, form: Form, bytes: usize) -> Result<Taken<'a>, Corrupt> {
+        let Form::Rows(width) = form else { return Ok(Taken::Bytes(self.body(bytes)?)) };
+        let width = usize::from(width);
         match self.form()? {
-            LAYOUT_ROWS => {
-                out.extend_from_slice(self.body(bytes)?);
-                return Ok(());
-            }
+            LAYOUT_ROWS => return Ok(Taken::Bytes(self.body(bytes)?)),
             LAYOUT_PLANES if width > 0 && bytes >= width && bytes.is_multiple_of(width) => {}
             _ => return Err(Corrupt("a column's layout is unknown")),
         }
         let rows = bytes / width;
         let planes = (0..width).map(|_| self.plane(rows)).collect::<Result<Vec<_>, _>>()?;
-        let start = out.len();
-        out.resize(start + bytes, 0);
-        turn_back(planes, width, &mut out[start..]);
-        Ok(())
+        Ok(Taken::Planes(Planes { planes, width }))
+    }
+
+    /// How many bytes the columns have together that will be taken off as planes.
+    pub fn bytes_in_planes(&self, columns: impl Iterator<Item = (Form, usize)>) -> usize {
+        let mut forms = self.forms.iter();
+        let in_planes = |(form, bytes): (Form, usize)| {
+            let Form::Rows(width) = form else { return 0 };
+            match forms.next() {
+                Some(&LAYOUT_PLANES) => {
+                    forms.by_ref().take(width.into()).for_each(drop);
+                    bytes
+                }
+                _ => 0,
+            }
+        };
+        columns.map(in_planes).sum()
     }
 
     fn plane(&mut self, rows: usize) -> Result<Plane<'a>, Corrupt> {
@@ -160,6 +165,11 @@ impl<'a> Columns<'a> {
             PLANE_STILL => Plane::Still(self.body(1)?[0]),
             _ => return Err(Corrupt("a plane's form is unknown")),
         })
+    }
+
+    /// Bytes that are not taken off yet.
+    pub fn bytes_left(&self) -> usize {
+        self.body.len()
     }
 
     /// Checks that nothing is left.
@@ -178,6 +188,41 @@ impl<'a> Columns<'a> {
         let (taken, rest) = self.body.split_at_checked(bytes).ok_or(Corrupt("a column is cut short"))?;
         self.body = rest;
         Ok(taken)
+    }
+}
+
+/// A column, taken off.
+pub enum Taken<'a> {
+    /// Its bytes.
+    Bytes(&'a [u8]),
+    /// What they are to be made of.
+    Planes(Planes<'a>),
+}
+
+/// The planes of rows.
+pub struct Planes<'a> {
+    planes: Vec<Plane<'a>>,
+    width: usize,
+}
+
+impl Planes<'_> {
+    /// The rows, in the place of zeros.
+    pub fn turn_back(self, rows: &mut [u8]) {
+        turn_back(self.planes, self.width, rows);
+    }
+}
+
+impl Taken<'_> {
+    /// Appends the column to `out`.
+    pub fn put(self, bytes: usize, out: &mut Vec<u8>) {
+        match self {
+            Taken::Bytes(bytes) => out.extend_from_slice(bytes),
+            Taken::Planes(planes) => {
+                let start = out.len();
+                out.resize(start + bytes, 0);
+                planes.turn_back(&mut out[start..]);
+            }
+        }
     }
 }
 
@@ -270,18 +315,27 @@ fn rows_are_better(rows: &[u8], planes: &[u8], zstd: &mut Compressor) -> bool {
 }
 
 /// Bits that an order-0 coder would need, about, in 1/16. Only encoding asks, so it may differ between machines.
-#[derive(Default)]
 struct Costs {
     /// How long planes are.
     total: usize,
     /// What a byte that comes so often costs, once it is known.
     by_count: Vec<u64>,
+    /// How often each byte comes, in two tables, as the same byte often comes twice in a row. Zeros between planes.
+    counts: [[u32; 256]; 2],
+}
+
+impl Default for Costs {
+    fn default() -> Costs {
+        Costs { total: 0, by_count: Vec::new(), counts: [[0; 256]; 2] }
+    }
 }
 
 impl Costs {
     /// More frequent bytes are few.
     const KNOWN: usize = 1024;
     const UNKNOWN: u64 = u64::MAX;
+    /// Planes up to this length have their bytes looked at again, instead of all that there may be.
+    const SHORT: usize = 192;
 
     /// For planes of so many bytes.
     fn start(&mut self, total: usize) {
@@ -293,28 +347,42 @@ impl Costs {
     }
 
     fn of(&mut self, plane: &[u8]) -> u64 {
-        // Two tables, as the same byte often comes twice in a row.
-        let mut counts = [[0_u32; 256]; 2];
-        for pair in plane.chunks(2) {
-            counts[0][usize::from(pair[0])] += 1;
-            if let Some(&second) = pair.get(1) {
-                counts[1][usize::from(second)] += 1;
-            }
+        let (pairs, last) = plane.as_chunks::<2>();
+        for [first, second] in pairs {
+            self.counts[0][usize::from(*first)] += 1;
+            self.counts[1][usize::from(*second)] += 1;
+        }
+        for &last in last {
+            self.counts[0][usize::from(last)] += 1;
+        }
+        let mut sum = 0;
+        if plane.len() <= Costs::SHORT {
+            plane.iter().for_each(|&byte| sum += self.of_byte(byte));
+        } else {
+            (0..=255).for_each(|byte| sum += self.of_byte(byte));
+        }
+        sum
+    }
+
+    /// What all bytes with this value cost, which are forgotten.
+    #[inline]
+    fn of_byte(&mut self, byte: u8) -> u64 {
+        let [first, second] = &mut self.counts;
+        let at = usize::from(byte);
+        let count = std::mem::take(&mut first[at]) + std::mem::take(&mut second[at]);
+        if count == 0 {
+            return 0;
         }
         let total = self.total as f32;
-        let cost = |count: u32| (count as f32 * (total / count as f32).log2() * 16.0) as u64;
-        let [first, second] = counts;
-        let counts = first.iter().zip(&second).map(|(first, second)| first + second);
-        let costs =
-            counts.filter(|&count| count > 0).map(|count| match self.by_count.get_mut(count as usize) {
-                Some(known) if *known != Costs::UNKNOWN => *known,
-                Some(unknown) => {
-                    *unknown = cost(count);
-                    *unknown
-                }
-                None => cost(count),
-            });
-        costs.sum()
+        let cost = || (count as f32 * (total / count as f32).log2() * 16.0) as u64;
+        match self.by_count.get_mut(count as usize) {
+            Some(known) if *known != Costs::UNKNOWN => *known,
+            Some(unknown) => {
+                *unknown = cost();
+                *unknown
+            }
+            None => cost(),
+        }
     }
 }
 
@@ -346,7 +414,7 @@ mod tests {
         let mut back = Columns::new(&content).unwrap();
         for (form, bytes) in &columns {
             let mut taken = vec![7];
-            back.take(*form, bytes.len(), &mut taken).unwrap();
+            back.take(*form, bytes.len()).unwrap().put(bytes.len(), &mut taken);
             assert_eq!(taken[1..], *bytes);
         }
         back.finish().unwrap();
@@ -365,7 +433,7 @@ mod tests {
         let content = laid_out(std::slice::from_ref(&column));
         for len in 0..content.len() {
             let taken = Columns::new(&content[..len])
-                .and_then(|mut back| back.take(Form::Rows(2), 1000, &mut Vec::new()));
+                .and_then(|mut back| back.take(Form::Rows(2), 1000).map(drop));
             assert!(taken.is_err());
         }
     }

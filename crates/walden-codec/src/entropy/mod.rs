@@ -25,6 +25,7 @@ mod words;
 
 use walden_format::crc::crc32c_append;
 
+use self::layout::Taken;
 use self::modelled::Modelled;
 use crate::Corrupt;
 use crate::columns::{CLASSES, Class, Content, Form, Wanted, get_number, put_number};
@@ -387,39 +388,52 @@ impl Unpacker {
         self.whole(DIRECTORY, rest, most)
     }
 
-    /// Takes the columns of a class off, each of as many bytes as are said, and appends them to `out`.
+    /// Takes the columns of a class off, each of as many bytes as are said. They are in what is appended to `out`; `place` is
+    /// told where each begins, in their order.
     pub fn class(
         &mut self,
         class: Class,
         columns: &[Wanted],
         rest: &mut &[u8],
         out: &mut Vec<u8>,
+        mut place: impl FnMut(&Wanted, usize),
     ) -> Result<(), Corrupt> {
         let most = layout::most_bytes(columns.iter().map(|column| (column.form, column.bytes)));
         let part = Part::take(rest, most)?;
         let start = out.len();
+        let mut one_after_another = || {
+            columns.iter().fold(start, |at, column| {
+                place(column, at);
+                at + column.bytes
+            });
+        };
         if let CODER_MODELLED..CODER_MODELLED_CONTENT = part.coder {
             let effort = part.coder - CODER_MODELLED;
             let bytes = columns.iter().map(|column| column.bytes).sum::<usize>();
             if part.raw != bytes {
                 return Err(Corrupt("a part has another length than its columns"));
             }
+            one_after_another();
             out.resize(start + bytes, 0);
             let decoder = range::Decoder::new(part.packed);
             return self.modelled(effort, class, columns, decoder, &mut out[start..]);
         }
         if let Some(effort) = part.learned() {
+            one_after_another();
             let (content, chosen) = part.with_choices(&mut self.zstd)?;
-            split(&content, columns, out)?;
+            let mut laid_out = layout::Columns::new(&content)?;
+            for column in columns {
+                laid_out.take(column.form, column.bytes)?.put(column.bytes, out);
+            }
+            laid_out.finish()?;
             let nowhere = range::Nowhere { chosen: &chosen };
             return self.modelled(effort, class, columns, nowhere, &mut out[start..]);
         }
-        let content = self.content(class as usize, &part, most)?;
-        split(&content, columns, out)?;
+        self.content(class as usize, &part, most, out)?;
         if part.is_remembered() {
-            self.state.remember_all(class as usize, content);
+            self.state.remember(class as usize, &out[start..]);
         }
-        Ok(())
+        find(start, columns, out, place)
     }
 
     /// Has the model of an effort see to columns, one after another.
@@ -448,28 +462,41 @@ impl Unpacker {
 
     fn whole(&mut self, class: usize, rest: &mut &[u8], most: usize) -> Result<Vec<u8>, Corrupt> {
         let part = Part::take(rest, most)?;
-        let content = self.content(class, &part, most)?;
+        let mut content = Vec::new();
+        self.content(class, &part, most, &mut content)?;
         if part.is_remembered() {
             self.state.remember(class, &content);
         }
         Ok(content)
     }
 
-    fn content(&mut self, class: usize, part: &Part<'_>, most: usize) -> Result<Vec<u8>, Corrupt> {
-        let content = match part.coder {
+    /// Appends what a part is of to `out`.
+    fn content(
+        &mut self,
+        class: usize,
+        part: &Part<'_>,
+        most: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let start = out.len();
+        match part.coder {
             CODER_WORDS => {
-                let words = self.zstd.decompress(part.packed, &[], part.raw)?;
-                return words::decode(&words, most);
+                let mut words = Vec::new();
+                self.zstd.decompress(part.packed, &[], part.raw, &mut words)?;
+                return words::decode(&words, most, out);
             }
-            CODER_STORED => part.packed.to_vec(),
-            CODER_ZSTD => self.zstd.decompress(part.packed, &[], part.raw)?,
-            CODER_ZSTD_AFTER => self.zstd.decompress(part.packed, self.state.before(class), part.raw)?,
+            CODER_STORED => out.extend_from_slice(part.packed),
+            CODER_ZSTD => self.zstd.decompress(part.packed, &[], part.raw, out)?,
+            CODER_ZSTD_AFTER => {
+                self.zstd.decompress(part.packed, self.state.before(class), part.raw, out)?;
+            }
             CODER_LEARNED..CODER_MODELLED => {
                 let (mut content, chosen) = part.with_choices(&mut self.zstd)?;
                 let modelled = self.state.modelled(part.coder - CODER_LEARNED)?;
                 let mut nowhere = range::Nowhere { chosen: &chosen };
                 modelled.column(&mut nowhere, class, 0, Form::Bytes, &mut content);
-                return Ok(content);
+                out.extend_from_slice(&content);
+                return Ok(());
             }
             coder => {
                 let first = match coder {
@@ -482,25 +509,48 @@ impl Unpacker {
                 let modelled = self.state.modelled(effort)?;
                 let mut content = vec![0; part.raw];
                 modelled.column(&mut decoder, class, 0, Form::Bytes, &mut content);
-                return if first == CODER_MODELLED_WORDS {
-                    words::decode(&content, most)
-                } else {
-                    Ok(content)
-                };
+                if first == CODER_MODELLED_WORDS {
+                    return words::decode(&content, most, out);
+                }
+                out.extend_from_slice(&content);
             }
-        };
-        if content.len() != part.raw {
+        }
+        if out.len() - start != part.raw {
             return Err(Corrupt("a part has another length than it says"));
         }
-        Ok(content)
+        Ok(())
     }
 }
 
-/// The columns that a class's content is of.
-fn split(content: &[u8], columns: &[Wanted], out: &mut Vec<u8>) -> Result<(), Corrupt> {
+/// Finds the columns that a class's content from `start` on is of: where they are in it, or after it if they are made of
+/// planes.
+fn find(
+    start: usize,
+    columns: &[Wanted],
+    out: &mut Vec<u8>,
+    mut place: impl FnMut(&Wanted, usize),
+) -> Result<(), Corrupt> {
+    let forms = columns.iter().map(|column| (column.form, column.bytes));
+    let in_planes = layout::Columns::new(&out[start..])?.bytes_in_planes(forms);
+    let end = out.len();
+    reserve(out, in_planes);
+    out.resize(end + in_planes, 0);
+    let (content, mut rows) = out[start..].split_at_mut(end - start);
     let mut laid_out = layout::Columns::new(content)?;
-    reserve(out, columns.iter().map(|column| column.bytes).sum());
-    columns.iter().try_for_each(|column| laid_out.take(column.form, column.bytes, out))?;
+    let mut rows_at = end;
+    for column in columns {
+        let before = laid_out.bytes_left();
+        match laid_out.take(column.form, column.bytes)? {
+            Taken::Bytes(_) => place(column, end - before),
+            Taken::Planes(planes) => {
+                let (these, others) = rows.split_at_mut(column.bytes);
+                planes.turn_back(these);
+                place(column, rows_at);
+                rows = others;
+                rows_at += column.bytes;
+            }
+        }
+    }
     laid_out.finish()
 }
 
@@ -534,9 +584,14 @@ impl<'a> Part<'a> {
         }
         let chosen = match count {
             0 => Vec::new(),
-            _ => zstd.decompress(packed, &[], count)?,
+            _ => {
+                let mut chosen = Vec::new();
+                zstd.decompress(packed, &[], count, &mut chosen)?;
+                chosen
+            }
         };
-        let content = zstd.decompress(rest, &[], self.raw)?;
+        let mut content = Vec::new();
+        zstd.decompress(rest, &[], self.raw, &mut content)?;
         if content.len() == self.raw && chosen.len() == count {
             Ok((content, chosen))
         } else {
@@ -666,8 +721,10 @@ mod tests {
             Packer::new(level, true).class(Class::Fixed, &[&content], &mut out);
             let (mut rest, mut back) = (&out[..], Vec::new());
             let wanted = Wanted { number: 0, form: Form::Rows(4), bytes: bytes.len() };
-            Unpacker::new(true).class(Class::Fixed, &[wanted], &mut rest, &mut back).unwrap();
-            assert_eq!((back, rest), (bytes.clone(), &[][..]));
+            let mut at = 0;
+            let place = |_: &Wanted, start| at = start;
+            Unpacker::new(true).class(Class::Fixed, &[wanted], &mut rest, &mut back, place).unwrap();
+            assert_eq!((&back[at..at + bytes.len()], rest), (&bytes[..], &[][..]));
         }
     }
 
@@ -762,7 +819,7 @@ mod tests {
                 put_part(coder, part.raw, &packed, &mut out);
                 // An error, or other bytes.
                 let wanted = Wanted { number: 0, form: Form::Rows(24), bytes: bytes.len() };
-                let _ = Unpacker::new(true).class(Class::Fixed, &[wanted], &mut &out[..], &mut Vec::new());
+                let _ = Unpacker::new(true).class(Class::Fixed, &[wanted], &mut &out[..], &mut Vec::new(), |_, _| ());
             }
         }
     }

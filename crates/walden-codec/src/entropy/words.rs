@@ -249,8 +249,8 @@ impl<'a> Table<'a> {
     }
 }
 
-/// The way back; `most` is how many bytes the text may have.
-pub fn decode(stored: &[u8], most: usize) -> Result<Vec<u8>, Corrupt> {
+/// The way back, appended to `text`; `most` is how many bytes of it there may be.
+pub fn decode(stored: &[u8], most: usize, text: &mut Vec<u8>) -> Result<(), Corrupt> {
     let short = Corrupt("a list of words is cut short");
     let mut rest = stored;
     let number =
@@ -291,7 +291,8 @@ pub fn decode(stored: &[u8], most: usize) -> Result<Vec<u8>, Corrupt> {
         })
         .collect();
     let (mut structure, mut numbers) = (structure.iter(), numbers.iter());
-    let mut text = room(length + SHORT);
+    reserve(text, length + SHORT);
+    let length = text.len() + length;
     while let Some(&byte) = structure.next() {
         match meaning[usize::from(byte)] {
             Meaning::Itself => text.push(byte),
@@ -314,7 +315,7 @@ pub fn decode(stored: &[u8], most: usize) -> Result<Vec<u8>, Corrupt> {
         }
     }
     if text.len() == length && numbers.next().is_none() {
-        Ok(text)
+        Ok(())
     } else {
         Err(Corrupt("a text has another length than it says"))
     }
@@ -344,8 +345,10 @@ mod tests {
         let text = text();
         let stored = encode(&text).expect("many words");
         assert!(stored.len() < text.len() / 2, "{} of {}", stored.len(), text.len());
-        assert_eq!(decode(&stored, text.len()).expect("its own words"), text);
-        assert!(decode(&stored, text.len() - 1).is_err());
+        let mut back = b"before".to_vec();
+        decode(&stored, text.len(), &mut back).expect("its own words");
+        assert_eq!(back[6..], text);
+        assert!(decode(&stored, text.len() - 1, &mut Vec::new()).is_err());
     }
 
     #[test]
@@ -367,10 +370,10 @@ mod tests {
         let text = text();
         let stored = encode(&text).expect("many words");
         for at in (0..stored.len()).step_by(13) {
-            assert!(decode(&stored[..at], text.len()).is_err());
+            assert!(decode(&stored[..at], text.len(), &mut Vec::new()).is_err());
             let mut damaged = stored.clone();
             damaged[at] ^= 1 << (at % 8);
-            let _ = decode(&damaged, text.len());
+            let _ = decode(&damaged, text.len(), &mut Vec::new());
         }
     }
 }

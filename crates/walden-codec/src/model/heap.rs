@@ -1,6 +1,5 @@
 //! Rows of tables, in records and on pages.
 
-use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
 use walden_format::rmgr::rmid;
 use walden_redo::PageStore;
@@ -8,7 +7,7 @@ use walden_redo::pglz::same_start;
 
 use super::keys::Keys;
 use super::names::{Names, Topic};
-use super::rows::{LayoutKey, Plan, PlanKey, Rows};
+use super::rows::{LayoutKey, Plan, PlanHead, Rows};
 use crate::Corrupt;
 use crate::columns::{Class, Kind, Side, narrow};
 
@@ -35,42 +34,58 @@ pub struct Relation {
 /// What is known of heads, on both sides.
 #[derive(Default)]
 pub struct Heads {
-    heads: Dictionary<u32, Head>,
-    bitmaps: Dictionary<(u32, u8), Vec<u8>>,
+    /// By relation: these are numbered from 0 on.
+    relations: Vec<OfRelation>,
     /// Room for whole rows of updates: as given, and as coded.
     wholes: [Vec<u8>; 2],
 }
 
-/// Values by the order in which they were met.
-pub struct Dictionary<C, V> {
-    values: FxHashMap<C, Vec<V>>,
+/// What is known of a relation's heads.
+#[derive(Default)]
+struct OfRelation {
+    heads: Dictionary<Head>,
+    /// By where rows begin after them.
+    bitmaps: Vec<(u8, Dictionary<Vec<u8>>)>,
 }
 
-impl<C, V> Default for Dictionary<C, V> {
+impl OfRelation {
+    fn bitmaps(&self, offset: u8) -> Option<&Dictionary<Vec<u8>>> {
+        self.bitmaps.iter().find(|bitmaps| bitmaps.0 == offset).map(|bitmaps| &bitmaps.1)
+    }
+
+    fn add_bitmap(&mut self, offset: u8, bitmap: Vec<u8>) -> u64 {
+        let known = self.bitmaps.iter().position(|bitmaps| bitmaps.0 == offset);
+        let at = known.unwrap_or_else(|| {
+            self.bitmaps.push((offset, Dictionary::default()));
+            self.bitmaps.len() - 1
+        });
+        self.bitmaps[at].1.add(bitmap)
+    }
+}
+
+/// Values by the order in which they were met, of one relation.
+struct Dictionary<V>(Vec<V>);
+
+impl<V> Default for Dictionary<V> {
     fn default() -> Self {
-        Dictionary { values: FxHashMap::default() }
+        Dictionary(Vec::new())
     }
 }
 
-impl<C: std::hash::Hash + Eq, V: PartialEq> Dictionary<C, V> {
+impl<V> Dictionary<V> {
     /// The number of a value.
-    fn find<Q: ?Sized + PartialEq<V>>(&self, context: &C, value: &Q) -> Option<u64> {
-        let values = self.values.get(context)?;
-        values.iter().position(|other| value == other).map(|at| at as u64)
+    fn find<Q: ?Sized + PartialEq<V>>(&self, value: &Q) -> Option<u64> {
+        self.0.iter().position(|other| value == other).map(|at| at as u64)
     }
 
-    fn len(&self, context: &C) -> usize {
-        self.values.get(context).map_or(0, Vec::len)
+    fn get(&self, number: u64) -> Option<&V> {
+        self.0.get(usize::try_from(number).ok()?)
     }
 
-    fn get(&self, context: &C, number: u64) -> Option<&V> {
-        self.values.get(context)?.get(usize::try_from(number).ok()?)
-    }
-
-    fn add(&mut self, context: C, value: V) -> u64 {
-        let values = self.values.entry(context).or_default();
-        values.push(value);
-        values.len() as u64 - 1
+    /// Its number is the next.
+    fn add(&mut self, value: V) -> u64 {
+        self.0.push(value);
+        self.0.len() as u64 - 1
     }
 }
 
@@ -80,6 +95,14 @@ const MOST_HEADS: usize = 512;
 const MOST_BITMAPS: usize = 4096;
 
 impl Heads {
+    fn relation(&mut self, number: u32) -> &mut OfRelation {
+        let at = number as usize;
+        if at >= self.relations.len() {
+            self.relations.resize_with(at + 1, OfRelation::default);
+        }
+        &mut self.relations[at]
+    }
+
     /// Codes what comes before a row's attributes.
     pub fn head<S: Side>(
         &mut self,
@@ -90,18 +113,19 @@ impl Heads {
     ) -> Result<Head, Corrupt> {
         let column =
             names.column(side, Topic::RowHead, [relation, 0, 0], Kind::Symbols(Class::RowHeaders))?;
-        let known = source.and_then(|head| self.heads.find(&relation, head));
+        let of_relation = self.relation(relation);
+        let known = source.and_then(|head| of_relation.heads.find(head));
         match side.symbol(column, known.map_or(0, |number| number + 1))? {
             0 => {
                 let kind = Kind::Rows(Class::RowHeaders, HEAD_BYTES as u16);
                 let column = names.column(side, Topic::RowHead, [relation, 1, 0], kind)?;
                 let head = side.array(column, source.unwrap_or(&Head::default()))?;
-                if self.heads.len(&relation) < MOST_HEADS {
-                    self.heads.add(relation, head);
+                if of_relation.heads.0.len() < MOST_HEADS {
+                    of_relation.heads.add(head);
                 }
                 Ok(head)
             }
-            number => self.heads.get(&relation, number - 1).copied().ok_or(Corrupt("a row's head can't be")),
+            number => of_relation.heads.get(number - 1).copied().ok_or(Corrupt("a row's head can't be")),
         }
     }
 
@@ -122,13 +146,14 @@ impl Heads {
         let has_nulls = u32::from(head[2] & HAS_NULLS);
         let like = [relation, head[4].into(), 2 * has_nulls];
         let column = names.column(side, Topic::RowBitmap, like, Kind::Symbols(Class::RowHeaders))?;
-        let context = (relation, head[4]);
+        let of_relation = self.relation(relation);
+        let known = of_relation.bitmaps(head[4]);
         let bytes = usize::from(head[4]).checked_sub(HEADER_BYTES);
         let bitmap = source.zip(bytes).and_then(|(body, bytes)| body.get(..bytes));
         let symbol = bitmap.map_or(NONE, |bitmap| {
-            let full = self.bitmaps.len(&context) >= MOST_BITMAPS;
+            let full = known.is_some_and(|known| known.0.len() >= MOST_BITMAPS);
             let unknown = if full { NONE } else { NEW };
-            self.bitmaps.find(&context, bitmap).map_or(unknown, |number| NEW + 1 + number)
+            known.and_then(|known| known.find(bitmap)).map_or(unknown, |number| NEW + 1 + number)
         });
         match side.symbol(column, symbol)? {
             NONE => Ok(None),
@@ -138,12 +163,12 @@ impl Heads {
                 let column = names.column(side, Topic::RowBitmap, [relation, head[4].into(), 1], kind)?;
                 let start = out.len();
                 side.bytes(column, bitmap.unwrap_or_default(), bytes, out)?;
-                let number = self.bitmaps.add(context, out[start..].to_vec());
-                Ok(Some(number))
+                Ok(Some(of_relation.add_bitmap(head[4], out[start..].to_vec())))
             }
-            known => {
-                let number = known - NEW - 1;
-                let bitmap = self.bitmaps.get(&context, number).ok_or(Corrupt("a null bitmap can't be"))?;
+            symbol => {
+                let number = symbol - NEW - 1;
+                let bitmap = known.and_then(|known| known.get(number));
+                let bitmap = bitmap.ok_or(Corrupt("a null bitmap can't be"))?;
                 out.extend_from_slice(bitmap);
                 Ok(Some(number))
             }
@@ -154,7 +179,8 @@ impl Heads {
 impl Heads {
     /// The layout of a row on its page, and its attributes.
     pub fn layout_of<'a>(&self, relation: u32, row: Old<'a>) -> (LayoutKey, &'a [u8]) {
-        let bitmap = self.bitmaps.find(&(relation, row.head[4]), row.bitmap);
+        let bitmaps = self.relations.get(relation as usize).and_then(|known| known.bitmaps(row.head[4]));
+        let bitmap = bitmaps.and_then(|bitmaps| bitmaps.find(row.bitmap));
         (
             LayoutKey(relation, layout(row.head) | bitmap.map_or(u64::MAX << 32, |number| number << 32)),
             row.row,
@@ -196,7 +222,7 @@ impl<S: Side> RowCoder<'_, S> {
         let key = LayoutKey(number, layout(&head) | bitmap.map_or(u64::MAX << 32, |number| number << 32));
         let source = body.map(|body| {
             let (bitmap, row) = body.split_at(skipped.min(body.len()));
-            (row, PlanKey::new(locator, (layout(&head) as u32, bitmap)))
+            (row, PlanHead { relation: locator, layout: layout(&head) as u32, bitmap })
         });
         let bitmap = &out[out.len() - skipped..];
         let old = old.filter(|old| layout(old.head) == layout(&head) && old.bitmap == bitmap);
@@ -426,7 +452,7 @@ pub fn inserted(manager: u8, info: u8, main: &[u8], put: impl FnMut(u16)) {
 pub fn plan(plan: &mut Plan, relation: RelFileLocator, head: &Head, body: &[u8]) {
     let Some(bytes) = usize::from(head[4]).checked_sub(HEADER_BYTES) else { return };
     let Some((bitmap, row)) = body.split_at_checked(bytes) else { return };
-    plan.add(PlanKey::new(relation, (layout(head) as u32, bitmap)), row);
+    plan.add(PlanHead { relation, layout: layout(head) as u32, bitmap }, row);
 }
 
 /// Adds the rows of MULTI_INSERT.
@@ -466,7 +492,7 @@ mod tests {
             };
             coder.insert(relation, None, Some(&row(number)), &mut Vec::new()).expect("any row");
         }
-        assert_eq!(heads.bitmaps.len(&(0, 32)), MOST_BITMAPS);
+        assert_eq!(heads.relation(0).bitmaps(32).map(|known| known.0.len()), Some(MOST_BITMAPS));
         let chunk = side.chunk(&mut Packer::new(1, true));
         let mut side = Decoder::default();
         side.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");

@@ -13,7 +13,7 @@ use walden_redo::page::Page;
 use super::heap::{Relation, RowCoder};
 use super::keys::{self, Order, Recipe, RowPlace, Scratch, Unit};
 use super::names::Topic;
-use super::rows::{LayoutKey, Plan, PlanKey};
+use super::rows::{LayoutKey, Plan, PlanHead};
 use super::schema::Span;
 use crate::Corrupt;
 use crate::columns::{Class, Kind, Side};
@@ -165,9 +165,9 @@ impl<S: Side> RowCoder<'_, S> {
             None => false,
         };
         if !told {
-            let source = parts
-                .as_ref()
-                .map(|(_, parts)| (parts.key, PlanKey::new(relation.locator, (layout, parts.bitmap))));
+            let source = parts.as_ref().map(|(_, parts)| {
+                (parts.key, PlanHead { relation: relation.locator, layout, bitmap: parts.bitmap })
+            });
             self.rows.row(self.side, layout_key, 8, None, source, out)?;
         }
         if let Some(row) = row {
@@ -503,6 +503,6 @@ fn whole_keys(page: &Page) -> Vec<(RowPlace, &[u8])> {
 pub fn plan(plan: &mut Plan, relation: walden_format::record::RelFileLocator, tuple: &[u8]) {
     if let Some(parts) = Parts::of(tuple) {
         let layout = layout(u16_at(tuple, 6), u16_at(tuple, 4));
-        plan.add(PlanKey::new(relation, (layout, parts.bitmap)), parts.key);
+        plan.add(PlanHead { relation, layout, bitmap: parts.bitmap }, parts.key);
     }
 }

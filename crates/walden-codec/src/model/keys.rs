@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use walden_format::record::Fork;
 use walden_redo::page::{ItemState, Page};
 use walden_redo::store::{BlockKey, PageStore};
@@ -60,7 +60,8 @@ pub struct Keys {
     indexes: Vec<Index>,
     /// Tables in the order in which they were met, each once.
     tables: Vec<Relation>,
-    known_tables: FxHashSet<u32>,
+    /// By number, whether it is in there.
+    is_table: Vec<bool>,
     inserted: FxHashMap<u32, Inserted>,
     /// The row that a record put into a table last.
     pub latest: Option<RowPlace>,
@@ -151,7 +152,11 @@ impl Keys {
 
     /// A table's row was coded.
     pub fn table(&mut self, table: Relation) {
-        if self.known_tables.insert(table.number) {
+        let at = table.number as usize;
+        if at >= self.is_table.len() {
+            self.is_table.resize(at + 1, false);
+        }
+        if !std::mem::replace(&mut self.is_table[at], true) {
             self.tables.push(table);
         }
     }
@@ -773,6 +778,10 @@ impl Order {
 
     /// How many rows are left out before this one, if it is one of the next.
     pub fn distance(&self, place: RowPlace) -> Option<u64> {
+        // Most are.
+        if self.entries.get(self.at).is_some_and(|next| next.place == place) {
+            return Some(0);
+        }
         let skip = self.number(place, self.at)? - self.at;
         (skip < Order::FARTHEST).then_some(skip as u64)
     }

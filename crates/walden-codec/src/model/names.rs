@@ -1,5 +1,7 @@
 //! Columns by what they are of.
 
+use std::hash::Hash;
+
 use rustc_hash::FxHashMap;
 
 use crate::Corrupt;
@@ -55,18 +57,56 @@ pub enum Topic {
     PageSpecial,
 }
 
+/// What belongs to keys; that of the keys asked for last is found in less time.
+pub struct Recall<K, V> {
+    all: FxHashMap<K, V>,
+    recent: Vec<Option<(K, V)>>,
+}
+
+impl<K, V> Default for Recall<K, V> {
+    fn default() -> Self {
+        Recall { all: FxHashMap::default(), recent: Vec::new() }
+    }
+}
+
+impl<K: Copy + Eq + Hash, V: Copy> Recall<K, V> {
+    const RECENT: usize = 512;
+
+    /// What belongs to a key, made if it is asked for first; `mixed` is a number that its like mostly differ in.
+    #[inline]
+    pub fn get<E>(&mut self, key: K, mixed: u32, make: impl FnOnce() -> Result<V, E>) -> Result<V, E> {
+        let at = mixed.wrapping_mul(0x9E37_79B1) as usize >> 16 & (Self::RECENT - 1);
+        if let Some(Some((known, value))) = self.recent.get(at)
+            && *known == key
+        {
+            return Ok(*value);
+        }
+        self.other(key, at, make)
+    }
+
+    #[inline(never)]
+    fn other<E>(&mut self, key: K, at: usize, make: impl FnOnce() -> Result<V, E>) -> Result<V, E> {
+        let value = match self.all.get(&key) {
+            Some(&value) => value,
+            None => {
+                let value = make()?;
+                self.all.insert(key, value);
+                value
+            }
+        };
+        self.recent.resize(Self::RECENT, None);
+        self.recent[at] = Some((key, value));
+        Ok(value)
+    }
+}
+
 /// All columns met.
 #[derive(Default)]
-pub struct Names {
-    all: FxHashMap<Name, Column>,
-    /// Those met last, by a hash that takes less time.
-    recent: Vec<Option<(Name, Column)>>,
-}
+pub struct Names(Recall<Name, Column>);
 
 type Name = (Topic, u32, u32, u32);
 
 impl Names {
-    const RECENT: usize = 512;
 
     /// The column of a topic, told from its like by three numbers; it is named when it is met first.
     #[inline]
@@ -77,29 +117,7 @@ impl Names {
         like: [u32; 3],
         kind: Kind,
     ) -> Result<Column, Corrupt> {
-        let name = (topic, like[0], like[1], like[2]);
         let mixed = like[0] << 8 ^ like[1] << 4 ^ like[2] ^ (topic as u32) << 16;
-        let at = mixed.wrapping_mul(0x9E37_79B1) as usize >> 16 & (Names::RECENT - 1);
-        if let Some(Some((known, column))) = self.recent.get(at)
-            && *known == name
-        {
-            return Ok(*column);
-        }
-        self.other(side, name, kind, at)
-    }
-
-    #[inline(never)]
-    fn other<S: Side>(&mut self, side: &mut S, name: Name, kind: Kind, at: usize) -> Result<Column, Corrupt> {
-        let column = match self.all.get(&name) {
-            Some(&column) => column,
-            None => {
-                let column = side.column(kind)?;
-                self.all.insert(name, column);
-                column
-            }
-        };
-        self.recent.resize(Names::RECENT, None);
-        self.recent[at] = Some((name, column));
-        Ok(column)
+        self.0.get((topic, like[0], like[1], like[2]), mixed, || side.column(kind))
     }
 }

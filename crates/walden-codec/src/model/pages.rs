@@ -426,11 +426,12 @@ impl<S: Side> RowCoder<'_, S> {
     }
 }
 
-/// What the last row of the page had.
+/// What the last row of the page had, and where that is coded.
 #[derive(Default)]
 struct Visible {
     xmin: u32,
     xmax: u32,
+    columns: [Option<Column>; 5],
 }
 
 const VISIBLE: usize = HEADER_BYTES - HEAD_BYTES;
@@ -449,10 +450,16 @@ impl Visible {
             bytes.map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]))
         };
         let half = |at: usize| source.map_or(0, |item| u16::from_le_bytes([item[at], item[at + 1]]));
-        let mut symbol = |what: u32, value: u64| {
-            let like = [place.relation.number, what, 0];
-            let kind = Kind::Symbols(Class::RowHeaders);
-            let column = coder.names.column(coder.side, Topic::Visibility, like, kind)?;
+        let columns = &mut self.columns;
+        let mut symbol = |what: usize, value: u64| {
+            let column = match columns[what] {
+                Some(column) => column,
+                None => {
+                    let like = [place.relation.number, what as u32, 0];
+                    let kind = Kind::Symbols(Class::RowHeaders);
+                    *columns[what].insert(coder.names.column(coder.side, Topic::Visibility, like, kind)?)
+                }
+            };
             coder.side.symbol(column, value)
         };
         let xmin = difference(narrow(symbol(0, against(word(0), self.xmin).into())?)?, self.xmin);

@@ -4,13 +4,13 @@
 //! from its rows by encoding ([`super::schema`]) and stored when the layout is met first.
 
 use rustc_hash::{FxHashMap, FxHasher};
-use std::collections::hash_map::Entry;
 use std::hash::{Hash, Hasher};
 
 use walden_format::record::RelFileLocator;
 
 use super::changes::Changes;
 use super::expand::{Ahead, CHUNK, Expander, Method, starts};
+use super::names::Recall;
 use super::schema::{EXTERNAL_BYTES, Field, Samples, Span, Varlena, read};
 use super::vectors::{Told, Vectors};
 use crate::Corrupt;
@@ -23,6 +23,12 @@ const LONGEST_ROW: usize = 8192;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LayoutKey(pub u32, pub u64);
 
+impl LayoutKey {
+    fn mixed(self) -> u32 {
+        self.0 << 8 ^ (self.1 >> 32) as u32 ^ (self.1 as u32).rotate_left(16)
+    }
+}
+
 /// Rows that encoding has seen ahead: by layout, and values in TOAST tables.
 #[derive(Default)]
 pub struct Plan {
@@ -32,7 +38,7 @@ pub struct Plan {
 
 /// A layout by what is known ahead. The row's head is only a hash: a schema that does not fit is not used.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct PlanKey {
+struct PlanKey {
     relation: RelFileLocator,
     head: u64,
 }
@@ -43,22 +49,32 @@ struct Planned {
     schema: Option<Option<Vec<Field>>>,
 }
 
-impl PlanKey {
-    /// The key of rows with this head.
-    pub fn new(relation: RelFileLocator, head: (u32, &[u8])) -> PlanKey {
+/// What a [`PlanKey`] is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanHead<'a> {
+    /// The relation.
+    pub relation: RelFileLocator,
+    /// What tells rows apart beside their null bitmap.
+    pub layout: u32,
+    /// The null bitmap.
+    pub bitmap: &'a [u8],
+}
+
+impl PlanHead<'_> {
+    fn key(self) -> PlanKey {
         let mut hasher = FxHasher::default();
-        head.hash(&mut hasher);
-        PlanKey { relation, head: hasher.finish() }
+        (self.layout, self.bitmap).hash(&mut hasher);
+        PlanKey { relation: self.relation, head: hasher.finish() }
     }
 }
 
 impl Plan {
     /// Adds a row.
-    pub fn add(&mut self, key: PlanKey, row: &[u8]) {
+    pub fn add(&mut self, head: PlanHead<'_>, row: &[u8]) {
         if row.len() <= LONGEST_ROW {
-            self.layouts.entry(key).or_default().samples.add(row);
+            self.layouts.entry(head.key()).or_default().samples.add(row);
         }
-        self.toast.add(key.relation, row);
+        self.toast.add(head.relation, row);
     }
 
     /// Forgets the rows, and keeps what was found out.
@@ -67,8 +83,8 @@ impl Plan {
         self.toast.clear();
     }
 
-    fn schema(&mut self, key: PlanKey, end_align: usize) -> Option<&Vec<Field>> {
-        let Planned { samples, schema } = self.layouts.get_mut(&key)?;
+    fn schema(&mut self, head: PlanHead<'_>, end_align: usize) -> Option<&Vec<Field>> {
+        let Planned { samples, schema } = self.layouts.get_mut(&head.key())?;
         schema.get_or_insert_with(|| samples.schema(end_align)).as_ref()
     }
 }
@@ -76,7 +92,8 @@ impl Plan {
 /// What is known of rows, on both sides.
 #[derive(Default)]
 pub struct Rows {
-    layouts: FxHashMap<LayoutKey, Layout>,
+    numbers: Recall<LayoutKey, u32>,
+    layouts: Vec<Layout>,
     schemas: Option<Column>,
     spans: Vec<Span>,
     old_spans: Vec<Span>,
@@ -128,12 +145,14 @@ const FORM_NEW_SCHEMA: u64 = 2;
 
 impl Rows {
     /// The fields of a layout; none if it has no schema.
-    pub fn fields(&self, key: LayoutKey) -> &[Field] {
-        self.layouts.get(&key).and_then(|layout| layout.schema.as_ref()).map_or(&[], |schema| &schema.fields)
+    pub fn fields(&mut self, key: LayoutKey) -> &[Field] {
+        let number = self.numbers.get(key, key.mixed(), || Err(()));
+        let schema = number.ok().and_then(|number| self.layouts[number as usize].schema.as_ref());
+        schema.map_or(&[], |schema| &schema.fields)
     }
 
     /// Reads a table's row of a layout; no if it is not known how.
-    pub fn read(&self, key: LayoutKey, row: &[u8], spans: &mut Vec<Span>) -> bool {
+    pub fn read(&mut self, key: LayoutKey, row: &[u8], spans: &mut Vec<Span>) -> bool {
         let fields = self.fields(key);
         !fields.is_empty() && read(fields, row, 1, spans)
     }
@@ -145,34 +164,36 @@ impl Rows {
         key: LayoutKey,
         end_align: usize,
         old: Option<&[u8]>,
-        source: Option<(&[u8], PlanKey)>,
+        source: Option<(&[u8], PlanHead<'_>)>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let layout = match self.layouts.entry(key) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(Layout {
+        let layouts = &mut self.layouts;
+        let number = self.numbers.get(key, key.mixed(), || {
+            layouts.push(Layout {
                 form: side.column(Kind::Symbols(Class::RowHeaders))?,
                 changed: side.column(Kind::Symbols(Class::RowHeaders))?,
                 lengths: side.column(Kind::Symbols(Class::RowHeaders))?,
                 bytes: side.column(Kind::Bytes(Class::Text))?,
                 schema: None,
-            }),
-        };
+            });
+            Ok(layouts.len() as u32 - 1)
+        })?;
+        let layout = &mut layouts[number as usize];
         let mut form = FORM_BYTES;
         let mut planned = &Vec::new();
-        if let Some((row, plan_key)) = source {
+        if let Some((row, head)) = source {
             if let Some(schema) = &layout.schema {
                 if read(&schema.fields, row, end_align, &mut self.spans) {
                     form = FORM_SCHEMA;
                 }
-            } else if let Some(fields) = self.plan.schema(plan_key, end_align)
+            } else if let Some(fields) = self.plan.schema(head, end_align)
                 && read(fields, row, end_align, &mut self.spans)
             {
                 form = FORM_NEW_SCHEMA;
                 planned = fields;
             }
         }
-        let plan_key = source.map(|(_, key)| key);
+        let relation = source.map(|(_, head)| head.relation);
         let source = source.map(|(row, _)| row);
         match side.symbol(layout.form, form)? {
             FORM_BYTES => {
@@ -233,7 +254,7 @@ impl Rows {
                 Field::Varlena => {
                     let told = match (schema.chunks, index) {
                         (Some(column), 1) => {
-                            let from = (key.0, plan_key);
+                            let from = (key.0, relation);
                             let plan = &self.plan.toast;
                             chunk(
                                 side,
@@ -460,7 +481,7 @@ fn chunk<S: Side>(
     columns: &FieldColumns,
     (expander, vectors): (&mut Expander, &mut Vectors),
     ahead: &Ahead,
-    (relation, plan_key): (u32, Option<PlanKey>),
+    (relation, locator): (u32, Option<RelFileLocator>),
     source: Option<(&[u8], Span)>,
     origin: usize,
     out: &mut Vec<u8>,
@@ -478,7 +499,7 @@ fn chunk<S: Side>(
         if expander.chunk(relation, row).is_some_and(|chunk| chunk == content) {
             form = TOLD;
         } else if let Some(stored) =
-            starts(row).zip(plan_key).and_then(|(number, key)| ahead.value(key.relation, number))
+            starts(row).zip(locator).and_then(|(number, locator)| ahead.value(locator, number))
             && stored.starts_with(content)
             && content.len() == stored.len().min(CHUNK)
         {
