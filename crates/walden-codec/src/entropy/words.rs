@@ -28,8 +28,8 @@ const FEWEST: u32 = 4;
 const SHORT: usize = 16;
 const MOST_LEADS: usize = 48;
 const NUMBERS: usize = 256;
-/// Bytes in which words are counted, about, and in pieces of how many.
-const MOST_COUNTED: usize = 2 << 20;
+/// Bytes of a text that are looked at for what it has many of and few of, about, and in pieces of how many.
+const MOST_COUNTED: usize = 768 << 10;
 const PIECE: usize = 64 << 10;
 /// Texts shorter than this are not worth a list of words.
 const SHORTEST_TEXT: usize = 16 << 10;
@@ -53,9 +53,9 @@ pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     let leads = words.len().div_ceil(NUMBERS);
-    let marks = rarest(text, leads + 1);
-    let mut is_mark = [false; 256];
-    marks.iter().for_each(|&mark| is_mark[usize::from(mark)] = true);
+    let marks = rarest(pieces(), leads + 1);
+    let mut meets: [Meets; 256] = std::array::from_fn(|byte| Meets::of(byte as u8));
+    marks.iter().for_each(|&mark| meets[usize::from(mark)].is_mark = true);
     let (&escape, lead_bytes) = marks.split_first()?;
     let mut out = Vec::new();
     put_number(&mut out, text.len() as u64);
@@ -69,7 +69,8 @@ pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
     let mut at = 0;
     while at < text.len() {
         let byte = text[at];
-        if is_letter(byte)
+        let Meets { is_letter, is_mark } = meets[usize::from(byte)];
+        if is_letter
             && let Some((number, len)) = index.longest(&text[at..])
         {
             structure.push(lead_bytes[number / NUMBERS]);
@@ -77,7 +78,7 @@ pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
             at += len;
             continue;
         }
-        if is_mark[usize::from(byte)] {
+        if is_mark {
             structure.push(escape);
         }
         structure.push(byte);
@@ -88,6 +89,21 @@ pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
     out.extend_from_slice(&structure);
     out.extend_from_slice(&numbers);
     Some(out)
+}
+
+/// What encoding makes of a byte.
+#[derive(Clone, Copy)]
+struct Meets {
+    /// A word may begin with it.
+    is_letter: bool,
+    /// It stands for something else.
+    is_mark: bool,
+}
+
+impl Meets {
+    fn of(byte: u8) -> Meets {
+        Meets { is_letter: is_letter(byte), is_mark: false }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -129,10 +145,10 @@ fn count<'a>(text: &'a [u8], counts: &mut FxHashMap<&'a [u8], u32>) {
     }
 }
 
-/// So many bytes that the text has least of.
-fn rarest(text: &[u8], count: usize) -> Vec<u8> {
+/// So many bytes that a text has least of.
+fn rarest<'a>(pieces: impl Iterator<Item = &'a [u8]>, count: usize) -> Vec<u8> {
     let mut counts = [0_u64; 256];
-    text.iter().for_each(|&byte| counts[usize::from(byte)] += 1);
+    pieces.flatten().for_each(|&byte| counts[usize::from(byte)] += 1);
     let mut bytes: Vec<u8> = (0..=255).collect();
     bytes.sort_by_key(|&byte| counts[usize::from(byte)]);
     bytes.truncate(count);
