@@ -272,7 +272,7 @@ impl Model {
         }
         let mut bytes = Vec::new();
         self.lay_out(around, blocks, extra, true, &mut bytes);
-        self.seal(around.shape, around.xid, &mut bytes);
+        self.head(around.shape, around.xid, &mut bytes);
         let Some(header) = RecordHeader::parse(&bytes) else { return Vec::new() };
         let headers = blocks.iter().filter_map(|block| block.image);
         let images: usize = headers.map(|image| image.header_len() + usize::from(image.len)).sum();
@@ -443,7 +443,9 @@ impl Model {
         let plan = &mut self.rows.plan;
         for block in record.blocks {
             if let Some(image) = &block.image {
-                if let Some(page) = restored(image, record) {
+                if plan.wants_page(block.relation)
+                    && let Some(page) = restored(image, record)
+                {
                     pages::plan(plan, block.relation, block.fork.0, &page);
                 }
                 continue;

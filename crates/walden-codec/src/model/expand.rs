@@ -269,15 +269,15 @@ impl Ahead {
     /// Bytes of values that are looked at in one segment.
     const MOST: usize = 64 << 20;
 
-    /// Adds a row that may be a chunk.
-    pub fn add(&mut self, relation: RelFileLocator, row: &[u8]) {
-        let Some((number, chunk)) = numbers(row) else { return };
+    /// Adds a row that may be a chunk; whether it looks like one.
+    pub fn add(&mut self, relation: RelFileLocator, row: &[u8]) -> bool {
+        let Some((number, chunk)) = numbers(row) else { return false };
         let Some((header, content)) = row.get(8..).and_then(|rest| rest.split_first_chunk::<4>()) else {
-            return;
+            return false;
         };
         let header = u32::from_le_bytes(*header);
         if header & 3 != 0 || (header >> 2) as usize != row.len() - 8 || self.bytes > Self::MOST {
-            return;
+            return false;
         }
         let seen = self.values.entry((relation, number)).or_default();
         if seen.next == chunk && seen.stored.len() == chunk as usize * CHUNK {
@@ -285,6 +285,7 @@ impl Ahead {
             seen.next += 1;
             self.bytes += content.len();
         }
+        true
     }
 
     /// A value, as far as it was seen.

@@ -343,6 +343,11 @@ impl Model {
             self.modelled(side, &fixed, shape as usize - 1, input, (lsn, &end), &mut out)?;
         }
         self.out = out;
+        self.prev = lsn;
+        if let Some(record) = input {
+            self.replay.apply(record, &mut ());
+            return Ok(());
+        }
         let header = RecordHeader::parse(&self.out).ok_or(Corrupt("a record is cut short"))?;
         let place = (lsn, end(self.out.len()));
         let mut refs = std::mem::take(&mut self.refs);
@@ -350,7 +355,6 @@ impl Model {
             self.replay.apply(&record, &mut ());
         }
         self.refs = refs;
-        self.prev = lsn;
         Ok(())
     }
 
@@ -469,20 +473,24 @@ impl Model {
         let around = Around { shape, xid, main: &main, lsn };
         self.blocks(side, fixed, around, input, end, out)?;
         self.main = main;
-        self.seal(shape, xid, out);
+        self.head(shape, xid, out);
+        // Encoding has only records whose checksums are right.
+        let crc = match input {
+            Some(record) => record.header.crc,
+            None => crc32c_append(crc32c_append(0, &out[RECORD_HEADER..]), &out[..20]),
+        };
+        out[20..24].copy_from_slice(&crc.to_le_bytes());
         Ok(())
     }
 
-    /// The header: everything in it but the transaction is told by the rest.
-    fn seal(&self, shape: usize, xid: u32, out: &mut [u8]) {
+    /// The header but for the checksum: everything in it but the transaction is told by the rest.
+    fn head(&self, shape: usize, xid: u32, out: &mut [u8]) {
         let total = out.len() as u32;
         out[0..4].copy_from_slice(&total.to_le_bytes());
         out[4..8].copy_from_slice(&xid.to_le_bytes());
         out[8..16].copy_from_slice(&self.prev.0.to_le_bytes());
         out[16] = self.shapes[shape].info;
         out[17] = self.shapes[shape].rmid;
-        let crc = crc32c_append(crc32c_append(0, &out[RECORD_HEADER..]), &out[..20]);
-        out[20..24].copy_from_slice(&crc.to_le_bytes());
     }
 
     /// A transaction: the same as lately, or a little beyond the highest.

@@ -33,6 +33,8 @@ impl LayoutKey {
 #[derive(Default)]
 pub struct Plan {
     layouts: FxHashMap<PlanKey, Planned>,
+    /// Pages met of each relation.
+    pages: FxHashMap<RelFileLocator, u32>,
     toast: Ahead,
 }
 
@@ -69,17 +71,32 @@ impl PlanHead<'_> {
 }
 
 impl Plan {
+    /// Of a relation, so many pages are looked at, and then each of so many.
+    const PAGES: (u32, u32) = (32, 8);
+
+    /// Whether the rows of another page of a relation should be added: they soon tell nothing new.
+    pub fn wants_page(&mut self, relation: RelFileLocator) -> bool {
+        let (all, each) = Plan::PAGES;
+        let met = self.pages.entry(relation).or_default();
+        *met += 1;
+        *met <= all || met.is_multiple_of(each)
+    }
+
     /// Adds a row.
     pub fn add(&mut self, head: PlanHead<'_>, row: &[u8]) {
         if row.len() <= LONGEST_ROW {
             self.layouts.entry(head.key()).or_default().samples.add(row);
         }
-        self.toast.add(head.relation, row);
+        if self.toast.add(head.relation, row) {
+            // A value is looked for in all pages.
+            self.pages.remove(&head.relation);
+        }
     }
 
     /// Forgets the rows, and keeps what was found out.
     pub fn clear(&mut self) {
         self.layouts.clear();
+        self.pages.clear();
         self.toast.clear();
     }
 
