@@ -69,6 +69,20 @@ pub struct Decoder {
     state: Option<State<columns::Decoder, Unpacker>>,
 }
 
+/// A segment in columns, of which all is known that there was in it.
+pub struct Understood<'e> {
+    state: &'e mut State<columns::Encoder, Packer>,
+    restart: bool,
+}
+
+impl Understood<'_> {
+    /// Compresses the columns.
+    pub fn pack(self) -> Encoded {
+        let State { side, entropy, .. } = self.state;
+        Encoded { form: Form::Records, restart: self.restart, content: side.chunk(entropy) }
+    }
+}
+
 /// What one file leaves behind for the next.
 struct State<S, E> {
     side: S,
@@ -117,27 +131,27 @@ impl Encoder {
     ///
     /// What can't be understood is coded as bytes, and the file after it is a restart.
     pub fn encode(&mut self, original: &[u8]) -> Encoded {
-        self.encode_records(original).unwrap_or_else(|| self.encode_bytes(original))
+        match self.understand(original) {
+            Some(understood) => understood.pack(),
+            None => self.encode_bytes(original),
+        }
     }
 
-    /// Encodes a segment, if its records are understood.
+    /// Puts a segment into columns, if its records are understood.
     ///
     /// If they are not, the next file is a restart.
-    pub fn encode_records(&mut self, original: &[u8]) -> Option<Encoded> {
+    pub fn understand(&mut self, original: &[u8]) -> Option<Understood<'_>> {
         if self.alone {
             self.restart();
         }
         let restart = self.state.is_none();
-        let content = self.records(original);
+        let understood = self.records(original);
         // A page that could not be kept is known to the decoder: what follows from it would differ.
         let kept = self.state.as_ref().is_none_or(|state| state.model.failure().is_none());
-        match content.filter(|_| kept) {
-            Some(content) => Some(Encoded { form: Form::Records, restart, content }),
-            None => {
-                self.state = None;
-                None
-            }
+        if understood.is_none() || !kept {
+            self.state = None;
         }
+        self.state.as_mut().map(|state| Understood { state, restart })
     }
 
     /// Encodes a file, or a piece of one, as bytes; the next file is a restart.
@@ -276,7 +290,8 @@ impl Visitor for Feed<'_> {
 }
 
 impl Encoder {
-    fn records(&mut self, original: &[u8]) -> Option<Vec<u8>> {
+    /// Fills the columns.
+    fn records(&mut self, original: &[u8]) -> Option<()> {
         let info = StreamInfo::of_segment(original).ok()?;
         let first: [u8; LONG_HEADER] = *original.first_chunk()?;
         let start = Lsn(u64::from_le_bytes(first[8..16].try_into().ok()?));
@@ -284,7 +299,7 @@ impl Encoder {
         if original.len() != segment_bytes || info.segment_size.offset_of(start) != 0 {
             return None;
         }
-        let State { side, entropy, framing, model } = match &mut self.state {
+        let State { side, framing, model, .. } = match &mut self.state {
             Some(state) => state,
             state => {
                 let mut side = columns::Encoder::default();
@@ -341,10 +356,7 @@ impl Encoder {
         }
         side.bytes(framing.bytes, &head, head.len(), &mut scratch).ok()?;
         side.bytes(framing.bytes, &tail, tail.len(), &mut scratch).ok()?;
-        if side.bytes_held() > most_bytes(segment_bytes) {
-            return None;
-        }
-        Some(side.chunk(entropy))
+        (side.bytes_held() <= most_bytes(segment_bytes)).then_some(())
     }
 }
 

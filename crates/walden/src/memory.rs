@@ -15,8 +15,8 @@ pub fn keep_what_is_freed() {
     /// The heap grows by so much at a time.
     const STEP: i32 = 16 << 20;
     /// Pieces of the heap that are put on large pages, each below [`FROM_HEAP`]; the rest comes as it may.
-    const PIECES: usize = 4;
-    const PIECE: usize = 24 << 20;
+    const PIECES: usize = 3;
+    const PIECE: usize = 31 << 20;
 
     // SAFETY: these set numbers in the allocator, before there is a second thread.
     let set = unsafe {

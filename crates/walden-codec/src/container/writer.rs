@@ -101,11 +101,23 @@ impl<W: Write> Writer<W> {
         // One more byte and it is no segment.
         let mut more = Vec::new();
         take(input, 1, &mut more)?;
-        let segment = info.filter(|_| start.len() == whole && more.is_empty());
-        let encoded = segment.and_then(|info| Some((info, self.segment(&info, &start)?)));
+        let place = info.map(|info| Place {
+            timeline: info.timeline,
+            start: start_of(&start),
+            size: info.segment_size,
+        });
+        let segment = info.zip(place).filter(|_| start.len() == whole && more.is_empty());
+        let encoded = match segment {
+            Some((info, place)) => self.segment(info, place, start),
+            None => Err(start),
+        };
         match encoded {
-            Some((info, encoded)) => self.add_records(meta, info, &start, &encoded),
-            None => {
+            Ok((encoded, end)) => {
+                let begun = self.begin(meta, Form::Records, encoded.restart, place, &end.hash)?;
+                self.piece(end.bytes as usize, &encoded)?;
+                self.end(begun, end)
+            }
+            Err(start) => {
                 self.last = None;
                 self.add_bytes(meta, start, &more, input)
             }
@@ -137,28 +149,25 @@ impl<W: Write> Writer<W> {
         self.out.flush().map_err(Error::Io)
     }
 
-    fn segment(&mut self, info: &StreamInfo, original: &[u8]) -> Option<Encoded> {
-        let here = Continuation { info: *info, start: start_of(original) };
+    /// Encodes a segment, or gives it back if it is not understood.
+    fn segment(
+        &mut self,
+        info: StreamInfo,
+        place: Place,
+        original: Vec<u8>,
+    ) -> Result<(Encoded, End), Vec<u8>> {
+        let here = Continuation { info, start: place.start };
         if self.last.as_ref() != Some(&here) || self.since_keyframe >= self.options.keyframe {
             self.encoder.restart();
         }
-        self.encoder.encode_records(original)
-    }
-
-    fn add_records(
-        &mut self,
-        meta: Meta,
-        info: StreamInfo,
-        original: &[u8],
-        encoded: &Encoded,
-    ) -> Result<Added, Error> {
-        let place = Place { timeline: info.timeline, start: start_of(original), size: info.segment_size };
+        let Some(understood) = self.encoder.understand(&original) else { return Err(original) };
+        let end = End { bytes: original.len() as u64, hash: *blake3::hash(&original).as_bytes() };
+        // Compressing the columns takes its room.
+        drop(original);
+        let encoded = understood.pack();
         self.since_keyframe = if encoded.restart { 1 } else { self.since_keyframe + 1 };
         self.last = Some(Continuation { info, start: place.end() });
-        let hash = *blake3::hash(original).as_bytes();
-        let begun = self.begin(meta, Form::Records, encoded.restart, Some(place), &hash)?;
-        self.piece(original.len(), encoded)?;
-        self.end(begun, End { bytes: original.len() as u64, hash })
+        Ok((encoded, end))
     }
 
     /// `first` and `more` have been read already, `input` has the rest.
