@@ -31,7 +31,9 @@ const TURNED: usize = 16 << 10;
 #[derive(Default)]
 pub struct Layout {
     forms: Vec<u8>,
+    /// After as many bytes as forms may take, the columns.
     body: Vec<u8>,
+    body_at: usize,
     /// For use within.
     varying: Vec<u8>,
     planes: Vec<u8>,
@@ -40,9 +42,12 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Nothing yet, with room for so many bytes.
-    pub fn new(bytes: usize) -> Layout {
-        Layout { body: room(bytes), ..Layout::default() }
+    /// Nothing yet, with room for such columns.
+    pub fn new(columns: impl Iterator<Item = (Form, usize)> + Clone) -> Layout {
+        let body_at = most_head(columns.clone());
+        let mut body = room(body_at + columns.map(|(_, bytes)| bytes).sum::<usize>());
+        body.resize(body_at, 0);
+        Layout { body, body_at, ..Layout::default() }
     }
 
     /// Appends a column with the layout that promises fewest bytes.
@@ -68,7 +73,7 @@ impl Layout {
 
     fn push_planes(&mut self, bytes: &[u8], width: usize) {
         let rows = bytes.len() / width;
-        let Layout { forms, body, varying, planes, difference, costs } = self;
+        let Layout { forms, body, varying, planes, difference, costs, .. } = self;
         find_varying(bytes, width, varying);
         turn(bytes, width, varying, planes);
         costs.start(rows);
@@ -93,24 +98,43 @@ impl Layout {
     }
 
     /// All columns, as they are compressed.
-    pub fn finish(self) -> Vec<u8> {
-        let Layout { forms, body: mut content, .. } = self;
+    pub fn finish(self) -> LaidOut {
+        let Layout { forms, body: mut bytes, body_at, .. } = self;
         let mut head = Vec::with_capacity(forms.len() + 10);
         put_number(&mut head, forms.len() as u64);
         head.extend_from_slice(&forms);
-        // There is room for it: what comes after it only moves.
-        content.splice(..0, head);
-        content
+        let start = body_at - head.len();
+        bytes[start..body_at].copy_from_slice(&head);
+        LaidOut { bytes, start }
     }
 }
 
-/// How many bytes columns have at most when laid out.
-pub fn most_bytes(columns: impl Iterator<Item = (Form, usize)>) -> usize {
-    let most = columns.map(|(form, bytes)| match form {
-        Form::Rows(width) => bytes + usize::from(width) + 1,
-        _ => bytes,
+/// Columns, laid out.
+pub struct LaidOut {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl std::ops::Deref for LaidOut {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+}
+
+/// How many bytes the forms of columns take at most, with their number.
+fn most_head(columns: impl Iterator<Item = (Form, usize)>) -> usize {
+    let most = columns.map(|(form, _)| match form {
+        Form::Rows(width) => usize::from(width) + 1,
+        _ => 0,
     });
     most.sum::<usize>() + 10
+}
+
+/// How many bytes columns have at most when laid out.
+pub fn most_bytes(columns: impl Iterator<Item = (Form, usize)> + Clone) -> usize {
+    most_head(columns.clone()) + columns.map(|(_, bytes)| bytes).sum::<usize>()
 }
 
 /// The way back.
@@ -391,10 +415,10 @@ mod tests {
     use super::*;
 
     fn laid_out(columns: &[(Form, Vec<u8>)]) -> Vec<u8> {
-        let mut layout = Layout::default();
+        let mut layout = Layout::new(columns.iter().map(|(form, bytes)| (*form, bytes.len())));
         let mut zstd = Compressor::default();
         columns.iter().for_each(|(form, bytes)| layout.push(bytes, *form, &mut zstd));
-        layout.finish()
+        layout.finish().to_vec()
     }
 
     #[test]

@@ -107,13 +107,6 @@ impl General {
             state.remember(class, content);
         }
     }
-
-    fn put_all(self, state: &mut State, class: usize, content: Vec<u8>, out: &mut Vec<u8>) {
-        put_part(self.coder, self.raw, &self.packed, out);
-        if self.coder != CODER_WORDS {
-            state.remember_all(class, content);
-        }
-    }
 }
 
 /// What became of a class.
@@ -161,17 +154,6 @@ impl State {
         &mut self.before[class]
     }
 
-    /// The same for content that is needed no longer.
-    fn remember_all(&mut self, class: usize, content: Vec<u8>) {
-        let goes_on = self.goes_on;
-        let before = self.before(class);
-        if before.is_empty() && content.len() <= MOST_BEFORE && goes_on {
-            *before = content;
-        } else {
-            self.remember(class, &content);
-        }
-    }
-
     fn remember(&mut self, class: usize, content: &[u8]) {
         if !self.goes_on {
             return;
@@ -208,14 +190,13 @@ impl Packer {
     /// Writes the columns of a class.
     pub fn class(&mut self, class: Class, columns: &[&Content], out: &mut Vec<u8>) {
         let before = out.len();
-        let most = layout::most_bytes(columns.iter().map(|column| (column.form, column.bytes.len())));
-        let mut layout = layout::Layout::new(most);
+        let mut layout =
+            layout::Layout::new(columns.iter().map(|column| (column.form, column.bytes.len())));
         columns.iter().for_each(|column| layout.push(&column.bytes, column.form, &mut self.zstd));
         let content = layout.finish();
         match self.means {
             Means::General(_) => {
-                let general = self.general(class as usize, &content);
-                general.put_all(&mut self.state, class as usize, content, out);
+                self.general(class as usize, &content).put(&mut self.state, class as usize, &content, out);
             }
             // As one text: what is alike in it is not of one column.
             Means::Modelled(effort) if class == Class::Text => {
@@ -225,7 +206,7 @@ impl Packer {
                 } else {
                     let (coder, mut content) = match words::encode(&content) {
                         Some(words) => (CODER_MODELLED_WORDS, words),
-                        None => (CODER_MODELLED_CONTENT, content),
+                        None => (CODER_MODELLED_CONTENT, content.to_vec()),
                     };
                     let raw = content.len();
                     let (packed, _) =

@@ -650,12 +650,14 @@ fn difference<S: Side>(
     /// Equal bytes that end a run: fewer are cheaper to mix in than to skip.
     const GAP: usize = 4;
     let encoding = !source.is_empty();
-    let mixed: Vec<u8> = source.iter().zip(&known).map(|(a, b)| a ^ b).collect();
+    if encoding && source.len() != len {
+        return Err(Corrupt("an image has another length than it says"));
+    }
     known.resize(len, 0);
     let mut at = 0;
+    let mut mixed = Vec::new();
     loop {
-        let start = first_set(&mixed[at.min(mixed.len())..]).map(|skip| at + skip);
-        let gap = if encoding { start.map_or(len - at, |start| start - at) } else { 0 };
+        let gap = if encoding { same_start(&source[at..], &known[at..]) } else { 0 };
         let gap = narrow(side.symbol(columns.gap, gap as u64)?)?;
         at = at.checked_add(gap).filter(|&at| at <= len).ok_or(Corrupt("a difference is beyond the page"))?;
         if at == len {
@@ -664,12 +666,14 @@ fn difference<S: Side>(
         let run = if encoding {
             let mut end = at + 1;
             while end < len {
-                let rest = &mixed[end..(end + GAP).min(len)];
-                match rest.iter().position(|&byte| byte != 0) {
+                let until = (end + GAP).min(len);
+                match source[end..until].iter().zip(&known[end..until]).position(|(new, old)| new != old) {
                     Some(skip) => end += skip + 1,
                     None => break,
                 }
             }
+            mixed.clear();
+            mixed.extend(source[at..end].iter().zip(&known[at..end]).map(|(new, old)| new ^ old));
             end - at
         } else {
             0
@@ -680,7 +684,7 @@ fn difference<S: Side>(
             .filter(|&end| end <= len && run > 0)
             .ok_or(Corrupt("a difference is beyond the page"))?;
         let mut bytes = Vec::new();
-        side.bytes(columns.bytes, mixed.get(at..end).unwrap_or(&[]), run, &mut bytes)?;
+        side.bytes(columns.bytes, &mixed, run, &mut bytes)?;
         known[at..end].iter_mut().zip(&bytes).for_each(|(byte, mix)| *byte ^= mix);
         at = end;
         if at == len {
@@ -690,12 +694,11 @@ fn difference<S: Side>(
     Ok(known)
 }
 
-/// Where the first byte is that is not zero: mostly far away.
-fn first_set(bytes: &[u8]) -> Option<usize> {
-    let (strides, _) = bytes.as_chunks::<64>();
-    let zeros = strides.iter().take_while(|stride| stride.iter().fold(0, |all, byte| all | byte) == 0);
-    let skipped = 64 * zeros.count();
-    bytes[skipped..].iter().position(|&byte| byte != 0).map(|more| skipped + more)
+/// How many bytes two of one length begin with that are the same: mostly many.
+fn same_start(one: &[u8], other: &[u8]) -> usize {
+    let strides = one.as_chunks::<64>().0.iter().zip(other.as_chunks::<64>().0);
+    let same = 64 * strides.take_while(|(one, other)| one == other).count();
+    same + one[same..].iter().zip(&other[same..]).take_while(|(one, other)| one == other).count()
 }
 
 #[cfg(test)]
@@ -703,13 +706,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_byte_that_is_set_is_found_wherever_it_is() {
+    fn the_first_byte_that_differs_is_found_wherever_it_is() {
         for len in [0, 1, 63, 64, 65, 200] {
-            let mut bytes = vec![0; len];
-            assert_eq!(first_set(&bytes), None);
-            for at in (0..len).rev() {
-                bytes[at] = 1;
-                assert_eq!(first_set(&bytes), Some(at));
+            let one: Vec<u8> = (0..len).collect();
+            let mut other = one.clone();
+            assert_eq!(same_start(&one, &other), one.len());
+            for at in (0..one.len()).rev() {
+                other[at] ^= 1;
+                assert_eq!(same_start(&one, &other), at);
             }
         }
     }
