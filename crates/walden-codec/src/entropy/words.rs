@@ -54,8 +54,8 @@ pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
     }
     let leads = words.len().div_ceil(NUMBERS);
     let marks = rarest(pieces(), leads + 1);
-    let mut meets: [Meets; 256] = std::array::from_fn(|byte| Meets::of(byte as u8));
-    marks.iter().for_each(|&mark| meets[usize::from(mark)].is_mark = true);
+    let mut meets: [u8; 256] = std::array::from_fn(|byte| if is_letter(byte as u8) { LETTER } else { 0 });
+    marks.iter().for_each(|&mark| meets[usize::from(mark)] |= MARK);
     let (&escape, lead_bytes) = marks.split_first()?;
     let mut out = Vec::new();
     put_number(&mut out, text.len() as u64);
@@ -66,23 +66,36 @@ pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
     out.extend_from_slice(lead_bytes);
     let index = Index::new(words.iter().map(|(word, _)| *word));
     let (mut structure, mut numbers) = (room(text.len()), room(text.len() / 2));
-    let mut at = 0;
-    while at < text.len() {
-        let byte = text[at];
-        let Meets { is_letter, is_mark } = meets[usize::from(byte)];
-        if is_letter
-            && let Some((number, len)) = index.longest(&text[at..])
+    let mut rest = text;
+    while let Some(&first) = rest.first() {
+        let is_letter = meets[usize::from(first)] & LETTER;
+        if is_letter != 0
+            && let Some((number, len)) = index.longest(rest)
         {
             structure.push(lead_bytes[number / NUMBERS]);
             numbers.push((number % NUMBERS) as u8);
-            at += len;
+            rest = &rest[len..];
             continue;
         }
-        if is_mark {
-            structure.push(escape);
+        // Up to where the next word may begin.
+        let mut met = 0;
+        let alike = |byte: &&u8| {
+            let meets = meets[usize::from(**byte)];
+            met |= meets;
+            meets & LETTER == is_letter
+        };
+        let (these, others) = rest.split_at(rest.iter().take_while(alike).count());
+        rest = others;
+        if met & MARK == 0 {
+            structure.extend_from_slice(these);
+            continue;
         }
-        structure.push(byte);
-        at += 1;
+        for &byte in these {
+            if meets[usize::from(byte)] & MARK != 0 {
+                structure.push(escape);
+            }
+            structure.push(byte);
+        }
     }
     reserve(&mut out, structure.len() + numbers.len() + 10);
     put_number(&mut out, structure.len() as u64);
@@ -91,20 +104,9 @@ pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// What encoding makes of a byte.
-#[derive(Clone, Copy)]
-struct Meets {
-    /// A word may begin with it.
-    is_letter: bool,
-    /// It stands for something else.
-    is_mark: bool,
-}
-
-impl Meets {
-    fn of(byte: u8) -> Meets {
-        Meets { is_letter: is_letter(byte), is_mark: false }
-    }
-}
+/// What encoding makes of a byte: a word may begin with it, it stands for something else.
+const LETTER: u8 = 1;
+const MARK: u8 = 2;
 
 #[derive(Clone, Copy)]
 enum Meaning {
