@@ -392,7 +392,7 @@ impl OfIndex {
     fn settle(&mut self) -> usize {
         let OfIndex { new, new_bytes, keys, .. } = self;
         let key_of = |new: &New| &new_bytes[new.at as usize..new.at as usize + usize::from(new.len)];
-        new.sort_unstable_by_key(|new| (new.start, new.at));
+        new.sort_unstable_by_key(|new| u128::from(new.start) << 32 | u128::from(new.at));
         let mut taken = 0;
         let mut put = |tuples: &[New]| {
             let bytes = key_of(&tuples[0]);
