@@ -52,8 +52,10 @@ const OTHER: usize = CLASSES.len() + 1;
 /// Bytes of what came before that are remembered, of a class.
 const MOST_BEFORE: usize = 4 << 20;
 
-/// Classes in which there may be words.
+/// Classes in which there may be words, those first that are text: up to a level, words are looked for in these only.
 const WITH_WORDS: [Class; 4] = [Class::Text, Class::Expanded, Class::Payload, Class::ImageBytes];
+const OF_TEXT: usize = 2;
+const FAST: i32 = 3;
 
 /// How much is spent, by level from 1 on.
 const LEVELS: [Means; 9] = [
@@ -68,8 +70,9 @@ const LEVELS: [Means; 9] = [
     Means::Modelled(2),
 ];
 
-fn has_words(class: usize) -> bool {
-    WITH_WORDS.iter().any(|&with| with as usize == class)
+fn has_words(class: usize, level: i32) -> bool {
+    let classes = if level <= FAST { &WITH_WORDS[..OF_TEXT] } else { &WITH_WORDS };
+    classes.iter().any(|&with| with as usize == class)
 }
 
 #[derive(Clone, Copy)]
@@ -309,7 +312,7 @@ impl Packer {
             Means::General(level) => level,
             Means::Modelled(_) => SECOND_LEVEL,
         };
-        if has_words(class)
+        if has_words(class, level)
             && matches!(self.means, Means::General(_))
             && let Some(words) = words::encode(content)
             && let Some(packed) = self.zstd.compress(&words, &[], level)
