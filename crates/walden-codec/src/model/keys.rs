@@ -715,7 +715,34 @@ pub struct Order {
     /// The row that is next.
     at: usize,
     /// Which each row is, by its place: made when encoding asks first.
-    by_place: OnceLock<Vec<(RowPlace, u32)>>,
+    by_place: OnceLock<ByPlace>,
+}
+
+/// Rows by their places.
+struct ByPlace {
+    sorted: Vec<(RowPlace, u32)>,
+    /// Which blocks have any, by the lowest bits of their numbers: most that are asked for have none.
+    blocks: Box<[u64; ByPlace::BLOCKS / 64]>,
+}
+
+impl ByPlace {
+    const BLOCKS: usize = 1 << 16;
+
+    fn new(entries: &[Entry]) -> ByPlace {
+        let mut blocks = Box::new([0; ByPlace::BLOCKS / 64]);
+        for entry in entries {
+            let at = entry.place.block as usize % ByPlace::BLOCKS;
+            blocks[at / 64] |= 1 << (at % 64);
+        }
+        let mut sorted: Vec<(RowPlace, u32)> = entries.iter().map(|entry| entry.place).zip(0..).collect();
+        sorted.sort_unstable();
+        ByPlace { sorted, blocks }
+    }
+
+    fn may_have(&self, block: u32) -> bool {
+        let at = block as usize % ByPlace::BLOCKS;
+        self.blocks[at / 64] >> (at % 64) & 1 != 0
+    }
 }
 
 struct Entry {
@@ -788,14 +815,13 @@ impl Order {
 
     /// Which row this is, from one on. There may be very many, of which each is asked for.
     fn number(&self, place: RowPlace, from: usize) -> Option<usize> {
-        let by_place = self.by_place.get_or_init(|| {
-            let numbered = self.entries.iter().zip(0..).map(|(entry, number)| (entry.place, number));
-            let mut by_place: Vec<(RowPlace, u32)> = numbered.collect();
-            by_place.sort_unstable();
-            by_place
-        });
+        let by_place = self.by_place.get_or_init(|| ByPlace::new(&self.entries));
+        if !by_place.may_have(place.block) {
+            return None;
+        }
         let first = (place, u32::try_from(from).ok()?);
-        let found = by_place.get(by_place.partition_point(|entry| *entry < first))?;
+        let sorted = &by_place.sorted;
+        let found = sorted.get(sorted.partition_point(|entry| *entry < first))?;
         (found.0 == place).then_some(found.1 as usize)
     }
 
