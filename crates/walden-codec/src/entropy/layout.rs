@@ -456,8 +456,8 @@ mod tests {
             (Form::Rows(2), (0..500).collect::<Vec<u16>>().iter().flat_map(|at| at.to_le_bytes()).collect());
         let content = laid_out(std::slice::from_ref(&column));
         for len in 0..content.len() {
-            let taken = Columns::new(&content[..len])
-                .and_then(|mut back| back.take(Form::Rows(2), 1000).map(drop));
+            let taken =
+                Columns::new(&content[..len]).and_then(|mut back| back.take(Form::Rows(2), 1000).map(drop));
             assert!(taken.is_err());
         }
     }

@@ -193,8 +193,7 @@ impl Packer {
     /// Writes the columns of a class.
     pub fn class(&mut self, class: Class, columns: &[&Content], out: &mut Vec<u8>) {
         let before = out.len();
-        let mut layout =
-            layout::Layout::new(columns.iter().map(|column| (column.form, column.bytes.len())));
+        let mut layout = layout::Layout::new(columns.iter().map(|column| (column.form, column.bytes.len())));
         columns.iter().for_each(|column| layout.push(&column.bytes, column.form, &mut self.zstd));
         let content = layout.finish();
         match self.means {
@@ -803,7 +802,13 @@ mod tests {
                 put_part(coder, part.raw, &packed, &mut out);
                 // An error, or other bytes.
                 let wanted = Wanted { number: 0, form: Form::Rows(24), bytes: bytes.len() };
-                let _ = Unpacker::new(true).class(Class::Fixed, &[wanted], &mut &out[..], &mut Vec::new(), |_, _| ());
+                let _ = Unpacker::new(true).class(
+                    Class::Fixed,
+                    &[wanted],
+                    &mut &out[..],
+                    &mut Vec::new(),
+                    |_, _| (),
+                );
             }
         }
     }

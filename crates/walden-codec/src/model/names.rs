@@ -107,7 +107,6 @@ pub struct Names(Recall<Name, Column>);
 type Name = (Topic, u32, u32, u32);
 
 impl Names {
-
     /// The column of a topic, told from its like by three numbers; it is named when it is met first.
     #[inline]
     pub fn column<S: Side>(
