@@ -6,7 +6,7 @@
 //! Columns are emptied into a *chunk* at the end of each segment, and named once for as many chunks as follow each other.
 
 use crate::Corrupt;
-use crate::entropy::{Packer, Unpacker};
+use crate::entropy::{NO_FORMS, Packer, Unpacker};
 use crate::room::reserve;
 
 /// A column, by the order in which columns are named.
@@ -165,19 +165,31 @@ pub struct Content {
     pub form: Form,
     /// By the order in which columns are named.
     pub number: u32,
-    /// Its bytes of this chunk.
-    pub bytes: Vec<u8>,
+    /// That there are no forms, and then its bytes of this chunk.
+    laid_out: Vec<u8>,
 }
 
 impl Content {
     fn new(class: Class, form: Form, number: usize) -> Content {
-        Content { class, form, number: number as u32, bytes: Vec::new() }
+        Content { class, form, number: number as u32, laid_out: vec![NO_FORMS] }
+    }
+
+    /// Its bytes of this chunk.
+    pub fn bytes(&self) -> &[u8] {
+        &self.laid_out[1..]
+    }
+
+    /// What `Layout` makes of it alone, if it has no rows.
+    pub fn alone(&self) -> Option<&[u8]> {
+        (!matches!(self.form, Form::Rows(_))).then_some(&self.laid_out)
     }
 
     /// A column by itself.
     #[cfg(test)]
     pub fn of(class: Class, form: Form, bytes: &[u8]) -> Content {
-        Content { bytes: bytes.to_vec(), ..Content::new(class, form, 0) }
+        let mut content = Content::new(class, form, 0);
+        content.laid_out.extend_from_slice(bytes);
+        content
     }
 }
 
@@ -196,7 +208,7 @@ impl Side for Encoder {
 
     #[inline]
     fn symbol(&mut self, column: Column, value: u64) -> Result<u64, Corrupt> {
-        put_number(&mut self.columns[column.0 as usize].bytes, value);
+        put_number(&mut self.columns[column.0 as usize].laid_out, value);
         Ok(value)
     }
 
@@ -209,20 +221,20 @@ impl Side for Encoder {
         target: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         debug_assert_eq!(source.len(), len);
-        self.columns[column.0 as usize].bytes.extend_from_slice(source);
+        self.columns[column.0 as usize].laid_out.extend_from_slice(source);
         target.extend_from_slice(source);
         Ok(())
     }
 
     #[inline]
     fn array<const N: usize>(&mut self, column: Column, source: &[u8; N]) -> Result<[u8; N], Corrupt> {
-        self.columns[column.0 as usize].bytes.extend_from_slice(source);
+        self.columns[column.0 as usize].laid_out.extend_from_slice(source);
         Ok(*source)
     }
 
     #[inline]
     fn text(&mut self, column: Column, source: &[u8], target: &mut Vec<u8>) -> Result<(), Corrupt> {
-        let bytes = &mut self.columns[column.0 as usize].bytes;
+        let bytes = &mut self.columns[column.0 as usize].laid_out;
         bytes.extend_from_slice(source);
         bytes.push(0);
         target.extend_from_slice(source);
@@ -233,7 +245,7 @@ impl Side for Encoder {
 impl Encoder {
     /// Bytes in all columns together.
     pub fn bytes_held(&self) -> usize {
-        self.columns.iter().map(|column| column.bytes.len()).sum()
+        self.columns.iter().map(|column| column.bytes().len()).sum()
     }
 
     /// Empties all columns into a chunk.
@@ -251,7 +263,7 @@ impl Encoder {
         }
         self.announced = self.columns.len();
         for column in &self.columns {
-            put_number(&mut directory, column.bytes.len() as u64);
+            put_number(&mut directory, column.bytes().len() as u64);
         }
         let mut out = Vec::new();
         packer.directory(&directory, &mut out);
@@ -259,14 +271,14 @@ impl Encoder {
             let columns: Vec<&Content> = self
                 .columns
                 .iter()
-                .filter(|column| column.class == class && !column.bytes.is_empty())
+                .filter(|column| column.class == class && !column.bytes().is_empty())
                 .collect();
             if !columns.is_empty() {
                 packer.class(class, &columns, &mut out);
             }
         }
         for column in &mut self.columns {
-            column.bytes.clear();
+            column.laid_out.truncate(1);
         }
         out
     }

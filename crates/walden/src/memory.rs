@@ -1,8 +1,8 @@
 //! How the C library's allocator gets memory from the system, and keeps it.
 //!
 //! The system clears each small page of 4 kB when it is first written to, and takes about a microsecond for it: a tenth to a
-//! fifth of what compressing a segment takes. So the program keeps what it has freed, for what it needs next, instead of
-//! giving it back and asking for it again, and gets it on large pages.
+//! fifth of what compressing a segment takes. So commands that code files keep what they have freed, for what they need next,
+//! instead of giving it back and asking for it again, and get it on large pages.
 
 /// Has what is freed kept for what is needed next, on large pages as far as these come at once.
 ///

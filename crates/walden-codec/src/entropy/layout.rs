@@ -14,6 +14,9 @@ use crate::Corrupt;
 use crate::columns::{Form, get_number, put_number};
 use crate::room::{reserve, room};
 
+/// What columns begin with that have no rows among them.
+pub const NO_FORMS: u8 = 0;
+
 const LAYOUT_ROWS: u8 = 0;
 const LAYOUT_PLANES: u8 = 1;
 
@@ -442,6 +445,16 @@ mod tests {
             assert_eq!(taken[1..], *bytes);
         }
         back.finish().unwrap();
+    }
+
+    #[test]
+    fn a_column_without_rows_is_laid_out_as_it_is_held() {
+        use crate::columns::{Class, Content};
+        for (form, bytes) in [(Form::Bytes, b"select 1".to_vec()), (Form::Symbols, vec![3, 0x81, 1])] {
+            let held = Content::of(Class::Text, form, &bytes);
+            assert_eq!(held.alone(), Some(&laid_out(&[(form, bytes)])[..]));
+        }
+        assert_eq!(Content::of(Class::Text, Form::Rows(2), &[1, 2]).alone(), None);
     }
 
     #[test]

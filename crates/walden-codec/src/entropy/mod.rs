@@ -25,7 +25,8 @@ mod words;
 
 use walden_format::crc::crc32c_append;
 
-use self::layout::Taken;
+pub use self::layout::NO_FORMS;
+use self::layout::{LaidOut, Layout, Taken};
 use self::modelled::Modelled;
 use crate::Corrupt;
 use crate::columns::{CLASSES, Class, Content, Form, Wanted, get_number, put_number};
@@ -193,20 +194,23 @@ impl Packer {
     /// Writes the columns of a class.
     pub fn class(&mut self, class: Class, columns: &[&Content], out: &mut Vec<u8>) {
         let before = out.len();
-        let mut layout = layout::Layout::new(columns.iter().map(|column| (column.form, column.bytes.len())));
-        columns.iter().for_each(|column| layout.push(&column.bytes, column.form, &mut self.zstd));
-        let content = layout.finish();
+        let alone = match columns {
+            [column] => column.alone(),
+            _ => None,
+        };
+        let laid_out = alone.is_none().then(|| self.lay_out(columns));
+        let content = alone.or(laid_out.as_deref()).unwrap_or_default();
         match self.means {
             Means::General(_) => {
-                self.general(class as usize, &content).put(&mut self.state, class as usize, &content, out);
+                self.general(class as usize, content).put(&mut self.state, class as usize, content, out);
             }
             // As one text: what is alike in it is not of one column.
             Means::Modelled(effort) if class == Class::Text => {
-                let general = self.general(class as usize, &content);
+                let general = self.general(class as usize, content);
                 if general.is_tiny() {
-                    general.put(&mut self.state, class as usize, &content, out);
+                    general.put(&mut self.state, class as usize, content, out);
                 } else {
-                    let (coder, mut content) = match words::encode(&content) {
+                    let (coder, mut content) = match words::encode(content) {
                         Some(words) => (CODER_MODELLED_WORDS, words),
                         None => (CODER_MODELLED_CONTENT, content.to_vec()),
                     };
@@ -217,17 +221,23 @@ impl Packer {
                 }
             }
             Means::Modelled(effort) => {
-                let mut copies: Vec<Vec<u8>> = columns.iter().map(|column| column.bytes.clone()).collect();
+                let mut copies: Vec<Vec<u8>> = columns.iter().map(|column| column.bytes().to_vec()).collect();
                 let mut units: Vec<(u32, Form, &mut Vec<u8>)> = columns
                     .iter()
                     .zip(&mut copies)
                     .map(|(column, bytes)| (column.number, column.form, bytes))
                     .collect();
-                self.smaller(effort, class as usize, &content, &mut units, out);
+                self.smaller(effort, class as usize, content, &mut units, out);
             }
         }
-        let bytes = columns.iter().map(|column| column.bytes.len() as u64).sum();
+        let bytes = columns.iter().map(|column| column.bytes().len() as u64).sum();
         self.count(class, bytes, (out.len() - before) as u64);
+    }
+
+    fn lay_out(&mut self, columns: &[&Content]) -> LaidOut {
+        let mut layout = Layout::new(columns.iter().map(|column| (column.form, column.bytes().len())));
+        columns.iter().for_each(|column| layout.push(column.bytes(), column.form, &mut self.zstd));
+        layout.finish()
     }
 
     /// Writes anything as one part.

@@ -14,7 +14,7 @@ use walden_redo::store::BlockKey;
 use walden_redo::{PageBox, displaced, image, recompress};
 
 use super::expand::{Expander, Method};
-use super::heap::{self, MultiInsert, Old, Relation, RowCoder};
+use super::heap::{self, Heads, MultiInsert, Old, Relation, RowCoder};
 use super::keys::RowPlace;
 use super::names::Topic;
 use super::pages::{self, PageKind, Place};
@@ -315,7 +315,7 @@ impl Model {
             old.extend_from_slice(row.unwrap_or_default());
             let old_row = Old::of(&old);
             let column = self.names.column(side, Topic::DataForm, like, Kind::Symbols(Class::BlockData))?;
-            let made = source.is_some_and(|data| form.fits(data, old_row));
+            let made = source.is_some_and(|data| form.fits(data, old_row, &mut self.heads));
             let made = side.symbol(column, if made { MADE } else { BYTES })? == MADE;
             if made {
                 let mut entry = None;
@@ -323,7 +323,7 @@ impl Model {
                 match form {
                     DataForm::Row { .. } => coder.insert(relation, old_row, source, out)?,
                     DataForm::RowPart { prefix, suffix, .. } => {
-                        coder.part(relation, old_row, (prefix, suffix), source, out)?;
+                        coder.part(relation, old_row, (prefix, suffix), out)?;
                     }
                     DataForm::Rows(rows) => coder.multi_insert(relation, rows, source, out)?,
                     DataForm::IndexTuple => {
@@ -598,11 +598,11 @@ impl DataForm {
         }
     }
 
-    /// Whether data can be coded in this form.
-    fn fits(self, data: &[u8], old: Option<Old<'_>>) -> bool {
+    /// Whether data can be coded in this form, for encoding, which then does.
+    fn fits(self, data: &[u8], old: Option<Old<'_>>, heads: &mut Heads) -> bool {
         match self {
             DataForm::Row { .. } => data.len() >= heap::HEAD_BYTES,
-            DataForm::RowPart { prefix, suffix, .. } => heap::is_part(data, old, (prefix, suffix)),
+            DataForm::RowPart { prefix, suffix, .. } => heads.take_part(data, old, (prefix, suffix)),
             DataForm::Rows(rows) => MultiInsert::is_exactly(data, rows),
             DataForm::IndexTuple => index::is_tuple(data),
             DataForm::GinEntry => gin::is_entry(data),

@@ -38,6 +38,8 @@ pub struct Heads {
     relations: Vec<OfRelation>,
     /// Room for whole rows of updates: as given, and as coded.
     wholes: [Vec<u8>; 2],
+    /// The head of the first, if it is one.
+    whole: Option<Head>,
 }
 
 /// What is known of a relation's heads.
@@ -177,6 +179,12 @@ impl Heads {
 }
 
 impl Heads {
+    /// For encoding: the whole row of an update's data, which is coded next; no if it can't be told.
+    pub fn take_part(&mut self, data: &[u8], old: Option<Old<'_>>, flags: (bool, bool)) -> bool {
+        self.whole = old.and_then(|old| whole(data, old, flags, &mut self.wholes[0]));
+        self.whole.is_some()
+    }
+
     /// The layout of a row on its page, and its attributes.
     pub fn layout_of<'a>(&self, relation: u32, row: Old<'a>) -> (LayoutKey, &'a [u8]) {
         let bitmaps = self.relations.get(relation as usize).and_then(|known| known.bitmaps(row.head[4]));
@@ -230,19 +238,19 @@ impl<S: Side> RowCoder<'_, S> {
         Ok(head)
     }
 
-    /// Codes the data of an update without what it has in common with the old row: as the whole row.
+    /// Codes the data of an update without what it has in common with the old row: as the whole row, which
+    /// [`Heads::take_part`] has told.
     pub fn part(
         &mut self,
         relation: Relation,
         old: Option<Old<'_>>,
         (prefix, suffix): (bool, bool),
-        source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let old = old.ok_or(Corrupt("the old row is not known"))?;
-        let [mut whole_body, mut body] = std::mem::take(&mut self.heads.wholes);
+        let [whole_body, mut body] = std::mem::take(&mut self.heads.wholes);
         body.clear();
-        let head = source.and_then(|data| whole(data, old, (prefix, suffix), &mut whole_body));
+        let head = self.heads.whole.take();
         let source = head.as_ref().map(|head| (head, &whole_body[..]));
         let head = self.row(relation, Some(old), source, &mut body)?;
         let bitmap = usize::from(head[4]).checked_sub(HEADER_BYTES).filter(|&bytes| bytes <= body.len());
@@ -373,11 +381,6 @@ fn whole(data: &[u8], old: Old<'_>, (prefix, suffix): (bool, bool), body: &mut V
     body.extend_from_slice(&old.row[old.row.len().checked_sub(suffix)?..]);
     let row = &body[bitmap.len()..];
     (in_common(old.row, row) == (prefix, suffix)).then_some(*head)
-}
-
-/// Whether an update's data can be coded as the whole row.
-pub fn is_part(data: &[u8], old: Option<Old<'_>>, flags: (bool, bool)) -> bool {
-    old.is_some_and(|old| whole(data, old, flags, &mut Vec::new()).is_some())
 }
 
 fn layout(head: &Head) -> u64 {
