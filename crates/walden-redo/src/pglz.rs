@@ -534,4 +534,17 @@ mod tests {
         assert_eq!(decompress(&[0b10, b'a', 0x03], &mut target), None, "cut in a tag");
         assert_eq!(decompress(&[], &mut []), Some(0));
     }
+
+    #[test]
+    fn the_first_byte_that_differs_is_found_wherever_it_is() {
+        for len in [0, 1, 63, 64, 65, 200] {
+            let one: Vec<u8> = (0..len).collect();
+            let mut other = one.clone();
+            assert_eq!(same_start(&one, &other), one.len());
+            for at in (0..one.len()).rev() {
+                other[at] ^= 1;
+                assert_eq!(same_start(&one, &other), at);
+            }
+        }
+    }
 }

@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use walden_format::crc::crc32c_append;
+use walden_format::crc::record_crc;
 use walden_format::fault::{Fault, FaultKind};
 use walden_format::lsn::{Lsn, SegmentName};
 use walden_format::page::PageHeader;
@@ -545,7 +545,7 @@ fn goes_on_in_page(page: &[u8], fault: Fault, address: u64) -> bool {
         else {
             return false;
         };
-        crc32c_append(crc32c_append(0, &bytes[RECORD_HEADER..]), &bytes[..20]) == header.crc
+        record_crc(bytes) == header.crc
     })
 }
 

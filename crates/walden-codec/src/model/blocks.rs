@@ -9,6 +9,7 @@ use walden_format::record::{Fork, Image, RECORD_HEADER, Record, RecordHeader, de
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_redo::page::{PAGE_BYTES, Page};
+use walden_redo::pglz::same_start;
 use walden_redo::replay::rehearse;
 use walden_redo::store::BlockKey;
 use walden_redo::{PageBox, displaced, image, recompress};
@@ -692,29 +693,4 @@ fn difference<S: Side>(
         }
     }
     Ok(known)
-}
-
-/// How many bytes two of one length begin with that are the same: mostly many.
-fn same_start(one: &[u8], other: &[u8]) -> usize {
-    let strides = one.as_chunks::<64>().0.iter().zip(other.as_chunks::<64>().0);
-    let same = 64 * strides.take_while(|(one, other)| one == other).count();
-    same + one[same..].iter().zip(&other[same..]).take_while(|(one, other)| one == other).count()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_byte_that_differs_is_found_wherever_it_is() {
-        for len in [0, 1, 63, 64, 65, 200] {
-            let one: Vec<u8> = (0..len).collect();
-            let mut other = one.clone();
-            assert_eq!(same_start(&one, &other), one.len());
-            for at in (0..one.len()).rev() {
-                other[at] ^= 1;
-                assert_eq!(same_start(&one, &other), at);
-            }
-        }
-    }
 }

@@ -18,7 +18,7 @@ mod vectors;
 use std::ops::Range;
 
 use rustc_hash::FxHashMap;
-use walden_format::crc::crc32c_append;
+use walden_format::crc::record_crc;
 use walden_format::lsn::Lsn;
 use walden_format::record::{BlockRef, RECORD_HEADER, Record, RecordHeader, RelFileLocator, decode};
 use walden_format::rmgr::rmid;
@@ -477,7 +477,7 @@ impl Model {
         // Encoding has only records whose checksums are right.
         let crc = match input {
             Some(record) => record.header.crc,
-            None => crc32c_append(crc32c_append(0, &out[RECORD_HEADER..]), &out[..20]),
+            None => record_crc(out),
         };
         out[20..24].copy_from_slice(&crc.to_le_bytes());
         Ok(())
