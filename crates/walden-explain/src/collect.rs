@@ -206,11 +206,10 @@ const HEAP_UPDATE: u8 = 0x20;
 const HEAP_HOT_UPDATE: u8 = 0x40;
 
 impl<'a> SegmentTally<'a> {
-    pub fn new(spec: CollectSpec<'a>, segment_start: Lsn, segment_end: Lsn) -> SegmentTally<'a> {
-        let (slice, next_slice) = spec.slices.at(segment_start);
-        let mut tally = SegmentTally {
+    pub fn new(spec: CollectSpec<'a>) -> SegmentTally<'a> {
+        SegmentTally {
             spec,
-            segment_end,
+            segment_end: Lsn::INVALID,
             first: None,
             lead_headers: 0,
             lead_continuation: 0,
@@ -226,14 +225,38 @@ impl<'a> SegmentTally<'a> {
             subxids: Vec::new(),
             events: Vec::new(),
             pieces: vec![FxHashMap::default(); spec.views.len()],
-            slice,
-            next_slice,
+            slice: 0,
+            next_slice: Lsn::INVALID,
             written_tuples: Vec::new(),
             repeated_updates: FxHashMap::default(),
-        };
+        }
+    }
+
+    /// Empties it for another segment. Its memory is kept: the first use of as much for each segment would take as long
+    /// as to count a twentieth of its records.
+    pub fn begin(mut self, segment_start: Lsn, segment_end: Lsn) -> SegmentTally<'a> {
+        (self.slice, self.next_slice) = self.spec.slices.at(segment_start);
+        self.segment_end = segment_end;
+        self.first = None;
+        self.lead_headers = 0;
+        self.lead_continuation = 0;
+        self.cell_index.clear();
+        self.recent.fill((Cell::FRAMING, 0));
+        self.usual.fill(UsualSums::default());
+        self.usual_alone = false;
+        self.cells.clear();
+        self.images = ImageTable::default();
+        self.writing.fill(TransactionSums::default());
+        self.transactions.clear();
+        self.finished.clear();
+        self.subxids.clear();
+        self.events.clear();
+        self.pieces.iter_mut().for_each(FxHashMap::clear);
+        self.written_tuples.fill(0);
+        self.repeated_updates.clear();
         // Cell 0, which [`SegmentTally::framing`] counts in and `recent` starts with.
-        tally.look_up_cell(Cell::FRAMING, 0);
-        tally
+        self.look_up_cell(Cell::FRAMING, 0);
+        self
     }
 
     #[inline]
@@ -292,7 +315,7 @@ impl<'a> SegmentTally<'a> {
             self.settle_usual(place, Default::default());
         }
         for place in 0..WRITING {
-            self.settle_transaction(place, 0);
+            self.settle_transaction(place);
         }
     }
 
@@ -341,16 +364,20 @@ impl<'a> SegmentTally<'a> {
     #[inline(always)]
     fn transaction(&mut self, xid: u32) -> &mut TransactionSums {
         let place = xid as usize % WRITING;
-        if self.writing[place].xid != xid {
-            self.settle_transaction(place, xid);
+        let sums = &self.writing[place];
+        // Most find the place left by one that ended: to ask for that first would be a branch that no processor foresees.
+        if (sums.xid != xid) & (sums.records > 0) {
+            self.settle_transaction(place);
         }
-        &mut self.writing[place]
+        let sums = &mut self.writing[place];
+        sums.xid = xid;
+        sums
     }
 
     /// Notes what a transaction wrote, and leaves the place to another.
     #[inline(never)]
-    fn settle_transaction(&mut self, place: usize, xid: u32) {
-        let sums = std::mem::replace(&mut self.writing[place], TransactionSums { xid, ..Default::default() });
+    fn settle_transaction(&mut self, place: usize) {
+        let sums = std::mem::take(&mut self.writing[place]);
         if sums.records > 0 {
             self.transactions.push((sums.xid, sums.tally()));
         }

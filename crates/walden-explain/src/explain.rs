@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
 use std::ops::ControlFlow;
+use std::sync::{Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline as TimelineId};
@@ -305,17 +306,22 @@ pub fn explain(
         data_page_bytes: 8192,
     };
     let mut merge = Merge::new(&views, &cuts.slices, request.top);
+    // What segments are counted in, to be used again.
+    let spare = Mutex::new(Vec::new());
+    let spare = || spare.lock().unwrap_or_else(PoisonError::into_inner);
     for run in runs {
         merge.begin_range(run, from, to);
         let options = ScanOptions { threads: request.threads, from, to };
         let size = run.segment_size.bytes();
         let make = |index: usize| {
             let start = run.segments[index].start;
-            SegmentTally::new(spec, start, start.plus(size))
+            let tally = spare().pop().unwrap_or_else(|| SegmentTally::new(spec));
+            tally.begin(start, start.plus(size))
         };
         scan(run, options, make, |outcome| {
             progress(size);
-            merge.segment(run, outcome);
+            let tally = merge.segment(run, outcome);
+            spare().push(tally);
             ControlFlow::Continue(())
         });
         merge.end_range();
@@ -430,7 +436,8 @@ impl<'a> Merge<'a> {
         }
     }
 
-    fn segment(&mut self, run: &Run, outcome: SegmentOutcome<SegmentTally<'_>>) {
+    /// Adds what a segment came to; its tally comes back to be used again.
+    fn segment<'t>(&mut self, run: &Run, outcome: SegmentOutcome<SegmentTally<'t>>) -> SegmentTally<'t> {
         let SegmentOutcome { index, visitor: mut tally, start, position, end, .. } = outcome;
         tally.settle();
         let begins = !self.range_started;
@@ -459,7 +466,8 @@ impl<'a> Merge<'a> {
             SegmentEnd::EndOfLog(tail) => self.tail(&mut tally, tail),
             SegmentEnd::Damaged(damage) => self.damage = Some(damage),
         }
-        self.add(tally);
+        self.add(&mut tally);
+        tally
     }
 
     fn start_range(&mut self, run: &Run, index: usize, start: Lsn) {
@@ -491,7 +499,7 @@ impl<'a> Merge<'a> {
         range.tail = Some(tail);
     }
 
-    fn add(&mut self, tally: SegmentTally<'_>) {
+    fn add(&mut self, tally: &mut SegmentTally<'_>) {
         self.images.merge(&tally.images);
         for (cell, sum) in &tally.cells {
             self.cells.entry(*cell).or_default().merge(sum);
@@ -532,7 +540,7 @@ impl<'a> Merge<'a> {
             self.finished(finished, these);
             subxids = rest;
         }
-        for (lsn, event) in tally.events {
+        for (lsn, event) in tally.events.drain(..) {
             self.event(lsn, event);
         }
     }
