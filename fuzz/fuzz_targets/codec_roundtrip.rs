@@ -28,7 +28,7 @@ fuzz_target!(|data: &[u8]| {
     let mut writer = Writer::new(Vec::new(), options);
     for (number, file) in files.iter().enumerate() {
         let meta = Meta { name: vec![b'a' + number as u8], ..Meta::default() };
-        writer.add(meta, false, &mut &file[..]).expect("writing to memory");
+        writer.add(meta, false, &mut Cursor::new(file)).expect("writing to memory");
     }
     let pack = writer.finish().expect("writing to memory");
     let limits = ReadLimits { segment_bytes: SEGMENT as u64, coder: limits };

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use walden_format::lsn::Lsn;
 use walden_format::page::LONG_HEADER;
 use walden_format::record::Record;
-use walden_format::stream::{Decoder as StreamDecoder, StreamInfo, Visitor};
+use walden_format::stream::{Decoder as StreamDecoder, Progress, StreamInfo, Visitor};
 use walden_format::version::Major;
 
 use crate::Corrupt;
@@ -16,7 +16,8 @@ pub use crate::columns::Class;
 use crate::columns::{self, Column, Kind, Side};
 pub use crate::entropy::Statistics;
 use crate::entropy::{Packer, Unpacker};
-use crate::framing::{Compared, HandedOn, PageWriter, Pages, content};
+pub use crate::framing::Original;
+use crate::framing::{Compared, HandedOn, PageWriter, Pages};
 use crate::model::Model;
 
 /// How a file is coded.
@@ -73,12 +74,17 @@ pub struct Decoder {
 pub struct Understood<'e> {
     state: &'e mut State<columns::Encoder, Packer>,
     restart: bool,
+    alone: bool,
 }
 
 impl Understood<'_> {
     /// Compresses the columns.
     pub fn pack(self) -> Encoded {
-        let State { side, entropy, .. } = self.state;
+        let State { side, entropy, model, .. } = self.state;
+        if self.alone {
+            // What it knows is of no use any more, and its room is.
+            model.forget();
+        }
         Encoded { form: Form::Records, restart: self.restart, content: side.chunk(entropy) }
     }
 }
@@ -131,7 +137,7 @@ impl Encoder {
     ///
     /// What can't be understood is coded as bytes, and the file after it is a restart.
     pub fn encode(&mut self, original: &[u8]) -> Encoded {
-        match self.understand(original) {
+        match self.understand(Original::of(original)) {
             Some(understood) => understood.pack(),
             None => self.encode_bytes(original),
         }
@@ -140,7 +146,7 @@ impl Encoder {
     /// Puts a segment into columns, if its records are understood.
     ///
     /// If they are not, the next file is a restart.
-    pub fn understand(&mut self, original: &[u8]) -> Option<Understood<'_>> {
+    pub fn understand(&mut self, original: Original) -> Option<Understood<'_>> {
         if self.alone {
             self.restart();
         }
@@ -151,7 +157,8 @@ impl Encoder {
         if understood.is_none() || !kept {
             self.state = None;
         }
-        self.state.as_mut().map(|state| Understood { state, restart })
+        let alone = self.alone;
+        self.state.as_mut().map(|state| Understood { state, restart, alone })
     }
 
     /// Encodes a file, or a piece of one, as bytes; the next file is a restart.
@@ -244,7 +251,7 @@ struct Feed<'s> {
     side: &'s mut columns::Encoder,
     start: Lsn,
     /// What decoding will write.
-    pages: PageWriter<Compared<'s>>,
+    pages: PageWriter<Compared>,
     records: u64,
     first_prev: Option<Lsn>,
     switched: bool,
@@ -291,12 +298,12 @@ impl Visitor for Feed<'_> {
 
 impl Encoder {
     /// Fills the columns.
-    fn records(&mut self, original: &[u8]) -> Option<()> {
-        let info = StreamInfo::of_segment(original).ok()?;
-        let first: [u8; LONG_HEADER] = *original.first_chunk()?;
+    fn records(&mut self, original: Original) -> Option<()> {
+        let first: [u8; LONG_HEADER] = *original.piece(0)?.first_chunk()?;
+        let info = StreamInfo::of_segment(&first).ok()?;
         let start = Lsn(u64::from_le_bytes(first[8..16].try_into().ok()?));
         let segment_bytes = info.segment_size.bytes() as usize;
-        if original.len() != segment_bytes || info.segment_size.offset_of(start) != 0 {
+        if original.bytes() != segment_bytes || info.segment_size.offset_of(start) != 0 {
             return None;
         }
         let State { side, framing, model, .. } = match &mut self.state {
@@ -314,11 +321,15 @@ impl Encoder {
         };
         model.start(info.version, segment_bytes);
         let mut ahead = StreamDecoder::new(info, start, start.plus(segment_bytes as u64));
-        let _ = ahead.push(original, &mut Ahead { model });
+        for number in 0..original.pieces() {
+            if !matches!(ahead.push(&original.piece(number)?, &mut Ahead { model }), Ok(Progress::More)) {
+                break;
+            }
+        }
         let checked = ahead.position();
         let page_bytes = info.page_bytes as usize;
         let head_total = u32::from_le_bytes(first[16..20].try_into().ok()?);
-        let head = if head_total == 0 { Vec::new() } else { head_of(original, head_total, page_bytes) };
+        let head = if head_total == 0 { Vec::new() } else { head_of(&original, head_total, page_bytes)? };
         let mut pages = PageWriter::new(first, &info, Compared::new(original));
         pages.record(&head, head_total);
         if !pages.out.is_same() {
@@ -329,7 +340,14 @@ impl Encoder {
         let mut feed = Feed { model, side, start, pages, records, first_prev, switched, odd, failed };
         let stream = StreamDecoder::new(info, start, start.plus(segment_bytes as u64));
         let mut stream = stream.checked_until(checked);
-        let whole = stream.push(original, &mut feed).is_ok() && !feed.odd;
+        let (mut progress, mut pieces) = (Ok(Progress::More), 0..feed.pages.out.original.pieces());
+        while let (Ok(Progress::More), Some(number)) = (&progress, pieces.next()) {
+            let piece = feed.pages.out.original.piece(number)?;
+            progress = stream.push(&piece, &mut feed);
+            drop(piece);
+            feed.pages.out.let_go();
+        }
+        let whole = progress.is_ok() && !feed.odd;
         if feed.failed {
             return None;
         }
@@ -338,7 +356,8 @@ impl Encoder {
         let (mut end, mut tail) = (END_FULL, Vec::new());
         if let Some(unfinished) = stream.unfinished().filter(|_| whole) {
             end = END_CUT;
-            tail = content(original, unfinished.lsn.bytes_since(start) as usize, segment_bytes, page_bytes);
+            let from = unfinished.lsn.bytes_since(start) as usize;
+            tail = pages.out.original.content(from, segment_bytes, page_bytes)?;
             pages.next_start();
             pages.record(&tail, total_of(&tail));
         } else if switched && whole {
@@ -346,8 +365,8 @@ impl Encoder {
             pages.fill();
         }
         // Up to there, each record was compared.
-        if pages.out.len() != original.len() || !pages.out.is_same() {
-            (end, tail) = (END_BYTES, original[from..].to_vec());
+        if pages.out.len() != segment_bytes || !pages.out.is_same() {
+            (end, tail) = (END_BYTES, pages.out.original.all_from(from)?);
         }
         let mut scratch = Vec::new();
         side.bytes(framing.bytes, &first, LONG_HEADER, &mut scratch).ok()?;
@@ -454,15 +473,11 @@ fn total_of(start: &[u8]) -> u32 {
 }
 
 /// The rest of a record that began before the segment, as far as it is in it.
-fn head_of(original: &[u8], total: u32, page_bytes: usize) -> Vec<u8> {
-    let mut head = content(
-        original,
-        0,
-        original.len().min(total as usize + page_bytes + total as usize / 64),
-        page_bytes,
-    );
+fn head_of(original: &Original, total: u32, page_bytes: usize) -> Option<Vec<u8>> {
+    let end = original.bytes().min(total as usize + page_bytes + total as usize / 64);
+    let mut head = original.content(0, end, page_bytes)?;
     head.truncate(total as usize);
-    head
+    Some(head)
 }
 
 /// Where the next record could start after one of `len` bytes from `at` on.

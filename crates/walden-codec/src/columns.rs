@@ -6,7 +6,7 @@
 //! Columns are emptied into a *chunk* at the end of each segment, and named once for as many chunks as follow each other.
 
 use crate::Corrupt;
-use crate::entropy::{NO_FORMS, Packer, Unpacker};
+use crate::entropy::{Packer, Unpacker};
 use crate::room::reserve;
 
 /// A column, by the order in which columns are named.
@@ -157,6 +157,8 @@ pub trait Side {
 }
 
 /// A column being filled.
+///
+/// It grows piece by piece: what there is of it is not moved, and leaves no room behind that is too small for what is larger.
 #[derive(Debug)]
 pub struct Content {
     /// With which others it is compressed.
@@ -165,30 +167,67 @@ pub struct Content {
     pub form: Form,
     /// By the order in which columns are named.
     pub number: u32,
-    /// That there are no forms, and then its bytes of this chunk.
-    laid_out: Vec<u8>,
+    full: Vec<Vec<u8>>,
+    last: Vec<u8>,
+    bytes: usize,
 }
+
+/// A piece has so many bytes at most, unless one value has more.
+const PIECE: usize = 64 << 10;
 
 impl Content {
     fn new(class: Class, form: Form, number: usize) -> Content {
-        Content { class, form, number: number as u32, laid_out: vec![NO_FORMS] }
+        let (full, last, bytes) = (Vec::new(), Vec::new(), 0);
+        Content { class, form, number: number as u32, full, last, bytes }
     }
 
-    /// Its bytes of this chunk.
-    pub fn bytes(&self) -> &[u8] {
-        &self.laid_out[1..]
+    /// Where so many bytes more go.
+    #[inline]
+    fn room(&mut self, bytes: usize) -> &mut Vec<u8> {
+        if self.last.len() + bytes > PIECE {
+            self.next_piece(bytes);
+        }
+        &mut self.last
     }
 
-    /// What `Layout` makes of it alone, if it has no rows.
-    pub fn alone(&self) -> Option<&[u8]> {
-        (!matches!(self.form, Form::Rows(_))).then_some(&self.laid_out)
+    #[cold]
+    fn next_piece(&mut self, bytes: usize) {
+        let full = std::mem::replace(&mut self.last, Vec::with_capacity(bytes.max(PIECE)));
+        self.bytes += full.len();
+        self.full.push(full);
+    }
+
+    /// How many bytes it has.
+    pub fn len(&self) -> usize {
+        self.bytes + self.last.len()
+    }
+
+    /// Its bytes, one piece after another.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.full.iter().chain([&self.last]).map(Vec::as_slice)
+    }
+
+    /// All its bytes: in `joined`, unless they are together as it is.
+    pub fn joined<'a>(&'a self, joined: &'a mut Vec<u8>) -> &'a [u8] {
+        if self.full.is_empty() {
+            return &self.last;
+        }
+        joined.clear();
+        reserve(joined, self.len());
+        self.pieces().for_each(|piece| joined.extend_from_slice(piece));
+        joined
+    }
+
+    /// Nothing of the next chunk yet. Its room is for others.
+    pub fn clear(&mut self) {
+        (self.full, self.last, self.bytes) = (Vec::new(), Vec::new(), 0);
     }
 
     /// A column by itself.
     #[cfg(test)]
     pub fn of(class: Class, form: Form, bytes: &[u8]) -> Content {
         let mut content = Content::new(class, form, 0);
-        content.laid_out.extend_from_slice(bytes);
+        bytes.chunks(7).for_each(|bytes| content.room(bytes.len()).extend_from_slice(bytes));
         content
     }
 }
@@ -208,7 +247,7 @@ impl Side for Encoder {
 
     #[inline]
     fn symbol(&mut self, column: Column, value: u64) -> Result<u64, Corrupt> {
-        put_number(&mut self.columns[column.0 as usize].laid_out, value);
+        put_number(self.columns[column.0 as usize].room(LONGEST_NUMBER), value);
         Ok(value)
     }
 
@@ -221,20 +260,20 @@ impl Side for Encoder {
         target: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         debug_assert_eq!(source.len(), len);
-        self.columns[column.0 as usize].laid_out.extend_from_slice(source);
+        self.columns[column.0 as usize].room(source.len()).extend_from_slice(source);
         target.extend_from_slice(source);
         Ok(())
     }
 
     #[inline]
     fn array<const N: usize>(&mut self, column: Column, source: &[u8; N]) -> Result<[u8; N], Corrupt> {
-        self.columns[column.0 as usize].laid_out.extend_from_slice(source);
+        self.columns[column.0 as usize].room(source.len()).extend_from_slice(source);
         Ok(*source)
     }
 
     #[inline]
     fn text(&mut self, column: Column, source: &[u8], target: &mut Vec<u8>) -> Result<(), Corrupt> {
-        let bytes = &mut self.columns[column.0 as usize].laid_out;
+        let bytes = self.columns[column.0 as usize].room(source.len() + 1);
         bytes.extend_from_slice(source);
         bytes.push(0);
         target.extend_from_slice(source);
@@ -245,7 +284,7 @@ impl Side for Encoder {
 impl Encoder {
     /// Bytes in all columns together.
     pub fn bytes_held(&self) -> usize {
-        self.columns.iter().map(|column| column.bytes().len()).sum()
+        self.columns.iter().map(Content::len).sum()
     }
 
     /// Empties all columns into a chunk.
@@ -263,22 +302,16 @@ impl Encoder {
         }
         self.announced = self.columns.len();
         for column in &self.columns {
-            put_number(&mut directory, column.bytes().len() as u64);
+            put_number(&mut directory, column.len() as u64);
         }
         let mut out = Vec::new();
         packer.directory(&directory, &mut out);
         for class in CLASSES {
-            let columns: Vec<&Content> = self
-                .columns
-                .iter()
-                .filter(|column| column.class == class && !column.bytes().is_empty())
-                .collect();
+            let is_used = |column: &&mut Content| column.class == class && column.len() > 0;
+            let mut columns: Vec<&mut Content> = self.columns.iter_mut().filter(is_used).collect();
             if !columns.is_empty() {
-                packer.class(class, &columns, &mut out);
+                packer.class(class, &mut columns, &mut out);
             }
-        }
-        for column in &mut self.columns {
-            column.laid_out.truncate(1);
         }
         out
     }
@@ -432,6 +465,9 @@ impl Side for Decoder {
     }
 }
 
+/// Bytes of a number at most.
+const LONGEST_NUMBER: usize = 10;
+
 /// Appends a number as LEB128.
 #[inline]
 pub fn put_number(out: &mut Vec<u8>, mut value: u64) {
@@ -470,6 +506,30 @@ pub fn narrow<T: TryFrom<u64>>(value: u64) -> Result<T, Corrupt> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_column_has_what_was_written_in_pieces_that_are_no_larger_than_they_must_be() {
+        let mut side = Encoder::default();
+        let column = side.column(Kind::Bytes(Class::Text)).unwrap();
+        let (mut expected, mut joined) = (Vec::new(), Vec::new());
+        for (round, len) in [7, PIECE - 8, 2, PIECE, 3 * PIECE + 1, 0, 9].into_iter().enumerate() {
+            let value = vec![round as u8; len];
+            side.bytes(column, &value, len, &mut expected).unwrap();
+            side.symbol(column, 300 + len as u64).unwrap();
+            put_number(&mut expected, 300 + len as u64);
+            side.text(column, b"text", &mut expected).unwrap();
+            expected.push(0);
+            assert_eq!(side.bytes_held(), expected.len());
+        }
+        let content = &side.columns[0];
+        assert!(content.pieces().count() > 4);
+        let most = content.pieces().map(<[u8]>::len).filter(|&len| len > PIECE).collect::<Vec<_>>();
+        assert_eq!(most, [3 * PIECE + 1], "one value");
+        assert!(content.pieces().collect::<Vec<_>>().concat() == expected);
+        assert!(content.joined(&mut joined) == expected);
+        side.columns[0].clear();
+        assert_eq!((side.bytes_held(), side.columns[0].joined(&mut joined)), (0, &[][..]));
+    }
 
     #[test]
     fn numbers_come_back_and_none_exceeds_64_bits() {

@@ -2,11 +2,98 @@
 //!
 //! A page's header is told by its place and by how much of a record it goes on with.
 
+use std::ops::Range;
+use std::rc::Rc;
+
 use walden_format::page::{LONG_HEADER, SHORT_HEADER};
 use walden_format::stream::StreamInfo;
 
 const CONTINUES: u16 = 0x0001;
 const LONG: u16 = 0x0002;
+
+/// A segment to encode, in pieces: those that are done with are let go, so that columns can have their room.
+#[derive(Default)]
+pub struct Original {
+    pieces: Vec<Option<Rc<Vec<u8>>>>,
+    bytes: usize,
+    let_go: usize,
+}
+
+impl Original {
+    /// Bytes of each piece but the last one: many pages of any size.
+    pub const PIECE: usize = 1 << 20;
+
+    /// A copy of these bytes.
+    pub fn of(bytes: &[u8]) -> Original {
+        let mut original = Original::default();
+        bytes.chunks(Self::PIECE).for_each(|piece| original.push(piece.to_vec()));
+        original
+    }
+
+    /// Adds what comes next: as much as a piece, but at the end.
+    pub fn push(&mut self, piece: Vec<u8>) {
+        debug_assert_eq!(self.bytes % Self::PIECE, 0);
+        self.bytes += piece.len();
+        self.pieces.push(Some(Rc::new(piece)));
+    }
+
+    /// How many bytes were added.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How many pieces there are.
+    pub fn pieces(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// A piece, unless it was let go.
+    pub fn piece(&self, number: usize) -> Option<Rc<Vec<u8>>> {
+        self.pieces.get(number)?.clone()
+    }
+
+    /// Bytes within a page, unless they were let go.
+    fn get(&self, range: Range<usize>) -> Option<&[u8]> {
+        let (number, at) = (range.start / Self::PIECE, range.start % Self::PIECE);
+        self.pieces.get(number)?.as_ref()?.get(at..at + range.len())
+    }
+
+    /// All bytes from a place on, unless some were let go.
+    pub fn all_from(&self, at: usize) -> Option<Vec<u8>> {
+        let mut all = Vec::with_capacity(self.bytes.saturating_sub(at));
+        for (number, piece) in self.pieces.iter().enumerate().skip(at / Self::PIECE) {
+            let from = at.saturating_sub(number * Self::PIECE);
+            all.extend_from_slice(piece.as_ref()?.get(from..)?);
+        }
+        Some(all)
+    }
+
+    /// The content of pages from one place to another, without their headers.
+    pub fn content(&self, from: usize, to: usize, page_bytes: usize) -> Option<Vec<u8>> {
+        let mut content = Vec::new();
+        let mut at = from;
+        while at < to {
+            let within = at % page_bytes;
+            if within == 0 {
+                at += if at == 0 { LONG_HEADER } else { SHORT_HEADER };
+                continue;
+            }
+            let end = (at - within + page_bytes).min(to);
+            content.extend_from_slice(self.get(at..end)?);
+            at = end;
+        }
+        Some(content)
+    }
+
+    /// Lets pieces go that end before a place.
+    fn let_go_before(&mut self, at: usize) {
+        let done = (at / Self::PIECE).min(self.pieces.len());
+        for piece in self.pieces.get_mut(self.let_go..done).unwrap_or_default() {
+            *piece = None;
+        }
+        self.let_go = self.let_go.max(done);
+    }
+}
 
 /// Where pages go.
 pub trait Pages {
@@ -72,15 +159,16 @@ impl Pages for HandedOn<'_> {
 }
 
 /// Encoding only compares them with the ones that there are.
-pub struct Compared<'s> {
-    original: &'s [u8],
+pub struct Compared {
+    /// What there is.
+    pub original: Original,
     len: usize,
     is_same: bool,
 }
 
-impl<'s> Compared<'s> {
+impl Compared {
     /// Nothing of these yet.
-    pub fn new(original: &'s [u8]) -> Compared<'s> {
+    pub fn new(original: Original) -> Compared {
         Compared { original, len: 0, is_same: true }
     }
 
@@ -93,9 +181,14 @@ impl<'s> Compared<'s> {
     pub fn back_to(&mut self, len: usize) {
         (self.len, self.is_same) = (len, true);
     }
+
+    /// Lets go of what was compared.
+    pub fn let_go(&mut self) {
+        self.original.let_go_before(self.len);
+    }
 }
 
-impl Pages for Compared<'_> {
+impl Pages for Compared {
     fn len(&self) -> usize {
         self.len
     }
@@ -110,13 +203,15 @@ impl Pages for Compared<'_> {
     #[inline]
     fn put_record(&mut self, bytes: &[u8]) {
         self.len += bytes.len();
-        self.is_same &= self.len <= self.original.len();
+        self.is_same &= self.len <= self.original.bytes();
     }
 
     #[inline]
     fn put_zeros_to(&mut self, len: usize) {
-        let zeros = self.original.get(self.len..len);
-        self.is_same &= zeros.is_some_and(|zeros| zeros.iter().all(|&byte| byte == 0));
+        if len > self.len {
+            let zeros = self.original.get(self.len..len);
+            self.is_same &= zeros.is_some_and(|zeros| zeros.iter().all(|&byte| byte == 0));
+        }
         self.len = len;
     }
 }
@@ -219,23 +314,6 @@ impl<P: Pages> PageWriter<P> {
     }
 }
 
-/// The content of pages from one offset of a segment to another, without their headers.
-pub fn content(segment: &[u8], from: usize, to: usize, page_bytes: usize) -> Vec<u8> {
-    let mut out = Vec::new();
-    let mut at = from;
-    while at < to {
-        let within = at % page_bytes;
-        if within == 0 {
-            at += if at == 0 { LONG_HEADER } else { SHORT_HEADER };
-            continue;
-        }
-        let end = (at - within + page_bytes).min(to);
-        out.extend_from_slice(segment.get(at..end).unwrap_or(&[]));
-        at = end;
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -263,6 +341,26 @@ mod tests {
         first
     }
 
+    #[test]
+    fn what_was_let_go_is_gone_and_the_rest_is_there() {
+        let bytes: Vec<u8> = (0..5 * Original::PIECE / 2).map(|at| (at / 1000) as u8).collect();
+        let mut original = Original::of(&bytes);
+        let (piece, end) = (Original::PIECE, bytes.len());
+        assert_eq!((original.bytes(), original.pieces()), (end, 3));
+        assert_eq!(original.all_from(piece - 7).as_deref(), Some(&bytes[piece - 7..]));
+        let content = original.content(piece - 30, piece + PAGE + 50, PAGE);
+        let expected =
+            [&bytes[piece - 30..piece], &bytes[piece + 24..piece + PAGE], &bytes[piece + PAGE + 24..][..26]];
+        assert_eq!(content, Some(expected.concat()));
+        original.let_go_before(2 * piece - 1);
+        assert!(original.piece(0).is_none() && original.get(piece - 8..piece).is_none());
+        assert_eq!((original.all_from(piece - 1), original.content(piece - 30, piece, PAGE)), (None, None));
+        assert_eq!(original.all_from(piece).as_deref(), Some(&bytes[piece..]));
+        original.let_go_before(piece);
+        original.let_go_before(usize::MAX);
+        assert_eq!((original.all_from(end - 1), original.bytes()), (None, end));
+    }
+
     /// Records of many lengths, some longer than a page, and empty pages after them.
     fn write<P: Pages>(out: P) -> P {
         let mut pages = PageWriter::new(first(), &info(), out);
@@ -288,16 +386,16 @@ mod tests {
         assert!(whole.len() == 1 << 20 && times > 7, "{} bytes, {times} times", whole.len());
         assert!(whole[PAGE..].starts_with(&whole[..2]), "a page's magic");
 
-        let compared = write(Compared::new(&whole));
+        let compared = write(Compared::new(Original::of(&whole)));
         assert!(compared.is_same() && compared.len() == whole.len());
         whole[36 * PAGE + 8] ^= 1;
-        assert!(!write(Compared::new(&whole)).is_same(), "a page's address");
+        assert!(!write(Compared::new(Original::of(&whole))).is_same(), "a page's address");
     }
 
     #[test]
     fn what_differs_is_seen_and_can_be_left_again() {
         let original = [[1; 16], [0; 16]].concat();
-        let mut compared = Compared::new(&original);
+        let mut compared = Compared::new(Original::of(&original));
         compared.put(&[1; 16]);
         assert!(compared.is_same());
         compared.put(&[0, 0, 1]);

@@ -535,6 +535,12 @@ impl Read for Counted<'_> {
     }
 }
 
+impl Seek for Counted<'_> {
+    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+        self.input.seek(to)
+    }
+}
+
 fn print(args: &CompressArgs, results: &[Done], failed: usize, seconds: f64) -> Result<()> {
     let original: u64 = results.iter().map(Done::original_bytes).sum();
     let stored: u64 = results.iter().map(|done| done.output_bytes).sum();

@@ -1,9 +1,10 @@
 //! Writing a container, front to back.
 
-use std::io::{Read, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 
 use walden_format::crc::crc32c_append;
 use walden_format::lsn::Lsn;
+use walden_format::page::LONG_HEADER;
 use walden_format::stream::StreamInfo;
 
 use super::Error;
@@ -11,8 +12,7 @@ use super::layout::{
     End, Entry, FORMAT_VERSION, FileForm, FileHeader, FrameHeader, Head, Kind, LEAST_READER, MOST_HEAD, Meta,
     Place,
 };
-use crate::coder::{Encoded, Encoder, Form, Limits};
-use crate::room::reserve;
+use crate::coder::{Encoded, Encoder, Form, Limits, Original};
 
 /// How a container is written.
 #[derive(Clone, Copy, Debug)]
@@ -82,46 +82,34 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Adds a member; `as_bytes` keeps it from being understood.
+    /// Adds a member, what `input` has from where it is on; `as_bytes` keeps it from being understood.
+    ///
+    /// What turns out not to be understood is read again.
     ///
     /// # Errors
     /// The file system's; after one, the file is worth nothing.
-    pub fn add(&mut self, meta: Meta, as_bytes: bool, input: &mut dyn Read) -> Result<Added, Error> {
+    pub fn add(
+        &mut self,
+        meta: Meta,
+        as_bytes: bool,
+        input: &mut (impl Read + Seek),
+    ) -> Result<Added, Error> {
         if meta.name.len() as u64 > MOST_HEAD / 2 {
             return Err(Error::Limit("bytes of a name", MOST_HEAD / 2, meta.name.len() as u64));
         }
+        let from = input.stream_position().map_err(Error::Original)?;
         let mut start = Vec::new();
-        take(input, 64, &mut start)?;
-        let info = StreamInfo::of_segment(&start).ok().filter(|_| !as_bytes);
-        let whole = info.map_or(PIECE, |info| info.segment_size.bytes() as usize);
-        if info.is_some() {
-            reserve(&mut start, whole.min(PIECE));
+        take(input, LONG_HEADER, &mut start)?;
+        if let Some(info) = StreamInfo::of_segment(&start).ok().filter(|_| !as_bytes)
+            && let Some((encoded, place, end)) = self.segment(info, start, input)?
+        {
+            let begun = self.begin(meta, Form::Records, encoded.restart, Some(place), &end.hash)?;
+            self.piece(end.bytes as usize, &encoded)?;
+            return self.end(begun, end);
         }
-        take(input, whole, &mut start)?;
-        // One more byte and it is no segment.
-        let mut more = Vec::new();
-        take(input, 1, &mut more)?;
-        let place = info.map(|info| Place {
-            timeline: info.timeline,
-            start: start_of(&start),
-            size: info.segment_size,
-        });
-        let segment = info.zip(place).filter(|_| start.len() == whole && more.is_empty());
-        let encoded = match segment {
-            Some((info, place)) => self.segment(info, place, start),
-            None => Err(start),
-        };
-        match encoded {
-            Ok((encoded, end)) => {
-                let begun = self.begin(meta, Form::Records, encoded.restart, place, &end.hash)?;
-                self.piece(end.bytes as usize, &encoded)?;
-                self.end(begun, end)
-            }
-            Err(start) => {
-                self.last = None;
-                self.add_bytes(meta, start, &more, input)
-            }
-        }
+        self.last = None;
+        input.seek(SeekFrom::Start(from)).map_err(Error::Original)?;
+        self.add_bytes(meta, input)
     }
 
     /// Writes what comes after the last member, and gives the target back, flushed.
@@ -149,50 +137,55 @@ impl<W: Write> Writer<W> {
         self.out.flush().map_err(Error::Io)
     }
 
-    /// Encodes a segment, or gives it back if it is not understood.
+    /// Encodes a segment that starts like this; nothing if it is none or is not understood.
     fn segment(
         &mut self,
         info: StreamInfo,
-        place: Place,
-        original: Vec<u8>,
-    ) -> Result<(Encoded, End), Vec<u8>> {
+        start: Vec<u8>,
+        input: &mut impl Read,
+    ) -> Result<Option<(Encoded, Place, End)>, Error> {
+        let place = Place { timeline: info.timeline, start: start_of(&start), size: info.segment_size };
         let here = Continuation { info, start: place.start };
+        let bytes = info.segment_size.bytes();
+        let (mut original, mut hasher, mut piece) = (Original::default(), blake3::Hasher::new(), start);
+        while (original.bytes() as u64) < bytes {
+            let left = bytes - original.bytes() as u64;
+            let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(Original::PIECE);
+            piece.reserve_exact(wanted - piece.len());
+            take(input, wanted, &mut piece)?;
+            if piece.len() < wanted {
+                return Ok(None);
+            }
+            hasher.update(&piece);
+            original.push(std::mem::take(&mut piece));
+        }
+        // One more byte and it is no segment.
+        take(input, 1, &mut piece)?;
+        if !piece.is_empty() {
+            return Ok(None);
+        }
         if self.last.as_ref() != Some(&here) || self.since_keyframe >= self.options.keyframe {
             self.encoder.restart();
         }
-        let Some(understood) = self.encoder.understand(&original) else { return Err(original) };
-        let end = End { bytes: original.len() as u64, hash: *blake3::hash(&original).as_bytes() };
-        // Compressing the columns takes its room.
-        drop(original);
+        let Some(understood) = self.encoder.understand(original) else { return Ok(None) };
         let encoded = understood.pack();
         self.since_keyframe = if encoded.restart { 1 } else { self.since_keyframe + 1 };
         self.last = Some(Continuation { info, start: place.end() });
-        Ok((encoded, end))
+        Ok(Some((encoded, place, End { bytes, hash: *hasher.finalize().as_bytes() })))
     }
 
-    /// `first` and `more` have been read already, `input` has the rest.
-    fn add_bytes(
-        &mut self,
-        meta: Meta,
-        mut first: Vec<u8>,
-        more: &[u8],
-        input: &mut dyn Read,
-    ) -> Result<Added, Error> {
-        first.extend(more);
-        take(input, PIECE, &mut first)?;
-        let begun = self.begin(meta, Form::Bytes, true, None, &first)?;
+    fn add_bytes(&mut self, meta: Meta, input: &mut impl Read) -> Result<Added, Error> {
+        let mut buffer = Vec::new();
+        take(input, PIECE, &mut buffer)?;
+        let begun = self.begin(meta, Form::Bytes, true, None, &buffer)?;
         let mut hasher = blake3::Hasher::new();
         let mut bytes = 0;
-        let mut buffer = first;
         while !buffer.is_empty() {
-            let full = if buffer.len() < PIECE { buffer.len() } else { buffer.len() / PIECE * PIECE };
-            for piece in buffer[..full].chunks(PIECE) {
-                hasher.update(piece);
-                bytes += piece.len() as u64;
-                let encoded = self.encoder.encode_bytes(piece);
-                self.piece(piece.len(), &encoded)?;
-            }
-            buffer.drain(..full);
+            hasher.update(&buffer);
+            bytes += buffer.len() as u64;
+            let encoded = self.encoder.encode_bytes(&buffer);
+            self.piece(buffer.len(), &encoded)?;
+            buffer.clear();
             take(input, PIECE, &mut buffer)?;
         }
         // The next segment starts anew even if no piece has told the encoder so.
@@ -263,7 +256,7 @@ impl<W: Write> Writer<W> {
 }
 
 /// Reads until `buffer` has so many bytes, or to the end.
-fn take(input: &mut dyn Read, bytes: usize, buffer: &mut Vec<u8>) -> Result<(), Error> {
+fn take(input: &mut impl Read, bytes: usize, buffer: &mut Vec<u8>) -> Result<(), Error> {
     let missing = bytes.saturating_sub(buffer.len()) as u64;
     input.take(missing).read_to_end(buffer).map(|_| ()).map_err(Error::Original)
 }

@@ -11,11 +11,8 @@
 
 use super::general::Compressor;
 use crate::Corrupt;
-use crate::columns::{Form, get_number, put_number};
-use crate::room::{reserve, room};
-
-/// What columns begin with that have no rows among them.
-pub const NO_FORMS: u8 = 0;
+use crate::columns::{Content, Form, get_number, put_number};
+use crate::room::{Headed, reserve, room};
 
 const LAYOUT_ROWS: u8 = 0;
 const LAYOUT_PLANES: u8 = 1;
@@ -38,6 +35,7 @@ pub struct Layout {
     body: Vec<u8>,
     body_at: usize,
     /// For use within.
+    joined: Vec<u8>,
     varying: Vec<u8>,
     planes: Vec<u8>,
     difference: Vec<u8>,
@@ -54,9 +52,20 @@ impl Layout {
     }
 
     /// Appends a column with the layout that promises fewest bytes.
-    pub fn push(&mut self, bytes: &[u8], form: Form, zstd: &mut Compressor) {
-        let Form::Rows(width) = form else { return self.body.extend_from_slice(bytes) };
-        let width = usize::from(width);
+    pub fn push(&mut self, column: &Content, zstd: &mut Compressor) {
+        match column.form {
+            Form::Rows(width) => {
+                let mut joined = std::mem::take(&mut self.joined);
+                self.push_rows(column.joined(&mut joined), width.into(), zstd);
+                self.joined = joined;
+            }
+            Form::Symbols | Form::Bytes => {
+                column.pieces().for_each(|piece| self.body.extend_from_slice(piece));
+            }
+        }
+    }
+
+    fn push_rows(&mut self, bytes: &[u8], width: usize, zstd: &mut Compressor) {
         let rows = bytes.len() / width;
         if rows < FEWEST_ROWS || !bytes.len().is_multiple_of(width) {
             self.forms.push(LAYOUT_ROWS);
@@ -101,28 +110,12 @@ impl Layout {
     }
 
     /// All columns, as they are compressed.
-    pub fn finish(self) -> LaidOut {
-        let Layout { forms, body: mut bytes, body_at, .. } = self;
+    pub fn finish(self) -> Headed {
+        let Layout { forms, body, body_at, .. } = self;
         let mut head = Vec::with_capacity(forms.len() + 10);
         put_number(&mut head, forms.len() as u64);
         head.extend_from_slice(&forms);
-        let start = body_at - head.len();
-        bytes[start..body_at].copy_from_slice(&head);
-        LaidOut { bytes, start }
-    }
-}
-
-/// Columns, laid out.
-pub struct LaidOut {
-    bytes: Vec<u8>,
-    start: usize,
-}
-
-impl std::ops::Deref for LaidOut {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes[self.start..]
+        Headed::new(&head, body, body_at)
     }
 }
 
@@ -416,11 +409,13 @@ impl Costs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::columns::Class;
 
     fn laid_out(columns: &[(Form, Vec<u8>)]) -> Vec<u8> {
         let mut layout = Layout::new(columns.iter().map(|(form, bytes)| (*form, bytes.len())));
         let mut zstd = Compressor::default();
-        columns.iter().for_each(|(form, bytes)| layout.push(bytes, *form, &mut zstd));
+        let column = |(form, bytes): &(Form, Vec<u8>)| Content::of(Class::Text, *form, bytes);
+        columns.iter().for_each(|of| layout.push(&column(of), &mut zstd));
         layout.finish().to_vec()
     }
 
@@ -445,16 +440,6 @@ mod tests {
             assert_eq!(taken[1..], *bytes);
         }
         back.finish().unwrap();
-    }
-
-    #[test]
-    fn a_column_without_rows_is_laid_out_as_it_is_held() {
-        use crate::columns::{Class, Content};
-        for (form, bytes) in [(Form::Bytes, b"select 1".to_vec()), (Form::Symbols, vec![3, 0x81, 1])] {
-            let held = Content::of(Class::Text, form, &bytes);
-            assert_eq!(held.alone(), Some(&laid_out(&[(form, bytes)])[..]));
-        }
-        assert_eq!(Content::of(Class::Text, Form::Rows(2), &[1, 2]).alone(), None);
     }
 
     #[test]

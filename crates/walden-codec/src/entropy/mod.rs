@@ -25,12 +25,11 @@ mod words;
 
 use walden_format::crc::crc32c_append;
 
-pub use self::layout::NO_FORMS;
-use self::layout::{LaidOut, Layout, Taken};
+use self::layout::{Layout, Taken};
 use self::modelled::Modelled;
 use crate::Corrupt;
 use crate::columns::{CLASSES, Class, Content, Form, Wanted, get_number, put_number};
-use crate::room::reserve;
+use crate::room::{Headed, reserve};
 
 const CODER_STORED: u8 = 0;
 const CODER_ZSTD: u8 = 1;
@@ -191,17 +190,16 @@ impl Packer {
         self.content(DIRECTORY, directory, out);
     }
 
-    /// Writes the columns of a class.
-    pub fn class(&mut self, class: Class, columns: &[&Content], out: &mut Vec<u8>) {
+    /// Writes the columns of a class, which are empty then.
+    pub fn class(&mut self, class: Class, columns: &mut [&mut Content], out: &mut Vec<u8>) {
         let before = out.len();
-        let alone = match columns {
-            [column] => column.alone(),
-            _ => None,
-        };
-        let laid_out = alone.is_none().then(|| self.lay_out(columns));
-        let content = alone.or(laid_out.as_deref()).unwrap_or_default();
+        let bytes = columns.iter().map(|column| column.len() as u64).sum();
+        let laid_out = self.lay_out(columns);
+        let content = &*laid_out;
         match self.means {
             Means::General(_) => {
+                // Compressing takes their room.
+                columns.iter_mut().for_each(|column| column.clear());
                 self.general(class as usize, content).put(&mut self.state, class as usize, content, out);
             }
             // As one text: what is alike in it is not of one column.
@@ -211,7 +209,7 @@ impl Packer {
                     general.put(&mut self.state, class as usize, content, out);
                 } else {
                     let (coder, mut content) = match words::encode(content) {
-                        Some(words) => (CODER_MODELLED_WORDS, words),
+                        Some(words) => (CODER_MODELLED_WORDS, words.to_vec()),
                         None => (CODER_MODELLED_CONTENT, content.to_vec()),
                     };
                     let raw = content.len();
@@ -221,7 +219,8 @@ impl Packer {
                 }
             }
             Means::Modelled(effort) => {
-                let mut copies: Vec<Vec<u8>> = columns.iter().map(|column| column.bytes().to_vec()).collect();
+                let mut copies: Vec<Vec<u8>> =
+                    columns.iter().map(|column| column.pieces().collect::<Vec<_>>().concat()).collect();
                 let mut units: Vec<(u32, Form, &mut Vec<u8>)> = columns
                     .iter()
                     .zip(&mut copies)
@@ -230,13 +229,13 @@ impl Packer {
                 self.smaller(effort, class as usize, content, &mut units, out);
             }
         }
-        let bytes = columns.iter().map(|column| column.bytes().len() as u64).sum();
+        columns.iter_mut().for_each(|column| column.clear());
         self.count(class, bytes, (out.len() - before) as u64);
     }
 
-    fn lay_out(&mut self, columns: &[&Content]) -> LaidOut {
-        let mut layout = Layout::new(columns.iter().map(|column| (column.form, column.bytes().len())));
-        columns.iter().for_each(|column| layout.push(column.bytes(), column.form, &mut self.zstd));
+    fn lay_out(&mut self, columns: &[&mut Content]) -> Headed {
+        let mut layout = Layout::new(columns.iter().map(|column| (column.form, column.len())));
+        columns.iter().for_each(|column| layout.push(column, &mut self.zstd));
         layout.finish()
     }
 
@@ -709,9 +708,9 @@ mod tests {
     fn columns_of_rows_that_are_cut_off_come_back() {
         let bytes: Vec<u8> = (0..1003).map(|at| (at / 3) as u8).collect();
         for level in [1, 5, 7, 8] {
-            let content = columns::Content::of(Class::Fixed, Form::Rows(4), &bytes);
+            let mut content = columns::Content::of(Class::Fixed, Form::Rows(4), &bytes);
             let mut out = Vec::new();
-            Packer::new(level, true).class(Class::Fixed, &[&content], &mut out);
+            Packer::new(level, true).class(Class::Fixed, &mut [&mut content], &mut out);
             let (mut rest, mut back) = (&out[..], Vec::new());
             let wanted = Wanted { number: 0, form: Form::Rows(4), bytes: bytes.len() };
             let mut at = 0;
@@ -797,9 +796,9 @@ mod tests {
         let bytes = content(Kind::Rows(Class::Fixed, 24), &mut Numbers(1)).repeat(3);
         for (coder, tries) in [(0, 20), (1, 200), (2, 200), (3, 20), (4, 5), (5, 3), (6, 1), (255, 1)] {
             let level = if coder < CODER_MODELLED { 5 } else { (coder - CODER_MODELLED).min(2) + 7 };
-            let column = columns::Content::of(Class::Fixed, Form::Rows(24), &bytes);
+            let mut column = columns::Content::of(Class::Fixed, Form::Rows(24), &bytes);
             let mut whole = Vec::new();
-            Packer::new(level, true).class(Class::Fixed, &[&column], &mut whole);
+            Packer::new(level, true).class(Class::Fixed, &mut [&mut column], &mut whole);
             let part = Part::take(&mut &whole[..], usize::MAX).unwrap();
             for _ in 0..tries {
                 let mut packed = part.packed.to_vec();
@@ -826,9 +825,9 @@ mod tests {
     #[test]
     fn statistics_say_what_became_of_classes() {
         let bytes = vec![7; 1000];
-        let column = columns::Content::of(Class::Text, Form::Bytes, &bytes);
+        let mut column = columns::Content::of(Class::Text, Form::Bytes, &bytes);
         let (mut packer, mut out) = (Packer::new(5, true), Vec::new());
-        packer.class(Class::Text, &[&column], &mut out);
+        packer.class(Class::Text, &mut [&mut column], &mut out);
         let expected = Statistics { class: Class::Text, bytes: 1000, stored: out.len() as u64 };
         assert_eq!(packer.statistics(), [expected]);
     }

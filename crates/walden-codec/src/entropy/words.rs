@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 
 use crate::Corrupt;
 use crate::columns::{get_number, put_number};
-use crate::room::{reserve, room};
+use crate::room::{Headed, reserve, room};
 
 /// A word has no fewer letters, its space not counted.
 const SHORTEST: usize = 3;
@@ -39,7 +39,7 @@ fn is_letter(byte: u8) -> bool {
 }
 
 /// Words as numbers; nothing where that would not make much of the text shorter.
-pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
+pub fn encode(text: &[u8]) -> Option<Headed> {
     if text.len() < SHORTEST_TEXT {
         return None;
     }
@@ -57,15 +57,18 @@ pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
     let mut meets: [u8; 256] = std::array::from_fn(|byte| if is_letter(byte as u8) { LETTER } else { 0 });
     marks.iter().for_each(|&mark| meets[usize::from(mark)] |= MARK);
     let (&escape, lead_bytes) = marks.split_first()?;
-    let mut out = Vec::new();
-    put_number(&mut out, text.len() as u64);
-    put_number(&mut out, words.len() as u64);
-    out.extend(words.iter().map(|(word, _)| word.len() as u8));
-    words.iter().for_each(|(word, _)| out.extend_from_slice(word));
-    out.push(escape);
-    out.extend_from_slice(lead_bytes);
+    let mut head = Vec::new();
+    put_number(&mut head, text.len() as u64);
+    put_number(&mut head, words.len() as u64);
+    head.extend(words.iter().map(|(word, _)| word.len() as u8));
+    words.iter().for_each(|(word, _)| head.extend_from_slice(word));
+    head.push(escape);
+    head.extend_from_slice(lead_bytes);
     let index = Index::new(words.iter().map(|(word, _)| *word));
-    let (mut structure, mut numbers) = (room(text.len()), room(text.len() / 2));
+    // The head ends with the length of the structure that follows it.
+    let structure_at = head.len() + 10;
+    let (mut structure, mut numbers) = (room(structure_at + text.len()), Vec::new());
+    structure.resize(structure_at, 0);
     let mut rest = text;
     while let Some(&first) = rest.first() {
         let is_letter = meets[usize::from(first)] & LETTER;
@@ -97,11 +100,9 @@ pub fn encode(text: &[u8]) -> Option<Vec<u8>> {
             structure.push(byte);
         }
     }
-    reserve(&mut out, structure.len() + numbers.len() + 10);
-    put_number(&mut out, structure.len() as u64);
-    out.extend_from_slice(&structure);
-    out.extend_from_slice(&numbers);
-    Some(out)
+    put_number(&mut head, (structure.len() - structure_at) as u64);
+    structure.extend_from_slice(&numbers);
+    Some(Headed::new(&head, structure, structure_at))
 }
 
 /// What encoding makes of a byte: a word may begin with it, it stands for something else.
@@ -389,7 +390,7 @@ mod tests {
         let stored = encode(&text).expect("many words");
         for at in (0..stored.len()).step_by(13) {
             assert!(decode(&stored[..at], text.len(), &mut Vec::new()).is_err());
-            let mut damaged = stored.clone();
+            let mut damaged = stored.to_vec();
             damaged[at] ^= 1 << (at % 8);
             let _ = decode(&damaged, text.len(), &mut Vec::new());
         }

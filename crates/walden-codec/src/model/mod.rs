@@ -297,6 +297,11 @@ impl Model {
         }
     }
 
+    /// Nothing known any more.
+    pub fn forget(&mut self) {
+        *self = Model::new(self.version, Limits { page_memory: 0 });
+    }
+
     /// Encoding leaves values that the server compressed as they are.
     pub fn leave_values(&mut self) {
         self.rows.expander.leave_values();

@@ -139,7 +139,7 @@ fn large_files_are_coded_in_pieces() {
 fn a_segment_that_is_kept_from_being_understood_comes_back() {
     let segment = segment("14.23", "00000001000000000000000B");
     let mut writer = Writer::new(Vec::new(), options(FileForm::Segment, 1));
-    let added = writer.add(meta("a"), true, &mut &segment[..]).unwrap();
+    let added = writer.add(meta("a"), true, &mut Cursor::new(&segment)).unwrap();
     assert_eq!(added.entry.head.form, Form::Bytes);
     assert!(read(&writer.finish().unwrap())[0].1 == segment);
 }

@@ -86,7 +86,7 @@ pub fn write<N: AsRef<str>, B: AsRef<[u8]>>(
     let mut writer = Writer::new(Vec::new(), options);
     let entries = files
         .iter()
-        .map(|(name, bytes)| writer.add(meta(name.as_ref()), false, &mut bytes.as_ref()).unwrap().entry)
+        .map(|(name, bytes)| writer.add(meta(name.as_ref()), false, &mut Cursor::new(bytes)).unwrap().entry)
         .collect();
     (writer.finish().unwrap(), entries)
 }

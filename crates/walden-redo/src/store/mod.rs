@@ -281,6 +281,8 @@ const RECENT_SLOTS: usize = 4096;
 struct Recent {
     forks: Box<[Option<(ForkKey, u32)>; RECENT_FORKS]>,
     slots: Box<[u32; RECENT_SLOTS]>,
+    /// What was looked for last and is not there.
+    missed: Option<BlockKey>,
 }
 
 impl Recent {
@@ -325,7 +327,11 @@ impl PageStore {
             numbers: FxHashMap::default(),
             forks: Vec::new(),
             free_forks: Vec::new(),
-            recent: Recent { forks: Box::new([None; RECENT_FORKS]), slots: Box::new([0; RECENT_SLOTS]) },
+            recent: Recent {
+                forks: Box::new([None; RECENT_FORKS]),
+                slots: Box::new([0; RECENT_SLOTS]),
+                missed: None,
+            },
             misfits: Vec::new(),
             copied: FxHashSet::default(),
             copied_in_log: FxHashSet::default(),
@@ -383,6 +389,10 @@ impl PageStore {
 
     /// The place of a page that was met before or that the base has.
     pub fn find(&mut self, key: BlockKey) -> Option<Slot> {
+        // An index page asks for the same block row after row.
+        if self.recent.missed == Some(key) {
+            return None;
+        }
         let fork_key = (key.relation, key.fork);
         let fork = match self.recent.forks[Recent::fork_index(&fork_key)] {
             Some((recent, fork)) if recent == fork_key => Some(fork),
@@ -398,12 +408,18 @@ impl PageStore {
                 return Some(Slot(recent));
             }
         }
-        let known = fork.and_then(|fork| self.forks[fork as usize].blocks.get(&key.block).copied());
-        if known.is_none() && self.base.as_ref().is_some_and(|base| base.counts(key)) {
+        if let Some(fork) = fork
+            && let Some(&slot) = self.forks[fork as usize].blocks.get(&key.block)
+        {
+            self.recent.slots[Recent::slot_index(fork, key.block)] = slot.0;
+            return Some(slot);
+        }
+        if self.base.as_ref().is_some_and(|base| base.counts(key)) {
             let slot = self.slot(key);
             return (self.state(slot) == State::Exact).then_some(slot);
         }
-        known
+        self.recent.missed = Some(key);
+        None
     }
 
     /// What is known of a page.
@@ -733,6 +749,7 @@ impl PageStore {
     }
 
     fn meet(&mut self, fork: u32, key: BlockKey) -> Slot {
+        self.recent.missed = None;
         let copied = !self.copied.is_empty()
             && self.copied.contains(&(key.relation.database, key.relation.tablespace));
         let state = if copied { StateCode::COPIED } else { StateCode::NOT_SEEN };

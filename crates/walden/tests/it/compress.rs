@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Cursor;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -390,7 +391,7 @@ fn members_lead_nowhere_else() {
         let options = WriteOptions { form: FileForm::Pack, level: 1, keyframe: 1, limits: Limits::default() };
         let mut writer = Writer::new(Vec::new(), options);
         let meta = Meta { name: name.into(), ..Meta::default() };
-        writer.add(meta, false, &mut &b"content"[..]).unwrap();
+        writer.add(meta, false, &mut Cursor::new(b"content")).unwrap();
         let pack = write(folder.path(), "hostile.wpk", &writer.finish().unwrap());
         for salvage in ["", "--salvage"] {
             let refused =
