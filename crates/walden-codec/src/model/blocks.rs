@@ -114,7 +114,7 @@ impl Model {
                 image,
                 page,
                 before: None,
-                data: self.spare_data.pop().unwrap_or_default(),
+                data: self.spare(),
                 told: false,
                 stored: Vec::new(),
             });
@@ -173,13 +173,19 @@ impl Model {
             });
         }
         // Room for the next record's.
-        self.spare_data.extend(blocks.drain(..).map(|block| {
-            let mut data = block.data;
-            data.clear();
-            data
-        }));
+        for block in blocks.drain(..) {
+            self.spare_data
+                .extend([block.data, block.stored].into_iter().filter(|spare| spare.capacity() > 0));
+        }
         self.spare_blocks = blocks;
         Ok(())
+    }
+
+    /// An empty vector, with room if there is one that has.
+    fn spare(&mut self) -> Vec<u8> {
+        let mut spare = self.spare_data.pop().unwrap_or_default();
+        spare.clear();
+        spare
     }
 
     fn known(&mut self, place: Place) -> Option<&Page> {
@@ -386,7 +392,8 @@ impl Model {
             ImageForm::Again(method) => method,
         };
         let whole = PAGE_BYTES as u16 - header.hole_len.unwrap_or(0).min(PAGE_BYTES as u16);
-        let raw = page.as_ref().map_or(Vec::new(), |page| without_hole(page, header.offset, whole));
+        let raw =
+            page.as_ref().map_or(Vec::new(), |page| without_hole(page, header.offset, whole, self.spare()));
         self.image_page(side, fixed, block, after, (page, &raw), whole)?;
         if source.is_some() {
             // They were compared when the method was chosen.
@@ -409,7 +416,7 @@ impl Model {
     ) -> Result<(), Corrupt> {
         let offset = block.image.map_or(0, |image| image.offset);
         if let Some(page) = after {
-            let known = without_hole(page, offset, len);
+            let known = without_hole(page, offset, len, self.spare());
             block.stored = difference(side, fixed.rehearsed, known, bytes, len.into())?;
             return Ok(());
         }
@@ -428,7 +435,7 @@ impl Model {
                 _ => fixed.made,
             },
         };
-        let known = without_hole(&made, offset, len);
+        let known = without_hole(&made, offset, len, self.spare());
         self.made = made;
         block.stored = difference(side, columns, known, bytes, len.into())?;
         Ok(())
@@ -503,7 +510,7 @@ impl ImageHeader {
         let form = if let Some(compression) = compression {
             let again = source.and_then(|(image, record, page)| {
                 let whole = PAGE_BYTES as u16 - hole_len.unwrap_or(0).min(PAGE_BYTES as u16);
-                let raw = without_hole(page?, offset, whole);
+                let raw = without_hole(page?, offset, whole, Vec::new());
                 expander.reproduces(&raw, record.image_data(image), compression, is_known)
             });
             let number = again.map_or(0, |method| 1 + method.number());
@@ -613,11 +620,12 @@ impl DataForm {
     }
 }
 
-/// A page's bytes as an image of this form would have them.
-fn without_hole(page: &Page, offset: u16, len: u16) -> Vec<u8> {
+/// A page's bytes as an image of this form would have them, in an empty vector.
+fn without_hole(page: &Page, offset: u16, len: u16, mut bytes: Vec<u8>) -> Vec<u8> {
     let (offset, len) = (usize::from(offset).min(PAGE_BYTES), usize::from(len).min(PAGE_BYTES));
     let before = offset.min(len);
-    let mut bytes = page.0[..before].to_vec();
+    bytes.reserve_exact(len);
+    bytes.extend_from_slice(&page.0[..before]);
     bytes.extend_from_slice(&page.0[PAGE_BYTES - (len - before)..]);
     bytes
 }

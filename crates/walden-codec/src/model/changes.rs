@@ -11,6 +11,8 @@ use crate::columns::{Class, Column, Kind, Side};
 pub struct Changes {
     column: Option<Column>,
     parts: Vec<Part>,
+    /// What is said of a row.
+    said: Vec<u8>,
 }
 
 /// A number in the field, as it seems.
@@ -72,7 +74,8 @@ impl Changes {
             _ => 1,
         };
         self.parts.resize(width / part, Part::default());
-        let mut said = Vec::with_capacity(width);
+        let said = &mut self.said;
+        said.clear();
         let near = |state: &Part| state.from_old <= state.from_last;
         for ((state, old), new) in self.parts.iter().zip(old.chunks(part)).zip(source.chunks(part)) {
             let new = number(new);
@@ -80,7 +83,7 @@ impl Changes {
             said.extend_from_slice(&new.to_le_bytes()[..part]);
         }
         let start = out.len();
-        side.bytes(column, &said, width, out)?;
+        side.bytes(column, said, width, out)?;
         let parts = self.parts.iter_mut().zip(old.chunks(part));
         for ((state, old), new) in parts.zip(out[start..].chunks_mut(part)) {
             let (old, mut value) = (number(old), number(new));

@@ -96,9 +96,9 @@ impl<S: Side> RowCoder<'_, S> {
         if let Some(body) = body {
             let mut ways = pending.next(relation.number, before.as_ref()).take(FARTHEST).enumerate();
             // Most entries have a key that is told, or else are not worth another look.
-            let way = ways.find(|(_, (key, _))| {
-                before.is_some() || Entry::of(body).is_some_and(|new| new.key == **key)
-            });
+            let new = if before.is_none() { Entry::of(body) } else { None };
+            let way = ways
+                .find(|(_, (key, _))| before.is_some() || new.as_ref().is_some_and(|new| new.key == **key));
             if let Some((number, (key, rows))) = way {
                 skip = number;
                 // Rows that are known twice count once; without such, their number says how many are left.
@@ -176,7 +176,8 @@ impl<S: Side> RowCoder<'_, S> {
         // The header: as the old one's, mixed.
         let kind = Kind::Rows(Class::IndexTuples, HEADER as u16);
         let column = self.names.column(self.side, Topic::GinEntry, like(1), kind)?;
-        let mut mixed = source.map_or(Vec::new(), |data| data[HEAD..HEAD + HEADER].to_vec());
+        let mut mixed =
+            source.and_then(|data| data[HEAD..].first_chunk::<HEADER>().copied()).unwrap_or_default();
         mixed.iter_mut().zip(old).for_each(|(byte, old)| *byte ^= old);
         let start = out.len();
         self.side.bytes(column, &mixed, HEADER, out)?;
@@ -710,7 +711,7 @@ pub fn put_rows(rows: &[RowPlace], out: &mut Vec<u8>) -> bool {
 }
 
 /// The entry of a key with these rows more, and all its rows.
-pub fn entry(before: Option<&Entry<'_>>, key: &Key, more: &[RowPlace]) -> Option<(Vec<u8>, Vec<RowPlace>)> {
+fn entry(before: Option<&Entry<'_>>, key: &Key, more: &[RowPlace]) -> Option<(Vec<u8>, Vec<RowPlace>)> {
     let known = match before {
         Some(entry) => entry.rows.as_deref()?,
         None => &[],
@@ -724,11 +725,21 @@ pub fn entry(before: Option<&Entry<'_>>, key: &Key, more: &[RowPlace]) -> Option
         rows.dedup();
     }
     let bytes = before.map_or(&key.bytes[..], |entry| &entry.key.bytes);
+    let at = before.map_or(HEADER + bytes.len(), |entry| entry.start.len());
+    Some((list_entry((key.flags, bytes), at, &rows)?, rows))
+}
+
+/// The entry of a key with rows, in their order.
+pub fn new_entry(key: &Key, rows: &[RowPlace]) -> Option<Vec<u8>> {
+    list_entry((key.flags, &key.bytes), HEADER + key.bytes.len(), rows)
+}
+
+/// The entry of a key, as flags and bytes, with rows in their order that begin at a place.
+fn list_entry((flags, bytes): (u16, &[u8]), at: usize, rows: &[RowPlace]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(HEADER + bytes.len() + 16 + 2 * rows.len());
     out.extend_from_slice(&[0; HEADER]);
     out.extend_from_slice(bytes);
-    let at = before.map_or(out.len(), |entry| entry.start.len());
-    if !put_rows(&rows, &mut out) {
+    if !put_rows(rows, &mut out) {
         return None;
     }
     out.resize(out.len().next_multiple_of(8), 0);
@@ -736,8 +747,8 @@ pub fn entry(before: Option<&Entry<'_>>, key: &Key, more: &[RowPlace]) -> Option
     out[0..2].copy_from_slice(&(COMPRESSED | (at >> 16) as u16).to_le_bytes());
     out[2..4].copy_from_slice(&(at as u16).to_le_bytes());
     out[4..6].copy_from_slice(&u16::try_from(rows.len()).ok()?.to_le_bytes());
-    out[6..8].copy_from_slice(&(size | key.flags).to_le_bytes());
-    Some((out, rows))
+    out[6..8].copy_from_slice(&(size | flags).to_le_bytes());
+    Some(out)
 }
 
 /// The entry of a key whose rows are in a tree that begins at a block.

@@ -12,7 +12,7 @@
 
 use walden_redo::page::{PAGE_BYTES, Page};
 
-use super::gin::{Entry, Key, entry, number_of, put_rows, segment, text, tree_entry};
+use super::gin::{Entry, Key, new_entry, number_of, put_rows, segment, text, tree_entry};
 use super::heap::{Relation, RowCoder};
 use super::keys::RowPlace;
 use super::names::Topic;
@@ -99,7 +99,7 @@ fn as_entry(item: &[u8]) -> Option<(Entry<'_>, u32)> {
     let entry_of = Entry::of(item)?;
     let block = RowPlace::of(item)?.block;
     let made = match &entry_of.rows {
-        Some(rows) if is_list(rows) => entry(None, &entry_of.key, rows)?.0,
+        Some(rows) if is_list(rows) => new_entry(&entry_of.key, rows)?,
         Some(_) => return None,
         None => tree_entry(&entry_of.key, block)?,
     };
@@ -200,7 +200,14 @@ impl<S: Side> RowCoder<'_, S> {
         } else {
             let rows = parts.as_ref().and_then(|(entry, _)| entry.rows.as_deref());
             let rows = self.gin_rows([relation.number, 3], rows, form - LISTED)?;
-            entry(None, &key, &rows).map(|(tuple, _)| tuple)
+            match source {
+                // It is known to come back.
+                Some(item) => {
+                    out.extend_from_slice(item);
+                    return Ok(());
+                }
+                None => new_entry(&key, &rows),
+            }
         };
         out.extend(made.ok_or(Corrupt("an entry can't be"))?);
         Ok(())
@@ -355,10 +362,10 @@ mod tests {
             Key { flags: 0x4000, bytes }
         };
         let mut items: Vec<Vec<u8>> = (1..60)
-            .map(|at| entry(None, &key(&format!("word {}", at + 1000)), &rows(at)).expect("an entry").0)
+            .map(|at| new_entry(&key(&format!("word {}", at + 1000)), &rows(at)).expect("an entry"))
             .collect();
         items.insert(7, tree_entry(&key("word 1007 and more"), 77).expect("an entry"));
-        items.push(entry(None, &Key { flags: 0, bytes: vec![1, 2, 3, 4, 0, 0, 0, 0] }, &rows(2)).unwrap().0);
+        items.push(new_entry(&Key { flags: 0, bytes: vec![1, 2, 3, 4, 0, 0, 0, 0] }, &rows(2)).unwrap());
         // None that could be one.
         items.push(vec![0x80, 0, 0, 1, 9, 9, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         let mut page = empty_page(24 + 4 * items.len(), 0, ENTRIES);

@@ -37,8 +37,9 @@ const CONTAINER: u8 = 5;
 const DIGITS: u8 = 6;
 
 const DEEPEST: usize = 32;
-/// Bytes that most values have room in.
+/// Bytes that most values have room in, and the number of parts that most have.
 const USUAL: usize = 512;
+const USUAL_PARTS: usize = 32;
 
 /// A part of a value, in the order in which parts are coded: a container, its keys, its values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,7 +130,7 @@ impl Json {
         if !matches!(header >> 28, OBJECT | ARRAY | SCALAR) || (header & COUNT) as usize > value.len() / 4 {
             return None;
         }
-        let mut parts = Vec::new();
+        let mut parts = Vec::with_capacity(USUAL_PARTS);
         take_apart(value, 0, value.len(), &mut parts, 0)?;
         let json = Json { parts, bytes: value.to_vec() };
         let has_zero = |part: &Part| match part {

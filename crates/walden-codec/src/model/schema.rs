@@ -177,20 +177,21 @@ const STEPS: [Field; 5] = [
 struct Node {
     parent: u32,
     step: u8,
-    at: Vec<u32>,
 }
 
 /// The cheapest way through all rows (Dijkstra's); on failure, the row at which most ways ended.
 fn search(rows: &[&[u8]], end_align: usize) -> Result<Vec<Field>, Option<usize>> {
-    let mut nodes = vec![Node { parent: u32::MAX, step: 0, at: vec![0; rows.len()] }];
+    let mut nodes = vec![Node { parent: u32::MAX, step: 0 }];
+    // Where each node is in each row.
+    let (mut places, mut here) = (vec![0_u32; rows.len()], vec![0; rows.len()]);
     let mut best: FxHashMap<u64, u64> = FxHashMap::default();
     let mut open = BinaryHeap::from([Reverse((0_u64, 0_u32))]);
     let mut blame = vec![0_u32; rows.len()];
     let mut steps = 0;
     let mut ahead = Vec::new();
     while let Some(Reverse((cost, number))) = open.pop() {
-        let node = &nodes[number as usize];
-        let whole = rows.iter().zip(&node.at);
+        here.copy_from_slice(&places[number as usize * rows.len()..][..rows.len()]);
+        let whole = rows.iter().zip(&here);
         if whole.clone().all(|(row, &at)| ends(row, at as usize, end_align)) {
             return Ok(way(&nodes, number));
         }
@@ -200,9 +201,8 @@ fn search(rows: &[&[u8]], end_align: usize) -> Result<Vec<Field>, Option<usize>>
         }
         for (index, step) in STEPS.iter().enumerate() {
             ahead.clear();
-            let node = &nodes[number as usize];
             let (mut shortest, mut longest, mut most_empty, mut gaps) = (usize::MAX, 0, 0, 0);
-            for (row_number, (row, &at)) in rows.iter().zip(&node.at).enumerate() {
+            for (row_number, (row, &at)) in whole.clone().enumerate() {
                 let Some(span) = next(*step, row, at as usize) else {
                     blame[row_number] += u32::from(!ahead.is_empty());
                     break;
@@ -233,7 +233,8 @@ fn search(rows: &[&[u8]], end_align: usize) -> Result<Vec<Field>, Option<usize>>
             let cost = cost + step_cost;
             if cost < *reached {
                 *reached = cost;
-                nodes.push(Node { parent: number, step: index as u8, at: ahead.clone() });
+                nodes.push(Node { parent: number, step: index as u8 });
+                places.extend_from_slice(&ahead);
                 open.push(Reverse((cost, nodes.len() as u32 - 1)));
             }
         }
