@@ -200,14 +200,14 @@ impl<S: Side> RowCoder<'_, S> {
         } else {
             let rows = parts.as_ref().and_then(|(entry, _)| entry.rows.as_deref());
             let rows = self.gin_rows([relation.number, 3], rows, form - LISTED)?;
-            match source {
-                // It is known to come back.
-                Some(item) => {
-                    out.extend_from_slice(item);
-                    return Ok(());
-                }
-                None => new_entry(&key, &rows),
+            let is_same =
+                |(entry, _): &(Entry<'_>, u32)| entry.key == key && entry.rows.as_ref() == Some(&rows);
+            // Encoding has made it already.
+            if let Some(item) = source.filter(|_| parts.as_ref().is_some_and(is_same)) {
+                out.extend_from_slice(item);
+                return Ok(());
             }
+            new_entry(&key, &rows)
         };
         out.extend(made.ok_or(Corrupt("an entry can't be"))?);
         Ok(())
