@@ -1,9 +1,10 @@
 //! What goes in comes out, in both forms, in any order.
 
 use std::io::{Cursor, Read};
+use std::process::Command;
 
 use proptest::prelude::*;
-use walden_codec::coder::Form;
+use walden_codec::coder::{Form, Limits};
 use walden_codec::container::{Error, FileForm, Reader, WriteOptions, Writer};
 
 use crate::material::{
@@ -142,6 +143,27 @@ fn a_segment_that_is_kept_from_being_understood_comes_back() {
     let added = writer.add(meta("a"), true, &mut Cursor::new(&segment)).unwrap();
     assert_eq!(added.entry.head.form, Form::Bytes);
     assert!(read(&writer.finish().unwrap())[0].1 == segment);
+}
+
+/// By then, the parts of the segment that are in columns are gone from memory: it is read again.
+#[test]
+fn a_segment_whose_pages_cannot_be_kept_comes_back() {
+    const NAME: &str = "container::a_segment_whose_pages_cannot_be_kept_comes_back";
+    const WITHOUT_FOLDER: &str = "WALDEN_TEST_WITHOUT_A_FOLDER_FOR_TEMPORARY_FILES";
+    let without_folder = std::env::var_os(WITHOUT_FOLDER).is_some();
+    let no_memory = WriteOptions { limits: Limits { page_memory: 0 }, ..options(FileForm::Segment, 3) };
+    let file = ("000000010000000000000009", segment("17.11", "000000010000000000000009"));
+    let (coded, entries) = write(no_memory, std::slice::from_ref(&file));
+    assert_eq!(entries[0].head.form, if without_folder { Form::Bytes } else { Form::Records });
+    assert!(read(&coded)[0].1 == file.1);
+    if !without_folder {
+        // The environment tells where that folder is, so the rest of the test is in another process.
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", NAME]).env(WITHOUT_FOLDER, "1").env("TMPDIR", "/nonexistent");
+        let output = again.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    }
 }
 
 #[test]
