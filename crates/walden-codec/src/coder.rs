@@ -59,6 +59,7 @@ pub struct Encoder {
     level: u8,
     limits: Limits,
     alone: bool,
+    failure: Option<String>,
     state: Option<State<columns::Encoder, Packer>>,
 }
 
@@ -115,7 +116,7 @@ impl Framing {
 impl Encoder {
     /// `level` is from 1, fast, to 9, small.
     pub fn new(level: u8, limits: Limits) -> Encoder {
-        Encoder { level, limits, alone: false, state: None }
+        Encoder { level, limits, alone: false, failure: None, state: None }
     }
 
     /// Every file is a restart: nothing is kept that only helps with the next one.
@@ -153,12 +154,19 @@ impl Encoder {
         let restart = self.state.is_none();
         let understood = self.records(original);
         // A page that could not be kept is known to the decoder: what follows from it would differ.
-        let kept = self.state.as_ref().is_none_or(|state| state.model.failure().is_none());
-        if understood.is_none() || !kept {
+        let failure = self.state.as_ref().and_then(|state| state.model.failure());
+        self.failure = failure.map(ToString::to_string);
+        if understood.is_none() || self.failure.is_some() {
             self.state = None;
         }
         let alone = self.alone;
         self.state.as_mut().map(|state| Understood { state, restart, alone })
+    }
+
+    /// Why the last segment was not understood, if not for what is in it: a temporary file could not be written or read.
+    /// Told once.
+    pub fn take_failure(&mut self) -> Option<String> {
+        self.failure.take()
     }
 
     /// Encodes a file, or a piece of one, as bytes; the next file is a restart.

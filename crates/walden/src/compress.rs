@@ -232,6 +232,7 @@ fn single(args: &CompressArgs, input: &Input, advance: &(dyn Fn(u64) + Sync)) ->
         let added = writer.add(meta.clone(), as_bytes, &mut counted);
         let written = added.and_then(|added| writer.finish().map(|_| added));
         let added = written.with_context(|| format!("compress {}", input.path.display()))?;
+        warn_of_failure(&input.path, &added);
         if args.no_verify {
             break added;
         }
@@ -269,6 +270,16 @@ fn verify_member<R: Read + Seek>(reader: &mut Reader<R>, added: &Added) -> Resul
     let summary = reader.decode(&head, &mut std::io::sink())?;
     ensure!(summary.end == added.entry.end, "what was decoded is not what was read");
     Ok(())
+}
+
+fn warn_of_failure(path: &Path, added: &Added) {
+    if let Some(failure) = &added.failure {
+        eprintln!(
+            "warning: {}: {failure}; it is compressed as bytes instead, and nothing is lost, but it is larger. Make room \
+             for temporary files, or name another folder for them (TMPDIR)",
+            path.display()
+        );
+    }
 }
 
 fn warn_of(path: &Path, error: &anyhow::Error) {
@@ -363,6 +374,7 @@ fn write_pack(
                 let mut counted = Counted { input: &mut source, advance };
                 let added = writer.add(meta, as_bytes.contains(&(number as u64)), &mut counted);
                 let added = added.with_context(|| format!("compress {}", input.path.display()))?;
+                warn_of_failure(&input.path, &added);
                 if !args.no_verify {
                     writer.flush()?;
                     // Nobody listens: a member was wrong.

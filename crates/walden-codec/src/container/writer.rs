@@ -58,6 +58,8 @@ pub struct Added {
     pub entry: Entry,
     /// Where the file ends now.
     pub file_end: u64,
+    /// Why a segment is kept as bytes, if not for what is in it: a temporary file could not be written or read.
+    pub failure: Option<String>,
 }
 
 /// Bytes of a piece of a file that is coded as bytes.
@@ -109,7 +111,8 @@ impl<W: Write> Writer<W> {
         }
         self.last = None;
         input.seek(SeekFrom::Start(from)).map_err(Error::Original)?;
-        self.add_bytes(meta, input)
+        let failure = self.encoder.take_failure();
+        Ok(Added { failure, ..self.add_bytes(meta, input)? })
     }
 
     /// Writes what comes after the last member, and gives the target back, flushed.
@@ -219,7 +222,7 @@ impl<W: Write> Writer<W> {
         if self.options.form == FileForm::Pack {
             entry.put(&mut self.index);
         }
-        Ok(Added { entry, file_end: self.at })
+        Ok(Added { entry, file_end: self.at, failure: None })
     }
 
     /// Writes the file's header before the first member.

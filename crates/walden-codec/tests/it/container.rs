@@ -151,11 +151,20 @@ fn a_segment_whose_pages_cannot_be_kept_comes_back() {
     const NAME: &str = "container::a_segment_whose_pages_cannot_be_kept_comes_back";
     const WITHOUT_FOLDER: &str = "WALDEN_TEST_WITHOUT_A_FOLDER_FOR_TEMPORARY_FILES";
     let without_folder = std::env::var_os(WITHOUT_FOLDER).is_some();
-    let no_memory = WriteOptions { limits: Limits { page_memory: 0 }, ..options(FileForm::Segment, 3) };
-    let file = ("000000010000000000000009", segment("17.11", "000000010000000000000009"));
-    let (coded, entries) = write(no_memory, std::slice::from_ref(&file));
-    assert_eq!(entries[0].head.form, if without_folder { Form::Bytes } else { Form::Records });
-    assert!(read(&coded)[0].1 == file.1);
+    let options = WriteOptions { limits: Limits { page_memory: 0 }, ..options(FileForm::Pack, 3) };
+    let files =
+        [("000000010000000000000009", segment("17.11", "000000010000000000000009")), ("noise", noise(99))];
+    let mut writer = Writer::new(Vec::new(), options);
+    let mut add =
+        |file: &(&str, Vec<u8>)| writer.add(meta(file.0), false, &mut Cursor::new(&file.1)).unwrap();
+    let [added, other] = [&files[0], &files[1]].map(&mut add);
+    assert_eq!(added.entry.head.form, if without_folder { Form::Bytes } else { Form::Records });
+    let failure = added.failure.unwrap_or_default();
+    let expected = if without_folder { "write a temporary file of pages in /nonexistent" } else { "" };
+    assert!(failure.starts_with(expected) && failure.is_empty() != without_folder, "{failure}");
+    assert_eq!(other.failure, None);
+    let back = read(&writer.finish().unwrap());
+    assert!(back.iter().zip(&files).all(|(back, file)| back.1 == file.1) && back.len() == 2);
     if !without_folder {
         // The environment tells where that folder is, so the rest of the test is in another process.
         let mut again = Command::new(std::env::current_exe().unwrap());
