@@ -98,6 +98,13 @@ struct State<S, E> {
     model: Model,
 }
 
+impl<S, E> State<S, E> {
+    /// Why pages could not be kept, if so.
+    fn failure(&self) -> Option<String> {
+        self.model.failure().map(ToString::to_string)
+    }
+}
+
 /// The columns of what frames records.
 struct Framing {
     numbers: Column,
@@ -154,8 +161,7 @@ impl Encoder {
         let restart = self.state.is_none();
         let understood = self.records(original);
         // A page that could not be kept is known to the decoder: what follows from it would differ.
-        let failure = self.state.as_ref().and_then(|state| state.model.failure());
-        self.failure = failure.map(ToString::to_string);
+        self.failure = self.state.as_ref().and_then(State::failure);
         if understood.is_none() || self.failure.is_some() {
             self.state = None;
         }
@@ -211,8 +217,7 @@ impl Decoder {
             }
             Form::Records => self.records(&encoded.content, bytes, encoded.restart, out),
         };
-        let failure = self.state.as_ref().and_then(|state| state.model.failure());
-        self.failure = failure.map(ToString::to_string);
+        self.failure = self.state.as_ref().and_then(State::failure);
         if decoded.is_err() || self.failure.is_some() || self.alone || encoded.form == Form::Bytes {
             self.state = None;
         }

@@ -466,7 +466,7 @@ impl Side for Decoder {
 }
 
 /// Bytes of a number at most.
-const LONGEST_NUMBER: usize = 10;
+pub const LONGEST_NUMBER: usize = 10;
 
 /// Appends a number as LEB128.
 #[inline]

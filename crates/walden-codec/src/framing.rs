@@ -16,7 +16,6 @@ const LONG: u16 = 0x0002;
 pub struct Original {
     pieces: Vec<Option<Rc<Vec<u8>>>>,
     bytes: usize,
-    let_go: usize,
 }
 
 impl Original {
@@ -87,11 +86,7 @@ impl Original {
 
     /// Lets pieces go that end before a place.
     fn let_go_before(&mut self, at: usize) {
-        let done = (at / Self::PIECE).min(self.pieces.len());
-        for piece in self.pieces.get_mut(self.let_go..done).unwrap_or_default() {
-            *piece = None;
-        }
-        self.let_go = self.let_go.max(done);
+        self.pieces.iter_mut().take(at / Self::PIECE).for_each(|piece| *piece = None);
     }
 }
 

@@ -11,7 +11,7 @@
 
 use super::general::Compressor;
 use crate::Corrupt;
-use crate::columns::{Content, Form, get_number, put_number};
+use crate::columns::{Content, Form, LONGEST_NUMBER, get_number, put_number};
 use crate::room::{Headed, reserve, room};
 
 const LAYOUT_ROWS: u8 = 0;
@@ -112,7 +112,7 @@ impl Layout {
     /// All columns, as they are compressed.
     pub fn finish(self) -> Headed {
         let Layout { forms, body, body_at, .. } = self;
-        let mut head = Vec::with_capacity(forms.len() + 10);
+        let mut head = Vec::with_capacity(forms.len() + LONGEST_NUMBER);
         put_number(&mut head, forms.len() as u64);
         head.extend_from_slice(&forms);
         Headed::new(&head, body, body_at)
@@ -125,7 +125,7 @@ fn most_head(columns: impl Iterator<Item = (Form, usize)>) -> usize {
         Form::Rows(width) => usize::from(width) + 1,
         _ => 0,
     });
-    most.sum::<usize>() + 10
+    most.sum::<usize>() + LONGEST_NUMBER
 }
 
 /// How many bytes columns have at most when laid out.

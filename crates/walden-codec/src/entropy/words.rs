@@ -15,7 +15,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::Corrupt;
-use crate::columns::{get_number, put_number};
+use crate::columns::{LONGEST_NUMBER, get_number, put_number};
 use crate::room::{Headed, reserve, room};
 
 /// A word has no fewer letters, its space not counted.
@@ -66,7 +66,7 @@ pub fn encode(text: &[u8]) -> Option<Headed> {
     head.extend_from_slice(lead_bytes);
     let index = Index::new(words.iter().map(|(word, _)| *word));
     // The head ends with the length of the structure that follows it.
-    let structure_at = head.len() + 10;
+    let structure_at = head.len() + LONGEST_NUMBER;
     let (mut structure, mut numbers) = (room(structure_at + text.len()), Vec::new());
     structure.resize(structure_at, 0);
     let mut rest = text;
