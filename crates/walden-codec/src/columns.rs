@@ -154,6 +154,33 @@ pub trait Side {
 
     /// Codes a text without zeros, which a zero ends in the column; it is appended to `target`.
     fn text(&mut self, column: Column, source: &[u8], target: &mut Vec<u8>) -> Result<(), Corrupt>;
+
+    /// Codes the same number so many times; it takes one byte.
+    fn repeat(&mut self, column: Column, value: u8, times: usize) -> Result<(), Corrupt>;
+
+    /// Codes bytes in place: encoding writes what is in `target` at these places, decoding puts there what was written.
+    fn in_place(
+        &mut self,
+        column: Column,
+        places: impl Iterator<Item = (usize, usize)>,
+        target: &mut [u8],
+    ) -> Result<(), Corrupt>;
+
+    /// What is left of a column to decode; when encoding, nothing.
+    fn ahead(&self, column: Column) -> &[u8];
+}
+
+/// How many of these numbers of one byte are `value`, from the first on.
+pub fn repeated(ahead: &[u8], value: u8) -> usize {
+    let mut times = 0;
+    while let Some(eight) = ahead[times..].first_chunk() {
+        let differing = u64::from_le_bytes(*eight) ^ u64::from_le_bytes([value; 8]);
+        if differing != 0 {
+            return times + (differing.trailing_zeros() / 8) as usize;
+        }
+        times += 8;
+    }
+    times + ahead[times..].iter().take_while(|&&byte| byte == value).count()
 }
 
 /// A column being filled.
@@ -278,6 +305,28 @@ impl Side for Encoder {
         bytes.push(0);
         target.extend_from_slice(source);
         Ok(())
+    }
+
+    fn repeat(&mut self, column: Column, value: u8, times: usize) -> Result<(), Corrupt> {
+        let column = self.columns[column.0 as usize].room(times);
+        column.resize(column.len() + times, value);
+        Ok(())
+    }
+
+    #[inline]
+    fn in_place(
+        &mut self,
+        column: Column,
+        places: impl Iterator<Item = (usize, usize)>,
+        target: &mut [u8],
+    ) -> Result<(), Corrupt> {
+        let column = self.columns[column.0 as usize].room(target.len());
+        places.for_each(|(at, len)| column.extend_from_slice(&target[at..at + len]));
+        Ok(())
+    }
+
+    fn ahead(&self, _: Column) -> &[u8] {
+        &[]
     }
 }
 
@@ -462,6 +511,34 @@ impl Side for Decoder {
         target.extend_from_slice(&rest[..len]);
         *at += len + 1;
         Ok(())
+    }
+
+    fn repeat(&mut self, column: Column, value: u8, times: usize) -> Result<(), Corrupt> {
+        debug_assert!(repeated(self.ahead(column), value) >= times);
+        self.taken(column, times).map(|_| ())
+    }
+
+    #[inline]
+    fn in_place(
+        &mut self,
+        column: Column,
+        places: impl Iterator<Item = (usize, usize)>,
+        target: &mut [u8],
+    ) -> Result<(), Corrupt> {
+        let (at, end) = &mut self.left[column.0 as usize];
+        let mut rest = &self.bytes[*at..*end];
+        for (at, len) in places {
+            let (taken, after) = rest.split_at_checked(len).ok_or(Corrupt("a column ends too early"))?;
+            target[at..at + len].copy_from_slice(taken);
+            rest = after;
+        }
+        *at = *end - rest.len();
+        Ok(())
+    }
+
+    fn ahead(&self, column: Column) -> &[u8] {
+        let (at, end) = self.left[column.0 as usize];
+        &self.bytes[at..end]
     }
 }
 

@@ -334,7 +334,7 @@ impl Model {
                     }
                     DataForm::Rows(rows) => coder.multi_insert(relation, rows, source, out)?,
                     DataForm::IndexTuple => {
-                        coder.index_tuple(relation, index::Context::Record, source, out)?
+                        coder.index_tuple(relation, index::Context::Record, source, out)?;
                     }
                     DataForm::GinPending => coder.pending(relation, source, out)?,
                     DataForm::GinEntry => entry = Some(coder.gin_head(relation, source)?),

@@ -9,7 +9,7 @@ use super::keys::Keys;
 use super::names::{Names, Topic};
 use super::rows::{LayoutKey, Plan, PlanHead, Rows};
 use crate::Corrupt;
-use crate::columns::{Class, Kind, Side, narrow};
+use crate::columns::{Class, Column, Kind, Side, narrow};
 
 /// What a record says of a row's header: `t_infomask2`, `t_infomask`, `t_hoff` (`xl_heap_header`); as on a page.
 pub type Head = [u8; HEAD_BYTES];
@@ -91,6 +91,11 @@ impl<V> Dictionary<V> {
     }
 }
 
+/// A null bitmap that is not told.
+const NO_BITMAP: u64 = 0;
+/// One that is met first; those known follow.
+const NEW_BITMAP: u64 = 1;
+
 /// More different heads than this in one relation aren't worth a number.
 const MOST_HEADS: usize = 512;
 /// Likewise null bitmaps: each is compared with all before it. Rows with others are coded whole.
@@ -142,8 +147,6 @@ impl Heads {
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<Option<u64>, Corrupt> {
-        const NONE: u64 = 0;
-        const NEW: u64 = 1;
         // Without nulls, there is only the gap.
         let has_nulls = u32::from(head[2] & HAS_NULLS);
         let like = [relation, head[4].into(), 2 * has_nulls];
@@ -152,14 +155,14 @@ impl Heads {
         let known = of_relation.bitmaps(head[4]);
         let bytes = usize::from(head[4]).checked_sub(HEADER_BYTES);
         let bitmap = source.zip(bytes).and_then(|(body, bytes)| body.get(..bytes));
-        let symbol = bitmap.map_or(NONE, |bitmap| {
+        let symbol = bitmap.map_or(NO_BITMAP, |bitmap| {
             let full = known.is_some_and(|known| known.0.len() >= MOST_BITMAPS);
-            let unknown = if full { NONE } else { NEW };
-            known.and_then(|known| known.find(bitmap)).map_or(unknown, |number| NEW + 1 + number)
+            let unknown = if full { NO_BITMAP } else { NEW_BITMAP };
+            known.and_then(|known| known.find(bitmap)).map_or(unknown, |number| NEW_BITMAP + 1 + number)
         });
         match side.symbol(column, symbol)? {
-            NONE => Ok(None),
-            NEW => {
+            NO_BITMAP => Ok(None),
+            NEW_BITMAP => {
                 let bytes = bytes.ok_or(Corrupt("a row's attributes can't begin there"))?;
                 let kind = Kind::Bytes(Class::RowHeaders);
                 let column = names.column(side, Topic::RowBitmap, [relation, head[4].into(), 1], kind)?;
@@ -168,7 +171,7 @@ impl Heads {
                 Ok(Some(of_relation.add_bitmap(head[4], out[start..].to_vec())))
             }
             symbol => {
-                let number = symbol - NEW - 1;
+                let number = symbol - NEW_BITMAP - 1;
                 let bitmap = known.and_then(|known| known.get(number));
                 let bitmap = bitmap.ok_or(Corrupt("a null bitmap can't be"))?;
                 out.extend_from_slice(bitmap);
@@ -185,6 +188,22 @@ impl Heads {
         self.whole.is_some()
     }
 
+    /// What rows like this one, an item on its page, have in common: none if there are no columns for it yet.
+    pub fn alike<'i>(&mut self, names: &mut Names, relation: u32, item: &'i [u8]) -> Option<Alike<'i>> {
+        let Old { head, bitmap, .. } = Old::of(item)?;
+        let has_nulls = u32::from(head[2] & HAS_NULLS);
+        let like = [relation, head[4].into(), 2 * has_nulls];
+        let number = self.relation(relation).bitmaps(head[4])?.find(bitmap)?;
+        let symbol = u8::try_from(NEW_BITMAP + 1 + number).ok().filter(|symbol| symbol.is_ascii())?;
+        Some(Alike {
+            relation,
+            column: names.known(Topic::RowHead, [relation, 0, 0])?,
+            bitmap: (names.known(Topic::RowBitmap, like)?, symbol),
+            layout: LayoutKey(relation, layout(head) | number << 32),
+            like: item.get(..head[4].into())?,
+        })
+    }
+
     /// The layout of a row on its page, and its attributes.
     pub fn layout_of<'a>(&self, relation: u32, row: Old<'a>) -> (LayoutKey, &'a [u8]) {
         let bitmaps = self.relations.get(relation as usize).and_then(|known| known.bitmaps(row.head[4]));
@@ -193,6 +212,41 @@ impl Heads {
             LayoutKey(relation, layout(row.head) | bitmap.map_or(u64::MAX << 32, |number| number << 32)),
             row.row,
         )
+    }
+}
+
+/// Rows of a relation with the same null bitmap, and heads that say the same of their attributes.
+pub struct Alike<'i> {
+    relation: u32,
+    /// What comes before one's attributes on a page.
+    pub like: &'i [u8],
+    /// The column of heads.
+    pub column: Column,
+    /// The column of bitmaps, and its symbol for theirs.
+    pub bitmap: (Column, u8),
+    /// Their layout.
+    pub layout: LayoutKey,
+}
+
+impl Alike<'_> {
+    /// A head, by its symbol of one byte, if it is one of these.
+    pub fn head(&self, heads: &Heads, symbol: u8) -> Option<Head> {
+        let number = u64::from(symbol).checked_sub(1).filter(|_| symbol.is_ascii())?;
+        let head = heads.relations.get(self.relation as usize)?.heads.get(number)?;
+        self.is_like(head).then_some(*head)
+    }
+
+    /// The symbol of a row's head, if it is one of these.
+    pub fn symbol(&self, heads: &Heads, item: &[u8]) -> Option<u8> {
+        let head = item[HEADER_BYTES - HEAD_BYTES..].first_chunk()?;
+        let is_like = self.is_like(head) && item.get(HEADER_BYTES..self.like.len()) == self.like.get(HEADER_BYTES..);
+        let number = is_like.then(|| heads.relations.get(self.relation as usize)?.heads.find(head))??;
+        u8::try_from(number + 1).ok().filter(|symbol| symbol.is_ascii())
+    }
+
+    fn is_like(&self, head: &Head) -> bool {
+        let own = self.like[HEADER_BYTES - HEAD_BYTES..].first_chunk();
+        own.is_some_and(|own| layout(own) == layout(head) && (own[2] ^ head[2]) & HAS_NULLS == 0)
     }
 }
 

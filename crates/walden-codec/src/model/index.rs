@@ -16,9 +16,10 @@ use super::names::Topic;
 use super::rows::{LayoutKey, Plan, PlanHead};
 use super::schema::Span;
 use crate::Corrupt;
-use crate::columns::{Class, Kind, Side};
+use crate::columns::{Class, Column, Kind, Side};
 
-const HEADER: usize = 8;
+/// Bytes before the null bitmap, or the key.
+pub const HEADER: usize = 8;
 const PLACE: usize = 6;
 const SIZE: u16 = 0x1FFF;
 const HAS_NULLS: u16 = 0x8000;
@@ -95,7 +96,7 @@ const KEY_OTHER: u64 = 1;
 const KEY_NEW_RECIPE: u64 = 2;
 
 /// How a place is told.
-const PLACE_OTHER: u64 = 0;
+pub const PLACE_OTHER: u64 = 0;
 /// One of those that are expected in records; from here on.
 const PLACE_EXPECTED: u64 = 1;
 /// The next in the order of keys, or so many after it; from here on.
@@ -110,15 +111,62 @@ pub enum Context {
     Page = 1,
 }
 
+/// The columns of tuples with all their key and no null in it.
+pub struct TupleColumns {
+    /// Flags.
+    pub forms: Column,
+    /// Whether a place is expected, if that is asked.
+    pub expected: Option<Column>,
+    /// Places.
+    pub places: Column,
+}
+
+/// The flags of a tuple with all its key and no null in it.
+#[derive(Clone, Copy)]
+pub struct TupleForm(u16);
+
+impl TupleForm {
+    /// Those of a tuple.
+    pub fn of(tuple: &[u8]) -> Option<TupleForm> {
+        let info = u16_at(tuple, 6);
+        (info & (HAS_NULLS | OTHER_MEANING) == 0).then_some(TupleForm(info & !SIZE))
+    }
+
+    /// Whether a tuple has these flags, and is what it says it is.
+    pub fn is_of(self, tuple: &[u8]) -> bool {
+        tuple.len().is_multiple_of(8) && usize::from(u16_at(tuple, 6)) == usize::from(self.0) + tuple.len()
+    }
+
+    /// The symbol for it.
+    pub fn symbol(self) -> u8 {
+        (self.0 >> 13) as u8
+    }
+
+    /// The layout of such tuples' keys on pages.
+    pub fn layout(self, relation: Relation) -> LayoutKey {
+        layout_key(relation, Context::Page, layout(self.0, 0), 0)
+    }
+
+    /// Writes it to a tuple.
+    pub fn put(self, tuple: &mut [u8]) {
+        let info = self.0 | tuple.len() as u16;
+        tuple[PLACE..HEADER].copy_from_slice(&info.to_le_bytes());
+    }
+}
+
+fn layout_key(relation: Relation, context: Context, layout: u32, bitmap: u64) -> LayoutKey {
+    LayoutKey(relation.number, u64::from(layout ^ (context as u32) << 30) << 32 | bitmap)
+}
+
 impl<S: Side> RowCoder<'_, S> {
-    /// Codes an index tuple.
+    /// Codes an index tuple; whether its key was told by its row.
     pub fn index_tuple(
         &mut self,
         relation: Relation,
         context: Context,
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
-    ) -> Result<(), Corrupt> {
+    ) -> Result<bool, Corrupt> {
         let parts = source.and_then(|tuple| Some((tuple, Parts::of(tuple)?)));
         let like = |what: u32| [relation.number, context as u32, what];
         let forms = Kind::Symbols(Class::IndexTuples);
@@ -157,8 +205,7 @@ impl<S: Side> RowCoder<'_, S> {
         }
         let row = if other { RowPlace::of(&list) } else { RowPlace::of(&out[start..]) };
         let layout = layout(info, line_pointer);
-        let layout_key =
-            LayoutKey(relation.number, u64::from(layout ^ (context as u32) << 30) << 32 | bitmap_number);
+        let layout_key = layout_key(relation, context, layout, bitmap_number);
         let source = parts.as_ref().map(|(_, parts)| parts.key);
         let told = match row {
             Some(row) => self.key_of(relation, row, (layout, bitmap_number), source, out)?,
@@ -184,7 +231,19 @@ impl<S: Side> RowCoder<'_, S> {
         }
         let info = info | len as u16;
         out[start + 6..start + 8].copy_from_slice(&info.to_le_bytes());
-        Ok(())
+        Ok(told)
+    }
+
+    /// The columns of tuples on pages, if all are named that are needed.
+    pub fn tuple_columns(&mut self, relation: Relation) -> Option<TupleColumns> {
+        let like = |what: u32| [relation.number, Context::Page as u32, what];
+        let expected = self.names.known(Topic::Places, like(3));
+        let has_table = self.keys.index(relation.number).table.is_some();
+        Some(TupleColumns {
+            forms: self.names.known(Topic::IndexForms, like(0))?,
+            places: self.names.known(Topic::Places, like(0))?,
+            expected: if has_table { Some(expected?) } else { None },
+        })
     }
 
     /// Where a tuple's row is: where one is expected, or anywhere.
@@ -212,7 +271,7 @@ impl<S: Side> RowCoder<'_, S> {
             let symbol = self.side.symbol(column, symbol)?;
             let wrong = Corrupt("a row can't be expected there");
             match symbol {
-                PLACE_OTHER => self.keys.index(relation.number).missed(),
+                PLACE_OTHER => self.keys.index(relation.number).missed(1),
                 PLACE_EXPECTED..PLACE_ORDERED => {
                     let which = (symbol - PLACE_EXPECTED) as usize;
                     let place = expected[which].ok_or(wrong)?;

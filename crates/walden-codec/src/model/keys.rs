@@ -301,9 +301,9 @@ impl Index {
         self.missed = 0;
     }
 
-    /// A tuple's place was not told by the order.
-    pub fn missed(&mut self) {
-        self.missed += 1;
+    /// The places of so many tuples were not told by the order.
+    pub fn missed(&mut self, tuples: u32) {
+        self.missed = self.missed.saturating_add(tuples);
     }
 }
 

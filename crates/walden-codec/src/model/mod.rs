@@ -1,5 +1,6 @@
 //! The model of records: what each part of a record is told from, and which column takes the rest.
 
+mod alike;
 mod blocks;
 mod changes;
 mod expand;

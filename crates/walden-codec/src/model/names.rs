@@ -84,6 +84,11 @@ impl<K: Copy + Eq + Hash, V: Copy> Recall<K, V> {
         self.other(key, at, make)
     }
 
+    /// What belongs to a key, if it was asked for before.
+    pub fn known(&mut self, key: K, mixed: u32) -> Option<V> {
+        self.get(key, mixed, || Err(())).ok()
+    }
+
     #[inline(never)]
     fn other<E>(&mut self, key: K, at: usize, make: impl FnOnce() -> Result<V, E>) -> Result<V, E> {
         let value = match self.all.get(&key) {
@@ -106,6 +111,13 @@ pub struct Names(Recall<Name, Column>);
 
 type Name = (Topic, u32, u32, u32);
 
+/// A name, and a number that its like mostly differ in.
+#[inline]
+fn named(topic: Topic, like: [u32; 3]) -> (Name, u32) {
+    let mixed = like[0] << 8 ^ like[1] << 4 ^ like[2] ^ (topic as u32) << 16;
+    ((topic, like[0], like[1], like[2]), mixed)
+}
+
 impl Names {
     /// The column of a topic, told from its like by three numbers; it is named when it is met first.
     #[inline]
@@ -116,7 +128,13 @@ impl Names {
         like: [u32; 3],
         kind: Kind,
     ) -> Result<Column, Corrupt> {
-        let mixed = like[0] << 8 ^ like[1] << 4 ^ like[2] ^ (topic as u32) << 16;
-        self.0.get((topic, like[0], like[1], like[2]), mixed, || side.column(kind))
+        let (name, mixed) = named(topic, like);
+        self.0.get(name, mixed, || side.column(kind))
+    }
+
+    /// The same, if it was named.
+    pub fn known(&mut self, topic: Topic, like: [u32; 3]) -> Option<Column> {
+        let (name, mixed) = named(topic, like);
+        self.0.known(name, mixed)
     }
 }

@@ -6,6 +6,7 @@
 use walden_format::record::RelFileLocator;
 use walden_redo::page::{LinePointer, PAGE_BYTES, PAGE_HEADER, Page};
 
+use super::alike::Items;
 use super::gin_pages::{self, Entries};
 use super::heap::{self, HEAD_BYTES, HEADER_BYTES, Relation, RowCoder};
 use super::index;
@@ -83,26 +84,30 @@ impl PageKind {
 /// Items of a page that are looked at, about, to tell how all of them are coded.
 const MOST_SAMPLES: u16 = 32;
 
-fn pointer(page: &Page, number: u16) -> u32 {
+/// The bytes of a line pointer, as a number.
+pub fn pointer(page: &Page, number: u16) -> u32 {
     let at = PAGE_HEADER + 4 * (usize::from(number) - 1);
     page.0.get(at..at + 4).map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]))
 }
 
-const NORMAL: u32 = 1;
+/// The state of a line pointer to an item.
+pub const NORMAL: u32 = 1;
 
 /// The bytes of a normal item.
-fn item(page: &Page, number: u16) -> Option<&[u8]> {
+pub fn item(page: &Page, number: u16) -> Option<&[u8]> {
     let raw = pointer(page, number);
     let (offset, state, len) = split(raw);
     (state == NORMAL && len > 0).then(|| page.0.get(offset..offset + len))?
 }
 
-fn split(raw: u32) -> (usize, u32, usize) {
+/// A line pointer's offset, state and length.
+pub fn split(raw: u32) -> (usize, u32, usize) {
     let pointer = LinePointer(raw);
     (pointer.offset().into(), (raw >> 15) & 3, pointer.len().into())
 }
 
-fn join(offset: usize, state: u32, len: usize) -> Result<u32, Corrupt> {
+/// The way back.
+pub fn join(offset: usize, state: u32, len: usize) -> Result<u32, Corrupt> {
     if offset > 0x7FFF || len > 0x7FFF {
         return Err(Corrupt("an item can't be there"));
     }
@@ -127,7 +132,7 @@ const UNUSED: u64 = 1;
 const DEAD: u64 = 2;
 const REDIRECT: u64 = 3;
 /// An item right before the last one, towards the page's start.
-const NEXT: u64 = 4;
+pub const NEXT: u64 = 4;
 /// An item elsewhere.
 const ELSEWHERE: u64 = 5;
 
@@ -183,11 +188,12 @@ impl<S: Side> RowCoder<'_, S> {
         let offsets = self.names.column(self.side, Topic::LinePointers, like(1), symbols)?;
         let any = Kind::Rows(Class::PageHeaders, 4);
         let any = self.names.column(self.side, Topic::LinePointers, like(2), any)?;
-        let mut last = special;
+        let mut items = Items { made, source, number: 1, last: special, pointers };
         let mut bytes = Vec::new();
         let mut visible = Visible::default();
         let mut entries = Entries::default();
-        for number in 1..=made.items() {
+        while items.number <= items.made.items() {
+            let number = items.number;
             let raw = source.map_or(0, |page| pointer(page, number));
             let (offset, state, len) = split(raw);
             let content = source.and_then(|page| item(page, number)).filter(|item| match kind {
@@ -199,10 +205,12 @@ impl<S: Side> RowCoder<'_, S> {
                 (0, _) if raw == 0 => UNUSED,
                 (3, _) if offset == 0 && len == 0 => DEAD,
                 (2, _) if len == 0 => REDIRECT,
-                (NORMAL, Some(_)) if offset + len.next_multiple_of(8) == last => NEXT,
+                (NORMAL, Some(_)) if offset + len.next_multiple_of(8) == items.last => NEXT,
                 (NORMAL, Some(_)) => ELSEWHERE,
                 _ => ANY,
             };
+            // Whether the next ones may be like it.
+            let mut has_like = false;
             let raw = match self.side.symbol(pointers, form)? {
                 UNUSED => 0,
                 DEAD => 3 << 15,
@@ -214,21 +222,31 @@ impl<S: Side> RowCoder<'_, S> {
                 form @ (NEXT | ELSEWHERE) => {
                     bytes.clear();
                     match kind {
-                        PageKind::Heap => self.heap_row(place, number, &mut visible, content, &mut bytes)?,
+                        PageKind::Heap => {
+                            self.heap_row(place, number, &mut visible, content, &mut bytes)?;
+                            has_like = true;
+                        }
                         PageKind::Index => {
-                            self.index_tuple(relation, index::Context::Page, content, &mut bytes)?
+                            let context = index::Context::Page;
+                            has_like = !self.index_tuple(relation, context, content, &mut bytes)?;
                         }
                         PageKind::GinEntries => {
                             self.gin_page_entry(relation, &mut entries, content, &mut bytes)?
                         }
                         _ => self.any_item(relation, content, &mut bytes)?,
                     }
-                    self.put_item(offsets, form == NEXT, offset, &bytes, &mut last, made)?
+                    self.put_item(offsets, form == NEXT, offset, &bytes, &mut items.last, items.made)?
                 }
                 _ => return Err(Corrupt("a line pointer's form can't be")),
             };
             let at = PAGE_HEADER + 4 * (usize::from(number) - 1);
-            made.0[at..at + 4].copy_from_slice(&raw.to_le_bytes());
+            items.made.0[at..at + 4].copy_from_slice(&raw.to_le_bytes());
+            items.number += 1;
+            match kind {
+                PageKind::Heap if has_like => self.rows_alike(place, &mut visible, &bytes, &mut items)?,
+                PageKind::Index if has_like => self.tuples_alike(relation, &bytes, &mut items)?,
+                _ => {}
+            }
         }
         Ok(kind)
     }
@@ -433,17 +451,18 @@ impl<S: Side> RowCoder<'_, S> {
 
 /// What the last row of the page had, and where that is coded.
 #[derive(Default)]
-struct Visible {
+pub struct Visible {
     xmin: u32,
     xmax: u32,
     columns: [Option<Column>; 5],
 }
 
-const VISIBLE: usize = HEADER_BYTES - HEAD_BYTES;
+/// Bytes of it.
+pub const VISIBLE: usize = HEADER_BYTES - HEAD_BYTES;
 
 impl Visible {
     /// `t_xmin`, `t_xmax`, `t_cid`, `t_ctid`.
-    fn code<S: Side>(
+    pub fn code<S: Side>(
         &mut self,
         coder: &mut RowCoder<'_, S>,
         place: Place,

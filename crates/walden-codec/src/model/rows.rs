@@ -10,6 +10,7 @@ use walden_format::record::RelFileLocator;
 
 use super::changes::Changes;
 use super::expand::{Ahead, CHUNK, Expander, Method, starts};
+use super::alike::Run;
 use super::names::Recall;
 use super::schema::{EXTERNAL_BYTES, Field, Samples, Span, Varlena, read};
 use super::vectors::{Told, Vectors};
@@ -114,6 +115,8 @@ pub struct Rows {
     schemas: Option<Column>,
     spans: Vec<Span>,
     old_spans: Vec<Span>,
+    /// Room for the next items that are coded alike.
+    pub run: Run,
     /// What encoding knows of rows to come.
     pub plan: Plan,
     /// Values that were compressed.
@@ -131,25 +134,48 @@ struct Layout {
     schema: Option<Schema>,
 }
 
-struct Schema {
-    fields: Vec<Field>,
-    columns: Vec<FieldColumns>,
+/// How rows of a layout are read, and where their fields go.
+pub struct Schema {
+    /// The fields.
+    pub fields: Vec<Field>,
+    /// Of each of them, its columns.
+    pub columns: Vec<FieldColumns>,
     /// How fields of fixed width change, where rows are updated.
     changes: Vec<Option<Box<Changes>>>,
     /// How chunks are told, if rows may be chunks of values in a TOAST table.
     chunks: Option<Column>,
 }
 
+impl Schema {
+    /// The columns of lengths of its values of any length.
+    pub fn lengths(&self) -> impl Iterator<Item = Column> {
+        let any_length = |(field, columns): (&Field, &FieldColumns)| {
+            (*field == Field::Varlena).then_some(columns.length)
+        };
+        self.fields.iter().zip(&self.columns).filter_map(any_length)
+    }
+}
+
+/// The columns of a field.
 #[derive(Clone, Copy)]
-struct FieldColumns {
+pub struct FieldColumns {
     /// A varlena's length and kind.
-    length: Column,
-    content: Column,
+    pub length: Column,
+    /// Its bytes.
+    pub content: Column,
     external: Column,
     compressed: Column,
     /// Lengths before compression.
     expanded: Column,
 }
+
+/// Rows with more values of any length are coded one by one.
+pub const MOST_VALUES: usize = 16;
+
+/// How a varlena is told that has a header of one byte, in the lowest two bits; above them its length without header.
+pub const SHORT: u64 = 0;
+/// A header of one byte holds no more; 1 alone would be a reference.
+pub const LONGEST_SHORT: u64 = 126;
 
 /// Fields beyond this are never said to be unchanged.
 const MOST_UNCHANGED: usize = 56;
@@ -163,9 +189,23 @@ const FORM_NEW_SCHEMA: u64 = 2;
 impl Rows {
     /// The fields of a layout; none if it has no schema.
     pub fn fields(&mut self, key: LayoutKey) -> &[Field] {
-        let number = self.numbers.get(key, key.mixed(), || Err(()));
-        let schema = number.ok().and_then(|number| self.layouts[number as usize].schema.as_ref());
+        let number = self.numbers.known(key, key.mixed());
+        let schema = number.and_then(|number| self.layouts[number as usize].schema.as_ref());
         schema.map_or(&[], |schema| &schema.fields)
+    }
+
+    /// A layout's number, by which [`Self::schema`] finds it, and how its rows' form is told, if rows of it can be coded many
+    /// at once.
+    pub fn alike(&mut self, key: LayoutKey) -> Option<(usize, (Column, u8))> {
+        let number = self.numbers.known(key, key.mixed())? as usize;
+        let Layout { form, schema, .. } = &self.layouts[number];
+        let schema = schema.as_ref().filter(|schema| schema.chunks.is_none())?;
+        (schema.lengths().count() <= MOST_VALUES).then_some((number, (*form, FORM_SCHEMA as u8)))
+    }
+
+    /// The schema of a layout that has one.
+    pub fn schema(&self, number: usize) -> &Schema {
+        self.layouts[number].schema.as_ref().expect("said by `alike`")
     }
 
     /// Reads a table's row of a layout; no if it is not known how.
@@ -368,7 +408,6 @@ fn varlena<S: Side>(
     origin: usize,
     out: &mut Vec<u8>,
 ) -> Result<(), Corrupt> {
-    const SHORT: u64 = 0;
     // Of a length: no reference, but told and short.
     const EXTERNAL: u64 = 1;
     // Of no length: told, or really of none.
@@ -411,8 +450,7 @@ fn varlena<S: Side>(
     let kind = symbol & 3;
     match kind {
         SHORT => {
-            // A header of one byte holds no more; 1 alone would be a reference.
-            if len > 126 {
+            if len as u64 > LONGEST_SHORT {
                 return Err(Corrupt("a short value can't be so long"));
             }
             out.push((len as u8 + 1) << 1 | 1);
@@ -420,7 +458,7 @@ fn varlena<S: Side>(
         }
         EXTERNAL if len > 0 => {
             let value = vectors.code(side, columns.content, told)?.unwrap_or_default();
-            if value.is_empty() || value.len() > 126 {
+            if value.is_empty() || value.len() as u64 > LONGEST_SHORT {
                 return Err(Corrupt("a short value can't be so long"));
             }
             out.push((value.len() as u8 + 1) << 1 | 1);

@@ -1,0 +1,335 @@
+//! Items of a page that are coded alike, as many as there are at once.
+//!
+//! Columns know nothing of each other. Where it is known of some items in which columns they are, all that they have in the
+//! first column can be coded, then all that they have in the next one: the columns get the same as if one item were coded
+//! after the other, in a fraction of the time. Where a run of such items ends is nowhere written: encoding sees it in the
+//! items, decoding in the columns, and they need not agree.
+
+use walden_format::record::Fork;
+use walden_redo::page::{PAGE_BYTES, PAGE_HEADER, Page};
+use walden_redo::store::BlockKey;
+
+use super::heap::{HEADER_BYTES, Relation, RowCoder};
+use super::index::{self, TupleForm};
+use super::keys::RowPlace;
+use super::pages::{NEXT, NORMAL, Place, VISIBLE, Visible, item, join, pointer, split};
+use super::rows::{LONGEST_SHORT, MOST_VALUES, Rows, SHORT, Schema};
+use super::schema::{Field, Span, Varlena, read};
+use crate::Corrupt;
+use crate::columns::{Column, Side, get_number, repeated};
+
+/// A page's items while they are coded, up to where this has come.
+pub struct Items<'p> {
+    /// The page that they make.
+    pub made: &'p mut Page,
+    /// The page as it is, when encoding.
+    pub source: Option<&'p Page>,
+    /// The next one's number.
+    pub number: u16,
+    /// Where the last one is.
+    pub last: usize,
+    /// The column of the line pointers' forms.
+    pub pointers: Column,
+}
+
+impl Items<'_> {
+    /// Those that are left.
+    fn left(&self) -> usize {
+        (self.made.items() + 1).saturating_sub(self.number).into()
+    }
+}
+
+/// Items that follow each other, each right before the one before it.
+#[derive(Default)]
+pub struct Run {
+    /// Where each is on its page, and how long it is.
+    items: Vec<(usize, usize)>,
+    /// Bytes in their values of any length, without headers: those of the first, then those of the next.
+    values: Vec<usize>,
+    /// Where the field that is coded is in each item, and how long it is.
+    places: Vec<(usize, usize)>,
+    spans: Vec<Span>,
+    /// Symbols of the heads of rows.
+    heads: Vec<u8>,
+}
+
+/// How items are coded alike.
+struct Like<'c> {
+    /// Their layout's number.
+    layout: usize,
+    /// Where their attributes begin.
+    origin: usize,
+    /// What their lengths are multiples of.
+    end_align: usize,
+    /// Columns in which all have the same number.
+    same: &'c [(Column, u8)],
+}
+
+impl Like<'_> {
+    /// How many items there are when decoding, as far as these columns tell.
+    fn ahead<S: Side>(&self, side: &S, items: &Items<'_>) -> usize {
+        self.same.iter().fold(items.left(), |most, &(column, value)| {
+            let ahead = side.ahead(column);
+            repeated(&ahead[..most.min(ahead.len())], value)
+        })
+    }
+}
+
+impl Run {
+    fn clear(&mut self) {
+        self.items.clear();
+        self.values.clear();
+        self.heads.clear();
+    }
+
+    /// Finds the items on a page, when encoding; `is_like` says of one whether what comes before its attributes is.
+    fn find(
+        &mut self,
+        rows: &Rows,
+        (items, page): (&Items<'_>, &Page),
+        like: &Like<'_>,
+        mut is_like: impl FnMut(&[u8]) -> bool,
+    ) {
+        let Schema { fields, .. } = rows.schema(like.layout);
+        let mut last = items.last;
+        for number in (items.number..).take(items.left()) {
+            let (offset, ..) = split(pointer(page, number));
+            let Some(item) = item(page, number).filter(|item| item.len() >= like.origin) else { break };
+            let is_next = offset + item.len().next_multiple_of(8) == last && offset >= items.made.lower();
+            if !is_next || !is_like(item) {
+                break;
+            }
+            let row = &item[like.origin..];
+            if !read(fields, row, like.end_align, &mut self.spans) {
+                break;
+            }
+            let known = self.values.len();
+            let spans = fields.iter().zip(&self.spans).filter(|(field, _)| **field == Field::Varlena);
+            let is_plain = |span: &Span| {
+                span.kind == Varlena::Short
+                    && rows.vectors.tell_short(&row[span.start + 1..span.end]).is_none()
+            };
+            for (_, span) in spans {
+                if !is_plain(span) {
+                    self.values.truncate(known);
+                    return;
+                }
+                self.values.push(span.end - span.start - 1);
+            }
+            self.items.push((offset, item.len()));
+            last = offset;
+        }
+    }
+
+    /// Finds the items in the columns, when decoding, at most so many.
+    fn foresee<S: Side>(
+        &mut self,
+        (side, rows): (&S, &Rows),
+        items: &Items<'_>,
+        like: &Like<'_>,
+        most: usize,
+    ) {
+        let schema = rows.schema(like.layout);
+        let mut lengths = [&[][..]; MOST_VALUES];
+        schema.lengths().zip(&mut lengths).for_each(|(column, ahead)| *ahead = side.ahead(column));
+        let mut last = items.last;
+        for _ in 0..most {
+            let known = self.values.len();
+            let (mut at, mut lengths) = (0_usize, lengths.iter_mut());
+            for field in &schema.fields {
+                at = match *field {
+                    Field::Fixed { width, align } => {
+                        at.next_multiple_of(align.max(1).into()) + usize::from(width)
+                    }
+                    Field::Varlena => {
+                        let length = lengths.next().and_then(|ahead| get_number(ahead).ok());
+                        let Some(len) = length.filter(|len| len & 3 == SHORT && len >> 2 <= LONGEST_SHORT) else {
+                            self.values.truncate(known);
+                            return;
+                        };
+                        self.values.push((len >> 2) as usize);
+                        at + 1 + (len >> 2) as usize
+                    }
+                };
+            }
+            let len = like.origin + at.next_multiple_of(like.end_align);
+            let offset = last.checked_sub(len.next_multiple_of(8));
+            let Some(offset) = offset.filter(|&offset| offset >= items.made.lower()) else {
+                self.values.truncate(known);
+                return;
+            };
+            self.items.push((offset, len));
+            last = offset;
+        }
+    }
+
+    /// Codes the line pointers and the attributes of what was found.
+    fn code<S: Side>(
+        &mut self,
+        (side, rows): (&mut S, &Rows),
+        items: &mut Items<'_>,
+        like: &Like<'_>,
+    ) -> Result<(), Corrupt> {
+        let Run { items: found, values, places, .. } = self;
+        for &(column, value) in like.same {
+            side.repeat(column, value, found.len())?;
+        }
+        let page = &mut items.made.0;
+        for (&(offset, len), number) in found.iter().zip(usize::from(items.number)..) {
+            if let Some(source) = items.source {
+                page[offset..offset + len].copy_from_slice(&source.0[offset..offset + len]);
+            }
+            let raw = join(offset, NORMAL, len)?;
+            page[PAGE_HEADER + 4 * (number - 1)..][..4].copy_from_slice(&raw.to_le_bytes());
+        }
+        places.clear();
+        places.extend(found.iter().map(|(offset, _)| (offset + like.origin, 0)));
+        let schema = rows.schema(like.layout);
+        let (mut value, all) = (0, schema.lengths().count());
+        for (field, columns) in schema.fields.iter().zip(&schema.columns) {
+            match *field {
+                Field::Fixed { width, align } => {
+                    let (width, align) = (usize::from(width), usize::from(align.max(1)));
+                    for (place, (offset, _)) in places.iter_mut().zip(&*found) {
+                        let origin = offset + like.origin;
+                        *place = (origin + (place.0 + place.1 - origin).next_multiple_of(align), width);
+                    }
+                    fixed(side, columns.content, places, width, page)?;
+                }
+                Field::Varlena => {
+                    for (place, &len) in places.iter_mut().zip(values.iter().skip(value).step_by(all)) {
+                        side.symbol(columns.length, (len as u64) << 2 | SHORT)?;
+                        let at = place.0 + place.1;
+                        page[at] = (len as u8 + 1) << 1 | 1;
+                        *place = (at + 1, len);
+                    }
+                    side.in_place(columns.content, places.iter().copied(), page)?;
+                    value += 1;
+                }
+            }
+        }
+        items.number += found.len() as u16;
+        items.last = found.last().map_or(items.last, |found| found.0);
+        Ok(())
+    }
+}
+
+/// Codes a field of one width in all items.
+fn fixed<S: Side>(
+    side: &mut S,
+    column: Column,
+    places: &[(usize, usize)],
+    width: usize,
+    page: &mut [u8; PAGE_BYTES],
+) -> Result<(), Corrupt> {
+    // Bytes of a width that the compiler knows are moved in an instruction or two.
+    macro_rules! of_width {
+        ($($known:literal)*) => {
+            match width {
+                $($known => side.in_place(column, places.iter().map(|place| (place.0, $known)), page),)*
+                _ => side.in_place(column, places.iter().copied(), page),
+            }
+        };
+    }
+    of_width!(4 6 8 12 16)
+}
+
+impl<S: Side> RowCoder<'_, S> {
+    /// Codes the rows after the last one that are coded like it, as far as there are any.
+    pub fn rows_alike(
+        &mut self,
+        place: Place,
+        visible: &mut Visible,
+        last: &[u8],
+        items: &mut Items<'_>,
+    ) -> Result<(), Corrupt> {
+        let Some(heads) = self.heads.alike(self.names, place.relation.number, last) else { return Ok(()) };
+        let Some((layout, form)) = self.rows.alike(heads.layout) else { return Ok(()) };
+        let same = [(items.pointers, NEXT as u8), heads.bitmap, form];
+        let like = Like { layout, origin: heads.like.len(), end_align: 1, same: &same };
+        let mut run = std::mem::take(&mut self.rows.run);
+        run.clear();
+        let mut symbols = std::mem::take(&mut run.heads);
+        if let Some(page) = items.source {
+            run.find(self.rows, (items, page), &like, |row| {
+                let symbol = heads.symbol(self.heads, row);
+                symbols.extend(symbol);
+                symbol.is_some()
+            });
+        } else {
+            let most = like.ahead(self.side, items);
+            let ahead = self.side.ahead(heads.column);
+            let is_like = |symbol: &&u8| heads.head(self.heads, **symbol).is_some();
+            symbols.extend(ahead.iter().take(most).take_while(is_like));
+            run.foresee((self.side, self.rows), items, &like, symbols.len());
+        }
+        for (at, (&(offset, len), &symbol)) in run.items.iter().zip(&symbols).enumerate() {
+            let source = items.source.map(|page| &page.0[offset..offset + len]);
+            let header = visible.code(self, place, items.number + at as u16, source)?;
+            self.side.symbol(heads.column, symbol.into())?;
+            let head = heads.head(self.heads, symbol).ok_or(Corrupt("a row's head can't be"))?;
+            let target = &mut items.made.0[offset..offset + like.origin];
+            target[..VISIBLE].copy_from_slice(&header);
+            target[VISIBLE..HEADER_BYTES].copy_from_slice(&head);
+            target[HEADER_BYTES..].copy_from_slice(&heads.like[HEADER_BYTES..]);
+        }
+        run.heads = symbols;
+        run.code((self.side, self.rows), items, &like)?;
+        self.rows.run = run;
+        Ok(())
+    }
+
+    /// Codes the index tuples after the last one, which no row told, that are coded like it, as far as there are any.
+    pub fn tuples_alike(
+        &mut self,
+        relation: Relation,
+        last: &[u8],
+        items: &mut Items<'_>,
+    ) -> Result<(), Corrupt> {
+        let Some(form) = TupleForm::of(last) else { return Ok(()) };
+        let Some(columns) = self.tuple_columns(relation) else { return Ok(()) };
+        let Some((layout, row_form)) = self.rows.alike(form.layout(relation)) else { return Ok(()) };
+        let table = self.keys.index(relation.number).table;
+        let mut same = vec![(items.pointers, NEXT as u8), (columns.forms, form.symbol()), row_form];
+        same.extend(columns.expected.map(|column| (column, index::PLACE_OTHER as u8)));
+        let like = Like { layout, origin: index::HEADER, end_align: 8, same: &same };
+        let mut run = std::mem::take(&mut self.rows.run);
+        run.clear();
+        // A key may be told by its row, where that is known.
+        let mut unknown = None;
+        let mut is_known = |place: Option<RowPlace>| {
+            let (Some(table), Some(RowPlace { block, .. })) = (table, place) else { return false };
+            let key = BlockKey { relation: table.locator, fork: Fork::MAIN, block };
+            if unknown != Some(block) && self.store.find(key).is_some() {
+                return true;
+            }
+            unknown = Some(block);
+            false
+        };
+        if let Some(page) = items.source {
+            let order = self.keys.order.as_ref().filter(|order| order.index == relation.number);
+            let is_next = |place| order.zip(place).is_some_and(|(order, place)| order.distance(place).is_some());
+            run.find(self.rows, (items, page), &like, |tuple| {
+                let place = RowPlace::of(tuple);
+                form.is_of(tuple) && !is_known(place) && !is_next(place)
+            });
+        } else {
+            let most = like.ahead(self.side, items);
+            let places = self.side.ahead(columns.places).chunks_exact(RowPlace::BYTES);
+            let most = places.take(most).take_while(|place| !is_known(RowPlace::of(place))).count();
+            run.foresee((self.side, self.rows), items, &like, most);
+        }
+        for &(offset, len) in &run.items {
+            form.put(&mut items.made.0[offset..offset + len]);
+        }
+        run.code((self.side, self.rows), items, &like)?;
+        run.places.clear();
+        run.places.extend(run.items.iter().map(|(offset, _)| (*offset, RowPlace::BYTES)));
+        fixed(self.side, columns.places, &run.places, RowPlace::BYTES, &mut items.made.0)?;
+        if table.is_some() {
+            self.keys.index(relation.number).missed(run.items.len() as u32);
+        }
+        self.rows.run = run;
+        Ok(())
+    }
+}
