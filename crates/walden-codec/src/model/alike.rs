@@ -143,7 +143,8 @@ impl Run {
                     }
                     Field::Varlena => {
                         let length = lengths.next().and_then(|ahead| get_number(ahead).ok());
-                        let Some(len) = length.filter(|len| len & 3 == SHORT && len >> 2 <= LONGEST_SHORT) else {
+                        let Some(len) = length.filter(|len| len & 3 == SHORT && len >> 2 <= LONGEST_SHORT)
+                        else {
                             self.values.truncate(known);
                             return;
                         };
@@ -308,7 +309,8 @@ impl<S: Side> RowCoder<'_, S> {
         };
         if let Some(page) = items.source {
             let order = self.keys.order.as_ref().filter(|order| order.index == relation.number);
-            let is_next = |place| order.zip(place).is_some_and(|(order, place)| order.distance(place).is_some());
+            let is_next =
+                |place| order.zip(place).is_some_and(|(order, place)| order.distance(place).is_some());
             run.find(self.rows, (items, page), &like, |tuple| {
                 let place = RowPlace::of(tuple);
                 form.is_of(tuple) && !is_known(place) && !is_next(place)
@@ -331,5 +333,190 @@ impl<S: Side> RowCoder<'_, S> {
         }
         self.rows.run = run;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{ProptestConfig, any, prop, proptest};
+    use proptest::strategy::Strategy;
+    use walden_format::lsn::Lsn;
+    use walden_format::record::RelFileLocator;
+    use walden_format::rmgr;
+    use walden_format::version::Major;
+    use walden_redo::store::LastRecord;
+    use walden_redo::{PageBox, PageStore};
+
+    use super::*;
+    use crate::columns::{Decoder, Encoder};
+    use crate::entropy::{Packer, Unpacker};
+    use crate::model::heap::Heads;
+    use crate::model::keys::Keys;
+    use crate::model::names::Names;
+    use crate::model::pages::plan;
+    use crate::model::rows::Rows;
+
+    const TABLE: Relation =
+        Relation { number: 0, locator: RelFileLocator { tablespace: 1, database: 2, relation: 3 } };
+    const INDEX: Relation =
+        Relation { number: 1, locator: RelFileLocator { tablespace: 1, database: 2, relation: 4 } };
+    /// The table's page that is known.
+    const KNOWN: u32 = 2;
+
+    /// What there is to know before the first page, and after each.
+    struct Known {
+        names: Names,
+        heads: Heads,
+        rows: Rows,
+        keys: Keys,
+        store: PageStore,
+    }
+
+    impl Known {
+        fn new(one_by_one: bool, has_table: bool) -> Known {
+            let mut store = PageStore::default();
+            let slot = store.slot(BlockKey { relation: TABLE.locator, fork: Fork::MAIN, block: KNOWN });
+            let kind = rmgr::kind(Major::V18, 0, 0);
+            let rows: Vec<Given> = (0..100).map(|number| (0, number, 9, false)).collect();
+            store.put(slot, PageBox::from(&page_of(&rows, 0, row)), LastRecord { lsn: Lsn(1), kind });
+            let mut keys = Keys::default();
+            if has_table {
+                keys.index(INDEX.number).belongs_to(TABLE);
+            }
+            let mut rows = Rows::default();
+            rows.one_by_one = one_by_one;
+            Known { names: Names::default(), heads: Heads::default(), rows, keys, store }
+        }
+
+        fn page<S: Side>(&mut self, side: &mut S, relation: Relation, source: Option<&Page>) -> Page {
+            let Known { names, heads, rows, keys, store } = self;
+            let mut made = Page::default();
+            let place = Place { relation, fork: 0, block: 9 };
+            let mut coder = RowCoder { side, names, heads, rows, keys, store };
+            coder.page(place, source, &mut made).expect("a page");
+            made
+        }
+    }
+
+    /// What an item of a page is made of: which of a few forms, a number, a length, and whether something precedes it.
+    type Given = (u8, u32, u8, bool);
+
+    fn given() -> impl Strategy<Value = Vec<Given>> {
+        let some = (0..12_u8, any::<u32>(), 0..30_u8, prop::bool::weighted(0.05));
+        prop::collection::vec(some, 1..60)
+    }
+
+    fn value(bytes: &mut Vec<u8>, len: usize) {
+        if len < 127 {
+            bytes.push((len as u8 + 1) << 1 | 1);
+        } else {
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            bytes.extend((((len + 4) as u32) << 2).to_le_bytes());
+        }
+        bytes.extend((0..len).map(|at| b'a' + (at * 7 % 23) as u8));
+    }
+
+    /// A row of three numbers and a text: with two it could be a chunk in a TOAST table.
+    fn row((form, number, len, _): Given) -> Vec<u8> {
+        let mut row = vec![0; 36];
+        row[0..2].copy_from_slice(&number.to_le_bytes()[..2]);
+        row[18..23].copy_from_slice(&[3, 0, 2, 8 + form % 3, 24]);
+        if form == 11 {
+            (row[20], row[22], row[23]) = (3, 32, 5);
+            row.resize(44, 0);
+        }
+        let at = row.len() - 12;
+        row[at..][..4].copy_from_slice(&number.to_le_bytes());
+        row[at + 4..][..4].copy_from_slice(&(number % 7).to_le_bytes());
+        let len = if form == 10 { 130 + usize::from(len) } else { len.into() };
+        value(&mut row, len);
+        row
+    }
+
+    /// A tuple with a number as its key, or a number and a text.
+    fn tuple((form, number, len, _): Given) -> Vec<u8> {
+        let mut tuple = vec![0; 8];
+        tuple[2..4].copy_from_slice(&(number as u16 % 5).to_le_bytes());
+        tuple[4..6].copy_from_slice(&(number as u16 % 200 + 1).to_le_bytes());
+        tuple.extend(u64::from(number).to_le_bytes());
+        let has_text = form == 11;
+        if has_text {
+            value(&mut tuple, len.into());
+            tuple.resize(tuple.len().next_multiple_of(8), 0);
+        }
+        let info = tuple.len() as u16 | if has_text { 0x4000 } else { 0 };
+        tuple[6..8].copy_from_slice(&info.to_le_bytes());
+        tuple
+    }
+
+    fn page_of(items: &[Given], special: usize, item: fn(Given) -> Vec<u8>) -> Page {
+        let mut page = Page::default();
+        page.init(special);
+        for &given in items {
+            if given.3 {
+                // A place that no item takes.
+                let _ = page.insert_item(&[7; 24], page.items() + 1);
+                let at = PAGE_HEADER + 4 * usize::from(page.items() - 1);
+                page.0[at..at + 4].copy_from_slice(&(3_u32 << 15).to_le_bytes());
+            }
+            if page.insert_item(&item(given), page.items() + 1).is_err() {
+                break;
+            }
+        }
+        page
+    }
+
+    /// Both ways write the same, and each is read by both.
+    fn check(pages: &[(Relation, Page)], has_table: bool) {
+        let chunks = [false, true].map(|one_by_one| {
+            let mut known = Known::new(one_by_one, has_table);
+            for (relation, page) in pages {
+                plan(&mut known.rows.plan, relation.locator, 0, page);
+            }
+            let mut side = Encoder::default();
+            for (relation, page) in pages {
+                let made = known.page(&mut side, *relation, Some(page));
+                assert!((1..=page.items()).all(|number| item(&made, number) == item(page, number)));
+            }
+            side.chunk(&mut Packer::new(1, true))
+        });
+        assert!(chunks[0] == chunks[1], "the columns do not tell how they were filled");
+        for one_by_one in [false, true] {
+            let mut known = Known::new(one_by_one, has_table);
+            let mut side = Decoder::default();
+            side.chunk(&mut Unpacker::new(true), &chunks[0], 1 << 20).expect("its own chunk");
+            for (relation, page) in pages {
+                let made = known.page(&mut side, *relation, None);
+                assert!((1..=page.items()).all(|number| item(&made, number) == item(page, number)));
+            }
+            side.finish().expect("nothing is left");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        #[test]
+        fn many_at_once_are_coded_as_one_after_another(
+            pages in prop::collection::vec((given(), any::<bool>()), 1..4),
+            has_table in any::<bool>(),
+        ) {
+            let pages = pages.iter().map(|(items, of_index)| match of_index {
+                true => (INDEX, page_of(items, 16, tuple)),
+                false => (TABLE, page_of(items, 0, row)),
+            });
+            check(&pages.collect::<Vec<_>>(), has_table);
+        }
+    }
+
+    #[test]
+    fn most_items_of_a_page_are_coded_at_once() {
+        let items: Vec<Given> = (0..100).map(|number| (0, number * 31, (number % 20) as u8, false)).collect();
+        for (relation, page) in [(TABLE, page_of(&items, 0, row)), (INDEX, page_of(&items, 16, tuple))] {
+            let mut known = Known::new(false, false);
+            plan(&mut known.rows.plan, relation.locator, 0, &page);
+            known.page(&mut Encoder::default(), relation, Some(&page));
+            assert_eq!(known.rows.run.items.len(), usize::from(page.items()) - 1, "all but the first");
+        }
     }
 }

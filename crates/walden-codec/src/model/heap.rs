@@ -239,7 +239,8 @@ impl Alike<'_> {
     /// The symbol of a row's head, if it is one of these.
     pub fn symbol(&self, heads: &Heads, item: &[u8]) -> Option<u8> {
         let head = item[HEADER_BYTES - HEAD_BYTES..].first_chunk()?;
-        let is_like = self.is_like(head) && item.get(HEADER_BYTES..self.like.len()) == self.like.get(HEADER_BYTES..);
+        let is_like =
+            self.is_like(head) && item.get(HEADER_BYTES..self.like.len()) == self.like.get(HEADER_BYTES..);
         let number = is_like.then(|| heads.relations.get(self.relation as usize)?.heads.find(head))??;
         u8::try_from(number + 1).ok().filter(|symbol| symbol.is_ascii())
     }

@@ -8,9 +8,9 @@ use std::hash::{Hash, Hasher};
 
 use walden_format::record::RelFileLocator;
 
+use super::alike::Run;
 use super::changes::Changes;
 use super::expand::{Ahead, CHUNK, Expander, Method, starts};
-use super::alike::Run;
 use super::names::Recall;
 use super::schema::{EXTERNAL_BYTES, Field, Samples, Span, Varlena, read};
 use super::vectors::{Told, Vectors};
@@ -117,6 +117,9 @@ pub struct Rows {
     old_spans: Vec<Span>,
     /// Room for the next items that are coded alike.
     pub run: Run,
+    /// Has all items coded one after another.
+    #[cfg(test)]
+    pub one_by_one: bool,
     /// What encoding knows of rows to come.
     pub plan: Plan,
     /// Values that were compressed.
@@ -149,9 +152,8 @@ pub struct Schema {
 impl Schema {
     /// The columns of lengths of its values of any length.
     pub fn lengths(&self) -> impl Iterator<Item = Column> {
-        let any_length = |(field, columns): (&Field, &FieldColumns)| {
-            (*field == Field::Varlena).then_some(columns.length)
-        };
+        let any_length =
+            |(field, columns): (&Field, &FieldColumns)| (*field == Field::Varlena).then_some(columns.length);
         self.fields.iter().zip(&self.columns).filter_map(any_length)
     }
 }
@@ -197,6 +199,10 @@ impl Rows {
     /// A layout's number, by which [`Self::schema`] finds it, and how its rows' form is told, if rows of it can be coded many
     /// at once.
     pub fn alike(&mut self, key: LayoutKey) -> Option<(usize, (Column, u8))> {
+        #[cfg(test)]
+        if self.one_by_one {
+            return None;
+        }
         let number = self.numbers.known(key, key.mixed())? as usize;
         let Layout { form, schema, .. } = &self.layouts[number];
         let schema = schema.as_ref().filter(|schema| schema.chunks.is_none())?;
