@@ -507,7 +507,7 @@ impl Side for Decoder {
     fn text(&mut self, column: Column, _: &[u8], target: &mut Vec<u8>) -> Result<(), Corrupt> {
         let (at, end) = &mut self.left[column.0 as usize];
         let rest = &self.bytes[*at..*end];
-        let len = rest.iter().position(|&byte| byte == 0).ok_or(Corrupt("a column ends too early"))?;
+        let len = memchr::memchr(0, rest).ok_or(Corrupt("a column ends too early"))?;
         target.extend_from_slice(&rest[..len]);
         *at += len + 1;
         Ok(())
