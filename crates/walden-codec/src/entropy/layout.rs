@@ -226,7 +226,7 @@ pub struct Planes<'a> {
 }
 
 impl Planes<'_> {
-    /// The rows, in the place of zeros.
+    /// The rows, in the place of anything.
     pub fn turn_back(self, rows: &mut [u8]) {
         turn_back(self.planes, self.width, rows);
     }
@@ -292,31 +292,91 @@ enum Plane<'a> {
     Still(u8),
 }
 
-/// Rows of planes, in the place of zeros.
-fn turn_back(mut planes: Vec<Plane<'_>>, width: usize, rows: &mut [u8]) {
-    let at_once = (TURNED / width).max(1);
-    for block in rows.chunks_mut(at_once * width) {
-        let count = block.len() / width;
-        for (position, plane) in planes.iter_mut().enumerate() {
-            let places = block[position..].iter_mut().step_by(width);
-            match plane {
-                Plane::Same(bytes) => {
-                    let (now, later) = bytes.split_at(count);
-                    places.zip(now).for_each(|(place, &byte)| *place = byte);
-                    *bytes = later;
-                }
-                Plane::Difference(bytes, last) => {
-                    let (now, later) = bytes.split_at(count);
-                    for (place, &byte) in places.zip(now) {
-                        *last = last.wrapping_add(byte);
-                        *place = *last;
-                    }
-                    *bytes = later;
-                }
-                Plane::Still(0) => {}
-                Plane::Still(byte) => places.for_each(|place| *place = *byte),
+impl Plane<'_> {
+    /// Its next bytes.
+    fn next(&mut self, lane: &mut [u8]) {
+        match self {
+            Plane::Same(bytes) | Plane::Difference(bytes, _) => {
+                let (now, later) = bytes.split_at(lane.len());
+                lane.copy_from_slice(now);
+                *bytes = later;
+            }
+            Plane::Still(byte) => lane.fill(*byte),
+        }
+        if let Plane::Difference(_, last) = self {
+            for byte in lane {
+                *last = last.wrapping_add(*byte);
+                *byte = *last;
             }
         }
+    }
+}
+
+/// Rows, and positions in them, that are turned at once.
+const LANES: usize = 8;
+
+/// Rows of planes, in the place of anything.
+fn turn_back(mut planes: Vec<Plane<'_>>, width: usize, rows: &mut [u8]) {
+    /// Rows of which the planes are at hand.
+    const AT_HAND: usize = 64;
+    let mut lanes = [[0; AT_HAND]; LANES];
+    for block in rows.chunks_mut(AT_HAND * width) {
+        let count = block.len() / width;
+        for (number, planes) in planes.chunks_mut(LANES).enumerate() {
+            planes.iter_mut().zip(&mut lanes).for_each(|(plane, lane)| plane.next(&mut lane[..count]));
+            for (at, rows) in block.chunks_mut(LANES * width).enumerate() {
+                let eight =
+                    |lane: &[u8; AT_HAND]| *lane[at * LANES..].first_chunk().expect("a multiple of it");
+                let turned = transposed(lanes.each_ref().map(|lane| u64::from_le_bytes(eight(lane))));
+                for (row, turned) in rows.chunks_exact_mut(width).zip(turned) {
+                    put(turned, &mut row[number * LANES..][..planes.len()]);
+                }
+            }
+        }
+    }
+}
+
+/// Eight rows of eight bytes, the first the lowest, into columns.
+#[inline]
+fn transposed([mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h]: [u64; LANES]) -> [u64; LANES] {
+    // Halves of rows change places, then halves of these: what is above the diagonal with what is below it.
+    let swap = |upper: &mut u64, lower: &mut u64, bits: u32, mask: u64| {
+        let differing = (*upper >> bits ^ *lower) & mask;
+        *upper ^= differing << bits;
+        *lower ^= differing;
+    };
+    let halves = |upper: &mut u64, lower: &mut u64| swap(upper, lower, 32, 0xFFFF_FFFF);
+    let quarters = |upper: &mut u64, lower: &mut u64| swap(upper, lower, 16, 0xFFFF_0000_FFFF);
+    let eighths = |upper: &mut u64, lower: &mut u64| swap(upper, lower, 8, 0x00FF_00FF_00FF_00FF);
+    halves(&mut a, &mut e);
+    halves(&mut b, &mut f);
+    halves(&mut c, &mut g);
+    halves(&mut d, &mut h);
+    quarters(&mut a, &mut c);
+    quarters(&mut b, &mut d);
+    quarters(&mut e, &mut g);
+    quarters(&mut f, &mut h);
+    eighths(&mut a, &mut b);
+    eighths(&mut c, &mut d);
+    eighths(&mut e, &mut f);
+    eighths(&mut g, &mut h);
+    [a, b, c, d, e, f, g, h]
+}
+
+/// Writes the lowest bytes, as many as there is room for: eight or four of them at once.
+#[inline]
+fn put(turned: u64, place: &mut [u8]) {
+    if let Some(eight) = place.first_chunk_mut() {
+        *eight = turned.to_le_bytes();
+        return;
+    }
+    let mut written = 0;
+    if let Some(four) = place.first_chunk_mut() {
+        *four = (turned as u32).to_le_bytes();
+        written = 4;
+    }
+    for (at, byte) in place.iter_mut().enumerate().skip(written) {
+        *byte = (turned >> (8 * at)) as u8;
     }
 }
 
@@ -440,6 +500,42 @@ mod tests {
             assert_eq!(taken[1..], *bytes);
         }
         back.finish().unwrap();
+    }
+
+    #[test]
+    fn rows_of_every_width_come_back_from_planes_of_all_kinds() {
+        for width in 1..=40_usize {
+            for rows in [4, 7, 8, 9, 16, 1000 / width + 5, TURNED / width + 3] {
+                let byte = |row: usize, position: usize| match (row + position * 5 + width) % 11 {
+                    _ if position % 4 == 1 => position as u8,
+                    _ if position % 4 == 2 => (row * position) as u8,
+                    other => (other * other * 37 + row / 3) as u8,
+                };
+                let bytes = (0..rows).flat_map(|row| (0..width).map(move |position| byte(row, position)));
+                let column = (Form::Rows(width as u16), bytes.collect::<Vec<u8>>());
+                let mut planes = Vec::new();
+                for position in 0..width {
+                    let plane: Vec<u8> = (0..rows).map(|row| byte(row, position)).collect();
+                    planes.push((position % 3 == 0, plane));
+                }
+                let differences: Vec<Vec<u8>> = planes.iter().map(|(_, plane)| differences(plane)).collect();
+                let given = planes.iter().zip(&differences).map(|((is_difference, plane), differences)| {
+                    match is_difference {
+                        true => Plane::Difference(differences, 0),
+                        false if plane.iter().all(|byte| *byte == plane[0]) => Plane::Still(plane[0]),
+                        false => Plane::Same(plane),
+                    }
+                });
+                let mut back = vec![7; column.1.len()];
+                turn_back(given.collect(), width, &mut back);
+                assert!(back == column.1, "{rows} rows of {width}");
+            }
+        }
+    }
+
+    fn differences(plane: &[u8]) -> Vec<u8> {
+        let before = std::iter::once(&0).chain(plane);
+        plane.iter().zip(before).map(|(byte, before)| byte.wrapping_sub(*before)).collect()
     }
 
     #[test]
