@@ -147,7 +147,9 @@ pub fn run(args: &CompressArgs) -> Result<ExitCode> {
         }
     };
     let results = if let Some(name) = &args.pack {
-        ensure!(errors.is_empty(), "{:#}; no pack is written", errors.remove(0));
+        if !errors.is_empty() {
+            return Err(errors.remove(0).context(no_pack(args)));
+        }
         ensure!(!inputs.is_empty(), "no files to compress");
         vec![pack(args, name.as_deref(), inputs, &advance)?]
     } else {
@@ -481,6 +483,18 @@ fn gather(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
     let mut seen = BTreeSet::new();
     inputs.retain(|input| seen.insert(fs::canonicalize(&input.path).unwrap_or_else(|_| input.path.clone())));
     (inputs, errors)
+}
+
+/// What comes of a missing input, which may be the pack's own name.
+fn no_pack(args: &CompressArgs) -> String {
+    let is_pack =
+        |path: &&PathBuf| path.extension().is_some_and(|ending| ending == PACK_ENDING) && !path.exists();
+    match args.files.iter().find(is_pack) {
+        Some(name) => {
+            format!("no pack is written; its name follows an equals sign: --pack={}", name.display())
+        }
+        None => "no pack is written".into(),
+    }
 }
 
 /// A server's notes on what has been archived: no log.

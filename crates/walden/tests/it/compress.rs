@@ -318,6 +318,13 @@ fn what_is_not_there_fails_and_the_rest_is_done() {
     let pack = folder.path().join("a.wpk");
     let failed = run("compress --rm --pack={} {} {}", &[&pack, &there, &missing]);
     assert!(failed.code == 3 && !pack.exists() && there.exists(), "{failed:?}");
+    assert!(failed.stderr.contains("hint: check the name"), "{failed:?}");
+    // The pack's name is easily taken for a file.
+    let failed = run("compress --pack {} {}", &[&pack, &there]);
+    assert!(
+        failed.code == 3 && failed.errors()[0].contains(&format!("--pack={}", pack.display())),
+        "{failed:?}"
+    );
     // Silence would look like success to who named the wrong folder.
     let empty = tempfile::tempdir().unwrap();
     let failed = run("compress {}", &[empty.path()]);
