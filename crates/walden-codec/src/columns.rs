@@ -5,6 +5,8 @@
 //!
 //! Columns are emptied into a *chunk* at the end of each segment, and named once for as many chunks as follow each other.
 
+use walden_redo::pglz::same_start;
+
 use crate::Corrupt;
 use crate::entropy::{Packer, Unpacker};
 use crate::room::reserve;
@@ -172,15 +174,11 @@ pub trait Side {
 
 /// How many of these numbers of one byte are `value`, from the first on.
 pub fn repeated(ahead: &[u8], value: u8) -> usize {
-    let mut times = 0;
-    while let Some(eight) = ahead[times..].first_chunk() {
-        let differing = u64::from_le_bytes(*eight) ^ u64::from_le_bytes([value; 8]);
-        if differing != 0 {
-            return times + (differing.trailing_zeros() / 8) as usize;
-        }
-        times += 8;
+    match ahead.first() {
+        // As long as each is the same as the one before it.
+        Some(&first) if first == value => 1 + same_start(&ahead[1..], ahead),
+        _ => 0,
     }
-    times + ahead[times..].iter().take_while(|&&byte| byte == value).count()
 }
 
 /// A column being filled.

@@ -12,7 +12,7 @@ use walden_redo::store::BlockKey;
 use super::heap::{HEADER_BYTES, Relation, RowCoder};
 use super::index::{self, TupleForm};
 use super::keys::RowPlace;
-use super::pages::{NEXT, NORMAL, Place, VISIBLE, Visible, item, join, pointer, split};
+use super::pages::{NEXT, NORMAL, Place, VISIBLE, Visible, item, join, pointer, right_before, split};
 use super::rows::{LONGEST_SHORT, MOST_VALUES, Rows, SHORT, Schema};
 use super::schema::{Field, Span, Varlena, read};
 use crate::Corrupt;
@@ -44,7 +44,8 @@ impl Items<'_> {
 pub struct Run {
     /// Where each is on its page, and how long it is.
     items: Vec<(usize, usize)>,
-    /// Bytes in their values of any length, without headers: those of the first, then those of the next.
+    /// Bytes in their values of any length, without headers: those of the first, then those of the next. Perhaps some of
+    /// an item after them that is not like them.
     values: Vec<usize>,
     /// Where the field that is coded is in each item, and how long it is.
     places: Vec<(usize, usize)>,
@@ -95,7 +96,7 @@ impl Run {
         for number in (items.number..).take(items.left()) {
             let (offset, ..) = split(pointer(page, number));
             let Some(item) = item(page, number).filter(|item| item.len() >= like.origin) else { break };
-            let is_next = offset + item.len().next_multiple_of(8) == last && offset >= items.made.lower();
+            let is_next = right_before(last, item.len()) == Some(offset) && offset >= items.made.lower();
             if !is_next || !is_like(item) {
                 break;
             }
@@ -103,7 +104,6 @@ impl Run {
             if !read(fields, row, like.end_align, &mut self.spans) {
                 break;
             }
-            let known = self.values.len();
             let spans = fields.iter().zip(&self.spans).filter(|(field, _)| **field == Field::Varlena);
             let is_plain = |span: &Span| {
                 span.kind == Varlena::Short
@@ -111,7 +111,6 @@ impl Run {
             };
             for (_, span) in spans {
                 if !is_plain(span) {
-                    self.values.truncate(known);
                     return;
                 }
                 self.values.push(span.end - span.start - 1);
@@ -134,7 +133,6 @@ impl Run {
         schema.lengths().zip(&mut lengths).for_each(|(column, ahead)| *ahead = side.ahead(column));
         let mut last = items.last;
         for _ in 0..most {
-            let known = self.values.len();
             let (mut at, mut lengths) = (0_usize, lengths.iter_mut());
             for field in &schema.fields {
                 at = match *field {
@@ -145,7 +143,6 @@ impl Run {
                         let length = lengths.next().and_then(|ahead| get_number(ahead).ok());
                         let Some(len) = length.filter(|len| len & 3 == SHORT && len >> 2 <= LONGEST_SHORT)
                         else {
-                            self.values.truncate(known);
                             return;
                         };
                         self.values.push((len >> 2) as usize);
@@ -154,11 +151,8 @@ impl Run {
                 };
             }
             let len = like.origin + at.next_multiple_of(like.end_align);
-            let offset = last.checked_sub(len.next_multiple_of(8));
-            let Some(offset) = offset.filter(|&offset| offset >= items.made.lower()) else {
-                self.values.truncate(known);
-                return;
-            };
+            let offset = right_before(last, len).filter(|&offset| offset >= items.made.lower());
+            let Some(offset) = offset else { return };
             self.items.push((offset, len));
             last = offset;
         }

@@ -199,7 +199,7 @@ impl Heads {
             relation,
             column: names.known(Topic::RowHead, [relation, 0, 0])?,
             bitmap: (names.known(Topic::RowBitmap, like)?, symbol),
-            layout: LayoutKey(relation, layout(head) | number << 32),
+            layout: layout_key(relation, head, Some(number)),
             like: item.get(..head[4].into())?,
         })
     }
@@ -208,10 +208,7 @@ impl Heads {
     pub fn layout_of<'a>(&self, relation: u32, row: Old<'a>) -> (LayoutKey, &'a [u8]) {
         let bitmaps = self.relations.get(relation as usize).and_then(|known| known.bitmaps(row.head[4]));
         let bitmap = bitmaps.and_then(|bitmaps| bitmaps.find(row.bitmap));
-        (
-            LayoutKey(relation, layout(row.head) | bitmap.map_or(u64::MAX << 32, |number| number << 32)),
-            row.row,
-        )
+        (layout_key(relation, row.head, bitmap), row.row)
     }
 }
 
@@ -282,7 +279,7 @@ impl<S: Side> RowCoder<'_, S> {
         let body = source.map(|(_, body)| body);
         let bitmap = self.heads.bitmap(self.side, self.names, number, &head, body, out)?;
         let skipped = if bitmap.is_some() { usize::from(head[4]) - HEADER_BYTES } else { 0 };
-        let key = LayoutKey(number, layout(&head) | bitmap.map_or(u64::MAX << 32, |number| number << 32));
+        let key = layout_key(number, &head, bitmap);
         let source = body.map(|body| {
             let (bitmap, row) = body.split_at(skipped.min(body.len()));
             (row, PlanHead { relation: locator, layout: layout(&head) as u32, bitmap })
@@ -436,6 +433,11 @@ fn whole(data: &[u8], old: Old<'_>, (prefix, suffix): (bool, bool), body: &mut V
     body.extend_from_slice(&old.row[old.row.len().checked_sub(suffix)?..]);
     let row = &body[bitmap.len()..];
     (in_common(old.row, row) == (prefix, suffix)).then_some(*head)
+}
+
+/// The layout of rows with such a head and a null bitmap of this number.
+fn layout_key(relation: u32, head: &Head, bitmap: Option<u64>) -> LayoutKey {
+    LayoutKey(relation, layout(head) | bitmap.map_or(u64::MAX << 32, |number| number << 32))
 }
 
 fn layout(head: &Head) -> u64 {

@@ -114,6 +114,11 @@ pub fn join(offset: usize, state: u32, len: usize) -> Result<u32, Corrupt> {
     Ok(offset as u32 | state << 15 | (len as u32) << 17)
 }
 
+/// Where an item of a length begins that ends where the last one begins, but for the gap between them.
+pub fn right_before(last: usize, len: usize) -> Option<usize> {
+    last.checked_sub(len.next_multiple_of(8))
+}
+
 /// Whether a page's items are better compared one by one than byte by byte: where many bytes differ, mostly because items
 /// moved.
 fn is_worth_it(page: &Page, old: &Page, fork: u8) -> bool {
@@ -205,7 +210,7 @@ impl<S: Side> RowCoder<'_, S> {
                 (0, _) if raw == 0 => UNUSED,
                 (3, _) if offset == 0 && len == 0 => DEAD,
                 (2, _) if len == 0 => REDIRECT,
-                (NORMAL, Some(_)) if offset + len.next_multiple_of(8) == items.last => NEXT,
+                (NORMAL, Some(_)) if right_before(items.last, len) == Some(offset) => NEXT,
                 (NORMAL, Some(_)) => ELSEWHERE,
                 _ => ANY,
             };
@@ -291,7 +296,7 @@ impl<S: Side> RowCoder<'_, S> {
     ) -> Result<u32, Corrupt> {
         let len = bytes.len();
         let offset = if is_next {
-            last.checked_sub(len.next_multiple_of(8)).ok_or(Corrupt("an item is before the page"))?
+            right_before(*last, len).ok_or(Corrupt("an item is before the page"))?
         } else {
             usize::try_from(self.side.symbol(offsets, offset as u64)?).unwrap_or(usize::MAX)
         };
@@ -333,7 +338,7 @@ impl<S: Side> RowCoder<'_, S> {
             let (offset, state, len) = split(raw);
             let content = source.and_then(|page| item(page, number));
             let form = match (state, content) {
-                (NORMAL, Some(_)) if offset + len.next_multiple_of(8) == last => NEXT,
+                (NORMAL, Some(_)) if right_before(last, len) == Some(offset) => NEXT,
                 (NORMAL, Some(_)) => ELSEWHERE,
                 _ => ANY,
             };
