@@ -3,6 +3,7 @@
 //! What a file leaves behind (pages, transactions, what usually follows what) helps with the next one, so files are decoded
 //! in the order in which they were encoded, from a *restart* on: a file at which nothing is known yet.
 
+use std::io::Cursor;
 use std::ops::ControlFlow;
 
 use walden_format::lsn::Lsn;
@@ -16,8 +17,8 @@ pub use crate::columns::Class;
 use crate::columns::{self, Column, Kind, Side};
 pub use crate::entropy::Statistics;
 use crate::entropy::{Packer, Unpacker};
-pub use crate::framing::Original;
 use crate::framing::{Compared, HandedOn, PageWriter, Pages};
+pub use crate::framing::{Input, Original};
 use crate::model::Model;
 
 /// How a file is coded.
@@ -73,6 +74,8 @@ pub struct Decoder {
 
 /// A segment in columns, of which all is known that there was in it.
 pub struct Understood<'e> {
+    /// The hash (BLAKE3) of the segment's bytes.
+    pub hash: [u8; 32],
     state: &'e mut State<columns::Encoder, Packer>,
     restart: bool,
     alone: bool,
@@ -145,7 +148,9 @@ impl Encoder {
     ///
     /// What can't be understood is coded as bytes, and the file after it is a restart.
     pub fn encode(&mut self, original: &[u8]) -> Encoded {
-        match self.understand(Original::of(original)) {
+        let mut input = Cursor::new(original);
+        let understood = Original::of(&mut input).ok().and_then(|original| self.understand(original));
+        match understood {
             Some(understood) => understood.pack(),
             None => self.encode_bytes(original),
         }
@@ -154,19 +159,19 @@ impl Encoder {
     /// Puts a segment into columns, if its records are understood.
     ///
     /// If they are not, the next file is a restart.
-    pub fn understand(&mut self, original: Original) -> Option<Understood<'_>> {
+    pub fn understand(&mut self, original: Original<'_>) -> Option<Understood<'_>> {
         if self.alone {
             self.restart();
         }
         let restart = self.state.is_none();
-        let understood = self.records(original);
+        let hash = self.records(original);
         // A page that could not be kept is known to the decoder: what follows from it would differ.
         self.failure = self.state.as_ref().and_then(State::failure);
-        if understood.is_none() || self.failure.is_some() {
+        if hash.is_none() || self.failure.is_some() {
             self.state = None;
         }
         let alone = self.alone;
-        self.state.as_mut().map(|state| Understood { state, restart, alone })
+        self.state.as_mut().zip(hash).map(|(state, hash)| Understood { hash, state, restart, alone })
     }
 
     /// Why the last segment was not understood, if not for what is in it: a temporary file could not be written or read.
@@ -259,12 +264,12 @@ impl Visitor for Ahead<'_> {
 }
 
 /// Feeds records to the model, as long as they and the pages around them can be told from the records.
-struct Feed<'s> {
+struct Feed<'s, 'i> {
     model: &'s mut Model,
     side: &'s mut columns::Encoder,
     start: Lsn,
     /// What decoding will write.
-    pages: PageWriter<Compared>,
+    pages: PageWriter<Compared<'i>>,
     records: u64,
     first_prev: Option<Lsn>,
     switched: bool,
@@ -273,7 +278,7 @@ struct Feed<'s> {
     failed: bool,
 }
 
-impl Visitor for Feed<'_> {
+impl Visitor for Feed<'_, '_> {
     fn continuation(&mut self, _: Lsn, _: u64) {}
 
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
@@ -310,9 +315,9 @@ impl Visitor for Feed<'_> {
 }
 
 impl Encoder {
-    /// Fills the columns.
-    fn records(&mut self, original: Original) -> Option<()> {
-        let first: [u8; LONG_HEADER] = *original.piece(0)?.first_chunk()?;
+    /// Fills the columns, and gives the hash of what they have.
+    fn records(&mut self, mut original: Original<'_>) -> Option<[u8; 32]> {
+        let first: [u8; LONG_HEADER] = original.start()?;
         let info = StreamInfo::of_segment(&first).ok()?;
         let start = Lsn(u64::from_le_bytes(first[8..16].try_into().ok()?));
         let segment_bytes = info.segment_size.bytes() as usize;
@@ -333,16 +338,13 @@ impl Encoder {
             }
         };
         model.start(info.version, segment_bytes);
-        let mut ahead = StreamDecoder::new(info, start, start.plus(segment_bytes as u64));
-        for number in 0..original.pieces() {
-            if !matches!(ahead.push(&original.piece(number)?, &mut Ahead { model }), Ok(Progress::More)) {
-                break;
-            }
-        }
-        let checked = ahead.position();
+        let stream = || StreamDecoder::new(info, start, start.plus(segment_bytes as u64));
+        // What is encoded is checked; to look ahead, there is no need.
+        let mut ahead = stream().checked_until(Lsn(u64::MAX));
+        original.see_ahead(|piece| matches!(ahead.push(piece, &mut Ahead { model }), Ok(Progress::More)))?;
         let page_bytes = info.page_bytes as usize;
         let head_total = u32::from_le_bytes(first[16..20].try_into().ok()?);
-        let head = if head_total == 0 { Vec::new() } else { head_of(&original, head_total, page_bytes)? };
+        let head = if head_total == 0 { Vec::new() } else { head_of(&mut original, head_total, page_bytes)? };
         let mut pages = PageWriter::new(first, &info, Compared::new(original));
         pages.record(&head, head_total);
         if !pages.out.is_same() {
@@ -351,8 +353,7 @@ impl Encoder {
         let (records, first_prev) = (0, None);
         let (switched, odd, failed) = (false, false, false);
         let mut feed = Feed { model, side, start, pages, records, first_prev, switched, odd, failed };
-        let stream = StreamDecoder::new(info, start, start.plus(segment_bytes as u64));
-        let mut stream = stream.checked_until(checked);
+        let mut stream = stream();
         let (mut progress, mut pieces) = (Ok(Progress::More), 0..feed.pages.out.original.pieces());
         while let (Ok(Progress::More), Some(number)) = (&progress, pieces.next()) {
             let piece = feed.pages.out.original.piece(number)?;
@@ -388,7 +389,7 @@ impl Encoder {
         }
         side.bytes(framing.bytes, &head, head.len(), &mut scratch).ok()?;
         side.bytes(framing.bytes, &tail, tail.len(), &mut scratch).ok()?;
-        (side.bytes_held() <= most_bytes(segment_bytes)).then_some(())
+        pages.out.original.hash().filter(|_| side.bytes_held() <= most_bytes(segment_bytes))
     }
 }
 
@@ -486,7 +487,7 @@ fn total_of(start: &[u8]) -> u32 {
 }
 
 /// The rest of a record that began before the segment, as far as it is in it.
-fn head_of(original: &Original, total: u32, page_bytes: usize) -> Option<Vec<u8>> {
+fn head_of(original: &mut Original<'_>, total: u32, page_bytes: usize) -> Option<Vec<u8>> {
     let end = original.bytes().min(total as usize + page_bytes + total as usize / 64);
     let mut head = original.content(0, end, page_bytes)?;
     head.truncate(total as usize);

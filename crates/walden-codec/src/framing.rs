@@ -2,6 +2,8 @@
 //!
 //! A page's header is told by its place and by how much of a record it goes on with.
 
+use std::collections::VecDeque;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -11,64 +13,120 @@ use walden_format::stream::StreamInfo;
 const CONTINUES: u16 = 0x0001;
 const LONG: u16 = 0x0002;
 
-/// A segment to encode, in pieces: those that are done with are let go, so that columns can have their room.
-#[derive(Default)]
-pub struct Original {
-    pieces: Vec<Option<Rc<Vec<u8>>>>,
+/// What can be read more than once.
+pub trait Input: Read + Seek {}
+
+impl<I: Read + Seek + ?Sized> Input for I {}
+
+/// A segment to encode, read twice, a piece at a time: little of it is ever in memory.
+///
+/// Only what is read the second time is encoded and hashed. Should the file have changed since the first, that has looked
+/// ahead for nothing, and no more.
+pub struct Original<'i> {
+    input: &'i mut dyn Input,
+    /// Where it begins in `input`.
+    from: u64,
     bytes: usize,
+    /// What was read the second time and not let go: consecutive pieces.
+    held: VecDeque<Rc<Vec<u8>>>,
+    /// Which piece the first of them is.
+    first_held: usize,
+    /// Room of a piece that was let go.
+    spare: Vec<u8>,
+    hasher: blake3::Hasher,
 }
 
-impl Original {
-    /// Bytes of each piece but the last one: many pages of any size.
-    pub const PIECE: usize = 1 << 20;
+impl<'i> Original<'i> {
+    /// Bytes of each piece but the last one: pages of any size, and no more than a fast cache has room for.
+    pub const PIECE: usize = 256 << 10;
 
-    /// A copy of these bytes.
-    pub fn of(bytes: &[u8]) -> Original {
-        let mut original = Original::default();
-        bytes.chunks(Self::PIECE).for_each(|piece| original.push(piece.to_vec()));
-        original
+    /// All that `input` has from where it is on.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn of(input: &'i mut dyn Input) -> io::Result<Original<'i>> {
+        let from = input.stream_position()?;
+        let bytes = input.seek(SeekFrom::End(0))?.saturating_sub(from);
+        input.seek(SeekFrom::Start(from))?;
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let (held, spare) = (VecDeque::new(), Vec::new());
+        Ok(Original { input, from, bytes, held, first_held: 0, spare, hasher: blake3::Hasher::new() })
     }
 
-    /// Adds what comes next: as much as a piece, but at the end.
-    pub fn push(&mut self, piece: Vec<u8>) {
-        debug_assert_eq!(self.bytes % Self::PIECE, 0);
-        self.bytes += piece.len();
-        self.pieces.push(Some(Rc::new(piece)));
-    }
-
-    /// How many bytes were added.
+    /// How many bytes there are.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// How many pieces there are.
     pub fn pieces(&self) -> usize {
-        self.pieces.len()
+        self.bytes.div_ceil(Self::PIECE)
     }
 
-    /// A piece, unless it was let go.
-    pub fn piece(&self, number: usize) -> Option<Rc<Vec<u8>>> {
-        self.pieces.get(number)?.clone()
+    /// The first bytes.
+    pub fn start<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let mut start = [0; N];
+        self.input.read_exact(&mut start).ok()?;
+        self.back()?;
+        Some(start)
     }
 
-    /// Bytes within a page, unless they were let go.
+    /// Reads all of it for the first time, as long as `see` wants more; nothing if it can't be read.
+    pub fn see_ahead(&mut self, mut see: impl FnMut(&[u8]) -> bool) -> Option<()> {
+        let mut piece = std::mem::take(&mut self.spare);
+        for number in 0..self.pieces() {
+            self.read(number, &mut piece)?;
+            if !see(&piece) {
+                break;
+            }
+        }
+        self.spare = piece;
+        self.back()
+    }
+
+    fn back(&mut self) -> Option<()> {
+        self.input.seek(SeekFrom::Start(self.from)).ok().map(drop)
+    }
+
+    /// A piece of what is read for the second time, unless it was let go or can't be read.
+    pub fn piece(&mut self, number: usize) -> Option<Rc<Vec<u8>>> {
+        let at = number.checked_sub(self.first_held)?;
+        while self.held.len() <= at {
+            let mut piece = std::mem::take(&mut self.spare);
+            self.read(self.first_held + self.held.len(), &mut piece)?;
+            self.hasher.update(&piece);
+            self.held.push_back(Rc::new(piece));
+        }
+        self.held.get(at).cloned()
+    }
+
+    /// Reads the next piece, all of it or nothing.
+    fn read(&mut self, number: usize, piece: &mut Vec<u8>) -> Option<()> {
+        let wanted = self.bytes.checked_sub(number * Self::PIECE)?.min(Self::PIECE);
+        piece.clear();
+        piece.reserve_exact(wanted);
+        let got = (&mut *self.input).take(wanted as u64).read_to_end(piece).ok()?;
+        (wanted > 0 && got == wanted).then_some(())
+    }
+
+    /// Bytes within a page, if they are held.
     fn get(&self, range: Range<usize>) -> Option<&[u8]> {
         let (number, at) = (range.start / Self::PIECE, range.start % Self::PIECE);
-        self.pieces.get(number)?.as_ref()?.get(at..at + range.len())
+        self.held.get(number.checked_sub(self.first_held)?)?.get(at..at + range.len())
     }
 
     /// All bytes from a place on, unless some were let go.
-    pub fn all_from(&self, at: usize) -> Option<Vec<u8>> {
+    pub fn all_from(&mut self, at: usize) -> Option<Vec<u8>> {
         let mut all = Vec::with_capacity(self.bytes.saturating_sub(at));
-        for (number, piece) in self.pieces.iter().enumerate().skip(at / Self::PIECE) {
-            let from = at.saturating_sub(number * Self::PIECE);
-            all.extend_from_slice(piece.as_ref()?.get(from..)?);
+        for number in at / Self::PIECE..self.pieces() {
+            let piece = self.piece(number)?;
+            all.extend_from_slice(piece.get(at.saturating_sub(number * Self::PIECE)..)?);
         }
         Some(all)
     }
 
     /// The content of pages from one place to another, without their headers.
-    pub fn content(&self, from: usize, to: usize, page_bytes: usize) -> Option<Vec<u8>> {
+    pub fn content(&mut self, from: usize, to: usize, page_bytes: usize) -> Option<Vec<u8>> {
         let mut content = Vec::new();
         let mut at = from;
         while at < to {
@@ -78,6 +136,7 @@ impl Original {
                 continue;
             }
             let end = (at - within + page_bytes).min(to);
+            self.piece(at / Self::PIECE)?;
             content.extend_from_slice(self.get(at..end)?);
             at = end;
         }
@@ -86,7 +145,18 @@ impl Original {
 
     /// Lets pieces go that end before a place.
     fn let_go_before(&mut self, at: usize) {
-        self.pieces.iter_mut().take(at / Self::PIECE).for_each(|piece| *piece = None);
+        while self.first_held < at / Self::PIECE
+            && let Some(piece) = self.held.pop_front()
+        {
+            self.first_held += 1;
+            self.spare = Rc::try_unwrap(piece).unwrap_or_default();
+        }
+    }
+
+    /// The hash of all that was encoded, once the last piece was read.
+    pub fn hash(&self) -> Option<[u8; 32]> {
+        let is_read = self.first_held + self.held.len() == self.pieces();
+        is_read.then(|| *self.hasher.finalize().as_bytes())
     }
 }
 
@@ -154,16 +224,16 @@ impl Pages for HandedOn<'_> {
 }
 
 /// Encoding only compares them with the ones that there are.
-pub struct Compared {
+pub struct Compared<'i> {
     /// What there is.
-    pub original: Original,
+    pub original: Original<'i>,
     len: usize,
     is_same: bool,
 }
 
-impl Compared {
+impl<'i> Compared<'i> {
     /// Nothing of these yet.
-    pub fn new(original: Original) -> Compared {
+    pub fn new(original: Original<'i>) -> Compared<'i> {
         Compared { original, len: 0, is_same: true }
     }
 
@@ -183,7 +253,7 @@ impl Compared {
     }
 }
 
-impl Pages for Compared {
+impl Pages for Compared<'_> {
     fn len(&self) -> usize {
         self.len
     }
@@ -311,6 +381,8 @@ impl<P: Pages> PageWriter<P> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Cursor;
+
     use super::*;
 
     const PAGE: usize = 8192;
@@ -336,12 +408,19 @@ mod tests {
         first
     }
 
+    /// Bytes that can be read again.
+    fn input(bytes: &[u8]) -> Cursor<&[u8]> {
+        Cursor::new(bytes)
+    }
+
     #[test]
     fn what_was_let_go_is_gone_and_the_rest_is_there() {
         let bytes: Vec<u8> = (0..5 * Original::PIECE / 2).map(|at| (at / 1000) as u8).collect();
-        let mut original = Original::of(&bytes);
+        let mut input = input(&bytes);
+        let mut original = Original::of(&mut input).expect("it can be read");
         let (piece, end) = (Original::PIECE, bytes.len());
         assert_eq!((original.bytes(), original.pieces()), (end, 3));
+        assert_eq!(original.start(), Some([0_u8; 3]));
         assert_eq!(original.all_from(piece - 7).as_deref(), Some(&bytes[piece - 7..]));
         let content = original.content(piece - 30, piece + PAGE + 50, PAGE);
         let expected =
@@ -354,6 +433,74 @@ mod tests {
         original.let_go_before(piece);
         original.let_go_before(usize::MAX);
         assert_eq!((original.all_from(end - 1), original.bytes()), (None, end));
+        assert_eq!(original.hash(), Some(*blake3::hash(&bytes).as_bytes()));
+    }
+
+    #[test]
+    fn an_original_is_read_from_where_its_input_is_and_is_hashed_when_it_is_read_again() {
+        let bytes: Vec<u8> = (0..3 * Original::PIECE + 5).map(|at| (at / 777) as u8).collect();
+        let mut input = input(&bytes);
+        input.set_position(5);
+        let mut original = Original::of(&mut input).expect("it can be read");
+        let mut seen = Vec::new();
+        let see = |piece: &[u8]| {
+            seen.extend_from_slice(piece);
+            seen.len() < 2 * Original::PIECE
+        };
+        assert_eq!(original.see_ahead(see), Some(()));
+        assert!(seen == bytes[5..2 * Original::PIECE + 5], "no more than was wanted");
+        for number in 0..3 {
+            assert_eq!(original.hash(), None, "not all is read");
+            let piece = original.piece(number).expect("a piece");
+            assert!(piece.starts_with(&bytes[number * Original::PIECE + 5..][..100]));
+            drop(piece);
+            original.let_go_before((number + 1) * Original::PIECE);
+        }
+        assert_eq!(original.hash(), Some(*blake3::hash(&bytes[5..]).as_bytes()));
+    }
+
+    /// A file that is another one each time it is read from its beginning.
+    struct Changing {
+        now: Cursor<Vec<u8>>,
+        later: Vec<Vec<u8>>,
+    }
+
+    impl Read for Changing {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.now.read(buffer)
+        }
+    }
+
+    impl Seek for Changing {
+        fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+            if to == SeekFrom::Start(0)
+                && let Some(next) = self.later.pop()
+            {
+                self.now = Cursor::new(next);
+            }
+            self.now.seek(to)
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_of_a_file_that_changes_is_what_is_hashed() {
+        let version = |byte| vec![byte; Original::PIECE + 9];
+        let mut file = Changing { now: Cursor::new(version(0)), later: vec![version(2), version(1)] };
+        let mut original = Original::of(&mut file).expect("it can be read");
+        let mut seen = Vec::new();
+        let see = |piece: &[u8]| {
+            seen.push(piece[0]);
+            true
+        };
+        assert_eq!(original.see_ahead(see), Some(()));
+        assert_eq!(seen, [1, 1]);
+        assert_eq!(original.all_from(0), Some(version(2)));
+        assert_eq!(original.hash(), Some(*blake3::hash(&version(2)).as_bytes()));
+
+        let mut file = Changing { now: Cursor::new(version(0)), later: vec![vec![1; 7], version(1)] };
+        let mut original = Original::of(&mut file).expect("it can be read");
+        assert_eq!(original.see_ahead(|_| true), Some(()));
+        assert!(original.piece(0).is_none() && original.hash().is_none(), "it was cut");
     }
 
     /// Records of many lengths, some longer than a page, and empty pages after them.
@@ -365,6 +512,21 @@ mod tests {
         }
         pages.fill();
         pages.out
+    }
+
+    /// Whether these are the pages that `write` writes.
+    fn is_same(pages: &[u8]) -> bool {
+        let mut input = input(pages);
+        let compared = write(compared(&mut input));
+        compared.is_same() && compared.len() == pages.len()
+    }
+
+    fn compared<'i>(input: &'i mut Cursor<&[u8]>) -> Compared<'i> {
+        let mut original = Original::of(input).expect("it can be read");
+        for number in 0..original.pieces() {
+            original.piece(number).expect("a piece");
+        }
+        Compared::new(original)
     }
 
     #[test]
@@ -381,16 +543,16 @@ mod tests {
         assert!(whole.len() == 1 << 20 && times > 7, "{} bytes, {times} times", whole.len());
         assert!(whole[PAGE..].starts_with(&whole[..2]), "a page's magic");
 
-        let compared = write(Compared::new(Original::of(&whole)));
-        assert!(compared.is_same() && compared.len() == whole.len());
+        assert!(is_same(&whole));
         whole[36 * PAGE + 8] ^= 1;
-        assert!(!write(Compared::new(Original::of(&whole))).is_same(), "a page's address");
+        assert!(!is_same(&whole), "a page's address");
     }
 
     #[test]
     fn what_differs_is_seen_and_can_be_left_again() {
         let original = [[1; 16], [0; 16]].concat();
-        let mut compared = Compared::new(Original::of(&original));
+        let mut input = input(&original);
+        let mut compared = compared(&mut input);
         compared.put(&[1; 16]);
         assert!(compared.is_same());
         compared.put(&[0, 0, 1]);

@@ -228,9 +228,9 @@ fn single(args: &CompressArgs, input: &Input, advance: &(dyn Fn(u64) + Sync)) ->
     let name = input.path.file_name().unwrap_or_default().as_bytes().to_vec();
     let meta = output::meta_of(name, &found);
     let mut as_bytes = false;
+    let mut counted = Counted { input: &mut source, left: found.len(), advance };
     let added = loop {
         let mut writer = Writer::new(BufWriter::new(output.file()), options(args, FileForm::Segment));
-        let mut counted = Counted { input: &mut source, advance };
         let added = writer.add(meta.clone(), as_bytes, &mut counted);
         let written = added.and_then(|added| writer.finish().map(|_| added));
         let added = written.with_context(|| format!("compress {}", input.path.display()))?;
@@ -243,7 +243,7 @@ fn single(args: &CompressArgs, input: &Input, advance: &(dyn Fn(u64) + Sync)) ->
             Err(error) if !as_bytes && added.entry.head.form == Form::Records => {
                 warn_of(&input.path, &error);
                 as_bytes = true;
-                source.seek(SeekFrom::Start(0))?;
+                counted.seek(SeekFrom::Start(0))?;
                 output.file().set_len(0)?;
                 (&mut output.file()).seek(SeekFrom::Start(0))?;
             }
@@ -373,7 +373,7 @@ fn write_pack(
             for (number, input) in inputs.iter().enumerate() {
                 let (mut source, found) = open(&input.path)?;
                 let meta = output::meta_of(input.relative.as_os_str().as_bytes().to_vec(), &found);
-                let mut counted = Counted { input: &mut source, advance };
+                let mut counted = Counted { input: &mut source, left: found.len(), advance };
                 let added = writer.add(meta, as_bytes.contains(&(number as u64)), &mut counted);
                 let added = added.with_context(|| format!("compress {}", input.path.display()))?;
                 warn_of_failure(&input.path, &added);
@@ -549,15 +549,32 @@ fn with_ending(path: &Path) -> PathBuf {
 /// Tells of what is read.
 struct Counted<'a> {
     input: &'a mut File,
+    /// Bytes of the file that are not counted yet.
+    left: u64,
     advance: &'a (dyn Fn(u64) + Sync),
+}
+
+impl Counted<'_> {
+    fn count(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.left);
+        self.left -= bytes;
+        (self.advance)(bytes);
+    }
 }
 
 impl Read for Counted<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let most = buffer.len().min(1 << 20);
         let got = self.input.read(&mut buffer[..most])?;
-        (self.advance)(got as u64);
+        // A segment is read twice.
+        self.count(got.div_ceil(2) as u64);
         Ok(got)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.count(self.left);
     }
 }
 

@@ -29,7 +29,7 @@ pub struct WriteOptions {
 
 /// Writes a container.
 ///
-/// Memory: the segment at hand, its coded form, and a pack's index of some 150 bytes per member.
+/// Memory: what the segment at hand says, in columns, its coded form, and a pack's index of some 150 bytes per member.
 pub struct Writer<W> {
     out: W,
     options: WriteOptions,
@@ -102,8 +102,9 @@ impl<W: Write> Writer<W> {
         let from = input.stream_position().map_err(Error::Original)?;
         let mut start = Vec::new();
         take(input, LONG_HEADER, &mut start)?;
+        input.seek(SeekFrom::Start(from)).map_err(Error::Original)?;
         if let Some(info) = StreamInfo::of_segment(&start).ok().filter(|_| !as_bytes)
-            && let Some((encoded, place, end)) = self.segment(info, start, input)?
+            && let Some((encoded, place, end)) = self.segment(info, &start, input)?
         {
             let begun = self.begin(meta, Form::Records, encoded.restart, Some(place), &end.hash)?;
             self.piece(end.bytes as usize, &encoded)?;
@@ -144,37 +145,25 @@ impl<W: Write> Writer<W> {
     fn segment(
         &mut self,
         info: StreamInfo,
-        start: Vec<u8>,
-        input: &mut impl Read,
+        start: &[u8],
+        input: &mut (impl Read + Seek),
     ) -> Result<Option<(Encoded, Place, End)>, Error> {
-        let place = Place { timeline: info.timeline, start: start_of(&start), size: info.segment_size };
+        let place = Place { timeline: info.timeline, start: start_of(start), size: info.segment_size };
         let here = Continuation { info, start: place.start };
+        let original = Original::of(input).map_err(Error::Original)?;
         let bytes = info.segment_size.bytes();
-        let (mut original, mut hasher, mut piece) = (Original::default(), blake3::Hasher::new(), start);
-        while (original.bytes() as u64) < bytes {
-            let left = bytes - original.bytes() as u64;
-            let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(Original::PIECE);
-            piece.reserve_exact(wanted - piece.len());
-            take(input, wanted, &mut piece)?;
-            if piece.len() < wanted {
-                return Ok(None);
-            }
-            hasher.update(&piece);
-            original.push(std::mem::take(&mut piece));
-        }
-        // One more byte and it is no segment.
-        take(input, 1, &mut piece)?;
-        if !piece.is_empty() {
+        if original.bytes() as u64 != bytes {
             return Ok(None);
         }
         if self.last.as_ref() != Some(&here) || self.since_keyframe >= self.options.keyframe {
             self.encoder.restart();
         }
         let Some(understood) = self.encoder.understand(original) else { return Ok(None) };
+        let hash = understood.hash;
         let encoded = understood.pack();
         self.since_keyframe = if encoded.restart { 1 } else { self.since_keyframe + 1 };
         self.last = Some(Continuation { info, start: place.end() });
-        Ok(Some((encoded, place, End { bytes, hash: *hasher.finalize().as_bytes() })))
+        Ok(Some((encoded, place, End { bytes, hash })))
     }
 
     fn add_bytes(&mut self, meta: Meta, input: &mut impl Read) -> Result<Added, Error> {
