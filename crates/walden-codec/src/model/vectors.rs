@@ -27,8 +27,8 @@ const SPACE: u8 = b' ';
 const ALSO: u8 = b'\t';
 const MOST_POSITION: usize = (1 << 14) - 1;
 
-/// A vector's words in the order of their positions; nothing if it is none with positions and without weights, or if it
-/// would not come back.
+/// A vector by its words in the order of their positions; nothing if it is none with positions and without weights, or if it
+/// would not come back from them: everything about it is as [`Vector::of`] makes it.
 fn words_of(vector: &[u8]) -> Option<Vector> {
     let word = |at: usize| Some(u32::from_le_bytes(*vector.get(at..)?.first_chunk()?));
     let half = |at: usize| Some(u16::from_le_bytes(*vector.get(at..)?.first_chunk()?));
@@ -38,8 +38,10 @@ fn words_of(vector: &[u8]) -> Option<Vector> {
         return None;
     }
     let words = 4 + 4 * count;
-    let mut next = 0;
-    let mut all: Vec<(u16, &[u8])> = Vec::with_capacity(2 * count);
+    let (mut next, mut last) = (0, &[][..]);
+    let mut texts: Vec<&[u8]> = Vec::with_capacity(count);
+    // A position above the number of the word that is there.
+    let mut all: Vec<u64> = Vec::with_capacity(2 * count);
     for number in 0..count {
         let entry = word(4 + 4 * number)?;
         let (len, at) = ((entry >> 1 & 0x7FF) as usize, (entry >> 12) as usize);
@@ -47,32 +49,54 @@ fn words_of(vector: &[u8]) -> Option<Vector> {
             return None;
         }
         let text = vector.get(words + at..words + at + len)?;
-        if text.iter().any(|&byte| byte == SPACE || byte == ALSO) {
+        if text <= last || text.iter().any(|&byte| byte == SPACE || byte == ALSO) {
             return None;
         }
         let positions_at = words + (at + len).next_multiple_of(2);
+        let is_filled_up = vector.get(words + at + len..positions_at)?.iter().all(|&byte| byte == 0);
         let positions = usize::from(half(positions_at)?);
         let bytes = vector.get(positions_at + 2..positions_at + 2 + 2 * positions)?;
-        all.extend(bytes.chunks_exact(2).map(|two| (u16::from_le_bytes([two[0], two[1]]), text)));
+        let before = all.len();
+        let above = |position: u16| u64::from(position) << 32 | number as u64;
+        all.extend(bytes.chunks_exact(2).map(|two| above(u16::from_le_bytes([two[0], two[1]]))));
+        if !is_filled_up || positions == 0 || !all[before..].is_sorted_by(|a, b| a < b) {
+            return None;
+        }
+        texts.push(text);
+        last = text;
         next = (at + len).next_multiple_of(2) + 2 + 2 * positions;
     }
     if words + next != vector.len() {
         return None;
     }
     all.sort_unstable();
-    let mut out = Vec::with_capacity(vector.len());
+    let position_of = |one: &u64| (one >> 32) as usize;
+    if all.first().is_none_or(|first| position_of(first) == 0)
+        || all.last().is_none_or(|last| position_of(last) > MOST_POSITION)
+    {
+        return None;
+    }
+    let mut text = Vec::with_capacity(vector.len());
+    let mut places = vec![(0, 0); count];
     let mut last = 0;
-    for (position, word) in all {
+    for one in &all {
+        let (position, number) = (position_of(one), *one as u32 as usize);
         if position == last {
-            out.push(ALSO);
+            text.push(ALSO);
         } else {
-            let gap = usize::from(position.checked_sub(last)?) - usize::from(last == 0);
-            out.resize(out.len() + gap, SPACE);
+            text.resize(text.len() + position - last - usize::from(last == 0), SPACE);
             last = position;
         }
-        out.extend_from_slice(word);
+        let place = &mut places[number];
+        if place.1 == 0 {
+            *place = (u32::try_from(text.len()).ok()?, texts[number].len() as u32);
+        }
+        text.extend_from_slice(texts[number]);
+        if text.len() > vector.len() {
+            return None;
+        }
     }
-    (out.len() <= vector.len()).then(|| Vector::of(out)).flatten().filter(|again| again.value == vector)
+    Some(Vector { value: vector.to_vec(), words: Recent { text, words: places } })
 }
 
 /// A vector, and the words that it is made of.
@@ -430,6 +454,8 @@ impl Vectors {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::{any, prop, proptest};
+
     use super::*;
 
     const TEXT: &[u8] =
@@ -446,25 +472,51 @@ mod tests {
         // The word, its number of positions, and them.
         let sand = b"sand\x03\x00\x01\x00\x0B\x00\x0E\x00";
         assert!(value.windows(sand.len()).any(|bytes| bytes == sand));
-        assert_eq!(words_of(&value).map(|vector| vector.words.text).as_deref(), Some(WORDS));
+        let again = words_of(&value).expect("words");
+        assert_eq!((&again.words.text[..], again.words.words), (WORDS, words.words));
     }
 
     #[test]
     fn what_is_no_vector_has_no_words() {
         let vector = Vector::of(WORDS.to_vec()).expect("words").value;
+        let mut others = 0;
         for at in 0..vector.len() {
             assert!(words_of(&vector[..at]).is_none());
-            let mut other = vector.clone();
-            other[at] ^= 0x41;
-            // Another vector, perhaps, but not one that would come back as this.
-            if let Some(words) = words_of(&other) {
-                assert_eq!(Vector::of(words.words.text).map(|vector| vector.value), Some(other));
+            for bits in 1..=0xFF {
+                let mut other = vector.clone();
+                other[at] ^= bits;
+                // Another vector, perhaps, but not one that would come back as this.
+                if let Some(Vector { words: Recent { text, words }, .. }) = words_of(&other) {
+                    let again = Vector::of(text).expect("words");
+                    assert!(again.value == other && again.words.words == words);
+                    others += 1;
+                }
             }
         }
+        assert!(others > 100, "{others} of them are vectors");
         // With a weight.
         let mut weighted = vector.clone();
         *weighted.last_mut().expect("a byte") |= 0x40;
         assert!(words_of(&weighted).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn words_in_any_order_are_those_of_their_vector(
+            words in prop::collection::vec(("[a-d]{0,3}(zyxwvuts|zyxwvut)?[a-c]{0,2}", any::<bool>()), 1..80),
+        ) {
+            let text: Vec<u8> = words
+                .iter()
+                .flat_map(|(word, also)| word.bytes().chain([if *also && !word.is_empty() { ALSO } else { SPACE }]))
+                .collect();
+            if let Some(Vector { value, words: Recent { words, .. } }) = Vector::of(text)
+                && let Some(again) = words_of(&value)
+            {
+                assert!(again.value == value && again.words.words.len() == words.len());
+                let twice = Vector::of(again.words.text).expect("words");
+                assert!(twice.value == value && twice.words.words == again.words.words);
+            }
+        }
     }
 
     #[test]
