@@ -1,6 +1,6 @@
 //! What goes in comes out, in both forms, in any order.
 
-use std::io::{Cursor, Read};
+use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::process::Command;
 
 use proptest::prelude::*;
@@ -48,6 +48,55 @@ fn what_a_server_compressed_gets_smaller() {
         liblzma::read::XzEncoder::new(&file.1[..], 9).read_to_end(&mut by_xz).unwrap();
         assert!(coded.len() * 100 < by_xz.len() * percent, "{name}: {}, xz {}", coded.len(), by_xz.len());
         assert!(read(&coded)[0].1 == file.1, "{name} came back otherwise");
+    }
+}
+
+/// A file that becomes another one when it has been placed so many times.
+struct Changing {
+    now: Cursor<Vec<u8>>,
+    then: Option<Vec<u8>>,
+    placed: usize,
+}
+
+impl Read for Changing {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.now.read(buffer)
+    }
+}
+
+impl Seek for Changing {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        match self.placed.checked_sub(1) {
+            Some(left) => self.placed = left,
+            None => {
+                if let Some(then) = self.then.take() {
+                    self.now = Cursor::new(then);
+                }
+            }
+        }
+        self.now.seek(to)
+    }
+}
+
+/// A segment is read twice. What is stored is what was there at one time, whole, and with the right hash.
+#[test]
+fn a_file_that_changes_while_it_is_read_is_stored_as_it_was_or_as_it_is() {
+    let [_, (name, now), _] = consecutive();
+    let mut flipped = now.clone();
+    flipped[now.len() / 3] ^= 0x10;
+    let cut = now[..now.len() / 2].to_vec();
+    let another = segment("18.6", "00000001000000000000000C");
+    for then in [flipped, cut, another] {
+        let mut found = [0; 2];
+        for placed in 0..8 {
+            let mut file = Changing { now: Cursor::new(now.clone()), then: Some(then.clone()), placed };
+            let mut writer = Writer::new(Vec::new(), options(FileForm::Segment, 3));
+            writer.add(meta(name), false, &mut file).unwrap();
+            let back = read(&writer.finish().unwrap());
+            let which = [&now, &then].iter().position(|version| **version == back[0].1);
+            found[which.expect("one of them")] += 1;
+        }
+        assert!(found[0] > 0 && found[1] > 0, "{found:?}");
     }
 }
 
