@@ -6,13 +6,15 @@
 //! items, decoding in the columns, and they need not agree.
 
 use walden_format::record::Fork;
-use walden_redo::page::{PAGE_BYTES, PAGE_HEADER, Page};
+use walden_redo::page::{PAGE_BYTES, Page};
 use walden_redo::store::BlockKey;
 
 use super::heap::{HEADER_BYTES, Relation, RowCoder};
 use super::index::{self, TupleForm};
 use super::keys::RowPlace;
-use super::pages::{NEXT, NORMAL, Place, VISIBLE, Visible, item, join, pointer, right_before, split};
+use super::pages::{
+    NEXT, NORMAL, Place, VISIBLE, Visible, item, join, pointer, put_pointer, right_before, split,
+};
 use super::rows::{LONGEST_SHORT, MOST_VALUES, Rows, SHORT, Schema};
 use super::schema::{Field, Span, Varlena, read};
 use crate::Corrupt;
@@ -169,14 +171,13 @@ impl Run {
         for &(column, value) in like.same {
             side.repeat(column, value, found.len())?;
         }
-        let page = &mut items.made.0;
-        for (&(offset, len), number) in found.iter().zip(usize::from(items.number)..) {
+        for (&(offset, len), number) in found.iter().zip(items.number..) {
             if let Some(source) = items.source {
-                page[offset..offset + len].copy_from_slice(&source.0[offset..offset + len]);
+                items.made.0[offset..offset + len].copy_from_slice(&source.0[offset..offset + len]);
             }
-            let raw = join(offset, NORMAL, len)?;
-            page[PAGE_HEADER + 4 * (number - 1)..][..4].copy_from_slice(&raw.to_le_bytes());
+            put_pointer(items.made, number, join(offset, NORMAL, len)?);
         }
+        let page = &mut items.made.0;
         places.clear();
         places.extend(found.iter().map(|(offset, _)| (offset + like.origin, 0)));
         let schema = rows.schema(like.layout);
@@ -450,8 +451,8 @@ mod tests {
             if given.3 {
                 // A place that no item takes.
                 let _ = page.insert_item(&[7; 24], page.items() + 1);
-                let at = PAGE_HEADER + 4 * usize::from(page.items() - 1);
-                page.0[at..at + 4].copy_from_slice(&(3_u32 << 15).to_le_bytes());
+                let number = page.items();
+                put_pointer(&mut page, number, 3 << 15);
             }
             if page.insert_item(&item(given), page.items() + 1).is_err() {
                 break;

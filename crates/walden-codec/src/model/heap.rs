@@ -147,10 +147,8 @@ impl Heads {
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<Option<u64>, Corrupt> {
-        // Without nulls, there is only the gap.
-        let has_nulls = u32::from(head[2] & HAS_NULLS);
-        let like = [relation, head[4].into(), 2 * has_nulls];
-        let column = names.column(side, Topic::RowBitmap, like, Kind::Symbols(Class::RowHeaders))?;
+        let symbols = Kind::Symbols(Class::RowHeaders);
+        let column = names.column(side, Topic::RowBitmap, like_bitmap(relation, head), symbols)?;
         let of_relation = self.relation(relation);
         let known = of_relation.bitmaps(head[4]);
         let bytes = usize::from(head[4]).checked_sub(HEADER_BYTES);
@@ -191,14 +189,12 @@ impl Heads {
     /// What rows like this one, an item on its page, have in common: none if there are no columns for it yet.
     pub fn alike<'i>(&mut self, names: &mut Names, relation: u32, item: &'i [u8]) -> Option<Alike<'i>> {
         let Old { head, bitmap, .. } = Old::of(item)?;
-        let has_nulls = u32::from(head[2] & HAS_NULLS);
-        let like = [relation, head[4].into(), 2 * has_nulls];
         let number = self.relation(relation).bitmaps(head[4])?.find(bitmap)?;
         let symbol = u8::try_from(NEW_BITMAP + 1 + number).ok().filter(|symbol| symbol.is_ascii())?;
         Some(Alike {
             relation,
             column: names.known(Topic::RowHead, [relation, 0, 0])?,
-            bitmap: (names.known(Topic::RowBitmap, like)?, symbol),
+            bitmap: (names.known(Topic::RowBitmap, like_bitmap(relation, head))?, symbol),
             layout: layout_key(relation, head, Some(number)),
             like: item.get(..head[4].into())?,
         })
@@ -433,6 +429,12 @@ fn whole(data: &[u8], old: Old<'_>, (prefix, suffix): (bool, bool), body: &mut V
     body.extend_from_slice(&old.row[old.row.len().checked_sub(suffix)?..]);
     let row = &body[bitmap.len()..];
     (in_common(old.row, row) == (prefix, suffix)).then_some(*head)
+}
+
+/// Which null bitmaps' numbers are in one column. Without nulls, there is only the gap.
+fn like_bitmap(relation: u32, head: &Head) -> [u32; 3] {
+    let has_nulls = u32::from(head[2] & HAS_NULLS);
+    [relation, head[4].into(), 2 * has_nulls]
 }
 
 /// The layout of rows with such a head and a null bitmap of this number.

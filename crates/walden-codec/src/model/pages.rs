@@ -84,9 +84,19 @@ impl PageKind {
 /// Items of a page that are looked at, about, to tell how all of them are coded.
 const MOST_SAMPLES: u16 = 32;
 
+/// Where a line pointer is, by its number, from 1 on.
+fn pointer_at(number: u16) -> usize {
+    PAGE_HEADER + 4 * (usize::from(number) - 1)
+}
+
+/// Writes a line pointer, which must be on the page.
+pub fn put_pointer(page: &mut Page, number: u16, raw: u32) {
+    page.put_u32(pointer_at(number), raw);
+}
+
 /// The bytes of a line pointer, as a number.
 pub fn pointer(page: &Page, number: u16) -> u32 {
-    let at = PAGE_HEADER + 4 * (usize::from(number) - 1);
+    let at = pointer_at(number);
     page.0.get(at..at + 4).map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]))
 }
 
@@ -244,8 +254,7 @@ impl<S: Side> RowCoder<'_, S> {
                 }
                 _ => return Err(Corrupt("a line pointer's form can't be")),
             };
-            let at = PAGE_HEADER + 4 * (usize::from(number) - 1);
-            items.made.0[at..at + 4].copy_from_slice(&raw.to_le_bytes());
+            put_pointer(items.made, number, raw);
             items.number += 1;
             match kind {
                 PageKind::Heap if has_like => self.rows_alike(place, &mut visible, &bytes, &mut items)?,
@@ -352,8 +361,7 @@ impl<S: Side> RowCoder<'_, S> {
                 }
                 _ => return Err(Corrupt("a line pointer's form can't be")),
             };
-            let at = PAGE_HEADER + 4 * (usize::from(number) - 1);
-            made.0[at..at + 4].copy_from_slice(&raw.to_le_bytes());
+            put_pointer(made, number, raw);
         }
         Ok(true)
     }
