@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Seek};
 
-use super::layout::{Entry, Head, Place};
+use super::layout::{Entry, FileForm, Head, Place};
 use super::reader::{Reader, Summary};
 use super::{Error, ReadLimits};
 
@@ -100,8 +100,9 @@ pub fn walk<R: Read + Seek>(
             Err(error) => return Err(error),
         }
     }
-    let ended = reader.is_at_end();
-    walk.lost = losses(&walk.members, &lost, &index.unwrap_or_default(), reader.next_member(), ended);
+    let has_one = reader.header().is_some_and(|header| header.form == FileForm::Segment);
+    let (members, ended) = if has_one { (1, true) } else { (reader.next_member(), reader.is_at_end()) };
+    walk.lost = losses(&walk.members, &lost, &index.unwrap_or_default(), members, ended);
     Ok(walk)
 }
 
