@@ -317,7 +317,7 @@ impl Visitor for Feed<'_, '_> {
 impl Encoder {
     /// Fills the columns, and gives the hash of what they have.
     fn records(&mut self, mut original: Original<'_>) -> Option<[u8; 32]> {
-        let first: [u8; LONG_HEADER] = original.start()?;
+        let first = original.start()?;
         let info = StreamInfo::of_segment(&first).ok()?;
         let start = Lsn(u64::from_le_bytes(first[8..16].try_into().ok()?));
         let segment_bytes = info.segment_size.bytes() as usize;

@@ -27,6 +27,8 @@ pub struct Original<'i> {
     /// Where it begins in `input`.
     from: u64,
     bytes: usize,
+    /// As it is at first; what is read the second time must begin like this.
+    start: Option<[u8; LONG_HEADER]>,
     /// What was read the second time and not let go: consecutive pieces.
     held: VecDeque<Rc<Vec<u8>>>,
     /// Which piece the first of them is.
@@ -49,8 +51,12 @@ impl<'i> Original<'i> {
         let bytes = input.seek(SeekFrom::End(0))?.saturating_sub(from);
         input.seek(SeekFrom::Start(from))?;
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let (held, spare) = (VecDeque::new(), Vec::new());
-        Ok(Original { input, from, bytes, held, first_held: 0, spare, hasher: blake3::Hasher::new() })
+        let mut start = Vec::new();
+        (&mut *input).take(LONG_HEADER as u64).read_to_end(&mut start)?;
+        input.seek(SeekFrom::Start(from))?;
+        let start = start.try_into().ok();
+        let (held, spare, hasher) = (VecDeque::new(), Vec::new(), blake3::Hasher::new());
+        Ok(Original { input, from, bytes, start, held, first_held: 0, spare, hasher })
     }
 
     /// How many bytes there are.
@@ -63,12 +69,9 @@ impl<'i> Original<'i> {
         self.bytes.div_ceil(Self::PIECE)
     }
 
-    /// The first bytes.
-    pub fn start<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let mut start = [0; N];
-        self.input.read_exact(&mut start).ok()?;
-        self.back()?;
-        Some(start)
+    /// The header of the first page, if there are as many bytes.
+    pub fn start(&self) -> Option<[u8; LONG_HEADER]> {
+        self.start
     }
 
     /// Reads all of it for the first time, as long as `see` wants more; nothing if it can't be read.
@@ -81,10 +84,6 @@ impl<'i> Original<'i> {
             }
         }
         self.spare = piece;
-        self.back()
-    }
-
-    fn back(&mut self) -> Option<()> {
         self.input.seek(SeekFrom::Start(self.from)).ok().map(drop)
     }
 
@@ -420,7 +419,7 @@ mod tests {
         let mut original = Original::of(&mut input).expect("it can be read");
         let (piece, end) = (Original::PIECE, bytes.len());
         assert_eq!((original.bytes(), original.pieces()), (end, 3));
-        assert_eq!(original.start(), Some([0_u8; 3]));
+        assert_eq!(original.start(), Some([0; LONG_HEADER]));
         assert_eq!(original.all_from(piece - 7).as_deref(), Some(&bytes[piece - 7..]));
         let content = original.content(piece - 30, piece + PAGE + 50, PAGE);
         let expected =
@@ -485,7 +484,9 @@ mod tests {
     #[test]
     fn what_is_encoded_of_a_file_that_changes_is_what_is_hashed() {
         let version = |byte| vec![byte; Original::PIECE + 9];
-        let mut file = Changing { now: Cursor::new(version(0)), later: vec![version(2), version(1)] };
+        // Placed at the beginning to tell how it begins, to look ahead, and to be read.
+        let later = vec![version(2), version(1), version(0)];
+        let mut file = Changing { now: Cursor::new(version(0)), later };
         let mut original = Original::of(&mut file).expect("it can be read");
         let mut seen = Vec::new();
         let see = |piece: &[u8]| {
@@ -497,7 +498,8 @@ mod tests {
         assert_eq!(original.all_from(0), Some(version(2)));
         assert_eq!(original.hash(), Some(*blake3::hash(&version(2)).as_bytes()));
 
-        let mut file = Changing { now: Cursor::new(version(0)), later: vec![vec![1; 7], version(1)] };
+        let later = vec![vec![1; 7], version(1), version(0)];
+        let mut file = Changing { now: Cursor::new(version(0)), later };
         let mut original = Original::of(&mut file).expect("it can be read");
         assert_eq!(original.see_ahead(|_| true), Some(()));
         assert!(original.piece(0).is_none() && original.hash().is_none(), "it was cut");

@@ -4,7 +4,6 @@ use std::io::{Read, Seek, SeekFrom, Write};
 
 use walden_format::crc::crc32c_append;
 use walden_format::lsn::Lsn;
-use walden_format::page::LONG_HEADER;
 use walden_format::stream::StreamInfo;
 
 use super::Error;
@@ -100,12 +99,7 @@ impl<W: Write> Writer<W> {
             return Err(Error::Limit("bytes of a name", MOST_HEAD / 2, meta.name.len() as u64));
         }
         let from = input.stream_position().map_err(Error::Original)?;
-        let mut start = Vec::new();
-        take(input, LONG_HEADER, &mut start)?;
-        input.seek(SeekFrom::Start(from)).map_err(Error::Original)?;
-        if let Some(info) = StreamInfo::of_segment(&start).ok().filter(|_| !as_bytes)
-            && let Some((encoded, place, end)) = self.segment(info, &start, input)?
-        {
+        if !as_bytes && let Some((encoded, place, end)) = self.segment(input)? {
             let begun = self.begin(meta, Form::Records, encoded.restart, Some(place), &end.hash)?;
             self.piece(end.bytes as usize, &encoded)?;
             return self.end(begun, end);
@@ -141,16 +135,13 @@ impl<W: Write> Writer<W> {
         self.out.flush().map_err(Error::Io)
     }
 
-    /// Encodes a segment that starts like this; nothing if it is none or is not understood.
-    fn segment(
-        &mut self,
-        info: StreamInfo,
-        start: &[u8],
-        input: &mut (impl Read + Seek),
-    ) -> Result<Option<(Encoded, Place, End)>, Error> {
-        let place = Place { timeline: info.timeline, start: start_of(start), size: info.segment_size };
-        let here = Continuation { info, start: place.start };
+    /// Encodes a segment; nothing if it is none or is not understood.
+    fn segment(&mut self, input: &mut (impl Read + Seek)) -> Result<Option<(Encoded, Place, End)>, Error> {
         let original = Original::of(input).map_err(Error::Original)?;
+        let Some(start) = original.start() else { return Ok(None) };
+        let Ok(info) = StreamInfo::of_segment(&start) else { return Ok(None) };
+        let place = Place { timeline: info.timeline, start: start_of(&start), size: info.segment_size };
+        let here = Continuation { info, start: place.start };
         let bytes = info.segment_size.bytes();
         if original.bytes() as u64 != bytes {
             return Ok(None);
