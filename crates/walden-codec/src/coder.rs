@@ -18,7 +18,7 @@ use crate::columns::{self, Column, Kind, Side};
 pub use crate::entropy::Statistics;
 use crate::entropy::{Packer, Unpacker};
 use crate::framing::{Compared, HandedOn, PageWriter, Pages};
-pub use crate::framing::{Input, Original};
+pub use crate::framing::{Input, Original, start_of};
 use crate::model::Model;
 
 /// How a file is coded.
@@ -319,7 +319,7 @@ impl Encoder {
     fn records(&mut self, mut original: Original<'_>) -> Option<[u8; 32]> {
         let first = original.start()?;
         let info = StreamInfo::of_segment(&first).ok()?;
-        let start = Lsn(u64::from_le_bytes(first[8..16].try_into().ok()?));
+        let start = start_of(&first);
         let segment_bytes = info.segment_size.bytes() as usize;
         if original.bytes() != segment_bytes || info.segment_size.offset_of(start) != 0 {
             return None;
@@ -342,6 +342,9 @@ impl Encoder {
         // What is encoded is checked; to look ahead, there is no need.
         let mut ahead = stream().checked_until(Lsn(u64::MAX));
         original.see_ahead(|piece| matches!(ahead.push(piece, &mut Ahead { model }), Ok(Progress::More)))?;
+        if !original.piece(0)?.starts_with(&first) {
+            return None;
+        }
         let page_bytes = info.page_bytes as usize;
         let head_total = u32::from_le_bytes(first[16..20].try_into().ok()?);
         let head = if head_total == 0 { Vec::new() } else { head_of(&mut original, head_total, page_bytes)? };
@@ -424,7 +427,7 @@ impl Decoder {
         if info.segment_size.bytes() != bytes as u64 {
             return Err(Corrupt("the segment has another size than its first page says"));
         }
-        let start = Lsn(u64::from_le_bytes(first[8..16].try_into().unwrap_or_default()));
+        let start = start_of(&first);
         let mut numbers = [0; 4];
         for number in &mut numbers {
             *number = side.symbol(framing.numbers, 0)?;

@@ -7,11 +7,17 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::rc::Rc;
 
+use walden_format::lsn::Lsn;
 use walden_format::page::{LONG_HEADER, SHORT_HEADER};
 use walden_format::stream::StreamInfo;
 
 const CONTINUES: u16 = 0x0001;
 const LONG: u16 = 0x0002;
+
+/// Where a segment begins whose first page has this header.
+pub fn start_of(first: &[u8; LONG_HEADER]) -> Lsn {
+    Lsn(u64::from_le_bytes(first[8..16].try_into().unwrap_or_default()))
+}
 
 /// What can be read more than once.
 pub trait Input: Read + Seek {}
@@ -367,12 +373,11 @@ impl<P: Pages> PageWriter<P> {
         }
         let info = u16::from_le_bytes([self.first[2], self.first[3]]) & !(CONTINUES | LONG);
         let info = info | if self.left > 0 { CONTINUES } else { 0 };
-        let first_address = u64::from_le_bytes(self.first[8..16].try_into().unwrap_or_default());
         let mut header = [0; SHORT_HEADER];
         header[0..2].copy_from_slice(&self.first[0..2]);
         header[2..4].copy_from_slice(&info.to_le_bytes());
         header[4..8].copy_from_slice(&self.first[4..8]);
-        header[8..16].copy_from_slice(&first_address.wrapping_add(at as u64).to_le_bytes());
+        header[8..16].copy_from_slice(&start_of(&self.first).0.wrapping_add(at as u64).to_le_bytes());
         header[16..20].copy_from_slice(&self.left.to_le_bytes());
         self.out.put(&header);
     }
@@ -407,15 +412,10 @@ mod tests {
         first
     }
 
-    /// Bytes that can be read again.
-    fn input(bytes: &[u8]) -> Cursor<&[u8]> {
-        Cursor::new(bytes)
-    }
-
     #[test]
     fn what_was_let_go_is_gone_and_the_rest_is_there() {
         let bytes: Vec<u8> = (0..5 * Original::PIECE / 2).map(|at| (at / 1000) as u8).collect();
-        let mut input = input(&bytes);
+        let mut input = Cursor::new(&bytes[..]);
         let mut original = Original::of(&mut input).expect("it can be read");
         let (piece, end) = (Original::PIECE, bytes.len());
         assert_eq!((original.bytes(), original.pieces()), (end, 3));
@@ -438,7 +438,7 @@ mod tests {
     #[test]
     fn an_original_is_read_from_where_its_input_is_and_is_hashed_when_it_is_read_again() {
         let bytes: Vec<u8> = (0..3 * Original::PIECE + 5).map(|at| (at / 777) as u8).collect();
-        let mut input = input(&bytes);
+        let mut input = Cursor::new(&bytes[..]);
         input.set_position(5);
         let mut original = Original::of(&mut input).expect("it can be read");
         let mut seen = Vec::new();
@@ -518,7 +518,7 @@ mod tests {
 
     /// Whether these are the pages that `write` writes.
     fn is_same(pages: &[u8]) -> bool {
-        let mut input = input(pages);
+        let mut input = Cursor::new(pages);
         let compared = write(compared(&mut input));
         compared.is_same() && compared.len() == pages.len()
     }
@@ -553,7 +553,7 @@ mod tests {
     #[test]
     fn what_differs_is_seen_and_can_be_left_again() {
         let original = [[1; 16], [0; 16]].concat();
-        let mut input = input(&original);
+        let mut input = Cursor::new(&original[..]);
         let mut compared = compared(&mut input);
         compared.put(&[1; 16]);
         assert!(compared.is_same());

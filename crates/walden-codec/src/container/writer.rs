@@ -11,7 +11,7 @@ use super::layout::{
     End, Entry, FORMAT_VERSION, FileForm, FileHeader, FrameHeader, Head, Kind, LEAST_READER, MOST_HEAD, Meta,
     Place,
 };
-use crate::coder::{Encoded, Encoder, Form, Limits, Original};
+use crate::coder::{Encoded, Encoder, Form, Limits, Original, start_of};
 
 /// How a container is written.
 #[derive(Clone, Copy, Debug)]
@@ -242,9 +242,4 @@ impl<W: Write> Writer<W> {
 fn take(input: &mut impl Read, bytes: usize, buffer: &mut Vec<u8>) -> Result<(), Error> {
     let missing = bytes.saturating_sub(buffer.len()) as u64;
     input.take(missing).read_to_end(buffer).map(|_| ()).map_err(Error::Original)
-}
-
-/// What the first page says where the segment starts.
-fn start_of(original: &[u8]) -> Lsn {
-    Lsn(original.get(8..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes)))
 }

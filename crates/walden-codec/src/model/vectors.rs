@@ -71,9 +71,7 @@ fn words_of(vector: &[u8]) -> Option<Vector> {
     }
     all.sort_unstable();
     let position_of = |one: &u64| (one >> 32) as usize;
-    if all.first().is_none_or(|first| position_of(first) == 0)
-        || all.last().is_none_or(|last| position_of(last) > MOST_POSITION)
-    {
+    if position_of(all.first()?) == 0 || position_of(all.last()?) > MOST_POSITION {
         return None;
     }
     let mut text = Vec::with_capacity(vector.len());

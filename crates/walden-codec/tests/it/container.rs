@@ -91,8 +91,10 @@ fn a_file_that_changes_while_it_is_read_is_stored_as_it_was_or_as_it_is() {
         for placed in 0..8 {
             let mut file = Changing { now: Cursor::new(now.clone()), then: Some(then.clone()), placed };
             let mut writer = Writer::new(Vec::new(), options(FileForm::Segment, 3));
-            writer.add(meta(name), false, &mut file).unwrap();
+            let added = writer.add(meta(name), false, &mut file).unwrap();
             let back = read(&writer.finish().unwrap());
+            let start = added.entry.head.place.map(|place| place.start.0.to_le_bytes());
+            assert!(start.is_none_or(|start| back[0].1[8..16] == start), "where it is said to be");
             let which = [&now, &then].iter().position(|version| **version == back[0].1);
             found[which.expect("one of them")] += 1;
         }
