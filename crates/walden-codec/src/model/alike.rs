@@ -9,8 +9,8 @@ use walden_format::record::Fork;
 use walden_redo::page::{PAGE_BYTES, Page};
 use walden_redo::store::BlockKey;
 
-use super::heap::{HEADER_BYTES, Relation, RowCoder};
-use super::index::{self, TupleForm};
+use super::heap::{Alike, HEADER_BYTES, Relation, RowCoder};
+use super::index::{self, Context, TupleForm};
 use super::keys::RowPlace;
 use super::pages::{
     NEXT, NORMAL, Place, VISIBLE, Visible, item, join, pointer, put_pointer, right_before, split,
@@ -259,33 +259,71 @@ impl<S: Side> RowCoder<'_, S> {
             symbols.extend(ahead.iter().take(most).take_while(is_like));
             run.foresee((self.side, self.rows), items, &like, symbols.len());
         }
-        for (at, (&(offset, len), &symbol)) in run.items.iter().zip(&symbols).enumerate() {
-            let source = items.source.map(|page| &page.0[offset..offset + len]);
-            let header = visible.code(self, place, items.number + at as u16, source)?;
-            self.side.symbol(heads.column, symbol.into())?;
-            let head = heads.head(self.heads, symbol).ok_or(Corrupt("a row's head can't be"))?;
-            let target = &mut items.made.0[offset..offset + like.origin];
-            target[..VISIBLE].copy_from_slice(&header);
-            target[VISIBLE..HEADER_BYTES].copy_from_slice(&head);
-            target[HEADER_BYTES..].copy_from_slice(&heads.like[HEADER_BYTES..]);
-        }
+        symbols.truncate(run.items.len());
+        self.headers(place, visible, &heads, (&run.items, &mut symbols), items)?;
         run.heads = symbols;
         run.code((self.side, self.rows), items, &like)?;
         self.rows.run = run;
         Ok(())
     }
 
+    /// Codes what these rows have before their attributes, and writes it to the page.
+    fn headers(
+        &mut self,
+        place: Place,
+        visible: &mut Visible,
+        heads: &Alike<'_>,
+        (rows, symbols): (&[(usize, usize)], &mut [u8]),
+        items: &mut Items<'_>,
+    ) -> Result<(), Corrupt> {
+        self.side.in_place(heads.column, std::iter::once((0, symbols.len())), symbols)?;
+        let bytes = heads.like.len();
+        // What a row is before its attributes but for who sees it, and its symbol.
+        let mut head = (None, heads.like.to_vec());
+        let mut alike = 0;
+        for (at, &(offset, _)) in rows.iter().enumerate() {
+            let number = items.number + at as u16;
+            if alike == 0 {
+                let place = (place.block, number);
+                alike = visible.code_alike(self.side, place, &rows[at..], items.source)?;
+            }
+            let header = match alike.checked_sub(1) {
+                Some(left) => {
+                    alike = left;
+                    visible.alike(place.block, number)
+                }
+                None => {
+                    let source = items.source.map(|page| &page.0[offset..]);
+                    visible.code(self, place, number, source)?
+                }
+            };
+            if head.0 != Some(symbols[at]) {
+                let known = heads.head(self.heads, symbols[at]).ok_or(Corrupt("a row's head can't be"))?;
+                head.0 = Some(symbols[at]);
+                head.1[VISIBLE..HEADER_BYTES].copy_from_slice(&known);
+            }
+            let target = &mut items.made.0[offset..offset + bytes];
+            // Without null bitmap, a row's attributes begin at a place that the compiler knows.
+            match (<&mut [u8; 24]>::try_from(&mut *target), head.1.first_chunk()) {
+                (Ok(target), Some(head)) => *target = *head,
+                _ => target.copy_from_slice(&head.1),
+            }
+            target[..VISIBLE].copy_from_slice(&header);
+        }
+        Ok(())
+    }
+
     /// Codes the index tuples after the last one, which no row told, that are coded like it, as far as there are any.
     pub fn tuples_alike(
         &mut self,
-        relation: Relation,
+        (relation, context): (Relation, Context),
         last: &[u8],
         items: &mut Items<'_>,
     ) -> Result<(), Corrupt> {
         let Some(form) = TupleForm::of(last) else { return Ok(()) };
-        let Some(columns) = self.tuple_columns(relation) else { return Ok(()) };
+        let table = self.keys.index(relation.number).table.filter(|_| context != Context::Near);
+        let Some(columns) = self.tuple_columns(relation, table.is_some()) else { return Ok(()) };
         let Some((layout, row_form)) = self.rows.alike(form.layout(relation)) else { return Ok(()) };
-        let table = self.keys.index(relation.number).table;
         let mut same = vec![(items.pointers, NEXT as u8), (columns.forms, form.symbol()), row_form];
         same.extend(columns.expected.map(|column| (column, index::PLACE_OTHER as u8)));
         let like = Like { layout, origin: index::HEADER, end_align: 8, same: &same };
@@ -303,7 +341,8 @@ impl<S: Side> RowCoder<'_, S> {
             false
         };
         if let Some(page) = items.source {
-            let order = self.keys.order.as_ref().filter(|order| order.index == relation.number);
+            let order = self.keys.order.as_ref();
+            let order = order.filter(|order| order.index == relation.number && context != Context::Near);
             let is_next =
                 |place| order.zip(place).is_some_and(|(order, place)| order.distance(place).is_some());
             run.find(self.rows, (items, page), &like, |tuple| {
@@ -358,6 +397,13 @@ mod tests {
     /// The table's page that is known.
     const KNOWN: u32 = 2;
 
+    /// What is known of the index.
+    #[derive(Clone, Copy, Debug)]
+    struct Index {
+        has_table: bool,
+        in_haste: bool,
+    }
+
     /// What there is to know before the first page, and after each.
     struct Known {
         names: Names,
@@ -368,13 +414,14 @@ mod tests {
     }
 
     impl Known {
-        fn new(one_by_one: bool, has_table: bool) -> Known {
+        fn new(one_by_one: bool, Index { has_table, in_haste }: Index) -> Known {
             let mut store = PageStore::default();
             let slot = store.slot(BlockKey { relation: TABLE.locator, fork: Fork::MAIN, block: KNOWN });
             let kind = rmgr::kind(Major::V18, 0, 0);
             let rows: Vec<Given> = (0..100).map(|number| (0, number, 9, false)).collect();
             store.put(slot, PageBox::from(&page_of(&rows, 0, row)), LastRecord { lsn: Lsn(1), kind });
             let mut keys = Keys::default();
+            keys.in_haste = in_haste;
             if has_table {
                 keys.index(INDEX.number).belongs_to(TABLE);
             }
@@ -462,9 +509,9 @@ mod tests {
     }
 
     /// Both ways write the same, and each is read by both.
-    fn check(pages: &[(Relation, Page)], has_table: bool) {
+    fn check(pages: &[(Relation, Page)], index: Index) {
         let chunks = [false, true].map(|one_by_one| {
-            let mut known = Known::new(one_by_one, has_table);
+            let mut known = Known::new(one_by_one, index);
             for (relation, page) in pages {
                 plan(&mut known.rows.plan, relation.locator, 0, page);
             }
@@ -477,7 +524,7 @@ mod tests {
         });
         assert!(chunks[0] == chunks[1], "the columns do not tell how they were filled");
         for one_by_one in [false, true] {
-            let mut known = Known::new(one_by_one, has_table);
+            let mut known = Known::new(one_by_one, index);
             let mut side = Decoder::default();
             side.chunk(&mut Unpacker::new(true), &chunks[0], 1 << 20).expect("its own chunk");
             for (relation, page) in pages {
@@ -493,14 +540,41 @@ mod tests {
 
         #[test]
         fn many_at_once_are_coded_as_one_after_another(
-            pages in prop::collection::vec((given(), any::<bool>()), 1..4),
-            has_table in any::<bool>(),
+            pages in prop::collection::vec((given(), 0..3_u8), 1..4),
+            (has_table, in_haste) in any::<(bool, bool)>(),
         ) {
-            let pages = pages.iter().map(|(items, of_index)| match of_index {
-                true => (INDEX, page_of(items, 16, tuple)),
-                false => (TABLE, page_of(items, 0, row)),
+            let pages = pages.iter().map(|(items, kind)| match kind {
+                0 => (INDEX, page_of(items, 16, tuple)),
+                1 => (INDEX, page_of(&in_turn(items), 16, tuple)),
+                _ => (TABLE, page_of(items, 0, row)),
             });
-            check(&pages.collect::<Vec<_>>(), has_table);
+            check(&pages.collect::<Vec<_>>(), Index { has_table, in_haste });
+        }
+    }
+
+    /// With numbers one after another, but for some: keys that are near each other.
+    fn in_turn(items: &[Given]) -> Vec<Given> {
+        let number = |at: usize, number: u32| if number < u32::MAX / 50 { number } else { at as u32 };
+        items.iter().enumerate().map(|(at, item)| (0, number(at, item.1), item.2, item.3)).collect()
+    }
+
+    #[test]
+    fn rows_are_not_asked_for_keys_that_tell_each_other() {
+        let items: Vec<Given> = (0..100).map(|number| (0, number, 9, false)).collect();
+        let mut page = page_of(&items, 16, tuple);
+        for number in 1..=page.items() {
+            // All of the page that is known.
+            let place = RowPlace { block: KNOWN, number }.to_bytes();
+            let at = split(pointer(&page, number)).0;
+            page.0[at..at + RowPlace::BYTES].copy_from_slice(&place);
+        }
+        for in_haste in [false, true] {
+            let index = Index { has_table: true, in_haste };
+            let mut known = Known::new(false, index);
+            plan(&mut known.rows.plan, INDEX.locator, 0, &page);
+            known.page(&mut Encoder::default(), INDEX, Some(&page));
+            assert_eq!(known.rows.run.items.len() == 99, in_haste, "all but the first at once");
+            check(&[(INDEX, page.clone()), (INDEX, page.clone())], index);
         }
     }
 
@@ -508,7 +582,7 @@ mod tests {
     fn most_items_of_a_page_are_coded_at_once() {
         let items: Vec<Given> = (0..100).map(|number| (0, number * 31, (number % 20) as u8, false)).collect();
         for (relation, page) in [(TABLE, page_of(&items, 0, row)), (INDEX, page_of(&items, 16, tuple))] {
-            let mut known = Known::new(false, false);
+            let mut known = Known::new(false, Index { has_table: false, in_haste: false });
             plan(&mut known.rows.plan, relation.locator, 0, &page);
             known.page(&mut Encoder::default(), relation, Some(&page));
             assert_eq!(known.rows.run.items.len(), usize::from(page.items()) - 1, "all but the first");

@@ -109,6 +109,15 @@ pub enum Context {
     Record = 0,
     /// On pages, in their order.
     Page = 1,
+    /// On a page whose keys tell each other so well that rows have nothing to add.
+    Near = 2,
+}
+
+impl Context {
+    /// By what columns are named.
+    fn number(self) -> u32 {
+        u32::from(self != Context::Record)
+    }
 }
 
 /// The columns of tuples with all their key and no null in it.
@@ -155,7 +164,7 @@ impl TupleForm {
 }
 
 fn layout_key(relation: Relation, context: Context, layout: u32, bitmap: u64) -> LayoutKey {
-    LayoutKey(relation.number, u64::from(layout ^ (context as u32) << 30) << 32 | bitmap)
+    LayoutKey(relation.number, u64::from(layout ^ context.number() << 30) << 32 | bitmap)
 }
 
 impl<S: Side> RowCoder<'_, S> {
@@ -168,7 +177,7 @@ impl<S: Side> RowCoder<'_, S> {
         out: &mut Vec<u8>,
     ) -> Result<bool, Corrupt> {
         let parts = source.and_then(|tuple| Some((tuple, Parts::of(tuple)?)));
-        let like = |what: u32| [relation.number, context as u32, what];
+        let like = |what: u32| [relation.number, context.number(), what];
         let forms = Kind::Symbols(Class::IndexTuples);
         // Three flags, and below them nothing: the size is told by what follows.
         let column = self.names.column(self.side, Topic::IndexForms, like(0), forms)?;
@@ -208,8 +217,10 @@ impl<S: Side> RowCoder<'_, S> {
         let layout_key = layout_key(relation, context, layout, bitmap_number);
         let source = parts.as_ref().map(|(_, parts)| parts.key);
         let told = match row {
-            Some(row) => self.key_of(relation, row, (layout, bitmap_number), source, out)?,
-            None => false,
+            Some(row) if context != Context::Near => {
+                self.key_of(relation, row, (layout, bitmap_number), source, out)?
+            }
+            _ => false,
         };
         if !told {
             let source = parts.as_ref().map(|(_, parts)| {
@@ -235,10 +246,9 @@ impl<S: Side> RowCoder<'_, S> {
     }
 
     /// The columns of tuples on pages, if all are named that are needed.
-    pub fn tuple_columns(&mut self, relation: Relation) -> Option<TupleColumns> {
-        let like = |what: u32| [relation.number, Context::Page as u32, what];
+    pub fn tuple_columns(&mut self, relation: Relation, has_table: bool) -> Option<TupleColumns> {
+        let like = |what: u32| [relation.number, Context::Page.number(), what];
         let expected = self.names.known(Topic::Places, like(3));
-        let has_table = self.keys.index(relation.number).table.is_some();
         Some(TupleColumns {
             forms: self.names.known(Topic::IndexForms, like(0))?,
             places: self.names.known(Topic::Places, like(0))?,
@@ -253,11 +263,11 @@ impl<S: Side> RowCoder<'_, S> {
         context: Context,
         source: Option<RowPlace>,
     ) -> Result<RowPlace, Corrupt> {
-        let like = |what: u32| [relation.number, context as u32, what];
-        if self.keys.index(relation.number).table.is_some() {
+        let like = |what: u32| [relation.number, context.number(), what];
+        if context != Context::Near && self.keys.index(relation.number).table.is_some() {
             let expected = match context {
                 Context::Record => self.keys.expected(relation.number),
-                Context::Page => [None; 2],
+                _ => [None; 2],
             };
             let ordered = self.keys.order.as_ref().filter(|order| order.index == relation.number);
             let symbol = source.map_or(PLACE_OTHER, |place| {
@@ -299,7 +309,7 @@ impl<S: Side> RowCoder<'_, S> {
         source: Option<&[u8]>,
         list: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let like = |what: u32| [relation.number, context as u32, what];
+        let like = |what: u32| [relation.number, context.number(), what];
         let order = self.keys.order.as_mut().filter(|order| order.index == relation.number);
         if let Some(order) = order.filter(|_| context == Context::Page) {
             // 0: not told; else 1 + how many are left out before the first.
@@ -412,7 +422,7 @@ impl<S: Side> RowCoder<'_, S> {
         source: Option<&[u8]>,
     ) -> Result<(), Corrupt> {
         let index = self.keys.index(relation.number);
-        if context == Context::Page || index.table.is_some() {
+        if context != Context::Record || index.table.is_some() {
             return Ok(());
         }
         if let Some(key) = source {
@@ -471,10 +481,12 @@ impl<S: Side> RowCoder<'_, S> {
         None
     }
 
-    /// Before the tuples of a page of which nothing is known: the index's table, and its rows in order.
-    pub fn index_page(&mut self, relation: Relation, source: Option<&Page>) -> Result<(), Corrupt> {
+    /// Before the tuples of a page of which nothing is known: the index's table, its rows in order, and whether these tell
+    /// anything.
+    pub fn index_page(&mut self, relation: Relation, source: Option<&Page>) -> Result<Context, Corrupt> {
         const TABLE: u64 = 1;
         const ORDER: u64 = 2;
+        const NEAR: u64 = 4;
         /// Tuples by which the table is looked for.
         const SAMPLES: usize = 8;
         /// Fewer tuples say little of their order.
@@ -484,7 +496,8 @@ impl<S: Side> RowCoder<'_, S> {
         let has_table = index.table.is_some();
         let mut units: Option<Vec<Unit>> = None;
         let mut table = None;
-        if has_table && tuples.len() >= FEWEST && index.wants_order() {
+        let may_be_ordered = has_table && tuples.len() >= FEWEST && index.wants_order();
+        if may_be_ordered && (!self.keys.in_haste || self.needs_order(relation, &tuples)) {
             let keys: Vec<&[u8]> = tuples.iter().map(|tuple| tuple.1).collect();
             units = Unit::of(&keys);
         }
@@ -495,7 +508,10 @@ impl<S: Side> RowCoder<'_, S> {
         }
         let like = [relation.number, 1, 8];
         let column = self.names.column(self.side, Topic::Places, like, Kind::Symbols(Class::IndexTuples))?;
-        let symbol = (u64::from(table.is_some()) * TABLE) | (u64::from(units.is_some()) * ORDER);
+        let tells = has_table || table.is_some();
+        let near = self.keys.in_haste && tells && units.is_none() && are_near(&tuples);
+        let symbol = [(table.is_some(), TABLE), (units.is_some(), ORDER), (near, NEAR)];
+        let symbol = symbol.iter().filter(|(is, _)| *is).fold(0, |symbol, (_, bit)| symbol | bit);
         let symbol = self.side.symbol(column, symbol)?;
         if symbol & TABLE != 0 {
             self.table(relation, table)?;
@@ -512,7 +528,21 @@ impl<S: Side> RowCoder<'_, S> {
                 order.start_at(first);
             }
         }
-        Ok(())
+        Ok(if symbol & NEAR != 0 { Context::Near } else { Context::Page })
+    }
+
+    /// Whether the rows of these tuples are best told by the order of all that are known. That takes long to make, so most of
+    /// them have to be known, and to be elsewhere than behind the one before.
+    fn needs_order(&mut self, index: Relation, tuples: &[(RowPlace, &[u8])]) -> bool {
+        const SAMPLES: usize = 32;
+        let apart = tuples.windows(2).filter(|two| !two[1].0.is_after(two[0].0)).count();
+        if apart * 2 < tuples.len() {
+            return false;
+        }
+        let Some(table) = self.keys.index(index.number).table else { return false };
+        let samples = tuples.iter().step_by(tuples.len().div_ceil(SAMPLES));
+        let known = samples.clone().filter(|(place, _)| keys::row(self.store, table, *place).is_some());
+        known.count() * 2 >= samples.len()
     }
 
     /// Puts the rows of an index's table in the order of its keys.
@@ -544,6 +574,16 @@ impl<S: Side> RowCoder<'_, S> {
         order.sort();
         self.keys.order = Some(order);
     }
+}
+
+/// Whether nearly all keys differ from the one before in a byte at most, and places are behind the one before.
+fn are_near(tuples: &[(RowPlace, &[u8])]) -> bool {
+    let near = tuples.windows(2).filter(|two| {
+        let ((before, before_key), (place, key)) = (two[0], two[1]);
+        let differ = before_key.iter().zip(key).filter(|(before, byte)| before != byte).count();
+        place.is_after(before) && before_key.len() == key.len() && differ <= 1
+    });
+    near.count() * 8 > tuples.len() * 7
 }
 
 /// The tuples of a page that have all their key and no null in it, with the place of each one's first row.

@@ -32,6 +32,12 @@ impl RowPlace {
     /// Bytes of one (`ItemPointerData`).
     pub const BYTES: usize = 6;
 
+    /// Whether it is right after another one, on its page or first on the next.
+    pub fn is_after(self, other: RowPlace) -> bool {
+        let (next, number) = (other.block.wrapping_add(1), other.number.wrapping_add(1));
+        (self.block == other.block && self.number == number) || (self.block == next && self.number == 1)
+    }
+
     /// From its bytes, if there are as many.
     pub fn of(bytes: &[u8]) -> Option<RowPlace> {
         bytes.first_chunk().copied().map(RowPlace::from_bytes)
@@ -69,6 +75,8 @@ pub struct Keys {
     pub pending: Pending,
     /// Of the index that was built last.
     pub order: Option<Order>,
+    /// Whether encoding leaves out what saves little for the time that it takes.
+    pub in_haste: bool,
     /// Rows that may still be put in order: sorting takes time that a file has to earn.
     budget: usize,
     /// Room for the next key.

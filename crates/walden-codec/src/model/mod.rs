@@ -303,9 +303,10 @@ impl Model {
         *self = Model::new(self.version, Limits { page_memory: 0 });
     }
 
-    /// Encoding leaves values that the server compressed as they are.
-    pub fn leave_values(&mut self) {
+    /// Encoding leaves values that the server compressed as they are, and index tuples untold by rows where others tell them.
+    pub fn hurry(&mut self) {
         self.rows.expander.leave_values();
+        self.keys.in_haste = true;
     }
 
     /// Why pages could not be kept, if so: what is coded from then on is worth nothing.

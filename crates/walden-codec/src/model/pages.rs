@@ -10,10 +10,11 @@ use super::alike::Items;
 use super::gin_pages::{self, Entries};
 use super::heap::{self, HEAD_BYTES, HEADER_BYTES, Relation, RowCoder};
 use super::index;
+use super::keys::RowPlace;
 use super::names::Topic;
 use super::rows::Plan;
 use crate::Corrupt;
-use crate::columns::{Class, Column, Kind, Side, narrow};
+use crate::columns::{Class, Column, Kind, Side, narrow, repeated};
 
 /// How a page's items are coded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,8 +97,7 @@ pub fn put_pointer(page: &mut Page, number: u16, raw: u32) {
 
 /// The bytes of a line pointer, as a number.
 pub fn pointer(page: &Page, number: u16) -> u32 {
-    let at = pointer_at(number);
-    page.0.get(at..at + 4).map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]))
+    u32_at(&page.0, pointer_at(number))
 }
 
 /// The state of a line pointer to an item.
@@ -191,8 +191,9 @@ impl<S: Side> RowCoder<'_, S> {
             self.side.bytes(column, source.map_or(&[], |page| &page.0[special..]), width, &mut bytes)?;
             made.0[special..].copy_from_slice(&bytes);
         }
+        let mut context = index::Context::Page;
         match kind {
-            PageKind::Index => self.index_page(relation, source)?,
+            PageKind::Index => context = self.index_page(relation, source)?,
             PageKind::GinRows => {
                 self.gin_rows_page(relation, source, made)?;
                 return Ok(kind);
@@ -242,7 +243,6 @@ impl<S: Side> RowCoder<'_, S> {
                             has_like = true;
                         }
                         PageKind::Index => {
-                            let context = index::Context::Page;
                             has_like = !self.index_tuple(relation, context, content, &mut bytes)?;
                         }
                         PageKind::GinEntries => {
@@ -258,7 +258,7 @@ impl<S: Side> RowCoder<'_, S> {
             items.number += 1;
             match kind {
                 PageKind::Heap if has_like => self.rows_alike(place, &mut visible, &bytes, &mut items)?,
-                PageKind::Index if has_like => self.tuples_alike(relation, &bytes, &mut items)?,
+                PageKind::Index if has_like => self.tuples_alike((relation, context), &bytes, &mut items)?,
                 _ => {}
             }
         }
@@ -467,6 +467,8 @@ impl<S: Side> RowCoder<'_, S> {
 pub struct Visible {
     xmin: u32,
     xmax: u32,
+    /// Of the last rows that were alike.
+    cid: u8,
     columns: [Option<Column>; 5],
 }
 
@@ -482,10 +484,7 @@ impl Visible {
         number: u16,
         source: Option<&[u8]>,
     ) -> Result<[u8; VISIBLE], Corrupt> {
-        let word = |at: usize| {
-            let bytes = source.and_then(|item| item.get(at..at + 4));
-            bytes.map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]))
-        };
+        let word = |at: usize| source.map_or(0, |item| u32_at(item, at));
         let half = |at: usize| source.map_or(0, |item| u16::from_le_bytes([item[at], item[at + 1]]));
         let columns = &mut self.columns;
         let mut symbol = |what: usize, value: u64| {
@@ -525,15 +524,77 @@ impl Visible {
                 }
             };
         (self.xmin, self.xmax) = (xmin, xmax);
-        let mut header = [0; VISIBLE];
-        header[0..4].copy_from_slice(&xmin.to_le_bytes());
-        header[4..8].copy_from_slice(&xmax.to_le_bytes());
-        header[8..12].copy_from_slice(&cid.to_le_bytes());
-        header[12..14].copy_from_slice(&((block >> 16) as u16).to_le_bytes());
-        header[14..16].copy_from_slice(&(block as u16).to_le_bytes());
-        header[16..18].copy_from_slice(&pointer.to_le_bytes());
-        Ok(header)
+        Ok(header(xmin, xmax, cid, RowPlace { block, number: pointer }))
     }
+
+    /// Codes the rows from this number on as far as they are of the last one's transaction, where they were put, and all of the
+    /// same command, deleted by nobody or all by who deleted the last one: how many. `rows` is where each of those that
+    /// there are is on the page.
+    pub fn code_alike<S: Side>(
+        &mut self,
+        side: &mut S,
+        (block, number): (u32, u16),
+        rows: &[(usize, usize)],
+        source: Option<&Page>,
+    ) -> Result<usize, Corrupt> {
+        let [Some(xmins), Some(xmaxs), Some(cids), Some(places), _] = self.columns else { return Ok(0) };
+        let xmax_of = |symbol: u8| if symbol == 0 { 0 } else { self.xmax };
+        let (xmax, cid, alike) = match (source, rows.first()) {
+            (Some(page), Some(&(first, _))) => {
+                let (xmax, cid) = (u32_at(&page.0, first + 4), u32_at(&page.0, first + 8));
+                let (Some(xmax), Ok(cid)) =
+                    ([0, 1].into_iter().find(|&symbol| xmax_of(symbol) == xmax), u8::try_from(cid))
+                else {
+                    return Ok(0);
+                };
+                let same = |&((at, _), number): &(&(usize, usize), u16)| {
+                    page.0[*at..at + VISIBLE]
+                        == header(self.xmin, xmax_of(xmax), cid.into(), RowPlace { block, number })
+                };
+                (xmax, cid, rows.iter().zip(number..).take_while(same).count())
+            }
+            _ => {
+                let (Some(&xmax @ ..=1), Some(&cid)) = (side.ahead(xmaxs).first(), side.ahead(cids).first())
+                else {
+                    return Ok(0);
+                };
+                let columns = [(xmins, 0), (xmaxs, xmax), (cids, cid), (places, 0)];
+                let alike = columns.iter().fold(rows.len(), |most, &(column, value)| {
+                    let ahead = side.ahead(column);
+                    repeated(&ahead[..most.min(ahead.len())], value)
+                });
+                (xmax, cid, alike)
+            }
+        };
+        // A number of one byte.
+        if alike == 0 || !cid.is_ascii() {
+            return Ok(0);
+        }
+        for (column, value) in [(xmins, 0), (xmaxs, xmax), (cids, cid), (places, 0)] {
+            side.repeat(column, value, alike)?;
+        }
+        (self.xmax, self.cid) = (xmax_of(xmax), cid);
+        Ok(alike)
+    }
+
+    /// What one of these has.
+    pub fn alike(&self, block: u32, number: u16) -> [u8; VISIBLE] {
+        header(self.xmin, self.xmax, self.cid.into(), RowPlace { block, number })
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let four = bytes.get(at..at + 4);
+    four.map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]))
+}
+
+fn header(xmin: u32, xmax: u32, cid: u32, ctid: RowPlace) -> [u8; VISIBLE] {
+    let mut header = [0; VISIBLE];
+    header[0..4].copy_from_slice(&xmin.to_le_bytes());
+    header[4..8].copy_from_slice(&xmax.to_le_bytes());
+    header[8..12].copy_from_slice(&cid.to_le_bytes());
+    header[12..18].copy_from_slice(&ctid.to_bytes());
+    header
 }
 
 /// A number as its distance from another, near ones small.
