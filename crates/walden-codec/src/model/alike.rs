@@ -7,6 +7,7 @@
 
 use walden_format::record::Fork;
 use walden_redo::page::{PAGE_BYTES, Page};
+use walden_redo::pglz::same_start;
 use walden_redo::store::BlockKey;
 
 use super::heap::{Alike, HEADER_BYTES, Relation, RowCoder};
@@ -133,16 +134,19 @@ impl Run {
         let schema = rows.schema(like.layout);
         let mut lengths = [&[][..]; MOST_VALUES];
         schema.lengths().zip(&mut lengths).for_each(|(column, ahead)| *ahead = side.ahead(column));
-        let mut last = items.last;
-        for _ in 0..most {
-            let (mut at, mut lengths) = (0_usize, lengths.iter_mut());
+        let values = schema.lengths().count();
+        let (lengths, mut before) = (&mut lengths[..values], [&[][..]; MOST_VALUES]);
+        let (mut last, mut last_len) = (items.last, 0);
+        while self.items.len() < most {
+            before[..values].copy_from_slice(lengths);
+            let (mut at, mut next) = (0_usize, lengths.iter_mut());
             for field in &schema.fields {
                 at = match *field {
                     Field::Fixed { width, align } => {
                         at.next_multiple_of(align.max(1).into()) + usize::from(width)
                     }
                     Field::Varlena => {
-                        let length = lengths.next().and_then(|ahead| get_number(ahead).ok());
+                        let length = next.next().and_then(|ahead| get_number(ahead).ok());
                         let Some(len) = length.filter(|len| len & 3 == SHORT && len >> 2 <= LONGEST_SHORT)
                         else {
                             return;
@@ -153,10 +157,31 @@ impl Run {
                 };
             }
             let len = like.origin + at.next_multiple_of(like.end_align);
-            let offset = right_before(last, len).filter(|&offset| offset >= items.made.lower());
-            let Some(offset) = offset else { return };
+            let place = |last| right_before(last, len).filter(|&offset| offset >= items.made.lower());
+            let Some(offset) = place(last) else { return };
             self.items.push((offset, len));
             last = offset;
+            if std::mem::replace(&mut last_len, len) != len {
+                continue;
+            }
+            // Where two are of one length, many are: as many as have the same lengths in all columns.
+            let mut left = most - self.items.len();
+            for (before, ahead) in before.iter().zip(&*lengths) {
+                let bytes = before.len() - ahead.len();
+                let most = ahead.len().min(left * bytes);
+                left = same_start(&ahead[..most], before) / bytes;
+            }
+            let mut same = 0;
+            while let Some(offset) = place(last).filter(|_| same < left) {
+                self.items.push((offset, len));
+                (last, same) = (offset, same + 1);
+            }
+            for _ in 0..same * values {
+                self.values.push(self.values[self.values.len() - values]);
+            }
+            for (before, ahead) in before.iter().zip(&mut *lengths) {
+                *ahead = &ahead[same * (before.len() - ahead.len())..];
+            }
         }
     }
 
@@ -255,7 +280,12 @@ impl<S: Side> RowCoder<'_, S> {
         } else {
             let most = like.ahead(self.side, items);
             let ahead = self.side.ahead(heads.column);
-            let is_like = |symbol: &&u8| heads.head(self.heads, **symbol).is_some();
+            let mut last = None;
+            let is_like = |symbol: &&u8| {
+                let is = last == Some(**symbol) || heads.head(self.heads, **symbol).is_some();
+                last = Some(**symbol);
+                is
+            };
             symbols.extend(ahead.iter().take(most).take_while(is_like));
             run.foresee((self.side, self.rows), items, &like, symbols.len());
         }
