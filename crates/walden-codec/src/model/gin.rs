@@ -25,7 +25,7 @@ use super::heap::{Relation, RowCoder};
 use super::keys::RowPlace;
 use super::names::Topic;
 use crate::Corrupt;
-use crate::columns::{Class, Kind, Side};
+use crate::columns::{Class, Kind, Side, put_number};
 
 /// In a record's flags: it is not about entries (`GIN_INSERT_ISDATA`).
 pub const IS_DATA: u16 = 1;
@@ -701,7 +701,14 @@ pub fn put_rows(rows: &[RowPlace], out: &mut Vec<u8>) -> bool {
         else {
             return false;
         };
-        crate::columns::put_number(out, distance);
+        // Most take a byte or two, and which nobody can foresee.
+        if distance < 1 << 14 {
+            let long = usize::from(distance >= 0x80);
+            out.extend_from_slice(&[distance as u8 & 0x7F | (long as u8) << 7, (distance >> 7) as u8]);
+            out.truncate(out.len() - 1 + long);
+        } else {
+            put_number(out, distance);
+        }
         last = number_of(row);
     }
     let Ok(len) = u16::try_from(out.len() - len_at - 2) else { return false };

@@ -296,16 +296,13 @@ impl<S: Side> RowCoder<'_, S> {
                 };
             }
             let step = self.side.symbol(steps, step)?;
-            let number =
-                u16::try_from(step / 3).ok().and_then(|number| number.checked_add(1)).ok_or(wrong)?;
-            last = match step % 3 {
-                SAME => RowPlace { number: last.number.checked_add(number).ok_or(wrong)?, ..last },
-                NEXT => RowPlace { block: last.block.checked_add(1).ok_or(wrong)?, number },
-                _ => {
-                    let blocks = u32::try_from(self.side.symbol(far, blocks.into())?).map_err(|_| wrong)?;
-                    let block = last.block.checked_add(blocks).and_then(|block| block.checked_add(2));
-                    RowPlace { block: block.ok_or(wrong)?, number }
-                }
+            // Which of the first two it is nobody can foresee, so nothing branches on it.
+            let (number, step) = (step / 3 + 1, step % 3);
+            let before = if step == SAME { last.number } else { 0 };
+            let blocks = if step == FAR { narrow::<u32>(self.side.symbol(far, blocks.into())?)? } else { 0 };
+            last = RowPlace {
+                block: u32::try_from(u64::from(last.block) + step + u64::from(blocks)).map_err(|_| wrong)?,
+                number: u16::try_from(number + u64::from(before)).map_err(|_| wrong)?,
             };
             rows.push(last);
         }
