@@ -26,6 +26,12 @@ const LONGEST: usize = 40;
 const FEWEST: u32 = 4;
 /// Words up to this length are copied in one step.
 const SHORT: usize = 16;
+const SHORT_LEN: u8 = SHORT as u8;
+/// Bytes that are decoded before they are put where they stay, and what may be written beyond them.
+const AT_ONCE: usize = 4096;
+const LONGEST_PIECE: usize = 256;
+/// No piece is so far.
+const ESCAPE: usize = usize::MAX / 2;
 const MOST_LEADS: usize = 48;
 const NUMBERS: usize = 256;
 /// Bytes of a text that are looked at for what it has many of and few of, about, and in pieces of how many.
@@ -108,14 +114,6 @@ pub fn encode(text: &[u8]) -> Option<Headed> {
 /// What encoding makes of a byte: a word may begin with it, it stands for something else.
 const LETTER: u8 = 1;
 const MARK: u8 = 2;
-
-#[derive(Clone, Copy)]
-enum Meaning {
-    Itself,
-    Escape,
-    /// The first word of 256.
-    Lead(usize),
-}
 
 /// The words worth a number, the most frequent first.
 fn frequent<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<(&'a [u8], u32)> {
@@ -292,48 +290,63 @@ pub fn decode(stored: &[u8], most: usize, text: &mut Vec<u8>) -> Result<(), Corr
     }
     let (marks, after) = rest.split_at_checked(1 + count.div_ceil(NUMBERS)).ok_or(short)?;
     rest = after;
-    let mut meaning = [Meaning::Itself; 256];
-    for (lead, &mark) in marks[1..].iter().enumerate() {
-        meaning[usize::from(mark)] = Meaning::Lead(lead * NUMBERS);
-    }
-    meaning[usize::from(marks[0])] = Meaning::Escape;
     let bytes = number(&mut rest)?;
     let (structure, numbers) = rest.split_at_checked(bytes).ok_or(short)?;
-    // Most words are copied whole, with what is after them up to a length that is the same for all.
-    let short_words: Vec<([u8; SHORT], u8)> = words
-        .iter()
-        .map(|word| {
+    // Whether a byte stands for itself or a word comes nobody can foresee, so nothing branches on it: both are taken from one
+    // table, which has each byte before the words, and copied whole, with what is after them up to a length that is the
+    // same for all.
+    let bytes: Vec<u8> = (0..=255).collect();
+    let pieces: Vec<([u8; SHORT], u8)> = bytes
+        .chunks(1)
+        .chain(words.iter().copied())
+        .map(|piece| {
             let mut padded = [0; SHORT];
-            let known = word.len().min(SHORT);
-            padded[..known].copy_from_slice(&word[..known]);
-            (padded, word.len() as u8)
+            let known = piece.len().min(SHORT);
+            padded[..known].copy_from_slice(&piece[..known]);
+            (padded, piece.len() as u8)
         })
         .collect();
-    let (mut structure, mut numbers) = (structure.iter(), numbers.iter());
-    reserve(text, length + SHORT);
+    // Where a byte's piece is, and which bits of the next number say which one after it.
+    let mut meaning: [(usize, u8); 256] = std::array::from_fn(|byte| (byte, 0));
+    for (lead, &mark) in marks[1..].iter().enumerate() {
+        meaning[usize::from(mark)] = (256 + lead * NUMBERS, u8::MAX);
+    }
+    meaning[usize::from(marks[0])] = (ESCAPE, 0);
+    reserve(text, length);
     let length = text.len() + length;
+    let mut room = [0; AT_ONCE + LONGEST_PIECE];
+    let (mut filled, mut next) = (0, 0);
+    let mut structure = structure.iter();
     while let Some(&byte) = structure.next() {
-        match meaning[usize::from(byte)] {
-            Meaning::Itself => text.push(byte),
-            Meaning::Escape => text.push(*structure.next().ok_or(short)?),
-            Meaning::Lead(first) => {
-                let number = first + usize::from(*numbers.next().ok_or(short)?);
-                let (padded, len) = short_words.get(number).ok_or(Corrupt("a word's number can't be"))?;
-                match usize::from(*len) {
-                    len @ 0..=SHORT => {
-                        let end = text.len() + len;
-                        text.extend_from_slice(padded);
-                        text.truncate(end);
-                    }
-                    _ => text.extend_from_slice(words[number]),
-                }
+        let (first, bits) = meaning[usize::from(byte)];
+        let number = numbers.get(next).copied().unwrap_or(0);
+        next += usize::from(bits & 1);
+        match pieces.get(first + usize::from(number & bits)) {
+            Some((padded, len @ 0..=SHORT_LEN)) => {
+                room[filled..filled + SHORT].copy_from_slice(padded);
+                filled += usize::from(*len);
             }
+            Some((_, len)) => {
+                let word = words[first + usize::from(number & bits) - 256];
+                room[filled..filled + word.len()].copy_from_slice(word);
+                filled += usize::from(*len);
+            }
+            None if first == ESCAPE => {
+                room[filled] = *structure.next().ok_or(short)?;
+                filled += 1;
+            }
+            None => return Err(Corrupt("a word's number can't be")),
         }
-        if text.len() > length {
-            return Err(Corrupt("a text is longer than it says"));
+        if filled >= AT_ONCE {
+            if filled > length - text.len() {
+                return Err(Corrupt("a text is longer than it says"));
+            }
+            text.extend_from_slice(&room[..filled]);
+            filled = 0;
         }
     }
-    if text.len() == length && numbers.next().is_none() {
+    text.extend_from_slice(&room[..filled.min(length + 1 - text.len())]);
+    if text.len() == length && next == numbers.len() {
         Ok(())
     } else {
         Err(Corrupt("a text has another length than it says"))
