@@ -692,4 +692,50 @@ mod tests {
         assert!(decoded.0 == made.0, "both sides make the same of it");
         side.finish().expect("nothing is left");
     }
+
+    #[test]
+    fn rows_that_are_seen_alike_are_coded_at_once_up_to_the_one_that_is_not() {
+        const BLOCK: u32 = 7;
+        let relation = Relation { number: 0, locator: RelFileLocator::default() };
+        let mut page = Page::default();
+        page.init(0);
+        // One is deleted, which takes its command's number; one was moved; the last has another transaction.
+        let given = |number: u16| match number {
+            20 => header(700, 801, 0, RowPlace { block: BLOCK, number }),
+            30 => header(700, 0, 114, RowPlace { block: BLOCK + 1, number: 3 }),
+            40 => header(701, 0, 114, RowPlace { block: BLOCK, number }),
+            _ => header(700, 0, 114, RowPlace { block: BLOCK, number }),
+        };
+        for number in 1..=40 {
+            page.insert_item(&given(number), number).expect("there is room");
+        }
+        let rows: Vec<_> =
+            (1..=40).map(|number| split(pointer(&page, number))).map(|at| (at.0, at.2)).collect();
+        let place = Place { relation, fork: 0, block: BLOCK };
+        let (mut names, mut heads, mut known) = (Names::default(), Heads::default(), Rows::default());
+        let mut side = Encoder::default();
+        let mut visible = Visible::default();
+        let mut at_once = Vec::new();
+        let mut number = 1;
+        while number <= 40 {
+            let mut coder = RowCoder {
+                side: &mut side,
+                names: &mut names,
+                heads: &mut heads,
+                rows: &mut known,
+                keys: &mut Keys::default(),
+                store: &mut PageStore::default(),
+            };
+            let source = Some(&given(number)[..]);
+            assert_eq!(visible.code(&mut coder, place, number, source).expect("a row"), given(number));
+            let rest = &rows[number.into()..];
+            let alike = visible.code_alike(&mut side, (BLOCK, number + 1), rest, Some(&page)).expect("rows");
+            for number in (number + 1..).take(alike) {
+                assert_eq!(visible.alike(BLOCK, number), given(number));
+            }
+            at_once.push(alike);
+            number += 1 + alike as u16;
+        }
+        assert_eq!(at_once, [18, 9, 9, 0], "2 to 19; 21 to 29; 31 to 39");
+    }
 }
