@@ -11,7 +11,6 @@
 //!                (2 bytes each: 2 bits weight, 14 bits position, from 1 on)
 //! ```
 
-use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 
@@ -104,34 +103,15 @@ pub struct Vector {
 }
 
 /// A word in a text.
-#[derive(Clone, Copy)]
 struct Word {
-    /// How it begins: mostly enough to tell which of two comes first.
-    start: u64,
     at: u32,
     len: u32,
     position: u16,
 }
 
 impl Word {
-    fn new(text: &[u8], at: usize, len: usize, position: u16) -> Option<Word> {
-        let mut start = [0; 8];
-        let known = len.min(8);
-        start[..known].copy_from_slice(&text[at..at + known]);
-        let (at, len) = (u32::try_from(at).ok()?, u32::try_from(len).ok()?);
-        Some(Word { start: u64::from_be_bytes(start), at, len, position })
-    }
-
-    fn of(self, text: &[u8]) -> &[u8] {
-        &text[self.at as usize..self.at as usize + self.len as usize]
-    }
-
-    #[inline]
-    fn order(&self, other: &Word, text: &[u8]) -> Ordering {
-        self.start.cmp(&other.start).then_with(|| match self.len <= 8 && other.len <= 8 {
-            true => self.len.cmp(&other.len),
-            false => self.of(text).cmp(other.of(text)),
-        })
+    fn of<'t>(&self, text: &'t [u8]) -> &'t [u8] {
+        &text[self.at as usize..][..self.len as usize]
     }
 }
 
@@ -139,46 +119,73 @@ impl Vector {
     /// The vector of words in the order of their positions.
     fn of(text: Vec<u8>) -> Option<Vector> {
         let mut all: Vec<Word> = Vec::with_capacity(text.len() / 6);
+        // How a word begins, above its number: mostly enough to tell which of two comes first.
+        let mut order: Vec<u128> = Vec::with_capacity(text.len() / 6);
         let (mut position, mut from) = (1, 0);
-        for at in 0..=text.len() {
-            let ends = match text.get(at) {
-                Some(&byte) => byte == SPACE || byte == ALSO,
-                None => true,
-            };
-            if !ends {
-                continue;
-            }
+        for end in memchr::memchr2_iter(SPACE, ALSO, &text).chain([text.len()]) {
             if position > MOST_POSITION {
                 return None;
             }
-            if at > from {
-                all.push(Word::new(&text, from, at - from, position as u16)?);
+            if end > from {
+                order.push(u128::from(start_of(&text[from..], end - from)) << 64 | all.len() as u128);
+                let (at, len) = (u32::try_from(from).ok()?, u32::try_from(end - from).ok()?);
+                all.push(Word { at, len, position: position as u16 });
             }
-            position += usize::from(text.get(at) == Some(&SPACE));
-            from = at + 1;
+            position += usize::from(text.get(end) == Some(&SPACE));
+            from = end + 1;
         }
-        all.sort_unstable_by(|a, b| a.order(b, &text).then(a.position.cmp(&b.position)));
-        let is_same = |a: &Word, b: &Word| a.order(b, &text).is_eq();
-        let count = all.chunk_by(is_same).count();
-        let start = 4 + 4 * count;
+        order.sort_unstable();
+        let word = |one: u128| &all[one as u64 as usize];
+        // Where in this order each other word comes first.
+        let mut firsts = Vec::with_capacity(all.len());
+        let mut from = 0;
+        for alike in order.chunk_by_mut(|a, b| a >> 64 == b >> 64) {
+            firsts.push(from);
+            let text_of = |one: u128| word(one).of(&text);
+            // Mostly, what begins alike is the same.
+            if alike[1..].iter().any(|&one| text_of(one) != text_of(alike[0])) {
+                alike.sort_by(|&a, &b| text_of(a).cmp(text_of(b)));
+                let others = (1..alike.len()).filter(|&at| text_of(alike[at]) != text_of(alike[at - 1]));
+                firsts.extend(others.map(|at| from + at));
+            }
+            from += alike.len();
+        }
+        let start = 4 + 4 * firsts.len();
         let mut value = Vec::with_capacity(start + text.len() + 3 * all.len() + 2);
         value.resize(start, 0);
-        value[..4].copy_from_slice(&(count as u32).to_le_bytes());
-        let mut words = Vec::with_capacity(count);
-        for (number, same) in all.chunk_by(is_same).enumerate() {
-            let (word, at) = (same[0].of(&text), value.len() - start);
-            if word.len() > 0x7FF || at >= 1 << 20 {
+        value[..4].copy_from_slice(&(firsts.len() as u32).to_le_bytes());
+        let mut words = Vec::with_capacity(firsts.len());
+        let ends = firsts.iter().skip(1).copied().chain([order.len()]);
+        for (number, (&first, end)) in firsts.iter().zip(ends).enumerate() {
+            let same = &order[first..end];
+            let Word { at: place, len, .. } = *word(same[0]);
+            let at = value.len() - start;
+            if len > 0x7FF || at >= 1 << 20 {
                 return None;
             }
-            words.push((same[0].at, same[0].len));
-            let entry = (at as u32) << 12 | (word.len() as u32) << 1 | 1;
+            words.push((place, len));
+            let entry = (at as u32) << 12 | len << 1 | 1;
             value[4 + 4 * number..8 + 4 * number].copy_from_slice(&entry.to_le_bytes());
-            value.extend_from_slice(word);
+            value.extend_from_slice(word(same[0]).of(&text));
             value.resize(value.len().next_multiple_of(2), 0);
             value.extend(u16::try_from(same.len()).ok()?.to_le_bytes());
-            same.iter().for_each(|word| value.extend(word.position.to_le_bytes()));
+            same.iter().for_each(|&one| value.extend(word(one).position.to_le_bytes()));
         }
         Some(Vector { value, words: Recent { text, words } })
+    }
+}
+
+/// The first 8 bytes of a word, in an order that is theirs; zeros after a shorter one.
+fn start_of(text: &[u8], len: usize) -> u64 {
+    match text.first_chunk() {
+        // What follows the word is shifted out.
+        Some(eight) if len < 8 => u64::from_be_bytes(*eight) & !(u64::MAX >> (8 * len)),
+        Some(eight) => u64::from_be_bytes(*eight),
+        None => {
+            let mut start = [0; 8];
+            start[..len].copy_from_slice(&text[..len]);
+            u64::from_be_bytes(start)
+        }
     }
 }
 
