@@ -173,12 +173,21 @@ pub trait Side {
 }
 
 /// How many of these numbers of one byte are `value`, from the first on.
-pub fn repeated(ahead: &[u8], value: u8) -> usize {
+fn repeated(ahead: &[u8], value: u8) -> usize {
     match ahead.first() {
         // As long as each is the same as the one before it.
         Some(&first) if first == value => 1 + same_start(&ahead[1..], ahead),
         _ => 0,
     }
+}
+
+/// How many of so many items there are when decoding, as far as these columns tell, in each of which all have the same number
+/// of one byte.
+pub fn all_repeated<S: Side>(side: &S, same: &[(Column, u8)], most: usize) -> usize {
+    same.iter().fold(most, |most, &(column, value)| {
+        let ahead = side.ahead(column);
+        repeated(&ahead[..most.min(ahead.len())], value)
+    })
 }
 
 /// A column being filled.

@@ -19,7 +19,7 @@ use super::pages::{
 use super::rows::{LONGEST_SHORT, MOST_VALUES, Rows, SHORT, Schema};
 use super::schema::{Field, Span, Varlena, read};
 use crate::Corrupt;
-use crate::columns::{Column, Side, get_number, repeated};
+use crate::columns::{Column, Side, all_repeated, get_number};
 
 /// A page's items while they are coded, up to where this has come.
 pub struct Items<'p> {
@@ -67,16 +67,6 @@ struct Like<'c> {
     end_align: usize,
     /// Columns in which all have the same number.
     same: &'c [(Column, u8)],
-}
-
-impl Like<'_> {
-    /// How many items there are when decoding, as far as these columns tell.
-    fn ahead<S: Side>(&self, side: &S, items: &Items<'_>) -> usize {
-        self.same.iter().fold(items.left(), |most, &(column, value)| {
-            let ahead = side.ahead(column);
-            repeated(&ahead[..most.min(ahead.len())], value)
-        })
-    }
 }
 
 impl Run {
@@ -278,7 +268,7 @@ impl<S: Side> RowCoder<'_, S> {
                 symbol.is_some()
             });
         } else {
-            let most = like.ahead(self.side, items);
+            let most = all_repeated(self.side, like.same, items.left());
             let ahead = self.side.ahead(heads.column);
             let mut last = None;
             let is_like = |symbol: &&u8| {
@@ -380,7 +370,7 @@ impl<S: Side> RowCoder<'_, S> {
                 form.is_of(tuple) && !is_known(place) && !is_next(place)
             });
         } else {
-            let most = like.ahead(self.side, items);
+            let most = all_repeated(self.side, like.same, items.left());
             let places = self.side.ahead(columns.places).chunks_exact(RowPlace::BYTES);
             let most = places.take(most).take_while(|place| !is_known(RowPlace::of(place))).count();
             run.foresee((self.side, self.rows), items, &like, most);

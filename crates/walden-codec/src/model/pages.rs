@@ -14,7 +14,7 @@ use super::keys::RowPlace;
 use super::names::Topic;
 use super::rows::Plan;
 use crate::Corrupt;
-use crate::columns::{Class, Column, Kind, Side, narrow, repeated};
+use crate::columns::{Class, Column, Kind, Side, all_repeated, narrow};
 
 /// How a page's items are coded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -539,38 +539,34 @@ impl Visible {
     ) -> Result<usize, Corrupt> {
         let [Some(xmins), Some(xmaxs), Some(cids), Some(places), _] = self.columns else { return Ok(0) };
         let xmax_of = |symbol: u8| if symbol == 0 { 0 } else { self.xmax };
+        let same = |xmax: u8, cid: u8| [(xmins, 0), (xmaxs, xmax), (cids, cid), (places, 0)];
         let (xmax, cid, alike) = match (source, rows.first()) {
             (Some(page), Some(&(first, _))) => {
-                let (xmax, cid) = (u32_at(&page.0, first + 4), u32_at(&page.0, first + 8));
+                let (xmax, cid) = (page.u32_at(first + 4), page.u32_at(first + 8));
                 let (Some(xmax), Ok(cid)) =
                     ([0, 1].into_iter().find(|&symbol| xmax_of(symbol) == xmax), u8::try_from(cid))
                 else {
                     return Ok(0);
                 };
-                let same = |&((at, _), number): &(&(usize, usize), u16)| {
+                let is_alike = |&((at, _), number): &(&(usize, usize), u16)| {
                     page.0[*at..at + VISIBLE]
                         == header(self.xmin, xmax_of(xmax), cid.into(), RowPlace { block, number })
                 };
-                (xmax, cid, rows.iter().zip(number..).take_while(same).count())
+                (xmax, cid, rows.iter().zip(number..).take_while(is_alike).count())
             }
             _ => {
                 let (Some(&xmax @ ..=1), Some(&cid)) = (side.ahead(xmaxs).first(), side.ahead(cids).first())
                 else {
                     return Ok(0);
                 };
-                let columns = [(xmins, 0), (xmaxs, xmax), (cids, cid), (places, 0)];
-                let alike = columns.iter().fold(rows.len(), |most, &(column, value)| {
-                    let ahead = side.ahead(column);
-                    repeated(&ahead[..most.min(ahead.len())], value)
-                });
-                (xmax, cid, alike)
+                (xmax, cid, all_repeated(side, &same(xmax, cid), rows.len()))
             }
         };
         // A number of one byte.
         if alike == 0 || !cid.is_ascii() {
             return Ok(0);
         }
-        for (column, value) in [(xmins, 0), (xmaxs, xmax), (cids, cid), (places, 0)] {
+        for (column, value) in same(xmax, cid) {
             side.repeat(column, value, alike)?;
         }
         (self.xmax, self.cid) = (xmax_of(xmax), cid);
