@@ -25,6 +25,7 @@ use crate::Corrupt;
 use crate::columns::{Class, Column, Kind, Side, narrow};
 
 /// A block, as far as it is known.
+#[derive(Default)]
 pub(super) struct Block {
     place: Place,
     image: Option<ImageHeader>,
@@ -36,6 +37,15 @@ pub(super) struct Block {
     data: Vec<u8>,
     told: bool,
     stored: Vec<u8>,
+}
+
+impl Block {
+    /// Nothing known of it any more. The room of its bytes stays.
+    fn clear(&mut self) {
+        (self.image, self.page, self.before, self.told) = (None, None, None, false);
+        self.data.clear();
+        self.stored.clear();
+    }
 }
 
 /// An image's place in its page.
@@ -83,11 +93,16 @@ impl Model {
         end: impl Fn(usize) -> Lsn,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let mut blocks = std::mem::take(&mut self.spare_blocks);
-        blocks.clear();
+        // They stay where they are from record to record: to move them costs more than to fill them.
+        let mut room = std::mem::take(&mut self.room_for_blocks);
+        let count = self.shapes[around.shape].blocks.len();
+        if room.len() < count {
+            room.resize_with(count, Block::default);
+        }
+        let blocks = &mut room[..count];
         let mut relation = 0;
         let mut told = Vec::new();
-        for index in 0..self.shapes[around.shape].blocks.len() {
+        for (index, known) in blocks.iter_mut().enumerate() {
             let ShapeBlock { flags, image_info, .. } = self.shapes[around.shape].blocks[index];
             let block = input.and_then(|record| record.blocks.get(index));
             if flags & SAME_RELATION == 0 {
@@ -99,32 +114,24 @@ impl Model {
             let locator =
                 *self.relations.get(relation as usize).ok_or(Corrupt("a relation's number can't be"))?;
             let place = Place { relation: Relation { number: relation, locator }, fork, block: number };
-            let (mut image, mut page) = (None, None);
+            known.place = place;
             if flags & HAS_IMAGE != 0 {
                 let source = block.and_then(|block| block.image.as_ref()).zip(input);
-                page = source.and_then(|(image, record)| restored(image, record));
-                let source = source.map(|(image, record)| (image, record, page.as_deref()));
-                let known = source.is_some() && self.known(place).is_some();
+                known.page = source.and_then(|(image, record)| restored(image, record));
+                let source = source.map(|(image, record)| (image, record, known.page.as_deref()));
+                let is_known = source.is_some() && self.known(place).is_some();
                 let expander = &mut self.rows.expander;
-                image =
-                    Some(ImageHeader::code(side, fixed, self.version, image_info, source, known, expander)?);
+                let header =
+                    ImageHeader::code(side, fixed, self.version, image_info, source, is_known, expander)?;
+                known.image = Some(header);
             }
-            blocks.push(Block {
-                place,
-                image,
-                page,
-                before: None,
-                data: self.spare(),
-                told: false,
-                stored: Vec::new(),
-            });
         }
         if blocks.iter().any(|block| block.image.is_some_and(|image| image.form != ImageForm::AsIs)) {
-            for block in &mut blocks {
+            for block in blocks.iter_mut() {
                 block.before = self.known(block.place).map(PageBox::from);
             }
             if let Some(record) = input.filter(|_| blocks.iter().any(|block| block.before.is_some())) {
-                told = told_data(record, &blocks);
+                told = told_data(record, blocks);
             }
         }
         for index in 0..blocks.len() {
@@ -148,14 +155,12 @@ impl Model {
             } else {
                 continue;
             };
-            let mut data = std::mem::take(&mut blocks[index].data);
             // An update's old row is on the second page, if there is one.
             let old_place = blocks.get(1).map_or(blocks[0].place, |block| block.place);
-            self.block_data(side, around, index, place, old_place, source, &mut data)?;
-            blocks[index].data = data;
+            self.block_data(side, around, index, place, old_place, source, &mut blocks[index].data)?;
         }
         let extra = self.extra(side, fixed, around.shape, input)?;
-        let after = self.rehearsed(around, &blocks, &extra, end);
+        let after = self.rehearsed(around, blocks, &extra, end);
         for (index, block) in blocks.iter_mut().enumerate() {
             if block.image.is_some() {
                 let source =
@@ -164,7 +169,7 @@ impl Model {
                 self.image(side, fixed, block, after, source)?;
             }
         }
-        self.lay_out(around, &blocks, &extra, false, out);
+        self.lay_out(around, blocks, &extra, false, out);
         if let Some(block) = blocks.first() {
             let Shape { rmid: manager, info, .. } = self.shapes[around.shape];
             let Place { relation, block, .. } = block.place;
@@ -172,20 +177,9 @@ impl Model {
                 self.keys.inserted(relation.number, RowPlace { block, number });
             });
         }
-        // Room for the next record's.
-        for block in blocks.drain(..) {
-            self.spare_data
-                .extend([block.data, block.stored].into_iter().filter(|spare| spare.capacity() > 0));
-        }
-        self.spare_blocks = blocks;
+        blocks.iter_mut().for_each(Block::clear);
+        self.room_for_blocks = room;
         Ok(())
-    }
-
-    /// An empty vector, with room if there is one that has.
-    fn spare(&mut self) -> Vec<u8> {
-        let mut spare = self.spare_data.pop().unwrap_or_default();
-        spare.clear();
-        spare
     }
 
     fn known(&mut self, place: Place) -> Option<&Page> {
@@ -392,8 +386,7 @@ impl Model {
             ImageForm::Again(method) => method,
         };
         let whole = PAGE_BYTES as u16 - header.hole_len.unwrap_or(0).min(PAGE_BYTES as u16);
-        let raw =
-            page.as_ref().map_or(Vec::new(), |page| without_hole(page, header.offset, whole, self.spare()));
+        let raw = page.as_ref().map_or(Vec::new(), |page| without_hole(page, header.offset, whole, Vec::new()));
         self.image_page(side, fixed, block, after, (page, &raw), whole)?;
         if source.is_some() {
             // They were compared when the method was chosen.
@@ -416,7 +409,7 @@ impl Model {
     ) -> Result<(), Corrupt> {
         let offset = block.image.map_or(0, |image| image.offset);
         if let Some(page) = after {
-            let known = without_hole(page, offset, len, self.spare());
+            let known = without_hole(page, offset, len, std::mem::take(&mut block.stored));
             block.stored = difference(side, fixed.rehearsed, known, bytes, len.into())?;
             return Ok(());
         }
@@ -435,7 +428,7 @@ impl Model {
                 _ => fixed.made,
             },
         };
-        let known = without_hole(&made, offset, len, self.spare());
+        let known = without_hole(&made, offset, len, std::mem::take(&mut block.stored));
         self.made = made;
         block.stored = difference(side, columns, known, bytes, len.into())?;
         Ok(())

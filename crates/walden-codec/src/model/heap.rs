@@ -23,7 +23,7 @@ const ATTRIBUTES: u16 = 0x07FF;
 const HAS_NULLS: u8 = 0x01;
 
 /// A relation, as the model and as PostgreSQL name it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Relation {
     /// Its number in the model.
     pub number: u32,

@@ -72,9 +72,7 @@ pub struct Model {
     key: Vec<u8>,
     old: Vec<u8>,
     made: Box<Page>,
-    /// Room that the last record's blocks took.
-    spare_blocks: Vec<blocks::Block>,
-    spare_data: Vec<Vec<u8>>,
+    room_for_blocks: Vec<blocks::Block>,
     /// The record as it was put together.
     pub out: Vec<u8>,
     refs: Vec<BlockRef>,
@@ -291,8 +289,7 @@ impl Model {
             key: Vec::new(),
             old: Vec::new(),
             made: Box::default(),
-            spare_blocks: Vec::new(),
-            spare_data: Vec::new(),
+            room_for_blocks: Vec::new(),
             out: Vec::new(),
             refs: Vec::new(),
         }

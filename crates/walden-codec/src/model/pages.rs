@@ -152,7 +152,7 @@ pub const NEXT: u64 = 4;
 const ELSEWHERE: u64 = 5;
 
 /// A page's place.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Place {
     /// The relation.
     pub relation: Relation,
