@@ -130,33 +130,37 @@ impl Replay {
             observer.after(record, &mut []);
             return;
         }
-        let mut touched = std::mem::take(&mut self.touched);
-        for block in record.blocks {
-            self.touch(record, block, O::ALL_IMAGES, &mut touched);
+        let (mut room, count) = (std::mem::take(&mut self.touched), record.blocks.len());
+        if room.len() < count {
+            room.resize_with(count, Touched::default);
         }
-        observer.before(record, &touched);
+        let touched = &mut room[..count];
+        for (block, touched) in record.blocks.iter().zip(&mut *touched) {
+            self.touch(record, block, O::ALL_IMAGES, touched);
+        }
+        observer.before(record, touched);
         let anew = |block: &BlockRef| block.image.is_some() || block.will_init;
         if record.blocks.iter().any(anew) {
-            self.make_anew(&mut touched);
+            self.make_anew(touched);
         }
         let outcome = match manager(record.header.rmid) {
             Some(manager) => {
-                let mut step = Step { record, touched: &mut touched, store: Some(&mut self.store) };
+                let mut step = Step { record, touched, store: Some(&mut self.store) };
                 (manager.redo)(&mut step).map_err(|misfit| State::Unknown(Unknown::Misfit(misfit)))
             }
             None => Err(State::Untracked),
         };
-        for touched in &mut touched {
+        for touched in &mut *touched {
             match (touched.role, outcome) {
                 (Role::Redo, Ok(())) => touched.stamp(record),
                 (Role::Unknown(_), Ok(())) => {}
                 _ => touched.settle(record, outcome),
             }
         }
-        observer.after(record, &mut touched);
+        observer.after(record, touched);
         let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
         let last = LastRecord { lsn: record.lsn, kind };
-        for touched in &mut touched {
+        for touched in touched {
             match (touched.page.take(), touched.role) {
                 (Some(page), Role::Ahead) => self.store.put_back(touched.slot, page),
                 (Some(page), _) => self.store.put(touched.slot, page, last),
@@ -167,8 +171,7 @@ impl Replay {
                 self.store.recycle(image);
             }
         }
-        touched.clear();
-        self.touched = touched;
+        self.touched = room;
     }
 
     /// Has pages be what the record's images and promises make them, before its changes.
@@ -185,14 +188,14 @@ impl Replay {
         }
     }
 
-    /// Takes a block's page out of the store and its image out of the record, and adds both to `all`. What is added is
-    /// made where it stays: to copy it would take longer than all else here but fetching the page from memory.
+    /// Takes a block's page out of the store and its image out of the record. `touched` is filled where it stays: to copy it
+    /// would take longer than all else here but fetching the page from memory.
     #[inline]
-    fn touch(&mut self, record: &Record<'_>, block: &BlockRef, all_images: bool, all: &mut Vec<Touched>) {
+    fn touch(&mut self, record: &Record<'_>, block: &BlockRef, all_images: bool, touched: &mut Touched) {
         let key = BlockKey { relation: block.relation, fork: block.fork, block: block.block };
         let is_restored = block.image.is_some_and(|image| image.apply);
         if (is_restored || block.will_init) && !all_images {
-            return self.touch_anew(record, block, key, all);
+            return self.touch_anew(record, block, key, touched);
         }
         let slot = self.store.slot(key);
         let (was, fresh) = (self.store.state(slot), self.store.is_fresh(slot));
@@ -202,10 +205,8 @@ impl Replay {
             Some(_) => Role::Redo,
             None => Role::Unknown(was),
         };
-        all.push(Touched::new(block, (slot, fresh), role, was, page));
-        if (block.image.is_some() || block.will_init)
-            && let Some(touched) = all.last_mut()
-        {
+        touched.fill(block, (slot, fresh), role, was, page);
+        if block.image.is_some() || block.will_init {
             self.restore(record, block, all_images, touched);
         }
     }
@@ -243,7 +244,7 @@ impl Replay {
 
     /// The same for a page of which nothing stays, where nobody looks at what it was: that is not even read.
     #[inline]
-    fn touch_anew(&mut self, record: &Record<'_>, block: &BlockRef, key: BlockKey, all: &mut Vec<Touched>) {
+    fn touch_anew(&mut self, record: &Record<'_>, block: &BlockRef, key: BlockKey, touched: &mut Touched) {
         let (slot, mut page) = self.store.take_anew(key);
         let (was, fresh) = (self.store.state(slot), self.store.is_fresh(slot));
         let restored = match &block.image {
@@ -259,20 +260,35 @@ impl Replay {
                 (Role::Unknown(State::Unknown(Unknown::Misfit(misfit))), None)
             }
         };
-        all.push(Touched::new(block, (slot, fresh), role, was, page));
+        touched.fill(block, (slot, fresh), role, was, page);
+    }
+}
+
+impl Default for Touched {
+    /// No block yet.
+    fn default() -> Touched {
+        let (slot, state) = (Slot::NONE, State::Unknown(Unknown::NotSeen));
+        let (role, was, page, image) = (Role::Unknown(state), state, None, None);
+        Touched { slot, role, was, page, image, fresh: false, id: 0, changed: false, keeps_lsn: false }
     }
 }
 
 impl Touched {
+    /// Before the record's changes, without an image.
     #[inline(always)]
-    fn new(
+    fn fill(
+        &mut self,
         block: &BlockRef,
         (slot, fresh): (Slot, bool),
         role: Role,
         was: State,
         page: Option<PageBox>,
-    ) -> Touched {
-        Touched { slot, role, was, page, image: None, fresh, id: block.id, changed: false, keeps_lsn: false }
+    ) {
+        (self.slot, self.fresh, self.id) = (slot, fresh, block.id);
+        self.role = role;
+        self.was = was;
+        self.page = page;
+        (self.changed, self.keeps_lsn) = (false, false);
     }
 
     /// After the record: whether it gave the page its LSN. Of a page that is not known that is taken to be so.
@@ -333,8 +349,8 @@ pub(crate) fn touched_with(
 ) -> Vec<Touched> {
     let touched = |((block, page), image): ((&BlockRef, &Option<PageBox>), &Option<PageBox>)| {
         let role = if image.is_some() { Role::Restored } else { Role::Redo };
-        let touched = Touched::new(block, (Slot::NONE, false), role, State::Exact, page.clone());
-        Touched { image: image.clone(), ..touched }
+        let (page, image) = (page.clone(), image.clone());
+        Touched { role, was: State::Exact, page, image, id: block.id, ..Touched::default() }
     };
     record.blocks.iter().zip(before).zip(images).map(touched).collect()
 }
@@ -474,7 +490,7 @@ pub fn rehearse(
                 None => Role::Unknown(State::Unknown(Unknown::NotSeen)),
             };
             let page = if block.will_init { Some(PageBox::default()) } else { page };
-            Touched::new(block, (Slot::NONE, false), role, State::Exact, page)
+            Touched { role, was: State::Exact, page, id: block.id, ..Touched::default() }
         })
         .collect();
     (manager.redo)(&mut Step { record: bare, touched: &mut touched, store: None })?;

@@ -47,10 +47,6 @@ fn at_distance(distance: u64, base: u64, width: usize) -> u64 {
     value & u64::MAX >> (64 - 8 * width as u32)
 }
 
-fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
-}
-
 impl Changes {
     /// Codes a field of a width and an alignment, which is `old` in the row that is replaced.
     pub fn code<S: Side>(
@@ -65,33 +61,48 @@ impl Changes {
             Some(column) => column,
             None => *self.column.insert(side.column(Kind::Rows(Class::Fixed, width))?),
         };
-        let width = usize::from(width);
-        // The field may be several numbers, of which only this much is known.
-        let part = match align {
-            8 if width.is_multiple_of(8) => 8,
-            _ if width.is_multiple_of(4) => 4,
-            _ if width.is_multiple_of(2) => 2,
-            _ => 1,
+        // The field may be several numbers, of which only the width is known.
+        match (usize::from(width), align) {
+            (width, 8) if width.is_multiple_of(8) => self.numbers::<8, S>(side, column, old, source, out),
+            (width, _) if width.is_multiple_of(4) => self.numbers::<4, S>(side, column, old, source, out),
+            (width, _) if width.is_multiple_of(2) => self.numbers::<2, S>(side, column, old, source, out),
+            _ => self.numbers::<1, S>(side, column, old, source, out),
+        }
+    }
+
+    /// A field that is numbers of `N` bytes, as many as `old` is.
+    fn numbers<const N: usize, S: Side>(
+        &mut self,
+        side: &mut S,
+        column: Column,
+        old: &[u8],
+        source: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let number = |bytes: &[u8; N]| {
+            let mut number = [0; 8];
+            number[..N].copy_from_slice(bytes);
+            u64::from_le_bytes(number)
         };
-        self.parts.resize(width / part, Part::default());
+        let near = |state: &Part| state.from_old <= state.from_last;
+        self.parts.resize(old.len() / N, Part::default());
+        let (old, source) = (old.as_chunks::<N>().0, source.as_chunks::<N>().0);
         let said = &mut self.said;
         said.clear();
-        let near = |state: &Part| state.from_old <= state.from_last;
-        for ((state, old), new) in self.parts.iter().zip(old.chunks(part)).zip(source.chunks(part)) {
+        for ((state, old), new) in self.parts.iter().zip(old).zip(source) {
             let new = number(new);
-            let new = if near(state) { distance(new, number(old), part) } else { new };
-            said.extend_from_slice(&new.to_le_bytes()[..part]);
+            let new = if near(state) { distance(new, number(old), N) } else { new };
+            said.extend_from_slice(&new.to_le_bytes()[..N]);
         }
         let start = out.len();
-        side.bytes(column, said, width, out)?;
-        let parts = self.parts.iter_mut().zip(old.chunks(part));
-        for ((state, old), new) in parts.zip(out[start..].chunks_mut(part)) {
+        side.bytes(column, said, old.as_flattened().len(), out)?;
+        for ((state, old), new) in self.parts.iter_mut().zip(old).zip(out[start..].as_chunks_mut::<N>().0) {
             let (old, mut value) = (number(old), number(new));
             if near(state) {
-                value = at_distance(value, old, part);
-                new.copy_from_slice(&value.to_le_bytes()[..part]);
+                value = at_distance(value, old, N);
+                new.copy_from_slice(&value.to_le_bytes()[..N]);
             }
-            state.learn(old, value, part);
+            state.learn(old, value, N);
         }
         Ok(())
     }
