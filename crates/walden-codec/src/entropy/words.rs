@@ -44,6 +44,32 @@ fn is_letter(byte: u8) -> bool {
     byte.is_ascii_alphabetic() || byte >= 0x80
 }
 
+/// The highest bit of each byte.
+const HIGHEST: u64 = u64::from_le_bytes([0x80; 8]);
+
+/// Which of eight bytes are letters, by their highest bits.
+#[inline]
+fn letters(bytes: u64) -> u64 {
+    let all = |byte: u8| u64::from_le_bytes([byte; 8]);
+    let lower = (bytes | all(0x20)) & !HIGHEST;
+    let (from_a, after_z) = (lower + all(0x80 - b'a'), lower + all(0x80 - b'z' - 1));
+    (from_a & !after_z | bytes) & HIGHEST
+}
+
+/// How many bytes a text begins with that are all letters, or all none.
+#[inline]
+fn alike(text: &[u8], are_letters: bool) -> usize {
+    let expected = if are_letters { HIGHEST } else { 0 };
+    let (eights, rest) = text.as_chunks::<8>();
+    for (at, bytes) in eights.iter().enumerate() {
+        let others = letters(u64::from_le_bytes(*bytes)) ^ expected;
+        if others != 0 {
+            return 8 * at + others.trailing_zeros() as usize / 8;
+        }
+    }
+    text.len() - rest.len() + rest.iter().take_while(|byte| is_letter(**byte) == are_letters).count()
+}
+
 /// Words as numbers; nothing where that would not make much of the text shorter.
 pub fn encode(text: &[u8]) -> Option<Headed> {
     if text.len() < SHORTEST_TEXT {
@@ -60,8 +86,11 @@ pub fn encode(text: &[u8]) -> Option<Headed> {
     }
     let leads = words.len().div_ceil(NUMBERS);
     let marks = rarest(pieces(), leads + 1);
-    let mut meets: [u8; 256] = std::array::from_fn(|byte| if is_letter(byte as u8) { LETTER } else { 0 });
-    marks.iter().for_each(|&mark| meets[usize::from(mark)] |= MARK);
+    let mut stands_for_else = [false; 256];
+    marks.iter().for_each(|&mark| stands_for_else[usize::from(mark)] = true);
+    let is_mark = |byte: &u8| stands_for_else[usize::from(*byte)];
+    // Mostly there are bytes that no text has.
+    let has_marks = text.iter().any(is_mark);
     let (&escape, lead_bytes) = marks.split_first()?;
     let mut head = Vec::new();
     put_number(&mut head, text.len() as u64);
@@ -77,8 +106,8 @@ pub fn encode(text: &[u8]) -> Option<Headed> {
     structure.resize(structure_at, 0);
     let mut rest = text;
     while let Some(&first) = rest.first() {
-        let is_letter = meets[usize::from(first)] & LETTER;
-        if is_letter != 0
+        let is_letter = is_letter(first);
+        if is_letter
             && let Some((number, len)) = index.longest(rest)
         {
             structure.push(lead_bytes[number / NUMBERS]);
@@ -87,33 +116,23 @@ pub fn encode(text: &[u8]) -> Option<Headed> {
             continue;
         }
         // Up to where the next word may begin.
-        let mut met = 0;
-        let alike = |byte: &&u8| {
-            let meets = meets[usize::from(**byte)];
-            met |= meets;
-            meets & LETTER == is_letter
-        };
-        let (these, others) = rest.split_at(rest.iter().take_while(alike).count());
+        let (these, others) = rest.split_at(alike(rest, is_letter));
         rest = others;
-        if met & MARK == 0 {
+        if !has_marks {
             structure.extend_from_slice(these);
             continue;
         }
-        for &byte in these {
-            if meets[usize::from(byte)] & MARK != 0 {
+        for byte in these {
+            if is_mark(byte) {
                 structure.push(escape);
             }
-            structure.push(byte);
+            structure.push(*byte);
         }
     }
     put_number(&mut head, (structure.len() - structure_at) as u64);
     structure.extend_from_slice(&numbers);
     Some(Headed::new(&head, structure, structure_at))
 }
-
-/// What encoding makes of a byte: a word may begin with it, it stands for something else.
-const LETTER: u8 = 1;
-const MARK: u8 = 2;
 
 /// The words worth a number, the most frequent first.
 fn frequent<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<(&'a [u8], u32)> {
@@ -130,15 +149,12 @@ fn frequent<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<(&'a [u8], u32)> 
 /// Counts a text's words.
 fn count<'a>(text: &'a [u8], counts: &mut FxHashMap<&'a [u8], u32>) {
     let mut at = 0;
-    while at < text.len() {
-        if !is_letter(text[at]) {
-            at += 1;
-            continue;
+    loop {
+        let start = at + alike(&text[at..], false);
+        if start == text.len() {
+            break;
         }
-        let start = at;
-        while at < text.len() && is_letter(text[at]) {
-            at += 1;
-        }
+        at = start + alike(&text[start..], true);
         let with_space = at + usize::from(text.get(at) == Some(&b' '));
         if at - start >= SHORTEST && with_space - start <= LONGEST {
             *counts.entry(&text[start..with_space]).or_default() += 1;

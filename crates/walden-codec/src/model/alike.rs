@@ -17,7 +17,7 @@ use super::pages::{
     NEXT, NORMAL, Place, VISIBLE, Visible, item, join, pointer, put_pointer, right_before, split,
 };
 use super::rows::{LONGEST_SHORT, MOST_VALUES, Rows, SHORT, Schema};
-use super::schema::{Field, Span, Varlena, read};
+use super::schema::{Field, Span, Varlena, aligned, read};
 use crate::Corrupt;
 use crate::columns::{Column, Side, all_repeated, get_number};
 
@@ -133,7 +133,7 @@ impl Run {
             for field in &schema.fields {
                 at = match *field {
                     Field::Fixed { width, align } => {
-                        at.next_multiple_of(align.max(1).into()) + usize::from(width)
+                        aligned(at, align.into()) + usize::from(width)
                     }
                     Field::Varlena => {
                         let length = next.next().and_then(|ahead| get_number(ahead).ok());
@@ -146,7 +146,7 @@ impl Run {
                     }
                 };
             }
-            let len = like.origin + at.next_multiple_of(like.end_align);
+            let len = like.origin + aligned(at, like.end_align);
             let place = |last| right_before(last, len).filter(|&offset| offset >= items.made.lower());
             let Some(offset) = place(last) else { return };
             self.items.push((offset, len));
@@ -200,10 +200,10 @@ impl Run {
         for (field, columns) in schema.fields.iter().zip(&schema.columns) {
             match *field {
                 Field::Fixed { width, align } => {
-                    let (width, align) = (usize::from(width), usize::from(align.max(1)));
+                    let (width, align) = (usize::from(width), usize::from(align));
                     for (place, (offset, _)) in places.iter_mut().zip(&*found) {
                         let origin = offset + like.origin;
-                        *place = (origin + (place.0 + place.1 - origin).next_multiple_of(align), width);
+                        *place = (origin + aligned(place.0 + place.1 - origin, align), width);
                     }
                     fixed(side, columns.content, places, width, page)?;
                 }

@@ -15,7 +15,7 @@ use walden_redo::store::{BlockKey, PageStore};
 use super::gin::Pending;
 use super::heap::{Old, Relation};
 use super::rows::LayoutKey;
-use super::schema::{Field, Span, Varlena};
+use super::schema::{Field, Span, Varlena, aligned};
 use crate::Corrupt;
 use crate::columns::{Column, Side};
 
@@ -453,7 +453,7 @@ impl Recipe {
 }
 
 fn pad(out: &mut Vec<u8>, align: usize) {
-    out.resize(out.len().next_multiple_of(align.max(1)), 0);
+    out.resize(aligned(out.len(), align), 0);
 }
 
 fn is_empty(bytes: &[u8]) -> bool {
@@ -504,7 +504,7 @@ fn next_piece(
         }
     }
     for align in [8, 4, 2, 1_usize] {
-        let starts: Vec<usize> = at.iter().map(|at| at.next_multiple_of(align)).collect();
+        let starts: Vec<usize> = at.iter().map(|&at| aligned(at, align)).collect();
         let gaps = samples.iter().zip(at.iter().zip(&starts));
         if gaps
             .clone()
@@ -635,7 +635,7 @@ impl Unit {
                 return Some(end);
             }
         };
-        let start = at.next_multiple_of(width);
+        let start = aligned(at, width);
         let bytes = key.get(start..start + width)?;
         if !is_empty(&key[at..start]) {
             return None;

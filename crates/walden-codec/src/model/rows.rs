@@ -12,7 +12,7 @@ use super::alike::Run;
 use super::changes::Changes;
 use super::expand::{Ahead, CHUNK, Expander, Method, starts};
 use super::names::Recall;
-use super::schema::{EXTERNAL_BYTES, Field, Samples, Span, Varlena, read};
+use super::schema::{EXTERNAL_BYTES, Field, Samples, Span, Varlena, aligned, read};
 use super::vectors::{Told, Vectors};
 use crate::Corrupt;
 use crate::columns::{Class, Column, Kind, Side};
@@ -347,7 +347,7 @@ impl Rows {
 
 /// Zeros up to a multiple of `align` from `origin` on.
 fn pad(out: &mut Vec<u8>, origin: usize, align: usize) {
-    let len = (out.len() - origin).next_multiple_of(align.max(1));
+    let len = aligned(out.len() - origin, align);
     out.resize(origin + len, 0);
 }
 

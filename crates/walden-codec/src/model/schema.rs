@@ -69,8 +69,15 @@ pub fn read(fields: &[Field], row: &[u8], end_align: usize, spans: &mut Vec<Span
     ends(row, at, end_align)
 }
 
+/// The next place with an alignment: a power of two, as the compiler could not know, and would divide.
+#[inline]
+pub fn aligned(at: usize, align: usize) -> usize {
+    debug_assert!(align.is_power_of_two());
+    (at + align - 1) & !(align - 1)
+}
+
 fn ends(row: &[u8], at: usize, end_align: usize) -> bool {
-    row.len() == at.next_multiple_of(end_align) && row[at..].iter().all(|&byte| byte == 0)
+    row.len() == aligned(at, end_align) && row[at..].iter().all(|&byte| byte == 0)
 }
 
 /// The field that begins at or after `at`.
@@ -78,7 +85,7 @@ fn ends(row: &[u8], at: usize, end_align: usize) -> bool {
 fn next(field: Field, row: &[u8], at: usize) -> Option<Span> {
     match field {
         Field::Fixed { width, align } => {
-            let start = at.next_multiple_of(usize::from(align.max(1)));
+            let start = aligned(at, align.into());
             let end = start + usize::from(width);
             let fits = end <= row.len() && row[at..start].iter().all(|&byte| byte == 0);
             fits.then_some(Span { start, end, kind: Varlena::Short })
