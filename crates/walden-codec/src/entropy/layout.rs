@@ -304,11 +304,28 @@ impl Plane<'_> {
             Plane::Still(byte) => lane.fill(*byte),
         }
         if let Plane::Difference(_, last) = self {
-            for byte in lane {
-                *last = last.wrapping_add(*byte);
-                *byte = *last;
-            }
+            add_up(lane, last);
         }
+    }
+}
+
+/// Makes each byte the sum of those up to it, and of what was before the first.
+fn add_up(bytes: &mut [u8], sum: &mut u8) {
+    /// One in each 16 bits: times this, each of four numbers becomes the sum of those up to it.
+    const EACH: u64 = 0x0001_0001_0001_0001;
+    const EVEN: u64 = 0xFF * EACH;
+    let (eights, rest) = bytes.as_chunks_mut::<8>();
+    for bytes in eights {
+        let all = u64::from_le_bytes(*bytes);
+        let (even, odd) = ((all & EVEN).wrapping_mul(EACH), (all >> 8 & EVEN).wrapping_mul(EACH));
+        let before = u64::from(*sum) * EACH;
+        let (at_even, at_odd) = (before + even + (odd << 16), before + even + odd);
+        *bytes = (at_even & EVEN | (at_odd & EVEN) << 8).to_le_bytes();
+        *sum = sum.wrapping_add(((even + odd) >> 48) as u8);
+    }
+    for byte in rest {
+        *sum = sum.wrapping_add(*byte);
+        *byte = *sum;
     }
 }
 
@@ -320,16 +337,18 @@ fn turn_back(mut planes: Vec<Plane<'_>>, width: usize, rows: &mut [u8]) {
     /// Rows of which the planes are at hand.
     const AT_HAND: usize = 64;
     let mut lanes = [[0; AT_HAND]; LANES];
-    for block in rows.chunks_mut(AT_HAND * width) {
-        let count = block.len() / width;
-        for (number, planes) in planes.chunks_mut(LANES).enumerate() {
+    let all = rows.len() / width;
+    for first in (0..all).step_by(AT_HAND) {
+        let count = AT_HAND.min(all - first);
+        // The last planes of a row first: what is written beyond it is where the next row's are not yet.
+        for (number, planes) in planes.chunks_mut(LANES).enumerate().rev() {
             planes.iter_mut().zip(&mut lanes).for_each(|(plane, lane)| plane.next(&mut lane[..count]));
-            for (at, rows) in block.chunks_mut(LANES * width).enumerate() {
-                let eight =
-                    |lane: &[u8; AT_HAND]| *lane[at * LANES..].first_chunk().expect("a multiple of it");
+            for at in (0..count).step_by(LANES) {
+                let eight = |lane: &[u8; AT_HAND]| *lane[at..].first_chunk().expect("a multiple of it");
                 let turned = transposed(lanes.each_ref().map(|lane| u64::from_le_bytes(eight(lane))));
-                for (row, turned) in rows.chunks_exact_mut(width).zip(turned) {
-                    put(turned, &mut row[number * LANES..][..planes.len()]);
+                for (row, turned) in turned.into_iter().enumerate().take(count - at) {
+                    let place = (first + at + row) * width + number * LANES;
+                    put(turned, &mut rows[place..], planes.len());
                 }
             }
         }
@@ -363,20 +382,12 @@ fn transposed([mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h]: [u64; LA
     [a, b, c, d, e, f, g, h]
 }
 
-/// Writes the lowest bytes, as many as there is room for: eight or four of them at once.
+/// Writes the lowest bytes, so many of them, and others after them if there is room for all eight: that takes no branch.
 #[inline]
-fn put(turned: u64, place: &mut [u8]) {
-    if let Some(eight) = place.first_chunk_mut() {
-        *eight = turned.to_le_bytes();
-        return;
-    }
-    let mut written = 0;
-    if let Some(four) = place.first_chunk_mut() {
-        *four = (turned as u32).to_le_bytes();
-        written = 4;
-    }
-    for (at, byte) in place.iter_mut().enumerate().skip(written) {
-        *byte = (turned >> (8 * at)) as u8;
+fn put(turned: u64, place: &mut [u8], count: usize) {
+    match place.first_chunk_mut() {
+        Some(eight) => *eight = turned.to_le_bytes(),
+        None => place[..count].copy_from_slice(&turned.to_le_bytes()[..count]),
     }
 }
 
