@@ -36,15 +36,13 @@ pub(super) struct Block {
     /// Its data, or what takes the image's place.
     data: Vec<u8>,
     told: bool,
-    stored: Vec<u8>,
 }
 
 impl Block {
-    /// Nothing known of it any more. The room of its bytes stays.
+    /// Nothing known of it any more. The room of its data stays.
     fn clear(&mut self) {
         (self.image, self.page, self.before, self.told) = (None, None, None, false);
         self.data.clear();
-        self.stored.clear();
     }
 }
 
@@ -161,15 +159,19 @@ impl Model {
         }
         let extra = self.extra(side, fixed, around.shape, input)?;
         let after = self.rehearsed(around, blocks, &extra, end);
+        self.headers(around, blocks, &extra, false, out);
         for (index, block) in blocks.iter_mut().enumerate() {
             if block.image.is_some() {
                 let source =
                     input.and_then(|record| Some((record.blocks.get(index)?.image.as_ref()?, record)));
                 let after = after.get(index).and_then(Option::as_deref);
-                self.image(side, fixed, block, after, source)?;
+                self.image(side, fixed, block, after, source, out)?;
+            }
+            if self.shapes[around.shape].blocks[index].flags & HAS_DATA != 0 {
+                out.extend_from_slice(&block.data);
             }
         }
-        self.lay_out(around, blocks, &extra, false, out);
+        out.extend_from_slice(around.main);
         if let Some(block) = blocks.first() {
             let Shape { rmid: manager, info, .. } = self.shapes[around.shape];
             let Place { relation, block, .. } = block.place;
@@ -213,8 +215,8 @@ impl Model {
         Ok(extra)
     }
 
-    /// A record's bytes after its header's place; a bare one has data in the place of images that were told.
-    fn lay_out(&self, around: Around<'_>, blocks: &[Block], extra: &[u8], bare: bool, out: &mut Vec<u8>) {
+    /// The headers in a record, after the place of its own; a bare one has data in the place of images that were told.
+    fn headers(&self, around: Around<'_>, blocks: &[Block], extra: &[u8], bare: bool, out: &mut Vec<u8>) {
         let shape = &self.shapes[around.shape];
         out.clear();
         out.resize(RECORD_HEADER, 0);
@@ -249,15 +251,6 @@ impl Model {
                 out.extend_from_slice(&(around.main.len() as u32).to_le_bytes());
             }
         }
-        for (block, ShapeBlock { flags, .. }) in blocks.iter().zip(&shape.blocks) {
-            if !bare {
-                out.extend_from_slice(&block.stored);
-            }
-            if bare || flags & HAS_DATA != 0 {
-                out.extend_from_slice(&block.data);
-            }
-        }
-        out.extend_from_slice(around.main);
     }
 
     /// The pages after the record as they would be without its images.
@@ -272,7 +265,9 @@ impl Model {
             return Vec::new();
         }
         let mut bytes = Vec::new();
-        self.lay_out(around, blocks, extra, true, &mut bytes);
+        self.headers(around, blocks, extra, true, &mut bytes);
+        blocks.iter().for_each(|block| bytes.extend_from_slice(&block.data));
+        bytes.extend_from_slice(around.main);
         self.head(around.shape, around.xid, &mut bytes);
         let Some(header) = RecordHeader::parse(&bytes) else { return Vec::new() };
         let headers = blocks.iter().filter_map(|block| block.image);
@@ -363,7 +358,7 @@ impl Model {
         side.bytes(column, source.unwrap_or_default(), len.into(), out)
     }
 
-    /// An image's bytes: its difference from the page that the record makes, from the page before, or from what its items
+    /// An image's bytes, appended to `out`: its difference from the page that the record makes, from the page before, or from what its items
     /// make.
     fn image<S: Side>(
         &mut self,
@@ -372,48 +367,54 @@ impl Model {
         block: &mut Block,
         after: Option<&Page>,
         source: Option<(&Image, &Record<'_>)>,
+        out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let Some(header) = block.image else { return Ok(()) };
         let bytes = source.map_or(&[][..], |(image, record)| record.image_data(image));
         let page = block.page.take();
         let method = match header.form {
             ImageForm::AsIs => {
-                return side.bytes(fixed.image_bytes, bytes, header.len.into(), &mut block.stored);
+                return side.bytes(fixed.image_bytes, bytes, header.len.into(), out);
             }
             ImageForm::Page => {
-                return self.image_page(side, fixed, block, after, (page, bytes), header.len);
+                return self.image_page(side, fixed, block, after, (page, bytes), header.len, out);
             }
             ImageForm::Again(method) => method,
         };
         let whole = PAGE_BYTES as u16 - header.hole_len.unwrap_or(0).min(PAGE_BYTES as u16);
-        let raw = page.as_ref().map_or(Vec::new(), |page| without_hole(page, header.offset, whole, Vec::new()));
-        self.image_page(side, fixed, block, after, (page, &raw), whole)?;
+        let mut raw = Vec::new();
+        if let Some(page) = &page {
+            put_without_hole(page, header.offset, whole, &mut raw);
+        }
+        let mut same = Vec::new();
+        self.image_page(side, fixed, block, after, (page, &raw), whole, &mut same)?;
         if source.is_some() {
             // They were compared when the method was chosen.
-            block.stored = bytes.to_vec();
+            out.extend_from_slice(bytes);
             return Ok(());
         }
-        let raw = std::mem::take(&mut block.stored);
-        self.rows.expander.shrink_page(&raw, method, &mut block.stored)
+        self.rows.expander.shrink_page(&same, method, out)
     }
 
-    /// The page of an image, without its hole: `len` bytes.
+    /// The page of an image, without its hole: `len` bytes, appended to `out`.
+    #[allow(clippy::too_many_arguments)]
     fn image_page<S: Side>(
         &mut self,
         side: &mut S,
         fixed: &Fixed,
-        block: &mut Block,
+        block: &Block,
         after: Option<&Page>,
         (page, bytes): (Option<PageBox>, &[u8]),
         len: u16,
+        out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let offset = block.image.map_or(0, |image| image.offset);
+        let start = out.len();
         if let Some(page) = after {
-            let known = without_hole(page, offset, len, std::mem::take(&mut block.stored));
-            block.stored = difference(side, fixed.rehearsed, known, bytes, len.into())?;
-            return Ok(());
+            put_without_hole(page, offset, len, out);
+            return difference(side, fixed.rehearsed, &mut out[start..], bytes);
         }
-        let mut made = std::mem::take(&mut self.made);
+        let mut made = self.made.take().unwrap_or_default();
         let columns = match block.before.as_deref() {
             Some(before) => {
                 made.0.copy_from_slice(&before.0);
@@ -422,16 +423,15 @@ impl Model {
             }
             None => match self.coder(side).page(block.place, page.as_deref(), &mut made)? {
                 PageKind::Bytes => {
-                    self.made = made;
-                    return side.bytes(fixed.image_bytes, bytes, len.into(), &mut block.stored);
+                    self.made = Some(made);
+                    return side.bytes(fixed.image_bytes, bytes, len.into(), out);
                 }
                 _ => fixed.made,
             },
         };
-        let known = without_hole(&made, offset, len, std::mem::take(&mut block.stored));
-        self.made = made;
-        block.stored = difference(side, columns, known, bytes, len.into())?;
-        Ok(())
+        put_without_hole(&made, offset, len, out);
+        self.made = Some(made);
+        difference(side, columns, &mut out[start..], bytes)
     }
 
     fn coder<'m, S: Side>(&'m mut self, side: &'m mut S) -> RowCoder<'m, S> {
@@ -503,7 +503,8 @@ impl ImageHeader {
         let form = if let Some(compression) = compression {
             let again = source.and_then(|(image, record, page)| {
                 let whole = PAGE_BYTES as u16 - hole_len.unwrap_or(0).min(PAGE_BYTES as u16);
-                let raw = without_hole(page?, offset, whole, Vec::new());
+                let mut raw = Vec::new();
+                put_without_hole(page?, offset, whole, &mut raw);
                 expander.reproduces(&raw, record.image_data(image), compression, is_known)
             });
             let number = again.map_or(0, |method| 1 + method.number());
@@ -613,14 +614,14 @@ impl DataForm {
     }
 }
 
-/// A page's bytes as an image of this form would have them, in an empty vector.
-fn without_hole(page: &Page, offset: u16, len: u16, mut bytes: Vec<u8>) -> Vec<u8> {
+/// Appends a page's bytes as an image of this form would have them: `len`, and zeros for those that a page has not.
+fn put_without_hole(page: &Page, offset: u16, len: u16, out: &mut Vec<u8>) {
+    let end = out.len() + usize::from(len);
     let (offset, len) = (usize::from(offset).min(PAGE_BYTES), usize::from(len).min(PAGE_BYTES));
     let before = offset.min(len);
-    bytes.reserve_exact(len);
-    bytes.extend_from_slice(&page.0[..before]);
-    bytes.extend_from_slice(&page.0[PAGE_BYTES - (len - before)..]);
-    bytes
+    out.extend_from_slice(&page.0[..before]);
+    out.extend_from_slice(&page.0[PAGE_BYTES - (len - before)..]);
+    out.resize(end, 0);
 }
 
 /// Where an image differs from what it is told from.
@@ -645,17 +646,15 @@ impl Differences {
 fn difference<S: Side>(
     side: &mut S,
     columns: Differences,
-    mut known: Vec<u8>,
+    known: &mut [u8],
     source: &[u8],
-    len: usize,
-) -> Result<Vec<u8>, Corrupt> {
+) -> Result<(), Corrupt> {
     /// Equal bytes that end a run: fewer are cheaper to mix in than to skip.
     const GAP: usize = 4;
-    let encoding = !source.is_empty();
+    let (encoding, len) = (!source.is_empty(), known.len());
     if encoding && source.len() != len {
         return Err(Corrupt("an image has another length than it says"));
     }
-    known.resize(len, 0);
     let mut at = 0;
     let mut mixed = Vec::new();
     loop {
@@ -693,5 +692,5 @@ fn difference<S: Side>(
             break;
         }
     }
-    Ok(known)
+    Ok(())
 }

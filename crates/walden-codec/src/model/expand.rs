@@ -185,7 +185,6 @@ impl Expander {
         if !self.compress(page, method) {
             return Err(Corrupt("a page can't be compressed"));
         }
-        out.clear();
         out.extend_from_slice(&self.scratch);
         Ok(())
     }

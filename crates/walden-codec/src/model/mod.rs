@@ -71,7 +71,8 @@ pub struct Model {
     residual: Vec<u8>,
     key: Vec<u8>,
     old: Vec<u8>,
-    made: Box<Page>,
+    /// Room for a page that is put together.
+    made: Option<Box<Page>>,
     room_for_blocks: Vec<blocks::Block>,
     /// The record as it was put together.
     pub out: Vec<u8>,
@@ -288,7 +289,7 @@ impl Model {
             residual: Vec::new(),
             key: Vec::new(),
             old: Vec::new(),
-            made: Box::default(),
+            made: None,
             room_for_blocks: Vec::new(),
             out: Vec::new(),
             refs: Vec::new(),
