@@ -17,7 +17,7 @@ pub use crate::columns::Class;
 use crate::columns::{self, Column, Kind, Side};
 pub use crate::entropy::Statistics;
 use crate::entropy::{Packer, Unpacker};
-use crate::framing::{Compared, HandedOn, PageWriter, Pages};
+use crate::framing::{AT_ONCE, Compared, HandedOn, PageWriter, Pages};
 pub use crate::framing::{Input, Original, start_of};
 use crate::model::Model;
 
@@ -435,11 +435,9 @@ impl Decoder {
         let [count, first_prev, end, tail_bytes] = numbers;
         let mut pages = PageWriter::new(first, &info, HandedOn::new(out));
         let head_total = u32::from_le_bytes(first[16..20].try_into().unwrap_or_default());
-        let (mut head, mut tail) = (Vec::new(), Vec::new());
+        let mut head = Vec::new();
         let head_here = (head_total as usize).min(pages.room());
         side.bytes(framing.bytes, &[], head_here, &mut head)?;
-        let tail_bytes = usize::try_from(tail_bytes).map_err(|_| Corrupt("a length can't be"))?;
-        side.bytes(framing.bytes, &[], tail_bytes, &mut tail)?;
         pages.record(&head, head_total);
         model.start(info.version, bytes);
         if count > 0 {
@@ -459,17 +457,29 @@ impl Decoder {
             }
             pages.record(&model.out, model.out.len() as u32);
         }
-        side.finish()?;
+        let mut tail_left = usize::try_from(tail_bytes).map_err(|_| Corrupt("a length can't be"))?;
+        let mut tail = Vec::new();
         match end {
             END_FULL => {}
             END_CUT => {
+                side.bytes(framing.bytes, &[], tail_left, &mut tail)?;
                 pages.next_start();
                 pages.record(&tail, total_of(&tail));
             }
             END_SWITCH => pages.fill(),
-            END_BYTES => pages.out.put(&tail),
+            // It may be nearly all of the segment.
+            END_BYTES => {
+                while tail_left > 0 {
+                    let now = tail_left.min(AT_ONCE);
+                    tail.clear();
+                    side.bytes(framing.bytes, &[], now, &mut tail)?;
+                    pages.out.put(&tail);
+                    tail_left -= now;
+                }
+            }
             _ => return Err(Corrupt("the segment's end is of a kind that this version does not know")),
         }
+        side.finish()?;
         pages.out.finish();
         if pages.out.len() == bytes {
             Ok(bytes)

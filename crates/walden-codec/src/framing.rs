@@ -188,7 +188,7 @@ pub struct HandedOn<'o> {
 }
 
 /// Bytes that are handed on at a time, about.
-const AT_ONCE: usize = 128 << 10;
+pub const AT_ONCE: usize = 128 << 10;
 
 impl<'o> HandedOn<'o> {
     /// To `out`.
