@@ -161,13 +161,14 @@ impl Run {
                 let most = ahead.len().min(left * bytes);
                 left = same_start(&ahead[..most], before) / bytes;
             }
-            let mut same = 0;
-            while let Some(offset) = place(last).filter(|_| same < left) {
-                self.items.push((offset, len));
-                (last, same) = (offset, same + 1);
-            }
-            for _ in 0..same * values {
-                self.values.push(self.values[self.values.len() - values]);
+            let step = last - place(last).unwrap_or(last);
+            let same = (last - items.made.lower()).checked_div(step).unwrap_or(0).min(left);
+            self.items.extend((1..=same).map(|number| (last - number * step, len)));
+            last -= same * step;
+            let from = self.values.len() - values;
+            self.values.reserve(same * values);
+            for number in 0..same * values {
+                self.values.push(self.values[from + number]);
             }
             for (before, ahead) in before.iter().zip(&mut *lengths) {
                 *ahead = &ahead[same * (before.len() - ahead.len())..];
@@ -298,37 +299,36 @@ impl<S: Side> RowCoder<'_, S> {
     ) -> Result<(), Corrupt> {
         self.side.in_place(heads.column, std::iter::once((0, symbols.len())), symbols)?;
         let bytes = heads.like.len();
-        // What a row is before its attributes but for who sees it, and its symbol.
-        let mut head = (None, heads.like.to_vec());
+        // What a row is before its attributes, and the symbol of what is after who sees it.
+        let (mut head, mut head_symbol) = (heads.like.to_vec(), None);
         let mut alike = 0;
         for (at, &(offset, _)) in rows.iter().enumerate() {
-            let number = items.number + at as u16;
+            let row = RowPlace { block: place.block, number: items.number + at as u16 };
             if alike == 0 {
-                let place = (place.block, number);
-                alike = visible.code_alike(self.side, place, &rows[at..], items.source)?;
-            }
-            let header = match alike.checked_sub(1) {
-                Some(left) => {
-                    alike = left;
-                    visible.alike(place.block, number)
-                }
-                None => {
+                alike = visible.code_alike(self.side, row, &rows[at..], items.source)?;
+                if alike > 0 {
+                    head[..VISIBLE].copy_from_slice(&visible.alike(row));
+                } else {
                     let source = items.source.map(|page| &page.0[offset..]);
-                    visible.code(self, place, number, source)?
+                    head[..VISIBLE].copy_from_slice(&visible.code(self, place, row.number, source)?);
                 }
-            };
-            if head.0 != Some(symbols[at]) {
+            }
+            if head_symbol != Some(symbols[at]) {
                 let known = heads.head(self.heads, symbols[at]).ok_or(Corrupt("a row's head can't be"))?;
-                head.0 = Some(symbols[at]);
-                head.1[VISIBLE..HEADER_BYTES].copy_from_slice(&known);
+                head_symbol = Some(symbols[at]);
+                head[VISIBLE..HEADER_BYTES].copy_from_slice(&known);
             }
             let target = &mut items.made.0[offset..offset + bytes];
             // Without null bitmap, a row's attributes begin at a place that the compiler knows.
-            match (<&mut [u8; 24]>::try_from(&mut *target), head.1.first_chunk()) {
+            match (<&mut [u8; 24]>::try_from(&mut *target), head.first_chunk()) {
                 (Ok(target), Some(head)) => *target = *head,
-                _ => target.copy_from_slice(&head.1),
+                _ => target.copy_from_slice(&head),
             }
-            target[..VISIBLE].copy_from_slice(&header);
+            if alike > 0 {
+                // Where it is, is all that tells it from the others.
+                target[VISIBLE - RowPlace::BYTES..VISIBLE].copy_from_slice(&row.to_bytes());
+                alike -= 1;
+            }
         }
         Ok(())
     }

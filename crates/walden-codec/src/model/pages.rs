@@ -533,7 +533,7 @@ impl Visible {
     pub fn code_alike<S: Side>(
         &mut self,
         side: &mut S,
-        (block, number): (u32, u16),
+        RowPlace { block, number }: RowPlace,
         rows: &[(usize, usize)],
         source: Option<&Page>,
     ) -> Result<usize, Corrupt> {
@@ -574,8 +574,8 @@ impl Visible {
     }
 
     /// What one of these has.
-    pub fn alike(&self, block: u32, number: u16) -> [u8; VISIBLE] {
-        header(self.xmin, self.xmax, self.cid.into(), RowPlace { block, number })
+    pub fn alike(&self, place: RowPlace) -> [u8; VISIBLE] {
+        header(self.xmin, self.xmax, self.cid.into(), place)
     }
 }
 
