@@ -293,6 +293,11 @@ enum Plane<'a> {
 }
 
 impl Plane<'_> {
+    /// The byte that it has in all rows.
+    fn still(&self) -> Option<u8> {
+        if let Plane::Still(byte) = self { Some(*byte) } else { None }
+    }
+
     /// Its next bytes.
     fn next(&mut self, lane: &mut [u8]) {
         match self {
@@ -336,6 +341,8 @@ const LANES: usize = 8;
 fn turn_back(mut planes: Vec<Plane<'_>>, width: usize, rows: &mut [u8]) {
     /// Rows of which the planes are at hand.
     const AT_HAND: usize = 64;
+    /// So many planes that vary, of as many as are turned at once, are sooner written one by one.
+    const FEW: usize = 3;
     let mut lanes = [[0; AT_HAND]; LANES];
     let all = rows.len() / width;
     for first in (0..all).step_by(AT_HAND) {
@@ -343,12 +350,24 @@ fn turn_back(mut planes: Vec<Plane<'_>>, width: usize, rows: &mut [u8]) {
         // The last planes of a row first: what is written beyond it is where the next row's are not yet.
         for (number, planes) in planes.chunks_mut(LANES).enumerate().rev() {
             planes.iter_mut().zip(&mut lanes).for_each(|(plane, lane)| plane.next(&mut lane[..count]));
+            let rows = &mut rows[first * width + number * LANES..];
+            let still = planes.iter().map(|plane| plane.still().is_some());
+            if still.clone().filter(|still| !still).count() <= FEW {
+                let all = std::array::from_fn(|at| planes.get(at).and_then(Plane::still).unwrap_or(0));
+                for row in 0..count {
+                    put(u64::from_le_bytes(all), &mut rows[row * width..], planes.len());
+                }
+                for (at, (lane, _)) in lanes.iter().zip(still).enumerate().filter(|(_, (_, still))| !still) {
+                    let places = rows[at..].iter_mut().step_by(width);
+                    places.zip(&lane[..count]).for_each(|(place, byte)| *place = *byte);
+                }
+                continue;
+            }
             for at in (0..count).step_by(LANES) {
                 let eight = |lane: &[u8; AT_HAND]| *lane[at..].first_chunk().expect("a multiple of it");
                 let turned = transposed(lanes.each_ref().map(|lane| u64::from_le_bytes(eight(lane))));
                 for (row, turned) in turned.into_iter().enumerate().take(count - at) {
-                    let place = (first + at + row) * width + number * LANES;
-                    put(turned, &mut rows[place..], planes.len());
+                    put(turned, &mut rows[(at + row) * width..], planes.len());
                 }
             }
         }
