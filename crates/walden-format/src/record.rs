@@ -308,6 +308,8 @@ impl std::fmt::Display for RecordError {
 ///
 /// `bytes` is the record from its header on, whole or at least as much as its block headers need; `blocks` is
 /// working memory that is emptied first, so that no record allocates. `page_bytes` is the size of a data page.
+// The record is made where it is used: to move it there takes as long as to read a small one.
+#[inline(always)]
 pub fn decode<'a>(
     bytes: &'a [u8],
     header: RecordHeader,

@@ -356,8 +356,9 @@ impl Model {
         let header = RecordHeader::parse(&self.out).ok_or(Corrupt("a record is cut short"))?;
         let place = (lsn, end(self.out.len()));
         let mut refs = std::mem::take(&mut self.refs);
-        if let Ok(record) = decode(&self.out, header, place, self.version, PAGE_BYTES as u32, &mut refs) {
-            self.replay.apply(&record, &mut ());
+        let record = decode(&self.out, header, place, self.version, PAGE_BYTES as u32, &mut refs);
+        if let Ok(record) = &record {
+            self.replay.apply(record, &mut ());
         }
         self.refs = refs;
         Ok(())
