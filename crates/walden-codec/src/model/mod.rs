@@ -130,11 +130,18 @@ impl<T: Copy + PartialEq> Recent<T> {
         self.values.iter().rev().position(|&other| other == value).map_or(0, |at| at as u64 + 1)
     }
 
-    fn at(&self, rank: u64) -> Option<T> {
+    /// The value of a rank. It is the latest then.
+    fn again(&mut self, rank: u64) -> Option<T> {
         let at = self.values.len().checked_sub(usize::try_from(rank).ok()?)?;
-        self.values.get(at).copied()
+        let (&value, later) = self.values.get(at..)?.split_first()?;
+        if !later.is_empty() {
+            self.values.copy_within(at + 1.., at);
+            *self.values.last_mut()? = value;
+        }
+        Some(value)
     }
 
+    /// Makes a value the latest, whether it is there or not.
     fn touch(&mut self, value: T) {
         if self.values.last() == Some(&value) {
             return;
@@ -416,7 +423,7 @@ impl Model {
             }
             NEW => self.new_shape(side, fixed, &key)?,
             rank if rank < 2 + RANKS => {
-                self.followers[context].at(rank - 1).ok_or(Corrupt("a shape's rank can't be"))?
+                self.followers[context].again(rank - 1).ok_or(Corrupt("a shape's rank can't be"))?
             }
             number => u32::try_from(number - 2 - RANKS).map_err(|_| Corrupt("a shape's number can't be"))?,
         };
@@ -508,7 +515,7 @@ impl Model {
         };
         let symbol = side.symbol(fixed.xid, symbol)?;
         let xid = if symbol <= RANKS {
-            self.xids.at(symbol).filter(|_| symbol > 0).ok_or(Corrupt("a transaction's rank can't be"))?
+            self.xids.again(symbol).ok_or(Corrupt("a transaction's rank can't be"))?
         } else {
             u64::from(self.highest_xid).wrapping_add(unzigzag(symbol - 1 - RANKS)) as u32
         };
@@ -547,7 +554,7 @@ impl Model {
             self.relation_numbers.insert(locator, self.relations.len() as u32 - 1);
             self.relations.len() as u32 - 1
         } else if symbol <= RANKS {
-            self.shapes[shape].relations.at(symbol).ok_or(Corrupt("a relation's rank can't be"))?
+            self.shapes[shape].relations.again(symbol).ok_or(Corrupt("a relation's rank can't be"))?
         } else {
             u32::try_from(symbol - 1 - RANKS).map_err(|_| Corrupt("a relation's number can't be"))?
         };
@@ -591,7 +598,7 @@ impl Model {
             let column = self.names.column(side, Topic::NewBlock, like, Kind::Rows(Class::Blocks, 4))?;
             u32::from_le_bytes(side.array(column, &block.to_le_bytes())?)
         } else if symbol <= RANKS {
-            recent.at(symbol).ok_or(Corrupt("a block's rank can't be"))?
+            recent.again(symbol).ok_or(Corrupt("a block's rank can't be"))?
         } else {
             last.ok_or(Corrupt("there is no last block"))?.wrapping_add(1)
         };
