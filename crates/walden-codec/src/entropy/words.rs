@@ -107,9 +107,7 @@ pub fn encode(text: &[u8]) -> Option<Headed> {
     let mut rest = text;
     while let Some(&first) = rest.first() {
         let is_letter = is_letter(first);
-        if is_letter
-            && let Some((number, len)) = index.longest(rest)
-        {
+        if is_letter && let Some((number, len)) = index.longest(rest) {
             structure.push(lead_bytes[number / NUMBERS]);
             numbers.push((number % NUMBERS) as u8);
             rest = &rest[len..];

@@ -14,9 +14,9 @@ use super::heap::{Alike, HEADER_BYTES, Relation, RowCoder};
 use super::index::{self, Context, TupleForm};
 use super::keys::RowPlace;
 use super::pages::{
-    NEXT, NORMAL, Place, VISIBLE, Visible, item, join, pointer, put_pointer, right_before, split,
+    NEXT, NORMAL, Place, VISIBLE, Visible, item, join, pointer, put_pointer, right_before, split, with_gap,
 };
-use super::rows::{LONGEST_SHORT, MOST_VALUES, Rows, SHORT, Schema};
+use super::rows::{FORM_AGAIN, FORM_SCHEMA, LONGEST_SHORT, Last, MOST_VALUES, Rows, SHORT, Steady};
 use super::schema::{Field, Span, Varlena, aligned, read};
 use crate::Corrupt;
 use crate::columns::{Column, Side, all_repeated, get_number};
@@ -48,25 +48,27 @@ pub struct Run {
     /// Where each is on its page, and how long it is.
     items: Vec<(usize, usize)>,
     /// Bytes in their values of any length, without headers: those of the first, then those of the next. Perhaps some of
-    /// an item after them that is not like them.
+    /// an item after them that there is no room for.
     values: Vec<usize>,
     /// Where the field that is coded is in each item, and how long it is.
     places: Vec<(usize, usize)>,
     spans: Vec<Span>,
     /// Symbols of the heads of rows.
     heads: Vec<u8>,
+    /// Whether their values of any length are those of the layout's last row.
+    again: bool,
+    /// And whether that is so of the next ones, as encoding has met them.
+    steady: Steady,
 }
 
 /// How items are coded alike.
-struct Like<'c> {
+struct Like {
     /// Their layout's number.
     layout: usize,
     /// Where their attributes begin.
     origin: usize,
     /// What their lengths are multiples of.
     end_align: usize,
-    /// Columns in which all have the same number.
-    same: &'c [(Column, u8)],
 }
 
 impl Run {
@@ -74,6 +76,12 @@ impl Run {
         self.items.clear();
         self.values.clear();
         self.heads.clear();
+        self.again = false;
+    }
+
+    /// The form of their attributes.
+    fn form(&self) -> u8 {
+        if self.again { FORM_AGAIN } else { FORM_SCHEMA }
     }
 
     /// Finds the items on a page, when encoding; `is_like` says of one whether what comes before its attributes is.
@@ -81,10 +89,11 @@ impl Run {
         &mut self,
         rows: &Rows,
         (items, page): (&Items<'_>, &Page),
-        like: &Like<'_>,
+        like: &Like,
         mut is_like: impl FnMut(&[u8]) -> bool,
     ) {
-        let Schema { fields, .. } = rows.schema(like.layout);
+        let schema = rows.schema(like.layout);
+        let (mut kept, mut steady) = (rows.last(like.layout).row(), rows.last(like.layout).steady);
         let mut last = items.last;
         for number in (items.number..).take(items.left()) {
             let (offset, ..) = split(pointer(page, number));
@@ -94,34 +103,46 @@ impl Run {
                 break;
             }
             let row = &item[like.origin..];
-            if !read(fields, row, like.end_align, &mut self.spans) {
+            if !read(&schema.fields, row, like.end_align, &mut self.spans) {
                 break;
             }
-            let spans = fields.iter().zip(&self.spans).filter(|(field, _)| **field == Field::Varlena);
+            let mut counted = steady;
+            let is_again = counted.tells(schema.has_again(&self.spans, kept, row));
+            if !self.items.is_empty() && self.again != is_again {
+                break;
+            }
             let is_plain = |span: &Span| {
                 span.kind == Varlena::Short
-                    && rows.vectors.tell_short(&row[span.start + 1..span.end]).is_none()
+                    && (is_again || rows.vectors.tell_short(&row[span.start + 1..span.end]).is_none())
             };
-            for (_, span) in spans {
-                if !is_plain(span) {
-                    return;
-                }
-                self.values.push(span.end - span.start - 1);
+            if !schema.values(&self.spans).all(is_plain) {
+                break;
             }
+            self.values.extend(schema.values(&self.spans).map(|span| span.end - span.start - 1));
             self.items.push((offset, item.len()));
-            last = offset;
+            (self.again, steady, kept, last) = (is_again, counted, Last::kept(row), offset);
         }
+        self.steady = steady;
     }
 
     /// Finds the items in the columns, when decoding, at most so many.
-    fn foresee<S: Side>(
-        &mut self,
-        (side, rows): (&S, &Rows),
-        items: &Items<'_>,
-        like: &Like<'_>,
-        most: usize,
-    ) {
+    fn foresee<S: Side>(&mut self, (side, rows): (&S, &Rows), items: &Items<'_>, like: &Like, most: usize) {
         let schema = rows.schema(like.layout);
+        // Right before each other from `last` on, as many of a length as there is room for, or as are wanted.
+        let as_many = |last: usize, len: usize, most: usize| {
+            let step = with_gap(len);
+            let count = (last.saturating_sub(items.made.lower()) / step.max(1)).min(most);
+            (1..=count).map(move |number| (last - number * step, len))
+        };
+        if self.again {
+            let row = rows.last(like.layout).row();
+            if read(&schema.fields, row, like.end_align, &mut self.spans)
+                && schema.values(&self.spans).all(|span| span.kind == Varlena::Short)
+            {
+                self.items.extend(as_many(items.last, like.origin + row.len(), most));
+            }
+            return;
+        }
         let mut lengths = [&[][..]; MOST_VALUES];
         schema.lengths().zip(&mut lengths).for_each(|(column, ahead)| *ahead = side.ahead(column));
         let values = schema.lengths().count();
@@ -132,9 +153,7 @@ impl Run {
             let (mut at, mut next) = (0_usize, lengths.iter_mut());
             for field in &schema.fields {
                 at = match *field {
-                    Field::Fixed { width, align } => {
-                        aligned(at, align.into()) + usize::from(width)
-                    }
+                    Field::Fixed { width, align } => aligned(at, align.into()) + usize::from(width),
                     Field::Varlena => {
                         let length = next.next().and_then(|ahead| get_number(ahead).ok());
                         let Some(len) = length.filter(|len| len & 3 == SHORT && len >> 2 <= LONGEST_SHORT)
@@ -147,8 +166,7 @@ impl Run {
                 };
             }
             let len = like.origin + aligned(at, like.end_align);
-            let place = |last| right_before(last, len).filter(|&offset| offset >= items.made.lower());
-            let Some(offset) = place(last) else { return };
+            let Some((offset, _)) = as_many(last, len, 1).next() else { return };
             self.items.push((offset, len));
             last = offset;
             if std::mem::replace(&mut last_len, len) != len {
@@ -161,10 +179,10 @@ impl Run {
                 let most = ahead.len().min(left * bytes);
                 left = same_start(&ahead[..most], before) / bytes;
             }
-            let step = last - place(last).unwrap_or(last);
-            let same = (last - items.made.lower()).checked_div(step).unwrap_or(0).min(left);
-            self.items.extend((1..=same).map(|number| (last - number * step, len)));
-            last -= same * step;
+            let before_same = self.items.len();
+            self.items.extend(as_many(last, len, left));
+            let same = self.items.len() - before_same;
+            last = self.items.last().map_or(last, |item| item.0);
             let from = self.values.len() - values;
             self.values.reserve(same * values);
             for number in 0..same * values {
@@ -179,12 +197,13 @@ impl Run {
     /// Codes the line pointers and the attributes of what was found.
     fn code<S: Side>(
         &mut self,
-        (side, rows): (&mut S, &Rows),
+        (side, rows): (&mut S, &mut Rows),
         items: &mut Items<'_>,
-        like: &Like<'_>,
+        like: &Like,
+        same: &[(Column, u8)],
     ) -> Result<(), Corrupt> {
-        let Run { items: found, values, places, .. } = self;
-        for &(column, value) in like.same {
+        let Run { items: found, values, places, spans, again, steady, .. } = self;
+        for &(column, value) in same {
             side.repeat(column, value, found.len())?;
         }
         for (&(offset, len), number) in found.iter().zip(items.number..) {
@@ -197,10 +216,12 @@ impl Run {
         places.clear();
         places.extend(found.iter().map(|(offset, _)| (offset + like.origin, 0)));
         let schema = rows.schema(like.layout);
+        let last = Some(rows.last(like.layout).row());
+        let last = last.filter(|last| *again && read(&schema.fields, last, like.end_align, spans));
         let (mut value, all) = (0, schema.lengths().count());
-        for (field, columns) in schema.fields.iter().zip(&schema.columns) {
-            match *field {
-                Field::Fixed { width, align } => {
+        for (index, (field, columns)) in schema.fields.iter().zip(&schema.columns).enumerate() {
+            match (*field, last) {
+                (Field::Fixed { width, align }, _) => {
                     let (width, align) = (usize::from(width), usize::from(align));
                     for (place, (offset, _)) in places.iter_mut().zip(&*found) {
                         let origin = offset + like.origin;
@@ -208,7 +229,15 @@ impl Run {
                     }
                     fixed(side, columns.content, places, width, page)?;
                 }
-                Field::Varlena => {
+                (Field::Varlena, Some(last)) => {
+                    let value = &last[spans[index].start..spans[index].end];
+                    for place in &mut *places {
+                        let at = place.0 + place.1;
+                        page[at..at + value.len()].copy_from_slice(value);
+                        *place = (at, value.len());
+                    }
+                }
+                (Field::Varlena, None) => {
                     for (place, &len) in places.iter_mut().zip(values.iter().skip(value).step_by(all)) {
                         side.symbol(columns.length, (len as u64) << 2 | SHORT)?;
                         let at = place.0 + place.1;
@@ -220,8 +249,16 @@ impl Run {
                 }
             }
         }
+        let keeps = !*again && schema.has_values();
+        let last = rows.last_mut(like.layout);
+        last.steady = *steady;
+        if let Some(&(offset, len)) = found.last() {
+            if keeps {
+                last.keep(&items.made.0[offset + like.origin..offset + len]);
+            }
+            items.last = offset;
+        }
         items.number += found.len() as u16;
-        items.last = found.last().map_or(items.last, |found| found.0);
         Ok(())
     }
 }
@@ -257,11 +294,11 @@ impl<S: Side> RowCoder<'_, S> {
     ) -> Result<(), Corrupt> {
         let Some(heads) = self.heads.alike(self.names, place.relation.number, last) else { return Ok(()) };
         let Some((layout, form)) = self.rows.alike(heads.layout) else { return Ok(()) };
-        let same = [(items.pointers, NEXT as u8), heads.bitmap, form];
-        let like = Like { layout, origin: heads.like.len(), end_align: 1, same: &same };
+        let like = Like { layout, origin: heads.like.len(), end_align: 1 };
         let mut run = std::mem::take(&mut self.rows.run);
         run.clear();
         let mut symbols = std::mem::take(&mut run.heads);
+        let mut same = [(form, FORM_SCHEMA), (items.pointers, NEXT as u8), heads.bitmap];
         if let Some(page) = items.source {
             run.find(self.rows, (items, page), &like, |row| {
                 let symbol = heads.symbol(self.heads, row);
@@ -269,7 +306,9 @@ impl<S: Side> RowCoder<'_, S> {
                 symbol.is_some()
             });
         } else {
-            let most = all_repeated(self.side, like.same, items.left());
+            run.again = self.side.ahead(form).first() == Some(&FORM_AGAIN);
+            same[0].1 = run.form();
+            let most = all_repeated(self.side, &same, items.left());
             let ahead = self.side.ahead(heads.column);
             let mut last = None;
             let is_like = |symbol: &&u8| {
@@ -281,9 +320,10 @@ impl<S: Side> RowCoder<'_, S> {
             run.foresee((self.side, self.rows), items, &like, symbols.len());
         }
         symbols.truncate(run.items.len());
+        same[0].1 = run.form();
         self.headers(place, visible, &heads, (&run.items, &mut symbols), items)?;
         run.heads = symbols;
-        run.code((self.side, self.rows), items, &like)?;
+        run.code((self.side, self.rows), items, &like, &same)?;
         self.rows.run = run;
         Ok(())
     }
@@ -344,9 +384,10 @@ impl<S: Side> RowCoder<'_, S> {
         let table = self.keys.index(relation.number).table.filter(|_| context != Context::Near);
         let Some(columns) = self.tuple_columns(relation, table.is_some()) else { return Ok(()) };
         let Some((layout, row_form)) = self.rows.alike(form.layout(relation)) else { return Ok(()) };
-        let mut same = vec![(items.pointers, NEXT as u8), (columns.forms, form.symbol()), row_form];
+        let mut same =
+            vec![(row_form, FORM_SCHEMA), (items.pointers, NEXT as u8), (columns.forms, form.symbol())];
         same.extend(columns.expected.map(|column| (column, index::PLACE_OTHER as u8)));
-        let like = Like { layout, origin: index::HEADER, end_align: 8, same: &same };
+        let like = Like { layout, origin: index::HEADER, end_align: 8 };
         let mut run = std::mem::take(&mut self.rows.run);
         run.clear();
         // A key may be told by its row, where that is known.
@@ -370,7 +411,9 @@ impl<S: Side> RowCoder<'_, S> {
                 form.is_of(tuple) && !is_known(place) && !is_next(place)
             });
         } else {
-            let most = all_repeated(self.side, like.same, items.left());
+            run.again = self.side.ahead(row_form).first() == Some(&FORM_AGAIN);
+            same[0].1 = run.form();
+            let most = all_repeated(self.side, &same, items.left());
             let places = self.side.ahead(columns.places).chunks_exact(RowPlace::BYTES);
             let most = places.take(most).take_while(|place| !is_known(RowPlace::of(place))).count();
             run.foresee((self.side, self.rows), items, &like, most);
@@ -378,7 +421,8 @@ impl<S: Side> RowCoder<'_, S> {
         for &(offset, len) in &run.items {
             form.put(&mut items.made.0[offset..offset + len]);
         }
-        run.code((self.side, self.rows), items, &like)?;
+        same[0].1 = run.form();
+        run.code((self.side, self.rows), items, &like, &same)?;
         run.places.clear();
         run.places.extend(run.items.iter().map(|(offset, _)| (*offset, RowPlace::BYTES)));
         fixed(self.side, columns.places, &run.places, RowPlace::BYTES, &mut items.made.0)?;
@@ -494,7 +538,7 @@ mod tests {
         let at = row.len() - 12;
         row[at..][..4].copy_from_slice(&number.to_le_bytes());
         row[at + 4..][..4].copy_from_slice(&(number % 7).to_le_bytes());
-        let len = if form == 10 { 130 + usize::from(len) } else { len.into() };
+        let len = if form == 10 { 130 + 20 * usize::from(len) } else { len.into() };
         value(&mut row, len);
         row
     }
@@ -569,11 +613,12 @@ mod tests {
 
         #[test]
         fn many_at_once_are_coded_as_one_after_another(
-            pages in prop::collection::vec((given(), any::<[bool; 2]>()), 1..4),
+            pages in prop::collection::vec((given(), any::<[bool; 3]>()), 1..4),
             (has_table, in_haste) in any::<(bool, bool)>(),
         ) {
-            let pages = pages.iter().map(|(items, [of_index, are_in_turn])| {
+            let pages = pages.iter().map(|(items, [of_index, are_in_turn, have_same])| {
                 let items = if *are_in_turn { in_turn(items) } else { items.clone() };
+                let items = if *have_same { with_same(&items) } else { items };
                 if *of_index {
                     (INDEX, page_of(&items, 16, tuple))
                 } else {
@@ -588,6 +633,38 @@ mod tests {
     fn in_turn(items: &[Given]) -> Vec<Given> {
         let number = |at: usize, number: u32| if number < u32::MAX / 50 { number } else { at as u32 };
         items.iter().enumerate().map(|(at, item)| (0, number(at, item.1), item.2, item.3)).collect()
+    }
+
+    /// With the same text, but for some.
+    fn with_same(items: &[Given]) -> Vec<Given> {
+        items.iter().map(|item| (item.0, item.1, if item.2 == 7 { 3 } else { 20 }, item.3)).collect()
+    }
+
+    #[test]
+    fn rows_with_the_same_text_do_not_say_it_again() {
+        let index = Index { has_table: false, in_haste: false };
+        let page = |len: &dyn Fn(u32) -> u8| {
+            let items: Vec<Given> = (0..40).map(|number| (0, number * 31, len(number), false)).collect();
+            page_of(&items, 0, row)
+        };
+        let same = page(&|_| 20);
+        let pages = [
+            page(&|number| number as u8 % 20),
+            same.clone(),
+            same,
+            page(&|number| if number == 20 { 9 } else { 20 }),
+        ];
+        let mut known = Known::new(false, index);
+        pages.iter().for_each(|page| plan(&mut known.rows.plan, TABLE.locator, 0, page));
+        // All but the first; those after ten, nine of which are like the one before; all but the first, which is told so, too;
+        // those after the tenth from the second one on that is not.
+        let at_once = [(false, 39), (true, 30), (true, 39), (true, 9)];
+        let mut side = Encoder::default();
+        for (page, at_once) in pages.iter().zip(at_once) {
+            known.page(&mut side, TABLE, Some(page));
+            assert_eq!((known.rows.run.again, known.rows.run.items.len()), at_once);
+        }
+        check(&pages.map(|page| (TABLE, page)), index);
     }
 
     #[test]

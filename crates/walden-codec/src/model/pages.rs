@@ -124,9 +124,14 @@ pub fn join(offset: usize, state: u32, len: usize) -> Result<u32, Corrupt> {
     Ok(offset as u32 | state << 15 | (len as u32) << 17)
 }
 
+/// What an item of a length takes, with the gap after it.
+pub fn with_gap(len: usize) -> usize {
+    len.next_multiple_of(8)
+}
+
 /// Where an item of a length begins that ends where the last one begins, but for the gap between them.
 pub fn right_before(last: usize, len: usize) -> Option<usize> {
-    last.checked_sub(len.next_multiple_of(8))
+    last.checked_sub(with_gap(len))
 }
 
 /// Whether a page's items are better compared one by one than byte by byte: where many bytes differ, mostly because items
@@ -725,9 +730,10 @@ mod tests {
             let source = Some(&given(number)[..]);
             assert_eq!(visible.code(&mut coder, place, number, source).expect("a row"), given(number));
             let rest = &rows[number.into()..];
-            let alike = visible.code_alike(&mut side, (BLOCK, number + 1), rest, Some(&page)).expect("rows");
+            let next = RowPlace { block: BLOCK, number: number + 1 };
+            let alike = visible.code_alike(&mut side, next, rest, Some(&page)).expect("rows");
             for number in (number + 1..).take(alike) {
-                assert_eq!(visible.alike(BLOCK, number), given(number));
+                assert_eq!(visible.alike(RowPlace { block: BLOCK, number }), given(number));
             }
             at_once.push(alike);
             number += 1 + alike as u16;

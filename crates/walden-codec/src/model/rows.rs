@@ -135,6 +135,50 @@ struct Layout {
     lengths: Column,
     bytes: Column,
     schema: Option<Schema>,
+    last: Last,
+}
+
+/// The last row of a layout that replaced no other, for the values of any length that it has.
+#[derive(Default)]
+pub struct Last {
+    /// The row; empty if it is not kept.
+    row: Vec<u8>,
+    /// As encoding has met it.
+    pub steady: Steady,
+}
+
+/// How many rows at last had the values of the row before.
+#[derive(Clone, Copy, Default)]
+pub struct Steady(u32);
+
+impl Last {
+    /// As much of a row as is kept: all of it or nothing.
+    pub fn kept(row: &[u8]) -> &[u8] {
+        const LONGEST: usize = 512;
+        if row.len() <= LONGEST { row } else { &[] }
+    }
+
+    /// What was kept.
+    pub fn row(&self) -> &[u8] {
+        &self.row
+    }
+
+    /// Keeps another row.
+    pub fn keep(&mut self, row: &[u8]) {
+        self.row.clear();
+        self.row.extend_from_slice(Last::kept(row));
+    }
+}
+
+impl Steady {
+    /// Counts a row; whether it has the values of the last one not by chance, and is told so.
+    pub fn tells(&mut self, is_again: bool) -> bool {
+        /// Fewer do not yet tell that the next one has them, too: rows that are told so and others, by turns, would be coded
+        /// one by one.
+        const FEW: u32 = 8;
+        self.0 = if is_again { self.0.saturating_add(1) } else { 0 };
+        self.0 > FEW
+    }
 }
 
 /// How rows of a layout are read, and where their fields go.
@@ -155,6 +199,22 @@ impl Schema {
         let any_length =
             |(field, columns): (&Field, &FieldColumns)| (*field == Field::Varlena).then_some(columns.length);
         self.fields.iter().zip(&self.columns).filter_map(any_length)
+    }
+
+    /// Where values of any length are, of a row's fields.
+    pub fn values<'s>(&self, spans: &'s [Span]) -> impl Iterator<Item = &'s Span> {
+        self.fields.iter().zip(spans).filter(|(field, _)| **field == Field::Varlena).map(|(_, span)| span)
+    }
+
+    /// Whether its rows have values of any length, and none of them is in a TOAST table's chunk.
+    pub fn has_values(&self) -> bool {
+        self.chunks.is_none() && self.fields.contains(&Field::Varlena)
+    }
+
+    /// Whether all values of any length of a row, if there are any, are where the last one has the same.
+    pub fn has_again(&self, spans: &[Span], last: &[u8], row: &[u8]) -> bool {
+        let is_same = |span: &Span| row[span.start..span.end] == last[span.start..span.end];
+        row.len() == last.len() && self.has_values() && self.values(spans).all(is_same)
     }
 }
 
@@ -184,9 +244,11 @@ const MOST_UNCHANGED: usize = 56;
 
 /// A row as bytes, read by no schema.
 const FORM_BYTES: u64 = 0;
-const FORM_SCHEMA: u64 = 1;
+pub const FORM_SCHEMA: u8 = 1;
 /// A schema comes first.
 const FORM_NEW_SCHEMA: u64 = 2;
+/// With the values of any length of the layout's last row.
+pub const FORM_AGAIN: u8 = 3;
 
 impl Rows {
     /// The fields of a layout; none if it has no schema.
@@ -198,7 +260,7 @@ impl Rows {
 
     /// A layout's number, by which [`Self::schema`] finds it, and how its rows' form is told, if rows of it can be coded many
     /// at once.
-    pub fn alike(&mut self, key: LayoutKey) -> Option<(usize, (Column, u8))> {
+    pub fn alike(&mut self, key: LayoutKey) -> Option<(usize, Column)> {
         #[cfg(test)]
         if self.one_by_one {
             return None;
@@ -206,7 +268,17 @@ impl Rows {
         let number = self.numbers.known(key, key.mixed())? as usize;
         let Layout { form, schema, .. } = &self.layouts[number];
         let schema = schema.as_ref().filter(|schema| schema.chunks.is_none())?;
-        (schema.lengths().count() <= MOST_VALUES).then_some((number, (*form, FORM_SCHEMA as u8)))
+        (schema.lengths().count() <= MOST_VALUES).then_some((number, *form))
+    }
+
+    /// The last row of a layout.
+    pub fn last(&self, number: usize) -> &Last {
+        &self.layouts[number].last
+    }
+
+    /// The same, for another.
+    pub fn last_mut(&mut self, number: usize) -> &mut Last {
+        &mut self.layouts[number].last
     }
 
     /// The schema of a layout that has one.
@@ -230,6 +302,8 @@ impl Rows {
         source: Option<(&[u8], PlanHead<'_>)>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
+        const SCHEMA: u64 = FORM_SCHEMA as u64;
+        const AGAIN: u64 = FORM_AGAIN as u64;
         let layouts = &mut self.layouts;
         let number = self.numbers.get(key, key.mixed(), || {
             layouts.push(Layout {
@@ -238,6 +312,7 @@ impl Rows {
                 lengths: side.column(Kind::Symbols(Class::RowHeaders))?,
                 bytes: side.column(Kind::Bytes(Class::Text))?,
                 schema: None,
+                last: Last::default(),
             });
             Ok(layouts.len() as u32 - 1)
         })?;
@@ -247,7 +322,8 @@ impl Rows {
         if let Some((row, head)) = source {
             if let Some(schema) = &layout.schema {
                 if read(&schema.fields, row, end_align, &mut self.spans) {
-                    form = FORM_SCHEMA;
+                    let is_again = schema.has_again(&self.spans, &layout.last.row, row);
+                    form = if layout.last.steady.tells(is_again) { AGAIN } else { SCHEMA };
                 }
             } else if let Some(fields) = self.plan.schema(head, end_align)
                 && read(fields, row, end_align, &mut self.spans)
@@ -258,13 +334,14 @@ impl Rows {
         }
         let relation = source.map(|(_, head)| head.relation);
         let source = source.map(|(row, _)| row);
-        match side.symbol(layout.form, form)? {
+        let form = side.symbol(layout.form, form)?;
+        match form {
             FORM_BYTES => {
                 let len = side.symbol(layout.lengths, source.map_or(0, |row| row.len() as u64))?;
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
                 return side.bytes(layout.bytes, source.unwrap_or_default(), len, out);
             }
-            FORM_SCHEMA => {}
+            SCHEMA | AGAIN => {}
             FORM_NEW_SCHEMA => {
                 let schemas = match self.schemas {
                     Some(column) => column,
@@ -277,6 +354,10 @@ impl Rows {
         let schema = layout.schema.as_mut().ok_or(Corrupt("a row's schema is missing"))?;
         let origin = out.len();
         let old = old.filter(|old| read(&schema.fields, old, end_align, &mut self.old_spans));
+        let again = (form == AGAIN).then_some(&layout.last.row[..]);
+        if again.is_some_and(|last| !read(&schema.fields, last, end_align, &mut self.old_spans)) {
+            return Err(Corrupt("the last row is not kept"));
+        }
         let mut changed = u64::MAX;
         if let Some(old) = old {
             let differs = |(index, (new, old_span)): (usize, (&Span, &Span))| {
@@ -288,10 +369,11 @@ impl Rows {
             changed = side.symbol(layout.changed, spans.enumerate().map(differs).sum())?;
         }
         for (index, (field, columns)) in schema.fields.iter().zip(&schema.columns).enumerate() {
-            if index < MOST_UNCHANGED
-                && changed & 1 << index == 0
-                && let Some((old, span)) = old.zip(self.old_spans.get(index))
-            {
+            let like = match field {
+                Field::Varlena if again.is_some() => again,
+                _ => old.filter(|_| index < MOST_UNCHANGED && changed & 1 << index == 0),
+            };
+            if let Some((old, span)) = like.zip(self.old_spans.get(index)) {
                 let align = match (field, span.kind) {
                     (Field::Fixed { align, .. }, _) => usize::from(*align),
                     (Field::Varlena, Varlena::Long | Varlena::Compressed) => 4,
@@ -341,6 +423,9 @@ impl Rows {
             }
         }
         pad(out, origin, end_align);
+        if again.is_none() && schema.has_values() {
+            layout.last.keep(&out[origin..]);
+        }
         Ok(())
     }
 }
