@@ -303,7 +303,10 @@ impl Plane<'_> {
         match self {
             Plane::Same(bytes) | Plane::Difference(bytes, _) => {
                 let (now, later) = bytes.split_at(lane.len());
-                lane.copy_from_slice(now);
+                match (lane.first_chunk_mut::<AT_HAND>(), now.first_chunk()) {
+                    (Some(lane), Some(now)) => *lane = *now,
+                    _ => lane.copy_from_slice(now),
+                }
                 *bytes = later;
             }
             Plane::Still(byte) => lane.fill(*byte),
@@ -336,11 +339,11 @@ fn add_up(bytes: &mut [u8], sum: &mut u8) {
 
 /// Rows, and positions in them, that are turned at once.
 const LANES: usize = 8;
+/// Rows of which the planes are at hand.
+const AT_HAND: usize = 64;
 
 /// Rows of planes, in the place of anything.
 fn turn_back(mut planes: Vec<Plane<'_>>, width: usize, rows: &mut [u8]) {
-    /// Rows of which the planes are at hand.
-    const AT_HAND: usize = 64;
     /// So many planes that vary, of as many as are turned at once, are sooner written one by one.
     const FEW: usize = 3;
     let mut lanes = [[0; AT_HAND]; LANES];

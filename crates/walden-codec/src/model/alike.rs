@@ -280,7 +280,7 @@ fn fixed<S: Side>(
             }
         };
     }
-    of_width!(4 6 8 12 16)
+    of_width!(2 3 4 6 7 8 12 15 16)
 }
 
 impl<S: Side> RowCoder<'_, S> {
