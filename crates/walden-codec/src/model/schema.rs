@@ -122,7 +122,7 @@ fn next(field: Field, row: &[u8], at: usize) -> Option<Span> {
 /// Fewer rows tell too little.
 const FEWEST_SAMPLES: usize = 4;
 /// More rows tell nothing new.
-const MOST_SAMPLES: usize = 48;
+const MOST_SAMPLES: usize = 32;
 /// Ways tried before giving up.
 const MOST_STEPS: usize = 6000;
 
