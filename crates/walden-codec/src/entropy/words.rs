@@ -398,6 +398,19 @@ mod tests {
     }
 
     #[test]
+    fn letters_are_told_eight_at_once_as_one_by_one() {
+        for byte in 0..=255 {
+            let (of, other) = (is_letter(byte), if is_letter(byte) { b' ' } else { b'z' });
+            for at in 0..20 {
+                let mut text = [byte; 20];
+                text[at] = other;
+                assert_eq!(alike(&text, of), at, "{byte}");
+            }
+            assert_eq!((alike(&[byte; 20], of), alike(&[byte; 20], !of)), (20, 0), "{byte}");
+        }
+    }
+
+    #[test]
     fn what_has_no_words_is_left_alone() {
         let mut state = 1_u64;
         let mut byte = || {

@@ -358,8 +358,8 @@ impl Model {
         side.bytes(column, source.unwrap_or_default(), len.into(), out)
     }
 
-    /// An image's bytes, appended to `out`: its difference from the page that the record makes, from the page before, or from what its items
-    /// make.
+    /// An image's bytes, appended to `out`: its difference from the page that the record makes, from the page before, or from
+    /// what its items make.
     fn image<S: Side>(
         &mut self,
         side: &mut S,
