@@ -179,7 +179,7 @@ impl Expander {
         Some(method)
     }
 
-    /// Compresses a page without its hole.
+    /// Compresses a page without its hole; what it becomes is appended to `out`.
     pub fn shrink_page(&mut self, page: &[u8], method: Method, out: &mut Vec<u8>) -> Result<(), Corrupt> {
         self.tried = None;
         if !self.compress(page, method) {

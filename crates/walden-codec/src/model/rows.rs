@@ -115,6 +115,7 @@ pub struct Rows {
     schemas: Option<Column>,
     spans: Vec<Span>,
     old_spans: Vec<Span>,
+    last_spans: Vec<Span>,
     /// Room for the next items that are coded alike.
     pub run: Run,
     /// Has all items coded one after another.
@@ -138,7 +139,7 @@ struct Layout {
     last: Last,
 }
 
-/// The last row of a layout that replaced no other, for the values of any length that it has.
+/// The last row of a layout that said all of its values of any length, for those that do not.
 #[derive(Default)]
 pub struct Last {
     /// The row; empty if it is not kept.
@@ -355,7 +356,7 @@ impl Rows {
         let origin = out.len();
         let old = old.filter(|old| read(&schema.fields, old, end_align, &mut self.old_spans));
         let again = (form == AGAIN).then_some(&layout.last.row[..]);
-        if again.is_some_and(|last| !read(&schema.fields, last, end_align, &mut self.old_spans)) {
+        if again.is_some_and(|last| !read(&schema.fields, last, end_align, &mut self.last_spans)) {
             return Err(Corrupt("the last row is not kept"));
         }
         let mut changed = u64::MAX;
@@ -369,18 +370,19 @@ impl Rows {
             changed = side.symbol(layout.changed, spans.enumerate().map(differs).sum())?;
         }
         for (index, (field, columns)) in schema.fields.iter().zip(&schema.columns).enumerate() {
-            let like = match field {
-                Field::Varlena if again.is_some() => again,
-                _ => old.filter(|_| index < MOST_UNCHANGED && changed & 1 << index == 0),
+            let is_same = index < MOST_UNCHANGED && changed & 1 << index == 0;
+            let (like, spans) = match field {
+                Field::Varlena if again.is_some() => (again, &self.last_spans),
+                _ => (old.filter(|_| is_same), &self.old_spans),
             };
-            if let Some((old, span)) = like.zip(self.old_spans.get(index)) {
+            if let Some((like, span)) = like.zip(spans.get(index)) {
                 let align = match (field, span.kind) {
                     (Field::Fixed { align, .. }, _) => usize::from(*align),
                     (Field::Varlena, Varlena::Long | Varlena::Compressed) => 4,
                     (Field::Varlena, _) => 1,
                 };
                 pad(out, origin, align);
-                out.extend_from_slice(&old[span.start..span.end]);
+                out.extend_from_slice(&like[span.start..span.end]);
                 continue;
             }
             let content = source.and_then(|row| Some((row, *self.spans.get(index)?)));
@@ -682,4 +684,51 @@ fn chunk<S: Side>(
     out.extend_from_slice(&header(chunk.len() + 4)?.to_le_bytes());
     out.extend_from_slice(chunk);
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::columns::{Decoder, Encoder};
+    use crate::entropy::{Packer, Unpacker};
+
+    #[test]
+    fn a_row_with_the_kept_values_may_replace_one_of_another_length() {
+        // Two numbers around a text: the second is elsewhere in each row.
+        let row = |number: u32, len: u8| {
+            let text = [(len + 1) << 1 | 1].into_iter().chain((0..len).map(|at| b'a' + at % 7));
+            let mut row: Vec<u8> = number.to_le_bytes().into_iter().chain(text).collect();
+            row.resize(row.len().next_multiple_of(4), 0);
+            row.extend((number * 7919).to_le_bytes());
+            row
+        };
+        let mut given: Vec<(Vec<u8>, Option<Vec<u8>>)> =
+            (0..20).map(|number| (row(number, number as u8), None)).collect();
+        given.extend((0..20).map(|number| (row(number, 30), None)));
+        // Shorter, longer, as long as it.
+        given.extend([2, 90, 30].map(|len| (row(77, 30), Some(row(77, len)))));
+        given.extend([2, 90, 30].map(|len| (row(78, 30), Some(row(77, len)))));
+        let head = PlanHead { relation: RelFileLocator::default(), layout: 0, bitmap: &[] };
+        let key = LayoutKey(0, 0);
+        let mut rows = Rows::default();
+        given.iter().for_each(|(row, _)| rows.plan.add(head, row));
+        let mut side = Encoder::default();
+        for (row, old) in &given {
+            let mut out = Vec::new();
+            rows.row(&mut side, key, 1, old.as_deref(), Some((row, head)), &mut out).expect("a row");
+            assert_eq!(out, *row);
+        }
+        let layout = &rows.layouts[0];
+        assert!(layout.schema.as_ref().is_some_and(Schema::has_values));
+        assert!(layout.last.steady.0 >= 25, "all of the last ones had the kept text");
+        let chunk = side.chunk(&mut Packer::new(1, true));
+        let (mut rows, mut side) = (Rows::default(), Decoder::default());
+        side.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
+        for (row, old) in &given {
+            let mut out = Vec::new();
+            rows.row(&mut side, key, 1, old.as_deref(), None, &mut out).expect("a row");
+            assert_eq!(out, *row);
+        }
+        side.finish().expect("nothing is left");
+    }
 }
