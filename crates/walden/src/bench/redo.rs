@@ -1,8 +1,8 @@
-//! `walden bench redo`: replay against PostgreSQL's own recovery.
+//! `walden bench redo`: replay, and decompression of what is to be replayed, against PostgreSQL's own recovery.
 
 use std::fs;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
@@ -15,17 +15,20 @@ use walden_report::html::{Cell, Page, Table};
 use walden_report::table::{Look, Row, table};
 use walden_report::units;
 
-use super::{Material, median, workloads_of};
+use super::{Material, Sample, measure, median, workloads_of};
 use crate::explain::Format;
 use crate::{output, terminal};
 
-/// Time replay of the same WAL on the same base backup by PostgreSQL's recovery and by Walden, in turns
+/// Time replay of the same WAL on the same base backup by PostgreSQL's recovery and by Walden, in turns, and decompression
+/// of that WAL
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The WAL and the data directory that it starts from are made by `walden lab run --keep-data` and kept in the cache folder
 for the next time (WALDEN_CACHE moves it). The times are what each says of replay itself, which one thread does (two more
 help it in Walden, but with --threads 1): PostgreSQL in its log (\"redo done ... elapsed\"), with shared_buffers for all
-of the data and no checkpoint on the way; Walden in its JSON. The medians are printed, and the ratios of the medians.")]
+of the data and no checkpoint on the way; Walden in its JSON. Decompression, by one thread, is there to see whether a
+recovery would wait for it: all of its process, the wall time, with the WAL compressed by `walden compress` before the
+first round. The medians are printed, the ratios of the medians, and in how many rounds PostgreSQL was slower.")]
 pub struct RedoArgs {
     /// Workloads to make WAL with
     #[arg(value_name = "WORKLOAD", default_values = ["oltp", "oltp-pressure", "dense"])]
@@ -78,6 +81,8 @@ struct Timed {
     peak_kilobytes: Option<u64>,
     /// PostgreSQL's time over this one's.
     times_postgresql: f64,
+    /// Rounds in which PostgreSQL took longer.
+    sooner: Option<usize>,
 }
 
 /// Runs the command.
@@ -107,29 +112,34 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
         ([&["walden redo replay"], options].concat().join(" "), command)
     };
     let mut contenders = [walden(&[]), walden(&["--threads", "1"]), walden(&["--memory", &args.memory])];
-    let (mut theirs, mut ours) = (Vec::new(), contenders.each_ref().map(|_| Vec::new()));
+    let compressed = tempfile::tempdir().context("make a folder for compressed WAL")?;
+    let mut decompress = decompression(&me, &material.wal(), compressed.path())?;
+    let (mut theirs, mut facts) = (Vec::new(), Facts::default());
+    let mut ours = [const { Vec::new() }; 4];
     let progress = Progress::new(&format!("{}: running in turns", workload.name));
-    let mut facts = Facts::default();
     for round in 0..=args.runs {
         let recovered = recovery(&material)?;
         // Not timed: the system still clears up behind the server that was stopped, and writes what it left.
         rustix::fs::sync();
         replayed(&mut contenders[0].1)?;
-        let samples = contenders.each_mut().map(|(_, command)| replayed(command));
+        let mut samples = Vec::new();
+        for (_, command) in &mut contenders {
+            let (told, peak_kilobytes) = replayed(command)?;
+            samples.push((told.seconds, peak_kilobytes));
+            facts = told;
+        }
+        let Sample { wall, peak_kilobytes, .. } = measure(&mut decompress)?;
+        samples.push((wall, peak_kilobytes));
         // The first round only warms the cache.
         if round > 0 {
             theirs.push(recovered);
-            for (sample, samples) in samples.into_iter().zip(&mut ours) {
-                let (told, peak_kilobytes) = sample?;
-                samples.push((told.seconds, peak_kilobytes));
-                facts = told;
-            }
+            samples.into_iter().zip(&mut ours).for_each(|(sample, samples)| samples.push(sample));
         }
     }
     progress.finish();
     let Facts { wal_bytes, records, pages_exact, .. } = facts;
     let baseline = median(theirs.iter().copied());
-    let timed = |program: String, seconds: f64, peak_kilobytes| Timed {
+    let timed = |program: String, seconds: f64, peak_kilobytes, sooner| Timed {
         program,
         runs: theirs.len(),
         seconds,
@@ -137,12 +147,15 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
         records_per_second: records as f64 / seconds,
         peak_kilobytes,
         times_postgresql: baseline / seconds,
+        sooner,
     };
     let recovery = format!("PostgreSQL {} recovery", material.installation.version);
-    let mut programs = vec![timed(recovery, baseline, None)];
-    for ((name, _), samples) in contenders.into_iter().zip(&ours) {
+    let mut programs = vec![timed(recovery, baseline, None, None)];
+    let names = contenders.into_iter().map(|(name, _)| name);
+    for (name, samples) in names.chain(["walden decompress --threads 1".to_owned()]).zip(&ours) {
         let peak = samples.iter().map(|sample| sample.1).max();
-        programs.push(timed(name, median(samples.iter().map(|sample| sample.0)), peak));
+        let sooner = theirs.iter().zip(samples).filter(|(recovered, sample)| sample.0 < **recovered).count();
+        programs.push(timed(name, median(samples.iter().map(|sample| sample.0)), peak, Some(sooner)));
     }
     Ok(Replayed {
         workload: workload.name.to_owned(),
@@ -152,6 +165,19 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
         pages: pages_exact,
         programs,
     })
+}
+
+/// Compresses the WAL to a folder; the command that gives it back, in the order of the log.
+fn decompression(me: &Path, wal: &Path, folder: &Path) -> Result<Command> {
+    let mut compress = Command::new(me);
+    measure(compress.arg("compress").arg(wal).arg("--output").arg(folder))?;
+    let entries: Result<Vec<_>, _> =
+        fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path())).collect();
+    let mut files = entries?;
+    files.sort();
+    let mut command = Command::new(me);
+    command.args(["decompress", "--stdout", "--threads", "1"]).args(files);
+    Ok(command)
 }
 
 /// What `walden redo replay` says.
@@ -224,13 +250,19 @@ fn print(results: &[Replayed]) {
                         .peak_kilobytes
                         .map_or_else(String::new, |peak| format!("{:.0} MB", peak as f64 * 1.024e-3)),
                     format!("{:.2}x", timed.times_postgresql),
+                    sooner(timed),
                 ],
                 share: None,
             })
             .collect();
-        let head: &[&str] = &["replay", "WAL", "records", "peak", "speed"];
+        let head: &[&str] = &["time", "WAL", "records", "peak", "speed", "sooner"];
         anstream::println!("{}", table(look, &title, ("program", head), &rows));
     }
+}
+
+/// In how many rounds it was sooner than PostgreSQL.
+fn sooner(timed: &Timed) -> String {
+    timed.sooner.map_or_else(String::new, |rounds| format!("{rounds} of {}", timed.runs))
 }
 
 fn title(result: &Replayed) -> String {
@@ -246,7 +278,8 @@ fn title(result: &Replayed) -> String {
 
 fn page(results: &[Replayed]) -> Page {
     let section = |result: &Replayed| {
-        let mut table = Table::new(&["program", "runs", "replay", "WAL/s", "records/s", "peak", "speed"]);
+        let mut table =
+            Table::new(&["program", "runs", "time", "WAL/s", "records/s", "peak", "speed", "sooner"]);
         for timed in &result.programs {
             let rate = timed.megabytes_per_second;
             table.row(vec![
@@ -257,12 +290,13 @@ fn page(results: &[Replayed]) -> Page {
                 Cell::number(&format!("{:.2} M/s", timed.records_per_second / 1e6), timed.records_per_second),
                 timed.peak_kilobytes.map_or_else(Cell::none, |peak| Cell::bytes(peak * 1024)),
                 Cell::number(&format!("{:.2}x", timed.times_postgresql), timed.times_postgresql),
+                Cell::text(&sooner(timed)),
             ]);
         }
         let programs =
             result.programs.iter().map(|timed| (timed.program.as_str(), timed.megabytes_per_second));
         let note = "What each says of replay itself, without starting and stopping. One thread replays; in Walden, unless it is \
-                    --threads 1, others read ahead and make memory ready.";
+                    --threads 1, others read ahead and make memory ready. Decompression: all of its process.";
         super::speeds((title(result), "replayed"), programs, note, table)
     };
     let title = "Replay by Walden and by PostgreSQL's own recovery";
