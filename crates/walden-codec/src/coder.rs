@@ -333,6 +333,9 @@ impl Encoder {
                 if self.level < THOROUGH {
                     model.hurry();
                 }
+                if self.alone {
+                    model.ends_here();
+                }
                 let entropy = Packer::new(self.level, !self.alone);
                 state.insert(State { side, entropy, framing, model })
             }
@@ -368,7 +371,8 @@ impl Encoder {
         if feed.failed {
             return None;
         }
-        let Feed { records, first_prev, mut pages, switched, .. } = feed;
+        let Feed { model, side, records, first_prev, mut pages, switched, .. } = feed;
+        model.finish(side).ok()?;
         let from = pages.out.len();
         let (mut end, mut tail) = (END_FULL, Vec::new());
         if let Some(unfinished) = stream.unfinished().filter(|_| whole) {

@@ -108,6 +108,23 @@ pub enum Role {
     Ahead,
 }
 
+/// Some blocks of a record, by their places in [`Record::blocks`], of which there are 33 at most.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct BlockSet(u64);
+
+impl BlockSet {
+    /// Adds one. No beyond the 64th, which no record has.
+    pub fn add(&mut self, index: usize) {
+        self.0 |= 1_u64.checked_shl(index as u32).unwrap_or(0);
+    }
+
+    /// Whether it is one of them.
+    #[inline]
+    pub fn has(self, index: usize) -> bool {
+        index < 64 && self.0 >> index & 1 != 0
+    }
+}
+
 /// Replays records, in the log's order.
 #[derive(Debug, Default)]
 pub struct Replay {
@@ -124,19 +141,29 @@ impl Replay {
 
     /// Replays a record.
     pub fn apply<O: Observer>(&mut self, record: &Record<'_>, observer: &mut O) {
+        self.apply_but(record, BlockSet::default(), observer);
+    }
+
+    /// Replays a record but for these of its blocks, of which nothing is known then; whether it fit the pages of the others.
+    ///
+    /// What becomes of a page is not told by another, so those of the other blocks are as if all had been replayed.
+    pub fn apply_but<O: Observer>(&mut self, record: &Record<'_>, left: BlockSet, observer: &mut O) -> bool {
         if record.blocks.is_empty() {
             storage::replay(record, &mut self.store);
             observer.before(record, &[]);
             observer.after(record, &mut []);
-            return;
+            return true;
         }
         let (mut room, count) = (std::mem::take(&mut self.touched), record.blocks.len());
         if room.len() < count {
             room.resize_with(count, Touched::default);
         }
         let touched = &mut room[..count];
-        for (block, touched) in record.blocks.iter().zip(&mut *touched) {
-            self.touch(record, block, O::ALL_IMAGES, touched);
+        for (index, (block, touched)) in record.blocks.iter().zip(&mut *touched).enumerate() {
+            match left.has(index) {
+                true => self.leave(block, touched),
+                false => self.touch(record, block, O::ALL_IMAGES, touched),
+            }
         }
         observer.before(record, touched);
         let anew = |block: &BlockRef| block.image.is_some() || block.will_init;
@@ -172,6 +199,7 @@ impl Replay {
             }
         }
         self.touched = room;
+        outcome.is_ok()
     }
 
     /// Has pages be what the record's images and promises make them, before its changes.
@@ -209,6 +237,16 @@ impl Replay {
         if block.image.is_some() || block.will_init {
             self.restore(record, block, all_images, touched);
         }
+    }
+
+    /// Has nothing be known of a block's page from then on.
+    #[inline(never)]
+    fn leave(&mut self, block: &BlockRef, touched: &mut Touched) {
+        let key = BlockKey { relation: block.relation, fork: block.fork, block: block.block };
+        let slot = self.store.slot(key);
+        let (was, fresh) = (self.store.state(slot), self.store.is_fresh(slot));
+        let role = Role::Unknown(State::Unknown(Unknown::NotSeen));
+        touched.fill(block, (slot, fresh), role, was, None);
     }
 
     /// The image of a block, and what its page is before the record's changes.

@@ -9,6 +9,7 @@ mod gin_pages;
 mod heap;
 mod index;
 mod json;
+mod kept;
 mod keys;
 mod names;
 mod pages;
@@ -25,11 +26,13 @@ use walden_format::record::{BlockRef, RECORD_HEADER, Record, RecordHeader, RelFi
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 use walden_redo::page::{PAGE_BYTES, Page};
+use walden_redo::replay::BlockSet;
 use walden_redo::store::{StoreFailure, StoreOptions};
 use walden_redo::{PageStore, Replay};
 
 use self::blocks::{Around, Differences};
 use self::heap::Heads;
+use self::kept::Kept;
 use self::keys::Keys;
 use self::names::{Names, Topic};
 use self::rows::Rows;
@@ -67,6 +70,7 @@ pub struct Model {
     keys: Keys,
     last_time: u64,
     replay: Replay,
+    kept: Kept,
     main: Vec<u8>,
     residual: Vec<u8>,
     key: Vec<u8>,
@@ -292,6 +296,7 @@ impl Model {
                 clears_ahead: false,
                 ..StoreOptions::default()
             })),
+            kept: Kept::default(),
             main: Vec::new(),
             residual: Vec::new(),
             key: Vec::new(),
@@ -312,6 +317,16 @@ impl Model {
     pub fn hurry(&mut self) {
         self.rows.expander.leave_values();
         self.keys.in_haste = true;
+    }
+
+    /// No other segment follows: pages at which nobody looks until then are let go.
+    pub fn ends_here(&mut self) {
+        self.kept.lets_go = true;
+    }
+
+    /// After a segment: what could not be said before its end.
+    pub fn finish<S: Side>(&mut self, side: &mut S) -> Result<(), Corrupt> {
+        self.kept.finish(side, &mut self.replay.store)
     }
 
     /// Why pages could not be kept, if so: what is coded from then on is worth nothing.
@@ -357,7 +372,10 @@ impl Model {
         self.out = out;
         self.prev = lsn;
         if let Some(record) = input {
-            self.replay.apply(record, &mut ());
+            self.kept.note(side, &mut self.names, record, &mut self.replay.store)?;
+            if !self.replay.apply_but(record, BlockSet::default(), &mut ()) {
+                kept::see_all(record, &mut self.replay.store);
+            }
             return Ok(());
         }
         let header = RecordHeader::parse(&self.out).ok_or(Corrupt("a record is cut short"))?;
@@ -365,7 +383,8 @@ impl Model {
         let mut refs = std::mem::take(&mut self.refs);
         let record = decode(&self.out, header, place, self.version, PAGE_BYTES as u32, &mut refs);
         if let Ok(record) = &record {
-            self.replay.apply(record, &mut ());
+            let left = kept::left(side, &mut self.names, record)?;
+            self.replay.apply_but(record, left, &mut ());
         }
         self.refs = refs;
         Ok(())

@@ -55,6 +55,8 @@ pub enum Topic {
     PageHeader,
     /// Special areas of pages of a relation.
     PageSpecial,
+    /// Whether pages that are made anew are kept.
+    Kept,
 }
 
 /// What belongs to keys; that of the keys asked for last is found in less time.

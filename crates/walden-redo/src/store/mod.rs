@@ -224,6 +224,8 @@ const CHANGED: u8 = 8;
 const TAKEN: u8 = 16;
 /// Its page can be read from the base again, unless it was changed.
 const IN_BASE: u8 = 32;
+/// Its page was looked at: what is noted of that stays, whatever becomes of the page and the block.
+const SEEN: u8 = 64;
 
 const _: () = assert!(size_of::<Entry>() == 32);
 
@@ -489,9 +491,10 @@ impl PageStore {
         self.hints_are_logged = true;
     }
 
-    /// An exact page, to look at.
+    /// An exact page, to look at, which is noted.
     pub fn page(&mut self, slot: Slot) -> Option<&Page> {
-        let entry = &self.entries[slot.0 as usize];
+        let entry = &mut self.entries[slot.0 as usize];
+        entry.flags |= SEEN;
         if entry.page.is_none() {
             if entry.state != StateCode::EXACT || entry.flags & TAKEN != 0 {
                 return None;
@@ -500,6 +503,19 @@ impl PageStore {
             self.enter(slot, page);
         }
         self.entries[slot.0 as usize].page.as_deref()
+    }
+
+    /// Notes that a page was looked at.
+    pub fn see(&mut self, slot: Slot) {
+        self.entries[slot.0 as usize].flags |= SEEN;
+    }
+
+    /// Whether a page was looked at by [`PageStore::page`] since this was asked last.
+    pub fn take_seen(&mut self, slot: Slot) -> bool {
+        let flags = &mut self.entries[slot.0 as usize].flags;
+        let seen = *flags & SEEN != 0;
+        *flags &= !SEEN;
+        seen
     }
 
     /// Copies an exact page; whether it is known.
@@ -539,7 +555,7 @@ impl PageStore {
         let entry = &mut self.entries[slot.0 as usize];
         // Most blocks that are not known never were, and there is nothing to forget.
         let nothing_held = entry.page.is_none() && entry.spilled == Place::NONE;
-        let unmarked = entry.flags & !(LIVE | LISTED) == 0;
+        let unmarked = entry.flags & !(LIVE | LISTED | SEEN) == 0;
         if entry.state == StateCode::NOT_SEEN
             && matches!(state, State::Unknown(Unknown::NotSeen))
             && nothing_held
@@ -691,14 +707,14 @@ impl PageStore {
         let entry = &mut self.entries[slot.0 as usize];
         entry.state = StateCode::NOT_SEEN;
         entry.last_kind = NO_KIND;
-        entry.flags &= LISTED;
+        entry.flags &= LISTED | SEEN;
         self.free_slots.push(slot);
     }
 
     /// Drops a page wherever it is.
     fn forget(&mut self, slot: Slot) {
         let entry = &mut self.entries[slot.0 as usize];
-        entry.flags &= LIVE | LISTED;
+        entry.flags &= LIVE | LISTED | SEEN;
         let spilled = std::mem::replace(&mut entry.spilled, Place::NONE);
         if let Some(page) = entry.page.take() {
             self.resident -= 1;
