@@ -39,6 +39,12 @@ pub(crate) fn manager(number: u8) -> Option<&'static Manager> {
     })
 }
 
+/// Whether a resource manager's records change nothing but the pages of their blocks. Those of tables may change the visibility
+/// map beside them, and the log's own say whether hints are logged.
+fn changes_its_pages_alone(number: u8) -> bool {
+    !matches!(number, rmid::XLOG | rmid::HEAP | rmid::HEAP2)
+}
+
 /// The log's own records change pages by images alone.
 static XLOG: Manager = Manager { redo: redo_xlog, mask: |_, _, _| (), displaced: |_, _| Some(Vec::new()) };
 
@@ -170,7 +176,9 @@ impl Replay {
         if record.blocks.iter().any(anew) {
             self.make_anew(touched);
         }
+        let nothing_known = touched.iter().all(|touched| matches!(touched.role, Role::Unknown(_)));
         let outcome = match manager(record.header.rmid) {
+            Some(_) if nothing_known && changes_its_pages_alone(record.header.rmid) => Ok(()),
             Some(manager) => {
                 let mut step = Step { record, touched, store: Some(&mut self.store) };
                 (manager.redo)(&mut step).map_err(|misfit| State::Unknown(Unknown::Misfit(misfit)))

@@ -241,7 +241,8 @@ fn print(results: &[Replayed]) {
             .iter()
             .map(|timed| Row {
                 depth: 0,
-                label: timed.program.clone(),
+                // All columns are to fit 80 characters.
+                label: timed.program.strip_prefix("walden ").unwrap_or(&timed.program).to_owned(),
                 cells: vec![
                     format!("{:.0} ms", timed.seconds * 1e3),
                     format!("{:.0} MB/s", timed.megabytes_per_second),
