@@ -178,7 +178,7 @@ impl Check {
         let predicted = if is_xlog { Prediction::NotTold } else { predict(record, touched) };
         for (index, (block, touched)) in record.blocks.iter().zip(touched).enumerate() {
             let Some(image) = touched.image.as_deref().filter(|_| restored(touched)) else { continue };
-            let key = BlockKey { relation: block.relation, fork: block.fork, block: block.block };
+            let key = BlockKey::of(block);
             let place = Place::of(record, key);
             if block.fork == Fork::FREE_SPACE_MAP {
                 self.skip(&place, image, |counts| &mut counts.untracked);
@@ -228,10 +228,7 @@ impl Check {
         for (block, touched) in record.blocks.iter().zip(touched) {
             let beside = block.image.is_some_and(|image| !image.apply);
             let (true, Some(image)) = (beside, touched.image.take()) else { continue };
-            let place = Place::of(
-                record,
-                BlockKey { relation: block.relation, fork: block.fork, block: block.block },
-            );
+            let place = Place::of(record, BlockKey::of(block));
             match (touched.role, touched.page.as_deref()) {
                 (Role::Redo | Role::Init, Some(page)) => {
                     if self.judge(&place, &image, page, Some(record.header.rmid)) == Verdict::Different {

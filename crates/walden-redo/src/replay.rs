@@ -228,7 +228,7 @@ impl Replay {
     /// would take longer than all else here but fetching the page from memory.
     #[inline]
     fn touch(&mut self, record: &Record<'_>, block: &BlockRef, all_images: bool, touched: &mut Touched) {
-        let key = BlockKey { relation: block.relation, fork: block.fork, block: block.block };
+        let key = BlockKey::of(block);
         let is_restored = block.image.is_some_and(|image| image.apply);
         if (is_restored || block.will_init) && !all_images {
             return self.touch_anew(record, block, key, touched);
@@ -250,7 +250,7 @@ impl Replay {
     /// Has nothing be known of a block's page from then on.
     #[inline(never)]
     fn leave(&mut self, block: &BlockRef, touched: &mut Touched) {
-        let key = BlockKey { relation: block.relation, fork: block.fork, block: block.block };
+        let key = BlockKey::of(block);
         let slot = self.store.slot(key);
         let (was, fresh) = (self.store.state(slot), self.store.is_fresh(slot));
         let role = Role::Unknown(State::Unknown(Unknown::NotSeen));

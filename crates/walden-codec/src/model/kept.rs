@@ -43,7 +43,7 @@ impl Kept {
                 side.symbol(column, KEPT)?;
                 continue;
             }
-            let slot = store.slot(key(block));
+            let slot = store.slot(BlockKey::of(block));
             if self.last.len() <= slot.index() {
                 self.last.resize(slot.index() + 1, None);
             }
@@ -86,7 +86,7 @@ pub fn left<S: Side>(side: &mut S, names: &mut Names, record: &Record<'_>) -> Re
 /// A record did not fit a page: that it fits none of the others then has to come out alike when decoding.
 pub fn see_all(record: &Record<'_>, store: &mut PageStore) {
     for block in record.blocks {
-        let slot = store.slot(key(block));
+        let slot = store.slot(BlockKey::of(block));
         store.see(slot);
     }
 }
@@ -99,10 +99,6 @@ fn is_made_anew(block: &BlockRef) -> bool {
 fn column<S: Side>(side: &mut S, names: &mut Names, block: &BlockRef) -> Result<Column, Corrupt> {
     let like = [block.relation.relation, block.fork.0.into(), 0];
     names.column(side, Topic::Kept, like, Kind::Symbols(Class::ImageHeaders))
-}
-
-fn key(block: &BlockRef) -> BlockKey {
-    BlockKey { relation: block.relation, fork: block.fork, block: block.block }
 }
 
 #[cfg(test)]
@@ -152,7 +148,7 @@ mod tests {
 
     fn is_known(store: &mut PageStore, block: u32) -> bool {
         with(&insert(&[block], true), 0, |record| {
-            let slot = store.slot(key(&record.blocks[0]));
+            let slot = store.slot(BlockKey::of(&record.blocks[0]));
             store.state(slot) == walden_redo::store::State::Exact
         })
     }
@@ -160,13 +156,13 @@ mod tests {
     /// Looks at a page as the model does.
     fn look(store: &mut PageStore, block: u32) {
         with(&insert(&[block], true), 0, |record| {
-            let slot = store.find(key(&record.blocks[0])).expect("a block that was met");
+            let slot = store.find(BlockKey::of(&record.blocks[0])).expect("a block that was met");
             assert!(store.page(slot).expect("a page").lower() > PAGE_HEADER);
         });
     }
 
-    /// Block 1 is looked at after it was made anew for the second time, block 2 never, block 3 after another row; the last
-    /// record fits no page.
+    /// Block 1 is looked at after it was made anew for the second time, block 2 never, though it gets another row in the end,
+    /// block 3 after another row.
     fn coded(lets_go: bool) -> (Vec<u8>, Vec<Vec<u8>>) {
         let records = vec![
             insert(&[1], true),

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::Lsn;
-use walden_format::record::{Fork, RelFileLocator};
+use walden_format::record::{BlockRef, Fork, RelFileLocator};
 use walden_format::rmgr::Kind;
 
 use crate::page::{Misfit, PAGE_BYTES, Page};
@@ -65,6 +65,14 @@ pub struct BlockKey {
     pub fork: Fork,
     /// The block's number in it.
     pub block: u32,
+}
+
+impl BlockKey {
+    /// The page of a record's block.
+    #[inline]
+    pub fn of(block: &BlockRef) -> BlockKey {
+        BlockKey { relation: block.relation, fork: block.fork, block: block.block }
+    }
 }
 
 impl std::fmt::Display for BlockKey {
