@@ -9,7 +9,6 @@ use walden_redo::pglz::same_start;
 
 use crate::Corrupt;
 use crate::entropy::{Packer, Unpacker};
-use crate::room::reserve;
 
 /// A column, by the order in which columns are named.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -247,7 +246,7 @@ impl Content {
             return &self.last;
         }
         joined.clear();
-        reserve(joined, self.len());
+        joined.reserve(self.len());
         self.pieces().for_each(|piece| joined.extend_from_slice(piece));
         joined
     }
@@ -430,7 +429,7 @@ impl Decoder {
         }
         self.bytes.clear();
         // What it says they have is not believed of a few bytes, unless it is no more than is usual.
-        reserve(&mut self.bytes, room.min(USUAL.max(64 * stored.len())));
+        self.bytes.reserve(room.min(USUAL.max(64 * stored.len())));
         self.left.clear();
         self.left.resize(self.columns.len(), (0, 0));
         for class in CLASSES {

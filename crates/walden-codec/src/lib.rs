@@ -14,9 +14,6 @@ pub mod container;
 mod entropy;
 mod framing;
 mod model;
-mod room;
-
-pub use room::try_room;
 
 /// A compressed form that can't be what was written: what is wrong with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

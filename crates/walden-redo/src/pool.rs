@@ -1,9 +1,13 @@
-//! Memory for pages, in the system's large pages where it has them.
+//! Memory for pages, in the system's large pages where much of it is wanted.
 //!
-//! A store has tens of thousands of buffers of 8 kB, each met for the first time with a record that needs it. In the
-//! system's small pages, meeting them takes a third of replay's time. So buffers come from large chunks of memory for
-//! which large pages are asked, and go back to a pool; memory stays with the process, for the next store. The system clears
-//! memory before it gives it away; a thread of its own can wait for that, a little ahead of those who want it.
+//! A store has up to tens of thousands of buffers of 8 kB, each met for the first time with a record that needs it. In the
+//! system's small pages, meeting them one by one takes a third of replay's time. So buffers come from chunks of memory, and go
+//! back to a pool; memory stays with the process, for the next store. The system clears memory before it gives it away; a
+//! thread of its own can wait for that, a little ahead of those who want it.
+//!
+//! Large pages are for those who stay. What lately was another process's small pages is at hand; a free large page a
+//! virtual machine may have given back to its host, which then has to find its 2 MB again: several milliseconds. A process
+//! that is done after a few megabytes would mostly wait for that, so the first chunks are small pages, ready when they come.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -17,6 +21,9 @@ use crate::page::Page;
 
 /// Bytes asked of the system at a time. They take up memory only when they are used, a large page of 2 MB at a time.
 const CHUNK: usize = 32 << 20;
+/// Bytes asked of the system at a time as long as few are wanted, and how many are few.
+const FEW_AT_A_TIME: usize = 256 << 10;
+const FEW: usize = 64 << 20;
 /// Bytes of the smallest pages that systems have.
 const SMALL_PAGE: usize = 4096;
 /// Bytes made ready at a time: a large page. Two of them are ready beyond what is wanted.
@@ -116,7 +123,7 @@ pub(crate) fn give_back(pages: impl Iterator<Item = Held>) {
     pool(|pool| pool.free.extend(pages));
 }
 
-static POOL: Mutex<Pool> = Mutex::new(Pool { free: Vec::new(), fresh: &mut [], ready: None });
+static POOL: Mutex<Pool> = Mutex::new(Pool { free: Vec::new(), fresh: &mut [], few: 0, ready: None });
 
 fn pool<T>(act: impl FnOnce(&mut Pool) -> T) -> T {
     act(&mut POOL.lock().unwrap_or_else(PoisonError::into_inner))
@@ -126,6 +133,8 @@ struct Pool {
     free: Vec<Held>,
     /// Never used.
     fresh: &'static mut [Page],
+    /// Bytes that came a few at a time.
+    few: usize,
     /// Where more of these come from, if a thread makes them ready.
     ready: Option<Receiver<&'static mut [Page]>>,
 }
@@ -137,7 +146,7 @@ impl Pool {
         }
         if self.fresh.is_empty() {
             let ready = self.ready.as_ref().and_then(|ready| ready.recv().ok());
-            self.fresh = ready.or_else(chunk).unwrap_or_default();
+            self.fresh = ready.or_else(|| self.more()).unwrap_or_default();
         }
         match std::mem::take(&mut self.fresh).split_first_mut() {
             Some((page, rest)) => {
@@ -147,6 +156,15 @@ impl Pool {
             // The system has no such chunk; it may have a page's memory.
             None => Box::leak(Box::default()),
         }
+    }
+
+    /// More memory, nothing ready or not.
+    fn more(&mut self) -> Option<&'static mut [Page]> {
+        if self.few >= FEW {
+            return chunk();
+        }
+        self.few += FEW_AT_A_TIME;
+        pages(MmapOptions::new().len(FEW_AT_A_TIME).populate().map_anon().ok()?)
     }
 }
 
@@ -177,11 +195,17 @@ fn make_ready(to: &SyncSender<&'static mut [Page]>) {
     }
 }
 
+/// On large pages.
 fn chunk() -> Option<&'static mut [Page]> {
-    let map: &'static mut MmapMut = Box::leak(Box::new(MmapOptions::new().len(CHUNK).map_anon().ok()?));
+    let map = MmapOptions::new().len(CHUNK).map_anon().ok()?;
     // Small pages serve as well, but slower.
     #[cfg(target_os = "linux")]
     let _ = map.advise(memmap2::Advice::HugePage);
+    pages(map)
+}
+
+fn pages(map: MmapMut) -> Option<&'static mut [Page]> {
+    let map: &'static mut MmapMut = Box::leak(Box::new(map));
     <[Page]>::mut_from_bytes(map).ok()
 }
 

@@ -9,10 +9,10 @@
 //! columns     one after another: bytes as they are, or planes
 //! ```
 
-use super::general::Compressor;
+use super::general::{Compressor, Effort};
+use super::headed::Headed;
 use crate::Corrupt;
 use crate::columns::{Content, Form, LONGEST_NUMBER, get_number, put_number};
-use crate::room::{Headed, reserve, room};
 
 const LAYOUT_ROWS: u8 = 0;
 const LAYOUT_PLANES: u8 = 1;
@@ -46,7 +46,7 @@ impl Layout {
     /// Nothing yet, with room for such columns.
     pub fn new(columns: impl Iterator<Item = (Form, usize)> + Clone) -> Layout {
         let body_at = most_head(columns.clone());
-        let mut body = room(body_at + columns.map(|(_, bytes)| bytes).sum::<usize>());
+        let mut body = Vec::with_capacity(body_at + columns.map(|(_, bytes)| bytes).sum::<usize>());
         body.resize(body_at, 0);
         Layout { body, body_at, ..Layout::default() }
     }
@@ -272,8 +272,6 @@ fn turn(bytes: &[u8], width: usize, varying: &[u8], planes: &mut Vec<u8>) {
         .filter(|(_, varies)| **varies != 0)
         .map(|(position, _)| position)
         .collect();
-    planes.clear();
-    reserve(planes, positions.len() * rows);
     planes.resize(positions.len() * rows, 0);
     let at_once = (TURNED / width).max(1);
     for (number, block) in bytes.chunks(at_once * width).enumerate() {
@@ -421,7 +419,7 @@ fn rows_are_better(rows: &[u8], planes: &[u8], zstd: &mut Compressor) -> bool {
         let start = middle.saturating_sub(SAMPLE / 2);
         let sample = &bytes[start..(start + SAMPLE).min(bytes.len())];
         // Of all of it, if planes were left out.
-        zstd.compress(sample, &[], 1).map_or(sample.len(), |packed| packed.len()) as u64 * bytes.len() as u64
+        zstd.compress(sample, &[], Effort { level: 1, is_text: false }).map_or(sample.len(), |packed| packed.len()) as u64 * bytes.len() as u64
             / sample.len().max(1) as u64
     };
     rows.len() > SAMPLE && sample(rows) < sample(planes)

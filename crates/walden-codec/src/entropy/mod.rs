@@ -14,6 +14,7 @@
 //! ```
 
 mod general;
+mod headed;
 mod layout;
 mod logistic;
 mod modelled;
@@ -25,11 +26,12 @@ mod words;
 
 use walden_format::crc::crc32c_append;
 
+use self::general::Effort;
+use self::headed::Headed;
 use self::layout::{Layout, Taken};
 use self::modelled::Modelled;
 use crate::Corrupt;
 use crate::columns::{CLASSES, Class, Content, Form, Wanted, get_number, put_number};
-use crate::room::{Headed, reserve};
 
 const CODER_STORED: u8 = 0;
 const CODER_ZSTD: u8 = 1;
@@ -73,6 +75,12 @@ const LEVELS: [Means; 9] = [
 fn has_words(class: usize, level: i32) -> bool {
     let classes = if level <= FAST { &WITH_WORDS[..OF_TEXT] } else { &WITH_WORDS };
     classes.iter().any(|&with| with as usize == class)
+}
+
+/// zstd's effort for a class at a level.
+fn effort_of(class: usize, level: i32) -> Effort {
+    let is_text = class == OTHER || WITH_WORDS.iter().any(|&with| with as usize == class);
+    Effort { level, is_text }
 }
 
 #[derive(Clone, Copy)]
@@ -270,7 +278,7 @@ impl Packer {
         let raw = units.iter().map(|(_, _, bytes)| bytes.len()).sum();
         let (packed, chosen) = self.model(effort, class, units);
         let level = if general.packed.len() < SMALL { SMALL_LEVEL } else { SECOND_LEVEL };
-        match self.zstd.compress(content, &[], level) {
+        match self.zstd.compress(content, &[], effort_of(class, level)) {
             Some(zstd) if general.packed.len() < packed.len() && zstd.len() < packed.len() => {
                 let learned =
                     self.with_choices(&chosen, &zstd).filter(|learned| learned.len() < packed.len());
@@ -287,7 +295,7 @@ impl Packer {
     fn with_choices(&mut self, chosen: &[u8], zstd: &[u8]) -> Option<Vec<u8>> {
         let packed = match chosen {
             [] => Vec::new(),
-            _ => self.zstd.compress(chosen, &[], SMALL_LEVEL)?,
+            _ => self.zstd.compress(chosen, &[], effort_of(OTHER, SMALL_LEVEL))?,
         };
         let mut learned = Vec::new();
         put_number(&mut learned, chosen.len() as u64);
@@ -323,17 +331,17 @@ impl Packer {
         if has_words(class, level)
             && matches!(self.means, Means::General(_))
             && let Some(words) = words::encode(content)
-            && let Some(packed) = self.zstd.compress(&words, &[], level)
+            && let Some(packed) = self.zstd.compress(&words, &[], effort_of(class, level))
         {
             return General { coder: CODER_WORDS, raw: words.len(), packed };
         }
         let before = self.state.before(class);
         let coder = if before.is_empty() { CODER_ZSTD } else { CODER_ZSTD_AFTER };
-        let mut packed = self.zstd.compress(content, before, level);
+        let mut packed = self.zstd.compress(content, before, effort_of(class, level));
         if let Some(first) = &packed
             && matches!(self.means, Means::Modelled(_))
             && first.len() < SMALL
-            && let Some(second) = self.zstd.compress(content, before, SMALL_LEVEL)
+            && let Some(second) = self.zstd.compress(content, before, effort_of(class, SMALL_LEVEL))
             && second.len() < first.len()
         {
             packed = Some(second);
@@ -525,7 +533,7 @@ fn find(
     let forms = columns.iter().map(|column| (column.form, column.bytes));
     let in_planes = layout::Columns::new(&out[start..])?.bytes_in_planes(forms);
     let end = out.len();
-    reserve(out, in_planes);
+    out.reserve(in_planes);
     out.resize(end + in_planes, 0);
     let (content, mut rows) = out[start..].split_at_mut(end - start);
     let mut laid_out = layout::Columns::new(content)?;
@@ -740,7 +748,7 @@ mod tests {
         }
         let (mut packer, mut unpacker) = (Packer::new(7, true), Unpacker::new(true));
         let (mut learned, mut after) = (Vec::new(), Vec::new());
-        let zstd = general::Compressor::default().compress(&bytes, &[], SECOND_LEVEL).unwrap();
+        let zstd = general::Compressor::default().compress(&bytes, &[], effort_of(OTHER, SECOND_LEVEL)).unwrap();
         let zstd = packer.with_choices(&[], &zstd).unwrap();
         put_part(CODER_LEARNED, bytes.len(), &zstd, &mut learned);
         packer.model(0, OTHER, &mut [(0, Form::Bytes, &mut bytes.clone())]);

@@ -14,9 +14,9 @@
 
 use rustc_hash::FxHashMap;
 
+use super::headed::Headed;
 use crate::Corrupt;
 use crate::columns::{LONGEST_NUMBER, get_number, put_number};
-use crate::room::{Headed, reserve, room};
 
 /// A word has no fewer letters, its space not counted.
 const SHORTEST: usize = 3;
@@ -24,6 +24,8 @@ const SHORTEST: usize = 3;
 const LONGEST: usize = 40;
 /// A word that comes less often is not worth a number.
 const FEWEST: u32 = 4;
+/// Bytes between words that are looked at, or copied, in one step.
+const FEW: usize = 16;
 /// Words up to this length are copied in one step.
 const SHORT: usize = 16;
 const SHORT_LEN: u8 = SHORT as u8;
@@ -71,7 +73,7 @@ fn alike(text: &[u8], are_letters: bool) -> usize {
 }
 
 /// Words as numbers; nothing where that would not make much of the text shorter.
-pub fn encode(text: &[u8]) -> Option<Headed> {
+pub fn encode<'t>(text: &'t [u8]) -> Option<Headed> {
     if text.len() < SHORTEST_TEXT {
         return None;
     }
@@ -89,8 +91,14 @@ pub fn encode(text: &[u8]) -> Option<Headed> {
     let mut stands_for_else = [false; 256];
     marks.iter().for_each(|&mark| stands_for_else[usize::from(mark)] = true);
     let is_mark = |byte: &u8| stands_for_else[usize::from(*byte)];
-    // Mostly there are bytes that no text has.
-    let has_marks = text.iter().any(is_mark);
+    // Mostly there are bytes that the text has not, or hardly ever.
+    let has_marks = |(_, few): &(usize, &[u8])| few.iter().fold(false, |any, byte| any | is_mark(byte));
+    let marks_of = |(number, few): (usize, &'t [u8])| {
+        let places = few.iter().enumerate().filter(move |(_, byte)| is_mark(byte));
+        places.map(move |(at, _)| number * FEW + at)
+    };
+    let mut marks_in_text = text.chunks(FEW).enumerate().filter(has_marks).flat_map(marks_of);
+    let mut next_mark = marks_in_text.next().unwrap_or(text.len());
     let (&escape, lead_bytes) = marks.split_first()?;
     let mut head = Vec::new();
     put_number(&mut head, text.len() as u64);
@@ -102,7 +110,7 @@ pub fn encode(text: &[u8]) -> Option<Headed> {
     let index = Index::new(words.iter().map(|(word, _)| *word));
     // The head ends with the length of the structure that follows it.
     let structure_at = head.len() + LONGEST_NUMBER;
-    let (mut structure, mut numbers) = (room(structure_at + text.len()), Vec::new());
+    let (mut structure, mut numbers) = (Vec::with_capacity(structure_at + text.len()), Vec::new());
     structure.resize(structure_at, 0);
     let mut rest = text;
     while let Some(&first) = rest.first() {
@@ -114,17 +122,27 @@ pub fn encode(text: &[u8]) -> Option<Headed> {
             continue;
         }
         // Up to where the next word may begin.
-        let (these, others) = rest.split_at(alike(rest, is_letter));
+        let (mut these, others) = rest.split_at(alike(rest, is_letter));
         rest = others;
-        if !has_marks {
-            structure.extend_from_slice(these);
-            continue;
-        }
-        for byte in these {
-            if is_mark(byte) {
+        let end = text.len() - rest.len();
+        while next_mark < end {
+            // In words, they stand for nothing.
+            if let Some(before) = next_mark.checked_sub(end - these.len()) {
+                let (before, from) = these.split_at(before);
+                structure.extend_from_slice(before);
                 structure.push(escape);
+                these = from;
             }
-            structure.push(*byte);
+            next_mark = marks_in_text.next().unwrap_or(text.len());
+        }
+        match text[end - these.len()..].first_chunk::<FEW>() {
+            // So many are copied in one step, and those that are too many let go.
+            Some(few) if these.len() <= FEW => {
+                let end = structure.len() + these.len();
+                structure.extend_from_slice(few);
+                structure.truncate(end);
+            }
+            _ => structure.extend_from_slice(these),
         }
     }
     put_number(&mut head, (structure.len() - structure_at) as u64);
@@ -137,9 +155,11 @@ fn frequent<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<(&'a [u8], u32)> 
     let mut counts: FxHashMap<&[u8], u32> = FxHashMap::default();
     pieces.for_each(|piece| count(piece, &mut counts));
     let mut words: Vec<(&[u8], u32)> = counts.into_iter().filter(|(_, count)| *count >= FEWEST).collect();
-    let worth = |(word, count): &(&[u8], u32)| (word.len() as u64 - 2) * u64::from(*count);
-    words.sort_unstable_by_key(|word| (std::cmp::Reverse(worth(word)), word.0));
-    words.truncate(MOST_LEADS * NUMBERS);
+    if words.len() > MOST_LEADS * NUMBERS {
+        let worth = |(word, count): &(&[u8], u32)| (word.len() as u64 - 2) * u64::from(*count);
+        words.sort_unstable_by_key(|word| (std::cmp::Reverse(worth(word)), word.0));
+        words.truncate(MOST_LEADS * NUMBERS);
+    }
     words.sort_unstable_by_key(|(word, count)| (std::cmp::Reverse(*count), *word));
     words
 }
@@ -326,7 +346,7 @@ pub fn decode(stored: &[u8], most: usize, text: &mut Vec<u8>) -> Result<(), Corr
         meaning[usize::from(mark)] = (256 + lead * NUMBERS, u8::MAX);
     }
     meaning[usize::from(marks[0])] = (ESCAPE, 0);
-    reserve(text, length);
+    text.reserve(length);
     let length = text.len() + length;
     let mut room = [0; AT_ONCE + LONGEST_PIECE];
     let (mut filled, mut next) = (0, 0);

@@ -123,8 +123,8 @@ fn next(field: Field, row: &[u8], at: usize) -> Option<Span> {
 const FEWEST_SAMPLES: usize = 4;
 /// More rows tell nothing new.
 const MOST_SAMPLES: usize = 32;
-/// Ways tried before giving up.
-const MOST_STEPS: usize = 6000;
+/// Steps tried before giving up, odd rows left out or not. What is found takes up to two thousand.
+const MOST_STEPS: usize = 4000;
 
 /// Rows of one kind, some of many.
 #[derive(Default, Debug)]
@@ -154,10 +154,10 @@ impl Samples {
         if self.seen < FEWEST_SAMPLES || longest == 0 {
             return None;
         }
-        let mut odd = 0;
+        let (mut odd, mut steps) = (0, MOST_STEPS);
         let mut rows: Vec<&[u8]> = self.rows.iter().map(Vec::as_slice).collect();
         loop {
-            match search(&rows, end_align) {
+            match search(&rows, end_align, &mut steps) {
                 Ok(fields) => return Some(merged(fields)),
                 Err(Some(worst)) if odd * 8 < self.rows.len() && rows.len() > FEWEST_SAMPLES => {
                     // One row that is not like the others (a value that only looks like a header) costs less than none read.
@@ -186,15 +186,15 @@ struct Node {
     step: u8,
 }
 
-/// The cheapest way through all rows (Dijkstra's); on failure, the row at which most ways ended.
-fn search(rows: &[&[u8]], end_align: usize) -> Result<Vec<Field>, Option<usize>> {
+/// The cheapest way through all rows (Dijkstra's), in as many steps as are left; on failure, the row at which most ways ended,
+/// unless none are left.
+fn search(rows: &[&[u8]], end_align: usize, left: &mut usize) -> Result<Vec<Field>, Option<usize>> {
     let mut nodes = vec![Node { parent: u32::MAX, step: 0 }];
     // Where each node is in each row.
     let (mut places, mut here) = (vec![0_u32; rows.len()], vec![0; rows.len()]);
     let mut best: FxHashMap<u64, u64> = FxHashMap::default();
     let mut open = BinaryHeap::from([Reverse((0_u64, 0_u32))]);
     let mut blame = vec![0_u32; rows.len()];
-    let mut steps = 0;
     let mut ahead = Vec::new();
     while let Some(Reverse((cost, number))) = open.pop() {
         here.copy_from_slice(&places[number as usize * rows.len()..][..rows.len()]);
@@ -202,10 +202,7 @@ fn search(rows: &[&[u8]], end_align: usize) -> Result<Vec<Field>, Option<usize>>
         if whole.clone().all(|(row, &at)| ends(row, at as usize, end_align)) {
             return Ok(way(&nodes, number));
         }
-        steps += 1;
-        if steps > MOST_STEPS {
-            break;
-        }
+        *left = left.checked_sub(1).ok_or(None)?;
         for (index, step) in STEPS.iter().enumerate() {
             ahead.clear();
             let (mut shortest, mut longest, mut most_empty, mut gaps) = (usize::MAX, 0, 0, 0);
