@@ -419,7 +419,9 @@ fn rows_are_better(rows: &[u8], planes: &[u8], zstd: &mut Compressor) -> bool {
         let start = middle.saturating_sub(SAMPLE / 2);
         let sample = &bytes[start..(start + SAMPLE).min(bytes.len())];
         // Of all of it, if planes were left out.
-        zstd.compress(sample, &[], Effort { level: 1, is_text: false }).map_or(sample.len(), |packed| packed.len()) as u64 * bytes.len() as u64
+        zstd.compress(sample, &[], Effort { level: 1, is_text: false })
+            .map_or(sample.len(), |packed| packed.len()) as u64
+            * bytes.len() as u64
             / sample.len().max(1) as u64
     };
     rows.len() > SAMPLE && sample(rows) < sample(planes)

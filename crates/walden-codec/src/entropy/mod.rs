@@ -748,7 +748,8 @@ mod tests {
         }
         let (mut packer, mut unpacker) = (Packer::new(7, true), Unpacker::new(true));
         let (mut learned, mut after) = (Vec::new(), Vec::new());
-        let zstd = general::Compressor::default().compress(&bytes, &[], effort_of(OTHER, SECOND_LEVEL)).unwrap();
+        let zstd =
+            general::Compressor::default().compress(&bytes, &[], effort_of(OTHER, SECOND_LEVEL)).unwrap();
         let zstd = packer.with_choices(&[], &zstd).unwrap();
         put_part(CODER_LEARNED, bytes.len(), &zstd, &mut learned);
         packer.model(0, OTHER, &mut [(0, Form::Bytes, &mut bytes.clone())]);

@@ -26,14 +26,14 @@ const LONGEST: usize = 40;
 const FEWEST: u32 = 4;
 /// Bytes between words that are looked at, or copied, in one step.
 const FEW: usize = 16;
-/// Words up to this length are copied in one step.
-const SHORT: usize = 16;
-const SHORT_LEN: u8 = SHORT as u8;
-/// Bytes that are decoded before they are put where they stay, and what may be written beyond them.
-const AT_ONCE: usize = 4096;
-const LONGEST_PIECE: usize = 256;
+/// Words of fewer bytes are copied in one step, which has their length behind them.
+const STEP: usize = 16;
+const LEN_AT: usize = STEP - 1;
+const LONGEST_SHORT: u8 = LEN_AT as u8;
+/// Bytes of the structure that are decoded before what they stand for is put where it stays.
+const AT_ONCE: usize = 256;
 /// No piece is so far.
-const ESCAPE: usize = usize::MAX / 2;
+const ESCAPE: u16 = u16::MAX;
 const MOST_LEADS: usize = 48;
 const NUMBERS: usize = 256;
 /// Bytes of a text that are looked at for what it has many of and few of, about, and in pieces of how many.
@@ -302,7 +302,7 @@ impl<'a> Table<'a> {
 
 /// The way back, appended to `text`; `most` is how many bytes of it there may be.
 pub fn decode(stored: &[u8], most: usize, text: &mut Vec<u8>) -> Result<(), Corrupt> {
-    let short = Corrupt("a list of words is cut short");
+    let (short, wrong) = (Corrupt("a list of words is cut short"), Corrupt("a word's number can't be"));
     let mut rest = stored;
     let number =
         |rest: &mut &[u8]| get_number(rest).map(|number| usize::try_from(number).unwrap_or(usize::MAX));
@@ -330,61 +330,83 @@ pub fn decode(stored: &[u8], most: usize, text: &mut Vec<u8>) -> Result<(), Corr
     // table, which has each byte before the words, and copied whole, with what is after them up to a length that is the
     // same for all.
     let bytes: Vec<u8> = (0..=255).collect();
-    let pieces: Vec<([u8; SHORT], u8)> = bytes
+    let pieces: Vec<[u8; STEP]> = bytes
         .chunks(1)
         .chain(words.iter().copied())
         .map(|piece| {
-            let mut padded = [0; SHORT];
-            let known = piece.len().min(SHORT);
+            let mut padded = [0; STEP];
+            let known = piece.len().min(STEP);
             padded[..known].copy_from_slice(&piece[..known]);
-            (padded, piece.len() as u8)
+            padded[LEN_AT] = piece.len() as u8;
+            padded
         })
         .collect();
     // Where a byte's piece is, and which bits of the next number say which one after it.
-    let mut meaning: [(usize, u8); 256] = std::array::from_fn(|byte| (byte, 0));
+    let mut meaning: [(u16, u8); 256] = std::array::from_fn(|byte| (byte as u16, 0));
     for (lead, &mark) in marks[1..].iter().enumerate() {
-        meaning[usize::from(mark)] = (256 + lead * NUMBERS, u8::MAX);
+        meaning[usize::from(mark)] = ((NUMBERS + lead * NUMBERS) as u16, u8::MAX);
     }
     meaning[usize::from(marks[0])] = (ESCAPE, 0);
     text.reserve(length);
     let length = text.len() + length;
-    let mut room = [0; AT_ONCE + LONGEST_PIECE];
-    let (mut filled, mut next) = (0, 0);
-    let mut structure = structure.iter();
-    while let Some(&byte) = structure.next() {
-        let (first, bits) = meaning[usize::from(byte)];
-        let number = numbers.get(next).copied().unwrap_or(0);
-        next += usize::from(bits & 1);
-        match pieces.get(first + usize::from(number & bits)) {
-            Some((padded, len @ 0..=SHORT_LEN)) => {
-                room[filled..filled + SHORT].copy_from_slice(padded);
-                filled += usize::from(*len);
-            }
-            Some((_, len)) => {
-                let word = words[first + usize::from(number & bits) - 256];
-                room[filled..filled + word.len()].copy_from_slice(word);
-                filled += usize::from(*len);
-            }
-            None if first == ESCAPE => {
-                room[filled] = *structure.next().ok_or(short)?;
-                filled += 1;
-            }
-            None => return Err(Corrupt("a word's number can't be")),
+    let mut put = |bytes: &[u8]| {
+        if bytes.len() > length - text.len() {
+            return Err(Corrupt("a text is longer than it says"));
         }
-        if filled >= AT_ONCE {
-            if filled > length - text.len() {
-                return Err(Corrupt("a text is longer than it says"));
-            }
-            text.extend_from_slice(&room[..filled]);
-            filled = 0;
+        text.extend_from_slice(bytes);
+        Ok(())
+    };
+    let mut room = [0; AT_ONCE * STEP];
+    let (mut structure, mut numbers) = (structure, numbers);
+    while !structure.is_empty() {
+        let (known, used, filled) = short_pieces(structure, numbers, &meaning, &pieces, &mut room);
+        put(&room[..filled])?;
+        structure = &structure[known..];
+        numbers = numbers.get(used..).ok_or(wrong)?;
+        let Some((&byte, after)) = structure.split_first().filter(|_| known < AT_ONCE) else { continue };
+        // It stands for a long word, or the next one for itself.
+        let (first, bits) = meaning[usize::from(byte)];
+        structure = after;
+        if first == ESCAPE {
+            let (byte, after) = structure.split_at_checked(1).ok_or(short)?;
+            put(byte)?;
+            structure = after;
+        } else {
+            let (&number, after) = numbers.split_first().ok_or(wrong)?;
+            put(words.get(usize::from(first) - NUMBERS + usize::from(number & bits)).ok_or(wrong)?)?;
+            numbers = after;
         }
     }
-    text.extend_from_slice(&room[..filled.min(length + 1 - text.len())]);
-    if text.len() == length && next == numbers.len() {
+    if text.len() == length && numbers.is_empty() {
         Ok(())
     } else {
         Err(Corrupt("a text has another length than it says"))
     }
+}
+
+/// Puts together what the structure begins with, up to what is no short piece. How many of its bytes and of the numbers that
+/// took, and how many bytes it made. By itself, as it needs all of the processor's registers.
+#[inline(never)]
+fn short_pieces(
+    structure: &[u8],
+    numbers: &[u8],
+    meaning: &[(u16, u8); 256],
+    pieces: &[[u8; STEP]],
+    room: &mut [u8; AT_ONCE * STEP],
+) -> (usize, usize, usize) {
+    let (mut used, mut filled) = (0, 0);
+    for (known, &byte) in structure.iter().take(AT_ONCE).enumerate() {
+        let (first, bits) = meaning[usize::from(byte)];
+        let number = numbers.get(used).copied().unwrap_or(0);
+        match pieces.get(usize::from(first) + usize::from(number & bits)) {
+            Some(padded) if padded[LEN_AT] <= LONGEST_SHORT => {
+                room[filled..filled + STEP].copy_from_slice(padded);
+                (used, filled) = (used + usize::from(bits & 1), filled + usize::from(padded[LEN_AT]));
+            }
+            _ => return (known, used, filled),
+        }
+    }
+    (structure.len().min(AT_ONCE), used, filled)
 }
 
 #[cfg(test)]
@@ -392,10 +414,13 @@ mod tests {
     use super::*;
 
     fn text() -> Vec<u8> {
-        let words = ["harbour", "paper", "Ancient", "über", "of", "the"];
+        // Some are as long as what is copied in one step, with or without their space, or longer.
+        let (long, longer) = ("internationally", ["incomprehensible", "counterrevolutionary"]);
+        let words =
+            ["harbour", "paper", "Ancient", "über", "of", "the", "tornadic", long, longer[0], longer[1]];
         let mut text = Vec::new();
         for number in 0_usize..9000 {
-            text.extend_from_slice(words[number * number % 7 % words.len()].as_bytes());
+            text.extend_from_slice(words[number * 7 % 13 % words.len()].as_bytes());
             if number % 3 > 0 {
                 text.push(b' ');
             }

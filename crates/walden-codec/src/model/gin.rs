@@ -393,7 +393,8 @@ impl OfIndex {
     fn settle(&mut self) -> usize {
         let OfIndex { new, new_bytes, keys, .. } = self;
         let key_of = |new: &New| &new_bytes[new.at as usize..new.at as usize + usize::from(new.len)];
-        new.sort_unstable_by_key(|new| u128::from(new.start) << 32 | u128::from(new.at));
+        // Many are the same, and stay in the order in which they came.
+        new.sort_by_key(|new| new.start);
         let mut taken = 0;
         let mut put = |tuples: &[New]| {
             let bytes = key_of(&tuples[0]);
@@ -541,8 +542,6 @@ impl Pending {
         let start = u64::from_be_bytes(start);
         of.new.push(New { start, at, len, flags: info_of(tuple) & !SIZE, row });
         of.new_bytes.extend_from_slice(key);
-        // So that no two are at the same place, which says which came first.
-        of.new_bytes.push(0);
         self.new += most;
         if self.bytes + self.new > Pending::MOST {
             self.settle_all();
