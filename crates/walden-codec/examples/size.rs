@@ -1,0 +1,93 @@
+//! How small files become, and how fast: for those who work on the codec.
+//!
+//! `LEVEL` is from 1 to 9; `PACK` lets files follow each other; `SIZES` shows what became of classes. `ENCODES` and
+//! `DECODES` are how many times each file is coded and decoded, of which the fastest counts (not with `PACK`). Seconds
+//! are the processor's, where Linux tells.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use walden_codec::coder::{Decoder, Encoder, Limits};
+
+fn main() {
+    let level = number("LEVEL").unwrap_or(5) as u8;
+    let pack = std::env::var_os("PACK").is_some();
+    let [encodes, decodes] = ["ENCODES", "DECODES"].map(|name| match pack {
+        true => 1,
+        false => number(name).unwrap_or(1).max(1),
+    });
+    let mut total = (0, 0, 0.0, 0.0);
+    let (encoder, decoder) = (Encoder::new(level, Limits::default()), Decoder::new(Limits::default()));
+    let (mut encoder, mut decoder) =
+        if pack { (encoder, decoder) } else { (encoder.alone(), decoder.alone()) };
+    let mut classes = BTreeMap::new();
+    for path in std::env::args().skip(1) {
+        let bytes = std::fs::read(&path).expect("readable");
+        if !pack {
+            count(&mut classes, &encoder);
+        }
+        let (packed, c) = fastest(encodes, || encoder.encode(&bytes));
+        let (decoded, d) = fastest(decodes, || {
+            let mut decoded = Vec::with_capacity(bytes.len());
+            let whole = decoder.decode(&packed, bytes.len(), &mut |more| decoded.extend_from_slice(more));
+            whole.map(|()| decoded)
+        });
+        assert!(decoded.expect("decodes") == bytes);
+        println!(
+            "{path} {:?} {} -> {} ({:.2}x) c {c:.2}s d {d:.2}s",
+            packed.form,
+            bytes.len(),
+            packed.content.len(),
+            bytes.len() as f64 / packed.content.len() as f64
+        );
+        total = (total.0 + bytes.len(), total.1 + packed.content.len(), total.2 + c, total.3 + d);
+    }
+    count(&mut classes, &encoder);
+    if std::env::var_os("SIZES").is_some() {
+        for (class, (bytes, stored)) in classes {
+            println!("{class} {bytes} -> {stored}");
+        }
+    }
+    println!(
+        "total {} -> {} = {:.2}x; {:.2}s {:.2}s",
+        total.0,
+        total.1,
+        total.0 as f64 / total.1 as f64,
+        total.2,
+        total.3
+    );
+}
+
+fn number(name: &str) -> Option<u32> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// The last result of so many, and the seconds of the fastest.
+fn fastest<T>(times: u32, mut run: impl FnMut() -> T) -> (T, f64) {
+    let mut timed = || {
+        let (wall, before) = (Instant::now(), on_processor());
+        let result = run();
+        let seconds = before.zip(on_processor()).map(|(before, after)| after - before);
+        (result, seconds.unwrap_or_else(|| wall.elapsed().as_secs_f64()))
+    };
+    let mut last = timed();
+    for _ in 1..times {
+        let (result, seconds) = timed();
+        last = (result, seconds.min(last.1));
+    }
+    last
+}
+
+/// Seconds that the first thread had a processor.
+fn on_processor() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/self/schedstat").ok()?;
+    Some(text.split(' ').next()?.parse::<f64>().ok()? / 1e9)
+}
+
+fn count(classes: &mut BTreeMap<String, (u64, u64)>, encoder: &Encoder) {
+    for of in encoder.statistics() {
+        let (bytes, stored) = classes.entry(format!("{:?}", of.class)).or_default();
+        *bytes += of.bytes;
+        *stored += of.stored;
+    }
+}
