@@ -74,13 +74,16 @@ const LEVELS: [Means; 9] = [
 
 fn has_words(class: usize, level: i32) -> bool {
     let classes = if level <= FAST { &WITH_WORDS[..OF_TEXT] } else { &WITH_WORDS };
-    classes.iter().any(|&with| with as usize == class)
+    is_among(class, classes)
+}
+
+fn is_among(class: usize, classes: &[Class]) -> bool {
+    classes.iter().any(|&other| other as usize == class)
 }
 
 /// zstd's effort for a class at a level.
 fn effort_of(class: usize, level: i32) -> Effort {
-    let is_text = class == OTHER || WITH_WORDS.iter().any(|&with| with as usize == class);
-    Effort { level, is_text }
+    Effort { level, is_text: class == OTHER || is_among(class, &WITH_WORDS) }
 }
 
 #[derive(Clone, Copy)]
