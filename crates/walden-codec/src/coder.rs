@@ -12,7 +12,6 @@ use walden_format::record::Record;
 use walden_format::stream::{Decoder as StreamDecoder, Progress, StreamInfo, Visitor};
 use walden_format::version::Major;
 
-use crate::Corrupt;
 pub use crate::columns::Class;
 use crate::columns::{self, Column, Kind, Side};
 pub use crate::entropy::Statistics;
@@ -20,6 +19,7 @@ use crate::entropy::{Packer, Unpacker};
 use crate::framing::{AT_ONCE, Compared, HandedOn, PageWriter, Pages};
 pub use crate::framing::{Input, Original, start_of};
 use crate::model::Model;
+use crate::{Corrupt, corrupt};
 
 /// How a file is coded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -227,9 +227,9 @@ impl Decoder {
             self.state = None;
         }
         if self.failure.is_some() {
-            return Err(Corrupt("pages could not be kept in a temporary file"));
+            return Err(corrupt("pages could not be kept in a temporary file"));
         }
-        if decoded? == bytes { Ok(()) } else { Err(Corrupt("the file has another length than it says")) }
+        if decoded? == bytes { Ok(()) } else { Err(corrupt("the file has another length than it says")) }
     }
 
     /// Why the last file could not be decoded, if not for what is in it: a temporary file could not be written or read.
@@ -414,7 +414,7 @@ impl Decoder {
                 state.side.chunk(&mut state.entropy, stored, most_bytes(bytes))?;
                 state
             }
-            None if !restart => return Err(Corrupt("what came before the file is not known")),
+            None if !restart => return Err(corrupt("what came before the file is not known")),
             state => {
                 let (mut side, mut entropy) = (columns::Decoder::default(), Unpacker::new(!self.alone));
                 side.chunk(&mut entropy, stored, most_bytes(bytes))?;
@@ -426,10 +426,10 @@ impl Decoder {
         let mut first = Vec::new();
         side.bytes(framing.bytes, &[], LONG_HEADER, &mut first)?;
         let first: [u8; LONG_HEADER] =
-            first.try_into().map_err(|_| Corrupt("the first page's header is cut short"))?;
-        let info = StreamInfo::of_segment(&first).map_err(|_| Corrupt("the first page's header can't be"))?;
+            first.try_into().map_err(|_| corrupt("the first page's header is cut short"))?;
+        let info = StreamInfo::of_segment(&first).map_err(|_| corrupt("the first page's header can't be"))?;
         if info.segment_size.bytes() != bytes as u64 {
-            return Err(Corrupt("the segment has another size than its first page says"));
+            return Err(corrupt("the segment has another size than its first page says"));
         }
         let start = start_of(&first);
         let mut numbers = [0; 4];
@@ -450,18 +450,18 @@ impl Decoder {
         for _ in 0..count {
             let at = pages.next_start();
             if at >= bytes {
-                return Err(Corrupt("more records than the segment has room for"));
+                return Err(corrupt("more records than the segment has room for"));
             }
             let lsn = start.plus(at as u64);
             // The end depends on the record's length, and that on the record.
             let end = |len: usize| start.plus(end_of(at, len, info.page_bytes as usize) as u64);
             model.record(side, None, lsn, end)?;
             if model.out.len() > pages.room() {
-                return Err(Corrupt("a record is longer than the segment has room for"));
+                return Err(corrupt("a record is longer than the segment has room for"));
             }
             pages.record(&model.out, model.out.len() as u32);
         }
-        let mut tail_left = usize::try_from(tail_bytes).map_err(|_| Corrupt("a length can't be"))?;
+        let mut tail_left = usize::try_from(tail_bytes).map_err(|_| corrupt("a length can't be"))?;
         let mut tail = Vec::new();
         match end {
             END_FULL => {}
@@ -481,14 +481,14 @@ impl Decoder {
                     tail_left -= now;
                 }
             }
-            _ => return Err(Corrupt("the segment's end is of a kind that this version does not know")),
+            _ => return Err(corrupt("the segment's end is of a kind that this version does not know")),
         }
         side.finish()?;
         pages.out.finish();
         if pages.out.len() == bytes {
             Ok(bytes)
         } else {
-            Err(Corrupt("the segment has another length than it says"))
+            Err(corrupt("the segment has another length than it says"))
         }
     }
 }

@@ -7,8 +7,8 @@
 
 use walden_redo::pglz::same_start;
 
-use crate::Corrupt;
 use crate::entropy::{Packer, Unpacker};
+use crate::{Corrupt, corrupt};
 
 /// A column, by the order in which columns are named.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -128,7 +128,7 @@ impl Form {
         Ok(match code {
             0 => Form::Symbols,
             1 => Form::Bytes,
-            width => Form::Rows(u16::try_from(width - 1).map_err(|_| Corrupt("a column's form can't be"))?),
+            width => Form::Rows(u16::try_from(width - 1).map_err(|_| corrupt("a column's form can't be"))?),
         })
     }
 }
@@ -140,6 +140,9 @@ pub trait Side {
 
     /// Codes a number: encoding writes `value` and gives it back, decoding ignores it and gives the one written.
     fn symbol(&mut self, column: Column, value: u64) -> Result<u64, Corrupt>;
+
+    /// Codes a number that takes finding out, which only encoding does.
+    fn symbol_of(&mut self, column: Column, value: impl FnOnce() -> u64) -> Result<u64, Corrupt>;
 
     /// Codes bytes: encoding writes `source`, decoding reads `len`; either way they are appended to `target`.
     fn bytes(
@@ -285,6 +288,11 @@ impl Side for Encoder {
     }
 
     #[inline]
+    fn symbol_of(&mut self, column: Column, value: impl FnOnce() -> u64) -> Result<u64, Corrupt> {
+        self.symbol(column, value())
+    }
+
+    #[inline]
     fn bytes(
         &mut self,
         column: Column,
@@ -405,11 +413,11 @@ impl Decoder {
         let new: usize = narrow(get_number(&mut directory)?)?;
         // Each takes two bytes of the directory or more.
         if new > directory.len() / 2 {
-            return Err(Corrupt("more columns than are described"));
+            return Err(corrupt("more columns than are described"));
         }
         for _ in 0..new {
             let class: usize = narrow(get_number(&mut directory)?)?;
-            let class = *CLASSES.get(class).ok_or(Corrupt("an unknown class of columns"))?;
+            let class = *CLASSES.get(class).ok_or_else(|| corrupt("an unknown class of columns"))?;
             let form = Form::from_code(get_number(&mut directory)?)?;
             self.columns.push((class, form));
         }
@@ -417,7 +425,7 @@ impl Decoder {
         let mut wanted = CLASSES.map(|_| Vec::new());
         for (number, &(class, form)) in self.columns.iter().enumerate() {
             let bytes = usize::try_from(get_number(&mut directory)?).unwrap_or(usize::MAX);
-            left = left.checked_sub(bytes).ok_or(Corrupt("more bytes than the limit allows"))?;
+            left = left.checked_sub(bytes).ok_or_else(|| corrupt("more bytes than the limit allows"))?;
             // Rows are there twice: as planes, and turned back.
             room += if let Form::Rows(_) = form { 2 * bytes } else { bytes };
             if bytes > 0 {
@@ -425,7 +433,7 @@ impl Decoder {
             }
         }
         if !directory.is_empty() {
-            return Err(Corrupt("bytes after the directory of columns"));
+            return Err(corrupt("bytes after the directory of columns"));
         }
         self.bytes.clear();
         // What it says they have is not believed of a few bytes, unless it is no more than is usual.
@@ -442,13 +450,13 @@ impl Decoder {
                 left[column.number as usize] = (at, at + column.bytes);
             })?;
         }
-        if rest.is_empty() { Ok(()) } else { Err(Corrupt("bytes after the last column")) }
+        if rest.is_empty() { Ok(()) } else { Err(corrupt("bytes after the last column")) }
     }
 
     /// Checks that nothing of the chunk is left.
     pub fn finish(&self) -> Result<(), Corrupt> {
         let empty = self.left.iter().all(|(at, end)| at == end);
-        if empty && self.named == self.columns.len() { Ok(()) } else { Err(Corrupt("columns are left over")) }
+        if empty && self.named == self.columns.len() { Ok(()) } else { Err(corrupt("columns are left over")) }
     }
 
     /// A number of more than a byte, or none.
@@ -466,7 +474,7 @@ impl Decoder {
     fn taken(&mut self, column: Column, len: usize) -> Result<&[u8], Corrupt> {
         let (at, end) = &mut self.left[column.0 as usize];
         if len > *end - *at {
-            return Err(Corrupt("a column ends too early"));
+            return Err(corrupt("a column ends too early"));
         }
         let taken = &self.bytes[*at..*at + len];
         *at += len;
@@ -476,9 +484,9 @@ impl Decoder {
 
 impl Side for Decoder {
     fn column(&mut self, kind: Kind) -> Result<Column, Corrupt> {
-        let column = self.columns.get(self.named).ok_or(Corrupt("a column is missing"))?;
+        let column = self.columns.get(self.named).ok_or_else(|| corrupt("a column is missing"))?;
         if *column != (kind.class(), kind.form()) {
-            return Err(Corrupt("a column is of another kind"));
+            return Err(corrupt("a column is of another kind"));
         }
         self.named += 1;
         Ok(Column(self.named as u32 - 1))
@@ -499,6 +507,11 @@ impl Side for Decoder {
     }
 
     #[inline]
+    fn symbol_of(&mut self, column: Column, _: impl FnOnce() -> u64) -> Result<u64, Corrupt> {
+        self.symbol(column, 0)
+    }
+
+    #[inline]
     fn bytes(&mut self, column: Column, _: &[u8], len: usize, target: &mut Vec<u8>) -> Result<(), Corrupt> {
         target.extend_from_slice(self.taken(column, len)?);
         Ok(())
@@ -506,14 +519,14 @@ impl Side for Decoder {
 
     #[inline]
     fn array<const N: usize>(&mut self, column: Column, _: &[u8; N]) -> Result<[u8; N], Corrupt> {
-        self.taken(column, N)?.try_into().map_err(|_| Corrupt("a column ends too early"))
+        self.taken(column, N)?.try_into().map_err(|_| corrupt("a column ends too early"))
     }
 
     #[inline]
     fn text(&mut self, column: Column, _: &[u8], target: &mut Vec<u8>) -> Result<(), Corrupt> {
         let (at, end) = &mut self.left[column.0 as usize];
         let rest = &self.bytes[*at..*end];
-        let len = memchr::memchr(0, rest).ok_or(Corrupt("a column ends too early"))?;
+        let len = memchr::memchr(0, rest).ok_or_else(|| corrupt("a column ends too early"))?;
         target.extend_from_slice(&rest[..len]);
         *at += len + 1;
         Ok(())
@@ -534,7 +547,8 @@ impl Side for Decoder {
         let (at, end) = &mut self.left[column.0 as usize];
         let mut rest = &self.bytes[*at..*end];
         for (at, len) in places {
-            let (taken, after) = rest.split_at_checked(len).ok_or(Corrupt("a column ends too early"))?;
+            let (taken, after) =
+                rest.split_at_checked(len).ok_or_else(|| corrupt("a column ends too early"))?;
             target[at..at + len].copy_from_slice(taken);
             rest = after;
         }
@@ -566,7 +580,7 @@ pub fn put_number(out: &mut Vec<u8>, mut value: u64) {
 pub fn get_number(rest: &mut &[u8]) -> Result<u64, Corrupt> {
     let mut value = 0_u64;
     for shift in (0..64).step_by(7) {
-        let (&byte, after) = rest.split_first().ok_or(Corrupt("a number is cut short"))?;
+        let (&byte, after) = rest.split_first().ok_or_else(|| corrupt("a number is cut short"))?;
         *rest = after;
         // Of the tenth byte, one bit is left.
         if shift == 63 && byte > 1 {
@@ -577,13 +591,13 @@ pub fn get_number(rest: &mut &[u8]) -> Result<u64, Corrupt> {
             return Ok(value);
         }
     }
-    Err(Corrupt("a number is too long"))
+    Err(corrupt("a number is too long"))
 }
 
 /// A number of a narrower type, which on all machines holds as much.
 #[inline]
 pub fn narrow<T: TryFrom<u64>>(value: u64) -> Result<T, Corrupt> {
-    T::try_from(value).map_err(|_| Corrupt("a number is too large"))
+    T::try_from(value).map_err(|_| corrupt("a number is too large"))
 }
 
 #[cfg(test)]

@@ -427,23 +427,22 @@ fn decode_block(
     last_relation: &mut Option<RelFileLocator>,
 ) -> Result<BlockRef, RecordError> {
     let cut = RecordError::HeaderCut;
-    let flags = reader.u8().ok_or(cut)?;
-    let data_len = reader.u16().ok_or(cut)?;
+    let [flags, low, high] = reader.array().ok_or(cut)?;
+    let data_len = u16::from_le_bytes([low, high]);
     if (flags & HAS_DATA != 0) != (data_len > 0) {
         return Err(RecordError::BlockData(id));
     }
     let image =
         if flags & HAS_IMAGE != 0 { Some(decode_image(reader, id, version, page_bytes)?) } else { None };
-    let mut header_len = 8;
-    let relation = if flags & SAME_RELATION == 0 {
-        header_len += 12;
-        RelFileLocator {
-            tablespace: reader.u32().ok_or(cut)?,
-            database: reader.u32().ok_or(cut)?,
-            relation: reader.u32().ok_or(cut)?,
-        }
+    // All that is left at once: most records have nothing else.
+    let (header_len, relation, block) = if flags & SAME_RELATION == 0 {
+        let bytes: [u8; 16] = reader.array().ok_or(cut)?;
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let relation = RelFileLocator { tablespace: word(0), database: word(4), relation: word(8) };
+        (20, relation, word(12))
     } else {
-        last_relation.ok_or(RecordError::NoRelation(id))?
+        let relation = last_relation.ok_or(RecordError::NoRelation(id))?;
+        (8, relation, reader.u32().ok_or(cut)?)
     };
     *last_relation = Some(relation);
     Ok(BlockRef {
@@ -453,7 +452,7 @@ fn decode_block(
         will_init: flags & WILL_INIT != 0,
         header_len,
         data_len,
-        block: reader.u32().ok_or(cut)?,
+        block,
         data_offset: 0,
         image,
     })

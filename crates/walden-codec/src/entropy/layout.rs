@@ -11,8 +11,8 @@
 
 use super::general::{Compressor, Effort};
 use super::headed::Headed;
-use crate::Corrupt;
 use crate::columns::{Content, Form, LONGEST_NUMBER, get_number, put_number};
+use crate::{Corrupt, corrupt};
 
 const LAYOUT_ROWS: u8 = 0;
 const LAYOUT_PLANES: u8 = 1;
@@ -144,7 +144,7 @@ impl<'a> Columns<'a> {
     pub fn new(content: &'a [u8]) -> Result<Columns<'a>, Corrupt> {
         let mut rest = content;
         let forms = usize::try_from(get_number(&mut rest)?).unwrap_or(usize::MAX);
-        let (forms, body) = rest.split_at_checked(forms).ok_or(Corrupt("a column is cut short"))?;
+        let (forms, body) = rest.split_at_checked(forms).ok_or_else(|| corrupt("a column is cut short"))?;
         Ok(Columns { forms, body })
     }
 
@@ -155,7 +155,7 @@ impl<'a> Columns<'a> {
         match self.form()? {
             LAYOUT_ROWS => return Ok(Taken::Bytes(self.body(bytes)?)),
             LAYOUT_PLANES if width > 0 && bytes >= width && bytes.is_multiple_of(width) => {}
-            _ => return Err(Corrupt("a column's layout is unknown")),
+            _ => return Err(corrupt("a column's layout is unknown")),
         }
         let rows = bytes / width;
         let planes = (0..width).map(|_| self.plane(rows)).collect::<Result<Vec<_>, _>>()?;
@@ -183,7 +183,7 @@ impl<'a> Columns<'a> {
             PLANE_SAME => Plane::Same(self.body(rows)?),
             PLANE_DIFFERENCE => Plane::Difference(self.body(rows)?, 0),
             PLANE_STILL => Plane::Still(self.body(1)?[0]),
-            _ => return Err(Corrupt("a plane's form is unknown")),
+            _ => return Err(corrupt("a plane's form is unknown")),
         })
     }
 
@@ -195,17 +195,18 @@ impl<'a> Columns<'a> {
     /// Checks that nothing is left.
     pub fn finish(&self) -> Result<(), Corrupt> {
         let empty = self.forms.is_empty() && self.body.is_empty();
-        if empty { Ok(()) } else { Err(Corrupt("bytes that belong to no column")) }
+        if empty { Ok(()) } else { Err(corrupt("bytes that belong to no column")) }
     }
 
     fn form(&mut self) -> Result<u8, Corrupt> {
-        let (&form, rest) = self.forms.split_first().ok_or(Corrupt("a column is cut short"))?;
+        let (&form, rest) = self.forms.split_first().ok_or_else(|| corrupt("a column is cut short"))?;
         self.forms = rest;
         Ok(form)
     }
 
     fn body(&mut self, bytes: usize) -> Result<&'a [u8], Corrupt> {
-        let (taken, rest) = self.body.split_at_checked(bytes).ok_or(Corrupt("a column is cut short"))?;
+        let (taken, rest) =
+            self.body.split_at_checked(bytes).ok_or_else(|| corrupt("a column is cut short"))?;
         self.body = rest;
         Ok(taken)
     }

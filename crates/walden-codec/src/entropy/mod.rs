@@ -30,8 +30,8 @@ use self::general::Effort;
 use self::headed::Headed;
 use self::layout::{Layout, Taken};
 use self::modelled::Modelled;
-use crate::Corrupt;
 use crate::columns::{CLASSES, Class, Content, Form, Wanted, get_number, put_number};
+use crate::{Corrupt, corrupt};
 
 const CODER_STORED: u8 = 0;
 const CODER_ZSTD: u8 = 1;
@@ -152,12 +152,12 @@ impl State {
     fn modelled(&mut self, effort: u8) -> Result<&mut Modelled, Corrupt> {
         let modelled = match &mut self.modelled {
             Some(modelled) => modelled,
-            none => none.insert(Modelled::new(effort).ok_or(Corrupt("a part's coder is unknown"))?),
+            none => none.insert(Modelled::new(effort).ok_or_else(|| corrupt("a part's coder is unknown"))?),
         };
         if modelled.effort() == effort {
             Ok(modelled)
         } else {
-            Err(Corrupt("a part's coder is another than before"))
+            Err(corrupt("a part's coder is another than before"))
         }
     }
 
@@ -414,7 +414,7 @@ impl Unpacker {
             let effort = part.coder - CODER_MODELLED;
             let bytes = columns.iter().map(|column| column.bytes).sum::<usize>();
             if part.raw != bytes {
-                return Err(Corrupt("a part has another length than its columns"));
+                return Err(corrupt("a part has another length than its columns"));
             }
             one_after_another();
             out.resize(start + bytes, 0);
@@ -507,7 +507,7 @@ impl Unpacker {
                     CODER_MODELLED_CONTENT..CODER_MODELLED_WORDS => CODER_MODELLED_CONTENT,
                     _ => CODER_MODELLED_WORDS,
                 };
-                let effort = coder.checked_sub(first).ok_or(Corrupt("a part's coder is unknown"))?;
+                let effort = coder.checked_sub(first).ok_or_else(|| corrupt("a part's coder is unknown"))?;
                 let mut decoder = range::Decoder::new(part.packed);
                 let modelled = self.state.modelled(effort)?;
                 let mut content = vec![0; part.raw];
@@ -519,7 +519,7 @@ impl Unpacker {
             }
         }
         if out.len() - start != part.raw {
-            return Err(Corrupt("a part has another length than it says"));
+            return Err(corrupt("a part has another length than it says"));
         }
         Ok(())
     }
@@ -581,9 +581,9 @@ impl<'a> Part<'a> {
         let count = usize::try_from(get_number(&mut rest)?).unwrap_or(usize::MAX);
         let packed = usize::try_from(get_number(&mut rest)?).unwrap_or(usize::MAX);
         // Each is made for some bytes.
-        let (packed, rest) = rest.split_at_checked(packed).ok_or(Corrupt("a part is cut short"))?;
+        let (packed, rest) = rest.split_at_checked(packed).ok_or_else(|| corrupt("a part is cut short"))?;
         if count > self.raw {
-            return Err(Corrupt("a part has more choices than bytes"));
+            return Err(corrupt("a part has more choices than bytes"));
         }
         let chosen = match count {
             0 => Vec::new(),
@@ -598,24 +598,25 @@ impl<'a> Part<'a> {
         if content.len() == self.raw && chosen.len() == count {
             Ok((content, chosen))
         } else {
-            Err(Corrupt("a part has another length than it says"))
+            Err(corrupt("a part has another length than it says"))
         }
     }
 
     /// `most` is how many bytes it may have after decompression.
     fn take(rest: &mut &'a [u8], most: usize) -> Result<Part<'a>, Corrupt> {
-        let (&coder, after) = rest.split_first().ok_or(Corrupt("a part is cut short"))?;
+        let (&coder, after) = rest.split_first().ok_or_else(|| corrupt("a part is cut short"))?;
         *rest = after;
         let raw = usize::try_from(get_number(rest)?).unwrap_or(usize::MAX);
         let stored = usize::try_from(get_number(rest)?).unwrap_or(usize::MAX);
         if raw > most {
-            return Err(Corrupt("a part is larger than it may be"));
+            return Err(corrupt("a part is larger than it may be"));
         }
-        let (checksum, after) = rest.split_first_chunk::<4>().ok_or(Corrupt("a part is cut short"))?;
-        let (packed, after) = after.split_at_checked(stored).ok_or(Corrupt("a part is cut short"))?;
+        let (checksum, after) =
+            rest.split_first_chunk::<4>().ok_or_else(|| corrupt("a part is cut short"))?;
+        let (packed, after) = after.split_at_checked(stored).ok_or_else(|| corrupt("a part is cut short"))?;
         *rest = after;
         if crc32c_append(0, packed) != u32::from_le_bytes(*checksum) {
-            return Err(Corrupt("a part's checksum is wrong"));
+            return Err(corrupt("a part's checksum is wrong"));
         }
         Ok(Part { coder, raw, packed })
     }

@@ -15,8 +15,8 @@
 use rustc_hash::FxHashMap;
 
 use super::headed::Headed;
-use crate::Corrupt;
 use crate::columns::{LONGEST_NUMBER, get_number, put_number};
+use crate::{Corrupt, corrupt};
 
 /// A word has no fewer letters, its space not counted.
 const SHORTEST: usize = 3;
@@ -308,11 +308,11 @@ pub fn decode(stored: &[u8], most: usize, text: &mut Vec<u8>) -> Result<(), Corr
         |rest: &mut &[u8]| get_number(rest).map(|number| usize::try_from(number).unwrap_or(usize::MAX));
     let length = number(&mut rest)?;
     if length > most {
-        return Err(Corrupt("a text is longer than it may be"));
+        return Err(corrupt("a text is longer than it may be"));
     }
     let count = number(&mut rest)?;
     if count > MOST_LEADS * NUMBERS {
-        return Err(Corrupt("there are more words than there can be"));
+        return Err(corrupt("there are more words than there can be"));
     }
     let (lengths, after) = rest.split_at_checked(count).ok_or(short)?;
     rest = after;
@@ -351,7 +351,7 @@ pub fn decode(stored: &[u8], most: usize, text: &mut Vec<u8>) -> Result<(), Corr
     let length = text.len() + length;
     let mut put = |bytes: &[u8]| {
         if bytes.len() > length - text.len() {
-            return Err(Corrupt("a text is longer than it says"));
+            return Err(corrupt("a text is longer than it says"));
         }
         text.extend_from_slice(bytes);
         Ok(())
@@ -380,7 +380,7 @@ pub fn decode(stored: &[u8], most: usize, text: &mut Vec<u8>) -> Result<(), Corr
     if text.len() == length && numbers.is_empty() {
         Ok(())
     } else {
-        Err(Corrupt("a text has another length than it says"))
+        Err(corrupt("a text has another length than it says"))
     }
 }
 

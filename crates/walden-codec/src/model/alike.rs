@@ -18,8 +18,8 @@ use super::pages::{
 };
 use super::rows::{FORM_AGAIN, FORM_SCHEMA, LONGEST_SHORT, Last, MOST_VALUES, Rows, SHORT, Steady};
 use super::schema::{Field, Span, Varlena, aligned, read};
-use crate::Corrupt;
 use crate::columns::{Column, Side, all_repeated, get_number};
+use crate::{Corrupt, corrupt};
 
 /// A page's items while they are coded, up to where this has come.
 pub struct Items<'p> {
@@ -354,7 +354,8 @@ impl<S: Side> RowCoder<'_, S> {
                 }
             }
             if head_symbol != Some(symbols[at]) {
-                let known = heads.head(self.heads, symbols[at]).ok_or(Corrupt("a row's head can't be"))?;
+                let known =
+                    heads.head(self.heads, symbols[at]).ok_or_else(|| corrupt("a row's head can't be"))?;
                 head_symbol = Some(symbols[at]);
                 head[VISIBLE..HEADER_BYTES].copy_from_slice(&known);
             }

@@ -21,8 +21,8 @@ use super::names::Topic;
 use super::pages::{self, PageKind, Place};
 use super::{Fixed, HAS_DATA, HAS_IMAGE, LONGEST_ROW, Model, SAME_RELATION, Shape, ShapeBlock};
 use super::{gin, index};
-use crate::Corrupt;
 use crate::columns::{Class, Column, Kind, Side, narrow};
+use crate::{Corrupt, corrupt};
 
 /// A block, as far as it is known.
 #[derive(Default)]
@@ -109,8 +109,10 @@ impl Model {
             let fork = flags & 0x0F;
             let block_number = block.map_or(0, |block| block.block);
             let number = self.block(side, around.shape, relation, fork, block_number)?;
-            let locator =
-                *self.relations.get(relation as usize).ok_or(Corrupt("a relation's number can't be"))?;
+            let locator = *self
+                .relations
+                .get(relation as usize)
+                .ok_or_else(|| corrupt("a relation's number can't be"))?;
             let place = Place { relation: Relation { number: relation, locator }, fork, block: number };
             known.place = place;
             if flags & HAS_IMAGE != 0 {
@@ -219,28 +221,39 @@ impl Model {
     fn headers(&self, around: Around<'_>, blocks: &[Block], extra: &[u8], bare: bool, out: &mut Vec<u8>) {
         let shape = &self.shapes[around.shape];
         out.clear();
-        out.resize(RECORD_HEADER, 0);
+        out.extend_from_slice(&[0; RECORD_HEADER]);
         for (block, &ShapeBlock { id, flags, .. }) in blocks.iter().zip(&shape.blocks) {
             let flags = match bare {
                 true => flags & !(HAS_IMAGE | HAS_DATA) | if block.data.is_empty() { 0 } else { HAS_DATA },
                 false => flags,
             };
-            out.extend_from_slice(&[id, flags]);
-            let len = if flags & HAS_DATA != 0 { block.data.len() as u16 } else { 0 };
-            out.extend_from_slice(&len.to_le_bytes());
-            if let Some(image) = block.image.filter(|_| !bare) {
-                out.extend_from_slice(&image.len.to_le_bytes());
-                out.extend_from_slice(&image.offset.to_le_bytes());
-                out.push(image.info);
-                out.extend(image.hole_len.map(u16::to_le_bytes).iter().flatten());
-            }
-            if flags & SAME_RELATION == 0 {
-                let locator = block.place.relation.locator;
-                for word in [locator.tablespace, locator.database, locator.relation] {
-                    out.extend_from_slice(&word.to_le_bytes());
+            let [low, high] = if flags & HAS_DATA != 0 { block.data.len() as u16 } else { 0 }.to_le_bytes();
+            let start = [id, flags, low, high];
+            let number = block.place.block.to_le_bytes();
+            let locator = block.place.relation.locator;
+            let [tablespace, database, relation] = [
+                locator.tablespace.to_le_bytes(),
+                locator.database.to_le_bytes(),
+                locator.relation.to_le_bytes(),
+            ];
+            let is_same = flags & SAME_RELATION != 0;
+            // What most have is put there at once.
+            let image = block.image.filter(|_| !bare);
+            match &image {
+                None if is_same => out.extend_from_slice([start, number].as_flattened()),
+                None => out.extend_from_slice([start, tablespace, database, relation, number].as_flattened()),
+                Some(image) => {
+                    out.extend_from_slice(&start);
+                    out.extend_from_slice(&image.len.to_le_bytes());
+                    out.extend_from_slice(&image.offset.to_le_bytes());
+                    out.push(image.info);
+                    out.extend(image.hole_len.map(u16::to_le_bytes).iter().flatten());
+                    if !is_same {
+                        out.extend_from_slice([tablespace, database, relation].as_flattened());
+                    }
+                    out.extend_from_slice(&number);
                 }
             }
-            out.extend_from_slice(&block.place.block.to_le_bytes());
         }
         out.extend_from_slice(extra);
         match shape.main {
@@ -344,7 +357,7 @@ impl Model {
         }
         let column = self.names.column(side, Topic::DataLength, like, Kind::Symbols(Class::BlockData))?;
         let len = side.symbol(column, source.map_or(0, |data| data.len() as u64))?;
-        let len = u16::try_from(len).map_err(|_| Corrupt("a length can't be"))?;
+        let len = u16::try_from(len).map_err(|_| corrupt("a length can't be"))?;
         if len == 0 {
             return Ok(());
         }
@@ -493,7 +506,7 @@ impl ImageHeader {
         };
         let mut small = |value: Option<u16>| {
             let value = side.symbol(fixed.image_header, value.unwrap_or(0).into())?;
-            u16::try_from(value).map_err(|_| Corrupt("an image's size can't be"))
+            u16::try_from(value).map_err(|_| corrupt("an image's size can't be"))
         };
         let image = source.map(|(image, ..)| image);
         let len = small(image.map(|image| image.len))?;
@@ -513,7 +526,7 @@ impl ImageHeader {
                 None => ImageForm::AsIs,
                 Some(number) => {
                     let method = Method::ALL.get(usize::try_from(number).unwrap_or(usize::MAX));
-                    ImageForm::Again(*method.ok_or(Corrupt("an image's method is not known"))?)
+                    ImageForm::Again(*method.ok_or_else(|| corrupt("an image's method is not known"))?)
                 }
             }
         } else if compressed {
@@ -653,14 +666,17 @@ fn difference<S: Side>(
     const GAP: usize = 4;
     let (encoding, len) = (!source.is_empty(), known.len());
     if encoding && source.len() != len {
-        return Err(Corrupt("an image has another length than it says"));
+        return Err(corrupt("an image has another length than it says"));
     }
     let mut at = 0;
     let mut mixed = Vec::new();
     loop {
         let gap = if encoding { same_start(&source[at..], &known[at..]) } else { 0 };
         let gap = narrow(side.symbol(columns.gap, gap as u64)?)?;
-        at = at.checked_add(gap).filter(|&at| at <= len).ok_or(Corrupt("a difference is beyond the page"))?;
+        at = at
+            .checked_add(gap)
+            .filter(|&at| at <= len)
+            .ok_or_else(|| corrupt("a difference is beyond the page"))?;
         if at == len {
             break;
         }
@@ -683,7 +699,7 @@ fn difference<S: Side>(
         let end = at
             .checked_add(run)
             .filter(|&end| end <= len && run > 0)
-            .ok_or(Corrupt("a difference is beyond the page"))?;
+            .ok_or_else(|| corrupt("a difference is beyond the page"))?;
         let mut bytes = Vec::new();
         side.bytes(columns.bytes, &mixed, run, &mut bytes)?;
         known[at..end].iter_mut().zip(&bytes).for_each(|(byte, mix)| *byte ^= mix);

@@ -14,7 +14,7 @@ use walden_redo::pglz::{Chars, Pglz, Strategy};
 use walden_redo::recompress;
 use walden_redo::zstd::{Release, Zstd};
 
-use crate::Corrupt;
+use crate::{Corrupt, corrupt};
 
 /// Bytes of `va_tcinfo`.
 const INFO: usize = 4;
@@ -152,10 +152,10 @@ impl Expander {
     /// The way back, appended to `out`.
     pub fn shrink(&mut self, content: &[u8], method: Method, out: &mut Vec<u8>) -> Result<(), Corrupt> {
         let raw = u32::try_from(content.len()).ok().filter(|&raw| raw <= LENGTH);
-        let raw = raw.ok_or(Corrupt("a value can't be so long"))?;
+        let raw = raw.ok_or_else(|| corrupt("a value can't be so long"))?;
         let is_there = self.tried.take().is_some_and(|(tried, by)| by == method && tried == content);
         if !is_there && !self.compress(content, method) {
-            return Err(Corrupt("a value can't be compressed"));
+            return Err(corrupt("a value can't be compressed"));
         }
         out.extend((raw | if method == Method::Lz4 { LZ4 } else { 0 }).to_le_bytes());
         out.extend_from_slice(&self.scratch);
@@ -183,7 +183,7 @@ impl Expander {
     pub fn shrink_page(&mut self, page: &[u8], method: Method, out: &mut Vec<u8>) -> Result<(), Corrupt> {
         self.tried = None;
         if !self.compress(page, method) {
-            return Err(Corrupt("a page can't be compressed"));
+            return Err(corrupt("a page can't be compressed"));
         }
         out.extend_from_slice(&self.scratch);
         Ok(())

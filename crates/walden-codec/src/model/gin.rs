@@ -24,8 +24,8 @@ use rustc_hash::FxHashMap;
 use super::heap::{Relation, RowCoder};
 use super::keys::RowPlace;
 use super::names::Topic;
-use crate::Corrupt;
 use crate::columns::{Class, Kind, Side, put_number};
+use crate::{Corrupt, corrupt};
 
 /// In a record's flags: it is not about entries (`GIN_INSERT_ISDATA`).
 pub const IS_DATA: u16 = 1;
@@ -192,13 +192,14 @@ impl<S: Side> RowCoder<'_, S> {
         let growth = self.side.symbol(lengths, (growth << 1 ^ growth >> 63).cast_unsigned())?;
         let growth = (growth >> 1).cast_signed() ^ -(growth & 1).cast_signed();
         let len = (old.len() as i64).checked_add(growth).and_then(|len| usize::try_from(len).ok());
-        let len = len.filter(|&len| len <= u16::MAX.into()).ok_or(Corrupt("an entry can't be so long"))?;
+        let len =
+            len.filter(|&len| len <= u16::MAX.into()).ok_or_else(|| corrupt("an entry can't be so long"))?;
         let most = old.len().min(len);
         let same = body.iter().zip(old).take_while(|(new, old)| new == old).count();
         let away =
             if old.is_empty() { 0 } else { self.side.symbol(common, (most - same.min(most)) as u64)? };
         let same = usize::try_from(away).ok().and_then(|away| most.checked_sub(away));
-        let same = same.ok_or(Corrupt("an entry can't have that in common"))?;
+        let same = same.ok_or_else(|| corrupt("an entry can't have that in common"))?;
         out.extend_from_slice(&old[..same]);
         let kind = Kind::Bytes(if known == 1 { Class::Payload } else { Class::Text });
         let column = self.names.column(self.side, Topic::GinEntry, like(4), kind)?;
@@ -233,7 +234,7 @@ impl<S: Side> RowCoder<'_, S> {
         let latest = self.keys.latest.filter(|latest| source.is_none_or(|_| row == Some(*latest)));
         let mut row = match self.side.symbol(column, latest.is_some().into())? {
             0 => self.place(rows, row)?,
-            _ => self.keys.latest.ok_or(Corrupt("there is no latest row"))?,
+            _ => self.keys.latest.ok_or_else(|| corrupt("there is no latest row"))?,
         };
         // Its words, and where in them: 0 for none, else 1 + which vector, and how many words are left out.
         let key = first.and_then(word_of);
@@ -274,9 +275,9 @@ impl<S: Side> RowCoder<'_, S> {
                         row = self.place(rows, tuple.and_then(RowPlace::of))?;
                     }
                     let info = self.side.symbol(sizes, tuple.map_or(0, |tuple| u64::from(info_of(tuple))))?;
-                    let info = u16::try_from(info).map_err(|_| Corrupt("a tuple's size can't be"))?;
+                    let info = u16::try_from(info).map_err(|_| corrupt("a tuple's size can't be"))?;
                     let len = usize::from(info & SIZE).checked_sub(HEADER);
-                    let len = len.ok_or(Corrupt("a tuple's size can't be"))?;
+                    let len = len.ok_or_else(|| corrupt("a tuple's size can't be"))?;
                     out.extend_from_slice(&row.to_bytes());
                     out.extend_from_slice(&info.to_le_bytes());
                     self.side.bytes(keys, tuple.map_or(&[], |tuple| &tuple[HEADER..]), len, out)?;
@@ -289,7 +290,7 @@ impl<S: Side> RowCoder<'_, S> {
                         };
                     }
                 }
-                _ => return Err(Corrupt("a pending tuple can't be told")),
+                _ => return Err(corrupt("a pending tuple can't be told")),
             }
             self.keys.pending.add(relation.number, &out[start..]);
         }

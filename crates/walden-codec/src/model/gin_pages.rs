@@ -17,8 +17,8 @@ use super::heap::{Relation, RowCoder};
 use super::keys::RowPlace;
 use super::names::Topic;
 use super::pages::{PageKind, against, difference};
-use crate::Corrupt;
 use crate::columns::{Class, Kind, Side, narrow};
+use crate::{Corrupt, corrupt};
 
 const SPECIAL: usize = PAGE_BYTES - 8;
 const FLAGS: usize = PAGE_BYTES - 2;
@@ -144,7 +144,7 @@ impl<S: Side> RowCoder<'_, S> {
                 let source = parts.as_ref().map(|(_, counts)| &counts[..]);
                 let number = self.side.symbol(counts, source.map_or(0, |counts| counts.len() as u64))?;
                 if number > rows.len() as u64 {
-                    return Err(Corrupt("a list can't have so many segments"));
+                    return Err(corrupt("a list can't have so many segments"));
                 }
                 let count = |at: usize| {
                     let count = self.side.symbol(counts, source.map_or(0, |counts| counts[at] as u64))?;
@@ -154,13 +154,13 @@ impl<S: Side> RowCoder<'_, S> {
             }
             way => {
                 let most = usize::try_from(way - 1).ok().and_then(|way| FILLS.get(way));
-                filled(&rows, *most.ok_or(Corrupt("segments can't be filled so"))?)
+                filled(&rows, *most.ok_or_else(|| corrupt("segments can't be filled so"))?)
             }
         };
         let mut list = Vec::new();
         let fits = put_segments(&rows, &in_segments, &mut list) && LIST + list.len() <= made.special();
         if !fits {
-            return Err(Corrupt("a page can't have these rows"));
+            return Err(corrupt("a page can't have these rows"));
         }
         made.0[LIST..LIST + list.len()].copy_from_slice(&list);
         Ok(())
@@ -209,7 +209,7 @@ impl<S: Side> RowCoder<'_, S> {
             }
             new_entry(&key, &rows)
         };
-        out.extend(made.ok_or(Corrupt("an entry can't be"))?);
+        out.extend(made.ok_or_else(|| corrupt("an entry can't be"))?);
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl<S: Side> RowCoder<'_, S> {
             let flags = self.side.symbol(forms, source.map_or(0, |key| key.flags.into()))?;
             /// What is left of `t_info` beside them.
             const SIZE: u64 = 0x1FFF;
-            let flags = u16::try_from(flags & !SIZE).map_err(|_| Corrupt("flags can't be"))?;
+            let flags = u16::try_from(flags & !SIZE).map_err(|_| corrupt("flags can't be"))?;
             last.flags = flags;
         }
         let bytes = as_text.or(source.map(|key| &key.bytes[..])).unwrap_or_default();

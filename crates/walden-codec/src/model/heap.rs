@@ -8,8 +8,8 @@ use walden_redo::pglz::same_start;
 use super::keys::Keys;
 use super::names::{Names, Topic};
 use super::rows::{LayoutKey, Plan, PlanHead, Rows};
-use crate::Corrupt;
 use crate::columns::{Class, Column, Kind, Side, narrow};
+use crate::{Corrupt, corrupt};
 
 /// What a record says of a row's header: `t_infomask2`, `t_infomask`, `t_hoff` (`xl_heap_header`); as on a page.
 pub type Head = [u8; HEAD_BYTES];
@@ -132,7 +132,9 @@ impl Heads {
                 }
                 Ok(head)
             }
-            number => of_relation.heads.get(number - 1).copied().ok_or(Corrupt("a row's head can't be")),
+            number => {
+                of_relation.heads.get(number - 1).copied().ok_or_else(|| corrupt("a row's head can't be"))
+            }
         }
     }
 
@@ -161,7 +163,7 @@ impl Heads {
         match side.symbol(column, symbol)? {
             NO_BITMAP => Ok(None),
             NEW_BITMAP => {
-                let bytes = bytes.ok_or(Corrupt("a row's attributes can't begin there"))?;
+                let bytes = bytes.ok_or_else(|| corrupt("a row's attributes can't begin there"))?;
                 let kind = Kind::Bytes(Class::RowHeaders);
                 let column = names.column(side, Topic::RowBitmap, [relation, head[4].into(), 1], kind)?;
                 let start = out.len();
@@ -171,7 +173,7 @@ impl Heads {
             symbol => {
                 let number = symbol - NEW_BITMAP - 1;
                 let bitmap = known.and_then(|known| known.get(number));
-                let bitmap = bitmap.ok_or(Corrupt("a null bitmap can't be"))?;
+                let bitmap = bitmap.ok_or_else(|| corrupt("a null bitmap can't be"))?;
                 out.extend_from_slice(bitmap);
                 Ok(Some(number))
             }
@@ -295,20 +297,20 @@ impl<S: Side> RowCoder<'_, S> {
         (prefix, suffix): (bool, bool),
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let old = old.ok_or(Corrupt("the old row is not known"))?;
+        let old = old.ok_or_else(|| corrupt("the old row is not known"))?;
         let [whole_body, mut body] = std::mem::take(&mut self.heads.wholes);
         body.clear();
         let head = self.heads.whole.take();
         let source = head.as_ref().map(|head| (head, &whole_body[..]));
         let head = self.row(relation, Some(old), source, &mut body)?;
         let bitmap = usize::from(head[4]).checked_sub(HEADER_BYTES).filter(|&bytes| bytes <= body.len());
-        let (bitmap, row) = body.split_at(bitmap.ok_or(Corrupt("a row is cut short"))?);
+        let (bitmap, row) = body.split_at(bitmap.ok_or_else(|| corrupt("a row is cut short"))?);
         let common = in_common(old.row, row);
         if (prefix, suffix) != (common.0 > 0, common.1 > 0) {
-            return Err(Corrupt("a row has other bytes in common with the old one"));
+            return Err(corrupt("a row has other bytes in common with the old one"));
         }
         for len in [common.0, common.1].into_iter().filter(|&len| len > 0) {
-            let len = u16::try_from(len).map_err(|_| Corrupt("a row can't be so long"))?;
+            let len = u16::try_from(len).map_err(|_| corrupt("a row can't be so long"))?;
             out.extend_from_slice(&len.to_le_bytes());
         }
         out.extend_from_slice(&head);
@@ -357,7 +359,7 @@ impl<S: Side> RowCoder<'_, S> {
             out.extend_from_slice(&[0; 2 + HEAD_BYTES]);
             let head = self.row(relation, None, next.map(|row| (row.head, row.body)), out)?;
             let len = out.len() - at - 2 - HEAD_BYTES;
-            let len = u16::try_from(len).map_err(|_| Corrupt("a row can't be so long"))?;
+            let len = u16::try_from(len).map_err(|_| corrupt("a row can't be so long"))?;
             out[at..at + 2].copy_from_slice(&len.to_le_bytes());
             out[at + 2..at + 2 + HEAD_BYTES].copy_from_slice(&head);
         }

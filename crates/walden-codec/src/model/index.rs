@@ -15,8 +15,8 @@ use super::keys::{self, Order, Recipe, RowPlace, Scratch, Unit};
 use super::names::Topic;
 use super::rows::{LayoutKey, Plan, PlanHead};
 use super::schema::Span;
-use crate::Corrupt;
 use crate::columns::{Class, Column, Kind, Side};
+use crate::{Corrupt, corrupt};
 
 /// Bytes before the null bitmap, or the key.
 pub const HEADER: usize = 8;
@@ -183,7 +183,8 @@ impl<S: Side> RowCoder<'_, S> {
         let column = self.names.column(self.side, Topic::IndexForms, like(0), forms)?;
         let info = parts.as_ref().map_or(0, |(tuple, _)| u16_at(tuple, 6) & !SIZE);
         let info = self.side.symbol(column, u64::from(info >> 13))?;
-        let info = u16::try_from(info).ok().filter(|&info| info < 8).ok_or(Corrupt("flags can't be"))? << 13;
+        let info =
+            u16::try_from(info).ok().filter(|&info| info < 8).ok_or_else(|| corrupt("flags can't be"))? << 13;
         let other = info & OTHER_MEANING != 0;
         let start = out.len();
         let place = parts.as_ref().map_or(&[][..], |(tuple, _)| &tuple[..PLACE]);
@@ -238,7 +239,7 @@ impl<S: Side> RowCoder<'_, S> {
         }
         let len = out.len() - start;
         if len > SIZE.into() {
-            return Err(Corrupt("an index tuple can't be so long"));
+            return Err(corrupt("an index tuple can't be so long"));
         }
         let info = info | len as u16;
         out[start + 6..start + 8].copy_from_slice(&info.to_le_bytes());
@@ -404,12 +405,12 @@ impl<S: Side> RowCoder<'_, S> {
                     self.names.column(self.side, Topic::Places, [0, 0, 6], Kind::Symbols(Class::Shapes))?;
                 let recipe = Recipe::code(self.side, column, new.as_ref())?;
                 if !recipe.key(row, spans, key) {
-                    return Err(Corrupt("a key can't be made of its row"));
+                    return Err(corrupt("a key can't be made of its row"));
                 }
                 self.keys.index(relation.number).set_recipe(layout, row_layout, recipe);
                 Ok(true)
             }
-            _ => Err(Corrupt("a key's form can't be")),
+            _ => Err(corrupt("a key's form can't be")),
         }
     }
 
@@ -445,7 +446,8 @@ impl<S: Side> RowCoder<'_, S> {
         let column = self.names.column(self.side, Topic::Places, [0, 0, 7], Kind::Symbols(Class::Shapes))?;
         let symbol = self.side.symbol(column, found.map_or(0, |table| 1 + u64::from(table.number)))?;
         if symbol > 0 {
-            let table = self.keys.table_by_number(symbol - 1).ok_or(Corrupt("there is no such table"))?;
+            let table =
+                self.keys.table_by_number(symbol - 1).ok_or_else(|| corrupt("there is no such table"))?;
             self.keys.index(relation.number).belongs_to(table);
         }
         Ok(())

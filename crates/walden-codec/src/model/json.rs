@@ -15,8 +15,8 @@ use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
 
-use crate::Corrupt;
 use crate::columns::{Class, Column, Kind, Side, narrow};
+use crate::{Corrupt, corrupt};
 
 const COUNT: u32 = 0x0FFF_FFFF;
 const OBJECT: u32 = 2;
@@ -345,7 +345,7 @@ impl<'a, S: Side> Coder<'a, S> {
     fn entry(&mut self, kind: u8, (start, from): (usize, usize), first: usize) -> Result<(), Corrupt> {
         let (len, end) = (self.value.len() - from, self.value.len() - start);
         if end as u64 > u64::from(COUNT) {
-            return Err(Corrupt("a value of jsonb can't be so long"));
+            return Err(corrupt("a value of jsonb can't be so long"));
         }
         let says_end = (self.entries.len() - first).is_multiple_of(STRIDE);
         let said = if says_end { IS_END | end as u32 } else { len as u32 };
@@ -365,7 +365,7 @@ impl<'a, S: Side> Coder<'a, S> {
         let source = self.bytes_of(part);
         let len = self.side.symbol(self.columns.digit_lengths, source.len() as u64)?;
         let len = u16::try_from(len).ok().filter(|len| (1..=LONGEST_DIGITS).contains(len));
-        let len = len.ok_or(Corrupt("a string of digits can't be so long"))?;
+        let len = len.ok_or_else(|| corrupt("a string of digits can't be so long"))?;
         let column = match self.columns.digits.entry(len) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => *new.insert(self.side.column(Kind::Rows(Class::Fixed, len))?),
@@ -379,7 +379,7 @@ impl<'a, S: Side> Coder<'a, S> {
         let len = self.side.symbol(self.columns.lengths, source.len() as u64)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let header = u32::try_from(len).ok().and_then(|len| len.checked_add(4));
-        let header = header.ok_or(Corrupt("a value of jsonb can't be so long"))? << 2;
+        let header = header.ok_or_else(|| corrupt("a value of jsonb can't be so long"))? << 2;
         self.value.extend_from_slice(&header.to_le_bytes());
         let (mut column, mut rest) = (self.columns.numbers, source);
         let mut left = len;

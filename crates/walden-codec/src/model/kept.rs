@@ -11,8 +11,8 @@ use walden_redo::replay::BlockSet;
 use walden_redo::store::{BlockKey, Slot};
 
 use super::names::{Names, Topic};
-use crate::Corrupt;
 use crate::columns::{Class, Column, Kind, Side};
+use crate::{Corrupt, corrupt};
 
 const KEPT: u64 = 0;
 const LET_GO: u64 = 1;
@@ -77,7 +77,7 @@ pub fn left<S: Side>(side: &mut S, names: &mut Names, record: &Record<'_>) -> Re
         match side.symbol(column, KEPT)? {
             KEPT => {}
             LET_GO => left.add(index),
-            _ => return Err(Corrupt("whether a page is kept can't be so")),
+            _ => return Err(corrupt("whether a page is kept can't be so")),
         }
     }
     Ok(left)

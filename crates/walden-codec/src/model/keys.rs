@@ -16,8 +16,8 @@ use super::gin::Pending;
 use super::heap::{Old, Relation};
 use super::rows::LayoutKey;
 use super::schema::{Field, Span, Varlena, aligned};
-use crate::Corrupt;
 use crate::columns::{Column, Side};
+use crate::{Corrupt, corrupt};
 
 /// Where a row is: block and line pointer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -423,7 +423,7 @@ impl Recipe {
                 return Ok(Recipe(pieces));
             }
             if pieces.len() == Recipe::MOST_PIECES {
-                return Err(Corrupt("a key can't have so many parts"));
+                return Err(corrupt("a key can't have so many parts"));
             }
             let wrong = Corrupt("a key's part can't be");
             let mut number =
@@ -703,12 +703,12 @@ pub fn code_units<S: Side>(
     const MOST: u64 = 64;
     let count = side.symbol(column, source.map_or(0, |units| units.len() as u64))?;
     if count > MOST {
-        return Err(Corrupt("a key can't have so many parts"));
+        return Err(corrupt("a key can't have so many parts"));
     }
     (0..count as usize)
         .map(|at| {
             let code = side.symbol(column, source.map_or(0, |units| units[at] as u64))?;
-            Unit::from_code(code).ok_or(Corrupt("keys can't be in such an order"))
+            Unit::from_code(code).ok_or_else(|| corrupt("keys can't be in such an order"))
         })
         .collect()
 }

@@ -36,9 +36,9 @@ use self::kept::Kept;
 use self::keys::Keys;
 use self::names::{Names, Topic};
 use self::rows::Rows;
-use crate::Corrupt;
 use crate::coder::Limits;
 use crate::columns::{Class, Column, Kind, Side, narrow};
+use crate::{Corrupt, corrupt};
 
 const HAS_IMAGE: u8 = 0x10;
 const HAS_DATA: u8 = 0x20;
@@ -56,14 +56,14 @@ pub struct Model {
     shape_numbers: FxHashMap<Vec<u8>, u32>,
     last_shape: u32,
     /// For each shape, the shapes that came after it, the latest first.
-    followers: Vec<Recent<u32>>,
+    followers: Vec<Recent>,
     follower_columns: Vec<Column>,
-    xids: Recent<u32>,
+    xids: Recent,
     highest_xid: u32,
     relations: Vec<RelFileLocator>,
     relation_numbers: FxHashMap<RelFileLocator, u32>,
     /// Blocks of relations that were lately used, by fork.
-    blocks: Vec<Vec<(u8, Recent<u32>)>>,
+    blocks: Vec<Vec<(u8, Recent)>>,
     names: Names,
     heads: Heads,
     rows: Rows,
@@ -108,7 +108,7 @@ struct Shape {
     /// Numbers in the main data that are near others.
     near: &'static [(usize, Near)],
     main_len: Column,
-    relations: Recent<u32>,
+    relations: Recent,
     relation: Column,
     block: Column,
 }
@@ -122,20 +122,32 @@ struct ShapeBlock {
 
 /// Values by how lately they were used.
 #[derive(Default)]
-struct Recent<T> {
-    values: Vec<T>,
+struct Recent {
+    values: Vec<u32>,
 }
 
-impl<T: Copy + PartialEq> Recent<T> {
+impl Recent {
     const MOST: usize = 64;
 
     /// The rank of a value, from 1 on; 0 if it is not there.
-    fn rank(&self, value: T) -> u64 {
-        self.values.iter().rev().position(|&other| other == value).map_or(0, |at| at as u64 + 1)
+    fn rank(&self, value: u32) -> u64 {
+        // Most of what is looked for is among the latest or nowhere: eight are compared at once.
+        let (first, eights) = self.values.as_rchunks::<8>();
+        let mut later = 0;
+        for eight in eights.iter().rev() {
+            if eight.iter().fold(false, |found, &other| found | (other == value)) {
+                return later + rank_in(eight, value);
+            }
+            later += eight.len() as u64;
+        }
+        match rank_in(first, value) {
+            0 => 0,
+            rank => later + rank,
+        }
     }
 
     /// The value of a rank. It is the latest then.
-    fn again(&mut self, rank: u64) -> Option<T> {
+    fn again(&mut self, rank: u64) -> Option<u32> {
         let at = self.values.len().checked_sub(usize::try_from(rank).ok()?)?;
         let (&value, later) = self.values.get(at..)?.split_first()?;
         if !later.is_empty() {
@@ -145,18 +157,18 @@ impl<T: Copy + PartialEq> Recent<T> {
         Some(value)
     }
 
-    /// Makes a value the latest, whether it is there or not.
-    fn touch(&mut self, value: T) {
-        if self.values.last() == Some(&value) {
-            return;
-        }
-        if let Some(at) = self.values.iter().rposition(|&other| other == value) {
-            self.values.remove(at);
-        } else if self.values.len() == Self::MOST {
+    /// Makes a value that is not there the latest.
+    fn add(&mut self, value: u32) {
+        if self.values.len() == Self::MOST {
             self.values.remove(0);
         }
         self.values.push(value);
     }
+}
+
+/// The rank of a value among these, counted from the last one on; 0 if it is not there.
+fn rank_in(values: &[u32], value: u32) -> u64 {
+    values.iter().rev().position(|&other| other == value).map_or(0, |at| at as u64 + 1)
 }
 
 /// Numbers in main data that are near others.
@@ -378,7 +390,7 @@ impl Model {
             }
             return Ok(());
         }
-        let header = RecordHeader::parse(&self.out).ok_or(Corrupt("a record is cut short"))?;
+        let header = RecordHeader::parse(&self.out).ok_or_else(|| corrupt("a record is cut short"))?;
         let place = (lsn, end(self.out.len()));
         let mut refs = std::mem::take(&mut self.refs);
         let record = decode(&self.out, header, place, self.version, PAGE_BYTES as u32, &mut refs);
@@ -426,31 +438,36 @@ impl Model {
         // 0: none; 1: a new one; from 2 on: the rank among those that came here before; else its number.
         const NONE: u64 = 0;
         const NEW: u64 = 1;
-        const RANKS: u64 = Recent::<u32>::MOST as u64;
-        let symbol = match known {
-            _ if parts.input.is_some() && key.is_empty() => NONE,
+        const RANKS: u64 = Recent::MOST as u64;
+        let symbol = || match known {
+            _ if key.is_empty() => NONE,
             None => NEW,
             Some(number) => match self.followers[context].rank(number) {
                 0 => 2 + RANKS + u64::from(number),
                 rank => 1 + rank,
             },
         };
-        let number = match side.symbol(column, symbol)? {
+        let number = match side.symbol_of(column, symbol)? {
             NONE => {
                 self.last_shape = 0;
                 return Ok(0);
             }
-            NEW => self.new_shape(side, fixed, &key)?,
-            rank if rank < 2 + RANKS => {
-                self.followers[context].again(rank - 1).ok_or(Corrupt("a shape's rank can't be"))?
+            rank if (2..2 + RANKS).contains(&rank) => {
+                self.followers[context].again(rank - 1).ok_or_else(|| corrupt("a shape's rank can't be"))?
             }
-            number => u32::try_from(number - 2 - RANKS).map_err(|_| Corrupt("a shape's number can't be"))?,
+            symbol => {
+                let number = match symbol {
+                    NEW => self.new_shape(side, fixed, &key)?,
+                    number => narrow(number - 2 - RANKS)?,
+                };
+                self.followers[context].add(number);
+                number
+            }
         };
         if number == 0 || number as usize > self.shapes.len() {
-            return Err(Corrupt("a shape's number can't be"));
+            return Err(corrupt("a shape's number can't be"));
         }
         self.key = key;
-        self.followers[context].touch(number);
         self.last_shape = number;
         Ok(number)
     }
@@ -461,7 +478,7 @@ impl Model {
         let len = usize::from(bytes[0]);
         bytes.clear();
         side.bytes(fixed.shape_bytes, key, len, &mut bytes)?;
-        let (head, blocks) = bytes.split_first_chunk::<4>().ok_or(Corrupt("a shape is cut short"))?;
+        let (head, blocks) = bytes.split_first_chunk::<4>().ok_or_else(|| corrupt("a shape is cut short"))?;
         let blocks: Vec<ShapeBlock> = blocks
             .chunks_exact(3)
             .map(|block| ShapeBlock { id: block[0], flags: block[1], image_info: block[2] })
@@ -498,7 +515,7 @@ impl Model {
         let xid = self.xid(side, fixed, input.map_or(0, |record| record.header.xid))?;
         let main_len =
             side.symbol(self.shapes[shape].main_len, input.map_or(0, |record| record.main_len.into()))?;
-        let main_len = usize::try_from(main_len).map_err(|_| Corrupt("a length can't be"))?;
+        let main_len = usize::try_from(main_len).map_err(|_| corrupt("a length can't be"))?;
         let mut main = std::mem::take(&mut self.main);
         main.clear();
         self.main(side, shape, xid, input, main_len, &mut main)?;
@@ -527,18 +544,17 @@ impl Model {
 
     /// A transaction: the same as lately, or a little beyond the highest.
     fn xid<S: Side>(&mut self, side: &mut S, fixed: &Fixed, xid: u32) -> Result<u32, Corrupt> {
-        const RANKS: u64 = Recent::<u32>::MOST as u64;
-        let symbol = match self.xids.rank(xid) {
+        const RANKS: u64 = Recent::MOST as u64;
+        let symbol = || match self.xids.rank(xid) {
             0 => 1 + RANKS + zigzag(u64::from(xid).wrapping_sub(u64::from(self.highest_xid))),
             rank => rank,
         };
-        let symbol = side.symbol(fixed.xid, symbol)?;
-        let xid = if symbol <= RANKS {
-            self.xids.again(symbol).ok_or(Corrupt("a transaction's rank can't be"))?
-        } else {
-            u64::from(self.highest_xid).wrapping_add(unzigzag(symbol - 1 - RANKS)) as u32
-        };
-        self.xids.touch(xid);
+        let symbol = side.symbol_of(fixed.xid, symbol)?;
+        if symbol <= RANKS {
+            return self.xids.again(symbol).ok_or_else(|| corrupt("a transaction's rank can't be"));
+        }
+        let xid = u64::from(self.highest_xid).wrapping_add(unzigzag(symbol - 1 - RANKS)) as u32;
+        self.xids.add(xid);
         self.highest_xid = self.highest_xid.max(xid);
         Ok(xid)
     }
@@ -551,16 +567,22 @@ impl Model {
         shape: usize,
         relation: Option<RelFileLocator>,
     ) -> Result<u32, Corrupt> {
-        const RANKS: u64 = Recent::<u32>::MOST as u64;
+        const RANKS: u64 = Recent::MOST as u64;
         let known = relation.and_then(|relation| self.relation_numbers.get(&relation).copied());
-        let symbol = match known {
+        let symbol = || match known {
             None => 0,
             Some(number) => match self.shapes[shape].relations.rank(number) {
                 0 => 1 + RANKS + u64::from(number),
                 rank => rank,
             },
         };
-        let symbol = side.symbol(self.shapes[shape].relation, symbol)?;
+        let symbol = side.symbol_of(self.shapes[shape].relation, symbol)?;
+        if (1..=RANKS).contains(&symbol) {
+            return self.shapes[shape]
+                .relations
+                .again(symbol)
+                .ok_or_else(|| corrupt("a relation's rank can't be"));
+        }
         let number = if symbol == 0 {
             let locator = relation.unwrap_or_default();
             let words = [locator.tablespace, locator.database, locator.relation].map(u32::to_le_bytes);
@@ -572,15 +594,13 @@ impl Model {
             self.relations.push(locator);
             self.relation_numbers.insert(locator, self.relations.len() as u32 - 1);
             self.relations.len() as u32 - 1
-        } else if symbol <= RANKS {
-            self.shapes[shape].relations.again(symbol).ok_or(Corrupt("a relation's rank can't be"))?
         } else {
-            u32::try_from(symbol - 1 - RANKS).map_err(|_| Corrupt("a relation's number can't be"))?
+            narrow(symbol - 1 - RANKS)?
         };
         if number as usize >= self.relations.len() {
-            return Err(Corrupt("a relation's number can't be"));
+            return Err(corrupt("a relation's number can't be"));
         }
-        self.shapes[shape].relations.touch(number);
+        self.shapes[shape].relations.add(number);
         Ok(number)
     }
 
@@ -593,7 +613,7 @@ impl Model {
         fork: u8,
         block: u32,
     ) -> Result<u32, Corrupt> {
-        const RANKS: u64 = Recent::<u32>::MOST as u64;
+        const RANKS: u64 = Recent::MOST as u64;
         let at = relation as usize;
         if at >= self.blocks.len() {
             self.blocks.resize_with(at + 1, Vec::new);
@@ -606,22 +626,23 @@ impl Model {
         });
         let (_, recent) = &mut forks[number];
         let last = recent.values.last().copied();
-        let symbol = match recent.rank(block) {
+        let symbol = || match recent.rank(block) {
             0 if last.is_some_and(|last| last.wrapping_add(1) == block) => 1 + RANKS,
             0 => 0,
             rank => rank,
         };
-        let symbol = side.symbol(self.shapes[shape].block, symbol)?;
+        let symbol = side.symbol_of(self.shapes[shape].block, symbol)?;
+        if (1..=RANKS).contains(&symbol) {
+            return recent.again(symbol).ok_or_else(|| corrupt("a block's rank can't be"));
+        }
         let number = if symbol == 0 {
             let like = [relation, fork.into(), 0];
             let column = self.names.column(side, Topic::NewBlock, like, Kind::Rows(Class::Blocks, 4))?;
             u32::from_le_bytes(side.array(column, &block.to_le_bytes())?)
-        } else if symbol <= RANKS {
-            recent.again(symbol).ok_or(Corrupt("a block's rank can't be"))?
         } else {
-            last.ok_or(Corrupt("there is no last block"))?.wrapping_add(1)
+            last.ok_or_else(|| corrupt("there is no last block"))?.wrapping_add(1)
         };
-        recent.touch(number);
+        recent.add(number);
         Ok(number)
     }
 
@@ -771,4 +792,30 @@ fn zigzag(value: u64) -> u64 {
 
 fn unzigzag(value: u64) -> u64 {
     (value >> 1) ^ (value & 1).wrapping_neg()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_count_from_the_latest_and_lead_back_to_their_values() {
+        let mut recent = Recent::default();
+        for value in 0..100 {
+            assert_eq!(recent.rank(value), 0, "{value} is not there yet");
+            recent.add(value);
+            let least = value.saturating_sub(Recent::MOST as u32 - 1);
+            for known in 0..=value {
+                let rank = if known < least { 0 } else { u64::from(value - known) + 1 };
+                assert_eq!(recent.rank(known), rank, "{known} among {least} to {value}");
+            }
+        }
+        for rank in [1, 8, 9, 33, 64] {
+            let value = (0..100).find(|&value| recent.rank(value) == rank).expect("one of each rank");
+            assert_eq!(recent.again(rank), Some(value));
+            assert_eq!(recent.rank(value), 1, "the latest now");
+            assert_eq!(recent.values.len(), Recent::MOST);
+        }
+        assert_eq!((recent.again(0), recent.again(65)), (None, None));
+    }
 }

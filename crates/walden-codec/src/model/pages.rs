@@ -13,8 +13,8 @@ use super::index;
 use super::keys::RowPlace;
 use super::names::Topic;
 use super::rows::Plan;
-use crate::Corrupt;
 use crate::columns::{Class, Column, Kind, Side, all_repeated, narrow};
+use crate::{Corrupt, corrupt};
 
 /// How a page's items are coded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,7 +77,7 @@ impl PageKind {
             3 => PageKind::Items,
             4 => PageKind::GinRows,
             5 => PageKind::GinEntries,
-            _ => return Err(Corrupt("a page's kind can't be")),
+            _ => return Err(corrupt("a page's kind can't be")),
         })
     }
 }
@@ -119,7 +119,7 @@ pub fn split(raw: u32) -> (usize, u32, usize) {
 /// The way back.
 pub fn join(offset: usize, state: u32, len: usize) -> Result<u32, Corrupt> {
     if offset > 0x7FFF || len > 0x7FFF {
-        return Err(Corrupt("an item can't be there"));
+        return Err(corrupt("an item can't be there"));
     }
     Ok(offset as u32 | state << 15 | (len as u32) << 17)
 }
@@ -257,7 +257,7 @@ impl<S: Side> RowCoder<'_, S> {
                     }
                     self.put_item(offsets, form == NEXT, offset, &bytes, &mut items.last, items.made)?
                 }
-                _ => return Err(Corrupt("a line pointer's form can't be")),
+                _ => return Err(corrupt("a line pointer's form can't be")),
             };
             put_pointer(items.made, number, raw);
             items.number += 1;
@@ -285,7 +285,7 @@ impl<S: Side> RowCoder<'_, S> {
         made.0[..PAGE_HEADER].copy_from_slice(&header);
         let special = made.special();
         if !(PAGE_HEADER..=PAGE_BYTES).contains(&special) || made.lower() > PAGE_BYTES {
-            return Err(Corrupt("a page's header can't be"));
+            return Err(corrupt("a page's header can't be"));
         }
         Ok(special)
     }
@@ -310,12 +310,12 @@ impl<S: Side> RowCoder<'_, S> {
     ) -> Result<u32, Corrupt> {
         let len = bytes.len();
         let offset = if is_next {
-            right_before(*last, len).ok_or(Corrupt("an item is before the page"))?
+            right_before(*last, len).ok_or_else(|| corrupt("an item is before the page"))?
         } else {
             usize::try_from(self.side.symbol(offsets, offset as u64)?).unwrap_or(usize::MAX)
         };
         let end = offset.checked_add(len).filter(|&end| end <= PAGE_BYTES);
-        let end = end.ok_or(Corrupt("an item is beyond the page"))?;
+        let end = end.ok_or_else(|| corrupt("an item is beyond the page"))?;
         made.0[offset..end].copy_from_slice(bytes);
         *last = offset;
         join(offset, NORMAL, len)
@@ -364,7 +364,7 @@ impl<S: Side> RowCoder<'_, S> {
                     self.changed_item(relation, before, content, &mut bytes)?;
                     self.put_item(offsets, form == NEXT, offset, &bytes, &mut last, made)?
                 }
-                _ => return Err(Corrupt("a line pointer's form can't be")),
+                _ => return Err(corrupt("a line pointer's form can't be")),
             };
             put_pointer(made, number, raw);
         }
@@ -397,7 +397,7 @@ impl<S: Side> RowCoder<'_, S> {
             }
             len => usize::try_from(len - 1).ok().filter(|&len| len <= PAGE_BYTES),
         };
-        let len = len.ok_or(Corrupt("an item can't be so long"))?;
+        let len = len.ok_or_else(|| corrupt("an item can't be so long"))?;
         let head = HEADER.min(len);
         let kind = Kind::Rows(Class::IndexTuples, HEADER as u16);
         let start = out.len();
@@ -441,7 +441,7 @@ impl<S: Side> RowCoder<'_, S> {
             self.names.column(self.side, Topic::LinePointers, like, Kind::Symbols(Class::PageHeaders))?;
         let len = self.side.symbol(lengths, source.map_or(0, |item| item.len() as u64))?;
         let len = usize::try_from(len).ok().filter(|&len| len <= PAGE_BYTES);
-        let len = len.ok_or(Corrupt("an item can't be so long"))?;
+        let len = len.ok_or_else(|| corrupt("an item can't be so long"))?;
         let like = [relation.number, 1, 3];
         let column = self.names.column(self.side, Topic::LinePointers, like, Kind::Bytes(Class::Text))?;
         self.side.bytes(column, source.unwrap_or_default(), len, out)
@@ -524,7 +524,7 @@ impl Visible {
                 0 => (place.block, number),
                 away => {
                     let pointer = symbol(4, pointer.into())?;
-                    let pointer = u16::try_from(pointer).map_err(|_| Corrupt("a row's place can't be"))?;
+                    let pointer = u16::try_from(pointer).map_err(|_| corrupt("a row's place can't be"))?;
                     (difference(narrow(away - 1)?, place.block), pointer)
                 }
             };

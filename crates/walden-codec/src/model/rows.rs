@@ -14,8 +14,8 @@ use super::expand::{Ahead, CHUNK, Expander, Method, starts};
 use super::names::Recall;
 use super::schema::{EXTERNAL_BYTES, Field, Samples, Span, Varlena, aligned, read};
 use super::vectors::{Told, Vectors};
-use crate::Corrupt;
 use crate::columns::{Class, Column, Kind, Side};
+use crate::{Corrupt, corrupt};
 
 /// Longest row that is looked at: no page has a longer one.
 const LONGEST_ROW: usize = 8192;
@@ -350,14 +350,14 @@ impl Rows {
                 };
                 layout.schema = Some(schema(side, schemas, planned)?);
             }
-            _ => return Err(Corrupt("a row's form can't be")),
+            _ => return Err(corrupt("a row's form can't be")),
         }
-        let schema = layout.schema.as_mut().ok_or(Corrupt("a row's schema is missing"))?;
+        let schema = layout.schema.as_mut().ok_or_else(|| corrupt("a row's schema is missing"))?;
         let origin = out.len();
         let old = old.filter(|old| read(&schema.fields, old, end_align, &mut self.old_spans));
         let again = (form == AGAIN).then_some(&layout.last.row[..]);
         if again.is_some_and(|last| !read(&schema.fields, last, end_align, &mut self.last_spans)) {
-            return Err(Corrupt("the last row is not kept"));
+            return Err(corrupt("the last row is not kept"));
         }
         let mut changed = u64::MAX;
         if let Some(old) = old {
@@ -464,7 +464,7 @@ fn schema<S: Side>(side: &mut S, column: Column, planned: &[Field]) -> Result<Sc
                 width: u16::try_from((code - 2) / 4)
                     .ok()
                     .filter(|&width| width > 0)
-                    .ok_or(Corrupt("a field's width can't be"))?,
+                    .ok_or_else(|| corrupt("a field's width can't be"))?,
                 align: 1 << ((code - 2) % 4),
             },
         };
@@ -544,7 +544,7 @@ fn varlena<S: Side>(
     match kind {
         SHORT => {
             if len as u64 > LONGEST_SHORT {
-                return Err(Corrupt("a short value can't be so long"));
+                return Err(corrupt("a short value can't be so long"));
             }
             out.push((len as u8 + 1) << 1 | 1);
             side.bytes(columns.content, bytes, len, out)
@@ -552,7 +552,7 @@ fn varlena<S: Side>(
         EXTERNAL if len > 0 => {
             let value = vectors.code(side, columns.content, told)?.unwrap_or_default();
             if value.is_empty() || value.len() as u64 > LONGEST_SHORT {
-                return Err(Corrupt("a short value can't be so long"));
+                return Err(corrupt("a short value can't be so long"));
             }
             out.push((value.len() as u8 + 1) << 1 | 1);
             out.extend_from_slice(&value);
@@ -592,7 +592,7 @@ fn varlena<S: Side>(
 /// A varlena's header of four bytes, for so many bytes with it.
 fn header(whole: usize) -> Result<u32, Corrupt> {
     let whole = u32::try_from(whole).ok().filter(|&whole| whole < 1 << 30);
-    Ok(whole.ok_or(Corrupt("a value can't be so long"))? << 2)
+    Ok(whole.ok_or_else(|| corrupt("a value can't be so long"))? << 2)
 }
 
 /// A value as it was before compression.
@@ -609,7 +609,7 @@ fn whole<S: Side>(
     if len == 0 {
         return vectors
             .code(side, columns.content, told)?
-            .ok_or(Corrupt("a compressed value can't be empty"));
+            .ok_or_else(|| corrupt("a compressed value can't be empty"));
     }
     let mut content = Vec::new();
     side.bytes(
@@ -672,14 +672,17 @@ fn chunk<S: Side>(
             let content = whole(side, columns, vectors, value.as_ref().map(|(content, _)| &content[..]))?;
             expander.shrink(&content, Method::OF_VALUES[method], &mut stored)?;
         } else if form != FIRST_PLAIN {
-            return Err(Corrupt("a chunk can't be told so"));
+            return Err(corrupt("a chunk can't be told so"));
         } else {
-            stored = vectors.code(side, columns.content, plain)?.ok_or(Corrupt("a value can't be told"))?;
+            stored = vectors
+                .code(side, columns.content, plain)?
+                .ok_or_else(|| corrupt("a value can't be told"))?;
         }
-        let number = starts(&out[origin..]).ok_or(Corrupt("a value can't start there"))?;
+        let number = starts(&out[origin..]).ok_or_else(|| corrupt("a value can't start there"))?;
         expander.keep(relation, number, &stored);
     }
-    let chunk = expander.chunk(relation, &out[origin..]).ok_or(Corrupt("a value's chunk is not known"))?;
+    let chunk =
+        expander.chunk(relation, &out[origin..]).ok_or_else(|| corrupt("a value's chunk is not known"))?;
     pad(out, origin, 4);
     out.extend_from_slice(&header(chunk.len() + 4)?.to_le_bytes());
     out.extend_from_slice(chunk);
