@@ -107,6 +107,10 @@ struct Shape {
     blocks: Vec<ShapeBlock>,
     /// Numbers in the main data that are near others.
     near: &'static [(usize, Near)],
+    /// Whether the main data probably begins with the transaction.
+    is_told: bool,
+    /// Whether it may have a list of subtransactions.
+    may_have_list: bool,
     main_len: Column,
     relations: Recent,
     relation: Column,
@@ -491,6 +495,8 @@ impl Model {
             toplevel: head[3] & 2 != 0,
             blocks,
             near: NearRow::places(head[1], head[0], self.version),
+            is_told: is_told(head[1], head[0]),
+            may_have_list: head[1] == rmid::XACT,
             main_len: side.column(Kind::Symbols(Class::MainData))?,
             relations: Recent::default(),
             relation: side.column(Kind::Symbols(Class::Blocks))?,
@@ -660,11 +666,18 @@ impl Model {
             return Ok(());
         }
         let source = input.map_or(&[][..], |record| record.main_data());
-        let told = self.told(shape, xid);
-        let near = self.shapes[shape].near;
+        let kind = match u16::try_from(len) {
+            Ok(width) if width <= LONGEST_ROW => Kind::Rows(Class::MainData, width),
+            _ => Kind::Bytes(Class::MainData),
+        };
+        let column = self.names.column(side, Topic::Main, [shape as u32, len as u32, 0], kind)?;
+        let Shape { near, is_told, may_have_list, .. } = self.shapes[shape];
+        if near.is_empty() && !is_told && !may_have_list {
+            return side.bytes(column, source, len, out);
+        }
         let mix = |bytes: &mut [u8]| {
-            if let Some((bytes, told)) = bytes.first_chunk_mut().zip(told) {
-                *bytes = (u32::from_le_bytes(*bytes) ^ told).to_le_bytes();
+            if is_told && let Some(bytes) = bytes.first_chunk_mut() {
+                *bytes = (u32::from_le_bytes(*bytes) ^ xid).to_le_bytes();
             }
         };
         let mut residual = std::mem::take(&mut self.residual);
@@ -682,11 +695,6 @@ impl Model {
             before = number;
         }
         let start = out.len();
-        let kind = match u16::try_from(len) {
-            Ok(width) if width <= LONGEST_ROW => Kind::Rows(Class::MainData, width),
-            _ => Kind::Bytes(Class::MainData),
-        };
-        let column = self.names.column(side, Topic::Main, [shape as u32, len as u32, 0], kind)?;
         side.bytes(column, &residual, len, out)?;
         self.residual = residual;
         for &(at, what) in near.iter().filter(|(at, _)| *at < len) {
@@ -714,16 +722,12 @@ impl Model {
             Near::Transaction => Base::Word(self.highest_xid),
         }
     }
+}
 
-    /// What the main data probably begins with, where that is told by what came before.
-    fn told(&self, shape: usize, xid: u32) -> Option<u32> {
-        let Shape { rmid: manager, info, .. } = self.shapes[shape];
-        match (manager, info & 0x70) {
-            // DELETE, LOCK, UPDATE, HOT_UPDATE: xmax comes first.
-            (rmid::HEAP, 0x10 | 0x60 | 0x20 | 0x40) => Some(xid),
-            _ => None,
-        }
-    }
+/// Whether the main data of a kind of record probably begins with its transaction.
+fn is_told(manager: u8, info: u8) -> bool {
+    // DELETE, LOCK, UPDATE, HOT_UPDATE: xmax comes first.
+    manager == rmid::HEAP && matches!(info & 0x70, 0x10 | 0x60 | 0x20 | 0x40)
 }
 
 /// Where the main data has subtransactions, 4 bytes each: each is near the one before, and the first one near the record's.

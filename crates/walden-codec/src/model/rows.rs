@@ -367,7 +367,7 @@ impl Rows {
                 u64::from(!same) << index
             };
             let spans = self.spans.iter().zip(&self.old_spans).take(MOST_UNCHANGED);
-            changed = side.symbol(layout.changed, spans.enumerate().map(differs).sum())?;
+            changed = side.symbol_of(layout.changed, || spans.enumerate().map(differs).sum())?;
         }
         for (index, (field, columns)) in schema.fields.iter().zip(&schema.columns).enumerate() {
             let is_same = index < MOST_UNCHANGED && changed & 1 << index == 0;
