@@ -255,6 +255,17 @@ pub const CONTENDERS: &[Contender] = &[
         decompress: &["decompress", "--stdout", "{files}"],
         ..BASE
     },
+    // As the others do it: they do not decode what they wrote.
+    Contender {
+        name: "walden-unverified",
+        program: OURSELVES,
+        package: "walden",
+        label: "walden -{level} --no-verify",
+        standard: &[3],
+        compress: &["compress", "--no-verify", "-{level}", "-o", "{dir}", "{files}"],
+        decompress: &["decompress", "--stdout", "{files}"],
+        ..BASE
+    },
     Contender {
         name: "walden-pack",
         program: OURSELVES,

@@ -49,7 +49,7 @@ pub struct CodecsArgs {
     folders: Vec<PathBuf>,
 
     /// Contenders: gzip, pigz, bzip2, lbzip2, xz, pxz (xz -T0), pixz, 7za, lrzip-l, lrzip-z, lz4, zstd,
-    /// zstd-long, brotli, zpaq, zpaq-all, walden, walden-pack
+    /// zstd-long, brotli, zpaq, zpaq-all, walden, walden-unverified, walden-pack
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
 
