@@ -80,13 +80,21 @@ impl<'i> Original<'i> {
         self.start
     }
 
-    /// Reads all of it for the first time, as long as `see` wants more; nothing if it can't be read.
-    pub fn see_ahead(&mut self, mut see: impl FnMut(&[u8]) -> bool) -> Option<()> {
+    /// Reads it for the first time: the first piece, and then the ones that `see` asks for, each behind the one before;
+    /// nothing if one can't be read.
+    pub fn see_ahead(&mut self, mut see: impl FnMut(usize, &[u8]) -> Option<usize>) -> Option<()> {
         let mut piece = std::mem::take(&mut self.spare);
-        for number in 0..self.pieces() {
-            self.read(number, &mut piece)?;
-            if !see(&piece) {
-                break;
+        let (mut wanted, mut at) = (0, 0);
+        while wanted < self.pieces() {
+            if wanted != at {
+                let from = self.from + (wanted * Self::PIECE) as u64;
+                self.input.seek(SeekFrom::Start(from)).ok()?;
+            }
+            self.read(wanted, &mut piece)?;
+            at = wanted + 1;
+            match see(wanted, &piece) {
+                Some(next) => wanted = next.max(at),
+                None => break,
             }
         }
         self.spare = piece;
@@ -442,12 +450,13 @@ mod tests {
         input.set_position(5);
         let mut original = Original::of(&mut input).expect("it can be read");
         let mut seen = Vec::new();
-        let see = |piece: &[u8]| {
-            seen.extend_from_slice(piece);
-            seen.len() < 2 * Original::PIECE
+        let see = |number, piece: &[u8]| {
+            seen.push((number, piece.to_vec()));
+            (number == 0).then_some(2)
         };
         assert_eq!(original.see_ahead(see), Some(()));
-        assert!(seen == bytes[5..2 * Original::PIECE + 5], "no more than was wanted");
+        let piece = |number: usize| bytes[5..][number * Original::PIECE..][..Original::PIECE].to_vec();
+        assert!(seen == [(0, piece(0)), (2, piece(2))], "what was wanted");
         for number in 0..3 {
             assert_eq!(original.hash(), None, "not all is read");
             let piece = original.piece(number).expect("a piece");
@@ -489,9 +498,9 @@ mod tests {
         let mut file = Changing { now: Cursor::new(version(0)), later };
         let mut original = Original::of(&mut file).expect("it can be read");
         let mut seen = Vec::new();
-        let see = |piece: &[u8]| {
+        let see = |number, piece: &[u8]| {
             seen.push(piece[0]);
-            true
+            Some(number + 1)
         };
         assert_eq!(original.see_ahead(see), Some(()));
         assert_eq!(seen, [1, 1]);
@@ -501,7 +510,7 @@ mod tests {
         let later = vec![vec![1; 7], version(1), version(0)];
         let mut file = Changing { now: Cursor::new(version(0)), later };
         let mut original = Original::of(&mut file).expect("it can be read");
-        assert_eq!(original.see_ahead(|_| true), Some(()));
+        assert_eq!(original.see_ahead(|number, _| Some(number + 1)), Some(()));
         assert!(original.piece(0).is_none() && original.hash().is_none(), "it was cut");
     }
 

@@ -452,6 +452,11 @@ impl Model {
         RowCoder { side, names, heads, rows, keys, store: &mut replay.store }
     }
 
+    /// Whether what was looked at since this was asked last told something.
+    pub fn has_news(&mut self) -> bool {
+        self.rows.plan.has_news()
+    }
+
     /// Looks at a record that encoding will meet.
     pub fn plan(&mut self, record: &Record<'_>) {
         let plan = &mut self.rows.plan;

@@ -37,6 +37,8 @@ pub struct Plan {
     /// Pages met of each relation.
     pages: FxHashMap<RelFileLocator, u32>,
     toast: Ahead,
+    /// Whether rows were added that told something, since that was asked last.
+    news: bool,
 }
 
 /// A layout by what is known ahead. The row's head is only a hash: a schema that does not fit is not used.
@@ -86,12 +88,18 @@ impl Plan {
     /// Adds a row.
     pub fn add(&mut self, head: PlanHead<'_>, row: &[u8]) {
         if row.len() <= LONGEST_ROW {
-            self.layouts.entry(head.key()).or_default().samples.add(row);
+            self.news |= self.layouts.entry(head.key()).or_default().samples.add(row);
         }
         if self.toast.add(head.relation, row) {
             // A value is looked for in all pages.
             self.pages.remove(&head.relation);
+            self.news = true;
         }
+    }
+
+    /// Whether rows that were added since this was asked last told something.
+    pub fn has_news(&mut self) -> bool {
+        std::mem::take(&mut self.news)
     }
 
     /// Forgets the rows, and keeps what was found out.
@@ -99,6 +107,7 @@ impl Plan {
         self.layouts.clear();
         self.pages.clear();
         self.toast.clear();
+        self.news = false;
     }
 
     fn schema(&mut self, head: PlanHead<'_>, end_align: usize) -> Option<&Vec<Field>> {

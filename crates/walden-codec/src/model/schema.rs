@@ -134,10 +134,11 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Adds a row, or not, if there are enough.
-    pub fn add(&mut self, row: &[u8]) {
+    /// Adds a row, or not, if there are enough. Whether there were too few.
+    pub fn add(&mut self, row: &[u8]) -> bool {
         self.seen += 1;
-        if self.rows.len() < MOST_SAMPLES {
+        let too_few = self.rows.len() < MOST_SAMPLES;
+        if too_few {
             self.rows.push(row.to_vec());
         } else if self.seen.is_power_of_two() || self.seen.is_multiple_of(97) {
             // Later rows may be longer than the first ones.
@@ -145,6 +146,7 @@ impl Samples {
             self.rows[at].clear();
             self.rows[at].extend_from_slice(row);
         }
+        too_few
     }
 
     /// A way to read them all, if there is one.
@@ -314,7 +316,9 @@ mod tests {
     #[test]
     fn attributes_are_found_without_a_catalog() {
         let mut samples = Samples::default();
-        rows().iter().for_each(|row| samples.add(row));
+        for (number, row) in rows().iter().enumerate() {
+            assert_eq!(samples.add(row), number < MOST_SAMPLES);
+        }
         let schema = samples.schema(1).expect("rows of one table");
         let expected = [
             Field::Fixed { width: 8, align: 1 },
