@@ -67,19 +67,21 @@ pub fn tells_rightly(record: &Record<'_>, touched: &[Touched], index: usize) -> 
 
 /// What each block's data would be if the record had no images, told from the pages before it and the images; nothing where
 /// it can't be told, or where an image displaced nothing.
-pub fn data(
-    record: &Record<'_>,
-    before: &[Option<PageBox>],
-    images: &[Option<PageBox>],
-) -> Vec<Option<Vec<u8>>> {
-    let touched = touched_with(record, before, images);
-    let displaced = Displaced { record, touched: &touched };
+///
+/// `pages` has both of each block, as far as they are known.
+pub fn data(record: &Record<'_>, pages: &mut [(Option<PageBox>, Option<PageBox>)]) -> Vec<Option<Vec<u8>>> {
     let Some(manager) = manager(record.header.rmid) else { return vec![None; record.blocks.len()] };
+    let touched = touched_with(record, pages);
+    let displaced = Displaced { record, touched: &touched };
     let data = |(block, touched): (&BlockRef, &Touched)| {
         let told = touched.image.is_some() && block.data_len == 0 && !is_whole(record, block.id);
         if told { (manager.displaced)(&displaced, block) } else { None }
     };
-    record.blocks.iter().zip(&touched).map(data).collect()
+    let data = record.blocks.iter().zip(&touched).map(data).collect();
+    for (pages, touched) in pages.iter_mut().zip(touched) {
+        *pages = (touched.page, touched.image);
+    }
+    data
 }
 
 /// What one block's data would be if the record had no images, as an observer sees pages before the record; nothing if it

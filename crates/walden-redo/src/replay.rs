@@ -387,18 +387,18 @@ impl Touched {
     }
 }
 
-/// A record with its pages before and its images, as an observer would see them; for those who have no store.
+/// A record with the pages before it and its images, of each block both, as an observer would see them; for those who have
+/// no store. They are taken from there.
 pub(crate) fn touched_with(
     record: &Record<'_>,
-    before: &[Option<PageBox>],
-    images: &[Option<PageBox>],
+    pages: &mut [(Option<PageBox>, Option<PageBox>)],
 ) -> Vec<Touched> {
-    let touched = |((block, page), image): ((&BlockRef, &Option<PageBox>), &Option<PageBox>)| {
+    let touched = |(block, (page, image)): (&BlockRef, &mut (Option<PageBox>, Option<PageBox>))| {
         let role = if image.is_some() { Role::Restored } else { Role::Redo };
-        let (page, image) = (page.clone(), image.clone());
+        let (page, image) = (page.take(), image.take());
         Touched { role, was: State::Exact, page, image, id: block.id, ..Touched::default() }
     };
-    record.blocks.iter().zip(before).zip(images).map(touched).collect()
+    record.blocks.iter().zip(pages).map(touched).collect()
 }
 
 /// A record being replayed: what its resource manager sees.

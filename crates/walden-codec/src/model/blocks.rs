@@ -31,7 +31,9 @@ pub(super) struct Block {
     image: Option<ImageHeader>,
     /// The image's page, where encoding has one.
     page: Option<PageBox>,
-    /// Its page before the record, where that helps with its image.
+    /// Whether its page before the record is known and helps with its image.
+    is_known: bool,
+    /// A copy of that page, until the record is replayed on it.
     before: Option<PageBox>,
     /// Its data, or what takes the image's place.
     data: Vec<u8>,
@@ -41,7 +43,8 @@ pub(super) struct Block {
 impl Block {
     /// Nothing known of it any more. The room of its data stays.
     fn clear(&mut self) {
-        (self.image, self.page, self.before, self.told) = (None, None, None, false);
+        (self.image, self.page, self.before) = (None, None, None);
+        (self.is_known, self.told) = (false, false);
         self.data.clear();
     }
 }
@@ -129,8 +132,9 @@ impl Model {
         if blocks.iter().any(|block| block.image.is_some_and(|image| image.form != ImageForm::AsIs)) {
             for block in blocks.iter_mut() {
                 block.before = self.known(block.place).map(PageBox::from);
+                block.is_known = block.before.is_some();
             }
-            if let Some(record) = input.filter(|_| blocks.iter().any(|block| block.before.is_some())) {
+            if let Some(record) = input.filter(|_| blocks.iter().any(|block| block.is_known)) {
                 told = told_data(record, blocks);
             }
         }
@@ -141,7 +145,7 @@ impl Model {
                 let block = input.and_then(|record| record.blocks.get(index));
                 block.zip(input).map(|(block, record)| record.block_data(block))
             } else if blocks[index].image.is_some_and(|image| image.form != ImageForm::AsIs)
-                && blocks[index].before.is_some()
+                && blocks[index].is_known
             {
                 let data = told.get(index).and_then(Option::as_deref);
                 let like = [around.shape as u32, index as u32, 0];
@@ -270,7 +274,7 @@ impl Model {
     fn rehearsed(
         &self,
         around: Around<'_>,
-        blocks: &[Block],
+        blocks: &mut [Block],
         extra: &[u8],
         end: impl Fn(usize) -> Lsn,
     ) -> Vec<Option<PageBox>> {
@@ -291,7 +295,7 @@ impl Model {
         let Ok(record) = decode(&bytes, header, place, self.version, PAGE_BYTES as u32, &mut refs) else {
             return Vec::new();
         };
-        rehearse(&record, blocks.iter().map(|block| block.before.clone())).unwrap_or_default()
+        rehearse(&record, blocks.iter_mut().map(|block| block.before.take())).unwrap_or_default()
     }
 
     /// A block's data: what it is made of where that is known, and bytes of a length otherwise.
@@ -428,7 +432,7 @@ impl Model {
             return difference(side, fixed.rehearsed, &mut out[start..], bytes);
         }
         let mut made = self.made.take().unwrap_or_default();
-        let columns = match block.before.as_deref() {
+        let columns = match self.known(block.place) {
             Some(before) => {
                 made.0.copy_from_slice(&before.0);
                 let by_item = self.coder(side).page_against(block.place, page.as_deref(), &mut made)?;
@@ -555,14 +559,17 @@ fn restored(image: &Image, record: &Record<'_>) -> Option<PageBox> {
 }
 
 /// The data that images displaced.
-fn told_data(record: &Record<'_>, blocks: &[Block]) -> Vec<Option<Vec<u8>>> {
-    let images: Vec<Option<PageBox>> = blocks.iter().map(|block| block.page.clone()).collect();
-    let before: Vec<Option<PageBox>> = blocks.iter().map(|block| block.before.clone()).collect();
-    let mut data = displaced::data(record, &before, &images);
+fn told_data(record: &Record<'_>, blocks: &mut [Block]) -> Vec<Option<Vec<u8>>> {
+    let mut pages: Vec<_> = blocks.iter_mut().map(|block| (block.before.take(), block.page.take())).collect();
+    let mut data = displaced::data(record, &mut pages);
+    for (block, pages) in blocks.iter_mut().zip(pages) {
+        (block.before, block.page) = pages;
+    }
     // Whether an update says all of the new row or only its middle is said by flags, which say "all" where there is an image.
     if record.header.rmid == rmid::HEAP
         && matches!(record.header.info & 0x70, 0x20 | 0x40)
-        && let (Some(image), Some(first)) = (images.first().and_then(Option::as_ref), data.first_mut())
+        && let (Some(image), Some(first)) =
+            (blocks.first().and_then(|block| block.page.as_deref()), data.first_mut())
         && let Some(number) = record.main_data().get(12..14)
         && let Some(row) = image.item(u16::from_le_bytes([number[0], number[1]]))
         && let Some(row) = row.get(heap::HEADER_BYTES - heap::HEAD_BYTES..)
