@@ -298,6 +298,32 @@ fn charts_are_drawn_whatever_their_figures() {
     );
 }
 
+#[test]
+fn labels_do_not_cover_each_other() {
+    let Some(mut browser) = Browser::start("labels_do_not_cover_each_other") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut page = Page::new("Labels");
+    let chart = Scatter {
+        title: "Size against time".into(),
+        x: Axis::new("time", Unit::Seconds).log(),
+        y: Axis::new("size", Unit::Plain).log(),
+        series: vec![
+            series("point", true, &[(1.0, 1.0), (1.01, 1.0), (50.0, 0.1)]),
+            series("point", false, &[(1.02, 1.0)]),
+        ],
+        front: false,
+    };
+    page.section(Section::new("Three at one place").chart(chart, ""));
+    let path = write(folder.path(), "labels.html", page.render().as_bytes());
+    browser.look(1280, 900, false);
+    browser.open(&path);
+    browser.wait_for("document.body.dataset.rendered === '1'");
+    let labels = "[...document.querySelectorAll('figure svg text')].map((text) => text.textContent).filter((text) => text.startsWith('point '))";
+    assert_eq!(browser.evaluate(&format!("{labels}.length")), 2);
+    assert_eq!(browser.evaluate(&format!("{labels}.includes('point 50')")), true);
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
 /// One chart of each kind, as they are meant.
 fn usual() -> Page {
     let table = |name: &str| Node {
