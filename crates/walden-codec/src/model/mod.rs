@@ -109,8 +109,6 @@ struct Shape {
     near: &'static [(usize, Near)],
     /// Whether the main data probably begins with the transaction.
     is_told: bool,
-    /// Whether it may have a list of subtransactions.
-    may_have_list: bool,
     main_len: Column,
     relations: Recent,
     relation: Column,
@@ -496,7 +494,6 @@ impl Model {
             blocks,
             near: NearRow::places(head[1], head[0], self.version),
             is_told: is_told(head[1], head[0]),
-            may_have_list: head[1] == rmid::XACT,
             main_len: side.column(Kind::Symbols(Class::MainData))?,
             relations: Recent::default(),
             relation: side.column(Kind::Symbols(Class::Blocks))?,
@@ -671,8 +668,9 @@ impl Model {
             _ => Kind::Bytes(Class::MainData),
         };
         let column = self.names.column(side, Topic::Main, [shape as u32, len as u32, 0], kind)?;
-        let Shape { near, is_told, may_have_list, .. } = self.shapes[shape];
-        if near.is_empty() && !is_told && !may_have_list {
+        let Shape { near, is_told, rmid: manager, .. } = self.shapes[shape];
+        // Only records of transactions may list subtransactions.
+        if near.is_empty() && !is_told && manager != rmid::XACT {
             return side.bytes(column, source, len, out);
         }
         let mix = |bytes: &mut [u8]| {
