@@ -14,7 +14,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{ArgAction, Args};
 use serde_json::{Value, json};
 use walden_codec::coder::{Form, Limits};
 use walden_codec::container::{Added, FileForm, ReadLimits, Reader, WriteOptions, Writer};
@@ -24,6 +24,7 @@ use walden_report::units;
 
 use crate::output::{self, Output};
 use crate::progress::Progress;
+use crate::terminal::Format;
 use crate::{DAMAGED, memory, terminal};
 
 const EXAMPLES: &str = "\
@@ -37,8 +38,8 @@ Examples:
   walden decompress /backup/*.wpk -o /restore
       and back
 
-Segments are understood record by record; anything else (other versions, damaged or encrypted segments, history and
-backup files) is compressed as bytes. Everything comes back byte for byte, with its name, permissions and time.
+Segments are understood record by record; anything else (other versions, damaged or encrypted segments, history and backup files) is compressed as bytes. Everything comes back byte for byte, with its name, permissions and time.
+
 Exit status: 0 done, 2 wrong usage, 3 a file could not be read or written (the others are done).";
 
 /// Compress WAL: each file to NAME.wlz, or consecutive segments to one pack
@@ -80,7 +81,7 @@ pub struct CompressArgs {
     rm: bool,
 
     /// How to print what was done
-    #[arg(long, value_enum, default_value_t = Format::Table)]
+    #[arg(long, value_enum, default_value_t)]
     format: Format,
 
     /// Threads, each with a file of its own [default: one per core]
@@ -114,15 +115,6 @@ struct Levels {
     /// Small
     #[arg(short = '9', action = ArgAction::SetTrue)]
     nine: bool,
-}
-
-/// How results are printed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Format {
-    /// Tables for people
-    Table,
-    /// One JSON object with exact numbers
-    Json,
 }
 
 /// The ending of a compressed segment.

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{BufWriter, Read, Seek, Write};
+use std::io::{self, BufWriter, Read, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,6 +16,7 @@ use walden_report::units;
 use crate::compress::in_parallel;
 use crate::output::{self, Output};
 use crate::progress::Progress;
+use crate::turns::{Turn, Turns};
 use crate::{DAMAGED, FOUND, memory, terminal};
 
 const EXAMPLES: &str = "\
@@ -30,6 +31,7 @@ Examples:
       everything that is not damaged, and a list of what is lost
 
 What comes out has been compared with the checksum of the original before it gets its name.
+
 Exit status: 0 done, 1 salvaged, but something is lost, 2 wrong usage, 3 a file is damaged or could not be read or written.";
 
 /// Decompress what walden compress wrote
@@ -48,7 +50,7 @@ pub struct DecompressArgs {
     #[arg(long, value_name = "NAME")]
     member: Vec<String>,
 
-    /// Write to standard output
+    /// Write to standard output, in the order of the files
     #[arg(long, conflicts_with_all = ["output", "salvage"])]
     stdout: bool,
 
@@ -76,13 +78,16 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
         }
     };
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
-    let threads = if args.stdout { 1 } else { threads };
-    let results = in_parallel(&args.files, threads, |path| {
+    let stdout = Turns::new(io::stdout());
+    let files: Vec<(usize, &PathBuf)> = args.files.iter().enumerate().collect();
+    let results = in_parallel(&files, threads, |&(number, path)| {
         if args.salvage {
-            salvage(args, path, &advance)
-        } else {
-            whole(args, path, &advance).map(|()| Vec::new())
+            return salvage(args, path, &advance);
         }
+        let mut out = args.stdout.then(|| stdout.take(number)).transpose().context(TO_STDOUT)?;
+        whole(args, path, out.as_mut(), &advance)?;
+        out.map_or(Ok(()), Turn::finish).context(TO_STDOUT)?;
+        Ok(Vec::new())
     });
     if let Ok(progress) = progress.into_inner() {
         progress.finish();
@@ -98,7 +103,8 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
                     code = ExitCode::from(FOUND);
                 }
             }
-            Err(error) if crate::is_broken_pipe(&error) => return Err(error),
+            // Nothing after it was written, either.
+            Err(error) if error.to_string() == TO_STDOUT => return Err(error),
             Err(error) => {
                 report(path, &error);
                 failed = true;
@@ -108,6 +114,10 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
     }
     Ok(code)
 }
+
+const TO_STDOUT: &str = "write to standard output";
+
+type Stdout<'t> = Turn<'t, io::Stdout>;
 
 /// Prints an error of a file, and what can be done.
 fn report(path: &Path, error: &anyhow::Error) {
@@ -130,7 +140,12 @@ pub fn open(path: &Path) -> Result<File> {
 }
 
 /// All members, or those that are asked for.
-fn whole(args: &DecompressArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<()> {
+fn whole(
+    args: &DecompressArgs,
+    path: &Path,
+    mut stdout: Option<&mut Stdout<'_>>,
+    advance: &(dyn Fn(u64) + Sync),
+) -> Result<()> {
     let mut reader = Reader::open(open(path)?, ReadLimits::default())?;
     let (entries, fault) = reader.entries();
     let wanted: Vec<&Entry> = match &args.member[..] {
@@ -146,7 +161,7 @@ fn whole(args: &DecompressArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> 
     if args.member.is_empty() {
         loop {
             match reader.next()? {
-                Some(head) => drop(extract(args, path, &mut reader, &head, advance)?),
+                Some(head) => drop(extract(args, path, &mut reader, &head, stdout.as_deref_mut(), advance)?),
                 None => return Ok(()),
             }
         }
@@ -156,10 +171,10 @@ fn whole(args: &DecompressArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> 
         let start = entries.iter().rev().find(|other| other.head.number <= number && other.head.keyframe);
         let mut head = reader.seek(start.unwrap_or(entry))?;
         while head.number < number {
-            reader.decode(&head, &mut std::io::sink())?;
+            reader.decode(&head, &mut io::sink())?;
             head = reader.next()?.ok_or_else(|| anyhow!("the member is not there"))?;
         }
-        extract(args, path, &mut reader, &head, advance)?;
+        extract(args, path, &mut reader, &head, stdout.as_deref_mut(), advance)?;
     }
     match fault {
         // What was asked for came out; the rest is not as it should be.
@@ -184,20 +199,20 @@ fn extract<R: Read + Seek>(
     path: &Path,
     reader: &mut Reader<R>,
     head: &Head,
+    stdout: Option<&mut Stdout<'_>>,
     advance: &(dyn Fn(u64) + Sync),
 ) -> Result<Summary> {
-    let summary = if args.stdout {
-        let mut out = std::io::stdout().lock();
-        let summary =
-            reader.decode(head, &mut out).map_err(|error| plain_of_original(error, "to standard output"))?;
-        out.flush()?;
+    let summary = if let Some(out) = stdout {
+        let summary = reader.decode(head, out).map_err(|error| plain_of_original(error, TO_STDOUT))?;
+        out.keep();
         summary
     } else {
         let target = target_of(args, path, head)?;
         let output = Output::create(&target, args.force)?;
         let mut out = BufWriter::new(output.file());
         let summary = reader.decode(head, &mut out);
-        let summary = summary.map_err(|error| plain_of_original(error, &target.display().to_string()))?;
+        let summary =
+            summary.map_err(|error| plain_of_original(error, &format!("write {}", target.display())))?;
         out.flush().with_context(|| format!("write {}", target.display()))?;
         drop(out);
         output.commit(&head.meta)?;
@@ -208,9 +223,9 @@ fn extract<R: Read + Seek>(
 }
 
 /// An error of the output is no error of the compressed file.
-fn plain_of_original(error: Error, target: &str) -> anyhow::Error {
+fn plain_of_original(error: Error, what: &str) -> anyhow::Error {
     match error {
-        Error::Original(error) => anyhow!(error).context(format!("write {target}")),
+        Error::Original(error) => anyhow!(error).context(what.to_owned()),
         error => error.into(),
     }
 }
@@ -237,7 +252,7 @@ fn target_of(args: &DecompressArgs, path: &Path, head: &Head) -> Result<PathBuf>
 fn salvage(args: &DecompressArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<Vec<String>> {
     let mut failure = None;
     let walk = container::walk(open(path)?, ReadLimits::default(), &mut |reader, head| {
-        extract(args, path, reader, head, advance).map_err(|error| match error.downcast::<Error>() {
+        extract(args, path, reader, head, None, advance).map_err(|error| match error.downcast::<Error>() {
             Ok(error) => error,
             Err(error) => {
                 failure = Some(error);

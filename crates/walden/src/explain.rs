@@ -37,6 +37,7 @@ Examples:
       save the names, to explain elsewhere with --names names.json
 
 Without --by: buckets, relations, kinds of records, transactions, checkpoints, findings.
+
 Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes before the damage is explained).";
 
 /// Say where WAL comes from: every byte by relation, record, transaction, database, time, checkpoint

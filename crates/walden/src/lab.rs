@@ -18,6 +18,8 @@ use walden_lab::{
     run_workload,
 };
 
+use crate::terminal::Format;
+
 /// Run real PostgreSQL servers: workloads that leave their WAL, and published experiments
 #[derive(Debug, Args)]
 pub struct LabArgs {
@@ -92,13 +94,6 @@ struct RunArguments {
 enum What {
     Workload(&'static Workload),
     Experiment(Box<Definition>),
-}
-
-#[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum Format {
-    #[default]
-    Table,
-    Json,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, ValueEnum)]

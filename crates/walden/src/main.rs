@@ -16,6 +16,7 @@ mod progress;
 mod redo;
 mod terminal;
 mod test;
+mod turns;
 mod whatif;
 
 use std::process::ExitCode;
@@ -77,4 +78,31 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let kinds =
         error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>()).map(std::io::Error::kind);
     kinds.into_iter().any(|kind| kind == std::io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Arguments;
+    use clap::{Command, CommandFactory};
+
+    fn all(command: &Command) -> Vec<&Command> {
+        std::iter::once(command).chain(command.get_subcommands().flat_map(all)).collect()
+    }
+
+    #[test]
+    fn commands_and_options_go_together() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn paragraphs_of_help_are_for_the_terminal_to_break() {
+        let arguments = Arguments::command();
+        for command in all(&arguments) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let is_text = |line: &str| !line.is_empty() && !line.starts_with(' ');
+            let lines: Vec<&str> = help.lines().collect();
+            let broken = lines.windows(2).find(|pair| is_text(pair[0]) && is_text(pair[1]));
+            assert!(broken.is_none(), "{}: {broken:?}", command.get_name());
+        }
+    }
 }

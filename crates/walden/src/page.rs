@@ -26,6 +26,7 @@ use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
 
 use crate::base::{self, BasePage};
 use crate::progress::Progress;
+use crate::terminal::Format;
 use crate::{DAMAGED, FOUND, explain, names, terminal};
 
 const EXAMPLES: &str = "\
@@ -94,8 +95,8 @@ pub struct PageArgs {
     #[arg(long, value_enum, default_value_t = ChecksumMode::Auto, requires = "out")]
     checksum: ChecksumMode,
 
-    /// How to print it
-    #[arg(long, value_enum, default_value_t = Format::Table)]
+    /// How to print it; docs/redo.md has the JSON
+    #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
@@ -112,14 +113,6 @@ enum ChecksumMode {
     On,
     Off,
     Auto,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Format {
-    /// Tables for people
-    Table,
-    /// One JSON object, see docs/redo.md
-    Json,
 }
 
 /// The end of the log, wherever that is.

@@ -1,4 +1,16 @@
-//! What is around the program.
+//! What is around the program, and how it prints.
+
+use clap::ValueEnum;
+
+/// How results are printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum Format {
+    /// Tables for people
+    #[default]
+    Table,
+    /// One JSON document with exact numbers
+    Json,
+}
 
 /// Columns of the terminal; 80 where there is none.
 pub fn width() -> usize {

@@ -13,9 +13,10 @@ use walden_codec::container::{self, Entry, Error, Head, Loss, ReadLimits, Reader
 use walden_report::table::{Look, Row, table};
 use walden_report::units;
 
-use crate::compress::{Format, MOST_ROWS, form_name, in_parallel, ratio};
+use crate::compress::{MOST_ROWS, form_name, in_parallel, ratio};
 use crate::decompress::{open, words_of};
 use crate::progress::Progress;
+use crate::terminal::Format;
 use crate::{DAMAGED, FOUND, memory, terminal};
 
 const EXAMPLES: &str = "\
@@ -40,7 +41,7 @@ pub struct TestArgs {
     list: bool,
 
     /// How to print it
-    #[arg(long, value_enum, default_value_t = Format::Table)]
+    #[arg(long, value_enum, default_value_t)]
     format: Format,
 
     /// Threads, each with a file of its own [default: one per core]

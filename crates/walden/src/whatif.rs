@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use rustc_hash::FxHashSet;
 use walden_explain::Bound;
 use walden_explain::timeline::Timeline;
@@ -27,6 +27,7 @@ use walden_whatif::{Forecast, OpenBase, Question, Reading, predict};
 
 use crate::explain::{ended, tell_about};
 use crate::progress::Progress;
+use crate::terminal::Format;
 use crate::{names, output, page, redo, terminal};
 
 const EXAMPLES: &str = "\
@@ -45,6 +46,7 @@ Examples:
       settings that reach an aim, as ALTER SYSTEM lines
 
 Sizes are distances of LSNs: what is written, whatever archives make of it.
+
 Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes before the damage is predicted).";
 
 /// Say how much WAL the same work would write under other settings, before trying them on a server
@@ -133,8 +135,8 @@ pub struct WhatifArgs {
     #[arg(long, value_name = "FILE", requires = "sweep")]
     svg: Option<PathBuf>,
 
-    /// How to print it
-    #[arg(long, value_enum, default_value_t = Format::Table)]
+    /// How to print it; docs/whatif.md has the JSON
+    #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
@@ -150,14 +152,6 @@ impl Sweep {
     fn has_numbers(&self) -> bool {
         self.values.iter().filter_map(|value| sweep::quantity(value)).count() > 1
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Format {
-    /// Tables for people
-    Table,
-    /// One JSON object, see docs/whatif.md
-    Json,
 }
 
 /// Runs the command.

@@ -15,13 +15,14 @@ use walden_report::units;
 use walden_source::inventory::Inventory;
 
 use super::{Material, Sample, measure, median, workloads_of};
-use crate::explain::Format;
+use crate::terminal::Format;
 use crate::{judge, output, terminal};
 
 /// Time `walden explain` and `pg_waldump --stats=record` on the same cached WAL, in turns
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The WAL is made by `walden lab run` and kept in the cache folder for the next time (WALDEN_CACHE moves it).
+
 Times are of whole processes; the medians are printed, and the ratios of the medians. Both verify checksums.")]
 pub struct DecodeArgs {
     /// Workloads to make WAL with
@@ -45,7 +46,7 @@ pub struct DecodeArgs {
     html: Option<PathBuf>,
 
     /// How to print it
-    #[arg(long, value_enum, default_value_t = Format::Table)]
+    #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use wait4::Wait4;
@@ -18,7 +18,7 @@ use walden_lab::{Installation, Progress, RunOptions, Wanted, cache_dir, find_or_
 use walden_report::chart::{Axis, Bars, Layer, Tone, Unit};
 use walden_report::html::{Page, Section, Table};
 
-use crate::explain::Format;
+use crate::terminal::Format;
 
 /// Measure this program against others on the same files
 #[derive(Args, Debug)]
@@ -90,7 +90,6 @@ fn print<T: Serialize>(results: &[T], format: Format, table: impl Fn(&[T])) -> R
     match format {
         Format::Json => println!("{}", serde_json::to_string_pretty(results)?),
         Format::Table => table(results),
-        Format::Csv => bail!("a benchmark is printed as table or json"),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -16,19 +16,24 @@ use walden_report::table::{Look, Row, table};
 use walden_report::units;
 
 use super::{Material, Sample, measure, median, workloads_of};
-use crate::explain::Format;
+use crate::terminal::Format;
 use crate::{output, terminal};
 
 /// Time replay of the same WAL on the same base backup by PostgreSQL's recovery and by Walden, in turns, and decompression
 /// of that WAL
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The WAL and the data directory that it starts from are made by `walden lab run --keep-data` and kept in the cache folder
-for the next time (WALDEN_CACHE moves it). The times are what each says of replay itself, which one thread does (two more
-help it in Walden, but with --threads 1): PostgreSQL in its log (\"redo done ... elapsed\"), with shared_buffers for all
-of the data and no checkpoint on the way; Walden in its JSON. Decompression, by one thread, is there to see whether a
-recovery would wait for it: all of its process, the wall time, with the WAL compressed by `walden compress` before the
-first round. The medians are printed, the ratios of the medians, and in how many rounds PostgreSQL was slower.")]
+The WAL and the data directory that it starts from are made by `walden lab run --keep-data` and kept in the cache folder \
+for the next time (WALDEN_CACHE moves it).
+
+The times are what each says of replay itself, which one thread does (two more help it in Walden, but with --threads 1): \
+PostgreSQL in its log (\"redo done ... elapsed\"), with shared_buffers for all of the data and no checkpoint on the way; \
+Walden in its JSON.
+
+Decompression, by all cores and by one thread, is there to see whether a recovery would wait for it: all of its process, \
+the wall time, with the WAL compressed by `walden compress` before the first round.
+
+The medians are printed, the ratios of the medians, and in how many rounds PostgreSQL was slower.")]
 pub struct RedoArgs {
     /// Workloads to make WAL with
     #[arg(value_name = "WORKLOAD", default_values = ["oltp", "oltp-pressure", "dense"])]
@@ -55,7 +60,7 @@ pub struct RedoArgs {
     html: Option<PathBuf>,
 
     /// How to print it
-    #[arg(long, value_enum, default_value_t = Format::Table)]
+    #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
@@ -113,9 +118,9 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
     };
     let mut contenders = [walden(&[]), walden(&["--threads", "1"]), walden(&["--memory", &args.memory])];
     let compressed = tempfile::tempdir().context("make a folder for compressed WAL")?;
-    let mut decompress = decompression(&me, &material.wal(), compressed.path())?;
+    let mut decompressions = decompressions(&me, &material.wal(), compressed.path())?;
     let (mut theirs, mut facts) = (Vec::new(), Facts::default());
-    let mut ours = [const { Vec::new() }; 4];
+    let mut ours = [const { Vec::new() }; 5];
     let progress = Progress::new(&format!("{}: running in turns", workload.name));
     for round in 0..=args.runs {
         let recovered = recovery(&material)?;
@@ -128,8 +133,10 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
             samples.push((told.seconds, peak_kilobytes));
             facts = told;
         }
-        let Sample { wall, peak_kilobytes, .. } = measure(&mut decompress)?;
-        samples.push((wall, peak_kilobytes));
+        for (_, command) in &mut decompressions {
+            let Sample { wall, peak_kilobytes, .. } = measure(command)?;
+            samples.push((wall, peak_kilobytes));
+        }
         // The first round only warms the cache.
         if round > 0 {
             theirs.push(recovered);
@@ -151,8 +158,7 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
     };
     let recovery = format!("PostgreSQL {} recovery", material.installation.version);
     let mut programs = vec![timed(recovery, baseline, None, None)];
-    let names = contenders.into_iter().map(|(name, _)| name);
-    for (name, samples) in names.chain(["walden decompress --threads 1".to_owned()]).zip(&ours) {
+    for ((name, _), samples) in contenders.into_iter().chain(decompressions).zip(&ours) {
         let peak = samples.iter().map(|sample| sample.1).max();
         let sooner = theirs.iter().zip(samples).filter(|(recovered, sample)| sample.0 < **recovered).count();
         programs.push(timed(name, median(samples.iter().map(|sample| sample.0)), peak, Some(sooner)));
@@ -167,17 +173,19 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
     })
 }
 
-/// Compresses the WAL to a folder; the command that gives it back, in the order of the log.
-fn decompression(me: &Path, wal: &Path, folder: &Path) -> Result<Command> {
+/// Compresses the WAL to a folder; the commands that give it back, in the order of the log, by all cores and by one.
+fn decompressions(me: &Path, wal: &Path, folder: &Path) -> Result<[(String, Command); 2]> {
     let mut compress = Command::new(me);
     measure(compress.arg("compress").arg(wal).arg("--output").arg(folder))?;
     let entries: Result<Vec<_>, _> =
         fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path())).collect();
     let mut files = entries?;
     files.sort();
-    let mut command = Command::new(me);
-    command.args(["decompress", "--stdout", "--threads", "1"]).args(files);
-    Ok(command)
+    Ok([&[][..], &["--threads", "1"]].map(|options| {
+        let mut command = Command::new(me);
+        command.args(["decompress", "--stdout"]).args(options).args(&files);
+        ([&["walden decompress"], options].concat().join(" "), command)
+    }))
 }
 
 /// What `walden redo replay` says.

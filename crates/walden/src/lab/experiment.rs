@@ -23,7 +23,8 @@ use walden_whatif::OpenBase;
 use walden_whatif::settings::Settings;
 use walden_whatif::{Prediction, Question, learn};
 
-use super::{Format, experiment_html, row_changes};
+use super::{experiment_html, row_changes};
+use crate::terminal::Format;
 use crate::{output, redo, terminal};
 
 /// Options of experiments alone.

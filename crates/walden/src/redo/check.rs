@@ -21,6 +21,7 @@ use walden_source::scan::Damage;
 
 use super::{Inputs, Material, open_stopped};
 use crate::progress::Progress;
+use crate::terminal::Format;
 use crate::{FOUND, terminal};
 
 const EXAMPLES: &str = "\
@@ -46,9 +47,9 @@ pub struct CheckArgs {
     #[arg(long, value_name = "DIR")]
     pgdata: Option<PathBuf>,
 
-    /// How to print it
-    #[arg(long, value_enum, default_value_t = super::Format::Table)]
-    format: super::Format,
+    /// How to print it; docs/redo.md has the JSON
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
 }
 
 /// What the check found.

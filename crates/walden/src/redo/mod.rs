@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use walden_format::lsn::Lsn;
 use walden_format::record::Record;
 use walden_format::stream::Visitor;
@@ -22,6 +22,7 @@ use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
 use crate::DAMAGED;
 use crate::explain::tell_about;
 use crate::progress::Progress;
+use crate::terminal::Format;
 
 /// Replay WAL into pages
 #[derive(Args, Debug)]
@@ -65,15 +66,6 @@ struct Inputs {
     /// memory for pages [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
-}
-
-/// How results are printed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Format {
-    /// Tables for people
-    Table,
-    /// One JSON object, see docs/redo.md
-    Json,
 }
 
 fn print(

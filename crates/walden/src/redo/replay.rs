@@ -13,6 +13,7 @@ use walden_report::units;
 
 use super::{Inputs, Material};
 use crate::progress::Progress;
+use crate::terminal::Format;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,9 +29,9 @@ pub struct ReplayArgs {
     #[command(flatten)]
     inputs: Inputs,
 
-    /// How to print it
-    #[arg(long, value_enum, default_value_t = super::Format::Table)]
-    format: super::Format,
+    /// How to print it; docs/redo.md has the JSON
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
 }
 
 /// Counts records.

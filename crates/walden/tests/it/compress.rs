@@ -303,6 +303,46 @@ fn existing_files_stay_unless_forced() {
 }
 
 #[test]
+fn standard_output_has_files_in_order_whatever_the_number_of_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut originals: Vec<Vec<u8>> = golden("18.6").into_values().collect();
+    originals.extend((0..20).map(|number| format!("{number} ").repeat(number * 1000).into_bytes()));
+    let out = folder.path().join("out");
+    let compressed: Vec<PathBuf> = (10..)
+        .zip(&originals)
+        .map(|(number, original)| {
+            let path = write(folder.path(), &number.to_string(), original);
+            done("compress -o {} {}", &[&out, &path]);
+            out.join(format!("{number}.wlz"))
+        })
+        .collect();
+    let decompress = |threads: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_walden"));
+        command.args(["decompress", "--stdout", "--threads", threads]).args(&compressed).output().unwrap()
+    };
+    for threads in ["1", "2", "5"] {
+        let run = decompress(threads);
+        assert!(
+            run.status.success() && run.stdout == originals.concat(),
+            "{threads} threads: {:?}",
+            run.status
+        );
+    }
+    // One that can't be read leaves the others as they are.
+    fs::write(&compressed[7], "nothing of ours").unwrap();
+    let run = decompress("4");
+    let others = [originals[..7].concat(), originals[8..].concat()].concat();
+    assert!(run.status.code() == Some(3) && run.stdout == others, "{:?}", run.status);
+    // An output that is full is told once.
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_walden"));
+    let run = command.args(["decompress", "--stdout"]).args(&compressed[8..]).stdout(full).output().unwrap();
+    let told = String::from_utf8(run.stderr).unwrap();
+    assert!(run.status.code() == Some(3) && told.matches("error:").count() == 1, "{told}");
+    assert!(told.contains("write to standard output: No space left"), "{told}");
+}
+
+#[test]
 fn what_is_not_there_fails_and_the_rest_is_done() {
     let folder = tempfile::tempdir().unwrap();
     let there = write(folder.path(), "there", b"there");

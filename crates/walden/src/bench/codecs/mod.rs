@@ -21,18 +21,19 @@ use walden_report::chart;
 use self::contenders::{CONTENDERS, Contender, Entry, REFERENCE, Takes, Threads};
 use self::corpus::{Found, LAB};
 use self::race::{Outcome, Rules, Spent, Tally, race};
-use crate::explain::Format;
+use crate::terminal::Format;
 use crate::{FOUND, terminal};
 
 /// Time compression of segments and its way back, by other programs and by Walden, in turns
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Each folder is a corpus of its own. Without one, WAL of six workloads is made by `walden lab run` and kept in the cache
+Each folder is a corpus of its own. Without one, WAL of six workloads is made by `walden lab run` and kept in the cache \
 folder for the next time (WALDEN_CACHE moves it).
 
-A program that takes segments one by one is started once for each, as archive_command does. Figures are averages per
+A program that takes segments one by one is started once for each, as archive_command does. Figures are averages per \
 segment; with more runs, of the medians. Every file that comes back is compared with the original, byte for byte.
-xz -2 always takes part, as what the others are held against. Programs that are missing are named with the Debian package
+
+xz -2 always takes part, as what the others are held against. Programs that are missing are named with the Debian package \
 that has them.
 
 Without --only, --levels and --all, a standard choice runs; on two cores that is most of an hour for the lab's corpora.
@@ -107,7 +108,7 @@ pub struct CodecsArgs {
     svg: Option<PathBuf>,
 
     /// How to print it
-    #[arg(long, value_enum, default_value_t = Format::Table)]
+    #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
@@ -196,7 +197,6 @@ struct Times {
 
 /// Runs the command.
 pub fn run(args: &CodecsArgs) -> Result<ExitCode> {
-    ensure!(!matches!(args.format, Format::Csv), "a benchmark is printed as table or json");
     if args.wal_compression {
         return wal_compression::run(args);
     }

@@ -10,8 +10,8 @@ use walden_report::units;
 use super::contenders::{self, OURSELVES, Takes, Threads};
 use super::published::{self, PUBLISHED};
 use super::{CodecsArgs, CorpusResults, Figures, Measured, Results, Times, write};
-use crate::explain::Format;
 use crate::terminal;
+use crate::terminal::Format;
 
 /// Prints and writes what the options ask for.
 pub fn all(args: &CodecsArgs, results: &Results) -> Result<()> {

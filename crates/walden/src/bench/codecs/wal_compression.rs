@@ -15,8 +15,8 @@ use super::race::{Rules, race};
 use super::{CodecsArgs, Missing, missing, race as races};
 use crate::FOUND;
 use crate::bench::{Material, workloads_of};
-use crate::explain::Format;
 use crate::terminal;
+use crate::terminal::Format;
 
 const WORKLOAD: &str = "oltp";
 
@@ -90,7 +90,7 @@ pub fn run(args: &CodecsArgs) -> Result<ExitCode> {
     };
     match args.format {
         Format::Json => println!("{}", serde_json::to_string_pretty(&results)?),
-        _ => print(&results),
+        Format::Table => print(&results),
     }
     let failed = results
         .rows
