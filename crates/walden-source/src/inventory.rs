@@ -159,6 +159,8 @@ pub struct Unreadable {
 pub enum UnreadableReason {
     /// The file system or the decompression says so; the text names the file.
     Io(io::Error),
+    /// A pipe or a device: segments are read more than once.
+    NoFile,
     /// No bytes.
     Empty,
     /// Encrypted, by what.
@@ -488,6 +490,10 @@ impl Search<'_> {
         if metadata.is_dir() {
             return self.folder(path, &metadata, true).map_err(io);
         }
+        if !metadata.is_file() {
+            let (path, reason) = (path.to_owned(), UnreadableReason::NoFile);
+            return Err(InventoryError::Unreadable(Unreadable { path, reason }));
+        }
         let kind = path.file_name().and_then(|name| name.to_str()).map_or(FileKind::Other, FileKind::of);
         let name = match kind {
             FileKind::Segment { name, partial } => Some((name, partial)),
@@ -680,6 +686,12 @@ impl fmt::Display for Unreadable {
         let path = self.path.display();
         match &self.reason {
             UnreadableReason::Io(error) => write!(f, "{error}"),
+            UnreadableReason::NoFile => {
+                write!(
+                    f,
+                    "{path}: a pipe or device, and segments are read more than once; write it to a file first"
+                )
+            }
             UnreadableReason::Empty => write!(f, "{path}: the file is empty"),
             UnreadableReason::Encrypted(by) => {
                 write!(

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::{ArgAction, Args};
 use serde_json::{Value, json};
 use walden_codec::coder::{Form, Limits};
@@ -214,7 +214,6 @@ fn single(args: &CompressArgs, input: &Input, advance: &(dyn Fn(u64) + Sync)) ->
         Some(folder) => folder.join(relative),
         None => with_ending(&input.path),
     };
-    output::refuse_existing(&target, args.force)?;
     let (mut source, found) = open(&input.path)?;
     let output = Output::create(&target, args.force)?;
     let name = input.path.file_name().unwrap_or_default().as_bytes().to_vec();
@@ -461,6 +460,8 @@ fn gather(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
                     Ok(())
                 })
             }
+            // Who compresses all there is again has no use for it twice, and a folder's are left out as well.
+            Ok(_) if is_compressed(path) => Err(anyhow!("{} is compressed already", path.display())),
             Ok(_) => match path.file_name() {
                 Some(name) => {
                     inputs.push(Input { path: path.clone(), relative: name.into() });
@@ -504,22 +505,24 @@ fn search(folder: &Path, relative: &Path, inputs: &mut Vec<Input>) -> Result<()>
             if name != NOT_LOG {
                 search(&path, &relative.join(&name), inputs)?;
             }
-        } else if kind.is_file() {
-            let ending = path.extension().and_then(OsStr::to_str);
-            if ![Some(SEGMENT_ENDING), Some(PACK_ENDING)].contains(&ending) {
-                inputs.push(Input { path, relative: relative.join(&name) });
-            }
+        } else if kind.is_file() && !is_compressed(&path) {
+            inputs.push(Input { path, relative: relative.join(&name) });
         }
     }
     Ok(())
 }
 
-fn open(path: &Path) -> Result<(File, Metadata)> {
-    let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
-    let found = file.metadata().with_context(|| format!("open {}", path.display()))?;
-    if !found.is_file() {
-        bail!("{} is no regular file", path.display());
-    }
+fn is_compressed(path: &Path) -> bool {
+    let ending = path.extension().and_then(OsStr::to_str);
+    [Some(SEGMENT_ENDING), Some(PACK_ENDING)].contains(&ending)
+}
+
+/// Opens a file, and no pipe: that would wait for who writes to it.
+pub fn open(path: &Path) -> Result<(File, Metadata)> {
+    let named = || format!("open {}", path.display());
+    ensure!(fs::metadata(path).with_context(named)?.is_file(), "{} is no regular file", path.display());
+    let file = File::open(path).with_context(named)?;
+    let found = file.metadata().with_context(named)?;
     Ok((file, found))
 }
 

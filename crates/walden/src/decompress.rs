@@ -1,19 +1,18 @@
 //! `walden decompress`: compressed files back into what they were.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
 use walden_codec::container::{self, Entry, Error, Head, Loss, ReadLimits, Reader, Summary};
 use walden_report::units;
 
-use crate::compress::in_parallel;
+use crate::compress::{in_parallel, open};
 use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::turns::{Turn, Turns};
@@ -120,7 +119,7 @@ const TO_STDOUT: &str = "write to standard output";
 type Stdout<'t> = Turn<'t, io::Stdout>;
 
 /// Prints an error of a file, and what can be done.
-fn report(path: &Path, error: &anyhow::Error) {
+pub fn report(path: &Path, error: &anyhow::Error) {
     match error.downcast_ref::<Error>() {
         Some(fault) => {
             eprintln!("error: {}: {error:#}", path.display());
@@ -132,13 +131,6 @@ fn report(path: &Path, error: &anyhow::Error) {
     }
 }
 
-/// Opens a compressed file.
-pub fn open(path: &Path) -> Result<File> {
-    let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
-    ensure!(file.metadata()?.is_file(), "{} is no regular file", path.display());
-    Ok(file)
-}
-
 /// All members, or those that are asked for.
 fn whole(
     args: &DecompressArgs,
@@ -146,7 +138,7 @@ fn whole(
     mut stdout: Option<&mut Stdout<'_>>,
     advance: &(dyn Fn(u64) + Sync),
 ) -> Result<()> {
-    let mut reader = Reader::open(open(path)?, ReadLimits::default())?;
+    let mut reader = Reader::open(open(path)?.0, ReadLimits::default())?;
     let (entries, fault) = reader.entries();
     let wanted: Vec<&Entry> = match &args.member[..] {
         [] => entries.iter().collect(),
@@ -251,7 +243,7 @@ fn target_of(args: &DecompressArgs, path: &Path, head: &Head) -> Result<PathBuf>
 /// Everything that is not damaged. The lines say what is lost; none if nothing is.
 fn salvage(args: &DecompressArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<Vec<String>> {
     let mut failure = None;
-    let walk = container::walk(open(path)?, ReadLimits::default(), &mut |reader, head| {
+    let walk = container::walk(open(path)?.0, ReadLimits::default(), &mut |reader, head| {
         extract(args, path, reader, head, None, advance).map_err(|error| match error.downcast::<Error>() {
             Ok(error) => error,
             Err(error) => {

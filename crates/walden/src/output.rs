@@ -3,6 +3,7 @@
 //! Written under a temporary name in the target's folder, synced, and renamed; an existing file stays unless it may be
 //! replaced. What is not finished when the process is asked to end is removed.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt;
@@ -22,7 +23,37 @@ use walden_source::inventory::InventoryError;
 pub struct Output {
     temporary: NamedTempFile,
     target: PathBuf,
+    claim: Option<Claim>,
     replace: bool,
+}
+
+/// A name that is one output's alone from its beginning to the end of the process, unless that output does not get it: where two
+/// inputs lead to one name, whoever comes first would be lost, even if files may be replaced.
+struct Claim {
+    target: PathBuf,
+    is_written: bool,
+}
+
+static CLAIMED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+impl Claim {
+    fn on(target: &Path) -> Result<Claim> {
+        if !claimed().insert(target.to_owned()) {
+            bail!(
+                "{} is what another of these files is written to, and is left as it is; give each an output folder of its own",
+                target.display()
+            );
+        }
+        Ok(Claim { target: target.to_owned(), is_written: false })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if !self.is_written {
+            claimed().remove(&self.target);
+        }
+    }
 }
 
 /// Temporary files of this process.
@@ -31,11 +62,12 @@ static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 impl Output {
     /// Makes a temporary file beside the target, and folders above it.
     pub fn create(target: &Path, replace: bool) -> Result<Output> {
-        let folder = folder_of(target);
-        fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+        let claim = Claim::on(target)?;
+        make_folder(folder_of(target))?;
         remove_on_signals();
         // For the owner alone until it has the permissions of what it was made from.
-        Output::with_mode(target, replace, 0o600)
+        let output = Output::with_mode(target, replace, 0o600)?;
+        Ok(Output { claim: Some(claim), ..output })
     }
 
     fn with_mode(target: &Path, replace: bool, mode: u32) -> Result<Output> {
@@ -52,7 +84,7 @@ impl Output {
             .tempfile_in(folder)
             .with_context(|| format!("make a temporary file in {}", folder.display()))?;
         unfinished.push(temporary.path().to_owned());
-        Ok(Output { temporary, target: target.to_owned(), replace })
+        Ok(Output { temporary, target: target.to_owned(), claim: None, replace })
     }
 
     /// Where to write.
@@ -67,7 +99,7 @@ impl Output {
 
     /// Gives the file its name, and the time of change and permissions of `meta`.
     pub fn commit(self, meta: &Meta) -> Result<()> {
-        let Output { temporary, target, replace } = self;
+        let Output { temporary, target, mut claim, replace } = self;
         let named = || format!("write {}", target.display());
         if let Some(mode) = meta.mode {
             let permissions = Permissions::from_mode(mode & 0o777);
@@ -85,17 +117,29 @@ impl Output {
         unfinished.retain(|other| *other != path);
         drop(unfinished);
         match persisted {
-            Ok(_) => {}
+            Ok(_) => claim.iter_mut().for_each(|claim| claim.is_written = true),
             Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
                 refuse_existing(&target, replace)?;
                 return Err(error.error).with_context(named);
             }
             Err(error) => return Err(error.error).with_context(named),
         }
-        let folder = folder_of(&target);
-        let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        synced.with_context(|| format!("sync {}", folder.display()))
+        sync_folder(folder_of(&target))
     }
+}
+
+/// Makes a folder and those above it, which are there even after the machine stops.
+fn make_folder(folder: &Path) -> Result<()> {
+    let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+    let missing: Vec<&Path> = folder.ancestors().take_while(is_missing).collect();
+    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    missing.into_iter().try_for_each(|folder| sync_folder(folder_of(folder)))
+}
+
+/// Has the names in a folder written to the disk.
+fn sync_folder(folder: &Path) -> Result<()> {
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.with_context(|| format!("sync {}", folder.display()))
 }
 
 /// An error if a picture or a page can't be written: rather now than after an hour. What is there stays until then.
@@ -219,6 +263,10 @@ fn folder_of(target: &Path) -> &Path {
 
 fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn claimed() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    CLAIMED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// On a signal that ends the process, removes what is unfinished, and ends it.

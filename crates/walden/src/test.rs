@@ -13,8 +13,8 @@ use walden_codec::container::{self, Entry, Error, Head, Loss, ReadLimits, Reader
 use walden_report::table::{Look, Row, table};
 use walden_report::units;
 
-use crate::compress::{MOST_ROWS, form_name, in_parallel, ratio};
-use crate::decompress::{open, words_of};
+use crate::compress::{MOST_ROWS, form_name, in_parallel, open, ratio};
+use crate::decompress::{report, words_of};
 use crate::progress::Progress;
 use crate::terminal::Format;
 use crate::{DAMAGED, FOUND, memory, terminal};
@@ -101,13 +101,7 @@ pub fn run(args: &TestArgs) -> Result<ExitCode> {
                 }
             }
             Err(error) => {
-                match error.downcast_ref::<Error>() {
-                    Some(fault) => {
-                        eprintln!("error: {}: {error:#}", path.display());
-                        fault.hint().into_iter().for_each(|hint| eprintln!("hint: {hint}"));
-                    }
-                    None => eprintln!("error: {error:#}"),
-                }
+                report(path, error);
                 code = DAMAGED;
             }
         }
@@ -123,8 +117,8 @@ pub fn run(args: &TestArgs) -> Result<ExitCode> {
 }
 
 fn test(path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<Found> {
-    let file = open(path)?;
-    let file_bytes = file.metadata()?.len();
+    let (file, found) = open(path)?;
+    let file_bytes = found.len();
     let walk = container::walk(file, ReadLimits::default(), &mut |reader, head| {
         let summary = reader.decode(head, &mut std::io::sink())?;
         advance(summary.stored);
@@ -151,7 +145,7 @@ fn test(path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<Found> {
 }
 
 fn list(path: &Path) -> Result<Found> {
-    let mut reader = Reader::open(open(path)?, ReadLimits::default())?;
+    let mut reader = Reader::open(open(path)?.0, ReadLimits::default())?;
     let file_bytes = reader.file_bytes();
     let (entries, fault) = reader.entries();
     let members = entries
@@ -180,6 +174,7 @@ fn print(args: &TestArgs, all: &[(&Path, &Found)], seconds: f64) -> Result<()> {
             });
             serde_json::to_string_pretty(&object)? + "\n"
         }
+        Format::Table if all.is_empty() => String::new(),
         Format::Table => {
             let look = Look { width: terminal::width(), colour: true };
             let each = args.list || members + all.len() as u64 <= MOST_ROWS as u64;

@@ -343,6 +343,66 @@ fn standard_output_has_files_in_order_whatever_the_number_of_threads() {
 }
 
 #[test]
+fn files_of_one_name_do_not_replace_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, two) =
+        (write(&folder.path().join("a"), "x", b"one"), write(&folder.path().join("b"), "x", b"two"));
+    let (out, back) = (folder.path().join("out"), folder.path().join("back"));
+    // Whoever comes second stays, even if files may be replaced and originals removed.
+    let run_twice = |threads: &str| {
+        run(&format!("compress --force --rm --threads {threads} -o {{}} {{}} {{}}"), &[&out, &one, &two])
+    };
+    let first = run_twice("1");
+    assert!(first.code == 3 && first.errors().len() == 1, "{first:?}");
+    assert!(
+        first.errors()[0].contains("out/x.wlz is what another of these files is written to"),
+        "{first:?}"
+    );
+    assert!(!one.exists() && fs::read(&two).unwrap() == b"two");
+    assert_eq!(done("decompress --stdout {}", &[&out.join("x.wlz")]), "one");
+    fs::write(&one, "one").unwrap();
+    let both = run_twice("2");
+    assert!(both.code == 3 && [&one, &two].iter().filter(|path| path.exists()).count() == 1, "{both:?}");
+    let left = if one.exists() { "two" } else { "one" };
+    assert_eq!(done("decompress --stdout {}", &[&out.join("x.wlz")]), left);
+    // The way back.
+    let names = ["a", "b"].map(|name| folder.path().join(name).join("x.wlz"));
+    for (name, content) in names.iter().zip(["one", "two"]) {
+        let original = write(name.parent().unwrap(), "x", content.as_bytes());
+        done("compress {}", &[&original]);
+    }
+    let failed = run("decompress --force --threads 1 -o {} {} {}", &[&back, &names[0], &names[1]]);
+    assert!(failed.code == 3 && failed.errors().len() == 1, "{failed:?}");
+    assert_eq!(fs::read(back.join("x")).unwrap(), b"one");
+    // What was compressed before is not compressed again by whoever names all there is.
+    let again = run("compress {} {}", &[&names[0], &names[1]]);
+    assert!(again.code == 3 && again.errors()[1].contains("b/x.wlz is compressed already"), "{again:?}");
+    assert!(!folder.path().join("a/x.wlz.wlz").exists());
+}
+
+#[test]
+fn nobody_waits_for_a_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("000000010000000000000001");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for command in ["compress", "decompress", "test", "explain", "whatif", "redo check", "redo replay"] {
+        let refused = run(&format!("{command} {{}}"), &[&pipe]);
+        assert!(refused.code == 3 && refused.errors().len() == 1, "{command}: {refused:?}");
+    }
+    let explained = run("explain {}", &[&pipe]);
+    assert!(
+        explained.errors()[0].contains("a pipe or device, and segments are read more than once"),
+        "{explained:?}"
+    );
+    // Among segments, it is none.
+    for (name, segment) in golden("18.6") {
+        write(folder.path(), &name, &segment);
+    }
+    assert_eq!(run("explain {}", &[folder.path()]).code, 0);
+    assert_eq!(run("compress {}", &[folder.path()]).code, 0);
+}
+
+#[test]
 fn what_is_not_there_fails_and_the_rest_is_done() {
     let folder = tempfile::tempdir().unwrap();
     let there = write(folder.path(), "there", b"there");
