@@ -1,5 +1,7 @@
 //! Tables that fit a terminal.
 
+use std::borrow::Cow;
+
 use anstyle::{AnsiColor, Style};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -48,6 +50,20 @@ impl Look {
     }
 }
 
+/// Text from a file or a server, which has no say in what a terminal does: control characters but for ends of lines are written as
+/// escapes.
+pub fn harmless(text: &str) -> Cow<'_, str> {
+    let is_harmful = |char: char| char.is_control() && char != '\n';
+    if !text.contains(is_harmful) {
+        return text.into();
+    }
+    let mut shown = String::new();
+    for char in text.chars() {
+        if is_harmful(char) { shown.extend(char.escape_default()) } else { shown.push(char) }
+    }
+    shown.into()
+}
+
 /// A row: its label with its depth, its numbers, and the share that its bar shows.
 #[derive(Clone, Debug)]
 pub struct Row {
@@ -68,6 +84,7 @@ const LONGEST_BAR: usize = 20;
 /// A table with a heading, headed columns, the first for labels, and bars at the right where there is room.
 pub fn table(look: Look, title: &str, head: (&str, &[&str]), rows: &[Row]) -> String {
     let (label_head, columns) = head;
+    let labels: Vec<String> = rows.iter().map(|row| harmless(&row.label).replace('\n', "\\n")).collect();
     let widths: Vec<usize> = columns
         .iter()
         .enumerate()
@@ -77,8 +94,13 @@ pub fn table(look: Look, title: &str, head: (&str, &[&str]), rows: &[Row]) -> St
         })
         .collect();
     let numbers: usize = widths.iter().map(|width| width + 2).sum();
-    let longest =
-        rows.iter().map(|row| row.label.width() + 2 * row.depth).max().unwrap_or(0).max(label_head.width());
+    let longest = rows
+        .iter()
+        .zip(&labels)
+        .map(|(row, label)| label.width() + 2 * row.depth)
+        .max()
+        .unwrap_or(0)
+        .max(label_head.width());
     let room = look.width.saturating_sub(numbers + 2);
     let bars = rows.iter().any(|row| row.share.is_some());
     let bar = if bars { room.saturating_sub(longest.max(LEAST_LABEL) + 2).min(LONGEST_BAR) } else { 0 };
@@ -92,8 +114,8 @@ pub fn table(look: Look, title: &str, head: (&str, &[&str]), rows: &[Row]) -> St
     }
     text.push_str(&look.faint(line.trim_end()));
     text.push('\n');
-    for row in rows {
-        let shown = shorten(&format!("{}{}", "  ".repeat(row.depth), row.label), label);
+    for (row, name) in rows.iter().zip(&labels) {
+        let shown = shorten(&format!("{}{name}", "  ".repeat(row.depth)), label);
         let mut line = format!("  {}", pad_right(&shown, label));
         for (cell, width) in row.cells.iter().zip(&widths) {
             line.push_str(&format!("  {}", pad_left(cell, *width)));
@@ -171,6 +193,14 @@ mod tests {
     use super::*;
 
     const PLAIN: Look = Look { width: 60, colour: false };
+
+    #[test]
+    fn names_do_nothing_to_the_terminal() {
+        let row = Row { depth: 0, label: "a\u{1b}[2J\rb\nc".into(), cells: Vec::new(), share: None };
+        let text = table(PLAIN, "Title", ("label", &[]), &[row]);
+        assert!(text.ends_with("\n  a\\u{1b}[2J\\rb\\nc\n"), "{text:?}");
+        assert_eq!(harmless("two\nlines of ü"), "two\nlines of ü");
+    }
 
     #[test]
     fn a_table_keeps_to_its_width() {

@@ -97,7 +97,7 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
         match result {
             Ok(lines) if lines.is_empty() => {}
             Ok(lines) => {
-                lines.iter().for_each(|line| eprintln!("{line}"));
+                lines.iter().for_each(|line| output::tell(line));
                 if !failed {
                     code = ExitCode::from(FOUND);
                 }
@@ -122,7 +122,7 @@ type Stdout<'t> = Turn<'t, io::Stdout>;
 pub fn report(path: &Path, error: &anyhow::Error) {
     match error.downcast_ref::<Error>() {
         Some(fault) => {
-            eprintln!("error: {}: {error:#}", path.display());
+            output::tell(&format!("error: {}: {error:#}", path.display()));
             if let Some(hint) = fault.hint().or_else(|| output::hint_of(error)) {
                 eprintln!("hint: {hint}");
             }

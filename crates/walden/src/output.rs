@@ -17,6 +17,7 @@ use signal_hook::iterator::Signals;
 use tempfile::NamedTempFile;
 use walden_codec::container::{self, Meta};
 use walden_report::html::Page;
+use walden_report::table::harmless;
 use walden_source::inventory::InventoryError;
 
 /// A file that is being written.
@@ -218,10 +219,15 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
 
 /// Prints an error, and what can be done about it.
 pub fn report(error: &anyhow::Error) {
-    eprintln!("error: {error:#}");
+    tell(&format!("error: {error:#}"));
     if let Some(hint) = hint_of(error) {
         eprintln!("hint: {hint}");
     }
+}
+
+/// Prints a line on standard error that may have names from files in it.
+pub fn tell(line: &str) {
+    eprintln!("{}", harmless(line));
 }
 
 /// An error if the target is there and may not be replaced.

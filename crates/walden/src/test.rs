@@ -17,7 +17,7 @@ use crate::compress::{MOST_ROWS, form_name, in_parallel, open, ratio};
 use crate::decompress::{report, words_of};
 use crate::progress::Progress;
 use crate::terminal::Format;
-use crate::{DAMAGED, FOUND, memory, terminal};
+use crate::{DAMAGED, FOUND, memory, output, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -88,12 +88,12 @@ pub fn run(args: &TestArgs) -> Result<ExitCode> {
             Ok(found) => {
                 let mut hint = None;
                 for damage in &found.damage {
-                    eprintln!("error: {}: {damage}", path.display());
+                    output::tell(&format!("error: {}: {damage}", path.display()));
                     hint = hint.or(damage.hint());
                     code = code.max(FOUND);
                 }
                 for loss in &found.lost {
-                    eprintln!("lost: {}: {}", path.display(), words_of(loss));
+                    output::tell(&format!("lost: {}: {}", path.display(), words_of(loss)));
                     code = code.max(FOUND);
                 }
                 if let Some(hint) = hint {
