@@ -110,7 +110,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     let inventory = Inventory::of(&args.sources)?;
     tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
-    output::can_write(args.html.as_deref())?;
+    output::can_write(&args.html)?;
     let explanation = explain(args, &inventory)?;
     names.set_version(explanation.version);
     rewrites::learn(&explanation, &mut names);
@@ -183,6 +183,7 @@ fn explain(args: &ExplainArgs, inventory: &Inventory) -> Result<Explanation> {
 }
 
 fn load_names(args: &ExplainArgs) -> Result<Names> {
+    output::can_write(&args.save_names)?;
     let names = names::load(&args.names)?;
     if let Some(path) = &args.save_names {
         names.save(path).with_context(|| format!("save names to {}", path.display()))?;

@@ -38,7 +38,8 @@ enum Command {
     /// Obtain a PostgreSQL version from a published package, unless it is there
     Install {
         /// A major version (17) or a minor one (17.10)
-        version: Wanted,
+        #[arg(value_name = "VERSION")]
+        wanted: Wanted,
         /// How to print where it is
         #[arg(long, value_enum, default_value_t)]
         format: Format,
@@ -106,7 +107,7 @@ enum Switch {
 pub fn run(arguments: &LabArgs) -> Result<ExitCode> {
     match &arguments.command {
         Command::List { format } => list(*format)?,
-        Command::Install { version, format } => install(*version, *format)?,
+        Command::Install { wanted, format } => install(*wanted, *format)?,
         Command::Run(arguments) => match &arguments.what {
             What::Workload(workload) => run_workload_of(arguments, workload)?,
             What::Experiment(definition) => run_experiment(arguments, definition)?,

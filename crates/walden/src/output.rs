@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -143,9 +143,9 @@ fn sync_folder(folder: &Path) -> Result<()> {
     synced.with_context(|| format!("sync {}", folder.display()))
 }
 
-/// An error if a picture or a page can't be written: rather now than after an hour. What is there stays until then.
-pub fn can_write(path: Option<&Path>) -> Result<()> {
-    path.map_or(Ok(()), |path| text_output(path).map(drop))
+/// An error if a picture, a page or JSON can't be written: rather now than after an hour. What is there stays until then.
+pub fn can_write<'p>(paths: impl IntoIterator<Item = &'p PathBuf>) -> Result<()> {
+    paths.into_iter().try_for_each(|path| text_output(path).map(drop))
 }
 
 /// Writes a page; what was there is replaced.
@@ -170,6 +170,12 @@ fn text_output(path: &Path) -> Result<Option<Output>> {
     match fs::metadata(path) {
         Ok(meta) if meta.is_dir() => bail!("{} is a folder: expected the name of a file", path.display()),
         Ok(meta) if !meta.is_file() => return Ok(None),
+        Ok(_) if !is_text(path)? => {
+            bail!(
+                "{} holds no page, picture or JSON, and is left as it is: name another file",
+                path.display()
+            )
+        }
         _ => {}
     }
     // What a link leads to is replaced, not the link.
@@ -178,6 +184,14 @@ fn text_output(path: &Path) -> Result<Option<Output>> {
     // Permissions as the process's umask has them for any new file.
     let output = Output::with_mode(&path, true, 0o666);
     output.with_context(|| format!("write {}", path.display())).map(Some)
+}
+
+/// Whether a file may be an earlier page, picture or JSON. A segment of the log whose name got behind the wrong option is not.
+fn is_text(path: &Path) -> Result<bool> {
+    let mut first = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(1).read_to_end(&mut first));
+    read.with_context(|| format!("write {}", path.display()))?;
+    Ok(matches!(first[..], [] | [b'<' | b'{' | b'[']))
 }
 
 /// What can be done about an error of the file system that is among an error's causes.
@@ -304,16 +318,22 @@ mod tests {
     fn a_page_is_replaced_only_by_a_whole_one() {
         let folder = tempfile::tempdir().unwrap();
         let page = folder.path().join("page.html");
-        fs::write(&page, "yesterday's").unwrap();
-        can_write(Some(&page)).unwrap();
-        assert_eq!(fs::read_to_string(&page).unwrap(), "yesterday's");
+        fs::write(&page, "<p>yesterday's").unwrap();
+        can_write([&page]).unwrap();
+        assert_eq!(fs::read_to_string(&page).unwrap(), "<p>yesterday's");
         let link = folder.path().join("link.html");
         std::os::unix::fs::symlink(&page, &link).unwrap();
         write_text(&link, "today's").unwrap();
         assert_eq!(fs::read_to_string(&page).unwrap(), "today's");
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "no temporary file is left");
-        assert!(can_write(Some(folder.path())).unwrap_err().to_string().contains("is a folder"));
+        assert!(can_write([&folder.path().to_owned()]).unwrap_err().to_string().contains("is a folder"));
+        let segment = folder.path().join("000000010000000000000001");
+        fs::write(&segment, [0x10, 0xD1]).unwrap();
+        let refused = [can_write([&segment]), write_text(&segment, "<p>")]
+            .map(|result| result.unwrap_err().to_string());
+        assert!(refused.iter().all(|error| error.contains("holds no page, picture or JSON")), "{refused:?}");
+        assert_eq!(fs::read(&segment).unwrap(), [0x10, 0xD1]);
     }
 
     #[test]

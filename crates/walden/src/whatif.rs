@@ -162,8 +162,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
             "--svg draws a curve: sweep a setting whose values are numbers, such as max_wal_size",
         );
     }
-    output::can_write(args.html.as_deref())?;
-    output::can_write(args.svg.as_deref())?;
+    output::can_write(args.html.iter().chain(&args.svg))?;
     let inventory = Inventory::of(&args.sources)?;
     tell_about(&inventory);
     let base = args.base.as_deref().map(|path| redo::open_base(path, &inventory)).transpose()?;

@@ -76,14 +76,10 @@ struct Timed {
 
 /// Runs the command.
 pub fn run(args: &DecodeArgs) -> Result<ExitCode> {
-    output::can_write(args.html.as_deref())?;
+    output::can_write(&args.html)?;
     let results: Result<Vec<_>> =
         workloads_of(&args.workloads)?.into_iter().map(|workload| decode(args, workload)).collect();
-    let results = results?;
-    if let Some(path) = &args.html {
-        output::write_page(path, &page(&results))?;
-    }
-    super::print(&results, args.format, print)
+    super::show(&results?, args.format, print, args.html.as_deref(), page)
 }
 
 fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {

@@ -18,6 +18,7 @@ use walden_lab::{Installation, Progress, RunOptions, Wanted, cache_dir, find_or_
 use walden_report::chart::{Axis, Bars, Layer, Tone, Unit};
 use walden_report::html::{Page, Section, Table};
 
+use crate::output;
 use crate::terminal::Format;
 
 /// Measure this program against others on the same files
@@ -86,12 +87,20 @@ fn speeds<'a>(
     Section::new(&title).chart(chart, note).table(table)
 }
 
-fn print<T: Serialize>(results: &[T], format: Format, table: impl Fn(&[T])) -> Result<ExitCode> {
+/// Prints results, and writes a page. What took so long to find out is printed even if it can't be written.
+fn show<T: Serialize>(
+    results: &[T],
+    format: Format,
+    table: impl Fn(&[T]),
+    html: Option<&Path>,
+    page: impl Fn(&[T]) -> Page,
+) -> Result<ExitCode> {
+    let written = html.map_or(Ok(()), |path| output::write_page(path, &page(results)));
     match format {
         Format::Json => println!("{}", serde_json::to_string_pretty(results)?),
         Format::Table => table(results),
     }
-    Ok(ExitCode::SUCCESS)
+    written.map(|()| ExitCode::SUCCESS)
 }
 
 /// A workload's WAL, made now or kept from another time, and the range of it that is measured.

@@ -92,14 +92,10 @@ struct Timed {
 
 /// Runs the command.
 pub fn run(args: &RedoArgs) -> Result<ExitCode> {
-    output::can_write(args.html.as_deref())?;
+    output::can_write(&args.html)?;
     let results: Result<Vec<_>> =
         workloads_of(&args.workloads)?.into_iter().map(|workload| replay(args, workload)).collect();
-    let results = results?;
-    if let Some(path) = &args.html {
-        output::write_page(path, &page(&results))?;
-    }
-    super::print(&results, args.format, print)
+    super::show(&results?, args.format, print, args.html.as_deref(), page)
 }
 
 fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {

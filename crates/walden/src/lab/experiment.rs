@@ -1,7 +1,6 @@
 //! `walden lab run EXPERIMENT`: options, what the lab wants to know of the log, and how results are printed.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -123,27 +122,20 @@ pub fn run(
     files: &ExperimentArgs,
     format: Format,
 ) -> Result<()> {
-    if let Some(path) = &files.out
-        && path.is_dir()
-    {
-        bail!("{} is a folder", path.display());
-    }
-    output::can_write(files.html.as_deref())?;
+    output::can_write(files.html.iter().chain(&files.out))?;
     options.installation = if options.dsn.is_some() { None } else { installation()? };
     options.progress = Progress::new("starting");
     let report = experiments::run(definition, &options, &Reader)?;
     let json = serde_json::to_string_pretty(&report)?;
-    if let Some(path) = &files.out {
-        fs::write(path, format!("{json}\n")).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    if let Some(path) = &files.html {
-        output::write_page(path, &experiment_html::page(&report, definition.kind))?;
-    }
+    let out = files.out.as_ref().map_or(Ok(()), |path| output::write_text(path, &format!("{json}\n")));
+    let page = |path: &PathBuf| output::write_page(path, &experiment_html::page(&report, definition.kind));
+    let html = files.html.as_ref().map_or(Ok(()), page);
+    // What took hours to find out is printed even if it can't be written.
     match format {
         Format::Json => println!("{json}"),
         Format::Table => print(&report),
     }
-    Ok(())
+    out.and(html)
 }
 
 /// Understands the log for the lab.

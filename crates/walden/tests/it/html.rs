@@ -613,6 +613,32 @@ fn a_page_needs_neither_names_nor_times_nor_whole_wal() {
     let run = walden(&["explain", "--html", "/nowhere/page.html", whole.to_str().unwrap()]);
     assert_eq!(run.code, 3, "{run:?}");
     assert!(run.stderr.contains("write /nowhere/page.html") && run.stdout.is_empty(), "{run:?}");
+
+    // A segment that got behind the wrong option stays, and so do those who know their names.
+    let before = fs::read(&damaged).unwrap();
+    for options in [
+        vec!["explain", "--html"],
+        vec!["explain", "--names", "names.json", "--save-names"],
+        vec!["whatif", "--html"],
+        vec!["whatif", "--sweep", "max_wal_size=1GB,2GB", "--svg"],
+        vec!["bench", "decode", "--html"],
+        vec!["bench", "redo", "--html"],
+        vec!["bench", "codecs", "--html"],
+        vec!["bench", "codecs", "--svg"],
+        vec!["lab", "run", "segment-size", "--out"],
+        vec!["lab", "run", "segment-size", "--html"],
+    ] {
+        let source = options[0] != "lab" && options[0] != "bench";
+        let paths = [damaged.to_str().unwrap(), whole.to_str().unwrap()];
+        let arguments: Vec<&str> =
+            options.iter().copied().chain(paths.into_iter().take(1 + usize::from(source))).collect();
+        let run = walden(&arguments);
+        assert!(
+            run.code == 3 && run.stderr.contains("holds no page, picture or JSON"),
+            "{options:?}: {run:?}"
+        );
+        assert_eq!(fs::read(&damaged).unwrap(), before);
+    }
 }
 
 /// The row type is part of what others build pages with.

@@ -8,10 +8,10 @@ mod show;
 mod wal_compression;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 use serde::Serialize;
 use walden_lab::workloads::Workload;
@@ -22,7 +22,7 @@ use self::contenders::{CONTENDERS, Contender, Entry, REFERENCE, Takes, Threads};
 use self::corpus::{Found, LAB};
 use self::race::{Outcome, Rules, Spent, Tally, race};
 use crate::terminal::Format;
-use crate::{FOUND, terminal};
+use crate::{FOUND, output, terminal};
 
 /// Time compression of segments and its way back, by other programs and by Walden, in turns
 #[derive(Args, Debug)]
@@ -212,10 +212,7 @@ pub fn run(args: &CodecsArgs) -> Result<ExitCode> {
             one.contenders.join(", ")
         );
     }
-    for file in args.html.iter().chain(&args.svg) {
-        // Rather now than after an hour.
-        fs::write(file, "").with_context(|| format!("write {}", file.display()))?;
-    }
+    output::can_write(args.html.iter().chain(&args.svg))?;
 
     let started_at = jiff::Timestamp::now().round(jiff::Unit::Second)?.to_string();
     let rules = Rules {
@@ -438,12 +435,5 @@ impl Figures {
     /// where that is missing, over the segments themselves.
     fn size(&self) -> f64 {
         self.times_xz_2.map_or(self.bytes_out as f64 / self.bytes_in.max(1) as f64, |times| times.bytes)
-    }
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    match fs::write(path, text) {
-        Ok(()) => Ok(()),
-        Err(error) => bail!("write {}: {error}", path.display()),
     }
 }

@@ -9,20 +9,28 @@ use walden_report::units;
 
 use super::contenders::{self, OURSELVES, Takes, Threads};
 use super::published::{self, PUBLISHED};
-use super::{CodecsArgs, CorpusResults, Figures, Measured, Results, Times, write};
-use crate::terminal;
+use super::{CodecsArgs, CorpusResults, Figures, Measured, Results, Times};
 use crate::terminal::Format;
+use crate::{output, terminal};
 
 /// Prints and writes what the options ask for.
 pub fn all(args: &CodecsArgs, results: &Results) -> Result<()> {
+    // What took an hour to find out is printed even if it can't be written.
+    let written = write(args, results);
+    print(args, results)?;
+    written
+}
+
+fn write(args: &CodecsArgs, results: &Results) -> Result<()> {
     if let Some(path) = &args.svg {
         let corpus = if let [only] = &results.corpora[..] { only } else { &results.total };
         let picture = svg::scatter(&chart(corpus, Way::There));
-        write(path, &picture.map_err(|error| anyhow!("draw the chart: {error}"))?)?;
+        output::write_text(path, &picture.map_err(|error| anyhow!("draw the chart: {error}"))?)?;
     }
-    if let Some(path) = &args.html {
-        write(path, &page(results).render())?;
-    }
+    args.html.as_ref().map_or(Ok(()), |path| output::write_page(path, &page(results)))
+}
+
+fn print(args: &CodecsArgs, results: &Results) -> Result<()> {
     if let Format::Json = args.format {
         println!("{}", serde_json::to_string_pretty(results)?);
         return Ok(());
