@@ -614,7 +614,7 @@ fn a_page_needs_neither_names_nor_times_nor_whole_wal() {
     assert_eq!(run.code, 3, "{run:?}");
     assert!(run.stderr.contains("write /nowhere/page.html") && run.stdout.is_empty(), "{run:?}");
 
-    // A segment that got behind the wrong option stays, and so do those who know their names.
+    // A segment that got behind the wrong option stays.
     let before = fs::read(&damaged).unwrap();
     for options in [
         vec!["explain", "--html"],
