@@ -53,11 +53,18 @@ const OTHER: usize = CLASSES.len() + 1;
 
 /// Bytes of what came before that are remembered, of a class.
 const MOST_BEFORE: usize = 4 << 20;
+/// Bytes of them that are referred to: zstd reads them again each time, and what is alike is near.
+const NEAR_BEFORE: usize = 1 << 20;
+/// Classes that have next to nothing in common with what came before.
+const LIKE_NOTHING_BEFORE: [Class; 2] = [Class::Fixed, Class::RowHeaders];
 
 /// Classes in which there may be words, those first that are text: up to a level, words are looked for in these only.
 const WITH_WORDS: [Class; 4] = [Class::Text, Class::Expanded, Class::Payload, Class::ImageBytes];
 const OF_TEXT: usize = 2;
 const FAST: i32 = 3;
+/// The highest of zstd's levels, for text and for all else: text would take three times as long at the latter, for 2 %.
+const SMALLEST: i32 = 12;
+const SMALLEST_OF_NUMBERS: i32 = 16;
 
 /// How much is spent, by level from 1 on.
 const LEVELS: [Means; 9] = [
@@ -66,7 +73,7 @@ const LEVELS: [Means; 9] = [
     Means::General(3),
     Means::General(4),
     Means::General(5),
-    Means::General(12),
+    Means::General(SMALLEST),
     Means::Modelled(0),
     Means::Modelled(1),
     Means::Modelled(2),
@@ -83,6 +90,11 @@ fn is_among(class: usize, classes: &[Class]) -> bool {
 
 /// zstd's effort for a class at a level.
 fn effort_of(class: usize, level: i32) -> Effort {
+    let level = match class {
+        OTHER => level,
+        _ if level < SMALLEST || is_among(class, &WITH_WORDS[..OF_TEXT]) => level,
+        _ => SMALLEST_OF_NUMBERS,
+    };
     Effort { level, is_text: class == OTHER || is_among(class, &WITH_WORDS) }
 }
 
@@ -338,7 +350,10 @@ impl Packer {
         {
             return General { coder: CODER_WORDS, raw: words.len(), packed };
         }
-        let before = self.state.before(class);
+        let before = match is_among(class, &LIKE_NOTHING_BEFORE) {
+            true => &[],
+            false => near(self.state.before(class)),
+        };
         let coder = if before.is_empty() { CODER_ZSTD } else { CODER_ZSTD_AFTER };
         let mut packed = self.zstd.compress(content, before, effort_of(class, level));
         if let Some(first) = &packed
@@ -364,6 +379,10 @@ impl Packer {
             None => self.statistics.push(Statistics { class, bytes, stored }),
         }
     }
+}
+
+fn near(before: &[u8]) -> &[u8] {
+    &before[before.len().saturating_sub(NEAR_BEFORE)..]
 }
 
 fn put_part(coder: u8, raw: usize, packed: &[u8], out: &mut Vec<u8>) {
