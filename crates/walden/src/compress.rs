@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
-use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{BufWriter, Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use walden_codec::coder::{Form, Limits};
 use walden_codec::container::{Added, FileForm, ReadLimits, Reader, WriteOptions, Writer};
 use walden_format::lsn::SegmentName;
-use walden_report::table::{Look, Row, table};
+use walden_report::table::{Row, table};
 use walden_report::units;
 
 use crate::output::{self, Output};
@@ -596,7 +596,7 @@ fn print(args: &CompressArgs, results: &[Done], failed: usize, seconds: f64) -> 
                 "seconds": seconds,
                 "verified": !args.no_verify,
             });
-            serde_json::to_string_pretty(&object)? + "\n"
+            terminal::json(&object)?
         }
         Format::Table if files == 0 => String::new(),
         Format::Table => {
@@ -604,7 +604,7 @@ fn print(args: &CompressArgs, results: &[Done], failed: usize, seconds: f64) -> 
             if files <= MOST_ROWS {
                 let rows: Vec<Row> = results.iter().flat_map(rows).collect();
                 let head: &[&str] = &["original", "compressed", "ratio", "as"];
-                let look = Look { width: terminal::width(), colour: true };
+                let look = terminal::look();
                 text = table(look, "Compressed", ("file", head), &rows) + "\n";
             }
             let verified = if args.no_verify { "not verified" } else { "verified" };
@@ -617,7 +617,7 @@ fn print(args: &CompressArgs, results: &[Done], failed: usize, seconds: f64) -> 
             )
         }
     };
-    anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")
+    terminal::print(&text)
 }
 
 /// How many times smaller.

@@ -1,6 +1,5 @@
 //! `walden demo`: a server of its own, a few seconds of work on it, and where its WAL comes from.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
@@ -10,7 +9,6 @@ use walden_explain::document::{Context, Document};
 use walden_explain::{Explanation, Request};
 use walden_format::lsn::Lsn;
 use walden_lab::{Cluster, ClusterBuilder, Progress, Wanted, find_or_install, tools, waldump};
-use walden_report::table::Look;
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
 
@@ -79,7 +77,7 @@ const STATEMENTS: &[(&str, &str)] = &[
 pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     let installation = find_or_install(args.pg.unwrap_or(Wanted::Any))?;
     let pgbench = tools().pgbench()?;
-    say(args, &format!("PostgreSQL {} on a Unix socket in a temporary folder", installation.version));
+    say(args, &format!("PostgreSQL {} on a Unix socket in a temporary folder", installation.version))?;
     let progress = Progress::new("starting the server");
     let mut builder = ClusterBuilder::new(installation);
     for (name, value) in SETTINGS {
@@ -170,15 +168,15 @@ fn check(args: &DemoArgs, cluster: &Cluster, explanation: &Explanation, range: (
                 "\nNo pg_waldump of PostgreSQL {} is at hand to check the figures against.",
                 cluster.major()
             ),
-        );
+        )?;
         return Ok(true);
     };
     let wal = cluster.data_dir().join("pg_wal");
     let arguments = waldump::range_arguments(&wal, &range.0.to_string(), &range.1.to_string());
     let verdict = judge::compare(explanation, &waldump::stats(&pg_waldump, &arguments)?);
     let sum = explanation.buckets.total();
-    say(args, "\nChecked");
-    say(args, &format!("  the buckets add up to the {sum} bytes of the range"));
+    say(args, "\nChecked")?;
+    say(args, &format!("  the buckets add up to the {sum} bytes of the range"))?;
     let pg_waldump = format!("pg_waldump {}", cluster.installation().version);
     say(
         args,
@@ -186,15 +184,15 @@ fn check(args: &DemoArgs, cluster: &Cluster, explanation: &Explanation, range: (
             "  {} records of {} kinds: counts and bytes equal those of {pg_waldump}",
             verdict.records, verdict.agreed
         ),
-    );
+    )?;
     for difference in &verdict.differences {
-        say(args, &format!("  DIFFERENT: {difference}"));
+        say(args, &format!("  DIFFERENT: {difference}"))?;
     }
     Ok(verdict.differences.is_empty())
 }
 
 fn next_steps() -> Result<()> {
-    let look = Look { width: terminal::width(), colour: true };
+    let look = terminal::look();
     let text = format!(
         "\n{}\n  walden explain /path/to/pg_wal                    your own server's WAL
   walden explain --names 'host=/run/postgresql' DIR  with the names of its tables
@@ -204,13 +202,14 @@ fn next_steps() -> Result<()> {
   walden lab list                                    workloads to try settings with\n",
         look.heading("Try next")
     );
-    anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")
+    terminal::print(&text)
 }
 
 /// Beside machine-readable output, words go to standard error.
-fn say(args: &DemoArgs, text: &str) {
+fn say(args: &DemoArgs, text: &str) -> Result<()> {
     match args.format {
-        Format::Table => anstream::println!("{text}"),
+        Format::Table => terminal::print(&format!("{text}\n"))?,
         Format::Json | Format::Csv => eprintln!("{text}"),
     }
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! `walden explain`: arguments to a request, the explanation to an output.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -11,7 +11,6 @@ use walden_explain::document::{Context, Document};
 use walden_explain::group::{DIMENSIONS, Dimension, ViewSpec};
 use walden_explain::{Bound, Explanation, Request, rewrites};
 use walden_report::explain_html;
-use walden_report::table::Look;
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
 use walden_source::scan::Damage;
@@ -149,13 +148,11 @@ pub fn ended(inventory: &Inventory, damage: Option<&Damage>) -> ExitCode {
 /// Prints a document in a format.
 pub fn print(document: &Document, format: Format) -> Result<()> {
     let text = match format {
-        Format::Table => {
-            walden_report::explain::explain(document, Look { width: terminal::width(), colour: true })
-        }
-        Format::Json => serde_json::to_string_pretty(document)? + "\n",
+        Format::Table => walden_report::explain::explain(document, terminal::look()),
+        Format::Json => terminal::json(document)?,
         Format::Csv => walden_report::csv::explain(document)?,
     };
-    anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")
+    terminal::print(&text)
 }
 
 fn explain(args: &ExplainArgs, inventory: &Inventory) -> Result<Explanation> {

@@ -4,7 +4,8 @@ mod experiment;
 mod experiment_html;
 mod row_changes;
 
-use std::path::PathBuf;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -18,7 +19,7 @@ use walden_lab::{
     run_workload,
 };
 
-use crate::terminal::Format;
+use crate::terminal::{self, Format};
 
 /// Run real PostgreSQL servers: workloads that leave their WAL, and published experiments
 #[derive(Debug, Args)]
@@ -119,56 +120,51 @@ pub fn run(arguments: &LabArgs) -> Result<ExitCode> {
 fn list(format: Format) -> Result<()> {
     let found = installations();
     let cache = cache_dir()?;
-    if let Format::Json = format {
-        let workloads: Vec<_> = workloads::all()
-            .iter()
-            .map(|one| {
-                json!({ "name": one.name, "about": one.about, "default_size": one.default_size, "unit": one.unit })
-            })
-            .collect();
-        let experiments: Vec<_> = definition::shipped()?
-            .into_iter()
-            .map(|one| json!({ "name": one.name, "about": one.about, "sizes": one.sizes, "source": one.source }))
-            .collect();
-        let document = json!({
+    let experiments = definition::shipped()?;
+    let document = || {
+        let workloads = workloads::all().iter().map(|one| {
+            json!({ "name": one.name, "about": one.about, "default_size": one.default_size, "unit": one.unit })
+        });
+        let experiments = experiments.iter().map(
+            |one| json!({ "name": one.name, "about": one.about, "sizes": one.sizes, "source": one.source }),
+        );
+        json!({
             "installations": found,
             "cache": cache,
-            "workloads": workloads,
-            "experiments": experiments,
-        });
-        println!("{}", serde_json::to_string_pretty(&document)?);
-        return Ok(());
-    }
-    println!("PostgreSQL installations");
-    for one in &found {
-        println!("  {:<8} {:<10} {}", one.version.to_string(), origin(one), one.bin_dir.display());
-    }
-    if found.is_empty() {
-        println!("  none yet; `walden lab run` obtains one");
-    }
-    println!("\nPackages obtained are kept in {}\n", cache.display());
-    println!("Workloads (default size)");
-    for one in workloads::all() {
-        println!("  {:<14} {} {}\n                 {}", one.name, one.default_size, one.unit, one.about);
-    }
-    println!("\nExperiments (default sizes)");
-    for one in definition::shipped()? {
-        let sizes = one.sizes.default.iter().map(|(name, size)| format!("{name} {size}"));
-        let sizes: Vec<String> = sizes.collect();
-        println!("  {:<20} {}\n                       {}", one.name, sizes.join(", "), one.about);
-    }
-    Ok(())
+            "workloads": workloads.collect::<Vec<_>>(),
+            "experiments": experiments.collect::<Vec<_>>(),
+        })
+    };
+    let table = || {
+        let mut text = "PostgreSQL installations\n".to_owned();
+        for one in &found {
+            let version = one.version.to_string();
+            let _ = writeln!(text, "  {version:<8} {:<10} {}", origin(one), one.bin_dir.display());
+        }
+        if found.is_empty() {
+            text += "  none yet; `walden lab run` obtains one\n";
+        }
+        let _ = writeln!(text, "\nPackages obtained are kept in {}\n", cache.display());
+        text += "Workloads (default size)\n";
+        for one in workloads::all() {
+            let (name, size, unit) = (one.name, one.default_size, one.unit);
+            let _ = writeln!(text, "  {name:<14} {size} {unit}\n                 {}", one.about);
+        }
+        text += "\nExperiments (default sizes)\n";
+        for one in &experiments {
+            let sizes = one.sizes.default.iter().map(|(name, size)| format!("{name} {size}"));
+            let sizes = sizes.collect::<Vec<_>>().join(", ");
+            let _ = writeln!(text, "  {:<20} {sizes}\n                       {}", one.name, one.about);
+        }
+        text
+    };
+    terminal::show(format, document, table)
 }
 
 fn install(version: Wanted, format: Format) -> Result<()> {
     let found = find_or_install(version)?;
-    match format {
-        Format::Json => println!("{}", serde_json::to_string_pretty(&found)?),
-        Format::Table => {
-            println!("PostgreSQL {} ({}): {}", found.version, origin(&found), found.bin_dir.display())
-        }
-    }
-    Ok(())
+    let line = || format!("PostgreSQL {} ({}): {}\n", found.version, origin(&found), found.bin_dir.display());
+    terminal::show(format, || &found, line)
 }
 
 fn origin(installation: &Installation) -> &'static str {
@@ -230,53 +226,54 @@ fn run_workload_of(arguments: &RunArguments, workload: &'static Workload) -> Res
         ..RunOptions::new(workload, output)
     };
     let result = run_workload(options, &mut |_| Ok(()))?;
-    match arguments.format {
-        Format::Json => println!("{}", serde_json::to_string_pretty(&result.facts)?),
-        Format::Table => {
-            summarize(&result.facts);
-            println!(
-                "  kept in      {} (segments in wal/, all figures in facts.json)",
-                result.output.display()
-            );
-        }
-    }
-    Ok(())
+    terminal::show(arguments.format, || &result.facts, || summary(&result.facts, &result.output))
 }
 
-fn summarize(facts: &Facts) {
+fn summary(facts: &Facts, output: &Path) -> String {
     let megabytes = |bytes: u64| bytes as f64 / (1024.0 * 1024.0);
     let counter = |name: &str| {
         let value = facts.statistics.get("pg_stat_wal").and_then(|pair| pair.delta.get(name)?.as_u64());
         value.map_or("-".into(), |value| value.to_string())
     };
     let file_bytes = facts.segments.len() as u64 * facts.wal_segment_bytes;
-    println!("{}: {} {} in {:.1} s", facts.workload, facts.size, facts.size_unit, facts.seconds);
-    println!("  server       {}", facts.server.version);
-    println!(
-        "  WAL          {:.1} MB from {} to {}",
+    let mut text = format!(
+        "{}: {} {} in {:.1} s
+  server       {}
+  WAL          {:.1} MB from {} to {}
+  records      {}, full-page images {}
+  segments     {} of {} MB: {:.0} MB\n",
+        facts.workload,
+        facts.size,
+        facts.size_unit,
+        facts.seconds,
+        facts.server.version,
         megabytes(facts.workload_bytes),
         facts.workload_lsn,
-        facts.end_lsn
-    );
-    println!("  records      {}, full-page images {}", counter("wal_records"), counter("wal_fpi"));
-    println!(
-        "  segments     {} of {} MB: {:.0} MB",
+        facts.end_lsn,
+        counter("wal_records"),
+        counter("wal_fpi"),
         facts.segments.len(),
         facts.wal_segment_bytes >> 20,
         megabytes(file_bytes)
     );
     if let Some(statements) = facts.notes.get("statements").and_then(|list| list.as_array()) {
-        println!("\n  {:<15} {:>16} {:>10} {:>12}", "statement", "full_page_writes", "MB", "bytes/row");
+        let _ = writeln!(
+            text,
+            "\n  {:<15} {:>16} {:>10} {:>12}",
+            "statement", "full_page_writes", "MB", "bytes/row"
+        );
         for one in statements {
-            let text =
+            let word =
                 |name: &str| one.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
             let number = |name: &str| one.get(name).and_then(|value| value.as_f64()).unwrap_or_default();
-            let (statement, full_page_writes) = (text("statement"), text("full_page_writes"));
+            let (statement, full_page_writes) = (word("statement"), word("full_page_writes"));
             let (mb, per_row) = (number("bytes") / 1e6, number("bytes_per_row"));
-            println!("  {statement:<15} {full_page_writes:>16} {mb:>10.2} {per_row:>12.1}");
+            let _ = writeln!(text, "  {statement:<15} {full_page_writes:>16} {mb:>10.2} {per_row:>12.1}");
         }
-        println!();
+        text.push('\n');
     }
+    let kept = output.display();
+    text + &format!("  kept in      {kept} (segments in wal/, all figures in facts.json)\n")
 }
 
 fn what(name: &str) -> Result<What> {

@@ -1,5 +1,7 @@
 //! The binary: arguments to options, options to one function of a crate.
 
+#![deny(clippy::print_stdout, reason = "it panics where nobody reads on; see `terminal::print`")]
+
 mod base;
 mod bench;
 mod compress;

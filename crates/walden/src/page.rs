@@ -294,11 +294,11 @@ impl View<'_> {
                 let mut document = self.document();
                 document["end_lsn"] = json!(end.to_string());
                 document["records"] = follow.history.iter().map(entry).collect();
-                print_json(&document)?;
+                terminal::print(&terminal::json(&document)?)?;
             }
             Format::Table => {
                 let title = format!("{}: {} records to {end}", self.label, follow.history.len());
-                print(&walden_report::page::history(look(), &title, &follow.history))?;
+                terminal::print(&walden_report::page::history(look(), &title, &follow.history))?;
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -311,7 +311,7 @@ impl View<'_> {
             if self.args.format == Format::Json {
                 let mut document = self.document();
                 document["moment"] = moment(snapshot, version);
-                print_json(&document)?;
+                terminal::print(&terminal::json(&document)?)?;
             }
             return Ok(ExitCode::from(FOUND));
         };
@@ -325,11 +325,11 @@ impl View<'_> {
                 let mut document = self.document();
                 document["moment"] = moment(snapshot, version);
                 document["page"] = serde_json::to_value(&described)?;
-                print_json(&document)?;
+                terminal::print(&terminal::json(&document)?)?;
             }
             Format::Table => {
                 let title = format!("{} at {}: {}", self.label, shown(snapshot), described.kind);
-                print(&walden_report::page::description(look(), &title, &described))?;
+                terminal::print(&walden_report::page::description(look(), &title, &described))?;
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -348,11 +348,11 @@ impl View<'_> {
                 document["before"] = moment(first, version);
                 document["after"] = moment(second, version);
                 document["changes"] = serde_json::to_value(&changes)?;
-                print_json(&document)?;
+                terminal::print(&terminal::json(&document)?)?;
             }
             Format::Table => {
                 let title = format!("{} from {} to {}", self.label, shown(first), shown(second));
-                print(&walden_report::page::changes(look(), &title, &changes))?;
+                terminal::print(&walden_report::page::changes(look(), &title, &changes))?;
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -489,15 +489,7 @@ impl Visitor for Following<'_> {
 /// What is cut off a line on a narrow terminal is not to be missing in a file.
 fn look() -> Look {
     let width = if std::io::stdout().is_terminal() { terminal::width() } else { 120 };
-    Look { width, colour: true }
-}
-
-fn print(text: &str) -> Result<()> {
-    anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")
-}
-
-fn print_json(document: &Value) -> Result<()> {
-    print(&(serde_json::to_string_pretty(document)? + "\n"))
+    Look { width, ..terminal::look() }
 }
 
 fn shown(snapshot: &Snapshot) -> String {

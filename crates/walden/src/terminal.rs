@@ -1,6 +1,11 @@
 //! What is around the program, and how it prints.
 
+use std::io::Write;
+
+use anyhow::{Context, Result};
 use clap::ValueEnum;
+use serde::Serialize;
+use walden_report::table::Look;
 
 /// How results are printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -10,6 +15,34 @@ pub enum Format {
     Table,
     /// One JSON document with exact numbers
     Json,
+}
+
+/// Prints a result in a format, whichever of the two it needs.
+pub fn show<D: Serialize>(
+    format: Format,
+    document: impl FnOnce() -> D,
+    table: impl FnOnce() -> String,
+) -> Result<()> {
+    match format {
+        Format::Table => print(&table()),
+        Format::Json => print(&json(&document())?),
+    }
+}
+
+/// A document as it is printed and written.
+pub fn json(document: &(impl Serialize + ?Sized)) -> Result<String> {
+    Ok(serde_json::to_string_pretty(document)? + "\n")
+}
+
+/// Prints whole lines; their colours are left out where they don't go to a terminal. Unlike the macros of the standard library,
+/// which panic, this gives an error where nobody reads on or the disk is full.
+pub fn print(lines: &str) -> Result<()> {
+    anstream::stdout().lock().write_all(lines.as_bytes()).context("write to standard output")
+}
+
+/// How tables look here.
+pub fn look() -> Look {
+    Look { width: width(), colour: true }
 }
 
 /// Columns of the terminal; 80 where there is none.

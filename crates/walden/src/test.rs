@@ -1,16 +1,15 @@
 //! `walden test`: whether compressed files give back what they were made of.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
 use walden_codec::container::{self, Entry, Error, Head, Loss, ReadLimits, Reader};
-use walden_report::table::{Look, Row, table};
+use walden_report::table::{Row, table};
 use walden_report::units;
 
 use crate::compress::{MOST_ROWS, form_name, in_parallel, open, ratio};
@@ -172,11 +171,11 @@ fn print(args: &TestArgs, all: &[(&Path, &Found)], seconds: f64) -> Result<()> {
                 "compressed_bytes": file_bytes,
                 "seconds": seconds,
             });
-            serde_json::to_string_pretty(&object)? + "\n"
+            terminal::json(&object)?
         }
         Format::Table if all.is_empty() => String::new(),
         Format::Table => {
-            let look = Look { width: terminal::width(), colour: true };
+            let look = terminal::look();
             let each = args.list || members + all.len() as u64 <= MOST_ROWS as u64;
             let rows: Vec<Row> = all.iter().flat_map(|(path, found)| rows(args, path, found, each)).collect();
             let head: &[&str] = &["original", "compressed", "ratio", "as", ""];
@@ -194,7 +193,7 @@ fn print(args: &TestArgs, all: &[(&Path, &Found)], seconds: f64) -> Result<()> {
             text + "\n"
         }
     };
-    anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")
+    terminal::print(&text)
 }
 
 fn rows(args: &TestArgs, path: &Path, found: &Found, each: bool) -> Vec<Row> {

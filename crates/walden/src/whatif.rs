@@ -2,12 +2,11 @@
 
 mod archive;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use rustc_hash::FxHashSet;
 use walden_explain::Bound;
@@ -15,7 +14,6 @@ use walden_explain::timeline::Timeline;
 use walden_format::lsn::Lsn;
 use walden_format::record::RelFileLocator;
 use walden_format::version::Major;
-use walden_report::table::Look;
 use walden_report::{svg, sweep, whatif_html};
 use walden_source::inventory::{Inventory, Run};
 use walden_source::names::{Names, Relation, RelationKind};
@@ -209,17 +207,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     if let Some(path) = &args.svg {
         draw(&document, path)?;
     }
-    match args.format {
-        Format::Json => {
-            let text = serde_json::to_string_pretty(&document)? + "\n";
-            anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")?;
-        }
-        Format::Table => {
-            let text =
-                walden_report::whatif::tables(&document, Look { width: terminal::width(), colour: true });
-            anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")?;
-        }
-    }
+    terminal::show(args.format, || &document, || walden_report::whatif::tables(&document, terminal::look()))?;
     Ok(ended(&inventory, forecast.damage.as_ref()))
 }
 

@@ -10,7 +10,7 @@ use walden_explain::Request;
 use walden_lab::workloads::Workload;
 use walden_lab::{Progress, Wanted, tools, waldump};
 use walden_report::html::{Cell, Page, Table};
-use walden_report::table::{Look, Row, table};
+use walden_report::table::{Row, table};
 use walden_report::units;
 use walden_source::inventory::Inventory;
 
@@ -79,7 +79,7 @@ pub fn run(args: &DecodeArgs) -> Result<ExitCode> {
     output::can_write(&args.html)?;
     let results: Result<Vec<_>> =
         workloads_of(&args.workloads)?.into_iter().map(|workload| decode(args, workload)).collect();
-    super::show(&results?, args.format, print, args.html.as_deref(), page)
+    super::show(&results?, args.format, tables, args.html.as_deref(), page)
 }
 
 fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
@@ -158,9 +158,9 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
     })
 }
 
-fn print(results: &[Decoded]) {
-    let look = Look { width: terminal::width(), colour: true };
-    for result in results {
+fn tables(results: &[Decoded]) -> String {
+    let look = terminal::look();
+    let tables = results.iter().map(|result| {
         let title = title(result);
         let rows: Vec<Row> = result
             .programs
@@ -180,8 +180,9 @@ fn print(results: &[Decoded]) {
             })
             .collect();
         let head: &[&str] = &["wall", "CPU", "bytes", "records", "peak", "speed"];
-        anstream::println!("{}", table(look, &title, ("program", head), &rows));
-    }
+        table(look, &title, ("program", head), &rows) + "\n"
+    });
+    tables.collect()
 }
 
 fn title(result: &Decoded) -> String {

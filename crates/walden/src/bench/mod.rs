@@ -18,8 +18,8 @@ use walden_lab::{Installation, Progress, RunOptions, Wanted, cache_dir, find_or_
 use walden_report::chart::{Axis, Bars, Layer, Tone, Unit};
 use walden_report::html::{Page, Section, Table};
 
-use crate::output;
 use crate::terminal::Format;
+use crate::{output, terminal};
 
 /// Measure this program against others on the same files
 #[derive(Args, Debug)]
@@ -59,7 +59,7 @@ fn page_of(title: &str, command: &str, results: impl Iterator<Item = Section>) -
     let now = jiff::Timestamp::now().round(jiff::Unit::Second).unwrap_or_default();
     page.subtitle(&format!(
         "Measured by {command} on {now}, {} cores; medians of runs in turns.",
-        crate::terminal::cores()
+        terminal::cores()
     ));
     results.for_each(|section| {
         page.section(section);
@@ -91,16 +91,13 @@ fn speeds<'a>(
 fn show<T: Serialize>(
     results: &[T],
     format: Format,
-    table: impl Fn(&[T]),
+    tables: impl Fn(&[T]) -> String,
     html: Option<&Path>,
     page: impl Fn(&[T]) -> Page,
 ) -> Result<ExitCode> {
     let written = html.map_or(Ok(()), |path| output::write_page(path, &page(results)));
-    match format {
-        Format::Json => println!("{}", serde_json::to_string_pretty(results)?),
-        Format::Table => table(results),
-    }
-    written.map(|()| ExitCode::SUCCESS)
+    let printed = terminal::show(format, || results, || tables(results));
+    written.and(printed).map(|()| ExitCode::SUCCESS)
 }
 
 /// A workload's WAL, made now or kept from another time, and the range of it that is measured.

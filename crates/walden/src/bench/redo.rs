@@ -12,7 +12,7 @@ use wait4::Wait4;
 use walden_lab::workloads::Workload;
 use walden_lab::{ClusterBuilder, Progress, StopMode, Wanted};
 use walden_report::html::{Cell, Page, Table};
-use walden_report::table::{Look, Row, table};
+use walden_report::table::{Row, table};
 use walden_report::units;
 
 use super::{Material, Sample, measure, median, workloads_of};
@@ -95,7 +95,7 @@ pub fn run(args: &RedoArgs) -> Result<ExitCode> {
     output::can_write(&args.html)?;
     let results: Result<Vec<_>> =
         workloads_of(&args.workloads)?.into_iter().map(|workload| replay(args, workload)).collect();
-    super::show(&results?, args.format, print, args.html.as_deref(), page)
+    super::show(&results?, args.format, tables, args.html.as_deref(), page)
 }
 
 fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
@@ -236,9 +236,9 @@ fn recovery(material: &Material) -> Result<f64> {
     elapsed.and_then(|text| text.parse().ok()).with_context(|| format!("no elapsed time in: {line}"))
 }
 
-fn print(results: &[Replayed]) {
-    let look = Look { width: terminal::width(), colour: true };
-    for result in results {
+fn tables(results: &[Replayed]) -> String {
+    let look = terminal::look();
+    let tables = results.iter().map(|result| {
         let title = title(result);
         let rows: Vec<Row> = result
             .programs
@@ -261,8 +261,9 @@ fn print(results: &[Replayed]) {
             })
             .collect();
         let head: &[&str] = &["time", "WAL", "records", "peak", "speed", "sooner"];
-        anstream::println!("{}", table(look, &title, ("program", head), &rows));
-    }
+        table(look, &title, ("program", head), &rows) + "\n"
+    });
+    tables.collect()
 }
 
 /// In how many rounds it was sooner than PostgreSQL.

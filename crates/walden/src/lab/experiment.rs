@@ -1,6 +1,7 @@
 //! `walden lab run EXPERIMENT`: options, what the lab wants to know of the log, and how results are printed.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -126,16 +127,13 @@ pub fn run(
     options.installation = if options.dsn.is_some() { None } else { installation()? };
     options.progress = Progress::new("starting");
     let report = experiments::run(definition, &options, &Reader)?;
-    let json = serde_json::to_string_pretty(&report)?;
-    let out = files.out.as_ref().map_or(Ok(()), |path| output::write_text(path, &format!("{json}\n")));
+    let write = |path: &PathBuf| output::write_text(path, &terminal::json(&report)?);
+    let out = files.out.as_ref().map_or(Ok(()), write);
     let page = |path: &PathBuf| output::write_page(path, &experiment_html::page(&report, definition.kind));
     let html = files.html.as_ref().map_or(Ok(()), page);
     // What took hours to find out is printed even if it can't be written.
-    match format {
-        Format::Json => println!("{json}"),
-        Format::Table => print(&report),
-    }
-    out.and(html)
+    let printed = terminal::show(format, || &report, || tables(&report));
+    out.and(html).and(printed)
 }
 
 /// Understands the log for the lab.
@@ -215,18 +213,24 @@ fn explain(wal: &Path, from: Lsn, to: Lsn) -> Result<Explanation> {
     }
 }
 
-fn print(report: &Report) {
-    let look = Look { width: terminal::width(), colour: true };
-    anstream::println!("{}", head(look, report));
-    anstream::println!("{}", figures(look, report));
-    anstream::println!("{}\n{}", look.heading("Shape"), checks(look, &report.checks));
-    anstream::println!("  {}", wrap(&report.verdict, look.width, 2));
+fn tables(report: &Report) -> String {
+    let look = terminal::look();
+    let mut text = format!(
+        "{}\n{}\n{}\n{}\n  {}\n",
+        head(look, report),
+        figures(look, report),
+        look.heading("Shape"),
+        checks(look, &report.checks),
+        wrap(&report.verdict, look.width, 2)
+    );
     for note in &report.notes {
-        anstream::println!("  {}", look.faint(&wrap(note, look.width, 2)));
+        let _ = writeln!(text, "  {}", look.faint(&wrap(note, look.width, 2)));
     }
     for missing in &report.unavailable {
-        anstream::println!("  {}", look.pointer(&wrap(&format!("not measured: {missing}"), look.width, 2)));
+        let missing = wrap(&format!("not measured: {missing}"), look.width, 2);
+        let _ = writeln!(text, "  {}", look.pointer(&missing));
     }
+    text
 }
 
 fn head(look: Look, report: &Report) -> String {

@@ -111,7 +111,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
         }
     }
     progress.finish();
-    super::print(args.format, || document(&outcome), || table(&outcome))?;
+    terminal::show(args.format, || document(&outcome), || table(&outcome))?;
     let code = if outcome.different() > 0 { ExitCode::from(FOUND) } else { ExitCode::SUCCESS };
     Ok(super::report(&material.inventory, &outcome.damages).unwrap_or(code))
 }
@@ -194,7 +194,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn table(outcome: &Outcome) -> String {
-    let look = Look { width: terminal::width(), colour: true };
+    let look = terminal::look();
     let version = outcome.version.unwrap_or(Major::V18);
     let (images, pages) = (&outcome.images, &outcome.pages);
     let mut text = counts_table(look, "Images against replay", images, version) + "\n";

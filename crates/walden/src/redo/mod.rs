@@ -3,12 +3,11 @@
 mod check;
 mod replay;
 
-use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use walden_format::lsn::Lsn;
 use walden_format::record::Record;
@@ -22,7 +21,6 @@ use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
 use crate::DAMAGED;
 use crate::explain::tell_about;
 use crate::progress::Progress;
-use crate::terminal::Format;
 
 /// Replay WAL into pages
 #[derive(Args, Debug)]
@@ -66,18 +64,6 @@ struct Inputs {
     /// memory for pages [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
-}
-
-fn print(
-    format: Format,
-    document: impl FnOnce() -> serde_json::Value,
-    table: impl FnOnce() -> String,
-) -> Result<()> {
-    let text = match format {
-        Format::Json => serde_json::to_string_pretty(&document())? + "\n",
-        Format::Table => table(),
-    };
-    anstream::stdout().lock().write_all(text.as_bytes()).context("write the output")
 }
 
 /// Says what is damaged or can't be read; the exit status for it, if anything is.

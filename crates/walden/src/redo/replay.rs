@@ -13,7 +13,7 @@ use walden_report::units;
 
 use super::{Inputs, Material};
 use crate::progress::Progress;
-use crate::terminal::Format;
+use crate::terminal::{self, Format};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -90,6 +90,6 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
             units::count(untracked)
         )
     };
-    super::print(args.format, document, table)?;
+    terminal::show(args.format, document, table)?;
     Ok(super::report(&material.inventory, &damages).unwrap_or(ExitCode::SUCCESS))
 }

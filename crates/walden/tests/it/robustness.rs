@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use walden_format::lsn::Lsn;
 
@@ -208,5 +209,36 @@ fn wrong_usage_is_exit_status_2() {
         run.assert_no_panic();
         assert_eq!(run.code, 2, "{arguments:?}: {run:?}");
         assert!(run.stdout.is_empty() && run.stderr.contains("error:"), "{arguments:?}: {run:?}");
+    }
+}
+
+/// Where nobody reads on, as in `walden ... | head`, there is nothing to complain of; a full disk is told.
+#[test]
+fn output_that_nobody_takes_is_no_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let (name, segment) = golden_segment();
+    let segment = write(folder.path(), &name, &segment);
+    let segment = segment.to_str().unwrap();
+    let commands: [&[&str]; 5] = [
+        &["lab", "list"],
+        &["lab", "list", "--format", "json"],
+        &["explain", segment],
+        &["compress", "--force", segment],
+        &["test", &format!("{segment}.wlz")],
+    ];
+    for arguments in commands {
+        let run = |stdout: Stdio| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_walden"));
+            let output = command.args(arguments).stdout(stdout).output().unwrap();
+            (output.status.code(), String::from_utf8(output.stderr).unwrap())
+        };
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let (code, told) = run(writer.into());
+        assert!(code == Some(0) && !told.contains("error:"), "{arguments:?}: {code:?} {told}");
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let (code, told) = run(full.into());
+        assert!(code == Some(3) && !told.contains("panicked"), "{arguments:?}: {code:?} {told}");
+        assert!(told.contains("write to standard output: No space left"), "{arguments:?}: {told}");
     }
 }

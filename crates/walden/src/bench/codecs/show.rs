@@ -10,15 +10,14 @@ use walden_report::units;
 use super::contenders::{self, OURSELVES, Takes, Threads};
 use super::published::{self, PUBLISHED};
 use super::{CodecsArgs, CorpusResults, Figures, Measured, Results, Times};
-use crate::terminal::Format;
 use crate::{output, terminal};
 
 /// Prints and writes what the options ask for.
 pub fn all(args: &CodecsArgs, results: &Results) -> Result<()> {
     // What took an hour to find out is printed even if it can't be written.
     let written = write(args, results);
-    print(args, results)?;
-    written
+    let printed = terminal::show(args.format, || results, || tables(args, results));
+    written.and(printed)
 }
 
 fn write(args: &CodecsArgs, results: &Results) -> Result<()> {
@@ -30,20 +29,14 @@ fn write(args: &CodecsArgs, results: &Results) -> Result<()> {
     args.html.as_ref().map_or(Ok(()), |path| output::write_page(path, &page(results)))
 }
 
-fn print(args: &CodecsArgs, results: &Results) -> Result<()> {
-    if let Format::Json = args.format {
-        println!("{}", serde_json::to_string_pretty(results)?);
-        return Ok(());
-    }
-    let look = Look { width: terminal::width(), colour: true };
-    for corpus in &results.corpora {
-        anstream::println!("{}", corpus_table(look, corpus));
-    }
+fn tables(args: &CodecsArgs, results: &Results) -> String {
+    let look = terminal::look();
+    let mut tables: Vec<String> = results.corpora.iter().map(|corpus| corpus_table(look, corpus)).collect();
     if results.corpora.len() > 1 {
-        anstream::println!("{}", corpus_table(look, &results.total));
+        tables.push(corpus_table(look, &results.total));
     }
     if args.published {
-        anstream::println!("{}", published_table(look, &results.total));
+        tables.push(published_table(look, &results.total));
     }
     let mut notes = vec![LEGEND.to_owned()];
     notes.extend(results.missing.iter().map(|one| {
@@ -54,10 +47,8 @@ fn print(args: &CodecsArgs, results: &Results) -> Result<()> {
             one.contenders.join(", ")
         )
     }));
-    for note in notes {
-        anstream::println!("{}", look.faint(&wrap(&note, look.width, 2)));
-    }
-    Ok(())
+    tables.extend(notes.iter().map(|note| look.faint(&wrap(note, look.width, 2))));
+    tables.join("\n") + "\n"
 }
 
 const LEGEND: &str = "Averages per segment: MB (10^6 bytes), its ratio to xz -2 on the same segments, seconds of wall and CPU \

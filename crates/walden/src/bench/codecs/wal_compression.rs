@@ -1,11 +1,12 @@
 //! `--wal-compression`: does it pay to let the server compress images when segments are compressed anyway?
 
+use std::fmt::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use walden_lab::{Progress, Scratch, Wanted, find_or_install};
-use walden_report::table::{Look, Row, table, wrap};
+use walden_report::table::{Row, table, wrap};
 use walden_source::inventory::Inventory;
 
 use super::contenders::{CONTENDERS, Entry};
@@ -13,10 +14,8 @@ use super::corpus::Found;
 use super::published::WAL_COMPRESSION;
 use super::race::{Rules, race};
 use super::{CodecsArgs, Missing, missing, race as races};
-use crate::FOUND;
 use crate::bench::{Material, workloads_of};
-use crate::terminal;
-use crate::terminal::Format;
+use crate::{FOUND, terminal};
 
 const WORKLOAD: &str = "oltp";
 
@@ -88,10 +87,7 @@ pub fn run(args: &CodecsArgs) -> Result<ExitCode> {
         missing: missing(&absent),
         published: WAL_COMPRESSION,
     };
-    match args.format {
-        Format::Json => println!("{}", serde_json::to_string_pretty(&results)?),
-        Format::Table => print(&results),
-    }
+    terminal::show(args.format, || &results, || tables(&results))?;
     let failed = results
         .rows
         .iter()
@@ -150,13 +146,13 @@ fn one(
     Ok(SettingResults { wal_compression: setting, failure: None, wal_bytes, segments, totals })
 }
 
-fn print(results: &Results) {
-    let look = Look { width: terminal::width(), colour: true };
+fn tables(results: &Results) -> String {
+    let look = terminal::look();
     let title = format!(
         "{}, {} transactions, PostgreSQL {}: MB of all WAL files, compressed one by one",
         results.workload, results.size, results.postgresql
     );
-    let Some(widest) = results.rows.iter().max_by_key(|row| row.totals.len()) else { return };
+    let Some(widest) = results.rows.iter().max_by_key(|row| row.totals.len()) else { return String::new() };
     let mut head = vec!["WAL written"];
     head.extend(widest.totals.iter().map(|total| total.program.as_str()));
     let megabytes = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
@@ -172,7 +168,7 @@ fn print(results: &Results) {
             rows.push(Row { depth: 1, label: "as published".into(), cells, share: None });
         }
     }
-    anstream::println!("{}", table(look, &title, ("wal_compression", &head), &rows));
+    let mut text = table(look, &title, ("wal_compression", &head), &rows) + "\n";
     let failures = results.rows.iter().flat_map(|row| {
         let own = row.failure.iter().cloned();
         own.chain(row.totals.iter().filter_map(move |total| {
@@ -185,11 +181,11 @@ fn print(results: &Results) {
         }))
     });
     for failure in failures {
-        anstream::println!("{}", look.alarm(&wrap(&format!("FAILED: {failure}"), look.width, 2)));
+        let _ = writeln!(text, "{}", look.alarm(&wrap(&format!("FAILED: {failure}"), look.width, 2)));
     }
     for one in &results.missing {
-        anstream::println!("not installed: {} (package {})", one.program, one.package);
+        let _ = writeln!(text, "not installed: {} (package {})", one.program, one.package);
     }
     let note = "Files are whole segments, the last one partly filled; WAL written is exact. Published: PostgreSQL 9.6, 2017.";
-    anstream::println!("{}", look.faint(&wrap(note, look.width, 2)));
+    text + &look.faint(&wrap(note, look.width, 2)) + "\n"
 }
