@@ -24,6 +24,8 @@ mod range;
 mod rows;
 mod words;
 
+use std::ops::RangeInclusive;
+
 use walden_format::crc::crc32c_append;
 
 use self::general::Effort;
@@ -53,8 +55,9 @@ const OTHER: usize = CLASSES.len() + 1;
 
 /// Bytes of what came before that are remembered, of a class.
 const MOST_BEFORE: usize = 4 << 20;
-/// Bytes of them that are referred to: zstd reads them again each time, and what is alike is near.
-const NEAR_BEFORE: usize = 1 << 20;
+/// Bytes of them that are referred to: zstd reads them again each time, and what is alike is near. Never many more than a
+/// content has itself, which else would take most of its time for what is not its own.
+const NEAR_BEFORE: RangeInclusive<usize> = 64 << 10..=1 << 20;
 /// Classes that have next to nothing in common with what came before.
 const LIKE_NOTHING_BEFORE: [Class; 2] = [Class::Fixed, Class::RowHeaders];
 
@@ -90,10 +93,9 @@ fn is_among(class: usize, classes: &[Class]) -> bool {
 
 /// zstd's effort for a class at a level.
 fn effort_of(class: usize, level: i32) -> Effort {
-    let level = match class {
-        OTHER => level,
-        _ if level < SMALLEST || is_among(class, &WITH_WORDS[..OF_TEXT]) => level,
-        _ => SMALLEST_OF_NUMBERS,
+    let level = match level {
+        SMALLEST if class != OTHER && !is_among(class, &WITH_WORDS[..OF_TEXT]) => SMALLEST_OF_NUMBERS,
+        _ => level,
     };
     Effort { level, is_text: class == OTHER || is_among(class, &WITH_WORDS) }
 }
@@ -129,7 +131,7 @@ impl General {
 
     fn put(self, state: &mut State, class: usize, content: &[u8], out: &mut Vec<u8>) {
         put_part(self.coder, self.raw, &self.packed, out);
-        if self.coder != CODER_WORDS {
+        if self.coder != CODER_WORDS && !is_among(class, &LIKE_NOTHING_BEFORE) {
             state.remember(class, content);
         }
     }
@@ -352,7 +354,7 @@ impl Packer {
         }
         let before = match is_among(class, &LIKE_NOTHING_BEFORE) {
             true => &[],
-            false => near(self.state.before(class)),
+            false => near(self.state.before(class), content.len()),
         };
         let coder = if before.is_empty() { CODER_ZSTD } else { CODER_ZSTD_AFTER };
         let mut packed = self.zstd.compress(content, before, effort_of(class, level));
@@ -381,8 +383,10 @@ impl Packer {
     }
 }
 
-fn near(before: &[u8]) -> &[u8] {
-    &before[before.len().saturating_sub(NEAR_BEFORE)..]
+/// What content refers to, of what came before it in its class.
+fn near(before: &[u8], content: usize) -> &[u8] {
+    let near = content.clamp(*NEAR_BEFORE.start(), *NEAR_BEFORE.end());
+    &before[before.len().saturating_sub(near)..]
 }
 
 fn put_part(coder: u8, raw: usize, packed: &[u8], out: &mut Vec<u8>) {
