@@ -539,6 +539,25 @@ fn other_files_are_refused_by_name() {
     }
 }
 
+/// Whoever makes files larger is to know it; `xz -2` makes 139,576 bytes of these segments. A file's size depends by some bytes
+/// on its folder's name and times.
+#[test]
+fn a_tour_through_all_resource_managers_takes_no_more_room_than_it_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let wal = folder.path().join("wal");
+    for (name, content) in golden("18.6") {
+        write(&wal, &name, &content);
+    }
+    let rows = [("-1", 91_200), ("-3", 90_600), ("-6", 82_900), ("-9", 69_700), ("--pack", 82_200)];
+    for (options, most) in rows {
+        let out = folder.path().join(format!("out{options}"));
+        let told = json(&done(&format!("compress --format json {options} -o {{}} {{}}"), &[&out, &wal]));
+        let bytes = files(&out).values().map(|file| file.len() as u64).sum::<u64>();
+        assert_eq!(told["compressed_bytes"].as_u64(), Some(bytes), "{options}");
+        assert!(most / 20 * 19 < bytes && bytes <= most, "{options}: {bytes} bytes, {most} at most");
+    }
+}
+
 /// A signal while a file is being written leaves nothing of it.
 #[test]
 fn an_interrupt_leaves_nothing_half_written() {
