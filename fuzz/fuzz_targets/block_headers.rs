@@ -11,7 +11,7 @@ fuzz_target!(|data: &[u8]| {
     let Some((length, _)) = length.split_first_chunk::<4>() else { return };
     let versions: Vec<Major> = Major::all().collect();
     let version = versions[usize::from(*version) % versions.len()];
-    let claimed = u32::from_le_bytes(*length) % record::LONGEST_RECORD;
+    let claimed = u32::from_le_bytes(*length) % record::MAX_RECORD_BYTES;
     let mut blocks = Vec::new();
     for total_len in [data.len() as u32, claimed.max(24)] {
         let header = RecordHeader { total_len, ..RecordHeader::default() };

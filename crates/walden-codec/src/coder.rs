@@ -13,10 +13,10 @@ use walden_format::stream::{Decoder as StreamDecoder, Progress, StreamInfo, Visi
 use walden_format::version::Major;
 
 pub use crate::columns::Class;
-use crate::columns::{self, Column, Kind, Side};
+use crate::columns::{self, Coder, Column, Kind};
 pub use crate::entropy::Statistics;
 use crate::entropy::{Packer, Unpacker};
-use crate::framing::{AT_ONCE, Compared, HandedOn, PageWriter, Pages};
+use crate::framing::{AT_ONCE, Compared, PageWriter, Pages, StreamingSink};
 pub use crate::framing::{Input, Original, start_of};
 use crate::model::Model;
 use crate::{Corrupt, corrupt};
@@ -84,18 +84,18 @@ pub struct Understood<'e> {
 impl Understood<'_> {
     /// Compresses the columns.
     pub fn pack(self) -> Encoded {
-        let State { side, entropy, model, .. } = self.state;
+        let State { coder, entropy, model, .. } = self.state;
         if self.alone {
             // What it knows is of no use any more, and its room is.
             model.forget();
         }
-        Encoded { form: Form::Records, restart: self.restart, content: side.chunk(entropy) }
+        Encoded { form: Form::Records, restart: self.restart, content: coder.chunk(entropy) }
     }
 }
 
 /// What one file leaves behind for the next.
 struct State<S, E> {
-    side: S,
+    coder: S,
     entropy: E,
     framing: Framing,
     model: Model,
@@ -115,10 +115,10 @@ struct Framing {
 }
 
 impl Framing {
-    fn new<S: Side>(side: &mut S) -> Result<Framing, Corrupt> {
+    fn new<S: Coder>(coder: &mut S) -> Result<Framing, Corrupt> {
         Ok(Framing {
-            numbers: side.column(Kind::Symbols(Class::Framing))?,
-            bytes: side.column(Kind::Bytes(Class::Raw))?,
+            numbers: coder.column(Kind::Symbols(Class::Framing))?,
+            bytes: coder.column(Kind::Bytes(Class::Raw))?,
         })
     }
 }
@@ -271,7 +271,7 @@ impl Visitor for Ahead<'_> {
 /// Feeds records to the model, as long as they and the pages around them can be told from the records.
 struct Feed<'s, 'i> {
     model: &'s mut Model,
-    side: &'s mut columns::Encoder,
+    coder: &'s mut columns::Encoder,
     start: Lsn,
     /// What decoding will write.
     pages: PageWriter<Compared<'i>>,
@@ -300,7 +300,7 @@ impl Visitor for Feed<'_, '_> {
             self.model.set_prev(record.header.prev);
         }
         let end = record.end;
-        match self.model.record(self.side, Some(record), record.lsn, |_| end) {
+        match self.model.record(self.coder, Some(record), record.lsn, |_| end) {
             Ok(()) if self.model.out == record.bytes() => self.records += 1,
             _ => {
                 self.failed = true;
@@ -329,11 +329,11 @@ impl Encoder {
         if original.bytes() != segment_bytes || info.segment_size.offset_of(start) != 0 {
             return None;
         }
-        let State { side, framing, model, .. } = match &mut self.state {
+        let State { coder, framing, model, .. } = match &mut self.state {
             Some(state) => state,
             state => {
-                let mut side = columns::Encoder::default();
-                let framing = Framing::new(&mut side).ok()?;
+                let mut coder = columns::Encoder::default();
+                let framing = Framing::new(&mut coder).ok()?;
                 let mut model = Model::new(info.version, self.limits);
                 if self.level < THOROUGH {
                     model.hurry();
@@ -342,7 +342,7 @@ impl Encoder {
                     model.ends_here();
                 }
                 let entropy = Packer::new(self.level, !self.alone);
-                state.insert(State { side, entropy, framing, model })
+                state.insert(State { coder, entropy, framing, model })
             }
         };
         model.start(info.version, segment_bytes);
@@ -373,7 +373,7 @@ impl Encoder {
         }
         let (records, first_prev) = (0, None);
         let (switched, odd, failed) = (false, false, false);
-        let mut feed = Feed { model, side, start, pages, records, first_prev, switched, odd, failed };
+        let mut feed = Feed { model, coder, start, pages, records, first_prev, switched, odd, failed };
         let mut stream = stream(0);
         let (mut progress, mut pieces) = (Ok(Progress::More), 0..feed.pages.out.original.pieces());
         while let (Ok(Progress::More), Some(number)) = (&progress, pieces.next()) {
@@ -386,8 +386,8 @@ impl Encoder {
         if feed.failed {
             return None;
         }
-        let Feed { model, side, records, first_prev, mut pages, switched, .. } = feed;
-        model.finish(side).ok()?;
+        let Feed { model, coder, records, first_prev, mut pages, switched, .. } = feed;
+        model.finish(coder).ok()?;
         let from = pages.out.len();
         let (mut end, mut tail) = (END_FULL, Vec::new());
         if let Some(unfinished) = stream.unfinished().filter(|_| whole) {
@@ -405,13 +405,13 @@ impl Encoder {
             (end, tail) = (END_BYTES, pages.out.original.all_from(from)?);
         }
         let mut scratch = Vec::new();
-        side.bytes(framing.bytes, &first, LONG_HEADER, &mut scratch).ok()?;
+        coder.bytes(framing.bytes, &first, LONG_HEADER, &mut scratch).ok()?;
         for value in [records, first_prev.map_or(0, |prev| prev.0), end, tail.len() as u64] {
-            side.symbol(framing.numbers, value).ok()?;
+            coder.symbol(framing.numbers, value).ok()?;
         }
-        side.bytes(framing.bytes, &head, head.len(), &mut scratch).ok()?;
-        side.bytes(framing.bytes, &tail, tail.len(), &mut scratch).ok()?;
-        pages.out.original.hash().filter(|_| side.bytes_held() <= most_bytes(segment_bytes))
+        coder.bytes(framing.bytes, &head, head.len(), &mut scratch).ok()?;
+        coder.bytes(framing.bytes, &tail, tail.len(), &mut scratch).ok()?;
+        pages.out.original.hash().filter(|_| coder.bytes_held() <= most_bytes(segment_bytes))
     }
 }
 
@@ -424,22 +424,22 @@ impl Decoder {
         restart: bool,
         out: &mut dyn FnMut(&[u8]),
     ) -> Result<usize, Corrupt> {
-        let State { side, framing, model, .. } = match &mut self.state {
+        let State { coder, framing, model, .. } = match &mut self.state {
             Some(state) => {
-                state.side.chunk(&mut state.entropy, stored, most_bytes(bytes))?;
+                state.coder.chunk(&mut state.entropy, stored, most_bytes(bytes))?;
                 state
             }
             None if !restart => return Err(corrupt("what came before the file is not known")),
             state => {
-                let (mut side, mut entropy) = (columns::Decoder::default(), Unpacker::new(!self.alone));
-                side.chunk(&mut entropy, stored, most_bytes(bytes))?;
-                let framing = Framing::new(&mut side)?;
+                let (mut coder, mut entropy) = (columns::Decoder::default(), Unpacker::new(!self.alone));
+                coder.chunk(&mut entropy, stored, most_bytes(bytes))?;
+                let framing = Framing::new(&mut coder)?;
                 let model = Model::new(Major::V15, self.limits);
-                state.insert(State { side, entropy, framing, model })
+                state.insert(State { coder, entropy, framing, model })
             }
         };
         let mut first = Vec::new();
-        side.bytes(framing.bytes, &[], LONG_HEADER, &mut first)?;
+        coder.bytes(framing.bytes, &[], LONG_HEADER, &mut first)?;
         let first: [u8; LONG_HEADER] =
             first.try_into().map_err(|_| corrupt("the first page's header is cut short"))?;
         let info = StreamInfo::of_segment(&first).map_err(|_| corrupt("the first page's header can't be"))?;
@@ -449,14 +449,14 @@ impl Decoder {
         let start = start_of(&first);
         let mut numbers = [0; 4];
         for number in &mut numbers {
-            *number = side.symbol(framing.numbers, 0)?;
+            *number = coder.symbol(framing.numbers, 0)?;
         }
         let [count, first_prev, end, tail_bytes] = numbers;
-        let mut pages = PageWriter::new(first, &info, HandedOn::new(out));
+        let mut pages = PageWriter::new(first, &info, StreamingSink::new(out));
         let head_total = u32::from_le_bytes(first[16..20].try_into().unwrap_or_default());
         let mut head = Vec::new();
         let head_here = (head_total as usize).min(pages.room());
-        side.bytes(framing.bytes, &[], head_here, &mut head)?;
+        coder.bytes(framing.bytes, &[], head_here, &mut head)?;
         pages.record(&head, head_total);
         model.start(info.version, bytes);
         if count > 0 {
@@ -470,7 +470,7 @@ impl Decoder {
             let lsn = start.plus(at as u64);
             // The end depends on the record's length, and that on the record.
             let end = |len: usize| start.plus(end_of(at, len, info.page_bytes as usize) as u64);
-            model.record(side, None, lsn, end)?;
+            model.record(coder, None, lsn, end)?;
             if model.out.len() > pages.room() {
                 return Err(corrupt("a record is longer than the segment has room for"));
             }
@@ -481,7 +481,7 @@ impl Decoder {
         match end {
             END_FULL => {}
             END_CUT => {
-                side.bytes(framing.bytes, &[], tail_left, &mut tail)?;
+                coder.bytes(framing.bytes, &[], tail_left, &mut tail)?;
                 pages.next_start();
                 pages.record(&tail, total_of(&tail));
             }
@@ -491,14 +491,14 @@ impl Decoder {
                 while tail_left > 0 {
                     let now = tail_left.min(AT_ONCE);
                     tail.clear();
-                    side.bytes(framing.bytes, &[], now, &mut tail)?;
+                    coder.bytes(framing.bytes, &[], now, &mut tail)?;
                     pages.out.put(&tail);
                     tail_left -= now;
                 }
             }
             _ => return Err(corrupt("the segment's end is of a kind that this version does not know")),
         }
-        side.finish()?;
+        coder.finish()?;
         pages.out.finish();
         if pages.out.len() == bytes {
             Ok(bytes)
@@ -588,7 +588,7 @@ mod tests {
         let info = StreamInfo::of_segment(&first).expect("a first page");
         let mut segment = Vec::new();
         let mut take = |bytes: &[u8]| segment.extend_from_slice(bytes);
-        let mut pages = PageWriter::new(first, &info, HandedOn::new(&mut take));
+        let mut pages = PageWriter::new(first, &info, StreamingSink::new(&mut take));
         pages.record(&[], 0);
         let mut prev = Lsn(0);
         for number in 0.. {

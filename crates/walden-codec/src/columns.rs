@@ -134,7 +134,7 @@ impl Form {
 }
 
 /// One of the two directions: what a model is written against.
-pub trait Side {
+pub trait Coder {
     /// Names a column.
     fn column(&mut self, kind: Kind) -> Result<Column, Corrupt>;
 
@@ -185,9 +185,9 @@ fn repeated(ahead: &[u8], value: u8) -> usize {
 
 /// How many of so many items there are when decoding, as far as these columns tell, in each of which all have the same number
 /// of one byte.
-pub fn all_repeated<S: Side>(side: &S, same: &[(Column, u8)], most: usize) -> usize {
+pub fn all_repeated<S: Coder>(coder: &S, same: &[(Column, u8)], most: usize) -> usize {
     same.iter().fold(most, |most, &(column, value)| {
-        let ahead = side.ahead(column);
+        let ahead = coder.ahead(column);
         repeated(&ahead[..most.min(ahead.len())], value)
     })
 }
@@ -275,7 +275,7 @@ pub struct Encoder {
     announced: usize,
 }
 
-impl Side for Encoder {
+impl Coder for Encoder {
     fn column(&mut self, kind: Kind) -> Result<Column, Corrupt> {
         self.columns.push(Content::new(kind.class(), kind.form(), self.columns.len()));
         Ok(Column(self.columns.len() as u32 - 1))
@@ -283,7 +283,7 @@ impl Side for Encoder {
 
     #[inline]
     fn symbol(&mut self, column: Column, value: u64) -> Result<u64, Corrupt> {
-        put_number(self.columns[column.0 as usize].room(LONGEST_NUMBER), value);
+        put_number(self.columns[column.0 as usize].room(MAX_NUMBER_BYTES), value);
         Ok(value)
     }
 
@@ -482,7 +482,7 @@ impl Decoder {
     }
 }
 
-impl Side for Decoder {
+impl Coder for Decoder {
     fn column(&mut self, kind: Kind) -> Result<Column, Corrupt> {
         let column = self.columns.get(self.named).ok_or_else(|| corrupt("a column is missing"))?;
         if *column != (kind.class(), kind.form()) {
@@ -563,7 +563,7 @@ impl Side for Decoder {
 }
 
 /// Bytes of a number at most.
-pub const LONGEST_NUMBER: usize = 10;
+pub const MAX_NUMBER_BYTES: usize = 10;
 
 /// Appends a number as LEB128.
 #[inline]
@@ -606,26 +606,26 @@ mod tests {
 
     #[test]
     fn a_column_has_what_was_written_in_pieces_that_are_no_larger_than_they_must_be() {
-        let mut side = Encoder::default();
-        let column = side.column(Kind::Bytes(Class::Text)).unwrap();
+        let mut coder = Encoder::default();
+        let column = coder.column(Kind::Bytes(Class::Text)).unwrap();
         let (mut expected, mut joined) = (Vec::new(), Vec::new());
         for (round, len) in [7, PIECE - 8, 2, PIECE, 3 * PIECE + 1, 0, 9].into_iter().enumerate() {
             let value = vec![round as u8; len];
-            side.bytes(column, &value, len, &mut expected).unwrap();
-            side.symbol(column, 300 + len as u64).unwrap();
+            coder.bytes(column, &value, len, &mut expected).unwrap();
+            coder.symbol(column, 300 + len as u64).unwrap();
             put_number(&mut expected, 300 + len as u64);
-            side.text(column, b"text", &mut expected).unwrap();
+            coder.text(column, b"text", &mut expected).unwrap();
             expected.push(0);
-            assert_eq!(side.bytes_held(), expected.len());
+            assert_eq!(coder.bytes_held(), expected.len());
         }
-        let content = &side.columns[0];
+        let content = &coder.columns[0];
         assert!(content.pieces().count() > 4);
         let most = content.pieces().map(<[u8]>::len).filter(|&len| len > PIECE).collect::<Vec<_>>();
         assert_eq!(most, [3 * PIECE + 1], "one value");
         assert!(content.pieces().collect::<Vec<_>>().concat() == expected);
         assert!(content.joined(&mut joined) == expected);
-        side.columns[0].clear();
-        assert_eq!((side.bytes_held(), side.columns[0].joined(&mut joined)), (0, &[][..]));
+        coder.columns[0].clear();
+        assert_eq!((coder.bytes_held(), coder.columns[0].joined(&mut joined)), (0, &[][..]));
     }
 
     #[test]

@@ -189,7 +189,7 @@ pub trait Pages {
 }
 
 /// Decoding hands them on, some at a time, which stay in a fast cache until then.
-pub struct HandedOn<'o> {
+pub struct StreamingSink<'o> {
     out: &'o mut dyn FnMut(&[u8]),
     handed_on: usize,
     next: Vec<u8>,
@@ -198,10 +198,10 @@ pub struct HandedOn<'o> {
 /// Bytes that are handed on at a time, about.
 pub const AT_ONCE: usize = 128 << 10;
 
-impl<'o> HandedOn<'o> {
+impl<'o> StreamingSink<'o> {
     /// To `out`.
-    pub fn new(out: &'o mut dyn FnMut(&[u8])) -> HandedOn<'o> {
-        HandedOn { out, handed_on: 0, next: Vec::with_capacity(AT_ONCE) }
+    pub fn new(out: &'o mut dyn FnMut(&[u8])) -> StreamingSink<'o> {
+        StreamingSink { out, handed_on: 0, next: Vec::with_capacity(AT_ONCE) }
     }
 
     /// Hands on what is left.
@@ -212,7 +212,7 @@ impl<'o> HandedOn<'o> {
     }
 }
 
-impl Pages for HandedOn<'_> {
+impl Pages for StreamingSink<'_> {
     fn len(&self) -> usize {
         self.handed_on + self.next.len()
     }
@@ -548,7 +548,7 @@ mod tests {
             whole.extend_from_slice(bytes);
             times += 1;
         };
-        let mut handed_on = write(HandedOn::new(&mut take));
+        let mut handed_on = write(StreamingSink::new(&mut take));
         handed_on.finish();
         assert_eq!(handed_on.len(), 1 << 20);
         assert!(whole.len() == 1 << 20 && times > 7, "{} bytes, {times} times", whole.len());

@@ -4,7 +4,7 @@
 //! of records goes into columns of one kind each (`columns`); pages are replayed on both sides, so an image is stored as
 //! its difference from the page that is known already. What does not parse is stored by a general compressor.
 //!
-//! A model is written once, against `columns::Side`, and run in both directions: what encoding writes, decoding reads,
+//! A model is written once, against `columns::Coder`, and run in both directions: what encoding writes, decoding reads,
 //! in the same order, with the same state.
 #![deny(unsafe_code)]
 

@@ -112,7 +112,7 @@ impl CheckpointSettings {
 }
 
 /// Shortest `checkpoint_timeout` that PostgreSQL accepts, in seconds.
-const SHORTEST_TIMEOUT: i64 = 30;
+const MIN_TIMEOUT: i64 = 30;
 /// Timeouts that people set, in seconds; looked for when the setting is not known.
 const USUAL_TIMEOUTS: [i64; 12] = [30, 60, 120, 180, 300, 600, 900, 1200, 1800, 2700, 3600, 86_400];
 
@@ -174,7 +174,7 @@ fn usual_timeout(checkpoints: &[Checkpoint]) -> Option<i64> {
         intervals.filter_map(|c| c.interval).filter(|i| (timeout - 1..=timeout + 1).contains(i)).count()
     };
     let best = USUAL_TIMEOUTS.iter().copied().max_by_key(|timeout| (fits(timeout), -timeout))?;
-    (fits(&best) > 0 && best >= SHORTEST_TIMEOUT).then_some(best)
+    (fits(&best) > 0 && best >= MIN_TIMEOUT).then_some(best)
 }
 
 /// The number of segments after which checkpoints came that were not timed: the smallest that came at least twice, if

@@ -26,9 +26,9 @@ use crate::timeline::Timeline;
 
 /// Groups of a view that are kept apart at most. Beyond it the smaller half is summed up, so that memory does not grow
 /// with the log; the sums stay exact.
-const MOST_GROUPS: usize = 100_000;
+const MAX_GROUPS: usize = 100_000;
 /// Spans of time that a log is cut into at most when no width is asked for.
-const MOST_SPANS: i64 = 60;
+const MAX_SPANS: i64 = 60;
 
 /// What to explain and how.
 #[derive(Clone, Debug)]
@@ -365,11 +365,11 @@ impl Cuts {
     }
 }
 
-/// The smallest usual width that gives at most [`MOST_SPANS`] spans.
+/// The smallest usual width that gives at most [`MAX_SPANS`] spans.
 fn span_width(seconds: i64) -> i64 {
     const USUAL: [i64; 14] = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 6 * 3600];
-    let fits = |width: &&i64| seconds / **width < MOST_SPANS;
-    USUAL.iter().find(fits).copied().unwrap_or_else(|| (seconds / MOST_SPANS / 86_400 + 1) * 86_400)
+    let fits = |width: &&i64| seconds / **width < MAX_SPANS;
+    USUAL.iter().find(fits).copied().unwrap_or_else(|| (seconds / MAX_SPANS / 86_400 + 1) * 86_400)
 }
 
 struct Merge<'a> {
@@ -564,7 +564,7 @@ impl<'a> Merge<'a> {
             Event::Dropped { xids, files } => {
                 let created: Vec<RelFileLocator> =
                     xids.iter().flat_map(|xid| self.created.remove(xid)).flatten().collect();
-                if !created.is_empty() && self.rewrites.len() < MOST_GROUPS {
+                if !created.is_empty() && self.rewrites.len() < MAX_GROUPS {
                     self.rewrites.push(Rewrite { created, dropped: files });
                 }
             }
@@ -744,7 +744,7 @@ impl ViewGroups {
 
     /// Sums up the smaller groups when there are too many.
     fn bound(&mut self) {
-        let most = MOST_GROUPS.max(4 * self.top);
+        let most = MAX_GROUPS.max(4 * self.top);
         if self.done.len() <= most {
             return;
         }

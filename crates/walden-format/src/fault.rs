@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::lsn::{Lsn, Timeline};
 use crate::page::PageHeaderError;
-use crate::record::{LONGEST_RECORD, RECORD_HEADER, RecordError};
+use crate::record::{MAX_RECORD_BYTES, RECORD_HEADER, RecordError};
 use crate::version::Major;
 
 /// The place where a stream stops making sense: where, what was expected, what was found.
@@ -87,7 +87,9 @@ impl Fault {
             FaultKind::ContinuationUnexpected => "a page that starts with a new record".into(),
             FaultKind::ContinuationLength { expected, .. } => format!("{expected} bytes left of the record"),
             FaultKind::NoRecord => "a record".into(),
-            FaultKind::RecordLength(_) => format!("a record length from {RECORD_HEADER} to {LONGEST_RECORD}"),
+            FaultKind::RecordLength(_) => {
+                format!("a record length from {RECORD_HEADER} to {MAX_RECORD_BYTES}")
+            }
             FaultKind::PreviousLink { expected: Some(lsn), .. } => format!("previous record at {lsn}"),
             FaultKind::PreviousLink { expected: None, .. } => "a previous record before this one".into(),
             FaultKind::Checksum { expected, .. } => format!("CRC {expected:08X} (stored)"),

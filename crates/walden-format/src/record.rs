@@ -22,9 +22,9 @@ use crate::version::Major;
 /// Width of the fixed header, in bytes.
 pub const RECORD_HEADER: usize = 24;
 /// The longest record that any version writes: one byte less than 1 GB (`MaxAllocSize`).
-pub const LONGEST_RECORD: u32 = (1 << 30) - 1;
+pub const MAX_RECORD_BYTES: u32 = (1 << 30) - 1;
 /// How many blocks a record can refer to (`XLR_MAX_BLOCK_ID` + 1).
-pub const MOST_BLOCKS: usize = 33;
+pub const MAX_BLOCKS: usize = 33;
 
 const BLOCK_ID_TOPLEVEL_XID: u8 = 252;
 const BLOCK_ID_ORIGIN: u8 = 253;

@@ -17,7 +17,7 @@ use crate::crc::{BEFORE, CrcWork, Portable, RecordCrc, crc32c_append, record_crc
 use crate::fault::{Fault, FaultKind};
 use crate::lsn::{Lsn, SegmentSize, Timeline};
 use crate::page::{LONG_HEADER, PageHeader, PageHeaderError, SHORT_HEADER};
-use crate::record::{self, BlockRef, LONGEST_RECORD, MOST_BLOCKS, RECORD_HEADER, Record, RecordHeader};
+use crate::record::{self, BlockRef, MAX_BLOCKS, MAX_RECORD_BYTES, RECORD_HEADER, Record, RecordHeader};
 use crate::usual::{self, UsualRecord};
 use crate::version::Major;
 
@@ -207,7 +207,7 @@ impl Decoder {
             stopped: false,
             timeline: 0,
             held: Vec::new(),
-            blocks: Vec::with_capacity(MOST_BLOCKS),
+            blocks: Vec::with_capacity(MAX_BLOCKS),
             #[cfg(target_arch = "x86_64")]
             sse42: Sse42::detect(),
         }
@@ -404,7 +404,7 @@ impl Decoder {
             let State::Between = self.state else { break };
             let Some(start) = page.get(at..).and_then(|rest| rest.first_chunk()) else { break };
             let total_len = u32::from_le_bytes(*start);
-            if !(RECORD_HEADER as u32..=LONGEST_RECORD).contains(&total_len) {
+            if !(RECORD_HEADER as u32..=MAX_RECORD_BYTES).contains(&total_len) {
                 let kind =
                     if total_len == 0 { FaultKind::NoRecord } else { FaultKind::RecordLength(total_len) };
                 return Err(Fault { lsn, at: lsn, kind });

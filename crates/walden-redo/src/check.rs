@@ -11,7 +11,7 @@ use walden_format::record::{Fork, Record};
 use walden_format::rmgr::{self, Kind, rmid};
 use walden_format::version::Major;
 
-use crate::displaced::{BareRecord, is_whole, tells_rightly};
+use crate::displaced::{BareRecord, compare_predicted, is_whole};
 use crate::family::Family;
 use crate::heap;
 use crate::mask;
@@ -21,7 +21,7 @@ use crate::replay::{Observer, Role, Touched, manager, rehearse};
 use crate::store::{BlockKey, LastRecord, State, Unknown};
 
 /// Differences that are kept; all are counted.
-const MOST_DIFFERENCES: usize = 1000;
+const MAX_DIFFERENCES: usize = 1000;
 const FPI_FOR_HINT: u8 = 0xA0;
 
 /// How many images of a kind were held against replay, and how that went.
@@ -38,7 +38,7 @@ pub struct Counts {
     /// Not compared: the page before had been changed by a record that can't be replayed, or its own record can't be.
     pub untracked: u64,
     /// Not compared: what the image displaced can't be told from it.
-    pub not_told: u64,
+    pub unpredicted: u64,
     /// Nothing to compare: the image is the change itself, not the outcome of one.
     pub whole_pages: u64,
 }
@@ -64,7 +64,7 @@ impl Counts {
         self.different += other.different;
         self.unknown_before += other.unknown_before;
         self.untracked += other.untracked;
-        self.not_told += other.not_told;
+        self.unpredicted += other.unpredicted;
         self.whole_pages += other.whole_pages;
     }
 }
@@ -158,7 +158,7 @@ impl Check {
     }
 
     pub(crate) fn note(&mut self, difference: Difference) {
-        if self.differences.len() < MOST_DIFFERENCES {
+        if self.differences.len() < MAX_DIFFERENCES {
             self.differences.push(difference);
         }
     }
@@ -175,7 +175,7 @@ impl Check {
             return;
         }
         let is_xlog = record.header.rmid == rmid::XLOG;
-        let predicted = if is_xlog { Prediction::NotTold } else { predict(record, touched) };
+        let predicted = if is_xlog { Prediction::Unknown } else { predict(record, touched) };
         for (index, (block, touched)) in record.blocks.iter().zip(touched).enumerate() {
             let Some(image) = touched.image.as_deref().filter(|_| restored(touched)) else { continue };
             let key = BlockKey::of(block);
@@ -202,13 +202,13 @@ impl Check {
             match &predicted {
                 Prediction::Pages(pages) => match pages.get(index) {
                     Some(Some(page)) => drop(self.judge(&place, image, page, Some(record.header.rmid))),
-                    _ => self.skip(&place, image, |counts| &mut counts.not_told),
+                    _ => self.skip(&place, image, |counts| &mut counts.unpredicted),
                 },
                 Prediction::Misfit(misfit) => {
                     *self.misfits.entry((place.last.kind, misfit.0)).or_default() += 1;
                     self.skip(&place, image, |counts| &mut counts.different);
                 }
-                Prediction::NotTold => self.skip(&place, image, |counts| &mut counts.not_told),
+                Prediction::Unknown => self.skip(&place, image, |counts| &mut counts.unpredicted),
                 Prediction::Untracked => self.skip(&place, image, |counts| &mut counts.untracked),
             }
         }
@@ -217,7 +217,7 @@ impl Check {
     /// What can be told from the images that `wal_consistency_checking` put beside the data.
     fn check_told(&mut self, record: &Record<'_>, touched: &[Touched]) {
         for index in 0..touched.len() {
-            let Some(told) = tells_rightly(record, touched, index) else { continue };
+            let Some(told) = compare_predicted(record, touched, index) else { continue };
             let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
             self.told.entry(kind).or_default()[told as usize] += 1;
         }
@@ -274,7 +274,7 @@ enum Prediction {
     Pages(Vec<Option<PageBox>>),
     /// The record without images does not fit the pages.
     Misfit(Misfit),
-    NotTold,
+    Unknown,
     /// Nobody here can replay the record.
     Untracked,
 }
@@ -283,8 +283,8 @@ fn predict(record: &Record<'_>, touched: &[Touched]) -> Prediction {
     if manager(record.header.rmid).is_none() {
         return Prediction::Untracked;
     }
-    let Some(mut bare) = BareRecord::of(record, touched) else { return Prediction::NotTold };
-    let Some(bare) = bare.record(record) else { return Prediction::NotTold };
+    let Some(mut bare) = BareRecord::of(record, touched) else { return Prediction::Unknown };
+    let Some(bare) = bare.record(record) else { return Prediction::Unknown };
     let before = |touched: &Touched| touched.page.clone().filter(|_| touched.role != Role::Ahead);
     match rehearse(&bare, touched.iter().map(before)) {
         Ok(pages) => Prediction::Pages(pages),

@@ -46,7 +46,7 @@ pub(crate) fn is_whole(record: &Record<'_>, id: u8) -> bool {
 
 /// Whether the data told of a block is what the record has, where it has both the data and an image: in a log written with
 /// `wal_consistency_checking`. Nothing where there is nothing to compare.
-pub fn tells_rightly(record: &Record<'_>, touched: &[Touched], index: usize) -> Option<Told> {
+pub fn compare_predicted(record: &Record<'_>, touched: &[Touched], index: usize) -> Option<Match> {
     let (block, known) = (record.blocks.get(index)?, touched.get(index)?);
     let beside = block.image.is_some_and(|image| !image.apply);
     if !beside
@@ -59,9 +59,9 @@ pub fn tells_rightly(record: &Record<'_>, touched: &[Touched], index: usize) -> 
     }
     let told = (manager(record.header.rmid)?.displaced)(&Displaced { record, touched }, block);
     Some(match told {
-        Some(told) if told == record.block_data(block) => Told::Rightly,
-        Some(_) => Told::Otherwise,
-        None => Told::Not,
+        Some(told) if told == record.block_data(block) => Match::Exact,
+        Some(_) => Match::Differs,
+        None => Match::Unknown,
     })
 }
 
@@ -103,13 +103,13 @@ pub fn shared_with_old(record: &Record<'_>, touched: &[Touched]) -> Option<(usiz
 
 /// How what is told of a block's data compares with the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum Match {
     /// The same bytes.
-    Rightly,
+    Exact,
     /// Other bytes, which may have the same effect.
-    Otherwise,
-    /// It can't be told.
-    Not,
+    Differs,
+    /// The pages before are not known, or the record keeps nothing of it.
+    Unknown,
 }
 
 /// A record put together here.

@@ -28,7 +28,7 @@ pub enum Family {
 /// The magic of a sequence's page (`SEQ_MAGIC`).
 pub(crate) const SEQUENCE_MAGIC: u32 = 0x1717;
 /// The largest vacuum cycle of a btree page (`MAX_BT_CYCLE_ID`); the ids of other access methods are above.
-const MOST_BTREE_CYCLE: u16 = 0xFF7F;
+const MAX_BTREE_CYCLE: u16 = 0xFF7F;
 
 impl Family {
     /// What a page looks like.
@@ -54,7 +54,7 @@ impl Family {
             8 => Family::Gin,
             16 if mark == 0xFF80 => Family::Hash,
             16 if mark == 0xFF81 => Family::Gist,
-            16 if mark <= MOST_BTREE_CYCLE => Family::Btree,
+            16 if mark <= MAX_BTREE_CYCLE => Family::Btree,
             _ => Family::Other,
         }
     }

@@ -443,16 +443,16 @@ mod meta {
     const BITMAPS: usize = FIRST_FREE + 4;
     const PROCEDURE: usize = BITMAPS + 4;
     const SPARES: usize = PROCEDURE + 4;
-    const MAP: usize = SPARES + 4 * MOST_SPLIT_POINTS as usize;
-    const END: usize = aligned(MAP + 4 * MOST_BITMAPS as usize);
+    const MAP: usize = SPARES + 4 * MAX_SPLIT_POINTS as usize;
+    const END: usize = aligned(MAP + 4 * MAX_BITMAPS as usize);
 
     const HASH_MAGIC: u32 = 0x0644_0640;
     const HASH_VERSION: u32 = 4;
     /// Groups of buckets that are allocated at once, and phases of those that come in four (`HASH_MAX_SPLITPOINTS`).
-    const MOST_SPLIT_POINTS: u32 = (32 - WHOLE_GROUPS) * 4 + WHOLE_GROUPS;
+    const MAX_SPLIT_POINTS: u32 = (32 - WHOLE_GROUPS) * 4 + WHOLE_GROUPS;
     const WHOLE_GROUPS: u32 = 10;
-    const MOST_BITMAPS: u32 = 1024;
-    const MOST_FIRST_BUCKETS: u32 = 0x4000_0000;
+    const MAX_BITMAPS: u32 = 1024;
+    const MAX_FIRST_BUCKETS: u32 = 0x4000_0000;
 
     /// Whether the page is a hash index's meta page.
     pub fn check(page: &Page) -> Result<(), Misfit> {
@@ -469,8 +469,8 @@ mod meta {
         let wanted = tuples / f64::from(fill_factor);
         let buckets = if wanted <= 2.0 {
             2
-        } else if wanted >= f64::from(MOST_FIRST_BUCKETS) {
-            MOST_FIRST_BUCKETS
+        } else if wanted >= f64::from(MAX_FIRST_BUCKETS) {
+            MAX_FIRST_BUCKETS
         } else {
             total_buckets(split_point(wanted as u32))
         };
@@ -511,7 +511,7 @@ mod meta {
 
     /// Where the number of overflow pages before a split point is.
     pub fn spares(point: u32) -> Result<usize, Misfit> {
-        if point < MOST_SPLIT_POINTS {
+        if point < MAX_SPLIT_POINTS {
             Ok(SPARES + 4 * point as usize)
         } else {
             Err(Misfit("a hash index has no such split point"))
@@ -521,7 +521,7 @@ mod meta {
     /// Notes another bitmap page.
     pub fn add_bitmap(page: &mut Page, block: u32) -> Result<(), Misfit> {
         let count = page.u32_at(BITMAPS);
-        if count >= MOST_BITMAPS {
+        if count >= MAX_BITMAPS {
             return Err(Misfit("a hash index has no room for another bitmap page"));
         }
         page.put_u32(MAP + 4 * count as usize, block);

@@ -29,7 +29,7 @@ pub const PAGE_HEADER: usize = 24;
 /// Bytes of a line pointer.
 pub const LINE_POINTER: usize = 4;
 /// Most line pointers of a table's page (`MaxHeapTuplesPerPage`).
-pub const MOST_HEAP_ITEMS: u16 = 291;
+pub const MAX_HEAP_ITEMS: u16 = 291;
 
 /// Why a record can't have been meant for the page as it is: the page's state is unknown from then on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -381,7 +381,7 @@ impl Page {
     pub fn add_heap_item(&mut self, item_bytes: usize, number: u16) -> Result<&mut [u8], Misfit> {
         self.check()?;
         let limit = self.items() + 1;
-        if number == 0 || number > MOST_HEAP_ITEMS {
+        if number == 0 || number > MAX_HEAP_ITEMS {
             return Err(Misfit("a table's page has no such line pointer"));
         }
         if let Some(pointer) = self.line_pointer(number)
@@ -627,15 +627,15 @@ impl Page {
     /// Gives each item its place, and tells which bytes have to move there; how many runs that are. The hot loop of replay.
     fn lay_out(
         &mut self,
-        numbers: &mut [u16; MOST_LINE_POINTERS],
-        runs: &mut [Run; MOST_RUNS],
+        numbers: &mut [u16; MAX_LINE_POINTERS],
+        runs: &mut [Run; MAX_RUNS],
     ) -> Result<usize, Misfit> {
         let (lower, lowest, special) = (self.lower(), self.upper() as u32, self.special() as u32);
         let (pointers, _) = self.0[PAGE_HEADER..lower].as_chunks_mut::<LINE_POINTER>();
         // Line pointers with and without items come in any order, which no branch should have to foresee.
         let mut items = 0;
         for (number, bytes) in (0..).zip(pointers.iter()) {
-            numbers[items % MOST_LINE_POINTERS] = number;
+            numbers[items % MAX_LINE_POINTERS] = number;
             items += usize::from(u32::from_le_bytes(*bytes) >> 17 != 0);
         }
         let (mut count, mut unsound) = (0, false);
@@ -644,7 +644,7 @@ impl Page {
         let mut close = |start: u32, end: u32, upper: u32| {
             unsound |= start < lowest || end > special;
             if start != upper {
-                runs[count % MOST_RUNS] =
+                runs[count % MAX_RUNS] =
                     Run { from: start as u16, to: upper as u16, len: (end - start) as u16 };
                 count += 1;
             }
@@ -721,25 +721,25 @@ impl Run {
     }
 }
 
-const MOST_LINE_POINTERS: usize = PAGE_BYTES / LINE_POINTER;
+const MAX_LINE_POINTERS: usize = PAGE_BYTES / LINE_POINTER;
 /// So many runs can be told apart with little effort.
 const FEW_RUNS: usize = 16;
 /// An item takes at least 8 bytes.
-const MOST_RUNS: usize = PAGE_BYTES / 8;
+const MAX_RUNS: usize = PAGE_BYTES / 8;
 
 /// Where items are while they change their order.
 struct Scratch {
     bytes: [u8; PAGE_BYTES],
-    numbers: [u16; MOST_LINE_POINTERS],
-    runs: [Run; MOST_RUNS],
+    numbers: [u16; MAX_LINE_POINTERS],
+    runs: [Run; MAX_RUNS],
 }
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = const {
         RefCell::new(Scratch {
             bytes: [0; PAGE_BYTES],
-            numbers: [0; MOST_LINE_POINTERS],
-            runs: [Run { from: 0, to: 0, len: 0 }; MOST_RUNS],
+            numbers: [0; MAX_LINE_POINTERS],
+            runs: [Run { from: 0, to: 0, len: 0 }; MAX_RUNS],
         })
     };
 }

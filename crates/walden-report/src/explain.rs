@@ -161,7 +161,7 @@ fn view_table(view: &ViewDocument, look: Look) -> String {
 }
 
 /// Cycles listed at most; all are in JSON.
-const MOST_CYCLES: usize = 60;
+const MAX_CYCLES: usize = 60;
 
 fn cycles(document: &Document, look: Look) -> String {
     if document.cycles.is_empty() {
@@ -170,7 +170,7 @@ fn cycles(document: &Document, look: Look) -> String {
     let rows: Vec<Row> = document
         .cycles
         .iter()
-        .take(MOST_CYCLES)
+        .take(MAX_CYCLES)
         .map(|cycle| Row {
             depth: 0,
             label: cycle.label.clone(),
@@ -189,8 +189,8 @@ fn cycles(document: &Document, look: Look) -> String {
         ("from", &["cause", "bytes", "images", "tenths"]),
         &rows,
     );
-    if document.cycles.len() > MOST_CYCLES {
-        text.push_str(&format!("  {} more in the JSON form\n", document.cycles.len() - MOST_CYCLES));
+    if document.cycles.len() > MAX_CYCLES {
+        text.push_str(&format!("  {} more in the JSON form\n", document.cycles.len() - MAX_CYCLES));
     }
     text
 }

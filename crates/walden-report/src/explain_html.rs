@@ -182,10 +182,10 @@ fn layers<'a>(sums: impl Iterator<Item = Option<&'a TallyDocument>> + Clone) -> 
 }
 
 /// Spans in a row at most, with those in which nothing was written.
-const MOST_SPANS: i64 = 1000;
+const MAX_SPANS: i64 = 1000;
 
 /// Vertical lines in a chart at most.
-const MOST_MARKS: usize = 300;
+const MAX_MARKS: usize = 300;
 
 fn over_time(document: &Document) -> Section {
     let section = Section::new("Over time");
@@ -199,7 +199,7 @@ fn over_time(document: &Document) -> Section {
         .filter_map(|group| Some((second(&group.keys.first()?.text)?, &group.sum)))
         .collect();
     let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return section };
-    let starts: Vec<i64> = match (last.0 - first.0) / width < MOST_SPANS {
+    let starts: Vec<i64> = match (last.0 - first.0) / width < MAX_SPANS {
         true => (first.0..=last.0).step_by(usize::try_from(width).unwrap_or(usize::MAX)).collect(),
         false => spans.iter().map(|span| span.0).collect(),
     };
@@ -217,7 +217,7 @@ fn over_time(document: &Document) -> Section {
         "Bytes of WAL in spans of {}, by the ends of transactions.",
         units::seconds(width as f64).replace(".0", "")
     );
-    if marks.len() > MOST_MARKS {
+    if marks.len() > MAX_MARKS {
         note += &format!(" {} checkpoints are too many to be marked.", marks.len());
         marks.clear();
     } else if !marks.is_empty() {
@@ -273,7 +273,7 @@ fn buckets(document: &Document) -> Section {
 // ---- Checkpoints -------------------------------------------------------------------------------------------------------
 
 /// Cycles drawn at most.
-const MOST_CYCLES: usize = 200;
+const MAX_CYCLES: usize = 200;
 
 fn checkpoints(document: &Document) -> Section {
     let mut section = Section::new("Checkpoints");
@@ -296,10 +296,10 @@ fn checkpoints(document: &Document) -> Section {
     if document.cycles.is_empty() {
         return section;
     }
-    let skipped = document.cycles.len().saturating_sub(MOST_CYCLES);
+    let skipped = document.cycles.len().saturating_sub(MAX_CYCLES);
     let title = match skipped {
         0 => "Images along each checkpoint cycle".to_owned(),
-        _ => format!("Images along the last {MOST_CYCLES} of {} checkpoint cycles", document.cycles.len()),
+        _ => format!("Images along the last {MAX_CYCLES} of {} checkpoint cycles", document.cycles.len()),
     };
     let chart =
         CheckpointTimeline { title, cycles: document.cycles.iter().skip(skipped).map(cycle).collect() };
@@ -359,7 +359,7 @@ fn is_relation(part: Part) -> bool {
 }
 
 /// Tables of a treemap; more are too small to be seen.
-const MOST_AREAS: usize = 60;
+const MAX_AREAS: usize = 60;
 
 fn relations(document: &Document) -> Section {
     let mut table = Table::new(&head("relation"));
@@ -392,8 +392,8 @@ fn relations(document: &Document) -> Section {
 }
 
 fn areas(relations: &[RelationDocument]) -> Vec<Node> {
-    let mut nodes: Vec<Node> = relations.iter().take(MOST_AREAS).map(area).collect();
-    let rest = relations.get(MOST_AREAS..).unwrap_or_default();
+    let mut nodes: Vec<Node> = relations.iter().take(MAX_AREAS).map(area).collect();
+    let rest = relations.get(MAX_AREAS..).unwrap_or_default();
     if !rest.is_empty() {
         nodes.push(Node {
             name: format!("{} more", units::count(rest.len() as u64)),
@@ -444,7 +444,7 @@ fn tone(part: Part) -> Tone {
 }
 
 /// Kinds of records drawn.
-const MOST_KINDS: usize = 12;
+const MAX_KINDS: usize = 12;
 
 fn record_kinds(document: &Document) -> Section {
     let mut table = Table::new(&head("resource manager, kind"));
@@ -453,7 +453,7 @@ fn record_kinds(document: &Document) -> Section {
         let weight = if rest { Weight::Rest } else { Weight::Plain };
         table.row(Row::new(cells(&text_of(kind), &kind.sum)).weight(weight));
     }
-    let drawn = || document.record_kinds.iter().take(MOST_KINDS);
+    let drawn = || document.record_kinds.iter().take(MAX_KINDS);
     let chart = Bars {
         title: "The kinds of records with the most bytes".into(),
         x: Axis::new("WAL", Unit::Bytes),

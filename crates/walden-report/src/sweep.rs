@@ -6,7 +6,7 @@ use walden_whatif::settings;
 use crate::chart::{Axis, Curve, CurveLine, Mark, Unit};
 
 /// Lines in a chart at most: more have no colours of their own.
-pub const MOST_LINES: usize = 12;
+pub const MAX_LINES: usize = 12;
 
 /// The settings that are not the same in all predictions.
 #[derive(Clone, PartialEq, Debug)]
@@ -117,7 +117,7 @@ pub fn curves(document: &Document) -> Vec<Curve> {
             None => groups.push((others, vec![(x, one)])),
         }
     }
-    groups.truncate(MOST_LINES);
+    groups.truncate(MAX_LINES);
     groups.iter_mut().for_each(|group| group.1.sort_by(|one, other| one.0.total_cmp(&other.0)));
     let xs = || groups.iter().flat_map(|group| &group.1).map(|(x, _)| *x);
     let (least, most) = (xs().fold(f64::INFINITY, f64::min), xs().fold(0.0, f64::max));

@@ -78,8 +78,8 @@ pub struct Row {
 }
 
 /// Labels narrower than this are not worth a bar beside them.
-const LEAST_LABEL: usize = 24;
-const LONGEST_BAR: usize = 20;
+const MIN_LABEL: usize = 24;
+const MAX_BAR: usize = 20;
 
 /// A table with a heading, headed columns, the first for labels, and bars at the right where there is room.
 pub fn table(look: Look, title: &str, head: (&str, &[&str]), rows: &[Row]) -> String {
@@ -103,7 +103,7 @@ pub fn table(look: Look, title: &str, head: (&str, &[&str]), rows: &[Row]) -> St
         .max(label_head.width());
     let room = look.width.saturating_sub(numbers + 2);
     let bars = rows.iter().any(|row| row.share.is_some());
-    let bar = if bars { room.saturating_sub(longest.max(LEAST_LABEL) + 2).min(LONGEST_BAR) } else { 0 };
+    let bar = if bars { room.saturating_sub(longest.max(MIN_LABEL) + 2).min(MAX_BAR) } else { 0 };
     let bar = if bar < 5 { 0 } else { bar };
     let label = longest.min(room.saturating_sub(if bar > 0 { bar + 2 } else { 0 })).max(10);
 

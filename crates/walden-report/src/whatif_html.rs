@@ -8,16 +8,16 @@ use walden_whatif::learn::From;
 
 use crate::chart::{Axis, Bars, Curve, CurveLine, Layer, Mark, Tone, Unit};
 use crate::html::{Cell, Page, Row, Section, Table, Weight};
-use crate::sweep::{self, MOST_LINES, Sweep};
+use crate::sweep::{self, MAX_LINES, Sweep};
 use crate::units;
 use crate::whatif::{causes, signed, signed_bytes};
 
 /// Bars in a chart at most; the tables have all.
-const MOST_BARS: usize = 40;
+const MAX_BARS: usize = 40;
 /// Checkpoints listed at most.
-const MOST_CHECKPOINTS: usize = 200;
+const MAX_CHECKPOINTS: usize = 200;
 /// Vertical lines in a chart at most.
-const MOST_MARKS: usize = 100;
+const MAX_MARKS: usize = 100;
 
 /// The page of a forecast.
 pub fn page(document: &Document) -> Page {
@@ -244,13 +244,13 @@ const LAYERS: [(&str, Tone, &[Bucket]); 7] = [
 
 /// The trace and the predictions that are drawn, by their names.
 fn categories(document: &Document, sweep: &Sweep) -> Vec<String> {
-    let drawn = document.predictions.len().min(MOST_BARS);
+    let drawn = document.predictions.len().min(MAX_BARS);
     let labels = (0..drawn).map(|index| sweep.label(document, index));
     std::iter::once("the trace".to_owned()).chain(labels).collect()
 }
 
 fn more(document: &Document) -> String {
-    match document.predictions.len().checked_sub(MOST_BARS) {
+    match document.predictions.len().checked_sub(MAX_BARS) {
         Some(rest @ 1..) => format!(" {rest} more are not drawn; the table has all."),
         _ => String::new(),
     }
@@ -264,7 +264,7 @@ fn buckets(document: &Document, sweep: &Sweep) -> Section {
     let bytes = |all: &[walden_whatif::document::BucketBytes], bucket: Bucket| {
         all.iter().find(|one| one.name == bucket.name()).map_or(0, |one| one.bytes)
     };
-    let drawn = || document.predictions.iter().take(MOST_BARS);
+    let drawn = || document.predictions.iter().take(MAX_BARS);
     let stacks = || std::iter::once(&document.trace.buckets).chain(drawn().map(|one| &one.buckets));
     let layer = |&(name, tone, buckets): &(&str, Tone, &[Bucket])| {
         let sum = |all: &Vec<_>| buckets.iter().map(|bucket| bytes(all, *bucket)).sum::<u64>() as f64;
@@ -308,7 +308,7 @@ fn buckets(document: &Document, sweep: &Sweep) -> Section {
 // ---- Checkpoints -------------------------------------------------------------------------------------------------------
 
 fn checkpoints(document: &Document, sweep: &Sweep) -> Section {
-    let drawn = || document.predictions.iter().take(MOST_BARS).map(|one| one.checkpoints);
+    let drawn = || document.predictions.iter().take(MAX_BARS).map(|one| one.checkpoints);
     let counts = || std::iter::once(document.trace.checkpoints).chain(drawn());
     let layer = |name: &str, tone, of: fn(&Causes) -> u64| Layer {
         name: name.to_owned(),
@@ -347,13 +347,13 @@ fn checkpoints(document: &Document, sweep: &Sweep) -> Section {
         && !only.checkpoint_list.is_empty()
     {
         let mut table = Table::new(&["redo pointer", "begins", "cause"]);
-        for (time, redo, cause) in only.checkpoint_list.iter().take(MOST_CHECKPOINTS) {
+        for (time, redo, cause) in only.checkpoint_list.iter().take(MAX_CHECKPOINTS) {
             table.row(vec![Cell::text(redo), clock(*time), Cell::text(cause)]);
         }
         let caption = match only.checkpoint_list.len() {
-            ..=MOST_CHECKPOINTS => "Predicted checkpoints; positions are those of the trace".to_owned(),
+            ..=MAX_CHECKPOINTS => "Predicted checkpoints; positions are those of the trace".to_owned(),
             all => format!(
-                "The first {MOST_CHECKPOINTS} of {} predicted checkpoints; positions are those of the trace",
+                "The first {MAX_CHECKPOINTS} of {} predicted checkpoints; positions are those of the trace",
                 units::count(all as u64)
             ),
         };
@@ -377,7 +377,7 @@ fn growth(document: &Document, sweep: &Sweep) -> Option<Curve> {
         .iter()
         .enumerate()
         .filter(|(_, one)| one.growth.len() > 2)
-        .take(MOST_LINES)
+        .take(MAX_LINES)
         .collect();
     let lasts = shown.iter().any(|(_, one)| one.growth.last().is_some_and(|(time, _)| *time - start > 1.0));
     if !lasts {
@@ -389,7 +389,7 @@ fn growth(document: &Document, sweep: &Sweep) -> Option<Curve> {
         ..CurveLine::default()
     };
     let marks = match &shown[..] {
-        [(_, only)] if only.checkpoint_list.len() <= MOST_MARKS => {
+        [(_, only)] if only.checkpoint_list.len() <= MAX_MARKS => {
             let began = only.checkpoint_list.iter().filter(|(time, ..)| *time >= start);
             began.map(|(time, _, cause)| Mark { at: time - start, name: (*cause).to_owned() }).collect()
         }
@@ -427,7 +427,7 @@ fn archive(document: &Document, sweep: &Sweep) -> Section {
     if compressors.is_empty() {
         return section;
     }
-    let drawn = || document.predictions.iter().take(MOST_BARS).map(|one| &one.archive);
+    let drawn = || document.predictions.iter().take(MAX_BARS).map(|one| &one.archive);
     let of = |sizes: &[ArchiveSize], name: &str| sizes.iter().find(|one| one.compressor == name).cloned();
     let each = |name: &str| -> Vec<Option<ArchiveSize>> {
         std::iter::once(&document.trace.archive).chain(drawn()).map(|sizes| of(sizes, name)).collect()
@@ -495,7 +495,7 @@ const SHARES: [(&str, &str); 4] = [
 ];
 
 fn sureness(document: &Document, sweep: &Sweep) -> Section {
-    let drawn = || document.predictions.iter().take(MOST_BARS);
+    let drawn = || document.predictions.iter().take(MAX_BARS);
     let layer = |(index, (name, meaning)): (usize, &(&str, &str))| Layer {
         name: format!("{name}: {meaning}"),
         tone: Tone::Next,

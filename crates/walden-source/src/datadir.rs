@@ -23,7 +23,7 @@ use walden_redo::{PAGE_BYTES, Page, checksum};
 use crate::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
 
 /// Files that are held open at most.
-const MOST_OPEN_FILES: usize = 64;
+const MAX_OPEN_FILES: usize = 64;
 /// A data directory that no server is writing to, or a base backup in plain format.
 #[derive(Debug)]
 pub struct DataDir {
@@ -180,7 +180,7 @@ impl DataDir {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(self.named(key, error)),
         };
-        if self.open.len() >= MOST_OPEN_FILES {
+        if self.open.len() >= MAX_OPEN_FILES {
             let oldest = self.open.iter().min_by_key(|(_, open)| open.used).map(|(key, _)| *key);
             oldest.map(|oldest| self.open.remove(&oldest));
         }
@@ -575,7 +575,7 @@ mod tests {
             let missing = RelFileLocator { relation, ..at(1663, 5) };
             assert!(!data.read_page(missing, Fork::MAIN, 0, &mut page).unwrap());
         }
-        assert!(data.open.len() <= MOST_OPEN_FILES);
+        assert!(data.open.len() <= MAX_OPEN_FILES);
         assert!(data.read_page(at(1663, 5), Fork::MAIN, 0, &mut page).unwrap());
     }
 }

@@ -13,7 +13,7 @@ const WINDOW: usize = 128 << 10;
 /// some hundred kB.
 const WINDOW_AHEAD: usize = 1 << 20;
 /// Windows read ahead at most, beside the one being filled and the one being used.
-const MOST_AHEAD: usize = 3;
+const MAX_AHEAD: usize = 3;
 
 /// It ends before its time only if it panics.
 const GONE: &str = "the thread that reads ahead is gone";
@@ -100,7 +100,7 @@ impl Ahead {
         scope: &'scope Scope<'scope, 'env>,
         segments: &'env [SegmentFile],
     ) -> Ahead {
-        let (to, pieces) = sync_channel(MOST_AHEAD);
+        let (to, pieces) = sync_channel(MAX_AHEAD);
         let (used, free) = channel();
         scope.spawn(move || {
             // Nobody listens any more once the scan is over.

@@ -219,7 +219,7 @@ struct File {
 }
 
 /// Beyond so many blocks no threshold that anyone would set has a file's pages logged; they are only counted.
-const MOST_IMAGES: usize = (64 << 20) / PAGE_BYTES;
+const MAX_IMAGES: usize = (64 << 20) / PAGE_BYTES;
 
 /// A file that is logged as images when its transaction commits.
 #[derive(Debug)]
@@ -279,12 +279,12 @@ impl Unlogged {
         let Some(file) = self.files.get_mut(&relation) else { return };
         if let Some(known) = file.images.get_mut(&place) {
             *known = (slot, image);
-        } else if file.images.len() < MOST_IMAGES {
+        } else if file.images.len() < MAX_IMAGES {
             file.images.insert(place, (slot, image));
             file.blocks += 1;
         } else {
             // No longer told apart from those met before, but far beyond any threshold.
-            file.blocks = file.blocks.max(MOST_IMAGES as u64 + 1);
+            file.blocks = file.blocks.max(MAX_IMAGES as u64 + 1);
         }
     }
 }

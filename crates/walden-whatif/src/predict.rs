@@ -17,7 +17,7 @@ use crate::outcome::{Buckets, Prediction};
 use crate::settings::{SettingError, Settings};
 use crate::simulate::{OwnRecords, Simulation};
 use crate::survey::{Survey, own};
-use crate::trace::{MOST_SIMULATIONS, Pass, PassOutcome, Plan, Trust};
+use crate::trace::{MAX_SIMULATIONS, Pass, PassOutcome, Plan, Trust};
 
 /// Opens a base anew for each pass.
 pub type OpenBase<'a> = &'a (dyn Fn() -> std::io::Result<Box<dyn BasePages>> + Sync);
@@ -175,14 +175,14 @@ fn groups(settings: &[Settings], threads: usize) -> Vec<Vec<usize>> {
     for (at, one) in settings.iter().enumerate() {
         let method = one.wal_compression;
         let fits = groups.iter().position(|(methods, group)| {
-            group.len() < MOST_SIMULATIONS && (methods.contains(&method) || method.is_none())
+            group.len() < MAX_SIMULATIONS && (methods.contains(&method) || method.is_none())
         });
         let place = fits.or_else(|| {
             let room =
-                groups.len() < threads || groups.iter().all(|(_, group)| group.len() >= MOST_SIMULATIONS);
+                groups.len() < threads || groups.iter().all(|(_, group)| group.len() >= MAX_SIMULATIONS);
             (!room).then(|| {
                 let fewest =
-                    groups.iter().enumerate().filter(|(_, (_, group))| group.len() < MOST_SIMULATIONS);
+                    groups.iter().enumerate().filter(|(_, (_, group))| group.len() < MAX_SIMULATIONS);
                 fewest.min_by_key(|(_, (methods, _))| methods.len()).map_or(0, |(at, _)| at)
             })
         });

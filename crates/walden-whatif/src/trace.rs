@@ -29,7 +29,7 @@ use crate::simulate::{RecordBytes, Simulation};
 use crate::survey::{CHECKPOINT_ONLINE, CHECKPOINT_REDO, FPI_FOR_HINT, SWITCH};
 
 /// Simulations in one pass.
-pub const MOST_SIMULATIONS: usize = 64;
+pub const MAX_SIMULATIONS: usize = 64;
 /// Points of the growth that are kept.
 const GROWTH_POINTS: u64 = 400;
 /// `XLOG_HEAP2_VISIBLE`
@@ -195,9 +195,9 @@ struct State {
 }
 
 impl Pass {
-    /// A pass with these simulations, at most [`MOST_SIMULATIONS`]. `all_images`: compress every image, not a sample.
+    /// A pass with these simulations, at most [`MAX_SIMULATIONS`]. `all_images`: compress every image, not a sample.
     pub fn new(replay: Replay, plan: Plan, simulations: Vec<Simulation>, all_images: bool) -> Pass {
-        assert!(simulations.len() <= MOST_SIMULATIONS, "one bit for each");
+        assert!(simulations.len() <= MAX_SIMULATIONS, "one bit for each");
         let levels: Vec<Level> =
             simulations.iter().map(|simulation| Level::of(simulation.settings.wal_level)).collect();
         let all = [Level::Minimal, Level::Replica, Level::Logical];

@@ -123,7 +123,7 @@ pub const SEGMENT_ENDING: &str = "wlz";
 pub const PACK_ENDING: &str = "wpk";
 const KEYFRAME: u32 = 32;
 /// Results are listed one by one up to so many.
-pub const MOST_ROWS: usize = 50;
+pub const MAX_ROWS: usize = 50;
 
 /// Runs the command.
 pub fn run(args: &CompressArgs) -> Result<ExitCode> {
@@ -601,7 +601,7 @@ fn print(args: &CompressArgs, results: &[Done], failed: usize, seconds: f64) -> 
         Format::Table if files == 0 => String::new(),
         Format::Table => {
             let mut text = String::new();
-            if files <= MOST_ROWS {
+            if files <= MAX_ROWS {
                 let rows: Vec<Row> = results.iter().flat_map(rows).collect();
                 let head: &[&str] = &["original", "compressed", "ratio", "as"];
                 let look = terminal::look();

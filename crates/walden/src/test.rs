@@ -12,7 +12,7 @@ use walden_codec::container::{self, Entry, Error, Head, Loss, ReadLimits, Reader
 use walden_report::table::{Row, table};
 use walden_report::units;
 
-use crate::compress::{MOST_ROWS, form_name, in_parallel, open, ratio};
+use crate::compress::{MAX_ROWS, form_name, in_parallel, open, ratio};
 use crate::decompress::{report, words_of};
 use crate::progress::Progress;
 use crate::terminal::Format;
@@ -176,7 +176,7 @@ fn print(args: &TestArgs, all: &[(&Path, &Found)], seconds: f64) -> Result<()> {
         Format::Table if all.is_empty() => String::new(),
         Format::Table => {
             let look = terminal::look();
-            let each = args.list || members + all.len() as u64 <= MOST_ROWS as u64;
+            let each = args.list || members + all.len() as u64 <= MAX_ROWS as u64;
             let rows: Vec<Row> = all.iter().flat_map(|(path, found)| rows(args, path, found, each)).collect();
             let head: &[&str] = &["original", "compressed", "ratio", "as", ""];
             let title = if args.list { "Members" } else { "Decoded and compared" };

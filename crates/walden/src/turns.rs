@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that one of them holds back at most: a segment of usual size.
-const MOST_HELD: usize = 16 << 20;
+const MAX_HELD: usize = 16 << 20;
 
 /// An output, and whose turn it is.
 pub struct Turns<W> {
@@ -98,7 +98,7 @@ impl<W: Write> Write for Turn<'_, W> {
         place.can_go_on()?;
         let is_next = place.number == self.number;
         drop(place);
-        if !is_next && self.held.len() + bytes.len() <= MOST_HELD {
+        if !is_next && self.held.len() + bytes.len() <= MAX_HELD {
             self.held.extend_from_slice(bytes);
             return Ok(bytes.len());
         }
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn who_has_more_than_may_be_held_waits() {
         let turns = Turns::new(Vec::new());
-        let much = vec![b'b'; MOST_HELD];
+        let much = vec![b'b'; MAX_HELD];
         thread::scope(|scope| {
             let mut first = turns.take(0).unwrap();
             let waiting = scope.spawn(|| {
@@ -173,7 +173,7 @@ mod tests {
             waiting.join().unwrap();
         });
         let written = written(turns);
-        assert_eq!((written.len(), &written[..2], &written[MOST_HELD..]), (MOST_HELD + 2, "ab", "bc"));
+        assert_eq!((written.len(), &written[..2], &written[MAX_HELD..]), (MAX_HELD + 2, "ab", "bc"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::coder::Form;
 /// The version that is written.
 pub const FORMAT_VERSION: u16 = 1;
 /// The oldest reader that understands what is written.
-pub const LEAST_READER: u16 = 1;
+pub const MIN_READER: u16 = 1;
 
 /// What every file starts with: bytes that text conversions and seven-bit transfers would change.
 pub const MAGIC: [u8; 8] = *b"\x8AWLDN\r\n\x1A";
@@ -23,9 +23,9 @@ pub const FRAME_HEADER: usize = 40;
 /// Bytes of a footer with its frame's header: where to look for it from the end.
 pub const FOOTER: u64 = FRAME_HEADER as u64 + 16;
 /// The most that a member's head may have.
-pub const MOST_HEAD: u64 = 1 << 16;
+pub const MAX_HEAD: u64 = 1 << 16;
 /// The most bytes of an original in one piece of a member coded as bytes.
-pub const MOST_PIECE: u64 = 64 << 20;
+pub const MAX_PIECE: u64 = 64 << 20;
 
 /// One file of one member, or many members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

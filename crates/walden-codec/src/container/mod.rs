@@ -14,7 +14,7 @@ mod writer;
 use std::fmt;
 use std::io;
 
-pub use layout::{End, Entry, FORMAT_VERSION, FileForm, FileHeader, Head, LEAST_READER, Meta, Place};
+pub use layout::{End, Entry, FORMAT_VERSION, FileForm, FileHeader, Head, MIN_READER, Meta, Place};
 pub use reader::{Reader, Summary};
 pub use salvage::{Decode, Loss, Walk, walk};
 pub use writer::{Added, WriteOptions, Writer};

@@ -7,13 +7,13 @@ use walden_format::reader::Reader as Cursor;
 
 use super::layout::{
     End, Entry, FILE_HEADER, FOOTER, FRAME_HEADER, FRAME_MAGIC, FileForm, FileHeader, FrameHeader, Head,
-    HeaderFault, Kind, MOST_HEAD, MOST_PIECE, hex,
+    HeaderFault, Kind, MAX_HEAD, MAX_PIECE, hex,
 };
 use super::{Damage, Error, ReadLimits};
 use crate::coder::{Decoder, Encoded, Form};
 
 /// Bytes that room is made for at once, before they are read.
-const MOST_AT_ONCE: u64 = 16 << 20;
+const MAX_AT_ONCE: u64 = 16 << 20;
 
 /// Reads a container, member by member.
 ///
@@ -477,7 +477,7 @@ impl<R: Read + Seek> Reader<R> {
             return Err(self.damage(part, offset, format!("at most {most} bytes"), found));
         }
         // The file is that long, by what the system says; where it has holes, that means little.
-        let expected = frame.bytes.min(self.bytes.saturating_sub(self.at)).min(MOST_AT_ONCE);
+        let expected = frame.bytes.min(self.bytes.saturating_sub(self.at)).min(MAX_AT_ONCE);
         let mut content = Vec::with_capacity(expected as usize);
         (&mut self.input).take(frame.bytes).read_to_end(&mut content).map_err(Error::Io)?;
         self.at += content.len() as u64;
@@ -500,7 +500,7 @@ impl<R: Read + Seek> Reader<R> {
     }
 
     fn head(&mut self, frame: FrameHeader, offset: u64) -> Result<Head, Error> {
-        let content = self.content(frame, offset, MOST_HEAD, "a member's head")?;
+        let content = self.content(frame, offset, MAX_HEAD, "a member's head")?;
         Head::parse(&content)
             .map_err(|(expected, found)| self.damage("a member's head", offset, expected, found))
     }
@@ -509,7 +509,7 @@ impl<R: Read + Seek> Reader<R> {
     fn pieces(&mut self, head: &Head, mut out: Option<&mut dyn Write>) -> Result<Summary, Error> {
         let start = self.member_offset;
         let most = match head.form {
-            Form::Bytes => MOST_PIECE,
+            Form::Bytes => MAX_PIECE,
             Form::Records => self.limits.segment_bytes,
         };
         let mut hasher = blake3::Hasher::new();
@@ -600,7 +600,7 @@ impl<R: Read + Seek> Reader<R> {
     }
 
     fn end(&mut self, frame: FrameHeader, offset: u64) -> Result<End, Error> {
-        let content = self.content(frame, offset, MOST_HEAD, "a member's end")?;
+        let content = self.content(frame, offset, MAX_HEAD, "a member's end")?;
         let found = format!("{} bytes", content.len());
         End::parse(&content).ok_or_else(|| self.damage("a member's end", offset, "40 bytes or more", found))
     }

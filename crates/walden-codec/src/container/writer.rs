@@ -8,7 +8,7 @@ use walden_format::stream::StreamInfo;
 
 use super::Error;
 use super::layout::{
-    End, Entry, FORMAT_VERSION, FileForm, FileHeader, FrameHeader, Head, Kind, LEAST_READER, MOST_HEAD, Meta,
+    End, Entry, FORMAT_VERSION, FileForm, FileHeader, FrameHeader, Head, Kind, MAX_HEAD, MIN_READER, Meta,
     Place,
 };
 use crate::coder::{Encoded, Encoder, Form, Limits, Original, start_of};
@@ -95,8 +95,8 @@ impl<W: Write> Writer<W> {
         as_bytes: bool,
         input: &mut (impl Read + Seek),
     ) -> Result<Added, Error> {
-        if meta.name.len() as u64 > MOST_HEAD / 2 {
-            return Err(Error::Limit("bytes of a name", MOST_HEAD / 2, meta.name.len() as u64));
+        if meta.name.len() as u64 > MAX_HEAD / 2 {
+            return Err(Error::Limit("bytes of a name", MAX_HEAD / 2, meta.name.len() as u64));
         }
         let from = input.stream_position().map_err(Error::Original)?;
         if !as_bytes && let Some((encoded, place, end)) = self.segment(input)? {
@@ -215,7 +215,7 @@ impl<W: Write> Writer<W> {
         let id = u64::from_le_bytes(*hasher.finalize().as_bytes().first_chunk().unwrap_or(&[0; 8]));
         self.id = Some(id);
         let WriteOptions { form, level, .. } = self.options;
-        let header = FileHeader { version: FORMAT_VERSION, least_reader: LEAST_READER, form, level, id };
+        let header = FileHeader { version: FORMAT_VERSION, least_reader: MIN_READER, form, level, id };
         self.write(&header.to_bytes())
     }
 

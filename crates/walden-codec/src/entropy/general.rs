@@ -11,7 +11,7 @@ const WINDOW: u32 = 24;
 
 /// Tables of the high levels have this many entries at most, as a power of 2: larger ones take more to clear than they find
 /// in what a column's class has.
-const MOST_ENTRIES: u32 = 21;
+const MAX_ENTRIES: u32 = 21;
 /// From here on, they would have more.
 const LARGE_TABLES: i32 = 10;
 
@@ -79,7 +79,7 @@ fn set_effort(context: &mut CCtx<'_>, Effort { level, is_text }: Effort) -> Opti
             set(CParameter::MinMatch(least))?;
             (long, short)
         }
-        LARGE_TABLES.. => (MOST_ENTRIES, MOST_ENTRIES),
+        LARGE_TABLES.. => (MAX_ENTRIES, MAX_ENTRIES),
         _ => return Some(()),
     };
     set(CParameter::HashLog(long))?;

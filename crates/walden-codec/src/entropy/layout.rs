@@ -11,7 +11,7 @@
 
 use super::general::{Compressor, Effort};
 use super::headed::Headed;
-use crate::columns::{Content, Form, LONGEST_NUMBER, get_number, put_number};
+use crate::columns::{Content, Form, MAX_NUMBER_BYTES, get_number, put_number};
 use crate::{Corrupt, corrupt};
 
 const LAYOUT_ROWS: u8 = 0;
@@ -22,7 +22,7 @@ const PLANE_DIFFERENCE: u8 = 1;
 const PLANE_STILL: u8 = 2;
 
 /// Below this many rows, planes are too short to be worth their forms.
-const FEWEST_ROWS: usize = 4;
+const MIN_ROWS: usize = 4;
 
 /// Bytes of rows that are turned into planes, or back, at a time: they stay in the fastest cache.
 const TURNED: usize = 16 << 10;
@@ -67,7 +67,7 @@ impl Layout {
 
     fn push_rows(&mut self, bytes: &[u8], width: usize, zstd: &mut Compressor) {
         let rows = bytes.len() / width;
-        if rows < FEWEST_ROWS || !bytes.len().is_multiple_of(width) {
+        if rows < MIN_ROWS || !bytes.len().is_multiple_of(width) {
             self.forms.push(LAYOUT_ROWS);
             self.body.extend_from_slice(bytes);
             return;
@@ -112,7 +112,7 @@ impl Layout {
     /// All columns, as they are compressed.
     pub fn finish(self) -> Headed {
         let Layout { forms, body, body_at, .. } = self;
-        let mut head = Vec::with_capacity(forms.len() + LONGEST_NUMBER);
+        let mut head = Vec::with_capacity(forms.len() + MAX_NUMBER_BYTES);
         put_number(&mut head, forms.len() as u64);
         head.extend_from_slice(&forms);
         Headed::new(&head, body, body_at)
@@ -125,7 +125,7 @@ fn most_head(columns: impl Iterator<Item = (Form, usize)>) -> usize {
         Form::Rows(width) => usize::from(width) + 1,
         _ => 0,
     });
-    most.sum::<usize>() + LONGEST_NUMBER
+    most.sum::<usize>() + MAX_NUMBER_BYTES
 }
 
 /// How many bytes columns have at most when laid out.

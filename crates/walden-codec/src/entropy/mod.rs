@@ -54,7 +54,7 @@ const DIRECTORY: usize = CLASSES.len();
 const OTHER: usize = CLASSES.len() + 1;
 
 /// Bytes of what came before that are remembered, of a class.
-const MOST_BEFORE: usize = 4 << 20;
+const MAX_BEFORE: usize = 4 << 20;
 /// Bytes of them that are referred to: zstd reads them again each time, and what is alike is near. Never many more than a
 /// content has itself, which else would take most of its time for what is not its own.
 const NEAR_BEFORE: RangeInclusive<usize> = 64 << 10..=1 << 20;
@@ -67,7 +67,7 @@ const OF_TEXT: usize = 2;
 const FAST: i32 = 3;
 /// The highest of zstd's levels, for text and for all else: text would take three times as long at the latter, for 2 %.
 const SMALLEST: i32 = 12;
-const SMALLEST_OF_NUMBERS: i32 = 16;
+const MIN_OF_NUMBERS: i32 = 16;
 
 /// How much is spent, by level from 1 on.
 const LEVELS: [Means; 9] = [
@@ -94,7 +94,7 @@ fn is_among(class: usize, classes: &[Class]) -> bool {
 /// zstd's effort for a class at a level.
 fn effort_of(class: usize, level: i32) -> Effort {
     let level = match level {
-        SMALLEST if class != OTHER && !is_among(class, &WITH_WORDS[..OF_TEXT]) => SMALLEST_OF_NUMBERS,
+        SMALLEST if class != OTHER && !is_among(class, &WITH_WORDS[..OF_TEXT]) => MIN_OF_NUMBERS,
         _ => level,
     };
     Effort { level, is_text: class == OTHER || is_among(class, &WITH_WORDS) }
@@ -187,8 +187,8 @@ impl State {
             return;
         }
         let before = self.before(class);
-        let content = &content[content.len().saturating_sub(MOST_BEFORE)..];
-        let surplus = (before.len() + content.len()).saturating_sub(MOST_BEFORE);
+        let content = &content[content.len().saturating_sub(MAX_BEFORE)..];
+        let surplus = (before.len() + content.len()).saturating_sub(MAX_BEFORE);
         before.drain(..surplus);
         before.extend_from_slice(content);
     }
@@ -648,7 +648,7 @@ impl<'a> Part<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::columns::{self, Column, Decoder, Encoder, Kind, Side};
+    use crate::columns::{self, Coder, Column, Decoder, Encoder, Kind};
 
     /// Numbers that follow from a seed.
     struct Numbers(u64);

@@ -79,7 +79,7 @@ struct Sizes {
 }
 
 /// Bytes that must be equal for a match.
-const FEWEST_EQUAL: u32 = 6;
+const MIN_EQUAL: u32 = 6;
 
 /// Rows wider than this are text, unless it is said that they are rows.
 const WIDEST_ROW: usize = 256;
@@ -820,7 +820,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
                     == self.history[self.written.wrapping_sub(*back) & mask]
             })
             .count() as u32;
-        if equal >= FEWEST_EQUAL {
+        if equal >= MIN_EQUAL {
             (self.match_at, self.match_len) = (at, equal);
         }
     }

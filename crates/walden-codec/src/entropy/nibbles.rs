@@ -56,7 +56,7 @@ pub struct Shares<const C: usize>([u16; C]);
 
 const ALL: u32 = 65535;
 /// No context counts less.
-const LEAST_SHARE: u32 = 400;
+const MIN_SHARE: u32 = 400;
 /// What of a judgement is learned, as a power of 2.
 const SLOWLY: u32 = 5;
 
@@ -101,7 +101,7 @@ impl<const C: usize> Shares<C> {
             // 1 in 1/4096, 16 at most.
             let ratio = ((u64::from(said) * u64::from(inverse)) >> 15).min(0xFFFF) as u32;
             let share = share - (share >> SLOWLY) + ((share * ratio) >> (12 + SLOWLY));
-            self.0[context] = share.clamp(LEAST_SHARE, ALL - LEAST_SHARE) as u16;
+            self.0[context] = share.clamp(MIN_SHARE, ALL - MIN_SHARE) as u16;
             left -= i32::from(self.0[context]);
             if self.0[context] > self.0[largest] {
                 largest = context;

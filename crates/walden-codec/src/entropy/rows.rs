@@ -140,7 +140,7 @@ pub fn choose(bytes: &[u8], width: usize) -> Vec<Mode> {
             at = before.into();
         }
     }
-    if rows >= FEWEST_FOR_DIRECT {
+    if rows >= MIN_FOR_DIRECT {
         let mut sample = bytes[..sampled * width].to_vec();
         to_differences(&mut sample, &modes);
         for (position, mode) in modes.iter_mut().enumerate() {
@@ -153,7 +153,7 @@ pub fn choose(bytes: &[u8], width: usize) -> Vec<Mode> {
 }
 
 /// Below this many rows, nobody can tell what is noise.
-const FEWEST_FOR_DIRECT: usize = 2000;
+const MIN_FOR_DIRECT: usize = 2000;
 
 /// Whether a position's bytes are many, and not those that came last in a context, but by chance.
 fn is_noise(bytes: &[u8], width: usize, position: usize) -> bool {

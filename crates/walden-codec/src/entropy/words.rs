@@ -15,7 +15,7 @@
 use rustc_hash::FxHashMap;
 
 use super::headed::Headed;
-use crate::columns::{LONGEST_NUMBER, get_number, put_number};
+use crate::columns::{MAX_NUMBER_BYTES, get_number, put_number};
 use crate::{Corrupt, corrupt};
 
 /// A word has no fewer letters, its space not counted.
@@ -29,18 +29,18 @@ const FEW: usize = 16;
 /// Words of fewer bytes are copied in one step, which has their length behind them.
 const STEP: usize = 16;
 const LEN_AT: usize = STEP - 1;
-const LONGEST_SHORT: u8 = LEN_AT as u8;
+const MAX_SHORT_BYTES: u8 = LEN_AT as u8;
 /// Bytes of the structure that are decoded before what they stand for is put where it stays.
 const AT_ONCE: usize = 256;
 /// No piece is so far.
 const ESCAPE: u16 = u16::MAX;
-const MOST_LEADS: usize = 48;
+const MAX_LEADS: usize = 48;
 const NUMBERS: usize = 256;
 /// Bytes of a text that are looked at for what it has many of and few of, about, and in pieces of how many.
-const MOST_COUNTED: usize = 768 << 10;
+const MAX_COUNTED: usize = 768 << 10;
 const PIECE: usize = 64 << 10;
 /// Texts shorter than this are not worth a list of words.
-const SHORTEST_TEXT: usize = 16 << 10;
+const MIN_TEXT_BYTES: usize = 16 << 10;
 
 fn is_letter(byte: u8) -> bool {
     byte.is_ascii_alphabetic() || byte >= 0x80
@@ -74,11 +74,11 @@ fn alike(text: &[u8], are_letters: bool) -> usize {
 
 /// Words as numbers; nothing where that would not make much of the text shorter.
 pub fn encode<'t>(text: &'t [u8]) -> Option<Headed> {
-    if text.len() < SHORTEST_TEXT {
+    if text.len() < MIN_TEXT_BYTES {
         return None;
     }
     // Words that are frequent are so in a part of the text, too.
-    let every = text.len() / MOST_COUNTED + 1;
+    let every = text.len() / MAX_COUNTED + 1;
     let pieces = || text.chunks(PIECE).step_by(every);
     let words = frequent(pieces());
     let saved: usize = words.iter().map(|(word, count)| (word.len() - 2) * *count as usize).sum();
@@ -109,7 +109,7 @@ pub fn encode<'t>(text: &'t [u8]) -> Option<Headed> {
     head.extend_from_slice(lead_bytes);
     let index = Index::new(words.iter().map(|(word, _)| *word));
     // The head ends with the length of the structure that follows it.
-    let structure_at = head.len() + LONGEST_NUMBER;
+    let structure_at = head.len() + MAX_NUMBER_BYTES;
     let (mut structure, mut numbers) = (Vec::with_capacity(structure_at + text.len()), Vec::new());
     structure.resize(structure_at, 0);
     let mut rest = text;
@@ -155,10 +155,10 @@ fn frequent<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<(&'a [u8], u32)> 
     let mut counts: FxHashMap<&[u8], u32> = FxHashMap::default();
     pieces.for_each(|piece| count(piece, &mut counts));
     let mut words: Vec<(&[u8], u32)> = counts.into_iter().filter(|(_, count)| *count >= FEWEST).collect();
-    if words.len() > MOST_LEADS * NUMBERS {
+    if words.len() > MAX_LEADS * NUMBERS {
         let worth = |(word, count): &(&[u8], u32)| (word.len() as u64 - 2) * u64::from(*count);
         words.sort_unstable_by_key(|word| (std::cmp::Reverse(worth(word)), word.0));
-        words.truncate(MOST_LEADS * NUMBERS);
+        words.truncate(MAX_LEADS * NUMBERS);
     }
     words.sort_unstable_by_key(|(word, count)| (std::cmp::Reverse(*count), *word));
     words
@@ -311,7 +311,7 @@ pub fn decode(stored: &[u8], most: usize, text: &mut Vec<u8>) -> Result<(), Corr
         return Err(corrupt("a text is longer than it may be"));
     }
     let count = number(&mut rest)?;
-    if count > MOST_LEADS * NUMBERS {
+    if count > MAX_LEADS * NUMBERS {
         return Err(corrupt("there are more words than there can be"));
     }
     let (lengths, after) = rest.split_at_checked(count).ok_or(short)?;
@@ -399,7 +399,7 @@ fn short_pieces(
         let (first, bits) = meaning[usize::from(byte)];
         let number = numbers.get(used).copied().unwrap_or(0);
         match pieces.get(usize::from(first) + usize::from(number & bits)) {
-            Some(padded) if padded[LEN_AT] <= LONGEST_SHORT => {
+            Some(padded) if padded[LEN_AT] <= MAX_SHORT_BYTES => {
                 room[filled..filled + STEP].copy_from_slice(padded);
                 (used, filled) = (used + usize::from(bits & 1), filled + usize::from(padded[LEN_AT]));
             }

@@ -10,15 +10,15 @@ use walden_redo::page::{PAGE_BYTES, Page};
 use walden_redo::pglz::same_start;
 use walden_redo::store::BlockKey;
 
-use super::heap::{Alike, HEADER_BYTES, Relation, RowCoder};
+use super::heap::{Alike, HEADER_BYTES, Relation, TupleCoder};
 use super::index::{self, Context, TupleForm};
 use super::keys::RowPlace;
 use super::pages::{
     NEXT, NORMAL, Place, VISIBLE, Visible, item, join, pointer, put_pointer, right_before, split, with_gap,
 };
-use super::rows::{FORM_AGAIN, FORM_SCHEMA, LONGEST_SHORT, Last, MOST_VALUES, Rows, SHORT, Steady};
+use super::rows::{FORM_AGAIN, FORM_SCHEMA, Last, MAX_SHORT_BYTES, MAX_VALUES, RepeatCounter, Rows, SHORT};
 use super::schema::{Field, Span, Varlena, aligned, read};
-use crate::columns::{Column, Side, all_repeated, get_number};
+use crate::columns::{Coder, Column, all_repeated, get_number};
 use crate::{Corrupt, corrupt};
 
 /// A page's items while they are coded, up to where this has come.
@@ -58,7 +58,7 @@ pub struct Run {
     /// Whether their values of any length are those of the layout's last row.
     again: bool,
     /// And whether that is so of the next ones, as encoding has met them.
-    steady: Steady,
+    steady: RepeatCounter,
 }
 
 /// How items are coded alike.
@@ -126,7 +126,7 @@ impl Run {
     }
 
     /// Finds the items in the columns, when decoding, at most so many.
-    fn foresee<S: Side>(&mut self, (side, rows): (&S, &Rows), items: &Items<'_>, like: &Like, most: usize) {
+    fn foresee<S: Coder>(&mut self, (coder, rows): (&S, &Rows), items: &Items<'_>, like: &Like, most: usize) {
         let schema = rows.schema(like.layout);
         // Right before each other from `last` on, as many of a length as there is room for, or as are wanted.
         let as_many = |last: usize, len: usize, most: usize| {
@@ -143,10 +143,10 @@ impl Run {
             }
             return;
         }
-        let mut lengths = [&[][..]; MOST_VALUES];
-        schema.lengths().zip(&mut lengths).for_each(|(column, ahead)| *ahead = side.ahead(column));
+        let mut lengths = [&[][..]; MAX_VALUES];
+        schema.lengths().zip(&mut lengths).for_each(|(column, ahead)| *ahead = coder.ahead(column));
         let values = schema.lengths().count();
-        let (lengths, mut before) = (&mut lengths[..values], [&[][..]; MOST_VALUES]);
+        let (lengths, mut before) = (&mut lengths[..values], [&[][..]; MAX_VALUES]);
         let (mut last, mut last_len) = (items.last, 0);
         while self.items.len() < most {
             before[..values].copy_from_slice(lengths);
@@ -156,7 +156,7 @@ impl Run {
                     Field::Fixed { width, align } => aligned(at, align.into()) + usize::from(width),
                     Field::Varlena => {
                         let length = next.next().and_then(|ahead| get_number(ahead).ok());
-                        let Some(len) = length.filter(|len| len & 3 == SHORT && len >> 2 <= LONGEST_SHORT)
+                        let Some(len) = length.filter(|len| len & 3 == SHORT && len >> 2 <= MAX_SHORT_BYTES)
                         else {
                             return;
                         };
@@ -195,16 +195,16 @@ impl Run {
     }
 
     /// Codes the line pointers and the attributes of what was found.
-    fn code<S: Side>(
+    fn code<S: Coder>(
         &mut self,
-        (side, rows): (&mut S, &mut Rows),
+        (coder, rows): (&mut S, &mut Rows),
         items: &mut Items<'_>,
         like: &Like,
         same: &[(Column, u8)],
     ) -> Result<(), Corrupt> {
         let Run { items: found, values, places, spans, again, steady, .. } = self;
         for &(column, value) in same {
-            side.repeat(column, value, found.len())?;
+            coder.repeat(column, value, found.len())?;
         }
         for (&(offset, len), number) in found.iter().zip(items.number..) {
             if let Some(source) = items.source {
@@ -227,7 +227,7 @@ impl Run {
                         let origin = offset + like.origin;
                         *place = (origin + aligned(place.0 + place.1 - origin, align), width);
                     }
-                    fixed(side, columns.content, places, width, page)?;
+                    fixed(coder, columns.content, places, width, page)?;
                 }
                 (Field::Varlena, Some(last)) => {
                     let value = &last[spans[index].start..spans[index].end];
@@ -239,12 +239,12 @@ impl Run {
                 }
                 (Field::Varlena, None) => {
                     for (place, &len) in places.iter_mut().zip(values.iter().skip(value).step_by(all)) {
-                        side.symbol(columns.length, (len as u64) << 2 | SHORT)?;
+                        coder.symbol(columns.length, (len as u64) << 2 | SHORT)?;
                         let at = place.0 + place.1;
                         page[at] = (len as u8 + 1) << 1 | 1;
                         *place = (at + 1, len);
                     }
-                    side.in_place(columns.content, places.iter().copied(), page)?;
+                    coder.in_place(columns.content, places.iter().copied(), page)?;
                     value += 1;
                 }
             }
@@ -264,8 +264,8 @@ impl Run {
 }
 
 /// Codes a field of one width in all items.
-fn fixed<S: Side>(
-    side: &mut S,
+fn fixed<S: Coder>(
+    coder: &mut S,
     column: Column,
     places: &[(usize, usize)],
     width: usize,
@@ -275,15 +275,15 @@ fn fixed<S: Side>(
     macro_rules! of_width {
         ($($known:literal)*) => {
             match width {
-                $($known => side.in_place(column, places.iter().map(|place| (place.0, $known)), page),)*
-                _ => side.in_place(column, places.iter().copied(), page),
+                $($known => coder.in_place(column, places.iter().map(|place| (place.0, $known)), page),)*
+                _ => coder.in_place(column, places.iter().copied(), page),
             }
         };
     }
     of_width!(2 3 4 6 7 8 12 15 16)
 }
 
-impl<S: Side> RowCoder<'_, S> {
+impl<S: Coder> TupleCoder<'_, S> {
     /// Codes the rows after the last one that are coded like it, as far as there are any.
     pub fn rows_alike(
         &mut self,
@@ -306,10 +306,10 @@ impl<S: Side> RowCoder<'_, S> {
                 symbol.is_some()
             });
         } else {
-            run.again = self.side.ahead(form).first() == Some(&FORM_AGAIN);
+            run.again = self.coder.ahead(form).first() == Some(&FORM_AGAIN);
             same[0].1 = run.form();
-            let most = all_repeated(self.side, &same, items.left());
-            let ahead = self.side.ahead(heads.column);
+            let most = all_repeated(self.coder, &same, items.left());
+            let ahead = self.coder.ahead(heads.column);
             let mut last = None;
             let is_like = |symbol: &&u8| {
                 let is = last == Some(**symbol) || heads.head(self.heads, **symbol).is_some();
@@ -317,13 +317,13 @@ impl<S: Side> RowCoder<'_, S> {
                 is
             };
             symbols.extend(ahead.iter().take(most).take_while(is_like));
-            run.foresee((self.side, self.rows), items, &like, symbols.len());
+            run.foresee((self.coder, self.rows), items, &like, symbols.len());
         }
         symbols.truncate(run.items.len());
         same[0].1 = run.form();
         self.headers(place, visible, &heads, (&run.items, &mut symbols), items)?;
         run.heads = symbols;
-        run.code((self.side, self.rows), items, &like, &same)?;
+        run.code((self.coder, self.rows), items, &like, &same)?;
         self.rows.run = run;
         Ok(())
     }
@@ -337,7 +337,7 @@ impl<S: Side> RowCoder<'_, S> {
         (rows, symbols): (&[(usize, usize)], &mut [u8]),
         items: &mut Items<'_>,
     ) -> Result<(), Corrupt> {
-        self.side.in_place(heads.column, std::iter::once((0, symbols.len())), symbols)?;
+        self.coder.in_place(heads.column, std::iter::once((0, symbols.len())), symbols)?;
         let bytes = heads.like.len();
         // What a row is before its attributes, and the symbol of what is after who sees it.
         let (mut head, mut head_symbol) = (heads.like.to_vec(), None);
@@ -345,7 +345,7 @@ impl<S: Side> RowCoder<'_, S> {
         for (at, &(offset, _)) in rows.iter().enumerate() {
             let row = RowPlace { block: place.block, number: items.number + at as u16 };
             if alike == 0 {
-                alike = visible.code_alike(self.side, row, &rows[at..], items.source)?;
+                alike = visible.code_alike(self.coder, row, &rows[at..], items.source)?;
                 if alike > 0 {
                     head[..VISIBLE].copy_from_slice(&visible.alike(row));
                 } else {
@@ -412,21 +412,21 @@ impl<S: Side> RowCoder<'_, S> {
                 form.is_of(tuple) && !is_known(place) && !is_next(place)
             });
         } else {
-            run.again = self.side.ahead(row_form).first() == Some(&FORM_AGAIN);
+            run.again = self.coder.ahead(row_form).first() == Some(&FORM_AGAIN);
             same[0].1 = run.form();
-            let most = all_repeated(self.side, &same, items.left());
-            let places = self.side.ahead(columns.places).chunks_exact(RowPlace::BYTES);
+            let most = all_repeated(self.coder, &same, items.left());
+            let places = self.coder.ahead(columns.places).chunks_exact(RowPlace::BYTES);
             let most = places.take(most).take_while(|place| !is_known(RowPlace::of(place))).count();
-            run.foresee((self.side, self.rows), items, &like, most);
+            run.foresee((self.coder, self.rows), items, &like, most);
         }
         for &(offset, len) in &run.items {
             form.put(&mut items.made.0[offset..offset + len]);
         }
         same[0].1 = run.form();
-        run.code((self.side, self.rows), items, &like, &same)?;
+        run.code((self.coder, self.rows), items, &like, &same)?;
         run.places.clear();
         run.places.extend(run.items.iter().map(|(offset, _)| (*offset, RowPlace::BYTES)));
-        fixed(self.side, columns.places, &run.places, RowPlace::BYTES, &mut items.made.0)?;
+        fixed(self.coder, columns.places, &run.places, RowPlace::BYTES, &mut items.made.0)?;
         if table.is_some() {
             self.keys.index(relation.number).missed(run.items.len() as u32);
         }
@@ -495,12 +495,12 @@ mod tests {
             Known { names: Names::default(), heads: Heads::default(), rows, keys, store }
         }
 
-        fn page<S: Side>(&mut self, side: &mut S, relation: Relation, source: Option<&Page>) -> Page {
+        fn page<S: Coder>(&mut self, coder: &mut S, relation: Relation, source: Option<&Page>) -> Page {
             let Known { names, heads, rows, keys, store } = self;
             let mut made = Page::default();
             let place = Place { relation, fork: 0, block: 9 };
-            let mut coder = RowCoder { side, names, heads, rows, keys, store };
-            coder.page(place, source, &mut made).expect("a page");
+            let mut tuple_coder = TupleCoder { coder, names, heads, rows, keys, store };
+            tuple_coder.page(place, source, &mut made).expect("a page");
             made
         }
     }
@@ -589,23 +589,23 @@ mod tests {
             for (relation, page) in pages {
                 plan(&mut known.rows.plan, relation.locator, 0, page);
             }
-            let mut side = Encoder::default();
+            let mut coder = Encoder::default();
             for (relation, page) in pages {
-                let made = known.page(&mut side, *relation, Some(page));
+                let made = known.page(&mut coder, *relation, Some(page));
                 assert!((1..=page.items()).all(|number| item(&made, number) == item(page, number)));
             }
-            side.chunk(&mut Packer::new(1, true))
+            coder.chunk(&mut Packer::new(1, true))
         });
         assert!(chunks[0] == chunks[1], "the columns do not tell how they were filled");
         for one_by_one in [false, true] {
             let mut known = Known::new(one_by_one, index);
-            let mut side = Decoder::default();
-            side.chunk(&mut Unpacker::new(true), &chunks[0], 1 << 20).expect("its own chunk");
+            let mut coder = Decoder::default();
+            coder.chunk(&mut Unpacker::new(true), &chunks[0], 1 << 20).expect("its own chunk");
             for (relation, page) in pages {
-                let made = known.page(&mut side, *relation, None);
+                let made = known.page(&mut coder, *relation, None);
                 assert!((1..=page.items()).all(|number| item(&made, number) == item(page, number)));
             }
-            side.finish().expect("nothing is left");
+            coder.finish().expect("nothing is left");
         }
     }
 
@@ -660,9 +660,9 @@ mod tests {
         // All but the first; those after ten, nine of which are like the one before; all but the first, which is told so, too;
         // those after the tenth from the second one on that is not.
         let at_once = [(false, 39), (true, 30), (true, 39), (true, 9)];
-        let mut side = Encoder::default();
+        let mut coder = Encoder::default();
         for (page, at_once) in pages.iter().zip(at_once) {
-            known.page(&mut side, TABLE, Some(page));
+            known.page(&mut coder, TABLE, Some(page));
             assert_eq!((known.rows.run.again, known.rows.run.items.len()), at_once);
         }
         check(&pages.map(|page| (TABLE, page)), index);

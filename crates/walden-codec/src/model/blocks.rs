@@ -15,13 +15,13 @@ use walden_redo::store::BlockKey;
 use walden_redo::{PageBox, displaced, image, recompress};
 
 use super::expand::{Expander, Method};
-use super::heap::{self, Heads, MultiInsert, Old, Relation, RowCoder};
+use super::heap::{self, Heads, MultiInsert, Old, Relation, TupleCoder};
 use super::keys::RowPlace;
 use super::names::Topic;
 use super::pages::{self, PageKind, Place};
-use super::{Fixed, HAS_DATA, HAS_IMAGE, LONGEST_ROW, Model, SAME_RELATION, Shape, ShapeBlock};
+use super::{Fixed, HAS_DATA, HAS_IMAGE, MAX_ROW_BYTES, Model, SAME_RELATION, Shape, ShapeBlock};
 use super::{gin, index};
-use crate::columns::{Class, Column, Kind, Side, narrow};
+use crate::columns::{Class, Coder, Column, Kind, narrow};
 use crate::{Corrupt, corrupt};
 
 /// A block, as far as it is known.
@@ -85,9 +85,9 @@ impl Model {
     /// Codes the blocks of a record, and puts the record together but for its header.
     ///
     /// `end` tells where a record of a length ends.
-    pub(super) fn blocks<S: Side>(
+    pub(super) fn blocks<S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         fixed: &Fixed,
         around: Around<'_>,
         input: Option<&Record<'_>>,
@@ -107,11 +107,11 @@ impl Model {
             let ShapeBlock { flags, image_info, .. } = self.shapes[around.shape].blocks[index];
             let block = input.and_then(|record| record.blocks.get(index));
             if flags & SAME_RELATION == 0 {
-                relation = self.relation(side, fixed, around.shape, block.map(|block| block.relation))?;
+                relation = self.relation(coder, fixed, around.shape, block.map(|block| block.relation))?;
             }
             let fork = flags & 0x0F;
             let block_number = block.map_or(0, |block| block.block);
-            let number = self.block(side, around.shape, relation, fork, block_number)?;
+            let number = self.block(coder, around.shape, relation, fork, block_number)?;
             let locator = *self
                 .relations
                 .get(relation as usize)
@@ -125,7 +125,7 @@ impl Model {
                 let is_known = source.is_some() && self.known(place).is_some();
                 let expander = &mut self.rows.expander;
                 let header =
-                    ImageHeader::code(side, fixed, self.version, image_info, source, is_known, expander)?;
+                    ImageHeader::code(coder, fixed, self.version, image_info, source, is_known, expander)?;
                 known.image = Some(header);
             }
         }
@@ -150,8 +150,8 @@ impl Model {
                 let data = told.get(index).and_then(Option::as_deref);
                 let like = [around.shape as u32, index as u32, 0];
                 let kind = Kind::Symbols(Class::ImageHeaders);
-                let column = self.names.column(side, Topic::Told, like, kind)?;
-                if side.symbol(column, data.is_some().into())? == 0 {
+                let column = self.names.column(coder, Topic::Told, like, kind)?;
+                if coder.symbol(column, data.is_some().into())? == 0 {
                     continue;
                 }
                 blocks[index].told = true;
@@ -161,9 +161,9 @@ impl Model {
             };
             // An update's old row is on the second page, if there is one.
             let old_place = blocks.get(1).map_or(blocks[0].place, |block| block.place);
-            self.block_data(side, around, index, place, old_place, source, &mut blocks[index].data)?;
+            self.block_data(coder, around, index, place, old_place, source, &mut blocks[index].data)?;
         }
-        let extra = self.extra(side, fixed, around.shape, input)?;
+        let extra = self.extra(coder, fixed, around.shape, input)?;
         let after = self.rehearsed(around, blocks, &extra, end);
         self.headers(around, blocks, &extra, false, out);
         for (index, block) in blocks.iter_mut().enumerate() {
@@ -171,7 +171,7 @@ impl Model {
                 let source =
                     input.and_then(|record| Some((record.blocks.get(index)?.image.as_ref()?, record)));
                 let after = after.get(index).and_then(Option::as_deref);
-                self.image(side, fixed, block, after, source, out)?;
+                self.image(coder, fixed, block, after, source, out)?;
             }
             if self.shapes[around.shape].blocks[index].flags & HAS_DATA != 0 {
                 out.extend_from_slice(&block.data);
@@ -197,9 +197,9 @@ impl Model {
     }
 
     /// Origin and toplevel transaction, as the record has them.
-    fn extra<S: Side>(
+    fn extra<S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         fixed: &Fixed,
         shape: usize,
         input: Option<&Record<'_>>,
@@ -207,14 +207,14 @@ impl Model {
         let mut extra = Vec::new();
         if self.shapes[shape].origin {
             let column =
-                self.names.column(side, Topic::Origin, [0; 3], Kind::Symbols(Class::Transactions))?;
-            let origin = side.symbol(column, input.and_then(|record| record.origin).unwrap_or(0).into())?;
+                self.names.column(coder, Topic::Origin, [0; 3], Kind::Symbols(Class::Transactions))?;
+            let origin = coder.symbol(column, input.and_then(|record| record.origin).unwrap_or(0).into())?;
             extra.push(253);
             extra.extend(narrow::<u16>(origin)?.to_le_bytes());
         }
         if self.shapes[shape].toplevel {
             let toplevel =
-                self.xid(side, fixed, input.and_then(|record| record.toplevel_xid).unwrap_or(0))?;
+                self.xid(coder, fixed, input.and_then(|record| record.toplevel_xid).unwrap_or(0))?;
             extra.push(252);
             extra.extend(toplevel.to_le_bytes());
         }
@@ -300,9 +300,9 @@ impl Model {
 
     /// A block's data: what it is made of where that is known, and bytes of a length otherwise.
     #[allow(clippy::too_many_arguments)]
-    fn block_data<S: Side>(
+    fn block_data<S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         around: Around<'_>,
         index: usize,
         place: Place,
@@ -327,23 +327,23 @@ impl Model {
             let row = number.and_then(|number| self.known(old_place)?.item(number));
             old.extend_from_slice(row.unwrap_or_default());
             let old_row = Old::of(&old);
-            let column = self.names.column(side, Topic::DataForm, like, Kind::Symbols(Class::BlockData))?;
+            let column = self.names.column(coder, Topic::DataForm, like, Kind::Symbols(Class::BlockData))?;
             let made = source.is_some_and(|data| form.fits(data, old_row, &mut self.heads));
-            let made = side.symbol(column, if made { MADE } else { BYTES })? == MADE;
+            let made = coder.symbol(column, if made { MADE } else { BYTES })? == MADE;
             if made {
                 let mut entry = None;
-                let mut coder = self.coder(side);
+                let mut tuple_coder = self.tuple_coder(coder);
                 match form {
-                    DataForm::Row { .. } => coder.insert(relation, old_row, source, out)?,
+                    DataForm::Row { .. } => tuple_coder.insert(relation, old_row, source, out)?,
                     DataForm::RowPart { prefix, suffix, .. } => {
-                        coder.part(relation, old_row, (prefix, suffix), out)?;
+                        tuple_coder.part(relation, old_row, (prefix, suffix), out)?;
                     }
-                    DataForm::Rows(rows) => coder.multi_insert(relation, rows, source, out)?,
+                    DataForm::Rows(rows) => tuple_coder.multi_insert(relation, rows, source, out)?,
                     DataForm::IndexTuple => {
-                        coder.index_tuple(relation, index::Context::Record, source, out)?;
+                        tuple_coder.index_tuple(relation, index::Context::Record, source, out)?;
                     }
-                    DataForm::GinPending => coder.pending(relation, source, out)?,
-                    DataForm::GinEntry => entry = Some(coder.gin_head(relation, source)?),
+                    DataForm::GinPending => tuple_coder.pending(relation, source, out)?,
+                    DataForm::GinEntry => entry = Some(tuple_coder.gin_head(relation, source)?),
                     DataForm::Bytes => {}
                 }
                 if let Some(head) = entry {
@@ -351,7 +351,7 @@ impl Model {
                     let number = gin::replaced(&head);
                     let item = number.and_then(|number| self.known(place)?.item(number));
                     old.extend_from_slice(item.unwrap_or_default());
-                    self.coder(side).gin_entry(relation, head, &old, source, out)?;
+                    self.tuple_coder(coder).gin_entry(relation, head, &old, source, out)?;
                 }
             }
             self.old = old;
@@ -359,27 +359,27 @@ impl Model {
                 return Ok(());
             }
         }
-        let column = self.names.column(side, Topic::DataLength, like, Kind::Symbols(Class::BlockData))?;
-        let len = side.symbol(column, source.map_or(0, |data| data.len() as u64))?;
+        let column = self.names.column(coder, Topic::DataLength, like, Kind::Symbols(Class::BlockData))?;
+        let len = coder.symbol(column, source.map_or(0, |data| data.len() as u64))?;
         let len = u16::try_from(len).map_err(|_| corrupt("a length can't be"))?;
         if len == 0 {
             return Ok(());
         }
         // Rows of one length beside each other only where there are many of them.
-        let column = if len <= LONGEST_ROW {
+        let column = if len <= MAX_ROW_BYTES {
             let like = [relation.number, (around.shape as u32) << 8 | index as u32, len.into()];
-            self.names.column(side, Topic::Data, like, Kind::Rows(Class::Payload, len))?
+            self.names.column(coder, Topic::Data, like, Kind::Rows(Class::Payload, len))?
         } else {
-            self.names.column(side, Topic::LongData, like, Kind::Bytes(Class::Payload))?
+            self.names.column(coder, Topic::LongData, like, Kind::Bytes(Class::Payload))?
         };
-        side.bytes(column, source.unwrap_or_default(), len.into(), out)
+        coder.bytes(column, source.unwrap_or_default(), len.into(), out)
     }
 
     /// An image's bytes, appended to `out`: its difference from the page that the record makes, from the page before, or from
     /// what its items make.
-    fn image<S: Side>(
+    fn image<S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         fixed: &Fixed,
         block: &mut Block,
         after: Option<&Page>,
@@ -391,10 +391,10 @@ impl Model {
         let page = block.page.take();
         let method = match header.form {
             ImageForm::AsIs => {
-                return side.bytes(fixed.image_bytes, bytes, header.len.into(), out);
+                return coder.bytes(fixed.image_bytes, bytes, header.len.into(), out);
             }
             ImageForm::Page => {
-                return self.image_page(side, fixed, block, after, (page, bytes), header.len, out);
+                return self.image_page(coder, fixed, block, after, (page, bytes), header.len, out);
             }
             ImageForm::Again(method) => method,
         };
@@ -404,7 +404,7 @@ impl Model {
             put_without_hole(page, header.offset, whole, &mut raw);
         }
         let mut same = Vec::new();
-        self.image_page(side, fixed, block, after, (page, &raw), whole, &mut same)?;
+        self.image_page(coder, fixed, block, after, (page, &raw), whole, &mut same)?;
         if source.is_some() {
             // They were compared when the method was chosen.
             out.extend_from_slice(bytes);
@@ -415,9 +415,9 @@ impl Model {
 
     /// The page of an image, without its hole: `len` bytes, appended to `out`.
     #[allow(clippy::too_many_arguments)]
-    fn image_page<S: Side>(
+    fn image_page<S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         fixed: &Fixed,
         block: &Block,
         after: Option<&Page>,
@@ -429,31 +429,32 @@ impl Model {
         let start = out.len();
         if let Some(page) = after {
             put_without_hole(page, offset, len, out);
-            return difference(side, fixed.rehearsed, &mut out[start..], bytes);
+            return difference(coder, fixed.rehearsed, &mut out[start..], bytes);
         }
         let mut made = self.made.take().unwrap_or_default();
         let columns = match self.known(block.place) {
             Some(before) => {
                 made.0.copy_from_slice(&before.0);
-                let by_item = self.coder(side).page_against(block.place, page.as_deref(), &mut made)?;
+                let by_item =
+                    self.tuple_coder(coder).page_against(block.place, page.as_deref(), &mut made)?;
                 if by_item { fixed.made } else { fixed.known }
             }
-            None => match self.coder(side).page(block.place, page.as_deref(), &mut made)? {
+            None => match self.tuple_coder(coder).page(block.place, page.as_deref(), &mut made)? {
                 PageKind::Bytes => {
                     self.made = Some(made);
-                    return side.bytes(fixed.image_bytes, bytes, len.into(), out);
+                    return coder.bytes(fixed.image_bytes, bytes, len.into(), out);
                 }
                 _ => fixed.made,
             },
         };
         put_without_hole(&made, offset, len, out);
         self.made = Some(made);
-        difference(side, columns, &mut out[start..], bytes)
+        difference(coder, columns, &mut out[start..], bytes)
     }
 
-    fn coder<'m, S: Side>(&'m mut self, side: &'m mut S) -> RowCoder<'m, S> {
+    fn tuple_coder<'m, S: Coder>(&'m mut self, coder: &'m mut S) -> TupleCoder<'m, S> {
         let Model { names, heads, rows, keys, replay, .. } = self;
-        RowCoder { side, names, heads, rows, keys, store: &mut replay.store }
+        TupleCoder { coder, names, heads, rows, keys, store: &mut replay.store }
     }
 
     /// Whether what was looked at since this was asked last told something.
@@ -490,8 +491,8 @@ impl Model {
 
 impl ImageHeader {
     #[allow(clippy::too_many_arguments)]
-    fn code<S: Side>(
-        side: &mut S,
+    fn code<S: Coder>(
+        coder: &mut S,
         fixed: &Fixed,
         version: Major,
         info: u8,
@@ -514,7 +515,7 @@ impl ImageHeader {
             false => (info & PGLZ_14 != 0, (info & PGLZ_14 != 0).then_some(recompress::Method::Pglz)),
         };
         let mut small = |value: Option<u16>| {
-            let value = side.symbol(fixed.image_header, value.unwrap_or(0).into())?;
+            let value = coder.symbol(fixed.image_header, value.unwrap_or(0).into())?;
             u16::try_from(value).map_err(|_| corrupt("an image's size can't be"))
         };
         let image = source.map(|(image, ..)| image);
@@ -530,7 +531,7 @@ impl ImageHeader {
                 expander.reproduces(&raw, record.image_data(image), compression, is_known)
             });
             let number = again.map_or(0, |method| 1 + method.number());
-            let number = side.symbol(fixed.image_header, number)?;
+            let number = coder.symbol(fixed.image_header, number)?;
             match number.checked_sub(1) {
                 None => ImageForm::AsIs,
                 Some(number) => {
@@ -658,18 +659,18 @@ pub(super) struct Differences {
 }
 
 impl Differences {
-    pub fn new<S: Side>(side: &mut S) -> Result<Differences, Corrupt> {
+    pub fn new<S: Coder>(coder: &mut S) -> Result<Differences, Corrupt> {
         Ok(Differences {
-            gap: side.column(Kind::Symbols(Class::ImageDifferences))?,
-            run: side.column(Kind::Symbols(Class::ImageDifferences))?,
-            bytes: side.column(Kind::Bytes(Class::ImageDifferences))?,
+            gap: coder.column(Kind::Symbols(Class::ImageDifferences))?,
+            run: coder.column(Kind::Symbols(Class::ImageDifferences))?,
+            bytes: coder.column(Kind::Bytes(Class::ImageDifferences))?,
         })
     }
 }
 
 /// Runs of bytes that differ from those known, each as the bytes to mix in. Makes of what is known what is wanted.
-fn difference<S: Side>(
-    side: &mut S,
+fn difference<S: Coder>(
+    coder: &mut S,
     columns: Differences,
     known: &mut [u8],
     source: &[u8],
@@ -684,7 +685,7 @@ fn difference<S: Side>(
     let mut mixed = Vec::new();
     loop {
         let gap = if encoding { same_start(&source[at..], &known[at..]) } else { 0 };
-        let gap = narrow(side.symbol(columns.gap, gap as u64)?)?;
+        let gap = narrow(coder.symbol(columns.gap, gap as u64)?)?;
         at = at
             .checked_add(gap)
             .filter(|&at| at <= len)
@@ -707,13 +708,13 @@ fn difference<S: Side>(
         } else {
             0
         };
-        let run: usize = narrow(side.symbol(columns.run, run as u64)?)?;
+        let run: usize = narrow(coder.symbol(columns.run, run as u64)?)?;
         let end = at
             .checked_add(run)
             .filter(|&end| end <= len && run > 0)
             .ok_or_else(|| corrupt("a difference is beyond the page"))?;
         let mut bytes = Vec::new();
-        side.bytes(columns.bytes, &mixed, run, &mut bytes)?;
+        coder.bytes(columns.bytes, &mixed, run, &mut bytes)?;
         known[at..end].iter_mut().zip(&bytes).for_each(|(byte, mix)| *byte ^= mix);
         at = end;
         if at == len {

@@ -4,7 +4,7 @@
 //! like is learnt as rows go by, by both sides.
 
 use crate::Corrupt;
-use crate::columns::{Class, Column, Kind, Side};
+use crate::columns::{Class, Coder, Column, Kind};
 
 /// How a field changes.
 #[derive(Default)]
@@ -49,9 +49,9 @@ fn at_distance(distance: u64, base: u64, width: usize) -> u64 {
 
 impl Changes {
     /// Codes a field of a width and an alignment, which is `old` in the row that is replaced.
-    pub fn code<S: Side>(
+    pub fn code<S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         (width, align): (u16, u8),
         old: &[u8],
         source: &[u8],
@@ -59,21 +59,21 @@ impl Changes {
     ) -> Result<(), Corrupt> {
         let column = match self.column {
             Some(column) => column,
-            None => *self.column.insert(side.column(Kind::Rows(Class::Fixed, width))?),
+            None => *self.column.insert(coder.column(Kind::Rows(Class::Fixed, width))?),
         };
         // The field may be several numbers, of which only the width is known.
         match (usize::from(width), align) {
-            (width, 8) if width.is_multiple_of(8) => self.numbers::<8, S>(side, column, old, source, out),
-            (width, _) if width.is_multiple_of(4) => self.numbers::<4, S>(side, column, old, source, out),
-            (width, _) if width.is_multiple_of(2) => self.numbers::<2, S>(side, column, old, source, out),
-            _ => self.numbers::<1, S>(side, column, old, source, out),
+            (width, 8) if width.is_multiple_of(8) => self.numbers::<8, S>(coder, column, old, source, out),
+            (width, _) if width.is_multiple_of(4) => self.numbers::<4, S>(coder, column, old, source, out),
+            (width, _) if width.is_multiple_of(2) => self.numbers::<2, S>(coder, column, old, source, out),
+            _ => self.numbers::<1, S>(coder, column, old, source, out),
         }
     }
 
     /// A field that is numbers of `N` bytes, as many as `old` is.
-    fn numbers<const N: usize, S: Side>(
+    fn numbers<const N: usize, S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         column: Column,
         old: &[u8],
         source: &[u8],
@@ -95,7 +95,7 @@ impl Changes {
             said.extend_from_slice(&new.to_le_bytes()[..N]);
         }
         let start = out.len();
-        side.bytes(column, said, old.as_flattened().len(), out)?;
+        coder.bytes(column, said, old.as_flattened().len(), out)?;
         for ((state, old), new) in self.parts.iter_mut().zip(old).zip(out[start..].as_chunks_mut::<N>().0) {
             let (old, mut value) = (number(old), number(new));
             if near(state) {

@@ -22,9 +22,9 @@ const INFO: usize = 4;
 const LENGTH: u32 = 0x3FFF_FFFF;
 const LZ4: u32 = 1 << 30;
 /// Larger values stay as they are.
-const MOST_RAW: usize = 16 << 20;
+const MAX_RAW: usize = 16 << 20;
 /// Bytes of compressed values that are kept for their chunks.
-const MOST_KEPT: usize = 8 << 20;
+const MAX_KEPT: usize = 8 << 20;
 /// Bytes of a chunk but the last one (`TOAST_MAX_CHUNK_SIZE` with pages of 8 kB).
 pub const CHUNK: usize = 1996;
 
@@ -127,7 +127,7 @@ impl Expander {
         let (info, stream) = stored.split_first_chunk::<INFO>()?;
         let info = u32::from_le_bytes(*info);
         let raw = (info & LENGTH) as usize;
-        if self.leaves_values || raw > MOST_RAW || raw <= stream.len() || raw - stream.len() > self.budget {
+        if self.leaves_values || raw > MAX_RAW || raw <= stream.len() || raw - stream.len() > self.budget {
             return None;
         }
         // No byte of the stream stands for more than this, by either method.
@@ -224,7 +224,7 @@ impl Expander {
         } else {
             order.push_back((relation, number));
         }
-        while *bytes > MOST_KEPT
+        while *bytes > MAX_KEPT
             && let Some(oldest) = order.pop_front()
         {
             *bytes -= by_number.remove(&oldest).map_or(0, |value| value.len());

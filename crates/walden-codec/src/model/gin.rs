@@ -21,10 +21,10 @@ use std::ops::Bound;
 
 use rustc_hash::FxHashMap;
 
-use super::heap::{Relation, RowCoder};
+use super::heap::{Relation, TupleCoder};
 use super::keys::RowPlace;
 use super::names::Topic;
-use crate::columns::{Class, Kind, Side, put_number};
+use crate::columns::{Class, Coder, Kind, put_number};
 use crate::{Corrupt, corrupt};
 
 /// In a record's flags: it is not about entries (`GIN_INSERT_ISDATA`).
@@ -46,12 +46,12 @@ pub fn replaced(head: &EntryHead) -> Option<u16> {
     (head[2] != 0).then_some(u16::from_le_bytes([head[0], head[1]]))
 }
 
-impl<S: Side> RowCoder<'_, S> {
+impl<S: Coder> TupleCoder<'_, S> {
     /// Codes what precedes an entry.
     pub fn gin_head(&mut self, relation: Relation, source: Option<&[u8]>) -> Result<EntryHead, Corrupt> {
         let kind = Kind::Rows(Class::IndexTuples, HEAD as u16);
-        let column = self.names.column(self.side, Topic::GinEntry, [relation.number, 0, 0], kind)?;
-        self.side.array(column, source.and_then(|data| data.first_chunk()).unwrap_or(&[0; HEAD]))
+        let column = self.names.column(self.coder, Topic::GinEntry, [relation.number, 0, 0], kind)?;
+        self.coder.array(column, source.and_then(|data| data.first_chunk()).unwrap_or(&[0; HEAD]))
     }
 
     /// Codes an entry as what it has in common with `old` at its beginning and end, and what is between.
@@ -84,7 +84,7 @@ impl<S: Side> RowCoder<'_, S> {
         /// Keys that may be left out before the next one.
         const FARTHEST: usize = 64;
         /// Rows that may be left for later.
-        const MOST_LEFT: usize = 16;
+        const MAX_LEFT: usize = 16;
         let replaces = replaced(&head).is_some();
         if !self.keys.pending.has(relation.number) || (replaces && old.len() < HEADER) {
             return Ok(false);
@@ -108,31 +108,31 @@ impl<S: Side> RowCoder<'_, S> {
                 let lefts = match surplus {
                     None => 0..0,
                     Some(surplus) if are_apart(known, rows) => surplus..surplus + 1,
-                    Some(_) => 0..MOST_LEFT,
+                    Some(_) => 0..MAX_LEFT,
                 };
                 left = lefts
-                    .filter(|&left| left < MOST_LEFT.min(rows.len()))
+                    .filter(|&left| left < MAX_LEFT.min(rows.len()))
                     .find(|left| {
                         made = entry(before.as_ref(), key, &rows[..rows.len() - left]);
                         made.as_ref().is_some_and(|(made, _)| made == body)
                     })
-                    .unwrap_or(MOST_LEFT);
+                    .unwrap_or(MAX_LEFT);
             }
         }
         let told = made.as_ref().zip(body).is_some_and(|((made, _), body)| made == body);
         let like = |what: u32| [relation.number, what, u32::from(replaces)];
         let symbols = Kind::Symbols(Class::IndexTuples);
-        let column = self.names.column(self.side, Topic::GinEntry, like(5), symbols)?;
+        let column = self.names.column(self.coder, Topic::GinEntry, like(5), symbols)?;
         // 0: not told; else 1 + the rows that are left for later.
-        let left = self.side.symbol(column, if told { 1 + left as u64 } else { 0 })?;
+        let left = self.coder.symbol(column, if told { 1 + left as u64 } else { 0 })?;
         if left == 0 {
             return Ok(false);
         }
         let skip = if replaces {
             0
         } else {
-            let column = self.names.column(self.side, Topic::GinEntry, like(6), symbols)?;
-            usize::try_from(self.side.symbol(column, skip as u64)?).unwrap_or(usize::MAX)
+            let column = self.names.column(self.coder, Topic::GinEntry, like(6), symbols)?;
+            usize::try_from(self.coder.symbol(column, skip as u64)?).unwrap_or(usize::MAX)
         };
         let wrong = Corrupt("an entry can't be told from the pending list");
         let ((tuple, rows), order) = {
@@ -175,21 +175,21 @@ impl<S: Side> RowCoder<'_, S> {
         let like = |what: u32| [relation.number, what, known];
         // The header: as the old one's, mixed.
         let kind = Kind::Rows(Class::IndexTuples, HEADER as u16);
-        let column = self.names.column(self.side, Topic::GinEntry, like(1), kind)?;
+        let column = self.names.column(self.coder, Topic::GinEntry, like(1), kind)?;
         let mut mixed =
             source.and_then(|data| data[HEAD..].first_chunk::<HEADER>().copied()).unwrap_or_default();
         mixed.iter_mut().zip(old).for_each(|(byte, old)| *byte ^= old);
         let start = out.len();
-        self.side.bytes(column, &mixed, HEADER, out)?;
+        self.coder.bytes(column, &mixed, HEADER, out)?;
         out[start..].iter_mut().zip(old).for_each(|(byte, old)| *byte ^= old);
         let old = old.get(HEADER..).unwrap_or_default();
         let body = source.map_or(&[][..], |data| &data[HEAD + HEADER..]);
         let symbols = Kind::Symbols(Class::IndexTuples);
-        let lengths = self.names.column(self.side, Topic::GinEntry, like(2), symbols)?;
-        let common = self.names.column(self.side, Topic::GinEntry, like(3), symbols)?;
+        let lengths = self.names.column(self.coder, Topic::GinEntry, like(2), symbols)?;
+        let common = self.names.column(self.coder, Topic::GinEntry, like(3), symbols)?;
         // Growth, as entries seldom become shorter; then how far from the old one's end they part.
         let growth = (body.len() as i64).wrapping_sub(old.len() as i64);
-        let growth = self.side.symbol(lengths, (growth << 1 ^ growth >> 63).cast_unsigned())?;
+        let growth = self.coder.symbol(lengths, (growth << 1 ^ growth >> 63).cast_unsigned())?;
         let growth = (growth >> 1).cast_signed() ^ -(growth & 1).cast_signed();
         let len = (old.len() as i64).checked_add(growth).and_then(|len| usize::try_from(len).ok());
         let len =
@@ -197,17 +197,17 @@ impl<S: Side> RowCoder<'_, S> {
         let most = old.len().min(len);
         let same = body.iter().zip(old).take_while(|(new, old)| new == old).count();
         let away =
-            if old.is_empty() { 0 } else { self.side.symbol(common, (most - same.min(most)) as u64)? };
+            if old.is_empty() { 0 } else { self.coder.symbol(common, (most - same.min(most)) as u64)? };
         let same = usize::try_from(away).ok().and_then(|away| most.checked_sub(away));
         let same = same.ok_or_else(|| corrupt("an entry can't have that in common"))?;
         out.extend_from_slice(&old[..same]);
         let kind = Kind::Bytes(if known == 1 { Class::Payload } else { Class::Text });
-        let column = self.names.column(self.side, Topic::GinEntry, like(4), kind)?;
-        self.side.bytes(column, body.get(same..).unwrap_or_default(), len - same, out)
+        let column = self.names.column(self.coder, Topic::GinEntry, like(4), kind)?;
+        self.coder.bytes(column, body.get(same..).unwrap_or_default(), len - same, out)
     }
 }
 
-impl<S: Side> RowCoder<'_, S> {
+impl<S: Coder> TupleCoder<'_, S> {
     /// Codes the tuples that a record puts into a pending list.
     pub fn pending(
         &mut self,
@@ -222,17 +222,17 @@ impl<S: Side> RowCoder<'_, S> {
         let like = |what: u32| [relation.number, what, 0];
         let symbols = Kind::Symbols(Class::IndexTuples);
         let mut tuples = source.map(|data| Tuples { data });
-        let counts = self.names.column(self.side, Topic::Pending, like(0), symbols)?;
+        let counts = self.names.column(self.coder, Topic::Pending, like(0), symbols)?;
         let count = tuples.as_ref().map_or(0, |tuples| Tuples { data: tuples.data }.count() as u64);
-        let count = self.side.symbol(counts, count)?;
+        let count = self.coder.symbol(counts, count)?;
         let first = source.and_then(|data| Tuples { data }.next());
         let rows = Kind::Rows(Class::IndexTuples, RowPlace::BYTES as u16);
-        let rows = self.names.column(self.side, Topic::Pending, like(1), rows)?;
-        let column = self.names.column(self.side, Topic::Pending, like(2), symbols)?;
+        let rows = self.names.column(self.coder, Topic::Pending, like(1), rows)?;
+        let column = self.names.column(self.coder, Topic::Pending, like(2), symbols)?;
         // The row: the one that was put into a table last, or any.
         let row = first.and_then(RowPlace::of);
         let latest = self.keys.latest.filter(|latest| source.is_none_or(|_| row == Some(*latest)));
-        let mut row = match self.side.symbol(column, latest.is_some().into())? {
+        let mut row = match self.coder.symbol(column, latest.is_some().into())? {
             0 => self.place(rows, row)?,
             _ => self.keys.latest.ok_or_else(|| corrupt("there is no latest row"))?,
         };
@@ -242,19 +242,19 @@ impl<S: Side> RowCoder<'_, S> {
             let mut vectors = self.rows.vectors.words().enumerate();
             vectors.find_map(|(rank, words)| Some((rank, words.search(key).ok()?)))
         });
-        let column = self.names.column(self.side, Topic::Pending, like(3), symbols)?;
-        let rank = self.side.symbol(column, known.map_or(0, |(rank, _)| rank as u64 + 1))?;
+        let column = self.names.column(self.coder, Topic::Pending, like(3), symbols)?;
+        let rank = self.coder.symbol(column, known.map_or(0, |(rank, _)| rank as u64 + 1))?;
         let mut at = 0;
         if rank > 0 {
-            let column = self.names.column(self.side, Topic::Pending, like(4), symbols)?;
-            at = self.side.symbol(column, known.map_or(0, |(_, at)| at as u64))?;
+            let column = self.names.column(self.coder, Topic::Pending, like(4), symbols)?;
+            at = self.coder.symbol(column, known.map_or(0, |(_, at)| at as u64))?;
         }
         let mut at = usize::try_from(at).unwrap_or(usize::MAX);
         let rank = usize::try_from(rank).unwrap_or(usize::MAX);
-        let forms = self.names.column(self.side, Topic::Pending, like(5), symbols)?;
-        let sizes = self.names.column(self.side, Topic::Pending, like(6), symbols)?;
+        let forms = self.names.column(self.coder, Topic::Pending, like(5), symbols)?;
+        let sizes = self.names.column(self.coder, Topic::Pending, like(6), symbols)?;
         let keys = Kind::Bytes(Class::Text);
-        let keys = self.names.column(self.side, Topic::Pending, like(7), keys)?;
+        let keys = self.names.column(self.coder, Topic::Pending, like(7), keys)?;
         for _ in 0..count {
             let tuple = tuples.as_mut().and_then(Iterator::next);
             let start = out.len();
@@ -267,20 +267,21 @@ impl<S: Side> RowCoder<'_, S> {
                 _ if same_row => OTHER,
                 _ => OTHER_ROW,
             };
-            match self.side.symbol(forms, form)? {
+            match self.coder.symbol(forms, form)? {
                 NEXT if told => at += 1,
                 form @ (OTHER | OTHER_ROW) => {
                     out.truncate(start);
                     if form == OTHER_ROW {
                         row = self.place(rows, tuple.and_then(RowPlace::of))?;
                     }
-                    let info = self.side.symbol(sizes, tuple.map_or(0, |tuple| u64::from(info_of(tuple))))?;
+                    let info =
+                        self.coder.symbol(sizes, tuple.map_or(0, |tuple| u64::from(info_of(tuple))))?;
                     let info = u16::try_from(info).map_err(|_| corrupt("a tuple's size can't be"))?;
                     let len = usize::from(info & SIZE).checked_sub(HEADER);
                     let len = len.ok_or_else(|| corrupt("a tuple's size can't be"))?;
                     out.extend_from_slice(&row.to_bytes());
                     out.extend_from_slice(&info.to_le_bytes());
-                    self.side.bytes(keys, tuple.map_or(&[], |tuple| &tuple[HEADER..]), len, out)?;
+                    self.coder.bytes(keys, tuple.map_or(&[], |tuple| &tuple[HEADER..]), len, out)?;
                     // The words that follow may be those after it.
                     let vector = rank.checked_sub(1).and_then(|rank| self.rows.vectors.words().nth(rank));
                     if let Some((words, key)) = vector.zip(word_of(&out[start..])) {
@@ -303,7 +304,7 @@ impl<S: Side> RowCoder<'_, S> {
         source: Option<RowPlace>,
     ) -> Result<RowPlace, Corrupt> {
         let bytes = source.map_or([0; RowPlace::BYTES], RowPlace::to_bytes);
-        Ok(RowPlace::from_bytes(self.side.array(column, &bytes)?))
+        Ok(RowPlace::from_bytes(self.coder.array(column, &bytes)?))
     }
 }
 
@@ -402,9 +403,9 @@ impl OfIndex {
             let of = keys.entry(Order::of(bytes)).or_insert_with(|| {
                 taken += Pending::KEY + 2 * bytes.len();
                 let key = Key { flags: tuples[0].flags, bytes: bytes.to_vec() };
-                OfKey { key, rows: Vec::with_capacity(tuples.len().min(Pending::MOST_ROWS)) }
+                OfKey { key, rows: Vec::with_capacity(tuples.len().min(Pending::MAX_ROWS)) }
             });
-            let room = Pending::MOST_ROWS - of.rows.len().min(Pending::MOST_ROWS);
+            let room = Pending::MAX_ROWS - of.rows.len().min(Pending::MAX_ROWS);
             let rows = &tuples[..room.min(tuples.len())];
             of.rows.extend(rows.iter().map(|new| new.row));
             taken += Pending::ROW * rows.len();
@@ -516,7 +517,7 @@ impl Pending {
     /// Bytes that may be kept.
     const MOST: usize = 48 << 20;
     /// Rows of one key that may be kept: more have no room in an entry.
-    const MOST_ROWS: usize = 8192;
+    const MAX_ROWS: usize = 8192;
     /// Bytes that a key and a row take, about.
     const KEY: usize = 160;
     const ROW: usize = 8;

@@ -13,11 +13,11 @@
 use walden_redo::page::{PAGE_BYTES, Page};
 
 use super::gin::{Entry, Key, new_entry, number_of, put_rows, segment, text, tree_entry};
-use super::heap::{Relation, RowCoder};
+use super::heap::{Relation, TupleCoder};
 use super::keys::RowPlace;
 use super::names::Topic;
 use super::pages::{PageKind, against, difference};
-use crate::columns::{Class, Kind, Side, narrow};
+use crate::columns::{Class, Coder, Kind, narrow};
 use crate::{Corrupt, corrupt};
 
 const SPECIAL: usize = PAGE_BYTES - 8;
@@ -114,7 +114,7 @@ pub struct Entries {
     block: u32,
 }
 
-impl<S: Side> RowCoder<'_, S> {
+impl<S: Coder> TupleCoder<'_, S> {
     /// Codes a leaf of a posting tree; its header and special area are known.
     pub fn gin_rows_page(
         &mut self,
@@ -125,29 +125,29 @@ impl<S: Side> RowCoder<'_, S> {
         let parts = source.and_then(segments);
         let like = |what: u32| [relation.number, 0, what];
         let kind = Kind::Rows(Class::IndexTuples, RowPlace::BYTES as u16);
-        let bounds = self.names.column(self.side, Topic::GinPage, like(0), kind)?;
+        let bounds = self.names.column(self.coder, Topic::GinPage, like(0), kind)?;
         let mut bound = Vec::with_capacity(RowPlace::BYTES);
         let bytes = source.map_or(&[][..], |page| &page.0[BOUND..BOUND + RowPlace::BYTES]);
-        self.side.bytes(bounds, bytes, RowPlace::BYTES, &mut bound)?;
+        self.coder.bytes(bounds, bytes, RowPlace::BYTES, &mut bound)?;
         made.0[BOUND..BOUND + RowPlace::BYTES].copy_from_slice(&bound);
         let symbols = Kind::Symbols(Class::IndexTuples);
-        let counts = self.names.column(self.side, Topic::GinPage, like(1), symbols)?;
-        let count = self.side.symbol(counts, parts.as_ref().map_or(0, |(rows, _)| rows.len() as u64))?;
+        let counts = self.names.column(self.coder, Topic::GinPage, like(1), symbols)?;
+        let count = self.coder.symbol(counts, parts.as_ref().map_or(0, |(rows, _)| rows.len() as u64))?;
         let rows = self.gin_rows([relation.number, 1], parts.as_ref().map(|(rows, _)| &rows[..]), count)?;
         // How segments are filled: from 1 on in one of the usual ways; else their number, and how many rows each has.
         let usual = parts.as_ref().and_then(|(rows, counts)| {
             FILLS.iter().position(|&most| filled(rows, most) == *counts).map(|way| way as u64 + 1)
         });
-        let usual = self.side.symbol(counts, usual.unwrap_or(0))?;
+        let usual = self.coder.symbol(counts, usual.unwrap_or(0))?;
         let in_segments = match usual {
             0 => {
                 let source = parts.as_ref().map(|(_, counts)| &counts[..]);
-                let number = self.side.symbol(counts, source.map_or(0, |counts| counts.len() as u64))?;
+                let number = self.coder.symbol(counts, source.map_or(0, |counts| counts.len() as u64))?;
                 if number > rows.len() as u64 {
                     return Err(corrupt("a list can't have so many segments"));
                 }
                 let count = |at: usize| {
-                    let count = self.side.symbol(counts, source.map_or(0, |counts| counts[at] as u64))?;
+                    let count = self.coder.symbol(counts, source.map_or(0, |counts| counts[at] as u64))?;
                     Ok(usize::try_from(count).unwrap_or(usize::MAX))
                 };
                 (0..number as usize).map(count).collect::<Result<Vec<usize>, Corrupt>>()?
@@ -182,20 +182,20 @@ impl<S: Side> RowCoder<'_, S> {
         let parts = source.and_then(as_entry);
         let like = |what: u32| [relation.number, 2, what];
         let symbols = Kind::Symbols(Class::IndexTuples);
-        let forms = self.names.column(self.side, Topic::GinPage, like(0), symbols)?;
+        let forms = self.names.column(self.coder, Topic::GinPage, like(0), symbols)?;
         let form = parts.as_ref().map_or(OTHER, |(entry, _)| match &entry.rows {
             None => TREE,
             Some(rows) => LISTED + rows.len() as u64,
         });
-        let form = self.side.symbol(forms, form)?;
+        let form = self.coder.symbol(forms, form)?;
         if form == OTHER {
             return self.any_item(relation, source, out);
         }
         let key = self.gin_page_key(relation, last, parts.as_ref().map(|(entry, _)| &entry.key))?;
         let made = if form == TREE {
-            let blocks = self.names.column(self.side, Topic::GinPage, like(1), symbols)?;
+            let blocks = self.names.column(self.coder, Topic::GinPage, like(1), symbols)?;
             let block = parts.as_ref().map_or(0, |(_, block)| against(*block, last.block));
-            last.block = difference(narrow(self.side.symbol(blocks, block.into())?)?, last.block);
+            last.block = difference(narrow(self.coder.symbol(blocks, block.into())?)?, last.block);
             tree_entry(&key, last.block)
         } else {
             let rows = parts.as_ref().and_then(|(entry, _)| entry.rows.as_deref());
@@ -224,15 +224,15 @@ impl<S: Side> RowCoder<'_, S> {
         const NEW_FLAGS: u64 = 2;
         let like = |what: u32| [relation.number, 4, what];
         let symbols = Kind::Symbols(Class::IndexTuples);
-        let forms = self.names.column(self.side, Topic::GinPage, like(0), symbols)?;
+        let forms = self.names.column(self.coder, Topic::GinPage, like(0), symbols)?;
         let as_text = source.and_then(|key| text(&key.bytes));
         let form = source.map_or(0, |key| {
             let text = if as_text.is_some() { IS_TEXT } else { 0 };
             text | if key.flags == last.flags { 0 } else { NEW_FLAGS }
         });
-        let form = self.side.symbol(forms, form)?;
+        let form = self.coder.symbol(forms, form)?;
         if form & NEW_FLAGS != 0 {
-            let flags = self.side.symbol(forms, source.map_or(0, |key| key.flags.into()))?;
+            let flags = self.coder.symbol(forms, source.map_or(0, |key| key.flags.into()))?;
             /// What is left of `t_info` beside them.
             const SIZE: u64 = 0x1FFF;
             let flags = u16::try_from(flags & !SIZE).map_err(|_| corrupt("flags can't be"))?;
@@ -240,18 +240,18 @@ impl<S: Side> RowCoder<'_, S> {
         }
         let bytes = as_text.or(source.map(|key| &key.bytes[..])).unwrap_or_default();
         let same = bytes.iter().zip(&last.key).take_while(|(new, last)| new == last).count();
-        let common = self.names.column(self.side, Topic::GinPage, like(1), symbols)?;
-        let same = usize::try_from(self.side.symbol(common, same as u64)?).unwrap_or(usize::MAX);
+        let common = self.names.column(self.coder, Topic::GinPage, like(1), symbols)?;
+        let same = usize::try_from(self.coder.symbol(common, same as u64)?).unwrap_or(usize::MAX);
         let wrong = Corrupt("a key can't be so long");
         if same > last.key.len() {
             return Err(wrong);
         }
         last.key.truncate(same);
-        let lengths = self.names.column(self.side, Topic::GinPage, like(2), symbols)?;
-        let len = self.side.symbol(lengths, bytes.len().saturating_sub(same) as u64)?;
+        let lengths = self.names.column(self.coder, Topic::GinPage, like(2), symbols)?;
+        let len = self.coder.symbol(lengths, bytes.len().saturating_sub(same) as u64)?;
         let len = usize::try_from(len).ok().filter(|&len| len <= PAGE_BYTES).ok_or(wrong)?;
-        let texts = self.names.column(self.side, Topic::GinPage, like(3), Kind::Bytes(Class::Text))?;
-        self.side.bytes(texts, bytes.get(same..).unwrap_or_default(), len, &mut last.key)?;
+        let texts = self.names.column(self.coder, Topic::GinPage, like(3), Kind::Bytes(Class::Text))?;
+        self.coder.bytes(texts, bytes.get(same..).unwrap_or_default(), len, &mut last.key)?;
         let mut bytes = Vec::with_capacity(last.key.len() + 8);
         if form & IS_TEXT != 0 {
             /// The longest text with a header of one byte.
@@ -282,8 +282,8 @@ impl<S: Side> RowCoder<'_, S> {
         let wrong = Corrupt("a list can't have these rows");
         let count = usize::try_from(count).ok().filter(|&count| count <= PAGE_BYTES).ok_or(wrong)?;
         let symbols = Kind::Symbols(Class::IndexTuples);
-        let steps = self.names.column(self.side, Topic::GinPage, [relation, what, 10], symbols)?;
-        let far = self.names.column(self.side, Topic::GinPage, [relation, what, 11], symbols)?;
+        let steps = self.names.column(self.coder, Topic::GinPage, [relation, what, 10], symbols)?;
+        let far = self.names.column(self.coder, Topic::GinPage, [relation, what, 11], symbols)?;
         let mut rows = Vec::with_capacity(count);
         let mut last = RowPlace { block: 0, number: 0 };
         for at in 0..count {
@@ -295,11 +295,11 @@ impl<S: Side> RowCoder<'_, S> {
                     more => (FAR + 3 * u64::from(row.number.wrapping_sub(1)), more - 2),
                 };
             }
-            let step = self.side.symbol(steps, step)?;
+            let step = self.coder.symbol(steps, step)?;
             // Which of the first two it is nobody can foresee, so nothing branches on it.
             let (number, step) = (step / 3 + 1, step % 3);
             let before = if step == SAME { last.number } else { 0 };
-            let blocks = if step == FAR { narrow::<u32>(self.side.symbol(far, blocks.into())?)? } else { 0 };
+            let blocks = if step == FAR { narrow::<u32>(self.coder.symbol(far, blocks.into())?)? } else { 0 };
             last = RowPlace {
                 block: u32::try_from(u64::from(last.block) + step + u64::from(blocks)).map_err(|_| wrong)?,
                 number: u16::try_from(number + u64::from(before)).map_err(|_| wrong)?,
@@ -387,13 +387,13 @@ mod tests {
     }
 
     /// Codes pages one after another; what is made of each.
-    fn code<S: Side>(side: &mut S, sources: &[Option<&Page>]) -> Result<Vec<Box<Page>>, Corrupt> {
+    fn code<S: Coder>(coder: &mut S, sources: &[Option<&Page>]) -> Result<Vec<Box<Page>>, Corrupt> {
         let (mut names, mut heads, mut rows) = (Names::default(), Heads::default(), Rows::default());
         let mut keys = Keys::default();
         let mut store = PageStore::new(StoreOptions::default());
         let relation = Relation { number: 3, locator: RelFileLocator::default() };
-        let mut coder = RowCoder {
-            side,
+        let mut tuple_coder = TupleCoder {
+            coder,
             names: &mut names,
             heads: &mut heads,
             rows: &mut rows,
@@ -403,7 +403,7 @@ mod tests {
         let page = |(block, source): (usize, &Option<&Page>)| {
             let mut made = Box::<Page>::default();
             let place = Place { relation, fork: 0, block: block as u32 };
-            coder.page(place, *source, &mut made).map(|_| made)
+            tuple_coder.page(place, *source, &mut made).map(|_| made)
         };
         sources.iter().enumerate().map(page).collect()
     }
@@ -414,14 +414,14 @@ mod tests {
         let kinds: Vec<_> = pages.iter().map(|page| kind(page)).collect();
         let (rows, entries) = (Some(PageKind::GinRows), Some(PageKind::GinEntries));
         assert_eq!(kinds, [rows, rows, rows, entries]);
-        let mut side = Encoder::default();
+        let mut coder = Encoder::default();
         let sources: Vec<Option<&Page>> = pages.iter().map(|page| Some(&**page)).collect();
-        code(&mut side, &sources).unwrap();
-        let chunk = side.chunk(&mut Packer::new(1, true));
-        let mut side = Decoder::default();
-        side.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).unwrap();
-        let made = code(&mut side, &vec![None; pages.len()]).unwrap();
-        side.finish().unwrap();
+        code(&mut coder, &sources).unwrap();
+        let chunk = coder.chunk(&mut Packer::new(1, true));
+        let mut coder = Decoder::default();
+        coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).unwrap();
+        let made = code(&mut coder, &vec![None; pages.len()]).unwrap();
+        coder.finish().unwrap();
         for (page, made) in pages.iter().zip(&made) {
             assert!(page.0 == made.0);
         }

@@ -8,7 +8,7 @@ use walden_redo::pglz::same_start;
 use super::keys::Keys;
 use super::names::{Names, Topic};
 use super::rows::{LayoutKey, Plan, PlanHead, Rows};
-use crate::columns::{Class, Column, Kind, Side, narrow};
+use crate::columns::{Class, Coder, Column, Kind, narrow};
 use crate::{Corrupt, corrupt};
 
 /// What a record says of a row's header: `t_infomask2`, `t_infomask`, `t_hoff` (`xl_heap_header`); as on a page.
@@ -97,9 +97,9 @@ const NO_BITMAP: u64 = 0;
 const NEW_BITMAP: u64 = 1;
 
 /// More different heads than this in one relation aren't worth a number.
-const MOST_HEADS: usize = 512;
+const MAX_HEADS: usize = 512;
 /// Likewise null bitmaps: each is compared with all before it. Rows with others are coded whole.
-const MOST_BITMAPS: usize = 4096;
+const MAX_BITMAPS: usize = 4096;
 
 impl Heads {
     fn relation(&mut self, number: u32) -> &mut OfRelation {
@@ -111,23 +111,23 @@ impl Heads {
     }
 
     /// Codes what comes before a row's attributes.
-    pub fn head<S: Side>(
+    pub fn head<S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         names: &mut Names,
         relation: u32,
         source: Option<&Head>,
     ) -> Result<Head, Corrupt> {
         let column =
-            names.column(side, Topic::RowHead, [relation, 0, 0], Kind::Symbols(Class::RowHeaders))?;
+            names.column(coder, Topic::RowHead, [relation, 0, 0], Kind::Symbols(Class::RowHeaders))?;
         let of_relation = self.relation(relation);
         let known = source.and_then(|head| of_relation.heads.find(head));
-        match side.symbol(column, known.map_or(0, |number| number + 1))? {
+        match coder.symbol(column, known.map_or(0, |number| number + 1))? {
             0 => {
                 let kind = Kind::Rows(Class::RowHeaders, HEAD_BYTES as u16);
-                let column = names.column(side, Topic::RowHead, [relation, 1, 0], kind)?;
-                let head = side.array(column, source.unwrap_or(&Head::default()))?;
-                if of_relation.heads.0.len() < MOST_HEADS {
+                let column = names.column(coder, Topic::RowHead, [relation, 1, 0], kind)?;
+                let head = coder.array(column, source.unwrap_or(&Head::default()))?;
+                if of_relation.heads.0.len() < MAX_HEADS {
                     of_relation.heads.add(head);
                 }
                 Ok(head)
@@ -140,9 +140,9 @@ impl Heads {
 
     /// Codes a row's null bitmap with the gap after it, which a record has whole: its number, or nothing if the row has none
     /// where its head says.
-    fn bitmap<S: Side>(
+    fn bitmap<S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         names: &mut Names,
         relation: u32,
         head: &Head,
@@ -150,24 +150,24 @@ impl Heads {
         out: &mut Vec<u8>,
     ) -> Result<Option<u64>, Corrupt> {
         let symbols = Kind::Symbols(Class::RowHeaders);
-        let column = names.column(side, Topic::RowBitmap, like_bitmap(relation, head), symbols)?;
+        let column = names.column(coder, Topic::RowBitmap, like_bitmap(relation, head), symbols)?;
         let of_relation = self.relation(relation);
         let known = of_relation.bitmaps(head[4]);
         let bytes = usize::from(head[4]).checked_sub(HEADER_BYTES);
         let bitmap = source.zip(bytes).and_then(|(body, bytes)| body.get(..bytes));
         let symbol = bitmap.map_or(NO_BITMAP, |bitmap| {
-            let full = known.is_some_and(|known| known.0.len() >= MOST_BITMAPS);
+            let full = known.is_some_and(|known| known.0.len() >= MAX_BITMAPS);
             let unknown = if full { NO_BITMAP } else { NEW_BITMAP };
             known.and_then(|known| known.find(bitmap)).map_or(unknown, |number| NEW_BITMAP + 1 + number)
         });
-        match side.symbol(column, symbol)? {
+        match coder.symbol(column, symbol)? {
             NO_BITMAP => Ok(None),
             NEW_BITMAP => {
                 let bytes = bytes.ok_or_else(|| corrupt("a row's attributes can't begin there"))?;
                 let kind = Kind::Bytes(Class::RowHeaders);
-                let column = names.column(side, Topic::RowBitmap, [relation, head[4].into(), 1], kind)?;
+                let column = names.column(coder, Topic::RowBitmap, [relation, head[4].into(), 1], kind)?;
                 let start = out.len();
-                side.bytes(column, bitmap.unwrap_or_default(), bytes, out)?;
+                coder.bytes(column, bitmap.unwrap_or_default(), bytes, out)?;
                 Ok(Some(of_relation.add_bitmap(head[4], out[start..].to_vec())))
             }
             symbol => {
@@ -247,9 +247,9 @@ impl Alike<'_> {
 }
 
 /// Everything that coding rows needs.
-pub struct RowCoder<'m, S> {
+pub struct TupleCoder<'m, S> {
     /// Where columns are.
-    pub side: &'m mut S,
+    pub coder: &'m mut S,
     /// Columns.
     pub names: &'m mut Names,
     /// Heads.
@@ -262,7 +262,7 @@ pub struct RowCoder<'m, S> {
     pub store: &'m mut PageStore,
 }
 
-impl<S: Side> RowCoder<'_, S> {
+impl<S: Coder> TupleCoder<'_, S> {
     /// Codes a row's head and what follows the fixed part of its header; the latter is appended to `out`.
     pub fn row(
         &mut self,
@@ -273,9 +273,9 @@ impl<S: Side> RowCoder<'_, S> {
     ) -> Result<Head, Corrupt> {
         let Relation { number, locator } = relation;
         self.keys.table(relation);
-        let head = self.heads.head(self.side, self.names, number, source.map(|(head, _)| head))?;
+        let head = self.heads.head(self.coder, self.names, number, source.map(|(head, _)| head))?;
         let body = source.map(|(_, body)| body);
-        let bitmap = self.heads.bitmap(self.side, self.names, number, &head, body, out)?;
+        let bitmap = self.heads.bitmap(self.coder, self.names, number, &head, body, out)?;
         let skipped = if bitmap.is_some() { usize::from(head[4]) - HEADER_BYTES } else { 0 };
         let key = layout_key(number, &head, bitmap);
         let source = body.map(|body| {
@@ -284,7 +284,7 @@ impl<S: Side> RowCoder<'_, S> {
         });
         let bitmap = &out[out.len() - skipped..];
         let old = old.filter(|old| layout(old.head) == layout(&head) && old.bitmap == bitmap);
-        self.rows.row(self.side, key, 1, old.map(|old| old.row), source, out)?;
+        self.rows.row(self.coder, key, 1, old.map(|old| old.row), source, out)?;
         Ok(head)
     }
 
@@ -346,13 +346,13 @@ impl<S: Side> RowCoder<'_, S> {
     ) -> Result<(), Corrupt> {
         let mut source = source.map(MultiInsert::new);
         let kind = Kind::Symbols(Class::RowHeaders);
-        let gaps = self.names.column(self.side, Topic::MultiInsert, [relation.number, 0, 0], kind)?;
+        let gaps = self.names.column(self.coder, Topic::MultiInsert, [relation.number, 0, 0], kind)?;
         let start = out.len();
         for _ in 0..rows {
             let next = source.as_mut().and_then(Iterator::next);
             if !(out.len() - start).is_multiple_of(2) {
                 // What PostgreSQL leaves there is not always zero.
-                let gap = self.side.symbol(gaps, next.as_ref().map_or(0, |row| row.gap.into()))?;
+                let gap = self.coder.symbol(gaps, next.as_ref().map_or(0, |row| row.gap.into()))?;
                 out.push(narrow(gap)?);
             }
             let at = out.len();
@@ -541,29 +541,29 @@ mod tests {
 
     #[test]
     fn more_null_bitmaps_than_are_kept_come_back() {
-        const ROWS: u32 = MOST_BITMAPS as u32 + 1000;
+        const ROWS: u32 = MAX_BITMAPS as u32 + 1000;
         let relation = Relation { number: 0, locator: RelFileLocator::default() };
-        let mut side = Encoder::default();
+        let mut coder = Encoder::default();
         let (mut names, mut heads, mut rows) = (Names::default(), Heads::default(), Rows::default());
         for number in 0..ROWS {
-            let mut coder = RowCoder {
-                side: &mut side,
+            let mut tuple_coder = TupleCoder {
+                coder: &mut coder,
                 names: &mut names,
                 heads: &mut heads,
                 rows: &mut rows,
                 keys: &mut Keys::default(),
                 store: &mut PageStore::default(),
             };
-            coder.insert(relation, None, Some(&row(number)), &mut Vec::new()).expect("any row");
+            tuple_coder.insert(relation, None, Some(&row(number)), &mut Vec::new()).expect("any row");
         }
-        assert_eq!(heads.relation(0).bitmaps(32).map(|known| known.0.len()), Some(MOST_BITMAPS));
-        let chunk = side.chunk(&mut Packer::new(1, true));
-        let mut side = Decoder::default();
-        side.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
+        assert_eq!(heads.relation(0).bitmaps(32).map(|known| known.0.len()), Some(MAX_BITMAPS));
+        let chunk = coder.chunk(&mut Packer::new(1, true));
+        let mut coder = Decoder::default();
+        coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
         let (mut names, mut heads, mut rows) = (Names::default(), Heads::default(), Rows::default());
         for number in 0..ROWS {
-            let mut coder = RowCoder {
-                side: &mut side,
+            let mut tuple_coder = TupleCoder {
+                coder: &mut coder,
                 names: &mut names,
                 heads: &mut heads,
                 rows: &mut rows,
@@ -571,9 +571,9 @@ mod tests {
                 store: &mut PageStore::default(),
             };
             let mut out = Vec::new();
-            coder.insert(relation, None, None, &mut out).expect("a row");
+            tuple_coder.insert(relation, None, None, &mut out).expect("a row");
             assert_eq!(out, row(number));
         }
-        side.finish().expect("nothing is left");
+        coder.finish().expect("nothing is left");
     }
 }

@@ -10,12 +10,12 @@
 use walden_format::record::Fork;
 use walden_redo::page::Page;
 
-use super::heap::{Relation, RowCoder};
+use super::heap::{Relation, TupleCoder};
 use super::keys::{self, Order, Recipe, RowPlace, Scratch, Unit};
 use super::names::Topic;
 use super::rows::{LayoutKey, Plan, PlanHead};
 use super::schema::Span;
-use crate::columns::{Class, Column, Kind, Side};
+use crate::columns::{Class, Coder, Column, Kind};
 use crate::{Corrupt, corrupt};
 
 /// Bytes before the null bitmap, or the key.
@@ -167,7 +167,7 @@ fn layout_key(relation: Relation, context: Context, layout: u32, bitmap: u64) ->
     LayoutKey(relation.number, u64::from(layout ^ context.number() << 30) << 32 | bitmap)
 }
 
-impl<S: Side> RowCoder<'_, S> {
+impl<S: Coder> TupleCoder<'_, S> {
     /// Codes an index tuple; whether its key was told by its row.
     pub fn index_tuple(
         &mut self,
@@ -180,9 +180,9 @@ impl<S: Side> RowCoder<'_, S> {
         let like = |what: u32| [relation.number, context.number(), what];
         let forms = Kind::Symbols(Class::IndexTuples);
         // Three flags, and below them nothing: the size is told by what follows.
-        let column = self.names.column(self.side, Topic::IndexForms, like(0), forms)?;
+        let column = self.names.column(self.coder, Topic::IndexForms, like(0), forms)?;
         let info = parts.as_ref().map_or(0, |(tuple, _)| u16_at(tuple, 6) & !SIZE);
-        let info = self.side.symbol(column, u64::from(info >> 13))?;
+        let info = self.coder.symbol(column, u64::from(info >> 13))?;
         let info =
             u16::try_from(info).ok().filter(|&info| info < 8).ok_or_else(|| corrupt("flags can't be"))? << 13;
         let other = info & OTHER_MEANING != 0;
@@ -190,8 +190,8 @@ impl<S: Side> RowCoder<'_, S> {
         let place = parts.as_ref().map_or(&[][..], |(tuple, _)| &tuple[..PLACE]);
         if other {
             let kind = Kind::Rows(Class::IndexTuples, PLACE as u16);
-            let places = self.names.column(self.side, Topic::Places, like(1), kind)?;
-            self.side.bytes(places, place, PLACE, out)?;
+            let places = self.names.column(self.coder, Topic::Places, like(1), kind)?;
+            self.coder.bytes(places, place, PLACE, out)?;
         } else {
             let place = self.row_place(relation, context, RowPlace::of(place))?;
             out.extend_from_slice(&place.to_bytes());
@@ -202,10 +202,10 @@ impl<S: Side> RowCoder<'_, S> {
         let mut bitmap_number = 0;
         if info & HAS_NULLS != 0 {
             let kind = Kind::Rows(Class::IndexTuples, BITMAP as u16);
-            let column = self.names.column(self.side, Topic::IndexForms, like(1), kind)?;
+            let column = self.names.column(self.coder, Topic::IndexForms, like(1), kind)?;
             let at = out.len();
             let bitmap = parts.as_ref().map_or(&[][..], |(_, parts)| parts.bitmap);
-            self.side.bytes(column, bitmap, BITMAP, out)?;
+            self.coder.bytes(column, bitmap, BITMAP, out)?;
             bitmap_number = u64::from(u32::from_le_bytes([out[at], out[at + 1], out[at + 2], out[at + 3]]));
         }
         let mut list = Vec::new();
@@ -227,7 +227,7 @@ impl<S: Side> RowCoder<'_, S> {
             let source = parts.as_ref().map(|(_, parts)| {
                 (parts.key, PlanHead { relation: relation.locator, layout, bitmap: parts.bitmap })
             });
-            self.rows.row(self.side, layout_key, 8, None, source, out)?;
+            self.rows.row(self.coder, layout_key, 8, None, source, out)?;
         }
         if let Some(row) = row {
             self.look_for_table(relation, context, row, (info & HAS_NULLS == 0).then_some(source).flatten())?;
@@ -278,8 +278,8 @@ impl<S: Side> RowCoder<'_, S> {
                 which.or_else(|| skip().map(|skip| PLACE_ORDERED + skip)).unwrap_or(PLACE_OTHER)
             });
             let kind = Kind::Symbols(Class::IndexTuples);
-            let column = self.names.column(self.side, Topic::Places, like(3), kind)?;
-            let symbol = self.side.symbol(column, symbol)?;
+            let column = self.names.column(self.coder, Topic::Places, like(3), kind)?;
+            let symbol = self.coder.symbol(column, symbol)?;
             let wrong = Corrupt("a row can't be expected there");
             match symbol {
                 PLACE_OTHER => self.keys.index(relation.number).missed(1),
@@ -296,9 +296,9 @@ impl<S: Side> RowCoder<'_, S> {
             }
         }
         let kind = Kind::Rows(Class::IndexTuples, PLACE as u16);
-        let column = self.names.column(self.side, Topic::Places, like(0), kind)?;
+        let column = self.names.column(self.coder, Topic::Places, like(0), kind)?;
         let bytes = source.map_or([0; PLACE], RowPlace::to_bytes);
-        Ok(RowPlace::from_bytes(self.side.array(column, &bytes)?))
+        Ok(RowPlace::from_bytes(self.coder.array(column, &bytes)?))
     }
 
     /// The rows of a posting list: the next ones in the order of keys, or any.
@@ -320,8 +320,8 @@ impl<S: Side> RowCoder<'_, S> {
                 source.is_some_and(|list| next.flatten().eq(list.iter().copied()))
             });
             let kind = Kind::Symbols(Class::IndexTuples);
-            let column = self.names.column(self.side, Topic::Places, like(4), kind)?;
-            let symbol = self.side.symbol(column, symbol.map_or(0, |skip| skip + 1))?;
+            let column = self.names.column(self.coder, Topic::Places, like(4), kind)?;
+            let symbol = self.coder.symbol(column, symbol.map_or(0, |skip| skip + 1))?;
             if symbol > 0 {
                 let wrong = Corrupt("a row can't be expected there");
                 for at in 0..posting {
@@ -332,8 +332,8 @@ impl<S: Side> RowCoder<'_, S> {
             }
         }
         let kind = Kind::Rows(Class::IndexTuples, PLACE as u16);
-        let column = self.names.column(self.side, Topic::Places, like(2), kind)?;
-        self.side.bytes(column, source.unwrap_or_default(), posting * PLACE, list)
+        let column = self.names.column(self.coder, Topic::Places, like(2), kind)?;
+        self.coder.bytes(column, source.unwrap_or_default(), posting * PLACE, list)
     }
 
     /// A row that an index may point to, in its parts: its layout, its attributes, and where each is.
@@ -384,7 +384,7 @@ impl<S: Side> RowCoder<'_, S> {
         // Attributes that are left out, and only they, tell layouts of whole keys apart.
         let layout = if layout & 0xFFFF == 0 { bitmap as u32 } else { return Ok(false) };
         let like = [relation.number, 0, 5];
-        let column = self.names.column(self.side, Topic::Places, like, Kind::Symbols(Class::IndexTuples))?;
+        let column = self.names.column(self.coder, Topic::Places, like, Kind::Symbols(Class::IndexTuples))?;
         let index = self.keys.index(relation.number);
         let known = index.recipe(layout, row_layout);
         let made = known.is_some_and(|recipe| recipe.key(row, spans, key));
@@ -397,13 +397,13 @@ impl<S: Side> RowCoder<'_, S> {
             new = index.look_for_recipe((layout, row_layout), source, (row, spans), fields);
             if new.is_some() { KEY_NEW_RECIPE } else { KEY_OTHER }
         });
-        match self.side.symbol(column, symbol)? {
+        match self.coder.symbol(column, symbol)? {
             KEY_TOLD if made => Ok(true),
             KEY_OTHER => Ok(false),
             KEY_NEW_RECIPE => {
                 let column =
-                    self.names.column(self.side, Topic::Places, [0, 0, 6], Kind::Symbols(Class::Shapes))?;
-                let recipe = Recipe::code(self.side, column, new.as_ref())?;
+                    self.names.column(self.coder, Topic::Places, [0, 0, 6], Kind::Symbols(Class::Shapes))?;
+                let recipe = Recipe::code(self.coder, column, new.as_ref())?;
                 if !recipe.key(row, spans, key) {
                     return Err(corrupt("a key can't be made of its row"));
                 }
@@ -443,8 +443,8 @@ impl<S: Side> RowCoder<'_, S> {
 
     /// Codes which table an index belongs to, if that is known.
     fn table(&mut self, relation: Relation, found: Option<Relation>) -> Result<(), Corrupt> {
-        let column = self.names.column(self.side, Topic::Places, [0, 0, 7], Kind::Symbols(Class::Shapes))?;
-        let symbol = self.side.symbol(column, found.map_or(0, |table| 1 + u64::from(table.number)))?;
+        let column = self.names.column(self.coder, Topic::Places, [0, 0, 7], Kind::Symbols(Class::Shapes))?;
+        let symbol = self.coder.symbol(column, found.map_or(0, |table| 1 + u64::from(table.number)))?;
         if symbol > 0 {
             let table =
                 self.keys.table_by_number(symbol - 1).ok_or_else(|| corrupt("there is no such table"))?;
@@ -509,23 +509,23 @@ impl<S: Side> RowCoder<'_, S> {
             table = self.table_of(relation, &samples);
         }
         let like = [relation.number, 1, 8];
-        let column = self.names.column(self.side, Topic::Places, like, Kind::Symbols(Class::IndexTuples))?;
+        let column = self.names.column(self.coder, Topic::Places, like, Kind::Symbols(Class::IndexTuples))?;
         let tells = has_table || table.is_some();
         let near = self.keys.in_haste && tells && units.is_none() && are_near(&tuples);
         let symbol = [(table.is_some(), TABLE), (units.is_some(), ORDER), (near, NEAR)];
         let symbol = symbol.iter().filter(|(is, _)| *is).fold(0, |symbol, (_, bit)| symbol | bit);
-        let symbol = self.side.symbol(column, symbol)?;
+        let symbol = self.coder.symbol(column, symbol)?;
         if symbol & TABLE != 0 {
             self.table(relation, table)?;
         }
         if symbol & ORDER != 0 {
             let column =
-                self.names.column(self.side, Topic::Places, [0, 0, 9], Kind::Symbols(Class::Shapes))?;
-            let units = keys::code_units(self.side, column, units.as_deref())?;
+                self.names.column(self.coder, Topic::Places, [0, 0, 9], Kind::Symbols(Class::Shapes))?;
+            let units = keys::code_units(self.coder, column, units.as_deref())?;
             self.put_in_order(relation, &units);
             let order = self.keys.order.as_mut();
             let first = order.as_ref().zip(tuples.first()).and_then(|(order, tuple)| order.find(tuple.0));
-            let first = self.side.symbol(column, first.unwrap_or(0))?;
+            let first = self.coder.symbol(column, first.unwrap_or(0))?;
             if let Some(order) = order {
                 order.start_at(first);
             }

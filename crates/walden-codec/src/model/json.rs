@@ -15,7 +15,7 @@ use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
 
-use crate::columns::{Class, Column, Kind, Side, narrow};
+use crate::columns::{Class, Coder, Column, Kind, narrow};
 use crate::{Corrupt, corrupt};
 
 const COUNT: u32 = 0x0FFF_FFFF;
@@ -91,32 +91,32 @@ pub struct Columns {
 
 /// Whether a string is better put beneath others of its length.
 fn is_digits(text: &[u8]) -> bool {
-    const LENGTHS: std::ops::RangeInclusive<usize> = 8..=LONGEST_DIGITS as usize;
+    const LENGTHS: std::ops::RangeInclusive<usize> = 8..=MAX_DIGITS as usize;
     LENGTHS.contains(&text.len())
         && text.iter().filter(|byte| byte.is_ascii_digit()).count() * 2 >= text.len()
 }
 
-const LONGEST_DIGITS: u16 = 64;
+const MAX_DIGITS: u16 = 64;
 
 const NUMBER_HEAD: usize = 2;
 /// Numbers of other lengths are not put beneath their like.
-const SHORTEST_NUMBER: usize = 3;
-const LONGEST_NUMBER: usize = 24;
+const MIN_NUMBER_BYTES: usize = 3;
+const MAX_NUMBER_BYTES: usize = 24;
 /// Nor are those with other heads than so many.
-const MOST_HEADS: usize = 64;
+const MAX_HEADS: usize = 64;
 
 impl Columns {
     /// Names them.
-    pub fn new<S: Side>(side: &mut S) -> Result<Columns, Corrupt> {
+    pub fn new<S: Coder>(coder: &mut S) -> Result<Columns, Corrupt> {
         Ok(Columns {
-            forms: side.column(Kind::Symbols(Class::RowHeaders))?,
-            keys: side.column(Kind::Bytes(Class::Text))?,
-            strings: side.column(Kind::Bytes(Class::Text))?,
-            lengths: side.column(Kind::Symbols(Class::RowHeaders))?,
-            numbers: side.column(Kind::Bytes(Class::Fixed))?,
-            heads: side.column(Kind::Rows(Class::Fixed, NUMBER_HEAD as u16))?,
+            forms: coder.column(Kind::Symbols(Class::RowHeaders))?,
+            keys: coder.column(Kind::Bytes(Class::Text))?,
+            strings: coder.column(Kind::Bytes(Class::Text))?,
+            lengths: coder.column(Kind::Symbols(Class::RowHeaders))?,
+            numbers: coder.column(Kind::Bytes(Class::Fixed))?,
+            heads: coder.column(Kind::Rows(Class::Fixed, NUMBER_HEAD as u16))?,
             by_head: FxHashMap::default(),
-            digit_lengths: side.column(Kind::Symbols(Class::RowHeaders))?,
+            digit_lengths: coder.column(Kind::Symbols(Class::RowHeaders))?,
             digits: FxHashMap::default(),
             entries: Vec::new(),
         })
@@ -150,8 +150,8 @@ impl Json {
     }
 
     /// Codes a value by its parts, and gives it back.
-    pub fn code<S: Side>(
-        side: &mut S,
+    pub fn code<S: Coder>(
+        coder: &mut S,
         columns: &mut Columns,
         source: Option<&Json>,
     ) -> Result<Vec<u8>, Corrupt> {
@@ -159,11 +159,17 @@ impl Json {
         let bytes = source.map_or(&[][..], |json| &json.bytes);
         let mut entries = std::mem::take(&mut columns.entries);
         entries.clear();
-        let mut coder =
-            Coder { side, columns, parts: parts.iter(), bytes, value: Vec::with_capacity(USUAL), entries };
-        let first = coder.parts.next().copied();
-        coder.container(first, 0)?;
-        let Coder { value, entries, columns, .. } = coder;
+        let mut tuple_coder = JsonCoder {
+            coder,
+            columns,
+            parts: parts.iter(),
+            bytes,
+            value: Vec::with_capacity(USUAL),
+            entries,
+        };
+        let first = tuple_coder.parts.next().copied();
+        tuple_coder.container(first, 0)?;
+        let JsonCoder { value, entries, columns, .. } = tuple_coder;
         columns.entries = entries;
         Ok(value)
     }
@@ -263,8 +269,8 @@ fn put_container<'a>(
 }
 
 /// One of the two directions.
-struct Coder<'a, S> {
-    side: &'a mut S,
+struct JsonCoder<'a, S> {
+    coder: &'a mut S,
     columns: &'a mut Columns,
     /// What is left of the parts, when encoding, and where their bytes are.
     parts: std::slice::Iter<'a, Part>,
@@ -274,7 +280,7 @@ struct Coder<'a, S> {
     entries: Vec<u32>,
 }
 
-impl<'a, S: Side> Coder<'a, S> {
+impl<'a, S: Coder> JsonCoder<'a, S> {
     /// A container. Its entries are put before its content only when all of that has come: how many there are is not
     /// believed before.
     fn container(&mut self, part: Option<Part>, depth: usize) -> Result<(), Corrupt> {
@@ -283,7 +289,7 @@ impl<'a, S: Side> Coder<'a, S> {
             Some(Part::Container(what, count)) => u64::from(count) << 3 | u64::from(what),
             _ => 0,
         };
-        let code = self.side.symbol(self.columns.forms, code)?;
+        let code = self.coder.symbol(self.columns.forms, code)?;
         let (what, count) = ((code & 7) as u32, code >> 3);
         let count = u32::try_from(count).ok().filter(|&count| count <= COUNT >> 4).ok_or(wrong)?;
         if !matches!(what, OBJECT | ARRAY | SCALAR) || depth > DEEPEST {
@@ -296,7 +302,7 @@ impl<'a, S: Side> Coder<'a, S> {
             for _ in 0..count {
                 let (part, from) = (self.parts.next().copied(), self.value.len());
                 let key = self.bytes_of(part);
-                self.side.text(self.columns.keys, key, &mut self.value)?;
+                self.coder.text(self.columns.keys, key, &mut self.value)?;
                 self.entry(STRING, (start, from), first)?;
             }
         }
@@ -308,10 +314,10 @@ impl<'a, S: Side> Coder<'a, S> {
                 Some(Part::Word(word)) => word,
                 _ => CONTAINER,
             };
-            let kind = match narrow(self.side.symbol(self.columns.forms, code.into())?)? {
+            let kind = match narrow(self.coder.symbol(self.columns.forms, code.into())?)? {
                 STRING => {
                     let text = self.bytes_of(part);
-                    self.side.text(self.columns.strings, text, &mut self.value)?;
+                    self.coder.text(self.columns.strings, text, &mut self.value)?;
                     STRING
                 }
                 DIGITS => {
@@ -363,41 +369,41 @@ impl<'a, S: Side> Coder<'a, S> {
 
     fn digits(&mut self, part: Option<Part>) -> Result<(), Corrupt> {
         let source = self.bytes_of(part);
-        let len = self.side.symbol(self.columns.digit_lengths, source.len() as u64)?;
-        let len = u16::try_from(len).ok().filter(|len| (1..=LONGEST_DIGITS).contains(len));
+        let len = self.coder.symbol(self.columns.digit_lengths, source.len() as u64)?;
+        let len = u16::try_from(len).ok().filter(|len| (1..=MAX_DIGITS).contains(len));
         let len = len.ok_or_else(|| corrupt("a string of digits can't be so long"))?;
         let column = match self.columns.digits.entry(len) {
             Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(new) => *new.insert(self.side.column(Kind::Rows(Class::Fixed, len))?),
+            Entry::Vacant(new) => *new.insert(self.coder.column(Kind::Rows(Class::Fixed, len))?),
         };
-        self.side.bytes(column, source, len.into(), &mut self.value)
+        self.coder.bytes(column, source, len.into(), &mut self.value)
     }
 
     fn number(&mut self, part: Option<Part>) -> Result<(), Corrupt> {
         pad(&mut self.value);
         let source = self.bytes_of(part);
-        let len = self.side.symbol(self.columns.lengths, source.len() as u64)?;
+        let len = self.coder.symbol(self.columns.lengths, source.len() as u64)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let header = u32::try_from(len).ok().and_then(|len| len.checked_add(4));
         let header = header.ok_or_else(|| corrupt("a value of jsonb can't be so long"))? << 2;
         self.value.extend_from_slice(&header.to_le_bytes());
         let (mut column, mut rest) = (self.columns.numbers, source);
         let mut left = len;
-        if (SHORTEST_NUMBER..=LONGEST_NUMBER).contains(&len) {
+        if (MIN_NUMBER_BYTES..=MAX_NUMBER_BYTES).contains(&len) {
             let (head, after) = source.split_first_chunk().unwrap_or((&[0; NUMBER_HEAD], &[]));
-            let head = self.side.array(self.columns.heads, head)?;
+            let head = self.coder.array(self.columns.heads, head)?;
             self.value.extend_from_slice(&head);
             (rest, left) = (after, len - NUMBER_HEAD);
-            let room = self.columns.by_head.len() < MOST_HEADS;
+            let room = self.columns.by_head.len() < MAX_HEADS;
             column = match self.columns.by_head.entry((len as u8, head)) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(new) if room => {
-                    *new.insert(self.side.column(Kind::Rows(Class::Fixed, left as u16))?)
+                    *new.insert(self.coder.column(Kind::Rows(Class::Fixed, left as u16))?)
                 }
                 Entry::Vacant(_) => column,
             };
         }
-        self.side.bytes(column, rest, left, &mut self.value)
+        self.coder.bytes(column, rest, left, &mut self.value)
     }
 }
 
@@ -439,21 +445,21 @@ mod tests {
     #[test]
     fn values_come_back_from_their_parts() {
         let values: Vec<Vec<u8>> = [0, 5, 90].map(value).into();
-        let mut side = Encoder::default();
-        let mut columns = Columns::new(&mut side).unwrap();
+        let mut coder = Encoder::default();
+        let mut columns = Columns::new(&mut coder).unwrap();
         for value in &values {
             let json = Json::of(value).expect("a value");
-            Json::code(&mut side, &mut columns, Some(&json)).unwrap();
+            Json::code(&mut coder, &mut columns, Some(&json)).unwrap();
         }
-        let chunk = side.chunk(&mut Packer::new(1, true));
-        let mut side = Decoder::default();
-        side.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).unwrap();
-        let mut columns = Columns::new(&mut side).unwrap();
+        let chunk = coder.chunk(&mut Packer::new(1, true));
+        let mut coder = Decoder::default();
+        coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).unwrap();
+        let mut columns = Columns::new(&mut coder).unwrap();
         for value in &values {
-            let json = Json::code(&mut side, &mut columns, None).unwrap();
+            let json = Json::code(&mut coder, &mut columns, None).unwrap();
             assert_eq!(json, *value);
         }
-        side.finish().unwrap();
+        coder.finish().unwrap();
     }
 
     #[test]
@@ -475,28 +481,28 @@ mod tests {
         };
         let mut values = 0;
         for containers in 0..400_u64 {
-            let mut side = Encoder::default();
-            let columns = Columns::new(&mut side).unwrap();
-            let digits = side.column(Kind::Rows(Class::Fixed, 9)).unwrap();
+            let mut coder = Encoder::default();
+            let columns = Columns::new(&mut coder).unwrap();
+            let digits = coder.column(Kind::Rows(Class::Fixed, 9)).unwrap();
             // Some as deep as they get, some with more than there is.
             for _ in 0..containers / 4 {
                 let code = [1 << 3 | 4, 2 << 3 | 2, 1 << 40 | 4, 5][below(4).min(containers / 100) as usize];
-                side.symbol(columns.forms, code).unwrap();
-                side.symbol(columns.forms, [5, 5, below(8)][below(3) as usize]).unwrap();
-                side.symbol(columns.lengths, [3, u64::MAX][usize::from(below(9) == 0)]).unwrap();
-                side.symbol(columns.digit_lengths, [9, 0, u64::MAX, 9][below(4) as usize]).unwrap();
-                side.bytes(digits, b"123456789", 9, &mut Vec::new()).unwrap();
-                side.bytes(columns.keys, b"k\0", 2, &mut Vec::new()).unwrap();
-                side.bytes(columns.strings, b"st\0", 3, &mut Vec::new()).unwrap();
-                side.bytes(columns.heads, b"12", 2, &mut Vec::new()).unwrap();
-                side.bytes(columns.numbers, b"123", 3, &mut Vec::new()).unwrap();
+                coder.symbol(columns.forms, code).unwrap();
+                coder.symbol(columns.forms, [5, 5, below(8)][below(3) as usize]).unwrap();
+                coder.symbol(columns.lengths, [3, u64::MAX][usize::from(below(9) == 0)]).unwrap();
+                coder.symbol(columns.digit_lengths, [9, 0, u64::MAX, 9][below(4) as usize]).unwrap();
+                coder.bytes(digits, b"123456789", 9, &mut Vec::new()).unwrap();
+                coder.bytes(columns.keys, b"k\0", 2, &mut Vec::new()).unwrap();
+                coder.bytes(columns.strings, b"st\0", 3, &mut Vec::new()).unwrap();
+                coder.bytes(columns.heads, b"12", 2, &mut Vec::new()).unwrap();
+                coder.bytes(columns.numbers, b"123", 3, &mut Vec::new()).unwrap();
             }
-            let chunk = side.chunk(&mut Packer::new(1, true));
-            let mut side = Decoder::default();
-            side.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).unwrap();
-            let mut columns = Columns::new(&mut side).unwrap();
+            let chunk = coder.chunk(&mut Packer::new(1, true));
+            let mut coder = Decoder::default();
+            coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).unwrap();
+            let mut columns = Columns::new(&mut coder).unwrap();
             // An error, or a value that has these parts.
-            if let Ok(value) = Json::code(&mut side, &mut columns, None) {
+            if let Ok(value) = Json::code(&mut coder, &mut columns, None) {
                 assert_eq!(Json::of(&value).and_then(|json| json.value()), Some(value));
                 values += 1;
             }
@@ -507,15 +513,15 @@ mod tests {
     #[test]
     fn what_a_value_is_takes_all_of_its_number() {
         for (kind, is_one) in [(u64::from(NULL), true), (256 + u64::from(NULL), false), (7, false)] {
-            let mut side = Encoder::default();
-            let columns = Columns::new(&mut side).unwrap();
-            side.symbol(columns.forms, 1 << 3 | u64::from(ARRAY)).unwrap();
-            side.symbol(columns.forms, kind).unwrap();
-            let chunk = side.chunk(&mut Packer::new(1, true));
-            let mut side = Decoder::default();
-            side.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).unwrap();
-            let mut columns = Columns::new(&mut side).unwrap();
-            assert_eq!(Json::code(&mut side, &mut columns, None).is_ok(), is_one, "{kind}");
+            let mut coder = Encoder::default();
+            let columns = Columns::new(&mut coder).unwrap();
+            coder.symbol(columns.forms, 1 << 3 | u64::from(ARRAY)).unwrap();
+            coder.symbol(columns.forms, kind).unwrap();
+            let chunk = coder.chunk(&mut Packer::new(1, true));
+            let mut coder = Decoder::default();
+            coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).unwrap();
+            let mut columns = Columns::new(&mut coder).unwrap();
+            assert_eq!(Json::code(&mut coder, &mut columns, None).is_ok(), is_one, "{kind}");
         }
     }
 

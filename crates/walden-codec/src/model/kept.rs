@@ -11,7 +11,7 @@ use walden_redo::replay::BlockSet;
 use walden_redo::store::{BlockKey, Slot};
 
 use super::names::{Names, Topic};
-use crate::columns::{Class, Column, Kind, Side};
+use crate::columns::{Class, Coder, Column, Kind};
 use crate::{Corrupt, corrupt};
 
 const KEPT: u64 = 0;
@@ -30,17 +30,17 @@ pub struct Kept {
 
 impl Kept {
     /// Before encoding replays a record.
-    pub fn note<S: Side>(
+    pub fn note<S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         names: &mut Names,
         record: &Record<'_>,
         store: &mut PageStore,
     ) -> Result<(), Corrupt> {
         for block in record.blocks.iter().filter(|block| is_made_anew(block)) {
-            let column = column(side, names, block)?;
+            let column = column(coder, names, block)?;
             if !self.lets_go {
-                side.symbol(column, KEPT)?;
+                coder.symbol(column, KEPT)?;
                 continue;
             }
             let slot = store.slot(BlockKey::of(block));
@@ -58,23 +58,23 @@ impl Kept {
     }
 
     /// Says at a segment's end which were kept.
-    pub fn finish<S: Side>(&mut self, side: &mut S, store: &mut PageStore) -> Result<(), Corrupt> {
+    pub fn finish<S: Coder>(&mut self, coder: &mut S, store: &mut PageStore) -> Result<(), Corrupt> {
         for (slot, made) in self.last.drain(..).flatten() {
             self.made[made as usize].1 = store.take_seen(slot);
         }
         for (column, seen) in self.made.drain(..) {
-            side.symbol(column, if seen { KEPT } else { LET_GO })?;
+            coder.symbol(column, if seen { KEPT } else { LET_GO })?;
         }
         Ok(())
     }
 }
 
 /// Before decoding replays a record: the blocks whose pages are let go.
-pub fn left<S: Side>(side: &mut S, names: &mut Names, record: &Record<'_>) -> Result<BlockSet, Corrupt> {
+pub fn left<S: Coder>(coder: &mut S, names: &mut Names, record: &Record<'_>) -> Result<BlockSet, Corrupt> {
     let mut left = BlockSet::default();
     for (index, block) in record.blocks.iter().enumerate().filter(|(_, block)| is_made_anew(block)) {
-        let column = column(side, names, block)?;
-        match side.symbol(column, KEPT)? {
+        let column = column(coder, names, block)?;
+        match coder.symbol(column, KEPT)? {
             KEPT => {}
             LET_GO => left.add(index),
             _ => return Err(corrupt("whether a page is kept can't be so")),
@@ -96,9 +96,9 @@ fn is_made_anew(block: &BlockRef) -> bool {
     block.will_init || block.image.is_some_and(|image| image.apply)
 }
 
-fn column<S: Side>(side: &mut S, names: &mut Names, block: &BlockRef) -> Result<Column, Corrupt> {
+fn column<S: Coder>(coder: &mut S, names: &mut Names, block: &BlockRef) -> Result<Column, Corrupt> {
     let like = [block.relation.relation, block.fork.0.into(), 0];
-    names.column(side, Topic::Kept, like, Kind::Symbols(Class::ImageHeaders))
+    names.column(coder, Topic::Kept, like, Kind::Symbols(Class::ImageHeaders))
 }
 
 #[cfg(test)]
@@ -172,11 +172,11 @@ mod tests {
             insert(&[3], false),
             insert(&[2], false),
         ];
-        let (mut side, mut names, mut replay) = (Encoder::default(), Names::default(), Replay::default());
+        let (mut coder, mut names, mut replay) = (Encoder::default(), Names::default(), Replay::default());
         let mut kept = Kept { lets_go, ..Kept::default() };
         for (step, bytes) in records.iter().enumerate() {
             with(bytes, step, |record| {
-                kept.note(&mut side, &mut names, record, &mut replay.store).expect("it is noted");
+                kept.note(&mut coder, &mut names, record, &mut replay.store).expect("it is noted");
                 assert!(replay.apply_but(record, BlockSet::default(), &mut ()), "record {step}");
             });
             match step {
@@ -185,23 +185,23 @@ mod tests {
                 _ => {}
             }
         }
-        kept.finish(&mut side, &mut replay.store).expect("it is said");
-        (side.chunk(&mut Packer::new(1, true)), records)
+        kept.finish(&mut coder, &mut replay.store).expect("it is said");
+        (coder.chunk(&mut Packer::new(1, true)), records)
     }
 
     fn decoded(lets_go: bool) -> Vec<[bool; 3]> {
         let (chunk, records) = coded(lets_go);
-        let (mut side, mut names, mut replay) = (Decoder::default(), Names::default(), Replay::default());
-        side.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
+        let (mut coder, mut names, mut replay) = (Decoder::default(), Names::default(), Replay::default());
+        coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
         let mut known = Vec::new();
         for (step, bytes) in records.iter().enumerate() {
             with(bytes, step, |record| {
-                let left = left(&mut side, &mut names, record).expect("as many as were said");
+                let left = left(&mut coder, &mut names, record).expect("as many as were said");
                 replay.apply_but(record, left, &mut ());
             });
             known.push([1, 2, 3].map(|block| is_known(&mut replay.store, block)));
         }
-        side.finish().expect("nothing is left");
+        coder.finish().expect("nothing is left");
         known
     }
 
@@ -221,19 +221,19 @@ mod tests {
 
     #[test]
     fn pages_of_a_record_that_does_not_fit_count_as_looked_at() {
-        let (mut side, mut names, mut replay) = (Encoder::default(), Names::default(), Replay::default());
+        let (mut coder, mut names, mut replay) = (Encoder::default(), Names::default(), Replay::default());
         let mut kept = Kept { lets_go: true, ..Kept::default() };
         let both = insert(&[1, 2], true);
         with(&both, 0, |record| {
-            kept.note(&mut side, &mut names, record, &mut replay.store).expect("it is noted");
+            kept.note(&mut coder, &mut names, record, &mut replay.store).expect("it is noted");
             see_all(record, &mut replay.store);
         });
         assert_eq!(kept.made.len(), 2);
-        kept.finish(&mut side, &mut replay.store).expect("it is said");
-        let chunk = side.chunk(&mut Packer::new(1, true));
-        let (mut side, mut names) = (Decoder::default(), Names::default());
-        side.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
-        let nothing_left = with(&both, 0, |record| left(&mut side, &mut names, record)).expect("two");
+        kept.finish(&mut coder, &mut replay.store).expect("it is said");
+        let chunk = coder.chunk(&mut Packer::new(1, true));
+        let (mut coder, mut names) = (Decoder::default(), Names::default());
+        coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
+        let nothing_left = with(&both, 0, |record| left(&mut coder, &mut names, record)).expect("two");
         assert_eq!(nothing_left, BlockSet::default());
     }
 }

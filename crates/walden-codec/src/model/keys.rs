@@ -16,7 +16,7 @@ use super::gin::Pending;
 use super::heap::{Old, Relation};
 use super::rows::LayoutKey;
 use super::schema::{Field, Span, Varlena, aligned};
-use crate::columns::{Column, Side};
+use crate::columns::{Coder, Column};
 use crate::{Corrupt, corrupt};
 
 /// Where a row is: block and line pointer.
@@ -354,7 +354,7 @@ enum Piece {
 pub struct Recipe(Vec<Piece>);
 
 impl Recipe {
-    const MOST_PIECES: usize = 64;
+    const MAX_PIECES: usize = 64;
 
     /// The key of a row; no if it can't be made.
     pub fn key(&self, row: &[u8], spans: &[Span], out: &mut Vec<u8>) -> bool {
@@ -408,7 +408,7 @@ impl Recipe {
     }
 
     /// Codes a recipe.
-    pub fn code<S: Side>(side: &mut S, column: Column, source: Option<&Recipe>) -> Result<Recipe, Corrupt> {
+    pub fn code<S: Coder>(coder: &mut S, column: Column, source: Option<&Recipe>) -> Result<Recipe, Corrupt> {
         let mut pieces = Vec::new();
         loop {
             // 0 ends the recipe; 1 is a varlena; more is 1 + the width of a part.
@@ -418,16 +418,16 @@ impl Recipe {
                 Some(Piece::Whole { .. }) => 1,
                 Some(Piece::Part { width, .. }) => 1 + u64::from(*width),
             };
-            let code = side.symbol(column, code)?;
+            let code = coder.symbol(column, code)?;
             if code == 0 {
                 return Ok(Recipe(pieces));
             }
-            if pieces.len() == Recipe::MOST_PIECES {
+            if pieces.len() == Recipe::MAX_PIECES {
                 return Err(corrupt("a key can't have so many parts"));
             }
             let wrong = Corrupt("a key's part can't be");
             let mut number =
-                |value: u16| u16::try_from(side.symbol(column, value.into())?).map_err(|_| wrong);
+                |value: u16| u16::try_from(coder.symbol(column, value.into())?).map_err(|_| wrong);
             let field = number(match piece {
                 Some(Piece::Whole { field } | Piece::Part { field, .. }) => *field,
                 None => 0,
@@ -474,7 +474,7 @@ fn next_piece(
     if samples.iter().zip(at).all(ends) {
         return true;
     }
-    if *steps == 0 || pieces.len() == Recipe::MOST_PIECES {
+    if *steps == 0 || pieces.len() == Recipe::MAX_PIECES {
         return false;
     }
     *steps -= 1;
@@ -695,19 +695,19 @@ fn next_unit(keys: &[&[u8]], at: &[usize], equal: &[bool], units: &mut Vec<Unit>
 }
 
 /// Codes units.
-pub fn code_units<S: Side>(
-    side: &mut S,
+pub fn code_units<S: Coder>(
+    coder: &mut S,
     column: Column,
     source: Option<&[Unit]>,
 ) -> Result<Vec<Unit>, Corrupt> {
     const MOST: u64 = 64;
-    let count = side.symbol(column, source.map_or(0, |units| units.len() as u64))?;
+    let count = coder.symbol(column, source.map_or(0, |units| units.len() as u64))?;
     if count > MOST {
         return Err(corrupt("a key can't have so many parts"));
     }
     (0..count as usize)
         .map(|at| {
-            let code = side.symbol(column, source.map_or(0, |units| units[at] as u64))?;
+            let code = coder.symbol(column, source.map_or(0, |units| units[at] as u64))?;
             Unit::from_code(code).ok_or_else(|| corrupt("keys can't be in such an order"))
         })
         .collect()
@@ -764,7 +764,7 @@ const _: () = assert!(size_of::<Entry>() <= Order::ENTRY_BYTES);
 
 impl Order {
     /// Bytes that an order may take.
-    const MOST_BYTES: usize = 96 << 20;
+    const MAX_BYTES: usize = 96 << 20;
     /// Bytes that count for a row. Both sides must come to the same limit, whatever the machine makes of [`Entry`].
     const ENTRY_BYTES: usize = 32;
     /// Rows that may be left out at once.
@@ -790,7 +790,7 @@ impl Order {
         start[..len].copy_from_slice(&scratch[..len]);
         let rest = &scratch[len..];
         let bytes = (self.entries.len() + 1) * Order::ENTRY_BYTES + self.rests.len() + rest.len();
-        let Some(rest_len) = u16::try_from(rest.len()).ok().filter(|_| bytes <= Order::MOST_BYTES) else {
+        let Some(rest_len) = u16::try_from(rest.len()).ok().filter(|_| bytes <= Order::MAX_BYTES) else {
             return false;
         };
         let start = u128::from_be_bytes(start);
@@ -930,16 +930,16 @@ mod tests {
         let samples = known.iter().map(|(key, (row, spans))| (&key[..], &row[..], &spans[..]));
         let recipe = Recipe::of(samples, &FIELDS).expect("a recipe");
         let units = [Unit::Text, Unit::Integer, Unit::Long];
-        let mut side = Encoder::default();
-        let column = side.column(Kind::Symbols(Class::Shapes)).unwrap();
-        assert_eq!(Recipe::code(&mut side, column, Some(&recipe)).unwrap(), recipe);
-        code_units(&mut side, column, Some(&units)).unwrap();
-        let chunk = side.chunk(&mut Packer::new(1, true));
-        let mut side = Decoder::default();
-        side.chunk(&mut Unpacker::new(true), &chunk, 1 << 16).unwrap();
-        let column = side.column(Kind::Symbols(Class::Shapes)).unwrap();
-        assert_eq!(Recipe::code(&mut side, column, None).unwrap(), recipe);
-        assert_eq!(code_units(&mut side, column, None).unwrap(), units);
+        let mut coder = Encoder::default();
+        let column = coder.column(Kind::Symbols(Class::Shapes)).unwrap();
+        assert_eq!(Recipe::code(&mut coder, column, Some(&recipe)).unwrap(), recipe);
+        code_units(&mut coder, column, Some(&units)).unwrap();
+        let chunk = coder.chunk(&mut Packer::new(1, true));
+        let mut coder = Decoder::default();
+        coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 16).unwrap();
+        let column = coder.column(Kind::Symbols(Class::Shapes)).unwrap();
+        assert_eq!(Recipe::code(&mut coder, column, None).unwrap(), recipe);
+        assert_eq!(code_units(&mut coder, column, None).unwrap(), units);
     }
 
     #[test]

@@ -37,14 +37,14 @@ use self::keys::Keys;
 use self::names::{Names, Topic};
 use self::rows::Rows;
 use crate::coder::Limits;
-use crate::columns::{Class, Column, Kind, Side, narrow};
+use crate::columns::{Class, Coder, Column, Kind, narrow};
 use crate::{Corrupt, corrupt};
 
 const HAS_IMAGE: u8 = 0x10;
 const HAS_DATA: u8 = 0x20;
 const SAME_RELATION: u8 = 0x80;
 /// Rows longer than this are not transposed.
-const LONGEST_ROW: u16 = 2048;
+const MAX_ROW_BYTES: u16 = 2048;
 
 /// What is known after some records, on both sides.
 pub struct Model {
@@ -108,7 +108,7 @@ struct Shape {
     /// Numbers in the main data that are near others.
     near: &'static [(usize, Near)],
     /// Whether the main data probably begins with the transaction.
-    is_told: bool,
+    main_data_starts_with_xid: bool,
     main_len: Column,
     relations: Recent,
     relation: Column,
@@ -339,8 +339,8 @@ impl Model {
     }
 
     /// After a segment: what could not be said before its end.
-    pub fn finish<S: Side>(&mut self, side: &mut S) -> Result<(), Corrupt> {
-        self.kept.finish(side, &mut self.replay.store)
+    pub fn finish<S: Coder>(&mut self, coder: &mut S) -> Result<(), Corrupt> {
+        self.kept.finish(coder, &mut self.replay.store)
     }
 
     /// Why pages could not be kept, if so: what is coded from then on is worth nothing.
@@ -364,29 +364,29 @@ impl Model {
     /// Codes a record that starts at `lsn` and ends (where the next could start) at a place told by `end`.
     ///
     /// Encoding gives it as `input`; either way it is in `out` afterwards.
-    pub fn record<S: Side>(
+    pub fn record<S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         input: Option<&Record<'_>>,
         lsn: Lsn,
         end: impl Fn(usize) -> Lsn,
     ) -> Result<(), Corrupt> {
-        let fixed = self.fixed(side)?;
+        let fixed = self.fixed(coder)?;
         let parts = Parts { input, bytes: input.map_or(&[], |record| record.bytes()) };
-        let shape = self.shape(side, &fixed, &parts)?;
+        let shape = self.shape(coder, &fixed, &parts)?;
         let mut out = std::mem::take(&mut self.out);
         out.clear();
         if shape == 0 {
             // A record that can't be put together from its parts.
-            let len = narrow(side.symbol(fixed.xid, parts.bytes.len() as u64)?)?;
-            side.bytes(fixed.raw, parts.bytes, len, &mut out)?;
+            let len = narrow(coder.symbol(fixed.xid, parts.bytes.len() as u64)?)?;
+            coder.bytes(fixed.raw, parts.bytes, len, &mut out)?;
         } else {
-            self.modelled(side, &fixed, shape as usize - 1, input, (lsn, &end), &mut out)?;
+            self.modelled(coder, &fixed, shape as usize - 1, input, (lsn, &end), &mut out)?;
         }
         self.out = out;
         self.prev = lsn;
         if let Some(record) = input {
-            self.kept.note(side, &mut self.names, record, &mut self.replay.store)?;
+            self.kept.note(coder, &mut self.names, record, &mut self.replay.store)?;
             if !self.replay.apply_but(record, BlockSet::default(), &mut ()) {
                 kept::see_all(record, &mut self.replay.store);
             }
@@ -397,36 +397,36 @@ impl Model {
         let mut refs = std::mem::take(&mut self.refs);
         let record = decode(&self.out, header, place, self.version, PAGE_BYTES as u32, &mut refs);
         if let Ok(record) = &record {
-            let left = kept::left(side, &mut self.names, record)?;
+            let left = kept::left(coder, &mut self.names, record)?;
             self.replay.apply_but(record, left, &mut ());
         }
         self.refs = refs;
         Ok(())
     }
 
-    fn fixed<S: Side>(&mut self, side: &mut S) -> Result<Fixed, Corrupt> {
+    fn fixed<S: Coder>(&mut self, coder: &mut S) -> Result<Fixed, Corrupt> {
         if let Some(fixed) = self.columns {
             return Ok(fixed);
         }
         let fixed = Fixed {
-            shape_bytes: side.column(Kind::Bytes(Class::Shapes))?,
-            xid: side.column(Kind::Symbols(Class::Transactions))?,
-            relation_bytes: side.column(Kind::Bytes(Class::Shapes))?,
-            raw: side.column(Kind::Bytes(Class::Raw))?,
-            image_bytes: side.column(Kind::Bytes(Class::ImageBytes))?,
-            image_header: side.column(Kind::Symbols(Class::ImageHeaders))?,
-            known: Differences::new(side)?,
-            rehearsed: Differences::new(side)?,
-            made: Differences::new(side)?,
+            shape_bytes: coder.column(Kind::Bytes(Class::Shapes))?,
+            xid: coder.column(Kind::Symbols(Class::Transactions))?,
+            relation_bytes: coder.column(Kind::Bytes(Class::Shapes))?,
+            raw: coder.column(Kind::Bytes(Class::Raw))?,
+            image_bytes: coder.column(Kind::Bytes(Class::ImageBytes))?,
+            image_header: coder.column(Kind::Symbols(Class::ImageHeaders))?,
+            known: Differences::new(coder)?,
+            rehearsed: Differences::new(coder)?,
+            made: Differences::new(coder)?,
         };
         self.columns = Some(fixed);
         self.followers.push(Recent::default());
-        self.follower_columns.push(side.column(Kind::Symbols(Class::Shapes))?);
+        self.follower_columns.push(coder.column(Kind::Symbols(Class::Shapes))?);
         Ok(fixed)
     }
 
     /// The number of the record's shape from 1 on, or 0 for a record that has none.
-    fn shape<S: Side>(&mut self, side: &mut S, fixed: &Fixed, parts: &Parts<'_>) -> Result<u32, Corrupt> {
+    fn shape<S: Coder>(&mut self, coder: &mut S, fixed: &Fixed, parts: &Parts<'_>) -> Result<u32, Corrupt> {
         let mut key = std::mem::take(&mut self.key);
         key.clear();
         if let Some(record) = parts.input
@@ -449,7 +449,7 @@ impl Model {
                 rank => 1 + rank,
             },
         };
-        let number = match side.symbol_of(column, symbol)? {
+        let number = match coder.symbol_of(column, symbol)? {
             NONE => {
                 self.last_shape = 0;
                 return Ok(0);
@@ -459,7 +459,7 @@ impl Model {
             }
             symbol => {
                 let number = match symbol {
-                    NEW => self.new_shape(side, fixed, &key)?,
+                    NEW => self.new_shape(coder, fixed, &key)?,
                     number => narrow(number - 2 - RANKS)?,
                 };
                 self.followers[context].add(number);
@@ -474,12 +474,12 @@ impl Model {
         Ok(number)
     }
 
-    fn new_shape<S: Side>(&mut self, side: &mut S, fixed: &Fixed, key: &[u8]) -> Result<u32, Corrupt> {
+    fn new_shape<S: Coder>(&mut self, coder: &mut S, fixed: &Fixed, key: &[u8]) -> Result<u32, Corrupt> {
         let mut bytes = Vec::new();
-        side.bytes(fixed.shape_bytes, &[key.len() as u8], 1, &mut bytes)?;
+        coder.bytes(fixed.shape_bytes, &[key.len() as u8], 1, &mut bytes)?;
         let len = usize::from(bytes[0]);
         bytes.clear();
-        side.bytes(fixed.shape_bytes, key, len, &mut bytes)?;
+        coder.bytes(fixed.shape_bytes, key, len, &mut bytes)?;
         let (head, blocks) = bytes.split_first_chunk::<4>().ok_or_else(|| corrupt("a shape is cut short"))?;
         let blocks: Vec<ShapeBlock> = blocks
             .chunks_exact(3)
@@ -493,37 +493,37 @@ impl Model {
             toplevel: head[3] & 2 != 0,
             blocks,
             near: NearRow::places(head[1], head[0], self.version),
-            is_told: is_told(head[1], head[0]),
-            main_len: side.column(Kind::Symbols(Class::MainData))?,
+            main_data_starts_with_xid: main_data_starts_with_xid(head[1], head[0]),
+            main_len: coder.column(Kind::Symbols(Class::MainData))?,
             relations: Recent::default(),
-            relation: side.column(Kind::Symbols(Class::Blocks))?,
-            block: side.column(Kind::Symbols(Class::Blocks))?,
+            relation: coder.column(Kind::Symbols(Class::Blocks))?,
+            block: coder.column(Kind::Symbols(Class::Blocks))?,
         });
         self.followers.push(Recent::default());
-        self.follower_columns.push(side.column(Kind::Symbols(Class::Shapes))?);
+        self.follower_columns.push(coder.column(Kind::Symbols(Class::Shapes))?);
         let number = self.shapes.len() as u32;
         self.shape_numbers.insert(bytes, number);
         Ok(number)
     }
 
-    fn modelled<S: Side>(
+    fn modelled<S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         fixed: &Fixed,
         shape: usize,
         input: Option<&Record<'_>>,
         (lsn, end): (Lsn, impl Fn(usize) -> Lsn),
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let xid = self.xid(side, fixed, input.map_or(0, |record| record.header.xid))?;
+        let xid = self.xid(coder, fixed, input.map_or(0, |record| record.header.xid))?;
         let main_len =
-            side.symbol(self.shapes[shape].main_len, input.map_or(0, |record| record.main_len.into()))?;
+            coder.symbol(self.shapes[shape].main_len, input.map_or(0, |record| record.main_len.into()))?;
         let main_len = usize::try_from(main_len).map_err(|_| corrupt("a length can't be"))?;
         let mut main = std::mem::take(&mut self.main);
         main.clear();
-        self.main(side, shape, xid, input, main_len, &mut main)?;
+        self.main(coder, shape, xid, input, main_len, &mut main)?;
         let around = Around { shape, xid, main: &main, lsn };
-        self.blocks(side, fixed, around, input, end, out)?;
+        self.blocks(coder, fixed, around, input, end, out)?;
         self.main = main;
         self.head(shape, xid, out);
         // Encoding has only records whose checksums are right.
@@ -546,13 +546,13 @@ impl Model {
     }
 
     /// A transaction: the same as lately, or a little beyond the highest.
-    fn xid<S: Side>(&mut self, side: &mut S, fixed: &Fixed, xid: u32) -> Result<u32, Corrupt> {
+    fn xid<S: Coder>(&mut self, coder: &mut S, fixed: &Fixed, xid: u32) -> Result<u32, Corrupt> {
         const RANKS: u64 = Recent::MOST as u64;
         let symbol = || match self.xids.rank(xid) {
             0 => 1 + RANKS + zigzag(u64::from(xid).wrapping_sub(u64::from(self.highest_xid))),
             rank => rank,
         };
-        let symbol = side.symbol_of(fixed.xid, symbol)?;
+        let symbol = coder.symbol_of(fixed.xid, symbol)?;
         if symbol <= RANKS {
             return self.xids.again(symbol).ok_or_else(|| corrupt("a transaction's rank can't be"));
         }
@@ -563,9 +563,9 @@ impl Model {
     }
 
     /// The number of a relation in the order in which they were met.
-    fn relation<S: Side>(
+    fn relation<S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         fixed: &Fixed,
         shape: usize,
         relation: Option<RelFileLocator>,
@@ -579,7 +579,7 @@ impl Model {
                 rank => rank,
             },
         };
-        let symbol = side.symbol_of(self.shapes[shape].relation, symbol)?;
+        let symbol = coder.symbol_of(self.shapes[shape].relation, symbol)?;
         if (1..=RANKS).contains(&symbol) {
             return self.shapes[shape]
                 .relations
@@ -590,7 +590,7 @@ impl Model {
             let locator = relation.unwrap_or_default();
             let words = [locator.tablespace, locator.database, locator.relation].map(u32::to_le_bytes);
             let mut bytes = Vec::new();
-            side.bytes(fixed.relation_bytes, words.as_flattened(), 12, &mut bytes)?;
+            coder.bytes(fixed.relation_bytes, words.as_flattened(), 12, &mut bytes)?;
             let word =
                 |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
             let locator = RelFileLocator { tablespace: word(0), database: word(4), relation: word(8) };
@@ -608,9 +608,9 @@ impl Model {
     }
 
     /// A block: one of the relation's lately used, the next after one of them, or any.
-    fn block<S: Side>(
+    fn block<S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         shape: usize,
         relation: u32,
         fork: u8,
@@ -634,14 +634,14 @@ impl Model {
             0 => 0,
             rank => rank,
         };
-        let symbol = side.symbol_of(self.shapes[shape].block, symbol)?;
+        let symbol = coder.symbol_of(self.shapes[shape].block, symbol)?;
         if (1..=RANKS).contains(&symbol) {
             return recent.again(symbol).ok_or_else(|| corrupt("a block's rank can't be"));
         }
         let number = if symbol == 0 {
             let like = [relation, fork.into(), 0];
-            let column = self.names.column(side, Topic::NewBlock, like, Kind::Rows(Class::Blocks, 4))?;
-            u32::from_le_bytes(side.array(column, &block.to_le_bytes())?)
+            let column = self.names.column(coder, Topic::NewBlock, like, Kind::Rows(Class::Blocks, 4))?;
+            u32::from_le_bytes(coder.array(column, &block.to_le_bytes())?)
         } else {
             last.ok_or_else(|| corrupt("there is no last block"))?.wrapping_add(1)
         };
@@ -650,9 +650,9 @@ impl Model {
     }
 
     /// The main data, after what is told by the transaction.
-    fn main<S: Side>(
+    fn main<S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         shape: usize,
         xid: u32,
         input: Option<&Record<'_>>,
@@ -664,17 +664,17 @@ impl Model {
         }
         let source = input.map_or(&[][..], |record| record.main_data());
         let kind = match u16::try_from(len) {
-            Ok(width) if width <= LONGEST_ROW => Kind::Rows(Class::MainData, width),
+            Ok(width) if width <= MAX_ROW_BYTES => Kind::Rows(Class::MainData, width),
             _ => Kind::Bytes(Class::MainData),
         };
-        let column = self.names.column(side, Topic::Main, [shape as u32, len as u32, 0], kind)?;
-        let Shape { near, is_told, rmid: manager, .. } = self.shapes[shape];
+        let column = self.names.column(coder, Topic::Main, [shape as u32, len as u32, 0], kind)?;
+        let Shape { near, main_data_starts_with_xid, rmid: manager, .. } = self.shapes[shape];
         // Only records of transactions may list subtransactions.
-        if near.is_empty() && !is_told && manager != rmid::XACT {
-            return side.bytes(column, source, len, out);
+        if near.is_empty() && !main_data_starts_with_xid && manager != rmid::XACT {
+            return coder.bytes(column, source, len, out);
         }
         let mix = |bytes: &mut [u8]| {
-            if is_told && let Some(bytes) = bytes.first_chunk_mut() {
+            if main_data_starts_with_xid && let Some(bytes) = bytes.first_chunk_mut() {
                 *bytes = (u32::from_le_bytes(*bytes) ^ xid).to_le_bytes();
             }
         };
@@ -693,7 +693,7 @@ impl Model {
             before = number;
         }
         let start = out.len();
-        side.bytes(column, &residual, len, out)?;
+        coder.bytes(column, &residual, len, out)?;
         self.residual = residual;
         for &(at, what) in near.iter().filter(|(at, _)| *at < len) {
             self.base(what).add(&mut out[start + at..]);
@@ -723,7 +723,7 @@ impl Model {
 }
 
 /// Whether the main data of a kind of record probably begins with its transaction.
-fn is_told(manager: u8, info: u8) -> bool {
+fn main_data_starts_with_xid(manager: u8, info: u8) -> bool {
     // DELETE, LOCK, UPDATE, HOT_UPDATE: xmax comes first.
     manager == rmid::HEAP && matches!(info & 0x70, 0x10 | 0x60 | 0x20 | 0x40)
 }

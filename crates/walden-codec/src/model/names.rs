@@ -5,7 +5,7 @@ use std::hash::Hash;
 use rustc_hash::FxHashMap;
 
 use crate::Corrupt;
-use crate::columns::{Column, Kind, Side};
+use crate::columns::{Coder, Column, Kind};
 
 /// What a column is of, apart from the numbers that tell it from its like.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -123,15 +123,15 @@ fn named(topic: Topic, like: [u32; 3]) -> (Name, u32) {
 impl Names {
     /// The column of a topic, told from its like by three numbers; it is named when it is met first.
     #[inline]
-    pub fn column<S: Side>(
+    pub fn column<S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         topic: Topic,
         like: [u32; 3],
         kind: Kind,
     ) -> Result<Column, Corrupt> {
         let (name, mixed) = named(topic, like);
-        self.0.get(name, mixed, || side.column(kind))
+        self.0.get(name, mixed, || coder.column(kind))
     }
 
     /// The same, if it was named.

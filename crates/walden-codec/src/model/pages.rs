@@ -8,12 +8,12 @@ use walden_redo::page::{LinePointer, PAGE_BYTES, PAGE_HEADER, Page};
 
 use super::alike::Items;
 use super::gin_pages::{self, Entries};
-use super::heap::{self, HEAD_BYTES, HEADER_BYTES, Relation, RowCoder};
+use super::heap::{self, HEAD_BYTES, HEADER_BYTES, Relation, TupleCoder};
 use super::index;
 use super::keys::RowPlace;
 use super::names::Topic;
 use super::rows::Plan;
-use crate::columns::{Class, Column, Kind, Side, all_repeated, narrow};
+use crate::columns::{Class, Coder, Column, Kind, all_repeated, narrow};
 use crate::{Corrupt, corrupt};
 
 /// How a page's items are coded.
@@ -53,7 +53,7 @@ impl PageKind {
         }
         let (mut rows, mut tuples, mut others) = (0, 0, 0);
         // As many as tell what the others are: one that is not is said to be so.
-        let each = page.items() / MOST_SAMPLES + 1;
+        let each = page.items() / MAX_SAMPLES + 1;
         for number in (1..=page.items()).step_by(each.into()) {
             if let Some(item) = item(page, number) {
                 rows += usize::from(special == PAGE_BYTES && is_row(item));
@@ -83,7 +83,7 @@ impl PageKind {
 }
 
 /// Items of a page that are looked at, about, to tell how all of them are coded.
-const MOST_SAMPLES: u16 = 32;
+const MAX_SAMPLES: u16 = 32;
 
 /// Where a line pointer is, by its number, from 1 on.
 fn pointer_at(number: u16) -> usize {
@@ -167,7 +167,7 @@ pub struct Place {
     pub block: u32,
 }
 
-impl<S: Side> RowCoder<'_, S> {
+impl<S: Coder> TupleCoder<'_, S> {
     /// Codes a page's items: what is made of them is what `made` is afterwards, which need not be all of the page.
     ///
     /// For a page of [`PageKind::Bytes`], nothing is made.
@@ -180,9 +180,9 @@ impl<S: Side> RowCoder<'_, S> {
         let Place { relation, fork, .. } = place;
         let like = |what: u32| [relation.number, fork.into(), what];
         let symbols = Kind::Symbols(Class::PageHeaders);
-        let column = self.names.column(self.side, Topic::PageKind, like(0), symbols)?;
+        let column = self.names.column(self.coder, Topic::PageKind, like(0), symbols)?;
         let kind = source.map_or(PageKind::Bytes, |page| PageKind::of(page, fork));
-        let kind = PageKind::from_code(self.side.symbol(column, kind as u64)?)?;
+        let kind = PageKind::from_code(self.coder.symbol(column, kind as u64)?)?;
         made.0.fill(0);
         if kind == PageKind::Bytes {
             return Ok(kind);
@@ -191,9 +191,9 @@ impl<S: Side> RowCoder<'_, S> {
         if special < PAGE_BYTES {
             let width = PAGE_BYTES - special;
             let kind = Kind::Rows(Class::PageHeaders, width as u16);
-            let column = self.names.column(self.side, Topic::PageSpecial, like(width as u32), kind)?;
+            let column = self.names.column(self.coder, Topic::PageSpecial, like(width as u32), kind)?;
             let mut bytes = Vec::with_capacity(width);
-            self.side.bytes(column, source.map_or(&[], |page| &page.0[special..]), width, &mut bytes)?;
+            self.coder.bytes(column, source.map_or(&[], |page| &page.0[special..]), width, &mut bytes)?;
             made.0[special..].copy_from_slice(&bytes);
         }
         let mut context = index::Context::Page;
@@ -205,10 +205,10 @@ impl<S: Side> RowCoder<'_, S> {
             }
             _ => {}
         }
-        let pointers = self.names.column(self.side, Topic::LinePointers, like(0), symbols)?;
-        let offsets = self.names.column(self.side, Topic::LinePointers, like(1), symbols)?;
+        let pointers = self.names.column(self.coder, Topic::LinePointers, like(0), symbols)?;
+        let offsets = self.names.column(self.coder, Topic::LinePointers, like(1), symbols)?;
         let any = Kind::Rows(Class::PageHeaders, 4);
-        let any = self.names.column(self.side, Topic::LinePointers, like(2), any)?;
+        let any = self.names.column(self.coder, Topic::LinePointers, like(2), any)?;
         let mut items = Items { made, source, number: 1, last: special, pointers };
         let mut bytes = Vec::new();
         let mut visible = Visible::default();
@@ -232,11 +232,11 @@ impl<S: Side> RowCoder<'_, S> {
             };
             // Whether the next ones may be like it.
             let mut has_like = false;
-            let raw = match self.side.symbol(pointers, form)? {
+            let raw = match self.coder.symbol(pointers, form)? {
                 UNUSED => 0,
                 DEAD => 3 << 15,
                 REDIRECT => {
-                    let to = self.side.symbol(offsets, offset as u64)?;
+                    let to = self.coder.symbol(offsets, offset as u64)?;
                     join(usize::try_from(to).unwrap_or(usize::MAX), 2, 0)?
                 }
                 ANY => self.any_pointer(any, raw)?,
@@ -278,10 +278,10 @@ impl<S: Side> RowCoder<'_, S> {
         made: &mut Page,
     ) -> Result<usize, Corrupt> {
         let kind = Kind::Rows(Class::PageHeaders, PAGE_HEADER as u16);
-        let column = self.names.column(self.side, Topic::PageHeader, like, kind)?;
+        let column = self.names.column(self.coder, Topic::PageHeader, like, kind)?;
         let mut header = Vec::with_capacity(PAGE_HEADER);
         let bytes = source.map_or(&[][..], |page| &page.0[..PAGE_HEADER]);
-        self.side.bytes(column, bytes, PAGE_HEADER, &mut header)?;
+        self.coder.bytes(column, bytes, PAGE_HEADER, &mut header)?;
         made.0[..PAGE_HEADER].copy_from_slice(&header);
         let special = made.special();
         if !(PAGE_HEADER..=PAGE_BYTES).contains(&special) || made.lower() > PAGE_BYTES {
@@ -293,7 +293,7 @@ impl<S: Side> RowCoder<'_, S> {
     /// A line pointer of which nothing is told.
     fn any_pointer(&mut self, column: Column, raw: u32) -> Result<u32, Corrupt> {
         let mut bytes = Vec::with_capacity(4);
-        self.side.bytes(column, &raw.to_le_bytes(), 4, &mut bytes)?;
+        self.coder.bytes(column, &raw.to_le_bytes(), 4, &mut bytes)?;
         Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     }
 
@@ -312,7 +312,7 @@ impl<S: Side> RowCoder<'_, S> {
         let offset = if is_next {
             right_before(*last, len).ok_or_else(|| corrupt("an item is before the page"))?
         } else {
-            usize::try_from(self.side.symbol(offsets, offset as u64)?).unwrap_or(usize::MAX)
+            usize::try_from(self.coder.symbol(offsets, offset as u64)?).unwrap_or(usize::MAX)
         };
         let end = offset.checked_add(len).filter(|&end| end <= PAGE_BYTES);
         let end = end.ok_or_else(|| corrupt("an item is beyond the page"))?;
@@ -332,19 +332,19 @@ impl<S: Side> RowCoder<'_, S> {
         let Place { relation, fork, .. } = place;
         let like = |what: u32| [relation.number, fork.into(), what];
         let symbols = Kind::Symbols(Class::PageHeaders);
-        let column = self.names.column(self.side, Topic::PageAgainst, like(0), symbols)?;
+        let column = self.names.column(self.coder, Topic::PageAgainst, like(0), symbols)?;
         let worth = source.is_some_and(|page| is_worth_it(page, made, fork));
-        if self.side.symbol(column, worth.into())? == 0 {
+        if self.coder.symbol(column, worth.into())? == 0 {
             return Ok(false);
         }
         let old = made.clone();
         let special = self.page_header(like(1), source, made)?;
         let free = made.lower().clamp(PAGE_HEADER, special);
         made.0[free..special].fill(0);
-        let pointers = self.names.column(self.side, Topic::LinePointers, like(4), symbols)?;
-        let offsets = self.names.column(self.side, Topic::LinePointers, like(5), symbols)?;
+        let pointers = self.names.column(self.coder, Topic::LinePointers, like(4), symbols)?;
+        let offsets = self.names.column(self.coder, Topic::LinePointers, like(5), symbols)?;
         let any =
-            self.names.column(self.side, Topic::LinePointers, like(6), Kind::Rows(Class::PageHeaders, 4))?;
+            self.names.column(self.coder, Topic::LinePointers, like(6), Kind::Rows(Class::PageHeaders, 4))?;
         let mut last = special;
         let mut bytes = Vec::new();
         for number in 1..=made.items() {
@@ -357,7 +357,7 @@ impl<S: Side> RowCoder<'_, S> {
                 _ => ANY,
             };
             bytes.clear();
-            let raw = match self.side.symbol(pointers, form)? {
+            let raw = match self.coder.symbol(pointers, form)? {
                 ANY => self.any_pointer(any, raw)?,
                 form @ (NEXT | ELSEWHERE) => {
                     let before = item(&old, number).unwrap_or_default();
@@ -383,12 +383,12 @@ impl<S: Side> RowCoder<'_, S> {
         const HEADER: usize = 8;
         let like = |what: u32| [relation.number, what, 0];
         let symbols = Kind::Symbols(Class::IndexTuples);
-        let lengths = self.names.column(self.side, Topic::PageAgainst, like(1), symbols)?;
-        let common = self.names.column(self.side, Topic::PageAgainst, like(2), symbols)?;
+        let lengths = self.names.column(self.coder, Topic::PageAgainst, like(1), symbols)?;
+        let common = self.names.column(self.coder, Topic::PageAgainst, like(2), symbols)?;
         // 0: the same; else 1 + the length.
         let same = source == Some(old);
         let len = match self
-            .side
+            .coder
             .symbol(lengths, source.map_or(0, |item| u64::from(!same) * (1 + item.len() as u64)))?
         {
             0 => {
@@ -402,10 +402,10 @@ impl<S: Side> RowCoder<'_, S> {
         let kind = Kind::Rows(Class::IndexTuples, HEADER as u16);
         let start = out.len();
         if head == HEADER {
-            let column = self.names.column(self.side, Topic::PageAgainst, like(3), kind)?;
+            let column = self.names.column(self.coder, Topic::PageAgainst, like(3), kind)?;
             let mut mixed = source.map_or(Vec::new(), |item| item[..HEADER].to_vec());
             mixed.iter_mut().zip(old).for_each(|(byte, old)| *byte ^= old);
-            self.side.bytes(column, &mixed, HEADER, out)?;
+            self.coder.bytes(column, &mixed, HEADER, out)?;
             out[start..].iter_mut().zip(old).for_each(|(byte, old)| *byte ^= old);
         }
         let old = old.get(HEADER..).unwrap_or_default();
@@ -415,16 +415,16 @@ impl<S: Side> RowCoder<'_, S> {
         let first = body.iter().zip(old).take_while(|(new, old)| new == old).count();
         let ends = body.iter().rev().zip(old.iter().rev());
         let end = ends.take(most - first.min(most)).take_while(|(new, old)| new == old).count();
-        let first = self.side.symbol(common, first as u64)?;
-        let end = self.side.symbol(common, end as u64)?;
+        let first = self.coder.symbol(common, first as u64)?;
+        let end = self.coder.symbol(common, end as u64)?;
         let wrong = Corrupt("an item can't have that in common");
         let first = usize::try_from(first).ok().filter(|&first| first <= most).ok_or(wrong)?;
         let end = usize::try_from(end).ok().filter(|&end| end <= most - first).ok_or(wrong)?;
         out.extend_from_slice(&old[..first]);
         let column =
-            self.names.column(self.side, Topic::PageAgainst, like(4), Kind::Bytes(Class::IndexTuples))?;
+            self.names.column(self.coder, Topic::PageAgainst, like(4), Kind::Bytes(Class::IndexTuples))?;
         let middle = body.get(first..rest - end).unwrap_or_default();
-        self.side.bytes(column, middle, rest - first - end, out)?;
+        self.coder.bytes(column, middle, rest - first - end, out)?;
         out.extend_from_slice(&old[old.len() - end..]);
         Ok(())
     }
@@ -438,13 +438,13 @@ impl<S: Side> RowCoder<'_, S> {
     ) -> Result<(), Corrupt> {
         let like = [relation.number, 0, 3];
         let lengths =
-            self.names.column(self.side, Topic::LinePointers, like, Kind::Symbols(Class::PageHeaders))?;
-        let len = self.side.symbol(lengths, source.map_or(0, |item| item.len() as u64))?;
+            self.names.column(self.coder, Topic::LinePointers, like, Kind::Symbols(Class::PageHeaders))?;
+        let len = self.coder.symbol(lengths, source.map_or(0, |item| item.len() as u64))?;
         let len = usize::try_from(len).ok().filter(|&len| len <= PAGE_BYTES);
         let len = len.ok_or_else(|| corrupt("an item can't be so long"))?;
         let like = [relation.number, 1, 3];
-        let column = self.names.column(self.side, Topic::LinePointers, like, Kind::Bytes(Class::Text))?;
-        self.side.bytes(column, source.unwrap_or_default(), len, out)
+        let column = self.names.column(self.coder, Topic::LinePointers, like, Kind::Bytes(Class::Text))?;
+        self.coder.bytes(column, source.unwrap_or_default(), len, out)
     }
 
     /// A row with the part of its header that only pages have.
@@ -482,9 +482,9 @@ pub const VISIBLE: usize = HEADER_BYTES - HEAD_BYTES;
 
 impl Visible {
     /// `t_xmin`, `t_xmax`, `t_cid`, `t_ctid`.
-    pub fn code<S: Side>(
+    pub fn code<S: Coder>(
         &mut self,
-        coder: &mut RowCoder<'_, S>,
+        tuple_coder: &mut TupleCoder<'_, S>,
         place: Place,
         number: u16,
         source: Option<&[u8]>,
@@ -498,10 +498,15 @@ impl Visible {
                 None => {
                     let like = [place.relation.number, what as u32, 0];
                     let kind = Kind::Symbols(Class::RowHeaders);
-                    *columns[what].insert(coder.names.column(coder.side, Topic::Visibility, like, kind)?)
+                    *columns[what].insert(tuple_coder.names.column(
+                        tuple_coder.coder,
+                        Topic::Visibility,
+                        like,
+                        kind,
+                    )?)
                 }
             };
-            coder.side.symbol(column, value)
+            tuple_coder.coder.symbol(column, value)
         };
         let xmin = difference(narrow(symbol(0, against(word(0), self.xmin).into())?)?, self.xmin);
         // 0: none; 1: as the last one; else the distance from xmin.
@@ -535,9 +540,9 @@ impl Visible {
     /// Codes the rows from this number on as far as they are of the last one's transaction, where they were put, and all of the
     /// same command, deleted by nobody or all by who deleted the last one: how many. `rows` is where each of those that
     /// there are is on the page.
-    pub fn code_alike<S: Side>(
+    pub fn code_alike<S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         RowPlace { block, number }: RowPlace,
         rows: &[(usize, usize)],
         source: Option<&Page>,
@@ -560,11 +565,12 @@ impl Visible {
                 (xmax, cid, rows.iter().zip(number..).take_while(is_alike).count())
             }
             _ => {
-                let (Some(&xmax @ ..=1), Some(&cid)) = (side.ahead(xmaxs).first(), side.ahead(cids).first())
+                let (Some(&xmax @ ..=1), Some(&cid)) =
+                    (coder.ahead(xmaxs).first(), coder.ahead(cids).first())
                 else {
                     return Ok(0);
                 };
-                (xmax, cid, all_repeated(side, &same(xmax, cid), rows.len()))
+                (xmax, cid, all_repeated(coder, &same(xmax, cid), rows.len()))
             }
         };
         // A number of one byte.
@@ -572,7 +578,7 @@ impl Visible {
             return Ok(0);
         }
         for (column, value) in same(xmax, cid) {
-            side.repeat(column, value, alike)?;
+            coder.repeat(column, value, alike)?;
         }
         (self.xmax, self.cid) = (xmax_of(xmax), cid);
         Ok(alike)
@@ -641,7 +647,7 @@ mod tests {
 
     /// Whether the page has no row there: only where nobody looks to tell what the page has.
     fn is_odd(number: u16) -> bool {
-        number % (ITEMS / MOST_SAMPLES + 1) == 2
+        number % (ITEMS / MAX_SAMPLES + 1) == 2
     }
 
     fn page() -> Page {
@@ -659,10 +665,10 @@ mod tests {
         page
     }
 
-    fn coded<S: Side>(side: &mut S, source: Option<&Page>) -> (PageKind, Page) {
+    fn coded<S: Coder>(coder: &mut S, source: Option<&Page>) -> (PageKind, Page) {
         let relation = Relation { number: 0, locator: RelFileLocator::default() };
-        let mut coder = RowCoder {
-            side,
+        let mut tuple_coder = TupleCoder {
+            coder,
             names: &mut Names::default(),
             heads: &mut Heads::default(),
             rows: &mut Rows::default(),
@@ -671,27 +677,27 @@ mod tests {
         };
         let mut made = Page::default();
         let place = Place { relation, fork: 0, block: 7 };
-        let kind = coder.page(place, source, &mut made).expect("a page");
+        let kind = tuple_coder.page(place, source, &mut made).expect("a page");
         (kind, made)
     }
 
     #[test]
     fn items_that_are_not_what_the_page_seems_to_have_are_left_out() {
         let page = page();
-        let mut side = Encoder::default();
-        let (kind, made) = coded(&mut side, Some(&page));
+        let mut coder = Encoder::default();
+        let (kind, made) = coded(&mut coder, Some(&page));
         assert_eq!(kind, PageKind::Heap);
         for number in 1..=ITEMS {
             assert_eq!(pointer(&made, number), pointer(&page, number));
             assert_eq!(item(&made, number) == item(&page, number), !is_odd(number), "item {number}");
         }
-        let chunk = side.chunk(&mut Packer::new(1, true));
-        let mut side = Decoder::default();
-        side.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
-        let (kind, decoded) = coded(&mut side, None);
+        let chunk = coder.chunk(&mut Packer::new(1, true));
+        let mut coder = Decoder::default();
+        coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
+        let (kind, decoded) = coded(&mut coder, None);
         assert_eq!(kind, PageKind::Heap);
         assert!(decoded.0 == made.0, "both sides make the same of it");
-        side.finish().expect("nothing is left");
+        coder.finish().expect("nothing is left");
     }
 
     #[test]
@@ -714,13 +720,13 @@ mod tests {
             (1..=40).map(|number| split(pointer(&page, number))).map(|at| (at.0, at.2)).collect();
         let place = Place { relation, fork: 0, block: BLOCK };
         let (mut names, mut heads, mut known) = (Names::default(), Heads::default(), Rows::default());
-        let mut side = Encoder::default();
+        let mut coder = Encoder::default();
         let mut visible = Visible::default();
         let mut at_once = Vec::new();
         let mut number = 1;
         while number <= 40 {
-            let mut coder = RowCoder {
-                side: &mut side,
+            let mut tuple_coder = TupleCoder {
+                coder: &mut coder,
                 names: &mut names,
                 heads: &mut heads,
                 rows: &mut known,
@@ -728,10 +734,10 @@ mod tests {
                 store: &mut PageStore::default(),
             };
             let source = Some(&given(number)[..]);
-            assert_eq!(visible.code(&mut coder, place, number, source).expect("a row"), given(number));
+            assert_eq!(visible.code(&mut tuple_coder, place, number, source).expect("a row"), given(number));
             let rest = &rows[number.into()..];
             let next = RowPlace { block: BLOCK, number: number + 1 };
-            let alike = visible.code_alike(&mut side, next, rest, Some(&page)).expect("rows");
+            let alike = visible.code_alike(&mut coder, next, rest, Some(&page)).expect("rows");
             for number in (number + 1..).take(alike) {
                 assert_eq!(visible.alike(RowPlace { block: BLOCK, number }), given(number));
             }

@@ -13,12 +13,12 @@ use super::changes::Changes;
 use super::expand::{Ahead, CHUNK, Expander, Method, starts};
 use super::names::Recall;
 use super::schema::{EXTERNAL_BYTES, Field, Samples, Span, Varlena, aligned, read};
-use super::vectors::{Told, Vectors};
-use crate::columns::{Class, Column, Kind, Side};
+use super::vectors::{Literal, Vectors};
+use crate::columns::{Class, Coder, Column, Kind};
 use crate::{Corrupt, corrupt};
 
 /// Longest row that is looked at: no page has a longer one.
-const LONGEST_ROW: usize = 8192;
+const MAX_ROW_BYTES: usize = 8192;
 
 /// Which rows are of one layout: the relation's number in the model, and what else tells rows apart.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -87,7 +87,7 @@ impl Plan {
 
     /// Adds a row.
     pub fn add(&mut self, head: PlanHead<'_>, row: &[u8]) {
-        if row.len() <= LONGEST_ROW {
+        if row.len() <= MAX_ROW_BYTES {
             self.news |= self.layouts.entry(head.key()).or_default().samples.add(row);
         }
         if self.toast.add(head.relation, row) {
@@ -154,12 +154,12 @@ pub struct Last {
     /// The row; empty if it is not kept.
     row: Vec<u8>,
     /// As encoding has met it.
-    pub steady: Steady,
+    pub steady: RepeatCounter,
 }
 
 /// How many rows at last had the values of the row before.
 #[derive(Clone, Copy, Default)]
-pub struct Steady(u32);
+pub struct RepeatCounter(u32);
 
 impl Last {
     /// As much of a row as is kept: all of it or nothing.
@@ -180,7 +180,7 @@ impl Last {
     }
 }
 
-impl Steady {
+impl RepeatCounter {
     /// Counts a row; whether it has the values of the last one not by chance, and is told so.
     pub fn tells(&mut self, is_again: bool) -> bool {
         /// Fewer do not yet tell that the next one has them, too: rows that are told so and others, by turns, would be coded
@@ -242,15 +242,15 @@ pub struct FieldColumns {
 }
 
 /// Rows with more values of any length are coded one by one.
-pub const MOST_VALUES: usize = 16;
+pub const MAX_VALUES: usize = 16;
 
 /// How a varlena is told that has a header of one byte, in the lowest two bits; above them its length without header.
 pub const SHORT: u64 = 0;
 /// A header of one byte holds no more; 1 alone would be a reference.
-pub const LONGEST_SHORT: u64 = 126;
+pub const MAX_SHORT_BYTES: u64 = 126;
 
 /// Fields beyond this are never said to be unchanged.
-const MOST_UNCHANGED: usize = 56;
+const MAX_UNCHANGED: usize = 56;
 
 /// A row as bytes, read by no schema.
 const FORM_BYTES: u64 = 0;
@@ -278,7 +278,7 @@ impl Rows {
         let number = self.numbers.known(key, key.mixed())? as usize;
         let Layout { form, schema, .. } = &self.layouts[number];
         let schema = schema.as_ref().filter(|schema| schema.chunks.is_none())?;
-        (schema.lengths().count() <= MOST_VALUES).then_some((number, *form))
+        (schema.lengths().count() <= MAX_VALUES).then_some((number, *form))
     }
 
     /// The last row of a layout.
@@ -303,9 +303,9 @@ impl Rows {
     }
 
     /// Codes a row; its length is told by it. `old` is the row that it replaces, of the same layout. It is appended to `out`, from a place that is aligned in the row's own terms.
-    pub fn row<S: Side>(
+    pub fn row<S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         key: LayoutKey,
         end_align: usize,
         old: Option<&[u8]>,
@@ -317,10 +317,10 @@ impl Rows {
         let layouts = &mut self.layouts;
         let number = self.numbers.get(key, key.mixed(), || {
             layouts.push(Layout {
-                form: side.column(Kind::Symbols(Class::RowHeaders))?,
-                changed: side.column(Kind::Symbols(Class::RowHeaders))?,
-                lengths: side.column(Kind::Symbols(Class::RowHeaders))?,
-                bytes: side.column(Kind::Bytes(Class::Text))?,
+                form: coder.column(Kind::Symbols(Class::RowHeaders))?,
+                changed: coder.column(Kind::Symbols(Class::RowHeaders))?,
+                lengths: coder.column(Kind::Symbols(Class::RowHeaders))?,
+                bytes: coder.column(Kind::Bytes(Class::Text))?,
                 schema: None,
                 last: Last::default(),
             });
@@ -344,20 +344,20 @@ impl Rows {
         }
         let relation = source.map(|(_, head)| head.relation);
         let source = source.map(|(row, _)| row);
-        let form = side.symbol(layout.form, form)?;
+        let form = coder.symbol(layout.form, form)?;
         match form {
             FORM_BYTES => {
-                let len = side.symbol(layout.lengths, source.map_or(0, |row| row.len() as u64))?;
+                let len = coder.symbol(layout.lengths, source.map_or(0, |row| row.len() as u64))?;
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
-                return side.bytes(layout.bytes, source.unwrap_or_default(), len, out);
+                return coder.bytes(layout.bytes, source.unwrap_or_default(), len, out);
             }
             SCHEMA | AGAIN => {}
             FORM_NEW_SCHEMA => {
                 let schemas = match self.schemas {
                     Some(column) => column,
-                    None => *self.schemas.insert(side.column(Kind::Symbols(Class::Shapes))?),
+                    None => *self.schemas.insert(coder.column(Kind::Symbols(Class::Shapes))?),
                 };
-                layout.schema = Some(schema(side, schemas, planned)?);
+                layout.schema = Some(schema(coder, schemas, planned)?);
             }
             _ => return Err(corrupt("a row's form can't be")),
         }
@@ -375,11 +375,11 @@ impl Rows {
                     source.is_some_and(|row| row[new.start..new.end] == old[old_span.start..old_span.end]);
                 u64::from(!same) << index
             };
-            let spans = self.spans.iter().zip(&self.old_spans).take(MOST_UNCHANGED);
-            changed = side.symbol_of(layout.changed, || spans.enumerate().map(differs).sum())?;
+            let spans = self.spans.iter().zip(&self.old_spans).take(MAX_UNCHANGED);
+            changed = coder.symbol_of(layout.changed, || spans.enumerate().map(differs).sum())?;
         }
         for (index, (field, columns)) in schema.fields.iter().zip(&schema.columns).enumerate() {
-            let is_same = index < MOST_UNCHANGED && changed & 1 << index == 0;
+            let is_same = index < MAX_UNCHANGED && changed & 1 << index == 0;
             let (like, spans) = match field {
                 Field::Varlena if again.is_some() => (again, &self.last_spans),
                 _ => (old.filter(|_| is_same), &self.old_spans),
@@ -402,9 +402,9 @@ impl Rows {
                     match old.zip(self.old_spans.get(index)) {
                         Some((old, span)) => {
                             let changes = schema.changes[index].get_or_insert_default();
-                            changes.code(side, (*width, *align), &old[span.start..span.end], bytes, out)?;
+                            changes.code(coder, (*width, *align), &old[span.start..span.end], bytes, out)?;
                         }
-                        None => side.bytes(columns.content, bytes, usize::from(*width), out)?,
+                        None => coder.bytes(columns.content, bytes, usize::from(*width), out)?,
                     }
                 }
                 Field::Varlena => {
@@ -413,7 +413,7 @@ impl Rows {
                             let from = (key.0, relation);
                             let plan = &self.plan.toast;
                             chunk(
-                                side,
+                                coder,
                                 column,
                                 columns,
                                 (&mut self.expander, &mut self.vectors),
@@ -428,7 +428,7 @@ impl Rows {
                     };
                     if !told {
                         let values = (&mut self.expander, &mut self.vectors);
-                        varlena(side, columns, values, content, origin, out)?;
+                        varlena(coder, columns, values, content, origin, out)?;
                     }
                 }
             }
@@ -448,7 +448,7 @@ fn pad(out: &mut Vec<u8>, origin: usize, align: usize) {
 }
 
 /// A schema, when its layout is met first.
-fn schema<S: Side>(side: &mut S, column: Column, planned: &[Field]) -> Result<Schema, Corrupt> {
+fn schema<S: Coder>(coder: &mut S, column: Column, planned: &[Field]) -> Result<Schema, Corrupt> {
     let mut fields = Vec::new();
     let mut columns = Vec::new();
     loop {
@@ -460,11 +460,11 @@ fn schema<S: Side>(side: &mut S, column: Column, planned: &[Field]) -> Result<Sc
                 2 + u64::from(*width) * 4 + u64::from(align.trailing_zeros())
             }
         };
-        let field = match side.symbol(column, code)? {
+        let field = match coder.symbol(column, code)? {
             0 => {
                 let toast = matches!(fields[..], [Field::Fixed { width: 8, .. }, Field::Varlena]);
                 let kind = Kind::Symbols(Class::RowHeaders);
-                let chunks = if toast { Some(side.column(kind)?) } else { None };
+                let chunks = if toast { Some(coder.column(kind)?) } else { None };
                 let changes = fields.iter().map(|_| None).collect();
                 return Ok(Schema { fields, columns, changes, chunks });
             }
@@ -478,7 +478,7 @@ fn schema<S: Side>(side: &mut S, column: Column, planned: &[Field]) -> Result<Sc
             },
         };
         fields.push(field);
-        let first = side.column(match field {
+        let first = coder.column(match field {
             Field::Fixed { width, .. } => Kind::Rows(Class::Fixed, width),
             Field::Varlena => Kind::Bytes(Class::Text),
         })?;
@@ -491,19 +491,19 @@ fn schema<S: Side>(side: &mut S, column: Column, planned: &[Field]) -> Result<Sc
                 expanded: first,
             },
             Field::Varlena => FieldColumns {
-                length: side.column(Kind::Symbols(Class::RowHeaders))?,
+                length: coder.column(Kind::Symbols(Class::RowHeaders))?,
                 content: first,
-                external: side.column(Kind::Rows(Class::Fixed, EXTERNAL_BYTES as u16 - 2))?,
-                compressed: side.column(Kind::Bytes(Class::Raw))?,
-                expanded: side.column(Kind::Symbols(Class::RowHeaders))?,
+                external: coder.column(Kind::Rows(Class::Fixed, EXTERNAL_BYTES as u16 - 2))?,
+                compressed: coder.column(Kind::Bytes(Class::Raw))?,
+                expanded: coder.column(Kind::Symbols(Class::RowHeaders))?,
             },
         });
     }
 }
 
 /// A varlena: its kind and length together, then its content.
-fn varlena<S: Side>(
-    side: &mut S,
+fn varlena<S: Coder>(
+    coder: &mut S,
     columns: &FieldColumns,
     (expander, vectors): (&mut Expander, &mut Vectors),
     source: Option<(&[u8], Span)>,
@@ -532,7 +532,7 @@ fn varlena<S: Side>(
                 }
                 Varlena::External => (EXTERNAL, &bytes[2..]),
                 Varlena::Long => {
-                    told = vectors.tell(&bytes[4..]);
+                    told = vectors.parse(&bytes[4..]);
                     let len = if told.is_some() { 0 } else { bytes.len() - 4 };
                     (LONG | (len as u64) << 2, &bytes[4..])
                 }
@@ -547,20 +547,20 @@ fn varlena<S: Side>(
             }
         }
     };
-    let symbol = side.symbol(columns.length, symbol)?;
+    let symbol = coder.symbol(columns.length, symbol)?;
     let len = usize::try_from(symbol >> 2).unwrap_or(usize::MAX);
     let kind = symbol & 3;
     match kind {
         SHORT => {
-            if len as u64 > LONGEST_SHORT {
+            if len as u64 > MAX_SHORT_BYTES {
                 return Err(corrupt("a short value can't be so long"));
             }
             out.push((len as u8 + 1) << 1 | 1);
-            side.bytes(columns.content, bytes, len, out)
+            coder.bytes(columns.content, bytes, len, out)
         }
         EXTERNAL if len > 0 => {
-            let value = vectors.code(side, columns.content, told)?.unwrap_or_default();
-            if value.is_empty() || value.len() as u64 > LONGEST_SHORT {
+            let value = vectors.code(coder, columns.content, told)?.unwrap_or_default();
+            if value.is_empty() || value.len() as u64 > MAX_SHORT_BYTES {
                 return Err(corrupt("a short value can't be so long"));
             }
             out.push((value.len() as u8 + 1) << 1 | 1);
@@ -569,11 +569,11 @@ fn varlena<S: Side>(
         }
         EXTERNAL => {
             out.extend_from_slice(&[1, 18]);
-            side.bytes(columns.external, bytes, EXTERNAL_BYTES - 2, out)
+            coder.bytes(columns.external, bytes, EXTERNAL_BYTES - 2, out)
         }
         COMPRESSED if len < Method::OF_VALUES.len() => {
             pad(out, origin, 4);
-            let content = whole(side, columns, vectors, expanded.as_ref().map(|(content, _)| &content[..]))?;
+            let content = whole(coder, columns, vectors, expanded.as_ref().map(|(content, _)| &content[..]))?;
             let start = out.len();
             out.extend_from_slice(&[0; 4]);
             expander.shrink(&content, Method::OF_VALUES[len], out)?;
@@ -583,7 +583,7 @@ fn varlena<S: Side>(
         }
         LONG if len == 0 => {
             pad(out, origin, 4);
-            let value = vectors.code(side, columns.content, told)?.unwrap_or_default();
+            let value = vectors.code(coder, columns.content, told)?.unwrap_or_default();
             out.extend_from_slice(&header(value.len().saturating_add(4))?.to_le_bytes());
             out.extend_from_slice(&value);
             Ok(())
@@ -593,7 +593,7 @@ fn varlena<S: Side>(
             let compressed = kind == COMPRESSED;
             out.extend((header(len.saturating_add(4))? | if compressed { 2 } else { 0 }).to_le_bytes());
             let column = if compressed { columns.compressed } else { columns.content };
-            side.bytes(column, bytes, len, out)
+            coder.bytes(column, bytes, len, out)
         }
     }
 }
@@ -605,23 +605,23 @@ fn header(whole: usize) -> Result<u32, Corrupt> {
 }
 
 /// A value as it was before compression.
-fn whole<S: Side>(
-    side: &mut S,
+fn whole<S: Coder>(
+    coder: &mut S,
     columns: &FieldColumns,
     vectors: &mut Vectors,
     source: Option<&[u8]>,
 ) -> Result<Vec<u8>, Corrupt> {
-    let told = source.and_then(|content| vectors.tell(content));
+    let told = source.and_then(|content| vectors.parse(content));
     // Of no length: told.
     let source = source.filter(|_| told.is_none());
-    let len = side.symbol(columns.expanded, source.map_or(0, |content| content.len() as u64))?;
+    let len = coder.symbol(columns.expanded, source.map_or(0, |content| content.len() as u64))?;
     if len == 0 {
         return vectors
-            .code(side, columns.content, told)?
+            .code(coder, columns.content, told)?
             .ok_or_else(|| corrupt("a compressed value can't be empty"));
     }
     let mut content = Vec::new();
-    side.bytes(
+    coder.bytes(
         columns.content,
         source.unwrap_or_default(),
         usize::try_from(len).unwrap_or(usize::MAX),
@@ -632,8 +632,8 @@ fn whole<S: Side>(
 
 /// A chunk of a value that is said as a whole, if it is one: the first one says it.
 #[allow(clippy::too_many_arguments)]
-fn chunk<S: Side>(
-    side: &mut S,
+fn chunk<S: Coder>(
+    coder: &mut S,
     column: Column,
     columns: &FieldColumns,
     (expander, vectors): (&mut Expander, &mut Vectors),
@@ -649,7 +649,7 @@ fn chunk<S: Side>(
     const FIRST: [u64; 3] = [2, 4, 5];
     const FIRST_PLAIN: u64 = 3;
     let mut value = None;
-    let mut plain: Option<Told> = None;
+    let mut plain: Option<Literal> = None;
     let mut form = OTHER;
     if let Some((row, span)) = source.filter(|(_, span)| span.kind == Varlena::Long) {
         let content = &row[span.start + 4..span.end];
@@ -662,7 +662,7 @@ fn chunk<S: Side>(
         {
             value = expander.expand(stored);
             if value.is_none() {
-                plain = vectors.tell(stored);
+                plain = vectors.parse(stored);
             }
             form = match (&value, &plain) {
                 (Some((_, method)), _) => FIRST[method.number() as usize],
@@ -671,20 +671,20 @@ fn chunk<S: Side>(
             };
         }
     }
-    let form = side.symbol(column, form)?;
+    let form = coder.symbol(column, form)?;
     if form == OTHER {
         return Ok(false);
     }
     if form != TOLD {
         let mut stored = Vec::new();
         if let Some(method) = FIRST.iter().position(|first| *first == form) {
-            let content = whole(side, columns, vectors, value.as_ref().map(|(content, _)| &content[..]))?;
+            let content = whole(coder, columns, vectors, value.as_ref().map(|(content, _)| &content[..]))?;
             expander.shrink(&content, Method::OF_VALUES[method], &mut stored)?;
         } else if form != FIRST_PLAIN {
             return Err(corrupt("a chunk can't be told so"));
         } else {
             stored = vectors
-                .code(side, columns.content, plain)?
+                .code(coder, columns.content, plain)?
                 .ok_or_else(|| corrupt("a value can't be told"))?;
         }
         let number = starts(&out[origin..]).ok_or_else(|| corrupt("a value can't start there"))?;
@@ -724,23 +724,23 @@ mod tests {
         let key = LayoutKey(0, 0);
         let mut rows = Rows::default();
         given.iter().for_each(|(row, _)| rows.plan.add(head, row));
-        let mut side = Encoder::default();
+        let mut coder = Encoder::default();
         for (row, old) in &given {
             let mut out = Vec::new();
-            rows.row(&mut side, key, 1, old.as_deref(), Some((row, head)), &mut out).expect("a row");
+            rows.row(&mut coder, key, 1, old.as_deref(), Some((row, head)), &mut out).expect("a row");
             assert_eq!(out, *row);
         }
         let layout = &rows.layouts[0];
         assert!(layout.schema.as_ref().is_some_and(Schema::has_values));
         assert!(layout.last.steady.0 >= 25, "all of the last ones had the kept text");
-        let chunk = side.chunk(&mut Packer::new(1, true));
-        let (mut rows, mut side) = (Rows::default(), Decoder::default());
-        side.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
+        let chunk = coder.chunk(&mut Packer::new(1, true));
+        let (mut rows, mut coder) = (Rows::default(), Decoder::default());
+        coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
         for (row, old) in &given {
             let mut out = Vec::new();
-            rows.row(&mut side, key, 1, old.as_deref(), None, &mut out).expect("a row");
+            rows.row(&mut coder, key, 1, old.as_deref(), None, &mut out).expect("a row");
             assert_eq!(out, *row);
         }
-        side.finish().expect("nothing is left");
+        coder.finish().expect("nothing is left");
     }
 }

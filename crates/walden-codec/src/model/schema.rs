@@ -120,11 +120,11 @@ fn next(field: Field, row: &[u8], at: usize) -> Option<Span> {
 }
 
 /// Fewer rows tell too little.
-const FEWEST_SAMPLES: usize = 4;
+const MIN_SAMPLES: usize = 4;
 /// More rows tell nothing new.
-const MOST_SAMPLES: usize = 32;
+const MAX_SAMPLES: usize = 32;
 /// Steps tried before giving up, odd rows left out or not. What is found takes up to two thousand.
-const MOST_STEPS: usize = 4000;
+const MAX_STEPS: usize = 4000;
 
 /// Rows of one kind, some of many.
 #[derive(Default, Debug)]
@@ -137,12 +137,12 @@ impl Samples {
     /// Adds a row, or not, if there are enough. Whether there were too few.
     pub fn add(&mut self, row: &[u8]) -> bool {
         self.seen += 1;
-        let too_few = self.rows.len() < MOST_SAMPLES;
+        let too_few = self.rows.len() < MAX_SAMPLES;
         if too_few {
             self.rows.push(row.to_vec());
         } else if self.seen.is_power_of_two() || self.seen.is_multiple_of(97) {
             // Later rows may be longer than the first ones.
-            let at = self.seen / 97 % MOST_SAMPLES;
+            let at = self.seen / 97 % MAX_SAMPLES;
             self.rows[at].clear();
             self.rows[at].extend_from_slice(row);
         }
@@ -153,15 +153,15 @@ impl Samples {
     pub fn schema(&self, end_align: usize) -> Option<Vec<Field>> {
         let longest = self.rows.iter().map(Vec::len).max()?;
         let same = self.rows.iter().all(|row| row.len() == longest);
-        if self.seen < FEWEST_SAMPLES || longest == 0 {
+        if self.seen < MIN_SAMPLES || longest == 0 {
             return None;
         }
-        let (mut odd, mut steps) = (0, MOST_STEPS);
+        let (mut odd, mut steps) = (0, MAX_STEPS);
         let mut rows: Vec<&[u8]> = self.rows.iter().map(Vec::as_slice).collect();
         loop {
             match search(&rows, end_align, &mut steps) {
                 Ok(fields) => return Some(merged(fields)),
-                Err(Some(worst)) if odd * 8 < self.rows.len() && rows.len() > FEWEST_SAMPLES => {
+                Err(Some(worst)) if odd * 8 < self.rows.len() && rows.len() > MIN_SAMPLES => {
                     // One row that is not like the others (a value that only looks like a header) costs less than none read.
                     odd += 1;
                     rows.swap_remove(worst);
@@ -317,7 +317,7 @@ mod tests {
     fn attributes_are_found_without_a_catalog() {
         let mut samples = Samples::default();
         for (number, row) in rows().iter().enumerate() {
-            assert_eq!(samples.add(row), number < MOST_SAMPLES);
+            assert_eq!(samples.add(row), number < MAX_SAMPLES);
         }
         let schema = samples.schema(1).expect("rows of one table");
         let expected = [

@@ -18,13 +18,13 @@ use rustc_hash::FxHashMap;
 
 use super::json::{self, Json};
 use crate::Corrupt;
-use crate::columns::{Class, Column, Kind, Side};
+use crate::columns::{Class, Coder, Column, Kind};
 
 /// Ends a position; two of them in a row: nothing is known of what is between.
 const SPACE: u8 = b' ';
 /// Between words at one position.
 const ALSO: u8 = b'\t';
-const MOST_POSITION: usize = (1 << 14) - 1;
+const MAX_POSITION: usize = (1 << 14) - 1;
 
 /// A vector by its words in the order of their positions; nothing if it is none with positions and without weights, or if it
 /// would not come back from them: everything about it is as [`Vector::of`] makes it.
@@ -70,7 +70,7 @@ fn words_of(vector: &[u8]) -> Option<Vector> {
     }
     all.sort_unstable();
     let position_of = |one: &u64| (one >> 32) as usize;
-    if position_of(all.first()?) == 0 || position_of(all.last()?) > MOST_POSITION {
+    if position_of(all.first()?) == 0 || position_of(all.last()?) > MAX_POSITION {
         return None;
     }
     let mut text = Vec::with_capacity(vector.len());
@@ -123,7 +123,7 @@ impl Vector {
         let mut order: Vec<u128> = Vec::with_capacity(text.len() / 6);
         let (mut position, mut from) = (1, 0);
         for end in memchr::memchr2_iter(SPACE, ALSO, &text).chain([text.len()]) {
-            if position > MOST_POSITION {
+            if position > MAX_POSITION {
                 return None;
             }
             if end > from {
@@ -347,7 +347,7 @@ struct Columns {
 }
 
 /// How a value is told.
-pub enum Told {
+pub enum Literal {
     /// A vector, by its words.
     Vector(Box<Vector>),
     /// A text, by what is left to say of one of the latest vectors' text.
@@ -377,71 +377,71 @@ impl Vectors {
     }
 
     /// How a value can be told, if it can.
-    pub fn tell(&self, value: &[u8]) -> Option<Told> {
+    pub fn parse(&self, value: &[u8]) -> Option<Literal> {
         if let Some(json) = Json::of(value) {
-            return Some(Told::Json(json));
+            return Some(Literal::Json(json));
         }
         if value.len() < Vectors::SHORTEST {
             return None;
         }
         if let Some(words) = words_of(value) {
-            return Some(Told::Vector(Box::new(words)));
+            return Some(Literal::Vector(Box::new(words)));
         }
-        self.texts().enumerate().find_map(|(rank, words)| Some(Told::Text(rank, rest_of(words, value)?)))
+        self.texts().enumerate().find_map(|(rank, words)| Some(Literal::Text(rank, rest_of(words, value)?)))
     }
 
     /// The same for short values, of which it is seldom worth it.
-    pub fn tell_short(&self, value: &[u8]) -> Option<Told> {
-        Json::of(value).map(Told::Json)
+    pub fn tell_short(&self, value: &[u8]) -> Option<Literal> {
+        Json::of(value).map(Literal::Json)
     }
 
     /// Codes a value that is told; nothing if it is not, which is said, too.
     ///
     /// `field` is one of its field's columns.
-    pub fn code<S: Side>(
+    pub fn code<S: Coder>(
         &mut self,
-        side: &mut S,
+        coder: &mut S,
         field: Column,
-        told: Option<Told>,
+        told: Option<Literal>,
     ) -> Result<Option<Vec<u8>>, Corrupt> {
         let columns = match self.columns {
             Some(columns) => columns,
             None => *self.columns.insert(Columns {
-                forms: side.column(Kind::Symbols(Class::RowHeaders))?,
-                lengths: side.column(Kind::Symbols(Class::RowHeaders))?,
-                words: side.column(Kind::Bytes(Class::Text))?,
-                rests: side.column(Kind::Bytes(Class::Text))?,
+                forms: coder.column(Kind::Symbols(Class::RowHeaders))?,
+                lengths: coder.column(Kind::Symbols(Class::RowHeaders))?,
+                words: coder.column(Kind::Bytes(Class::Text))?,
+                rests: coder.column(Kind::Bytes(Class::Text))?,
             }),
         };
         let (form, bytes) = match &told {
             None => (FORM_OTHER, &[][..]),
-            Some(Told::Vector(vector)) => (FORM_VECTOR, &vector.words.text[..]),
-            Some(Told::Json(_)) => (FORM_JSON, &[][..]),
-            Some(Told::Text(rank, rest)) => (FORM_TEXT + *rank as u64, &rest[..]),
+            Some(Literal::Vector(vector)) => (FORM_VECTOR, &vector.words.text[..]),
+            Some(Literal::Json(_)) => (FORM_JSON, &[][..]),
+            Some(Literal::Text(rank, rest)) => (FORM_TEXT + *rank as u64, &rest[..]),
         };
-        let form = side.symbol(columns.forms, form)?;
+        let form = coder.symbol(columns.forms, form)?;
         if form == FORM_OTHER {
             return Ok(None);
         }
         if form == FORM_JSON {
             let columns = match self.json.entry(field) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => new.insert(json::Columns::new(side)?),
+                Entry::Vacant(new) => new.insert(json::Columns::new(coder)?),
             };
             let source = match &told {
-                Some(Told::Json(json)) => Some(json),
+                Some(Literal::Json(json)) => Some(json),
                 _ => None,
             };
-            return Json::code(side, columns, source).map(Some);
+            return Json::code(coder, columns, source).map(Some);
         }
-        let len = side.symbol(columns.lengths, bytes.len() as u64)?;
+        let len = coder.symbol(columns.lengths, bytes.len() as u64)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let mut said = Vec::new();
         let wrong = Corrupt("a text can't be told from words");
         if form == FORM_VECTOR {
-            side.bytes(columns.words, bytes, len, &mut said)?;
+            coder.bytes(columns.words, bytes, len, &mut said)?;
             let vector = match told {
-                Some(Told::Vector(vector)) => *vector,
+                Some(Literal::Vector(vector)) => *vector,
                 _ => Vector::of(said).ok_or(wrong)?,
             };
             if self.recent.len() == Vectors::MOST {
@@ -450,7 +450,7 @@ impl Vectors {
             self.recent.push_back(vector.words);
             return Ok(Some(vector.value));
         }
-        side.bytes(columns.rests, bytes, len, &mut said)?;
+        coder.bytes(columns.rests, bytes, len, &mut said)?;
         let rank = usize::try_from(form - FORM_TEXT).map_err(|_| wrong)?;
         let words = self.texts().nth(rank).ok_or(wrong)?;
         Ok(Some(text_of(words, &said).ok_or(wrong)?))

@@ -203,7 +203,7 @@ fn new(item: &Item) -> Change {
 }
 
 /// Bytes of data that are shown of an item as a whole; a description has them all.
-const MOST_DATA: usize = 32;
+const MAX_DATA: usize = 32;
 
 /// An item in one line.
 fn whole(item: &Item) -> Value {
@@ -214,7 +214,7 @@ fn whole(item: &Item) -> Value {
     for field in &item.fields.0 {
         text += &format!(" {}={}", field.name, field.value);
     }
-    match item.data.0.split_at_checked(MOST_DATA) {
+    match item.data.0.split_at_checked(MAX_DATA) {
         None if item.data.0.is_empty() => {}
         None => text += &format!(" data={}", item.data),
         Some((first, rest)) => {

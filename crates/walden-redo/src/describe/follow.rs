@@ -21,7 +21,7 @@ use crate::replay::{Observer, Replay, Role, Touched};
 use crate::store::{BlockKey, LastRecord, State, Unknown};
 
 /// Blocks of the relation that are remembered, to say which there are where the wanted one is not.
-const MOST_BLOCKS: usize = 100_000;
+const MAX_BLOCKS: usize = 100_000;
 
 /// Follows a block.
 #[derive(Debug)]
@@ -295,7 +295,7 @@ impl Follow {
             }
             self.relation_seen = true;
             if block.fork == self.key.fork {
-                if self.blocks.len() < MOST_BLOCKS {
+                if self.blocks.len() < MAX_BLOCKS {
                     self.blocks.insert(block.block);
                 }
                 if block.block == self.key.block {

@@ -23,7 +23,7 @@ use crate::pool::PageBox;
 /// Where segments and posting items start.
 const DATA: usize = PAGE_HEADER + 8;
 /// Most bytes of them (`GinDataPageMaxDataSize`).
-const MOST_DATA: usize = PAGE_BYTES - SPECIAL - DATA;
+const MAX_DATA: usize = PAGE_BYTES - SPECIAL - DATA;
 /// Bytes of a posting item.
 const POSTING_ITEM: usize = 10;
 /// Bytes of a segment's header.
@@ -32,11 +32,11 @@ const SEGMENT_HEADER: usize = 8;
 const ROW: usize = 6;
 
 /// A segment larger than this is divided (`GinPostingListSegmentMaxSize`),
-const MOST_SEGMENT: usize = 384;
+const MAX_SEGMENT: usize = 384;
 /// into segments of this size (`GinPostingListSegmentTargetSize`);
 const TARGET_SEGMENT: usize = 256;
 /// a smaller one than this is merged with the next (`GinPostingListSegmentMinSize`).
-const LEAST_SEGMENT: usize = 128;
+const MIN_SEGMENT: usize = 128;
 
 /// What is done to a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,7 +110,7 @@ pub(super) fn insert_downlink(page: &mut Page, children: Children, data: &[u8]) 
     let number = usize::from(data.u16().ok_or(SHORT)?);
     let item: [u8; POSTING_ITEM] = data.array().ok_or(SHORT)?;
     let count = downlinks(page)?;
-    if number == 0 || number > count || (count + 1) * POSTING_ITEM > MOST_DATA {
+    if number == 0 || number > count || (count + 1) * POSTING_ITEM > MAX_DATA {
         return Err(Misfit("the page has no room for the downlink there"));
     }
     let (at, end) = (DATA + (number - 1) * POSTING_ITEM, DATA + count * POSTING_ITEM);
@@ -282,8 +282,8 @@ fn repack(segments: &mut Vec<Segment>) -> Result<(), Misfit> {
         if segments[index].bytes.is_empty() {
             let segment = &mut segments[index];
             let mut packed = 0;
-            if segment.rows.len() <= MOST_SEGMENT {
-                (segment.bytes, packed) = compress(&segment.rows, MOST_SEGMENT)?;
+            if segment.rows.len() <= MAX_SEGMENT {
+                (segment.bytes, packed) = compress(&segment.rows, MAX_SEGMENT)?;
             }
             if packed != segment.rows.len() {
                 (segment.bytes, packed) = compress(&segment.rows, TARGET_SEGMENT)?;
@@ -295,7 +295,7 @@ fn repack(segments: &mut Vec<Segment>) -> Result<(), Misfit> {
                 segments.insert(index + 1, rest);
             }
         }
-        if segments[index].bytes.len() < LEAST_SEGMENT && index + 1 < segments.len() {
+        if segments[index].bytes.len() < MIN_SEGMENT && index + 1 < segments.len() {
             let merged = merge(&segments[index].rows()?, &segments[index + 1].rows()?);
             segments[index + 1] = Segment { action: Action::Replace, ..Segment::new(&merged) };
             if segments[index].action == Action::Insert {
@@ -355,7 +355,7 @@ fn segments_end(page: &Page) -> Result<usize, Misfit> {
         return Err(Misfit("a posting tree's page in the format before 9.4"));
     }
     let end = page.lower();
-    if (DATA..=DATA + MOST_DATA).contains(&end) {
+    if (DATA..=DATA + MAX_DATA).contains(&end) {
         Ok(end)
     } else {
         Err(Misfit("the page's header is not sound"))
@@ -365,7 +365,7 @@ fn segments_end(page: &Page) -> Result<usize, Misfit> {
 /// How many children an inner page has.
 fn downlinks(page: &Page) -> Result<usize, Misfit> {
     let count = usize::from(page.u16_at(maxoff_at(page)?));
-    if count * POSTING_ITEM <= MOST_DATA { Ok(count) } else { Err(Misfit("the page has too many downlinks")) }
+    if count * POSTING_ITEM <= MAX_DATA { Ok(count) } else { Err(Misfit("the page has too many downlinks")) }
 }
 
 fn set_downlinks(page: &mut Page, count: usize) -> Result<(), Misfit> {
@@ -378,7 +378,7 @@ fn set_downlinks(page: &mut Page, count: usize) -> Result<(), Misfit> {
 /// Writes segments behind the last ones.
 fn put(page: &mut Page, end: &mut usize, segments: &[u8]) -> Result<(), Misfit> {
     let start = *end;
-    if start + segments.len() > DATA + MOST_DATA {
+    if start + segments.len() > DATA + MAX_DATA {
         return Err(Misfit("the page has no room for the segment"));
     }
     *end = start + segments.len();
@@ -408,7 +408,7 @@ fn decode(segment: &[u8]) -> Result<Vec<u64>, Misfit> {
             (difference, shift) = (0, 0);
             rows.push(last);
         }
-        if shift > MOST_SHIFT || last > GREATEST_ROW {
+        if shift > MAX_SHIFT || last > GREATEST_ROW {
             return Err(Misfit("a segment can't be read"));
         }
     }
@@ -462,7 +462,7 @@ const NUMBER_BITS: u32 = 11;
 /// The greatest row that these bits hold.
 const GREATEST_ROW: u64 = (1 << (32 + NUMBER_BITS)) - 1;
 /// 7 bytes of 7 bits hold the greatest difference.
-const MOST_SHIFT: u32 = 42;
+const MAX_SHIFT: u32 = 42;
 
 /// A row's place as one number.
 fn row(bytes: &[u8]) -> Result<u64, Misfit> {
@@ -549,8 +549,8 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_compressed_is_read_again(rows in any_rows(300)) {
-            let (segment, packed) = compress(&rows, MOST_SEGMENT).unwrap();
-            prop_assert!(segment.len() <= MOST_SEGMENT);
+            let (segment, packed) = compress(&rows, MAX_SEGMENT).unwrap();
+            prop_assert!(segment.len() <= MAX_SEGMENT);
             prop_assert_eq!(&decode(&segment).unwrap(), &rows[..packed]);
         }
 
@@ -563,7 +563,7 @@ mod tests {
             add_rows(&mut segments, &new).unwrap();
             repack(&mut segments).unwrap();
             let bytes: usize = segments.iter().map(|segment| segment.bytes.len()).sum();
-            prop_assume!(bytes <= MOST_DATA);
+            prop_assume!(bytes <= MAX_DATA);
             let after = apply(&segments, &before);
             prop_assert_eq!(all_rows(&after).unwrap(), merge(&old, &new));
             prop_assert_eq!(inserted(&before, &after), actions(&segments));
@@ -574,7 +574,7 @@ mod tests {
             let before = leaf(&old, TARGET_SEGMENT);
             let left: Vec<u64> = old.iter().copied().filter(|row| row % keep != 0).collect();
             // As if the writer had done something else: the segments are cut elsewhere.
-            let after = leaf(&left, MOST_SEGMENT);
+            let after = leaf(&left, MAX_SEGMENT);
             let data = vacuumed(&before, &after).unwrap();
             let mut page = before.clone();
             recompress(&mut page, &data).unwrap();

@@ -28,7 +28,7 @@ mod update_flags {
 /// `XLH_LOCK_ALL_FROZEN_CLEARED`
 const ALL_FROZEN_CLEARED: u8 = 1 << 0;
 /// A shorter prefix or suffix is not worth its length (`log_heap_update`).
-const SHORTEST_SHARED: usize = 3;
+const MIN_SHARED_BYTES: usize = 3;
 
 /// The header of a row version that must be there.
 #[inline]
@@ -288,7 +288,7 @@ impl<'p> Shared<'p> {
 }
 
 fn worth(len: usize) -> usize {
-    if len < SHORTEST_SHARED { 0 } else { len }
+    if len < MIN_SHARED_BYTES { 0 } else { len }
 }
 
 /// See [`crate::displaced::shared_with_old`].

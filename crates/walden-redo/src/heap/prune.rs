@@ -244,7 +244,7 @@ pub(super) fn prune_and_freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 
 /// What the line pointers of a page became in a record, in the order in which it has them.
 #[derive(Default)]
-struct Told {
+struct PredictedPrune {
     redirected: Vec<u16>,
     dead: Vec<u16>,
     unused: Vec<u16>,
@@ -322,9 +322,9 @@ impl<'p> Compared<'p> {
 
     /// In the order in which `heap_page_prune` (since 17 `heap_page_prune_and_freeze`) comes to them. Only the members of
     /// a chain that one transaction made and took back may come in another: that it did is not on the page.
-    fn told(&self, version: Major) -> Told {
+    fn predict(&self, version: Major) -> PredictedPrune {
         let items = self.before.items();
-        let mut told = Told::default();
+        let mut predicted = PredictedPrune::default();
         let mut in_chain = vec![false; usize::from(items) + 1];
         let is_root = |number| match self.pointer(number).state() {
             ItemState::Redirect => true,
@@ -337,7 +337,7 @@ impl<'p> Compared<'p> {
         // Since 17, dead ones of tables without indexes; the page is looked through from its end.
         let is_dead = |number: u16| self.pointer(number).state() == ItemState::Dead;
         let unused = |number: u16| self.fate(number) == Fate::Unused;
-        told.unused.extend((1..=items).rev().filter(|&number| is_dead(number) && unused(number)));
+        predicted.unused.extend((1..=items).rev().filter(|&number| is_dead(number) && unused(number)));
         let mut aborted = Vec::new();
         let mut listed = vec![false; usize::from(items) + 1];
         for number in 1..=items {
@@ -346,25 +346,25 @@ impl<'p> Compared<'p> {
             }
             if !is_root(number) {
                 if unused(number) && !in_chain[usize::from(number)] {
-                    let list = if version >= Major::V17 { &mut aborted } else { &mut told.unused };
+                    let list = if version >= Major::V17 { &mut aborted } else { &mut predicted.unused };
                     list.push(number);
                 }
                 continue;
             }
             match self.fate(number) {
                 Fate::Stays => continue,
-                Fate::Redirected(to) => told.redirected.extend([number, to]),
-                Fate::Dead => told.dead.push(number),
-                Fate::Unused => told.unused.push(number),
+                Fate::Redirected(to) => predicted.redirected.extend([number, to]),
+                Fate::Dead => predicted.dead.push(number),
+                Fate::Unused => predicted.unused.push(number),
             }
             for member in self.chain(number) {
                 if !std::mem::replace(&mut listed[usize::from(member)], true) {
-                    told.unused.push(member);
+                    predicted.unused.push(member);
                 }
             }
         }
-        told.unused.extend(aborted);
-        told
+        predicted.unused.extend(aborted);
+        predicted
     }
 
     /// Dead ones that became unused, ascending.
@@ -411,14 +411,16 @@ fn push_plans(data: &mut Vec<u8>, frozen: &mut [(Plan, u16)]) -> u16 {
 /// A `PRUNE`'s three lists.
 pub(super) fn displaced_prune(d: &Displaced<'_>) -> Option<Vec<u8>> {
     let &[_, _, _, _, r0, r1, d0, d1] = d.record.main_data().first_chunk()?;
-    let told = Compared::of(d)?.told(d.record.version);
+    let predicted = Compared::of(d)?.predict(d.record.version);
     let counts = (u16_of(r0, r1).into(), u16_of(d0, d1).into());
     // The record's own counts are there whatever became of its data.
-    if (told.redirected.len() / 2, told.dead.len()) != counts {
+    if (predicted.redirected.len() / 2, predicted.dead.len()) != counts {
         return None;
     }
     let mut data = Vec::new();
-    [told.redirected, told.dead, told.unused].iter().for_each(|numbers| push_numbers(&mut data, numbers));
+    [predicted.redirected, predicted.dead, predicted.unused]
+        .iter()
+        .for_each(|numbers| push_numbers(&mut data, numbers));
     Some(data)
 }
 
@@ -462,17 +464,17 @@ pub(super) fn displaced_prune_and_freeze(d: &Displaced<'_>) -> Option<Vec<u8>> {
         return Some(Vec::new());
     }
     let pages = Compared::of(d)?;
-    let told = if has(prune_flags::CLEANUP_LOCK) {
-        pages.told(version)
+    let predicted = if has(prune_flags::CLEANUP_LOCK) {
+        pages.predict(version)
     } else {
-        Told { unused: pages.vacuumed(), ..Told::default() }
+        PredictedPrune { unused: pages.vacuumed(), ..PredictedPrune::default() }
     };
     let mut frozen = if has(prune_flags::HAS_FREEZE_PLANS) { pages.frozen() } else { Vec::new() };
     let lists = [
         (prune_flags::HAS_FREEZE_PLANS, frozen.is_empty()),
-        (prune_flags::HAS_REDIRECTIONS, told.redirected.is_empty()),
-        (prune_flags::HAS_DEAD_ITEMS, told.dead.is_empty()),
-        (prune_flags::HAS_NOW_UNUSED_ITEMS, told.unused.is_empty()),
+        (prune_flags::HAS_REDIRECTIONS, predicted.redirected.is_empty()),
+        (prune_flags::HAS_DEAD_ITEMS, predicted.dead.is_empty()),
+        (prune_flags::HAS_NOW_UNUSED_ITEMS, predicted.unused.is_empty()),
     ];
     if lists.iter().any(|&(flag, is_empty)| has(flag) == is_empty) {
         return None;
@@ -484,7 +486,7 @@ pub(super) fn displaced_prune_and_freeze(d: &Displaced<'_>) -> Option<Vec<u8>> {
         data.extend(u32::from(count).to_le_bytes());
         data.extend(plans);
     }
-    for (numbers, per_item) in [(&told.redirected, 2), (&told.dead, 1), (&told.unused, 1)] {
+    for (numbers, per_item) in [(&predicted.redirected, 2), (&predicted.dead, 1), (&predicted.unused, 1)] {
         if !numbers.is_empty() {
             push_counted(&mut data, numbers, per_item);
         }

@@ -340,6 +340,6 @@ proptest! {
         log.knows(Fork::MAIN, 0, &before);
         log.write((rmid::GENERIC, 0), &[Block { image: Some(PageBox::from(&after)), ..Block::new(0, 0) }], &[]);
         let total = log.check.total();
-        prop_assert_eq!((total.exact, total.different, total.not_told), (1, 0, 0));
+        prop_assert_eq!((total.exact, total.different, total.unpredicted), (1, 0, 0));
     }
 }

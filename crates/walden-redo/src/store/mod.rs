@@ -124,7 +124,7 @@ pub trait BasePages: std::fmt::Debug + Send {
 #[derive(Debug)]
 pub struct StoreOptions {
     /// Bytes of memory for pages and for the notes on them. The notes stay in memory (about [`NOTE_BYTES`] for each block
-    /// met), and so do [`LEAST_RESIDENT`] pages, whatever the number.
+    /// met), and so do [`MIN_RESIDENT`] pages, whatever the number.
     pub memory_bytes: usize,
     /// The folder for the temporary file of pages beyond that.
     pub spill_dir: PathBuf,
@@ -149,9 +149,9 @@ impl Default for StoreOptions {
 /// Bytes that are counted for what is noted of a block: its entry, its place in the tables, and room for their growth.
 pub const NOTE_BYTES: usize = 96;
 /// Pages that stay in memory however little is allowed.
-pub const LEAST_RESIDENT: usize = 8;
+pub const MIN_RESIDENT: usize = 8;
 /// Buffers kept for reuse; a record has fewer blocks.
-const MOST_BUFFERS: usize = 64;
+const MAX_BUFFERS: usize = 64;
 /// Bytes that are counted for a fork.
 const FORK_BYTES: usize = 192;
 
@@ -256,7 +256,7 @@ impl StateCode {
     const COPIED: StateCode = StateCode(3);
     const LOST: StateCode = StateCode(4);
     const FIRST_MISFIT: u8 = 5;
-    const MOST_MISFITS: usize = (u8::MAX - StateCode::FIRST_MISFIT) as usize;
+    const MAX_MISFITS: usize = (u8::MAX - StateCode::FIRST_MISFIT) as usize;
 }
 
 /// The base, and which parts of it no longer count.
@@ -595,7 +595,7 @@ impl PageStore {
     /// Gives a buffer back.
     #[inline]
     pub fn recycle(&mut self, page: PageBox) {
-        if self.buffers.len() < MOST_BUFFERS {
+        if self.buffers.len() < MAX_BUFFERS {
             self.buffers.push(page.hold());
         }
     }
@@ -829,7 +829,7 @@ impl PageStore {
     fn share_memory(&mut self) {
         let notes = self.entries.len() * NOTE_BYTES + self.forks.len() * FORK_BYTES;
         let pages = self.memory_bytes.saturating_sub(notes) / PAGE_BYTES;
-        self.most_resident = pages.max(LEAST_RESIDENT);
+        self.most_resident = pages.max(MIN_RESIDENT);
     }
 
     fn state_of(&self, code: StateCode) -> State {
@@ -856,11 +856,11 @@ impl PageStore {
             State::Unknown(Unknown::Misfit(misfit)) => {
                 let known = self.misfits.iter().position(|&known| known == misfit.0);
                 let number = known.unwrap_or_else(|| {
-                    if self.misfits.len() < StateCode::MOST_MISFITS {
+                    if self.misfits.len() < StateCode::MAX_MISFITS {
                         self.misfits.push(misfit.0);
                         self.misfits.len() - 1
                     } else {
-                        StateCode::MOST_MISFITS
+                        StateCode::MAX_MISFITS
                     }
                 });
                 StateCode(StateCode::FIRST_MISFIT + number as u8)
@@ -1039,7 +1039,7 @@ mod tests {
             let slot = store.slot(key(RELATION, block));
             store.put(slot, filled(block as u8), last());
         }
-        assert_eq!(store.kept(), (LEAST_RESIDENT, 100 - LEAST_RESIDENT));
+        assert_eq!(store.kept(), (MIN_RESIDENT, 100 - MIN_RESIDENT));
         for block in 0..100 {
             let slot = store.find(key(RELATION, block)).unwrap();
             assert_eq!(first_byte(&mut store, slot), Some(block as u8));
@@ -1056,7 +1056,7 @@ mod tests {
             store.put(slot, filled(block as u8), last());
         }
         // The places of what was dropped were used again.
-        assert_eq!(store.spill.pages(), 100 - LEAST_RESIDENT);
+        assert_eq!(store.spill.pages(), 100 - MIN_RESIDENT);
     }
 
     #[test]
@@ -1092,9 +1092,9 @@ mod tests {
         }
         let failure = store.failure().unwrap();
         assert!(failure.to_string().starts_with("write a temporary file of pages in /nowhere"), "{failure}");
-        assert_eq!(store.kept(), (LEAST_RESIDENT, 0));
+        assert_eq!(store.kept(), (MIN_RESIDENT, 0));
         let lost = store.blocks().iter().filter(|(_, slot)| store.state(*slot) != State::Exact).count();
-        assert_eq!(lost, 20 - LEAST_RESIDENT);
+        assert_eq!(lost, 20 - MIN_RESIDENT);
     }
 
     #[test]
@@ -1241,7 +1241,7 @@ mod tests {
                         map.retain(|key, _| key.relation != RELATION);
                     }
                 }
-                prop_assert!(store.kept().0 <= LEAST_RESIDENT);
+                prop_assert!(store.kept().0 <= MIN_RESIDENT);
             }
             let exact: Vec<(BlockKey, Slot)> =
                 store.blocks().into_iter().filter(|(_, slot)| store.state(*slot) == State::Exact).collect();

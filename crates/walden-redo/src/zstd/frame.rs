@@ -5,7 +5,7 @@ use super::sequences::{SHORTEST, Sequences};
 use super::{LONGEST, Release, Sequence, literals};
 
 /// Shorter sources are never compressed.
-const SHORTEST_SOURCE: usize = 7;
+const MIN_SOURCE_BYTES: usize = 7;
 
 const MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
 const SINGLE_SEGMENT: u8 = 1 << 5;
@@ -61,7 +61,7 @@ impl Frames {
         sequences: &[Sequence],
         target: &mut Vec<u8>,
     ) -> bool {
-        if !(SHORTEST_SOURCE..=LONGEST).contains(&source.len()) {
+        if !(MIN_SOURCE_BYTES..=LONGEST).contains(&source.len()) {
             return false;
         }
         let fits = self.collect_literals(source, sequences);

@@ -6,23 +6,23 @@
 use super::bits::BitWriter;
 
 /// Tables have 2^9 states at most.
-const MOST_STATES: usize = 512;
+const MAX_STATES: usize = 512;
 /// And code the lengths of copies, which have the most symbols.
-pub(super) const MOST_SYMBOLS: usize = 53;
+pub(super) const MAX_SYMBOLS: usize = 53;
 /// No table is smaller than 2^5 states.
-const SMALLEST_LOG: u32 = 5;
+const MIN_LOG: u32 = 5;
 /// A share that stands for one state, but with less than one in mind: it is put at the end of the table.
 const LESS_THAN_ONE: i16 = -1;
 
 /// States for each symbol; -1 is one that has less than a whole.
-pub(super) type Shares = [i16; MOST_SYMBOLS];
+pub(super) type Shares = [i16; MAX_SYMBOLS];
 
 /// What the encoder needs.
 pub(super) struct Table {
     log: u32,
     /// The states that follow, by symbol.
-    next: [u16; MOST_STATES],
-    symbols: [Step; MOST_SYMBOLS],
+    next: [u16; MAX_STATES],
+    symbols: [Step; MAX_SYMBOLS],
 }
 
 /// How a symbol changes the state.
@@ -36,7 +36,7 @@ struct Step {
 
 impl Default for Table {
     fn default() -> Table {
-        Table { log: 0, next: [0; MOST_STATES], symbols: [Step::default(); MOST_SYMBOLS] }
+        Table { log: 0, next: [0; MAX_STATES], symbols: [Step::default(); MAX_SYMBOLS] }
     }
 }
 
@@ -52,8 +52,8 @@ impl Table {
     pub(super) fn fill(&mut self, shares: &[i16], log: u32) {
         let states = 1_usize << log;
         // Where each symbol's states begin in `next`.
-        let mut starts = [0_usize; MOST_SYMBOLS];
-        let mut spread = [0_u8; MOST_STATES];
+        let mut starts = [0_usize; MAX_SYMBOLS];
+        let mut spread = [0_u8; MAX_STATES];
         let mut total = 0_usize;
         let mut end = states;
         for (symbol, &share) in shares.iter().enumerate() {
@@ -124,7 +124,7 @@ impl Table {
 
     #[inline]
     fn follow(&self, state: u32, step: Step) -> u32 {
-        u32::from(self.next[state.wrapping_add_signed(step.next) as usize & (MOST_STATES - 1)])
+        u32::from(self.next[state.wrapping_add_signed(step.next) as usize & (MAX_STATES - 1)])
     }
 }
 
@@ -132,7 +132,7 @@ impl Table {
 /// bounds. Where there are no bits to spare the library's subtraction wraps, and it takes the most.
 pub(super) fn best_log(most: u32, total: u32, highest: usize, spare: u32) -> u32 {
     let fewest = (total.ilog2() + 1).min((highest as u32).max(1).ilog2() + 2);
-    (total - 1).max(1).ilog2().wrapping_sub(spare).min(most).max(fewest).max(SMALLEST_LOG)
+    (total - 1).max(1).ilog2().wrapping_sub(spare).min(most).max(fewest).max(MIN_LOG)
 }
 
 /// Shares 2^`log` states among symbols by their counts; those with less than a whole state get one, told apart if
@@ -145,7 +145,7 @@ pub(super) fn normalize(counts: &[u32], total: u32, log: u32, less_than_one: boo
     let scale = 62 - log;
     let step = (1_u64 << 62) / u64::from(total);
     let low = total >> log;
-    let mut shares = [0_i16; MOST_SYMBOLS];
+    let mut shares = [0_i16; MAX_SYMBOLS];
     let mut left = 1_i32 << log;
     let (mut largest, mut largest_share) = (0, 0);
     for (symbol, (&count, target)) in counts.iter().zip(&mut shares).enumerate() {
@@ -181,7 +181,7 @@ pub(super) fn normalize(counts: &[u32], total: u32, log: u32, less_than_one: boo
 fn normalize_poor(counts: &[u32], mut total: u32, log: u32, rare: i16) -> Option<Shares> {
     const OPEN: i16 = -2;
 
-    let mut shares = [0_i16; MOST_SYMBOLS];
+    let mut shares = [0_i16; MAX_SYMBOLS];
     let low = total >> log;
     let mut low_for_one = ((u64::from(total) * 3) >> (log + 1)) as u32;
     let mut given = 0;
@@ -255,7 +255,7 @@ fn normalize_poor(counts: &[u32], mut total: u32, log: u32, rare: i16) -> Option
 /// Appends what the decoder makes the table from: the shares, each in as many bits as the states left to share out need.
 pub(super) fn describe(shares: &[i16], log: u32, target: &mut Vec<u8>) {
     let mut bits = BitWriter::new(target);
-    bits.add(log - SMALLEST_LOG, 4);
+    bits.add(log - MIN_LOG, 4);
     // One more than the states left.
     let mut left = (1_i32 << log) + 1;
     let mut threshold = 1_i32 << log;

@@ -9,7 +9,7 @@ use super::bits::BitWriter;
 use super::fse;
 
 /// The most bits of a code.
-const MOST_BITS: u32 = 11;
+const MAX_BITS: u32 = 11;
 /// Weights are coded by tables of up to 2^6 states.
 const WEIGHTS_LOG: u32 = 6;
 
@@ -64,7 +64,7 @@ impl Huffman {
             return Outcome::NotWorthIt;
         }
         let highest = counts.iter().rposition(|&count| count > 0).unwrap_or(0);
-        let most_bits = fse::best_log(MOST_BITS, literals.len() as u32, highest, 1);
+        let most_bits = fse::best_log(MAX_BITS, literals.len() as u32, highest, 1);
         sort(release, &counts[..=highest], &mut self.leaves);
         grow(&mut self.leaves);
         let most_bits = flatten(&mut self.leaves, most_bits);
@@ -111,7 +111,7 @@ impl Huffman {
     /// The longest codes are the lowest numbers; among those as long as each other they count up with the bytes.
     fn assign_codes(&mut self, most_bits: u32) {
         self.codes = [0; 256];
-        let mut next = [0_u32; MOST_BITS as usize + 2];
+        let mut next = [0_u32; MAX_BITS as usize + 2];
         for leaf in &self.leaves {
             self.codes[usize::from(leaf.byte)] = u32::from(leaf.bits) << 16;
             next[usize::from(leaf.bits)] += 1;
@@ -157,7 +157,7 @@ impl Huffman {
 
     /// Whether there is reason to code the weights; an error if they can't be.
     fn code_weights(&mut self, release: Release, weights: &[u8], target: &mut Vec<u8>) -> Result<bool, ()> {
-        let mut counts = [0_u32; MOST_BITS as usize + 2];
+        let mut counts = [0_u32; MAX_BITS as usize + 2];
         for &weight in weights {
             counts[usize::from(weight)] += 1;
         }

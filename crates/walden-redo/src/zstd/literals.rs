@@ -5,9 +5,9 @@ use super::frame::least_gain;
 use super::huffman::{Huffman, Outcome};
 
 /// Fewer are never compressed.
-const FEWEST_TO_COMPRESS: usize = 64;
+const MIN_TO_COMPRESS: usize = 64;
 /// As many have four streams.
-const FEWEST_FOR_FOUR: usize = 256;
+const MIN_FOR_FOUR: usize = 256;
 
 const AS_THEY_ARE: u32 = 0;
 const REPEATED: u32 = 1;
@@ -15,13 +15,13 @@ const COMPRESSED: u64 = 2;
 
 /// Appends the section.
 pub(super) fn section(huffman: &mut Huffman, release: Release, literals: &[u8], target: &mut Vec<u8>) {
-    if literals.len() < FEWEST_TO_COMPRESS {
+    if literals.len() < MIN_TO_COMPRESS {
         return as_they_are(literals, target);
     }
     let start = target.len();
     // Two lengths of 10, 14 or 18 bits.
     let (header, format) = match literals.len() {
-        len if len < FEWEST_FOR_FOUR => (3, 0),
+        len if len < MIN_FOR_FOUR => (3, 0),
         len if len < 1 << 10 => (3, 1),
         len if len < 1 << 14 => (4, 2),
         _ => (5, 3),

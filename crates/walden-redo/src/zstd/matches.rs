@@ -16,7 +16,7 @@ const SKIP: u32 = 8;
 const LONG_BITS: u32 = 16;
 const SHORT_BITS: u32 = 15;
 /// However short the source is, its tables are made for so much (2 to this power).
-const LEAST_BITS: u32 = 6;
+const MIN_BITS: u32 = 6;
 
 /// Finds copies, with tables that are used again.
 pub struct Matches {
@@ -41,7 +41,7 @@ impl Matches {
             return;
         }
         // Of the rows of level 3, that for up to 16 KiB, or up to 128; less for sources that need less.
-        let source_bits = source.len().next_power_of_two().ilog2().max(LEAST_BITS);
+        let source_bits = source.len().next_power_of_two().ilog2().max(MIN_BITS);
         if source.len() <= 16_384 {
             self.search::<4>(15.min(source_bits + 1), 14.min(source_bits), source, out).all(release);
         } else {

@@ -1,7 +1,7 @@
 //! The sequences of a block: three codes for each, of which tables are made, and the bits that the codes leave open.
 
 use super::bits::BitWriter;
-use super::fse::{self, MOST_SYMBOLS, Table};
+use super::fse::{self, MAX_SYMBOLS, Table};
 use super::{Release, Sequence};
 
 /// What is coded, in the order of the tables.
@@ -97,7 +97,7 @@ impl Sequences {
             }
         }
         let Some((last, before)) = sequences.split_last() else { return true };
-        let mut counts = [[0_u32; MOST_SYMBOLS]; 3];
+        let mut counts = [[0_u32; MAX_SYMBOLS]; 3];
         self.codes.clear();
         self.codes.extend(sequences.iter().map(codes_of));
         for codes in &self.codes {
@@ -177,7 +177,7 @@ impl Sequences {
 }
 
 /// A table of its own only for many sequences whose codes are not alike.
-fn mode_of(counts: &[u32; MOST_SYMBOLS], total: usize, kind: &Kind) -> Mode {
+fn mode_of(counts: &[u32; MAX_SYMBOLS], total: usize, kind: &Kind) -> Mode {
     let most = counts.iter().copied().max().unwrap_or(0) as usize;
     if most == total {
         if total <= 2 { Mode::Known } else { Mode::One }
@@ -192,7 +192,7 @@ fn mode_of(counts: &[u32; MOST_SYMBOLS], total: usize, kind: &Kind) -> Mode {
 /// others alike.
 fn describe(
     release: Release,
-    counts: &mut [u32; MOST_SYMBOLS],
+    counts: &mut [u32; MAX_SYMBOLS],
     total: usize,
     last: usize,
     kind: &Kind,

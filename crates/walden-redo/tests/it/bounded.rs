@@ -5,7 +5,7 @@ use std::path::Path;
 
 use walden_format::record::Record;
 use walden_format::stream::Visitor;
-use walden_redo::store::{LEAST_RESIDENT, StoreOptions};
+use walden_redo::store::{MIN_RESIDENT, StoreOptions};
 use walden_redo::{Page, PageStore, Replay, State};
 use walden_source::inventory::Inventory;
 use walden_source::scan::{ScanOptions, scan_in_order};
@@ -37,7 +37,7 @@ fn a_bound_of_memory_changes_no_page() {
         assert!(bounded.store.failure().is_none());
         let blocks = whole.store.blocks();
         let (resident, spilled) = bounded.store.kept();
-        assert!(resident <= LEAST_RESIDENT);
+        assert!(resident <= MIN_RESIDENT);
         assert!(spilled > 20, "{version}: {spilled} pages in the file");
         assert_eq!(
             blocks.iter().map(|(key, _)| *key).collect::<Vec<_>>(),

@@ -173,7 +173,7 @@ struct NamedFile {
 }
 
 /// More rewrites in a row than this are not followed; a chain may be a circle when numbers are used again.
-const LONGEST_CHAIN: usize = 10_000;
+const MAX_CHAIN: usize = 10_000;
 
 impl Names {
     /// The names of the system catalogs alone, as this version has them.
@@ -320,7 +320,7 @@ impl Names {
         }
         for links in [&self.successors, &self.predecessors] {
             let mut next = links.get(&file);
-            for _ in 0..LONGEST_CHAIN {
+            for _ in 0..MAX_CHAIN {
                 let Some(file) = next else { break };
                 match self.resolve_directly(*file) {
                     Resolved::Current(relation) | Resolved::Rewritten(relation) => {

@@ -150,13 +150,13 @@ fn by_record(check: &Check, version: Major) -> Vec<serde_json::Value> {
 }
 
 fn told(check: &Check, version: Major) -> Vec<serde_json::Value> {
-    let row = |(kind, [rightly, otherwise, not]): (&Kind, &[u64; 3])| {
+    let row = |(kind, [exact, differs, unknown]): (&Kind, &[u64; 3])| {
         json!({
             "resource_manager": kind.resource_manager(version),
             "record": kind.name(version),
-            "rightly": rightly,
-            "otherwise": otherwise,
-            "not_told": not,
+            "exact": exact,
+            "differs": differs,
+            "unknown": unknown,
         })
     };
     check.told.iter().map(row).collect()
@@ -218,7 +218,7 @@ fn table(outcome: &Outcome) -> String {
         (total.unknown_before, "the page before is not known"),
         (total.whole_pages, "the image is the change itself"),
         (total.untracked, "nobody replays what changes the page (the free space map, extensions)"),
-        (total.not_told, "what the image displaced can't be told"),
+        (total.unpredicted, "what the image displaced can't be told"),
     ];
     for (images, why) in reasons.into_iter().filter(|(images, _)| *images > 0) {
         let _ = writeln!(text, "  {} not compared: {why}", count(images));
@@ -246,7 +246,7 @@ fn table(outcome: &Outcome) -> String {
 fn counts_table(look: Look, title: &str, check: &Check, version: Major) -> String {
     let mut families: BTreeMap<Family, (Counts, Vec<Row>)> = BTreeMap::new();
     let cells = |counts: &Counts| {
-        let other = counts.unknown_before + counts.untracked + counts.not_told + counts.whole_pages;
+        let other = counts.unknown_before + counts.untracked + counts.unpredicted + counts.whole_pages;
         [counts.exact, counts.masked, counts.different, other].map(units::count).to_vec()
     };
     for ((kind, family), counts) in &check.counts {

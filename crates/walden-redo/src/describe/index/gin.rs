@@ -29,7 +29,7 @@ const POSTING_ITEM: usize = 10;
 /// Bits of a row's number in a packed row (`MaxHeapTuplesPerPageBits`).
 const ITEM_BITS: u32 = 11;
 /// More rows than a page can hold.
-const MOST_ROWS: usize = 1 << 16;
+const MAX_ROWS: usize = 1 << 16;
 
 pub(in super::super) fn describe(page: &Page, description: &mut Description) {
     let special = page.special_area();
@@ -118,7 +118,7 @@ fn rows(mut data: &[u8]) -> Vec<Tid> {
     let mut rows = Vec::new();
     while let (Some(first), Some(len)) = (data.tid_in(0), data.u16_in(6)) {
         let Some(bytes) = data.get(8..8 + usize::from(len)) else { break };
-        if rows.len() > MOST_ROWS || (first == Tid { block: 0, item: 0 } && len == 0) {
+        if rows.len() > MAX_ROWS || (first == Tid { block: 0, item: 0 } && len == 0) {
             break;
         }
         rows.push(first);
