@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tempfile::NamedTempFile;
-use walden_codec::container::{self, Meta};
+use walden_codec::container::Meta;
 use walden_report::html::Page;
 use walden_report::table::harmless;
 use walden_source::inventory::InventoryError;
@@ -200,19 +200,11 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     if error.chain().any(|cause| cause.is::<postgres::Error>()) {
         return None;
     }
-    let of_container = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref() {
-        Some(container::Error::Io(error) | container::Error::Original(error)) => Some(error.kind()),
-        _ => None,
-    };
     let of_inventory = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref().and_then(InventoryError::of_file).map(io::Error::kind)
     };
     let kind_of = |cause: &(dyn std::error::Error + 'static)| {
-        cause
-            .downcast_ref()
-            .map(io::Error::kind)
-            .or_else(|| of_container(cause))
-            .or_else(|| of_inventory(cause))
+        cause.downcast_ref().map(io::Error::kind).or_else(|| of_inventory(cause))
     };
     let kind = error.chain().find_map(kind_of)?;
     Some(match kind {
@@ -311,6 +303,8 @@ fn remove_on_signals() {
 #[cfg(test)]
 mod tests {
     use walden_source::inventory::{Inventory, Unreadable, UnreadableReason};
+
+    use walden_codec::container;
 
     use super::*;
 

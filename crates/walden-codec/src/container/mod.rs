@@ -36,29 +36,41 @@ impl Default for ReadLimits {
     }
 }
 
-/// Why a file can't be read or written.
-#[derive(Debug)]
+/// Why a file cannot be read or written.
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file system's, of the compressed file.
-    Io(io::Error),
+    #[error("cannot read or write the compressed file")]
+    Io(#[source] io::Error),
     /// The file system's, of the original: reading it while compressing, writing it while decompressing.
-    Original(io::Error),
+    #[error("cannot read or write the original")]
+    Original(#[source] io::Error),
     /// The file is something else.
+    #[error("not made by walden compress")]
     Foreign,
     /// The file needs a reader of a later version of the format.
+    #[error(
+        "made by a later version: expected format {FORMAT_VERSION} or older, found one that needs format {0}"
+    )]
     Newer(u16),
     /// The file is not as it was written.
+    #[error(transparent)]
     Damage(Box<Damage>),
     /// A temporary file could not be written or read, whatever is in the file.
+    #[error("cannot keep pages: {0}")]
     Temporary(String),
     /// A limit of the reader: what, how much is allowed, how much it is.
+    #[error("{0}: expected at most {1}, found {2}")]
     Limit(&'static str, u64, u64),
-    /// A member can't be decoded without the one before it.
+    /// A member cannot be decoded without the one before it.
+    #[error(
+        "cannot decode member {0}: expected the members from the last keyframe on to be decoded before it"
+    )]
     NeedsKeyframe(String),
 }
 
 /// Where a file is not as it was written.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub struct Damage {
     /// The member: its number and, if known, its name.
     pub member: Option<(u64, Option<String>)>,
@@ -84,35 +96,17 @@ impl fmt::Display for Damage {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Io(error) | Error::Original(error) => error.fmt(f),
-            Error::Foreign => f.write_str("not made by walden compress"),
-            Error::Newer(version) => {
-                write!(f, "made by a later version: format {version} is needed, {FORMAT_VERSION} is known")
-            }
-            Error::Damage(damage) => damage.fmt(f),
-            Error::Temporary(text) => f.write_str(text),
-            Error::Limit(what, most, found) => write!(f, "{what}: at most {most} are allowed, found {found}"),
-            Error::NeedsKeyframe(name) => {
-                write!(f, "member {name} can't be decoded without what is before it")
-            }
-        }
-    }
-}
-
-impl std::error::Error for Error {}
-
 impl Error {
-    /// What can be done about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Error::Damage(_) => Some(
                 "get another copy of the file; walden decompress --salvage extracts everything that is not damaged",
             ),
             Error::Newer(_) => Some("use the version of walden that made the file, or a later one"),
-            Error::Temporary(_) => Some("TMPDIR says where temporary files are; it needs room there"),
+            Error::Temporary(_) => {
+                Some("make room in the folder of temporary files, or name another one (TMPDIR)")
+            }
             _ => None,
         }
     }
