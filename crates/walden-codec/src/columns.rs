@@ -116,7 +116,8 @@ pub enum Form {
 }
 
 impl Form {
-    fn code(self) -> u64 {
+    /// As the directory of a chunk has it.
+    pub fn code(self) -> u64 {
         match self {
             Form::Symbols => 0,
             Form::Bytes => 1,
@@ -451,6 +452,12 @@ impl Decoder {
             })?;
         }
         if rest.is_empty() { Ok(()) } else { Err(corrupt("bytes after the last column")) }
+    }
+
+    /// What has not been read of each column, with its class and form.
+    pub fn contents(&self) -> impl Iterator<Item = (Class, Form, &[u8])> {
+        let columns = self.columns.iter().zip(&self.left);
+        columns.map(|(&(class, form), &(at, end))| (class, form, &self.bytes[at..end]))
     }
 
     /// Checks that nothing of the chunk is left.

@@ -221,6 +221,31 @@ impl<R: Read + Seek> Reader<R> {
         Ok(summary)
     }
 
+    /// The pieces of the member whose head came last as they are coded, each with the bytes of its original.
+    ///
+    /// # Errors
+    /// The file system's, and damage of what holds the member together.
+    pub fn coded_pieces(&mut self, head: &Head) -> Result<Vec<(u64, Encoded)>, Error> {
+        let mut pieces = Vec::new();
+        loop {
+            let offset = self.at;
+            let frame = self.frame_header()?;
+            match frame.kind {
+                Kind::PIECE => {
+                    let mut content = self.content(frame, offset, self.bytes, "a piece")?;
+                    let original = Cursor::new(&content).u64().unwrap_or(0);
+                    content.drain(..content.len().min(8));
+                    pieces.push((original, Encoded { form: head.form, restart: head.keyframe, content }));
+                }
+                _ => self.pass(frame),
+            }
+            if frame.kind == Kind::END {
+                self.member = head.number.saturating_add(1);
+                return Ok(pieces);
+            }
+        }
+    }
+
     /// Leaves out the member whose head came last.
     ///
     /// # Errors

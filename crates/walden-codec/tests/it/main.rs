@@ -4,3 +4,4 @@ mod container;
 mod damage;
 mod golden;
 mod material;
+mod specification;

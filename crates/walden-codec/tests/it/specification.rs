@@ -1,0 +1,51 @@
+//! The specification against the library: a decoder that was written from `docs/format.md` alone gets the same columns out of
+//! the golden files.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[path = "../../examples/columns.rs"]
+mod columns;
+
+/// Golden files with modelled parts, which `tests/format/entropy.py` does not decode yet.
+const MODELLED: [&str; 1] = ["records-14.wlz"];
+
+#[test]
+fn an_independent_decoder_gets_the_same_columns() {
+    if !has_python() {
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = root.join("../../tests/format/decode.py");
+    let mut files: Vec<PathBuf> = fs::read_dir(root.join("tests/golden"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| !MODELLED.iter().any(|name| path.ends_with(name)))
+        .collect();
+    files.sort();
+    assert!(files.len() > 10, "{files:?}");
+    for path in files {
+        let output = Command::new("python3").arg("-B").arg(&program).arg(&path).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {said}", path.display());
+        let found = String::from_utf8(output.stdout).unwrap();
+        let expected = columns::lines_of(&fs::read(&path).unwrap()).unwrap();
+        assert!(found.lines().eq(expected.iter().map(String::as_str)), "{}: {}", path.display(), {
+            let differs = found.lines().zip(&expected).find(|(found, expected)| found != expected);
+            format!("first other line: {differs:?}; {} and {} lines", found.lines().count(), expected.len())
+        });
+    }
+}
+
+/// Whether Python is there. If not, the test says so past the capture of its output, and fails if `WALDEN_REQUIRE` has it.
+fn has_python() -> bool {
+    let has_python = Command::new("python3").arg("--version").output().is_ok();
+    if !has_python {
+        let required = std::env::var("WALDEN_REQUIRE").unwrap_or_default();
+        assert!(!required.split(',').any(|name| name == "python"), "python3 is required, but is not there");
+        let _ = writeln!(std::io::stderr(), "SKIPPED specification: there is no python3");
+    }
+    has_python
+}
