@@ -1,48 +1,72 @@
-//! Files that a version wrote, one per feature of the format: every later version reads them.
+//! Files that a version wrote, one per feature of the format: every later version reads them, to the same bytes.
 //!
-//! `tests/golden/` holds them; what is in them comes from `testdata/golden/`. Until the first release, a change of the
-//! format makes them anew: `WALDEN_RENEW_GOLDEN=1 cargo test -p walden-codec --test it golden`. After it, files are only
-//! added.
+//! `tests/golden/vN/` holds those of version *N* of the format; what is in them comes from `testdata/golden/`. Until version 1
+//! is released, a change of the format makes them anew: `WALDEN_RENEW_GOLDEN=1 cargo test -p walden-codec --test it golden`.
+//! After it, files are only added.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use walden_codec::coder::Form;
 use walden_codec::container::{FileForm, WriteOptions};
 
-use crate::material::{File, consecutive, first_pages, mixture, noise, options, read, segment, write};
+use crate::material::{File, consecutive, first_pages, forms, mixture, noise, options, read, segment, write};
 
-/// A file: its name, how it is written, what is in it.
-type Golden = (&'static str, WriteOptions, Vec<File>);
+/// A file: its name, how it is written, what is in it. Those named after records must not hold bytes.
+type Golden = (String, WriteOptions, Vec<File>);
 
 fn all() -> Vec<Golden> {
     let [first, second, third] = consecutive();
     let of = |version, name: &'static str, pages| (name, first_pages(&segment(version, name), pages));
     let single = |level| options(FileForm::Segment, level);
     let pack = |level| options(FileForm::Pack, level);
-    vec![
+    let clusters = vec![
+        of("17.10", "000000010000000000000009", 6),
+        of("16.14", "000000010000000000000009", 5),
+        ("other/000000010000000000000009", of("17.11", "000000010000000000000009", 4).1),
+        first.clone(),
+    ];
+    let files = [
         ("empty.wlz", single(5), vec![("empty", Vec::new())]),
         ("stored.wlz", single(5), vec![("noise", noise(1000))]),
         ("bytes.wlz", single(5), vec![("text", b"The quick brown fox\n".repeat(50))]),
         ("pieces.wlz", single(1), vec![("zeros", vec![0; (16 << 20) + 1])]),
         ("records-14.wlz", single(9), vec![of("14.23", "00000001000000000000000B", 64)]),
+        ("records-15.wlz", single(6), vec![of("15.18", "000000010000000000000009", 16)]),
+        ("records-16.wlz", single(6), vec![of("16.14", "000000010000000000000009", 16)]),
         ("records-17.wlz", single(5), vec![of("17.11", "000000010000000000000009", 64)]),
         ("records-18.wlz", single(1), vec![of("18.6", "00000001000000000000000C", 16)]),
+        ("records-pglz.wlz", single(5), vec![of("15.18-pglz", "000000010000000000000009", 14)]),
         ("records-zstd.wlz", single(5), vec![of("15.18-zstd", "00000001000000000000000A", 40)]),
         ("records-lz4.wlz", single(5), vec![of("15.18-lz4", "00000001000000000000000F", 14)]),
         ("cut-record.wlz", single(5), vec![(second.0, second.1.clone())]),
         ("none.wpk", pack(5), Vec::new()),
-        ("sharing.wpk", pack(5), vec![first.clone(), second.clone(), third.clone()]),
-        ("keyframes.wpk", WriteOptions { keyframe: 1, ..pack(5) }, vec![first, second, third]),
+        ("records-sharing.wpk", pack(5), vec![first.clone(), second.clone(), third.clone()]),
+        ("records-keyframes.wpk", WriteOptions { keyframe: 1, ..pack(5) }, vec![first, second, third]),
+        ("records-clusters.wpk", pack(6), clusters),
         ("mixture.wpk", pack(1), mixture()),
-    ]
+    ];
+    let level = |level| (format!("records-level-{level}.wlz"), single(level), vec![of("17.11", SEGMENT, 8)]);
+    let words = |level| {
+        let files = vec![of("18.6", "00000001000000000000000C", 24)];
+        (format!("records-words-{level}.wlz"), single(level), files)
+    };
+    let named = |(name, options, files): (&str, _, _)| (name.to_owned(), options, files);
+    files.into_iter().map(named).chain((1..=9).map(level)).chain((7..=9).map(words)).collect()
+}
+
+const SEGMENT: &str = "000000010000000000000009";
+
+fn folder(version: u16) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/v{version}"))
 }
 
 #[test]
 fn every_version_reads_what_was_written() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let renew = std::env::var_os("WALDEN_RENEW_GOLDEN").is_some();
+    let mut expected = Vec::new();
     for (name, options, files) in all() {
-        let path = folder.join(name);
+        let path = folder(1).join(&name);
         if renew {
             fs::write(&path, write(options, &files).0).unwrap();
         }
@@ -53,5 +77,15 @@ fn every_version_reads_what_was_written() {
         for ((name_back, bytes_back), (name_then, bytes_then)) in back.iter().zip(&files) {
             assert!(name_back == name_then && bytes_back == bytes_then, "{name}: {name_then}");
         }
+        let is_feature = name.starts_with("records-");
+        assert!(!is_feature || forms(&bytes).iter().all(|form| *form == Form::Records), "{name}");
+        expected.push(name);
     }
+    let mut found: Vec<String> = fs::read_dir(folder(1))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected, "each file is read, and none is missing");
 }

@@ -3,7 +3,7 @@
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 
-use walden_codec::coder::Limits;
+use walden_codec::coder::{Form, Limits};
 use walden_codec::container::{Entry, FileForm, Meta, ReadLimits, Reader, Walk, WriteOptions, Writer, walk};
 
 pub const PAGE: usize = 8192;
@@ -103,6 +103,13 @@ pub fn read(bytes: &[u8]) -> Vec<(String, Vec<u8>)> {
         files.push((String::from_utf8(head.meta.name).unwrap(), original));
     }
     files
+}
+
+/// How each member is coded.
+pub fn forms(bytes: &[u8]) -> Vec<Form> {
+    let (entries, fault) = Reader::open(Cursor::new(bytes), limits()).unwrap().entries();
+    assert!(fault.is_none(), "{fault:?}");
+    entries.iter().map(|entry| entry.head.form).collect()
 }
 
 /// Goes through a damaged file; what came out, beside the verdict.

@@ -10,7 +10,15 @@ use std::process::Command;
 mod columns;
 
 /// Golden files with modelled parts, which `tests/format/entropy.py` does not decode yet.
-const MODELLED: [&str; 1] = ["records-14.wlz"];
+const MODELLED: [&str; 7] = [
+    "records-14.wlz",
+    "records-level-7.wlz",
+    "records-level-8.wlz",
+    "records-level-9.wlz",
+    "records-words-7.wlz",
+    "records-words-8.wlz",
+    "records-words-9.wlz",
+];
 
 #[test]
 fn an_independent_decoder_gets_the_same_columns() {
@@ -19,7 +27,7 @@ fn an_independent_decoder_gets_the_same_columns() {
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = root.join("../../tests/format/decode.py");
-    let mut files: Vec<PathBuf> = fs::read_dir(root.join("tests/golden"))
+    let mut files: Vec<PathBuf> = fs::read_dir(root.join("tests/golden/v1"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| !MODELLED.iter().any(|name| path.ends_with(name)))
