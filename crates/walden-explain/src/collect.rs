@@ -12,7 +12,8 @@ use walden_format::payload::xact::{self, TransactionEnd};
 use walden_format::payload::xlog::{Checkpoint, WalLevel};
 use walden_format::payload::{self, Payload};
 use walden_format::record::{BlockRef, Fork, Image, RECORD_HEADER, Record, RelFileLocator};
-use walden_format::rmgr::{self, KindTable, rmid};
+use walden_format::rmgr::info::heap::{HOT_UPDATE, OPMASK, UPDATE};
+use walden_format::rmgr::{self, KindTable, info, rmid};
 use walden_format::stream::Visitor;
 use walden_format::usual::{self, UsualRecord};
 
@@ -200,10 +201,6 @@ const USUAL_BITS: u32 = 10;
 const WRITING: usize = 256;
 /// Tuples remembered for [`SegmentTally::repeated_updates`]: a power of two.
 const WRITTEN: usize = 1 << 14;
-
-const XLOG_SWITCH: u8 = 0x40;
-const HEAP_UPDATE: u8 = 0x20;
-const HEAP_HOT_UPDATE: u8 = 0x40;
 
 impl<'a> SegmentTally<'a> {
     pub fn new(spec: CollectSpec<'a>) -> SegmentTally<'a> {
@@ -422,7 +419,7 @@ impl<'a> SegmentTally<'a> {
     #[inline(never)]
     fn rare_event(&mut self, record: &Record<'_>) {
         let xid = record.header.xid;
-        if record.header.rmid == rmid::XLOG && record.kind() == XLOG_SWITCH {
+        if record.header.rmid == rmid::XLOG && record.kind() == info::xlog::SWITCH {
             self.events.push((record.lsn, Event::Switch));
             return;
         }
@@ -584,9 +581,7 @@ impl Visitor for SegmentTally<'_> {
         transaction.image_bytes += image_bytes;
         match header.rmid {
             rmid::XLOG | rmid::XACT | rmid::SMGR | rmid::STANDBY => self.event(record),
-            rmid::HEAP if matches!(header.info & 0x70, HEAP_UPDATE | HEAP_HOT_UPDATE) => {
-                self.update(record, cell)
-            }
+            rmid::HEAP if matches!(header.info & OPMASK, UPDATE | HOT_UPDATE) => self.update(record, cell),
             _ => {}
         }
         ControlFlow::Continue(())
@@ -618,9 +613,7 @@ impl Visitor for SegmentTally<'_> {
                 None => self.rare_usual_event(record),
             },
             rmid::SMGR | rmid::STANDBY => self.rare_usual_event(record),
-            rmid::HEAP if matches!(header.info & 0x70, HEAP_UPDATE | HEAP_HOT_UPDATE) => {
-                self.usual_update(record)
-            }
+            rmid::HEAP if matches!(header.info & OPMASK, UPDATE | HOT_UPDATE) => self.usual_update(record),
             _ => {}
         }
         ControlFlow::Continue(())

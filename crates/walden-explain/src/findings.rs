@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use walden_format::record::{Compression, Fork};
+use walden_format::rmgr::info::{heap, heap2};
 use walden_format::rmgr::{Kind, rmid};
 
 use crate::checkpoints::{Cause, Checkpoint};
@@ -337,9 +338,9 @@ fn few_hot_updates(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
 /// HOT or not, for a cell of heap updates.
 fn update_kind(cell: &Cell) -> Option<bool> {
     let kind = kind_of(cell).filter(|kind| kind.rmid() == rmid::HEAP)?;
-    match kind.info() & 0x70 {
-        0x20 => Some(false),
-        0x40 => Some(true),
+    match kind.info() & heap::OPMASK {
+        heap::UPDATE => Some(false),
+        heap::HOT_UPDATE => Some(true),
         _ => None,
     }
 }
@@ -430,8 +431,8 @@ fn vacuum(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
 fn row_locks(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
     let is_lock = |cell: &Cell| {
         kind_of(cell).is_some_and(|kind| match kind.rmid() {
-            rmid::HEAP => kind.info() & 0x70 == 0x60,
-            rmid::HEAP2 => kind.info() & 0x70 == 0x60,
+            rmid::HEAP => kind.info() & heap::OPMASK == heap::LOCK,
+            rmid::HEAP2 => kind.info() & heap2::OPMASK == heap2::LOCK_UPDATED,
             rmid::MULTIXACT => true,
             _ => false,
         })

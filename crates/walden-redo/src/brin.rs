@@ -12,6 +12,9 @@
 
 use walden_format::reader::Reader;
 use walden_format::record::{BlockRef, Fork};
+use walden_format::rmgr::info::brin::{
+    CREATE_INDEX, DESUMMARIZE, INSERT, OPMASK, REVMAP_EXTEND, SAMEPAGE_UPDATE, UPDATE,
+};
 use walden_format::version::Major;
 
 use crate::displaced::Displaced;
@@ -20,15 +23,6 @@ use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER, Page};
 use crate::replay::{Manager, Step};
 
 pub(crate) static BRIN: Manager = Manager { redo, mask: mask_page, displaced };
-
-const CREATE_INDEX: u8 = 0x00;
-const INSERT: u8 = 0x10;
-const UPDATE: u8 = 0x20;
-const SAMEPAGE_UPDATE: u8 = 0x30;
-const REVMAP_EXTEND: u8 = 0x40;
-const DESUMMARIZE: u8 = 0x50;
-/// The kind's bits that are no flag.
-const OPERATION: u8 = 0x70;
 
 /// Kinds of pages.
 const META_PAGE: u16 = 0xF091;
@@ -53,7 +47,7 @@ const META_END: usize = PAGE_HEADER + 16;
 const SHORT: Misfit = Misfit("the record's fields end too early");
 
 fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    match step.kind() & OPERATION {
+    match step.kind() & OPMASK {
         CREATE_INDEX => create_index(step),
         INSERT => {
             let insertion = Insertion::parse(&mut Reader::new(step.main())).ok_or(SHORT)?;
@@ -162,7 +156,7 @@ fn mask_page(page: &mut Page, _: Major, _: Fork) {
 
 fn displaced(d: &Displaced<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     let mut main = Reader::new(d.record.main_data());
-    let number = match (d.record.kind() & OPERATION, block.id) {
+    let number = match (d.record.kind() & OPMASK, block.id) {
         (INSERT, 0) => Insertion::parse(&mut main)?.number,
         (UPDATE, 0) => {
             main.take(4)?;
@@ -206,12 +200,11 @@ fn init(page: &mut Page, kind: u16) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use walden_format::rmgr::info::brin::INIT_PAGE;
     use walden_format::rmgr::rmid;
 
     use super::*;
     use crate::testing::{any_blocks, any_bytes, replayed};
-
-    const INIT_PAGE: u8 = 0x80;
 
     fn page_of(kind: u16) -> Page {
         let mut page = Page::default();

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, Record};
+use walden_format::rmgr::info::xlog::FPI_FOR_HINT;
 use walden_format::rmgr::{self, Kind, rmid};
 use walden_format::version::Major;
 
@@ -22,7 +23,6 @@ use crate::store::{BlockKey, LastRecord, State, Unknown};
 
 /// Differences that are kept; all are counted.
 const MAX_DIFFERENCES: usize = 1000;
-const FPI_FOR_HINT: u8 = 0xA0;
 
 /// How many images of a kind were held against replay, and how that went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]

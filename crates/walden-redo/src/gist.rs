@@ -14,6 +14,7 @@
 use walden_format::lsn::Lsn;
 use walden_format::reader::Reader;
 use walden_format::record::{BlockRef, Fork};
+use walden_format::rmgr::info::gist::{ASSIGN_LSN, DELETE, PAGE_DELETE, PAGE_REUSE, PAGE_SPLIT, PAGE_UPDATE};
 use walden_format::version::Major;
 
 use crate::displaced::Displaced;
@@ -23,14 +24,6 @@ use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER, Page};
 use crate::replay::{Manager, Step};
 
 pub(crate) static GIST: Manager = Manager { redo, mask: mask_page, displaced };
-
-const PAGE_UPDATE: u8 = 0x00;
-const DELETE: u8 = 0x10;
-const PAGE_REUSE: u8 = 0x20;
-const PAGE_SPLIT: u8 = 0x30;
-const PAGE_DELETE: u8 = 0x60;
-/// Until 18: takes an LSN, changes nothing.
-const ASSIGN_LSN: u8 = 0x70;
 
 const SPECIAL_BYTES: usize = 16;
 const NSN: usize = 0;

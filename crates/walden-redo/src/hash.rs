@@ -32,6 +32,10 @@
 
 use walden_format::reader::Reader;
 use walden_format::record::{BlockRef, Fork};
+use walden_format::rmgr::info::hash::{
+    ADD_OVFL_PAGE, DELETE, INIT_BITMAP_PAGE, INIT_META_PAGE, INSERT, MOVE_PAGE_CONTENTS, SPLIT_ALLOCATE_PAGE,
+    SPLIT_CLEANUP, SPLIT_COMPLETE, SPLIT_PAGE, SQUEEZE_PAGE, UPDATE_META_PAGE, VACUUM_ONE_PAGE,
+};
 use walden_format::version::Major;
 
 use crate::displaced::Displaced;
@@ -43,20 +47,6 @@ use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER, Page, aligned};
 use crate::replay::{Manager, Step};
 
 pub(crate) static HASH: Manager = Manager { redo, mask: mask_page, displaced };
-
-const INIT_META_PAGE: u8 = 0x00;
-const INIT_BITMAP_PAGE: u8 = 0x10;
-const INSERT: u8 = 0x20;
-const ADD_OVFL_PAGE: u8 = 0x30;
-const SPLIT_ALLOCATE_PAGE: u8 = 0x40;
-const SPLIT_PAGE: u8 = 0x50;
-const SPLIT_COMPLETE: u8 = 0x60;
-const MOVE_PAGE_CONTENTS: u8 = 0x70;
-const SQUEEZE_PAGE: u8 = 0x80;
-const DELETE: u8 = 0x90;
-const SPLIT_CLEANUP: u8 = 0xA0;
-const UPDATE_META_PAGE: u8 = 0xB0;
-const VACUUM_ONE_PAGE: u8 = 0xC0;
 
 const NO_BLOCK: u32 = u32::MAX;
 const NO_BUCKET: u32 = u32::MAX;

@@ -2,7 +2,7 @@
 
 use walden_format::payload::{self, Payload};
 use walden_format::record::{BlockRef, Fork, Record};
-use walden_format::rmgr::{self, rmid};
+use walden_format::rmgr::{self, info, rmid};
 use walden_format::version::Major;
 
 use crate::displaced::Displaced;
@@ -49,8 +49,7 @@ fn changes_its_pages_alone(number: u8) -> bool {
 static XLOG: Manager = Manager { redo: redo_xlog, mask: |_, _, _| (), displaced: |_, _| Some(Vec::new()) };
 
 fn redo_xlog(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    const FPI_FOR_HINT: u8 = 0xA0;
-    if step.kind() == FPI_FOR_HINT
+    if step.kind() == info::xlog::FPI_FOR_HINT
         && let Some(store) = step.store()
     {
         store.log_hints();

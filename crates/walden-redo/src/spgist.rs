@@ -31,6 +31,9 @@
 
 use walden_format::reader::Reader;
 use walden_format::record::{BlockRef, Fork};
+use walden_format::rmgr::info::spgist::{
+    ADD_LEAF, ADD_NODE, MOVE_LEAFS, PICKSPLIT, SPLIT_TUPLE, VACUUM_LEAF, VACUUM_REDIRECT, VACUUM_ROOT,
+};
 use walden_format::version::Major;
 
 use crate::displaced::Displaced;
@@ -40,15 +43,6 @@ use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER, Page};
 use crate::replay::{Manager, Step};
 
 pub(crate) static SPGIST: Manager = Manager { redo, mask: mask_page, displaced };
-
-const ADD_LEAF: u8 = 0x10;
-const MOVE_LEAFS: u8 = 0x20;
-const ADD_NODE: u8 = 0x30;
-const SPLIT_TUPLE: u8 = 0x40;
-const PICKSPLIT: u8 = 0x50;
-const VACUUM_LEAF: u8 = 0x60;
-const VACUUM_ROOT: u8 = 0x70;
-const VACUUM_REDIRECT: u8 = 0x80;
 
 const NO_BLOCK: u32 = u32::MAX;
 /// `InvalidOffsetNumber`

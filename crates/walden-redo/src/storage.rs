@@ -3,15 +3,11 @@
 use walden_format::payload::xact;
 use walden_format::payload::{self, Payload};
 use walden_format::record::{Fork, Record};
+use walden_format::rmgr::info::xlog::{CHECKPOINT_ONLINE, CHECKPOINT_SHUTDOWN, PARAMETER_CHANGE};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 
 use crate::store::PageStore;
-
-/// Records of the log's own that say what settings the server has: its checkpoints since 19, and `PARAMETER_CHANGE`.
-const CHECKPOINT_SHUTDOWN: u8 = 0x00;
-const CHECKPOINT_ONLINE: u8 = 0x10;
-const PARAMETER_CHANGE: u8 = 0x60;
 
 /// What a record without blocks of its own does to files.
 pub(crate) fn replay(record: &Record<'_>, store: &mut PageStore) {
@@ -20,6 +16,7 @@ pub(crate) fn replay(record: &Record<'_>, store: &mut PageStore) {
         rmid::XACT => xact::plain_end(record).is_none(),
         rmid::SMGR | rmid::DBASE => true,
         rmid::XLOG => match record.kind() {
+            // These say what settings the server has; checkpoints since 19.
             PARAMETER_CHANGE => true,
             CHECKPOINT_SHUTDOWN | CHECKPOINT_ONLINE => record.version >= Major::V19,
             _ => false,

@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use walden_format::payload::xlog::WalLevel;
 use walden_format::payload::{self, Payload};
 use walden_format::record::{Fork, Record, RelFileLocator};
+use walden_format::rmgr::info::{btree, heap, heap2, smgr, xact};
 use walden_format::rmgr::rmid;
 use walden_redo::replay::Touched;
 use walden_redo::{PAGE_BYTES, displaced};
@@ -51,6 +52,8 @@ pub struct Variant {
     pub estimated: bool,
 }
 
+/// The kinds of the resource managers that matter here are told apart by these bits; the highest is a flag.
+const KIND_MASK: u8 = heap::OPMASK;
 const XLOG_RECORD: u32 = 24;
 const MAIN_HEADER: u32 = 2;
 /// `SizeOfHeapNewCid`
@@ -90,10 +93,10 @@ fn keeps_data(record: &Record<'_>, level: Level) -> bool {
     }
     let main = record.main_data();
     // `contains_new_tuple` of inserts and updates.
-    match (record.header.rmid, record.kind() & 0x70) {
-        (rmid::HEAP, 0x00) => main.get(2).is_some_and(|flags| flags & 1 << 3 != 0),
-        (rmid::HEAP, 0x20 | 0x40) => main.get(7).is_some_and(|flags| flags & 1 << 4 != 0),
-        (rmid::HEAP2, 0x50) => main.first().is_some_and(|flags| flags & 1 << 3 != 0),
+    match (record.header.rmid, record.kind() & KIND_MASK) {
+        (rmid::HEAP, heap::INSERT) => main.get(2).is_some_and(|flags| flags & 1 << 3 != 0),
+        (rmid::HEAP, heap::UPDATE | heap::HOT_UPDATE) => main.get(7).is_some_and(|flags| flags & 1 << 4 != 0),
+        (rmid::HEAP2, heap2::MULTI_INSERT) => main.first().is_some_and(|flags| flags & 1 << 3 != 0),
         _ => false,
     }
 }
@@ -104,11 +107,12 @@ fn without_logical(record: &Record<'_>, touched: &[Touched], now: Variant) -> Va
     if record.toplevel_xid.is_some() {
         variant.fixed -= 5;
     }
-    match (record.header.rmid, record.kind() & 0x70) {
-        // REWRITE, NEW_CID; TRUNCATE; INVALIDATION
-        (rmid::HEAP2, 0x00 | 0x70) | (rmid::HEAP, 0x30) | (rmid::XACT, 0x60) => variant.written = false,
-        (rmid::HEAP, 0x10) => variant.fixed -= beyond(main, DELETE),
-        (rmid::HEAP, 0x20 | 0x40) => {
+    match (record.header.rmid, record.kind() & KIND_MASK) {
+        (rmid::HEAP2, heap2::REWRITE | heap2::NEW_CID)
+        | (rmid::HEAP, heap::TRUNCATE)
+        | (rmid::XACT, xact::INVALIDATION) => variant.written = false,
+        (rmid::HEAP, heap::DELETE) => variant.fixed -= beyond(main, DELETE),
+        (rmid::HEAP, heap::UPDATE | heap::HOT_UPDATE) => {
             variant.fixed -= beyond(main, UPDATE);
             if now.keeps_data {
                 match displaced::shared_with_old(record, touched) {
@@ -138,10 +142,10 @@ fn with_logical(record: &Record<'_>, touched: &[Touched], now: Variant) -> Varia
         return variant;
     };
     let is_catalog = block.relation.relation < FIRST_NORMAL;
-    let kind = record.kind() & 0x70;
+    let kind = record.kind() & KIND_MASK;
     let changes_row = match record.header.rmid {
-        rmid::HEAP => matches!(kind, 0x00 | 0x10 | 0x20 | 0x40),
-        rmid::HEAP2 => kind == 0x50,
+        rmid::HEAP => matches!(kind, heap::INSERT | heap::DELETE | heap::UPDATE | heap::HOT_UPDATE),
+        rmid::HEAP2 => kind == heap2::MULTI_INSERT,
         _ => false,
     };
     if !changes_row {
@@ -156,14 +160,14 @@ fn with_logical(record: &Record<'_>, touched: &[Touched], now: Variant) -> Varia
         variant.estimated = true;
         return variant;
     }
-    variant.keeps_data = kind != 0x10;
+    variant.keeps_data = kind != heap::DELETE;
     match kind {
-        0x10 => {
+        heap::DELETE => {
             // Which columns are the key, and whether there is one, is in the catalog.
             variant.fixed += USUAL_KEY;
             variant.estimated = true;
         }
-        0x20 | 0x40 => match displaced::shared_with_old(record, touched) {
+        heap::UPDATE | heap::HOT_UPDATE => match displaced::shared_with_old(record, touched) {
             Some((prefix, suffix)) => variant.data = saved(prefix, suffix),
             None => variant.estimated = true,
         },
@@ -175,10 +179,10 @@ fn with_logical(record: &Record<'_>, touched: &[Touched], now: Variant) -> Varia
 /// `minimal` logs nothing that only a standby needs.
 fn without_standby(record: &Record<'_>, now: Variant) -> Variant {
     let mut variant = now;
-    match (record.header.rmid, record.kind() & 0x70) {
-        (rmid::STANDBY, _) | (rmid::XACT, 0x50) => variant.written = false,
-        (rmid::BTREE, _) if record.kind() == 0xD0 => variant.written = false, // REUSE_PAGE
-        (rmid::XACT, 0x00 | 0x30) => {
+    match (record.header.rmid, record.kind() & KIND_MASK) {
+        (rmid::STANDBY, _) | (rmid::XACT, xact::ASSIGNMENT) => variant.written = false,
+        (rmid::BTREE, _) if record.kind() == btree::REUSE_PAGE => variant.written = false,
+        (rmid::XACT, xact::COMMIT | xact::COMMIT_PREPARED) => {
             if let Ok(Payload::Commit(end)) = payload::parse(record)
                 && !end.invalidations.is_empty()
             {
@@ -234,8 +238,8 @@ impl Unlogged {
     /// Notes that a file comes or goes; the files of a committing transaction with at most `threshold` bytes come back.
     pub fn note(&mut self, record: &Record<'_>, threshold: u64) -> Vec<Small> {
         let mut small = Vec::new();
-        match (record.header.rmid, record.kind() & 0x70) {
-            (rmid::SMGR, 0x10) => {
+        match (record.header.rmid, record.kind() & KIND_MASK) {
+            (rmid::SMGR, smgr::CREATE) => {
                 if let Ok(Payload::StorageCreate(create)) = payload::parse(record)
                     && record.header.xid != 0
                     && create.fork != Fork::INIT
@@ -247,7 +251,9 @@ impl Unlogged {
                     });
                 }
             }
-            (rmid::XACT, 0x00 | 0x20 | 0x30 | 0x40) if !self.files.is_empty() => {
+            (rmid::XACT, xact::COMMIT | xact::ABORT | xact::COMMIT_PREPARED | xact::ABORT_PREPARED)
+                if !self.files.is_empty() =>
+            {
                 let (end, committed) = match payload::parse(record) {
                     Ok(Payload::Commit(end)) => (end, true),
                     Ok(Payload::Abort(end)) => (end, false),

@@ -11,6 +11,9 @@ use walden_format::payload::xact::plain_usual_end;
 use walden_format::payload::xlog::WalLevel;
 use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::{Compression, Record};
+use walden_format::rmgr::info::standby::RUNNING_XACTS;
+use walden_format::rmgr::info::xlog::{CHECKPOINT_ONLINE, FPI_FOR_HINT, SWITCH};
+use walden_format::rmgr::info::{heap, heap2, xact};
 use walden_format::rmgr::{ImageClass, KindTable, rmid};
 use walden_format::stream::Visitor;
 use walden_format::usual::UsualRecord;
@@ -164,12 +167,6 @@ pub(crate) mod own {
     pub const RUNNING: usize = 2;
 }
 
-pub(crate) const FPI_FOR_HINT: u8 = 0xA0;
-pub(crate) const CHECKPOINT_ONLINE: u8 = 0x10;
-pub(crate) const CHECKPOINT_REDO: u8 = 0xE0;
-pub(crate) const SWITCH: u8 = 0x40;
-pub(crate) const RUNNING_XACTS: u8 = 0x10;
-
 /// What one segment tells.
 struct Segment {
     from: Lsn,
@@ -287,7 +284,12 @@ impl Segment {
 /// `INVALIDATION`, `REWRITE`, `NEW_CID`, `TRUNCATE`: what only `wal_level=logical` writes.
 #[inline]
 const fn is_logical_alone(rmid: u8, info: u8) -> bool {
-    matches!((rmid, info & 0x70), (rmid::XACT, 0x60) | (rmid::HEAP2, 0x00 | 0x70) | (rmid::HEAP, 0x30))
+    match rmid {
+        rmid::XACT => info & xact::OPMASK == xact::INVALIDATION,
+        rmid::HEAP2 => matches!(info & heap2::OPMASK, heap2::REWRITE | heap2::NEW_CID),
+        rmid::HEAP => info & heap::OPMASK == heap::TRUNCATE,
+        _ => false,
+    }
 }
 
 /// By resource manager, a bit for each kind of its records that tell something even without an image. Kinds come in an

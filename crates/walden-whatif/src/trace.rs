@@ -11,6 +11,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use walden_explain::checkpoints::Cause;
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_format::record::{BlockRef, Fork, Record, RelFileLocator};
+use walden_format::rmgr::info::heap2;
+use walden_format::rmgr::info::xlog::{CHECKPOINT_ONLINE, CHECKPOINT_REDO, FPI_FOR_HINT, SWITCH};
 use walden_format::rmgr::{ImageClass, KindTable, rmid};
 use walden_format::stream::Visitor;
 use walden_format::version::Major;
@@ -26,14 +28,12 @@ use crate::objects::{Counter, Counts, ObjectChange};
 use crate::outcome::{Bucket, Buckets, Prediction, Share};
 use crate::settings::Settings;
 use crate::simulate::{RecordBytes, Simulation};
-use crate::survey::{CHECKPOINT_ONLINE, CHECKPOINT_REDO, FPI_FOR_HINT, SWITCH};
 
 /// Simulations in one pass.
 pub const MAX_SIMULATIONS: usize = 64;
 /// Points of the growth that are kept.
 const GROWTH_POINTS: u64 = 400;
 /// `XLOG_HEAP2_VISIBLE`
-const VISIBLE: u8 = 0x40;
 
 /// What a pass needs to know of the trace.
 #[derive(Debug)]
@@ -440,7 +440,7 @@ impl State {
             // The table's page keeps its LSN then, and has no image (`log_heap_visible`).
             ImageClass::Checkpoint
                 if record.header.rmid == rmid::HEAP2
-                    && record.kind() & 0x70 == VISIBLE
+                    && record.kind() & heap2::OPMASK == heap2::VISIBLE
                     && block.id == 1
                     && !self.plan.log_hints =>
             {

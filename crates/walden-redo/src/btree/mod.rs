@@ -11,6 +11,7 @@ use walden_format::payload::Payload;
 use walden_format::payload::btree::BtreeMeta;
 use walden_format::reader::Reader;
 use walden_format::record::Fork;
+use walden_format::rmgr::info::btree as kind;
 use walden_format::version::Major;
 
 use crate::mask;
@@ -19,25 +20,6 @@ use crate::replay::{Manager, Step};
 use tuple::{Former, TUPLE_HEADER};
 
 pub(crate) static BTREE: Manager = Manager { redo, mask: mask_page, displaced: displaced::displaced };
-
-/// Kinds of records.
-mod kind {
-    pub const INSERT_LEAF: u8 = 0x00;
-    pub const INSERT_UPPER: u8 = 0x10;
-    pub const INSERT_META: u8 = 0x20;
-    pub const SPLIT_L: u8 = 0x30;
-    pub const SPLIT_R: u8 = 0x40;
-    pub const INSERT_POST: u8 = 0x50;
-    pub const DEDUP: u8 = 0x60;
-    pub const DELETE: u8 = 0x70;
-    pub const UNLINK_PAGE: u8 = 0x80;
-    pub const UNLINK_PAGE_META: u8 = 0x90;
-    pub const NEWROOT: u8 = 0xA0;
-    pub const MARK_PAGE_HALFDEAD: u8 = 0xB0;
-    pub const VACUUM: u8 = 0xC0;
-    pub const REUSE_PAGE: u8 = 0xD0;
-    pub const META_CLEANUP: u8 = 0xE0;
-}
 
 fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     if step.version() < Major::V14 {

@@ -11,7 +11,7 @@ use walden_format::lsn::Lsn;
 use walden_format::payload::xact::{TransactionEnd, plain_end};
 use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::{Fork, Image, Record};
-use walden_format::rmgr::{self, Kind, rmid};
+use walden_format::rmgr::{self, Kind, info, rmid};
 use walden_format::version::Major;
 
 use super::maps::VISIBILITY_BLOCKS;
@@ -397,12 +397,10 @@ impl Follow {
 /// Whether a record is there only because hints are logged, with checksums or `wal_log_hints`: then setting a page's bit
 /// for all visible changes its LSN.
 fn shows_logged_hints(record: &Record<'_>) -> bool {
-    const FPI_FOR_HINT: u8 = 0xA0;
-    const VISIBLE: u8 = 0x40;
     match (record.header.rmid, record.kind()) {
-        (rmid::XLOG, FPI_FOR_HINT) => true,
+        (rmid::XLOG, info::xlog::FPI_FOR_HINT) => true,
         // log_heap_visible leaves the image of the table's block out otherwise.
-        (rmid::HEAP2, VISIBLE) => {
+        (rmid::HEAP2, info::heap2::VISIBLE) => {
             record.block(1).is_some_and(|heap| heap.image.is_some_and(|image| image.apply))
         }
         _ => false,

@@ -12,6 +12,10 @@
 
 use walden_format::reader::Reader;
 use walden_format::record::{BlockRef, Fork};
+use walden_format::rmgr::info::gin::{
+    CREATE_PTREE, DELETE_LISTPAGE, DELETE_PAGE, INSERT, INSERT_LISTPAGE, SPLIT, UPDATE_META_PAGE,
+    VACUUM_DATA_LEAF_PAGE, VACUUM_PAGE,
+};
 use walden_format::version::Major;
 
 use crate::displaced::Displaced;
@@ -22,16 +26,6 @@ use crate::replay::{Manager, Step};
 mod posting;
 
 pub(crate) static GIN: Manager = Manager { redo, mask: mask_page, displaced };
-
-const CREATE_PTREE: u8 = 0x10;
-const INSERT: u8 = 0x20;
-const SPLIT: u8 = 0x30;
-const VACUUM_PAGE: u8 = 0x40;
-const DELETE_PAGE: u8 = 0x50;
-const UPDATE_META_PAGE: u8 = 0x60;
-const INSERT_LISTPAGE: u8 = 0x70;
-const DELETE_LISTPAGE: u8 = 0x80;
-const VACUUM_DATA_LEAF_PAGE: u8 = 0x90;
 
 /// Flags of a page.
 mod flags {

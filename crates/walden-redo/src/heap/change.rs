@@ -1,6 +1,7 @@
 //! Row versions that are there already: updated, deleted, locked, confirmed, overwritten.
 
 use walden_format::record::Fork;
+use walden_format::rmgr::info::heap::{HOT_UPDATE, OPMASK, UPDATE};
 
 use super::insert::{LOGGED_HEADER, new_header, target};
 use super::tuple::{HEADER, Header, HeaderMut, TupleId, infomask2};
@@ -293,7 +294,7 @@ fn worth(len: usize) -> usize {
 
 /// See [`crate::displaced::shared_with_old`].
 pub(crate) fn shared_with_old(d: &Displaced<'_>) -> Option<(usize, usize)> {
-    if !matches!(d.record.kind() & super::OPERATION, 0x20 | 0x40) {
+    if !matches!(d.record.kind() & OPMASK, UPDATE | HOT_UPDATE) {
         return Some((0, 0));
     }
     if let Some(shared) = Shared::of(d) {
@@ -345,7 +346,7 @@ pub(super) fn displaced_update(d: &Displaced<'_>) -> Option<Vec<u8>> {
 /// Makes the flags in an update's main data say what its displaced data has: with an image the writer did not look for a
 /// common beginning and end.
 pub(crate) fn displaced_flags(d: &Displaced<'_>, main: &mut [u8]) {
-    let is_update = matches!(d.record.kind() & super::OPERATION, 0x20 | 0x40);
+    let is_update = matches!(d.record.kind() & OPMASK, UPDATE | HOT_UPDATE);
     let Some((shared, flags)) = is_update.then(|| Shared::of(d)).flatten().zip(main.get_mut(7)) else {
         return;
     };

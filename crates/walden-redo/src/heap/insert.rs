@@ -1,10 +1,11 @@
 //! New row versions: `INSERT` and `MULTI_INSERT`.
 
+use walden_format::rmgr::info::heap::INIT_PAGE;
 use walden_format::version::Major;
 
 use super::tuple::{HEADER, Header, HeaderMut, TupleId};
 use super::visibility_map::{self, BOTH};
-use super::{INIT_PAGE, block_number, head, set_prunable, u16_of};
+use super::{block_number, head, set_prunable, u16_of};
 use crate::displaced::Displaced;
 use crate::page::{Misfit, Page, flags};
 use crate::replay::Step;

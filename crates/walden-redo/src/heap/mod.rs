@@ -4,6 +4,7 @@
 //! their fields are read straight from the record's bytes.
 
 use walden_format::record::{BlockRef, Fork};
+use walden_format::rmgr::info::{heap, heap2};
 use walden_format::version::Major;
 
 use crate::displaced::Displaced;
@@ -25,44 +26,41 @@ use tuple::{HeaderMut, TupleId, infomask};
 pub(crate) static HEAP: Manager = Manager { redo, mask: mask_page, displaced };
 pub(crate) static HEAP2: Manager = Manager { redo: redo2, mask: mask_page, displaced: displaced2 };
 
-/// The bit of the info byte that says that a page is made anew.
-const INIT_PAGE: u8 = 0x80;
-/// The bits of the info byte that say what was done.
-const OPERATION: u8 = 0x70;
-
 fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    match step.kind() & OPERATION {
-        0x00 => insert::insert(step),
-        0x10 => change::delete(step),
-        0x20 => change::update(step, false),
-        0x40 => change::update(step, true),
-        0x50 => change::confirm(step),
-        0x60 => change::lock(step),
-        0x70 => change::inplace(step),
+    match step.kind() & heap::OPMASK {
+        heap::INSERT => insert::insert(step),
+        heap::DELETE => change::delete(step),
+        heap::UPDATE => change::update(step, false),
+        heap::HOT_UPDATE => change::update(step, true),
+        heap::CONFIRM => change::confirm(step),
+        heap::LOCK => change::lock(step),
+        heap::INPLACE => change::inplace(step),
         // TRUNCATE is for logical decoding; the files are cut by another record.
         _ => Ok(()),
     }
 }
 
 fn displaced(d: &Displaced<'_>, block: &BlockRef) -> Option<Vec<u8>> {
-    match (d.record.kind() & OPERATION, block.id) {
-        (0x00, 0) => insert::displaced(d),
-        (0x20 | 0x40, 0) => change::displaced_update(d),
-        (0x70, 0) => change::displaced_inplace(d),
+    match (d.record.kind() & heap::OPMASK, block.id) {
+        (heap::INSERT, 0) => insert::displaced(d),
+        (heap::UPDATE | heap::HOT_UPDATE, 0) => change::displaced_update(d),
+        (heap::INPLACE, 0) => change::displaced_inplace(d),
         _ => Some(Vec::new()),
     }
 }
 
 fn redo2(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let version = step.version();
-    match step.kind() & OPERATION {
-        0x10..=0x30 if version >= Major::V17 => prune::prune_and_freeze(step),
-        0x10 => prune::prune(step),
-        0x20 if version >= Major::V14 => prune::vacuum(step),
-        0x20 | 0x30 => prune::freeze(step),
-        0x40 => visibility_map::visible(step),
-        0x50 => insert::multi_insert(step),
-        0x60 => change::lock_updated(step),
+    match step.kind() & heap2::OPMASK {
+        heap2::PRUNE_ON_ACCESS..=heap2::PRUNE_VACUUM_CLEANUP if version >= Major::V17 => {
+            prune::prune_and_freeze(step)
+        }
+        heap2::PRUNE => prune::prune(step),
+        heap2::VACUUM if version >= Major::V14 => prune::vacuum(step),
+        heap2::FREEZE_PAGE_UNTIL_13 | heap2::FREEZE_PAGE => prune::freeze(step),
+        heap2::VISIBLE => visibility_map::visible(step),
+        heap2::MULTI_INSERT => insert::multi_insert(step),
+        heap2::LOCK_UPDATED => change::lock_updated(step),
         // REWRITE and NEW_CID are for logical decoding.
         _ => Ok(()),
     }
@@ -70,12 +68,14 @@ fn redo2(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 
 fn displaced2(d: &Displaced<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     let version = d.record.version;
-    match (d.record.kind() & OPERATION, block.id) {
-        (0x10..=0x30, 0) if version >= Major::V17 => prune::displaced_prune_and_freeze(d),
-        (0x10, 0) => prune::displaced_prune(d),
-        (0x20, 0) if version >= Major::V14 => prune::displaced_vacuum(d),
-        (0x20 | 0x30, 0) => prune::displaced_freeze(d),
-        (0x50, 0) => insert::displaced_multi(d),
+    match (d.record.kind() & heap2::OPMASK, block.id) {
+        (heap2::PRUNE_ON_ACCESS..=heap2::PRUNE_VACUUM_CLEANUP, 0) if version >= Major::V17 => {
+            prune::displaced_prune_and_freeze(d)
+        }
+        (heap2::PRUNE, 0) => prune::displaced_prune(d),
+        (heap2::VACUUM, 0) if version >= Major::V14 => prune::displaced_vacuum(d),
+        (heap2::FREEZE_PAGE_UNTIL_13 | heap2::FREEZE_PAGE, 0) => prune::displaced_freeze(d),
+        (heap2::MULTI_INSERT, 0) => insert::displaced_multi(d),
         _ => Some(Vec::new()),
     }
 }

@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 use walden_format::lsn::Lsn;
 use walden_format::record::{RecordHeader, RelFileLocator, decode};
+use walden_format::rmgr::info::heap::{DELETE, HOT_UPDATE, INIT_PAGE, INSERT};
+use walden_format::rmgr::info::heap2::{MULTI_INSERT, PRUNE, VISIBLE};
 use walden_format::rmgr::rmid;
 
 use super::tuple::{HEADER, Header, infomask2};
@@ -12,12 +14,6 @@ use crate::{PageBox, Replay};
 
 const TABLE: RelFileLocator = RelFileLocator { tablespace: 1663, database: 1, relation: 2 };
 const XID: u32 = 700;
-const INSERT: u8 = 0x00;
-const DELETE: u8 = 0x10;
-const HOT_UPDATE: u8 = 0x40;
-const VISIBLE: u8 = 0x40;
-const MULTI_INSERT: u8 = 0x50;
-const PRUNE: u8 = 0x10;
 
 /// A block of a record that is put together here.
 #[derive(Clone, Debug)]
