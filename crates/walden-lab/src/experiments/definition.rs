@@ -200,13 +200,13 @@ pub struct Claim {
 
 /// The definitions that come with the program.
 const SHIPPED: &[&str] = &[
-    include_str!("../../../../experiments/wal-level.toml"),
-    include_str!("../../../../experiments/full-page-writes.toml"),
-    include_str!("../../../../experiments/checkpoint-distance.toml"),
-    include_str!("../../../../experiments/segment-size.toml"),
-    include_str!("../../../../experiments/whatif-validation.toml"),
-    include_str!("../../../../experiments/whatif-validation-paced.toml"),
-    include_str!("../../../../experiments/whatif-validation-mixed.toml"),
+    include_str!("../../experiments/wal-level.toml"),
+    include_str!("../../experiments/full-page-writes.toml"),
+    include_str!("../../experiments/checkpoint-distance.toml"),
+    include_str!("../../experiments/segment-size.toml"),
+    include_str!("../../experiments/whatif-validation.toml"),
+    include_str!("../../experiments/whatif-validation-paced.toml"),
+    include_str!("../../experiments/whatif-validation-mixed.toml"),
 ];
 
 /// The definitions that come with the program.

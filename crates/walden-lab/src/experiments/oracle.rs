@@ -15,7 +15,7 @@ const CASE: &str = "oracle";
 const BACKUP: &str = "oracle in backup mode";
 
 /// Runs statements on an Oracle through its thin Python driver and prints what its statistics count.
-const ADAPTER: &str = include_str!("../../../../experiments/oracle.py");
+const ADAPTER: &str = include_str!("../../experiments/oracle.py");
 
 /// Adds the figures; `changes` are the row changes of each statement, by its name.
 pub(super) fn add(

@@ -95,7 +95,7 @@ fn an_import_writes_next_to_nothing_under_minimal() {
 
 #[test]
 fn a_definition_can_be_copied_and_changed() {
-    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/checkpoint-distance.toml");
+    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../walden-lab/experiments/checkpoint-distance.toml");
     let changed = fs::read_to_string(shipped)
         .unwrap()
         .replace(
@@ -256,7 +256,7 @@ fn a_server_that_is_there_is_left_as_it_was() {
     assert_eq!(before.0, [("max_wal_size".to_owned(), "777MB".to_owned())]);
 
     // A statement that fails half way leaves nothing behind either.
-    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/full-page-writes.toml");
+    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../walden-lab/experiments/full-page-writes.toml");
     let text =
         fs::read_to_string(shipped).unwrap().replace("\"DELETE FROM demo\"", "\"DELETE FROM nothing\"");
     let folder = tempfile::tempdir().unwrap();
