@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 use walden_lab::experiments::definition::{self, Definition};
 use walden_lab::workloads::{self, Workload};
@@ -20,6 +19,7 @@ use walden_lab::{
 };
 
 use crate::terminal::{self, Format};
+use crate::wrong_usage;
 
 /// Run real PostgreSQL servers: workloads that leave their WAL, and published experiments
 #[derive(Debug, Args)]
@@ -180,11 +180,6 @@ fn installation(arguments: &RunArguments) -> Result<Option<Installation>> {
         (None, Some(version)) => Some(find_or_install(version)?),
         (None, None) => None,
     })
-}
-
-/// Ends the process as for any other wrong usage.
-pub(crate) fn wrong_usage(text: &str) -> ! {
-    crate::Arguments::command().error(ErrorKind::ArgumentConflict, text).exit()
 }
 
 fn run_experiment(arguments: &RunArguments, definition: &Definition) -> Result<()> {

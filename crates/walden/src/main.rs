@@ -1,15 +1,21 @@
-//! The binary: arguments to options, options to one function of a crate.
+//! The `walden` program: arguments to options, options to one function of a library crate.
 
-#![deny(clippy::print_stdout, reason = "it panics where nobody reads on; see `terminal::print`")]
+#![deny(clippy::print_stdout, reason = "it panics when the reader closes the pipe; see `terminal::print`")]
 
 mod base;
+#[cfg(feature = "bench")]
 mod bench;
+mod completions;
 mod compress;
 mod decompress;
+#[cfg(feature = "lab")]
 mod demo;
 mod explain;
+#[cfg(feature = "lab")]
 mod judge;
+#[cfg(feature = "lab")]
 mod lab;
+mod man;
 mod memory;
 mod names;
 mod output;
@@ -23,16 +29,20 @@ mod whatif;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
 
-/// A check found something.
+/// Exit status: a check found a difference.
 pub const FOUND: u8 = 1;
-/// The input is unreadable or damaged.
+/// Exit status: the input is unreadable or damaged.
 pub const DAMAGED: u8 = 3;
 
-/// Shows where PostgreSQL's write-ahead log comes from
+/// Version, commit, features and target, each on its line; the build script writes it.
+const LONG_VERSION: &str = include_str!(concat!(env!("OUT_DIR"), "/long_version"));
+
+/// Explains, predicts and compresses PostgreSQL's write-ahead log (WAL)
 #[derive(Parser, Debug)]
-#[command(name = "walden", version, propagate_version = true)]
+#[command(name = "walden", version, long_version = LONG_VERSION, propagate_version = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -40,6 +50,7 @@ struct Arguments {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    #[cfg(feature = "lab")]
     Demo(demo::DemoArgs),
     Explain(explain::ExplainArgs),
     Whatif(whatif::WhatifArgs),
@@ -48,12 +59,17 @@ enum Command {
     Compress(compress::CompressArgs),
     Decompress(decompress::DecompressArgs),
     Test(test::TestArgs),
+    #[cfg(feature = "lab")]
     Lab(lab::LabArgs),
+    #[cfg(feature = "bench")]
     Bench(bench::BenchArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        #[cfg(feature = "lab")]
         Command::Demo(args) => demo::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Whatif(args) => whatif::run(&args),
@@ -62,8 +78,12 @@ fn main() -> ExitCode {
         Command::Compress(args) => compress::run(&args),
         Command::Decompress(args) => decompress::run(&args),
         Command::Test(args) => test::run(&args),
+        #[cfg(feature = "lab")]
         Command::Lab(args) => lab::run(&args),
+        #[cfg(feature = "bench")]
         Command::Bench(args) => bench::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
     };
     match result {
         Ok(code) => code,
@@ -75,7 +95,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whoever read the output has had enough: `walden explain ... | head`.
+/// Ends the process with the message and exit status of any other wrong usage.
+fn wrong_usage(text: &str) -> ! {
+    Arguments::command().error(ErrorKind::ArgumentConflict, text).exit()
+}
+
+/// The reader of the output closed it early, as in `walden explain ... | head`.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let kinds =
         error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>()).map(std::io::Error::kind);
@@ -92,12 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn commands_and_options_go_together() {
+    fn definitions_of_commands_and_options_are_consistent() {
         Arguments::command().debug_assert();
     }
 
+    /// Lines of text in the help are whole paragraphs: the terminal's width decides where they break.
     #[test]
-    fn paragraphs_of_help_are_for_the_terminal_to_break() {
+    fn paragraphs_of_help_have_no_line_breaks() {
         let arguments = Arguments::command();
         for command in all(&arguments) {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();

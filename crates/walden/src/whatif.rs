@@ -156,7 +156,7 @@ impl Sweep {
 pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     let aim = args.advise;
     if args.svg.is_some() && !args.sweep.iter().any(Sweep::has_numbers) {
-        crate::lab::wrong_usage(
+        crate::wrong_usage(
             "--svg draws a curve: sweep a setting whose values are numbers, such as max_wal_size",
         );
     }

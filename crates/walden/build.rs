@@ -1,0 +1,67 @@
+//! Sets what `walden --version` prints: version, commit and features.
+//!
+//! Nothing here needs a network, and without git (a source archive, say) the commit is left out. Debug builds leave it out
+//! as well, so that a commit alone does not make them build again.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-env-changed=WALDEN_COMMIT");
+    let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
+    let commit = commit().unwrap_or_else(|| "unknown".into());
+    let features: Vec<&str> = [("CARGO_FEATURE_LAB", "lab"), ("CARGO_FEATURE_BENCH", "bench")]
+        .into_iter()
+        .filter_map(|(variable, name)| env::var_os(variable).map(|_| name))
+        .collect();
+    let features = if features.is_empty() { "none".into() } else { features.join(", ") };
+    let target = env::var("TARGET").unwrap_or_default();
+    let text = format!("{version}\ncommit: {commit}\nfeatures: {features}\ntarget: {target}");
+    let out = env::var_os("OUT_DIR").unwrap_or_default();
+    fs::write(Path::new(&out).join("long_version"), text).expect("OUT_DIR can be written");
+}
+
+/// The commit that is built, from the environment, from a published package, or from git.
+fn commit() -> Option<String> {
+    env::var("WALDEN_COMMIT").ok().filter(|commit| !commit.is_empty()).or_else(of_package).or_else(of_git)
+}
+
+/// `cargo package` notes the commit in the package.
+fn of_package() -> Option<String> {
+    let text = fs::read_to_string(".cargo_vcs_info.json").ok()?;
+    let (_, after) = text.split_once("\"sha1\"")?;
+    let sha1: String =
+        after.chars().skip_while(|c| !c.is_ascii_hexdigit()).take_while(char::is_ascii_hexdigit).collect();
+    let is_dirty = text.contains("\"dirty\": true");
+    Some(short(&sha1) + if is_dirty { " with changes" } else { "" })
+}
+
+fn of_git() -> Option<String> {
+    if env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
+        return None;
+    }
+    // In another project's repository, which may well be around vendored sources, this file is unknown.
+    git(&["ls-files", "--error-unmatch", "build.rs"])?;
+    let sha1 = git(&["rev-parse", "HEAD"])?;
+    for name in ["logs/HEAD", "index"] {
+        if let Some(path) = git(&["rev-parse", "--git-path", name])
+            && Path::new(&path).exists()
+        {
+            println!("cargo:rerun-if-changed={path}");
+        }
+    }
+    let is_dirty = !git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    Some(short(&sha1) + if is_dirty { " with changes" } else { "" })
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn short(sha1: &str) -> String {
+    sha1.chars().take(12).collect()
+}
