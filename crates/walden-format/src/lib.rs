@@ -11,6 +11,7 @@
 pub mod assemble;
 pub mod crc;
 pub mod fault;
+pub mod geometry;
 pub mod lsn;
 pub mod page;
 pub mod payload;

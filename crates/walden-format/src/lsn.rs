@@ -79,23 +79,32 @@ impl SegmentSize {
     /// 16 MB, what initdb chooses when it is not told otherwise.
     pub const DEFAULT: SegmentSize = SegmentSize(16 << 20);
 
-    /// The size, if `bytes` is one that PostgreSQL accepts.
-    pub fn new(bytes: u64) -> Option<SegmentSize> {
-        let valid = bytes.is_power_of_two() && (1 << 20..=1 << 30).contains(&bytes);
-        valid.then_some(SegmentSize(bytes as u32))
+    /// The size, if `bytes` is one that PostgreSQL accepts (`IsValidWalSegSize`).
+    pub const fn new(bytes: u64) -> Option<SegmentSize> {
+        let is_valid = bytes.is_power_of_two() && bytes >= 1 << 20 && bytes <= 1 << 30;
+        if is_valid { Some(SegmentSize(bytes as u32)) } else { None }
     }
 
-    /// In bytes.
+    /// The size in bytes.
+    #[inline]
     pub fn bytes(self) -> u64 {
         u64::from(self.0)
     }
 
+    /// Binary logarithm of the size in bytes.
+    #[inline]
+    pub(crate) fn shift(self) -> u32 {
+        self.0.trailing_zeros()
+    }
+
     /// The number of the segment that holds `lsn`.
+    #[inline]
     pub fn segment_of(self, lsn: Lsn) -> u64 {
-        lsn.0 / self.bytes()
+        lsn.0 >> self.shift()
     }
 
     /// How far into its segment `lsn` lies, in bytes.
+    #[inline]
     pub fn offset_of(self, lsn: Lsn) -> u64 {
         lsn.0 & (self.bytes() - 1)
     }

@@ -15,9 +15,11 @@ use std::ops::ControlFlow;
 use crate::crc::Sse42;
 use crate::crc::{BEFORE, CrcWork, Portable, RecordCrc, crc32c_append, record_crc};
 use crate::fault::{Fault, FaultKind};
+use crate::geometry::Geometry;
 use crate::lsn::{Lsn, SegmentSize, Timeline};
-use crate::page::{LONG_HEADER, PageHeader, PageHeaderError, SHORT_HEADER};
+use crate::page::{LONG_HEADER, PageHeader, PageHeaderError};
 use crate::record::{self, BlockRef, MAX_BLOCKS, MAX_RECORD_BYTES, RECORD_HEADER, Record, RecordHeader};
+use crate::rmgr::{info, rmid};
 use crate::usual::{self, UsualRecord};
 use crate::version::Major;
 
@@ -25,9 +27,6 @@ use crate::version::Major;
 ///
 /// A record's headers take less than 2 kB, so they are always held.
 pub const HELD_BYTES: usize = 16 << 20;
-
-const RMGR_XLOG: u8 = 0;
-const XLOG_SWITCH: u8 = 0x40;
 
 /// What a [`Decoder`] reports, in the order of the log.
 pub trait Visitor {
@@ -112,8 +111,8 @@ impl StreamInfo {
         let header = PageHeader::parse(first_page).map_err(FaultKind::PageHeader)?;
         let long = header.long.ok_or(FaultKind::PageHeaderWidth { long_expected: true })?;
         let (segment_bytes, page_bytes) = (long.segment_bytes, long.page_bytes);
-        let valid_page = page_bytes.is_power_of_two() && (1 << 10..=1 << 16).contains(&page_bytes);
-        let segment_size = long.segment_size().filter(|_| valid_page);
+        let is_valid = |size: &SegmentSize| Geometry::new(*size, page_bytes).is_some();
+        let segment_size = long.segment_size().filter(is_valid);
         Ok(StreamInfo {
             version: header.version,
             timeline: header.timeline,
@@ -122,6 +121,13 @@ impl StreamInfo {
             page_bytes,
             data_page_bytes: 8192,
         })
+    }
+
+    /// Where the log's pages have their headers. Pages of a size that PostgreSQL does not have count as such of 8 kB.
+    #[inline]
+    pub fn geometry(&self) -> Geometry {
+        let default = Geometry::with_default_pages(self.segment_size);
+        Geometry::new(self.segment_size, self.page_bytes).unwrap_or(default)
     }
 }
 
@@ -554,7 +560,7 @@ impl Decoder {
         self.first = self.first.or(Some((lsn, header.prev)));
         self.previous = Some(lsn);
         let flow = visitor.record(&record);
-        for (page, width) in crossed_pages(&self.info, lsn, address.plus(at as u64)) {
+        for (page, width) in self.info.geometry().pages_between(lsn, address.plus(at as u64)) {
             visitor.page_header(page, width);
         }
         self.after_record(header, flow, page, end, address, visitor);
@@ -604,7 +610,7 @@ impl Decoder {
     fn abandon(&mut self, address: Lsn, visitor: &mut impl Visitor) {
         let State::Within(partial) = std::mem::replace(&mut self.state, State::Between) else { return };
         visitor.abandoned(partial.lsn, partial.got.into());
-        for (page, width) in crossed_pages(&self.info, partial.lsn, address) {
+        for (page, width) in self.info.geometry().pages_between(partial.lsn, address) {
             visitor.page_header(page, width);
         }
         self.position = address;
@@ -629,19 +635,8 @@ impl<V: Visitor> CrcWork for PageRecords<'_, V> {
     }
 }
 
-/// The addresses and header widths of the pages that start after `from` and before `to`.
-pub fn crossed_pages(info: &StreamInfo, from: Lsn, to: Lsn) -> impl Iterator<Item = (Lsn, usize)> + use<> {
-    let page = u64::from(info.page_bytes);
-    let segment_size = info.segment_size;
-    let first = (from.0 / page).saturating_add(1).saturating_mul(page);
-    (first..to.0).step_by(page as usize).map(move |address| {
-        let starts_segment = segment_size.offset_of(Lsn(address)) == 0;
-        (Lsn(address), if starts_segment { LONG_HEADER } else { SHORT_HEADER })
-    })
-}
-
 fn is_switch(header: &RecordHeader) -> bool {
-    header.rmid == RMGR_XLOG && header.info & 0xF0 == XLOG_SWITCH
+    header.rmid == rmid::XLOG && header.info & info::RMGR_MASK == info::xlog::SWITCH
 }
 
 fn align(bytes: usize) -> usize {
