@@ -75,7 +75,7 @@ impl Geometry {
 
     /// The pages that start after `from` and before `to`, and the bytes of their headers.
     pub fn pages_between(self, from: Lsn, to: Lsn) -> impl Iterator<Item = (Lsn, usize)> + use<> {
-        let first = ((from.0 >> self.page_shift) + 1).checked_mul(self.page_bytes()).unwrap_or(u64::MAX);
+        let first = ((from.0 >> self.page_shift) + 1).saturating_mul(self.page_bytes());
         (first..to.0)
             .step_by(self.page_bytes() as usize)
             .map(move |page| (Lsn(page), self.header_bytes(Lsn(page))))
