@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
+use walden_format::geometry::Geometry;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline as TimelineId};
-use walden_format::page;
 use walden_format::payload::xlog::WalLevel;
 use walden_format::record::RelFileLocator;
 use walden_format::rmgr::KindTable;
@@ -332,12 +332,11 @@ pub fn explain(
     Ok(merge.finish(first, request, cuts.spans, &cuts.cycles))
 }
 
-/// Bytes of page headers from a segment's start to a position in a record that crosses it.
-fn headers_between(run: &Run, segment_start: Lsn, position: Lsn) -> u64 {
-    let page_bytes = u64::from(run.segments.first().map_or(8192, |segment| segment.page_bytes)).max(1);
-    let bytes = position.bytes_since(segment_start);
-    let (pages, segments) = (bytes.div_ceil(page_bytes), bytes.div_ceil(run.segment_size.bytes()));
-    (pages - segments) * page::SHORT_HEADER as u64 + segments * page::LONG_HEADER as u64
+/// Where a run's log has its page headers.
+fn geometry(run: &Run) -> Geometry {
+    let page_bytes = run.segments.first().map_or(Geometry::DEFAULT_PAGE_BYTES, |segment| segment.page_bytes);
+    let default = Geometry::with_default_pages(run.segment_size);
+    Geometry::new(run.segment_size, page_bytes).unwrap_or(default)
 }
 
 /// Where the views are cut by time and checkpoint.
@@ -459,7 +458,8 @@ impl<'a> Merge<'a> {
         let segment_end = start.plus(run.segment_size.bytes());
         if self.range_started && position > segment_end && self.to.is_some_and(|to| to <= segment_end) {
             // The last record goes on in a segment that nobody reads for itself.
-            tally.add_framing(false, Bucket::PageHeader, headers_between(run, segment_end, position));
+            let headers = geometry(run).header_bytes_between(segment_end, position);
+            tally.add_framing(false, Bucket::PageHeader, headers);
         }
         match end {
             SegmentEnd::Complete | SegmentEnd::Limit => {}

@@ -1,75 +1,33 @@
 //! One server under other settings: where its log has got to, and when its checkpoints come.
 //!
 //! Positions are counted in *usable* bytes, those that records can have; page headers come in where an LSN is asked for
-//! (`XLogBytePosToRecPtr`).
+//! (`walden_format::geometry`).
 
 use walden_explain::checkpoints::Cause;
-use walden_format::lsn::{Lsn, SegmentSize};
+use walden_format::geometry::Geometry;
+use walden_format::lsn::Lsn;
+use walden_format::record::RECORD_HEADER;
 
 use crate::outcome::{Bucket, Buckets, Prediction, Share, SimulatedCheckpoint};
 use crate::settings::Settings;
 
-/// `XLOG_BLCKSZ` as all packages have it.
-const PAGE: u64 = 8192;
-const SHORT_HEADER: u64 = 24;
-const LONG_HEADER: u64 = 40;
 /// After a checkpoint was not needed, the next look is this much later (`CheckpointerMain`), in microseconds.
 const LOOK_AGAIN: i64 = 15_000_000;
 const SECOND: i64 = 1_000_000;
 /// A checkpoint that is ahead of its schedule sleeps this long before it looks again (`CheckpointWriteDelay`), in
 /// microseconds.
 const NAP: u64 = 100_000;
-/// A switch record.
-const SWITCH_RECORD: u64 = 24;
+/// Bytes of a switch record, which is a header alone.
+const SWITCH_RECORD: u64 = RECORD_HEADER as u64;
 
-/// From usable bytes to LSNs and back.
-#[derive(Clone, Copy, Debug)]
-pub struct Geometry {
-    segment: u64,
-    usable: u64,
+/// The number of the segment that a usable position lies in.
+fn segment_of(geometry: Geometry, position: u64) -> u64 {
+    position / geometry.usable_segment_bytes()
 }
 
-impl Geometry {
-    /// That of a log with segments of this size.
-    pub fn new(size: SegmentSize) -> Geometry {
-        let segment = size.bytes();
-        let usable = segment / PAGE * (PAGE - SHORT_HEADER) - (LONG_HEADER - SHORT_HEADER);
-        Geometry { segment, usable }
-    }
-
-    /// The LSN of a record's start (`XLogBytePosToRecPtr`).
-    pub fn lsn(&self, position: u64) -> Lsn {
-        let rest = position % self.usable;
-        let in_segment = if rest < PAGE - LONG_HEADER {
-            rest + LONG_HEADER
-        } else {
-            let rest = rest - (PAGE - LONG_HEADER);
-            PAGE + rest / (PAGE - SHORT_HEADER) * PAGE + rest % (PAGE - SHORT_HEADER) + SHORT_HEADER
-        };
-        Lsn(position / self.usable * self.segment + in_segment)
-    }
-
-    /// The position of an LSN (`XLogRecPtrToBytePos`); one within a page's header counts as the page's first byte.
-    pub fn position(&self, lsn: Lsn) -> u64 {
-        let in_segment = lsn.0 % self.segment;
-        let (page, offset) = (in_segment / PAGE, in_segment % PAGE);
-        let rest = if page == 0 {
-            offset.saturating_sub(LONG_HEADER)
-        } else {
-            (PAGE - LONG_HEADER) + (page - 1) * (PAGE - SHORT_HEADER) + offset.saturating_sub(SHORT_HEADER)
-        };
-        lsn.0 / self.segment * self.usable + rest
-    }
-
-    /// The segment that a position is in.
-    pub fn segment(&self, position: u64) -> u64 {
-        position / self.usable
-    }
-
-    /// The last position of a segment, plus one.
-    fn next_segment(&self, position: u64) -> u64 {
-        (position / self.usable + 1) * self.usable
-    }
+/// The first usable position of the segment after the one that `position` lies in.
+fn next_segment(geometry: Geometry, position: u64) -> u64 {
+    (segment_of(geometry, position) + 1) * geometry.usable_segment_bytes()
 }
 
 /// Bytes of the records that a checkpoint writes itself, without padding; 0 for one that it does not write.
@@ -155,8 +113,8 @@ pub struct Simulation {
 impl Simulation {
     /// A server whose log goes on from `start`, with a checkpoint there that began at `time`.
     pub fn new(settings: Settings, start: Lsn, redo: Lsn, time: i64, own: OwnRecords) -> Simulation {
-        let geometry = Geometry::new(settings.segment_size);
-        let position = geometry.position(start);
+        let geometry = Geometry::with_default_pages(settings.segment_size);
+        let position = geometry.usable_position(start);
         Simulation {
             checkpoint_segments: settings.checkpoint_segments(),
             settings,
@@ -169,11 +127,11 @@ impl Simulation {
             queued: 0,
             start: position,
             position,
-            full_at: geometry.next_segment(position),
-            redo: geometry.position(redo),
+            full_at: next_segment(geometry, position),
+            redo: geometry.usable_position(redo),
             asked: None,
             running: None,
-            last_complete: geometry.position(redo),
+            last_complete: geometry.usable_position(redo),
             last_began: time,
             look_at: time,
             wake: i64::MIN,
@@ -206,7 +164,7 @@ impl Simulation {
 
     /// Bytes since the start, as a distance of LSNs.
     pub fn distance(&self) -> u64 {
-        self.geometry.lsn(self.position).bytes_since(self.geometry.lsn(self.start))
+        self.geometry.start_at(self.position).bytes_since(self.geometry.start_at(self.start))
     }
 
     /// The clock moves on, before a record at this time is written.
@@ -284,21 +242,22 @@ impl Simulation {
     /// The log is switched to the next segment.
     pub fn switch(&mut self, now: i64) {
         // At a segment's start there is nothing to switch.
-        if self.position.is_multiple_of(self.geometry.usable) {
+        if self.position.is_multiple_of(self.geometry.usable_segment_bytes()) {
             return;
         }
         self.prediction.buckets.add(Bucket::Records, SWITCH_RECORD);
         self.prediction.shares[Share::Exact as usize] += SWITCH_RECORD;
         self.advance(SWITCH_RECORD, now);
-        if self.position.is_multiple_of(self.geometry.usable) {
+        if self.position.is_multiple_of(self.geometry.usable_segment_bytes()) {
             return;
         }
-        let next = self.geometry.next_segment(self.position);
-        let unused = self.geometry.lsn(next).bytes_since(self.geometry.lsn(self.position)) - LONG_HEADER;
+        let next = next_segment(self.geometry, self.position);
+        let segment_end = self.geometry.end_at(next);
+        let unused = segment_end.bytes_since(self.geometry.start_at(self.position));
         self.prediction.buckets.add(Bucket::Switches, unused);
-        let finished = self.geometry.segment(self.position);
+        let finished = segment_of(self.geometry, self.position);
         self.position = next;
-        self.full_at = self.geometry.next_segment(next);
+        self.full_at = next_segment(self.geometry, next);
         self.switched_position = next;
         self.finish_segment(finished);
     }
@@ -325,7 +284,8 @@ impl Simulation {
         self.prediction.bytes = self.distance();
         let framing = self.prediction.bytes.saturating_sub(self.prediction.buckets.total());
         self.prediction.buckets.add(Bucket::PageHeaders, framing);
-        self.prediction.segments = self.geometry.segment(self.position) - self.geometry.segment(self.start);
+        self.prediction.segments =
+            segment_of(self.geometry, self.position) - segment_of(self.geometry, self.start);
         self.prediction.sampling_error = error;
         self.prediction
     }
@@ -392,18 +352,19 @@ impl Simulation {
     #[cold]
     fn fill_segments(&mut self, now: i64) {
         self.last_switch = now;
-        let reached = self.geometry.segment(self.position);
-        for finished in self.geometry.segment(self.full_at) - 1..reached {
+        let reached = segment_of(self.geometry, self.position);
+        for finished in segment_of(self.geometry, self.full_at) - 1..reached {
             self.finish_segment(finished);
         }
-        self.full_at = self.geometry.next_segment(self.position);
+        self.full_at = next_segment(self.geometry, self.position);
     }
 
     /// A segment is full: is it time (`XLogCheckpointNeeded`)?
     fn finish_segment(&mut self, finished: u64) {
-        let from = self.geometry.segment(self.redo);
+        let from = segment_of(self.geometry, self.redo);
         if self.asked.is_none() && finished + 1 >= from + self.checkpoint_segments {
-            self.asked = Some(((finished + 1) * self.geometry.usable + self.lag).max(self.position));
+            self.asked =
+                Some(((finished + 1) * self.geometry.usable_segment_bytes() + self.lag).max(self.position));
         }
     }
 
@@ -448,7 +409,7 @@ impl Simulation {
         self.important = false;
         // `IsCheckpointOnSchedule`: spread over part of the way to the next one, by volume and by time.
         let target = self.settings.completion_target_milli;
-        let distance = self.checkpoint_segments * self.geometry.usable * target / 1000;
+        let distance = self.checkpoint_segments * self.geometry.usable_segment_bytes() * target / 1000;
         self.running = Some(Running {
             redo,
             until_position: redo + distance,
@@ -457,7 +418,7 @@ impl Simulation {
             behind: None,
         });
         self.prediction.checkpoints.push(SimulatedCheckpoint {
-            redo: self.geometry.lsn(redo),
+            redo: self.geometry.start_at(redo),
             time: now,
             cause,
         });
@@ -479,18 +440,18 @@ impl Simulation {
         self.prediction.buckets.add(Bucket::Alignment, padding);
         // What a checkpoint writes can fill a segment too, but never asks for the next checkpoint in practice.
         self.position += bytes + padding;
-        self.full_at = self.geometry.next_segment(self.position);
+        self.full_at = next_segment(self.geometry, self.position);
     }
 
     fn stretch(&mut self) {
-        let bytes = self.geometry.lsn(self.position).bytes_since(self.geometry.lsn(self.last_complete));
+        let bytes =
+            self.geometry.start_at(self.position).bytes_since(self.geometry.start_at(self.last_complete));
         self.prediction.longest_redo = self.prediction.longest_redo.max(bytes);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
     use walden_format::version::Major;
 
     use super::*;
@@ -591,15 +552,5 @@ mod tests {
         assert_eq!(prediction.segments, 9);
         assert!(prediction.buckets.get(Bucket::Switches) > 8 * (15 << 20));
         assert_eq!(prediction.buckets.total(), prediction.bytes);
-    }
-
-    proptest! {
-        #[test]
-        fn positions_and_lsns_are_two_ways_to_say_one_thing(position in 0..1_u64 << 40, shift in 0..11) {
-            let geometry = Geometry::new(SegmentSize::new(1_u64 << (20 + shift)).unwrap());
-            let lsn = geometry.lsn(position);
-            prop_assert_eq!(geometry.position(lsn), position);
-            prop_assert!(geometry.lsn(position + 1) > lsn);
-        }
     }
 }
