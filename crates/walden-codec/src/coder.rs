@@ -18,7 +18,7 @@ pub use crate::entropy::Statistics;
 use crate::entropy::{Packer, Unpacker};
 use crate::framing::{AT_ONCE, Compared, PageWriter, Pages, StreamingSink};
 pub use crate::framing::{Input, Original, start_of};
-use crate::model::Model;
+use crate::record::Model;
 use crate::{Corrupt, corrupt};
 
 /// How a file is coded.

@@ -13,7 +13,13 @@ mod columns;
 pub mod container;
 mod entropy;
 mod framing;
-mod model;
+mod move_to_front;
+mod page;
+mod predict;
+mod record;
+mod tuple;
+mod value;
+mod zigzag;
 
 /// A compressed form that can't be what was written: what is wrong with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,24 +1,20 @@
 //! Rows: what tables and indexes are made of, attribute by attribute.
 //!
 //! Rows of one relation with the same head (number of attributes, null bitmap) have a *layout*. A layout's schema is told
-//! from its rows by encoding ([`super::schema`]) and stored when the layout is met first.
+//! from its rows by encoding ([`crate::tuple::schema`]) and stored when the layout is met first.
 
-use rustc_hash::{FxHashMap, FxHasher};
-use std::hash::{Hash, Hasher};
-
-use walden_format::record::RelFileLocator;
-
-use super::alike::Run;
-use super::changes::Changes;
-use super::expand::{Ahead, CHUNK, Expander, Method, starts};
 use super::names::Recall;
-use super::schema::{EXTERNAL_BYTES, Field, Samples, Span, Varlena, aligned, read};
-use super::vectors::{Literal, Vectors};
+use super::survey::{Plan, PlanHead};
 use crate::columns::{Class, Coder, Column, Kind};
+use crate::tuple::schema::{EXTERNAL_BYTES, Field, Span, Varlena, aligned, read};
+use crate::value::changes::Changes;
+use crate::value::expand::Expander;
+use crate::value::vectors::Vectors;
 use crate::{Corrupt, corrupt};
 
-/// Longest row that is looked at: no page has a longer one.
-const MAX_ROW_BYTES: usize = 8192;
+pub mod varlena;
+
+use self::varlena::{chunk, varlena};
 
 /// Which rows are of one layout: the relation's number in the model, and what else tells rows apart.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -27,92 +23,6 @@ pub struct LayoutKey(pub u32, pub u64);
 impl LayoutKey {
     fn mixed(self) -> u32 {
         self.0 << 8 ^ (self.1 >> 32) as u32 ^ (self.1 as u32).rotate_left(16)
-    }
-}
-
-/// Rows that encoding has seen ahead: by layout, and values in TOAST tables.
-#[derive(Default)]
-pub struct Plan {
-    layouts: FxHashMap<PlanKey, Planned>,
-    /// Pages met of each relation.
-    pages: FxHashMap<RelFileLocator, u32>,
-    toast: Ahead,
-    /// Whether rows were added that told something, since that was asked last.
-    news: bool,
-}
-
-/// A layout by what is known ahead. The row's head is only a hash: a schema that does not fit is not used.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct PlanKey {
-    relation: RelFileLocator,
-    head: u64,
-}
-
-#[derive(Default)]
-struct Planned {
-    samples: Samples,
-    schema: Option<Option<Vec<Field>>>,
-}
-
-/// What a [`PlanKey`] is made of.
-#[derive(Clone, Copy, Debug)]
-pub struct PlanHead<'a> {
-    /// The relation.
-    pub relation: RelFileLocator,
-    /// What tells rows apart beside their null bitmap.
-    pub layout: u32,
-    /// The null bitmap.
-    pub bitmap: &'a [u8],
-}
-
-impl PlanHead<'_> {
-    fn key(self) -> PlanKey {
-        let mut hasher = FxHasher::default();
-        (self.layout, self.bitmap).hash(&mut hasher);
-        PlanKey { relation: self.relation, head: hasher.finish() }
-    }
-}
-
-impl Plan {
-    /// Of a relation, so many pages are looked at, and then each of so many.
-    const PAGES: (u32, u32) = (32, 8);
-
-    /// Whether the rows of another page of a relation should be added: they soon tell nothing new.
-    pub fn wants_page(&mut self, relation: RelFileLocator) -> bool {
-        let (all, each) = Plan::PAGES;
-        let met = self.pages.entry(relation).or_default();
-        *met += 1;
-        *met <= all || met.is_multiple_of(each)
-    }
-
-    /// Adds a row.
-    pub fn add(&mut self, head: PlanHead<'_>, row: &[u8]) {
-        if row.len() <= MAX_ROW_BYTES {
-            self.news |= self.layouts.entry(head.key()).or_default().samples.add(row);
-        }
-        if self.toast.add(head.relation, row) {
-            // A value is looked for in all pages.
-            self.pages.remove(&head.relation);
-            self.news = true;
-        }
-    }
-
-    /// Whether rows that were added since this was asked last told something.
-    pub fn has_news(&mut self) -> bool {
-        std::mem::take(&mut self.news)
-    }
-
-    /// Forgets the rows, and keeps what was found out.
-    pub fn clear(&mut self) {
-        self.layouts.clear();
-        self.pages.clear();
-        self.toast.clear();
-        self.news = false;
-    }
-
-    fn schema(&mut self, head: PlanHead<'_>, end_align: usize) -> Option<&Vec<Field>> {
-        let Planned { samples, schema } = self.layouts.get_mut(&head.key())?;
-        schema.get_or_insert_with(|| samples.schema(end_align)).as_ref()
     }
 }
 
@@ -125,8 +35,6 @@ pub struct Rows {
     spans: Vec<Span>,
     old_spans: Vec<Span>,
     last_spans: Vec<Span>,
-    /// Room for the next items that are coded alike.
-    pub run: Run,
     /// Has all items coded one after another.
     #[cfg(test)]
     pub one_by_one: bool,
@@ -244,19 +152,17 @@ pub struct FieldColumns {
 /// Rows with more values of any length are coded one by one.
 pub const MAX_VALUES: usize = 16;
 
-/// How a varlena is told that has a header of one byte, in the lowest two bits; above them its length without header.
-pub const SHORT: u64 = 0;
-/// A header of one byte holds no more; 1 alone would be a reference.
-pub const MAX_SHORT_BYTES: u64 = 126;
-
 /// Fields beyond this are never said to be unchanged.
 const MAX_UNCHANGED: usize = 56;
 
 /// A row as bytes, read by no schema.
 const FORM_BYTES: u64 = 0;
+
 pub const FORM_SCHEMA: u8 = 1;
+
 /// A schema comes first.
 const FORM_NEW_SCHEMA: u64 = 2;
+
 /// With the values of any length of the layout's last row.
 pub const FORM_AGAIN: u8 = 3;
 
@@ -501,205 +407,10 @@ fn schema<S: Coder>(coder: &mut S, column: Column, planned: &[Field]) -> Result<
     }
 }
 
-/// A varlena: its kind and length together, then its content.
-fn varlena<S: Coder>(
-    coder: &mut S,
-    columns: &FieldColumns,
-    (expander, vectors): (&mut Expander, &mut Vectors),
-    source: Option<(&[u8], Span)>,
-    origin: usize,
-    out: &mut Vec<u8>,
-) -> Result<(), Corrupt> {
-    // Of a length: no reference, but told and short.
-    const EXTERNAL: u64 = 1;
-    // Of no length: told, or really of none.
-    const LONG: u64 = 2;
-    // Of a length that no compressed value has: coded as it was before compression, by which method.
-    const COMPRESSED: u64 = 3;
-    let mut expanded = None;
-    let mut told = None;
-    let (symbol, bytes) = match source {
-        None => (0, &[][..]),
-        Some((row, span)) => {
-            let bytes = &row[span.start..span.end];
-            match span.kind {
-                Varlena::Short => {
-                    told = vectors.tell_short(&bytes[1..]);
-                    match told {
-                        Some(_) => (EXTERNAL | 1 << 2, &bytes[1..]),
-                        None => (SHORT | ((bytes.len() - 1) as u64) << 2, &bytes[1..]),
-                    }
-                }
-                Varlena::External => (EXTERNAL, &bytes[2..]),
-                Varlena::Long => {
-                    told = vectors.parse(&bytes[4..]);
-                    let len = if told.is_some() { 0 } else { bytes.len() - 4 };
-                    (LONG | (len as u64) << 2, &bytes[4..])
-                }
-                Varlena::Compressed => {
-                    expanded = expander.expand(&bytes[4..]);
-                    let len = match &expanded {
-                        Some((_, method)) => method.number() as usize,
-                        None => bytes.len() - 4,
-                    };
-                    (COMPRESSED | (len as u64) << 2, &bytes[4..])
-                }
-            }
-        }
-    };
-    let symbol = coder.symbol(columns.length, symbol)?;
-    let len = usize::try_from(symbol >> 2).unwrap_or(usize::MAX);
-    let kind = symbol & 3;
-    match kind {
-        SHORT => {
-            if len as u64 > MAX_SHORT_BYTES {
-                return Err(corrupt("a short value can't be so long"));
-            }
-            out.push((len as u8 + 1) << 1 | 1);
-            coder.bytes(columns.content, bytes, len, out)
-        }
-        EXTERNAL if len > 0 => {
-            let value = vectors.code(coder, columns.content, told)?.unwrap_or_default();
-            if value.is_empty() || value.len() as u64 > MAX_SHORT_BYTES {
-                return Err(corrupt("a short value can't be so long"));
-            }
-            out.push((value.len() as u8 + 1) << 1 | 1);
-            out.extend_from_slice(&value);
-            Ok(())
-        }
-        EXTERNAL => {
-            out.extend_from_slice(&[1, 18]);
-            coder.bytes(columns.external, bytes, EXTERNAL_BYTES - 2, out)
-        }
-        COMPRESSED if len < Method::OF_VALUES.len() => {
-            pad(out, origin, 4);
-            let content = whole(coder, columns, vectors, expanded.as_ref().map(|(content, _)| &content[..]))?;
-            let start = out.len();
-            out.extend_from_slice(&[0; 4]);
-            expander.shrink(&content, Method::OF_VALUES[len], out)?;
-            let header = header(out.len() - start)? | 2;
-            out[start..start + 4].copy_from_slice(&header.to_le_bytes());
-            Ok(())
-        }
-        LONG if len == 0 => {
-            pad(out, origin, 4);
-            let value = vectors.code(coder, columns.content, told)?.unwrap_or_default();
-            out.extend_from_slice(&header(value.len().saturating_add(4))?.to_le_bytes());
-            out.extend_from_slice(&value);
-            Ok(())
-        }
-        _ => {
-            pad(out, origin, 4);
-            let compressed = kind == COMPRESSED;
-            out.extend((header(len.saturating_add(4))? | if compressed { 2 } else { 0 }).to_le_bytes());
-            let column = if compressed { columns.compressed } else { columns.content };
-            coder.bytes(column, bytes, len, out)
-        }
-    }
-}
-
-/// A varlena's header of four bytes, for so many bytes with it.
-fn header(whole: usize) -> Result<u32, Corrupt> {
-    let whole = u32::try_from(whole).ok().filter(|&whole| whole < 1 << 30);
-    Ok(whole.ok_or_else(|| corrupt("a value can't be so long"))? << 2)
-}
-
-/// A value as it was before compression.
-fn whole<S: Coder>(
-    coder: &mut S,
-    columns: &FieldColumns,
-    vectors: &mut Vectors,
-    source: Option<&[u8]>,
-) -> Result<Vec<u8>, Corrupt> {
-    let told = source.and_then(|content| vectors.parse(content));
-    // Of no length: told.
-    let source = source.filter(|_| told.is_none());
-    let len = coder.symbol(columns.expanded, source.map_or(0, |content| content.len() as u64))?;
-    if len == 0 {
-        return vectors
-            .code(coder, columns.content, told)?
-            .ok_or_else(|| corrupt("a compressed value can't be empty"));
-    }
-    let mut content = Vec::new();
-    coder.bytes(
-        columns.content,
-        source.unwrap_or_default(),
-        usize::try_from(len).unwrap_or(usize::MAX),
-        &mut content,
-    )?;
-    Ok(content)
-}
-
-/// A chunk of a value that is said as a whole, if it is one: the first one says it.
-#[allow(clippy::too_many_arguments)]
-fn chunk<S: Coder>(
-    coder: &mut S,
-    column: Column,
-    columns: &FieldColumns,
-    (expander, vectors): (&mut Expander, &mut Vectors),
-    ahead: &Ahead,
-    (relation, locator): (u32, Option<RelFileLocator>),
-    source: Option<(&[u8], Span)>,
-    origin: usize,
-    out: &mut Vec<u8>,
-) -> Result<bool, Corrupt> {
-    const OTHER: u64 = 0;
-    const TOLD: u64 = 1;
-    // Of a value compressed by pglz, of one that is not compressed, of one by the other methods.
-    const FIRST: [u64; 3] = [2, 4, 5];
-    const FIRST_PLAIN: u64 = 3;
-    let mut value = None;
-    let mut plain: Option<Literal> = None;
-    let mut form = OTHER;
-    if let Some((row, span)) = source.filter(|(_, span)| span.kind == Varlena::Long) {
-        let content = &row[span.start + 4..span.end];
-        if expander.chunk(relation, row).is_some_and(|chunk| chunk == content) {
-            form = TOLD;
-        } else if let Some(stored) =
-            starts(row).zip(locator).and_then(|(number, locator)| ahead.value(locator, number))
-            && stored.starts_with(content)
-            && content.len() == stored.len().min(CHUNK)
-        {
-            value = expander.expand(stored);
-            if value.is_none() {
-                plain = vectors.parse(stored);
-            }
-            form = match (&value, &plain) {
-                (Some((_, method)), _) => FIRST[method.number() as usize],
-                (_, Some(_)) => FIRST_PLAIN,
-                _ => OTHER,
-            };
-        }
-    }
-    let form = coder.symbol(column, form)?;
-    if form == OTHER {
-        return Ok(false);
-    }
-    if form != TOLD {
-        let mut stored = Vec::new();
-        if let Some(method) = FIRST.iter().position(|first| *first == form) {
-            let content = whole(coder, columns, vectors, value.as_ref().map(|(content, _)| &content[..]))?;
-            expander.shrink(&content, Method::OF_VALUES[method], &mut stored)?;
-        } else if form != FIRST_PLAIN {
-            return Err(corrupt("a chunk can't be told so"));
-        } else {
-            stored = vectors
-                .code(coder, columns.content, plain)?
-                .ok_or_else(|| corrupt("a value can't be told"))?;
-        }
-        let number = starts(&out[origin..]).ok_or_else(|| corrupt("a value can't start there"))?;
-        expander.keep(relation, number, &stored);
-    }
-    let chunk =
-        expander.chunk(relation, &out[origin..]).ok_or_else(|| corrupt("a value's chunk is not known"))?;
-    pad(out, origin, 4);
-    out.extend_from_slice(&header(chunk.len() + 4)?.to_le_bytes());
-    out.extend_from_slice(chunk);
-    Ok(true)
-}
-
 #[cfg(test)]
 mod tests {
+    use walden_format::record::RelFileLocator;
+
     use super::*;
     use crate::columns::{Decoder, Encoder};
     use crate::entropy::{Packer, Unpacker};

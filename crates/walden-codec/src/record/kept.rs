@@ -10,8 +10,8 @@ use walden_redo::PageStore;
 use walden_redo::replay::BlockSet;
 use walden_redo::store::{BlockKey, Slot};
 
-use super::names::{Names, Topic};
 use crate::columns::{Class, Coder, Column, Kind};
+use crate::predict::names::{Names, Topic};
 use crate::{Corrupt, corrupt};
 
 const KEPT: u64 = 0;

@@ -1,110 +1,20 @@
-//! Pages of GIN indexes of which nothing is known yet, as an index that is built has them.
+//! Pages of GIN indexes that are seen first, as an index that is built has them.
 //!
 //! A leaf of a posting tree has one key's rows in their order; entries are in the order of their keys. Both are coded as
 //! how each follows from the one before it.
-//!
-//! ```text
-//! offset  width
-//!     24      6  of a leaf of a posting tree: no row in it is after this one
-//!     32         segments of a compressed list, up to `pd_lower`
-//!   8184      8  right sibling 4 bytes, number of items 2 bytes, flags 2 bytes (`GinPageOpaqueData`)
-//! ```
 
 use walden_redo::page::{PAGE_BYTES, Page};
 
-use super::gin::{Entry, Key, new_entry, number_of, put_rows, segment, text, tree_entry};
-use super::heap::{Relation, TupleCoder};
-use super::keys::RowPlace;
-use super::names::Topic;
-use super::pages::{PageKind, against, difference};
 use crate::columns::{Class, Coder, Kind, narrow};
+use crate::predict::TupleCoder;
+use crate::predict::names::Topic;
+use crate::predict::relation::Relation;
+use crate::tuple::gin::{
+    BOUND, Entry, FILLS, Key, LIST, as_entry, filled, new_entry, put_segments, segments, text, tree_entry,
+};
+use crate::tuple::tid::RowPlace;
+use crate::zigzag::{against, difference};
 use crate::{Corrupt, corrupt};
-
-const SPECIAL: usize = PAGE_BYTES - 8;
-const FLAGS: usize = PAGE_BYTES - 2;
-/// Flags of a leaf of entries.
-const ENTRIES: u16 = 0x02;
-/// Flags of a leaf of a posting tree.
-const ROWS: u16 = 0x83;
-
-const BOUND: usize = 24;
-const LIST: usize = 32;
-
-/// Bytes that PostgreSQL fills a segment with: when building a tree, and when packing a page anew.
-const FILLS: [usize; 2] = [376, 248];
-
-/// A page's kind, if it is one of GIN's that are told in a way of their own.
-pub fn kind(page: &Page) -> Option<PageKind> {
-    if page.special() != SPECIAL {
-        return None;
-    }
-    match u16::from_le_bytes([page.0[FLAGS], page.0[FLAGS + 1]]) {
-        ROWS if segments(page).is_some() => Some(PageKind::GinRows),
-        ENTRIES if page.item(1).is_some_and(|item| as_entry(item).is_some()) => Some(PageKind::GinEntries),
-        _ => None,
-    }
-}
-
-/// The rows of a leaf of a posting tree, and how many are in each segment; nothing if it would not come back from them.
-fn segments(page: &Page) -> Option<(Vec<RowPlace>, Vec<usize>)> {
-    let list = page.0.get(LIST..page.lower())?;
-    let (mut rows, mut counts, mut at) = (Vec::new(), Vec::new(), 0);
-    while at < list.len() {
-        let before = rows.len();
-        at += segment(&list[at..], &mut rows)?;
-        counts.push(rows.len() - before);
-    }
-    let mut made = Vec::with_capacity(list.len());
-    let same = is_list(&rows) && put_segments(&rows, &counts, &mut made) && made == list;
-    (same && !rows.is_empty()).then_some((rows, counts))
-}
-
-/// Whether rows are in order, each at a place where a row may be.
-fn is_list(rows: &[RowPlace]) -> bool {
-    rows.is_sorted_by(|a, b| a < b) && rows.iter().all(|row| row.number > 0)
-}
-
-fn put_segments(rows: &[RowPlace], counts: &[usize], out: &mut Vec<u8>) -> bool {
-    let mut rest = rows;
-    let put = |&count: &usize| {
-        let Some((rows, after)) = rest.split_at_checked(count) else { return false };
-        rest = after;
-        put_rows(rows, out)
-    };
-    counts.iter().all(put)
-}
-
-/// How many rows each segment has if it has as many as fit into so many bytes.
-fn filled(rows: &[RowPlace], most: usize) -> Vec<usize> {
-    let mut counts = Vec::new();
-    let (mut bytes, mut count) = (0, 0);
-    for (at, &row) in rows.iter().enumerate() {
-        let last = if at == 0 { row } else { rows[at - 1] };
-        let distance = number_of(row).saturating_sub(number_of(last));
-        let len = (64 - distance.leading_zeros()).div_ceil(7).max(1) as usize;
-        if count > 0 && bytes + len > most {
-            counts.push(count);
-            count = 0;
-        }
-        // A segment's first row is apart from these bytes.
-        bytes = if count == 0 { 0 } else { bytes + len };
-        count += 1;
-    }
-    counts.push(count);
-    counts
-}
-
-/// The entry that an item is, if it would come back from its parts; where its tree begins, if it has one.
-fn as_entry(item: &[u8]) -> Option<(Entry<'_>, u32)> {
-    let entry_of = Entry::of(item)?;
-    let block = RowPlace::of(item)?.block;
-    let made = match &entry_of.rows {
-        Some(rows) if is_list(rows) => new_entry(&entry_of.key, rows)?,
-        Some(_) => return None,
-        None => tree_entry(&entry_of.key, block)?,
-    };
-    (made == item).then_some((entry_of, block))
-}
 
 /// What the page's last entry had.
 #[derive(Default)]
@@ -307,148 +217,5 @@ impl<S: Coder> TupleCoder<'_, S> {
             rows.push(last);
         }
         Ok(rows)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::columns::{Decoder, Encoder};
-    use crate::entropy::{Packer, Unpacker};
-    use crate::model::heap::Heads;
-    use crate::model::keys::Keys;
-    use crate::model::names::Names;
-    use crate::model::pages::Place;
-    use crate::model::rows::Rows;
-    use walden_format::record::RelFileLocator;
-    use walden_redo::PageStore;
-    use walden_redo::store::StoreOptions;
-
-    fn empty_page(lower: usize, upper: usize, flags: u16) -> Box<Page> {
-        let mut page = Box::<Page>::default();
-        page.0[12..14].copy_from_slice(&(lower as u16).to_le_bytes());
-        page.0[14..16].copy_from_slice(&(upper as u16).to_le_bytes());
-        page.0[16..18].copy_from_slice(&(SPECIAL as u16).to_le_bytes());
-        page.0[18..20].copy_from_slice(&(PAGE_BYTES as u16 | 4).to_le_bytes());
-        page.0[SPECIAL..SPECIAL + 4].copy_from_slice(&u32::MAX.to_le_bytes());
-        page.0[FLAGS..].copy_from_slice(&flags.to_le_bytes());
-        page
-    }
-
-    fn rows(count: u32) -> Vec<RowPlace> {
-        let block = |at: u32| at / 3 + (at / 50) * 5 + (at / 400) * 70_000;
-        (0..count)
-            .map(|at| RowPlace { block: block(at), number: (at % 3 * 20 + at / 90 + 1) as u16 })
-            .collect()
-    }
-
-    fn page_of_rows(count: u32, segments: impl Fn(&[RowPlace]) -> Vec<usize>) -> Box<Page> {
-        let rows = rows(count);
-        let mut list = Vec::new();
-        assert!(put_segments(&rows, &segments(&rows), &mut list));
-        let mut page = empty_page(LIST + list.len(), SPECIAL, ROWS);
-        page.0[LIST..LIST + list.len()].copy_from_slice(&list);
-        page
-    }
-
-    fn page_of_entries() -> Box<Page> {
-        let key = |text: &str| {
-            let mut bytes = vec![(text.len() as u8 + 1) << 1 | 1];
-            bytes.extend(text.bytes());
-            bytes.resize(bytes.len().next_multiple_of(8), 0);
-            Key { flags: 0x4000, bytes }
-        };
-        let mut items: Vec<Vec<u8>> = (1..60)
-            .map(|at| new_entry(&key(&format!("word {}", at + 1000)), &rows(at)).expect("an entry"))
-            .collect();
-        items.insert(7, tree_entry(&key("word 1007 and more"), 77).expect("an entry"));
-        items.push(new_entry(&Key { flags: 0, bytes: vec![1, 2, 3, 4, 0, 0, 0, 0] }, &rows(2)).unwrap());
-        // None that could be one.
-        items.push(vec![0x80, 0, 0, 1, 9, 9, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        let mut page = empty_page(24 + 4 * items.len(), 0, ENTRIES);
-        let mut at = SPECIAL;
-        for (number, item) in items.iter().enumerate() {
-            at -= item.len().next_multiple_of(8);
-            page.0[at..at + item.len()].copy_from_slice(item);
-            let pointer = at as u32 | 1 << 15 | (item.len() as u32) << 17;
-            page.0[24 + 4 * number..28 + 4 * number].copy_from_slice(&pointer.to_le_bytes());
-        }
-        page.0[14..16].copy_from_slice(&(at as u16).to_le_bytes());
-        page
-    }
-
-    fn pages() -> Vec<Box<Page>> {
-        vec![
-            page_of_rows(900, |rows| filled(rows, FILLS[0])),
-            page_of_rows(1200, |rows| filled(rows, FILLS[1])),
-            page_of_rows(30, |_| vec![20, 1, 9]),
-            page_of_entries(),
-        ]
-    }
-
-    /// Codes pages one after another; what is made of each.
-    fn code<S: Coder>(coder: &mut S, sources: &[Option<&Page>]) -> Result<Vec<Box<Page>>, Corrupt> {
-        let (mut names, mut heads, mut rows) = (Names::default(), Heads::default(), Rows::default());
-        let mut keys = Keys::default();
-        let mut store = PageStore::new(StoreOptions::default());
-        let relation = Relation { number: 3, locator: RelFileLocator::default() };
-        let mut tuple_coder = TupleCoder {
-            coder,
-            names: &mut names,
-            heads: &mut heads,
-            rows: &mut rows,
-            keys: &mut keys,
-            store: &mut store,
-        };
-        let page = |(block, source): (usize, &Option<&Page>)| {
-            let mut made = Box::<Page>::default();
-            let place = Place { relation, fork: 0, block: block as u32 };
-            tuple_coder.page(place, *source, &mut made).map(|_| made)
-        };
-        sources.iter().enumerate().map(page).collect()
-    }
-
-    #[test]
-    fn pages_come_back() {
-        let pages = pages();
-        let kinds: Vec<_> = pages.iter().map(|page| kind(page)).collect();
-        let (rows, entries) = (Some(PageKind::GinRows), Some(PageKind::GinEntries));
-        assert_eq!(kinds, [rows, rows, rows, entries]);
-        let mut coder = Encoder::default();
-        let sources: Vec<Option<&Page>> = pages.iter().map(|page| Some(&**page)).collect();
-        code(&mut coder, &sources).unwrap();
-        let chunk = coder.chunk(&mut Packer::new(1, true));
-        let mut coder = Decoder::default();
-        coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).unwrap();
-        let made = code(&mut coder, &vec![None; pages.len()]).unwrap();
-        coder.finish().unwrap();
-        for (page, made) in pages.iter().zip(&made) {
-            assert!(page.0 == made.0);
-        }
-    }
-
-    #[test]
-    fn what_would_not_come_back_is_of_no_kind_of_gins() {
-        let page = page_of_rows(900, |rows| filled(rows, FILLS[0]));
-        for at in (LIST..page.lower()).step_by(11) {
-            let mut other = page.clone();
-            other.0[at] ^= 0x90;
-            if let Some((rows, counts)) = segments(&other) {
-                let mut list = Vec::new();
-                assert!(put_segments(&rows, &counts, &mut list));
-                assert_eq!(list, other.0[LIST..other.lower()]);
-            }
-        }
-        let mut other = page.clone();
-        other.0[FLAGS] = 0x01;
-        assert_eq!(kind(&other), None);
-    }
-
-    #[test]
-    fn segments_are_filled_as_postgresql_does() {
-        // One byte each after the first.
-        let rows: Vec<RowPlace> = (0..1000).map(|at| RowPlace { block: 9, number: at + 1 }).collect();
-        assert_eq!(filled(&rows, 376), [377, 377, 246]);
-        assert_eq!(filled(&rows[..377], 376), [377]);
     }
 }

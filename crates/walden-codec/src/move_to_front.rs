@@ -1,0 +1,78 @@
+//! Move-to-front lists: values by how lately they were used, coded as their ranks.
+
+/// Values by how lately they were used.
+#[derive(Default)]
+pub struct Recent {
+    pub values: Vec<u32>,
+}
+
+impl Recent {
+    pub const MOST: usize = 64;
+
+    /// The rank of a value, from 1 on; 0 if it is not there.
+    pub fn rank(&self, value: u32) -> u64 {
+        // Most of what is looked for is among the latest or nowhere: eight are compared at once.
+        let (first, eights) = self.values.as_rchunks::<8>();
+        let mut later = 0;
+        for eight in eights.iter().rev() {
+            if eight.iter().fold(false, |found, &other| found | (other == value)) {
+                return later + rank_in(eight, value);
+            }
+            later += eight.len() as u64;
+        }
+        match rank_in(first, value) {
+            0 => 0,
+            rank => later + rank,
+        }
+    }
+
+    /// The value of a rank. It is the latest then.
+    pub fn again(&mut self, rank: u64) -> Option<u32> {
+        let at = self.values.len().checked_sub(usize::try_from(rank).ok()?)?;
+        let (&value, later) = self.values.get(at..)?.split_first()?;
+        if !later.is_empty() {
+            self.values.copy_within(at + 1.., at);
+            *self.values.last_mut()? = value;
+        }
+        Some(value)
+    }
+
+    /// Makes a value that is not there the latest.
+    pub fn add(&mut self, value: u32) {
+        if self.values.len() == Self::MOST {
+            self.values.remove(0);
+        }
+        self.values.push(value);
+    }
+}
+
+/// The rank of a value among these, counted from the last one on; 0 if it is not there.
+fn rank_in(values: &[u32], value: u32) -> u64 {
+    values.iter().rev().position(|&other| other == value).map_or(0, |at| at as u64 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_count_from_the_latest_and_lead_back_to_their_values() {
+        let mut recent = Recent::default();
+        for value in 0..100 {
+            assert_eq!(recent.rank(value), 0, "{value} is not there yet");
+            recent.add(value);
+            let least = value.saturating_sub(Recent::MOST as u32 - 1);
+            for known in 0..=value {
+                let rank = if known < least { 0 } else { u64::from(value - known) + 1 };
+                assert_eq!(recent.rank(known), rank, "{known} among {least} to {value}");
+            }
+        }
+        for rank in [1, 8, 9, 33, 64] {
+            let value = (0..100).find(|&value| recent.rank(value) == rank).expect("one of each rank");
+            assert_eq!(recent.again(rank), Some(value));
+            assert_eq!(recent.rank(value), 1, "the latest now");
+            assert_eq!(recent.values.len(), Recent::MOST);
+        }
+        assert_eq!((recent.again(0), recent.again(65)), (None, None));
+    }
+}

@@ -1,0 +1,81 @@
+//! How a page's items are coded.
+
+use walden_redo::page::{PAGE_BYTES, PAGE_HEADER, Page};
+
+use crate::tuple::gin::{is_entry_leaf, is_posting_leaf};
+use crate::tuple::heap::is_row;
+use crate::tuple::index;
+use crate::tuple::items::item;
+use crate::{Corrupt, corrupt};
+
+/// How a page's items are coded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum PageKind {
+    /// Not as items.
+    Bytes = 0,
+    /// As rows of a table.
+    Heap = 1,
+    /// As index tuples.
+    Index = 2,
+    /// As items of which nothing is known.
+    Items = 3,
+    /// As the rows in a leaf of a GIN index's posting tree.
+    GinRows = 4,
+    /// As entries of a GIN index.
+    GinEntries = 5,
+}
+
+impl PageKind {
+    /// How this page is best coded.
+    pub fn of(page: &Page, fork: u8) -> PageKind {
+        match fork {
+            0 if is_posting_leaf(page) => PageKind::GinRows,
+            0 if is_entry_leaf(page) => PageKind::GinEntries,
+            _ => PageKind::of_items(page, fork),
+        }
+    }
+
+    /// How its items are.
+    pub fn of_items(page: &Page, fork: u8) -> PageKind {
+        let (lower, special) = (page.lower(), page.special());
+        let sound = fork == 0
+            && (PAGE_HEADER..=PAGE_BYTES).contains(&lower)
+            && (lower..=PAGE_BYTES).contains(&special)
+            && lower.is_multiple_of(4);
+        if !sound || lower == PAGE_HEADER {
+            return PageKind::Bytes;
+        }
+        let (mut rows, mut tuples, mut others) = (0, 0, 0);
+        // As many as tell what the others are: one that is not is said to be so.
+        let each = page.items() / MAX_SAMPLES + 1;
+        for number in (1..=page.items()).step_by(each.into()) {
+            if let Some(item) = item(page, number) {
+                rows += usize::from(special == PAGE_BYTES && is_row(item));
+                tuples += usize::from(special < PAGE_BYTES && index::is_tuple(item));
+                others += 1;
+            }
+        }
+        match others {
+            0 => PageKind::Bytes,
+            _ if rows * 8 > others * 7 => PageKind::Heap,
+            _ if tuples * 8 > others * 7 => PageKind::Index,
+            _ => PageKind::Items,
+        }
+    }
+
+    pub fn from_code(code: u64) -> Result<PageKind, Corrupt> {
+        Ok(match code {
+            0 => PageKind::Bytes,
+            1 => PageKind::Heap,
+            2 => PageKind::Index,
+            3 => PageKind::Items,
+            4 => PageKind::GinRows,
+            5 => PageKind::GinEntries,
+            _ => return Err(corrupt("a page's kind can't be")),
+        })
+    }
+}
+
+/// Items of a page that are looked at, about, to tell how all of them are coded.
+pub const MAX_SAMPLES: u16 = 32;

@@ -1,0 +1,261 @@
+use proptest::prelude::{ProptestConfig, any, prop, proptest};
+use proptest::strategy::Strategy;
+use walden_format::lsn::Lsn;
+use walden_format::record::RelFileLocator;
+use walden_format::rmgr;
+use walden_format::version::Major;
+use walden_redo::store::LastRecord;
+use walden_redo::{PageBox, PageStore};
+
+use crate::columns::Coder;
+use crate::columns::{Decoder, Encoder};
+use crate::entropy::{Packer, Unpacker};
+use crate::predict::Predictors;
+use crate::predict::relation::{Place, Relation};
+use crate::tuple::items::{item, pointer, put_pointer, split};
+use crate::tuple::tid::RowPlace;
+use walden_format::record::Fork;
+use walden_redo::page::Page;
+use walden_redo::store::BlockKey;
+
+use crate::page::plan;
+
+const TABLE: Relation =
+    Relation { number: 0, locator: RelFileLocator { tablespace: 1, database: 2, relation: 3 } };
+const INDEX: Relation =
+    Relation { number: 1, locator: RelFileLocator { tablespace: 1, database: 2, relation: 4 } };
+/// The table's page that is known.
+const KNOWN: u32 = 2;
+
+/// What is known of the index.
+#[derive(Clone, Copy, Debug)]
+struct Index {
+    has_table: bool,
+    in_haste: bool,
+}
+
+/// What there is to know before the first page, and after each.
+struct Known {
+    predictors: Predictors,
+    store: PageStore,
+}
+
+impl Known {
+    fn new(one_by_one: bool, Index { has_table, in_haste }: Index) -> Known {
+        let mut store = PageStore::default();
+        let slot = store.slot(BlockKey { relation: TABLE.locator, fork: Fork::MAIN, block: KNOWN });
+        let kind = rmgr::kind(Major::V18, 0, 0);
+        let rows: Vec<Given> = (0..100).map(|number| (0, number, 9, false)).collect();
+        store.put(slot, PageBox::from(&page_of(&rows, 0, row)), LastRecord { lsn: Lsn(1), kind });
+        let mut predictors = Predictors::default();
+        predictors.keys.in_haste = in_haste;
+        if has_table {
+            predictors.keys.index(INDEX.number).belongs_to(TABLE);
+        }
+        predictors.rows.one_by_one = one_by_one;
+        Known { predictors, store }
+    }
+
+    fn page<S: Coder>(&mut self, coder: &mut S, relation: Relation, source: Option<&Page>) -> Page {
+        let Known { predictors, store } = self;
+        let mut made = Page::default();
+        let place = Place { relation, fork: 0, block: 9 };
+        let mut tuple_coder = predictors.tuple_coder(coder, store);
+        tuple_coder.page(place, source, &mut made).expect("a page");
+        made
+    }
+}
+
+/// What an item of a page is made of: which of a few forms, a number, a length, and whether something precedes it.
+type Given = (u8, u32, u8, bool);
+
+fn given() -> impl Strategy<Value = Vec<Given>> {
+    let some = (0..12_u8, any::<u32>(), 0..30_u8, prop::bool::weighted(0.05));
+    prop::collection::vec(some, 1..60)
+}
+
+fn value(bytes: &mut Vec<u8>, len: usize) {
+    if len < 127 {
+        bytes.push((len as u8 + 1) << 1 | 1);
+    } else {
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes.extend((((len + 4) as u32) << 2).to_le_bytes());
+    }
+    bytes.extend((0..len).map(|at| b'a' + (at * 7 % 23) as u8));
+}
+
+/// A row of three numbers and a text: with two it could be a chunk in a TOAST table.
+fn row((form, number, len, _): Given) -> Vec<u8> {
+    let mut row = vec![0; 36];
+    // Who sees it: often the same as of the row before, sometimes not.
+    let one_of = |bits: u32, values: [u8; 4]| values[(number >> bits & 3) as usize];
+    row[0..2].copy_from_slice(&[one_of(24, [7, 7, 7, 9]), 1]);
+    row[4] = one_of(26, [0, 0, 5, 5]);
+    row[8] = one_of(28, [0, 0, 114, 200]);
+    row[18..23].copy_from_slice(&[3, 0, 2, 8 + form % 3, 24]);
+    if form == 11 {
+        (row[20], row[22], row[23]) = (3, 32, 5);
+        row.resize(44, 0);
+    }
+    let at = row.len() - 12;
+    row[at..][..4].copy_from_slice(&number.to_le_bytes());
+    row[at + 4..][..4].copy_from_slice(&(number % 7).to_le_bytes());
+    let len = if form == 10 { 130 + 20 * usize::from(len) } else { len.into() };
+    value(&mut row, len);
+    row
+}
+
+/// A tuple with a number as its key, or a number and a text.
+fn tuple((form, number, len, _): Given) -> Vec<u8> {
+    let mut tuple = vec![0; 8];
+    tuple[2..4].copy_from_slice(&(number as u16 % 5).to_le_bytes());
+    tuple[4..6].copy_from_slice(&(number as u16 % 200 + 1).to_le_bytes());
+    tuple.extend(u64::from(number).to_le_bytes());
+    let has_text = form == 11;
+    if has_text {
+        value(&mut tuple, len.into());
+        tuple.resize(tuple.len().next_multiple_of(8), 0);
+    }
+    let info = tuple.len() as u16 | if has_text { 0x4000 } else { 0 };
+    tuple[6..8].copy_from_slice(&info.to_le_bytes());
+    tuple
+}
+
+fn page_of(items: &[Given], special: usize, item: fn(Given) -> Vec<u8>) -> Page {
+    let mut page = Page::default();
+    page.init(special);
+    for &given in items {
+        if given.3 {
+            // A place that no item takes.
+            let _ = page.insert_item(&[7; 24], page.items() + 1);
+            let number = page.items();
+            put_pointer(&mut page, number, 3 << 15);
+        }
+        let mut item = item(given);
+        if special == 0 && given.1 >> 30 < 3 {
+            // A row that nobody moved.
+            item[12..18].copy_from_slice(&RowPlace { block: 9, number: page.items() + 1 }.to_bytes());
+        }
+        if page.insert_item(&item, page.items() + 1).is_err() {
+            break;
+        }
+    }
+    page
+}
+
+/// Both ways write the same, and each is read by both.
+fn check(pages: &[(Relation, Page)], index: Index) {
+    let chunks = [false, true].map(|one_by_one| {
+        let mut known = Known::new(one_by_one, index);
+        for (relation, page) in pages {
+            plan(&mut known.predictors.rows.plan, relation.locator, 0, page);
+        }
+        let mut coder = Encoder::default();
+        for (relation, page) in pages {
+            let made = known.page(&mut coder, *relation, Some(page));
+            assert!((1..=page.items()).all(|number| item(&made, number) == item(page, number)));
+        }
+        coder.chunk(&mut Packer::new(1, true))
+    });
+    assert!(chunks[0] == chunks[1], "the columns do not tell how they were filled");
+    for one_by_one in [false, true] {
+        let mut known = Known::new(one_by_one, index);
+        let mut coder = Decoder::default();
+        coder.chunk(&mut Unpacker::new(true), &chunks[0], 1 << 20).expect("its own chunk");
+        for (relation, page) in pages {
+            let made = known.page(&mut coder, *relation, None);
+            assert!((1..=page.items()).all(|number| item(&made, number) == item(page, number)));
+        }
+        coder.finish().expect("nothing is left");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn many_at_once_are_coded_as_one_after_another(
+        pages in prop::collection::vec((given(), any::<[bool; 3]>()), 1..4),
+        (has_table, in_haste) in any::<(bool, bool)>(),
+    ) {
+        let pages = pages.iter().map(|(items, [of_index, are_in_turn, have_same])| {
+            let items = if *are_in_turn { in_turn(items) } else { items.clone() };
+            let items = if *have_same { with_same(&items) } else { items };
+            if *of_index {
+                (INDEX, page_of(&items, 16, tuple))
+            } else {
+                (TABLE, page_of(&items, 0, row))
+            }
+        });
+        check(&pages.collect::<Vec<_>>(), Index { has_table, in_haste });
+    }
+}
+
+/// With numbers one after another, but for some: keys that are near each other, rows that are seen alike.
+fn in_turn(items: &[Given]) -> Vec<Given> {
+    let number = |at: usize, number: u32| if number < u32::MAX / 50 { number } else { at as u32 };
+    items.iter().enumerate().map(|(at, item)| (0, number(at, item.1), item.2, item.3)).collect()
+}
+
+/// With the same text, but for some.
+fn with_same(items: &[Given]) -> Vec<Given> {
+    items.iter().map(|item| (item.0, item.1, if item.2 == 7 { 3 } else { 20 }, item.3)).collect()
+}
+
+#[test]
+fn rows_with_the_same_text_do_not_say_it_again() {
+    let index = Index { has_table: false, in_haste: false };
+    let page = |len: &dyn Fn(u32) -> u8| {
+        let items: Vec<Given> = (0..40).map(|number| (0, number * 31, len(number), false)).collect();
+        page_of(&items, 0, row)
+    };
+    let same = page(&|_| 20);
+    let pages = [
+        page(&|number| number as u8 % 20),
+        same.clone(),
+        same,
+        page(&|number| if number == 20 { 9 } else { 20 }),
+    ];
+    let mut known = Known::new(false, index);
+    pages.iter().for_each(|page| plan(&mut known.predictors.rows.plan, TABLE.locator, 0, page));
+    // All but the first; those after ten, nine of which are like the one before; all but the first, which is told so, too;
+    // those after the tenth from the second one on that is not.
+    let at_once = [(false, 39), (true, 30), (true, 39), (true, 9)];
+    let mut coder = Encoder::default();
+    for (page, at_once) in pages.iter().zip(at_once) {
+        known.page(&mut coder, TABLE, Some(page));
+        assert_eq!((known.predictors.run.again, known.predictors.run.items.len()), at_once);
+    }
+    check(&pages.map(|page| (TABLE, page)), index);
+}
+
+#[test]
+fn rows_are_not_asked_for_keys_that_tell_each_other() {
+    let items: Vec<Given> = (0..100).map(|number| (0, number, 9, false)).collect();
+    let mut page = page_of(&items, 16, tuple);
+    for number in 1..=page.items() {
+        // All of the page that is known.
+        let place = RowPlace { block: KNOWN, number }.to_bytes();
+        let at = split(pointer(&page, number)).0;
+        page.0[at..at + RowPlace::BYTES].copy_from_slice(&place);
+    }
+    for in_haste in [false, true] {
+        let index = Index { has_table: true, in_haste };
+        let mut known = Known::new(false, index);
+        plan(&mut known.predictors.rows.plan, INDEX.locator, 0, &page);
+        known.page(&mut Encoder::default(), INDEX, Some(&page));
+        assert_eq!(known.predictors.run.items.len() == 99, in_haste, "all but the first at once");
+        check(&[(INDEX, page.clone()), (INDEX, page.clone())], index);
+    }
+}
+
+#[test]
+fn most_items_of_a_page_are_coded_at_once() {
+    let items: Vec<Given> = (0..100).map(|number| (0, number * 31, (number % 20) as u8, false)).collect();
+    for (relation, page) in [(TABLE, page_of(&items, 0, row)), (INDEX, page_of(&items, 16, tuple))] {
+        let mut known = Known::new(false, Index { has_table: false, in_haste: false });
+        plan(&mut known.predictors.rows.plan, relation.locator, 0, &page);
+        known.page(&mut Encoder::default(), relation, Some(&page));
+        assert_eq!(known.predictors.run.items.len(), usize::from(page.items()) - 1, "all but the first");
+    }
+}

@@ -1,0 +1,330 @@
+//! How an index tuple's key is made of its heap tuple's attributes: which ones, and in which order.
+//!
+//! Encoding finds a mapping by comparing keys with the tuples that they point to, and stores it.
+
+use crate::columns::{Coder, Column};
+use crate::tuple::schema::{Field, Span, Varlena, aligned};
+use crate::{Corrupt, corrupt};
+
+/// A key and the row that it is made from.
+pub struct Sample {
+    /// The key.
+    pub key: Vec<u8>,
+    /// The row's attributes.
+    pub row: Vec<u8>,
+    /// Where they are.
+    pub spans: Vec<Span>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Piece {
+    /// A varlena.
+    Whole { field: u16 },
+    /// Bytes of a field of fixed width, at an aligned place.
+    Part { field: u16, offset: u16, width: u16, align: u8 },
+}
+
+/// How a key is made of a row's fields.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Recipe(Vec<Piece>);
+
+impl Recipe {
+    const MAX_PIECES: usize = 64;
+
+    /// The key of a row; no if it can't be made.
+    pub fn key(&self, row: &[u8], spans: &[Span], out: &mut Vec<u8>) -> bool {
+        out.clear();
+        for piece in &self.0 {
+            match *piece {
+                Piece::Whole { field } => {
+                    let Some(span) = spans.get(usize::from(field)) else { return false };
+                    match span.kind {
+                        Varlena::Short => {}
+                        Varlena::Long | Varlena::Compressed => pad(out, 4),
+                        Varlena::External => return false,
+                    }
+                    out.extend_from_slice(&row[span.start..span.end]);
+                }
+                Piece::Part { field, offset, width, align } => {
+                    pad(out, usize::from(align));
+                    let bytes = spans.get(usize::from(field)).and_then(|span| {
+                        let from = span.start + usize::from(offset);
+                        row[..span.end].get(from..from + usize::from(width))
+                    });
+                    let Some(bytes) = bytes else { return false };
+                    out.extend_from_slice(bytes);
+                }
+            }
+        }
+        pad(out, 8);
+        true
+    }
+
+    /// The recipe by which all these keys are made.
+    pub fn from_samples(samples: &[Sample], fields: &[Field]) -> Option<Recipe> {
+        let mut pieces = Vec::new();
+        let mut steps = 600;
+        let at = vec![0; samples.len()];
+        next_piece(samples, fields, &at, &mut pieces, &mut steps).then_some(Recipe(pieces))
+    }
+
+    /// The same for keys and rows at hand.
+    pub fn of<'a>(
+        samples: impl Iterator<Item = (&'a [u8], &'a [u8], &'a [Span])>,
+        fields: &[Field],
+    ) -> Option<Recipe> {
+        let sample = |(key, row, spans): (&[u8], &[u8], &[Span])| Sample {
+            key: key.to_vec(),
+            row: row.to_vec(),
+            spans: spans.to_vec(),
+        };
+        let samples: Vec<Sample> = samples.map(sample).collect();
+        Recipe::from_samples(&samples, fields)
+    }
+
+    /// Codes a recipe.
+    pub fn code<S: Coder>(coder: &mut S, column: Column, source: Option<&Recipe>) -> Result<Recipe, Corrupt> {
+        let mut pieces = Vec::new();
+        loop {
+            // 0 ends the recipe; 1 is a varlena; more is 1 + the width of a part.
+            let piece = source.and_then(|recipe| recipe.0.get(pieces.len()));
+            let code = match piece {
+                None => 0,
+                Some(Piece::Whole { .. }) => 1,
+                Some(Piece::Part { width, .. }) => 1 + u64::from(*width),
+            };
+            let code = coder.symbol(column, code)?;
+            if code == 0 {
+                return Ok(Recipe(pieces));
+            }
+            if pieces.len() == Recipe::MAX_PIECES {
+                return Err(corrupt("a key can't have so many parts"));
+            }
+            let wrong = Corrupt("a key's part can't be");
+            let mut number =
+                |value: u16| u16::try_from(coder.symbol(column, value.into())?).map_err(|_| wrong);
+            let field = number(match piece {
+                Some(Piece::Whole { field } | Piece::Part { field, .. }) => *field,
+                None => 0,
+            })?;
+            pieces.push(if code == 1 {
+                Piece::Whole { field }
+            } else {
+                let (offset, align) = match piece {
+                    Some(Piece::Part { offset, align, .. }) => (*offset, align.trailing_zeros() as u16),
+                    _ => (0, 0),
+                };
+                let (offset, align) = (number(offset)?, number(align)?);
+                let width = u16::try_from(code - 1).map_err(|_| wrong)?;
+                Piece::Part {
+                    field,
+                    offset,
+                    width,
+                    align: if align < 4 { 1 << align } else { return Err(wrong) },
+                }
+            });
+        }
+    }
+}
+
+pub fn pad(out: &mut Vec<u8>, align: usize) {
+    out.resize(aligned(out.len(), align), 0);
+}
+
+pub fn is_empty(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
+}
+
+/// Goes on with a recipe that made the keys so far.
+fn next_piece(
+    samples: &[Sample],
+    fields: &[Field],
+    at: &[usize],
+    pieces: &mut Vec<Piece>,
+    steps: &mut u32,
+) -> bool {
+    let ends = |(sample, &at): (&Sample, &usize)| {
+        at.next_multiple_of(8) == sample.key.len() && is_empty(&sample.key[at..])
+    };
+    if samples.iter().zip(at).all(ends) {
+        return true;
+    }
+    if *steps == 0 || pieces.len() == Recipe::MAX_PIECES {
+        return false;
+    }
+    *steps -= 1;
+    for (field, _) in fields.iter().enumerate().filter(|(_, field)| **field == Field::Varlena) {
+        let mut ahead = Vec::with_capacity(at.len());
+        for (sample, &at) in samples.iter().zip(at) {
+            let Some(span) = sample.spans.get(field) else { break };
+            let start = match span.kind {
+                Varlena::Short => at,
+                Varlena::Long | Varlena::Compressed => at.next_multiple_of(4),
+                Varlena::External => break,
+            };
+            let value = &sample.row[span.start..span.end];
+            if !sample.key.get(start..).is_some_and(|rest| rest.starts_with(value))
+                || !is_empty(&sample.key[at..start])
+            {
+                break;
+            }
+            ahead.push(start + value.len());
+        }
+        if ahead.len() == at.len() {
+            pieces.push(Piece::Whole { field: field as u16 });
+            if next_piece(samples, fields, &ahead, pieces, steps) {
+                return true;
+            }
+            pieces.pop();
+        }
+    }
+    for align in [8, 4, 2, 1_usize] {
+        let starts: Vec<usize> = at.iter().map(|&at| aligned(at, align)).collect();
+        let gaps = samples.iter().zip(at.iter().zip(&starts));
+        if gaps
+            .clone()
+            .any(|(sample, (&at, &start))| start >= sample.key.len() || !is_empty(&sample.key[at..start]))
+        {
+            continue;
+        }
+        // A smaller alignment is tried only where it leads to another place.
+        if align > 1
+            && at.iter().all(|at| at.is_multiple_of(align))
+            && align < 8
+            && at.iter().all(|at| at.is_multiple_of(8))
+        {
+            continue;
+        }
+        let mut parts = parts_at(samples, fields, &starts);
+        parts.sort_by_key(|&(_, _, width)| std::cmp::Reverse(width));
+        for &(field, offset, longest) in parts.iter().take(4) {
+            let shorter = [8, 4, 2, 1].into_iter().filter(|&width| width < longest);
+            for width in std::iter::once(longest).chain(shorter) {
+                let ahead: Vec<usize> = starts.iter().map(|start| start + width).collect();
+                pieces.push(Piece::Part {
+                    field: field as u16,
+                    offset: offset as u16,
+                    width: width as u16,
+                    align: align as u8,
+                });
+                if next_piece(samples, fields, &ahead, pieces, steps) {
+                    return true;
+                }
+                pieces.pop();
+                if *steps == 0 {
+                    return false;
+                }
+            }
+        }
+    }
+    false
+}
+
+/// Where in fields of fixed width all samples have what their keys have at these places, and how many bytes of it.
+fn parts_at(samples: &[Sample], fields: &[Field], starts: &[usize]) -> Vec<(usize, usize, usize)> {
+    let mut parts = Vec::new();
+    for (number, field) in fields.iter().enumerate() {
+        let Field::Fixed { width, .. } = field else { continue };
+        for offset in 0..usize::from(*width) {
+            let mut longest = usize::from(*width) - offset;
+            for (sample, &start) in samples.iter().zip(starts) {
+                let Some(span) = sample.spans.get(number) else { return parts };
+                let bytes = &sample.row[span.start + offset..span.end];
+                let same = bytes.iter().zip(&sample.key[start..]).take_while(|(row, key)| row == key).count();
+                longest = longest.min(same);
+                if longest == 0 {
+                    break;
+                }
+            }
+            if longest > 0 {
+                parts.push((number, offset, longest));
+            }
+        }
+    }
+    parts
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::columns::{Class, Decoder, Encoder, Kind};
+    use crate::entropy::{Packer, Unpacker};
+    use crate::predict::index::key_order::{Unit, code_units};
+
+    const FIELDS: [Field; 4] = [
+        Field::Fixed { width: 12, align: 1 },
+        Field::Varlena,
+        Field::Fixed { width: 8, align: 8 },
+        Field::Varlena,
+    ];
+
+    /// A row of bigint, integer, text, bigint, text; and where its fields are.
+    fn row(number: u64) -> (Vec<u8>, Vec<Span>) {
+        let mut row = number.wrapping_mul(0x1234_5678_9ABC_DEF1).to_le_bytes().to_vec();
+        row.extend((number as u32 % 3).to_le_bytes());
+        let mut spans = vec![Span { start: 0, end: 12, kind: Varlena::Short }];
+        let mut varlena = |row: &mut Vec<u8>, text: &str| {
+            let start = row.len();
+            row.push(((text.len() + 1) << 1) as u8 | 1);
+            row.extend(text.bytes());
+            spans.push(Span { start, end: row.len(), kind: Varlena::Short });
+        };
+        varlena(&mut row, &"ab".repeat(number as usize % 7));
+        pad(&mut row, 8);
+        let at = row.len();
+        row.extend((number << 20 | 77).to_le_bytes());
+        varlena(&mut row, &format!("name {number}"));
+        spans.insert(2, Span { start: at, end: at + 8, kind: Varlena::Short });
+        (row, spans)
+    }
+
+    /// The key (text, integer, bigint).
+    fn key(number: u64) -> Vec<u8> {
+        let text = format!("name {number}");
+        let mut key = vec![((text.len() + 1) << 1) as u8 | 1];
+        key.extend(text.bytes());
+        pad(&mut key, 4);
+        key.extend((number as u32 % 3).to_le_bytes());
+        pad(&mut key, 8);
+        key.extend(number.wrapping_mul(0x1234_5678_9ABC_DEF1).to_le_bytes());
+        key
+    }
+
+    #[test]
+    fn a_recipe_is_found_and_makes_other_keys() {
+        let known: Vec<_> = [7, 123_456, 99].map(|number| (key(number), row(number))).into();
+        let samples = known.iter().map(|(key, (row, spans))| (&key[..], &row[..], &spans[..]));
+        let recipe = Recipe::of(samples, &FIELDS).expect("a recipe");
+        let mut made = Vec::new();
+        for number in 0..500 {
+            let (row, spans) = row(number * 31);
+            assert!(recipe.key(&row, &spans, &mut made));
+            assert_eq!(made, key(number * 31));
+        }
+        assert!(!recipe.key(&[], &[], &mut made));
+    }
+
+    #[test]
+    fn keys_that_are_not_of_the_row_have_no_recipe() {
+        let known: Vec<_> = [7, 8, 9].map(|number| (key(number + 1000), row(number))).into();
+        let samples = known.iter().map(|(key, (row, spans))| (&key[..], &row[..], &spans[..]));
+        assert_eq!(Recipe::of(samples, &FIELDS), None);
+    }
+
+    #[test]
+    fn recipes_and_units_come_back() {
+        let known = [(key(5), row(5)), (key(60), row(60))];
+        let samples = known.iter().map(|(key, (row, spans))| (&key[..], &row[..], &spans[..]));
+        let recipe = Recipe::of(samples, &FIELDS).expect("a recipe");
+        let units = [Unit::Text, Unit::Integer, Unit::Long];
+        let mut coder = Encoder::default();
+        let column = coder.column(Kind::Symbols(Class::Shapes)).unwrap();
+        assert_eq!(Recipe::code(&mut coder, column, Some(&recipe)).unwrap(), recipe);
+        code_units(&mut coder, column, Some(&units)).unwrap();
+        let chunk = coder.chunk(&mut Packer::new(1, true));
+        let mut coder = Decoder::default();
+        coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 16).unwrap();
+        let column = coder.column(Kind::Symbols(Class::Shapes)).unwrap();
+        assert_eq!(Recipe::code(&mut coder, column, None).unwrap(), recipe);
+        assert_eq!(code_units(&mut coder, column, None).unwrap(), units);
+    }
+}

@@ -1,0 +1,292 @@
+//! Indexes, the tables that they belong to, and where records lately put heap tuples.
+//!
+//! An index tuple says where its heap tuple is. That is on a replayed page, if the page is known, and the key is made of
+//! its attributes ([`super::key_mapping`]). In a new index, which heap tuple comes next is predicted, too
+//! ([`super::key_order`]).
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+use walden_format::record::Fork;
+use walden_redo::page::{ItemState, Page};
+use walden_redo::store::{BlockKey, PageStore};
+
+use super::key_mapping::{Recipe, Sample};
+use super::key_order::Order;
+use crate::predict::attributes::LayoutKey;
+use crate::predict::relation::Relation;
+use crate::tuple::heap::Old;
+use crate::tuple::schema::{Field, Span};
+use crate::tuple::tid::RowPlace;
+
+/// What is known of indexes and the tables that they belong to, on both sides.
+#[derive(Default)]
+pub struct Keys {
+    /// By number: relations are numbered from 0 on.
+    indexes: Vec<Index>,
+    /// Tables in the order in which they were met, each once.
+    tables: Vec<Relation>,
+    /// By number, whether it is in there.
+    is_table: Vec<bool>,
+    inserted: FxHashMap<u32, Inserted>,
+    /// The row that a record put into a table last.
+    pub latest: Option<RowPlace>,
+    /// Of the index that was built last.
+    pub order: Option<Order>,
+    /// Whether encoding leaves out what saves little for the time that it takes.
+    pub in_haste: bool,
+    /// Rows that may still be put in order: sorting takes time that a file has to earn.
+    budget: usize,
+    /// Room for the next key.
+    pub scratch: Scratch,
+}
+
+/// A row, where its fields are, and the key that is made of it.
+#[derive(Default)]
+pub struct Scratch {
+    /// The row's attributes.
+    pub row: Vec<u8>,
+    /// Where they are.
+    pub spans: Vec<Span>,
+    /// The key.
+    pub key: Vec<u8>,
+}
+
+/// An index.
+#[derive(Default)]
+pub struct Index {
+    /// Its table.
+    pub table: Option<Relation>,
+    /// How keys are made, by the tuple's layout and the row's.
+    recipes: FxHashMap<(u32, LayoutKey), Recipe>,
+    /// Where in its table's latest rows the last tuple's was.
+    at: u64,
+    /// Tuples so far.
+    tuples: u64,
+    /// What encoding has seen: tuples, and by layouts those that no recipe told.
+    recent: VecDeque<(RowPlace, Vec<u8>)>,
+    untold: FxHashMap<(u32, LayoutKey), Untold>,
+    /// How many recipes there were when the order was made, and how often it was.
+    ordered: (usize, u32),
+    missed: u32,
+}
+
+#[derive(Default)]
+struct Untold {
+    samples: VecDeque<Sample>,
+    count: u32,
+}
+
+/// The rows that records put into a table lately.
+#[derive(Default)]
+struct Inserted {
+    places: VecDeque<RowPlace>,
+    /// Those that were forgotten.
+    gone: u64,
+}
+
+impl Inserted {
+    const MOST: usize = 4096;
+
+    fn get(&self, at: u64) -> Option<RowPlace> {
+        self.places.get(usize::try_from(at.checked_sub(self.gone)?).ok()?).copied()
+    }
+
+    fn end(&self) -> u64 {
+        self.gone + self.places.len() as u64
+    }
+}
+
+/// Samples that encoding keeps.
+const SAMPLES: usize = 8;
+/// Tuples that are not told, of a layout, after which encoding looks for another recipe only now and then.
+const PATIENCE: u32 = 24;
+
+impl Keys {
+    /// Before a segment of so many bytes.
+    pub fn start(&mut self, bytes: usize) {
+        const MOST: usize = 64 << 20;
+        self.budget = (self.budget + bytes).min(MOST);
+    }
+
+    /// A table's row was coded.
+    pub fn table(&mut self, table: Relation) {
+        let at = table.number as usize;
+        if at >= self.is_table.len() {
+            self.is_table.resize(at + 1, false);
+        }
+        if !std::mem::replace(&mut self.is_table[at], true) {
+            self.tables.push(table);
+        }
+    }
+
+    /// A record put a row there.
+    pub fn inserted(&mut self, table: u32, place: RowPlace) {
+        self.latest = Some(place);
+        let inserted = self.inserted.entry(table).or_default();
+        if inserted.places.len() == Inserted::MOST {
+            inserted.places.pop_front();
+            inserted.gone += 1;
+        }
+        inserted.places.push_back(place);
+    }
+
+    /// An index, by its number.
+    pub fn index(&mut self, number: u32) -> &mut Index {
+        let at = number as usize;
+        if at >= self.indexes.len() {
+            self.indexes.resize_with(at + 1, Index::default);
+        }
+        &mut self.indexes[at]
+    }
+
+    /// Tables that the index may belong to, those met last first.
+    pub fn candidates(&self, index: Relation) -> Vec<Relation> {
+        const MOST: usize = 512;
+        let of = |table: &&Relation| table.locator.database == index.locator.database;
+        self.tables.iter().rev().filter(of).take(MOST).copied().collect()
+    }
+
+    /// A table by its number.
+    pub fn table_by_number(&self, number: u64) -> Option<Relation> {
+        self.tables.iter().find(|table| u64::from(table.number) == number).copied()
+    }
+
+    /// The rows that an index's next tuple in a record is probably for: the one after the last tuple's, and the latest.
+    pub fn expected(&self, index: u32) -> [Option<RowPlace>; 2] {
+        let known = self.indexes.get(index as usize).and_then(|index| Some((index, index.table?)));
+        let Some((index, inserted)) =
+            known.and_then(|(index, table)| Some((index, self.inserted.get(&table.number)?)))
+        else {
+            return [None; 2];
+        };
+        [inserted.get(index.at), inserted.get(inserted.end().wrapping_sub(1))]
+    }
+
+    /// An index's tuple was for this row, as it was expected or not.
+    pub fn used(&mut self, index: u32, which: Option<usize>) {
+        let Some(index) = self.indexes.get_mut(index as usize) else { return };
+        match which {
+            Some(0) => index.at += 1,
+            Some(_) => {
+                let inserted = index.table.and_then(|table| self.inserted.get(&table.number));
+                index.at = inserted.map_or(0, Inserted::end);
+            }
+            None => {}
+        }
+    }
+
+    /// Takes rows off the budget, if they are within.
+    pub fn allows(&mut self, rows: usize) -> bool {
+        let left = self.budget.checked_sub(rows);
+        self.budget = left.unwrap_or(0);
+        left.is_some()
+    }
+}
+
+impl Index {
+    /// Counts a tuple; whether its table may be told now.
+    pub fn is_time(&mut self) -> bool {
+        self.tuples += 1;
+        self.tuples >= 4 && self.tuples.is_power_of_two()
+    }
+
+    /// Remembers a tuple, when encoding.
+    pub fn remember(&mut self, place: RowPlace, key: &[u8]) {
+        if self.recent.len() == SAMPLES {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((place, key.to_vec()));
+    }
+
+    /// What was remembered.
+    pub fn recent(&self) -> impl Iterator<Item = (RowPlace, &[u8])> {
+        self.recent.iter().map(|(place, key)| (*place, &key[..]))
+    }
+
+    /// Gives the index another table.
+    pub fn belongs_to(&mut self, table: Relation) {
+        self.table = Some(table);
+        self.recipes.clear();
+        self.untold.clear();
+        self.at = 0;
+    }
+
+    /// How the keys of a layout are made of rows of a layout.
+    pub fn recipe(&self, layout: u32, row: LayoutKey) -> Option<&Recipe> {
+        self.recipes.get(&(layout, row))
+    }
+
+    /// Replaces it.
+    pub fn set_recipe(&mut self, layout: u32, row: LayoutKey, recipe: Recipe) {
+        /// A row of another layout has its key made in another way, and there are only so many ways.
+        const MOST: usize = 4096;
+        if self.recipes.len() < MOST {
+            self.recipes.insert((layout, row), recipe);
+        }
+    }
+
+    /// A recipe for a tuple that was not told, and for the last such ones.
+    pub fn look_for_recipe(
+        &mut self,
+        (layout, row_layout): (u32, LayoutKey),
+        key: &[u8],
+        (row, spans): (&[u8], &[Span]),
+        fields: &[Field],
+    ) -> Option<Recipe> {
+        let untold = self.untold.entry((layout, row_layout)).or_default();
+        untold.count += 1;
+        if untold.count > PATIENCE && !untold.count.is_power_of_two() {
+            return None;
+        }
+        if untold.samples.len() == SAMPLES {
+            untold.samples.pop_front();
+        }
+        untold.samples.push_back(Sample { key: key.to_vec(), row: row.to_vec(), spans: spans.to_vec() });
+        Recipe::from_samples(untold.samples.make_contiguous(), fields)
+    }
+
+    /// Whether encoding should put the table's rows in order (again).
+    pub fn wants_order(&self) -> bool {
+        const OFTEN: u32 = 6;
+        let (recipes, times) = self.ordered;
+        let known = self.recipes.len();
+        known > 0 && times < OFTEN && (times == 0 || (known > recipes && self.missed >= 32 << times))
+    }
+
+    /// The order was made.
+    pub fn is_ordered(&mut self) {
+        self.ordered = (self.recipes.len(), self.ordered.1 + 1);
+        self.missed = 0;
+    }
+
+    /// The places of so many tuples were not told by the order.
+    pub fn missed(&mut self, tuples: u32) {
+        self.missed = self.missed.saturating_add(tuples);
+    }
+}
+
+/// A row that an index points to, on its page; a redirected one where it is now.
+pub fn item(page: &Page, number: u16) -> Option<&[u8]> {
+    let pointer = page.line_pointer(number)?;
+    match pointer.state() {
+        ItemState::Normal => page.item(number),
+        ItemState::Redirect => {
+            let to = pointer.offset();
+            (page.line_pointer(to)?.state() == ItemState::Normal).then(|| page.item(to))?
+        }
+        _ => None,
+    }
+}
+
+/// A table's row, as an item on its page, if that is known.
+pub fn row(store: &mut PageStore, table: Relation, place: RowPlace) -> Option<&[u8]> {
+    let key = BlockKey { relation: table.locator, fork: Fork::MAIN, block: place.block };
+    let slot = store.find(key)?;
+    item(store.page(slot)?, place.number)
+}
+
+/// Its parts.
+pub fn parts(item: &[u8]) -> Option<Old<'_>> {
+    Old::of(item)
+}
