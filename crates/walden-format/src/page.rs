@@ -1,47 +1,69 @@
-//! The header of a page of the log.
+//! The header of a page of the log, read and written.
 //!
 //! ```text
 //! offset  width
-//!      0      2  xlp_magic      which version wrote the page
-//!      2      2  xlp_info       flags
-//!      4      4  xlp_tli        timeline of the page's first record
-//!      8      8  xlp_pageaddr   LSN of the page
-//!     16      4  xlp_rem_len    bytes left of a record that began on an earlier page
-//!     20      4  padding
+//!      0      2  xlp_magic       names the major version that wrote the page
+//!      2      2  xlp_info        flags, see [`flags`]
+//!      4      4  xlp_tli         timeline of the page's first record
+//!      8      8  xlp_pageaddr    LSN of the page's start
+//!     16      4  xlp_rem_len     bytes left of a record that began on an earlier page
+//!     20      4  padding, zeros
 //! the first page of each segment goes on:
-//!     24      8  xlp_sysid      system identifier of the cluster
-//!     32      4  xlp_seg_size   bytes of a segment
+//!     24      8  xlp_sysid       system identifier of the cluster
+//!     32      4  xlp_seg_size    bytes of a segment
 //!     36      4  xlp_xlog_blcksz bytes of a page
 //! ```
+//!
+//! `XLogPageHeaderData` and `XLogLongPageHeaderData` in `access/xlog_internal.h`.
+
+use std::fmt;
 
 use crate::lsn::{Lsn, SegmentSize, Timeline};
 use crate::reader::Reader;
 use crate::version::{Major, UnreadableMagic};
 
-/// Width of the header of most pages, in bytes.
+/// Bytes of the header of most pages (`SizeOfXLogShortPHD`).
 pub const SHORT_HEADER: usize = 24;
-/// Width of the header of a segment's first page, in bytes.
+/// Bytes of the header of a segment's first page (`SizeOfXLogLongPHD`).
 pub const LONG_HEADER: usize = 40;
 
-const FIRST_IS_CONTRECORD: u16 = 0x0001;
-const HAS_LONG_HEADER: u16 = 0x0002;
-/// Until 18; gone since.
-const BKP_REMOVABLE: u16 = 0x0004;
+/// Flags of a page (`XLP_*`).
+pub mod flags {
+    use crate::version::Major;
 
-/// A page header as its bytes say; whether it belongs where it stands is the stream's business.
+    /// The page's first bytes continue a record that began on an earlier page (`XLP_FIRST_IS_CONTRECORD`).
+    pub const FIRST_IS_CONTRECORD: u16 = 0x0001;
+    /// The header is a long one (`XLP_LONG_HEADER`).
+    pub const LONG_HEADER: u16 = 0x0002;
+    /// A removable backup block may follow (`XLP_BKP_REMOVABLE`); until 18, where nearly all pages have it.
+    pub const BKP_REMOVABLE: u16 = 0x0004;
+
+    /// The record that an earlier page began was given up, and this page begins with the record that says so
+    /// (`XLP_FIRST_IS_OVERWRITE_CONTRECORD`). The bit moved in 19, when [`BKP_REMOVABLE`] was dropped.
+    pub const fn overwrite_contrecord(version: Major) -> u16 {
+        if version as u8 >= Major::V19 as u8 { 0x0004 } else { 0x0008 }
+    }
+
+    /// All flags that `version` has (`XLP_ALL_FLAGS`).
+    pub const fn all(version: Major) -> u16 {
+        if version as u8 >= Major::V19 as u8 { 0x0007 } else { 0x000F }
+    }
+}
+
+/// A page header as its bytes say; whether it belongs where it stands is checked by [`crate::stream::Decoder`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageHeader {
-    /// Who wrote the page.
+    /// The major version that wrote the page.
     pub version: Major,
-    /// All flag bits.
+    /// All flag bits, see [`flags`].
     pub info: u16,
     /// Timeline of the page's first record.
     pub timeline: Timeline,
-    /// Where the page belongs.
+    /// The LSN of the page's start.
     pub address: Lsn,
     /// Bytes left of a record that began on an earlier page.
     pub remaining: u32,
-    /// Only on the first page of a segment.
+    /// What only the first page of a segment has.
     pub long: Option<LongHeader>,
 }
 
@@ -63,19 +85,36 @@ impl LongHeader {
     }
 }
 
-/// Why bytes are no page header.
+/// Why bytes are not a page header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageHeaderError {
     /// Fewer bytes than a header has.
     Short,
-    /// A magic that can't be decoded, and what it is.
+    /// A magic that Walden does not read, and what it stands for.
     Magic(u16, UnreadableMagic),
     /// Flag bits that this version does not have.
     Flags(u16),
 }
 
+impl fmt::Display for PageHeaderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PageHeaderError::Short => f.write_str("the data ends within the page header"),
+            PageHeaderError::Magic(magic, reason) => write!(f, "page magic {magic:04X}: {reason}"),
+            PageHeaderError::Flags(flags) => {
+                write!(f, "page flags {flags:04X}, which this version does not have")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PageHeaderError {}
+
 impl PageHeader {
-    /// Reads the header at the start of a page.
+    /// Reads the header at the start of a page, of which `page` may be the beginning alone.
+    ///
+    /// # Errors
+    /// There are fewer bytes than the header has, or its magic or flags are none of a version that Walden reads.
     pub fn parse(page: &[u8]) -> Result<PageHeader, PageHeaderError> {
         let mut reader = Reader::new(page);
         let magic = reader.u16().ok_or(PageHeaderError::Short)?;
@@ -86,15 +125,14 @@ impl PageHeader {
     fn after_magic(reader: &mut Reader<'_>, version: Major) -> Result<PageHeader, PageHeaderError> {
         let short = PageHeaderError::Short;
         let info = reader.u16().ok_or(short)?;
-        let flags = if version >= Major::V19 { 0x0007 } else { 0x000F };
-        if info & !flags != 0 {
+        if info & !flags::all(version) != 0 {
             return Err(PageHeaderError::Flags(info));
         }
         let timeline = reader.u32().ok_or(short)?;
         let address = Lsn(reader.u64().ok_or(short)?);
         let remaining = reader.u32().ok_or(short)?;
         reader.take(4).ok_or(short)?;
-        let long = if info & HAS_LONG_HEADER != 0 {
+        let long = if info & flags::LONG_HEADER != 0 {
             Some(LongHeader {
                 system_id: reader.u64().ok_or(short)?,
                 segment_bytes: reader.u32().ok_or(short)?,
@@ -106,21 +144,98 @@ impl PageHeader {
         Ok(PageHeader { version, info, timeline, address, remaining, long })
     }
 
-    /// Bytes of this header.
+    /// The header as PostgreSQL writes it: the first [`PageHeader::width`] bytes count, zeros follow.
+    ///
+    /// Only the fields decide: whether the header is a long one follows from [`PageHeader::long`], and the flag that says so
+    /// is set accordingly.
+    pub fn to_bytes(&self) -> [u8; LONG_HEADER] {
+        let mut bytes = [0; LONG_HEADER];
+        let long_flag = if self.long.is_some() { flags::LONG_HEADER } else { 0 };
+        let info = self.info & !flags::LONG_HEADER | long_flag;
+        bytes[0..2].copy_from_slice(&self.version.magic().to_le_bytes());
+        bytes[2..4].copy_from_slice(&info.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.timeline.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.address.0.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.remaining.to_le_bytes());
+        if let Some(long) = &self.long {
+            bytes[24..32].copy_from_slice(&long.system_id.to_le_bytes());
+            bytes[32..36].copy_from_slice(&long.segment_bytes.to_le_bytes());
+            bytes[36..40].copy_from_slice(&long.page_bytes.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The short header of a later page of the same segment, which goes on with `remaining` bytes of a record or with none:
+    /// the same version, timeline and flags, but for those that say what the page begins with.
+    pub fn of_later_page(&self, address: Lsn, remaining: u32) -> PageHeader {
+        let kept =
+            !(flags::FIRST_IS_CONTRECORD | flags::LONG_HEADER | flags::overwrite_contrecord(self.version));
+        let continues = if remaining > 0 { flags::FIRST_IS_CONTRECORD } else { 0 };
+        PageHeader { info: self.info & kept | continues, address, remaining, long: None, ..*self }
+    }
+
+    /// Bytes of this header: [`SHORT_HEADER`] or [`LONG_HEADER`].
     pub fn width(&self) -> usize {
         if self.long.is_some() { LONG_HEADER } else { SHORT_HEADER }
     }
 
-    /// The page's first bytes continue a record that began on an earlier page.
+    /// Whether the page's first bytes continue a record that began on an earlier page.
     pub fn continues_record(&self) -> bool {
-        self.info & FIRST_IS_CONTRECORD != 0
+        self.info & flags::FIRST_IS_CONTRECORD != 0
     }
 
-    /// The record that an earlier page began was abandoned; this page begins with the record that says so.
-    ///
-    /// The flag moved in 19, when `BKP_REMOVABLE` was dropped.
+    /// Whether the record that an earlier page began was given up, and this page begins with the record that says so
+    /// (`OVERWRITE_CONTRECORD`).
     pub fn overwrites_record(&self) -> bool {
-        let bit = if self.version >= Major::V19 { BKP_REMOVABLE } else { 0x0008 };
-        self.info & bit != 0
+        self.info & flags::overwrite_contrecord(self.version) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn headers_of_every_version_round_trip(
+            at in 0..12_usize,
+            info: u16,
+            timeline: u32,
+            address: u64,
+            remaining: u32,
+            long: Option<(u64, u32, u32)>,
+        ) {
+            let version = Major::all().nth(at).unwrap();
+            let long = long.map(|(system_id, segment_bytes, page_bytes)| LongHeader { system_id, segment_bytes, page_bytes });
+            let long_flag = if long.is_some() { flags::LONG_HEADER } else { 0 };
+            let info = info & flags::all(version) & !flags::LONG_HEADER | long_flag;
+            let header = PageHeader { version, info, timeline, address: Lsn(address), remaining, long };
+            let bytes = header.to_bytes();
+            prop_assert_eq!(PageHeader::parse(&bytes[..header.width()]), Ok(header));
+            prop_assert_eq!(PageHeader::parse(&bytes[..header.width() - 1]), Err(PageHeaderError::Short));
+            prop_assert!(bytes[header.width()..].iter().all(|byte| *byte == 0));
+
+            let later = header.of_later_page(Lsn(8192), remaining);
+            prop_assert_eq!(later.continues_record(), remaining > 0);
+            prop_assert!(!later.overwrites_record() && later.width() == SHORT_HEADER);
+            prop_assert_eq!((later.version, later.timeline), (version, timeline));
+        }
+    }
+
+    #[test]
+    fn flags_of_other_versions_are_refused() {
+        for version in Major::all() {
+            let mut bytes = [0; SHORT_HEADER];
+            bytes[..2].copy_from_slice(&version.magic().to_le_bytes());
+            bytes[2] = 0x08;
+            let expected = if version >= Major::V19 { Err(PageHeaderError::Flags(8)) } else { Ok(true) };
+            assert_eq!(
+                PageHeader::parse(&bytes).map(|header| header.overwrites_record()),
+                expected,
+                "{version}"
+            );
+        }
     }
 }

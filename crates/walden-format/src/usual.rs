@@ -16,17 +16,18 @@ use std::ops::RangeInclusive;
 
 use crate::crc::{BEFORE, BEHIND, RecordCrc};
 use crate::lsn::Lsn;
+use crate::record::block_flags::{FORK_MASK, HAS_DATA, HAS_IMAGE, SAME_REL, WILL_INIT};
 use crate::record::{
-    BLOCK_ID_SHORT_DATA, BlockRef, FORK_MASK, Fork, HAS_DATA, HAS_IMAGE, RECORD_HEADER, Record, RecordHeader,
-    RelFileLocator, SAME_RELATION, WILL_INIT,
+    BlockHeader, BlockRef, Fork, RECORD_HEADER, Record, RecordHeader, RelFileLocator, SHORT_DATA_HEADER,
+    block_id,
 };
 use crate::rmgr::rmid;
 use crate::stream::StreamInfo;
 
 /// Bytes of a block's header that names its relation.
-pub const BLOCK_HEADER: usize = 20;
+pub const BLOCK_HEADER: usize = BlockHeader::WIDTH;
 /// Bytes of the main data's header.
-pub const MAIN_HEADER: usize = 2;
+pub const MAIN_HEADER: usize = SHORT_DATA_HEADER;
 /// Where the block's data starts.
 const DATA_AT: usize = RECORD_HEADER + BLOCK_HEADER + MAIN_HEADER;
 /// Bytes of records worth a way of their own: longer ones are too few to matter, and their checksum has better ways.
@@ -69,8 +70,8 @@ impl<'a> UsualRecord<'a> {
         let main_at = record.main_at();
         let (flags, data_len) = (record.flags(), record.data_len());
         let usual = (total_len <= *LENGTHS.end())
-            & (around[main_at] == BLOCK_ID_SHORT_DATA)
-            & (flags & (HAS_IMAGE | SAME_RELATION) == 0)
+            & (around[main_at] == block_id::DATA_SHORT)
+            & (flags & (HAS_IMAGE | SAME_REL) == 0)
             & ((flags & HAS_DATA != 0) == (data_len > 0))
             & (BEFORE + total_len
                 == main_at + MAIN_HEADER + usize::from(data_len) + usize::from(record.main_len()))
@@ -174,6 +175,7 @@ impl<'a> UsualRecord<'a> {
             relation: self.relation(),
             fork: self.fork(),
             id: 0,
+            flags: self.flags(),
             will_init: self.flags() & WILL_INIT != 0,
             header_len: BLOCK_HEADER as u8,
             data_len: self.data_len(),
@@ -243,7 +245,7 @@ mod tests {
             numbers: [u8; 16],
         ) {
             let claimed = match id {
-                BLOCK_ID_SHORT_DATA => 26 + i32::from(flags),
+                block_id::DATA_SHORT => 26 + i32::from(flags),
                 _ => 46 + i32::from(data_len) + i32::from(main_len),
             };
             let total_len = (claimed + excess).max(0) as u32;

@@ -33,7 +33,6 @@ use crate::simulate::{RecordBytes, Simulation};
 pub const MAX_SIMULATIONS: usize = 64;
 /// Points of the growth that are kept.
 const GROWTH_POINTS: u64 = 400;
-/// `XLOG_HEAP2_VISIBLE`
 
 /// What a pass needs to know of the trace.
 #[derive(Debug)]

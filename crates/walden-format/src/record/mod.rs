@@ -15,9 +15,17 @@
 //!
 //! `DecodeXLogRecord` in `xlogreader.c` decides what is valid.
 
+use std::fmt;
+
 use crate::lsn::Lsn;
 use crate::reader::Reader;
 use crate::version::Major;
+
+mod block;
+mod image;
+
+pub use block::{BlockHeader, BlockRef, Fork, RelFileLocator, block_flags};
+pub use image::{Compression, Image, ImageHeader, ImageInfo};
 
 /// Width of the fixed header, in bytes.
 pub const RECORD_HEADER: usize = 24;
@@ -26,16 +34,28 @@ pub const MAX_RECORD_BYTES: u32 = (1 << 30) - 1;
 /// How many blocks a record can refer to (`XLR_MAX_BLOCK_ID` + 1).
 pub const MAX_BLOCKS: usize = 33;
 
-const BLOCK_ID_TOPLEVEL_XID: u8 = 252;
-const BLOCK_ID_ORIGIN: u8 = 253;
-const BLOCK_ID_LONG_DATA: u8 = 254;
-pub(crate) const BLOCK_ID_SHORT_DATA: u8 = 255;
+/// What a header within a record is of, by its first byte (`XLR_BLOCK_ID_*`).
+pub mod block_id {
+    /// The highest id of a block (`XLR_MAX_BLOCK_ID`).
+    pub const MAX: u8 = 32;
+    /// The toplevel transaction, 4 bytes; since 14.
+    pub const TOPLEVEL_XID: u8 = 252;
+    /// The replication origin, 2 bytes.
+    pub const ORIGIN: u8 = 253;
+    /// The main data, whose length takes 4 bytes.
+    pub const DATA_LONG: u8 = 254;
+    /// The main data, whose length takes a byte.
+    pub const DATA_SHORT: u8 = 255;
+}
 
-pub(crate) const FORK_MASK: u8 = 0x0F;
-pub(crate) const HAS_IMAGE: u8 = 0x10;
-pub(crate) const HAS_DATA: u8 = 0x20;
-pub(crate) const WILL_INIT: u8 = 0x40;
-pub(crate) const SAME_RELATION: u8 = 0x80;
+/// Bytes of the main data's header if its length takes a byte.
+pub const SHORT_DATA_HEADER: usize = 2;
+/// Bytes of the main data's header if its length takes 4 bytes.
+pub const LONG_DATA_HEADER: usize = 5;
+/// Bytes of the header that names the replication origin.
+pub const ORIGIN_HEADER: usize = 3;
+/// Bytes of the header that names the toplevel transaction.
+pub const TOPLEVEL_XID_HEADER: usize = 5;
 
 /// The fixed part of every record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -69,117 +89,19 @@ impl RecordHeader {
             crc: word(20),
         })
     }
-}
 
-/// The physical name of a relation: where its files are, not what it is called.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct RelFileLocator {
-    /// OID of the tablespace.
-    pub tablespace: u32,
-    /// OID of the database; 0 for relations that all databases share.
-    pub database: u32,
-    /// The relation's file number (`relfilenode`).
-    pub relation: u32,
-}
-
-impl std::fmt::Display for RelFileLocator {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}/{}", self.tablespace, self.database, self.relation)
-    }
-}
-
-/// Which file of a relation.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Fork(pub u8);
-
-#[allow(missing_docs)]
-impl Fork {
-    pub const MAIN: Fork = Fork(0);
-    pub const FREE_SPACE_MAP: Fork = Fork(1);
-    pub const VISIBILITY_MAP: Fork = Fork(2);
-    pub const INIT: Fork = Fork(3);
-}
-
-impl std::fmt::Display for Fork {
-    /// As pg_waldump prints it: `main`, `fsm`, `vm`, `init`.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            0 => f.write_str("main"),
-            1 => f.write_str("fsm"),
-            2 => f.write_str("vm"),
-            3 => f.write_str("init"),
-            other => write!(f, "fork {other}"),
-        }
-    }
-}
-
-/// How a full-page image is compressed.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[allow(missing_docs)]
-pub enum Compression {
-    None,
-    Pglz,
-    Lz4,
-    Zstd,
-}
-
-/// A full-page image within a record.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Image {
-    /// Where its bytes start, counted from the record's start.
-    pub offset: u32,
-    /// Bytes as stored.
-    pub len: u16,
-    /// Where the page's unused middle starts; the image leaves it out.
-    pub hole_offset: u16,
-    /// Bytes of that hole; 0 for none.
-    pub hole_len: u16,
-    /// Bytes that its headers take in the record: 5, or 7 with a compressed image's hole.
-    pub header_len: u8,
-    /// Redo restores it. An image without this is there for `wal_consistency_checking` alone.
-    pub apply: bool,
-    /// How the bytes are compressed.
-    pub compression: Compression,
-}
-
-impl Image {
-    /// Bytes that it takes in the record, with its headers.
+    /// The header as PostgreSQL writes it: [`RecordHeader::parse`] reads the same back.
     #[inline]
-    pub fn record_bytes(&self) -> u32 {
-        u32::from(self.len) + u32::from(self.header_len)
+    pub fn to_bytes(&self) -> [u8; RECORD_HEADER] {
+        let mut bytes = [0; RECORD_HEADER];
+        bytes[0..4].copy_from_slice(&self.total_len.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.xid.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.prev.0.to_le_bytes());
+        bytes[16] = self.info;
+        bytes[17] = self.rmid;
+        bytes[20..24].copy_from_slice(&self.crc.to_le_bytes());
+        bytes
     }
-
-    /// Bytes that the image would have had without compression.
-    #[inline]
-    pub fn uncompressed_len(&self, page_bytes: u32) -> u32 {
-        match self.compression {
-            Compression::None => self.len.into(),
-            _ => page_bytes.saturating_sub(self.hole_len.into()),
-        }
-    }
-}
-
-/// A reference to a block of a relation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BlockRef {
-    /// The relation's files.
-    pub relation: RelFileLocator,
-    /// Which of its forks.
-    pub fork: Fork,
-    /// The block's number in this reference's record: 0 to 32.
-    pub id: u8,
-    /// Redo makes the page anew and does not read the old one.
-    pub will_init: bool,
-    /// Bytes that this reference's headers take, without the image's own.
-    pub header_len: u8,
-    /// Bytes of data that belong to this block.
-    pub data_len: u16,
-    /// Block number within the fork.
-    pub block: u32,
-    /// Where the block's data starts, counted from the record's start.
-    pub data_offset: u32,
-    /// The full-page image, if there is one.
-    pub image: Option<Image>,
 }
 
 /// A decoded record, borrowed from the pages that it was read from.
@@ -282,8 +204,8 @@ pub enum RecordError {
     },
 }
 
-impl std::fmt::Display for RecordError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for RecordError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RecordError::HeaderCut => f.write_str("a block header reaches beyond the record's end"),
             RecordError::BlockId(id) => write!(f, "block id {id}: expected 0 to 32 or 252 to 255"),
@@ -365,32 +287,32 @@ fn decode_headers(
     while whole - at > claimed {
         let id = reader.u8().ok_or(cut)?;
         let width = match id {
-            0..=32 => {
+            0..=block_id::MAX => {
                 if blocks.last().is_some_and(|last| last.id >= id) {
                     return Err(RecordError::BlockOrder(id));
                 }
-                let block = decode_block(&mut reader, id, version, page_bytes, &mut relation)?;
+                let block = block::decode_block(&mut reader, id, version, page_bytes, &mut relation)?;
                 claimed += u64::from(block.data_len) + block.image.map_or(0, |image| image.len.into());
                 blocks.push(block);
                 block.header_len + block.image.map_or(0, |image| image.header_len)
             }
-            BLOCK_ID_SHORT_DATA => {
+            block_id::DATA_SHORT => {
                 main_len = reader.u8().ok_or(cut)?.into();
-                main_header_len = 2;
+                main_header_len = SHORT_DATA_HEADER as u8;
                 main_header_len
             }
-            BLOCK_ID_LONG_DATA => {
+            block_id::DATA_LONG => {
                 main_len = reader.u32().ok_or(cut)?;
-                main_header_len = 5;
+                main_header_len = LONG_DATA_HEADER as u8;
                 main_header_len
             }
-            BLOCK_ID_ORIGIN => {
+            block_id::ORIGIN => {
                 origin = Some(reader.u16().ok_or(cut)?);
-                3
+                ORIGIN_HEADER as u8
             }
-            BLOCK_ID_TOPLEVEL_XID if version >= Major::V14 => {
+            block_id::TOPLEVEL_XID if version >= Major::V14 => {
                 toplevel_xid = Some(reader.u32().ok_or(cut)?);
-                5
+                TOPLEVEL_XID_HEADER as u8
             }
             _ => return Err(RecordError::BlockId(id)),
         };
@@ -416,104 +338,4 @@ fn decode_headers(
         offset += u32::from(block.data_len);
     }
     Ok(Headers { origin, toplevel_xid, main_header_len, main_len })
-}
-
-#[inline(always)]
-fn decode_block(
-    reader: &mut Reader<'_>,
-    id: u8,
-    version: Major,
-    page_bytes: u32,
-    last_relation: &mut Option<RelFileLocator>,
-) -> Result<BlockRef, RecordError> {
-    let cut = RecordError::HeaderCut;
-    let [flags, low, high] = reader.array().ok_or(cut)?;
-    let data_len = u16::from_le_bytes([low, high]);
-    if (flags & HAS_DATA != 0) != (data_len > 0) {
-        return Err(RecordError::BlockData(id));
-    }
-    let image =
-        if flags & HAS_IMAGE != 0 { Some(decode_image(reader, id, version, page_bytes)?) } else { None };
-    // All that is left at once: most records have nothing else.
-    let (header_len, relation, block) = if flags & SAME_RELATION == 0 {
-        let bytes: [u8; 16] = reader.array().ok_or(cut)?;
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let relation = RelFileLocator { tablespace: word(0), database: word(4), relation: word(8) };
-        (20, relation, word(12))
-    } else {
-        let relation = last_relation.ok_or(RecordError::NoRelation(id))?;
-        (8, relation, reader.u32().ok_or(cut)?)
-    };
-    *last_relation = Some(relation);
-    Ok(BlockRef {
-        relation,
-        fork: Fork(flags & FORK_MASK),
-        id,
-        will_init: flags & WILL_INIT != 0,
-        header_len,
-        data_len,
-        block,
-        data_offset: 0,
-        image,
-    })
-}
-
-#[inline(never)]
-fn decode_image(
-    reader: &mut Reader<'_>,
-    id: u8,
-    version: Major,
-    page_bytes: u32,
-) -> Result<Image, RecordError> {
-    let cut = RecordError::HeaderCut;
-    let len = reader.u16().ok_or(cut)?;
-    let hole_offset = reader.u16().ok_or(cut)?;
-    let flags = ImageFlags::of(reader.u8().ok_or(cut)?, version);
-    let compressed = flags.compression != Compression::None;
-    let stored = u32::from(len);
-    let contradiction = RecordError::ImageHole(id);
-    let (hole_len, header_len) = match (flags.has_hole, compressed) {
-        (true, true) => (reader.u16().ok_or(cut)?, 7),
-        // A page has at most 32 kB, so the hole fits.
-        (true, false) => (page_bytes.checked_sub(stored).ok_or(contradiction)? as u16, 5),
-        (false, _) => (0, 5),
-    };
-    let valid = match flags.has_hole {
-        true => {
-            hole_offset != 0
-                && hole_len != 0
-                && u32::from(hole_offset) + u32::from(hole_len) <= page_bytes
-                && stored < page_bytes
-        }
-        false => hole_offset == 0 && if compressed { stored < page_bytes } else { stored == page_bytes },
-    };
-    if !valid {
-        return Err(contradiction);
-    }
-    let (apply, compression) = (flags.apply, flags.compression);
-    Ok(Image { offset: 0, len, hole_offset, hole_len, header_len, apply, compression })
-}
-
-struct ImageFlags {
-    has_hole: bool,
-    apply: bool,
-    compression: Compression,
-}
-
-impl ImageFlags {
-    /// The bits moved twice: 10 added APPLY, 15 renumbered and named the method.
-    fn of(bits: u8, version: Major) -> ImageFlags {
-        let has_hole = bits & 1 != 0;
-        if version >= Major::V15 {
-            let compression = match bits & 0x1C {
-                0 => Compression::None,
-                4 => Compression::Pglz,
-                8 => Compression::Lz4,
-                _ => Compression::Zstd,
-            };
-            return ImageFlags { has_hole, apply: bits & 2 != 0, compression };
-        }
-        let compression = if bits & 2 != 0 { Compression::Pglz } else { Compression::None };
-        ImageFlags { has_hole, apply: version < Major::V10 || bits & 4 != 0, compression }
-    }
 }
