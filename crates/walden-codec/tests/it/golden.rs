@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use walden_codec::coder::Form;
 use walden_codec::container::{FileForm, WriteOptions};
 
-use crate::material::{File, consecutive, first_pages, forms, mixture, noise, options, read, segment, write};
+use crate::material::{
+    File, consecutive, crashed, first_pages, forms, mixture, noise, options, promoted, read, segment, write,
+};
 
 /// A file: its name, how it is written, what is in it. Those named after records must not hold bytes.
 type Golden = (String, WriteOptions, Vec<File>);
@@ -39,6 +41,9 @@ fn all() -> Vec<Golden> {
         ("records-pglz.wlz", single(5), vec![of("15.18-pglz", "000000010000000000000009", 14)]),
         ("records-zstd.wlz", single(5), vec![of("15.18-zstd", "00000001000000000000000A", 40)]),
         ("records-lz4.wlz", single(5), vec![of("15.18-lz4", "00000001000000000000000F", 14)]),
+        ("records-first.wlz", single(3), vec![of("15.18-first", "000000010000000000000001", 12)]),
+        ("records-promotion.wlz", single(3), vec![(SEGMENT, promoted(of("17.11", SEGMENT, 8).1, 5))]),
+        ("records-crash.wlz", single(3), vec![(SEGMENT, crashed(&segment("17.11", SEGMENT), 5))]),
         ("cut-record.wlz", single(5), vec![(second.0, second.1.clone())]),
         ("none.wpk", pack(5), Vec::new()),
         ("records-sharing.wpk", pack(5), vec![first.clone(), second.clone(), third.clone()]),

@@ -1,10 +1,15 @@
 //! What the tests share: segments of known content, and reading and writing in memory.
 
 use std::io::{Cursor, Read};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use walden_codec::coder::{Form, Limits};
 use walden_codec::container::{Entry, FileForm, Meta, ReadLimits, Reader, Walk, WriteOptions, Writer, walk};
+use walden_format::crc::record_crc;
+use walden_format::lsn::Lsn;
+use walden_format::record::Record;
+use walden_format::stream::{Decoder, StreamInfo, Visitor};
 
 pub const PAGE: usize = 8192;
 
@@ -29,6 +34,52 @@ pub fn segment(version: &str, name: &str) -> Vec<u8> {
 pub fn first_pages(segment: &[u8], pages: usize) -> Vec<u8> {
     let mut bytes = segment[..pages * PAGE].to_vec();
     bytes.resize(segment.len(), 0);
+    bytes
+}
+
+/// A segment of which the pages from one on belong to the next timeline: what is written at a promotion.
+pub fn promoted(mut segment: Vec<u8>, from: usize) -> Vec<u8> {
+    // xlp_tli, which no checksum covers.
+    segment.chunks_mut(PAGE).skip(from).filter(|page| page[0] != 0).for_each(|page| page[4] += 1);
+    segment
+}
+
+/// The beginning of a segment in which a crash cut a record off: it ends with the first page from `from` on that another
+/// record goes on in, and that recovery wrote anew.
+pub fn crashed(segment: &[u8], from: usize) -> Vec<u8> {
+    struct Ignore;
+    impl Visitor for Ignore {
+        fn record(&mut self, _: &Record<'_>) -> ControlFlow<()> {
+            ControlFlow::Continue(())
+        }
+    }
+    const FIRST_IS_CONTRECORD: u8 = 1;
+    const FIRST_IS_OVERWRITE_CONTRECORD: u8 = 8;
+    const XLOG_OVERWRITE_CONTRECORD: u8 = 0xD0;
+    let pages = segment.chunks(PAGE).enumerate();
+    let crossed = |(number, page): &(usize, &[u8])| *number >= from && page[2] & FIRST_IS_CONTRECORD != 0;
+    let cut = pages.clone().find(crossed).expect("a page that a record goes on in").0;
+    let info = StreamInfo::of_segment(segment).unwrap();
+    let start = u64::from_le_bytes(segment[8..16].try_into().unwrap());
+    let mut stream = Decoder::new(info, Lsn(start), Lsn(u64::MAX));
+    stream.push(&segment[..cut * PAGE], &mut Ignore).unwrap();
+    let (cut_off, previous) = (stream.unfinished().unwrap().lsn, stream.previous().unwrap());
+
+    let mut record = vec![0; 24];
+    record[..4].copy_from_slice(&42_u32.to_le_bytes());
+    record[8..16].copy_from_slice(&previous.0.to_le_bytes());
+    record[16] = XLOG_OVERWRITE_CONTRECORD;
+    record.extend([255, 16]);
+    record.extend(cut_off.0.to_le_bytes());
+    record.extend(700_000_000_000_000_u64.to_le_bytes());
+    let crc = record_crc(&record);
+    record[20..24].copy_from_slice(&crc.to_le_bytes());
+
+    let mut bytes = first_pages(segment, cut + 1);
+    let page = &mut bytes[cut * PAGE..][..PAGE];
+    page[2] = page[2] & !FIRST_IS_CONTRECORD | FIRST_IS_OVERWRITE_CONTRECORD;
+    page[16..].fill(0);
+    page[24..][..record.len()].copy_from_slice(&record);
     bytes
 }
 

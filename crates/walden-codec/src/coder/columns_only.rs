@@ -1,0 +1,47 @@
+//! Decodes the columns of segments and nothing more: what an independent decoder of `docs/format.md` is compared with.
+
+use super::{Class, Encoded, max_column_bytes};
+use crate::Corrupt;
+use crate::columns::{self, Form};
+use crate::entropy::Unpacker;
+
+/// Decodes columns, without the model of records.
+#[derive(Default)]
+pub struct ColumnDecoder {
+    state: Option<(columns::Decoder, Unpacker)>,
+}
+
+/// One column of one segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ColumnContent<'c> {
+    /// The column, by the order in which columns are named from a keyframe on.
+    pub number: usize,
+    /// With which others it is compressed.
+    pub class: Class,
+    /// 0 symbols, 1 bytes, *n* rows of *n* - 1 bytes.
+    pub form: u64,
+    /// Its bytes in this segment.
+    pub bytes: &'c [u8],
+}
+
+impl ColumnDecoder {
+    /// Decodes the columns of a segment of so many bytes; those before it since its keyframe have to come first.
+    ///
+    /// # Errors
+    /// Content that no encoder writes.
+    pub fn decode(&mut self, encoded: &Encoded, bytes: usize) -> Result<Vec<ColumnContent<'_>>, Corrupt> {
+        if encoded.restart {
+            self.state = None;
+        }
+        let fresh = || (columns::Decoder::default(), Unpacker::new(true));
+        let (columns, unpacker) = self.state.get_or_insert_with(fresh);
+        columns.chunk(unpacker, &encoded.content, max_column_bytes(bytes))?;
+        let content = |(number, (class, form, bytes)): (usize, (Class, Form, _))| ColumnContent {
+            number,
+            class,
+            form: form.code(),
+            bytes,
+        };
+        Ok(columns.contents().enumerate().map(content).filter(|column| !column.bytes.is_empty()).collect())
+    }
+}

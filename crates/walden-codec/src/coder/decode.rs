@@ -1,0 +1,285 @@
+//! Bytes to columns to segments.
+
+use walden_format::lsn::Lsn;
+use walden_format::page::{LONG_HEADER, SHORT_HEADER};
+use walden_format::stream::StreamInfo;
+use walden_format::version::Major;
+
+use super::frame::{End, FrameColumns, SegmentFrame, total_len_of};
+use super::{Encoded, Form, Limits, State, max_column_bytes, start_of};
+use crate::columns::{self, Coder};
+use crate::entropy::Unpacker;
+use crate::framing::{FLUSH_BYTES, PageSink, PageWriter, StreamingSink};
+use crate::record::Model;
+use crate::{Corrupt, corrupt};
+
+/// Decodes files.
+pub struct Decoder {
+    limits: Limits,
+    is_alone: bool,
+    failure: Option<String>,
+    state: Option<State<columns::Decoder, Unpacker>>,
+}
+
+impl Decoder {
+    /// A decoder that starts with no state.
+    pub fn new(limits: Limits) -> Decoder {
+        Decoder { limits, is_alone: false, failure: None, state: None }
+    }
+
+    /// For files that are all restarts: nothing is kept that only helps with the next one.
+    pub fn alone(self) -> Decoder {
+        Decoder { is_alone: true, ..self }
+    }
+
+    /// Decodes a file of `bytes` bytes and passes them to `out`, some at a time. They are only right if this succeeds.
+    ///
+    /// # Errors
+    /// Content that no encoder writes, or [`Decoder::failure`].
+    pub fn decode(
+        &mut self,
+        encoded: &Encoded,
+        bytes: usize,
+        out: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), Corrupt> {
+        if encoded.restart {
+            self.state = None;
+        }
+        let decoded = match encoded.form {
+            Form::Bytes => {
+                let mut rest = &encoded.content[..];
+                Unpacker::new(false).part(&mut rest, bytes).map(|decoded| {
+                    out(&decoded);
+                    decoded.len()
+                })
+            }
+            Form::Records => self.decode_records(&encoded.content, bytes, encoded.restart, out),
+        };
+        self.failure = self.state.as_ref().and_then(State::failure);
+        if decoded.is_err() || self.failure.is_some() || self.is_alone || encoded.form == Form::Bytes {
+            self.state = None;
+        }
+        if self.failure.is_some() {
+            return Err(corrupt("cannot keep pages in a temporary file"));
+        }
+        if decoded? == bytes {
+            Ok(())
+        } else {
+            Err(corrupt("cannot decode the file: expected the stated length, found another"))
+        }
+    }
+
+    /// Why the last file could not be decoded, if not for what is in it: a temporary file could not be written or read.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Decodes the records of a segment and the pages around them; the number of bytes passed to `out`.
+    fn decode_records(
+        &mut self,
+        stored: &[u8],
+        bytes: usize,
+        restart: bool,
+        out: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, Corrupt> {
+        let State { coder, frame: frame_columns, model, .. } = match &mut self.state {
+            Some(state) => {
+                state.coder.chunk(&mut state.entropy, stored, max_column_bytes(bytes))?;
+                state
+            }
+            None if !restart => {
+                return Err(corrupt(
+                    "cannot decode the segment: expected those before it since the keyframe",
+                ));
+            }
+            state => state.insert(first_chunk(stored, bytes, self.is_alone, self.limits)?),
+        };
+        let mut segment = SegmentDecoder::start(coder, frame_columns, model, bytes, out)?;
+        let SegmentFrame { records, abandoned, end, tail_bytes, head_missing, .. } = segment.frame.clone();
+        segment.head(head_missing)?;
+        let mut done = 0;
+        for abandoned in abandoned {
+            let before = abandoned.records_before.min(records);
+            segment.records(before - done)?;
+            segment.abandoned(abandoned.bytes)?;
+            done = before;
+        }
+        segment.records(records - done)?;
+        segment.tail(end, tail_bytes)?;
+        segment.finish()
+    }
+}
+
+/// The state after the columns of a restart were decompressed.
+fn first_chunk(
+    stored: &[u8],
+    bytes: usize,
+    is_alone: bool,
+    limits: Limits,
+) -> Result<State<columns::Decoder, Unpacker>, Corrupt> {
+    let (mut coder, mut entropy) = (columns::Decoder::default(), Unpacker::new(!is_alone));
+    coder.chunk(&mut entropy, stored, max_column_bytes(bytes))?;
+    let frame = FrameColumns::new(&mut coder)?;
+    // Each segment says its version before its first record.
+    let model = Model::new(Major::V15, limits);
+    Ok(State { coder, entropy, frame, model })
+}
+
+/// Writes one segment.
+struct SegmentDecoder<'d, 'o> {
+    coder: &'d mut columns::Decoder,
+    columns: &'d FrameColumns,
+    model: &'d mut Model,
+    frame: SegmentFrame,
+    pages: PageWriter<StreamingSink<'o>>,
+    /// The first page's header.
+    first: [u8; LONG_HEADER],
+    /// Of the segment.
+    bytes: usize,
+    page_bytes: usize,
+    /// For use within.
+    scratch: Vec<u8>,
+}
+
+impl<'d, 'o> SegmentDecoder<'d, 'o> {
+    /// Decodes what comes before the first record.
+    fn start(
+        coder: &'d mut columns::Decoder,
+        columns: &'d FrameColumns,
+        model: &'d mut Model,
+        bytes: usize,
+        out: &'o mut dyn FnMut(&[u8]),
+    ) -> Result<SegmentDecoder<'d, 'o>, Corrupt> {
+        let first = coder.array(columns.bytes, &[0; LONG_HEADER])?;
+        let info = StreamInfo::of_segment(&first)
+            .map_err(|_| corrupt("cannot decode the first page's header: expected PostgreSQL's fields"))?;
+        if info.segment_size.bytes() != bytes as u64 {
+            return Err(corrupt("cannot decode the segment: expected the size that its first page states"));
+        }
+        let page_bytes = info.page_bytes as usize;
+        let frame = SegmentFrame::default().code(coder, columns.numbers, (bytes / page_bytes) as u32)?;
+        model.start(info.version, bytes);
+        if frame.records > 0 {
+            model.set_prev(Lsn(frame.first_prev));
+        }
+        let pages = PageWriter::new(first, &info, frame.changes.clone(), StreamingSink::new(out));
+        Ok(SegmentDecoder {
+            coder,
+            columns,
+            model,
+            frame,
+            pages,
+            first,
+            bytes,
+            page_bytes,
+            scratch: Vec::new(),
+        })
+    }
+
+    /// The remainder of a record that began before the segment.
+    fn head(&mut self, missing: usize) -> Result<(), Corrupt> {
+        let total = total_len_of(&self.first[16..20]);
+        let len = (total as usize)
+            .min(self.pages.space_left())
+            .checked_sub(missing)
+            .ok_or_else(|| corrupt("cannot decode framing: expected less of a record to be missing"))?;
+        self.raw(len, total)?;
+        if missing > 0 {
+            self.pages.abandon_record();
+        }
+        Ok(())
+    }
+
+    /// Writes bytes of a record with so many bytes from there on.
+    fn raw(&mut self, len: usize, left: u32) -> Result<(), Corrupt> {
+        self.scratch.clear();
+        self.coder.bytes(self.columns.bytes, &[], len, &mut self.scratch)?;
+        self.pages.record(&self.scratch, left);
+        Ok(())
+    }
+
+    /// Decodes so many records.
+    fn records(&mut self, count: u64) -> Result<(), Corrupt> {
+        let start = start_of(&self.first);
+        for _ in 0..count {
+            let at = self.pages.next_start();
+            if at >= self.bytes {
+                return Err(corrupt("cannot decode a record: expected it to start in the segment"));
+            }
+            // The end depends on the record's length, and that on the record.
+            let end = |len: usize| start.plus(end_of(at, len, self.page_bytes) as u64);
+            self.model.record(self.coder, None, start.plus(at as u64), end)?;
+            if self.model.out.len() > self.pages.space_left() {
+                return Err(corrupt("cannot decode a record: expected it to end in the segment"));
+            }
+            self.pages.record(&self.model.out, self.model.out.len() as u32);
+        }
+        Ok(())
+    }
+
+    /// The beginning of a record that a crash cut off at a page's end.
+    fn abandoned(&mut self, len: usize) -> Result<(), Corrupt> {
+        self.pages.next_start();
+        if len > self.pages.space_left() {
+            return Err(corrupt("cannot decode an abandoned record: expected it to end in the segment"));
+        }
+        self.scratch.clear();
+        self.coder.bytes(self.columns.bytes, &[], len, &mut self.scratch)?;
+        self.pages.record(&self.scratch, total_len_of(&self.scratch));
+        self.pages.abandon_record();
+        if self.pages.is_at_page_start() {
+            Ok(())
+        } else {
+            Err(corrupt("cannot decode an abandoned record: expected it to end with a page"))
+        }
+    }
+
+    /// What comes after the last record.
+    fn tail(&mut self, end: End, len: usize) -> Result<(), Corrupt> {
+        match end {
+            End::Full => {}
+            End::Cut => {
+                self.scratch.clear();
+                self.coder.bytes(self.columns.bytes, &[], len, &mut self.scratch)?;
+                self.pages.next_start();
+                self.pages.record(&self.scratch, total_len_of(&self.scratch));
+            }
+            End::Bytes => {
+                let mut left = len;
+                while left > 0 {
+                    let now = left.min(FLUSH_BYTES);
+                    self.scratch.clear();
+                    self.coder.bytes(self.columns.bytes, &[], now, &mut self.scratch)?;
+                    self.pages.out.put(&self.scratch);
+                    left -= now;
+                }
+                self.pages.out.put_zeros_to(self.bytes.max(self.pages.out.len()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes on what is buffered; the length of the segment.
+    fn finish(mut self) -> Result<usize, Corrupt> {
+        self.coder.finish()?;
+        self.pages.out.flush();
+        if self.pages.out.len() == self.bytes {
+            Ok(self.bytes)
+        } else {
+            Err(corrupt("cannot decode the segment: expected its pages to fill it"))
+        }
+    }
+}
+
+/// Where the next record could start after one of `len` bytes from `at` on.
+fn end_of(at: usize, len: usize, page_bytes: usize) -> usize {
+    let (mut at, mut left) = (at, len);
+    loop {
+        let space = page_bytes - at % page_bytes;
+        if left <= space {
+            return (at + left).next_multiple_of(8);
+        }
+        left -= space;
+        at += space + SHORT_HEADER;
+    }
+}

@@ -1,0 +1,394 @@
+//! Segments to columns to bytes.
+
+use std::io::Cursor;
+use std::ops::ControlFlow;
+
+use walden_format::lsn::Lsn;
+use walden_format::page::{LONG_HEADER, PageHeader, SHORT_HEADER};
+use walden_format::record::Record;
+use walden_format::stream::{Decoder as StreamDecoder, Progress, StreamInfo, Visitor};
+
+use super::frame::{Abandoned, End, FrameColumns, SegmentFrame, total_len_of};
+use super::{Encoded, Form, Limits, Original, State, Statistics, max_column_bytes, start_of};
+use crate::columns::{self, Coder};
+use crate::entropy::Packer;
+use crate::framing::{ComparingSink, PageSink, PageWriter};
+use crate::record::Model;
+
+/// From this level on, nothing is left out that makes decoding slow: values that the server compressed are coded
+/// uncompressed, which takes a fifth of the space where there are many; index tuples are predicted from their heap tuples
+/// wherever these are known.
+const MIN_THOROUGH_LEVEL: u8 = 4;
+
+/// While reading ahead: after so many pieces in a row without anything new for the model, only one of so many is read until
+/// one has. Tables and indexes that come later have more than a piece of the log, if they have much of it.
+const QUIET_PIECES: usize = 4;
+const QUIET_STEP: usize = 4;
+
+/// Encodes files.
+pub struct Encoder {
+    level: u8,
+    limits: Limits,
+    is_alone: bool,
+    failure: Option<String>,
+    state: Option<State<columns::Encoder, Packer>>,
+}
+
+/// A segment in columns, all of whose bytes were verified to come back.
+pub struct Understood<'e> {
+    /// The BLAKE3 hash of the segment's bytes.
+    pub hash: [u8; 32],
+    state: &'e mut State<columns::Encoder, Packer>,
+    restart: bool,
+    is_alone: bool,
+}
+
+impl Understood<'_> {
+    /// Compresses the columns.
+    pub fn pack(self) -> Encoded {
+        let State { coder, entropy, model, .. } = self.state;
+        if self.is_alone {
+            // No other file needs the model, and compression needs its memory.
+            model.forget();
+        }
+        Encoded { form: Form::Records, restart: self.restart, content: coder.chunk(entropy) }
+    }
+}
+
+impl Encoder {
+    /// An encoder of level 1 (fast) to 9 (small).
+    pub fn new(level: u8, limits: Limits) -> Encoder {
+        Encoder { level, limits, is_alone: false, failure: None, state: None }
+    }
+
+    /// Makes every file a restart: nothing is kept that only helps with the next one.
+    pub fn alone(self) -> Encoder {
+        Encoder { is_alone: true, ..self }
+    }
+
+    /// Makes the next file a restart.
+    pub fn restart(&mut self) {
+        self.state = None;
+    }
+
+    /// Sizes of each class of columns since the last restart.
+    pub fn statistics(&self) -> &[Statistics] {
+        self.state.as_ref().map_or(&[], |state| state.entropy.statistics())
+    }
+
+    /// Encodes a file, as bytes if it cannot be coded as records; then the file after it is a restart.
+    pub fn encode(&mut self, original: &[u8]) -> Encoded {
+        let mut input = Cursor::new(original);
+        let understood = Original::of(&mut input).ok().and_then(|original| self.understand(original));
+        match understood {
+            Some(understood) => understood.pack(),
+            None => self.encode_bytes(original),
+        }
+    }
+
+    /// Puts the records of a segment into columns; `None` if that is not possible. Then the next file is a restart.
+    pub fn understand(&mut self, original: Original<'_>) -> Option<Understood<'_>> {
+        if self.is_alone {
+            self.restart();
+        }
+        let restart = self.state.is_none();
+        let hash = self.encode_records(original);
+        // The decoder knows a page that this side could not keep, so their predictions would differ.
+        self.failure = self.state.as_ref().and_then(State::failure);
+        if hash.is_none() || self.failure.is_some() {
+            self.state = None;
+        }
+        let is_alone = self.is_alone;
+        self.state.as_mut().zip(hash).map(|(state, hash)| Understood { hash, state, restart, is_alone })
+    }
+
+    /// Why [`Encoder::understand`] gave nothing, if not for what is in the segment: a temporary file could not be written or
+    /// read. A second call gives nothing.
+    pub fn take_failure(&mut self) -> Option<String> {
+        self.failure.take()
+    }
+
+    /// Encodes a file, or a piece of one, as bytes; the next file is a restart.
+    pub fn encode_bytes(&mut self, original: &[u8]) -> Encoded {
+        self.state = None;
+        let mut content = Vec::new();
+        Packer::new(self.level, false).part(original, &mut content);
+        Encoded { form: Form::Bytes, restart: true, content }
+    }
+
+    /// Fills the columns from a segment; the hash of the bytes that they stand for.
+    fn encode_records(&mut self, mut original: Original<'_>) -> Option<[u8; 32]> {
+        let segment = Segment::of(&original)?;
+        let State { coder, frame: frame_columns, model, .. } = match &mut self.state {
+            Some(state) => state,
+            None => self.state.insert(new_state(self.level, self.limits, self.is_alone, &segment)?),
+        };
+        model.start(segment.info.version, segment.bytes);
+        read_ahead(&mut original, &segment, model)?;
+        if !original.piece(0)?.starts_with(&segment.first) {
+            return None;
+        }
+        let head_total = total_len_of(&segment.first[16..20]);
+        let head = head_of(&mut original, head_total, segment.page_bytes())?;
+        let pages = PageWriter::new(segment.first, &segment.info, Vec::new(), ComparingSink::new(original));
+        let mut feed = Feed::new(segment, model, coder, pages);
+        let head_missing = feed.head(&head, head_total)?;
+        let tail = feed.run()?;
+        let Feed { model, coder, mut pages, segment, frame, abandoned, .. } = feed;
+        model.finish(coder).ok()?;
+        let (end, tail) = tail_of(&mut pages, &segment, tail)?;
+        let mut scratch = Vec::new();
+        coder.bytes(frame_columns.bytes, &segment.first, LONG_HEADER, &mut scratch).ok()?;
+        let changes = pages.changes().to_vec();
+        let frame = SegmentFrame { end, tail_bytes: tail.len(), head_missing, changes, ..frame };
+        frame.code(coder, frame_columns.numbers, segment.pages()).ok()?;
+        for bytes in [&head].into_iter().chain(&abandoned).chain([&tail]) {
+            coder.bytes(frame_columns.bytes, bytes, bytes.len(), &mut scratch).ok()?;
+        }
+        pages.out.original.hash().filter(|_| coder.bytes_held() <= max_column_bytes(segment.bytes))
+    }
+}
+
+/// The state of a restart.
+fn new_state(
+    level: u8,
+    limits: Limits,
+    is_alone: bool,
+    segment: &Segment,
+) -> Option<State<columns::Encoder, Packer>> {
+    let mut coder = columns::Encoder::default();
+    let frame = FrameColumns::new(&mut coder).ok()?;
+    let mut model = Model::new(segment.info.version, limits);
+    if level < MIN_THOROUGH_LEVEL {
+        model.hurry();
+    }
+    if is_alone {
+        model.ends_here();
+    }
+    Some(State { coder, entropy: Packer::new(level, !is_alone), frame, model })
+}
+
+/// What is known of a segment from its first page's header.
+struct Segment {
+    first: [u8; LONG_HEADER],
+    info: StreamInfo,
+    start: Lsn,
+    bytes: usize,
+}
+
+impl Segment {
+    /// `None` if that is no segment's, or one of another length.
+    fn of(original: &Original<'_>) -> Option<Segment> {
+        let first = original.start()?;
+        // Pages may belong to any later timeline: the file's own is not known here.
+        let info = StreamInfo { timeline: u32::MAX, ..StreamInfo::of_segment(&first).ok()? };
+        let (start, bytes) = (start_of(&first), info.segment_size.bytes() as usize);
+        let is_whole = original.bytes() == bytes && info.segment_size.offset_of(start) == 0;
+        is_whole.then_some(Segment { first, info, start, bytes })
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.info.page_bytes as usize
+    }
+
+    fn pages(&self) -> u32 {
+        (self.bytes / self.page_bytes()) as u32
+    }
+
+    /// The segment's records from an offset on.
+    fn stream(&self, from: usize) -> StreamDecoder {
+        let end = self.start.plus(self.bytes as u64);
+        StreamDecoder::new(self.info, self.start.plus(from as u64), end)
+    }
+}
+
+/// Shows the model the records that it will code, so that it can choose schemas and the like.
+fn read_ahead(original: &mut Original<'_>, segment: &Segment, model: &mut Model) -> Option<()> {
+    /// Passes records to the model's planning.
+    struct Ahead<'m>(&'m mut Model);
+
+    impl Visitor for Ahead<'_> {
+        fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+            self.0.plan(record);
+            ControlFlow::Continue(())
+        }
+    }
+
+    // The second pass verifies checksums.
+    let stream = |piece: usize| segment.stream(piece * Original::PIECE).checked_until(Lsn(u64::MAX));
+    let (mut ahead, mut next, mut quiet) = (stream(0), 0, 0);
+    original.read_ahead(|number, piece| {
+        if number != next {
+            ahead = stream(number);
+        }
+        next = number + 1;
+        let goes_on = matches!(ahead.push(piece, &mut Ahead(model)), Ok(Progress::More));
+        quiet = if model.has_news() { 0 } else { quiet + 1 };
+        goes_on.then_some(number + if quiet < QUIET_PIECES { 1 } else { QUIET_STEP })
+    })
+}
+
+/// Passes records to the model, as long as the pages around them are the original's.
+struct Feed<'s, 'i> {
+    segment: Segment,
+    model: &'s mut Model,
+    coder: &'s mut columns::Encoder,
+    /// What decoding will write.
+    pages: PageWriter<ComparingSink<'i>>,
+    /// Numbers so far.
+    frame: SegmentFrame,
+    /// Bytes of abandoned records.
+    abandoned: Vec<Vec<u8>>,
+    /// A page header, or what fills up to the next record, is not as it would be written.
+    is_odd: bool,
+    /// A record would not come back as it is.
+    has_failed: bool,
+}
+
+impl<'s, 'i> Feed<'s, 'i> {
+    fn new(
+        segment: Segment,
+        model: &'s mut Model,
+        coder: &'s mut columns::Encoder,
+        pages: PageWriter<ComparingSink<'i>>,
+    ) -> Feed<'s, 'i> {
+        let (frame, abandoned) = (SegmentFrame::default(), Vec::new());
+        Feed { segment, model, coder, pages, frame, abandoned, is_odd: false, has_failed: false }
+    }
+
+    /// The remainder of a record that began before the segment; how many bytes of it are missing.
+    fn head(&mut self, head: &[u8], total: u32) -> Option<usize> {
+        let missing = (total as usize).min(self.pages.space_left()).saturating_sub(head.len());
+        self.pages.record(head, total);
+        if missing > 0 {
+            self.pages.abandon_record();
+        }
+        self.pages.out.is_same().then_some(missing)
+    }
+
+    /// Codes all records; where an unfinished record starts after them. `None` if the segment cannot be coded as records.
+    fn run(&mut self) -> Option<Option<usize>> {
+        let mut stream = self.segment.stream(0);
+        let (mut progress, mut pieces) = (Ok(Progress::More), 0..self.pages.out.original.pieces());
+        while let (Ok(Progress::More), Some(number)) = (&progress, pieces.next()) {
+            let piece = self.pages.out.original.piece(number)?;
+            progress = stream.push(&piece, self);
+            drop(piece);
+            self.pages.out.release_compared();
+        }
+        if self.has_failed {
+            return None;
+        }
+        let unfinished = stream.unfinished().filter(|_| progress.is_ok() && !self.is_odd);
+        Some(unfinished.map(|unfinished| unfinished.lsn.bytes_since(self.segment.start) as usize))
+    }
+
+    /// Goes back to where all was equal to the original. The remainder of the segment is coded as bytes.
+    fn give_up(&mut self, from: usize) {
+        self.pages.rewind_to(from);
+        self.is_odd = true;
+    }
+}
+
+impl Visitor for Feed<'_, '_> {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        if self.is_odd {
+            return ControlFlow::Break(());
+        }
+        let from = self.pages.out.len();
+        let at = self.pages.next_start();
+        self.pages.record(record.bytes(), record.bytes().len() as u32);
+        if self.segment.start.plus(at as u64) != record.lsn || !self.pages.out.is_same() {
+            self.give_up(from);
+            return ControlFlow::Break(());
+        }
+        if self.frame.records == 0 {
+            self.frame.first_prev = record.header.prev.0;
+            self.model.set_prev(record.header.prev);
+        }
+        let end = record.end;
+        match self.model.record(self.coder, Some(record), record.lsn, |_| end) {
+            Ok(()) if self.model.out == record.bytes() => self.frame.records += 1,
+            _ => {
+                self.has_failed = true;
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn abandoned(&mut self, lsn: Lsn, bytes: u64) {
+        let from = self.pages.out.len();
+        let at = self.pages.next_start();
+        let is_here = self.segment.start.plus(at as u64) == lsn;
+        let page_bytes = self.segment.page_bytes();
+        let original = &mut self.pages.out.original;
+        match content_of(original, at, bytes as usize, page_bytes).filter(|_| is_here && !self.is_odd) {
+            Some(content) => {
+                self.pages.record(&content, total_len_of(&content));
+                self.pages.abandon_record();
+                if self.pages.out.is_same() && self.pages.is_at_page_start() {
+                    let (records_before, bytes) = (self.frame.records, content.len());
+                    self.frame.abandoned.push(Abandoned { records_before, bytes });
+                    self.abandoned.push(content);
+                } else {
+                    self.give_up(from);
+                }
+            }
+            None => self.give_up(from),
+        }
+    }
+}
+
+/// What comes after the last record: how the segment ends, and the bytes of that.
+fn tail_of(
+    pages: &mut PageWriter<ComparingSink<'_>>,
+    segment: &Segment,
+    unfinished: Option<usize>,
+) -> Option<(End, Vec<u8>)> {
+    let from = pages.out.len();
+    if let Some(at) = unfinished {
+        let tail = pages.out.original.content(at, segment.bytes, segment.page_bytes())?;
+        if pages.next_start() == at {
+            pages.record(&tail, total_len_of(&tail));
+            if pages.out.len() == segment.bytes && pages.out.is_same() {
+                return Some((End::Cut, tail));
+            }
+        }
+        pages.rewind_to(from);
+    }
+    if from == segment.bytes {
+        return Some((End::Full, Vec::new()));
+    }
+    let mut tail = pages.out.original.all_from(from)?;
+    tail.truncate(tail.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1));
+    Some((End::Bytes, tail))
+}
+
+/// The remainder of a record that began before the segment, as far as it is there.
+fn head_of(original: &mut Original<'_>, total: u32, page_bytes: usize) -> Option<Vec<u8>> {
+    let head = content_of(original, 0, total as usize, page_bytes)?;
+    // A crash may have cut it off: the page after it says that it starts with another record.
+    let mut len = page_bytes - LONG_HEADER;
+    for page in 1.. {
+        if len >= head.len() {
+            break;
+        }
+        let start = page * page_bytes;
+        let header = PageHeader::parse(original.get(start..start + SHORT_HEADER)?).ok();
+        if header.is_some_and(|header| header.overwrites_record()) {
+            return Some(head[..len].to_vec());
+        }
+        len += page_bytes - SHORT_HEADER;
+    }
+    Some(head)
+}
+
+/// So many bytes of a record from an offset on, or as many as there are in the segment.
+fn content_of(original: &mut Original<'_>, from: usize, bytes: usize, page_bytes: usize) -> Option<Vec<u8>> {
+    // Headers take less than a 32nd of any page.
+    let end = original.bytes().min(from + bytes + bytes / 32 + page_bytes);
+    let mut content = original.content(from, end, page_bytes)?;
+    content.truncate(bytes);
+    Some(content)
+}

@@ -1,0 +1,75 @@
+//! Files to their coded form and back, one after another.
+//!
+//! The state that a file leaves behind (pages, transactions, statistics) helps with the next one, so files are decoded in
+//! the order in which they were encoded, from a *restart* on: a file that starts with no state.
+
+mod columns_only;
+mod decode;
+mod encode;
+mod frame;
+
+pub use self::columns_only::{ColumnContent, ColumnDecoder};
+pub use self::decode::Decoder;
+pub use self::encode::{Encoder, Understood};
+use self::frame::FrameColumns;
+pub use crate::columns::Class;
+pub use crate::entropy::Statistics;
+pub use crate::framing::{Input, Original, start_of};
+use crate::record::Model;
+
+/// How a file is coded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Form {
+    /// Its bytes, compressed as they are: what is no segment, or cannot be coded as one.
+    Bytes = 0,
+    /// Its records.
+    Records = 1,
+}
+
+/// A file in its coded form.
+#[derive(Debug)]
+pub struct Encoded {
+    /// How it is coded.
+    pub form: Form,
+    /// Whether it is decoded without the files before it.
+    pub restart: bool,
+    /// The input of [`Decoder::decode`].
+    pub content: Vec<u8>,
+}
+
+/// Limits of both directions.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of memory for the pages that are replayed; what does not fit goes to a temporary file.
+    pub page_memory: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { page_memory: 64 << 20 }
+    }
+}
+
+/// What one file leaves behind for the next: columns and entropy coder of one direction, and the model.
+struct State<C, E> {
+    coder: C,
+    entropy: E,
+    frame: FrameColumns,
+    model: Model,
+}
+
+impl<C, E> State<C, E> {
+    /// Why pages could not be kept, if so.
+    fn failure(&self) -> Option<String> {
+        self.model.failure().map(ToString::to_string)
+    }
+}
+
+/// The most bytes that the columns of a file of so many bytes may have together: modelling may add some, but not this many.
+fn max_column_bytes(bytes: usize) -> usize {
+    4 * bytes + (1 << 16)
+}
+
+#[cfg(test)]
+mod tests;

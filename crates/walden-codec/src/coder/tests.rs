@@ -1,0 +1,174 @@
+use walden_format::crc::record_crc;
+use walden_format::lsn::Lsn;
+use walden_format::page::{LONG_HEADER, SHORT_HEADER};
+use walden_format::rmgr::rmid;
+use walden_format::stream::StreamInfo;
+
+use super::*;
+use crate::framing::{HeaderChange, HeaderFields, PageSink, PageWriter, StreamingSink};
+
+const SEGMENT: usize = 4 << 20;
+const PAGE: usize = 8192;
+
+/// INSERT of a row of a table, the two parts of which have another order in other tables.
+fn insert(table: u32, number: u32, prev: Lsn) -> Vec<u8> {
+    const HAS_DATA: u8 = 0x20;
+    // t_infomask2, t_infomask, t_hoff, and what is before the first attribute.
+    const HEAD: [u8; 6] = [2, 0, 2, 8, 24, 0];
+    let mixed = number.wrapping_mul(0x9E37_79B1);
+    let text: Vec<u8> = (0..4 + mixed % 20).map(|at| b'a' + (mixed >> at) as u8 % 16).collect();
+    let text = [&[(text.len() as u8 + 1) << 1 | 1][..], &text].concat();
+    let mut row = if table == 1 { number.to_le_bytes().to_vec() } else { text.clone() };
+    row.resize(row.len().next_multiple_of(4), 0);
+    row.extend(if table == 1 { text } else { number.to_le_bytes().to_vec() });
+    let mut bytes = vec![0; 24];
+    bytes.extend([0, HAS_DATA]);
+    bytes.extend(((HEAD.len() + row.len()) as u16).to_le_bytes());
+    bytes.extend([1663, 5, table, number / 100].map(u32::to_le_bytes).as_flattened());
+    // xl_heap_insert: the row's number, flags.
+    bytes.extend([255, 3]);
+    bytes.extend(HEAD);
+    bytes.extend(row);
+    bytes.extend([(number % 100) as u8 + 1, 0, 0]);
+    let total = bytes.len() as u32;
+    bytes[..4].copy_from_slice(&total.to_le_bytes());
+    bytes[8..16].copy_from_slice(&prev.0.to_le_bytes());
+    bytes[17] = rmid::HEAP;
+    let crc = record_crc(&bytes);
+    bytes[20..24].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// The long header of a first page of PostgreSQL 15, in which so many bytes of a record go on.
+fn first_header(continued: u32) -> [u8; LONG_HEADER] {
+    let mut first = [0; LONG_HEADER];
+    first[..4].copy_from_slice(&[0x10, 0xD1, if continued > 0 { 3 } else { 2 }, 0]);
+    first[4] = 1;
+    first[8..16].copy_from_slice(&(SEGMENT as u64).to_le_bytes());
+    first[16..20].copy_from_slice(&continued.to_le_bytes());
+    first[32..36].copy_from_slice(&(SEGMENT as u32).to_le_bytes());
+    first[36..40].copy_from_slice(&8192_u32.to_le_bytes());
+    first
+}
+
+/// A segment that `write` writes records to, with zeros after them.
+fn segment_of(
+    continued: u32,
+    changes: Vec<HeaderChange>,
+    write: impl FnOnce(&mut PageWriter<StreamingSink<'_>>),
+) -> Vec<u8> {
+    let first = first_header(continued);
+    let info = StreamInfo::of_segment(&first).expect("a first page");
+    let mut segment = Vec::new();
+    let mut take = |bytes: &[u8]| segment.extend_from_slice(bytes);
+    let mut pages = PageWriter::new(first, &info, changes, StreamingSink::new(&mut take));
+    write(&mut pages);
+    pages.out.put_zeros_to(SEGMENT);
+    pages.out.flush();
+    segment
+}
+
+/// Writes rows until an offset is reached; the LSN of the last record.
+fn put_rows(
+    pages: &mut PageWriter<StreamingSink<'_>>,
+    until: usize,
+    table: u32,
+    from: u32,
+    mut prev: Lsn,
+) -> Lsn {
+    for number in from.. {
+        let at = pages.next_start();
+        let record = insert(table, number, prev);
+        if at >= until || pages.space_left() < record.len() {
+            break;
+        }
+        pages.record(&record, record.len() as u32);
+        prev = Lsn((SEGMENT + at) as u64);
+    }
+    prev
+}
+
+/// A segment of rows of one table, and of another from an offset on.
+fn segment(tables: [u32; 2], until: usize) -> Vec<u8> {
+    segment_of(0, Vec::new(), |pages| {
+        pages.record(&[], 0);
+        let prev = put_rows(pages, until, tables[0], 0, Lsn(0));
+        put_rows(pages, SEGMENT, tables[1], 100_000, prev);
+    })
+}
+
+/// Encodes a segment as records and decodes it again; the bytes that it takes.
+fn encoded_len(segment: &[u8]) -> usize {
+    let encoded = Encoder::new(3, Limits::default()).encode(segment);
+    assert!(encoded.form == Form::Records);
+    let mut decoded = Vec::new();
+    let mut take = |bytes: &[u8]| decoded.extend_from_slice(bytes);
+    Decoder::new(Limits::default()).decode(&encoded, SEGMENT, &mut take).expect("its own");
+    assert!(decoded == segment);
+    encoded.content.len()
+}
+
+#[test]
+fn a_table_that_comes_late_is_compressed_as_well_as_one_that_is_there_from_the_beginning() {
+    let sizes = [SEGMENT / 16, SEGMENT - SEGMENT / 3].map(|until| encoded_len(&segment([1, 2], until)));
+    assert!(sizes[1] < sizes[0] + sizes[0] / 50, "{sizes:?} bytes");
+}
+
+/// The first segment of a cluster, one in which base backups start and end, one that is written at a promotion.
+#[test]
+fn page_flags_and_timelines_may_change_within_a_segment() {
+    const BKP_REMOVABLE: u8 = 4;
+    let mut segment = segment([1, 2], SEGMENT / 2);
+    let usual = encoded_len(&segment);
+    for (number, page) in segment.chunks_mut(PAGE).enumerate() {
+        page[2] |= if number > 0 && number % 100 < 90 { BKP_REMOVABLE } else { 0 };
+        page[4] += (number > 300) as u8 + 2 * (number > 400) as u8;
+    }
+    let changed = encoded_len(&segment);
+    assert!(changed < usual + 50, "{changed} bytes, {usual} without changes");
+
+    // What no server writes is still reproduced.
+    segment[77 * PAGE + 20] = 1;
+    segment[78 * PAGE + 4] = 1;
+    encoded_len(&segment);
+}
+
+const OVERWRITES: HeaderFields = HeaderFields { flags: 8, timeline: 1 };
+const USUAL: HeaderFields = HeaderFields { flags: 0, timeline: 1 };
+
+/// A crash leaves the beginning of a record; recovery goes on at the next page.
+#[test]
+fn records_go_on_after_one_that_a_crash_cut_off() {
+    let changes =
+        vec![HeaderChange { page: 103, fields: OVERWRITES }, HeaderChange { page: 104, fields: USUAL }];
+    let cut = segment_of(0, changes, |pages| {
+        pages.record(&[], 0);
+        let prev = put_rows(pages, 100 * PAGE + 5000, 1, 0, Lsn(0));
+        // To the end of page 102 of a record that would be longer.
+        let at = pages.next_start();
+        let record = [&50_000_u32.to_le_bytes()[..], &[0; 4], &prev.0.to_le_bytes(), &[7; 60_000]].concat();
+        let len = (103 * PAGE - at) - 2 * SHORT_HEADER;
+        pages.record(&record[..len], 50_000);
+        pages.abandon_record();
+        assert!(pages.is_at_page_start());
+        put_rows(pages, SEGMENT, 1, 50_000, prev);
+    });
+    let usual = encoded_len(&segment([1, 1], SEGMENT));
+    let cut = encoded_len(&cut);
+    assert!(cut < usual + usual / 50 + 100, "{cut} bytes, {usual} without a crash");
+}
+
+/// The same of a record that began in the segment before.
+#[test]
+fn records_go_on_after_one_from_the_segment_before_that_a_crash_cut_off() {
+    let changes = vec![HeaderChange { page: 2, fields: OVERWRITES }, HeaderChange { page: 3, fields: USUAL }];
+    let cut = segment_of(50_000, changes, |pages| {
+        let head = vec![7; 2 * PAGE - LONG_HEADER - SHORT_HEADER];
+        pages.record(&head, 50_000);
+        pages.abandon_record();
+        put_rows(pages, SEGMENT, 1, 0, Lsn(SEGMENT as u64 - 8192));
+    });
+    let usual = encoded_len(&segment([1, 1], SEGMENT));
+    let cut = encoded_len(&cut);
+    assert!(cut < usual + usual / 50 + 100, "{cut} bytes, {usual} without a crash");
+}

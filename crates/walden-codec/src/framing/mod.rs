@@ -1,0 +1,401 @@
+//! Page headers and alignment around the records of a segment: derived when decoding, verified when encoding.
+//!
+//! A page's header follows from the page's position and from how much of a record goes on in it, but for its other flags
+//! and its timeline ([`HeaderFields`]), of which only changes from page to page are coded.
+
+mod original;
+mod sink;
+
+use walden_format::lsn::Lsn;
+use walden_format::page::{LONG_HEADER, SHORT_HEADER};
+use walden_format::stream::StreamInfo;
+
+pub use self::original::{Input, Original};
+pub use self::sink::{ComparingSink, FLUSH_BYTES, PageSink, StreamingSink};
+
+/// `XLP_FIRST_IS_CONTRECORD`
+const CONTINUES: u16 = 0x0001;
+/// `XLP_LONG_HEADER`
+const LONG: u16 = 0x0002;
+
+/// The LSN of a segment whose first page has this header.
+pub fn start_of(first: &[u8; LONG_HEADER]) -> Lsn {
+    Lsn(u64::from_le_bytes(first[8..16].try_into().unwrap_or_default()))
+}
+
+/// What a page header has that does not follow from the page's position and the records around it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct HeaderFields {
+    /// `xlp_info` without the two derived flags (a record goes on, the header is long). What is left differs between the
+    /// pages of a segment at initdb, where base backups start and end (`XLP_BKP_REMOVABLE`), and after a crash
+    /// (`XLP_FIRST_IS_OVERWRITE_CONTRECORD`).
+    pub flags: u16,
+    /// `xlp_tli`; it rises within the segment that is written at a promotion.
+    pub timeline: u32,
+}
+
+impl HeaderFields {
+    /// Fields by their values; `None` if the flags have a derived one.
+    pub fn new(flags: u16, timeline: u32) -> Option<HeaderFields> {
+        (flags & (CONTINUES | LONG) == 0).then_some(HeaderFields { flags, timeline })
+    }
+
+    fn of(header: &[u8; 8]) -> HeaderFields {
+        let [_, _, info @ .., a, b, c, d] = *header;
+        HeaderFields {
+            flags: u16::from_le_bytes(info) & !(CONTINUES | LONG),
+            timeline: u32::from_le_bytes([a, b, c, d]),
+        }
+    }
+}
+
+/// From a page on, headers have these fields.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct HeaderChange {
+    /// The page, counted from the segment's first.
+    pub page: u32,
+    /// Its fields.
+    pub fields: HeaderFields,
+}
+
+/// Writes the pages of a segment around its records.
+pub struct PageWriter<P> {
+    /// The first page's header, as it is.
+    first: [u8; LONG_HEADER],
+    /// A power of two.
+    page_bytes: usize,
+    /// What has been written.
+    pub out: P,
+    /// Bytes that are left of the record being written.
+    left: u32,
+    /// The fields of the last page header.
+    fields: HeaderFields,
+    /// Where they change: when decoding, all of them; when encoding, those up to the last header.
+    changes: Vec<HeaderChange>,
+    /// How many of them are before the next header.
+    changes_done: usize,
+}
+
+impl<P: PageSink> PageWriter<P> {
+    /// Starts a segment whose first page has this header, and of which the headers change as given (nothing when encoding).
+    pub fn new(
+        first: [u8; LONG_HEADER],
+        info: &StreamInfo,
+        changes: Vec<HeaderChange>,
+        out: P,
+    ) -> PageWriter<P> {
+        let fields = HeaderFields::of(first.first_chunk().expect("a header is longer"));
+        PageWriter {
+            first,
+            page_bytes: info.page_bytes as usize,
+            out,
+            left: 0,
+            fields,
+            changes,
+            changes_done: 0,
+        }
+    }
+
+    fn segment_bytes(&self) -> usize {
+        u32::from_le_bytes([self.first[32], self.first[33], self.first[34], self.first[35]]) as usize
+    }
+
+    /// Where headers change.
+    pub fn changes(&self) -> &[HeaderChange] {
+        &self.changes
+    }
+
+    /// Whether the segment is full.
+    pub fn is_full(&self) -> bool {
+        self.out.len() >= self.segment_bytes()
+    }
+
+    /// Whether the next byte is a page's first.
+    pub fn is_at_page_start(&self) -> bool {
+        self.out.len() & (self.page_bytes - 1) == 0
+    }
+
+    /// Bytes of records that fit from here on until the segment is full.
+    pub fn space_left(&self) -> usize {
+        let at = self.out.len();
+        let left = self.segment_bytes().saturating_sub(at);
+        let headers = left / self.page_bytes * SHORT_HEADER;
+        let first = if at == 0 { LONG_HEADER - SHORT_HEADER } else { 0 };
+        left.saturating_sub(headers + first)
+    }
+
+    /// Writes a record, or the remainder of one: `left` is its length from here on, of which `bytes` are given.
+    pub fn record(&mut self, bytes: &[u8], left: u32) {
+        self.left = left;
+        let mut remaining = bytes;
+        while !remaining.is_empty() && !self.is_full() {
+            self.header();
+            let space = self.page_bytes - (self.out.len() & (self.page_bytes - 1));
+            let (now, later) = remaining.split_at(space.min(remaining.len()));
+            self.out.put_record_bytes(now);
+            self.left = self.left.saturating_sub(now.len() as u32);
+            remaining = later;
+        }
+        if self.left == 0 {
+            self.align();
+        }
+    }
+
+    /// The record that was written last goes on nowhere: a crash cut it off.
+    pub fn abandon_record(&mut self) {
+        self.left = 0;
+    }
+
+    /// Zeros up to where the next record may start (`MAXALIGN`). A page's end is such a position.
+    fn align(&mut self) {
+        self.out.put_zeros_to(self.out.len().next_multiple_of(8));
+    }
+
+    /// The offset at which the next record starts.
+    pub fn next_start(&mut self) -> usize {
+        if !self.is_full() {
+            self.header();
+        }
+        self.out.len()
+    }
+
+    /// The header of a page that starts here.
+    fn header(&mut self) {
+        let at = self.out.len();
+        if at & (self.page_bytes - 1) != 0 {
+            return;
+        }
+        if at == 0 {
+            self.out.put(&self.first);
+            return;
+        }
+        self.next_fields((at / self.page_bytes) as u32);
+        let info = self.fields.flags | if self.left > 0 { CONTINUES } else { 0 };
+        let mut header = [0; SHORT_HEADER];
+        header[0..2].copy_from_slice(&self.first[0..2]);
+        header[2..4].copy_from_slice(&info.to_le_bytes());
+        header[4..8].copy_from_slice(&self.fields.timeline.to_le_bytes());
+        header[8..16].copy_from_slice(&start_of(&self.first).0.wrapping_add(at as u64).to_le_bytes());
+        header[16..20].copy_from_slice(&self.left.to_le_bytes());
+        self.out.put(&header);
+    }
+
+    /// Takes the fields of a page's header from the original or from the changes.
+    fn next_fields(&mut self, page: u32) {
+        if let Some(original) = self.out.peek() {
+            let fields = HeaderFields::of(original);
+            if fields != self.fields {
+                self.changes.push(HeaderChange { page, fields });
+            }
+        }
+        if let Some(change) = self.changes.get(self.changes_done)
+            && change.page <= page
+        {
+            self.fields = change.fields;
+            self.changes_done += 1;
+        }
+    }
+}
+
+impl PageWriter<ComparingSink<'_>> {
+    /// Goes back to a length up to which all was equal to the original.
+    pub fn rewind_to(&mut self, len: usize) {
+        self.out.rewind_to(len);
+        let is_before = |change: &HeaderChange| (change.page as usize) * self.page_bytes < len;
+        self.changes_done = self.changes.iter().take_while(|change| is_before(change)).count();
+        self.changes.truncate(self.changes_done);
+        let first = HeaderFields::of(self.first.first_chunk().expect("a header is longer"));
+        self.fields = self.changes.last().map_or(first, |change| change.fields);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Cursor, Read, Seek, SeekFrom};
+
+    use super::*;
+
+    const PAGE: usize = 8192;
+
+    fn info() -> StreamInfo {
+        use walden_format::lsn::SegmentSize;
+        use walden_format::version::Major;
+        StreamInfo {
+            version: Major::V18,
+            timeline: 1,
+            system_id: 7,
+            segment_size: SegmentSize::new(1 << 20).expect("a size"),
+            page_bytes: PAGE as u32,
+            data_page_bytes: 8192,
+        }
+    }
+
+    fn first() -> [u8; LONG_HEADER] {
+        let mut first = [0; LONG_HEADER];
+        first[2] = LONG as u8;
+        first[10] = 0x30;
+        first[32..36].copy_from_slice(&(1_u32 << 20).to_le_bytes());
+        first
+    }
+
+    #[test]
+    fn what_was_let_go_is_gone_and_the_rest_is_there() {
+        let bytes: Vec<u8> = (0..5 * Original::PIECE / 2).map(|at| (at / 1000) as u8).collect();
+        let mut input = Cursor::new(&bytes[..]);
+        let mut original = Original::of(&mut input).expect("it can be read");
+        let (piece, end) = (Original::PIECE, bytes.len());
+        assert_eq!((original.bytes(), original.pieces()), (end, 3));
+        assert_eq!(original.start(), Some([0; LONG_HEADER]));
+        assert_eq!(original.all_from(piece - 7).as_deref(), Some(&bytes[piece - 7..]));
+        let content = original.content(piece - 30, piece + PAGE + 50, PAGE);
+        let expected =
+            [&bytes[piece - 30..piece], &bytes[piece + 24..piece + PAGE], &bytes[piece + PAGE + 24..][..26]];
+        assert_eq!(content, Some(expected.concat()));
+        original.release_before(2 * piece - 1);
+        assert!(original.piece(0).is_none() && original.get(piece - 8..piece).is_none());
+        assert_eq!((original.all_from(piece - 1), original.content(piece - 30, piece, PAGE)), (None, None));
+        assert_eq!(original.all_from(piece).as_deref(), Some(&bytes[piece..]));
+        original.release_before(piece);
+        original.release_before(usize::MAX);
+        assert_eq!((original.all_from(end - 1), original.bytes()), (None, end));
+        assert_eq!(original.hash(), Some(*blake3::hash(&bytes).as_bytes()));
+    }
+
+    #[test]
+    fn an_original_is_read_from_where_its_input_is_and_is_hashed_when_it_is_read_again() {
+        let bytes: Vec<u8> = (0..3 * Original::PIECE + 5).map(|at| (at / 777) as u8).collect();
+        let mut input = Cursor::new(&bytes[..]);
+        input.set_position(5);
+        let mut original = Original::of(&mut input).expect("it can be read");
+        let mut seen = Vec::new();
+        let see = |number, piece: &[u8]| {
+            seen.push((number, piece.to_vec()));
+            (number == 0).then_some(2)
+        };
+        assert_eq!(original.read_ahead(see), Some(()));
+        let piece = |number: usize| bytes[5..][number * Original::PIECE..][..Original::PIECE].to_vec();
+        assert!(seen == [(0, piece(0)), (2, piece(2))], "what was wanted");
+        for number in 0..3 {
+            assert_eq!(original.hash(), None, "not all is read");
+            let piece = original.piece(number).expect("a piece");
+            assert!(piece.starts_with(&bytes[number * Original::PIECE + 5..][..100]));
+            drop(piece);
+            original.release_before((number + 1) * Original::PIECE);
+        }
+        assert_eq!(original.hash(), Some(*blake3::hash(&bytes[5..]).as_bytes()));
+    }
+
+    /// A file that is another one each time it is read from its beginning.
+    struct Changing {
+        now: Cursor<Vec<u8>>,
+        later: Vec<Vec<u8>>,
+    }
+
+    impl Read for Changing {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.now.read(buffer)
+        }
+    }
+
+    impl Seek for Changing {
+        fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+            if to == SeekFrom::Start(0)
+                && let Some(next) = self.later.pop()
+            {
+                self.now = Cursor::new(next);
+            }
+            self.now.seek(to)
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_of_a_file_that_changes_is_what_is_hashed() {
+        let version = |byte| vec![byte; Original::PIECE + 9];
+        // Placed at the beginning to tell how it begins, to look ahead, and to be read.
+        let later = vec![version(2), version(1), version(0)];
+        let mut file = Changing { now: Cursor::new(version(0)), later };
+        let mut original = Original::of(&mut file).expect("it can be read");
+        let mut seen = Vec::new();
+        let see = |number, piece: &[u8]| {
+            seen.push(piece[0]);
+            Some(number + 1)
+        };
+        assert_eq!(original.read_ahead(see), Some(()));
+        assert_eq!(seen, [1, 1]);
+        assert_eq!(original.all_from(0), Some(version(2)));
+        assert_eq!(original.hash(), Some(*blake3::hash(&version(2)).as_bytes()));
+
+        let later = vec![vec![1; 7], version(1), version(0)];
+        let mut file = Changing { now: Cursor::new(version(0)), later };
+        let mut original = Original::of(&mut file).expect("it can be read");
+        assert_eq!(original.read_ahead(|number, _| Some(number + 1)), Some(()));
+        assert!(original.piece(0).is_none() && original.hash().is_none(), "it was cut");
+    }
+
+    /// Records of many lengths, some longer than a page, and empty pages after them.
+    fn write<P: PageSink>(out: P) -> P {
+        let mut pages = PageWriter::new(first(), &info(), Vec::new(), out);
+        for len in (24..).step_by(331).take(60).chain([300_000]) {
+            pages.next_start();
+            pages.record(&vec![len as u8; len], len as u32);
+        }
+        while !pages.is_full() {
+            let start = pages.next_start();
+            pages.out.put_zeros_to((start + 1).next_multiple_of(PAGE));
+        }
+        pages.out
+    }
+
+    /// Whether these are the pages that `write` writes.
+    fn is_same(pages: &[u8]) -> bool {
+        let mut input = Cursor::new(pages);
+        let compared = write(compared(&mut input));
+        compared.is_same() && compared.len() == pages.len()
+    }
+
+    fn compared<'i>(input: &'i mut Cursor<&[u8]>) -> ComparingSink<'i> {
+        let mut original = Original::of(input).expect("it can be read");
+        for number in 0..original.pieces() {
+            original.piece(number).expect("a piece");
+        }
+        ComparingSink::new(original)
+    }
+
+    #[test]
+    fn what_is_streamed_is_compared_as_the_same() {
+        let mut whole: Vec<u8> = Vec::new();
+        let mut times = 0;
+        let mut take = |bytes: &[u8]| {
+            whole.extend_from_slice(bytes);
+            times += 1;
+        };
+        let mut streamed = write(StreamingSink::new(&mut take));
+        streamed.flush();
+        assert_eq!(streamed.len(), 1 << 20);
+        assert!(whole.len() == 1 << 20 && times > 7, "{} bytes, {times} times", whole.len());
+        assert!(whole[PAGE..].starts_with(&whole[..2]), "a page's magic");
+
+        assert!(is_same(&whole));
+        whole[36 * PAGE + 8] ^= 1;
+        assert!(!is_same(&whole), "a page's address");
+    }
+
+    #[test]
+    fn what_differs_is_seen_and_can_be_left_again() {
+        let original = [[1; 16], [0; 16]].concat();
+        let mut input = Cursor::new(&original[..]);
+        let mut compared = compared(&mut input);
+        compared.put(&[1; 16]);
+        assert!(compared.is_same());
+        compared.put(&[0, 0, 1]);
+        assert!(!compared.is_same());
+        compared.rewind_to(16);
+        compared.put_zeros_to(32);
+        assert!(compared.is_same() && compared.len() == 32);
+        compared.put(&[0]);
+        assert!(!compared.is_same(), "there is no more");
+        compared.rewind_to(8);
+        compared.put_zeros_to(16);
+        assert!(!compared.is_same(), "no zeros");
+    }
+}

@@ -1,0 +1,162 @@
+//! A segment that is to be encoded, read twice, a piece at a time.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::rc::Rc;
+
+use walden_format::page::{LONG_HEADER, SHORT_HEADER};
+
+/// An input that can be read more than once.
+pub trait Input: Read + Seek {}
+
+impl<I: Read + Seek + ?Sized> Input for I {}
+
+/// A file to encode. It is read twice, in pieces, and only a few of them are in memory at any time.
+///
+/// The first pass only plans ([`Original::read_ahead`]); the second is what is encoded and hashed. If the file changes
+/// between the two, the plan is worse and the result still right.
+pub struct Original<'i> {
+    input: &'i mut dyn Input,
+    /// Position in `input` of the file's first byte.
+    from: u64,
+    bytes: usize,
+    /// The first page's header as the first pass saw it; the second must begin with the same.
+    start: Option<[u8; LONG_HEADER]>,
+    /// Pieces of the second pass that were not released: consecutive ones.
+    held: VecDeque<Rc<Vec<u8>>>,
+    /// Number of the first of them.
+    first_held: usize,
+    /// The buffer of a released piece, for the next.
+    spare: Vec<u8>,
+    hasher: blake3::Hasher,
+}
+
+impl<'i> Original<'i> {
+    /// Bytes of each piece but the last: a multiple of every page size, and no more than fits a processor's cache.
+    pub const PIECE: usize = 256 << 10;
+
+    /// All that `input` has from its current position on.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn of(input: &'i mut dyn Input) -> io::Result<Original<'i>> {
+        let from = input.stream_position()?;
+        let bytes = input.seek(SeekFrom::End(0))?.saturating_sub(from);
+        input.seek(SeekFrom::Start(from))?;
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let mut start = Vec::new();
+        (&mut *input).take(LONG_HEADER as u64).read_to_end(&mut start)?;
+        input.seek(SeekFrom::Start(from))?;
+        let start = start.try_into().ok();
+        let (held, spare, hasher) = (VecDeque::new(), Vec::new(), blake3::Hasher::new());
+        Ok(Original { input, from, bytes, start, held, first_held: 0, spare, hasher })
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Number of pieces.
+    pub fn pieces(&self) -> usize {
+        self.bytes.div_ceil(Self::PIECE)
+    }
+
+    /// The header of the first page, if there are as many bytes.
+    pub fn start(&self) -> Option<[u8; LONG_HEADER]> {
+        self.start
+    }
+
+    /// The first pass: reads the first piece, and then the ones that `visit` asks for, each behind the one before. `None`
+    /// if one cannot be read.
+    pub fn read_ahead(&mut self, mut visit: impl FnMut(usize, &[u8]) -> Option<usize>) -> Option<()> {
+        let mut piece = std::mem::take(&mut self.spare);
+        let (mut wanted, mut at) = (0, 0);
+        while wanted < self.pieces() {
+            if wanted != at {
+                let from = self.from + (wanted * Self::PIECE) as u64;
+                self.input.seek(SeekFrom::Start(from)).ok()?;
+            }
+            self.read(wanted, &mut piece)?;
+            at = wanted + 1;
+            match visit(wanted, &piece) {
+                Some(next) => wanted = next.max(at),
+                None => break,
+            }
+        }
+        self.spare = piece;
+        self.input.seek(SeekFrom::Start(self.from)).ok().map(drop)
+    }
+
+    /// A piece of the second pass; `None` if it was released or cannot be read.
+    pub fn piece(&mut self, number: usize) -> Option<Rc<Vec<u8>>> {
+        let at = number.checked_sub(self.first_held)?;
+        while self.held.len() <= at {
+            let mut piece = std::mem::take(&mut self.spare);
+            self.read(self.first_held + self.held.len(), &mut piece)?;
+            self.hasher.update(&piece);
+            self.held.push_back(Rc::new(piece));
+        }
+        self.held.get(at).cloned()
+    }
+
+    /// Reads the next piece, all of it or nothing.
+    fn read(&mut self, number: usize, piece: &mut Vec<u8>) -> Option<()> {
+        let wanted = self.bytes.checked_sub(number * Self::PIECE)?.min(Self::PIECE);
+        piece.clear();
+        piece.reserve_exact(wanted);
+        let got = (&mut *self.input).take(wanted as u64).read_to_end(piece).ok()?;
+        (wanted > 0 && got == wanted).then_some(())
+    }
+
+    /// Bytes within one page, if they are in memory.
+    pub fn get(&self, range: Range<usize>) -> Option<&[u8]> {
+        let (number, at) = (range.start / Self::PIECE, range.start % Self::PIECE);
+        self.held.get(number.checked_sub(self.first_held)?)?.get(at..at + range.len())
+    }
+
+    /// All bytes from an offset on, unless some were released.
+    pub fn all_from(&mut self, at: usize) -> Option<Vec<u8>> {
+        let mut all = Vec::with_capacity(self.bytes.saturating_sub(at));
+        for number in at / Self::PIECE..self.pieces() {
+            let piece = self.piece(number)?;
+            all.extend_from_slice(piece.get(at.saturating_sub(number * Self::PIECE)..)?);
+        }
+        Some(all)
+    }
+
+    /// The content of pages between two offsets, without page headers.
+    pub fn content(&mut self, from: usize, to: usize, page_bytes: usize) -> Option<Vec<u8>> {
+        let mut content = Vec::new();
+        let mut at = from;
+        while at < to {
+            let within = at % page_bytes;
+            if within == 0 {
+                at += if at == 0 { LONG_HEADER } else { SHORT_HEADER };
+                continue;
+            }
+            let end = (at - within + page_bytes).min(to);
+            self.piece(at / Self::PIECE)?;
+            content.extend_from_slice(self.get(at..end)?);
+            at = end;
+        }
+        Some(content)
+    }
+
+    /// Releases the pieces that end before an offset.
+    pub fn release_before(&mut self, at: usize) {
+        while self.first_held < at / Self::PIECE
+            && let Some(piece) = self.held.pop_front()
+        {
+            self.first_held += 1;
+            self.spare = Rc::try_unwrap(piece).unwrap_or_default();
+        }
+    }
+
+    /// The BLAKE3 hash of the second pass, once the last piece was read.
+    pub fn hash(&self) -> Option<[u8; 32]> {
+        let is_read = self.first_held + self.held.len() == self.pieces();
+        is_read.then(|| *self.hasher.finalize().as_bytes())
+    }
+}
