@@ -2,13 +2,6 @@
 //!
 //! Regular pages hold one tuple per range of the table's blocks; revmap pages say where each range's tuple is.
 //! `brin_xlog.c` decides.
-//!
-//! ```text
-//! offset  width  of the special area
-//!      0      4  unused
-//!      4      2  flags
-//!      6      2  the kind of page
-//! ```
 
 use walden_format::reader::Reader;
 use walden_format::record::{BlockRef, Fork};
@@ -19,30 +12,15 @@ use walden_format::version::Major;
 
 use crate::displaced::Displaced;
 use crate::mask;
-use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER, Page};
+use crate::page::brin::{
+    BRIN_EVACUATE_PAGE, BRIN_META_MAGIC, BRIN_PAGETYPE_META, BRIN_PAGETYPE_REGULAR, BRIN_PAGETYPE_REVMAP,
+    BrinSpecialSpace, REVMAP_PAGE_TIDS, meta,
+};
+use crate::page::tid::{TID_BYTES, Tid};
+use crate::page::{Misfit, PAGE_CONTENTS, PAGE_HEADER_BYTES, Page, SpecialArea};
 use crate::replay::{Manager, Step};
 
 pub(crate) static BRIN: Manager = Manager { redo, mask: mask_page, displaced };
-
-/// Kinds of pages.
-const META_PAGE: u16 = 0xF091;
-const REVMAP_PAGE: u16 = 0xF092;
-const REGULAR_PAGE: u16 = 0xF093;
-
-/// The page's flag that its tuples are being moved away for a revmap page (`BRIN_EVACUATE_PAGE`).
-const EVACUATE: u16 = 1;
-
-/// Bytes of the special area.
-const SPECIAL: usize = 8;
-/// Bytes of a tuple's place in the revmap.
-const ITEM_POINTER: usize = 6;
-/// Tuples' places on a revmap page (`REVMAP_PAGE_MAXITEMS`).
-const REVMAP_ITEMS: u32 = ((PAGE_BYTES - PAGE_HEADER - SPECIAL) / ITEM_POINTER) as u32;
-/// The magic of the metapage (`BRIN_META_MAGIC`).
-const META_MAGIC: u32 = 0xA810_9CFA;
-/// Where the metapage says which revmap page is the last, and where its fields end.
-const LAST_REVMAP_PAGE: usize = PAGE_HEADER + 12;
-const META_END: usize = PAGE_HEADER + 16;
 
 const SHORT: Misfit = Misfit("the record's fields end too early");
 
@@ -70,11 +48,17 @@ fn create_index(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let pages_per_range = main.u32().ok_or(SHORT)?;
     let version = main.u16().ok_or(SHORT)?;
     let Some(page) = step.init(0) else { return Ok(()) };
-    init(page, META_PAGE);
-    for (index, field) in [META_MAGIC, version.into(), pages_per_range, 0].into_iter().enumerate() {
-        page.put_u32(PAGE_HEADER + 4 * index, field);
+    init(page, BRIN_PAGETYPE_META);
+    let fields = [
+        (meta::MAGIC, BRIN_META_MAGIC),
+        (meta::VERSION, version.into()),
+        (meta::PAGES_PER_RANGE, pages_per_range),
+        (meta::LAST_REVMAP_PAGE, 0),
+    ];
+    for (at, value) in fields {
+        page.put_u32(PAGE_CONTENTS + at, value);
     }
-    page.set_lower(META_END);
+    page.set_lower(PAGE_CONTENTS + meta::BYTES);
     Ok(())
 }
 
@@ -110,23 +94,23 @@ fn insert(step: &mut Step<'_, '_>, insertion: Insertion) -> Result<(), Misfit> {
     if block.will_init
         && let Some(page) = step.init(0)
     {
-        init(page, REGULAR_PAGE);
+        init(page, BRIN_PAGETYPE_REGULAR);
     }
     if let Some(page) = step.page_or_init(0) {
         page.put_item(tuple, insertion.number)?;
     }
     let Some(revmap) = step.page(1) else { return Ok(()) };
-    insertion.place.set(revmap, block.block, insertion.number)
+    insertion.place.set(revmap, Tid { block: block.block, offset_number: insertion.number })
 }
 
 fn extend_revmap(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let block = Reader::new(step.main()).u32().ok_or(SHORT)?;
-    if let Some(meta) = step.page(0) {
-        meta.put_u32(LAST_REVMAP_PAGE, block);
-        meta.set_lower(META_END);
+    if let Some(page) = step.page(0) {
+        page.put_u32(PAGE_CONTENTS + meta::LAST_REVMAP_PAGE, block);
+        page.set_lower(PAGE_CONTENTS + meta::BYTES);
     }
     if let Some(revmap) = step.init(1) {
-        init(revmap, REVMAP_PAGE);
+        init(revmap, BRIN_PAGETYPE_REVMAP);
     }
     Ok(())
 }
@@ -137,21 +121,21 @@ fn desummarize(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let block = main.u32().ok_or(SHORT)?;
     let number = main.u16().ok_or(SHORT)?;
     if let Some(revmap) = step.page(0) {
-        RevmapPlace { block, pages_per_range }.set(revmap, u32::MAX, 0)?;
+        RevmapPlace { block, pages_per_range }.set(revmap, Tid::INVALID)?;
     }
     step.page(1).map_or(Ok(()), |regular| regular.delete_item_keeping_numbers(number))
 }
 
 fn mask_page(page: &mut Page, _: Major, _: Fork) {
     mask::hint_bits(page);
-    let Ok(at) = page.special_exactly(SPECIAL) else { return };
-    match page.u16_at(at + 6) {
-        REGULAR_PAGE => mask::unused_space(page),
-        META_PAGE if page.lower() > PAGE_HEADER => mask::unused_space(page),
+    let Ok(special) = BrinSpecialSpace::of(page) else { return };
+    match special.page_type {
+        BRIN_PAGETYPE_REGULAR => mask::unused_space(page),
+        BRIN_PAGETYPE_META if page.lower() > PAGE_HEADER_BYTES => mask::unused_space(page),
         // A revmap page keeps its content where other pages have a hole.
         _ => {}
     }
-    page.put_u16(at + 4, page.u16_at(at + 4) & !EVACUATE);
+    BrinSpecialSpace { flags: special.flags & !BRIN_EVACUATE_PAGE, ..special }.write(page);
 }
 
 fn displaced(d: &Displaced<'_>, block: &BlockRef) -> Option<Vec<u8>> {
@@ -175,26 +159,21 @@ struct RevmapPlace {
 }
 
 impl RevmapPlace {
-    /// Notes where the tuple is (`brinSetHeapBlockItemptr`).
-    fn set(&self, revmap: &mut Page, block: u32, number: u16) -> Result<(), Misfit> {
-        let special = revmap.special_exactly(SPECIAL)?;
-        if revmap.u16_at(special + 6) != REVMAP_PAGE {
+    /// Sets the TID of the tuple (`brinSetHeapBlockItemptr`).
+    fn set(&self, revmap: &mut Page, tuple: Tid) -> Result<(), Misfit> {
+        if BrinSpecialSpace::of(revmap)?.page_type != BRIN_PAGETYPE_REVMAP {
             return Err(Misfit("the page is not of the revmap"));
         }
         let range = self.block.checked_div(self.pages_per_range).ok_or(Misfit("a range has no blocks"))?;
-        let at = PAGE_HEADER + (range % REVMAP_ITEMS) as usize * ITEM_POINTER;
-        revmap.put_u16(at, (block >> 16) as u16);
-        revmap.put_u16(at + 2, block as u16);
-        revmap.put_u16(at + 4, number);
+        let at = PAGE_CONTENTS + (range % REVMAP_PAGE_TIDS) as usize * TID_BYTES;
+        revmap.0[at..at + TID_BYTES].copy_from_slice(&tuple.to_bytes());
         Ok(())
     }
 }
 
 /// Makes a page an empty one (`brin_page_init`).
 fn init(page: &mut Page, kind: u16) {
-    page.init(SPECIAL);
-    let at = page.special();
-    page.put_u16(at + 6, kind);
+    BrinSpecialSpace { flags: 0, page_type: kind }.init(page);
 }
 
 #[cfg(test)]
@@ -215,10 +194,10 @@ mod tests {
     #[test]
     fn a_tuple_moves_and_goes() {
         let fields = |number: u8| [4, 0, 0, 0, 2, 0, 0, 0, number, 0];
-        let blocks = [(None, vec![5; 24]), (Some(page_of(REVMAP_PAGE)), Vec::new())];
+        let blocks = [(None, vec![5; 24]), (Some(page_of(BRIN_PAGETYPE_REVMAP)), Vec::new())];
         let pages = replayed((rmid::BRIN, INSERT | INIT_PAGE), &fields(1), &blocks).unwrap();
         let (old, revmap) = (pages[0].clone().unwrap(), pages[1].clone().unwrap());
-        assert_eq!(revmap.0[PAGE_HEADER + 12..][..6], [0, 0, 0, 0, 1, 0]);
+        assert_eq!(revmap.0[PAGE_HEADER_BYTES + 12..][..6], [0, 0, 0, 0, 1, 0]);
 
         let main = [&[1, 0, 0, 0][..], &fields(1)].concat();
         let blocks = [
@@ -233,13 +212,16 @@ mod tests {
         let main = [2, 0, 0, 0, 5, 0, 0, 0, 1, 0];
         let blocks = [(pages[1].as_deref().cloned(), Vec::new()), (pages[0].as_deref().cloned(), Vec::new())];
         let pages = replayed((rmid::BRIN, DESUMMARIZE), &main, &blocks).unwrap();
-        assert_eq!(pages[0].as_deref().unwrap().0[PAGE_HEADER + 12..][..6], [0xFF, 0xFF, 0xFF, 0xFF, 0, 0]);
+        assert_eq!(
+            pages[0].as_deref().unwrap().0[PAGE_HEADER_BYTES + 12..][..6],
+            [0xFF, 0xFF, 0xFF, 0xFF, 0, 0]
+        );
         assert_eq!(pages[1].as_deref().unwrap().items(), 0);
     }
 
     #[test]
     fn a_page_holds_more_tuples_than_a_tables_page() {
-        let mut page = page_of(REGULAR_PAGE);
+        let mut page = page_of(BRIN_PAGETYPE_REGULAR);
         for number in 1..=408 {
             page.put_item(&[0; 16], number).unwrap();
         }

@@ -16,7 +16,7 @@ use crate::displaced::{BareRecord, compare_predicted, is_whole};
 use crate::family::Family;
 use crate::heap;
 use crate::mask;
-use crate::page::{ItemState, LINE_POINTER, Misfit, PAGE_BYTES, PAGE_HEADER, Page};
+use crate::page::{ItemState, LINE_POINTER_BYTES, Misfit, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 use crate::pool::PageBox;
 use crate::replay::{Observer, Role, Touched, manager, rehearse};
 use crate::store::{BlockKey, LastRecord, State, Unknown};
@@ -316,7 +316,7 @@ fn compare(expected: &Page, found: &Page, place: &Place, rmid: Option<u8>) -> (V
     for page in [&mut expected, &mut found] {
         mask::lsn_and_checksum(page);
         // A page without line pointers may have its content in what looks like the hole: maps do.
-        if page.lower() > PAGE_HEADER {
+        if page.lower() > PAGE_HEADER_BYTES {
             page.zero_hole();
         }
     }
@@ -348,14 +348,14 @@ pub fn field_at(page: &Page, offset: usize) -> String {
         (16, "pd_special"),
         (18, "pd_pagesize_version"),
         (20, "pd_prune_xid"),
-        (PAGE_HEADER, ""),
+        (PAGE_HEADER_BYTES, ""),
     ];
-    if offset < PAGE_HEADER {
+    if offset < PAGE_HEADER_BYTES {
         let row = HEADER.iter().rev().find(|row| row.0 <= offset);
         return row.map_or_else(String::new, |row| row.1.into());
     }
     if offset < page.lower().min(page.upper()) {
-        return format!("line pointer {}", (offset - PAGE_HEADER) / LINE_POINTER + 1);
+        return format!("line pointer {}", (offset - PAGE_HEADER_BYTES) / LINE_POINTER_BYTES + 1);
     }
     if offset >= page.special() {
         return format!("special area, byte {}", offset - page.special());

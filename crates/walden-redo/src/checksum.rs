@@ -2,7 +2,7 @@
 //!
 //! 32 sums run side by side over the page's 32-bit words, each a variant of FNV-1a (`checksum_impl.h` decides).
 
-use crate::page::{PAGE_BYTES, Page};
+use crate::page::{PAGE_BYTES, Page, header};
 
 const SUMS: usize = 32;
 const PRIME: u32 = 16_777_619;
@@ -43,9 +43,6 @@ const START: [u32; SUMS] = [
     0x959B_D756,
 ];
 
-/// Where the checksum is on a page.
-const AT: std::ops::Range<usize> = 8..10;
-
 /// The checksum of a page that is the block `block` of its fork, counted through all of the fork's files. What the page
 /// has as its checksum so far does not matter.
 pub fn checksum(page: &Page, block: u32) -> u16 {
@@ -54,7 +51,7 @@ pub fn checksum(page: &Page, block: u32) -> u16 {
     for (index, row) in rows.iter().enumerate() {
         let mut row = *row;
         if index == 0 {
-            row[AT].fill(0);
+            row[header::CHECKSUM..header::FLAGS].fill(0);
         }
         let (words, _) = row.as_chunks::<4>();
         for (sum, word) in sums.iter_mut().zip(words) {
@@ -69,7 +66,7 @@ pub fn checksum(page: &Page, block: u32) -> u16 {
 pub fn set_checksum(page: &mut Page, block: u32) {
     if !page.is_new() {
         let value = checksum(page, block);
-        page.put_u16(AT.start, value);
+        page.put_checksum(value);
     }
 }
 

@@ -3,7 +3,13 @@
 use walden_format::record::Fork;
 use walden_format::rmgr::rmid;
 
-use crate::page::{PAGE_BYTES, PAGE_HEADER, Page};
+use crate::page::brin::{BRIN_PAGETYPE_META, BRIN_PAGETYPE_REGULAR};
+use crate::page::btree::MAX_BT_CYCLE_ID;
+use crate::page::gist::GIST_PAGE_ID;
+use crate::page::hash::HASHO_PAGE_ID;
+use crate::page::sequence::SEQ_MAGIC;
+use crate::page::spgist::SPGIST_PAGE_ID;
+use crate::page::{PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 
 /// The kind of file that a page belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -25,11 +31,6 @@ pub enum Family {
     Other,
 }
 
-/// The magic of a sequence's page (`SEQ_MAGIC`).
-pub(crate) const SEQUENCE_MAGIC: u32 = 0x1717;
-/// The largest vacuum cycle of a btree page (`MAX_BT_CYCLE_ID`); the ids of other access methods are above.
-const MAX_BTREE_CYCLE: u16 = 0xFF7F;
-
 impl Family {
     /// What a page looks like.
     ///
@@ -42,19 +43,19 @@ impl Family {
             _ => {}
         }
         let special = page.special();
-        if !(PAGE_HEADER..=PAGE_BYTES).contains(&special) {
+        if !(PAGE_HEADER_BYTES..=PAGE_BYTES).contains(&special) {
             return Family::Other;
         }
         let mark = page.u16_at(PAGE_BYTES - 2);
         match PAGE_BYTES - special {
             0 => Family::Heap,
-            8 if page.u32_at(special) == SEQUENCE_MAGIC => Family::Sequence,
-            8 if mark == 0xFF82 => Family::SpGist,
-            8 if (0xF091..=0xF093).contains(&mark) => Family::Brin,
+            8 if page.u32_at(special) == SEQ_MAGIC => Family::Sequence,
+            8 if mark == SPGIST_PAGE_ID => Family::SpGist,
+            8 if (BRIN_PAGETYPE_META..=BRIN_PAGETYPE_REGULAR).contains(&mark) => Family::Brin,
             8 => Family::Gin,
-            16 if mark == 0xFF80 => Family::Hash,
-            16 if mark == 0xFF81 => Family::Gist,
-            16 if mark <= MAX_BTREE_CYCLE => Family::Btree,
+            16 if mark == HASHO_PAGE_ID => Family::Hash,
+            16 if mark == GIST_PAGE_ID => Family::Gist,
+            16 if mark <= MAX_BT_CYCLE_ID => Family::Btree,
             _ => Family::Other,
         }
     }

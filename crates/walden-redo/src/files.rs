@@ -7,12 +7,10 @@ use walden_format::version::Major;
 
 use crate::check::{Check, Difference, Place};
 use crate::family::Family;
-use crate::page::{PAGE_HEADER, Page};
+use crate::page::sequence::values;
+use crate::page::{PAGE_HEADER_BYTES, Page};
 use crate::pool::PageBox;
 use crate::store::{BlockKey, PageStore, State};
-
-/// Bytes of the header of a sequence's row; its values are behind it.
-const SEQUENCE_ROW_HEADER: usize = 24;
 
 /// Compares each exact page that a record of the log touched with the page in the files, which `read` gets.
 ///
@@ -59,8 +57,7 @@ pub fn compare(
 /// made a difference.
 fn mask_sequence(expected: &Page, found: &mut Page) -> bool {
     if let (Some(expected), Ok(found)) = (expected.item(1), found.normal_item_mut(1))
-        && let (Some(expected), Some(found)) =
-            (expected.get(SEQUENCE_ROW_HEADER..), found.get_mut(SEQUENCE_ROW_HEADER..))
+        && let (Some(expected), Some(found)) = (expected.get(values::START..), found.get_mut(values::START..))
         && expected.len() == found.len()
         && expected != found
     {
@@ -74,7 +71,7 @@ fn mask_sequence(expected: &Page, found: &mut Page) -> bool {
 /// header all of such a page is unused, so replay starts with a map of no bits, which is always right. Whether bits are
 /// missing, and none is too many.
 fn mask_lost_bits(expected: &Page, found: &mut Page) -> bool {
-    let (expected, found) = (&expected.0[PAGE_HEADER..], &mut found.0[PAGE_HEADER..]);
+    let (expected, found) = (&expected.0[PAGE_HEADER_BYTES..], &mut found.0[PAGE_HEADER_BYTES..]);
     let lost = expected != found
         && expected.iter().zip(found.iter()).all(|(expected, found)| found & !expected == 0);
     if lost {

@@ -1,14 +1,5 @@
 //! GiST indexes.
 //!
-//! ```text
-//! special area of a page, 16 bytes (GISTPageOpaqueData)
-//! offset  width
-//!      0      8  nsn           LSN of the page's last split: high word first
-//!      8      4  rightlink     the next page of the level
-//!     12      2  flags
-//!     14      2  gist_page_id
-//! ```
-//!
 //! `gistxlog.c` decides.
 
 use walden_format::lsn::Lsn;
@@ -18,29 +9,17 @@ use walden_format::rmgr::info::gist::{ASSIGN_LSN, DELETE, PAGE_DELETE, PAGE_REUS
 use walden_format::version::Major;
 
 use crate::displaced::Displaced;
-use crate::index_items::{field, index_tuple, missing_items, new_page, newest_items, number_bytes, numbers};
+use crate::index_items::{
+    field, missing_items, new_page, newest_items, number_bytes, numbers, read_index_tuple,
+};
 use crate::mask;
-use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER, Page};
+use crate::page::gist::flags::{F_DELETED, F_FOLLOW_RIGHT, F_HAS_GARBAGE, F_LEAF, F_TUPLES_DELETED};
+use crate::page::gist::{GIST_DELETED_BYTES, GIST_PAGE_ID, GIST_ROOT_BLOCK, GistPageOpaqueData};
+use crate::page::tid::INVALID_BLOCK;
+use crate::page::{Misfit, PAGE_CONTENTS, Page, SpecialArea};
 use crate::replay::{Manager, Step};
 
 pub(crate) static GIST: Manager = Manager { redo, mask: mask_page, displaced };
-
-const SPECIAL_BYTES: usize = 16;
-const NSN: usize = 0;
-const RIGHT_LINK: usize = 8;
-const FLAGS: usize = 12;
-const PAGE_ID: usize = 14;
-const GIST_PAGE_ID: u16 = 0xFF81;
-
-const LEAF: u16 = 1 << 0;
-const DELETED: u16 = 1 << 1;
-const TUPLES_DELETED: u16 = 1 << 2;
-const FOLLOW_RIGHT: u16 = 1 << 3;
-const HAS_GARBAGE: u16 = 1 << 4;
-
-/// The root's block, always.
-const ROOT: u32 = 0;
-const NO_BLOCK: u32 = u32::MAX;
 
 fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     match step.kind() {
@@ -75,14 +54,14 @@ fn page_update(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let update = field(PageUpdate::read(step.main()))?;
     let mut data = Reader::new(step.data(0));
     if let Some(page) = step.page(0) {
-        let special = special(page)?;
+        let opaque = GistPageOpaqueData::of(page)?;
         let deleted = numbers(&mut data, update.deleted)?;
         if update.overwrites() {
-            page.overwrite_item(deleted[0], index_tuple(&mut data)?)?;
+            page.overwrite_item(deleted[0], read_index_tuple(&mut data)?)?;
         } else {
             page.delete_items(&deleted)?;
-            if !deleted.is_empty() && page.u16_at(special + FLAGS) & LEAF != 0 {
-                change_flags(page, special, TUPLES_DELETED, 0);
+            if !deleted.is_empty() && opaque.flags & F_LEAF != 0 {
+                change_flags(page, F_TUPLES_DELETED, 0)?;
             }
             append(page, &mut data, update.inserted.into())?;
         }
@@ -96,7 +75,7 @@ fn page_update(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 /// Puts tuples behind all others.
 fn append(page: &mut Page, data: &mut Reader<'_>, count: usize) -> Result<(), Misfit> {
     for _ in 0..count {
-        page.insert_item(index_tuple(data)?, page.items() + 1)?;
+        page.insert_item(read_index_tuple(data)?, page.items() + 1)?;
     }
     Ok(())
 }
@@ -107,9 +86,10 @@ fn append(page: &mut Page, data: &mut Reader<'_>, count: usize) -> Result<(), Mi
 fn clear_follow_right(step: &mut Step<'_, '_>, id: u8) -> Result<(), Misfit> {
     let end = step.record.end;
     if let Some(page) = step.page_or_image(id) {
-        let special = special(page)?;
-        set_nsn(page, special, end);
-        change_flags(page, special, 0, FOLLOW_RIGHT);
+        GistPageOpaqueData::change(page, |opaque| {
+            opaque.nsn = end;
+            opaque.flags &= !F_FOLLOW_RIGHT;
+        })?;
     }
     Ok(())
 }
@@ -123,9 +103,9 @@ fn delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     }
     let deleted = numbers(&mut main, count)?;
     if let Some(page) = step.page(0) {
-        let special = special(page)?;
+        GistPageOpaqueData::of(page)?;
         page.delete_items(&deleted)?;
-        change_flags(page, special, TUPLES_DELETED, HAS_GARBAGE);
+        change_flags(page, F_TUPLES_DELETED, F_HAS_GARBAGE)?;
     }
     Ok(())
 }
@@ -159,26 +139,21 @@ fn page_split(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     };
     let mut root_split = false;
     for id in 1..=pages {
-        let is_root = block(step, id)? == ROOT;
+        let is_root = block(step, id)? == GIST_ROOT_BLOCK;
         root_split |= is_root;
         let is_last = id == pages;
         let right_link = match (is_root, is_last) {
-            (true, _) => NO_BLOCK,
+            (true, _) => INVALID_BLOCK,
             (false, true) => split.right_link,
             (false, false) => block(step, id + 1)?,
         };
-        let mut flags = if split.leaf && !is_root { LEAF } else { 0 };
+        let mut flags = if split.leaf && !is_root { F_LEAF } else { 0 };
         if !is_root && !is_last && !root_split && split.mark_follow_right {
-            flags |= FOLLOW_RIGHT;
+            flags |= F_FOLLOW_RIGHT;
         }
         let mut data = Reader::new(step.data(id));
         let Some(page) = new_page(step, id)? else { continue };
-        page.init(SPECIAL_BYTES);
-        let special = PAGE_BYTES - SPECIAL_BYTES;
-        set_nsn(page, special, Lsn(split.nsn));
-        page.put_u32(special + RIGHT_LINK, right_link);
-        page.put_u16(special + FLAGS, flags);
-        page.put_u16(special + PAGE_ID, GIST_PAGE_ID);
+        GistPageOpaqueData { nsn: Lsn(split.nsn), right_link, flags, page_id: GIST_PAGE_ID }.init(page);
         let count = field(data.u32())?;
         append(page, &mut data, count as usize)?;
         if data.left() != 0 {
@@ -190,41 +165,27 @@ fn page_split(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 
 fn page_delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let mut main = Reader::new(step.main());
-    let delete_xid = field(main.array::<8>())?;
+    let delete_xid = field(main.array::<GIST_DELETED_BYTES>())?;
     let downlink = field(main.u16())?;
     if let Some(page) = step.page(0) {
-        let special = special(page)?;
-        let end = PAGE_HEADER + delete_xid.len();
+        GistPageOpaqueData::of(page)?;
+        let end = PAGE_CONTENTS + GIST_DELETED_BYTES;
         if page.items() != 0 || end > page.upper() {
             return Err(Misfit("the page to delete has items"));
         }
-        change_flags(page, special, DELETED, 0);
+        change_flags(page, F_DELETED, 0)?;
         page.set_lower(end);
-        page.0[PAGE_HEADER..end].copy_from_slice(&delete_xid);
+        page.0[PAGE_CONTENTS..end].copy_from_slice(&delete_xid);
     }
     if let Some(page) = step.page(1) {
-        special(page)?;
+        GistPageOpaqueData::of(page)?;
         page.delete_item(downlink)?;
     }
     Ok(())
 }
 
-/// Where the special area of a GiST page is.
-fn special(page: &Page) -> Result<usize, Misfit> {
-    let special = page.special_exactly(SPECIAL_BYTES)?;
-    if page.u16_at(special + PAGE_ID) != GIST_PAGE_ID {
-        return Err(Misfit("the page is not one of a GiST index"));
-    }
-    Ok(special)
-}
-
-fn set_nsn(page: &mut Page, special: usize, nsn: Lsn) {
-    page.put_u32(special + NSN, (nsn.0 >> 32) as u32);
-    page.put_u32(special + NSN + 4, nsn.0 as u32);
-}
-
-fn change_flags(page: &mut Page, special: usize, set: u16, clear: u16) {
-    page.put_u16(special + FLAGS, page.u16_at(special + FLAGS) & !clear | set);
+fn change_flags(page: &mut Page, set: u16, clear: u16) -> Result<(), Misfit> {
+    GistPageOpaqueData::change(page, |opaque| opaque.flags = opaque.flags & !clear | set)
 }
 
 /// `gist_mask`, and the mark of deleted tuples: `gistprunepage` does not set it, but the redo of its record does.
@@ -233,10 +194,10 @@ fn change_flags(page: &mut Page, special: usize, set: u16, clear: u16) {
 fn mask_page(page: &mut Page, _: Major, _: Fork) {
     mask::hint_bits(page);
     mask::unused_space(page);
-    let Ok(special) = special(page) else { return };
-    set_nsn(page, special, Lsn(0));
-    change_flags(page, special, FOLLOW_RIGHT, HAS_GARBAGE | TUPLES_DELETED);
-    if page.u16_at(special + FLAGS) & LEAF != 0 {
+    let Ok(opaque) = GistPageOpaqueData::of(page) else { return };
+    let flags = opaque.flags & !(F_HAS_GARBAGE | F_TUPLES_DELETED) | F_FOLLOW_RIGHT;
+    GistPageOpaqueData { nsn: Lsn(0), flags, ..opaque }.write(page);
+    if flags & F_LEAF != 0 {
         mask::line_pointer_states(page);
     }
 }

@@ -1,33 +1,5 @@
 //! Hash indexes.
 //!
-//! ```text
-//! special area of a page, 16 bytes (HashPageOpaqueData)
-//! offset  width
-//!      0      4  hasho_prevblkno  the page before in the bucket; of a bucket's first page, the highest bucket as of its split
-//!      4      4  hasho_nextblkno
-//!      8      4  hasho_bucket
-//!     12      2  hasho_flag       kind of page, and flags
-//!     14      2  hasho_page_id
-//!
-//! meta page, behind the page header (HashMetaPageData)
-//!      0      4  hashm_magic
-//!      4      4  hashm_version
-//!      8      8  hashm_ntuples    floating point
-//!     16      2  hashm_ffactor    tuples per bucket
-//!     18      2  hashm_bsize      bytes of a page without header and special area
-//!     20      2  hashm_bmsize     bytes of a page's bitmap, a power of 2
-//!     22      2  hashm_bmshift    log2 of its bits
-//!     24      4  hashm_maxbucket
-//!     28      4  hashm_highmask
-//!     32      4  hashm_lowmask
-//!     36      4  hashm_ovflpoint
-//!     40      4  hashm_firstfree
-//!     44      4  hashm_nmaps
-//!     48      4  hashm_procid
-//!     52  4 × 98 hashm_spares
-//!    444 4 × 1024 hashm_mapp
-//! ```
-//!
 //! `hash_xlog.c` decides.
 
 use walden_format::reader::Reader;
@@ -40,16 +12,20 @@ use walden_format::version::Major;
 
 use crate::displaced::Displaced;
 use crate::index_items::{
-    all_numbers, field, missing_items, new_page, newest_items, number_bytes, numbers, padded_index_tuple,
+    all_numbers, field, missing_items, new_page, newest_items, number_bytes, numbers, read_padded_index_tuple,
 };
 use crate::mask;
-use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER, Page, aligned};
+use crate::page::hash::flags::{
+    LH_BITMAP_PAGE, LH_BUCKET_NEEDS_SPLIT_CLEANUP, LH_BUCKET_PAGE, LH_META_PAGE, LH_OVERFLOW_PAGE,
+    LH_PAGE_HAS_DEAD_TUPLES, LH_UNUSED_PAGE,
+};
+use crate::page::hash::{HashPageOpaqueData, INVALID_BUCKET, meta};
+use crate::page::tid::INVALID_BLOCK;
+use crate::page::{Misfit, PAGE_BYTES, PAGE_CONTENTS, Page, SpecialArea};
 use crate::replay::{Manager, Step};
+use metapage::at;
 
 pub(crate) static HASH: Manager = Manager { redo, mask: mask_page, displaced };
-
-const NO_BLOCK: u32 = u32::MAX;
-const NO_BUCKET: u32 = u32::MAX;
 
 fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     match step.kind() {
@@ -76,7 +52,7 @@ fn init_meta_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let procedure = field(main.u32())?;
     let fill_factor = field(main.u16())?;
     if let Some(page) = new_page(step, 0)? {
-        meta::init(page, tuples, procedure, fill_factor);
+        metapage::init(page, tuples, procedure, fill_factor);
     }
     Ok(())
 }
@@ -87,10 +63,10 @@ fn init_bitmap_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         bitmap::init(page, bytes)?;
     }
     if let Some(page) = step.page(1) {
-        meta::check(page)?;
+        metapage::check(page)?;
         // The buckets' first pages are blocks 1 and up; the first bitmap is behind them.
         let block = page.u32_at(meta::MAX_BUCKET).wrapping_add(2);
-        meta::add_bitmap(page, block)?;
+        metapage::add_bitmap(page, block)?;
     }
     Ok(())
 }
@@ -99,12 +75,12 @@ fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let number = field(Reader::new(step.main()).u16())?;
     let tuple = step.data(0);
     if let Some(page) = step.page(0) {
-        opaque::check(page)?;
+        HashPageOpaqueData::of(page)?;
         page.insert_item(tuple, number)?;
     }
     if let Some(page) = step.page(1) {
-        meta::check(page)?;
-        meta::change_tuples(page, |tuples| tuples + 1.0);
+        metapage::check(page)?;
+        metapage::change_tuples(page, |tuples| tuples + 1.0);
     }
     Ok(())
 }
@@ -118,11 +94,10 @@ fn add_overflow_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let left_block = step.block(1).ok_or(NO_SUCH_BLOCK)?.block;
     let bucket = field(Reader::new(step.data(0)).u32())?;
     if let Some(page) = new_page(step, 0)? {
-        opaque::init(page, left_block, bucket, opaque::OVERFLOW_PAGE);
+        HashPageOpaqueData::new(left_block, bucket, LH_OVERFLOW_PAGE).init(page);
     }
     if let Some(page) = step.page(1) {
-        opaque::check(page)?;
-        opaque::put_u32(page, opaque::NEXT, overflow_block);
+        HashPageOpaqueData::change(page, |opaque| opaque.next = overflow_block)?;
     }
     let bit = step.data(2);
     if let Some(page) = step.page(2) {
@@ -136,12 +111,12 @@ fn add_overflow_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     }
     let first_free = step.data(4);
     if let Some(page) = step.page(4) {
-        meta::check(page)?;
-        page.put_u32(meta::FIRST_FREE, field(Reader::new(first_free).u32())?);
+        metapage::check(page)?;
+        page.put_u32(at(meta::FIRST_FREE), field(Reader::new(first_free).u32())?);
         if !recycled {
-            let spares = meta::spares(page.u32_at(meta::OVERFLOW_POINT))?;
+            let spares = metapage::spares(page.u32_at(meta::OVERFLOW_POINT))?;
             if let Some(block) = new_bitmap {
-                meta::add_bitmap(page, block)?;
+                metapage::add_bitmap(page, block)?;
             }
             let added = 1 + u32::from(new_bitmap.is_some());
             page.put_u32(spares, page.u32_at(spares).wrapping_add(added));
@@ -176,25 +151,26 @@ impl SplitAllocate {
 fn split_allocate_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let split = field(SplitAllocate::read(step.main()))?;
     if let Some(page) = step.page(0) {
-        opaque::check(page)?;
-        opaque::put_flag(page, split.old_flag);
-        opaque::put_u32(page, opaque::PREVIOUS, split.new_bucket);
+        HashPageOpaqueData::change(page, |opaque| {
+            opaque.flag = split.old_flag;
+            opaque.previous = split.new_bucket;
+        })?;
     }
     if let Some(page) = new_page(step, 1)? {
-        opaque::init(page, split.new_bucket, split.new_bucket, split.new_flag);
+        HashPageOpaqueData::new(split.new_bucket, split.new_bucket, split.new_flag).init(page);
     }
     let mut data = Reader::new(step.data(2));
     if let Some(page) = step.page(2) {
-        meta::check(page)?;
-        page.put_u32(meta::MAX_BUCKET, split.new_bucket);
+        metapage::check(page)?;
+        page.put_u32(at(meta::MAX_BUCKET), split.new_bucket);
         if split.changes & SplitAllocate::MASKS != 0 {
-            page.put_u32(meta::LOW_MASK, field(data.u32())?);
-            page.put_u32(meta::HIGH_MASK, field(data.u32())?);
+            page.put_u32(at(meta::LOW_MASK), field(data.u32())?);
+            page.put_u32(at(meta::HIGH_MASK), field(data.u32())?);
         }
         if split.changes & SplitAllocate::SPLIT_POINT != 0 {
             let point = field(data.u32())?;
-            page.put_u32(meta::OVERFLOW_POINT, point);
-            page.put_u32(meta::spares(point)?, field(data.u32())?);
+            page.put_u32(at(meta::OVERFLOW_POINT), point);
+            page.put_u32(metapage::spares(point)?, field(data.u32())?);
         }
     }
     Ok(())
@@ -213,8 +189,8 @@ fn split_complete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     for id in [0, 1] {
         let flag = field(main.u16())?;
         if let Some(page) = step.page(id) {
-            opaque::check(page)?;
-            opaque::put_flag(page, flag);
+            HashPageOpaqueData::of(page)?;
+            HashPageOpaqueData::change(page, |opaque| opaque.flag = flag)?;
         }
     }
     Ok(())
@@ -224,7 +200,7 @@ fn move_page_contents(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let moved = field(Reader::new(step.main()).u16())?;
     let data = step.data(1);
     if let Some(page) = step.page(1) {
-        opaque::check(page)?;
+        HashPageOpaqueData::of(page)?;
         add_moved(page, data, moved)?;
     }
     delete_from(step, 2)?;
@@ -238,7 +214,7 @@ fn add_moved(page: &mut Page, data: &[u8], count: u16) -> Result<(), Misfit> {
     }
     let mut data = Reader::new(data);
     for number in numbers(&mut data, count)? {
-        page.insert_item(padded_index_tuple(&mut data)?, number)?;
+        page.insert_item(read_padded_index_tuple(&mut data)?, number)?;
     }
     if data.left() == 0 { Ok(()) } else { Err(Misfit("the record has more tuples than it says")) }
 }
@@ -247,7 +223,7 @@ fn add_moved(page: &mut Page, data: &[u8], count: u16) -> Result<(), Misfit> {
 fn delete_from<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Result<Option<&'s mut Page>, Misfit> {
     let data = step.data(id);
     let Some(page) = step.page(id) else { return Ok(None) };
-    opaque::check(page)?;
+    HashPageOpaqueData::of(page)?;
     page.delete_items(&all_numbers(data)?)?;
     Ok(Some(page))
 }
@@ -276,24 +252,22 @@ fn squeeze_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     // Until 16 the page gets the record's LSN even if the bucket's first page is there only to be locked.
     let written = squeeze.moved > 0 || squeeze.onto_previous || step.version() < Major::V17;
     if written && let Some(page) = step.page(1) {
-        opaque::check(page)?;
+        HashPageOpaqueData::of(page)?;
         add_moved(page, data, squeeze.moved)?;
         if squeeze.onto_previous {
-            opaque::put_u32(page, opaque::NEXT, squeeze.next);
+            HashPageOpaqueData::change(page, |opaque| opaque.next = squeeze.next)?;
         }
     }
     if let Some(page) = step.page(2) {
-        opaque::init(page, NO_BLOCK, NO_BUCKET, opaque::UNUSED_PAGE);
+        HashPageOpaqueData::new(INVALID_BLOCK, INVALID_BUCKET, LH_UNUSED_PAGE).init(page);
     }
     if !squeeze.onto_previous
         && let Some(page) = step.page(3)
     {
-        opaque::check(page)?;
-        opaque::put_u32(page, opaque::NEXT, squeeze.next);
+        HashPageOpaqueData::change(page, |opaque| opaque.next = squeeze.next)?;
     }
     if let Some(page) = step.page(4) {
-        opaque::check(page)?;
-        opaque::put_u32(page, opaque::PREVIOUS, squeeze.previous);
+        HashPageOpaqueData::change(page, |opaque| opaque.previous = squeeze.previous)?;
     }
     let bit = step.data(5);
     if let Some(page) = step.page(5) {
@@ -301,8 +275,8 @@ fn squeeze_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     }
     let first_free = step.data(6);
     if let Some(page) = step.page(6) {
-        meta::check(page)?;
-        page.put_u32(meta::FIRST_FREE, field(Reader::new(first_free).u32())?);
+        metapage::check(page)?;
+        page.put_u32(at(meta::FIRST_FREE), field(Reader::new(first_free).u32())?);
     }
     Ok(())
 }
@@ -312,15 +286,14 @@ fn delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     if let Some(page) = delete_from(step, 1)?
         && clear_dead
     {
-        opaque::clear_flag(page, opaque::HAS_DEAD_TUPLES);
+        HashPageOpaqueData::change(page, |opaque| opaque.flag &= !LH_PAGE_HAS_DEAD_TUPLES)?;
     }
     Ok(())
 }
 
 fn split_cleanup(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     if let Some(page) = step.page(0) {
-        opaque::check(page)?;
-        opaque::clear_flag(page, opaque::NEEDS_SPLIT_CLEANUP);
+        HashPageOpaqueData::change(page, |opaque| opaque.flag &= !LH_BUCKET_NEEDS_SPLIT_CLEANUP)?;
     }
     Ok(())
 }
@@ -328,8 +301,8 @@ fn split_cleanup(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 fn update_meta_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let tuples = f64::from_bits(field(Reader::new(step.main()).u64())?);
     if let Some(page) = step.page(0) {
-        meta::check(page)?;
-        meta::change_tuples(page, |_| tuples);
+        metapage::check(page)?;
+        metapage::change_tuples(page, |_| tuples);
     }
     Ok(())
 }
@@ -342,112 +315,31 @@ fn vacuum_one_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let _is_catalog_and_padding = field(main.u16())?;
     let deleted = numbers(&mut main, count)?;
     if let Some(page) = step.page(0) {
-        opaque::check(page)?;
+        HashPageOpaqueData::of(page)?;
         page.delete_items(&deleted)?;
-        opaque::clear_flag(page, opaque::HAS_DEAD_TUPLES);
+        HashPageOpaqueData::change(page, |opaque| opaque.flag &= !LH_PAGE_HAS_DEAD_TUPLES)?;
     }
     if let Some(page) = step.page(1) {
-        meta::check(page)?;
-        meta::change_tuples(page, |tuples| tuples - f64::from(count));
+        metapage::check(page)?;
+        metapage::change_tuples(page, |tuples| tuples - f64::from(count));
     }
     Ok(())
 }
 
-/// The special area of every page.
-mod opaque {
+/// The metapage.
+mod metapage {
     use super::*;
 
-    pub const BYTES: usize = 16;
-    pub const PREVIOUS: usize = 0;
-    pub const NEXT: usize = 4;
-    const BUCKET: usize = 8;
-    const FLAG: usize = 12;
-    const PAGE_ID: usize = 14;
-    const HASHO_PAGE_ID: u16 = 0xFF80;
-
-    pub const UNUSED_PAGE: u16 = 0;
-    pub const OVERFLOW_PAGE: u16 = 1 << 0;
-    pub const BUCKET_PAGE: u16 = 1 << 1;
-    pub const BITMAP_PAGE: u16 = 1 << 2;
-    pub const META_PAGE: u16 = 1 << 3;
-    pub const PAGE_TYPE: u16 = OVERFLOW_PAGE | BUCKET_PAGE | BITMAP_PAGE | META_PAGE;
-    pub const NEEDS_SPLIT_CLEANUP: u16 = 1 << 6;
-    pub const HAS_DEAD_TUPLES: u16 = 1 << 7;
-
-    /// Where it is on a page that passed [`check`].
-    const AT: usize = PAGE_BYTES - BYTES;
-
-    /// Whether the page is one of a hash index.
-    pub fn check(page: &Page) -> Result<(), Misfit> {
-        page.special_exactly(BYTES)?;
-        if page.u16_at(AT + PAGE_ID) == HASHO_PAGE_ID {
-            Ok(())
-        } else {
-            Err(Misfit("the page is not one of a hash index"))
-        }
-    }
-
-    /// Makes an empty page without a successor.
-    pub fn init(page: &mut Page, previous: u32, bucket: u32, flag: u16) {
-        page.init(BYTES);
-        put_u32(page, PREVIOUS, previous);
-        put_u32(page, NEXT, NO_BLOCK);
-        put_u32(page, BUCKET, bucket);
-        put_flag(page, flag);
-        page.put_u16(AT + PAGE_ID, HASHO_PAGE_ID);
-    }
-
-    pub fn put_u32(page: &mut Page, field: usize, value: u32) {
-        page.put_u32(AT + field, value);
-    }
-
-    pub fn flag(page: &Page) -> u16 {
-        page.u16_at(AT + FLAG)
-    }
-
-    pub fn put_flag(page: &mut Page, flag: u16) {
-        page.put_u16(AT + FLAG, flag);
-    }
-
-    pub fn clear_flag(page: &mut Page, clear: u16) {
-        put_flag(page, flag(page) & !clear);
-    }
-}
-
-/// The meta page.
-mod meta {
-    use super::*;
-
-    const MAGIC: usize = PAGE_HEADER;
-    const VERSION: usize = MAGIC + 4;
-    const TUPLES: usize = VERSION + 4;
-    const FILL_FACTOR: usize = TUPLES + 8;
-    const PAGE_SIZE: usize = FILL_FACTOR + 2;
-    const BITMAP_BYTES: usize = PAGE_SIZE + 2;
-    const BITMAP_SHIFT: usize = BITMAP_BYTES + 2;
-    pub const MAX_BUCKET: usize = BITMAP_SHIFT + 2;
-    pub const HIGH_MASK: usize = MAX_BUCKET + 4;
-    pub const LOW_MASK: usize = HIGH_MASK + 4;
-    pub const OVERFLOW_POINT: usize = LOW_MASK + 4;
-    pub const FIRST_FREE: usize = OVERFLOW_POINT + 4;
-    const BITMAPS: usize = FIRST_FREE + 4;
-    const PROCEDURE: usize = BITMAPS + 4;
-    const SPARES: usize = PROCEDURE + 4;
-    const MAP: usize = SPARES + 4 * MAX_SPLIT_POINTS as usize;
-    const END: usize = aligned(MAP + 4 * MAX_BITMAPS as usize);
-
-    const HASH_MAGIC: u32 = 0x0644_0640;
-    const HASH_VERSION: u32 = 4;
-    /// Groups of buckets that are allocated at once, and phases of those that come in four (`HASH_MAX_SPLITPOINTS`).
-    const MAX_SPLIT_POINTS: u32 = (32 - WHOLE_GROUPS) * 4 + WHOLE_GROUPS;
-    const WHOLE_GROUPS: u32 = 10;
-    const MAX_BITMAPS: u32 = 1024;
     const MAX_FIRST_BUCKETS: u32 = 0x4000_0000;
 
-    /// Whether the page is a hash index's meta page.
+    /// Where a field of the metapage is on the page.
+    pub const fn at(field: usize) -> usize {
+        PAGE_CONTENTS + field
+    }
+
+    /// Whether the page is a hash index's metapage.
     pub fn check(page: &Page) -> Result<(), Misfit> {
-        opaque::check(page)?;
-        if opaque::flag(page) & opaque::PAGE_TYPE == opaque::META_PAGE {
+        if HashPageOpaqueData::of(page)?.page_type() == LH_META_PAGE {
             Ok(())
         } else {
             Err(Misfit("the page is not a hash index's meta page"))
@@ -465,44 +357,44 @@ mod meta {
             total_buckets(split_point(wanted as u32))
         };
         let point = split_point(buckets);
-        let room = PAGE_BYTES - PAGE_HEADER - opaque::BYTES;
+        let room = PAGE_BYTES - PAGE_CONTENTS - HashPageOpaqueData::BYTES;
         let high_mask = (buckets + 1).next_power_of_two() - 1;
-        opaque::init(page, NO_BLOCK, NO_BUCKET, opaque::META_PAGE);
-        page.put_u32(MAGIC, HASH_MAGIC);
-        page.put_u32(VERSION, HASH_VERSION);
-        page.put_u16(FILL_FACTOR, fill_factor);
-        page.put_u16(PAGE_SIZE, room as u16);
-        page.put_u16(BITMAP_BYTES, 1 << room.ilog2());
-        page.put_u16(BITMAP_SHIFT, room.ilog2() as u16 + 3);
-        page.put_u32(MAX_BUCKET, buckets - 1);
-        page.put_u32(HIGH_MASK, high_mask);
-        page.put_u32(LOW_MASK, high_mask >> 1);
-        page.put_u32(OVERFLOW_POINT, point);
-        page.put_u32(PROCEDURE, procedure);
-        page.put_u32(SPARES + 4 * point as usize, 1);
-        page.set_lower(END);
+        HashPageOpaqueData::new(INVALID_BLOCK, INVALID_BUCKET, LH_META_PAGE).init(page);
+        page.put_u32(at(meta::MAGIC), meta::HASH_MAGIC);
+        page.put_u32(at(meta::VERSION), meta::HASH_VERSION);
+        page.put_u16(at(meta::FILL_FACTOR), fill_factor);
+        page.put_u16(at(meta::PAGE_SIZE), room as u16);
+        page.put_u16(at(meta::BITMAP_BYTES), 1 << room.ilog2());
+        page.put_u16(at(meta::BITMAP_SHIFT), room.ilog2() as u16 + 3);
+        page.put_u32(at(meta::MAX_BUCKET), buckets - 1);
+        page.put_u32(at(meta::HIGH_MASK), high_mask);
+        page.put_u32(at(meta::LOW_MASK), high_mask >> 1);
+        page.put_u32(at(meta::OVERFLOW_POINT), point);
+        page.put_u32(at(meta::PROCEDURE), procedure);
+        page.put_u32(at(meta::SPARES) + 4 * point as usize, 1);
+        page.set_lower(at(meta::BYTES));
     }
 
     /// The point up to which so many buckets are allocated (`_hash_spareindex`).
     fn split_point(buckets: u32) -> u32 {
         let group = buckets.next_power_of_two().ilog2();
-        if group < WHOLE_GROUPS {
+        if group < meta::WHOLE_GROUPS {
             return group;
         }
-        WHOLE_GROUPS + (group - WHOLE_GROUPS) * 4 + ((buckets - 1) >> (group - 3) & 3)
+        meta::WHOLE_GROUPS + (group - meta::WHOLE_GROUPS) * 4 + ((buckets - 1) >> (group - 3) & 3)
     }
 
     /// How many buckets there are when a point is allocated (`_hash_get_totalbuckets`).
     fn total_buckets(point: u32) -> u32 {
-        let Some(beyond) = point.checked_sub(WHOLE_GROUPS) else { return 1 << point };
-        let before = 1 << (WHOLE_GROUPS + beyond / 4 - 1);
+        let Some(beyond) = point.checked_sub(meta::WHOLE_GROUPS) else { return 1 << point };
+        let before = 1 << (meta::WHOLE_GROUPS + beyond / 4 - 1);
         before + before / 4 * (beyond % 4 + 1)
     }
 
     /// Where the number of overflow pages before a split point is.
     pub fn spares(point: u32) -> Result<usize, Misfit> {
-        if point < MAX_SPLIT_POINTS {
-            Ok(SPARES + 4 * point as usize)
+        if point < meta::MAX_SPLIT_POINTS {
+            Ok(at(meta::SPARES) + 4 * point as usize)
         } else {
             Err(Misfit("a hash index has no such split point"))
         }
@@ -510,29 +402,24 @@ mod meta {
 
     /// Notes another bitmap page.
     pub fn add_bitmap(page: &mut Page, block: u32) -> Result<(), Misfit> {
-        let count = page.u32_at(BITMAPS);
-        if count >= MAX_BITMAPS {
+        let count = page.u32_at(at(meta::BITMAPS));
+        if count >= meta::MAX_BITMAPS {
             return Err(Misfit("a hash index has no room for another bitmap page"));
         }
-        page.put_u32(MAP + 4 * count as usize, block);
-        page.put_u32(BITMAPS, count + 1);
+        page.put_u32(at(meta::BITMAP_BLOCKS) + 4 * count as usize, block);
+        page.put_u32(at(meta::BITMAPS), count + 1);
         Ok(())
     }
 
     pub fn change_tuples(page: &mut Page, change: impl Fn(f64) -> f64) {
-        let low_half = u64::from(page.u32_at(TUPLES));
-        let tuples = f64::from_bits(u64::from(page.u32_at(TUPLES + 4)) << 32 | low_half);
-        page.0[TUPLES..TUPLES + 8].copy_from_slice(&change(tuples).to_le_bytes());
+        let low_half = u64::from(page.u32_at(at(meta::TUPLES)));
+        let tuples = f64::from_bits(u64::from(page.u32_at(at(meta::TUPLES) + 4)) << 32 | low_half);
+        page.0[at(meta::TUPLES)..at(meta::TUPLES) + 8].copy_from_slice(&change(tuples).to_le_bytes());
     }
 
     #[cfg(test)]
     mod tests {
         use super::*;
-
-        #[test]
-        fn the_meta_page_ends_where_postgresql_says() {
-            assert_eq!((MAP, END), (24 + 444, 24 + 4544));
-        }
 
         #[test]
         fn split_points_and_totals_agree() {
@@ -564,22 +451,22 @@ mod bitmap {
 
     /// Makes a page that has all in use (`_hash_initbitmapbuffer`).
     pub fn init(page: &mut Page, bytes: u16) -> Result<(), Misfit> {
-        opaque::init(page, NO_BLOCK, NO_BUCKET, opaque::BITMAP_PAGE);
-        let end = PAGE_HEADER + usize::from(bytes);
+        HashPageOpaqueData::new(INVALID_BLOCK, INVALID_BUCKET, LH_BITMAP_PAGE).init(page);
+        let end = PAGE_CONTENTS + usize::from(bytes);
         if end > page.upper() {
             return Err(Misfit("the bitmap does not fit on its page"));
         }
-        page.0[PAGE_HEADER..end].fill(0xFF);
+        page.0[PAGE_CONTENTS..end].fill(0xFF);
         page.set_lower(end);
         Ok(())
     }
 
     /// Changes the bit that the block's data names.
     pub fn change(page: &mut Page, data: &[u8], change: fn(u8, u8) -> u8) -> Result<(), Misfit> {
-        opaque::check(page)?;
+        HashPageOpaqueData::of(page)?;
         let bit = field(Reader::new(data).u32())?;
-        let at = PAGE_HEADER + (bit / 8) as usize;
-        if at >= page.lower() || at >= PAGE_BYTES - opaque::BYTES {
+        let at = PAGE_CONTENTS + (bit / 8) as usize;
+        if at >= page.lower() || at >= PAGE_BYTES - HashPageOpaqueData::BYTES {
             return Err(Misfit("the page has no such bit"));
         }
         page.0[at] = change(page.0[at], 1 << (bit % 8));
@@ -588,8 +475,9 @@ mod bitmap {
 
     /// The bit that differs.
     pub fn changed(before: &Page, after: &Page) -> Option<u32> {
-        let at = (PAGE_HEADER..PAGE_BYTES - opaque::BYTES).find(|&at| before.0[at] != after.0[at])?;
-        Some((at - PAGE_HEADER) as u32 * 8 + (before.0[at] ^ after.0[at]).trailing_zeros())
+        let at = (PAGE_CONTENTS..PAGE_BYTES - HashPageOpaqueData::BYTES)
+            .find(|&at| before.0[at] != after.0[at])?;
+        Some((at - PAGE_CONTENTS) as u32 * 8 + (before.0[at] ^ after.0[at]).trailing_zeros())
     }
 }
 
@@ -597,13 +485,11 @@ mod bitmap {
 fn mask_page(page: &mut Page, _: Major, _: Fork) {
     mask::hint_bits(page);
     mask::unused_space(page);
-    if opaque::check(page).is_err() {
-        return;
-    }
-    opaque::clear_flag(page, opaque::HAS_DEAD_TUPLES);
-    match opaque::flag(page) & opaque::PAGE_TYPE {
-        opaque::UNUSED_PAGE => mask::content(page),
-        opaque::BUCKET_PAGE | opaque::OVERFLOW_PAGE => mask::line_pointer_states(page),
+    let Ok(opaque) = HashPageOpaqueData::of(page) else { return };
+    HashPageOpaqueData { flag: opaque.flag & !LH_PAGE_HAS_DEAD_TUPLES, ..opaque }.write(page);
+    match opaque.page_type() {
+        LH_UNUSED_PAGE => mask::content(page),
+        LH_BUCKET_PAGE | LH_OVERFLOW_PAGE => mask::line_pointer_states(page),
         _ => {}
     }
 }
@@ -612,7 +498,7 @@ fn displaced(d: &Displaced<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     let main = d.record.main_data();
     let after = d.after(block.id)?;
     let meta_fields = |fields: &[usize]| {
-        meta::check(after).ok()?;
+        metapage::check(after).ok()?;
         Some(fields.iter().flat_map(|&at| after.u32_at(at).to_le_bytes()).collect())
     };
     match (d.record.kind(), block.id) {
@@ -622,16 +508,16 @@ fn displaced(d: &Displaced<'_>, block: &BlockRef) -> Option<Vec<u8>> {
         (ADD_OVFL_PAGE, 2) | (SQUEEZE_PAGE, 5) => {
             Some(bitmap::changed(d.before(block.id)?, after)?.to_le_bytes().to_vec())
         }
-        (ADD_OVFL_PAGE, 4) | (SQUEEZE_PAGE, 6) => meta_fields(&[meta::FIRST_FREE]),
+        (ADD_OVFL_PAGE, 4) | (SQUEEZE_PAGE, 6) => meta_fields(&[at(meta::FIRST_FREE)]),
         (SPLIT_ALLOCATE_PAGE, 2) => {
             let changes = SplitAllocate::read(main)?.changes;
             let mut fields = Vec::new();
             if changes & SplitAllocate::MASKS != 0 {
-                fields.extend([meta::LOW_MASK, meta::HIGH_MASK]);
+                fields.extend([at(meta::LOW_MASK), at(meta::HIGH_MASK)]);
             }
             if changes & SplitAllocate::SPLIT_POINT != 0 {
                 let point = after.u32_at(meta::OVERFLOW_POINT);
-                fields.extend([meta::OVERFLOW_POINT, meta::spares(point).ok()?]);
+                fields.extend([at(meta::OVERFLOW_POINT), metapage::spares(point).ok()?]);
             }
             meta_fields(&fields)
         }

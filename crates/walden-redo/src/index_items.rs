@@ -2,13 +2,8 @@
 
 use walden_format::reader::Reader;
 
-use crate::page::{Misfit, Page, aligned};
+use crate::page::{Misfit, Page, index_tuple, max_align};
 use crate::replay::Step;
-
-/// Bytes of an index tuple's header (`IndexTupleData`): where it points to, and its size with flags.
-const INDEX_TUPLE_HEADER: usize = 8;
-/// The bits of `t_info` that are the tuple's size (`INDEX_SIZE_MASK`).
-const INDEX_TUPLE_SIZE: u16 = 0x1FFF;
 
 /// A field that the record must have.
 #[inline]
@@ -31,25 +26,18 @@ pub(crate) fn all_numbers(data: &[u8]) -> Result<Vec<u16>, Misfit> {
 }
 
 /// An index tuple.
-pub(crate) fn index_tuple<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Misfit> {
-    sized_index_tuple(reader, usize::from)
+pub(crate) fn read_index_tuple<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Misfit> {
+    sized_index_tuple(reader, |size| size)
 }
 
 /// An index tuple and the padding after it.
-pub(crate) fn padded_index_tuple<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Misfit> {
-    sized_index_tuple(reader, |size| aligned(size.into()))
+pub(crate) fn read_padded_index_tuple<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Misfit> {
+    sized_index_tuple(reader, max_align)
 }
 
-fn sized_index_tuple<'a>(reader: &mut Reader<'a>, bytes: fn(u16) -> usize) -> Result<&'a [u8], Misfit> {
-    let size = index_tuple_size(reader.rest()).ok_or(Misfit("an index tuple has no sound size"))?;
+fn sized_index_tuple<'a>(reader: &mut Reader<'a>, bytes: fn(usize) -> usize) -> Result<&'a [u8], Misfit> {
+    let size = index_tuple::size(reader.rest()).ok_or(Misfit("an index tuple has no sound size"))?;
     field(reader.take(bytes(size)))
-}
-
-/// The size that an index tuple says it has.
-pub(crate) fn index_tuple_size(tuple: &[u8]) -> Option<u16> {
-    let info = tuple.get(6..INDEX_TUPLE_HEADER)?;
-    let size = u16::from_le_bytes([info[0], info[1]]) & INDEX_TUPLE_SIZE;
-    (usize::from(size) >= INDEX_TUPLE_HEADER).then_some(size)
 }
 
 /// A page to make, which the record must announce; nothing if it is newer than the record.
@@ -254,9 +242,9 @@ mod tests {
     #[test]
     fn index_tuples_are_as_long_as_they_say() {
         let tuple = [0, 0, 1, 0, 2, 0, 12, 0x40, 1, 2, 3, 4, 0, 0, 0, 0];
-        assert_eq!(index_tuple(&mut Reader::new(&tuple)), Ok(&tuple[..12]));
-        assert_eq!(padded_index_tuple(&mut Reader::new(&tuple)), Ok(&tuple[..]));
-        assert!(padded_index_tuple(&mut Reader::new(&tuple[..15])).is_err());
-        assert!(index_tuple(&mut Reader::new(&[0; 8])).is_err());
+        assert_eq!(read_index_tuple(&mut Reader::new(&tuple)), Ok(&tuple[..12]));
+        assert_eq!(read_padded_index_tuple(&mut Reader::new(&tuple)), Ok(&tuple[..]));
+        assert!(read_padded_index_tuple(&mut Reader::new(&tuple[..15])).is_err());
+        assert!(read_index_tuple(&mut Reader::new(&[0; 8])).is_err());
     }
 }

@@ -2,17 +2,17 @@
 //!
 //! The masks are those of `wal_consistency_checking` (`bufmask.c`); each access method adds its own to them.
 
-use crate::page::{ItemState, PAGE_BYTES, PAGE_HEADER, Page, flags};
+use crate::page::{ItemState, PAGE_BYTES, PAGE_HEADER_BYTES, Page, flags, header};
 
 /// Masks the LSN and the checksum.
 pub fn lsn_and_checksum(page: &mut Page) {
-    page.0[..10].fill(0);
+    page.0[header::LSN..header::FLAGS].fill(0);
 }
 
 /// Masks the hints in the header.
 pub fn hint_bits(page: &mut Page) {
     page.set_prune_xid(0);
-    page.change_flags(0, flags::PAGE_FULL | flags::HAS_FREE_LINES | flags::ALL_VISIBLE);
+    page.change_flags(0, flags::PD_PAGE_FULL | flags::PD_HAS_FREE_LINES | flags::PD_ALL_VISIBLE);
 }
 
 /// Masks the bytes between line pointers and items.
@@ -33,7 +33,7 @@ pub fn line_pointer_states(page: &mut Page) {
 
 /// Masks everything but the header.
 pub fn content(page: &mut Page) {
-    page.0[PAGE_HEADER..PAGE_BYTES].fill(0);
+    page.0[PAGE_HEADER_BYTES..PAGE_BYTES].fill(0);
     page.set_lower(0);
     page.set_upper(0);
 }

@@ -6,9 +6,9 @@ use walden_format::record::{BlockRef, Fork};
 use walden_format::version::Major;
 
 use crate::displaced::Displaced;
-use crate::family::SEQUENCE_MAGIC;
 use crate::mask;
-use crate::page::{Misfit, Page};
+use crate::page::sequence::{SEQ_MAGIC, SequenceMagic};
+use crate::page::{Misfit, Page, SpecialArea};
 use crate::replay::{Manager, Step};
 
 pub(crate) static SEQUENCE: Manager = Manager { redo, mask: mask_page, displaced };
@@ -19,8 +19,7 @@ const FIELDS: usize = 12;
 fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let tuple = step.main().get(FIELDS..).ok_or(Misfit("the record's fields can't be read"))?;
     let Some(page) = step.init(0) else { return Ok(()) };
-    page.init(size_of::<u32>());
-    page.put_u32(page.special(), SEQUENCE_MAGIC);
+    SequenceMagic(SEQ_MAGIC).init(page);
     page.insert_item(tuple, 1)
 }
 

@@ -1,32 +1,5 @@
 //! SP-GiST indexes.
 //!
-//! ```text
-//! special area of a page, 8 bytes (SpGistPageOpaqueData)
-//! offset  width
-//!      0      2  flags
-//!      2      2  nRedirection
-//!      4      2  nPlaceholder
-//!      6      2  spgist_page_id
-//!
-//! every tuple
-//!      0   2 bits  state: live, redirection, dead or placeholder
-//! inner tuple, behind the state (SpGistInnerTupleData)
-//!          1 bit   all nodes are alike
-//!         13 bits  number of nodes
-//!         16 bits  bytes of the prefix
-//!      4      2    bytes of the tuple
-//!      8           the prefix, then the nodes: index tuples
-//! leaf tuple, behind the state (SpGistLeafTupleData)
-//!         30 bits  bytes of the tuple
-//!      4      2    number of the chain's next tuple in the lower 14 bits
-//!      6      6    the row version
-//!     12           the value
-//! tuple that is not live, behind the state (SpGistDeadTupleData)
-//!         30 bits  16
-//!      6      6    of a redirection: where to
-//!     12      4    of a redirection: the transaction that made it
-//! ```
-//!
 //! `spgxlog.c` and `spgPageIndexMultiDelete` decide. All that a record says is in its main data, images or not.
 
 use walden_format::reader::Reader;
@@ -37,16 +10,19 @@ use walden_format::rmgr::info::spgist::{
 use walden_format::version::Major;
 
 use crate::displaced::Displaced;
-use crate::index_items::{field, index_tuple_size, new_page, numbers};
+use crate::index_items::{field, new_page, numbers};
 use crate::mask;
-use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER, Page};
+use crate::page::spgist::flags::{SPGIST_LEAF, SPGIST_META, SPGIST_NULLS};
+use crate::page::spgist::{
+    DEAD, DEAD_TARGET, DEAD_TUPLE_BYTES, DEAD_XID, INNER_TUPLE_HEADER_BYTES, InnerTupleHead, LEAF_NEXT,
+    LEAF_NEXT_MASK, LEAF_TUPLE_HEADER_BYTES, META_CACHED_PAGE_BYTES, META_CACHED_PAGES, META_LAST_USED_PAGES,
+    PLACEHOLDER, REDIRECT, STATE_BITS, SpGistPageOpaqueData, leaf_tuple_size,
+};
+use crate::page::tid::{INVALID_OFFSET_NUMBER, TID_BYTES, Tid};
+use crate::page::{Misfit, PAGE_HEADER_BYTES, Page, SpecialArea, index_tuple};
 use crate::replay::{Manager, Step};
 
 pub(crate) static SPGIST: Manager = Manager { redo, mask: mask_page, displaced };
-
-const NO_BLOCK: u32 = u32::MAX;
-/// `InvalidOffsetNumber`
-const NO_ITEM: u16 = 0;
 
 fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let mut main = Reader::new(step.main());
@@ -77,16 +53,16 @@ fn add_leaf(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Misfit
             replace(page, number, tuple)?;
         } else {
             add_or_replace(page, number, tuple)?;
-            if head != NO_ITEM {
+            if head != INVALID_OFFSET_NUMBER {
                 set_next(page, head, number)?;
             }
         }
     }
     let block = block_number(step, 0)?;
-    if parent.number != NO_ITEM
+    if parent.number != INVALID_OFFSET_NUMBER
         && let Some(page) = step.page(1)
     {
-        parent.set(page, (block, number))?;
+        parent.set(page, Tid { block, offset_number: number })?;
     }
     Ok(())
 }
@@ -104,14 +80,15 @@ fn move_leafs(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Misf
     let inserted = numbers(main, if replaces_dead { 1 } else { usize::from(count) + 1 })?;
     let tuples = inserted.iter().map(|_| leaf_tuple(main)).collect::<Result<Vec<_>, _>>()?;
     nothing_left(main)?;
-    let target = (block_number(step, 1)?, inserted.last().copied().unwrap_or(NO_ITEM));
+    let offset_number = inserted.last().copied().unwrap_or(INVALID_OFFSET_NUMBER);
+    let target = Tid { block: block_number(step, 1)?, offset_number };
     if let Some(page) = leaf_page(step, 1, is_new, nulls)? {
         for (&number, tuple) in inserted.iter().zip(tuples) {
             add_or_replace(page, number, tuple)?;
         }
     }
     if let Some(page) = step.page(0) {
-        opaque::check(page)?;
+        SpGistPageOpaqueData::of(page)?;
         delete(page, &deleted, source.moved_to(target), Dead::PLACEHOLDER)?;
     }
     if let Some(page) = step.page(2) {
@@ -137,7 +114,7 @@ fn add_node(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Misfit
         }
         return Ok(());
     }
-    let target = (block_number(step, 1)?, new);
+    let target = Tid { block: block_number(step, 1)?, offset_number: new };
     if let Some(page) = inner_page(step, 1, is_new, false)? {
         add_or_replace(page, new, tuple)?;
         if parent_block == 1 {
@@ -201,7 +178,7 @@ fn pick_split(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Misf
     let inner = inner_tuple(main)?;
     let leafs = inserted.iter().map(|_| leaf_tuple(main)).collect::<Result<Vec<_>, _>>()?;
     nothing_left(main)?;
-    let target = (block_number(step, 2)?, inner_number);
+    let target = Tid { block: block_number(step, 2)?, offset_number: inner_number };
     let fill = |page: &mut Page, is_target: bool| {
         inserted
             .iter()
@@ -243,7 +220,7 @@ fn vacuum_leaf(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Mis
     let (chained, next) = (numbers(main, chains)?, numbers(main, chains)?);
     nothing_left(main)?;
     let Some(page) = step.page(0) else { return Ok(()) };
-    opaque::check(page)?;
+    SpGistPageOpaqueData::of(page)?;
     delete(page, &dead, Dead::DEAD, Dead::DEAD)?;
     delete(page, &placeholders, Dead::PLACEHOLDER, Dead::PLACEHOLDER)?;
     for (&from, &to) in move_from.iter().zip(&move_to) {
@@ -265,7 +242,7 @@ fn vacuum_root(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Mis
     let deleted = numbers(main, count)?;
     nothing_left(main)?;
     if let Some(page) = step.page(0) {
-        opaque::check(page)?;
+        SpGistPageOpaqueData::of(page)?;
         page.delete_items(&deleted)?;
     }
     Ok(())
@@ -281,18 +258,18 @@ fn vacuum_redirect(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(),
     let redirections = numbers(main, count)?;
     nothing_left(main)?;
     let Some(page) = step.page(0) else { return Ok(()) };
-    opaque::check(page)?;
+    SpGistPageOpaqueData::of(page)?;
     for &number in &redirections {
         let tuple = page.normal_item_mut(number)?;
         let parts = tuple.get_mut(..DEAD_TUPLE_BYTES).ok_or(Misfit("the tuple is too short"))?;
-        parts[0] = parts[0] & !STATE_BITS | Dead::PLACEHOLDER.state;
-        parts[TARGET..TARGET + 6].copy_from_slice(&item_pointer((NO_BLOCK, NO_ITEM)));
+        parts[0] = parts[0] & !STATE_BITS | PLACEHOLDER;
+        parts[DEAD_TARGET..DEAD_TARGET + TID_BYTES].copy_from_slice(&Tid::INVALID.to_bytes());
     }
-    opaque::add(page, opaque::REDIRECTIONS, count.wrapping_neg());
-    opaque::add(page, opaque::PLACEHOLDERS, count);
-    if first_placeholder != NO_ITEM {
+    self::count(page, |opaque| &mut opaque.redirections, count.wrapping_neg());
+    self::count(page, |opaque| &mut opaque.placeholders, count);
+    if first_placeholder != INVALID_OFFSET_NUMBER {
         let last: Vec<u16> = (first_placeholder..=page.items()).collect();
-        opaque::add(page, opaque::PLACEHOLDERS, (last.len() as u16).wrapping_neg());
+        self::count(page, |opaque| &mut opaque.placeholders, (last.len() as u16).wrapping_neg());
         page.delete_items(&last)?;
     }
     Ok(())
@@ -310,21 +287,22 @@ impl Downlink {
     }
 
     /// Points it to a block's item (`spgUpdateNodeLink`).
-    fn set(&self, page: &mut Page, target: (u32, u16)) -> Result<(), Misfit> {
+    fn set(&self, page: &mut Page, target: Tid) -> Result<(), Misfit> {
         const NO_SUCH_NODE: Misfit = Misfit("the inner tuple has no such node");
-        opaque::check(page)?;
+        SpGistPageOpaqueData::of(page)?;
         let tuple = page.normal_item_mut(self.number)?;
         let head = Reader::new(tuple).u32().ok_or(NO_SUCH_NODE)?;
-        let (nodes, prefix) = (head >> 3 & 0x1FFF, head >> 16);
-        if u32::from(self.node) >= nodes {
+        let head = InnerTupleHead::of(head);
+        if self.node >= head.nodes {
             return Err(NO_SUCH_NODE);
         }
-        let mut node = tuple.get_mut(INNER_TUPLE_HEADER + prefix as usize..).ok_or(NO_SUCH_NODE)?;
+        let mut node =
+            tuple.get_mut(INNER_TUPLE_HEADER_BYTES + usize::from(head.prefix_bytes)..).ok_or(NO_SUCH_NODE)?;
         for _ in 0..self.node {
-            let size = index_tuple_size(node).ok_or(NO_SUCH_NODE)?;
-            node = node.get_mut(size.into()..).ok_or(NO_SUCH_NODE)?;
+            let size = index_tuple::size(node).ok_or(NO_SUCH_NODE)?;
+            node = node.get_mut(size..).ok_or(NO_SUCH_NODE)?;
         }
-        node.get_mut(..6).ok_or(NO_SUCH_NODE)?.copy_from_slice(&item_pointer(target));
+        node.get_mut(..TID_BYTES).ok_or(NO_SUCH_NODE)?.copy_from_slice(&target.to_bytes());
         Ok(())
     }
 }
@@ -343,56 +321,39 @@ impl Source {
     }
 
     /// What takes the place of a tuple that scans may still look for: none do while the index is built.
-    fn moved_to(&self, target: (u32, u16)) -> Dead {
-        if self.is_build { Dead::PLACEHOLDER } else { Dead { state: REDIRECTION, target, xid: self.xid } }
+    fn moved_to(&self, target: Tid) -> Dead {
+        if self.is_build { Dead::PLACEHOLDER } else { Dead { state: REDIRECT, target, xid: self.xid } }
     }
 }
-
-const STATE_BITS: u8 = 3;
-const REDIRECTION: u8 = 1;
-const DEAD_TUPLE_BYTES: usize = 16;
-const LEAF_TUPLE_HEADER: usize = 12;
-const INNER_TUPLE_HEADER: usize = 8;
-const NEXT: usize = 4;
-const TARGET: usize = 6;
 
 /// A tuple that is not live (`spgFormDeadTuple`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Dead {
     state: u8,
-    target: (u32, u16),
+    target: Tid,
     xid: u32,
 }
 
 impl Dead {
-    const DEAD: Dead = Dead { state: 2, target: (NO_BLOCK, NO_ITEM), xid: 0 };
-    const PLACEHOLDER: Dead = Dead { state: 3, target: (NO_BLOCK, NO_ITEM), xid: 0 };
+    const DEAD: Dead = Dead { state: DEAD, target: Tid::INVALID, xid: 0 };
+    const PLACEHOLDER: Dead = Dead { state: PLACEHOLDER, target: Tid::INVALID, xid: 0 };
 
     fn bytes(&self) -> [u8; DEAD_TUPLE_BYTES] {
         let mut bytes = [0; DEAD_TUPLE_BYTES];
         bytes[0] = (DEAD_TUPLE_BYTES as u8) << 2 | self.state;
-        bytes[TARGET..TARGET + 6].copy_from_slice(&item_pointer(self.target));
-        bytes[12..].copy_from_slice(&self.xid.to_le_bytes());
+        bytes[DEAD_TARGET..DEAD_TARGET + TID_BYTES].copy_from_slice(&self.target.to_bytes());
+        bytes[DEAD_XID..].copy_from_slice(&self.xid.to_le_bytes());
         bytes
     }
 
     /// Counts it in the page's special area.
     fn count(&self, page: &mut Page) {
         match self.state {
-            REDIRECTION => opaque::add(page, opaque::REDIRECTIONS, 1),
-            state if state == Dead::PLACEHOLDER.state => opaque::add(page, opaque::PLACEHOLDERS, 1),
+            REDIRECT => count(page, |opaque| &mut opaque.redirections, 1),
+            PLACEHOLDER => count(page, |opaque| &mut opaque.placeholders, 1),
             _ => {}
         }
     }
-}
-
-/// An item's place as tuples have it: the block number's upper half first.
-fn item_pointer((block, number): (u32, u16)) -> [u8; 6] {
-    let mut bytes = [0; 6];
-    bytes[..2].copy_from_slice(&((block >> 16) as u16).to_le_bytes());
-    bytes[2..4].copy_from_slice(&(block as u16).to_le_bytes());
-    bytes[4..].copy_from_slice(&number.to_le_bytes());
-    bytes
 }
 
 /// Puts tuples that are not live in the place of others: one kind in the place of the first listed, another in the place
@@ -415,16 +376,16 @@ fn add_or_replace(page: &mut Page, number: u16, tuple: &[u8]) -> Result<(), Misf
         return page.insert_item(tuple, number);
     }
     let state = page.normal_item(number)?.first().map(|byte| byte & STATE_BITS);
-    if state != Some(Dead::PLACEHOLDER.state) {
+    if state != Some(PLACEHOLDER) {
         return Err(Misfit("the tuple to replace is not a placeholder"));
     }
-    opaque::add(page, opaque::PLACEHOLDERS, u16::MAX);
+    count(page, |opaque| &mut opaque.placeholders, u16::MAX);
     replace(page, number, tuple)
 }
 
 /// Puts a tuple in the place of another.
 fn replace(page: &mut Page, number: u16, tuple: &[u8]) -> Result<(), Misfit> {
-    opaque::check(page)?;
+    SpGistPageOpaqueData::of(page)?;
     page.delete_item(number)?;
     page.insert_item(tuple, number)
 }
@@ -432,9 +393,9 @@ fn replace(page: &mut Page, number: u16, tuple: &[u8]) -> Result<(), Misfit> {
 /// Sets which tuple comes next in a leaf tuple's chain.
 fn set_next(page: &mut Page, number: u16, next: u16) -> Result<(), Misfit> {
     let tuple = page.normal_item_mut(number)?;
-    let info = tuple.get_mut(NEXT..NEXT + 2).ok_or(Misfit("the tuple is too short"))?;
-    let flags = u16::from_le_bytes([info[0], info[1]]) & 0xC000;
-    info.copy_from_slice(&(flags | next & 0x3FFF).to_le_bytes());
+    let info = tuple.get_mut(LEAF_NEXT..LEAF_NEXT + 2).ok_or(Misfit("the tuple is too short"))?;
+    let flags = u16::from_le_bytes([info[0], info[1]]) & !LEAF_NEXT_MASK;
+    info.copy_from_slice(&(flags | next & LEAF_NEXT_MASK).to_le_bytes());
     Ok(())
 }
 
@@ -443,15 +404,15 @@ fn flag(main: &mut Reader<'_>) -> Result<bool, Misfit> {
 }
 
 fn leaf_tuple<'a>(main: &mut Reader<'a>) -> Result<&'a [u8], Misfit> {
-    let size = field(Reader::new(main.rest()).u32())? >> 2;
-    sized(main, size as usize, LEAF_TUPLE_HEADER)
+    let size = leaf_tuple_size(field(Reader::new(main.rest()).u32())?);
+    sized(main, size, LEAF_TUPLE_HEADER_BYTES)
 }
 
 fn inner_tuple<'a>(main: &mut Reader<'a>) -> Result<&'a [u8], Misfit> {
     let mut head = Reader::new(main.rest());
     field(head.u32())?;
     let size = field(head.u16())?;
-    sized(main, size.into(), INNER_TUPLE_HEADER)
+    sized(main, size.into(), INNER_TUPLE_HEADER_BYTES)
 }
 
 fn sized<'a>(main: &mut Reader<'a>, size: usize, least: usize) -> Result<&'a [u8], Misfit> {
@@ -475,7 +436,7 @@ fn leaf_page<'s>(
     is_new: bool,
     nulls: bool,
 ) -> Result<Option<&'s mut Page>, Misfit> {
-    page_or_new(step, id, is_new, opaque::LEAF | if nulls { opaque::NULLS } else { 0 })
+    page_or_new(step, id, is_new, SPGIST_LEAF | if nulls { SPGIST_NULLS } else { 0 })
 }
 
 fn inner_page<'s>(
@@ -484,7 +445,7 @@ fn inner_page<'s>(
     is_new: bool,
     nulls: bool,
 ) -> Result<Option<&'s mut Page>, Misfit> {
-    page_or_new(step, id, is_new, if nulls { opaque::NULLS } else { 0 })
+    page_or_new(step, id, is_new, if nulls { SPGIST_NULLS } else { 0 })
 }
 
 /// A page to change, or to make with these flags.
@@ -496,69 +457,32 @@ fn page_or_new<'s>(
 ) -> Result<Option<&'s mut Page>, Misfit> {
     if !is_new {
         let page = step.page(id);
-        return page.map(|page| opaque::check(page).map(|()| page)).transpose();
+        return page.map(|page| SpGistPageOpaqueData::of(page).map(|_| page)).transpose();
     }
     let mut page = new_page(step, id)?;
     if let Some(page) = &mut page {
-        opaque::init(page, flags);
+        SpGistPageOpaqueData::new(flags).init(page);
     }
     Ok(page)
 }
 
-/// The special area of every page.
-mod opaque {
-    use super::*;
-
-    const BYTES: usize = 8;
-    const FLAGS: usize = 0;
-    pub const REDIRECTIONS: usize = 2;
-    pub const PLACEHOLDERS: usize = 4;
-    const PAGE_ID: usize = 6;
-    const SPGIST_PAGE_ID: u16 = 0xFF82;
-
-    pub const META: u16 = 1 << 0;
-    pub const LEAF: u16 = 1 << 2;
-    pub const NULLS: u16 = 1 << 3;
-
-    /// Where it is on a page that passed [`check`].
-    const AT: usize = PAGE_BYTES - BYTES;
-
-    /// Whether the page is one of an SP-GiST index.
-    pub fn check(page: &Page) -> Result<(), Misfit> {
-        page.special_exactly(BYTES)?;
-        if page.u16_at(AT + PAGE_ID) == SPGIST_PAGE_ID {
-            Ok(())
-        } else {
-            Err(Misfit("the page is not one of an SP-GiST index"))
-        }
-    }
-
-    /// Makes an empty page (`SpGistInitPage`).
-    pub fn init(page: &mut Page, flags: u16) {
-        page.init(BYTES);
-        page.put_u16(AT + FLAGS, flags);
-        page.put_u16(AT + PAGE_ID, SPGIST_PAGE_ID);
-    }
-
-    pub fn flags(page: &Page) -> u16 {
-        page.u16_at(AT + FLAGS)
-    }
-
-    /// Counts up or, by a wrapped negative number, down.
-    pub fn add(page: &mut Page, counter: usize, by: u16) {
-        page.put_u16(AT + counter, page.u16_at(AT + counter).wrapping_add(by));
-    }
+/// Counts up or, by a wrapped negative number, down in a page that is known to be of SP-GiST.
+fn count(page: &mut Page, counter: fn(&mut SpGistPageOpaqueData) -> &mut u16, by: u16) {
+    let mut opaque = SpGistPageOpaqueData::read(page);
+    let counter = counter(&mut opaque);
+    *counter = counter.wrapping_add(by);
+    opaque.write(page);
 }
 
 /// `spg_mask`, and what the meta page remembers of pages with room, which no record ever tells.
 fn mask_page(page: &mut Page, _: Major, _: Fork) {
-    const LAST_USED_PAGES: std::ops::Range<usize> = PAGE_HEADER + 4..PAGE_HEADER + 4 + 8 * 8;
     mask::hint_bits(page);
-    if page.lower() >= PAGE_HEADER {
+    if page.lower() >= PAGE_HEADER_BYTES {
         mask::unused_space(page);
     }
-    if opaque::check(page).is_ok() && opaque::flags(page) & opaque::META != 0 {
-        page.0[LAST_USED_PAGES].fill(0);
+    if SpGistPageOpaqueData::of(page).is_ok_and(|opaque| opaque.flags & SPGIST_META != 0) {
+        let bytes = META_CACHED_PAGES * META_CACHED_PAGE_BYTES;
+        page.0[META_LAST_USED_PAGES..META_LAST_USED_PAGES + bytes].fill(0);
     }
 }
 

@@ -5,7 +5,7 @@ use walden_format::lsn::Lsn;
 use walden_format::record::{RECORD_HEADER, RecordHeader, decode};
 use walden_format::version::Major;
 
-use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER, Page};
+use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 use crate::pool::PageBox;
 use crate::replay::rehearse;
 
@@ -62,9 +62,9 @@ pub(crate) fn any_page() -> impl Strategy<Value = Page> {
             let mut page = Page::default();
             page.init(8);
             let repeated = content.iter().cycle().copied();
-            page.0[PAGE_HEADER..].iter_mut().zip(repeated).for_each(|(byte, content)| *byte = content);
+            page.0[PAGE_HEADER_BYTES..].iter_mut().zip(repeated).for_each(|(byte, content)| *byte = content);
             page.0[PAGE_BYTES - 8..].copy_from_slice(&special_area);
-            page.set_lower(PAGE_HEADER + 4 * items);
+            page.set_lower(PAGE_HEADER_BYTES + 4 * items);
             page.set_upper(upper);
             page.put_u16(16, special);
             page

@@ -8,10 +8,12 @@ use walden_format::payload::{self, Payload};
 use walden_format::record::BlockRef;
 use walden_format::version::Major;
 
-use super::tuple::{self, TABLE_ROW};
-use super::{Links, item, item_number, kind};
+use super::tuple;
+use super::{item, item_number, kind};
 use crate::displaced::Displaced;
-use crate::page::Page;
+use crate::page::btree::{BTPageOpaqueData, heap_tids, posting_list};
+use crate::page::tid::{TID_BYTES, Tid};
+use crate::page::{Page, SpecialArea};
 
 pub(super) fn displaced(d: &Displaced<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     if d.record.version < Major::V14 {
@@ -44,7 +46,7 @@ fn posting_insert(before: &Page, after: &Page, number: u16) -> Option<Vec<u8>> {
     let (at, row) = tuple::unswap_posting(item(before, posting).ok()?, item(after, posting).ok()?)?;
     let mut data = at.to_le_bytes().to_vec();
     data.extend_from_slice(item(after, number).ok()?);
-    tuple::point_to(&mut data[2..], row);
+    tuple::set_tid(&mut data[2..], row);
     Some(data)
 }
 
@@ -65,9 +67,9 @@ fn left_page(d: &Displaced<'_>, after: &Page, split: &BtreeSplit) -> Option<Vec<
         data.extend_from_slice(tuple_from_end(d.record.block_data(right), first)?);
     }
     if posting != 0 {
-        let list = tuple::table_rows(item(after, number.checked_sub(1)?).ok()?)?;
-        let row = tuple::first_row(list.get(usize::from(posting) * TABLE_ROW..)?)?;
-        tuple::point_to(&mut data, row);
+        let list = heap_tids(item(after, number.checked_sub(1)?).ok()?)?;
+        let row = Tid::read(list.get(usize::from(posting) * TID_BYTES..)?)?;
+        tuple::set_tid(&mut data, row);
     }
     data.extend_from_slice(item(after, 1).ok()?);
     Some(data)
@@ -87,14 +89,14 @@ fn tuple_from_end(mut tuples: &[u8], number: usize) -> Option<&[u8]> {
 /// Which tuples were merged.
 fn intervals(before: &Page, after: &Page, d: &Displaced<'_>) -> Option<Vec<u8>> {
     let mut data = Vec::new();
-    let first = Links::of(before).ok()?.first_data_item();
+    let first = BTPageOpaqueData::of(before).ok()?.first_data_item();
     let mut old = first;
     for new in first..=after.items() {
-        let merged = tuple::table_rows(item(after, new).ok()?)?.len();
+        let merged = heap_tids(item(after, new).ok()?)?.len();
         let start = old;
         let mut rows = 0;
         while rows < merged {
-            rows += tuple::table_rows(item(before, old).ok()?)?.len();
+            rows += heap_tids(item(before, old).ok()?)?.len();
             old += 1;
         }
         if rows != merged {
@@ -117,7 +119,7 @@ fn removed(before: &Page, after: &Page, d: &Displaced<'_>) -> Option<Vec<u8>> {
         _ => return None,
     };
     let (mut deleted, mut updated, mut updates) = (Vec::new(), Vec::new(), Vec::new());
-    let first = Links::of(before).ok()?.first_data_item();
+    let first = BTPageOpaqueData::of(before).ok()?.first_data_item();
     let mut new = first;
     for old in first..=before.items() {
         let old_item = item(before, old).ok()?;
@@ -143,10 +145,10 @@ fn removed(before: &Page, after: &Page, d: &Displaced<'_>) -> Option<Vec<u8>> {
 
 /// Which rows a posting list lost, if `new` is what is left of it.
 fn missing_rows(old: &[u8], new: &[u8]) -> Option<Vec<u16>> {
-    let list = tuple::posting_list(old)?;
-    let mut left = tuple::rows(tuple::table_rows(new)?).peekable();
+    let list = posting_list(old)?;
+    let mut left = tuple::tids(heap_tids(new)?).peekable();
     let mut missing = Vec::new();
-    for (index, row) in (0u16..).zip(tuple::rows(&old[list])) {
+    for (index, row) in (0u16..).zip(tuple::tids(&old[list])) {
         if left.next_if(|&left| left == row).is_none() {
             missing.push(index);
         }

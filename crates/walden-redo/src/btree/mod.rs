@@ -15,9 +15,18 @@ use walden_format::rmgr::info::btree as kind;
 use walden_format::version::Major;
 
 use crate::mask;
-use crate::page::{ItemState, LinePointer, Misfit, PAGE_BYTES, PAGE_HEADER, Page, aligned};
+use crate::page::btree::{
+    BTPageOpaqueData, BTREE_MAGIC, BTREE_META_BYTES, DELETED_BYTES, DELETED_SAFE_XID, flags, heap_tids, meta,
+    posting_list,
+};
+use crate::page::index_tuple::INDEX_TUPLE_HEADER_BYTES;
+use crate::page::tid::Tid;
+use crate::page::{
+    ItemState, LINE_POINTER_BYTES, LinePointer, Misfit, PAGE_BYTES, PAGE_CONTENTS, PAGE_HEADER_BYTES, Page,
+    SpecialArea,
+};
 use crate::replay::{Manager, Step};
-use tuple::{Former, TUPLE_HEADER};
+use tuple::PostingBuilder;
 
 pub(crate) static BTREE: Manager = Manager { redo, mask: mask_page, displaced: displaced::displaced };
 
@@ -51,82 +60,13 @@ fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 fn mask_page(page: &mut Page, _: Major, _: Fork) {
     mask::hint_bits(page);
     mask::unused_space(page);
-    let Ok(links) = Links::of(page) else { return };
-    if links.flags & flags::LEAF != 0 {
+    let Ok(opaque) = BTPageOpaqueData::of(page) else { return };
+    if opaque.flags & flags::BTP_LEAF != 0 {
         mask::line_pointer_states(page);
     }
     // Replay of a split knows neither the vacuum cycle nor what follows from it.
-    let flags = links.flags & !(flags::HAS_GARBAGE | flags::SPLIT_END);
-    Links { flags, cycle: 0, ..links }.write(page);
-}
-
-/// A page's own part, at its end (`BTPageOpaqueData`): 4 bytes each, the last two 2 bytes.
-#[derive(Clone, Copy, Default)]
-struct Links {
-    previous: u32,
-    next: u32,
-    level: u32,
-    flags: u16,
-    cycle: u16,
-}
-
-/// Bytes of [`Links`].
-const LINKS: usize = 16;
-const LINKS_AT: usize = PAGE_BYTES - LINKS;
-
-/// `btpo_flags`
-mod flags {
-    pub const LEAF: u16 = 0x0001;
-    pub const ROOT: u16 = 0x0002;
-    pub const DELETED: u16 = 0x0004;
-    pub const META: u16 = 0x0008;
-    pub const HALF_DEAD: u16 = 0x0010;
-    pub const SPLIT_END: u16 = 0x0020;
-    pub const HAS_GARBAGE: u16 = 0x0040;
-    pub const INCOMPLETE_SPLIT: u16 = 0x0080;
-    pub const HAS_FULL_XID: u16 = 0x0100;
-}
-
-impl Links {
-    fn of(page: &Page) -> Result<Links, Misfit> {
-        page.special_exactly(LINKS)?;
-        Ok(Links {
-            previous: page.u32_at(LINKS_AT),
-            next: page.u32_at(LINKS_AT + 4),
-            level: page.u32_at(LINKS_AT + 8),
-            flags: page.u16_at(LINKS_AT + 12),
-            cycle: page.u16_at(LINKS_AT + 14),
-        })
-    }
-
-    /// Writes them into a page that has the room for them.
-    fn write(self, page: &mut Page) {
-        page.put_u32(LINKS_AT, self.previous);
-        page.put_u32(LINKS_AT + 4, self.next);
-        page.put_u32(LINKS_AT + 8, self.level);
-        page.put_u16(LINKS_AT + 12, self.flags);
-        page.put_u16(LINKS_AT + 14, self.cycle);
-    }
-
-    /// Makes a page with these and without items (`_bt_pageinit`).
-    fn init(self, page: &mut Page) {
-        page.init(LINKS);
-        self.write(page);
-    }
-
-    /// The line pointer of the first tuple that is not the high key, which all pages have but the last of a level
-    /// (`P_FIRSTDATAKEY`).
-    fn first_data_item(self) -> u16 {
-        if self.next == 0 { 1 } else { 2 }
-    }
-}
-
-/// Changes a page's links.
-fn relink(page: &mut Page, change: impl FnOnce(&mut Links)) -> Result<(), Misfit> {
-    let mut links = Links::of(page)?;
-    change(&mut links);
-    links.write(page);
-    Ok(())
+    let flags = opaque.flags & !(flags::BTP_HAS_GARBAGE | flags::BTP_SPLIT_END);
+    BTPageOpaqueData { flags, cycle_id: 0, ..opaque }.write(page);
 }
 
 /// The only field of the `INSERT` kinds' main data.
@@ -140,7 +80,7 @@ fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let number = item_number(step.main())?;
     let item = step.data(0);
     let Some(page) = step.page(0) else { return Ok(()) };
-    if item.len() < TUPLE_HEADER {
+    if item.len() < INDEX_TUPLE_HEADER_BYTES {
         return Err(Misfit("a tuple's size can't be right"));
     }
     page.insert_item(item, number)
@@ -153,13 +93,15 @@ fn insert_and_split_posting(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let data = step.data(0);
     let Some(page) = step.page(0) else { return Ok(()) };
     let too_short = Misfit("a tuple's size can't be right");
-    let (at, item) =
-        data.split_at_checked(2).filter(|(_, item)| item.len() >= TUPLE_HEADER).ok_or(too_short)?;
-    let row = tuple::first_row(item).ok_or(too_short)?;
+    let (at, item) = data
+        .split_at_checked(2)
+        .filter(|(_, item)| item.len() >= INDEX_TUPLE_HEADER_BYTES)
+        .ok_or(too_short)?;
+    let row = Tid::read(item).ok_or(too_short)?;
     let posting = item_range(page, number.wrapping_sub(1))?;
     let last = tuple::swap_posting(&mut page.0[posting], row, u16::from_le_bytes([at[0], at[1]]))?;
     page.insert_item(item, number)?;
-    tuple::point_to(page.normal_item_mut(number)?, last);
+    tuple::set_tid(page.normal_item_mut(number)?, last);
     Ok(())
 }
 
@@ -168,7 +110,7 @@ fn item_range(page: &Page, number: u16) -> Result<std::ops::Range<usize>, Misfit
     let pointer = page.expect_line_pointer(number)?;
     let start = usize::from(pointer.offset());
     let end = start + usize::from(pointer.len());
-    if start < page.upper().max(PAGE_HEADER) || end > page.special().min(PAGE_BYTES) || start >= end {
+    if start < page.upper().max(PAGE_HEADER_BYTES) || end > page.special().min(PAGE_BYTES) || start >= end {
         return Err(Misfit("a line pointer is not sound"));
     }
     Ok(start..end)
@@ -186,12 +128,12 @@ fn append(page: &mut Page, item: &[u8]) -> Result<(), Misfit> {
 /// The parent of the two halves of a split page has the new one's tuple now (`_bt_clear_incomplete_split`).
 fn finish_split(step: &mut Step<'_, '_>, left: u8) -> Result<(), Misfit> {
     let Some(page) = step.page(left) else { return Ok(()) };
-    relink(page, |links| links.flags &= !flags::INCOMPLETE_SPLIT)
+    BTPageOpaqueData::change(page, |opaque| opaque.flags &= !flags::BTP_INCOMPLETE_SPLIT)
 }
 
 fn split(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let Payload::BtreeSplit(split) = step.payload()? else { return Err(UNREADABLE) };
-    let leaf = if split.level == 0 { flags::LEAF } else { 0 };
+    let leaf = if split.level == 0 { flags::BTP_LEAF } else { 0 };
     if leaf == 0 {
         finish_split(step, 3)?;
     }
@@ -200,7 +142,7 @@ fn split(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let (next, level) = (number(2).unwrap_or(0), split.level);
     let items = step.data(1);
     if let Some(page) = step.init(1) {
-        Links { previous: left, next, level, flags: leaf, cycle: 0 }.init(page);
+        BTPageOpaqueData { previous: left, next, level, flags: leaf, cycle_id: 0 }.init(page);
         restore_items(page, items)?;
     }
     let left_split = LeftSplit {
@@ -212,13 +154,13 @@ fn split(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let data = step.data(0);
     if let Some(page) = step.page(0) {
         left_split.redo(page, data)?;
-        relink(page, |links| {
-            let flags = flags::INCOMPLETE_SPLIT | leaf;
-            *links = Links { next: right, flags, cycle: 0, ..*links };
+        BTPageOpaqueData::change(page, |opaque| {
+            let flags = flags::BTP_INCOMPLETE_SPLIT | leaf;
+            *opaque = BTPageOpaqueData { next: right, flags, cycle_id: 0, ..*opaque };
         })?;
     }
     if let Some(page) = step.page(2) {
-        relink(page, |links| links.previous = right)?;
+        BTPageOpaqueData::change(page, |opaque| opaque.previous = right)?;
     }
     Ok(())
 }
@@ -245,21 +187,21 @@ impl LeftSplit {
             return Err(Misfit("the record has more than it should for the left page"));
         }
         let mut old = page.clone();
-        let links = Links::of(&old)?;
-        let mut row = tuple::first_row(new_item);
+        let opaque = BTPageOpaqueData::of(&old)?;
+        let mut row = Tid::read(new_item);
         if let (Some(row), true) = (&mut row, self.posting != 0) {
             let posting = item_range(&old, self.new_item.wrapping_sub(1))?;
             *row = tuple::swap_posting(&mut old.0[posting], *row, self.posting)?;
         }
         // Item by item, as on the primary: that gives them the same places.
-        links.init(page);
+        opaque.init(page);
         append(page, high_key)?;
-        for number in links.first_data_item()..=self.first_right {
+        for number in opaque.first_data_item()..=self.first_right {
             if self.new_item_on_left && number == self.new_item {
                 append(page, new_item)?;
                 let number = page.items();
                 if let Some(row) = row {
-                    tuple::point_to(page.normal_item_mut(number)?, row);
+                    tuple::set_tid(page.normal_item_mut(number)?, row);
                 }
             }
             if number < self.first_right {
@@ -279,7 +221,7 @@ fn restore_items(page: &mut Page, items: &[u8]) -> Result<(), Misfit> {
         (_, rest) = tuple::split_first(rest)?;
         count += 1;
     }
-    let lower = PAGE_HEADER + count * crate::page::LINE_POINTER;
+    let lower = PAGE_HEADER_BYTES + count * LINE_POINTER_BYTES;
     let upper = page.special().checked_sub(items.len()).filter(|&upper| lower <= upper);
     let upper = upper.ok_or(Misfit("the page has no room for the item"))?;
     page.0[upper..upper + items.len()].copy_from_slice(items);
@@ -301,25 +243,25 @@ fn deduplicate(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let Payload::BtreeDedup(dedup) = step.payload()? else { return Err(UNREADABLE) };
     let Some(page) = step.page(0) else { return Ok(()) };
     let old = page.clone();
-    let links = Links::of(&old)?;
-    links.init(page);
-    relink(page, |links| links.flags &= !flags::HAS_GARBAGE)?;
+    let opaque = BTPageOpaqueData::of(&old)?;
+    opaque.init(page);
+    BTPageOpaqueData::change(page, |opaque| opaque.flags &= !flags::BTP_HAS_GARBAGE)?;
     let mut number = 1;
-    let mut former = Former::new();
+    let mut builder = PostingBuilder::new();
     for interval in dedup.intervals.ok_or(UNREADABLE)? {
         let end = interval.offset.checked_add(interval.tuples).ok_or(UNREADABLE)?;
-        if interval.offset < number.max(links.first_data_item()) || interval.tuples < 2 {
+        if interval.offset < number.max(opaque.first_data_item()) || interval.tuples < 2 {
             return Err(Misfit("the tuples to merge are not those of the page"));
         }
         for number in number..interval.offset {
             append(page, item(&old, number)?)?;
         }
-        former.start(item(&old, interval.offset)?)?;
+        builder.start(item(&old, interval.offset)?)?;
         for number in interval.offset..end {
-            let rows = tuple::table_rows(item(&old, number)?);
-            former.push(rows.ok_or(Misfit("a tuple to merge is none of a leaf's"))?)?;
+            let rows = heap_tids(item(&old, number)?);
+            builder.push(rows.ok_or(Misfit("a tuple to merge is none of a leaf's"))?)?;
         }
-        append(page, former.finish()?)?;
+        append(page, builder.finish()?)?;
         number = end;
     }
     for number in number..=old.items() {
@@ -333,7 +275,7 @@ fn delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let data = step.data(0);
     let Some(page) = step.page(0) else { return Ok(()) };
     remove(page, delete.deleted, delete.updated, data)?;
-    relink(page, |links| links.flags &= !flags::HAS_GARBAGE)
+    BTPageOpaqueData::change(page, |opaque| opaque.flags &= !flags::BTP_HAS_GARBAGE)
 }
 
 fn vacuum(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
@@ -343,7 +285,9 @@ fn vacuum(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let Some(page) = step.page(0) else { return Ok(()) };
     remove(page, deleted.into(), updated, data)?;
     // Vacuum is through with the page. Replay forgets the cycle only since 18, but primaries always did.
-    relink(page, |links| *links = Links { flags: links.flags & !flags::HAS_GARBAGE, cycle: 0, ..*links })
+    BTPageOpaqueData::change(page, |opaque| {
+        *opaque = BTPageOpaqueData { flags: opaque.flags & !flags::BTP_HAS_GARBAGE, cycle_id: 0, ..*opaque }
+    })
 }
 
 /// Takes table rows out of posting lists, then items off the page. `data` are the items' line pointers, those of the posting
@@ -353,22 +297,22 @@ fn remove(page: &mut Page, deleted: u32, updated: u16, data: &[u8]) -> Result<()
     let deleted = usize::try_from(deleted).ok().and_then(|deleted| numbers(&mut reader, deleted));
     let deleted = deleted.ok_or(UNREADABLE)?;
     let updated = numbers(&mut reader, updated.into()).ok_or(UNREADABLE)?;
-    let mut former = Former::new();
+    let mut builder = PostingBuilder::new();
     for number in updated {
         let gone = reader.u16().and_then(|count| numbers(&mut reader, count.into())).ok_or(UNREADABLE)?;
         let mut gone = gone.peekable();
         let old = item(page, number)?;
-        let list = tuple::posting_list(old).ok_or(Misfit("the tuple has no posting list"))?;
-        former.start(old)?;
-        for (index, row) in tuple::rows(&old[list]).enumerate() {
+        let list = posting_list(old).ok_or(Misfit("the tuple has no posting list"))?;
+        builder.start(old)?;
+        for (index, row) in tuple::tids(&old[list]).enumerate() {
             if gone.next_if(|&gone| usize::from(gone) == index).is_none() {
-                former.push(row)?;
+                builder.push(row)?;
             }
         }
         if gone.next().is_some() {
             return Err(Misfit("the posting list does not have the rows to be removed"));
         }
-        page.overwrite_item(number, former.finish()?)?;
+        page.overwrite_item(number, builder.finish()?)?;
     }
     if deleted.len() > 0 {
         let deleted: Vec<u16> = deleted.collect();
@@ -405,30 +349,29 @@ fn mark_page_half_dead(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 
 /// A leaf without tuples, whose high key points to the topmost page that is to be deleted with it.
 fn init_half_dead(page: &mut Page, previous: u32, next: u32, top_parent: u32) -> Result<(), Misfit> {
-    Links { previous, next, level: 0, flags: flags::HALF_DEAD | flags::LEAF, cycle: 0 }.init(page);
+    BTPageOpaqueData { previous, next, level: 0, flags: flags::BTP_HALF_DEAD | flags::BTP_LEAF, cycle_id: 0 }
+        .init(page);
     append(page, &tuple::top_parent(top_parent))
 }
-
-/// Where the content of a page without items starts (`PageGetContents`).
-const CONTENT: usize = aligned(PAGE_HEADER);
 
 fn unlink_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let Payload::BtreeUnlinkPage(unlinked) = step.payload()? else { return Err(UNREADABLE) };
     let (previous, next) = (unlinked.left_sibling, unlinked.right_sibling);
     if let Some(page) = step.page(1) {
-        relink(page, |links| links.next = next)?;
+        BTPageOpaqueData::change(page, |opaque| opaque.next = next)?;
     }
     if let Some(page) = step.init(0) {
         let level = unlinked.level.unwrap_or(0);
-        let leaf = if level == 0 { flags::LEAF } else { 0 };
-        let flags = flags::DELETED | flags::HAS_FULL_XID | leaf;
-        Links { previous, next, level, flags, cycle: 0 }.init(page);
+        let leaf = if level == 0 { flags::BTP_LEAF } else { 0 };
+        let flags = flags::BTP_DELETED | flags::BTP_HAS_FULLXID | leaf;
+        BTPageOpaqueData { previous, next, level, flags, cycle_id: 0 }.init(page);
         // `BTPageSetDeleted`
-        page.0[CONTENT..CONTENT + 8].copy_from_slice(&unlinked.safe_xid.to_le_bytes());
-        page.set_lower(CONTENT + 8);
+        page.0[DELETED_SAFE_XID..DELETED_SAFE_XID + DELETED_BYTES]
+            .copy_from_slice(&unlinked.safe_xid.to_le_bytes());
+        page.set_lower(DELETED_SAFE_XID + DELETED_BYTES);
     }
     if let Some(page) = step.page(2) {
-        relink(page, |links| links.previous = previous)?;
+        BTPageOpaqueData::change(page, |opaque| opaque.previous = previous)?;
     }
     if let Some(page) = step.init(3) {
         let (left, right) = (unlinked.leaf_left_sibling, unlinked.leaf_right_sibling);
@@ -441,8 +384,9 @@ fn new_root(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let Payload::BtreeNewRoot(root) = step.payload()? else { return Err(UNREADABLE) };
     let items = step.data(0);
     if let Some(page) = step.init(0) {
-        let leaf = if root.level == 0 { flags::LEAF } else { 0 };
-        Links { level: root.level, flags: flags::ROOT | leaf, ..Links::default() }.init(page);
+        let leaf = if root.level == 0 { flags::BTP_LEAF } else { 0 };
+        BTPageOpaqueData { level: root.level, flags: flags::BTP_ROOT | leaf, ..BTPageOpaqueData::default() }
+            .init(page);
         if root.level > 0 {
             restore_items(page, items)?;
         }
@@ -452,11 +396,6 @@ fn new_root(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     }
     restore_meta(step, 2)
 }
-
-/// `BTREE_MAGIC`
-const MAGIC: u32 = 0x0005_3162;
-/// Bytes of a meta page's content (`BTMetaPageData`).
-const META: usize = 48;
 
 /// Makes the meta page anew (`_bt_restore_meta`).
 fn restore_meta(step: &mut Step<'_, '_>, id: u8) -> Result<(), Misfit> {
@@ -472,22 +411,23 @@ fn restore_meta(step: &mut Step<'_, '_>, id: u8) -> Result<(), Misfit> {
     Ok(())
 }
 
-fn write_meta(page: &mut Page, meta: &BtreeMeta) {
-    Links { flags: flags::META, ..Links::default() }.init(page);
-    let fields = [
-        MAGIC,
-        meta.format.unwrap_or(0),
-        meta.root,
-        meta.level,
-        meta.fast_root,
-        meta.fast_level,
-        meta.deleted_pages.unwrap_or(0),
+fn write_meta(page: &mut Page, fields: &BtreeMeta) {
+    BTPageOpaqueData { flags: flags::BTP_META, ..BTPageOpaqueData::default() }.init(page);
+    let numbers = [
+        (meta::MAGIC, BTREE_MAGIC),
+        (meta::VERSION, fields.format.unwrap_or(0)),
+        (meta::ROOT, fields.root),
+        (meta::LEVEL, fields.level),
+        (meta::FAST_ROOT, fields.fast_root),
+        (meta::FAST_LEVEL, fields.fast_level),
+        (meta::LAST_CLEANUP_DELETED_PAGES, fields.deleted_pages.unwrap_or(0)),
+        (meta::ALL_EQUAL_IMAGE, u32::from(fields.all_equal_image.unwrap_or(false))),
     ];
-    for (index, field) in fields.into_iter().enumerate() {
-        page.put_u32(CONTENT + index * 4, field);
+    for (at, value) in numbers {
+        page.put_u32(PAGE_CONTENTS + at, value);
     }
-    // The number of the table's rows, which nobody needs since 14.
-    page.0[CONTENT + 32..CONTENT + 40].copy_from_slice(&(-1f64).to_le_bytes());
-    page.0[CONTENT + 40] = meta.all_equal_image.unwrap_or(false).into();
-    page.set_lower(CONTENT + META);
+    // The number of heap tuples, which is not kept since 14.
+    let at = PAGE_CONTENTS + meta::LAST_CLEANUP_HEAP_TUPLES;
+    page.0[at..at + 8].copy_from_slice(&(-1f64).to_le_bytes());
+    page.set_lower(PAGE_CONTENTS + BTREE_META_BYTES);
 }

@@ -7,7 +7,6 @@ use super::*;
 use crate::check::Check;
 use crate::store::BlockKey;
 use crate::{PageBox, Replay};
-use tuple::TableRow;
 
 /// A block of a record that is put together here.
 #[derive(Clone, Debug)]
@@ -86,16 +85,16 @@ fn plain(key: u64, row: u16) -> Vec<u8> {
 }
 
 fn posting(key: u64, rows: &[u16]) -> Vec<u8> {
-    let mut former = Former::new();
-    former.start(&plain(key, 0)).unwrap();
-    rows.iter().for_each(|row| former.push(tuple::table_rows(&plain(key, *row)).unwrap()).unwrap());
-    former.finish().unwrap().to_vec()
+    let mut builder = PostingBuilder::new();
+    builder.start(&plain(key, 0)).unwrap();
+    rows.iter().for_each(|row| builder.push(heap_tids(&plain(key, *row)).unwrap()).unwrap());
+    builder.finish().unwrap().to_vec()
 }
 
 /// The last leaf of a tree.
 fn leaf(tuples: &[Vec<u8>]) -> Page {
     let mut page = Page::default();
-    Links { flags: flags::LEAF, ..Links::default() }.init(&mut page);
+    BTPageOpaqueData { flags: flags::BTP_LEAF, ..BTPageOpaqueData::default() }.init(&mut page);
     tuples.iter().for_each(|tuple| append(&mut page, tuple).unwrap());
     page
 }
@@ -106,10 +105,10 @@ fn tuples(page: &Page) -> Vec<Vec<u8>> {
 
 #[test]
 fn a_posting_list_with_one_row_left_is_a_plain_tuple() {
-    let mut former = Former::new();
-    former.start(&posting(7, &[3, 5, 9])).unwrap();
-    former.push(tuple::table_rows(&plain(7, 5)).unwrap()).unwrap();
-    assert_eq!(former.finish().unwrap(), plain(7, 5));
+    let mut builder = PostingBuilder::new();
+    builder.start(&posting(7, &[3, 5, 9])).unwrap();
+    builder.push(heap_tids(&plain(7, 5)).unwrap()).unwrap();
+    assert_eq!(builder.finish().unwrap(), plain(7, 5));
 }
 
 #[test]
@@ -133,8 +132,8 @@ fn a_split_posting_list_stays_left_and_its_last_row_goes_right() {
     let (one, other) = (log.page(1).unwrap(), log.page(2).unwrap());
     assert_eq!(tuples(&one), [plain(7, 9), plain(6, 1), posting(7, &[3, 4, 5])]);
     assert_eq!(tuples(&other), [plain(7, 9), plain(8, 1)]);
-    let links = Links::of(&one).unwrap();
-    assert_eq!((links.next, links.flags), (2, flags::LEAF | flags::INCOMPLETE_SPLIT));
+    let opaque = BTPageOpaqueData::of(&one).unwrap();
+    assert_eq!((opaque.next, opaque.flags), (2, flags::BTP_LEAF | flags::BTP_INCOMPLETE_SPLIT));
 
     // The left page's image instead of its data tells what the data was.
     let mut log = Log::default();
@@ -211,11 +210,11 @@ proptest! {
         let mut rows: Vec<u16> = rows.into_iter().collect();
         let new = rows.remove(at % (rows.len() - 2) + 1);
         let before = posting(1, &rows);
-        let row: TableRow = tuple::first_row(&plain(1, new)).unwrap();
+        let row = Tid::read(&plain(1, new)).unwrap();
         let at = rows.partition_point(|&row| row < new) as u16;
         let mut after = before.clone();
         let last = tuple::swap_posting(&mut after, row, at).unwrap();
-        prop_assert_eq!(Some(last), tuple::first_row(&plain(1, *rows.last().unwrap())));
+        prop_assert_eq!(Some(last), Tid::read(&plain(1, *rows.last().unwrap())));
         prop_assert_eq!(tuple::unswap_posting(&before, &after), Some((at, row)));
     }
 }

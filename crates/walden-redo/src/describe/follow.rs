@@ -14,7 +14,7 @@ use walden_format::record::{Fork, Image, Record};
 use walden_format::rmgr::{self, Kind, info, rmid};
 use walden_format::version::Major;
 
-use super::maps::VISIBILITY_BLOCKS;
+use crate::page::maps::HEAP_BLOCKS_PER_PAGE;
 use crate::page::{Misfit, Page};
 use crate::pool::PageBox;
 use crate::replay::{Observer, Replay, Role, Touched};
@@ -343,7 +343,7 @@ impl Follow {
             && record.blocks.iter().any(|block| {
                 block.relation == self.key.relation
                     && block.fork == Fork::MAIN
-                    && block.block / VISIBILITY_BLOCKS == self.key.block
+                    && block.block / HEAP_BLOCKS_PER_PAGE == self.key.block
             })
     }
 

@@ -1,84 +1,79 @@
-//! Rows of tables, and sequences, which are tables of one row.
+//! Heap tuples: those of tables, and the one of a sequence.
 //!
-//! The header's layout is `HeapTupleHeaderData` in `htup_details.h`; the names of its bits are those that pageinspect's
-//! `heap_tuple_infomask_flags` prints.
+//! The names of the header's bits are those that pageinspect's `heap_tuple_infomask_flags` prints.
 
 use super::{At, Bits, Bytes, Description, Fields, items};
-use crate::page::Page;
+use crate::page::heap_tuple::{HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader, infomask, infomask2};
+use crate::page::sequence::{SequenceMagic, values};
+use crate::page::{Page, SpecialArea};
 
-/// Bytes of a row's header without the bitmap of nulls (`SizeofHeapTupleHeader`).
-const ROW_HEADER: usize = 23;
-
-/// What is more than one bit comes first.
+/// Names of several bits come before those of the single bits.
 const INFOMASK: Bits = &[
-    (0x0300, "HEAP_XMIN_FROZEN"),
-    (0x0050, "HEAP_XMAX_SHR_LOCK"),
-    (0x0001, "HEAP_HASNULL"),
-    (0x0002, "HEAP_HASVARWIDTH"),
-    (0x0004, "HEAP_HASEXTERNAL"),
-    (0x0008, "HEAP_HASOID_OLD"),
-    (0x0010, "HEAP_XMAX_KEYSHR_LOCK"),
-    (0x0020, "HEAP_COMBOCID"),
-    (0x0040, "HEAP_XMAX_EXCL_LOCK"),
-    (0x0080, "HEAP_XMAX_LOCK_ONLY"),
-    (0x0100, "HEAP_XMIN_COMMITTED"),
-    (0x0200, "HEAP_XMIN_INVALID"),
-    (0x0400, "HEAP_XMAX_COMMITTED"),
-    (0x0800, "HEAP_XMAX_INVALID"),
-    (0x1000, "HEAP_XMAX_IS_MULTI"),
-    (0x2000, "HEAP_UPDATED"),
-    (0x4000, "HEAP_MOVED_OFF"),
-    (0x8000, "HEAP_MOVED_IN"),
+    (infomask::HEAP_XMIN_FROZEN, "HEAP_XMIN_FROZEN"),
+    (infomask::HEAP_XMAX_SHR_LOCK, "HEAP_XMAX_SHR_LOCK"),
+    (infomask::HEAP_HASNULL, "HEAP_HASNULL"),
+    (infomask::HEAP_HASVARWIDTH, "HEAP_HASVARWIDTH"),
+    (infomask::HEAP_HASEXTERNAL, "HEAP_HASEXTERNAL"),
+    (infomask::HEAP_HASOID_OLD, "HEAP_HASOID_OLD"),
+    (infomask::HEAP_XMAX_KEYSHR_LOCK, "HEAP_XMAX_KEYSHR_LOCK"),
+    (infomask::HEAP_COMBOCID, "HEAP_COMBOCID"),
+    (infomask::HEAP_XMAX_EXCL_LOCK, "HEAP_XMAX_EXCL_LOCK"),
+    (infomask::HEAP_XMAX_LOCK_ONLY, "HEAP_XMAX_LOCK_ONLY"),
+    (infomask::HEAP_XMIN_COMMITTED, "HEAP_XMIN_COMMITTED"),
+    (infomask::HEAP_XMIN_INVALID, "HEAP_XMIN_INVALID"),
+    (infomask::HEAP_XMAX_COMMITTED, "HEAP_XMAX_COMMITTED"),
+    (infomask::HEAP_XMAX_INVALID, "HEAP_XMAX_INVALID"),
+    (infomask::HEAP_XMAX_IS_MULTI, "HEAP_XMAX_IS_MULTI"),
+    (infomask::HEAP_UPDATED, "HEAP_UPDATED"),
+    (infomask::HEAP_MOVED_OFF, "HEAP_MOVED_OFF"),
+    (infomask::HEAP_MOVED_IN, "HEAP_MOVED_IN"),
 ];
-const MOVED: u16 = 0xC000;
-const HAS_NULL: u16 = 0x0001;
 
-const INFOMASK2: Bits =
-    &[(0x2000, "HEAP_KEYS_UPDATED"), (0x4000, "HEAP_HOT_UPDATED"), (0x8000, "HEAP_ONLY_TUPLE")];
-const ATTRIBUTES: u16 = 0x07FF;
+const INFOMASK2: Bits = &[
+    (infomask2::HEAP_KEYS_UPDATED, "HEAP_KEYS_UPDATED"),
+    (infomask2::HEAP_HOT_UPDATED, "HEAP_HOT_UPDATED"),
+    (infomask2::HEAP_ONLY_TUPLE, "HEAP_ONLY_TUPLE"),
+];
 
 pub(super) fn table(page: &Page, description: &mut Description) {
-    description.items = items(page, |_, bytes| row(bytes));
+    description.items = items(page, |_, bytes| tuple(bytes));
 }
 
 pub(super) fn sequence(page: &Page, description: &mut Description) {
     description.items = items(page, |_, bytes| {
-        let (mut fields, data) = row(bytes);
+        let (mut fields, data) = tuple(bytes);
         let number = |at| data.0.u64_in(at).map(u64::cast_signed);
-        fields.signed("last_value", number(0));
-        fields.signed("log_cnt", number(8));
-        if let Some(&is_called) = data.0.get(16) {
+        fields.signed("last_value", number(values::LAST_VALUE));
+        fields.signed("log_cnt", number(values::LOG_CNT));
+        if let Some(&is_called) = data.0.get(values::IS_CALLED) {
             fields.bool("is_called", is_called != 0);
         }
         (fields, data)
     });
-    description.special.text("magic", format_args!("{:#x}", page.u32_at(page.special())));
+    description.special.text("magic", format_args!("{:#x}", SequenceMagic::read(page).0));
 }
 
-fn row(bytes: &[u8]) -> (Fields, Bytes) {
+fn tuple(bytes: &[u8]) -> (Fields, Bytes) {
     let mut fields = Fields::default();
-    if bytes.len() < ROW_HEADER {
-        return (fields, Bytes(bytes.to_vec()));
-    }
-    let (infomask2, infomask) = (bytes.u16_in(18).unwrap_or(0), bytes.u16_in(20).unwrap_or(0));
-    fields.maybe("t_xmin", bytes.u32_in(0));
-    fields.maybe("t_xmax", bytes.u32_in(4));
-    let third = if infomask & MOVED != 0 { "t_xvac" } else { "t_cid" };
-    fields.maybe(third, bytes.u32_in(8));
-    fields.maybe_text("t_ctid", bytes.tid_in(12));
-    fields.number("natts", infomask2 & ATTRIBUTES);
-    fields.bits("t_infomask2", infomask2 & !ATTRIBUTES, INFOMASK2);
-    fields.bits("t_infomask", infomask, INFOMASK);
-    let data_at = usize::from(bytes[22]);
-    fields.number("t_hoff", bytes[22]);
-    if infomask & HAS_NULL != 0 {
-        let bitmap = bytes.get(ROW_HEADER..data_at.min(bytes.len())).unwrap_or(&[]);
+    let Some(header) = HeapTupleHeader::of(bytes) else { return (fields, Bytes(bytes.to_vec())) };
+    fields.number("t_xmin", header.xmin());
+    fields.number("t_xmax", header.xmax());
+    let third = if header.infomask() & infomask::HEAP_MOVED != 0 { "t_xvac" } else { "t_cid" };
+    fields.number(third, header.cid());
+    fields.text("t_ctid", header.ctid());
+    fields.number("natts", header.natts());
+    fields.bits("t_infomask2", header.infomask2() & !infomask2::HEAP_NATTS_MASK, INFOMASK2);
+    fields.bits("t_infomask", header.infomask(), INFOMASK);
+    let data_at = usize::from(header.hoff());
+    fields.number("t_hoff", header.hoff());
+    if header.has_nulls() {
+        let bitmap = bytes.get(HEAP_TUPLE_HEADER_BYTES..data_at.min(bytes.len())).unwrap_or(&[]);
         let bits = bitmap.iter().flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1));
         let text: String =
-            bits.take((infomask2 & ATTRIBUTES).into()).map(|bit| if bit == 1 { '1' } else { '0' }).collect();
+            bits.take(header.natts().into()).map(|bit| if bit == 1 { '1' } else { '0' }).collect();
         fields.text("t_bits", text);
     }
-    let data = bytes.get(data_at.max(ROW_HEADER)..).unwrap_or(&[]);
+    let data = bytes.get(data_at.max(HEAP_TUPLE_HEADER_BYTES)..).unwrap_or(&[]);
     (fields, Bytes(data.to_vec()))
 }
 
@@ -96,7 +91,7 @@ mod tests {
         bytes[20..22].copy_from_slice(&0x0B03_u16.to_le_bytes());
         bytes[22] = 26;
         bytes[23..25].copy_from_slice(&[0b1111_1101, 1]);
-        let (fields, data) = row(&bytes);
+        let (fields, data) = tuple(&bytes);
         let text = |name| fields.get(name).map(Value::to_string).unwrap();
         assert_eq!(text("t_xmin"), "700");
         assert_eq!(text("t_ctid"), "(3,7)");

@@ -1,13 +1,11 @@
 //! The visibility map and the free space map: what they say of their table's blocks.
 
-use super::{Description, contents};
-use crate::page::{PAGE_BYTES, PAGE_HEADER, Page};
-
-/// Blocks of a table that a page of its visibility map has bits for (`HEAPBLOCKS_PER_PAGE`): two bits each.
-pub const VISIBILITY_BLOCKS: u32 = (PAGE_BYTES - PAGE_HEADER) as u32 * 4;
-/// Slots of a free space map's page (`LeafNodesPerPage`): what is left of the page's nodes by those above them.
-const FREE_SPACE_SLOTS: u32 = (PAGE_BYTES - PAGE_HEADER - 4) as u32 - FREE_SPACE_INNER as u32;
-const FREE_SPACE_INNER: usize = PAGE_BYTES / 2 - 1;
+use super::Description;
+use crate::page::maps::{
+    FSM_INNER_NODES, FSM_LEAF_NODES, FSM_NEXT_SLOT_BYTES, HEAP_BLOCKS_PER_PAGE, VISIBILITYMAP_ALL_FROZEN,
+    VISIBILITYMAP_ALL_VISIBLE,
+};
+use crate::page::{PAGE_CONTENTS, Page};
 
 /// A run of consecutive numbers with the same property, as `3-7` or `3`.
 fn ranges(numbers: impl Iterator<Item = u64>) -> Vec<String> {
@@ -23,27 +21,27 @@ fn ranges(numbers: impl Iterator<Item = u64>) -> Vec<String> {
 }
 
 pub(super) fn visibility(page: &Page, block: u32, description: &mut Description) {
-    let first = u64::from(block) * u64::from(VISIBILITY_BLOCKS);
-    let map = &page.0[PAGE_HEADER..];
+    let first = u64::from(block) * u64::from(HEAP_BLOCKS_PER_PAGE);
+    let map = &page.0[PAGE_CONTENTS..];
     let with = |bit: u8| {
         let set = move |index: u64| map[(index / 4) as usize] >> (index % 4 * 2) & bit != 0;
         ranges(
-            (0..u64::from(VISIBILITY_BLOCKS))
+            (0..u64::from(HEAP_BLOCKS_PER_PAGE))
                 .filter(move |&index| set(index))
                 .map(move |index| first + index),
         )
     };
     description
         .content
-        .text("table_blocks", format_args!("{first}-{}", first + u64::from(VISIBILITY_BLOCKS) - 1));
-    description.content.list("all_visible", with(1).iter());
-    description.content.list("all_frozen", with(2).iter());
+        .text("table_blocks", format_args!("{first}-{}", first + u64::from(HEAP_BLOCKS_PER_PAGE) - 1));
+    description.content.list("all_visible", with(VISIBILITYMAP_ALL_VISIBLE).iter());
+    description.content.list("all_frozen", with(VISIBILITYMAP_ALL_FROZEN).iter());
 }
 
 /// The map is a tree of pages, each a tree of nodes; a leaf's byte is a block's free space in 32nds of a kilobyte.
 pub(super) fn free_space(page: &Page, block: u32, description: &mut Description) {
-    let content = contents(page);
-    let slots = u64::from(FREE_SPACE_SLOTS);
+    let content = page.contents();
+    let slots = u64::from(FSM_LEAF_NODES);
     // In the file: the root, then each page of the middle level with the leaves below it.
     let (level, first) = match u64::from(block) {
         0 => (2, 0),
@@ -53,11 +51,11 @@ pub(super) fn free_space(page: &Page, block: u32, description: &mut Description)
         }
     };
     description.kind = format!("{} level {level}", description.kind);
-    let mut next_slot = [0; 4];
-    next_slot.copy_from_slice(content.get(..4).unwrap_or(&[0; 4]));
+    let mut next_slot = [0; FSM_NEXT_SLOT_BYTES];
+    next_slot.copy_from_slice(content.get(..FSM_NEXT_SLOT_BYTES).unwrap_or(&[0; FSM_NEXT_SLOT_BYTES]));
     description.content.signed("fp_next_slot", Some(i32::from_le_bytes(next_slot).into()));
-    let nodes = content.get(4..).unwrap_or(&[]);
-    let leaves = nodes.get(FREE_SPACE_INNER..).unwrap_or(&[]);
+    let nodes = content.get(FSM_NEXT_SLOT_BYTES..).unwrap_or(&[]);
+    let leaves = nodes.get(FSM_INNER_NODES..).unwrap_or(&[]);
     let most = nodes.first().copied().unwrap_or(0);
     description.content.number("most_free_bytes", free_bytes(most));
     let mut classes: Vec<String> = Vec::new();
@@ -84,12 +82,13 @@ mod tests {
 
     use super::super::{Value, describe};
     use super::*;
+    use crate::page::PAGE_BYTES;
 
     #[test]
     fn bits_are_the_tables_blocks() {
         let mut page = Page::default();
         page.init(0);
-        page.0[PAGE_HEADER] = 0b0011_0101;
+        page.0[PAGE_CONTENTS] = 0b0011_0101;
         page.0[PAGE_BYTES - 1] = 0b0100_0000;
         let description = describe(&page, Fork::VISIBILITY_MAP, 1);
         let text = |name| description.content.get(name).map(Value::to_string).unwrap();
@@ -102,9 +101,9 @@ mod tests {
     fn free_space_is_told_by_block() {
         let mut page = Page::default();
         page.init(0);
-        page.0[PAGE_HEADER + 4] = 200;
+        page.0[PAGE_CONTENTS + 4] = 200;
         for (slot, class) in [(0, 200), (1, 3), (2, 3)] {
-            page.0[PAGE_HEADER + 4 + FREE_SPACE_INNER + slot] = class;
+            page.0[PAGE_CONTENTS + 4 + FSM_INNER_NODES + slot] = class;
         }
         let text = |block| {
             let description = describe(&page, Fork::FREE_SPACE_MAP, block);

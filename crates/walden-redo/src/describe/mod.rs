@@ -16,7 +16,7 @@ use walden_format::record::Fork;
 pub use value::{Bytes, Field, Fields, Value};
 
 use crate::family::Family;
-use crate::page::{ItemState, PAGE_BYTES, PAGE_HEADER, Page, flags};
+use crate::page::{ItemState, PAGE_CONTENTS, Page, Tid, flags};
 
 /// What is on a page.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
@@ -54,9 +54,9 @@ pub struct Item {
 pub(crate) type Bits = &'static [(u16, &'static str)];
 
 const PAGE_FLAGS: Bits = &[
-    (flags::HAS_FREE_LINES, "PD_HAS_FREE_LINES"),
-    (flags::PAGE_FULL, "PD_PAGE_FULL"),
-    (flags::ALL_VISIBLE, "PD_ALL_VISIBLE"),
+    (flags::PD_HAS_FREE_LINES, "PD_HAS_FREE_LINES"),
+    (flags::PD_PAGE_FULL, "PD_PAGE_FULL"),
+    (flags::PD_ALL_VISIBLE, "PD_ALL_VISIBLE"),
 ];
 
 /// Describes the page that is the block `block` of its fork.
@@ -89,16 +89,16 @@ fn header(page: &Page) -> Fields {
     fields.number("pd_lower", page.lower() as u64);
     fields.number("pd_upper", page.upper() as u64);
     fields.number("pd_special", page.special() as u64);
-    fields.number("page_size", page.u16_at(18) & 0xFF00);
-    fields.number("layout_version", page.u16_at(18) & 0x00FF);
+    fields.number("page_size", page.page_size_version() & 0xFF00);
+    fields.number("layout_version", page.page_size_version() & 0x00FF);
     fields.number("pd_prune_xid", page.prune_xid());
     fields
 }
 
 /// A page that nobody here knows: all that is not zero behind the header.
 fn raw(page: &Page, description: &mut Description) {
-    let used = page.0.iter().rposition(|&byte| byte != 0).map_or(PAGE_HEADER, |last| last + 1);
-    description.content.bytes("bytes", page.0.get(PAGE_HEADER..used).unwrap_or(&[]));
+    let used = page.0.iter().rposition(|&byte| byte != 0).map_or(PAGE_CONTENTS, |last| last + 1);
+    description.content.bytes("bytes", page.0.get(PAGE_CONTENTS..used).unwrap_or(&[]));
 }
 
 /// The line pointers; `fill` reads a normal item's bytes.
@@ -119,27 +119,6 @@ fn items(page: &Page, mut fill: impl FnMut(u16, &[u8]) -> (Fields, Bytes)) -> Ve
         Some(Item { number, state, offset: pointer.offset(), length: pointer.len(), fields, data })
     };
     (1..=page.items()).filter_map(describe).collect()
-}
-
-/// A row's place: block and line pointer (`ItemPointerData`, 6 bytes).
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Tid {
-    pub block: u32,
-    pub item: u16,
-}
-
-impl Tid {
-    pub fn read(bytes: &[u8]) -> Option<Tid> {
-        let bytes: &[u8; 6] = bytes.first_chunk()?;
-        let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        Some(Tid { block: u32::from(half(0)) << 16 | u32::from(half(2)), item: half(4) })
-    }
-}
-
-impl std::fmt::Display for Tid {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "({},{})", self.block, self.item)
-    }
 }
 
 /// Numbers at places that may not be there.
@@ -168,16 +147,12 @@ impl At for [u8] {
     }
 }
 
-/// What is between the header and the access method's part (`PageGetContents`).
-pub(crate) fn contents(page: &Page) -> &[u8] {
-    page.0.get(PAGE_HEADER..page.special().min(PAGE_BYTES)).unwrap_or(&[])
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::page::{PAGE_BYTES, header};
 
     proptest! {
         /// A page may hold anything; what marks whose page it is is put there, so that each describer sees damage.
@@ -195,9 +170,9 @@ mod tests {
             for (index, byte) in page.0.iter_mut().enumerate() {
                 *byte = seed[(index * 31 + index / 512) % 512];
             }
-            page.put_u16(12, lower);
-            page.put_u16(14, lower.max(1));
-            page.put_u16(16, special);
+            page.put_u16(header::LOWER, lower);
+            page.put_u16(header::UPPER, lower.max(1));
+            page.put_u16(header::SPECIAL, special);
             page.put_u16(PAGE_BYTES - 4, kind);
             page.put_u16(PAGE_BYTES - 2, mark);
             let description = describe(&page, Fork(fork), block);

@@ -2,13 +2,6 @@
 //!
 //! An index has a tree of keys (entry pages hold index tuples), for each frequent key a tree of the rows that have it
 //! (data pages, see [`posting`]), and a list of rows not sorted in yet (list pages hold index tuples). `ginxlog.c` decides.
-//!
-//! ```text
-//! offset  width  of the special area
-//!      0      4  rightlink
-//!      4      2  maxoff            posting items of an inner data page; rows of a list page
-//!      6      2  flags
-//! ```
 
 use walden_format::reader::Reader;
 use walden_format::record::{BlockRef, Fork};
@@ -19,41 +12,23 @@ use walden_format::rmgr::info::gin::{
 use walden_format::version::Major;
 
 use crate::displaced::Displaced;
+use crate::index_items::read_index_tuple;
 use crate::mask;
-use crate::page::{Misfit, PAGE_HEADER, Page};
+use crate::page::gin::{GIN_META_BYTES, GinPageOpaqueData, flags};
+use crate::page::tid::{INVALID_BLOCK, block_from_bytes, block_to_bytes};
+use crate::page::{Misfit, PAGE_CONTENTS, PAGE_HEADER_BYTES, Page, SpecialArea};
 use crate::replay::{Manager, Step};
 
 mod posting;
 
 pub(crate) static GIN: Manager = Manager { redo, mask: mask_page, displaced };
 
-/// Flags of a page.
-mod flags {
-    pub const DATA: u16 = 1 << 0;
-    pub const LEAF: u16 = 1 << 1;
-    pub const DELETED: u16 = 1 << 2;
-    pub const META: u16 = 1 << 3;
-    pub const LIST: u16 = 1 << 4;
-    pub const LIST_FULLROW: u16 = 1 << 5;
-    pub const INCOMPLETE_SPLIT: u16 = 1 << 6;
-    pub const COMPRESSED: u16 = 1 << 7;
-}
-
 /// Flags of the records INSERT and SPLIT.
 const OF_DATA: u16 = 0x01;
 const OF_LEAF: u16 = 0x02;
 
-/// Bytes of the special area.
-const SPECIAL: usize = 8;
-/// `InvalidBlockNumber`
-const NO_BLOCK: u32 = u32::MAX;
-/// Bytes of `GinMetaPageData`.
-const META: usize = 56;
 /// Bytes of a `RelFileLocator` and what aligns the metadata behind it.
 const LOCATOR_PADDED: usize = 16;
-/// Bytes of an index tuple's header: row (or child), size and flags.
-const TUPLE_HEADER: usize = 8;
-
 const SHORT: Misfit = Misfit("the record's fields end too early");
 const NO_IMAGE: Misfit = Misfit("the record has no image of a page that it always has one of");
 
@@ -83,7 +58,7 @@ fn create_posting_tree(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let size = main.u32().ok_or(SHORT)? as usize;
     let segments = main.take(size).ok_or(SHORT)?;
     let Some(page) = step.init(0) else { return Ok(()) };
-    init(page, flags::DATA | flags::LEAF | flags::COMPRESSED);
+    init(page, flags::GIN_DATA | flags::GIN_LEAF | flags::GIN_COMPRESSED);
     posting::fill(page, segments)
 }
 
@@ -135,15 +110,15 @@ fn insert_entry(page: &mut Page, children: Option<Children>, data: &[u8]) -> Res
     let mut data = Reader::new(data);
     let number = data.u16().ok_or(SHORT)?;
     let [replaces, _] = data.array().ok_or(SHORT)?;
-    let tuple = read_tuple(&mut data)?;
+    let tuple = read_index_tuple(&mut data)?;
     if data.left() != 0 {
         return Err(Misfit("there is more data than the index tuple"));
     }
     if let Some(Children { right, .. }) = children
-        && right != NO_BLOCK
+        && right != INVALID_BLOCK
     {
         let downlink = page.normal_item_mut(number)?.first_chunk_mut::<6>().ok_or(SHORT)?;
-        downlink[..4].copy_from_slice(&block_id(right));
+        downlink[..4].copy_from_slice(&block_to_bytes(right));
         downlink[4..].fill(0);
     }
     if replaces != 0 {
@@ -173,9 +148,7 @@ fn expect_image(step: &mut Step<'_, '_>, id: u8) {
 }
 
 fn clear_incomplete_split(page: &mut Page) -> Result<(), Misfit> {
-    let at = flags_at(page)?;
-    page.put_u16(at, page.u16_at(at) & !flags::INCOMPLETE_SPLIT);
-    Ok(())
+    GinPageOpaqueData::change(page, |opaque| opaque.flags &= !flags::GIN_INCOMPLETE_SPLIT)
 }
 
 fn delete_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
@@ -188,8 +161,7 @@ fn delete_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         set_right_link(left, right_link)?;
     }
     if let Some(deleted) = step.page(0) {
-        let at = flags_at(deleted)?;
-        deleted.put_u16(at, deleted.u16_at(at) | flags::DELETED);
+        GinPageOpaqueData::change(deleted, |opaque| opaque.flags |= flags::GIN_DELETED)?;
         deleted.set_prune_xid(xid);
     }
     step.page(1).map_or(Ok(()), |parent| posting::delete_downlink(parent, parent_number))
@@ -204,11 +176,9 @@ fn update_meta_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     match step.page(1) {
         Some(tail) if update.tuples > 0 => {
             add_tuples(tail, update.tuples, data)?;
-            let at = maxoff_at(tail)?;
-            tail.put_u16(at, tail.u16_at(at).wrapping_add(1));
-            Ok(())
+            GinPageOpaqueData::change(tail, |opaque| opaque.max_offset = opaque.max_offset.wrapping_add(1))
         }
-        Some(tail) if update.previous_tail != NO_BLOCK => set_right_link(tail, update.right_link),
+        Some(tail) if update.previous_tail != INVALID_BLOCK => set_right_link(tail, update.right_link),
         _ => Ok(()),
     }
 }
@@ -227,7 +197,7 @@ impl MetaUpdate<'_> {
         let mut main = Reader::new(main);
         main.take(LOCATOR_PADDED)?;
         Some(MetaUpdate {
-            metadata: main.take(META)?,
+            metadata: main.take(GIN_META_BYTES)?,
             previous_tail: main.u32()?,
             right_link: main.u32()?,
             tuples: read_count(&mut main)?,
@@ -241,21 +211,19 @@ fn insert_list_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let tuples = read_count(&mut main).ok_or(SHORT)?;
     let data = step.data(0);
     let Some(page) = step.init(0) else { return Ok(()) };
-    if right_link == NO_BLOCK {
+    if right_link == INVALID_BLOCK {
         // The last page of a row's tuples.
-        init(page, flags::LIST | flags::LIST_FULLROW);
-        let at = maxoff_at(page)?;
-        page.put_u16(at, 1);
+        let flags = flags::GIN_LIST | flags::GIN_LIST_FULLROW;
+        GinPageOpaqueData { max_offset: 1, ..GinPageOpaqueData::new(flags) }.init(page);
     } else {
-        init(page, flags::LIST);
-        set_right_link(page, right_link)?;
+        GinPageOpaqueData { right_link, ..GinPageOpaqueData::new(flags::GIN_LIST) }.init(page);
     }
     add_tuples(page, tuples, data)
 }
 
 fn delete_list_pages(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let mut main = Reader::new(step.main());
-    let metadata = main.take(META).ok_or(SHORT)?;
+    let metadata = main.take(GIN_META_BYTES).ok_or(SHORT)?;
     let deleted = read_count(&mut main).ok_or(SHORT)?;
     if let Some(meta) = step.init(0) {
         init_meta(meta, metadata);
@@ -264,7 +232,7 @@ fn delete_list_pages(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         1..=u8::try_from(deleted).map_err(|_| Misfit("more pages are deleted than a record can have"))?
     {
         if let Some(page) = step.init(id) {
-            init(page, flags::DELETED);
+            init(page, flags::GIN_DELETED);
         }
     }
     Ok(())
@@ -272,10 +240,10 @@ fn delete_list_pages(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 
 fn mask_page(page: &mut Page, _: Major, _: Fork) {
     mask::hint_bits(page);
-    let flags = flags_at(page).map_or(0, |at| page.u16_at(at));
-    if flags & flags::DELETED != 0 {
+    let flags = GinPageOpaqueData::of(page).map_or(0, |opaque| opaque.flags);
+    if flags & flags::GIN_DELETED != 0 {
         mask::content(page);
-    } else if page.lower() > PAGE_HEADER {
+    } else if page.lower() > PAGE_HEADER_BYTES {
         mask::unused_space(page);
     }
 }
@@ -332,19 +300,9 @@ fn last_tuples(page: &Page, count: u32) -> Option<Vec<u8>> {
 fn add_tuples(page: &mut Page, count: u32, data: &[u8]) -> Result<(), Misfit> {
     let mut data = Reader::new(data);
     for _ in 0..count {
-        page.insert_item(read_tuple(&mut data)?, page.items() + 1)?;
+        page.insert_item(read_index_tuple(&mut data)?, page.items() + 1)?;
     }
     if data.left() == 0 { Ok(()) } else { Err(Misfit("there is more data than index tuples")) }
-}
-
-/// Reads an index tuple, which says how long it is (`IndexTupleSize`).
-fn read_tuple<'r>(data: &mut Reader<'r>) -> Result<&'r [u8], Misfit> {
-    let info = data.rest().get(6..8).ok_or(SHORT)?;
-    let size = usize::from(u16::from_le_bytes([info[0], info[1]]) & 0x1FFF);
-    if size < TUPLE_HEADER {
-        return Err(Misfit("an index tuple is shorter than its header"));
-    }
-    data.take(size).ok_or(SHORT)
 }
 
 /// Reads a count, which is signed there and never negative.
@@ -352,46 +310,26 @@ fn read_count(data: &mut Reader<'_>) -> Option<u32> {
     data.u32().filter(|&count| count <= i32::MAX as u32)
 }
 
-/// Reads a block number in two halves, the high one first (`BlockIdData`).
+/// Reads a block number in two halves (`BlockIdData`).
 fn read_block_id(data: &mut Reader<'_>) -> Option<u32> {
-    let (high, low) = (data.u16()?, data.u16()?);
-    Some(u32::from(high) << 16 | u32::from(low))
-}
-
-/// A block number in two halves.
-fn block_id(block: u32) -> [u8; 4] {
-    let [high, low] = [(block >> 16) as u16, block as u16].map(u16::to_le_bytes);
-    [high[0], high[1], low[0], low[1]]
+    Some(block_from_bytes(&data.array()?))
 }
 
 /// Makes a page an empty one (`GinInitPage`).
 fn init(page: &mut Page, flags: u16) {
-    page.init(SPECIAL);
-    let at = page.special();
-    page.put_u32(at, NO_BLOCK);
-    page.put_u16(at + 6, flags);
+    GinPageOpaqueData::new(flags).init(page);
 }
 
 /// Makes a page the metapage (`GinInitMetabuffer`).
 fn init_meta(page: &mut Page, metadata: &[u8]) {
-    init(page, flags::META);
-    let end = PAGE_HEADER + metadata.len();
-    page.0[PAGE_HEADER..end].copy_from_slice(metadata);
+    init(page, flags::GIN_META);
+    let end = PAGE_CONTENTS + metadata.len();
+    page.0[PAGE_CONTENTS..end].copy_from_slice(metadata);
     page.set_lower(end);
 }
 
 fn set_right_link(page: &mut Page, block: u32) -> Result<(), Misfit> {
-    let at = page.special_exactly(SPECIAL)?;
-    page.put_u32(at, block);
-    Ok(())
-}
-
-fn maxoff_at(page: &Page) -> Result<usize, Misfit> {
-    Ok(page.special_exactly(SPECIAL)? + 4)
-}
-
-fn flags_at(page: &Page) -> Result<usize, Misfit> {
-    Ok(page.special_exactly(SPECIAL)? + 6)
+    GinPageOpaqueData::change(page, |opaque| opaque.right_link = block)
 }
 
 #[cfg(test)]
@@ -410,9 +348,9 @@ mod tests {
 
     fn entry_page(tuples: &[Vec<u8>]) -> Page {
         let mut page = Page::default();
-        init(&mut page, flags::LEAF);
+        init(&mut page, flags::GIN_LEAF);
         for tuple in tuples {
-            page.add_item(tuple).unwrap();
+            page.insert_item(tuple, page.items() + 1).unwrap();
         }
         page
     }
@@ -450,7 +388,7 @@ mod tests {
         let main = [0xFF, 0xFF, 0xFF, 0xFF, 2, 0, 0, 0];
         let pages = replayed((rmid::GIN, INSERT_LISTPAGE), &main, &[(None, data.clone())]).unwrap();
         let page = pages[0].as_deref().unwrap();
-        assert_eq!(page.u16_at(maxoff_at(page).unwrap()), 1);
+        assert_eq!(GinPageOpaqueData::of(page).unwrap().max_offset, 1);
         assert_eq!(last_tuples(page, 2), Some(data));
         assert_eq!(last_tuples(page, 3), None);
     }

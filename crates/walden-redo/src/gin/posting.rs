@@ -1,35 +1,18 @@
 //! Data pages: the tree of the rows that have a key.
 //!
-//! ```text
-//! offset  width
-//!     24      6  right bound       the page's greatest row, padded to 8 bytes
-//!     32         leaf: segments, up to pd_lower; inner page: posting items of 10 bytes (child, its right bound)
-//!
-//! a segment
-//!      0      6  first row
-//!      6      2  bytes that follow, padding not included
-//!      8         differences between rows, 7 bits per byte, the low ones first
-//! ```
-//!
 //! A leaf's records say which segments are deleted, inserted and replaced, and which get rows added; the latter have to be
 //! compressed again exactly as the writer did. `gindatapage.c` and `ginpostinglist.c` decide.
 
 use walden_format::reader::Reader;
 
-use super::{Children, SHORT, SPECIAL, block_id, flags, flags_at, maxoff_at, read_block_id};
-use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER, Page};
+use super::{Children, SHORT, read_block_id};
+use crate::page::gin::{
+    GIN_DATA, GIN_MAX_DATA_BYTES, GIN_OFFSET_NUMBER_BITS, GIN_POSTING_ITEM_BYTES, GIN_SEGMENT_HEADER_BYTES,
+    GinPageOpaqueData, flags,
+};
+use crate::page::tid::{TID_BYTES, Tid, block_to_bytes};
+use crate::page::{Misfit, PAGE_BYTES, Page, SpecialArea};
 use crate::pool::PageBox;
-
-/// Where segments and posting items start.
-const DATA: usize = PAGE_HEADER + 8;
-/// Most bytes of them (`GinDataPageMaxDataSize`).
-const MAX_DATA: usize = PAGE_BYTES - SPECIAL - DATA;
-/// Bytes of a posting item.
-const POSTING_ITEM: usize = 10;
-/// Bytes of a segment's header.
-const SEGMENT_HEADER: usize = 8;
-/// Bytes of a row's place.
-const ROW: usize = 6;
 
 /// A segment larger than this is divided (`GinPostingListSegmentMaxSize`),
 const MAX_SEGMENT: usize = 384;
@@ -50,7 +33,7 @@ enum Action {
 
 /// Puts segments on a leaf that has none.
 pub(super) fn fill(page: &mut Page, segments: &[u8]) -> Result<(), Misfit> {
-    let mut end = DATA;
+    let mut end = GIN_DATA;
     put(page, &mut end, segments)?;
     page.set_lower(end);
     Ok(())
@@ -60,9 +43,9 @@ pub(super) fn fill(page: &mut Page, segments: &[u8]) -> Result<(), Misfit> {
 pub(super) fn recompress(page: &mut Page, actions: &[u8]) -> Result<(), Misfit> {
     let end = segments_end(page)?;
     let old = page.0;
-    let mut old = Reader::new(&old[DATA..end]);
+    let mut old = Reader::new(&old[GIN_DATA..end]);
     let mut actions = Reader::new(actions);
-    let (mut number, mut end) = (0, DATA);
+    let (mut number, mut end) = (0, GIN_DATA);
     for _ in 0..actions.u16().ok_or(SHORT)? {
         let [at, action] = actions.array().ok_or(SHORT)?;
         while number < u16::from(at) {
@@ -83,8 +66,8 @@ pub(super) fn recompress(page: &mut Page, actions: &[u8]) -> Result<(), Misfit> 
             }
             4 => {
                 let count = actions.u16().ok_or(SHORT)?;
-                let added = actions.take(usize::from(count) * ROW).ok_or(SHORT)?;
-                let added = added.chunks_exact(ROW).map(row).collect::<Result<Vec<u64>, Misfit>>()?;
+                let added = actions.take(usize::from(count) * TID_BYTES).ok_or(SHORT)?;
+                let added = added.chunks_exact(TID_BYTES).map(row).collect::<Result<Vec<u64>, Misfit>>()?;
                 let rows = merge(&decode(read_segment(&mut old)?)?, &added);
                 let (segment, packed) = compress(&rows, PAGE_BYTES)?;
                 if packed != rows.len() {
@@ -108,15 +91,16 @@ pub(super) fn recompress(page: &mut Page, actions: &[u8]) -> Result<(), Misfit> 
 pub(super) fn insert_downlink(page: &mut Page, children: Children, data: &[u8]) -> Result<(), Misfit> {
     let mut data = Reader::new(data);
     let number = usize::from(data.u16().ok_or(SHORT)?);
-    let item: [u8; POSTING_ITEM] = data.array().ok_or(SHORT)?;
+    let item: [u8; GIN_POSTING_ITEM_BYTES] = data.array().ok_or(SHORT)?;
     let count = downlinks(page)?;
-    if number == 0 || number > count || (count + 1) * POSTING_ITEM > MAX_DATA {
+    if number == 0 || number > count || (count + 1) * GIN_POSTING_ITEM_BYTES > GIN_MAX_DATA_BYTES {
         return Err(Misfit("the page has no room for the downlink there"));
     }
-    let (at, end) = (DATA + (number - 1) * POSTING_ITEM, DATA + count * POSTING_ITEM);
-    page.0[at..at + 4].copy_from_slice(&block_id(children.right));
-    page.0.copy_within(at..end, at + POSTING_ITEM);
-    page.0[at..at + POSTING_ITEM].copy_from_slice(&item);
+    let (at, end) =
+        (GIN_DATA + (number - 1) * GIN_POSTING_ITEM_BYTES, GIN_DATA + count * GIN_POSTING_ITEM_BYTES);
+    page.0[at..at + 4].copy_from_slice(&block_to_bytes(children.right));
+    page.0.copy_within(at..end, at + GIN_POSTING_ITEM_BYTES);
+    page.0[at..at + GIN_POSTING_ITEM_BYTES].copy_from_slice(&item);
     set_downlinks(page, count + 1)
 }
 
@@ -126,15 +110,17 @@ pub(super) fn delete_downlink(page: &mut Page, number: u16) -> Result<(), Misfit
     if number == 0 || number > count {
         return Err(Misfit("the page has no such downlink"));
     }
-    let (at, end) = (DATA + (number - 1) * POSTING_ITEM, DATA + count * POSTING_ITEM);
-    page.0.copy_within(at + POSTING_ITEM..end, at);
+    let (at, end) =
+        (GIN_DATA + (number - 1) * GIN_POSTING_ITEM_BYTES, GIN_DATA + count * GIN_POSTING_ITEM_BYTES);
+    page.0.copy_within(at + GIN_POSTING_ITEM_BYTES..end, at);
     set_downlinks(page, count - 1)
 }
 
 /// The data of an insertion into an inner page: the left half kept the split child's block.
 pub(super) fn displaced_downlink(children: Children, after: &Page) -> Option<Vec<u8>> {
     let count = downlinks(after).ok()?;
-    let items = after.0[DATA..DATA + count * POSTING_ITEM].chunks_exact(POSTING_ITEM);
+    let items =
+        after.0[GIN_DATA..GIN_DATA + count * GIN_POSTING_ITEM_BYTES].chunks_exact(GIN_POSTING_ITEM_BYTES);
     let is_left = |(_, item): &(u16, &[u8])| read_block_id(&mut Reader::new(item)) == Some(children.left);
     let (number, item) = (1..).zip(items).find(is_left)?;
     Some([&u16::to_le_bytes(number), item].concat())
@@ -188,7 +174,8 @@ fn verified(actions: Option<Vec<u8>>, before: &Page, after: &Page) -> Option<Vec
     let actions = actions?;
     let mut page = PageBox::from(before);
     recompress(&mut page, &actions).ok()?;
-    let same = page.lower() == after.lower() && page.0[DATA..page.lower()] == after.0[DATA..after.lower()];
+    let same =
+        page.lower() == after.lower() && page.0[GIN_DATA..page.lower()] == after.0[GIN_DATA..after.lower()];
     same.then_some(actions)
 }
 
@@ -225,7 +212,7 @@ struct Segment {
 
 impl Segment {
     fn all(page: &Page) -> Result<Vec<Segment>, Misfit> {
-        let mut data = Reader::new(&page.0[DATA..segments_end(page)?]);
+        let mut data = Reader::new(&page.0[GIN_DATA..segments_end(page)?]);
         let mut segments = Vec::new();
         while data.left() > 0 {
             let bytes = read_segment(&mut data)?.to_vec();
@@ -253,7 +240,7 @@ fn add_rows(segments: &mut Vec<Segment>, mut new: &[u64]) -> Result<(), Misfit> 
     for index in 0..segments.len() {
         let here = match segments.get(index + 1) {
             Some(next) => {
-                let first = row(next.bytes.get(..ROW).ok_or(SHORT)?)?;
+                let first = row(next.bytes.get(..TID_BYTES).ok_or(SHORT)?)?;
                 new.partition_point(|&row| row < first)
             }
             None => new.len(),
@@ -317,7 +304,7 @@ fn actions(segments: &[Segment]) -> Option<Vec<u8>> {
     let mut number = 0;
     for segment in segments {
         let mut action = segment.action;
-        if action == Action::AddItems && segment.added.len() * ROW > segment.bytes.len() {
+        if action == Action::AddItems && segment.added.len() * TID_BYTES > segment.bytes.len() {
             action = Action::Replace;
         }
         if action != Action::Unmodified {
@@ -340,7 +327,7 @@ fn actions(segments: &[Segment]) -> Option<Vec<u8>> {
 
 /// All rows of a leaf.
 fn all_rows(page: &Page) -> Result<Vec<u64>, Misfit> {
-    let mut data = Reader::new(&page.0[DATA..segments_end(page)?]);
+    let mut data = Reader::new(&page.0[GIN_DATA..segments_end(page)?]);
     let mut rows = Vec::new();
     while data.left() > 0 {
         rows.extend(decode(read_segment(&mut data)?)?);
@@ -350,12 +337,11 @@ fn all_rows(page: &Page) -> Result<Vec<u64>, Misfit> {
 
 /// Where a leaf's segments end.
 fn segments_end(page: &Page) -> Result<usize, Misfit> {
-    let flags = page.u16_at(flags_at(page)?);
-    if flags & flags::COMPRESSED == 0 {
+    if GinPageOpaqueData::of(page)?.flags & flags::GIN_COMPRESSED == 0 {
         return Err(Misfit("a posting tree's page in the format before 9.4"));
     }
     let end = page.lower();
-    if (DATA..=DATA + MAX_DATA).contains(&end) {
+    if (GIN_DATA..=GIN_DATA + GIN_MAX_DATA_BYTES).contains(&end) {
         Ok(end)
     } else {
         Err(Misfit("the page's header is not sound"))
@@ -364,21 +350,24 @@ fn segments_end(page: &Page) -> Result<usize, Misfit> {
 
 /// How many children an inner page has.
 fn downlinks(page: &Page) -> Result<usize, Misfit> {
-    let count = usize::from(page.u16_at(maxoff_at(page)?));
-    if count * POSTING_ITEM <= MAX_DATA { Ok(count) } else { Err(Misfit("the page has too many downlinks")) }
+    let count = usize::from(GinPageOpaqueData::of(page)?.max_offset);
+    if count * GIN_POSTING_ITEM_BYTES <= GIN_MAX_DATA_BYTES {
+        Ok(count)
+    } else {
+        Err(Misfit("the page has too many downlinks"))
+    }
 }
 
 fn set_downlinks(page: &mut Page, count: usize) -> Result<(), Misfit> {
-    let at = maxoff_at(page)?;
-    page.put_u16(at, count as u16);
-    page.set_lower(DATA + count * POSTING_ITEM);
+    GinPageOpaqueData::change(page, |opaque| opaque.max_offset = count as u16)?;
+    page.set_lower(GIN_DATA + count * GIN_POSTING_ITEM_BYTES);
     Ok(())
 }
 
 /// Writes segments behind the last ones.
 fn put(page: &mut Page, end: &mut usize, segments: &[u8]) -> Result<(), Misfit> {
     let start = *end;
-    if start + segments.len() > DATA + MAX_DATA {
+    if start + segments.len() > GIN_DATA + GIN_MAX_DATA_BYTES {
         return Err(Misfit("the page has no room for the segment"));
     }
     *end = start + segments.len();
@@ -388,15 +377,18 @@ fn put(page: &mut Page, end: &mut usize, segments: &[u8]) -> Result<(), Misfit> 
 
 /// Reads a segment, which says how long it is (`SizeOfGinPostingList`).
 fn read_segment<'r>(data: &mut Reader<'r>) -> Result<&'r [u8], Misfit> {
-    let bytes = data.rest().get(ROW..SEGMENT_HEADER).ok_or(Misfit("there is no segment of this number"))?;
+    let bytes = data
+        .rest()
+        .get(TID_BYTES..GIN_SEGMENT_HEADER_BYTES)
+        .ok_or(Misfit("there is no segment of this number"))?;
     let bytes = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
-    data.take(SEGMENT_HEADER + bytes.next_multiple_of(2)).ok_or(Misfit("a segment ends too early"))
+    data.take(GIN_SEGMENT_HEADER_BYTES + bytes.next_multiple_of(2)).ok_or(Misfit("a segment ends too early"))
 }
 
 /// The rows of a segment (`ginPostingListDecode`).
 fn decode(segment: &[u8]) -> Result<Vec<u64>, Misfit> {
     let mut segment = Reader::new(segment);
-    let mut last = row(segment.take(ROW).ok_or(SHORT)?)?;
+    let mut last = row(segment.take(TID_BYTES).ok_or(SHORT)?)?;
     let len = segment.u16().ok_or(SHORT)?;
     let mut rows = vec![last];
     let (mut difference, mut shift) = (0, 0);
@@ -436,8 +428,8 @@ fn compress(rows: &[u64], most: usize) -> Result<(Vec<u8>, usize), Misfit> {
         segment.push(difference as u8);
         (last, packed) = (row, packed + 1);
     }
-    let len = (segment.len() - SEGMENT_HEADER) as u16;
-    segment[ROW..SEGMENT_HEADER].copy_from_slice(&len.to_le_bytes());
+    let len = (segment.len() - GIN_SEGMENT_HEADER_BYTES) as u16;
+    segment[TID_BYTES..GIN_SEGMENT_HEADER_BYTES].copy_from_slice(&len.to_le_bytes());
     if len % 2 == 1 {
         segment.push(0);
     }
@@ -457,28 +449,23 @@ fn merge(a: &[u64], b: &[u64]) -> Vec<u64> {
     rows
 }
 
-/// Bits of a line pointer's number; the block's number is above them.
-const NUMBER_BITS: u32 = 11;
 /// The greatest row that these bits hold.
-const GREATEST_ROW: u64 = (1 << (32 + NUMBER_BITS)) - 1;
+const GREATEST_ROW: u64 = (1 << (32 + GIN_OFFSET_NUMBER_BITS)) - 1;
 /// 7 bytes of 7 bits hold the greatest difference.
 const MAX_SHIFT: u32 = 42;
 
-/// A row's place as one number.
+/// A TID as one number (`itemptr_to_uint64`).
 fn row(bytes: &[u8]) -> Result<u64, Misfit> {
-    let mut bytes = Reader::new(bytes);
-    let block = read_block_id(&mut bytes).ok_or(SHORT)?;
-    let number = bytes.u16().ok_or(SHORT)?;
-    if number >> NUMBER_BITS != 0 {
-        return Err(Misfit("a row has an impossible line pointer"));
+    let tid = Tid::read(bytes).ok_or(SHORT)?;
+    if tid.offset_number >> GIN_OFFSET_NUMBER_BITS != 0 {
+        return Err(Misfit("a TID has an impossible offset number"));
     }
-    Ok(u64::from(block) << NUMBER_BITS | u64::from(number))
+    Ok(u64::from(tid.block) << GIN_OFFSET_NUMBER_BITS | u64::from(tid.offset_number))
 }
 
-fn row_bytes(row: u64) -> [u8; ROW] {
-    let block = block_id((row >> NUMBER_BITS) as u32);
-    let number = (row as u16 & ((1 << NUMBER_BITS) - 1)).to_le_bytes();
-    [block[0], block[1], block[2], block[3], number[0], number[1]]
+fn row_bytes(row: u64) -> [u8; TID_BYTES] {
+    let offset_number = row as u16 & ((1 << GIN_OFFSET_NUMBER_BITS) - 1);
+    Tid { block: (row >> GIN_OFFSET_NUMBER_BITS) as u32, offset_number }.to_bytes()
 }
 
 #[cfg(test)]
@@ -491,8 +478,8 @@ mod tests {
 
     fn leaf(rows: &[u64], segment_bytes: usize) -> Page {
         let mut page = Page::default();
-        init(&mut page, flags::DATA | flags::LEAF | flags::COMPRESSED);
-        let (mut rest, mut end) = (rows, DATA);
+        init(&mut page, flags::GIN_DATA | flags::GIN_LEAF | flags::GIN_COMPRESSED);
+        let (mut rest, mut end) = (rows, GIN_DATA);
         while !rest.is_empty() {
             let (segment, packed) = compress(rest, segment_bytes).unwrap();
             put(&mut page, &mut end, &segment).unwrap();
@@ -530,15 +517,15 @@ mod tests {
     #[test]
     fn downlinks_come_and_go() {
         let mut page = Page::default();
-        init(&mut page, flags::DATA);
+        init(&mut page, flags::GIN_DATA);
         let children = |left, right| Children { left, right };
-        page.0[DATA..DATA + 4].copy_from_slice(&block_id(7));
+        page.0[GIN_DATA..GIN_DATA + 4].copy_from_slice(&block_to_bytes(7));
         set_downlinks(&mut page, 1).unwrap();
         let before = page.clone();
         let data = [1, 0, 0, 0, 7, 0, 0, 0, 3, 0, 9, 0];
         insert_downlink(&mut page, children(7, 8), &data).unwrap();
         assert_eq!(downlinks(&page), Ok(2));
-        assert_eq!(page.0[DATA + POSTING_ITEM..][..4], block_id(8));
+        assert_eq!(page.0[GIN_DATA + GIN_POSTING_ITEM_BYTES..][..4], block_to_bytes(8));
         assert_eq!(displaced_downlink(children(7, 8), &page), Some(data.to_vec()));
         assert!(insert_downlink(&mut page, children(7, 8), &[3; 12]).is_err());
         delete_downlink(&mut page, 2).unwrap();
@@ -563,7 +550,7 @@ mod tests {
             add_rows(&mut segments, &new).unwrap();
             repack(&mut segments).unwrap();
             let bytes: usize = segments.iter().map(|segment| segment.bytes.len()).sum();
-            prop_assume!(bytes <= MAX_DATA);
+            prop_assume!(bytes <= GIN_MAX_DATA_BYTES);
             let after = apply(&segments, &before);
             prop_assert_eq!(all_rows(&after).unwrap(), merge(&old, &new));
             prop_assert_eq!(inserted(&before, &after), actions(&segments));

@@ -3,12 +3,16 @@
 use walden_format::record::Fork;
 use walden_format::rmgr::info::heap::{HOT_UPDATE, OPMASK, UPDATE};
 
-use super::insert::{LOGGED_HEADER, new_header, target};
-use super::tuple::{HEADER, Header, HeaderMut, TupleId, infomask2};
-use super::visibility_map::{self, ALL_FROZEN, BOTH};
+use super::insert::{new_header, target};
+use super::visibility_map;
 use super::{block_number, head, set_prunable, u16_of};
 use crate::displaced::Displaced;
-use crate::page::{Misfit, Page, flags};
+use crate::page::heap_tuple::{
+    HEAP_TUPLE_HEADER_BYTES, HOFF, HeapTupleHeader, HeapTupleHeaderMut, LOGGED_FIELDS, LOGGED_FIELDS_BYTES,
+    MOVED_PARTITIONS, infomask2,
+};
+use crate::page::maps::{VISIBILITYMAP_ALL_FROZEN, VISIBILITYMAP_VALID_BITS};
+use crate::page::{Misfit, Page, Tid, flags};
 use crate::replay::Step;
 
 /// Flags of `DELETE` (`XLH_DELETE_*`).
@@ -33,8 +37,8 @@ const MIN_SHARED_BYTES: usize = 3;
 
 /// The header of a row version that must be there.
 #[inline]
-fn header(page: &mut Page, number: u16) -> Result<HeaderMut<'_>, Misfit> {
-    HeaderMut::of(page.normal_item_mut(number)?)
+fn header(page: &mut Page, number: u16) -> Result<HeapTupleHeaderMut<'_>, Misfit> {
+    HeapTupleHeaderMut::of(page.normal_item_mut(number)?)
 }
 
 /// `DELETE` (`heap_xlog_delete`).
@@ -42,12 +46,12 @@ pub(super) fn delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let &[x0, x1, x2, x3, low, high, infobits, bits] = head(step.main())?;
     let number = u16_of(low, high);
     if bits & delete_flags::ALL_VISIBLE_CLEARED != 0 {
-        visibility_map::clear(step, 0, BOTH);
+        visibility_map::clear(step, 0, VISIBILITYMAP_VALID_BITS);
     }
     let (xid, block) = (step.record.header.xid, block_number(step, 0));
     let Some(page) = step.page(0) else { return Ok(()) };
     let mut header = header(page, number)?;
-    header.change_infomask2(0, infomask2::HOT_UPDATED);
+    header.change_infomask2(0, infomask2::HEAP_HOT_UPDATED);
     header.set_infobits(infobits);
     if bits & delete_flags::IS_SUPER == 0 {
         header.set_xmax(u32::from_le_bytes([x0, x1, x2, x3]));
@@ -56,13 +60,13 @@ pub(super) fn delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     }
     header.reset_command();
     header.set_ctid(if bits & delete_flags::IS_PARTITION_MOVE != 0 {
-        TupleId::MOVED_PARTITIONS
+        MOVED_PARTITIONS
     } else {
-        TupleId(block, number)
+        Tid { block, offset_number: number }
     });
     set_prunable(page, xid);
     if bits & delete_flags::ALL_VISIBLE_CLEARED != 0 {
-        page.change_flags(0, flags::ALL_VISIBLE);
+        page.change_flags(0, flags::PD_ALL_VISIBLE);
     }
     Ok(())
 }
@@ -99,26 +103,26 @@ pub(super) fn update(step: &mut Step<'_, '_>, hot: bool) -> Result<(), Misfit> {
     let xid = step.record.header.xid;
     let old_id = if step.block(1).is_some_and(|block| block.fork == Fork::MAIN) { 1 } else { 0 };
     if update.flags & update_flags::OLD_ALL_VISIBLE_CLEARED != 0 {
-        visibility_map::clear(step, old_id, BOTH);
+        visibility_map::clear(step, old_id, VISIBILITYMAP_VALID_BITS);
     }
     if update.flags & update_flags::NEW_ALL_VISIBLE_CLEARED != 0 {
-        visibility_map::clear(step, 0, BOTH);
+        visibility_map::clear(step, 0, VISIBILITYMAP_VALID_BITS);
     }
-    let new_id = TupleId(block_number(step, 0), update.new_number);
+    let new_id = Tid { block: block_number(step, 0), offset_number: update.new_number };
     if let Some(page) = step.page(old_id) {
         let mut header = header(page, update.old_number)?;
         header.set_infobits(update.old_infobits);
         if hot {
-            header.change_infomask2(infomask2::HOT_UPDATED, 0);
+            header.change_infomask2(infomask2::HEAP_HOT_UPDATED, 0);
         } else {
-            header.change_infomask2(0, infomask2::HOT_UPDATED);
+            header.change_infomask2(0, infomask2::HEAP_HOT_UPDATED);
         }
         header.set_xmax(update.old_xmax);
         header.reset_command();
         header.set_ctid(new_id);
         set_prunable(page, xid);
         if update.flags & update_flags::OLD_ALL_VISIBLE_CLEARED != 0 {
-            page.change_flags(0, flags::ALL_VISIBLE);
+            page.change_flags(0, flags::PD_ALL_VISIBLE);
         }
     }
     let (data, sets_prunable) = (step.data(0), step.version() >= walden_format::version::Major::V19);
@@ -126,7 +130,7 @@ pub(super) fn update(step: &mut Step<'_, '_>, hot: bool) -> Result<(), Misfit> {
     let Some(page) = page else { return Ok(()) };
     put_new(page, &update, data, xid, new_id, old_id == 0)?;
     if update.flags & update_flags::NEW_ALL_VISIBLE_CLEARED != 0 {
-        page.change_flags(0, flags::ALL_VISIBLE);
+        page.change_flags(0, flags::PD_ALL_VISIBLE);
     }
     if sets_prunable {
         set_prunable(page, xid);
@@ -141,7 +145,7 @@ fn put_new(
     update: &Update,
     data: &[u8],
     xid: u32,
-    id: TupleId,
+    id: Tid,
     same_page: bool,
 ) -> Result<(), Misfit> {
     const CUT: Misfit = Misfit("the record has no whole row version");
@@ -155,33 +159,37 @@ fn put_new(
             data = rest;
         }
     }
-    let (logged, data) = data.split_first_chunk::<LOGGED_HEADER>().ok_or(CUT)?;
-    let len = HEADER + data.len() + prefix + suffix;
+    let (logged, data) = data.split_first_chunk::<LOGGED_FIELDS_BYTES>().ok_or(CUT)?;
+    let len = HEAP_TUPLE_HEADER_BYTES + data.len() + prefix + suffix;
     if prefix == 0 && suffix == 0 {
         let item = page.add_heap_item(len, update.new_number)?;
         new_header(item, logged, xid, update.new_xmax, id)?;
-        item[HEADER..].copy_from_slice(data);
+        item[HEAP_TUPLE_HEADER_BYTES..].copy_from_slice(data);
         return Ok(());
     }
     if !same_page {
         return Err(Misfit("the record takes bytes from a row version of another page"));
     }
     let old = page.normal_range(update.old_number)?;
-    let old_start = old.start + usize::from(Header::of(&page.0[old.clone()]).ok_or(CUT)?.attributes_start());
+    let old_start = old.start + usize::from(HeapTupleHeader::of(&page.0[old.clone()]).ok_or(CUT)?.hoff());
     if old_start + prefix > old.end || old_start + suffix > old.end {
         return Err(Misfit("the old row version is too short for what the record takes from it"));
     }
     // The null bitmap is in the record, before what follows the prefix.
-    let bitmap = if prefix > 0 { usize::from(logged[4]).checked_sub(HEADER).ok_or(CUT)? } else { 0 };
+    let bitmap = if prefix > 0 {
+        usize::from(logged[HOFF - LOGGED_FIELDS.start]).checked_sub(HEAP_TUPLE_HEADER_BYTES).ok_or(CUT)?
+    } else {
+        0
+    };
     let (bitmap, middle) = data.split_at_checked(bitmap).ok_or(CUT)?;
     let item = page.add_heap_item(len, update.new_number)?;
     new_header(item, logged, xid, update.new_xmax, id)?;
-    item[HEADER..HEADER + bitmap.len()].copy_from_slice(bitmap);
-    let middle_at = HEADER + bitmap.len() + prefix;
+    item[HEAP_TUPLE_HEADER_BYTES..HEAP_TUPLE_HEADER_BYTES + bitmap.len()].copy_from_slice(bitmap);
+    let middle_at = HEAP_TUPLE_HEADER_BYTES + bitmap.len() + prefix;
     item[middle_at..middle_at + middle.len()].copy_from_slice(middle);
     // The new item is the page's first one now.
     let start = page.upper();
-    page.0.copy_within(old_start..old_start + prefix, start + HEADER + bitmap.len());
+    page.0.copy_within(old_start..old_start + prefix, start + HEAP_TUPLE_HEADER_BYTES + bitmap.len());
     page.0.copy_within(old.end - suffix..old.end, start + len - suffix);
     Ok(())
 }
@@ -191,7 +199,7 @@ pub(super) fn confirm(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let &[low, high] = head(step.main())?;
     let (number, block) = (u16_of(low, high), block_number(step, 0));
     let Some(page) = step.page(0) else { return Ok(()) };
-    header(page, number)?.set_ctid(TupleId(block, number));
+    header(page, number)?.set_ctid(Tid { block, offset_number: number });
     Ok(())
 }
 
@@ -209,7 +217,7 @@ impl Lock {
         let &[x0, x1, x2, x3, low, high, infobits] = head(step.main())?;
         // 9.5 had no flags.
         if step.main().get(7).is_some_and(|bits| bits & ALL_FROZEN_CLEARED != 0) {
-            visibility_map::clear(step, 0, ALL_FROZEN);
+            visibility_map::clear(step, 0, VISIBILITYMAP_ALL_FROZEN);
         }
         Ok(Lock { xmax: u32::from_le_bytes([x0, x1, x2, x3]), number: u16_of(low, high), infobits })
     }
@@ -223,8 +231,8 @@ pub(super) fn lock(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let mut header = header(page, number)?;
     header.set_infobits(infobits);
     if header.is_locked_only() {
-        header.change_infomask2(0, infomask2::HOT_UPDATED);
-        header.set_ctid(TupleId(block, number));
+        header.change_infomask2(0, infomask2::HEAP_HOT_UPDATED);
+        header.set_ctid(Tid { block, offset_number: number });
     }
     header.set_xmax(xmax);
     header.reset_command();
@@ -247,7 +255,7 @@ pub(super) fn inplace(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let data = step.data(0);
     let Some(page) = step.page(0) else { return Ok(()) };
     let item = page.normal_item_mut(u16_of(low, high))?;
-    let start = Header::of(item).map_or(0, |header| header.attributes_start().into());
+    let start = HeapTupleHeader::of(item).map_or(0, |header| header.hoff().into());
     match item.get_mut(start..) {
         Some(attributes) if attributes.len() == data.len() => attributes.copy_from_slice(data),
         _ => return Err(Misfit("the row version to overwrite has another length")),
@@ -259,7 +267,7 @@ pub(super) fn inplace(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 pub(super) fn displaced_inplace(d: &Displaced<'_>) -> Option<Vec<u8>> {
     let &[low, high] = d.record.main_data().first_chunk()?;
     let item = d.after(0)?.normal_item(u16_of(low, high)).ok()?;
-    item.get(Header::of(item)?.attributes_start().into()..).map(<[u8]>::to_vec)
+    item.get(HeapTupleHeader::of(item)?.hoff().into()..).map(<[u8]>::to_vec)
 }
 
 /// The new row version of an update on the image, and how much of it `log_heap_update` would have left out.
@@ -275,12 +283,12 @@ impl<'p> Shared<'p> {
         let update = Update::of(d.record.main_data()).ok()?;
         let page = d.after(0)?;
         let new = page.normal_item(update.new_number).ok()?;
-        let attributes = usize::from(Header::of(new)?.attributes_start());
+        let attributes = usize::from(HeapTupleHeader::of(new)?.hoff());
         let mut shared = Shared { new, attributes, prefix: 0, suffix: 0 };
         // Only within a page: what another page's fate is was not known.
         if d.record.block(1).is_none_or(|block| block.fork != Fork::MAIN) {
             let old = page.normal_item(update.old_number).ok()?;
-            let old = old.get(usize::from(Header::of(old)?.attributes_start())..)?;
+            let old = old.get(usize::from(HeapTupleHeader::of(old)?.hoff())..)?;
             let new = new.get(attributes..)?;
             (shared.prefix, shared.suffix) = self::shared(old, new);
         }
@@ -315,9 +323,9 @@ pub(crate) fn shared_with_old(d: &Displaced<'_>) -> Option<(usize, usize)> {
         return Some((0, 0));
     }
     let old = d.before(0)?.normal_item(update.old_number).ok()?;
-    let old = old.get(usize::from(Header::of(old)?.attributes_start())..)?;
-    let attributes_start = usize::from(*data.get(LOGGED_HEADER - 1)?);
-    let new = data.get(LOGGED_HEADER + attributes_start.checked_sub(HEADER)?..)?;
+    let old = old.get(usize::from(HeapTupleHeader::of(old)?.hoff())..)?;
+    let attributes_start = usize::from(*data.get(HOFF - LOGGED_FIELDS.start)?);
+    let new = data.get(LOGGED_FIELDS_BYTES + attributes_start.checked_sub(HEAP_TUPLE_HEADER_BYTES)?..)?;
     Some(shared(old, new))
 }
 
@@ -337,8 +345,8 @@ pub(super) fn displaced_update(d: &Displaced<'_>) -> Option<Vec<u8>> {
             data.extend((len as u16).to_le_bytes());
         }
     }
-    data.extend(Header::of(new)?.logged());
-    data.extend(new.get(HEADER..attributes)?);
+    data.extend(HeapTupleHeader::of(new)?.logged_fields());
+    data.extend(new.get(HEAP_TUPLE_HEADER_BYTES..attributes)?);
     data.extend(new.get(attributes + prefix..new.len() - suffix)?);
     Some(data)
 }

@@ -3,19 +3,19 @@
 use walden_format::rmgr::info::heap::INIT_PAGE;
 use walden_format::version::Major;
 
-use super::tuple::{HEADER, Header, HeaderMut, TupleId};
-use super::visibility_map::{self, BOTH};
-use super::{block_number, head, set_prunable, u16_of};
+use super::{block_number, head, set_prunable, u16_of, visibility_map};
 use crate::displaced::Displaced;
-use crate::page::{Misfit, Page, flags};
+use crate::page::heap_tuple::{
+    HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader, HeapTupleHeaderMut, LOGGED_FIELDS, LOGGED_FIELDS_BYTES,
+    infomask,
+};
+use crate::page::maps::VISIBILITYMAP_VALID_BITS;
+use crate::page::{Misfit, Page, Tid, flags};
 use crate::replay::Step;
 
 /// Flags of both kinds (`XLH_INSERT_*`).
 const ALL_VISIBLE_CLEARED: u8 = 1 << 0;
 const ALL_FROZEN_SET: u8 = 1 << 5;
-
-/// Bytes of the header's fields that records have (`xl_heap_header`).
-pub(super) const LOGGED_HEADER: usize = 5;
 
 /// What all row versions of a record have in common.
 #[derive(Clone, Copy)]
@@ -35,12 +35,12 @@ impl Inserter {
         self,
         page: &mut Page,
         number: u16,
-        logged: &[u8; LOGGED_HEADER],
+        logged: &[u8; LOGGED_FIELDS_BYTES],
         rest: &[u8],
     ) -> Result<(), Misfit> {
-        let item = page.add_heap_item(HEADER + rest.len(), number)?;
-        new_header(item, logged, self.xid, 0, TupleId(self.block, number))?;
-        item[HEADER..].copy_from_slice(rest);
+        let item = page.add_heap_item(HEAP_TUPLE_HEADER_BYTES + rest.len(), number)?;
+        new_header(item, logged, self.xid, 0, Tid { block: self.block, offset_number: number })?;
+        item[HEAP_TUPLE_HEADER_BYTES..].copy_from_slice(rest);
         Ok(())
     }
 }
@@ -49,15 +49,15 @@ impl Inserter {
 #[inline]
 pub(super) fn new_header(
     item: &mut [u8],
-    logged: &[u8; LOGGED_HEADER],
+    logged: &[u8; LOGGED_FIELDS_BYTES],
     xmin: u32,
     xmax: u32,
-    ctid: TupleId,
+    ctid: Tid,
 ) -> Result<(), Misfit> {
-    if let Some(fields) = item.get_mut(18..HEADER) {
+    if let Some(fields) = item.get_mut(LOGGED_FIELDS) {
         fields.copy_from_slice(logged);
     }
-    let mut header = HeaderMut::of(item)?;
+    let mut header = HeapTupleHeaderMut::of(item)?;
     header.set_xmin(xmin);
     header.set_xmax(xmax);
     header.set_ctid(ctid);
@@ -80,7 +80,7 @@ pub(super) fn target<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Option<&'s mut P
 pub(super) fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let &[low, high, bits] = head(step.main())?;
     if bits & ALL_VISIBLE_CLEARED != 0 {
-        visibility_map::clear(step, 0, BOTH);
+        visibility_map::clear(step, 0, VISIBILITYMAP_VALID_BITS);
     }
     let (inserter, version, data) = (Inserter::of(step), step.version(), step.data(0));
     let Some(page) = target(step, 0) else { return Ok(()) };
@@ -88,11 +88,11 @@ pub(super) fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     inserter.put(page, u16_of(low, high), logged, rest)?;
     let mut changed = (0, 0);
     if bits & ALL_VISIBLE_CLEARED != 0 {
-        changed.1 = flags::ALL_VISIBLE;
+        changed.1 = flags::PD_ALL_VISIBLE;
     }
     // Until 18 the flag was foreseen for a single row version, too.
     if bits & ALL_FROZEN_SET != 0 && version >= Major::V14 && version < Major::V19 {
-        changed.0 = flags::ALL_VISIBLE;
+        changed.0 = flags::PD_ALL_VISIBLE;
     }
     if changed != (0, 0) {
         page.change_flags(changed.0, changed.1);
@@ -103,8 +103,8 @@ pub(super) fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-fn is_frozen(&[_, _, low, high, _]: &[u8; LOGGED_HEADER]) -> bool {
-    u16_of(low, high) & super::infomask::XMIN_FROZEN == super::infomask::XMIN_FROZEN
+fn is_frozen(&[_, _, low, high, _]: &[u8; LOGGED_FIELDS_BYTES]) -> bool {
+    u16_of(low, high) & infomask::HEAP_XMIN_FROZEN == infomask::HEAP_XMIN_FROZEN
 }
 
 /// `MULTI_INSERT` (`heap_xlog_multi_insert`).
@@ -114,7 +114,7 @@ pub(super) fn multi_insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let numbers = step.main().get(4..).unwrap_or(&[]);
     let is_init = step.kind() & INIT_PAGE != 0;
     if bits & ALL_VISIBLE_CLEARED != 0 {
-        visibility_map::clear(step, 0, BOTH);
+        visibility_map::clear(step, 0, VISIBILITYMAP_VALID_BITS);
     }
     let (inserter, version, data) = (Inserter::of(step), step.version(), step.data(0));
     let frozen = bits & ALL_FROZEN_SET != 0 && version >= Major::V14;
@@ -137,10 +137,10 @@ pub(super) fn multi_insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
             return Err(Misfit("the record has more than its row versions"));
         }
         if bits & ALL_VISIBLE_CLEARED != 0 {
-            page.change_flags(0, flags::ALL_VISIBLE);
+            page.change_flags(0, flags::PD_ALL_VISIBLE);
         }
         if frozen {
-            page.change_flags(flags::ALL_VISIBLE, 0);
+            page.change_flags(flags::PD_ALL_VISIBLE, 0);
         }
         if version >= Major::V19 {
             if frozen {
@@ -152,18 +152,18 @@ pub(super) fn multi_insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     }
     // Before 19 a record of its own sets the map's bits.
     if frozen && version >= Major::V19 {
-        visibility_map::set(step, 1, 0, BOTH)?;
+        visibility_map::set(step, 1, 0, VISIBILITYMAP_VALID_BITS)?;
     }
     Ok(())
 }
 
 /// A row version of a `MULTI_INSERT` (`xl_multi_insert_tuple`): the header's fields and what follows the header.
 #[inline]
-fn multi_tuple<'a>(data: &'a [u8], at: &mut usize) -> Option<(&'a [u8; LOGGED_HEADER], &'a [u8])> {
+fn multi_tuple<'a>(data: &'a [u8], at: &mut usize) -> Option<(&'a [u8; LOGGED_FIELDS_BYTES], &'a [u8])> {
     let (len, data) = data.get(*at..)?.split_first_chunk::<2>()?;
     let (logged, data) = data.split_first_chunk()?;
     let rest = data.get(..usize::from(u16::from_le_bytes(*len)))?;
-    *at += 2 + LOGGED_HEADER + rest.len();
+    *at += 2 + LOGGED_FIELDS_BYTES + rest.len();
     Some((logged, rest))
 }
 
@@ -176,8 +176,8 @@ pub(super) fn displaced(d: &Displaced<'_>) -> Option<Vec<u8>> {
 }
 
 fn push_tuple(data: &mut Vec<u8>, item: &[u8]) -> Option<()> {
-    data.extend(Header::of(item)?.logged());
-    data.extend(&item[HEADER..]);
+    data.extend(HeapTupleHeader::of(item)?.logged_fields());
+    data.extend(&item[HEAP_TUPLE_HEADER_BYTES..]);
     Some(())
 }
 
@@ -192,7 +192,7 @@ pub(super) fn displaced_multi(d: &Displaced<'_>) -> Option<Vec<u8>> {
         if data.len() & 1 != 0 {
             data.push(0);
         }
-        data.extend((item.len().checked_sub(HEADER)? as u16).to_le_bytes());
+        data.extend((item.len().checked_sub(HEAP_TUPLE_HEADER_BYTES)? as u16).to_le_bytes());
         push_tuple(&mut data, item)?;
     }
     Some(data)

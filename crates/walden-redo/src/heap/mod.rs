@@ -9,7 +9,8 @@ use walden_format::version::Major;
 
 use crate::displaced::Displaced;
 use crate::mask;
-use crate::page::{ItemState, Misfit, Page};
+use crate::page::heap_tuple::{HeapTupleHeaderMut, infomask};
+use crate::page::{ItemState, Misfit, Page, Tid, max_align};
 use crate::replay::{Manager, Step};
 
 mod change;
@@ -17,11 +18,9 @@ mod insert;
 mod prune;
 #[cfg(test)]
 mod tests;
-mod tuple;
 pub(crate) mod visibility_map;
 
 pub(crate) use change::{displaced_flags, shared_with_old};
-use tuple::{HeaderMut, TupleId, infomask};
 
 pub(crate) static HEAP: Manager = Manager { redo, mask: mask_page, displaced };
 pub(crate) static HEAP2: Manager = Manager { redo: redo2, mask: mask_page, displaced: displaced2 };
@@ -128,18 +127,21 @@ fn mask_page(page: &mut Page, _: Major, fork: Fork) {
         let Some(pointer) = page.line_pointer(number) else { break };
         if pointer.state() == ItemState::Normal
             && let Ok(item) = page.normal_item_mut(number)
-            && let Ok(mut header) = HeaderMut::of(item)
+            && let Ok(mut header) = HeapTupleHeaderMut::of(item)
         {
-            let frozen = header.infomask() & infomask::XMIN_FROZEN == infomask::XMIN_FROZEN;
+            let frozen = header.infomask() & infomask::HEAP_XMIN_FROZEN == infomask::HEAP_XMIN_FROZEN;
             // Hint bits come and go without a record; those of a frozen xmin stay.
-            let hints =
-                if frozen { infomask::XMAX_INVALID | infomask::XMAX_COMMITTED } else { infomask::XACT_MASK };
+            let hints = if frozen {
+                infomask::HEAP_XMAX_INVALID | infomask::HEAP_XMAX_COMMITTED
+            } else {
+                infomask::HEAP_XACT_MASK
+            };
             header.change_infomask(0, hints);
             header.set_xvac(0);
         }
         let (start, len) = (usize::from(pointer.offset()), usize::from(pointer.len()));
         if len > 0
-            && let Some(padding) = page.0.get_mut(start + len..crate::page::aligned(start + len))
+            && let Some(padding) = page.0.get_mut(start + len..max_align(start + len))
         {
             padding.fill(0);
         }
@@ -151,10 +153,10 @@ fn mask_page(page: &mut Page, _: Major, fork: Fork) {
 pub(crate) fn mask_speculative(page: &mut Page, block: u32) {
     for number in 1..=page.items() {
         if let Ok(item) = page.normal_item_mut(number)
-            && let Ok(mut header) = HeaderMut::of(item)
+            && let Ok(mut header) = HeapTupleHeaderMut::of(item)
             && header.is_speculative()
         {
-            header.set_ctid(TupleId(block, number));
+            header.set_ctid(Tid { block, offset_number: number });
         }
     }
 }

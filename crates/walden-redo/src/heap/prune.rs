@@ -6,10 +6,11 @@
 use walden_format::reader::Reader;
 use walden_format::version::Major;
 
-use super::tuple::{Header, HeaderMut, TupleId, infomask, infomask2};
-use super::visibility_map::{self, ALL_FROZEN, ALL_VISIBLE};
+use super::visibility_map;
 use super::{head, u16_of};
 use crate::displaced::Displaced;
+use crate::page::heap_tuple::{HeapTupleHeader, HeapTupleHeaderMut, infomask, infomask2};
+use crate::page::maps::{VISIBILITYMAP_ALL_FROZEN, VISIBILITYMAP_ALL_VISIBLE};
 use crate::page::{ItemState, LinePointer, Misfit, Page};
 use crate::replay::Step;
 
@@ -126,7 +127,7 @@ struct Plan {
 impl Plan {
     /// `heap_execute_freeze_tuple`
     fn execute(self, page: &mut Page, number: u16) -> Result<(), Misfit> {
-        let mut header = HeaderMut::of(page.normal_item_mut(number)?)?;
+        let mut header = HeapTupleHeaderMut::of(page.normal_item_mut(number)?)?;
         header.set_xmax(self.xmax);
         if self.flags & FREEZE_XVAC != 0 {
             header.set_xvac(FROZEN_XID);
@@ -142,14 +143,15 @@ impl Plan {
     /// The plan that made this of a row version's header; nothing if it was not frozen.
     ///
     /// Freezing shows in the frozen `xmin` or in another `xmax`, both of which nothing else changes in such a record.
-    fn between(before: &Header<'_>, after: &Header<'_>) -> Option<Plan> {
-        let was_moved = before.infomask() & infomask::MOVED != 0 && after.infomask() & infomask::MOVED == 0;
-        let frozen = after.xmin_frozen() && !before.xmin_frozen();
+    fn between(before: &HeapTupleHeader<'_>, after: &HeapTupleHeader<'_>) -> Option<Plan> {
+        let was_moved =
+            before.infomask() & infomask::HEAP_MOVED != 0 && after.infomask() & infomask::HEAP_MOVED == 0;
+        let frozen = after.is_xmin_frozen() && !before.is_xmin_frozen();
         if !frozen && !was_moved && before.xmax() == after.xmax() {
             return None;
         }
         let flags = match was_moved {
-            true if before.infomask() & infomask::MOVED_OFF != 0 => INVALID_XVAC,
+            true if before.infomask() & infomask::HEAP_MOVED_OFF != 0 => INVALID_XVAC,
             true => FREEZE_XVAC,
             false => 0,
         };
@@ -236,8 +238,8 @@ pub(super) fn prune_and_freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         } else {
             visibility_map::mark_page(step, 0);
         }
-        let frozen = if flags & prune_flags::VM_ALL_FROZEN != 0 { ALL_FROZEN } else { 0 };
-        visibility_map::set(step, 1, 0, ALL_VISIBLE | frozen)?;
+        let frozen = if flags & prune_flags::VM_ALL_FROZEN != 0 { VISIBILITYMAP_ALL_FROZEN } else { 0 };
+        visibility_map::set(step, 1, 0, VISIBILITYMAP_ALL_VISIBLE | frozen)?;
     }
     Ok(())
 }
@@ -287,8 +289,8 @@ impl<'p> Compared<'p> {
         }
     }
 
-    fn header(&self, number: u16) -> Option<Header<'p>> {
-        Header::of(self.before.normal_item(number).ok()?)
+    fn header(&self, number: u16) -> Option<HeapTupleHeader<'p>> {
+        HeapTupleHeader::of(self.before.normal_item(number).ok()?)
     }
 
     fn is_heap_only(&self, number: u16) -> bool {
@@ -314,9 +316,10 @@ impl<'p> Compared<'p> {
 
     /// The next member of a chain, and its `xmin` as far as the row version tells.
     fn next(&self, number: u16) -> Option<(u16, Option<u32>)> {
-        let header = self.header(number).filter(|header| header.infomask2() & infomask2::HOT_UPDATED != 0)?;
-        let TupleId(_, next) = header.ctid();
-        let xmax = (header.infomask() & infomask::XMAX_IS_MULTI == 0).then(|| header.xmax());
+        let header =
+            self.header(number).filter(|header| header.infomask2() & infomask2::HEAP_HOT_UPDATED != 0)?;
+        let next = header.ctid().offset_number;
+        let xmax = (header.infomask() & infomask::HEAP_XMAX_IS_MULTI == 0).then(|| header.xmax());
         Some((next, xmax))
     }
 
@@ -375,7 +378,7 @@ impl<'p> Compared<'p> {
     /// The plans to freeze and the line pointers that they are for.
     fn frozen(&self) -> Vec<(Plan, u16)> {
         let plan = |number| {
-            let after = Header::of(self.after.normal_item(number).ok()?)?;
+            let after = HeapTupleHeader::of(self.after.normal_item(number).ok()?)?;
             Some((Plan::between(&self.header(number)?, &after)?, number))
         };
         (1..=self.after.items()).filter_map(plan).collect()

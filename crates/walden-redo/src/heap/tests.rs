@@ -5,10 +5,10 @@ use walden_format::rmgr::info::heap::{DELETE, HOT_UPDATE, INIT_PAGE, INSERT};
 use walden_format::rmgr::info::heap2::{MULTI_INSERT, PRUNE, VISIBLE};
 use walden_format::rmgr::rmid;
 
-use super::tuple::{HEADER, Header, infomask2};
 use super::*;
 use crate::check::Check;
-use crate::page::{LinePointer, PAGE_BYTES, PAGE_HEADER, flags};
+use crate::page::heap_tuple::{HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader, infomask2};
+use crate::page::{LinePointer, PAGE_BYTES, PAGE_HEADER_BYTES, Tid, flags};
 use crate::store::BlockKey;
 use crate::{PageBox, Replay};
 
@@ -117,7 +117,7 @@ fn insert(log: &mut Log, number: u16, attributes: &[u8]) {
 fn map_page(byte: u8) -> Page {
     let mut page = Page::default();
     page.init(0);
-    page.0[PAGE_HEADER..].fill(byte);
+    page.0[PAGE_HEADER_BYTES..].fill(byte);
     page
 }
 
@@ -131,9 +131,9 @@ fn an_update_takes_beginning_and_end_from_the_old_row_version() {
     log.write((rmid::HEAP, HOT_UPDATE), &[Block { data, ..Block::new(0, 7) }], &main);
     let page = log.page(Fork::MAIN, 7).unwrap();
     assert_eq!(&page.normal_item(2).unwrap()[24..], b"begin-newer-end");
-    let old = Header::of(page.normal_item(1).unwrap()).unwrap();
-    assert_eq!((old.xmin(), old.xmax(), old.ctid()), (XID, XID, TupleId(7, 2)));
-    assert_eq!(old.infomask2() & infomask2::HOT_UPDATED, infomask2::HOT_UPDATED);
+    let old = HeapTupleHeader::of(page.normal_item(1).unwrap()).unwrap();
+    assert_eq!((old.xmin(), old.xmax(), old.ctid()), (XID, XID, Tid { block: 7, offset_number: 2 }));
+    assert_eq!(old.infomask2() & infomask2::HEAP_HOT_UPDATED, infomask2::HEAP_HOT_UPDATED);
     assert_eq!(page.prune_xid(), XID);
     assert_eq!(page.lsn(), log.end);
 }
@@ -165,7 +165,7 @@ fn a_map_is_cleared_with_its_lsn_only_where_the_record_refers_to_it() {
         log.write((rmid::HEAP, DELETE), &blocks, &[9, 0, 0, 0, 1, 0, 0, 1]);
         let map = log.map();
         // Block 7 has the upper two bits of the second byte.
-        assert_eq!(map.0[PAGE_HEADER..PAGE_HEADER + 3], [0xFF, 0x3F, 0xFF]);
+        assert_eq!(map.0[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + 3], [0xFF, 0x3F, 0xFF]);
         assert_eq!(map.lsn(), if registered { log.end } else { known });
     }
 }
@@ -182,10 +182,10 @@ fn a_visible_page_keeps_its_lsn_unless_hints_are_logged() {
         let inserted = log.end;
         log.write((rmid::HEAP2, VISIBLE), &[Block::map(0), Block::new(1, 7)], &[0, 0, 0, 0, 3]);
         let page = log.page(Fork::MAIN, 7).unwrap();
-        assert_eq!(page.flags() & flags::ALL_VISIBLE, flags::ALL_VISIBLE);
+        assert_eq!(page.flags() & flags::PD_ALL_VISIBLE, flags::PD_ALL_VISIBLE);
         assert_eq!(page.lsn(), if hints { log.end } else { inserted });
         let map = log.map();
-        assert_eq!((map.0[PAGE_HEADER + 1], map.lsn()), (0xC0, log.end));
+        assert_eq!((map.0[PAGE_HEADER_BYTES + 1], map.lsn()), (0xC0, log.end));
     }
 }
 
@@ -196,7 +196,7 @@ fn since_19_inserts_and_prunes_set_the_map_themselves() {
     let tuple = [&[2, 0][..], &logged(b"a")].concat();
     let blocks = [Block { will_init: true, data: tuple, ..Block::new(0, 4) }, Block::map(1)];
     log.write((rmid::HEAP2, MULTI_INSERT | INIT_PAGE), &blocks, &[0x20, 0, 1, 0]);
-    assert_eq!((log.map().0[PAGE_HEADER + 1], log.map().lsn()), (0x03, log.end));
+    assert_eq!((log.map().0[PAGE_HEADER_BYTES + 1], log.map().lsn()), (0x03, log.end));
     insert(&mut log, 1, b"b");
     let inserted = log.end;
     assert_eq!(log.page(Fork::MAIN, 7).unwrap().prune_xid(), XID);
@@ -204,7 +204,7 @@ fn since_19_inserts_and_prunes_set_the_map_themselves() {
     log.write((rmid::HEAP2, PRUNE), &[Block::new(0, 7), Block::map(1)], &[0x00, 0x01]);
     let page = log.page(Fork::MAIN, 7).unwrap();
     assert_eq!((page.prune_xid(), page.lsn()), (0, inserted));
-    assert_eq!(log.map().0[PAGE_HEADER + 1], 0x43);
+    assert_eq!(log.map().0[PAGE_HEADER_BYTES + 1], 0x43);
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_cut_table_has_no_bits_behind_its_end() {
         log.knows(Fork::VISIBILITY_MAP, 0, &map_page(0xFF));
         log.knows(Fork::VISIBILITY_MAP, 1, &map_page(0xFF));
         visibility_map::truncate(&mut log.replay.store, TABLE, blocks);
-        assert_eq!(log.map().0[PAGE_HEADER..PAGE_HEADER + 4], last);
+        assert_eq!(log.map().0[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + 4], last);
         assert!(log.page(Fork::VISIBILITY_MAP, 1).is_none());
     }
     visibility_map::truncate(&mut log.replay.store, TABLE, 0);
@@ -253,7 +253,7 @@ fn any_page() -> impl Strategy<Value = Page> {
         page.init(0);
         for (number, (state, len)) in (1..).zip(items) {
             if state == 1 {
-                let item = page.add_heap_item(HEADER + len, number).unwrap();
+                let item = page.add_heap_item(HEAP_TUPLE_HEADER_BYTES + len, number).unwrap();
                 item.fill(number as u8);
                 item[22] = 24;
             } else {
@@ -265,7 +265,7 @@ fn any_page() -> impl Strategy<Value = Page> {
         }
         for (at, byte) in wrong {
             // Most often the header and the line pointers are what is wrong.
-            let at = [at, PAGE_HEADER + at % 48, at % PAGE_HEADER][usize::from(how_wrong)];
+            let at = [at, PAGE_HEADER_BYTES + at % 48, at % PAGE_HEADER_BYTES][usize::from(how_wrong)];
             page.0[at] = byte;
         }
         page
@@ -321,7 +321,7 @@ proptest! {
     fn fragments_make_one_page_of_another(
         before in any_page(),
         changes in prop::collection::vec((0usize..PAGE_BYTES, 1usize..20, any::<u8>()), 0..12),
-        (lower, upper) in (PAGE_HEADER..4000, 4000usize..PAGE_BYTES),
+        (lower, upper) in (PAGE_HEADER_BYTES..4000, 4000usize..PAGE_BYTES),
     ) {
         let (mut before, mut after) = (before.clone(), before);
         before.init(0);

@@ -5,20 +5,13 @@
 use walden_format::record::{BlockRef, Fork, RelFileLocator};
 use walden_format::version::Major;
 
-use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER, Page, flags};
+use crate::page::maps::{
+    BITS_PER_HEAP_BLOCK, HEAP_BLOCKS_PER_BYTE, HEAP_BLOCKS_PER_PAGE, VISIBILITYMAP_ALL_VISIBLE,
+    VISIBILITYMAP_VALID_BITS,
+};
+use crate::page::{Misfit, PAGE_CONTENTS, Page, flags};
 use crate::replay::Step;
 use crate::store::{BlockKey, PageStore};
-
-/// The bit that says that all of a block's row versions are visible to everyone.
-pub(super) const ALL_VISIBLE: u8 = 0x01;
-/// The bit that says that all of them are frozen.
-pub(super) const ALL_FROZEN: u8 = 0x02;
-/// Both.
-pub(super) const BOTH: u8 = ALL_VISIBLE | ALL_FROZEN;
-
-const BLOCKS_PER_BYTE: u32 = 4;
-/// Blocks of the table per page of the map (`HEAPBLOCKS_PER_PAGE`).
-const BLOCKS_PER_PAGE: u32 = (PAGE_BYTES - PAGE_HEADER) as u32 * BLOCKS_PER_BYTE;
 
 /// Where a block's bits are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,9 +27,9 @@ struct MapPlace {
 impl MapPlace {
     fn of(heap_block: u32) -> MapPlace {
         MapPlace {
-            block: heap_block / BLOCKS_PER_PAGE,
-            byte: PAGE_HEADER + (heap_block % BLOCKS_PER_PAGE / BLOCKS_PER_BYTE) as usize,
-            shift: heap_block % BLOCKS_PER_BYTE * 2,
+            block: heap_block / HEAP_BLOCKS_PER_PAGE,
+            byte: PAGE_CONTENTS + (heap_block % HEAP_BLOCKS_PER_PAGE / HEAP_BLOCKS_PER_BYTE) as usize,
+            shift: heap_block % HEAP_BLOCKS_PER_BYTE * BITS_PER_HEAP_BLOCK,
         }
     }
 
@@ -46,7 +39,7 @@ impl MapPlace {
 
     /// Whether the bits were others.
     fn set(self, page: &mut Page, bits: u8) -> bool {
-        let changed = page.0[self.byte] >> self.shift & BOTH != bits;
+        let changed = page.0[self.byte] >> self.shift & VISIBILITYMAP_VALID_BITS != bits;
         page.0[self.byte] |= bits << self.shift;
         changed
     }
@@ -102,7 +95,7 @@ pub(super) fn set(step: &mut Step<'_, '_>, map: u8, heap: u8, bits: u8) -> Resul
 /// `VISIBLE`, until 18: block 0 is the map's, block 1 the table's (`heap_xlog_visible`).
 pub(super) fn visible(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     // 9.5 had but one bit.
-    let bits = step.main().get(4).map_or(ALL_VISIBLE, |bits| bits & BOTH);
+    let bits = step.main().get(4).map_or(VISIBILITYMAP_ALL_VISIBLE, |bits| bits & VISIBILITYMAP_VALID_BITS);
     // The table's image is left out where hints are not logged (log_heap_visible).
     if step.block(1).is_some_and(|block| block.image.is_some_and(|image| image.apply))
         && let Some(store) = step.store()
@@ -129,7 +122,7 @@ pub(super) fn mark_changed_page(step: &mut Step<'_, '_>, heap: u8) {
     if let Some(page) = step.page(heap)
         && !page.is_new()
     {
-        page.change_flags(flags::ALL_VISIBLE, 0);
+        page.change_flags(flags::PD_ALL_VISIBLE, 0);
     }
 }
 
@@ -137,7 +130,7 @@ pub(super) fn mark_changed_page(step: &mut Step<'_, '_>, heap: u8) {
 pub(crate) fn truncate(store: &mut PageStore, relation: RelFileLocator, heap_blocks: u32) {
     let MapPlace { block, byte, shift } = MapPlace::of(heap_blocks);
     let fork = Fork::VISIBILITY_MAP;
-    if byte == PAGE_HEADER && shift == 0 {
+    if byte == PAGE_CONTENTS && shift == 0 {
         return store.truncate(relation, fork, block);
     }
     store.truncate(relation, fork, block + 1);

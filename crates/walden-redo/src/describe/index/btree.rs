@@ -1,78 +1,80 @@
 //! B-trees (`nbtree.h`).
 
-use super::super::{At, Bits, Bytes, Description, Fields, Tid, contents, items};
+use super::super::{At, Bits, Bytes, Description, Fields, items};
 use super::{Entry, no_entry};
-use crate::page::Page;
+use crate::page::btree::flags::{
+    BTP_DELETED, BTP_HALF_DEAD, BTP_HAS_FULLXID, BTP_HAS_GARBAGE, BTP_INCOMPLETE_SPLIT, BTP_LEAF, BTP_META,
+    BTP_ROOT, BTP_SPLIT_END,
+};
+use crate::page::btree::{
+    BT_IS_POSTING, BT_OFFSET_MASK, BT_PIVOT_HEAP_TID_ATTR, BTPageOpaqueData, P_HIKEY, P_NONE, meta,
+};
+use crate::page::tid::{TID_BYTES, Tid};
+use crate::page::{Page, SpecialArea};
 
 const FLAGS: Bits = &[
-    (LEAF, "BTP_LEAF"),
-    (1 << 1, "BTP_ROOT"),
-    (DELETED, "BTP_DELETED"),
-    (META, "BTP_META"),
-    (1 << 4, "BTP_HALF_DEAD"),
-    (1 << 5, "BTP_SPLIT_END"),
-    (1 << 6, "BTP_HAS_GARBAGE"),
-    (1 << 7, "BTP_INCOMPLETE_SPLIT"),
-    (FULL_XID, "BTP_HAS_FULLXID"),
+    (BTP_LEAF, "BTP_LEAF"),
+    (BTP_ROOT, "BTP_ROOT"),
+    (BTP_DELETED, "BTP_DELETED"),
+    (BTP_META, "BTP_META"),
+    (BTP_HALF_DEAD, "BTP_HALF_DEAD"),
+    (BTP_SPLIT_END, "BTP_SPLIT_END"),
+    (BTP_HAS_GARBAGE, "BTP_HAS_GARBAGE"),
+    (BTP_INCOMPLETE_SPLIT, "BTP_INCOMPLETE_SPLIT"),
+    (BTP_HAS_FULLXID, "BTP_HAS_FULLXID"),
 ];
-const LEAF: u16 = 1;
-const DELETED: u16 = 1 << 2;
-const META: u16 = 1 << 3;
-const FULL_XID: u16 = 1 << 8;
-/// What an entry's `t_tid` has in the place of a line pointer's number, if it is not a plain row's place.
-const COUNT: u16 = 0x0FFF;
-const HAS_HEAP_TID: u16 = 0x1000;
-const IS_POSTING: u16 = 0x2000;
 
 pub(in super::super) fn describe(page: &Page, description: &mut Description) {
-    let special = page.special_area();
-    let (next, flags) = (special.u32_in(4).unwrap_or(0), special.u16_in(12).unwrap_or(0));
+    let BTPageOpaqueData { previous, next, level, flags, cycle_id } = BTPageOpaqueData::read(page);
     let fields = &mut description.special;
-    // 0 is the metapage, which is nobody's sibling.
-    for (name, at) in [("btpo_prev", 0), ("btpo_next", 4)] {
-        match special.u32_in(at) {
-            Some(0) => fields.text(name, "none"),
-            block => fields.maybe(name, block),
+    for (name, sibling) in [("btpo_prev", previous), ("btpo_next", next)] {
+        match sibling {
+            P_NONE => fields.text(name, "none"),
+            block => fields.number(name, block),
         }
     }
-    fields.maybe("btpo_level", special.u32_in(8));
+    fields.number("btpo_level", level);
     fields.bits("btpo_flags", flags, FLAGS);
-    fields.maybe("btpo_cycleid", special.u16_in(14));
+    fields.number("btpo_cycleid", cycle_id);
     let used_for = match flags {
-        _ if flags & META != 0 => "metapage",
-        _ if flags & DELETED != 0 => "deleted page",
-        _ if flags & LEAF != 0 => "leaf",
+        _ if flags & BTP_META != 0 => "metapage",
+        _ if flags & BTP_DELETED != 0 => "deleted page",
+        _ if flags & BTP_LEAF != 0 => "leaf",
         _ => "internal page",
     };
     description.kind = format!("{} {used_for}", description.kind);
-    if flags & META != 0 {
-        return meta(contents(page), &mut description.content);
+    if flags & BTP_META != 0 {
+        return metapage(page.contents(), &mut description.content);
     }
-    if flags & DELETED != 0 {
-        if flags & FULL_XID != 0 {
-            description.content.maybe("safexid", contents(page).u64_in(0));
+    if flags & BTP_DELETED != 0 {
+        if flags & BTP_HAS_FULLXID != 0 {
+            description.content.maybe("safexid", page.contents().u64_in(0));
         }
         return;
     }
-    let is_leaf = flags & LEAF != 0;
-    description.items = items(page, |number, bytes| entry(bytes, number == 1 && next != 0, is_leaf));
+    let is_leaf = flags & BTP_LEAF != 0;
+    description.items =
+        items(page, |number, bytes| entry(bytes, number == P_HIKEY && next != P_NONE, is_leaf));
 }
 
-fn meta(content: &[u8], fields: &mut Fields) {
-    fields.maybe_text("btm_magic", content.u32_in(0).map(|magic| format!("{magic:#x}")));
+fn metapage(content: &[u8], fields: &mut Fields) {
+    fields.maybe_text("btm_magic", content.u32_in(meta::MAGIC).map(|magic| format!("{magic:#x}")));
     let numbers = [
-        ("btm_version", 4),
-        ("btm_root", 8),
-        ("btm_level", 12),
-        ("btm_fastroot", 16),
-        ("btm_fastlevel", 20),
-        ("btm_last_cleanup_num_delpages", 24),
+        ("btm_version", meta::VERSION),
+        ("btm_root", meta::ROOT),
+        ("btm_level", meta::LEVEL),
+        ("btm_fastroot", meta::FAST_ROOT),
+        ("btm_fastlevel", meta::FAST_LEVEL),
+        ("btm_last_cleanup_num_delpages", meta::LAST_CLEANUP_DELETED_PAGES),
     ];
     for (name, at) in numbers {
         fields.maybe(name, content.u32_in(at));
     }
-    fields.float("btm_last_cleanup_num_heap_tuples", content.u64_in(32).map(f64::from_bits));
-    if let Some(&all_equal) = content.get(40) {
+    fields.float(
+        "btm_last_cleanup_num_heap_tuples",
+        content.u64_in(meta::LAST_CLEANUP_HEAP_TUPLES).map(f64::from_bits),
+    );
+    if let Some(&all_equal) = content.get(meta::ALL_EQUAL_IMAGE) {
         fields.bool("btm_allequalimage", all_equal != 0);
     }
 }
@@ -80,19 +82,19 @@ fn meta(content: &[u8], fields: &mut Fields) {
 fn entry(bytes: &[u8], is_high_key: bool, is_leaf: bool) -> (Fields, Bytes) {
     let Some(entry) = Entry::read(bytes) else { return no_entry(bytes) };
     let mut fields = entry.fields();
-    let mut end = entry.len();
+    let mut end = entry.size();
     if is_high_key {
         fields.bool("high_key", true);
     }
-    if entry.reserved_bit() && entry.tid.item & IS_POSTING != 0 {
-        let (count, at) = (usize::from(entry.tid.item & COUNT), entry.tid.block as usize);
+    if entry.has_reserved_bit() && entry.tid.offset_number & BT_IS_POSTING != 0 {
+        let (count, at) = (usize::from(entry.tid.offset_number & BT_OFFSET_MASK), entry.tid.block as usize);
         let list = bytes.get(at..end).unwrap_or(&[]);
-        fields.list("tids", list.chunks_exact(6).take(count).filter_map(Tid::read));
+        fields.list("tids", list.chunks_exact(TID_BYTES).take(count).filter_map(Tid::read));
         end = end.min(at);
-    } else if entry.reserved_bit() {
-        fields.number("natts", entry.tid.item & COUNT);
-        if entry.tid.item & HAS_HEAP_TID != 0 {
-            end = end.saturating_sub(6);
+    } else if entry.has_reserved_bit() {
+        fields.number("natts", entry.tid.offset_number & BT_OFFSET_MASK);
+        if entry.tid.offset_number & BT_PIVOT_HEAP_TID_ATTR != 0 {
+            end = end.saturating_sub(TID_BYTES);
             fields.maybe_text("htid", bytes.tid_in(end));
         }
     } else if is_leaf {

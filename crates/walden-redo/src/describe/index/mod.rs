@@ -1,6 +1,8 @@
 //! Pages of indexes. What all access methods but SP-GiST and BRIN share is the entry's header (`itup.h`).
 
-use super::{At, Bytes, Fields, Tid};
+use super::{Bytes, Fields};
+use crate::page::index_tuple::IndexTuple;
+use crate::page::tid::INVALID_BLOCK;
 
 pub(super) mod brin;
 pub(super) mod btree;
@@ -9,56 +11,38 @@ pub(super) mod gist;
 pub(super) mod hash;
 pub(super) mod spgist;
 
-/// No block (`InvalidBlockNumber`).
-const NO_BLOCK: u32 = u32::MAX;
-const ENTRY_HEADER: usize = 8;
-/// Bytes of an entry's header with its bitmap of nulls, padded.
-const ENTRY_HEADER_WITH_NULLS: usize = 16;
+/// An index tuple, as [`IndexTuple`] has it, in fields.
+struct Entry<'a>(IndexTuple<'a>);
 
-/// An index entry's header: a row's place, or what the access method keeps there, and lengths and flags.
-struct Entry<'a> {
-    tid: Tid,
-    info: u16,
-    bytes: &'a [u8],
+impl<'a> std::ops::Deref for Entry<'a> {
+    type Target = IndexTuple<'a>;
+
+    fn deref(&self) -> &IndexTuple<'a> {
+        &self.0
+    }
 }
 
 impl<'a> Entry<'a> {
     fn read(bytes: &'a [u8]) -> Option<Entry<'a>> {
-        Some(Entry { tid: bytes.tid_in(0)?, info: bytes.u16_in(6)?, bytes })
+        IndexTuple::read(bytes).map(Entry)
     }
 
-    fn len(&self) -> usize {
-        usize::from(self.info & 0x1FFF).min(self.bytes.len())
-    }
-
-    /// `INDEX_AM_RESERVED_BIT`
-    fn reserved_bit(&self) -> bool {
-        self.info & 0x2000 != 0
-    }
-
-    fn has_nulls(&self) -> bool {
-        self.info & 0x8000 != 0
-    }
-
-    fn key_at(&self) -> usize {
-        if self.has_nulls() { ENTRY_HEADER_WITH_NULLS } else { ENTRY_HEADER }
-    }
-
+    /// The key's bytes, which end at `end` at the latest.
     fn key(&self, end: usize) -> Bytes {
-        Bytes(self.bytes.get(self.key_at()..end.min(self.len())).unwrap_or(&[]).to_vec())
+        Bytes(self.bytes.get(self.data_offset()..end.min(self.size())).unwrap_or(&[]).to_vec())
     }
 
-    /// The fields that each entry has, as pageinspect names them.
+    /// The fields that each tuple has, as pageinspect names them.
     fn fields(&self) -> Fields {
         let mut fields = Fields::default();
         fields.text("ctid", self.tid);
         fields.bool("nulls", self.has_nulls());
-        fields.bool("vars", self.info & 0x4000 != 0);
+        fields.bool("vars", self.has_varwidths());
         fields
     }
 
     fn plain(&self) -> (Fields, Bytes) {
-        (self.fields(), self.key(self.len()))
+        (self.fields(), self.key(self.size()))
     }
 }
 
@@ -68,9 +52,16 @@ fn no_entry(bytes: &[u8]) -> (Fields, Bytes) {
 }
 
 /// A link to another page.
-fn link(fields: &mut Fields, name: &'static str, block: Option<u32>) {
+fn link(fields: &mut Fields, name: &'static str, block: u32) {
     match block {
-        Some(NO_BLOCK) => fields.text(name, "none"),
-        block => fields.maybe(name, block),
+        INVALID_BLOCK => fields.text(name, "none"),
+        block => fields.number(name, block),
+    }
+}
+
+/// A link to another page, if it is there.
+fn maybe_link(fields: &mut Fields, name: &'static str, block: Option<u32>) {
+    if let Some(block) = block {
+        link(fields, name, block);
     }
 }

@@ -1,73 +1,82 @@
 //! SP-GiST indexes (`spgist_private.h`).
 
-use super::super::{At, Bits, Bytes, Description, Fields, contents, items};
+use super::super::{At, Bits, Bytes, Description, Fields, items};
 use super::Entry;
-use crate::page::{Page, aligned};
+use crate::page::index_tuple::{INDEX_NULL_BITMAP_BYTES, INDEX_TUPLE_HEADER_BYTES};
+use crate::page::spgist::flags::{SPGIST_DELETED, SPGIST_LEAF, SPGIST_META, SPGIST_NULLS};
+use crate::page::spgist::{
+    DEAD_TARGET, DEAD_XID, INNER_TUPLE_HEADER_BYTES, InnerTupleHead, LEAF_HAS_NULLS, LEAF_HEAP_TID,
+    LEAF_NEXT, LEAF_NEXT_MASK, LEAF_TUPLE_HEADER_BYTES, LIVE, META_CACHED_PAGE_BYTES, META_CACHED_PAGES,
+    META_LAST_USED_PAGES, REDIRECT, STATE_BITS, SpGistPageOpaqueData,
+};
+use crate::page::tid::INVALID_BLOCK;
+use crate::page::{PAGE_CONTENTS, Page, SpecialArea, max_align};
 
-const FLAGS: Bits =
-    &[(META, "SPGIST_META"), (1 << 1, "SPGIST_DELETED"), (LEAF, "SPGIST_LEAF"), (1 << 3, "SPGIST_NULLS")];
-const META: u16 = 1 << 0;
-const LEAF: u16 = 1 << 2;
-const CACHED_PAGES: usize = 8;
+const FLAGS: Bits = &[
+    (SPGIST_META, "SPGIST_META"),
+    (SPGIST_DELETED, "SPGIST_DELETED"),
+    (SPGIST_LEAF, "SPGIST_LEAF"),
+    (SPGIST_NULLS, "SPGIST_NULLS"),
+];
+/// Names of the states, by their numbers.
 const STATES: [&str; 4] = ["live", "redirect", "dead", "placeholder"];
-const LEAF_HEADER: usize = 12;
-const INNER_HEADER: usize = 8;
 
 pub(in super::super) fn describe(page: &Page, description: &mut Description) {
-    let special = page.special_area();
-    let flags = special.u16_in(0).unwrap_or(0);
+    let SpGistPageOpaqueData { flags, redirections, placeholders, .. } = SpGistPageOpaqueData::read(page);
     description.special.bits("flags", flags, FLAGS);
-    description.special.maybe("redirections", special.u16_in(2));
-    description.special.maybe("placeholders", special.u16_in(4));
+    description.special.number("redirections", redirections);
+    description.special.number("placeholders", placeholders);
     let used_for = match flags {
-        _ if flags & META != 0 => "metapage",
-        _ if flags & LEAF != 0 => "leaf page",
+        _ if flags & SPGIST_META != 0 => "metapage",
+        _ if flags & SPGIST_LEAF != 0 => "leaf page",
         _ => "inner page",
     };
     description.kind = format!("{} {used_for}", description.kind);
-    if flags & META != 0 {
-        let content = contents(page);
+    if flags & SPGIST_META != 0 {
+        let content = page.contents();
         description.content.maybe_text("magic", content.u32_in(0).map(|magic| format!("{magic:#x}")));
         let cached = |index: usize| {
-            let (block, free) = (content.u32_in(4 + 8 * index)?, content.u32_in(8 + 8 * index)?);
-            (block != super::NO_BLOCK).then(|| format!("{block}:{}", free.cast_signed()))
+            let at = META_LAST_USED_PAGES - PAGE_CONTENTS + META_CACHED_PAGE_BYTES * index;
+            let (block, free) = (content.u32_in(at)?, content.u32_in(at + 4)?);
+            (block != INVALID_BLOCK).then(|| format!("{block}:{}", free.cast_signed()))
         };
-        description.content.list("last_used_pages", (0..CACHED_PAGES).filter_map(cached));
+        description.content.list("last_used_pages", (0..META_CACHED_PAGES).filter_map(cached));
         return;
     }
-    description.items = items(page, |_, bytes| tuple(bytes, flags & LEAF != 0));
+    description.items = items(page, |_, bytes| tuple(bytes, flags & SPGIST_LEAF != 0));
 }
 
 fn tuple(bytes: &[u8], is_leaf: bool) -> (Fields, Bytes) {
     let mut fields = Fields::default();
     let Some(first) = bytes.u32_in(0) else { return (fields, Bytes(bytes.to_vec())) };
-    let state = first & 3;
-    fields.text("tuple", STATES[state as usize]);
+    let state = first as u8 & STATE_BITS;
+    fields.text("tuple", STATES[usize::from(state)]);
     let data = match (state, is_leaf) {
-        (0, true) => {
-            let info = bytes.u16_in(4).unwrap_or(0);
-            fields.number("next", info & 0x3FFF);
-            fields.maybe_text("ctid", bytes.tid_in(6));
+        (LIVE, true) => {
+            let info = bytes.u16_in(LEAF_NEXT).unwrap_or(0);
+            fields.number("next", info & LEAF_NEXT_MASK);
+            fields.maybe_text("ctid", bytes.tid_in(LEAF_HEAP_TID));
             // The bitmap of nulls is as long as that of any index entry.
-            let nulls = if info & 0x8000 != 0 { 4 } else { 0 };
-            bytes.get(aligned(LEAF_HEADER + nulls)..)
+            let nulls = if info & LEAF_HAS_NULLS != 0 { INDEX_NULL_BITMAP_BYTES } else { 0 };
+            bytes.get(max_align(LEAF_TUPLE_HEADER_BYTES + nulls)..)
         }
-        (0, false) => {
-            let (count, prefix) = (first >> 3 & 0x1FFF, (first >> 16) as usize);
-            fields.bool("all_the_same", first & 4 != 0);
-            let mut at = INNER_HEADER + prefix;
+        (LIVE, false) => {
+            let head = InnerTupleHead::of(first);
+            fields.bool("all_the_same", head.all_the_same);
+            let prefix_end = INNER_TUPLE_HEADER_BYTES + usize::from(head.prefix_bytes);
+            let mut at = prefix_end;
             let node = |_| {
                 let entry = Entry::read(bytes.get(at..)?)?;
-                at += entry.len().max(INNER_HEADER);
-                let label = entry.key(entry.len());
+                at += entry.size().max(INDEX_TUPLE_HEADER_BYTES);
+                let label = entry.key(entry.size());
                 Some(format!("{}:{label}", entry.tid))
             };
-            fields.list("nodes", (0..count).map_while(node).collect::<Vec<_>>().iter());
-            bytes.get(INNER_HEADER..INNER_HEADER + prefix)
+            fields.list("nodes", (0..head.nodes).map_while(node).collect::<Vec<_>>().iter());
+            bytes.get(INNER_TUPLE_HEADER_BYTES..prefix_end)
         }
-        (1, _) => {
-            fields.maybe_text("to", bytes.tid_in(6));
-            fields.maybe("xid", bytes.u32_in(12));
+        (REDIRECT, _) => {
+            fields.maybe_text("to", bytes.tid_in(DEAD_TARGET));
+            fields.maybe("xid", bytes.u32_in(DEAD_XID));
             None
         }
         _ => None,

@@ -1,0 +1,270 @@
+//! The header of a heap tuple (`HeapTupleHeaderData` in `htup_details.h`).
+//!
+//! ```text
+//! offset  width
+//!      0      4  t_xmin
+//!      4      4  t_xmax
+//!      8      4  t_cid, or t_xvac of VACUUM FULL before 9.0
+//!     12      6  t_ctid            TID of the next version, or of this one
+//!     18      2  t_infomask2
+//!     20      2  t_infomask
+//!     22      1  t_hoff            where the attributes start
+//!     23         null bitmap if HEAP_HASNULL, padding, attributes from t_hoff on
+//! ```
+
+use std::ops::Range;
+
+use super::tid::{TID_BYTES, Tid};
+use super::{Misfit, u16_in, u32_in};
+
+/// Bytes of the header without the null bitmap (`SizeofHeapTupleHeader`).
+pub const HEAP_TUPLE_HEADER_BYTES: usize = 23;
+/// The fields that WAL records have of the header: `t_infomask2`, `t_infomask` and `t_hoff` (`xl_heap_header`).
+pub const LOGGED_FIELDS: Range<usize> = INFOMASK2..HEAP_TUPLE_HEADER_BYTES;
+/// Bytes of these (`SizeOfHeapHeader`).
+pub const LOGGED_FIELDS_BYTES: usize = HEAP_TUPLE_HEADER_BYTES - INFOMASK2;
+
+const XMIN: usize = 0;
+const XMAX: usize = 4;
+const CID: usize = 8;
+const CTID: usize = 12;
+const INFOMASK2: usize = CTID + TID_BYTES;
+const INFOMASK: usize = INFOMASK2 + 2;
+/// Where `t_hoff` is.
+pub const HOFF: usize = INFOMASK + 2;
+
+/// Bits of `t_infomask`, under PostgreSQL's names.
+#[allow(missing_docs)]
+pub mod infomask {
+    pub const HEAP_HASNULL: u16 = 0x0001;
+    pub const HEAP_HASVARWIDTH: u16 = 0x0002;
+    pub const HEAP_HASEXTERNAL: u16 = 0x0004;
+    pub const HEAP_HASOID_OLD: u16 = 0x0008;
+    pub const HEAP_XMAX_KEYSHR_LOCK: u16 = 0x0010;
+    pub const HEAP_COMBOCID: u16 = 0x0020;
+    pub const HEAP_XMAX_EXCL_LOCK: u16 = 0x0040;
+    pub const HEAP_XMAX_LOCK_ONLY: u16 = 0x0080;
+    pub const HEAP_XMIN_COMMITTED: u16 = 0x0100;
+    pub const HEAP_XMIN_INVALID: u16 = 0x0200;
+    pub const HEAP_XMAX_COMMITTED: u16 = 0x0400;
+    pub const HEAP_XMAX_INVALID: u16 = 0x0800;
+    pub const HEAP_XMAX_IS_MULTI: u16 = 0x1000;
+    pub const HEAP_UPDATED: u16 = 0x2000;
+    pub const HEAP_MOVED_OFF: u16 = 0x4000;
+    pub const HEAP_MOVED_IN: u16 = 0x8000;
+
+    pub const HEAP_XMAX_SHR_LOCK: u16 = HEAP_XMAX_EXCL_LOCK | HEAP_XMAX_KEYSHR_LOCK;
+    pub const HEAP_LOCK_MASK: u16 = HEAP_XMAX_SHR_LOCK;
+    pub const HEAP_XMIN_FROZEN: u16 = HEAP_XMIN_COMMITTED | HEAP_XMIN_INVALID;
+    pub const HEAP_MOVED: u16 = HEAP_MOVED_OFF | HEAP_MOVED_IN;
+    pub const HEAP_XMAX_BITS: u16 =
+        HEAP_XMAX_COMMITTED | HEAP_XMAX_INVALID | HEAP_XMAX_IS_MULTI | HEAP_LOCK_MASK | HEAP_XMAX_LOCK_ONLY;
+    /// What visibility checks may set at any time.
+    pub const HEAP_XACT_MASK: u16 = 0xFFF0;
+}
+
+/// Bits of `t_infomask2`, under PostgreSQL's names.
+#[allow(missing_docs)]
+pub mod infomask2 {
+    /// Number of attributes.
+    pub const HEAP_NATTS_MASK: u16 = 0x07FF;
+    pub const HEAP_KEYS_UPDATED: u16 = 0x2000;
+    pub const HEAP_HOT_UPDATED: u16 = 0x4000;
+    pub const HEAP_ONLY_TUPLE: u16 = 0x8000;
+}
+
+/// Bits of `infobits_set` in records, which stand for bits of both masks (`XLHL_*` in `heapam_xlog.h`).
+mod infobits {
+    pub const XMAX_IS_MULTI: u8 = 0x01;
+    pub const XMAX_LOCK_ONLY: u8 = 0x02;
+    pub const XMAX_EXCL_LOCK: u8 = 0x04;
+    pub const XMAX_KEYSHR_LOCK: u8 = 0x08;
+    pub const KEYS_UPDATED: u8 = 0x10;
+}
+
+/// The offset number in `t_ctid` while the tuple's insertion is speculative (`SpecTokenOffsetNumber`).
+const SPECULATIVE_TOKEN: u16 = 0xFFFE;
+
+/// `t_ctid` of a tuple that was moved to another partition (`ItemPointerSetMovedPartitions`).
+pub const MOVED_PARTITIONS: Tid = Tid { block: u32::MAX, offset_number: 0xFFFD };
+
+/// A heap tuple's header, to read.
+#[derive(Clone, Copy, Debug)]
+pub struct HeapTupleHeader<'p>(&'p [u8; HEAP_TUPLE_HEADER_BYTES]);
+
+/// A heap tuple's header, to change.
+#[derive(Debug)]
+pub struct HeapTupleHeaderMut<'p>(&'p mut [u8; HEAP_TUPLE_HEADER_BYTES]);
+
+impl<'p> HeapTupleHeader<'p> {
+    /// The header that a tuple's bytes start with; nothing if there are too few.
+    #[inline]
+    pub fn of(tuple: &'p [u8]) -> Option<HeapTupleHeader<'p>> {
+        tuple.first_chunk().map(HeapTupleHeader)
+    }
+
+    /// `t_xmin`
+    #[inline]
+    pub fn xmin(&self) -> u32 {
+        u32_in(self.0, XMIN)
+    }
+
+    /// `t_xmax`
+    #[inline]
+    pub fn xmax(&self) -> u32 {
+        u32_in(self.0, XMAX)
+    }
+
+    /// `t_cid`, or `t_xvac` if a bit of `HEAP_MOVED` is set.
+    #[inline]
+    pub fn cid(&self) -> u32 {
+        u32_in(self.0, CID)
+    }
+
+    /// `t_ctid`
+    #[inline]
+    pub fn ctid(&self) -> Tid {
+        Tid::from_bytes(&std::array::from_fn(|at| self.0[CTID + at]))
+    }
+
+    /// `t_infomask2`
+    #[inline]
+    pub fn infomask2(&self) -> u16 {
+        u16_in(self.0, INFOMASK2)
+    }
+
+    /// `t_infomask`
+    #[inline]
+    pub fn infomask(&self) -> u16 {
+        u16_in(self.0, INFOMASK)
+    }
+
+    /// `t_hoff`: where the attributes start. Nothing guarantees that this is behind the header or within the tuple.
+    #[inline]
+    pub fn hoff(&self) -> u8 {
+        self.0[HOFF]
+    }
+
+    /// Number of attributes (`HeapTupleHeaderGetNatts`).
+    #[inline]
+    pub fn natts(&self) -> u16 {
+        self.infomask2() & infomask2::HEAP_NATTS_MASK
+    }
+
+    /// Whether a null bitmap follows the header.
+    #[inline]
+    pub fn has_nulls(&self) -> bool {
+        self.infomask() & infomask::HEAP_HASNULL != 0
+    }
+
+    /// `HeapTupleHeaderXminFrozen`
+    #[inline]
+    pub fn is_xmin_frozen(&self) -> bool {
+        self.infomask() & infomask::HEAP_XMIN_FROZEN == infomask::HEAP_XMIN_FROZEN
+    }
+
+    /// `HeapTupleHeaderIsHeapOnly`
+    #[inline]
+    pub fn is_heap_only(&self) -> bool {
+        self.infomask2() & infomask2::HEAP_ONLY_TUPLE != 0
+    }
+
+    /// The fields that records have of the header: see [`LOGGED_FIELDS`].
+    #[inline]
+    pub fn logged_fields(&self) -> &'p [u8] {
+        &self.0[LOGGED_FIELDS]
+    }
+}
+
+impl<'p> HeapTupleHeaderMut<'p> {
+    /// The header that a tuple's bytes start with.
+    ///
+    /// # Errors
+    /// If there are too few.
+    #[inline]
+    pub fn of(tuple: &'p mut [u8]) -> Result<HeapTupleHeaderMut<'p>, Misfit> {
+        tuple
+            .first_chunk_mut()
+            .map(HeapTupleHeaderMut)
+            .ok_or(Misfit("a heap tuple is shorter than its header"))
+    }
+
+    /// `t_infomask`
+    #[inline]
+    pub fn infomask(&self) -> u16 {
+        u16_in(self.0, INFOMASK)
+    }
+
+    /// `HeapTupleHeaderSetXmin`
+    #[inline]
+    pub fn set_xmin(&mut self, xid: u32) {
+        self.0[XMIN..XMAX].copy_from_slice(&xid.to_le_bytes());
+    }
+
+    /// `HeapTupleHeaderSetXmax`
+    #[inline]
+    pub fn set_xmax(&mut self, xid: u32) {
+        self.0[XMAX..CID].copy_from_slice(&xid.to_le_bytes());
+    }
+
+    /// `HeapTupleHeaderSetXvac`
+    #[inline]
+    pub fn set_xvac(&mut self, xid: u32) {
+        self.0[CID..CTID].copy_from_slice(&xid.to_le_bytes());
+    }
+
+    /// `HeapTupleHeaderSetCmin` and `SetCmax` with `FirstCommandId`: redo knows no command ids.
+    #[inline]
+    pub fn reset_command(&mut self) {
+        self.0[CID..CTID].fill(0);
+        self.change_infomask(0, infomask::HEAP_COMBOCID);
+    }
+
+    /// Sets `t_ctid`.
+    #[inline]
+    pub fn set_ctid(&mut self, ctid: Tid) {
+        self.0[CTID..INFOMASK2].copy_from_slice(&ctid.to_bytes());
+    }
+
+    /// Sets and clears bits of `t_infomask`.
+    #[inline]
+    pub fn change_infomask(&mut self, set: u16, clear: u16) {
+        let bits = self.infomask() & !clear | set;
+        self.0[INFOMASK..HOFF].copy_from_slice(&bits.to_le_bytes());
+    }
+
+    /// Sets and clears bits of `t_infomask2`.
+    #[inline]
+    pub fn change_infomask2(&mut self, set: u16, clear: u16) {
+        let bits = u16_in(self.0, INFOMASK2) & !clear | set;
+        self.0[INFOMASK2..INFOMASK].copy_from_slice(&bits.to_le_bytes());
+    }
+
+    /// Sets the bits that say what a new `xmax` is, from a record's `infobits_set` (`fix_infomask_from_infobits`).
+    #[inline]
+    pub fn set_infobits(&mut self, infobits: u8) {
+        let bit = |set: u8, bit: u16| if infobits & set != 0 { bit } else { 0 };
+        let set = bit(infobits::XMAX_IS_MULTI, infomask::HEAP_XMAX_IS_MULTI)
+            | bit(infobits::XMAX_LOCK_ONLY, infomask::HEAP_XMAX_LOCK_ONLY)
+            | bit(infobits::XMAX_EXCL_LOCK, infomask::HEAP_XMAX_EXCL_LOCK)
+            | bit(infobits::XMAX_KEYSHR_LOCK, infomask::HEAP_XMAX_KEYSHR_LOCK);
+        self.change_infomask(set, infomask::HEAP_XMAX_BITS | infomask::HEAP_MOVED);
+        let keys_updated = bit(infobits::KEYS_UPDATED, infomask2::HEAP_KEYS_UPDATED);
+        self.change_infomask2(keys_updated, infomask2::HEAP_KEYS_UPDATED);
+    }
+
+    /// Whether `xmax` locks and did not update (`HEAP_XMAX_IS_LOCKED_ONLY`).
+    #[inline]
+    pub fn is_locked_only(&self) -> bool {
+        let bits = self.infomask();
+        bits & infomask::HEAP_XMAX_LOCK_ONLY != 0
+            || bits & (infomask::HEAP_XMAX_IS_MULTI | infomask::HEAP_LOCK_MASK)
+                == infomask::HEAP_XMAX_EXCL_LOCK
+    }
+
+    /// Whether the tuple's insertion is speculative (`HeapTupleHeaderIsSpeculative`).
+    #[inline]
+    pub fn is_speculative(&self) -> bool {
+        u16_in(self.0, CTID + 4) == SPECULATIVE_TOKEN
+    }
+}
