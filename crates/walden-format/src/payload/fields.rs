@@ -114,6 +114,12 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// A structure of fixed layout.
+    pub fn structure<T: super::layout::Structure>(&mut self, name: &'static str) -> Result<T, PayloadError> {
+        let bytes = self.bytes(name, T::WIDTH as u64)?;
+        T::read_whole(bytes).ok_or_else(|| self.short(name, T::WIDTH as u64, bytes.len() as u64))
+    }
+
     /// A number of things, `int` in PostgreSQL: not negative.
     pub fn count(&mut self, field: &'static str) -> Result<u32, PayloadError> {
         let count = self.u32(field)?;

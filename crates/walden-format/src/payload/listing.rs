@@ -57,9 +57,10 @@ macro_rules! listing {
     };
 }
 
-/// A set of flags with one question per bit; printed as `0x0C`.
+/// A set of flags, with a constant and a question for each bit; printed as `0x0C`:
+/// `flags! { Type(u8) { is_set IS_SET = 1 << 0; } }`.
 macro_rules! flags {
-    ($(#[$doc:meta])* $name:ident($bits:ty) { $($(#[$flag_doc:meta])* $flag:ident = $bit:expr;)* }) => {
+    ($(#[$doc:meta])* $name:ident($bits:ty) { $($(#[$flag_doc:meta])* $flag:ident $constant:ident = $bit:expr;)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
         pub struct $name(pub $bits);
@@ -67,6 +68,10 @@ macro_rules! flags {
         impl $name {
             $(
                 $(#[$flag_doc])*
+                pub const $constant: $bits = $bit;
+
+                $(#[$flag_doc])*
+                #[inline]
                 pub fn $flag(self) -> bool {
                     self.0 & $bit != 0
                 }
@@ -76,6 +81,20 @@ macro_rules! flags {
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 write!(f, "0x{:02X}", self.0)
+            }
+        }
+
+        impl $crate::payload::layout::Field for $name {
+            const WIDTH: usize = size_of::<$bits>();
+
+            #[inline(always)]
+            fn at<const N: usize>(structure: &[u8; N], offset: usize) -> Self {
+                $name(<$bits>::at(structure, offset))
+            }
+
+            #[inline(always)]
+            fn put<const N: usize>(self, structure: &mut [u8; N], offset: usize) {
+                self.0.put(structure, offset);
             }
         }
     };

@@ -12,10 +12,15 @@ use crate::record::Record;
 use crate::rmgr::{self, Kind};
 use crate::version::Major;
 
+pub mod brin;
 pub mod btree;
 pub mod dbase;
 mod fields;
+pub mod gin;
+pub mod gist;
+pub mod hash;
 pub mod heap;
+mod layout;
 mod listing;
 pub mod multixact;
 pub mod origin;
@@ -23,6 +28,7 @@ pub mod relmap;
 pub mod seq;
 pub mod slru;
 pub mod smgr;
+pub mod spgist;
 pub mod standby;
 pub mod timestamp;
 pub mod xact;
@@ -33,6 +39,7 @@ mod tests;
 
 pub(crate) use fields::Fields;
 pub use fields::{Item, Items, Text};
+pub use layout::BlockId;
 pub use timestamp::Timestamp;
 
 /// How a row of the table of kinds reads its records' fields.

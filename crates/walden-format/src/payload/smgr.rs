@@ -42,11 +42,11 @@ flags! {
     /// Which files of a relation were cut.
     TruncateFlags(u32) {
         /// The main fork.
-        heap = 0x01;
+        heap HEAP = 0x01;
         /// The visibility map.
-        visibility_map = 0x02;
+        visibility_map VISIBILITY_MAP = 0x02;
         /// The free space map.
-        free_space_map = 0x04;
+        free_space_map FREE_SPACE_MAP = 0x04;
     }
 }
 

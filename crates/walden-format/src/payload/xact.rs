@@ -3,6 +3,8 @@
 //! `ParseCommitRecord`, `ParseAbortRecord` and `ParsePrepareRecord` in `xactdesc.c` decide what is where, structures are in
 //! `access/xact.h`; the header of a prepared transaction is `TwoPhaseFileHeader` in `twophase.c` until 12.
 
+use std::ops::Range;
+
 use super::fields::has_info;
 use super::listing::{flags, listing};
 use super::standby::InvalidationMessage;
@@ -10,18 +12,13 @@ use super::{Fields, Item, Items, Payload, PayloadError, Text, Timestamp};
 use crate::lsn::Lsn;
 use crate::reader::Reader;
 use crate::record::{Record, RecordHeader, RelFileLocator};
+use crate::rmgr::info::xact::{ABORT, ABORT_PREPARED, ASSIGNMENT, COMMIT, COMMIT_PREPARED, HAS_INFO, OPMASK};
 use crate::rmgr::rmid;
 use crate::usual::UsualRecord;
 use crate::version::Major;
 
 type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 
-/// The info byte's bit for an `xinfo` field.
-const HAS_INFO: u8 = 0x80;
-/// The info byte's bits for the kind (`XLOG_XACT_OPMASK`).
-const KIND_MASK: u8 = 0x70;
-const COMMIT: u8 = 0x00;
-const ABORT: u8 = 0x20;
 /// The longest name of a prepared transaction, in the fixed header of 9.5.
 const GID_BYTES: usize = 200;
 
@@ -29,29 +26,29 @@ flags! {
     /// What a [`TransactionEnd`] carries and asks for (`xinfo`).
     TransactionFlags(u32) {
         /// Database and tablespace are there.
-        has_database = 1 << 0;
+        has_database HAS_DATABASE = 1 << 0;
         /// Subtransactions are there.
-        has_subxacts = 1 << 1;
+        has_subxacts HAS_SUBXACTS = 1 << 1;
         /// Dropped relations are there.
-        has_relations = 1 << 2;
+        has_relations HAS_RELATIONS = 1 << 2;
         /// Invalidation messages are there.
-        has_invalidations = 1 << 3;
+        has_invalidations HAS_INVALIDATIONS = 1 << 3;
         /// It was prepared: its own xid is there.
-        has_twophase = 1 << 4;
+        has_twophase HAS_TWOPHASE = 1 << 4;
         /// The position in the origin's log is there.
-        has_origin = 1 << 5;
+        has_origin HAS_ORIGIN = 1 << 5;
         /// Took locks that a standby must know; since 10.
-        has_access_exclusive_locks = 1 << 6;
+        has_access_exclusive_locks HAS_ACCESS_EXCLUSIVE_LOCKS = 1 << 6;
         /// It was prepared: its name is there; since 11.
-        has_gid = 1 << 7;
+        has_gid HAS_GID = 1 << 7;
         /// Dropped statistics are there; since 15.
-        has_dropped_stats = 1 << 8;
+        has_dropped_stats HAS_DROPPED_STATS = 1 << 8;
         /// Waits for a standby to have applied it; since 9.6.
-        apply_feedback = 1 << 29;
+        apply_feedback APPLY_FEEDBACK = 1 << 29;
         /// The relation cache's file must be removed.
-        update_relcache_file = 1 << 30;
+        update_relcache_file UPDATE_RELCACHE_FILE = 1 << 30;
         /// Was flushed whatever `synchronous_commit` is.
-        force_sync_commit = 1 << 31;
+        force_sync_commit FORCE_SYNC_COMMIT = 1 << 31;
     }
 }
 
@@ -140,11 +137,37 @@ pub fn plain_usual_end(record: &UsualRecord<'_>) -> Option<(bool, Timestamp)> {
 
 #[inline(always)]
 fn plain_end_of(header: &RecordHeader, main_data: &[u8]) -> Option<(bool, Timestamp)> {
-    let kind = header.info & (KIND_MASK | HAS_INFO);
+    let kind = header.info & (OPMASK | HAS_INFO);
     // One branch, as which kind of record comes next can't be foreseen.
     let is_end = (header.rmid == rmid::XACT) & ((kind == COMMIT) | (kind == ABORT)) & (main_data.len() == 8);
     let time = main_data.first_chunk().filter(|_| is_end)?;
     Some((kind == COMMIT, Timestamp(i64::from_le_bytes(*time))))
+}
+
+/// Where the main data of an `ASSIGNMENT` or of an end of a transaction lists subtransactions, as a range of bytes: 4 bytes each.
+/// `main_data` may be the beginning alone, as in decoding; the range lies within it. Empty for other records.
+#[inline]
+pub fn subtransactions_range(rmid: u8, info: u8, main_data: &[u8]) -> Range<usize> {
+    let word = |at: usize| {
+        main_data.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word))
+    };
+    // xl_xact_commit: the time; xl_xact_xinfo, if there is one; xl_xact_dbinfo, if that says so; xl_xact_subxacts.
+    let count_at = match (rmid, info & OPMASK) {
+        // xl_xact_assignment: the toplevel transaction comes first.
+        (rmid::XACT, ASSIGNMENT) => 4,
+        (rmid::XACT, COMMIT | ABORT | COMMIT_PREPARED | ABORT_PREPARED) if info & HAS_INFO != 0 => {
+            let flags = TransactionFlags(word(8));
+            match (flags.has_subxacts(), flags.has_database()) {
+                (true, true) => 20,
+                (true, false) => 12,
+                (false, _) => return 0..0,
+            }
+        }
+        _ => return 0..0,
+    };
+    let start = (count_at + 4).min(main_data.len());
+    let most = (main_data.len() - start) / 4;
+    start..start + 4 * most.min(word(count_at) as usize)
 }
 
 /// An abort has the same parts in the same order, but never invalidations.

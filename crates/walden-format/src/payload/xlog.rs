@@ -9,11 +9,11 @@ use super::listing::listing;
 use super::{Fields, Payload, PayloadError, Text, Timestamp};
 use crate::lsn::{Lsn, Timeline};
 use crate::record::Record;
+use crate::rmgr::info::xlog::CHECKPOINT_SHUTDOWN;
 use crate::version::Major;
 
 type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 
-const CHECKPOINT_SHUTDOWN: u8 = 0x00;
 /// `MAXFNAMELEN`
 const RESTORE_POINT_NAME: usize = 64;
 

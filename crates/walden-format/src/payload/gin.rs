@@ -1,0 +1,123 @@
+//! Changes of GIN indexes: the resource manager Gin.
+//!
+//! Structures: `access/ginxlog.h`. They are not payloads of their own yet; replay and compression read them here.
+
+use super::layout::{BlockId, layout};
+use super::listing::flags;
+
+/// Bytes of `GinMetaPageData`.
+pub const META_DATA: usize = 56;
+
+flags! {
+    /// What sort of page an `INSERT` or a `SPLIT` changes (`GIN_INSERT_*`, `GIN_SPLIT_*`).
+    GinFlags(u16) {
+        /// A page of a posting tree, not of the entry tree.
+        is_data IS_DATA = 0x01;
+        /// A leaf.
+        is_leaf IS_LEAF = 0x02;
+        /// The root was split.
+        is_root_split IS_ROOT_SPLIT = 0x04;
+    }
+}
+
+layout! {
+    /// `ginxlogInsert`: the main data of `INSERT` begins with it. Unless the page is a leaf, [`GinChildren`] follow.
+    XlGinInsert[2] {
+        /// What sort of page it is.
+        0 flags: GinFlags,
+    }
+}
+
+impl XlGinInsert {
+    /// Reads the structure and what follows it; `None` if the data ends within them.
+    #[inline]
+    pub fn read_with_children(main_data: &[u8]) -> Option<(XlGinInsert, Option<GinChildren>)> {
+        let (insert, rest) = XlGinInsert::split(main_data)?;
+        let children = if insert.flags.is_leaf() { None } else { Some(GinChildren::read(rest)?) };
+        Some((insert, children))
+    }
+}
+
+layout! {
+    /// The halves of the child whose split an insertion into an inner page completes.
+    GinChildren[8] {
+        /// The left half's block.
+        0 left: BlockId,
+        /// The right half's block.
+        4 right: BlockId,
+    }
+}
+
+layout! {
+    /// `ginxlogInsertEntry`: what precedes the index tuple in block 0's data of an `INSERT` into the entry tree.
+    GinInsertEntry[4] {
+        /// The tuple's line pointer.
+        0 offset: u16,
+        /// Whether the tuple there before is removed.
+        2 is_delete: bool,
+    }
+}
+
+layout! {
+    /// `ginxlogSplit`: the main data of `SPLIT`.
+    XlGinSplit[26] {
+        /// The index.
+        0 relation: crate::record::RelFileLocator,
+        /// The block right of the new right page, or the root's children.
+        12 right_link: u32,
+        /// The halves of the child whose split this one's insertion completes.
+        16 left_child: u32,
+        /// As `left_child`.
+        20 right_child: u32,
+        /// What sort of page it is.
+        24 flags: GinFlags,
+    }
+}
+
+layout! {
+    /// `ginxlogDeletePage`: the main data of `DELETE_PAGE`.
+    XlGinDeletePage[12] {
+        /// The position of the parent's downlink.
+        0 parent_offset: u16,
+        /// The block right of the deleted one.
+        4 right_link: u32,
+        /// The transaction after which the page may be used again.
+        8 delete_xid: u32,
+    }
+}
+
+layout! {
+    /// `ginxlogUpdateMeta`: the main data of `UPDATE_META_PAGE`.
+    XlGinUpdateMeta[84] {
+        /// The index.
+        0 relation: crate::record::RelFileLocator,
+        /// `GinMetaPageData`
+        16 metadata: [u8; META_DATA],
+        /// The page that was the pending list's last, or `u32::MAX`.
+        72 previous_tail: u32,
+        /// The page that comes after it now.
+        76 new_right_link: u32,
+        /// How many tuples were added to the list's last page; never negative.
+        80 tuples: i32,
+    }
+}
+
+layout! {
+    /// `ginxlogInsertListPage`: the main data of `INSERT_LISTPAGE`. Block 0 has the tuples.
+    XlGinInsertListPage[8] {
+        /// The next page of the pending list, or `u32::MAX`.
+        0 right_link: u32,
+        /// How many tuples; never negative.
+        4 tuples: i32,
+    }
+}
+
+layout! {
+    /// `ginxlogDeleteListPages`: the main data of `DELETE_LISTPAGE`. The deleted pages are blocks 1 and up.
+    XlGinDeleteListPages[60] {
+        /// `GinMetaPageData`
+        0 metadata: [u8; META_DATA],
+        /// How many pages; never negative.
+        56 deleted: i32,
+    }
+}

@@ -1,0 +1,133 @@
+//! Changes of hash indexes: the resource manager Hash, since 10.
+//!
+//! Structures: `access/hash_xlog.h`. They are not payloads of their own yet; replay reads them here.
+
+use super::layout::layout;
+use super::listing::flags;
+
+layout! {
+    /// `xl_hash_init_meta_page`: the main data of `INIT_META_PAGE`.
+    XlHashInitMetaPage[14] {
+        /// How many tuples the index has, estimated.
+        0 tuples: f64,
+        /// OID of the hash function.
+        8 procedure: u32,
+        /// Tuples per bucket.
+        12 fill_factor: u16,
+    }
+}
+
+layout! {
+    /// `xl_hash_init_bitmap_page`: the main data of `INIT_BITMAP_PAGE`.
+    XlHashInitBitmapPage[2] {
+        /// Bytes of a page's bitmap.
+        0 bitmap_bytes: u16,
+    }
+}
+
+layout! {
+    /// `xl_hash_insert`: the main data of `INSERT`. Block 0 has the index tuple.
+    XlHashInsert[2] {
+        /// The tuple's line pointer.
+        0 offset: u16,
+    }
+}
+
+layout! {
+    /// `xl_hash_add_ovfl_page`: the main data of `ADD_OVFL_PAGE`.
+    XlHashAddOvflPage[3] {
+        /// Bytes of a page's bitmap.
+        0 bitmap_bytes: u16,
+        /// Whether a freed page is used again.
+        2 is_recycled: bool,
+    }
+}
+
+flags! {
+    /// What a split changes in the meta page (`XLH_SPLIT_META_*`), in the order of block 2's data.
+    HashSplitFlags(u8) {
+        /// The two masks.
+        updates_masks UPDATES_MASKS = 1 << 0;
+        /// The split point and its count of spare pages.
+        updates_split_point UPDATES_SPLIT_POINT = 1 << 1;
+    }
+}
+
+layout! {
+    /// `xl_hash_split_allocate_page`: the main data of `SPLIT_ALLOCATE_PAGE`.
+    XlHashSplitAllocatePage[9] {
+        /// The number of the new bucket.
+        0 new_bucket: u32,
+        /// The flag of the old bucket's page.
+        4 old_bucket_flag: u16,
+        /// The flag of the new bucket's page.
+        6 new_bucket_flag: u16,
+        /// What changes in the meta page.
+        8 flags: HashSplitFlags,
+    }
+}
+
+layout! {
+    /// `xl_hash_split_complete`: the main data of `SPLIT_COMPLETE`.
+    XlHashSplitComplete[4] {
+        /// The flag of the old bucket's page.
+        0 old_bucket_flag: u16,
+        /// The flag of the new bucket's page.
+        2 new_bucket_flag: u16,
+    }
+}
+
+layout! {
+    /// `xl_hash_move_page_contents`: the main data of `MOVE_PAGE_CONTENTS`.
+    XlHashMovePageContents[3] {
+        /// How many tuples were moved.
+        0 tuples: u16,
+        /// Whether they went to the bucket's first page.
+        2 is_onto_first_page: bool,
+    }
+}
+
+layout! {
+    /// `xl_hash_squeeze_page`: the main data of `SQUEEZE_PAGE`, which frees an overflow page.
+    XlHashSqueezePage[12] {
+        /// The block before the freed one in its bucket.
+        0 previous_block: u32,
+        /// The block after the freed one in its bucket.
+        4 next_block: u32,
+        /// How many tuples were moved off the freed page.
+        8 tuples: u16,
+        /// Whether they went to the bucket's first page.
+        10 is_onto_first_page: bool,
+        /// Whether they went to the page before the freed one.
+        11 is_onto_previous_page: bool,
+    }
+}
+
+layout! {
+    /// `xl_hash_delete`: the main data of `DELETE`. Block 1 has the line pointers of the removed tuples.
+    XlHashDelete[2] {
+        /// Whether the page has no more tuples that are marked as dead.
+        0 clears_dead_marking: bool,
+        /// Whether the page is its bucket's first one.
+        1 is_first_page: bool,
+    }
+}
+
+layout! {
+    /// `xl_hash_update_meta_page`: the main data of `UPDATE_META_PAGE`.
+    XlHashUpdateMetaPage[8] {
+        /// How many tuples the index has now.
+        0 tuples: f64,
+    }
+}
+
+layout! {
+    /// `xl_hash_vacuum_one_page`: the main data of `VACUUM_ONE_PAGE` begins with it. Since 16 two more bytes follow, then the line
+    /// pointers of the removed tuples.
+    XlHashVacuumOnePage[6] {
+        /// Standbys cancel queries that need what this or an earlier transaction removed.
+        0 conflict_horizon: u32,
+        /// How many tuples.
+        4 tuples: u16,
+    }
+}

@@ -1,0 +1,219 @@
+//! Changes of tuples that are on their page already: `DELETE`, `UPDATE`, `HOT_UPDATE`, `LOCK`, `HEAP_CONFIRM`, `INPLACE`.
+
+use super::{
+    DeleteFlags, InfoBits, LockFlags, Parsed, Tuple, UpdateFlags, XlHeapDelete, XlHeapLock, XlHeapOffset,
+    XlHeapUpdate, page_data, tuple,
+};
+use crate::payload::listing::listing;
+use crate::payload::standby::{self, Invalidations};
+use crate::payload::{Fields, Payload, PayloadError};
+use crate::record::Record;
+use crate::usual::UsualRecord;
+use crate::version::Major;
+
+/// `DELETE`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Delete<'a> {
+    /// The tuple's new `xmax`: the deleter, or a multixact with it.
+    pub xmax: u32,
+    /// The tuple's line pointer.
+    pub offset: u16,
+    /// What `xmax` is.
+    pub infobits: InfoBits,
+    /// What it did.
+    pub flags: DeleteFlags,
+    /// The old tuple or its key, for logical decoding.
+    pub old: Option<Tuple<'a>>,
+}
+
+pub(crate) fn delete<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let XlHeapDelete { xmax, offset, infobits, flags } = fields.structure("xl_heap_delete")?;
+    let has_old = flags.contains_old_tuple() || flags.contains_old_key();
+    let old = if has_old { Some(tuple(fields)?) } else { None };
+    Ok(Payload::Delete(Delete { xmax, offset, infobits, flags, old }))
+}
+
+listing!(Delete<'_>: |it, list| list
+    .field("xmax", it.xmax)
+    .field("off", it.offset)
+    .field("infobits", it.infobits)
+    .field("flags", it.flags)
+    .some("old", it.old.map(|tuple| tuple.len())));
+
+/// `UPDATE` and `HOT_UPDATE`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Update<'a> {
+    /// The new tuple is a heap-only tuple.
+    pub hot: bool,
+    /// The old tuple's new `xmax`.
+    pub old_xmax: u32,
+    /// The old tuple's line pointer.
+    pub old_offset: u16,
+    /// What the old tuple's `xmax` is.
+    pub old_infobits: InfoBits,
+    /// What it did.
+    pub flags: UpdateFlags,
+    /// The new tuple's `xmax`.
+    pub new_xmax: u32,
+    /// The new tuple's line pointer.
+    pub new_offset: u16,
+    /// The new tuple.
+    pub new: Option<NewTuple<'a>>,
+    /// The old tuple or its key, for logical decoding.
+    pub old: Option<Tuple<'a>>,
+}
+
+/// The line pointers of the old and the new tuple of an update, without the rest of its fields.
+///
+/// `record` must be of the kinds `UPDATE` or `HOT_UPDATE`.
+#[inline]
+pub fn update_offsets(record: &Record<'_>) -> Option<(u16, u16)> {
+    let update = XlHeapUpdate::read(record.main_data())?;
+    Some((update.old_offset, update.new_offset))
+}
+
+/// As [`update_offsets`] of a record of the usual layout.
+#[inline(always)]
+pub fn usual_update_offsets(record: &UsualRecord<'_>) -> Option<(u16, u16)> {
+    let update = XlHeapUpdate::read(record.main_data())?;
+    Some((update.old_offset, update.new_offset))
+}
+
+/// The new tuple of an update.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewTuple<'a> {
+    /// So many bytes of the attributes come from the old tuple's beginning.
+    pub prefix: u16,
+    /// So many bytes of the attributes come from the old tuple's end.
+    pub suffix: u16,
+    /// The tuple without them.
+    pub tuple: Tuple<'a>,
+}
+
+impl NewTuple<'_> {
+    /// Bytes that the tuple takes on its page, its line pointer and the padding after it not counted.
+    pub fn len(&self) -> usize {
+        self.tuple.len() + usize::from(self.prefix) + usize::from(self.suffix)
+    }
+
+    /// Never: a tuple has a header.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+pub(crate) fn update<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    update_of(record, fields, false)
+}
+
+pub(crate) fn hot_update<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    update_of(record, fields, true)
+}
+
+fn update_of<'a>(record: &Record<'a>, fields: &mut Fields<'a>, hot: bool) -> Parsed<'a> {
+    let XlHeapUpdate { old_xmax, old_offset, old_infobits, flags, new_xmax, new_offset } =
+        fields.structure("xl_heap_update")?;
+    let has_old = flags.contains_old_tuple() || flags.contains_old_key();
+    let old = if has_old { Some(tuple(fields)?) } else { None };
+    let new = match page_data(record, fields) {
+        Some(mut data) => {
+            let prefix = if flags.prefix_from_old() { data.u16("prefixlen")? } else { 0 };
+            let suffix = if flags.suffix_from_old() { data.u16("suffixlen")? } else { 0 };
+            Some(NewTuple { prefix, suffix, tuple: tuple(&mut data)? })
+        }
+        None => None,
+    };
+    Ok(Payload::Update(Update {
+        hot,
+        old_xmax,
+        old_offset,
+        old_infobits,
+        flags,
+        new_xmax,
+        new_offset,
+        new,
+        old,
+    }))
+}
+
+listing!(Update<'_>: |it, list| list
+    .field("old_xmax", it.old_xmax)
+    .field("old_off", it.old_offset)
+    .field("old_infobits", it.old_infobits)
+    .field("flags", it.flags)
+    .field("new_xmax", it.new_xmax)
+    .field("new_off", it.new_offset)
+    .some("tuple", it.new.map(|tuple| tuple.len()))
+    .count("prefix", it.new.map_or(0, |tuple| tuple.prefix.into()))
+    .count("suffix", it.new.map_or(0, |tuple| tuple.suffix.into()))
+    .some("old", it.old.map(|tuple| tuple.len())));
+
+/// `HEAP_CONFIRM`: a speculative insert stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Confirm {
+    /// The tuple's line pointer.
+    pub offset: u16,
+}
+
+pub(crate) fn confirm<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let XlHeapOffset { offset } = fields.structure("xl_heap_confirm")?;
+    Ok(Payload::Confirm(Confirm { offset }))
+}
+
+listing!(Confirm: |it, list| list.field("off", it.offset));
+
+/// `LOCK` and `LOCK_UPDATED`: a tuple was locked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lock {
+    /// The tuple's new `xmax`.
+    pub xmax: u32,
+    /// The tuple's line pointer.
+    pub offset: u16,
+    /// What `xmax` is.
+    pub infobits: InfoBits,
+    /// What it did; since 9.6.
+    pub flags: LockFlags,
+}
+
+pub(crate) fn lock<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    lock_of(fields).map(Payload::Lock)
+}
+
+pub(crate) fn lock_updated<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    lock_of(fields).map(Payload::LockUpdated)
+}
+
+fn lock_of(fields: &mut Fields<'_>) -> Result<Lock, PayloadError> {
+    let XlHeapLock { xmax, offset, infobits } = fields.structure("xl_heap_lock")?;
+    let flags = if fields.since(Major::V9_6) { LockFlags(fields.u8("flags")?) } else { LockFlags(0) };
+    Ok(Lock { xmax, offset, infobits, flags })
+}
+
+listing!(Lock: |it, list| list
+    .field("xmax", it.xmax)
+    .field("off", it.offset)
+    .field("infobits", it.infobits)
+    .field("flags", it.flags));
+
+/// `INPLACE`: a catalog's tuple was overwritten.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Inplace<'a> {
+    /// The tuple's line pointer.
+    pub offset: u16,
+    /// Messages for the caches of other sessions; since 18.
+    pub invalidations: Option<Invalidations<'a>>,
+    /// The tuple without its header.
+    pub tuple: Option<&'a [u8]>,
+}
+
+pub(crate) fn inplace<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let offset = fields.u16("offnum")?;
+    let invalidations = if fields.since(Major::V18) { Some(standby::message_list(fields)?) } else { None };
+    let tuple = page_data(record, fields).map(|mut data| data.rest());
+    Ok(Payload::Inplace(Inplace { offset, invalidations, tuple }))
+}
+
+listing!(Inplace<'_>: |it, list| list
+    .field("off", it.offset)
+    .count("invalidations", it.invalidations.map_or(0, |list| list.messages.len()))
+    .some("tuple", it.tuple.map(<[u8]>::len)));

@@ -1,0 +1,244 @@
+//! The fixed part of heap records' main data, read and written without a record around it.
+//!
+//! These are what replay and compression read of nearly every record. [`super::insert`] and its like read the same
+//! structures as payloads, with what follows them.
+
+use super::{
+    DeleteFlags, InfoBits, InsertFlags, LockFlags, PruneFlags, TUPLE_HEADER, UpdateFlags, VisibleFlags,
+};
+use crate::payload::layout::layout;
+use crate::version::Major;
+
+layout! {
+    /// `xl_heap_insert`: the main data of `INSERT`. Block 0 has the new tuple: an [`XlHeapHeader`] and what follows its header.
+    XlHeapInsert[3] {
+        /// The tuple's line pointer.
+        0 offset: u16,
+        /// What the insert did.
+        2 flags: InsertFlags,
+    }
+}
+
+layout! {
+    /// `xl_heap_multi_insert`: the main data of `MULTI_INSERT` begins with it. Unless the record initializes its page, the line
+    /// pointers of the tuples follow, 2 bytes each. Block 0 has the tuples, see [`XlMultiInsertTuple`].
+    XlHeapMultiInsert[4] {
+        /// What the inserts did.
+        0 flags: InsertFlags,
+        /// How many tuples.
+        2 count: u16,
+    }
+}
+
+layout! {
+    /// `xl_multi_insert_tuple`: precedes a tuple of `MULTI_INSERT` in block 0's data, at an even offset.
+    XlMultiInsertTuple[7] {
+        /// Bytes that follow: the tuple without the fixed part of its header.
+        0 data_len: u16,
+        /// Number of attributes and flags (`t_infomask2`).
+        2 infomask2: u16,
+        /// Flags (`t_infomask`).
+        4 infomask: u16,
+        /// Where the attributes start in the whole tuple (`t_hoff`).
+        6 header_len: u8,
+    }
+}
+
+layout! {
+    /// `xl_heap_header`: the fields of a tuple's header that redo cannot know. The null bitmap, padding and attributes follow.
+    XlHeapHeader[5] {
+        /// Number of attributes and flags (`t_infomask2`).
+        0 infomask2: u16,
+        /// Flags (`t_infomask`).
+        2 infomask: u16,
+        /// Where the attributes start in the whole tuple (`t_hoff`).
+        4 header_len: u8,
+    }
+}
+
+impl XlHeapHeader {
+    /// How many attributes the tuple has.
+    #[inline]
+    pub fn attributes(&self) -> u16 {
+        self.infomask2 & super::ATTRIBUTES_MASK
+    }
+
+    /// Bytes of null bitmap and padding that follow in the record; `None` if the header is shorter than any is.
+    #[inline]
+    pub fn null_bitmap_len(&self) -> Option<usize> {
+        usize::from(self.header_len).checked_sub(TUPLE_HEADER)
+    }
+}
+
+layout! {
+    /// `xl_heap_delete`: the main data of `DELETE` begins with it. The old tuple or its key follows, see [`DeleteFlags`].
+    XlHeapDelete[8] {
+        /// The tuple's new `xmax`: the deleting transaction, or a multixact with it.
+        0 xmax: u32,
+        /// The tuple's line pointer.
+        4 offset: u16,
+        /// What `xmax` is.
+        6 infobits: InfoBits,
+        /// What the delete did.
+        7 flags: DeleteFlags,
+    }
+}
+
+layout! {
+    /// `xl_heap_update`: the main data of `UPDATE` and `HOT_UPDATE` begins with it. The old tuple or its key follows, see
+    /// [`UpdateFlags`]. Block 0 has the new tuple, see [`SharedLengths`].
+    XlHeapUpdate[14] {
+        /// The old tuple's new `xmax`.
+        0 old_xmax: u32,
+        /// The old tuple's line pointer.
+        4 old_offset: u16,
+        /// What the old tuple's `xmax` is.
+        6 old_infobits: InfoBits,
+        /// What the update did.
+        7 flags: UpdateFlags,
+        /// The new tuple's `xmax`.
+        8 new_xmax: u32,
+        /// The new tuple's line pointer.
+        12 new_offset: u16,
+    }
+}
+
+impl XlHeapUpdate {
+    /// Replaces the flags in the main data of an update; nothing happens if they are not there.
+    #[inline]
+    pub fn set_flags(main_data: &mut [u8], flags: UpdateFlags) {
+        if let Some(byte) = main_data.get_mut(7) {
+            *byte = flags.0;
+        }
+    }
+}
+
+/// How much of the old tuple's attributes the new tuple of an update begins and ends with, in bytes: that is left out of
+/// block 0's data, which begins with those lengths that the flags say are there, 2 bytes each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SharedLengths {
+    /// Bytes at the beginning, after the null bitmap.
+    pub prefix: u16,
+    /// Bytes at the end.
+    pub suffix: u16,
+}
+
+impl SharedLengths {
+    /// Reads the lengths that block 0's data begins with, and what follows them: an [`XlHeapHeader`] and the tuple. `None` if the
+    /// data ends within them.
+    #[inline]
+    pub fn split(flags: UpdateFlags, data: &[u8]) -> Option<(SharedLengths, &[u8])> {
+        let mut data = data;
+        let mut length = |is_there: bool| {
+            if !is_there {
+                return Some(0);
+            }
+            let (length, rest) = data.split_first_chunk()?;
+            data = rest;
+            Some(u16::from_le_bytes(*length))
+        };
+        let prefix = length(flags.prefix_from_old())?;
+        let suffix = length(flags.suffix_from_old())?;
+        Some((SharedLengths { prefix, suffix }, data))
+    }
+
+    /// Appends the lengths that are not 0.
+    #[inline]
+    pub fn write(self, out: &mut Vec<u8>) {
+        for length in [self.prefix, self.suffix] {
+            if length > 0 {
+                out.extend_from_slice(&length.to_le_bytes());
+            }
+        }
+    }
+
+    /// `flags` with the bits that say which lengths are there.
+    #[inline]
+    pub fn flagged(self, flags: UpdateFlags) -> UpdateFlags {
+        let bit = |length: u16, bit: u8| if length > 0 { bit } else { 0 };
+        let kept = flags.0 & !(UpdateFlags::PREFIX_FROM_OLD | UpdateFlags::SUFFIX_FROM_OLD);
+        let prefix = bit(self.prefix, UpdateFlags::PREFIX_FROM_OLD);
+        UpdateFlags(kept | prefix | bit(self.suffix, UpdateFlags::SUFFIX_FROM_OLD))
+    }
+}
+
+layout! {
+    /// `xl_heap_lock` and `xl_heap_lock_updated`: the main data of `LOCK` and `LOCK_UPDATED`, without [`LockFlags`], which 9.6 added.
+    XlHeapLock[7] {
+        /// The tuple's new `xmax`.
+        0 xmax: u32,
+        /// The tuple's line pointer.
+        4 offset: u16,
+        /// What `xmax` is.
+        6 infobits: InfoBits,
+    }
+}
+
+impl XlHeapLock {
+    /// Reads the structure and the flags, which are empty before 9.6; `None` if the data ends within them.
+    #[inline]
+    pub fn read_with_flags(main_data: &[u8], version: Major) -> Option<(XlHeapLock, LockFlags)> {
+        let (lock, rest) = XlHeapLock::split(main_data)?;
+        let flags = if version >= Major::V9_6 { *rest.first()? } else { 0 };
+        Some((lock, LockFlags(flags)))
+    }
+}
+
+layout! {
+    /// `xl_heap_confirm` and the beginning of `xl_heap_inplace`: the main data of `HEAP_CONFIRM` and `INPLACE`.
+    XlHeapOffset[2] {
+        /// The tuple's line pointer.
+        0 offset: u16,
+    }
+}
+
+layout! {
+    /// `xl_heap_clean` and `xl_heap_prune` until 16: the main data of `CLEAN` and `PRUNE` begins with it. Block 0 has line pointers,
+    /// 2 bytes each: pairs of redirected ones, dead ones, and all others are unused now.
+    XlHeapPrune16[8] {
+        /// Standbys cancel queries that need what this or an earlier transaction removed.
+        0 conflict_horizon: u32,
+        /// Redirected line pointers, in pairs of which each counts once.
+        4 redirected: u16,
+        /// Dead line pointers.
+        6 dead: u16,
+    }
+}
+
+layout! {
+    /// `xl_heap_vacuum` of 14 to 16: the main data of `VACUUM`. Block 0 has the unused line pointers.
+    XlHeapVacuum[2] {
+        /// How many line pointers.
+        0 unused: u16,
+    }
+}
+
+layout! {
+    /// `xl_heap_freeze_page` until 16: the main data of `FREEZE_PAGE` begins with it.
+    XlHeapFreezePage[6] {
+        /// Standbys cancel queries that see this transaction or an earlier one as running.
+        0 cutoff_xid: u32,
+        /// How many tuples; in 16 how many plans.
+        4 count: u16,
+    }
+}
+
+impl PruneFlags {
+    /// Reads the flags of the prune kinds since 17 (`xl_heap_prune`), whose main data begins with them; until 18 with the reason.
+    #[inline]
+    pub fn read(main_data: &[u8], version: Major) -> Option<PruneFlags> {
+        let &[first, second] = main_data.first_chunk()?;
+        let flags = if version >= Major::V19 { u16::from_le_bytes([first, second]) } else { second.into() };
+        Some(PruneFlags(flags))
+    }
+}
+
+layout! {
+    /// `xl_heap_visible`: the main data of `VISIBLE`; until 18. 9.5 has no flags.
+    XlHeapVisible[5] {
+        /// Standbys cancel queries that see this transaction or an earlier one as running.
+        0 cutoff_xid: u32,
+        /// Which bits were set.
+        4 flags: VisibleFlags,
+    }
+}

@@ -1,0 +1,116 @@
+//! Records that only logical decoding reads: `TRUNCATE`, `NEW_CID`, `REWRITE`.
+
+use super::Parsed;
+use crate::lsn::Lsn;
+use crate::payload::listing::{flags, listing};
+use crate::payload::{Fields, Items, Payload};
+use crate::record::{Record, RelFileLocator};
+
+/// Bytes of a `LogicalRewriteMappingData`.
+const REWRITE_MAPPING: u64 = 36;
+
+/// `TRUNCATE`: for logical decoding only; the files are cut by another record. Since 11.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct HeapTruncate<'a> {
+    /// OID of the database.
+    pub database: u32,
+    /// How.
+    pub flags: HeapTruncateFlags,
+    /// OIDs of the tables.
+    pub relations: Items<'a, u32>,
+}
+
+flags! {
+    /// How tables are truncated (`XLH_TRUNCATE_*`).
+    HeapTruncateFlags(u8) {
+        /// `CASCADE`
+        cascade CASCADE = 1 << 0;
+        /// `RESTART IDENTITY`
+        restart_sequences RESTART_SEQUENCES = 1 << 1;
+    }
+}
+
+pub(crate) fn truncate<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let database = fields.u32("dbId")?;
+    let count = fields.u32("nrelids")?;
+    let flags = HeapTruncateFlags(fields.u8("flags")?);
+    fields.padded_to(4, "xl_heap_truncate")?;
+    Ok(Payload::HeapTruncate(HeapTruncate { database, flags, relations: fields.items("relids", count)? }))
+}
+
+listing!(HeapTruncate<'_>: |it, list| list
+    .field("db", it.database)
+    .field("flags", it.flags)
+    .field("relids", it.relations));
+
+/// `NEW_CID`: the command ids of a catalog's tuple, for logical decoding.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewCid {
+    /// The toplevel transaction.
+    pub top_xid: u32,
+    /// The command that made the tuple.
+    pub cmin: u32,
+    /// The command that removed it.
+    pub cmax: u32,
+    /// Both in one.
+    pub combo_cid: u32,
+    /// The catalog.
+    pub relation: RelFileLocator,
+    /// The tuple's block.
+    pub block: u32,
+    /// The tuple's line pointer.
+    pub offset: u16,
+}
+
+pub(crate) fn new_cid<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let (top_xid, cmin, cmax) = (fields.u32("top_xid")?, fields.u32("cmin")?, fields.u32("cmax")?);
+    let combo_cid = fields.u32("combocid")?;
+    let relation = fields.relation("target_locator")?;
+    // ItemPointerData: the block's upper half comes first.
+    let (high, low) = (fields.u16("target_tid")?, fields.u16("target_tid")?);
+    let block = u32::from(high) << 16 | u32::from(low);
+    let offset = fields.u16("target_tid")?;
+    Ok(Payload::NewCid(NewCid { top_xid, cmin, cmax, combo_cid, relation, block, offset }))
+}
+
+listing!(NewCid: |it, list| list
+    .field("rel", it.relation)
+    .field("tid", format_args!("{}/{}", it.block, it.offset))
+    .field("cmin", it.cmin)
+    .field("cmax", it.cmax)
+    .field("combo", it.combo_cid));
+
+/// `REWRITE`: where tuples of a catalog went that was rewritten, for logical decoding.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rewrite<'a> {
+    /// The transaction whose mapping file this is of.
+    pub xid: u32,
+    /// OID of the database.
+    pub database: u32,
+    /// OID of the catalog.
+    pub relation: u32,
+    /// Where in the mapping file it goes.
+    pub offset: i64,
+    /// How many mappings.
+    pub count: u32,
+    /// Where the rewrite started.
+    pub start_lsn: Lsn,
+    /// The mappings (`LogicalRewriteMappingData`).
+    pub mappings: &'a [u8],
+}
+
+pub(crate) fn rewrite<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let (xid, database) = (fields.u32("mapped_xid")?, fields.u32("mapped_db")?);
+    let relation = fields.u32("mapped_rel")?;
+    let offset = fields.i64("offset")?;
+    let count = fields.u32("num_mappings")?;
+    let start_lsn = fields.lsn("start_lsn")?;
+    let mappings = fields.bytes("mappings", u64::from(count) * REWRITE_MAPPING)?;
+    Ok(Payload::Rewrite(Rewrite { xid, database, relation, offset, count, start_lsn, mappings }))
+}
+
+listing!(Rewrite<'_>: |it, list| list
+    .field("xid", it.xid)
+    .field("db", it.database)
+    .field("rel", it.relation)
+    .field("mappings", it.count));

@@ -1,0 +1,357 @@
+//! Line pointers that became free or lead elsewhere, tuples that were frozen, bits of the visibility map that were set.
+
+use super::{Parsed, page_data};
+use crate::payload::listing::{flags, listing};
+use crate::payload::{Fields, Item, Items, Payload, PayloadError};
+use crate::reader::Reader;
+use crate::record::{Record, RelFileLocator};
+use crate::version::Major;
+
+/// Line pointers or tuples were pruned or frozen: `CLEAN`, since 14 `PRUNE` and `VACUUM`, since 17 `PRUNE_ON_ACCESS`,
+/// `PRUNE_VACUUM_SCAN` and `PRUNE_VACUUM_CLEANUP`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Prune<'a> {
+    /// Standbys cancel queries that need what this or an earlier transaction removed.
+    pub conflict_horizon: Option<u32>,
+    /// The table is a catalog, for logical decoding; since 16, but not of `VACUUM`.
+    pub on_catalog: Option<bool>,
+    /// What there is; since 17.
+    pub flags: Option<PruneFlags>,
+    /// What was pruned and frozen.
+    pub items: Option<PruneItems<'a>>,
+}
+
+flags! {
+    /// What a prune record has (`XLHP_*`); since 17.
+    PruneFlags(u16) {
+        /// The table is a catalog.
+        is_catalog_relation IS_CATALOG_RELATION = 1 << 1;
+        /// Redo needs a cleanup lock.
+        cleanup_lock CLEANUP_LOCK = 1 << 2;
+        /// There is a conflict horizon.
+        has_conflict_horizon HAS_CONFLICT_HORIZON = 1 << 3;
+        /// There are freeze plans.
+        has_freeze_plans HAS_FREEZE_PLANS = 1 << 4;
+        /// There are redirected line pointers.
+        has_redirections HAS_REDIRECTIONS = 1 << 5;
+        /// There are dead line pointers.
+        has_dead_items HAS_DEAD_ITEMS = 1 << 6;
+        /// There are unused line pointers.
+        has_now_unused_items HAS_NOW_UNUSED_ITEMS = 1 << 7;
+        /// Sets the all-visible bit in the visibility map; since 19.
+        sets_all_visible SETS_ALL_VISIBLE = 1 << 8;
+        /// Sets the all-frozen bit in the visibility map; since 19.
+        sets_all_frozen SETS_ALL_FROZEN = 1 << 9;
+    }
+}
+
+/// What a record pruned and froze on its page.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct PruneItems<'a> {
+    /// How tuples were frozen; since 17.
+    pub freeze_plans: Items<'a, FreezePlan>,
+    /// Line pointers that lead to others now.
+    pub redirected: Items<'a, Redirection>,
+    /// Line pointers without tuples that indexes still refer to.
+    pub dead: Items<'a, u16>,
+    /// Line pointers that are free.
+    pub unused: Items<'a, u16>,
+    /// Line pointers of the frozen tuples, in the order of the plans.
+    pub frozen: Items<'a, u16>,
+}
+
+/// A line pointer that leads to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Redirection {
+    /// The line pointer.
+    pub from: u16,
+    /// The one that it leads to.
+    pub to: u16,
+}
+
+impl Item for Redirection {
+    fn width(_: Major) -> usize {
+        4
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Redirection> {
+        Some(Redirection { from: reader.u16()?, to: reader.u16()? })
+    }
+}
+
+impl std::fmt::Display for Redirection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}->{}", self.from, self.to)
+    }
+}
+
+/// `CLEAN` and `PRUNE`: redirections, dead line pointers, and what is left of the block's data are free ones.
+pub(crate) fn clean<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let conflict_horizon = Some(fields.u32("snapshotConflictHorizon")?);
+    let redirected = fields.u16("nredirected")?;
+    let dead = fields.u16("ndead")?;
+    let on_catalog = if fields.since(Major::V16) { Some(fields.bool("isCatalogRel")?) } else { None };
+    let items = match page_data(record, fields) {
+        Some(mut data) => Some(PruneItems {
+            freeze_plans: Items::EMPTY,
+            redirected: data.items("redirected", redirected)?,
+            dead: data.items("nowdead", dead)?,
+            unused: data.rest_as_items("nowunused")?,
+            frozen: Items::EMPTY,
+        }),
+        None => None,
+    };
+    Ok(Payload::Prune(Prune { conflict_horizon, on_catalog, flags: None, items }))
+}
+
+/// `VACUUM`: free line pointers only.
+pub(crate) fn vacuum<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let unused = fields.u16("nunused")?;
+    let items = match page_data(record, fields) {
+        Some(mut data) => {
+            let unused = data.items("nowunused", unused)?;
+            data.end("nowunused")?;
+            Some(PruneItems {
+                freeze_plans: Items::EMPTY,
+                redirected: Items::EMPTY,
+                dead: Items::EMPTY,
+                unused,
+                frozen: Items::EMPTY,
+            })
+        }
+        None => None,
+    };
+    Ok(Payload::Prune(Prune { conflict_horizon: None, on_catalog: None, flags: None, items }))
+}
+
+/// `heap_xlog_deserialize_prune_and_freeze` in `heapdesc.c` decides.
+pub(crate) fn prune<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let flags = if fields.since(Major::V19) {
+        fields.u16("flags")?
+    } else {
+        // Why it was pruned; the kind says the same.
+        fields.u8("reason")?;
+        fields.u8("flags")?.into()
+    };
+    let flags = PruneFlags(flags);
+    fields.new_structure();
+    let conflict_horizon =
+        if flags.has_conflict_horizon() { Some(fields.u32("snapshotConflictHorizon")?) } else { None };
+    let items = match page_data(record, fields) {
+        Some(data) => Some(prune_items(data, flags)?),
+        None => None,
+    };
+    let on_catalog = Some(flags.is_catalog_relation());
+    Ok(Payload::Prune(Prune { conflict_horizon, on_catalog, flags: Some(flags), items }))
+}
+
+fn prune_items<'a>(mut data: Fields<'a>, flags: PruneFlags) -> Result<PruneItems<'a>, PayloadError> {
+    let mut items = PruneItems {
+        freeze_plans: Items::EMPTY,
+        redirected: Items::EMPTY,
+        dead: Items::EMPTY,
+        unused: Items::EMPTY,
+        frozen: Items::EMPTY,
+    };
+    if flags.has_freeze_plans() {
+        let count = data.u16("nplans")?;
+        data.padded_to(4, "xlhp_freeze_plans")?;
+        items.freeze_plans = data.items("plans", count)?;
+    }
+    if flags.has_redirections() {
+        let count = data.u16("nredirected")?;
+        items.redirected = data.items("redirected", count)?;
+    }
+    if flags.has_dead_items() {
+        let count = data.u16("ndead")?;
+        items.dead = data.items("nowdead", count)?;
+    }
+    if flags.has_now_unused_items() {
+        let count = data.u16("nunused")?;
+        items.unused = data.items("nowunused", count)?;
+    }
+    items.frozen = data.items("frz_offsets", frozen_by(items.freeze_plans))?;
+    data.end("frz_offsets")?;
+    Ok(items)
+}
+
+listing!(Prune<'_>: |it, list| {
+    let list = list
+        .some("conflict horizon", it.conflict_horizon)
+        .some("catalog", it.on_catalog)
+        .some("flags", it.flags);
+    match it.items {
+        Some(items) => list
+            .count("plans", items.freeze_plans.len())
+            .items("redirected", items.redirected)
+            .items("dead", items.dead)
+            .items("unused", items.unused)
+            .items("frozen", items.frozen),
+        None => list,
+    }
+});
+
+/// How some tuples of a page were frozen; since 16.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FreezePlan {
+    /// Their new `xmax`.
+    pub xmax: u32,
+    /// Their new `t_infomask2`.
+    pub infomask2: u16,
+    /// Their new `t_infomask`.
+    pub infomask: u16,
+    /// What becomes of `xvac`, of `VACUUM FULL` before 9.0.
+    pub flags: u8,
+    /// How many tuples.
+    pub tuples: u16,
+}
+
+impl Item for FreezePlan {
+    fn width(_: Major) -> usize {
+        12
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<FreezePlan> {
+        let (xmax, infomask2, infomask) = (reader.u32()?, reader.u16()?, reader.u16()?);
+        let [flags, _padding] = reader.array()?;
+        Some(FreezePlan { xmax, infomask2, infomask, flags, tuples: reader.u16()? })
+    }
+}
+
+fn frozen_by(plans: Items<'_, FreezePlan>) -> u64 {
+    plans.map(|plan| u64::from(plan.tuples)).sum()
+}
+
+/// `FREEZE_PAGE`: tuples were frozen. Until 16.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct FreezePage<'a> {
+    /// Standbys cancel queries that see this transaction or an earlier one as running.
+    pub cutoff_xid: u32,
+    /// How many tuples; in 16 how many plans.
+    pub count: u16,
+    /// The table is a catalog, for logical decoding; in 16.
+    pub on_catalog: Option<bool>,
+    /// The tuples.
+    pub frozen: Option<Frozen<'a>>,
+}
+
+/// The tuples of a [`FreezePage`].
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Frozen<'a> {
+    /// Until 15: each for itself.
+    Tuples(Items<'a, FrozenTuple>),
+    /// In 16.
+    Plans {
+        /// How they were frozen.
+        plans: Items<'a, FreezePlan>,
+        /// Their line pointers, in the order of the plans.
+        offsets: Items<'a, u16>,
+    },
+}
+
+/// How a tuple was frozen; until 15.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrozenTuple {
+    /// Its new `xmax`.
+    pub xmax: u32,
+    /// Its line pointer.
+    pub offset: u16,
+    /// Its new `t_infomask2`.
+    pub infomask2: u16,
+    /// Its new `t_infomask`.
+    pub infomask: u16,
+    /// What becomes of `xvac`, of `VACUUM FULL` before 9.0.
+    pub flags: u8,
+}
+
+impl Item for FrozenTuple {
+    fn width(_: Major) -> usize {
+        12
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<FrozenTuple> {
+        let (xmax, offset, infomask2) = (reader.u32()?, reader.u16()?, reader.u16()?);
+        let infomask = reader.u16()?;
+        let [flags, _padding] = reader.array()?;
+        Some(FrozenTuple { xmax, offset, infomask2, infomask, flags })
+    }
+}
+
+pub(crate) fn freeze_page<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let with_plans = fields.since(Major::V16);
+    let cutoff_xid = fields.u32(if with_plans { "snapshotConflictHorizon" } else { "cutoff_xid" })?;
+    let count = fields.u16(if with_plans { "nplans" } else { "ntuples" })?;
+    let on_catalog = if with_plans { Some(fields.bool("isCatalogRel")?) } else { None };
+    let frozen = match page_data(record, fields) {
+        Some(mut data) => {
+            let frozen = if with_plans {
+                let plans = data.items("plans", count)?;
+                Frozen::Plans { plans, offsets: data.items("offsets", frozen_by(plans))? }
+            } else {
+                Frozen::Tuples(data.items("tuples", count)?)
+            };
+            data.end("tuples")?;
+            Some(frozen)
+        }
+        None => None,
+    };
+    Ok(Payload::FreezePage(FreezePage { cutoff_xid, count, on_catalog, frozen }))
+}
+
+listing!(FreezePage<'_>: |it, list| {
+    let list = list.field("cutoff xid", it.cutoff_xid).some("catalog", it.on_catalog);
+    match it.frozen {
+        Some(Frozen::Plans { offsets, .. }) => list.field("nplans", it.count).field("frozen", offsets),
+        Some(Frozen::Tuples(tuples)) => list.field("frozen", tuples.len()),
+        None => list.field("count", it.count),
+    }
+});
+
+/// `CLEANUP_INFO`: vacuum is about to remove tuples. Until 13.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CleanupInfo {
+    /// The table.
+    pub relation: RelFileLocator,
+    /// Standbys cancel queries that need what this or an earlier transaction removed.
+    pub latest_removed_xid: u32,
+}
+
+pub(crate) fn cleanup_info<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    Ok(Payload::CleanupInfo(CleanupInfo {
+        relation: fields.relation("node")?,
+        latest_removed_xid: fields.u32("latestRemovedXid")?,
+    }))
+}
+
+listing!(CleanupInfo: |it, list| list
+    .field("rel", it.relation)
+    .field("latest removed xid", it.latest_removed_xid));
+
+/// `VISIBLE`: bits in the visibility map were set. Until 18. Block 0 is the map's, block 1 the table's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Visible {
+    /// Standbys cancel queries that see this transaction or an earlier one as running.
+    pub cutoff_xid: u32,
+    /// Which bits; since 9.6.
+    pub flags: Option<VisibleFlags>,
+}
+
+flags! {
+    /// Which bits were set, and where.
+    VisibleFlags(u8) {
+        /// All tuples are visible to all.
+        all_visible ALL_VISIBLE = 0x01;
+        /// All tuples are frozen.
+        all_frozen ALL_FROZEN = 0x02;
+        /// The table is a catalog, for logical decoding; since 16.
+        on_catalog ON_CATALOG = 0x04;
+    }
+}
+
+pub(crate) fn visible<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
+    let cutoff_xid = fields.u32("snapshotConflictHorizon")?;
+    let flags = if fields.since(Major::V9_6) { Some(VisibleFlags(fields.u8("flags")?)) } else { None };
+    Ok(Payload::Visible(Visible { cutoff_xid, flags }))
+}
+
+listing!(Visible: |it, list| list.field("cutoff xid", it.cutoff_xid).some("flags", it.flags));

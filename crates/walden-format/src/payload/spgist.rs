@@ -1,0 +1,147 @@
+//! Changes of SP-GiST indexes: the resource manager SPGist.
+//!
+//! Structures: `access/spgxlog.h`. They are not payloads of their own yet; replay reads them here. Lists of line pointers and
+//! tuples follow the structures; all of them are main data.
+
+use super::layout::layout;
+
+layout! {
+    /// `spgxlogAddLeaf`: `ADD_LEAF`. The leaf tuple follows.
+    XlSpgistAddLeaf[10] {
+        /// Whether the page is initialized.
+        0 is_new_page: bool,
+        /// Whether the page is of the tree of nulls.
+        1 stores_nulls: bool,
+        /// The tuple's line pointer.
+        2 leaf_offset: u16,
+        /// The line pointer of the chain's head, or 0.
+        4 head_offset: u16,
+        /// The line pointer of the parent tuple, or 0.
+        6 parent_offset: u16,
+        /// The parent's node.
+        8 parent_node: u16,
+    }
+}
+
+layout! {
+    /// `spgxlogState`: what a record says of the backend that wrote it.
+    XlSpgistState[8] {
+        /// The transaction that redirections name.
+        0 redirect_xid: u32,
+        /// Whether the index is being built.
+        4 is_build: bool,
+    }
+}
+
+layout! {
+    /// `spgxlogMoveLeafs`: `MOVE_LEAFS`. An [`XlSpgistState`], the removed line pointers, the new ones and the tuples follow.
+    XlSpgistMoveLeafs[12] {
+        /// How many tuples are moved.
+        0 moves: u16,
+        /// Whether the target page is initialized.
+        2 is_new_page: bool,
+        /// Whether a single dead tuple is replaced.
+        3 replaces_dead: bool,
+        /// Whether the pages are of the tree of nulls.
+        4 stores_nulls: bool,
+        /// The line pointer of the parent tuple.
+        6 parent_offset: u16,
+        /// The parent's node.
+        8 parent_node: u16,
+    }
+}
+
+layout! {
+    /// `spgxlogAddNode`: `ADD_NODE`. An [`XlSpgistState`] and the inner tuple follow.
+    XlSpgistAddNode[12] {
+        /// The line pointer of the tuple before.
+        0 old_offset: u16,
+        /// The line pointer of the tuple now.
+        2 new_offset: u16,
+        /// Whether the tuple's new page is initialized.
+        4 is_new_page: bool,
+        /// The id of the block that has the parent: 0 to 2; -1 if the parent does not change.
+        5 parent_block: u8,
+        /// The line pointer of the parent tuple.
+        6 parent_offset: u16,
+        /// The parent's node.
+        8 parent_node: u16,
+    }
+}
+
+layout! {
+    /// `spgxlogSplitTuple`: `SPLIT_TUPLE`. The prefix tuple and the postfix tuple follow.
+    XlSpgistSplitTuple[6] {
+        /// The prefix tuple's line pointer.
+        0 prefix_offset: u16,
+        /// The postfix tuple's line pointer.
+        2 postfix_offset: u16,
+        /// Whether the postfix tuple's page is initialized.
+        4 is_new_page: bool,
+        /// Whether the postfix tuple is on the prefix tuple's page.
+        5 is_on_same_page: bool,
+    }
+}
+
+layout! {
+    /// `spgxlogPickSplit`: `PICKSPLIT`. An [`XlSpgistState`] follows, the removed line pointers, the new ones, for each of those a
+    /// byte that says which page it is of, the inner tuple and the leaf tuples.
+    XlSpgistPickSplit[20] {
+        /// Whether the page that was split is the root.
+        0 is_root_split: bool,
+        /// How many tuples are removed from the source page.
+        2 deletes: u16,
+        /// How many tuples are added.
+        4 inserts: u16,
+        /// Whether the source page is initialized.
+        6 is_new_source: bool,
+        /// Whether the target page is initialized.
+        7 is_new_target: bool,
+        /// The inner tuple's line pointer.
+        8 inner_offset: u16,
+        /// Whether the inner tuple's page is initialized.
+        10 is_new_inner: bool,
+        /// Whether the pages are of the tree of nulls.
+        11 stores_nulls: bool,
+        /// Whether the inner tuple is on the parent's page.
+        12 is_inner_on_parent_page: bool,
+        /// The line pointer of the parent tuple.
+        14 parent_offset: u16,
+        /// The parent's node.
+        16 parent_node: u16,
+    }
+}
+
+layout! {
+    /// `spgxlogVacuumLeaf`: `VACUUM_LEAF`. An [`XlSpgistState`] and six lists of line pointers follow.
+    XlSpgistVacuumLeaf[8] {
+        /// How many tuples become dead.
+        0 dead: u16,
+        /// How many tuples become placeholders.
+        2 placeholders: u16,
+        /// How many tuples change places: each has two line pointers.
+        4 moves: u16,
+        /// How many tuples get another next one in their chain: each has two line pointers.
+        6 chains: u16,
+    }
+}
+
+layout! {
+    /// `spgxlogVacuumRoot`: `VACUUM_ROOT`. An [`XlSpgistState`] and the removed line pointers follow.
+    XlSpgistVacuumRoot[4] {
+        /// How many tuples are removed.
+        0 deletes: u16,
+    }
+}
+
+layout! {
+    /// `spgxlogVacuumRedirect`: `VACUUM_REDIRECT`. Since 16 two more bytes follow, then the line pointers.
+    XlSpgistVacuumRedirect[8] {
+        /// How many redirections become placeholders.
+        0 to_placeholder: u16,
+        /// The first placeholder at the page's end that is removed, or 0.
+        2 first_placeholder: u16,
+        /// Standbys cancel queries that need what this or an earlier transaction removed.
+        4 conflict_horizon: u32,
+    }
+}
