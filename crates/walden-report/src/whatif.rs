@@ -4,7 +4,7 @@ use walden_whatif::Bucket;
 use walden_whatif::advise::Advice;
 use walden_whatif::archive::ArchiveSize;
 use walden_whatif::document::{Causes, Document, Predicted};
-use walden_whatif::learn::From;
+use walden_whatif::learn::Origin;
 
 use crate::sweep::{self, Sweep};
 use crate::table::{Look, Row, table, wrap};
@@ -32,7 +32,7 @@ fn head(document: &Document, look: Look) -> String {
     let trace = &document.trace;
     let over = trace.seconds.map_or(String::new(), |seconds| format!(" in {}", units::seconds(seconds)));
     let check = &document.self_check;
-    let wrong = check.trust.missing_images + check.trust.unexpected_images;
+    let wrong = check.diagnostics.missing_images + check.diagnostics.unexpected_images;
     format!(
         "{}\n  {} to {}, PostgreSQL {}: {}{over}, {} records, {} images after checkpoints, checkpoints: {}\n  self-check: \
          its own settings predicted give {} ({}), checkpoints: {}; the rule for images was right {} of {} times\n",
@@ -47,8 +47,8 @@ fn head(document: &Document, look: Look) -> String {
         units::bytes(check.predicted_bytes),
         signed(check.error, 2),
         causes(&check.checkpoints),
-        units::count(check.trust.decisions - wrong.min(check.trust.decisions)),
-        units::count(check.trust.decisions),
+        units::count(check.diagnostics.decisions - wrong.min(check.diagnostics.decisions)),
+        units::count(check.diagnostics.decisions),
     )
 }
 
@@ -59,9 +59,9 @@ fn settings(document: &Document, look: Look) -> String {
         document.traced_settings.iter().map(|one| label(one.name, &one.value).len()).max().unwrap_or(0);
     for traced in &document.traced_settings {
         let from = match traced.from {
-            From::Told => "told",
-            From::Learned => "learned",
-            From::Assumed => "assumed",
+            Origin::Given => "told",
+            Origin::Learned => "learned",
+            Origin::Assumed => "assumed",
         };
         let blanks = " ".repeat(longest + 4);
         let because = wrap(&format!("{blanks}{from}: {}", traced.why), look.width, longest + 4);

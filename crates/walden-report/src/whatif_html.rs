@@ -4,7 +4,7 @@
 use walden_whatif::Bucket;
 use walden_whatif::archive::ArchiveSize;
 use walden_whatif::document::{Causes, Document, Predicted};
-use walden_whatif::learn::From;
+use walden_whatif::learn::Origin;
 
 use crate::chart::{Axis, Bars, Curve, CurveLine, Layer, Mark, Tone, Unit};
 use crate::html::{Cell, Page, Row, Section, Table, Weight};
@@ -96,15 +96,15 @@ fn facts(page: &mut Page, document: &Document, sweep: &Sweep) {
     let check = &document.self_check;
     let own = format!("its own settings give {}", units::bytes(check.predicted_bytes));
     page.fact("self-check", &signed(check.error, 2), &own);
-    let share = right(document) as f64 / check.trust.decisions.max(1) as f64;
-    let times = format!("of {} times", units::count(check.trust.decisions));
+    let share = right(document) as f64 / check.diagnostics.decisions.max(1) as f64;
+    let times = format!("of {} times", units::count(check.diagnostics.decisions));
     page.fact("rule for images right", &exact_percent(share), &times);
 }
 
 /// How often the rule for images was right about the trace itself.
 fn right(document: &Document) -> u64 {
-    let trust = &document.self_check.trust;
-    trust.decisions.saturating_sub(trust.missing_images + trust.unexpected_images)
+    let diagnostics = &document.self_check.diagnostics;
+    diagnostics.decisions.saturating_sub(diagnostics.missing_images + diagnostics.unexpected_images)
 }
 
 /// Per cent that are only 100 if nothing is missing.
@@ -547,18 +547,18 @@ fn learned(document: &Document) -> Section {
         signed(check.error, 2),
         causes(&check.checkpoints),
         causes(&document.trace.checkpoints),
-        units::count(check.trust.decisions),
+        units::count(check.diagnostics.decisions),
         units::count(right(document)),
-        units::count(check.trust.blocks),
-        units::count(check.trust.pages_unknown),
+        units::count(check.diagnostics.blocks),
+        units::count(check.diagnostics.pages_unknown),
     );
     let mut table =
         Table::new(&["setting", "value", "", "because"]).caption("What the trace was taken under");
     for traced in &document.traced_settings {
         let from = match traced.from {
-            From::Told => "told",
-            From::Learned => "learned",
-            From::Assumed => "assumed",
+            Origin::Given => "told",
+            Origin::Learned => "learned",
+            Origin::Assumed => "assumed",
         };
         table.row(vec![
             Cell::text(traced.name),

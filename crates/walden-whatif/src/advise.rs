@@ -1,4 +1,4 @@
-//! Settings searched for an aim: what is wanted in words, what is tried, and which of it is advised.
+//! Searches settings for an aim: parses the aim, lists the candidates and chooses among their predictions.
 
 use serde::Serialize;
 use thiserror::Error;
@@ -6,34 +6,34 @@ use walden_format::version::Major;
 
 use crate::document::Predicted;
 
-/// What is wanted. Everything that is named has to be reached.
+/// An aim. All limits that are set have to be met.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Aim {
-    /// Most WAL, as a fraction of the trace.
-    pub most_of_trace: Option<f64>,
-    /// Most WAL in bytes a second.
-    pub most_a_second: Option<f64>,
-    /// Longest recovery, in seconds.
-    pub longest_recovery: Option<f64>,
-    /// As little WAL as can be had.
-    pub least: bool,
+    /// Maximum WAL volume, as a fraction of the trace.
+    pub max_trace_fraction: Option<f64>,
+    /// Maximum WAL volume, in bytes per second.
+    pub max_bytes_per_second: Option<f64>,
+    /// Maximum recovery time, in seconds.
+    pub max_recovery_seconds: Option<f64>,
+    /// Whether the WAL volume is to be minimized.
+    pub is_minimum: bool,
 }
 
-/// Words that are no aim.
+/// Text that is not an aim.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error(
-    "no aim is understood in \"{text}\"; expected parts such as: halve the WAL, WAL by 40%, WAL under 200GB a day, least WAL, \
-     recovery under 2 minutes"
+    "cannot parse the aim: expected parts such as: halve the WAL, WAL by 40%, WAL under 200GB a day, least WAL, recovery under \
+     2 minutes; found {text:?}"
 )]
 pub struct AimError {
     text: String,
 }
 
 impl Aim {
-    /// Reads an aim: parts joined by `with`, `and` or commas, each about the WAL or about recovery.
+    /// Parses an aim: parts joined by `with`, `and` or commas, each about the WAL or about recovery.
     ///
     /// # Errors
-    /// A part that says neither how much WAL nor how long a recovery.
+    /// A part that states neither a WAL volume nor a recovery time.
     pub fn parse(text: &str) -> Result<Aim, AimError> {
         let error = |part: &str| AimError { text: part.trim().into() };
         let lower = text.to_lowercase();
@@ -46,29 +46,29 @@ impl Aim {
             }
             let said = part.join(" ");
             if part.iter().any(|word| word.starts_with("recover") || *word == "restart") {
-                aim.longest_recovery = Some(duration(part).ok_or_else(|| error(&said))?);
+                aim.max_recovery_seconds = Some(duration(part).ok_or_else(|| error(&said))?);
             } else if part.iter().any(|word| matches!(*word, "halve" | "half")) {
-                aim.most_of_trace = Some(0.5);
+                aim.max_trace_fraction = Some(0.5);
             } else if part
                 .iter()
                 .any(|word| matches!(*word, "least" | "less" | "minimal" | "minimise" | "minimize"))
             {
-                aim.least = true;
+                aim.is_minimum = true;
             } else if let Some(percent) = part.iter().find_map(|word| percent(word)) {
-                // `by 40%` is what goes, `to 40%` what stays.
+                // `by 40%` is the reduction, `to 40%` the result.
                 let stays = part.iter().any(|word| matches!(*word, "to" | "under" | "below" | "at"));
-                aim.most_of_trace = Some(if stays { percent } else { 1.0 - percent });
+                aim.max_trace_fraction = Some(if stays { percent } else { 1.0 - percent });
             } else {
-                aim.most_a_second = Some(rate(part).ok_or_else(|| error(&said))?);
+                aim.max_bytes_per_second = Some(rate(part).ok_or_else(|| error(&said))?);
             }
         }
         if aim == Aim::default() { Err(error(text)) } else { Ok(aim) }
     }
 
-    /// The WAL in bytes that a trace of so many bytes and seconds may come to; nothing where no limit was named.
-    pub fn most_bytes(&self, trace_bytes: u64, seconds: Option<f64>) -> Option<f64> {
-        let share = self.most_of_trace.map(|share| share * trace_bytes as f64);
-        let rate = self.most_a_second.zip(seconds).map(|(rate, seconds)| rate * seconds);
+    /// The maximum WAL volume in bytes, for a trace of this size and duration; `None` without a limit.
+    pub fn max_bytes(&self, trace_bytes: u64, seconds: Option<f64>) -> Option<f64> {
+        let share = self.max_trace_fraction.map(|share| share * trace_bytes as f64);
+        let rate = self.max_bytes_per_second.zip(seconds).map(|(rate, seconds)| rate * seconds);
         share.into_iter().chain(rate).reduce(f64::min)
     }
 }
@@ -78,7 +78,7 @@ fn percent(word: &str) -> Option<f64> {
     (0.0..=100.0).contains(&number).then_some(number / 100.0)
 }
 
-/// A number and its unit, in one word or two: `200GB`, `2 minutes`.
+/// A number and its unit, in one word or two (`200GB`, `2 minutes`), and the index of the next word.
 fn quantity<'a>(words: &[&'a str]) -> Option<(f64, &'a str, usize)> {
     words.iter().enumerate().find_map(|(at, word)| {
         let digits = word.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(word.len());
@@ -108,7 +108,7 @@ fn seconds_of(unit: &str) -> Option<f64> {
     })
 }
 
-/// Bytes a second: `200GB a day`, `5MB/s`.
+/// Parses bytes per second: `200GB a day`, `5MB/s`.
 fn rate(words: &[&str]) -> Option<f64> {
     let joined = words.join(" ").replace('/', " per ");
     let words: Vec<&str> = joined.split_whitespace().collect();
@@ -124,50 +124,61 @@ fn rate(words: &[&str]) -> Option<f64> {
     Some(number * (1_u64 << shift) as f64 / over)
 }
 
-/// Settings that are tried, alone and together; the first of each is to leave it.
-struct Trials {
+/// Values of a setting that are tried, alone and in combination with the others.
+struct CandidateValues {
     name: &'static str,
     values: &'static [&'static str],
-    /// Only where recovery has to become shorter too.
-    shorter: &'static [&'static str],
+    /// Values that are tried only if the aim limits recovery time.
+    for_shorter_recovery: &'static [&'static str],
     since: Major,
 }
 
-const TRIALS: &[Trials] = &[
-    Trials {
+const CANDIDATES: &[CandidateValues] = &[
+    CandidateValues {
         name: "max_wal_size",
         values: &["1GB", "2GB", "4GB", "8GB", "16GB", "32GB", "64GB"],
-        shorter: &["128MB", "256MB", "512MB"],
+        for_shorter_recovery: &["128MB", "256MB", "512MB"],
         since: Major::V10,
     },
-    Trials {
+    CandidateValues {
         name: "checkpoint_timeout",
         values: &["15min", "30min", "1h"],
-        shorter: &["5min"],
+        for_shorter_recovery: &["5min"],
         since: Major::V10,
     },
-    Trials { name: "wal_compression", values: &["lz4", "zstd"], shorter: &[], since: Major::V15 },
-    Trials { name: "wal_compression", values: &["pglz"], shorter: &[], since: Major::V10 },
+    CandidateValues {
+        name: "wal_compression",
+        values: &["lz4", "zstd"],
+        for_shorter_recovery: &[],
+        since: Major::V15,
+    },
+    CandidateValues {
+        name: "wal_compression",
+        values: &["pglz"],
+        for_shorter_recovery: &[],
+        since: Major::V10,
+    },
 ];
 
-/// Every set of settings that is tried for an aim, the one that changes nothing first.
+/// The sets of settings that are tried for an aim; the first one is empty.
 pub fn candidates(aim: &Aim, version: Major) -> Vec<Vec<(String, String)>> {
     let mut all: Vec<Vec<(String, String)>> = vec![Vec::new()];
     let mut done: Vec<&str> = Vec::new();
-    for trials in TRIALS {
-        if version < trials.since || done.contains(&trials.name) {
+    for candidate in CANDIDATES {
+        if version < candidate.since || done.contains(&candidate.name) {
             continue;
         }
-        done.push(trials.name);
-        let shorter = if aim.longest_recovery.is_some() { trials.shorter } else { &[] };
+        done.push(candidate.name);
+        let for_shorter_recovery =
+            if aim.max_recovery_seconds.is_some() { candidate.for_shorter_recovery } else { &[] };
         let with = |change: &Vec<(String, String)>| {
             let value = |value: &&str| {
                 let mut change = change.clone();
-                change.push((trials.name.to_string(), value.to_string()));
+                change.push((candidate.name.to_string(), value.to_string()));
                 change
             };
             let mut changes = vec![change.clone()];
-            changes.extend(shorter.iter().chain(trials.values).map(value));
+            changes.extend(for_shorter_recovery.iter().chain(candidate.values).map(value));
             changes
         };
         all = all.iter().flat_map(with).collect();
@@ -175,61 +186,63 @@ pub fn candidates(aim: &Aim, version: Major) -> Vec<Vec<(String, String)>> {
     all
 }
 
-/// What is advised.
+/// The advice for an aim.
 #[derive(Clone, Debug, Serialize)]
 pub struct Advice {
-    /// The aim, as it was understood.
+    /// The aim as parsed.
     pub aim: String,
-    /// Everything asked for is reached.
+    /// Whether all limits are met.
     pub reached: bool,
-    /// What comes nearest if it is not, and why nothing comes nearer.
+    /// If not, why this is the best candidate.
     pub why: String,
-    /// The changes, in the order of what they save.
+    /// The changes, largest saving first.
     pub steps: Vec<Step>,
 }
 
 /// A setting to change.
 #[derive(Clone, Debug, Serialize)]
 pub struct Step {
-    /// The statement.
+    /// The SQL statement.
     pub statement: String,
-    /// All changes so far.
+    /// This change and those before it.
     pub name: String,
-    /// With this one and those before it: WAL in bytes, and against the trace.
+    /// WAL in bytes with these changes.
     pub bytes: u64,
-    /// As a fraction: -0.4 is 40 % less.
+    /// The same relative to the trace: -0.4 is 40 % less.
     pub change: f64,
-    /// Recovery then, at most.
+    /// Maximum recovery time with these changes.
     pub recovery_seconds: f64,
-    /// What it costs, and what may go wrong.
+    /// Costs and risks, in words.
     pub risk: String,
 }
 
-/// Chooses among predictions of [`candidates`], the first of which changes nothing. Of those that reach the aim, the one with
-/// the fewest changes, and of these the one that recovers soonest; if the least is wanted, the least.
+/// Chooses among the predictions of [`candidates`]: of those that meet the aim, the one with the fewest changes and then the
+/// shortest recovery; for a minimizing aim, the one with the least WAL.
 pub fn choose(aim: &Aim, predicted: &[Predicted], trace_bytes: u64, seconds: Option<f64>) -> Advice {
-    let most = aim.most_bytes(trace_bytes, seconds);
-    let recovers = |one: &Predicted| aim.longest_recovery.is_none_or(|most| one.recovery_seconds <= most);
+    let most = aim.max_bytes(trace_bytes, seconds);
+    let recovers_in_time =
+        |one: &Predicted| aim.max_recovery_seconds.is_none_or(|most| one.recovery_seconds <= most);
     let fits = |one: &Predicted| most.is_none_or(|most| one.bytes as f64 <= most);
     let distinct: Vec<&Predicted> = {
         let mut seen = std::collections::HashSet::new();
         predicted.iter().filter(|one| seen.insert(&one.name)).collect()
     };
-    let reaching: Vec<&&Predicted> = distinct.iter().filter(|one| recovers(one) && fits(one)).collect();
-    let milder = |a: &&&Predicted, b: &&&Predicted| {
+    let reaching: Vec<&&Predicted> =
+        distinct.iter().filter(|one| recovers_in_time(one) && fits(one)).collect();
+    let by_effort = |a: &&&Predicted, b: &&&Predicted| {
         effort(a).cmp(&effort(b)).then(a.recovery_seconds.total_cmp(&b.recovery_seconds))
     };
     let reached = !reaching.is_empty();
-    let chosen = if reached && !aim.least {
-        reaching.into_iter().min_by(milder)
+    let chosen = if reached && !aim.is_minimum {
+        reaching.into_iter().min_by(by_effort)
     } else {
-        let within: Vec<&&Predicted> = distinct.iter().filter(|one| recovers(one)).collect();
+        let within: Vec<&&Predicted> = distinct.iter().filter(|one| recovers_in_time(one)).collect();
         if within.is_empty() {
             distinct.iter().min_by(|a, b| a.recovery_seconds.total_cmp(&b.recovery_seconds))
         } else {
-            // Within half a percent of the least, what is easier is better.
+            // Within half a percent of the least WAL, prefer fewer changes.
             let least = within.iter().map(|one| one.bytes).min().unwrap_or(0);
-            within.into_iter().filter(|one| one.bytes <= least + least / 200).min_by(milder)
+            within.into_iter().filter(|one| one.bytes <= least + least / 200).min_by(by_effort)
         }
     };
     let Some(chosen) = chosen else {
@@ -242,15 +255,15 @@ pub fn choose(aim: &Aim, predicted: &[Predicted], trace_bytes: u64, seconds: Opt
     };
     let why = if reached {
         String::new()
-    } else if recovers(chosen) {
+    } else if recovers_in_time(chosen) {
         let percent = 100.0 * (1.0 - chosen.bytes as f64 / trace_bytes.max(1) as f64);
         let than = if percent < 0.0 { "more" } else { "less" };
         format!(
-            "of all settings tried, this is the least WAL within the recovery asked for: {:.0} % {than} than the trace",
+            "of all settings tried, this writes the least WAL within the recovery time requested: {:.0} % {than} than the trace",
             percent.abs()
         )
     } else {
-        "no setting tried recovers within that time: this is the shortest; a faster server is needed, or more checkpoints".into()
+        "no setting tried recovers within that time; this one is the shortest: a faster server or more checkpoints are needed".into()
     };
     Advice { aim: aim.to_string(), reached, why, steps: steps(chosen, &distinct) }
 }
@@ -258,28 +271,28 @@ pub fn choose(aim: &Aim, predicted: &[Predicted], trace_bytes: u64, seconds: Opt
 impl std::fmt::Display for Aim {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut parts = Vec::new();
-        if let Some(share) = self.most_of_trace {
+        if let Some(share) = self.max_trace_fraction {
             parts.push(format!("WAL at most {:.0} % of the trace", 100.0 * share));
         }
-        if let Some(rate) = self.most_a_second {
+        if let Some(rate) = self.max_bytes_per_second {
             parts.push(format!("WAL at most {:.1} GB a day", rate * 86_400.0 / (1_u64 << 30) as f64));
         }
-        if self.least {
-            parts.push("as little WAL as can be had".into());
+        if self.is_minimum {
+            parts.push("least WAL".into());
         }
-        if let Some(seconds) = self.longest_recovery {
+        if let Some(seconds) = self.max_recovery_seconds {
             parts.push(format!("recovery in at most {seconds:.0} s"));
         }
         f.write_str(&parts.join(", "))
     }
 }
 
-/// How much is asked of whoever changes these: each change counts, compression twice because it costs processor time.
+/// Weight of the changes: one each, and two for compression, which costs processor time.
 fn effort(one: &Predicted) -> u32 {
     one.changed.iter().map(|(name, _)| if name == "wal_compression" { 2 } else { 1 }).sum()
 }
 
-/// The changes one after another, each time the one that saves most.
+/// Orders the changes greedily, the largest saving first.
 fn steps(chosen: &Predicted, all: &[&Predicted]) -> Vec<Step> {
     let mut left = chosen.changed.clone();
     let mut so_far: Vec<(String, String)> = Vec::new();
@@ -316,12 +329,12 @@ fn risk(name: &str, value: &str, one: &Predicted) -> String {
             one.longest_redo_bytes as f64 / (1_u64 << 30) as f64
         ),
         "checkpoint_timeout" => {
-            "a crash replays more, and so does a standby that restarts; max_wal_size has to leave room for it"
+            "recovery after a crash or a standby restart replays more; max_wal_size has to be large enough for it"
                 .into()
         }
         "wal_compression" => format!(
-            "backends spend processor time on {value} for every image ({} in the trace's time), inside the transactions that \
-             write them; a server built without it refuses the setting",
+            "backends spend processor time on {value} for every full-page image ({} during the trace), within the transactions \
+             that write them; a server built without it refuses the setting",
             one.images
         ),
         _ => String::new(),
@@ -348,23 +361,23 @@ mod tests {
     }
 
     #[test]
-    fn aims_in_words() {
+    fn aims_are_parsed() {
         let aim = Aim::parse("halve the WAL with recovery under 2 minutes").unwrap();
-        assert_eq!((aim.most_of_trace, aim.longest_recovery), (Some(0.5), Some(120.0)));
-        assert_eq!(Aim::parse("WAL by 40%").unwrap().most_of_trace, Some(0.6));
-        assert_eq!(Aim::parse("reduce WAL to 40%").unwrap().most_of_trace, Some(0.4));
-        assert_eq!(Aim::parse("recovery in a minute").unwrap().longest_recovery, Some(60.0));
-        let day = Aim::parse("WAL under 200GB a day").unwrap().most_a_second.unwrap();
+        assert_eq!((aim.max_trace_fraction, aim.max_recovery_seconds), (Some(0.5), Some(120.0)));
+        assert_eq!(Aim::parse("WAL by 40%").unwrap().max_trace_fraction, Some(0.6));
+        assert_eq!(Aim::parse("reduce WAL to 40%").unwrap().max_trace_fraction, Some(0.4));
+        assert_eq!(Aim::parse("recovery in a minute").unwrap().max_recovery_seconds, Some(60.0));
+        let day = Aim::parse("WAL under 200GB a day").unwrap().max_bytes_per_second.unwrap();
         assert!((day - 200.0 * (1_u64 << 30) as f64 / 86_400.0).abs() < 1e-3);
-        assert_eq!(Aim::parse("5MB/s").unwrap().most_a_second, Some(5.0 * (1 << 20) as f64));
-        assert!(Aim::parse("least WAL, recovery under 30s").unwrap().least);
+        assert_eq!(Aim::parse("5MB/s").unwrap().max_bytes_per_second, Some(5.0 * (1 << 20) as f64));
+        assert!(Aim::parse("least WAL, recovery under 30s").unwrap().is_minimum);
         for nothing in ["", "faster please", "recovery soon", "WAL under 5 bananas a day"] {
             assert!(Aim::parse(nothing).is_err(), "{nothing}");
         }
     }
 
     #[test]
-    fn the_mildest_that_reaches_the_aim() {
+    fn fewest_changes_that_meet_the_aim_are_chosen() {
         let all = [
             predicted(&[], 1000, 60.0),
             predicted(&[("max_wal_size", "8GB")], 700, 200.0),
@@ -396,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_tried_fits_the_version() {
+    fn candidates_depend_on_the_version() {
         let old = candidates(&Aim::default(), Major::V14);
         let new = candidates(&Aim::parse("recovery in 5s").unwrap(), Major::V15);
         assert_eq!((old.len(), new.len()), (8 * 4 * 2, 11 * 5 * 3));

@@ -1,5 +1,5 @@
-//! How large an archive of the log would be: what images and everything else come to in some compressor, learned from a few
-//! of the trace's segments.
+//! Predicts the size of a compressed archive, from compression rates of full-page images and of other bytes that are fitted to
+//! a few segments of the trace.
 
 use serde::Serialize;
 use walden_redo::recompress::Method;
@@ -7,67 +7,67 @@ use walden_redo::recompress::Method;
 use crate::outcome::{Bucket, Buckets, Prediction};
 use crate::settings::Settings;
 
-/// A segment, compressed.
+/// A segment of the trace, compressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sample {
-    /// Bytes of images in it.
+    /// Bytes of full-page images in it.
     pub images: u64,
-    /// Everything else.
-    pub rest: u64,
-    /// What the compressor made of it.
+    /// All other bytes.
+    pub other: u64,
+    /// Bytes after compression.
     pub compressed: u64,
 }
 
-/// What a byte comes to.
+/// Compressed bytes per byte.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rates {
-    /// Of an image; nothing where the trace has none.
+    /// Of full-page images; `None` if the trace has none.
     pub images: Option<f64>,
-    /// Of anything else.
-    pub rest: f64,
-    /// How far segments are from that, as a fraction of what they come to.
+    /// Of all other bytes.
+    pub other: f64,
+    /// Root mean square error of the fit, as a fraction of the mean compressed size.
     pub error: f64,
 }
 
-/// A compressor, and what it makes of the trace.
+/// A compressor and its rates on the trace.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Compressor {
     /// Its name or command.
     pub name: String,
-    /// It takes images that the server compressed apart, so that these come to what they do without.
-    pub sees_through: bool,
-    /// What it makes of bytes.
+    /// Whether it decompresses images that the server compressed, so that these take as much as uncompressed ones.
+    pub recompresses_images: bool,
+    /// Its rates.
     pub rates: Rates,
 }
 
-/// What an archive would be.
+/// The predicted size of an archive.
 #[derive(Clone, Debug, Serialize)]
 pub struct ArchiveSize {
-    /// Compressed by.
+    /// Name or command of the compressor.
     pub compressor: String,
     /// Bytes.
     pub bytes: u64,
-    /// It may be off by so many either way.
+    /// Error of `bytes` in either direction.
     pub error_bytes: u64,
 }
 
-/// The rates that fit best to segments (least squares, none below zero).
+/// Fits non-negative rates to segments by least squares; `None` without any bytes.
 ///
 /// `compressed = images * a + rest * b`, solved by the normal equations. Where all segments have about the same share of
-/// images, the two can't be told apart and are taken to be alike.
+/// images, the two rates cannot be distinguished and are assumed to be equal.
 pub fn fit(samples: &[Sample]) -> Option<Rates> {
     let sum = |of: &dyn Fn(&Sample) -> f64| samples.iter().map(of).sum::<f64>();
-    let (images, rest) = (sum(&|one| one.images as f64), sum(&|one| one.rest as f64));
+    let (images, rest) = (sum(&|one| one.images as f64), sum(&|one| one.other as f64));
     let compressed = sum(&|one| one.compressed as f64);
     if images + rest <= 0.0 || compressed <= 0.0 {
         return None;
     }
     let alike = compressed / (images + rest);
     let xx = sum(&|one| (one.images as f64).powi(2));
-    let yy = sum(&|one| (one.rest as f64).powi(2));
-    let xy = sum(&|one| one.images as f64 * one.rest as f64);
+    let yy = sum(&|one| (one.other as f64).powi(2));
+    let xy = sum(&|one| one.images as f64 * one.other as f64);
     let xz = sum(&|one| one.images as f64 * one.compressed as f64);
-    let yz = sum(&|one| one.rest as f64 * one.compressed as f64);
+    let yz = sum(&|one| one.other as f64 * one.compressed as f64);
     let determinant = xx * yy - xy * xy;
     let (a, b) = if images == 0.0 || rest == 0.0 || determinant <= 1e-3 * xx * yy {
         (alike, alike)
@@ -78,20 +78,20 @@ pub fn fit(samples: &[Sample]) -> Option<Rates> {
             both => both,
         }
     };
-    let off = sum(&|one| (one.images as f64 * a + one.rest as f64 * b - one.compressed as f64).powi(2));
+    let off = sum(&|one| (one.images as f64 * a + one.other as f64 * b - one.compressed as f64).powi(2));
     let mean = compressed / samples.len() as f64;
     let error = (off / samples.len() as f64).sqrt() / mean;
-    Some(Rates { images: (images > 0.0).then_some(a), rest: b, error })
+    Some(Rates { images: (images > 0.0).then_some(a), other: b, error })
 }
 
 impl Compressor {
-    /// The trace itself.
+    /// Size of an archive of the trace itself.
     pub fn of_trace(&self, actual: &Buckets) -> ArchiveSize {
         let images = actual.images();
         self.sized(images as f64 * self.rates.images.unwrap_or(0.0), actual.total() - images)
     }
 
-    /// A prediction; nothing where the trace does not show what its images would come to.
+    /// Size of an archive of a prediction; `None` if it has images but the trace has none to fit a rate to.
     pub fn of(
         &self,
         traced: &Settings,
@@ -102,16 +102,16 @@ impl Compressor {
         let images = prediction.buckets.images();
         let rest = prediction.buckets.total() - images;
         let (now, then) = (traced.wal_compression, settings.wal_compression);
-        let kept = |method: Option<Method>| method.is_some() && !self.sees_through;
+        let kept = |method: Option<Method>| method.is_some() && !self.recompresses_images;
         let stored = if images == 0 {
             0.0
         } else if now == then {
             images as f64 * self.rates.images?
         } else if kept(then) {
-            // What the server has compressed does not get smaller.
+            // Images that the server has compressed do not shrink further.
             images as f64
         } else {
-            // As much for each image as the trace's come to.
+            // As many bytes for each image as in the trace.
             let (buckets, count) = actual;
             let each =
                 buckets.get(Bucket::CheckpointImages) as f64 / count.max(1) as f64 * self.rates.images?;
@@ -121,7 +121,7 @@ impl Compressor {
     }
 
     fn sized(&self, images: f64, rest: u64) -> ArchiveSize {
-        let bytes = images + rest as f64 * self.rates.rest;
+        let bytes = images + rest as f64 * self.rates.other;
         ArchiveSize {
             compressor: self.name.clone(),
             bytes: bytes as u64,
@@ -137,41 +137,44 @@ mod tests {
     use super::*;
 
     fn sample(images: u64, rest: u64) -> Sample {
-        Sample { images, rest, compressed: images / 10 + rest / 2 }
+        Sample { images, other: rest, compressed: images / 10 + rest / 2 }
     }
 
     #[test]
-    fn rates_are_found() {
+    fn rates_are_fitted() {
         let rates = fit(&[sample(1000, 100), sample(500, 600), sample(100, 1000)]).unwrap();
-        assert!((rates.images.unwrap() - 0.1).abs() < 1e-6 && (rates.rest - 0.5).abs() < 1e-6);
+        assert!((rates.images.unwrap() - 0.1).abs() < 1e-6 && (rates.other - 0.5).abs() < 1e-6);
         assert!(rates.error < 1e-6);
-        // Nothing tells them apart.
+        // Not distinguishable.
         let rates = fit(&[sample(1000, 1000), sample(500, 500)]).unwrap();
-        assert_eq!((rates.images, rates.rest), (Some(0.3), 0.3));
+        assert_eq!((rates.images, rates.other), (Some(0.3), 0.3));
         assert_eq!(fit(&[sample(0, 1000)]).unwrap().images, None);
         assert_eq!(fit(&[]), None);
     }
 
     #[test]
-    fn what_the_server_compressed_stays() {
+    fn compressed_images_are_stored_as_they_are() {
         let mut actual = Buckets::default();
         actual.add(Bucket::CheckpointImages, 8000);
         actual.add(Bucket::Records, 2000);
         let traced = Settings::default_of(Major::V15);
-        let rates = Rates { images: Some(0.1), rest: 0.5, error: 0.02 };
-        let compressor = |sees_through| Compressor { name: "one".into(), sees_through, rates };
+        let rates = Rates { images: Some(0.1), other: 0.5, error: 0.02 };
+        let compressor = |recompresses_images| Compressor { name: "one".into(), recompresses_images, rates };
         assert_eq!(compressor(true).of_trace(&actual).bytes, 1800);
-        let then = |sees_through, method| {
+        let then = |recompresses_images, method| {
             let mut buckets = Buckets::default();
             buckets.add(Bucket::CheckpointImages, 2000);
             buckets.add(Bucket::Records, 2000);
             let prediction = Prediction { buckets, images: 1, ..Prediction::default() };
             let settings = Settings { wal_compression: method, ..traced.clone() };
-            compressor(sees_through).of(&traced, (&actual, 1), &settings, &prediction).unwrap().bytes
+            compressor(recompresses_images).of(&traced, (&actual, 1), &settings, &prediction).unwrap().bytes
         };
-        assert_eq!([true, false].map(|sees_through| then(sees_through, None)), [1200, 1200]);
+        assert_eq!([true, false].map(|recompresses_images| then(recompresses_images, None)), [1200, 1200]);
         for method in [Method::Pglz, Method::Lz4, Method::Zstd] {
-            assert_eq!([true, false].map(|sees_through| then(sees_through, Some(method))), [1800, 3000]);
+            assert_eq!(
+                [true, false].map(|recompresses_images| then(recompresses_images, Some(method))),
+                [1800, 3000]
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A forecast as a document: this is the JSON, and what tables and pages are made of.
+//! A forecast as a document: the JSON output, and the source of tables and pages.
 
 use serde::Serialize;
 use walden_explain::checkpoints::Cause;
@@ -11,28 +11,28 @@ use crate::objects::{self, ObjectEffect};
 use crate::outcome::{Bucket, Buckets, Prediction};
 use crate::predict::{Forecast, relative};
 use crate::settings::{ROWS, Settings};
-use crate::trace::Trust;
+use crate::trace::Diagnostics;
 
-/// Of what is the mean of others, so much may be wrong.
-const DOUBT: f64 = 0.25;
-/// A checkpoint that a race decides about may not come: so much of a cycle's images would not be written then.
-const RACE: f64 = 0.25;
-/// PostgreSQL's recovery takes about so many times as long as the replay here (docs/benchmarks.md).
-const SLOWER: f64 = 3.0;
+/// Assumed relative error of estimated bytes ([`Basis::Estimated`](crate::outcome::Basis)).
+const ESTIMATE_ERROR: f64 = 0.25;
+/// Assumed share of a cycle's images that are not written if a raced checkpoint does not take place.
+const RACE_ERROR: f64 = 0.25;
+/// PostgreSQL's recovery takes about this many times as long as Walden's replay (docs/benchmarks.md).
+const RECOVERY_SLOWDOWN: f64 = 3.0;
 
-/// How fast the server would recover.
+/// The speed of recovery.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum RedoRate {
-    /// As told, in bytes a second.
+    /// As given, in bytes per second.
     Given(u64),
-    /// From the replay here.
+    /// Derived from the speed of Walden's replay, in bytes per second.
     Measured(u64),
 }
 
 impl RedoRate {
-    /// A third of the rate at which the trace was just replayed.
+    /// A third of the rate at which the trace was replayed.
     pub fn measured(forecast: &Forecast) -> RedoRate {
-        let rate = forecast.trace_bytes as f64 / forecast.replay_seconds.max(1e-6) / SLOWER;
+        let rate = forecast.trace_bytes as f64 / forecast.replay_seconds.max(1e-6) / RECOVERY_SLOWDOWN;
         RedoRate::Measured(rate.max(1.0) as u64)
     }
 
@@ -43,52 +43,52 @@ impl RedoRate {
     }
 }
 
-/// Everything that a forecast says.
+/// A forecast in full.
 #[derive(Clone, Debug, Serialize)]
 pub struct Document {
     /// Bytes of the trace, as a distance of LSNs.
     pub trace_bytes: u64,
     /// Bytes under the first set of settings.
     pub predicted_bytes: u64,
-    /// How far the prediction for the trace's own settings is from the trace, as a fraction.
+    /// Relative error of the prediction for the trace's own settings, as a fraction.
     pub self_check_error: f64,
     /// Checkpoints under the first set of settings.
     pub checkpoints: u64,
     /// The trace.
     pub trace: Trace,
-    /// What it was taken under.
+    /// The settings that it was taken under.
     pub traced_settings: Vec<Traced>,
-    /// The trace's own settings predicted, against what they gave.
+    /// The prediction for the trace's own settings, compared with the trace.
     pub self_check: SelfCheck,
     /// One per set of settings.
     pub predictions: Vec<Predicted>,
-    /// Settings that reach an aim, if one was stated.
+    /// Settings that reach the aim, if one was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<Advice>,
-    /// What it rests on, and what may be wrong with it.
+    /// Assumptions and limitations, in words.
     pub notes: Vec<String>,
 }
 
 /// The trace.
 #[derive(Clone, Debug, Serialize)]
 pub struct Trace {
-    /// Who wrote it.
+    /// PostgreSQL major version that wrote it.
     pub version: String,
-    /// Where it starts.
+    /// Start LSN.
     pub from: String,
-    /// Where it ends.
+    /// End LSN.
     pub to: String,
-    /// Seconds from its first transaction's end to its last one's.
+    /// Seconds between its first and its last transaction end.
     pub seconds: Option<f64>,
-    /// Its records.
+    /// Number of records.
     pub records: u64,
-    /// Its images after checkpoints.
+    /// Number of full-page images after checkpoints.
     pub images: u64,
     /// Its checkpoints.
     pub checkpoints: Causes,
-    /// Its bytes.
+    /// Bytes by bucket.
     pub buckets: Vec<BucketBytes>,
-    /// What an archive of it takes, by compressor.
+    /// Size of an archive of it, by compressor.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub archive: Vec<ArchiveSize>,
 }
@@ -102,49 +102,49 @@ pub struct Causes {
     pub volume: u64,
     /// Because of `checkpoint_timeout`.
     pub time: u64,
-    /// Because somebody asked, or the server stopped.
+    /// On request, or at shutdown.
     pub requested: u64,
 }
 
 /// Bytes of a bucket.
 #[derive(Clone, Debug, Serialize)]
 pub struct BucketBytes {
-    /// Which.
+    /// Name of the bucket.
     pub name: &'static str,
-    /// Its bytes.
+    /// Its size in bytes.
     pub bytes: u64,
 }
 
-/// The trace's own settings predicted.
+/// The prediction for the trace's own settings.
 #[derive(Clone, Debug, Serialize)]
 pub struct SelfCheck {
     /// Bytes predicted.
     pub predicted_bytes: u64,
-    /// How far that is from the trace, as a fraction.
+    /// Its relative error, as a fraction.
     pub error: f64,
     /// Checkpoints predicted.
     pub checkpoints: Causes,
-    /// The rule for images, put to the trace itself.
+    /// Counts of the rule for full-page images, applied to the trace itself, and of unknown pages.
     #[serde(flatten)]
-    pub trust: Trust,
+    pub diagnostics: Diagnostics,
 }
 
-/// The log under some settings.
+/// The prediction for some settings.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Predicted {
-    /// What was changed, in words: `max_wal_size=8GB`.
+    /// The changes as a text, such as `max_wal_size=8GB`.
     pub name: String,
     /// Name and value of each setting that differs from the trace's.
     pub changed: Vec<(String, String)>,
     /// Bytes, as a distance of LSNs.
     pub bytes: u64,
-    /// Against the trace, as a fraction: -0.4 is 40 % less.
+    /// Relative to the trace: -0.4 is 40 % less.
     pub change: f64,
-    /// It may be off by so many bytes either way.
+    /// Error of `bytes` in either direction.
     pub error_bytes: u64,
-    /// Of all bytes, what is exact, reconstructed, sampled, estimated, as fractions.
+    /// Fractions of bytes that are exact, reconstructed, sampled and estimated.
     pub shares: [f64; 4],
-    /// Where the bytes are.
+    /// Bytes by bucket.
     pub buckets: Vec<BucketBytes>,
     /// Images after checkpoints.
     pub images: u64,
@@ -152,28 +152,28 @@ pub struct Predicted {
     pub checkpoints: Causes,
     /// Segments filled or switched.
     pub segments: u64,
-    /// The same in an hour.
+    /// The same per hour.
     pub segments_per_hour: Option<f64>,
-    /// The most that recovery could have to replay.
+    /// The longest distance that recovery could have to replay, in bytes.
     pub longest_redo_bytes: u64,
-    /// How long that could take.
+    /// The time that this takes, in seconds.
     pub recovery_seconds: f64,
-    /// With hints logged that the trace does not have: at most so many bytes more.
+    /// Upper bound of the bytes that logging hint bits would add, where the trace does not have them.
     pub hints_at_most_bytes: u64,
-    /// What changes of tables and indexes do on top, each from best to worst.
+    /// Effects of changes of tables and indexes, in addition to `bytes`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<ObjectEffect>,
-    /// What an archive of it would take, by compressor.
+    /// Size of an archive, by compressor.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub archive: Vec<ArchiveSize>,
-    /// When the checkpoints begin: seconds since 1970-01-01 UTC, redo pointer, cause.
+    /// Checkpoints: begin in seconds since 1970-01-01 UTC, redo pointer, cause.
     pub checkpoint_list: Vec<(f64, String, &'static str)>,
-    /// Seconds since 1970-01-01 UTC, bytes since the start.
+    /// Growth over time: seconds since 1970-01-01 UTC, bytes since the start.
     pub growth: Vec<(f64, u64)>,
 }
 
 impl Document {
-    /// The document of a forecast; `notes` are what is known besides. With an aim, the forecast is of
+    /// Builds the document of a forecast. `notes` are put before its own notes. With an aim, the forecast has to be of
     /// [`advise::candidates`].
     pub fn new(
         forecast: &Forecast,
@@ -184,15 +184,22 @@ impl Document {
     ) -> Document {
         let traced = &forecast.learned.settings;
         let seconds = forecast.survey.seconds(forecast.span.0);
-        let doubt = forecast.self_check_error().abs();
+        let self_check_error = forecast.self_check_error().abs();
         let predictions: Vec<Predicted> = forecast
             .predictions
             .iter()
             .map(|(settings, prediction)| {
                 let effect = |object| objects::effect(object, settings, prediction, &forecast.actual);
                 let objects = forecast.objects.iter().map(effect).collect();
-                let of_settings =
-                    Predicted::new(traced, settings, prediction, forecast.trace_bytes, seconds, rate, doubt);
+                let of_settings = Predicted::new(
+                    traced,
+                    settings,
+                    prediction,
+                    forecast.trace_bytes,
+                    seconds,
+                    rate,
+                    self_check_error,
+                );
                 let actual = (&forecast.actual, forecast.images);
                 let size = |one: &Compressor| one.of(traced, actual, settings, prediction);
                 Predicted { objects, archive: compressors.iter().filter_map(size).collect(), ..of_settings }
@@ -200,7 +207,7 @@ impl Document {
             .collect();
         let mut document = Document {
             trace_bytes: forecast.trace_bytes,
-            predicted_bytes: predictions.first().map_or(forecast.own.bytes, |first| first.bytes),
+            predicted_bytes: predictions.first().map_or(forecast.self_check.bytes, |first| first.bytes),
             self_check_error: forecast.self_check_error(),
             checkpoints: predictions.first().map_or(0, |first| first.checkpoints.total),
             trace: Trace {
@@ -216,10 +223,10 @@ impl Document {
             },
             traced_settings: forecast.learned.traced.clone(),
             self_check: SelfCheck {
-                predicted_bytes: forecast.own.bytes,
+                predicted_bytes: forecast.self_check.bytes,
                 error: forecast.self_check_error(),
-                checkpoints: causes(&forecast.own),
-                trust: forecast.trust,
+                checkpoints: causes(&forecast.self_check),
+                diagnostics: forecast.diagnostics,
             },
             predictions,
             advice: None,
@@ -234,7 +241,7 @@ impl Document {
 }
 
 impl Document {
-    /// Chooses among the predictions of [`advise::candidates`], and keeps those that the advice consists of.
+    /// Chooses among the predictions of [`advise::candidates`] and keeps those that are steps of the advice.
     fn advise(&mut self, aim: &Aim) {
         let advice = advise::choose(aim, &self.predictions, self.trace_bytes, self.trace.seconds);
         let mut kept: Vec<Predicted> = Vec::new();
@@ -262,7 +269,7 @@ impl Predicted {
         trace_bytes: u64,
         seconds: Option<f64>,
         rate: RedoRate,
-        doubt: f64,
+        self_check_error: f64,
     ) -> Predicted {
         let changed: Vec<(String, String)> = ROWS
             .iter()
@@ -280,8 +287,10 @@ impl Predicted {
         let checkpoints = prediction.checkpoints.len().max(1) as f64;
         let raced =
             prediction.races as f64 / checkpoints * prediction.buckets.get(Bucket::CheckpointImages) as f64;
-        let error =
-            prediction.sampling_error + DOUBT * estimated + doubt * prediction.bytes as f64 + RACE * raced;
+        let error = prediction.sampling_error
+            + ESTIMATE_ERROR * estimated
+            + self_check_error * prediction.bytes as f64
+            + RACE_ERROR * raced;
         let longest_redo = longest_redo(settings, prediction, seconds);
         let hour = |seconds: f64| prediction.segments as f64 / seconds * 3600.0;
         Predicted {
@@ -311,8 +320,8 @@ impl Predicted {
     }
 }
 
-/// The most that recovery could have to replay: from the redo pointer of one checkpoint to the end of the next. A trace of
-/// fewer than two does not show it; then it is what the settings allow, if the log goes on as it did.
+/// The longest distance that recovery could have to replay: from the redo pointer of one checkpoint to the end of the next. If
+/// the prediction has fewer than two, it is computed from the settings and the mean rate.
 fn longest_redo(settings: &Settings, prediction: &Prediction, seconds: Option<f64>) -> u64 {
     let by_itself = prediction.caused_by(Cause::Volume) + prediction.caused_by(Cause::Time);
     if by_itself >= 2 {
@@ -355,46 +364,46 @@ fn traced_checkpoints(forecast: &Forecast) -> Causes {
     causes
 }
 
-/// What the prediction rests on, said where it matters.
+/// The assumptions and limitations that matter for this forecast.
 fn caveats(forecast: &Forecast, document: &Document, rate: RedoRate) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note = |text: String| notes.push(text);
     if document.trace.checkpoints.total == 0 {
         note(
-            "no checkpoint began within the trace: it does not show what triggers them here, and every page that it \
-             touches looks like a first touch; a trace over several checkpoints tells more"
+            "no checkpoint began within the trace: it does not show what triggers them, and every page that it changes counts as \
+             changed for the first time; a trace over several checkpoints is more reliable"
                 .into(),
         );
     } else if let Some(few) = document.predictions.iter().find(|one| one.checkpoints.total < 2) {
         note(format!(
-            "under {} the trace covers {} full cycle{} between checkpoints: the image of each page comes once per cycle, so \
-             a longer trace would show a little less log per hour than this one",
+            "under {} the trace covers {} full cycle{} between checkpoints: each page has one image per cycle, so a longer \
+             trace would show slightly less WAL per hour than this one",
             few.name,
             few.checkpoints.total,
             if few.checkpoints.total == 1 { "" } else { "s" }
         ));
     }
-    let trust = &forecast.trust;
-    let unknown = trust.pages_unknown as f64 / trust.blocks.max(1) as f64;
+    let diagnostics = &forecast.diagnostics;
+    let unknown = diagnostics.pages_unknown as f64 / diagnostics.blocks.max(1) as f64;
     if unknown > 0.001 {
         note(format!(
-            "{:.1} % of the pages changed are not known from the trace: their images are taken to be as large as their \
-             table's others",
+            "{:.1} % of the pages changed are not known from the trace: their images are assumed to be as large as the \
+             others of their table",
             100.0 * unknown
         ));
     }
-    if trust.first_touches_unknown > 0 {
+    if diagnostics.first_touches_unknown > 0 {
         note(format!(
-            "of {} pages the trace does not show whether they had been changed since the checkpoint before its start: they \
-             are taken not to have been",
-            trust.first_touches_unknown
+            "for {} pages the trace does not show whether they had been changed since the checkpoint before its start: they \
+             are assumed not to have been",
+            diagnostics.first_touches_unknown
         ));
     }
-    let wrong = trust.missing_images + trust.unexpected_images;
+    let wrong = diagnostics.missing_images + diagnostics.unexpected_images;
     if wrong > 0 {
         note(format!(
-            "the rule for images was put to the trace itself {} times and was wrong {wrong} times",
-            trust.decisions
+            "the rule for full-page images, applied {} times to the trace itself, was wrong {wrong} times",
+            diagnostics.decisions
         ));
     }
     let traced = &forecast.learned.settings;
@@ -403,11 +412,11 @@ fn caveats(forecast: &Forecast, document: &Document, rate: RedoRate) -> Vec<Stri
             (crate::level::Level::of(traced.wal_level), crate::level::Level::of(settings.wal_level));
         if from < to {
             note(format!(
-                "wal_level={} from a trace under {}: what the log does not have is estimated ({})",
+                "wal_level={} from a trace under {}: what the WAL does not contain is estimated ({})",
                 settings.wal_level,
                 traced.wal_level,
                 if from == crate::level::Level::Minimal {
-                    "loads and index builds that minimal does not log are missing"
+                    "bulk loads and index builds that minimal does not log are missing"
                 } else {
                     "keys of deleted rows, catalog changes"
                 }
@@ -415,26 +424,29 @@ fn caveats(forecast: &Forecast, document: &Document, rate: RedoRate) -> Vec<Stri
         }
         if settings.log_hints && !traced.log_hints {
             note(format!(
-                "hints would be logged: up to {} bytes more, as the log does not show who reads which page",
+                "hint bits would be logged: up to {} bytes more, as the WAL does not show which pages are read",
                 prediction.hints_at_most
             ));
         }
         if settings.checkpoint_timeout != traced.checkpoint_timeout && forecast.survey.times.len() < 2 {
             note(
-                "no transaction ends in the trace, so it has no times: checkpoint_timeout can't be predicted"
+                "no transaction ends in the trace, so it has no times: cannot predict checkpoint_timeout"
                     .into(),
             );
         }
     }
-    if forecast.survey.seen.backups > 0 {
+    if forecast.survey.evidence.backups > 0 {
         note("a base backup ended within the trace: full_page_writes=off would still log images while one runs".into());
     }
-    note("the same work at the same pace is assumed; what the settings do to its speed is not".into());
+    note(
+        "the same work at the same pace is assumed; effects of the settings on its speed are not predicted"
+            .into(),
+    );
     note(match rate {
-        RedoRate::Given(bytes) => format!("recovery: {bytes} bytes a second, as given"),
+        RedoRate::Given(bytes) => format!("recovery: {bytes} bytes per second, as given"),
         RedoRate::Measured(bytes) => format!(
-            "recovery: {bytes} bytes a second, a third of what replay here took in memory; reading pages from disk \
-             comes on top (--redo-rate sets what your server does)"
+            "recovery: {bytes} bytes per second, a third of the speed of Walden's replay in memory; reading pages from disk \
+             takes additional time (--redo-rate sets the speed of your server)"
         ),
     });
     notes.dedup();

@@ -1,4 +1,4 @@
-//! What images would take: a page without its hole, compressed as the server does it.
+//! Sizes of full-page images: a page without its hole, compressed by the same library as the server's.
 
 use rustc_hash::FxHashMap;
 use walden_format::record::{Fork, RelFileLocator};
@@ -6,88 +6,86 @@ use walden_redo::page::PAGE_HEADER;
 use walden_redo::recompress::{Method, Recompressor};
 use walden_redo::{PAGE_BYTES, Page};
 
-use crate::outcome::Share;
+use crate::outcome::Basis;
 
-/// Bytes of an image's header in its record; two more if it is compressed and has a hole (`SizeOfXLogRecordBlockImageHeader`,
-/// `SizeOfXLogRecordBlockCompressHeader`).
+/// `SizeOfXLogRecordBlockImageHeader` and, for a compressed image with a hole, `SizeOfXLogRecordBlockCompressHeader`, in bytes.
 const IMAGE_HEADER: u32 = 5;
 const COMPRESS_HEADER: u32 = 2;
 
-/// An image without compression.
+/// An uncompressed full-page image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RawImage {
     /// Bytes of the page without its hole.
     pub len: u32,
-    /// It has a hole.
+    /// Whether it has a hole.
     pub has_hole: bool,
-    /// How it is known.
-    pub share: Share,
+    /// How the figure was obtained.
+    pub basis: Basis,
 }
 
-/// What an image takes in a record, its header included.
+/// Size of a full-page image in a record, including its header.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ImageSize {
     /// Bytes.
     pub bytes: u32,
-    /// How it is known.
-    pub share: Share,
+    /// How the figure was obtained.
+    pub basis: Basis,
 }
 
 impl RawImage {
-    /// That of a page (`XLogRecordAssemble`): the hole is left out where the page's maker vouches for its bounds.
-    pub fn of(page: &Page, standard: bool) -> RawImage {
+    /// The image of a page (`XLogRecordAssemble`). `is_standard`: registered with `REGBUF_STANDARD`, so that the hole is removed.
+    pub fn of(page: &Page, is_standard: bool) -> RawImage {
         let (lower, upper) = (page.lower(), page.upper());
-        let has_hole = standard && lower >= PAGE_HEADER && upper > lower && upper <= PAGE_BYTES;
+        let has_hole = is_standard && lower >= PAGE_HEADER && upper > lower && upper <= PAGE_BYTES;
         let len = if has_hole { PAGE_BYTES - (upper - lower) } else { PAGE_BYTES };
-        RawImage { len: len as u32, has_hole, share: Share::Reconstructed }
+        RawImage { len: len as u32, has_hole, basis: Basis::Reconstructed }
     }
 
-    /// What it takes as it is.
+    /// Its size without compression.
     pub fn size(&self) -> ImageSize {
-        ImageSize { bytes: self.len + IMAGE_HEADER, share: self.share }
+        ImageSize { bytes: self.len + IMAGE_HEADER, basis: self.basis }
     }
 
-    /// What it takes compressed to `len` bytes; one that would not get smaller is not compressed.
-    pub fn compressed(&self, len: u32, share: Share) -> ImageSize {
+    /// Its size if compression yields `len` bytes; an image that would not shrink is stored uncompressed.
+    pub fn compressed(&self, len: u32, basis: Basis) -> ImageSize {
         let extra = if self.has_hole { COMPRESS_HEADER } else { 0 };
         let smaller = len + extra < self.len;
         let bytes = if smaller { len + extra + IMAGE_HEADER } else { self.len + IMAGE_HEADER };
-        ImageSize { bytes, share: share.max(self.share) }
+        ImageSize { bytes, basis: basis.max(self.basis) }
     }
 }
 
-/// Images of a stratum that are compressed before a sample has to do.
+/// Images per stratum that are all compressed, before sampling begins.
 const COMPRESSED_FIRST: u64 = 64;
-/// One in that many is compressed then.
+/// Sampling interval from then on.
 const SAMPLE: u64 = 16;
 
-/// What pages usually come to where not one of this log can be tried, by method: half way between pages full of blanks
-/// and numbers, as pgbench has them (a fifth, a quarter, a tenth), and ones that hardly get smaller. Off by as much as
-/// itself at most.
+/// Compression ratio assumed where no page of the trace is known: halfway between pages of blanks and numbers, as pgbench has
+/// them (0.2 pglz, 0.25 lz4, 0.1 zstd), and incompressible ones. The error is at most as large as the value itself.
 const USUAL_RATIO: f64 = 0.45;
 
-/// Compresses pages, all of them or a sample of each relation's.
+/// Estimates the sizes of compressed images by compressing all of them, or a sample per relation.
 pub struct Compressor {
     recompressor: Recompressor,
     all: bool,
     raw: Vec<u8>,
     compressed: Vec<u8>,
     strata: FxHashMap<(RelFileLocator, Method), Stratum>,
-    /// All relations together, by method, for those of which no page is known.
+    /// All relations by method, for relations without any known page.
     all_strata: FxHashMap<Method, Stratum>,
 }
 
-/// What is known of the images of a relation under one method.
+/// Sample of the images of a relation under one method.
 #[derive(Clone, Copy, Default, Debug)]
 struct Stratum {
-    met: u64,
+    images: u64,
     compressed: u64,
     raw_bytes: u64,
     compressed_bytes: u64,
-    /// Of the compressed images' ratios.
+    /// Sum of the squared compression ratios.
     squares: f64,
-    /// Bytes of compressed images that only others' ratio tells.
-    blind_bytes: f64,
+    /// Bytes of images whose size is estimated from other relations.
+    guessed_bytes: f64,
 }
 
 impl Stratum {
@@ -97,7 +95,7 @@ impl Stratum {
 }
 
 impl Compressor {
-    /// One that compresses all images, or else a sample where there are many.
+    /// A compressor of all images or, if not `all`, of a sample.
     pub fn new(all: bool) -> Compressor {
         Compressor {
             recompressor: Recompressor::new(),
@@ -109,8 +107,8 @@ impl Compressor {
         }
     }
 
-    /// What an image would take under a method. Where `page` is not known, its relation's other images tell.
-    pub fn size(
+    /// The size of an image under a method. Without a `page` it is estimated from the relation's other images.
+    pub fn image_size(
         &mut self,
         method: Method,
         relation: RelFileLocator,
@@ -118,17 +116,18 @@ impl Compressor {
         page: Option<&Page>,
     ) -> ImageSize {
         let stratum = self.strata.entry((relation, method)).or_default();
-        stratum.met += 1;
-        let wanted = self.all || stratum.compressed < COMPRESSED_FIRST || stratum.met.is_multiple_of(SAMPLE);
+        stratum.images += 1;
+        let wanted =
+            self.all || stratum.compressed < COMPRESSED_FIRST || stratum.images.is_multiple_of(SAMPLE);
         let (Some(page), true) = (page, wanted) else {
             let len = (f64::from(image.len) * stratum.ratio()).round() as u32;
             if stratum.compressed == 0 {
                 let all = self.all_strata.entry(method).or_default();
                 let ratio = if all.compressed > 0 { all.ratio() } else { USUAL_RATIO };
-                all.blind_bytes += f64::from(image.len) * ratio;
-                return image.compressed((f64::from(image.len) * ratio) as u32, Share::Estimated);
+                all.guessed_bytes += f64::from(image.len) * ratio;
+                return image.compressed((f64::from(image.len) * ratio) as u32, Basis::Estimated);
             }
-            return image.compressed(len, Share::Sampled);
+            return image.compressed(len, Basis::Sampled);
         };
         self.raw.clear();
         if image.has_hole {
@@ -145,16 +144,16 @@ impl Compressor {
             stratum.compressed_bytes += u64::from(len.min(image.len));
             stratum.squares += (f64::from(len) / f64::from(image.len.max(1))).powi(2);
         }
-        image.compressed(len, Share::Reconstructed)
+        image.compressed(len, Basis::Reconstructed)
     }
 
-    /// Twice the standard error that sampling brings into the sum of a method's images, in bytes, and what images of which
-    /// no page is known may be off by.
+    /// Twice the standard error of the sum of a method's sampled images, plus the possible error of images estimated without a
+    /// page, in bytes.
     pub fn error(&self, method: Method) -> f64 {
         let of_method = self.strata.iter().filter(|((_, of), _)| *of == method);
         let variance = of_method.map(|(_, stratum)| {
             let tried = stratum.compressed as f64;
-            let guessed = stratum.met.saturating_sub(stratum.compressed) as f64;
+            let guessed = stratum.images.saturating_sub(stratum.compressed) as f64;
             if tried < 2.0 || guessed == 0.0 {
                 return 0.0;
             }
@@ -162,13 +161,13 @@ impl Compressor {
             let spread = (stratum.squares / tried - stratum.ratio().powi(2)).max(0.0) * raw * raw;
             spread * guessed * (1.0 + guessed / tried)
         });
-        let blind = self.all_strata.get(&method).map_or(0.0, |all| all.blind_bytes);
-        2.0 * variance.sum::<f64>().sqrt() + blind
+        let guessed = self.all_strata.get(&method).map_or(0.0, |all| all.guessed_bytes);
+        2.0 * variance.sum::<f64>().sqrt() + guessed
     }
 }
 
-/// Whether the record's writer vouches for the bounds of a block's hole (`REGBUF_STANDARD`): maps and BRIN's own have
-/// their content in what looks like it.
+/// Whether a block is registered with `REGBUF_STANDARD`. Free space maps, visibility maps and BRIN's meta and range map pages
+/// have content where other pages have their hole.
 pub fn is_standard(fork: Fork, is_brin_map: bool) -> bool {
     fork == Fork::MAIN && !is_brin_map
 }
@@ -190,25 +189,25 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_left_out_where_the_writer_says_so() {
+    fn holes_are_removed_from_standard_pages() {
         let page = page(100, 8000, 3);
         let raw = RawImage::of(&page, true);
         assert_eq!((raw.len, raw.has_hole), (8192 - 7900, true));
         assert_eq!(RawImage::of(&page, false).len, 8192);
         assert_eq!(raw.size().bytes, raw.len + 5);
-        assert_eq!(raw.compressed(raw.len - 3, Share::Exact).bytes, raw.len - 3 + 7);
-        assert_eq!(raw.compressed(raw.len - 2, Share::Exact).bytes, raw.len + 5, "not worth it");
+        assert_eq!(raw.compressed(raw.len - 3, Basis::Exact).bytes, raw.len - 3 + 7);
+        assert_eq!(raw.compressed(raw.len - 2, Basis::Exact).bytes, raw.len + 5, "not worth it");
     }
 
     #[test]
-    fn a_sample_comes_close() {
+    fn a_sample_is_within_its_error() {
         let (mut all, mut sample) = (Compressor::new(true), Compressor::new(false));
         let (mut exact, mut guessed) = (0.0, 0.0);
         for seed in 1..2000 {
             let page = page(200, 300 + (seed % 50) as u16 * 8, seed * 7919);
             let raw = RawImage::of(&page, true);
-            exact += f64::from(all.size(Method::Lz4, RELATION, raw, Some(&page)).bytes);
-            guessed += f64::from(sample.size(Method::Lz4, RELATION, raw, Some(&page)).bytes);
+            exact += f64::from(all.image_size(Method::Lz4, RELATION, raw, Some(&page)).bytes);
+            guessed += f64::from(sample.image_size(Method::Lz4, RELATION, raw, Some(&page)).bytes);
         }
         assert_eq!(all.error(Method::Lz4), 0.0);
         let error = sample.error(Method::Lz4);

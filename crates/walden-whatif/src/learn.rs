@@ -1,4 +1,4 @@
-//! The settings that a trace was taken under, as far as it betrays them, and what is assumed where it does not.
+//! Infers the settings that a trace was taken under, and assumes the others.
 
 use serde::Serialize;
 use walden_explain::checkpoints::{Cause, Checkpoint, CheckpointSettings, explain_checkpoints};
@@ -9,15 +9,16 @@ use walden_redo::recompress::Method;
 use crate::settings::{Settings, show_seconds, show_size};
 use crate::survey::Survey;
 
-/// Where a setting's value is from.
+/// Where a setting's value comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum From {
-    /// A flag or the server said so.
-    Told,
-    /// The trace shows it.
+pub enum Origin {
+    /// The command line or the server.
+    #[serde(rename = "told")]
+    Given,
+    /// Evidence in the trace.
     Learned,
-    /// Nothing shows it.
+    /// Nothing in the trace shows it.
     Assumed,
 }
 
@@ -28,59 +29,62 @@ pub struct Traced {
     pub name: &'static str,
     /// Its value.
     pub value: String,
-    /// Where that is from.
-    pub from: From,
-    /// What shows it, in words.
+    /// Where the value comes from.
+    pub from: Origin,
+    /// The evidence, in words.
     pub why: String,
 }
 
-/// What a trace was taken under.
+/// The settings that a trace was taken under.
 #[derive(Clone, Debug)]
 pub struct Learned {
     /// The settings.
     pub settings: Settings,
-    /// How each is known.
+    /// The same for display, each with its origin.
     pub traced: Vec<Traced>,
-    /// Its checkpoints, with why each came.
+    /// The checkpoints of the trace, with their causes.
     pub checkpoints: Vec<Checkpoint>,
-    /// Bytes from where a segment was full to where the checkpoint that this asked for began: the checkpointer has to wake
-    /// up first.
-    pub lag: u64,
-    /// Of checkpoints for volume that were asked for while another one was made, in order: this one never came. When the one
-    /// before is done, and its own record is the last one in the log, the server finds that nothing has happened since.
-    pub skips: Vec<bool>,
-    /// Microseconds that a checkpoint takes that need not wait for its schedule, as one that somebody asked for: writing and
-    /// above all syncing.
-    pub hurry: i64,
+    /// Median distance in bytes from the end of the segment that requested a checkpoint to its redo pointer: the time that the
+    /// checkpointer takes to wake up.
+    pub request_lag_bytes: u64,
+    /// For each checkpoint requested by volume while another one was in progress, in order: whether it was skipped. If the
+    /// record of the one before is the last in the WAL, the server finds that nothing has happened since (`CreateCheckPoint`).
+    pub skipped_requests: Vec<bool>,
+    /// Microseconds that a checkpoint takes without throttling, as a requested one: writing and, above all, syncing.
+    pub unthrottled_micros: i64,
 }
 
-/// The settings that a server told, as `pg_settings` has them (`300 s`, `64 16MB`), in the words of `postgresql.conf`.
-pub fn told_by_server(told: &std::collections::BTreeMap<String, String>) -> Vec<(String, String)> {
+/// Converts settings in the form of `pg_settings` (`300 s`, `64 16MB`) to that of `postgresql.conf`; settings that predictions
+/// do not support are left out.
+pub fn settings_from_server(reported: &std::collections::BTreeMap<String, String>) -> Vec<(String, String)> {
     let known = crate::settings::ROWS.iter().filter(|row| row.show.is_some() && row.name != "data_checksums");
     let one = |row: &crate::settings::Row| {
-        let value = told.get(row.name)?;
+        let value = reported.get(row.name)?;
         let Some((number, unit)) = value.split_once(' ') else {
             return Some((row.name.into(), value.clone()));
         };
-        // The unit may have a number of its own: `64 16MB`.
+        // The unit may include a factor: `64 16MB`.
         let digits = unit.find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
         let factor: u64 = if digits == 0 { 1 } else { unit[..digits].parse().ok()? };
         let number = number.parse::<u64>().ok()?.checked_mul(factor)?;
         Some((row.name.into(), format!("{number}{}", &unit[digits..])))
     };
     let mut all: Vec<(String, String)> = known.filter_map(one).collect();
-    // Checksums log hints whatever the other setting is.
-    if told.get("data_checksums").is_some_and(|on| on == "on") {
+    // Data checksums log hint bits regardless of wal_log_hints.
+    if reported.get("data_checksums").is_some_and(|on| on == "on") {
         all.push(("data_checksums".into(), "on".into()));
     }
     all
 }
 
-/// Learns the settings; `told` are names and values that are known otherwise.
+/// Infers the settings in force at `window`; `given` are names and values that override what the trace shows.
+///
+/// # Errors
+/// A given setting that is unknown or has an invalid value.
 pub fn learn(
     survey: &Survey,
     window: Lsn,
-    told: &[(String, String)],
+    given: &[(String, String)],
 ) -> Result<Learned, crate::SettingError> {
     let mut settings = Settings::default_of(survey.version);
     let mut traced = Vec::new();
@@ -89,70 +93,80 @@ pub fn learn(
     note(
         "wal_segment_size",
         show_size(survey.segment_size.bytes()),
-        From::Learned,
-        "the segments have it".into(),
+        Origin::Learned,
+        "from the segments' headers".into(),
     );
-    let seen = &survey.seen;
+    let evidence = &survey.evidence;
 
-    // A setting at a position is what the last record before it or the first one after it says.
-    let level = at(&seen.wal_level, window);
+    // A setting is logged now and then: the last record before the position counts, else the first one after it.
+    let level = value_at(&evidence.wal_level, window);
     let (level, from, why) = match level {
-        Some(level) => (level, From::Learned, "records say it".into()),
-        None if seen.logical > 0 => {
-            (WalLevel::Logical, From::Learned, format!("{} records that only it writes", seen.logical))
+        Some(level) => (level, Origin::Learned, "logged in records".into()),
+        None if evidence.logical_records > 0 => (
+            WalLevel::Logical,
+            Origin::Learned,
+            format!("{} records that are written at this level only", evidence.logical_records),
+        ),
+        None if evidence.standby_records > 0 => {
+            (WalLevel::Replica, Origin::Learned, "records for standbys and none for logical decoding".into())
         }
-        None if seen.standby > 0 => {
-            (WalLevel::Replica, From::Learned, "records for standbys, none for logical decoding".into())
-        }
-        None => (WalLevel::Replica, From::Assumed, "no record shows it".into()),
+        None => (WalLevel::Replica, Origin::Assumed, "no evidence in the trace".into()),
     };
     settings.wal_level = level;
     note("wal_level", level.to_string(), from, why);
 
-    let (on, from, why) = match at(&seen.full_page_writes, window) {
-        Some(on) => (on, From::Learned, "checkpoints say it".to_string()),
-        None if seen.checkpoint_images > 0 => (true, From::Learned, "there are images".into()),
-        None => (true, From::Assumed, "no checkpoint and no image shows it".into()),
+    let (on, from, why) = match value_at(&evidence.full_page_writes, window) {
+        Some(on) => (on, Origin::Learned, "logged by checkpoints".to_string()),
+        None if evidence.checkpoint_images > 0 => {
+            (true, Origin::Learned, "the trace has full-page images".into())
+        }
+        None => (true, Origin::Assumed, "no checkpoint and no full-page image in the trace".into()),
     };
     settings.full_page_writes = on;
     note("full_page_writes", settings.show("full_page_writes").unwrap_or_default(), from, why);
 
-    let [plain, pglz, lz4, zstd] = seen.images;
+    let [plain, pglz, lz4, zstd] = evidence.images;
     let most = [(pglz, Method::Pglz), (lz4, Method::Lz4), (zstd, Method::Zstd)];
     let most = most.into_iter().max_by_key(|(count, _)| *count).filter(|(count, _)| *count > 0);
     settings.wal_compression = most.map(|(_, method)| method);
     let (from, why) = match (most, plain) {
         (Some((count, _)), _) => {
-            (From::Learned, format!("{count} of {} images are compressed", plain + pglz + lz4 + zstd))
+            (Origin::Learned, format!("{count} of {} images are compressed", plain + pglz + lz4 + zstd))
         }
-        (None, 0) => (From::Assumed, "there is no image".into()),
-        (None, _) => (From::Learned, format!("none of {plain} images is compressed")),
+        (None, 0) => (Origin::Assumed, "no full-page image in the trace".into()),
+        (None, _) => (Origin::Learned, format!("none of {plain} images is compressed")),
     };
     note("wal_compression", settings.show("wal_compression").unwrap_or_default(), from, why);
 
-    let (hints, from, why) = match (seen.hints, seen.wal_log_hints) {
-        (1.., _) => (true, From::Learned, format!("{} images for hints", seen.hints)),
-        (0, Some(true)) => (true, From::Learned, "a record says it".to_string()),
-        (0, _) => (false, From::Assumed, "no image for a hint".into()),
+    let (hints, from, why) = match (evidence.hint_records, evidence.wal_log_hints) {
+        (1.., _) => {
+            (true, Origin::Learned, format!("{} full-page images for hint bits", evidence.hint_records))
+        }
+        (0, Some(true)) => (true, Origin::Learned, "logged in a record".to_string()),
+        (0, _) => (false, Origin::Assumed, "no full-page image for hint bits in the trace".into()),
     };
     settings.log_hints = hints;
     note("wal_log_hints", settings.show("wal_log_hints").unwrap_or_default(), from, why);
 
-    checkpoint_settings(survey, &mut settings, &mut traced);
-    for (name, value) in told {
+    learn_checkpoint_settings(survey, &mut settings, &mut traced);
+    for (name, value) in given {
         if let crate::Effect::Changed = settings.set(name, value)? {
             let row = crate::settings::ROWS.iter().find(|row| row.name.eq_ignore_ascii_case(name.trim()));
             let Some(row) = row else { continue };
             let shown = settings.show(row.name).unwrap_or_default();
-            let told =
-                Traced { name: row.name, value: shown, from: From::Told, why: "given with the trace".into() };
+            let given_row = Traced {
+                name: row.name,
+                value: shown,
+                from: Origin::Given,
+                why: "given with the trace".into(),
+            };
             match traced.iter_mut().find(|traced| traced.name == row.name) {
-                Some(known) => *known = told,
-                None => traced.push(told),
+                Some(known) => *known = given_row,
+                None => traced.push(given_row),
             }
         }
     }
-    // The segments are what they are.
+    // The segments show their size, whatever was given.
     settings.segment_size = survey.segment_size;
     let known = CheckpointSettings {
         timeout: settings.checkpoint_timeout,
@@ -161,19 +175,19 @@ pub fn learn(
         keeps_one: true,
     };
     let checkpoints = explain_checkpoints(&survey.checkpoints, survey.segment_size, Some(known));
-    let lag = lag(&checkpoints, survey);
-    let skips = skips(&checkpoints, &settings);
-    let hurry = hurry(&checkpoints, survey, &settings);
-    Ok(Learned { settings, traced, checkpoints, lag, skips, hurry })
+    let request_lag_bytes = median_request_lag(&checkpoints, survey);
+    let skipped_requests = skipped_requests(&checkpoints, &settings);
+    let unthrottled_micros = shortest_unthrottled_checkpoint(&checkpoints, survey, &settings);
+    Ok(Learned { settings, traced, checkpoints, request_lag_bytes, skipped_requests, unthrottled_micros })
 }
 
-/// The value at a position of what records say now and then.
-fn at<T: Copy>(said: &[(Lsn, T)], position: Lsn) -> Option<T> {
-    let before = said.iter().filter(|(lsn, _)| *lsn <= position).max_by_key(|(lsn, _)| *lsn);
-    before.or_else(|| said.iter().min_by_key(|(lsn, _)| *lsn)).map(|(_, value)| *value)
+/// The value in force at a position, of one that records log now and then.
+fn value_at<T: Copy>(values: &[(Lsn, T)], position: Lsn) -> Option<T> {
+    let before = values.iter().filter(|(lsn, _)| *lsn <= position).max_by_key(|(lsn, _)| *lsn);
+    before.or_else(|| values.iter().min_by_key(|(lsn, _)| *lsn)).map(|(_, value)| *value)
 }
 
-fn checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &mut Vec<Traced>) {
+fn learn_checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &mut Vec<Traced>) {
     let checkpoints = explain_checkpoints(&survey.checkpoints, survey.segment_size, None);
     let mut note = |name, value, from, why| traced.push(Traced { name, value, from, why });
 
@@ -182,53 +196,57 @@ fn checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &mut Ve
     let longest = checkpoints.iter().filter_map(|one| one.interval).max().unwrap_or(0);
     let (timeout, from, why) = match most_frequent(&intervals) {
         Some(interval) => {
-            let timeout = nearest_usual(interval);
-            (timeout, From::Learned, format!("{} checkpoints came that far apart", intervals.len()))
+            let timeout = round_to_usual_timeout(interval);
+            (timeout, Origin::Learned, format!("interval of {} checkpoints", intervals.len()))
         }
         None => {
             let fits = [300, 900, 1800, 3600, 86_400].into_iter().find(|usual| *usual >= longest);
-            (fits.unwrap_or(86_400), From::Assumed, "no checkpoint came because of time".into())
+            (
+                fits.unwrap_or(86_400),
+                Origin::Assumed,
+                "no checkpoint in the trace was triggered by time".into(),
+            )
         }
     };
     settings.checkpoint_timeout = timeout;
     note("checkpoint_timeout", show_seconds(timeout), from, why);
 
     let size = survey.segment_size;
-    let crossed = |one: &Checkpoint| {
+    let segments_crossed = |one: &Checkpoint| {
         one.distance.map(|distance| {
             size.segment_of(one.seen.redo) as i64 - size.segment_of(Lsn(one.seen.redo.0 - distance)) as i64
         })
     };
     let volume = |checkpoint: &&Checkpoint| checkpoint.cause == Cause::Volume;
-    let segments: Vec<i64> = checkpoints.iter().filter(volume).filter_map(crossed).collect();
-    let furthest = checkpoints.iter().filter_map(crossed).max().unwrap_or(0).max(0) as u64;
+    let segments: Vec<i64> = checkpoints.iter().filter(volume).filter_map(segments_crossed).collect();
+    let furthest = checkpoints.iter().filter_map(segments_crossed).max().unwrap_or(0).max(0) as u64;
     let target = settings.completion_target_milli;
     match most_frequent(&segments).filter(|segments| *segments > 0) {
         Some(usual) => {
-            settings.max_wal_size = roundest(usual as u64, target) * size.bytes();
+            settings.max_wal_size = roundest_segment_count(usual as u64, target) * size.bytes();
             note(
                 "max_wal_size",
                 show_size(settings.max_wal_size),
-                From::Learned,
-                format!("{} checkpoints came {usual} segments after the one before", segments.len()),
+                Origin::Learned,
+                format!("{} checkpoints began {usual} segments after the one before", segments.len()),
             );
         }
         None => {
-            let least = roundest(furthest + 1, target) * size.bytes();
+            let least = roundest_segment_count(furthest + 1, target) * size.bytes();
             settings.max_wal_size = settings.max_wal_size.max(least);
             note(
                 "max_wal_size",
                 show_size(settings.max_wal_size),
-                From::Assumed,
-                "no checkpoint came because of volume".into(),
+                Origin::Assumed,
+                "no checkpoint in the trace was triggered by volume".into(),
             );
         }
     }
     note(
         "checkpoint_completion_target",
         settings.show("checkpoint_completion_target").unwrap_or_default(),
-        From::Assumed,
-        "the log does not show it".into(),
+        Origin::Assumed,
+        "no evidence in the trace".into(),
     );
 }
 
@@ -237,22 +255,22 @@ fn most_frequent(values: &[i64]) -> Option<i64> {
     values.iter().copied().max_by_key(|value| (count(value), -value))
 }
 
-/// Timers are a little late.
-fn nearest_usual(interval: i64) -> i64 {
+/// Rounds an interval to a value that people set, as timers fire a little late.
+fn round_to_usual_timeout(interval: i64) -> i64 {
     const USUAL: [i64; 11] = [30, 60, 120, 180, 300, 600, 900, 1200, 1800, 2700, 3600];
     let near = USUAL.into_iter().find(|usual| (usual - 1..=usual + 2).contains(&interval));
     near.unwrap_or(interval).clamp(30, 86_400)
 }
 
-/// Of all numbers of segments that lead to that distance, the one that people would have set.
-fn roundest(segments: u64, target_milli: u64) -> u64 {
+/// Of all values of `max_wal_size`, in segments, that lead to this checkpoint distance, the roundest.
+fn roundest_segment_count(segments: u64, target_milli: u64) -> u64 {
     let first = (segments * (1000 + target_milli)).div_ceil(1000).max(2);
     let last = ((segments + 1) * (1000 + target_milli)).div_ceil(1000).saturating_sub(1).max(first);
     (first..=last).max_by_key(|number| (number.trailing_zeros(), u64::MAX - number)).unwrap_or(first)
 }
 
-/// The median way from a full segment to the redo pointer that it led to.
-fn lag(checkpoints: &[Checkpoint], survey: &Survey) -> u64 {
+/// The median distance from the end of a segment to the redo pointer of the checkpoint that it requested.
+fn median_request_lag(checkpoints: &[Checkpoint], survey: &Survey) -> u64 {
     let size = survey.segment_size;
     let mut lags: Vec<u64> = checkpoints
         .iter()
@@ -264,9 +282,10 @@ fn lag(checkpoints: &[Checkpoint], survey: &Survey) -> u64 {
     lags.get(lags.len() / 2).copied().unwrap_or(0)
 }
 
-/// The shortest time from a requested checkpoint's redo pointer to its record, by the transactions that ended between.
-fn hurry(checkpoints: &[Checkpoint], survey: &Survey, settings: &Settings) -> i64 {
-    // Base backups may ask for one that keeps to the schedule.
+/// The shortest time, in microseconds, from a requested checkpoint's redo pointer to its record, by the transaction ends
+/// between them.
+fn shortest_unthrottled_checkpoint(checkpoints: &[Checkpoint], survey: &Survey, settings: &Settings) -> i64 {
+    // A base backup may request a throttled checkpoint.
     let target = settings.completion_target_milli as i64;
     let longest = settings.checkpoint_timeout * target * 1000 / 2;
     let farthest = settings.checkpoint_segments() * settings.segment_size.bytes() / 2;
@@ -280,8 +299,8 @@ fn hurry(checkpoints: &[Checkpoint], survey: &Survey, settings: &Settings) -> i6
     checkpoints.iter().filter(|one| one.cause == Cause::Requested).filter_map(took).min().unwrap_or(0)
 }
 
-/// What became of the checkpoints that were asked for while another one was made.
-fn skips(checkpoints: &[Checkpoint], settings: &Settings) -> Vec<bool> {
+/// Whether each checkpoint that was requested while another one was in progress was skipped.
+fn skipped_requests(checkpoints: &[Checkpoint], settings: &Settings) -> Vec<bool> {
     let size = settings.segment_size;
     let outcome = |pair: &[Checkpoint]| {
         let [one, next] = pair else { return None };
@@ -298,16 +317,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances_become_what_people_set() {
+    fn checkpoint_distances_are_rounded_to_common_settings() {
         for megabytes in [48_u64, 128, 512, 1024, 2048, 4096, 16384] {
             let mut settings = Settings::default_of(walden_format::version::Major::V15);
             settings.max_wal_size = megabytes << 20;
             let segments = settings.checkpoint_segments();
-            settings.max_wal_size = roundest(segments, 900) << 24;
+            settings.max_wal_size = roundest_segment_count(segments, 900) << 24;
             assert_eq!(settings.checkpoint_segments(), segments, "{megabytes} MB");
         }
-        assert_eq!(roundest(33, 900), 64, "a default server's");
-        assert_eq!(nearest_usual(301), 300);
+        assert_eq!(roundest_segment_count(33, 900), 64, "the default");
+        assert_eq!(round_to_usual_timeout(301), 300);
         assert_eq!(most_frequent(&[5, 3, 3, 9]), Some(3));
     }
 }

@@ -1,8 +1,8 @@
-//! What a record would be under another `wal_level`.
+//! The size of a record under another `wal_level`.
 //!
-//! `logical` to `replica` is exact: what is only there for logical decoding goes. `replica` to `logical` lacks what only the
-//! catalog knows (replica identities) and is estimated. Under `minimal` what goes into files that the transaction itself made
-//! is not logged; small ones are logged as images when it commits (`smgrDoPendingSyncs`).
+//! `logical` to `replica` is exact: the data for logical decoding is removed. `replica` to `logical` depends on the catalog
+//! (replica identities) and is estimated. Under `minimal`, changes of files that the transaction itself created are not logged;
+//! small files are logged as full-page images at commit (`smgrDoPendingSyncs`).
 
 use rustc_hash::FxHashMap;
 use walden_format::payload::xlog::WalLevel;
@@ -13,19 +13,19 @@ use walden_format::rmgr::rmid;
 use walden_redo::replay::Touched;
 use walden_redo::{PAGE_BYTES, displaced};
 
-/// The levels that differ.
+/// The values of `wal_level` that differ in what they log.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
     /// `minimal`
     Minimal,
-    /// `replica`, which `archive` and `hot_standby` became.
+    /// `replica`, and its predecessors `archive` and `hot_standby`.
     Replica,
     /// `logical`
     Logical,
 }
 
 impl Level {
-    /// That of a setting; a level that this version does not know is taken for `replica`.
+    /// The level of a setting; an unknown value counts as `replica`.
     pub fn of(level: WalLevel) -> Level {
         match level {
             WalLevel::Minimal => Level::Minimal,
@@ -35,20 +35,20 @@ impl Level {
     }
 }
 
-/// A record under a level.
+/// How a record differs under a level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Variant {
-    /// It is written at all.
-    pub written: bool,
-    /// Bytes to add to what it has now, of headers and main data.
+    /// Whether it is written at all.
+    pub is_written: bool,
+    /// Bytes to add to its headers and main data.
     pub fixed: i32,
-    /// Records that come with it, in bytes; each is padded to 8.
-    pub beside: u32,
-    /// Block 0's data stays beside an image.
+    /// Bytes of additional records, each padded to 8.
+    pub extra_records: u32,
+    /// Block 0's data is logged even if it has a full-page image.
     pub keeps_data: bool,
-    /// Bytes that block 0's data has more than now, without an image.
+    /// Bytes that block 0's data has more than as_traced, without an image.
     pub data: i32,
-    /// The figures are estimates.
+    /// Whether the figures are estimates.
     pub estimated: bool,
 }
 
@@ -58,35 +58,35 @@ const XLOG_RECORD: u32 = 24;
 const MAIN_HEADER: u32 = 2;
 /// `SizeOfHeapNewCid`
 const NEW_CID: u32 = XLOG_RECORD + MAIN_HEADER + 34;
-/// A deleted row's key as logical decoding needs it, where it is a number: header, null bitmap, 8 bytes.
+/// The replica identity of a deleted tuple with a numeric key: header, null bitmap, 8 bytes.
 const USUAL_KEY: i32 = 5 + 1 + 8;
 /// `SizeOfHeapUpdate`, `SizeOfHeapDelete`
 const UPDATE: u32 = 14;
 const DELETE: u32 = 8;
 /// `SharedInvalidationMessage`
 const INVALIDATION: u32 = 16;
-/// Files of the catalog have smaller numbers until they are rewritten (`FirstNormalObjectId`).
+/// `FirstNormalObjectId`: files of the catalog have smaller numbers until they are rewritten.
 const FIRST_NORMAL: u32 = 16_384;
-/// Set in the info byte of an end of transaction that has more than its time (`XLOG_XACT_HAS_INFO`).
+/// `xl_xact_xinfo` and `xl_xact_dbinfo`, which a commit without anything else to log does not have (`XLOG_XACT_HAS_INFO`).
 const DATABASE: u32 = 8;
 
-/// What a record is under `to` if it was written under `from`.
+/// How a record that was written under `from` differs under `to`.
 pub fn variant(record: &Record<'_>, touched: &[Touched], from: Level, to: Level) -> Variant {
-    let now = Variant { written: true, keeps_data: keeps_data(record, from), ..Variant::default() };
+    let as_traced = Variant { is_written: true, keeps_data: keeps_data(record, from), ..Variant::default() };
     match (from, to) {
-        _ if from == to => now,
+        _ if from == to => as_traced,
         (Level::Logical, _) => {
-            let replica = without_logical(record, touched, now);
-            if to == Level::Minimal { without_standby(record, replica) } else { replica }
+            let replica = logical_to_replica(record, touched, as_traced);
+            if to == Level::Minimal { replica_to_minimal(record, replica) } else { replica }
         }
-        (Level::Replica, Level::Minimal) => without_standby(record, now),
-        (_, Level::Logical) => with_logical(record, touched, now),
-        // What `minimal` did not log can't be told; the rest is the same.
-        _ => Variant { estimated: true, ..now },
+        (Level::Replica, Level::Minimal) => replica_to_minimal(record, as_traced),
+        (_, Level::Logical) => replica_to_logical(record, touched, as_traced),
+        // What `minimal` did not log is unknown; everything else is the same.
+        _ => Variant { estimated: true, ..as_traced },
     }
 }
 
-/// Whether the row version stays beside an image, for logical decoding.
+/// Whether the new tuple is logged even with a full-page image, for logical decoding.
 fn keeps_data(record: &Record<'_>, level: Level) -> bool {
     if level != Level::Logical {
         return false;
@@ -101,22 +101,22 @@ fn keeps_data(record: &Record<'_>, level: Level) -> bool {
     }
 }
 
-fn without_logical(record: &Record<'_>, touched: &[Touched], now: Variant) -> Variant {
+fn logical_to_replica(record: &Record<'_>, touched: &[Touched], as_traced: Variant) -> Variant {
     let main = record.main_len;
-    let mut variant = Variant { keeps_data: false, ..now };
+    let mut variant = Variant { keeps_data: false, ..as_traced };
     if record.toplevel_xid.is_some() {
         variant.fixed -= 5;
     }
     match (record.header.rmid, record.kind() & KIND_MASK) {
         (rmid::HEAP2, heap2::REWRITE | heap2::NEW_CID)
         | (rmid::HEAP, heap::TRUNCATE)
-        | (rmid::XACT, xact::INVALIDATION) => variant.written = false,
-        (rmid::HEAP, heap::DELETE) => variant.fixed -= beyond(main, DELETE),
+        | (rmid::XACT, xact::INVALIDATION) => variant.is_written = false,
+        (rmid::HEAP, heap::DELETE) => variant.fixed -= len_beyond(main, DELETE),
         (rmid::HEAP, heap::UPDATE | heap::HOT_UPDATE) => {
-            variant.fixed -= beyond(main, UPDATE);
-            if now.keeps_data {
+            variant.fixed -= len_beyond(main, UPDATE);
+            if as_traced.keeps_data {
                 match displaced::shared_with_old(record, touched) {
-                    Some((prefix, suffix)) => variant.data = -saved(prefix, suffix),
+                    Some((prefix, suffix)) => variant.data = -bytes_saved(prefix, suffix),
                     None => variant.estimated = true,
                 }
             }
@@ -126,16 +126,16 @@ fn without_logical(record: &Record<'_>, touched: &[Touched], now: Variant) -> Va
     variant
 }
 
-fn with_logical(record: &Record<'_>, touched: &[Touched], now: Variant) -> Variant {
-    let mut variant = now;
+fn replica_to_logical(record: &Record<'_>, touched: &[Touched], as_traced: Variant) -> Variant {
+    let mut variant = as_traced;
     let Some(block) = record.blocks.first() else {
         if record.header.rmid == rmid::XACT
             && let Ok(Payload::Commit(end)) = payload::parse(record)
         {
-            // The same messages are logged at the end of each command.
+            // The same invalidation messages are also logged at the end of each command.
             let messages = end.invalidations.len() as u32;
             if messages > 0 {
-                variant.beside = XLOG_RECORD + MAIN_HEADER + 4 + INVALIDATION * messages;
+                variant.extra_records = XLOG_RECORD + MAIN_HEADER + 4 + INVALIDATION * messages;
                 variant.estimated = true;
             }
         }
@@ -156,19 +156,19 @@ fn with_logical(record: &Record<'_>, touched: &[Touched], now: Variant) -> Varia
             Ok(Payload::MultiInsert(rows)) => u32::from(rows.count),
             _ => 1,
         };
-        variant.beside = rows * NEW_CID.next_multiple_of(8);
+        variant.extra_records = rows * NEW_CID.next_multiple_of(8);
         variant.estimated = true;
         return variant;
     }
     variant.keeps_data = kind != heap::DELETE;
     match kind {
         heap::DELETE => {
-            // Which columns are the key, and whether there is one, is in the catalog.
+            // The replica identity is known to the catalog only.
             variant.fixed += USUAL_KEY;
             variant.estimated = true;
         }
         heap::UPDATE | heap::HOT_UPDATE => match displaced::shared_with_old(record, touched) {
-            Some((prefix, suffix)) => variant.data = saved(prefix, suffix),
+            Some((prefix, suffix)) => variant.data = bytes_saved(prefix, suffix),
             None => variant.estimated = true,
         },
         _ => {}
@@ -176,12 +176,12 @@ fn with_logical(record: &Record<'_>, touched: &[Touched], now: Variant) -> Varia
     variant
 }
 
-/// `minimal` logs nothing that only a standby needs.
-fn without_standby(record: &Record<'_>, now: Variant) -> Variant {
-    let mut variant = now;
+/// Removes what is logged for standbys.
+fn replica_to_minimal(record: &Record<'_>, as_traced: Variant) -> Variant {
+    let mut variant = as_traced;
     match (record.header.rmid, record.kind() & KIND_MASK) {
-        (rmid::STANDBY, _) | (rmid::XACT, xact::ASSIGNMENT) => variant.written = false,
-        (rmid::BTREE, _) if record.kind() == btree::REUSE_PAGE => variant.written = false,
+        (rmid::STANDBY, _) | (rmid::XACT, xact::ASSIGNMENT) => variant.is_written = false,
+        (rmid::BTREE, _) if record.kind() == btree::REUSE_PAGE => variant.is_written = false,
         (rmid::XACT, xact::COMMIT | xact::COMMIT_PREPARED) => {
             if let Ok(Payload::Commit(end)) = payload::parse(record)
                 && !end.invalidations.is_empty()
@@ -197,18 +197,18 @@ fn without_standby(record: &Record<'_>, now: Variant) -> Variant {
     variant
 }
 
-/// Bytes that main data has beyond a record's fixed fields, and the longer header that they may have brought.
-fn beyond(main: u32, fixed: u32) -> i32 {
+/// Bytes of main data behind the fixed fields, including the longer header that they may require.
+fn len_beyond(main: u32, fixed: u32) -> i32 {
     let longer_header = if main > 255 { 3 } else { 0 };
     if main > fixed { (main - fixed + longer_header) as i32 } else { 0 }
 }
 
-/// Bytes that an update saves by what its row versions share: a length of 2 bytes stands for each end.
-fn saved(prefix: usize, suffix: usize) -> i32 {
+/// Bytes that an update saves by the common prefix and suffix of both tuples; each costs a length of 2 bytes.
+fn bytes_saved(prefix: usize, suffix: usize) -> i32 {
     [prefix, suffix].iter().filter(|len| **len > 0).map(|len| *len as i32 - 2).sum()
 }
 
-/// Files that a transaction made and that `minimal` would not log until it ends.
+/// Files created by a transaction in progress, whose changes `minimal` would not log.
 #[derive(Debug, Default)]
 pub struct Unlogged {
     files: FxHashMap<RelFileLocator, File>,
@@ -216,27 +216,28 @@ pub struct Unlogged {
 
 #[derive(Debug)]
 struct File {
-    made_by: u32,
-    /// Blocks known, and of the first ones where in the store they are and what their images would take.
+    created_by: u32,
+    /// Number of blocks, and for the first ones their slot in the page store and the size of their image.
     blocks: u64,
     images: FxHashMap<(Fork, u32), (usize, u32)>,
 }
 
-/// Beyond so many blocks no threshold that anyone would set has a file's pages logged; they are only counted.
+/// Blocks per file whose images are kept. Larger files exceed any plausible `wal_skip_threshold` and are only counted.
 const MAX_IMAGES: usize = (64 << 20) / PAGE_BYTES;
 
-/// A file that is logged as images when its transaction commits.
+/// A file that is logged as full-page images at commit.
 #[derive(Debug)]
-pub struct Small {
+pub struct SmallFile {
     /// The file.
     pub relation: RelFileLocator,
-    /// Its pages' places in the store, and the bytes of their images without compression.
+    /// For each page, its slot in the page store and the bytes of its uncompressed image.
     pub pages: Vec<(usize, u32)>,
 }
 
 impl Unlogged {
-    /// Notes that a file comes or goes; the files of a committing transaction with at most `threshold` bytes come back.
-    pub fn note(&mut self, record: &Record<'_>, threshold: u64) -> Vec<Small> {
+    /// Observes creation of files and ends of transactions; returns the files of a committing transaction that are smaller than
+    /// `threshold` bytes.
+    pub fn observe(&mut self, record: &Record<'_>, threshold: u64) -> Vec<SmallFile> {
         let mut small = Vec::new();
         match (record.header.rmid, record.kind() & KIND_MASK) {
             (rmid::SMGR, smgr::CREATE) => {
@@ -245,7 +246,7 @@ impl Unlogged {
                     && create.fork != Fork::INIT
                 {
                     self.files.entry(create.relation).or_insert_with(|| File {
-                        made_by: record.header.xid,
+                        created_by: record.header.xid,
                         blocks: 0,
                         images: FxHashMap::default(),
                     });
@@ -261,10 +262,10 @@ impl Unlogged {
                 };
                 let own = end.twophase_xid.unwrap_or(record.header.xid);
                 let ends = |xid: u32| xid == own || end.subxacts.into_iter().any(|sub| sub == xid);
-                for (relation, file) in self.files.extract_if(|_, file| ends(file.made_by)) {
+                for (relation, file) in self.files.extract_if(|_, file| ends(file.created_by)) {
                     let fits = file.blocks * (PAGE_BYTES as u64) < threshold;
                     if committed && fits && file.images.len() as u64 == file.blocks {
-                        small.push(Small { relation, pages: file.images.into_values().collect() });
+                        small.push(SmallFile { relation, pages: file.images.into_values().collect() });
                     }
                 }
             }
@@ -273,15 +274,15 @@ impl Unlogged {
         small
     }
 
-    /// Whether a record changes such files alone.
+    /// Whether a record changes such files only.
     pub fn covers(&self, record: &Record<'_>) -> bool {
         !self.files.is_empty()
             && !record.blocks.is_empty()
             && record.blocks.iter().all(|block| self.files.contains_key(&block.relation))
     }
 
-    /// Notes a page of such a file as it is now.
-    pub fn page(&mut self, relation: RelFileLocator, place: (Fork, u32), slot: usize, image: u32) {
+    /// Notes the current image size of a page of such a file.
+    pub fn note_page(&mut self, relation: RelFileLocator, place: (Fork, u32), slot: usize, image: u32) {
         let Some(file) = self.files.get_mut(&relation) else { return };
         if let Some(known) = file.images.get_mut(&place) {
             *known = (slot, image);
@@ -289,7 +290,7 @@ impl Unlogged {
             file.images.insert(place, (slot, image));
             file.blocks += 1;
         } else {
-            // No longer told apart from those met before, but far beyond any threshold.
+            // Not distinguished from known blocks any more, but beyond any threshold.
             file.blocks = file.blocks.max(MAX_IMAGES as u64 + 1);
         }
     }

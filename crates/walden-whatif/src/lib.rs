@@ -1,9 +1,10 @@
-//! What the log would be under other settings.
+//! Predicts how much WAL the same work would write under other settings.
 //!
-//! A trace is replayed record by record into simulations, one per set of settings. Sizes move the position at which the log is
-//! written, the position moves the ends of segments, these and the clock move checkpoints, and checkpoints move images.
-//! [`survey`] looks at the trace first, [`learn`] tells the settings that it was taken under, [`trace`] replays it, [`simulate`]
-//! is one server under other settings, [`predict()`] puts them together.
+//! A *trace* is a run of WAL segments. It is replayed record by record into simulated servers, one per set of settings. The
+//! sizes of records determine the insert position, the position and the clock determine when segments fill up and checkpoints
+//! begin, and checkpoints determine which blocks carry a full-page image.
+//! [`survey`] is the first pass over the trace, [`learn`] infers the settings it was taken under, [`trace`] replays it,
+//! [`simulate`] is one server under other settings, and [`predict()`] runs all of these.
 #![forbid(unsafe_code)]
 
 pub mod advise;
@@ -21,6 +22,6 @@ pub mod simulate;
 pub mod survey;
 pub mod trace;
 
-pub use outcome::{Bucket, Buckets, Prediction, Share};
-pub use predict::{Forecast, OpenBase, Question, Reading, predict};
+pub use outcome::{Basis, Bucket, Buckets, Prediction};
+pub use predict::{Forecast, OpenBase, Question, ReadProgress, predict};
 pub use settings::{Effect, SettingError, Settings};

@@ -1,13 +1,13 @@
-//! Means of sizes, by what they are of.
+//! Running means of sizes, by key.
 
 use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
-/// Keys whose place is found without the table.
+/// Entries of the direct-mapped cache in front of the hash table.
 const RECENT: usize = 256;
 
-/// A mean that grows.
+/// A running mean.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Mean {
     sum: u64,
@@ -24,41 +24,41 @@ impl Mean {
     }
 }
 
-/// A mean for each key. Nearly every record adds to one, and keys are few.
+/// A running mean for each key. Nearly every record updates one and keys are few, hence the cache in front of the table.
 #[derive(Debug)]
 pub(crate) struct Means<K> {
     means: Vec<(K, Mean)>,
-    places: FxHashMap<K, u32>,
+    index: FxHashMap<K, u32>,
     recent: [u32; RECENT],
 }
 
 impl<K> Default for Means<K> {
     fn default() -> Means<K> {
-        Means { means: Vec::new(), places: FxHashMap::default(), recent: [0; RECENT] }
+        Means { means: Vec::new(), index: FxHashMap::default(), recent: [0; RECENT] }
     }
 }
 
 impl<K: Copy + Eq + Hash> Means<K> {
-    /// The mean of a key; `hint` should differ where keys do.
+    /// The mean of a key, created empty. `hint` selects the cache entry: it should differ between keys.
     #[inline]
-    pub fn of(&mut self, key: K, hint: u32) -> &mut Mean {
+    pub fn entry(&mut self, key: K, hint: u32) -> &mut Mean {
         let recent = hint.wrapping_mul(0x9E37_79B1) as usize >> 24 & (RECENT - 1);
-        let place = self.recent[recent] as usize;
-        let place = match self.means.get(place) {
-            Some((known, _)) if *known == key => place,
+        let at = self.recent[recent] as usize;
+        let at = match self.means.get(at) {
+            Some((known, _)) if *known == key => at,
             _ => self.find(key, recent),
         };
-        &mut self.means[place].1
+        &mut self.means[at].1
     }
 
     #[inline(never)]
     fn find(&mut self, key: K, recent: usize) -> usize {
-        let place = *self.places.entry(key).or_insert_with(|| {
+        let at = *self.index.entry(key).or_insert_with(|| {
             self.means.push((key, Mean::default()));
             self.means.len() as u32 - 1
         });
-        self.recent[recent] = place;
-        place as usize
+        self.recent[recent] = at;
+        at as usize
     }
 }
 
@@ -71,10 +71,10 @@ mod tests {
         let mut means = Means::default();
         for round in 0..5 {
             for key in 0..1000_u64 {
-                means.of(key, key as u32 % 300).add(key as u32 + round);
+                means.entry(key, key as u32 % 300).add(key as u32 + round);
             }
         }
-        assert!((0..1000).all(|key| means.of(key, 7).get() == Some(key as u32 + 2)));
-        assert_eq!(means.of(1000, 7).get(), None);
+        assert!((0..1000).all(|key| means.entry(key, 7).get() == Some(key as u32 + 2)));
+        assert_eq!(means.entry(1000, 7).get(), None);
     }
 }

@@ -1,8 +1,7 @@
-//! Changes of tables and indexes: what the log tells of them, and the range where it does not.
+//! Effects of changing tables and indexes, as a range from best to worst case.
 //!
-//! An index that is dropped takes its records with it, which is exact. What else such changes do depends on what the log does
-//! not hold: which columns an update changed, where the keys of an index that is not there would go, how much room there will
-//! be on a page. So each has a range, from what they do at best to what they do at worst.
+//! The records of a dropped index disappear, which is exact. The other effects depend on what the WAL does not contain: which
+//! columns an update changed, where the keys of a new index would go, how much free space a page will have.
 
 use rustc_hash::FxHashSet;
 use serde::Serialize;
@@ -18,111 +17,111 @@ use crate::settings::Settings;
 /// A change to try.
 #[derive(Clone, Debug)]
 pub struct ObjectChange {
-    /// In words: `fillfactor of public.accounts to 80`.
+    /// Description, such as `fillfactor of public.accounts to 80`.
     pub what: String,
-    /// Which.
+    /// The change.
     pub change: Change,
     /// The table's files.
     pub table: FxHashSet<RelFileLocator>,
-    /// Those of its indexes, as far as they are known; of an index that is dropped, all others.
+    /// The files of its known indexes; for a dropped index, of all others.
     pub indexes: FxHashSet<RelFileLocator>,
 }
 
-/// Which change.
+/// The kinds of changes.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// An index, by its files, is not there.
+    /// The index with these files is dropped.
     DropIndex(FxHashSet<RelFileLocator>),
-    /// One more B-tree index, with keys of so many bytes.
+    /// A B-tree index is added; the bytes of a key.
     AddIndex(u32),
-    /// The table's pages are filled to so many percent.
+    /// The table's `fillfactor` is set, in percent.
     FillFactor(u8),
 }
 
-/// What a change does beyond what is predicted without it.
+/// The effect of a change, relative to the prediction without it.
 #[derive(Clone, Debug, Serialize)]
 pub struct ObjectEffect {
     /// The change.
     pub what: String,
-    /// Bytes more, or fewer if negative, at best.
+    /// Bytes added in the best case; negative if saved.
     pub best_bytes: i64,
-    /// The same at worst.
+    /// The same in the worst case.
     pub worst_bytes: i64,
-    /// When it is the one and when the other.
+    /// The assumptions of both cases, in words.
     pub why: String,
 }
 
-/// What the log has of a table and its indexes.
+/// Activity on a table and its indexes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Rows inserted.
+    /// Tuples inserted.
     pub inserts: u64,
     /// HOT updates.
-    pub hot: u64,
-    /// Other updates whose new row is on the same page: an indexed column was changed, or there is no other reason.
-    pub stayed: u64,
-    /// Other updates whose new row is on another page: mostly for want of room.
-    pub moved: u64,
-    /// Images of the table's pages, in bytes.
+    pub hot_updates: u64,
+    /// Non-HOT updates whose new tuple is on the same page: an indexed column was changed.
+    pub same_page_updates: u64,
+    /// Non-HOT updates whose new tuple is on another page, mostly for lack of free space.
+    pub moved_updates: u64,
+    /// Bytes of full-page images of the table.
     pub table_images: u64,
-    /// Of these, those of the pages that rows moved to.
+    /// Of these, images of pages that received a moved tuple.
     pub moved_images: u64,
-    /// Records of the indexes, without and in images, in bytes.
+    /// Bytes of the indexes' records without full-page images.
     pub index_plain: u64,
-    /// See `index_plain`.
+    /// Bytes of the full-page images in these.
     pub index_images: u64,
-    /// One more than the highest block met.
+    /// Highest block number seen, plus one.
     pub pages: u64,
-    /// Pages met, each time that one is.
-    pub met: u64,
-    /// Line pointers on them.
-    pub lines: u64,
-    /// Bytes between line pointers and rows on them.
+    /// Number of page observations.
+    pub pages_seen: u64,
+    /// Sum of the line pointers over these.
+    pub line_pointers: u64,
+    /// Sum of the free bytes over these.
     pub free: u64,
 }
 
-/// Counts for each change.
+/// Counts the activity that each change would affect.
 #[derive(Debug, Default)]
 pub struct Counter {
     changes: Vec<(ObjectChange, Counts)>,
 }
 
 /// `sizeof(ItemIdData)`
-const LINE: f64 = 4.0;
-/// Of a leaf page, what a rightmost split leaves on it, and what others come to in the long run.
+const LINE_POINTER: f64 = 4.0;
+/// Fill of a leaf page after rightmost splits (`BTREE_DEFAULT_FILLFACTOR`), and the long-run mean for random keys.
 const RIGHTMOST_FILL: f64 = 0.9;
 const USUAL_FILL: f64 = 0.7;
-/// What an update's record has more when the row moves to another page: a block reference.
-const MOVE: f64 = 20.0;
+/// Additional bytes of an update record if the tuple moves to another page: a block reference.
+const MOVED_UPDATE: f64 = 20.0;
 /// Header, block reference and offset of an `INSERT_LEAF` record: 24 + 20 + 2 + 2 bytes.
 const INSERT_LEAF: f64 = 48.0;
 /// Header, two to three block references and fields of a split's record.
 const SPLIT: f64 = 110.0;
 
 impl Counter {
-    /// Counts for these.
+    /// A counter for these changes.
     pub fn new(changes: Vec<ObjectChange>) -> Counter {
         Counter { changes: changes.into_iter().map(|change| (change, Counts::default())).collect() }
     }
 
-    /// Nothing to count.
+    /// Whether there is nothing to count.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// Counts a record, after it was replayed.
-    pub fn record(&mut self, record: &Record<'_>, touched: &[Touched]) {
+    /// Counts a record after it was replayed.
+    pub fn count_record(&mut self, record: &Record<'_>, touched: &[Touched]) {
         let Some(first) = record.blocks.first() else { return };
         for (change, counts) in &mut self.changes {
             if change.table.contains(&first.relation) {
-                counts.table(record, touched);
+                counts.count_table_record(record, touched);
             } else if change.indexes.contains(&first.relation) {
-                counts.index(record);
+                counts.count_index_record(record);
             }
         }
     }
 
-    /// What came of it.
+    /// The changes with their counts.
     pub fn finish(self) -> Vec<(ObjectChange, Counts)> {
         self.changes
     }
@@ -137,15 +136,15 @@ fn block_image_bytes(block: &BlockRef) -> u64 {
 }
 
 impl Counts {
-    fn table(&mut self, record: &Record<'_>, touched: &[Touched]) {
+    fn count_table_record(&mut self, record: &Record<'_>, touched: &[Touched]) {
         for (block, touched) in record.blocks.iter().zip(touched) {
             if block.fork != Fork::MAIN {
                 continue;
             }
             self.pages = self.pages.max(u64::from(block.block) + 1);
             if let Some(page) = touched.page.as_deref() {
-                self.met += 1;
-                self.lines += u64::from(page.items());
+                self.pages_seen += 1;
+                self.line_pointers += u64::from(page.items());
                 self.free += page.upper().saturating_sub(page.lower()) as u64;
             }
         }
@@ -156,34 +155,34 @@ impl Counts {
         match payload::parse(record) {
             Ok(Payload::Insert(_)) => self.inserts += 1,
             Ok(Payload::MultiInsert(insert)) => self.inserts += u64::from(insert.count),
-            Ok(Payload::Update(update)) if update.hot => self.hot += 1,
+            Ok(Payload::Update(update)) if update.hot => self.hot_updates += 1,
             Ok(Payload::Update(_)) if record.blocks.len() > 1 => {
-                self.moved += 1;
+                self.moved_updates += 1;
                 self.moved_images += block_image_bytes(&record.blocks[0]);
             }
-            Ok(Payload::Update(_)) => self.stayed += 1,
+            Ok(Payload::Update(_)) => self.same_page_updates += 1,
             _ => {}
         }
     }
 
-    fn index(&mut self, record: &Record<'_>) {
+    fn count_index_record(&mut self, record: &Record<'_>) {
         let images = image_bytes(record);
         self.index_images += images;
         self.index_plain += u64::from(record.header.total_len).saturating_sub(images);
     }
 
-    /// Entries that the table's rows make in each index.
-    fn entries(&self) -> f64 {
-        (self.inserts + self.stayed + self.moved) as f64
+    /// Index tuples that the table's changes insert into each index.
+    fn index_entries(&self) -> f64 {
+        (self.inserts + self.same_page_updates + self.moved_updates) as f64
     }
 
-    /// How full pages are, in percent.
-    fn fill(&self) -> f64 {
-        100.0 * (1.0 - self.free as f64 / (self.met.max(1) as f64 * PAGE_BYTES as f64))
+    /// Mean fill of the pages seen, in percent.
+    fn fill_percent(&self) -> f64 {
+        100.0 * (1.0 - self.free as f64 / (self.pages_seen.max(1) as f64 * PAGE_BYTES as f64))
     }
 }
 
-/// What a change does to a prediction. `actual` is the trace, whose images the counts are of.
+/// The effect of a change on a prediction. `actual` are the bytes of the trace, to which the counts refer.
 pub fn effect(
     (change, counts): &(ObjectChange, Counts),
     settings: &Settings,
@@ -193,39 +192,41 @@ pub fn effect(
     let images = |buckets: &Buckets| buckets.get(Bucket::CheckpointImages) as f64;
     let scale = if images(actual) > 0.0 { images(&prediction.buckets) / images(actual) } else { 0.0 };
     let index_bytes = counts.index_plain as f64 + scale * counts.index_images as f64;
-    let entries = counts.entries().max(1.0);
+    let entries = counts.index_entries().max(1.0);
     let (best, worst, why) = match &change.change {
         Change::DropIndex(_) => (
-            -(counts.stayed as f64 / entries * index_bytes),
+            -(counts.same_page_updates as f64 / entries * index_bytes),
             0.0,
             format!(
-                "its own records are gone from the prediction; at best the {} updates that changed a key and stayed on their \
-                 page become HOT and leave the other indexes alone",
-                counts.stayed
+                "its own records are removed from the prediction; at best the {} non-HOT updates within a page become HOT and \
+                 insert nothing into the other indexes",
+                counts.same_page_updates
             ),
         ),
         Change::FillFactor(percent) => {
-            let (moved, hot) = (counts.moved as f64, counts.hot as f64);
+            let (moved, hot) = (counts.moved_updates as f64, counts.hot_updates as f64);
             let table_images = scale * counts.table_images as f64;
-            let (fill, wanted) = (counts.fill().max(1.0), f64::from((*percent).max(1)));
+            let (fill, wanted) = (counts.fill_percent().max(1.0), f64::from((*percent).max(1)));
             let fewer_rows = wanted.min(fill) / wanted.max(fill);
             let (less, more) = ((1.0 - fewer_rows) * table_images, (1.0 / fewer_rows - 1.0) * table_images);
             if wanted < fill {
-                let saved = moved / entries * index_bytes + MOVE * moved + scale * counts.moved_images as f64;
+                let saved =
+                    moved / entries * index_bytes + MOVED_UPDATE * moved + scale * counts.moved_images as f64;
                 let why = format!(
-                    "pages are {fill:.0} % full; at best the {} updates that moved their row to another page find room on its \
-                     own and become HOT ({} are), and images have more unused space to leave out; at worst none does, and \
-                     the rows are on more pages, each with its image",
-                    counts.moved, counts.hot
+                    "pages are {fill:.0} % full; at best the {} updates that moved their tuple to another page find free space on \
+                     its own page and become HOT ({} are), and images have a larger hole; at worst none does, and the tuples \
+                     are spread over more pages, each with its image",
+                    counts.moved_updates, counts.hot_updates
                 );
                 (-saved - less, more, why)
             } else {
-                let moves =
-                    hot / entries * index_bytes + MOVE * hot + table_images.min(hot * PAGE_BYTES as f64);
+                let moves = hot / entries * index_bytes
+                    + MOVED_UPDATE * hot
+                    + table_images.min(hot * PAGE_BYTES as f64);
                 let why = format!(
-                    "pages are {fill:.0} % full; at best the rows are on fewer pages, with fewer images; at worst images have \
-                     less unused space to leave out, and the {} HOT updates find no room and move their row to another page",
-                    counts.hot
+                    "pages are {fill:.0} % full; at best the tuples are on fewer pages, with fewer images; at worst images have a \
+                     smaller hole, and the {} HOT updates find no free space and move their tuple to another page",
+                    counts.hot_updates
                 );
                 (-less, more + moves, why)
             }
@@ -233,8 +234,8 @@ pub fn effect(
         Change::AddIndex(key) => {
             let (best, worst) = index_added(*key, counts, settings, prediction, index_bytes / entries);
             let why = format!(
-                "{} entries; at best its keys only ever grow, at worst they are random and each HOT update ({}) changes one",
-                entries as u64, counts.hot
+                "{} index tuples; at best its keys are ascending, at worst they are random and each HOT update ({}) changes one",
+                entries as u64, counts.hot_updates
             );
             (best, worst, why)
         }
@@ -252,18 +253,19 @@ fn index_added(
     let tuple = f64::from((8 + key).next_multiple_of(8));
     let page = PAGE_BYTES as f64;
     let record = INSERT_LEAF + tuple;
-    let entries = counts.entries();
-    let splits =
-        |entries: f64, fill: f64, moved: f64| entries * (tuple + LINE) / (page * fill) * (SPLIT + moved);
+    let entries = counts.index_entries();
+    let splits = |entries: f64, fill: f64, moved: f64| {
+        entries * (tuple + LINE_POINTER) / (page * fill) * (SPLIT + moved)
+    };
     let best = entries * record + splits(entries, RIGHTMOST_FILL, page * (1.0 - RIGHTMOST_FILL));
 
-    let hot = counts.hot as f64;
+    let hot = counts.hot_updates as f64;
     let worst_entries = entries + hot;
-    let mean_lines = counts.lines as f64 / counts.met.max(1) as f64;
-    let rows = (counts.pages as f64 * mean_lines).max(worst_entries);
-    let leaves = (rows * (tuple + LINE) / (page * USUAL_FILL)).max(1.0);
+    let mean_line_pointers = counts.line_pointers as f64 / counts.pages_seen.max(1) as f64;
+    let rows = (counts.pages as f64 * mean_line_pointers).max(worst_entries);
+    let leaves = (rows * (tuple + LINE_POINTER) / (page * USUAL_FILL)).max(1.0);
     let cycles = prediction.checkpoints.len() as f64 + 1.0;
-    // Of so many leaves, those that random keys touch at least once in a cycle.
+    // Expected number of leaves that random keys touch at least once per checkpoint cycle.
     let touched = leaves * (1.0 - (1.0 - 1.0 / leaves).powf(worst_entries / cycles));
     let image = match prediction.images {
         0 => page * USUAL_FILL,
@@ -292,20 +294,20 @@ mod tests {
     }
 
     #[test]
-    fn ranges_enclose_what_happens() {
+    fn effects_are_ranges_from_best_to_worst() {
         let settings = Settings::default_of(Major::V15);
         let counts = Counts {
             inserts: 1000,
-            hot: 500,
-            stayed: 100,
-            moved: 400,
+            hot_updates: 500,
+            same_page_updates: 100,
+            moved_updates: 400,
             table_images: 1_000_000,
             moved_images: 100_000,
             index_plain: 96_000,
             index_images: 404_000,
             pages: 100,
-            met: 100,
-            lines: 6000,
+            pages_seen: 100,
+            line_pointers: 6000,
             free: 100 * 8192 / 20,
         };
         let same = prediction(200, 1_600_000);

@@ -1,43 +1,43 @@
-//! What a prediction says: bytes by bucket, checkpoints, and how sure each of them is.
+//! The outcome of a prediction: bytes by bucket, checkpoints, and how each figure was obtained.
 
 use serde::Serialize;
 use walden_explain::checkpoints::Cause;
 use walden_format::lsn::Lsn;
 
-/// How a number came about, from the surest on.
+/// How a figure was obtained, most certain first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Share {
-    /// It is in the trace as it would be.
+pub enum Basis {
+    /// Copied from the trace.
     Exact,
-    /// It follows from pages that replay knows.
+    /// Computed from pages that replay has reconstructed.
     Reconstructed,
-    /// It follows from a sample of its relation's images.
+    /// Extrapolated from a sample of the relation's images.
     Sampled,
-    /// It is the mean of others like it, or a usual size.
+    /// The mean of similar ones, or a typical size.
     Estimated,
 }
 
-/// What bytes are for.
+/// What bytes of WAL are spent on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Bucket {
     /// Records without their images: headers, data.
     Records,
     /// Images at a page's first change after a checkpoint.
     CheckpointImages,
-    /// Images that are always written: index builds, rewrites.
+    /// Images that are written regardless of checkpoints: index builds, rewrites.
     ForcedImages,
-    /// Images because of hints.
+    /// Images of pages whose hint bits changed (`FPI_FOR_HINT`).
     HintImages,
     /// Images for `wal_consistency_checking`.
     ConsistencyImages,
-    /// Records of the checkpoints themselves.
+    /// Records that checkpoints themselves write.
     Checkpoints,
     /// Padding of records to 8 bytes.
     Alignment,
-    /// Headers of the log's pages.
+    /// Headers of WAL pages.
     PageHeaders,
-    /// What is left of a segment when it is switched.
+    /// Unused bytes of a segment behind a segment switch.
     Switches,
 }
 
@@ -55,7 +55,7 @@ impl Bucket {
         Bucket::Switches,
     ];
 
-    /// Those of full-page images.
+    /// The buckets of full-page images.
     pub const IMAGES: [Bucket; 4] =
         [Bucket::CheckpointImages, Bucket::ForcedImages, Bucket::HintImages, Bucket::ConsistencyImages];
 
@@ -101,12 +101,12 @@ impl Buckets {
         self.0[bucket as usize] += bytes;
     }
 
-    /// The mean of both.
+    /// Replaces each sum by the mean of both.
     fn mean_with(&mut self, other: &Buckets) {
         self.0.iter_mut().zip(other.0).for_each(|(one, other)| *one = one.midpoint(other));
     }
 
-    /// Bytes of one.
+    /// Bytes of one bucket.
     pub fn get(&self, bucket: Bucket) -> u64 {
         self.0[bucket as usize]
     }
@@ -116,54 +116,54 @@ impl Buckets {
         Bucket::IMAGES.into_iter().map(|bucket| self.get(bucket)).sum()
     }
 
-    /// Bytes of all.
+    /// Bytes of all buckets.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 }
 
-/// A checkpoint that would come.
+/// A checkpoint of a simulated server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SimulatedCheckpoint {
     /// Its redo pointer.
     pub redo: Lsn,
     /// When it begins, in microseconds since 1970-01-01 UTC.
     pub time: i64,
-    /// Why.
+    /// What triggered it.
     pub cause: Cause,
 }
 
-/// What the log would be under some settings.
+/// The WAL that the same work would write under some settings.
 #[derive(Clone, Debug, Default)]
 pub struct Prediction {
-    /// From the first record's start to the last one's end, in bytes.
+    /// Distance from the first record's start to the last one's end, in bytes.
     pub bytes: u64,
-    /// Where they are.
+    /// The same by bucket.
     pub buckets: Buckets,
-    /// Bytes by how they are known, page headers and padding aside: exact, reconstructed, sampled, estimated.
+    /// The same by [`Basis`], without page headers and padding.
     pub shares: [u64; 4],
-    /// Twice the standard error that sampling images brings, in bytes.
+    /// Twice the standard error of sampled images, in bytes.
     pub sampling_error: f64,
     /// The checkpoints.
     pub checkpoints: Vec<SimulatedCheckpoint>,
-    /// Checkpoints that were asked for while another one was made: whether one comes is a race.
+    /// Checkpoints that were requested while another one was in progress: whether they take place is a race.
     pub races: u64,
     /// Images after checkpoints.
     pub images: u64,
-    /// Segments that would be filled or switched.
+    /// Segments filled or switched.
     pub segments: u64,
-    /// The most that recovery could have to replay, in bytes: from the redo pointer of the last complete checkpoint on.
+    /// The longest distance that recovery could have to replay, in bytes: from the redo pointer of the last complete checkpoint.
     pub longest_redo: u64,
-    /// With hints logged that the trace does not have: at most so many bytes more.
+    /// Upper bound of the bytes that logging hint bits would add, where the trace does not have them.
     pub hints_at_most: u64,
-    /// The log's position as time passes: microseconds since 1970-01-01 UTC, bytes since the start.
+    /// Growth over time: microseconds since 1970-01-01 UTC, bytes since the start.
     pub growth: Vec<(i64, u64)>,
-    /// Records that would not be written.
+    /// Records of the trace that would not be written.
     pub dropped_records: u64,
 }
 
 impl Prediction {
-    /// Makes bytes and images the mean of both; checkpoints and their times stay, and the longest way of recovery is the longer
+    /// Replaces bytes and images by the mean of both. Checkpoints and their times stay; the redo distance becomes the longer
     /// one.
     pub fn mean_with(&mut self, other: &Prediction) {
         self.buckets.mean_with(&other.buckets);
@@ -180,7 +180,7 @@ impl Prediction {
         self.longest_redo = self.longest_redo.max(other.longest_redo);
     }
 
-    /// Checkpoints with a cause.
+    /// Number of checkpoints with a cause.
     pub fn caused_by(&self, cause: Cause) -> u64 {
         self.checkpoints.iter().filter(|checkpoint| checkpoint.cause == cause).count() as u64
     }

@@ -1,4 +1,4 @@
-//! A trace and settings in, predictions out.
+//! Runs a prediction: survey, inference of settings, and passes over the trace.
 
 use rustc_hash::FxHashSet;
 use thiserror::Error;
@@ -15,110 +15,113 @@ use crate::level::Level;
 use crate::objects::{Change, Counts, ObjectChange};
 use crate::outcome::{Buckets, Prediction};
 use crate::settings::{SettingError, Settings};
-use crate::simulate::{OwnRecords, Simulation};
-use crate::survey::{Survey, own};
-use crate::trace::{MAX_SIMULATIONS, Pass, PassOutcome, Plan, Trust};
+use crate::simulate::{CheckpointRecords, Simulation};
+use crate::survey::{Survey, checkpoint_record};
+use crate::trace::{Diagnostics, MAX_SIMULATIONS, Pass, PassOutcome, Plan};
 
-/// Opens a base anew for each pass.
+/// Opens the base pages; called once per pass.
 pub type OpenBase<'a> = &'a (dyn Fn() -> std::io::Result<Box<dyn BasePages>> + Sync);
 
-/// What is asked of a trace.
+/// Options of a prediction.
 #[derive(Clone, Default)]
 pub struct Question<'a> {
-    /// Pages as they were before the trace, and the position from which the log goes on from them.
+    /// Pages as of before the trace, and the position at which replay starts on them.
     pub base: Option<(Lsn, OpenBase<'a>)>,
-    /// Records from here on count; what is before tells of pages and checkpoints alone.
+    /// Records from here on are counted; earlier ones are only replayed.
     pub from: Option<Lsn>,
-    /// Records that start before this count.
+    /// Records that start before this are counted.
     pub to: Option<Lsn>,
-    /// Settings that the trace was taken under, as far as they are known: names and values.
+    /// Settings that the trace was taken under, as far as they are known, by name.
     pub traced: Vec<(String, String)>,
-    /// Changes of settings to predict: each a set of names and values on top of the trace's own.
+    /// The sets of settings to predict: each a list of names and values that differ from the trace's.
     pub changes: Vec<Vec<(String, String)>>,
-    /// Changes of tables and indexes, on top of every set of settings.
+    /// Changes of tables and indexes, applied to every set of settings.
     pub objects: Vec<ObjectChange>,
-    /// Compress every image, not a sample.
+    /// Compress every image instead of a sample.
     pub all_images: bool,
-    /// Threads; one at least.
+    /// Maximum number of threads; 0 counts as 1.
     pub threads: usize,
     /// Memory for pages, in bytes.
     pub memory_bytes: usize,
 }
 
-/// What is not possible.
+/// Why a prediction failed.
 #[derive(Debug, Error)]
 pub enum PredictError {
-    /// A setting.
+    /// A setting is unknown or has an invalid value.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// Nothing to predict from.
-    #[error("the trace has no record{0}")]
+    /// There is no record to predict from.
+    #[error("cannot predict: expected records in the trace, found none{0}")]
     Empty(String),
-    /// The page store could not be kept.
+    /// The page store failed.
     #[error("{0}")]
     Store(String),
 }
 
-/// What the log would be under each set of settings.
+/// The predictions for each set of settings.
 #[derive(Debug)]
 pub struct Forecast {
-    /// How the trace looked.
+    /// The first pass over the trace.
     pub survey: Survey,
-    /// Under which settings it was taken.
+    /// The settings that it was taken under.
     pub learned: Learned,
-    /// Where the counted records start and end.
+    /// Start and end of the counted records.
     pub span: (Lsn, Lsn),
-    /// Bytes of the trace, as a distance of LSNs.
+    /// The distance between these, in bytes.
     pub trace_bytes: u64,
-    /// Where they are.
+    /// The same by bucket.
     pub actual: Buckets,
-    /// Records and images after checkpoints.
+    /// Records counted.
     pub records: u64,
-    /// Images after checkpoints.
+    /// Full-page images after checkpoints among them.
     pub images: u64,
-    /// The trace's own settings predicted.
-    pub own: Prediction,
-    /// The changed settings, and what comes of them.
+    /// The prediction for the trace's own settings, to compare with the trace.
+    pub self_check: Prediction,
+    /// The changed settings and their predictions.
     pub predictions: Vec<(Settings, Prediction)>,
-    /// How far this may be trusted.
-    pub trust: Trust,
-    /// Changes of tables and indexes, and what they would affect.
+    /// Counts that show how reliable the predictions are.
+    pub diagnostics: Diagnostics,
+    /// Changes of tables and indexes, with what the trace contains of these.
     pub objects: Vec<(ObjectChange, Counts)>,
-    /// Seconds that replay took, for one pass.
+    /// Seconds that the passes took.
     pub replay_seconds: f64,
-    /// Where the trace can't be read any further, if it can't.
+    /// The damage at which reading stopped, if any.
     pub damage: Option<Damage>,
 }
 
 impl Forecast {
-    /// How far the prediction for the trace's own settings is from the trace.
+    /// Relative error of the prediction for the trace's own settings.
     pub fn self_check_error(&self) -> f64 {
-        relative(self.own.bytes, self.trace_bytes)
+        relative(self.self_check.bytes, self.trace_bytes)
     }
 }
 
-/// How far `predicted` is from `measured`, as a fraction.
+/// Relative error of `predicted`, as a fraction of `measured`.
 pub fn relative(predicted: u64, measured: u64) -> f64 {
     if measured == 0 { 0.0 } else { (predicted as f64 - measured as f64) / measured as f64 }
 }
 
-/// What [`predict`] tells while it works.
+/// ReadProgress of [`predict`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reading {
-    /// So many bytes have been read, of about twice the run's.
-    Done(u64),
-    /// So many more have to be read than was said.
-    More(u64),
+pub enum ReadProgress {
+    /// Bytes read since the last call, of about twice the run's.
+    Read(u64),
+    /// Bytes to be read in addition to that.
+    MoreToRead(u64),
 }
 
-/// Predicts. `tell` is told how it goes.
+/// Predicts the WAL under each set of settings. Starts at most `question.threads` threads and joins them before it returns.
+///
+/// # Errors
+/// An invalid setting, a trace without records in the window, or a page store that fails.
 pub fn predict(
     run: &Run,
     question: &Question<'_>,
-    tell: &(dyn Fn(Reading) + Sync),
+    progress: &(dyn Fn(ReadProgress) + Sync),
 ) -> Result<Forecast, PredictError> {
-    let progress = &|bytes| tell(Reading::Done(bytes));
-    let survey = Survey::read(run, question.from, question.to, question.threads.max(1), progress);
+    let read = &|bytes| progress(ReadProgress::Read(bytes));
+    let survey = Survey::read(run, question.from, question.to, question.threads.max(1), read);
     let (first, end) = survey.span.ok_or_else(|| PredictError::Empty(String::new()))?;
     let base = question.base.map_or(Lsn(0), |(from, _)| from);
     let from = question.from.unwrap_or(first).max(first).max(base);
@@ -143,13 +146,14 @@ pub fn predict(
     }
     let job = Job { run, question, survey: &survey, learned: &learned, from, end };
     let started = std::time::Instant::now();
-    let Passed { mut predictions, common, damage } = job.passes(&settings, learned.hurry, progress)?;
+    let PassResults { mut predictions, common, damage } =
+        job.passes(&settings, learned.unthrottled_micros, read)?;
     let replay_seconds = started.elapsed().as_secs_f64();
-    if learned.hurry > 0 {
-        job.settle_races(&settings, &mut predictions, tell)?;
+    if learned.unthrottled_micros > 0 {
+        job.average_races(&settings, &mut predictions, progress)?;
     }
     let mut predictions = settings.into_iter().zip(predictions);
-    let (_, own) = predictions.next().ok_or_else(|| PredictError::Empty(String::new()))?;
+    let (_, self_check) = predictions.next().ok_or_else(|| PredictError::Empty(String::new()))?;
     let predictions: Vec<_> = predictions.collect();
     Ok(Forecast {
         span: (from, Lsn(from.0 + common.trace_bytes)),
@@ -157,9 +161,9 @@ pub fn predict(
         actual: common.actual,
         records: common.records,
         images: common.images,
-        own,
+        self_check,
         predictions,
-        trust: common.trust,
+        diagnostics: common.diagnostics,
         objects: common.objects,
         replay_seconds,
         damage: damage.or(survey.damage),
@@ -168,9 +172,9 @@ pub fn predict(
     })
 }
 
-/// Which settings go through one pass together. A pass is mostly replay, whatever the number of its simulations; only
-/// compression is worth a thread, so each method has a pass of its own if there are cores.
-fn groups(settings: &[Settings], threads: usize) -> Vec<Vec<usize>> {
+/// Groups settings into passes. A pass is mostly replay, whatever the number of its simulations; only compression is worth a
+/// thread, so each method gets a pass of its own as far as there are threads.
+fn group_by_compression(settings: &[Settings], threads: usize) -> Vec<Vec<usize>> {
     let mut groups: Vec<(Vec<Option<walden_redo::recompress::Method>>, Vec<usize>)> = Vec::new();
     for (at, one) in settings.iter().enumerate() {
         let method = one.wal_compression;
@@ -178,9 +182,9 @@ fn groups(settings: &[Settings], threads: usize) -> Vec<Vec<usize>> {
             group.len() < MAX_SIMULATIONS && (methods.contains(&method) || method.is_none())
         });
         let place = fits.or_else(|| {
-            let room =
+            let may_add_group =
                 groups.len() < threads || groups.iter().all(|(_, group)| group.len() >= MAX_SIMULATIONS);
-            (!room).then(|| {
+            (!may_add_group).then(|| {
                 let fewest =
                     groups.iter().enumerate().filter(|(_, (_, group))| group.len() < MAX_SIMULATIONS);
                 fewest.min_by_key(|(_, (methods, _))| methods.len()).map_or(0, |(at, _)| at)
@@ -209,8 +213,8 @@ struct Job<'a> {
     end: Lsn,
 }
 
-/// What passes over the trace found.
-struct Passed {
+/// The outcome of all passes over the trace.
+struct PassResults {
     /// For each of the settings.
     predictions: Vec<Prediction>,
     /// The same in each pass.
@@ -218,19 +222,19 @@ struct Passed {
     damage: Option<Damage>,
 }
 
-/// Microseconds that a checkpoint takes at most that is behind, while the log grows as fast as it can: 0.3 to 0.7 s where the
-/// quickest one that somebody had asked for took 0.05 s. It waits for the log that the same burst writes.
+/// Microseconds that a checkpoint behind its schedule takes while WAL is written at full speed: measured at 0.3 to 0.7 s where
+/// the fastest requested one took 0.05 s, as it competes with the burst that writes the WAL.
 const SLOW_CHECKPOINT: i64 = 500_000;
 
 impl Job<'_> {
-    /// What the log would be under each of the settings, if a checkpoint that is behind takes `hurry` microseconds.
+    /// Predicts each of the settings, if a checkpoint behind its schedule takes `unthrottled_micros` microseconds.
     fn passes(
         &self,
         settings: &[Settings],
-        hurry: i64,
+        unthrottled_micros: i64,
         progress: &(dyn Fn(u64) + Sync),
-    ) -> Result<Passed, PredictError> {
-        let groups = groups(settings, self.question.threads.max(1));
+    ) -> Result<PassResults, PredictError> {
+        let groups = group_by_compression(settings, self.question.threads.max(1));
         let outcomes: Vec<Result<(PassOutcome, Option<Damage>), PredictError>> =
             std::thread::scope(|scope| {
                 let passes: Vec<_> = groups
@@ -238,7 +242,7 @@ impl Job<'_> {
                     .map(|group| {
                         let of_group = group.iter().map(|at| settings[*at].clone());
                         let passes = groups.len();
-                        scope.spawn(move || self.pass(of_group, hurry, passes, progress))
+                        scope.spawn(move || self.pass(of_group, unthrottled_micros, passes, progress))
                     })
                     .collect();
                 let join = |pass: std::thread::ScopedJoinHandle<'_, _>| {
@@ -257,63 +261,64 @@ impl Job<'_> {
             damage = damage.or(damaged);
         }
         let common = common.ok_or_else(|| PredictError::Empty(String::new()))?;
-        Ok(Passed { predictions: predictions.into_iter().flatten().collect(), common, damage })
+        Ok(PassResults { predictions: predictions.into_iter().flatten().collect(), common, damage })
     }
 
-    /// Where checkpoints race with the log, how many come depends on how long each takes, which nobody knows: what is
-    /// predicted is the mean of what comes if they are quick, and if they are slow.
-    fn settle_races(
+    /// Where checkpoints race with the writing of WAL, their number depends on how long each takes, which is not known: predicts
+    /// the mean of the outcomes for fast and for slow ones.
+    fn average_races(
         &self,
         settings: &[Settings],
         predictions: &mut [Prediction],
-        tell: &(dyn Fn(Reading) + Sync),
+        progress: &(dyn Fn(ReadProgress) + Sync),
     ) -> Result<(), PredictError> {
-        let raced = predictions.iter_mut().zip(settings).filter(|(quick, _)| quick.races > 0);
+        let raced = predictions.iter_mut().zip(settings).filter(|(fast, _)| fast.races > 0);
         let (raced, again): (Vec<&mut Prediction>, Vec<Settings>) =
-            raced.map(|(quick, settings)| (quick, settings.clone())).unzip();
+            raced.map(|(fast, settings)| (fast, settings.clone())).unzip();
         if again.is_empty() {
             return Ok(());
         }
-        tell(Reading::More(self.run.segments.len() as u64 * self.run.segment_size.bytes()));
-        let progress = |bytes| tell(Reading::Done(bytes));
-        let slow = self.passes(&again, SLOW_CHECKPOINT.max(self.learned.hurry), &progress)?;
-        raced.into_iter().zip(&slow.predictions).for_each(|(quick, slow)| quick.mean_with(slow));
+        progress(ReadProgress::MoreToRead(self.run.segments.len() as u64 * self.run.segment_size.bytes()));
+        let read = |bytes| progress(ReadProgress::Read(bytes));
+        let slow = self.passes(&again, SLOW_CHECKPOINT.max(self.learned.unthrottled_micros), &read)?;
+        raced.into_iter().zip(&slow.predictions).for_each(|(fast, slow)| fast.mean_with(slow));
         Ok(())
     }
 
     fn pass(
         &self,
         settings: impl Iterator<Item = Settings>,
-        hurry: i64,
+        unthrottled_micros: i64,
         passes: usize,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(PassOutcome, Option<Damage>), PredictError> {
         let redo = self.survey.redo_at(self.from);
         let start_time = self.survey.times.iter().take_while(|(lsn, _)| *lsn <= self.from).last();
         let start_time = start_time.or(self.survey.times.first()).map_or(0, |(_, micros)| *micros);
-        // The checkpoint that holds at the start began then, and not when the window starts.
+        // The checkpoint in force at the start of the window began at its own time.
         let began = redo.and_then(|redo| self.survey.checkpoints.iter().find(|one| one.redo == redo));
         let began = began.map_or(start_time, |one| (one.time * 1_000_000).min(start_time));
         let simulations = settings.map(|settings| {
-            let own = self.own_records(&settings);
+            let own = self.checkpoint_records(&settings);
             let redo = redo.unwrap_or(self.from);
             Simulation::new(settings, self.from, redo, began, own).with_checkpointer(
-                self.learned.lag,
-                self.learned.skips.clone(),
-                hurry,
+                self.learned.request_lag_bytes,
+                self.learned.skipped_requests.clone(),
+                unthrottled_micros,
             )
         });
         let simulations = simulations.collect();
         let memory_bytes = self.question.memory_bytes / passes.max(1);
         let base = self.question.base.map(|(_, open)| open()).transpose();
-        let base = base.map_err(|error| PredictError::Store(format!("the base can't be opened: {error}")))?;
+        let base =
+            base.map_err(|error| PredictError::Store(format!("cannot open the base pages: {error}")))?;
         let store = PageStore::new(StoreOptions { memory_bytes, base, ..StoreOptions::default() });
         let plan = self.plan(redo);
         let mut pass = Pass::new(Replay::new(store), plan, simulations, self.question.all_images);
-        pass.count(self.question.objects.clone());
+        pass.count_objects(self.question.objects.clone());
         let options =
             ScanOptions { threads: 1, from: self.question.base.map(|(from, _)| from), to: self.question.to };
-        // The survey has read all that; of what came after its end it knows nothing.
+        // The survey has verified the checksums up to its end, but not of what was written since.
         let checked = self.survey.span.map_or(Lsn(0), |(_, end)| end);
         let read = |bytes| progress(bytes / passes.max(1) as u64);
         let (_, end) = scan_again(self.run, options, checked, &mut pass, read);
@@ -364,19 +369,19 @@ impl Job<'_> {
         }
     }
 
-    /// Bytes of the records that checkpoints write: the mean of the trace's, else what an idle server writes.
-    fn own_records(&self, settings: &Settings) -> OwnRecords {
-        let mean = |which: usize, usual: u64| match self.survey.seen.own[which] {
+    /// Bytes of the records that checkpoints write: the mean of the trace's, else those of an idle server.
+    fn checkpoint_records(&self, settings: &Settings) -> CheckpointRecords {
+        let mean = |which: usize, usual: u64| match self.survey.evidence.checkpoint_records[which] {
             (_, 0) => usual,
             (bytes, count) => (bytes as f64 / count as f64).round() as u64,
         };
         use walden_format::version::Major;
         let has_redo = settings.version >= Major::V17;
         let has_running = Level::of(settings.wal_level) != Level::Minimal;
-        OwnRecords {
-            redo: if has_redo { mean(own::REDO, 30) } else { 0 },
-            running: if has_running { mean(own::RUNNING, 50) } else { 0 },
-            online: mean(own::ONLINE, 114),
+        CheckpointRecords {
+            redo: if has_redo { mean(checkpoint_record::REDO, 30) } else { 0 },
+            running: if has_running { mean(checkpoint_record::RUNNING, 50) } else { 0 },
+            online: mean(checkpoint_record::ONLINE, 114),
         }
     }
 }

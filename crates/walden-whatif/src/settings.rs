@@ -11,7 +11,7 @@ use walden_format::record::RelFileLocator;
 use walden_format::version::Major;
 use walden_redo::recompress::Method;
 
-/// What a server is set to, as far as it decides what the log is.
+/// The settings of a server that determine how much WAL it writes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
     /// The server's version; not a setting, but rules differ by it.
@@ -24,9 +24,9 @@ pub struct Settings {
     pub wal_compression: Option<Method>,
     /// `wal_log_hints`, or data checksums, which log hints as well.
     pub log_hints: bool,
-    /// When checkpoints come.
+    /// `max_wal_size`, in bytes.
     pub max_wal_size: u64,
-    /// `min_wal_size`: how many old segments stay for reuse.
+    /// `min_wal_size`, in bytes: how many old segments are recycled.
     pub min_wal_size: u64,
     /// `checkpoint_timeout`, in seconds.
     pub checkpoint_timeout: i64,
@@ -38,12 +38,12 @@ pub struct Settings {
     pub archive_timeout: i64,
     /// `wal_skip_threshold`, in bytes; only matters with `wal_level=minimal`.
     pub skip_threshold: u64,
-    /// Indexes that are not there.
+    /// Indexes that are assumed not to exist.
     pub dropped: FxHashSet<RelFileLocator>,
 }
 
 impl Settings {
-    /// What a server of a version has if nobody set anything.
+    /// The defaults of a PostgreSQL major version.
     pub fn default_of(version: Major) -> Settings {
         Settings {
             version,
@@ -62,7 +62,7 @@ impl Settings {
         }
     }
 
-    /// Segments from one redo pointer to where the next checkpoint is asked for.
+    /// Segments from one redo pointer to the next volume-triggered checkpoint request (`CalculateCheckpointSegments`).
     pub fn checkpoint_segments(&self) -> u64 {
         let settings = CheckpointSettings {
             timeout: self.checkpoint_timeout,
@@ -73,8 +73,11 @@ impl Settings {
         settings.segments(self.segment_size)
     }
 
-    /// Sets one setting from text as `postgresql.conf` or `ALTER SYSTEM` would have it. Names and values are not case
+    /// Sets one setting from the text that `postgresql.conf` or `ALTER SYSTEM` would contain. Names and values are not case
     /// sensitive.
+    ///
+    /// # Errors
+    /// An unknown setting, or a value that the setting does not accept.
     pub fn set(&mut self, name: &str, value: &str) -> Result<Effect, SettingError> {
         let wanted = name.trim().to_ascii_lowercase();
         let value = value.trim().trim_matches('\'').trim();
@@ -92,12 +95,19 @@ impl Settings {
         Ok(Effect::Changed)
     }
 
-    /// Refuses what no server of this version would start with.
+    /// Checks combinations that no server of this version would start with.
+    ///
+    /// # Errors
+    /// The first setting that such a server refuses.
     pub fn validate(&self) -> Result<(), SettingError> {
         let refuse = |name, value: String, expected| Err(SettingError::Value { name, value, expected });
         if self.version < Major::V15 && matches!(self.wal_compression, Some(Method::Lz4 | Method::Zstd)) {
             let value = compression_name(self.wal_compression).into();
-            return refuse("wal_compression", value, "off or pglz: lz4 and zstd came with 15");
+            return refuse(
+                "wal_compression",
+                value,
+                "off or pglz before PostgreSQL 15, which added lz4 and zstd",
+            );
         }
         if self.max_wal_size < 2 * self.segment_size.bytes() {
             return refuse("max_wal_size", show_size(self.max_wal_size), "at least twice wal_segment_size");
@@ -105,38 +115,38 @@ impl Settings {
         Ok(())
     }
 
-    /// The value of a setting in words, as `SHOW` prints it.
+    /// The value of a setting as `SHOW` prints it; `None` for one that is unknown or does not affect the WAL.
     pub fn show(&self, name: &str) -> Option<String> {
         ROWS.iter().find(|row| row.name == name).and_then(|row| row.show).map(|show| show(self))
     }
 }
 
-/// Whether a setting matters.
+/// Whether a setting affects the amount of WAL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// It may change the log.
+    /// It may.
     Changed,
-    /// It never changes how much log is written, and why.
+    /// It never does; the reason.
     Nothing(&'static str),
 }
 
-/// A setting that can't be had.
+/// A setting or value that a prediction cannot use.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum SettingError {
-    /// No such setting, or none that a prediction knows.
-    #[error("{name}: not a setting that a prediction knows; expected one of {}", names())]
+    /// The setting does not exist, or predictions do not support it.
+    #[error("cannot predict the effect of {name}: expected one of {}", names())]
     Name {
         /// As given.
         name: String,
     },
-    /// A value that the setting does not take.
-    #[error("{name}={value}: expected {expected}")]
+    /// The setting does not accept this value.
+    #[error("cannot set {name}: expected {expected}, found {value:?}")]
     Value {
         /// The setting.
         name: &'static str,
         /// As given.
         value: String,
-        /// What it takes.
+        /// The values it accepts, in words.
         expected: &'static str,
     },
 }
@@ -145,21 +155,21 @@ fn names() -> String {
     ROWS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ")
 }
 
-/// A setting.
+/// A setting that predictions support.
 pub struct Row {
     /// Its name in `postgresql.conf`.
     pub name: &'static str,
-    /// What it takes, in words.
+    /// The values it accepts, in words.
     pub expected: &'static str,
     set: Set,
-    /// Its value in words; nothing for those that change nothing.
+    /// Formats its value; `None` for settings that do not affect the WAL.
     pub show: Option<fn(&Settings) -> String>,
 }
 
 enum Set {
-    /// Changes the log.
+    /// Affects the WAL.
     Volume(fn(&mut Settings, &str) -> Option<()>),
-    /// Does not, and why.
+    /// Does not; the reason.
     Nothing(&'static str),
 }
 
@@ -177,10 +187,11 @@ const fn nothing(name: &'static str, why: &'static str) -> Row {
     Row { name, expected: "any value", set: Set::Nothing(why), show: None }
 }
 
-const PREALLOCATION: &str = "it decides how segment files are made and kept, not what is written into them";
-const FLUSHING: &str = "it decides when the log is flushed, not what is written";
+const PREALLOCATION: &str =
+    "it decides how segment files are created and kept, not what is written into them";
+const FLUSHING: &str = "it decides when WAL is flushed, not what is written";
 
-/// Every setting that a prediction knows.
+/// Every setting that predictions support.
 pub static ROWS: &[Row] = &[
     changes!("max_wal_size", SIZE, |s, v| size(v).map(|n| s.max_wal_size = n), |s| show_size(s.max_wal_size)),
     changes!("min_wal_size", SIZE, |s, v| size(v).map(|n| s.min_wal_size = n), |s| show_size(s.min_wal_size)),
@@ -211,7 +222,7 @@ pub static ROWS: &[Row] = &[
                 "pglz" => Some(Method::Pglz),
                 "lz4" => Some(Method::Lz4),
                 "zstd" => Some(Method::Zstd),
-                // 19 takes the best method that it was built with (931c9701f2), which is zstd where packages are made.
+                // 19 uses the best method that it was built with (931c9701f2), which is zstd in the published packages.
                 other if on_off(other)? && s.version >= Major::V19 => Some(Method::Zstd),
                 other => on_off(other)?.then_some(Method::Pglz),
             };
@@ -269,12 +280,15 @@ pub static ROWS: &[Row] = &[
         "checkpoint_flush_after",
         "it decides when the operating system writes pages out, not what is logged",
     ),
-    nothing("shared_buffers", "pages are imaged at their first change after a checkpoint, wherever they are"),
-    nothing("max_wal_senders", "it decides who may read the log, not what is written"),
+    nothing(
+        "shared_buffers",
+        "a full-page image is written at a page's first change after a checkpoint, whether or not it is cached",
+    ),
+    nothing("max_wal_senders", "it limits connections that read WAL, not what is written"),
     nothing("archive_mode", "it decides whether segments are archived, not what is written"),
 ];
 
-/// The name of a compression of images.
+/// The value of `wal_compression`.
 pub fn compression_name(method: Option<Method>) -> &'static str {
     match method {
         None => "off",
@@ -292,7 +306,7 @@ fn on_off(text: &str) -> Option<bool> {
     }
 }
 
-/// Bytes, with PostgreSQL's units; megabytes without one, which these settings are kept in.
+/// Parses a size with PostgreSQL's units into bytes. A number without a unit is in megabytes, the base unit of these settings.
 pub fn size(text: &str) -> Option<u64> {
     const UNITS: [(&str, u32); 6] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10), ("B", 0), ("", 20)];
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -302,7 +316,7 @@ pub fn size(text: &str) -> Option<u64> {
     (bytes.is_finite() && (0.0..=(1_u64 << 53) as f64).contains(&bytes)).then_some(bytes as u64)
 }
 
-/// Seconds, with PostgreSQL's units; seconds without one.
+/// Parses a time with PostgreSQL's units into seconds; a number without a unit is in seconds.
 pub fn seconds(text: &str) -> Option<i64> {
     const UNITS: [(&str, f64); 6] =
         [("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("ms", 0.001), ("s", 1.0), ("", 1.0)];
@@ -317,14 +331,14 @@ fn show_bool(on: bool) -> String {
     if on { "on" } else { "off" }.into()
 }
 
-/// A size in the largest unit that it is a whole number of.
+/// Formats a size in the largest unit of which it is a multiple.
 pub fn show_size(bytes: u64) -> String {
     const UNITS: [(u32, &str); 4] = [(40, "TB"), (30, "GB"), (20, "MB"), (10, "kB")];
     let whole = UNITS.iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift));
     whole.map_or_else(|| format!("{bytes}B"), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
-/// A time in the largest unit that it is a whole number of.
+/// Formats a time in the largest unit of which it is a multiple.
 pub fn show_seconds(seconds: i64) -> String {
     const UNITS: [(i64, &str); 3] = [(86_400, "d"), (3600, "h"), (60, "min")];
     let whole = UNITS.iter().find(|(unit, _)| seconds > 0 && seconds % unit == 0);
@@ -334,8 +348,8 @@ pub fn show_seconds(seconds: i64) -> String {
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Effect::Changed => f.write_str("may change the log"),
-            Effect::Nothing(why) => write!(f, "changes nothing: {why}"),
+            Effect::Changed => f.write_str("may change the amount of WAL"),
+            Effect::Nothing(why) => write!(f, "does not change the amount of WAL: {why}"),
         }
     }
 }
@@ -382,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn distances_are_the_servers() {
+    fn checkpoint_distance_equals_the_servers() {
         let mut settings = Settings::default_of(Major::V15);
         assert_eq!(settings.checkpoint_segments(), 33);
         settings.max_wal_size = 48 << 20;

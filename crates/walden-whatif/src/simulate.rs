@@ -1,6 +1,6 @@
-//! One server under other settings: where its log has got to, and when its checkpoints come.
+//! A simulated server under other settings: its insert position and its checkpoints.
 //!
-//! Positions are counted in *usable* bytes, those that records can have; page headers come in where an LSN is asked for
+//! Positions are counted in *usable* bytes, without page headers, as `XLogCtlInsert.CurrBytePos` is
 //! (`walden_format::geometry`).
 
 use walden_explain::checkpoints::Cause;
@@ -8,16 +8,15 @@ use walden_format::geometry::Geometry;
 use walden_format::lsn::Lsn;
 use walden_format::record::RECORD_HEADER;
 
-use crate::outcome::{Bucket, Buckets, Prediction, Share, SimulatedCheckpoint};
+use crate::outcome::{Basis, Bucket, Buckets, Prediction, SimulatedCheckpoint};
 use crate::settings::Settings;
 
-/// After a checkpoint was not needed, the next look is this much later (`CheckpointerMain`), in microseconds.
-const LOOK_AGAIN: i64 = 15_000_000;
+/// After a checkpoint was skipped, the time is checked again after this many microseconds (`CheckpointerMain`).
+const RECHECK_INTERVAL: i64 = 15_000_000;
 const SECOND: i64 = 1_000_000;
-/// A checkpoint that is ahead of its schedule sleeps this long before it looks again (`CheckpointWriteDelay`), in
-/// microseconds.
-const NAP: u64 = 100_000;
-/// Bytes of a switch record, which is a header alone.
+/// A checkpoint ahead of its schedule sleeps for this many microseconds at a time (`CheckpointWriteDelay`).
+const WRITE_DELAY: u64 = 100_000;
+/// Bytes of an `XLOG_SWITCH` record, which is a header only.
 const SWITCH_RECORD: u64 = RECORD_HEADER as u64;
 
 /// The number of the segment that a usable position lies in.
@@ -30,9 +29,9 @@ fn next_segment(geometry: Geometry, position: u64) -> u64 {
     (segment_of(geometry, position) + 1) * geometry.usable_segment_bytes()
 }
 
-/// Bytes of the records that a checkpoint writes itself, without padding; 0 for one that it does not write.
+/// Bytes of the records that a checkpoint itself writes, without padding; 0 for one that it does not write.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OwnRecords {
+pub struct CheckpointRecords {
     /// `CHECKPOINT_REDO`
     pub redo: u64,
     /// `RUNNING_XACTS`
@@ -41,78 +40,85 @@ pub struct OwnRecords {
     pub online: u64,
 }
 
-/// What one record is here: bytes by bucket, and how they are known.
+/// The bytes of one record in a simulation, by bucket and by basis.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RecordBytes {
-    /// Everything but images.
+    /// Everything but full-page images.
     pub plain: u64,
-    /// Images, as [`Bucket::IMAGES`] has them: after checkpoints, forced, for hints, for consistency checks.
+    /// Full-page images in the order of [`Bucket::IMAGES`]: after checkpoints, forced, for hint bits, for consistency checks.
     pub images: [u64; 4],
-    /// Images after checkpoints, counted.
+    /// Number of images after checkpoints.
     pub image_count: u64,
-    /// Of all these, what is exact, reconstructed, sampled, estimated.
+    /// All of these bytes by basis: exact, reconstructed, sampled, estimated.
     pub shares: [u64; 4],
 }
 
 impl RecordBytes {
-    /// Adds bytes that are known in this way.
+    /// Adds bytes of this basis.
     #[inline]
-    pub fn share(&mut self, share: Share, bytes: u64) {
-        self.shares[share as usize] += bytes;
+    pub fn add_basis(&mut self, basis: Basis, bytes: u64) {
+        self.shares[basis as usize] += bytes;
     }
 }
 
-/// A checkpoint that is being made.
+/// A checkpoint in progress.
 #[derive(Clone, Copy, Debug)]
 struct Running {
     redo: u64,
-    /// Done when the log has got here, or the clock there; the clock is looked at after naps, counted from `began`.
+    /// Done once the insert position or the clock has got there. The clock is checked after each write delay from `began` on.
     until_position: u64,
     until_time: i64,
     began: i64,
-    /// When the log got there.
-    behind: Option<i64>,
+    /// When the insert position got to `until_position`.
+    behind_since: Option<i64>,
 }
 
-/// A server under some settings.
+/// A simulated server.
 #[derive(Debug)]
 pub struct Simulation {
-    /// The settings.
+    /// Its settings.
     pub settings: Settings,
-    /// Counts checkpoints from 1 on: a page that was last changed in an earlier cycle gets an image.
+    /// Number of the current checkpoint cycle, from 1: a page last changed in an earlier one gets a full-page image.
     pub cycle: u32,
     geometry: Geometry,
-    own: OwnRecords,
+    checkpoint_records: CheckpointRecords,
     checkpoint_segments: u64,
-    lag: u64,
-    skips: Vec<bool>,
-    hurry: i64,
-    /// Checkpoints that were asked for while another one was made.
+    request_lag: u64,
+    skipped_requests: Vec<bool>,
+    unthrottled_micros: i64,
+    /// Checkpoints that were requested while another one was in progress.
     queued: usize,
     start: u64,
     position: u64,
-    /// Where the segment of `position` is full.
+    /// The end of the segment that `position` is in.
     full_at: u64,
     redo: u64,
-    /// Where the redo pointer of a checkpoint that was asked for will be.
-    asked: Option<u64>,
+    /// Where the redo pointer of a requested checkpoint will be.
+    requested_at: Option<u64>,
     running: Option<Running>,
     last_complete: u64,
     last_began: i64,
-    /// Before then nobody looks at the clock again.
-    look_at: i64,
-    /// Before then the clock brings nothing.
-    wake: i64,
-    /// What was written since the last checkpoint is worth another.
-    important: bool,
+    /// `checkpoint_timeout` is not checked before this time.
+    next_timeout_check: i64,
+    /// No event depends on the clock before this time.
+    next_wakeup: i64,
+    /// Whether records were written since the last checkpoint that warrant another one.
+    has_important_wal: bool,
     last_switch: i64,
     switched_position: u64,
     prediction: Prediction,
 }
 
 impl Simulation {
-    /// A server whose log goes on from `start`, with a checkpoint there that began at `time`.
-    pub fn new(settings: Settings, start: Lsn, redo: Lsn, time: i64, own: OwnRecords) -> Simulation {
+    /// A server whose insert position is at `start`, with the last checkpoint at `redo`, begun at `time` (microseconds since
+    /// 1970-01-01 UTC).
+    pub fn new(
+        settings: Settings,
+        start: Lsn,
+        redo: Lsn,
+        time: i64,
+        checkpoint_records: CheckpointRecords,
+    ) -> Simulation {
         let geometry = Geometry::with_default_pages(settings.segment_size);
         let position = geometry.usable_position(start);
         Simulation {
@@ -120,22 +126,22 @@ impl Simulation {
             settings,
             cycle: 1,
             geometry,
-            own,
-            lag: 0,
-            skips: Vec::new(),
-            hurry: 0,
+            checkpoint_records,
+            request_lag: 0,
+            skipped_requests: Vec::new(),
+            unthrottled_micros: 0,
             queued: 0,
             start: position,
             position,
             full_at: next_segment(geometry, position),
             redo: geometry.usable_position(redo),
-            asked: None,
+            requested_at: None,
             running: None,
             last_complete: geometry.usable_position(redo),
             last_began: time,
-            look_at: time,
-            wake: i64::MIN,
-            important: false,
+            next_timeout_check: time,
+            next_wakeup: i64::MIN,
+            has_important_wal: false,
             last_switch: time,
             switched_position: position,
             prediction: Prediction {
@@ -155,11 +161,16 @@ impl Simulation {
         }
     }
 
-    /// A checkpointer as the trace shows it: `lag` bytes after a segment was full it begins, and of checkpoints that were
-    /// asked for while another one was made, `skips` are found to be for nothing. Without any to go by none is: on a server
-    /// that waits for the disk, it was one of six. `hurry` is how long one takes, in microseconds, when it is behind.
-    pub fn with_checkpointer(self, lag: u64, skips: Vec<bool>, hurry: i64) -> Simulation {
-        Simulation { lag, skips, hurry, ..self }
+    /// Sets the behavior of the checkpointer: a requested checkpoint begins `request_lag` bytes behind the end of the segment;
+    /// requests during a checkpoint are skipped as `skipped_requests` says, in turn, and none if it is empty (on a server that
+    /// waits for the disk, one of six was); a checkpoint behind its schedule takes `unthrottled_micros` microseconds.
+    pub fn with_checkpointer(
+        self,
+        request_lag: u64,
+        skipped_requests: Vec<bool>,
+        unthrottled_micros: i64,
+    ) -> Simulation {
+        Simulation { request_lag, skipped_requests, unthrottled_micros, ..self }
     }
 
     /// Bytes since the start, as a distance of LSNs.
@@ -167,43 +178,43 @@ impl Simulation {
         self.geometry.start_at(self.position).bytes_since(self.geometry.start_at(self.start))
     }
 
-    /// The clock moves on, before a record at this time is written.
+    /// Advances the clock to the time of the next record.
     #[inline]
-    pub fn clock(&mut self, now: i64) {
-        if now >= self.wake {
-            self.look(now);
+    pub fn advance_clock(&mut self, now: i64) {
+        if now >= self.next_wakeup {
+            self.perform_due_events(now);
         }
     }
 
-    /// What the clock brings, each of it once.
+    /// Performs the events that are due, each of them once.
     #[inline(never)]
-    fn look(&mut self, now: i64) {
+    fn perform_due_events(&mut self, now: i64) {
         if self.running.is_some_and(|running| now >= running.until_time) {
-            self.complete_and_go_on(now);
+            self.complete_and_start_next(now);
         }
-        if now >= self.due().max(self.look_at) {
-            self.timed(self.due(), now);
+        if now >= self.timeout_due().max(self.next_timeout_check) {
+            self.begin_timed(self.timeout_due(), now);
         }
         if self.switch_due().is_some_and(|due| now >= due) {
-            self.timed_switch(now);
+            self.switch_on_timeout(now);
         }
         let until = self.running.map(|running| running.until_time);
-        let due = self.due().max(self.look_at);
-        self.wake = [until, self.switch_due()].into_iter().flatten().fold(due, i64::min);
+        let due = self.timeout_due().max(self.next_timeout_check);
+        self.next_wakeup = [until, self.switch_due()].into_iter().flatten().fold(due, i64::min);
     }
 
-    /// When the next checkpoint is due, if something was written.
-    fn due(&self) -> i64 {
+    /// When `checkpoint_timeout` triggers the next checkpoint, if something was written.
+    fn timeout_due(&self) -> i64 {
         self.last_began.saturating_add(self.settings.checkpoint_timeout * SECOND)
     }
 
-    /// When the segment is switched, however full.
+    /// When `archive_timeout` switches the segment.
     fn switch_due(&self) -> Option<i64> {
         let timeout = self.settings.archive_timeout;
         (timeout > 0).then(|| self.last_switch.saturating_add(timeout.saturating_mul(SECOND)))
     }
 
-    /// A record is written.
+    /// Writes a record.
     #[inline]
     pub fn insert(&mut self, record: &RecordBytes, now: i64) {
         let images: u64 = record.images.iter().sum();
@@ -217,36 +228,36 @@ impl Simulation {
         for (sum, bytes) in self.prediction.shares.iter_mut().zip(record.shares) {
             *sum += bytes;
         }
-        self.important = true;
+        self.has_important_wal = true;
         self.advance(record.plain + images, now);
     }
 
-    /// A record without images is written as the trace has it: `bytes` of it.
+    /// Writes a record without full-page images as it is in the trace: `bytes` of it.
     #[inline]
-    pub fn insert_same(&mut self, bytes: u64, now: i64) {
+    pub fn insert_unchanged(&mut self, bytes: u64, now: i64) {
         self.prediction.buckets.add(Bucket::Records, bytes);
-        self.prediction.shares[Share::Exact as usize] += bytes;
-        self.important = true;
+        self.prediction.shares[Basis::Exact as usize] += bytes;
+        self.has_important_wal = true;
         self.advance(bytes, now);
     }
 
-    /// Somebody asks for a checkpoint, or the server stops.
-    pub fn requested(&mut self, cause: Cause, now: i64) {
+    /// Performs a checkpoint on request or at shutdown.
+    pub fn request_checkpoint(&mut self, cause: Cause, now: i64) {
         if self.running.is_some() {
-            self.complete();
+            self.complete_checkpoint();
         }
-        self.begin(cause, now);
-        self.complete();
+        self.begin_checkpoint(cause, now);
+        self.complete_checkpoint();
     }
 
-    /// The log is switched to the next segment.
-    pub fn switch(&mut self, now: i64) {
-        // At a segment's start there is nothing to switch.
+    /// Switches to the next segment (`pg_switch_wal`).
+    pub fn switch_segment(&mut self, now: i64) {
+        // At a segment's start `RequestXLogSwitch` does nothing.
         if self.position.is_multiple_of(self.geometry.usable_segment_bytes()) {
             return;
         }
         self.prediction.buckets.add(Bucket::Records, SWITCH_RECORD);
-        self.prediction.shares[Share::Exact as usize] += SWITCH_RECORD;
+        self.prediction.shares[Basis::Exact as usize] += SWITCH_RECORD;
         self.advance(SWITCH_RECORD, now);
         if self.position.is_multiple_of(self.geometry.usable_segment_bytes()) {
             return;
@@ -262,25 +273,25 @@ impl Simulation {
         self.finish_segment(finished);
     }
 
-    /// Something that hints would have made larger.
-    pub fn hint_bound(&mut self, bytes: u64) {
+    /// Adds to the upper bound of what logging hint bits would add.
+    pub fn add_hint_bound(&mut self, bytes: u64) {
         self.prediction.hints_at_most += bytes;
     }
 
-    /// A record that would not be written.
-    pub fn drop_record(&mut self) {
+    /// Counts a record that is not written.
+    pub fn count_dropped_record(&mut self) {
         self.prediction.dropped_records += 1;
     }
 
-    /// Notes how far the log has got.
-    pub fn sample(&mut self, now: i64) {
+    /// Adds a point to the growth over time.
+    pub fn sample_growth(&mut self, now: i64) {
         let distance = self.distance();
         self.prediction.growth.push((now, distance));
     }
 
-    /// The outcome; `error` is what is known of its uncertainty, in bytes.
+    /// The outcome; `error` is the error of sampled images, in bytes.
     pub fn finish(mut self, error: f64) -> Prediction {
-        self.stretch();
+        self.update_longest_redo();
         self.prediction.bytes = self.distance();
         let framing = self.prediction.bytes.saturating_sub(self.prediction.buckets.total());
         self.prediction.buckets.add(Bucket::PageHeaders, framing);
@@ -301,54 +312,56 @@ impl Simulation {
         if let Some(running) = &mut self.running
             && self.position >= running.until_position
         {
-            // Found out when it wakes up.
-            let slept = now.saturating_sub(running.began).max(0).cast_unsigned();
-            let woken = running.began.saturating_add(slept.next_multiple_of(NAP).cast_signed());
-            running.until_time = running.until_time.min(woken.saturating_add(self.hurry));
+            // Noticed after the current write delay.
+            let elapsed = now.saturating_sub(running.began).max(0).cast_unsigned();
+            let noticed_at =
+                running.began.saturating_add(elapsed.next_multiple_of(WRITE_DELAY).cast_signed());
+            running.until_time = running.until_time.min(noticed_at.saturating_add(self.unthrottled_micros));
             running.until_position = u64::MAX;
-            running.behind = Some(now);
-            self.wake = i64::MIN;
+            running.behind_since = Some(now);
+            self.next_wakeup = i64::MIN;
             if now >= running.until_time {
-                self.complete_and_go_on(now);
+                self.complete_and_start_next(now);
             }
         }
-        if self.asked.is_some_and(|asked| self.position >= asked) {
+        if self.requested_at.is_some_and(|requested_at| self.position >= requested_at) {
             match &mut self.running {
-                // Being asked wakes it up from its nap, which matters to one that is behind its schedule. One that began late
-                // in a segment is not when that segment is full, and keeps to it.
-                Some(Running { behind: Some(behind), until_time, .. }) => {
-                    *until_time = (*until_time).min(behind.saturating_add(self.hurry));
-                    self.wake = self.wake.min(*until_time);
+                // A request ends its write delay, which matters if it is behind its schedule. A checkpoint that began late in a
+                // segment is not behind when that segment is full, and keeps its schedule.
+                Some(Running { behind_since: Some(behind_since), until_time, .. }) => {
+                    *until_time = (*until_time).min(behind_since.saturating_add(self.unthrottled_micros));
+                    self.next_wakeup = self.next_wakeup.min(*until_time);
                     if now >= *until_time {
-                        self.complete_and_go_on(now);
+                        self.complete_and_start_next(now);
                     }
                 }
                 Some(_) => {}
-                None => self.begin(Cause::Volume, now),
+                None => self.begin_checkpoint(Cause::Volume, now),
             }
         }
     }
 
-    /// The one being made is done; another one that was asked for meanwhile is next, unless nothing was written since.
-    fn complete_and_go_on(&mut self, now: i64) {
-        self.complete();
-        if self.asked.is_none_or(|asked| self.position < asked) {
+    /// Completes the checkpoint in progress and begins the one that was requested meanwhile, unless it is skipped because nothing
+    /// was written since.
+    fn complete_and_start_next(&mut self, now: i64) {
+        self.complete_checkpoint();
+        if self.requested_at.is_none_or(|requested_at| self.position < requested_at) {
             return;
         }
-        let skipped = match self.skips.len() {
+        let skipped = match self.skipped_requests.len() {
             0 => false,
-            many => self.skips[self.queued % many],
+            many => self.skipped_requests[self.queued % many],
         };
         self.queued += 1;
         self.prediction.races += 1;
         if skipped {
-            self.asked = None;
+            self.requested_at = None;
         } else {
-            self.begin(Cause::Volume, now);
+            self.begin_checkpoint(Cause::Volume, now);
         }
     }
 
-    /// The log has gone beyond the segment that it was in, for which each record would take a division to see.
+    /// Finishes the segments up to the insert position. Kept apart since finding a position's segment takes a division.
     #[cold]
     fn fill_segments(&mut self, now: i64) {
         self.last_switch = now;
@@ -359,55 +372,56 @@ impl Simulation {
         self.full_at = next_segment(self.geometry, self.position);
     }
 
-    /// A segment is full: is it time (`XLogCheckpointNeeded`)?
+    /// Requests a checkpoint at the end of a segment if it is due (`XLogCheckpointNeeded`).
     fn finish_segment(&mut self, finished: u64) {
         let from = segment_of(self.geometry, self.redo);
-        if self.asked.is_none() && finished + 1 >= from + self.checkpoint_segments {
-            self.asked =
-                Some(((finished + 1) * self.geometry.usable_segment_bytes() + self.lag).max(self.position));
+        if self.requested_at.is_none() && finished + 1 >= from + self.checkpoint_segments {
+            self.requested_at =
+                Some(((finished + 1) * self.geometry.usable + self.request_lag).max(self.position));
         }
     }
 
-    fn timed(&mut self, due: i64, now: i64) {
-        if !self.important {
-            // An idle server skips what would be for nothing, and looks again a little later.
-            let passed = now.saturating_sub(due.max(self.look_at)) / LOOK_AGAIN + 1;
-            self.look_at = due.max(self.look_at).saturating_add(passed.saturating_mul(LOOK_AGAIN));
+    fn begin_timed(&mut self, due: i64, now: i64) {
+        if !self.has_important_wal {
+            // An idle server skips the checkpoint and checks again later.
+            let intervals = now.saturating_sub(due.max(self.next_timeout_check)) / RECHECK_INTERVAL + 1;
+            self.next_timeout_check =
+                due.max(self.next_timeout_check).saturating_add(intervals.saturating_mul(RECHECK_INTERVAL));
             return;
         }
         if self.running.is_some() {
-            self.complete();
+            self.complete_checkpoint();
         }
-        self.begin(Cause::Time, due.max(self.look_at));
-        // Nothing was written since: what was due between then and now was skipped.
+        self.begin_checkpoint(Cause::Time, due.max(self.next_timeout_check));
+        // Nothing was written since: checkpoints due in between were skipped.
         let next = self.last_began.saturating_add(self.settings.checkpoint_timeout * SECOND);
         if now >= next {
-            let passed = now.saturating_sub(next) / LOOK_AGAIN + 1;
-            self.look_at = next.saturating_add(passed.saturating_mul(LOOK_AGAIN));
+            let intervals = now.saturating_sub(next) / RECHECK_INTERVAL + 1;
+            self.next_timeout_check = next.saturating_add(intervals.saturating_mul(RECHECK_INTERVAL));
         }
     }
 
     /// `CheckArchiveTimeout`
-    fn timed_switch(&mut self, now: i64) {
+    fn switch_on_timeout(&mut self, now: i64) {
         if self.position != self.switched_position {
-            self.switch(now);
+            self.switch_segment(now);
         }
         self.last_switch = now;
     }
 
-    fn begin(&mut self, cause: Cause, now: i64) {
-        self.asked = None;
-        self.stretch();
+    fn begin_checkpoint(&mut self, cause: Cause, now: i64) {
+        self.requested_at = None;
+        self.update_longest_redo();
         let redo = self.position;
-        self.write_own(self.own.redo);
-        self.write_own(self.own.running);
+        self.write_checkpoint_record(self.checkpoint_records.redo);
+        self.write_checkpoint_record(self.checkpoint_records.running);
         self.cycle += 1;
         self.redo = redo;
         self.last_began = now;
-        self.look_at = now;
-        self.wake = i64::MIN;
-        self.important = false;
-        // `IsCheckpointOnSchedule`: spread over part of the way to the next one, by volume and by time.
+        self.next_timeout_check = now;
+        self.next_wakeup = i64::MIN;
+        self.has_important_wal = false;
+        // `IsCheckpointOnSchedule`: spread over a part of the distance and time to the next one.
         let target = self.settings.completion_target_milli;
         let distance = self.checkpoint_segments * self.geometry.usable_segment_bytes() * target / 1000;
         self.running = Some(Running {
@@ -415,7 +429,7 @@ impl Simulation {
             until_position: redo + distance,
             until_time: now.saturating_add(self.settings.checkpoint_timeout * SECOND / 1000 * target as i64),
             began: now,
-            behind: None,
+            behind_since: None,
         });
         self.prediction.checkpoints.push(SimulatedCheckpoint {
             redo: self.geometry.start_at(redo),
@@ -424,26 +438,26 @@ impl Simulation {
         });
     }
 
-    fn complete(&mut self) {
+    fn complete_checkpoint(&mut self) {
         let Some(running) = self.running.take() else { return };
-        self.stretch();
-        self.write_own(self.own.online);
+        self.update_longest_redo();
+        self.write_checkpoint_record(self.checkpoint_records.online);
         self.last_complete = running.redo;
     }
 
-    fn write_own(&mut self, bytes: u64) {
+    fn write_checkpoint_record(&mut self, bytes: u64) {
         if bytes == 0 {
             return;
         }
         let padding = bytes.wrapping_neg() & 7;
         self.prediction.buckets.add(Bucket::Checkpoints, bytes);
         self.prediction.buckets.add(Bucket::Alignment, padding);
-        // What a checkpoint writes can fill a segment too, but never asks for the next checkpoint in practice.
+        // These records can fill a segment too, but in practice never request the next checkpoint.
         self.position += bytes + padding;
         self.full_at = next_segment(self.geometry, self.position);
     }
 
-    fn stretch(&mut self) {
+    fn update_longest_redo(&mut self) {
         let bytes =
             self.geometry.start_at(self.position).bytes_since(self.geometry.start_at(self.last_complete));
         self.prediction.longest_redo = self.prediction.longest_redo.max(bytes);
@@ -461,7 +475,7 @@ mod tests {
     }
 
     fn simulation(settings: Settings) -> Simulation {
-        Simulation::new(settings, Lsn(0x100_0028), Lsn(0x100_0028), 0, OwnRecords::default())
+        Simulation::new(settings, Lsn(0x100_0028), Lsn(0x100_0028), 0, CheckpointRecords::default())
     }
 
     fn plain(bytes: u64) -> RecordBytes {
@@ -469,12 +483,12 @@ mod tests {
     }
 
     #[test]
-    fn volume_brings_checkpoints() {
-        // 48 MB are one segment, the default 33.
+    fn volume_triggers_checkpoints() {
+        // The checkpoint distance is one segment for 48 MB and 33 for the default.
         for (megabytes, segments) in [(48, 1), (1024, 33)] {
             let mut simulation = simulation(settings(megabytes << 20));
             for _ in 0..100 * (16 << 20) / 8192 {
-                simulation.clock(0);
+                simulation.advance_clock(0);
                 simulation.insert(&plain(8192), 0);
             }
             let prediction = simulation.finish(0.0);
@@ -491,11 +505,12 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_that_hurries_still_takes_its_time() {
-        let checkpoints = |micros_a_page: i64, hurry| {
-            let mut simulation = simulation(settings(48 << 20)).with_checkpointer(0, Vec::new(), hurry);
+    fn an_unthrottled_checkpoint_takes_its_time() {
+        let checkpoints = |micros_a_page: i64, unthrottled_micros| {
+            let mut simulation =
+                simulation(settings(48 << 20)).with_checkpointer(0, Vec::new(), unthrottled_micros);
             for page in 0..100 * (16 << 20) / 8192 {
-                simulation.clock(page * micros_a_page);
+                simulation.advance_clock(page * micros_a_page);
                 simulation.insert(&plain(8192), page * micros_a_page);
             }
             simulation.finish(0.0).checkpoints.len()
@@ -504,8 +519,8 @@ mod tests {
         assert_eq!(checkpoints(20_000, 500_000), 100);
         // At 41 MB a second a segment takes 0.4 s, and all 100 of them 41 s.
         assert_eq!(checkpoints(200, 0), 100);
-        let held_up = checkpoints(200, 500_000);
-        assert!((45..=82).contains(&held_up), "{held_up}");
+        let delayed = checkpoints(200, 500_000);
+        assert!((45..=82).contains(&delayed), "{delayed}");
     }
 
     #[test]
@@ -513,7 +528,7 @@ mod tests {
         let mut simulation = simulation(settings(48 << 20));
         let mut write = |pages: i64, from: i64| {
             for page in 0..pages {
-                simulation.clock(from + page * 200);
+                simulation.advance_clock(from + page * 200);
                 simulation.insert(&plain(8192), from + page * 200);
             }
         };
@@ -526,11 +541,11 @@ mod tests {
     }
 
     #[test]
-    fn time_brings_checkpoints_if_something_was_written() {
+    fn time_triggers_checkpoints_if_something_was_written() {
         let mut simulation = simulation(settings(1 << 30));
         for second in 0..3000_i64 {
             if !(1000..2000).contains(&second) {
-                simulation.clock(second * SECOND);
+                simulation.advance_clock(second * SECOND);
                 simulation.insert(&plain(100), second * SECOND);
             }
         }
@@ -545,12 +560,22 @@ mod tests {
     fn archive_timeout_pads_segments() {
         let mut simulation = simulation(Settings { archive_timeout: 60, ..settings(1 << 30) });
         for second in 0..600 {
-            simulation.clock(second * SECOND);
+            simulation.advance_clock(second * SECOND);
             simulation.insert(&plain(1000), second * SECOND);
         }
         let prediction = simulation.finish(0.0);
         assert_eq!(prediction.segments, 9);
         assert!(prediction.buckets.get(Bucket::Switches) > 8 * (15 << 20));
         assert_eq!(prediction.buckets.total(), prediction.bytes);
+    }
+
+    proptest! {
+        #[test]
+        fn positions_and_lsns_convert_both_ways(position in 0..1_u64 << 40, shift in 0..11) {
+            let geometry = Geometry::new(SegmentSize::new(1_u64 << (20 + shift)).unwrap());
+            let lsn = geometry.lsn(position);
+            prop_assert_eq!(geometry.usable_position(lsn), position);
+            prop_assert!(geometry.lsn(position + 1) > lsn);
+        }
     }
 }

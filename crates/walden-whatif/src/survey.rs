@@ -1,7 +1,7 @@
-//! The first look at a trace: when what was written, which checkpoints came, and what betrays the settings.
+//! The first pass over a trace: times, checkpoints, and evidence of the settings it was taken under.
 //!
 //! A record's time is known only when its transaction ends, and a checkpoint's redo pointer lies before its record, so this
-//! takes a pass of its own. It reads in parallel and looks at little.
+//! is a pass of its own. It reads segments in parallel and parses few records.
 
 use std::ops::ControlFlow;
 
@@ -21,61 +21,63 @@ use walden_format::version::Major;
 use walden_source::inventory::Run;
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan};
 
-/// Times closer to each other than this are not told apart, in microseconds.
+/// Resolution of [`Survey::times`], in microseconds.
 const TIME_STEP: i64 = 10_000;
 
-/// What a first pass over a run tells.
+/// The outcome of the first pass over a run.
 #[derive(Debug)]
 pub struct Survey {
-    /// Who wrote it.
+    /// PostgreSQL major version that wrote it.
     pub version: Major,
-    /// Size of its segments.
+    /// `wal_segment_size`
     pub segment_size: SegmentSize,
-    /// Where its first and last whole record start and end.
+    /// Start of the first complete record and end of the last one; `None` if there is none.
     pub span: Option<(Lsn, Lsn)>,
-    /// Its checkpoints, in order.
+    /// Its checkpoint records, in WAL order.
     pub checkpoints: Vec<CheckpointSeen>,
-    /// From each position on, transactions end at or after that time: microseconds since 1970-01-01 UTC.
+    /// Clock by position, ascending: transactions that end behind the LSN end at or after the time, in microseconds since
+    /// 1970-01-01 UTC.
     pub times: Vec<(Lsn, i64)>,
-    /// Where `RUNNING_XACTS` records start.
+    /// LSNs of the `RUNNING_XACTS` records, ascending.
     pub running: Vec<Lsn>,
-    /// What there is within the window.
-    pub seen: Seen,
-    /// Where it can't be read any further, if it can't.
+    /// Evidence of settings within the window.
+    pub evidence: Evidence,
+    /// The damage at which reading stopped, if any.
     pub damage: Option<Damage>,
 }
 
 /// Evidence of settings.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
-    /// `full_page_writes` as checkpoints and changes of it say, in order.
+pub struct Evidence {
+    /// `full_page_writes` as logged by checkpoints and `FPW_CHANGE` records.
     pub full_page_writes: Vec<(Lsn, bool)>,
-    /// `wal_level` as records say, in order.
+    /// `wal_level` as logged by checkpoints and `PARAMETER_CHANGE` records.
     pub wal_level: Vec<(Lsn, WalLevel)>,
-    /// `wal_log_hints` as records say.
+    /// `wal_log_hints` as logged by the last `PARAMETER_CHANGE` record.
     pub wal_log_hints: Option<bool>,
-    /// Images that redo applies: not compressed, pglz, lz4, zstd.
+    /// Full-page images that redo applies: uncompressed, pglz, lz4, zstd.
     pub images: [u64; 4],
-    /// Of these, those after checkpoints.
+    /// Of these, the ones written because of a checkpoint.
     pub checkpoint_images: u64,
     /// Images for `wal_consistency_checking`.
-    pub beside: u64,
+    pub consistency_images: u64,
     /// `FPI_FOR_HINT` records.
-    pub hints: u64,
-    /// Records that only `wal_level=logical` writes.
-    pub logical: u64,
+    pub hint_records: u64,
+    /// Records that are written under `wal_level=logical` only.
+    pub logical_records: u64,
     /// Records that `wal_level=minimal` does not write.
-    pub standby: u64,
+    pub standby_records: u64,
     /// Switch records.
     pub switches: u64,
     /// Base backups that ended.
     pub backups: u64,
-    /// Bytes of `CHECKPOINT_ONLINE`, `CHECKPOINT_REDO` and `RUNNING_XACTS` records, and how many there are.
-    pub own: [(u64, u64); 3],
+    /// Bytes and number of the `CHECKPOINT_ONLINE`, `CHECKPOINT_REDO` and `RUNNING_XACTS` records.
+    pub checkpoint_records: [(u64, u64); 3],
 }
 
 impl Survey {
-    /// Reads a run; what is before `from` tells of checkpoints and times alone.
+    /// Reads a run with `threads` threads. Records before `from` contribute checkpoints and times only. `progress` gets the bytes
+    /// of each segment that was read.
     pub fn read(
         run: &Run,
         from: Option<Lsn>,
@@ -90,7 +92,7 @@ impl Survey {
             checkpoints: Vec::new(),
             times: Vec::new(),
             running: Vec::new(),
-            seen: Seen::default(),
+            evidence: Evidence::default(),
             damage: None,
         };
         let mut last_end = None;
@@ -122,62 +124,62 @@ impl Survey {
         *last_end = segment.last_end.or(*last_end);
         self.checkpoints.extend(segment.checkpoints);
         self.running.extend(segment.running);
-        self.seen.add(segment.seen);
+        self.evidence.add(segment.evidence);
     }
 
-    /// The redo pointer that holds at a position: that of the last checkpoint that began at or before it.
+    /// The redo pointer in force at a position: that of the last checkpoint that began at or before it.
     pub fn redo_at(&self, lsn: Lsn) -> Option<Lsn> {
         self.checkpoints.iter().map(|checkpoint| checkpoint.redo).filter(|redo| *redo <= lsn).max()
     }
 
-    /// Seconds from the first transaction's end to the last one's, from a position on.
+    /// Seconds between the first and the last transaction end behind a position.
     pub fn seconds(&self, from: Lsn) -> Option<f64> {
         let first = self.times.iter().find(|(lsn, _)| *lsn >= from)?.1;
         Some((self.times.last()?.1 - first) as f64 / 1e6)
     }
 }
 
-impl Seen {
-    fn add(&mut self, other: Seen) {
+impl Evidence {
+    fn add(&mut self, other: Evidence) {
         self.full_page_writes.extend(other.full_page_writes);
         self.wal_level.extend(other.wal_level);
         self.wal_log_hints = other.wal_log_hints.or(self.wal_log_hints);
         for (sum, more) in [
             (&mut self.checkpoint_images, other.checkpoint_images),
-            (&mut self.beside, other.beside),
-            (&mut self.hints, other.hints),
-            (&mut self.logical, other.logical),
-            (&mut self.standby, other.standby),
+            (&mut self.consistency_images, other.consistency_images),
+            (&mut self.hint_records, other.hint_records),
+            (&mut self.logical_records, other.logical_records),
+            (&mut self.standby_records, other.standby_records),
             (&mut self.switches, other.switches),
             (&mut self.backups, other.backups),
         ] {
             *sum += more;
         }
         self.images.iter_mut().zip(other.images).for_each(|(sum, more)| *sum += more);
-        for (sum, more) in self.own.iter_mut().zip(other.own) {
+        for (sum, more) in self.checkpoint_records.iter_mut().zip(other.checkpoint_records) {
             *sum = (sum.0 + more.0, sum.1 + more.1);
         }
     }
 }
 
-/// Records that a checkpoint writes itself, by their place in [`Seen::own`].
-pub(crate) mod own {
+/// Index of each record that a checkpoint itself writes in [`Evidence::checkpoint_records`].
+pub(crate) mod checkpoint_record {
     pub const ONLINE: usize = 0;
     pub const REDO: usize = 1;
     pub const RUNNING: usize = 2;
 }
 
-/// What one segment tells.
+/// The part of the survey that one segment contributes.
 struct Segment {
     from: Lsn,
     kinds: &'static KindTable,
     span: Option<(Lsn, Lsn)>,
     checkpoints: Vec<CheckpointSeen>,
-    /// Nothing for where: right after the last transaction's end in an earlier segment.
+    /// `None`: right behind the last transaction end of an earlier segment.
     times: Vec<(Option<Lsn>, i64)>,
     last_end: Option<Lsn>,
     running: Vec<Lsn>,
-    seen: Seen,
+    evidence: Evidence,
 }
 
 impl Segment {
@@ -190,32 +192,32 @@ impl Segment {
             times: Vec::new(),
             last_end: None,
             running: Vec::new(),
-            seen: Seen::default(),
+            evidence: Evidence::default(),
         }
     }
 
     #[inline(always)]
-    fn passed(&mut self, lsn: Lsn, end: Lsn) {
+    fn extend_span(&mut self, lsn: Lsn, end: Lsn) {
         self.span = Some((self.span.map_or(lsn, |span| span.0), end));
     }
 
-    /// A transaction ended, by a record that ends at `end`.
+    /// Notes a transaction end whose record ends at `end`.
     #[inline(always)]
-    fn ended(&mut self, time: Timestamp, end: Lsn) {
+    fn note_transaction_end(&mut self, time: Timestamp, end: Lsn) {
         let micros = time.unix_micros();
-        // Times are taken before positions, so they may go back a little.
+        // The time is taken before the insert position is reserved, so it may go back a little.
         if self.times.last().is_none_or(|last| micros >= last.1 + TIME_STEP) {
             self.times.push((self.last_end, micros));
         }
         self.last_end = Some(end);
     }
 
-    fn own(&mut self, which: usize, record: &Record<'_>) {
-        let (bytes, count) = &mut self.seen.own[which];
+    fn count_checkpoint_record(&mut self, which: usize, record: &Record<'_>) {
+        let (bytes, count) = &mut self.evidence.checkpoint_records[which];
         (*bytes, *count) = (*bytes + u64::from(record.header.total_len), *count + 1);
     }
 
-    fn log(&mut self, record: &Record<'_>) {
+    fn note_xlog_record(&mut self, record: &Record<'_>) {
         match (record.kind(), payload::parse(record)) {
             (kind, Ok(Payload::Checkpoint(checkpoint))) => {
                 self.checkpoints.push(CheckpointSeen {
@@ -224,47 +226,47 @@ impl Segment {
                     time: checkpoint.time,
                     shutdown: checkpoint.shutdown,
                 });
-                self.seen.full_page_writes.push((checkpoint.redo, checkpoint.full_page_writes));
-                self.seen.wal_level.extend(checkpoint.wal_level.map(|level| (checkpoint.redo, level)));
+                self.evidence.full_page_writes.push((checkpoint.redo, checkpoint.full_page_writes));
+                self.evidence.wal_level.extend(checkpoint.wal_level.map(|level| (checkpoint.redo, level)));
                 if kind == CHECKPOINT_ONLINE {
-                    self.own(own::ONLINE, record);
+                    self.count_checkpoint_record(checkpoint_record::ONLINE, record);
                 }
             }
             (_, Ok(Payload::CheckpointRedo(redo))) => {
-                self.seen.wal_level.push((record.lsn, redo.wal_level));
-                self.own(own::REDO, record);
+                self.evidence.wal_level.push((record.lsn, redo.wal_level));
+                self.count_checkpoint_record(checkpoint_record::REDO, record);
             }
             (_, Ok(Payload::ParameterChange(change))) => {
-                self.seen.wal_level.push((record.lsn, change.wal_level));
-                self.seen.wal_log_hints = Some(change.wal_log_hints);
+                self.evidence.wal_level.push((record.lsn, change.wal_level));
+                self.evidence.wal_log_hints = Some(change.wal_log_hints);
             }
             (_, Ok(Payload::FullPageWritesChange(change))) => {
-                self.seen.full_page_writes.push((record.lsn, change.enabled));
+                self.evidence.full_page_writes.push((record.lsn, change.enabled));
             }
-            (_, Ok(Payload::BackupEnd(_))) => self.seen.backups += 1,
-            (SWITCH, _) if record.lsn >= self.from => self.seen.switches += 1,
-            (FPI_FOR_HINT, _) if record.lsn >= self.from => self.seen.hints += 1,
+            (_, Ok(Payload::BackupEnd(_))) => self.evidence.backups += 1,
+            (SWITCH, _) if record.lsn >= self.from => self.evidence.switches += 1,
+            (FPI_FOR_HINT, _) if record.lsn >= self.from => self.evidence.hint_records += 1,
             _ => {}
         }
     }
 
-    fn evidence(&mut self, record: &Record<'_>) {
+    fn collect_evidence(&mut self, record: &Record<'_>) {
         let kind = record.kind();
         match record.header.rmid {
             rmid::STANDBY => {
-                self.seen.standby += 1;
+                self.evidence.standby_records += 1;
                 if kind == RUNNING_XACTS {
-                    self.own(own::RUNNING, record);
+                    self.count_checkpoint_record(checkpoint_record::RUNNING, record);
                 }
             }
-            rmid if is_logical_alone(rmid, kind) => self.seen.logical += 1,
+            rmid if is_logical_only(rmid, kind) => self.evidence.logical_records += 1,
             _ => {}
         }
-        self.seen.logical += u64::from(record.toplevel_xid.is_some());
+        self.evidence.logical_records += u64::from(record.toplevel_xid.is_some());
         for block in record.blocks {
             let Some(image) = block.image else { continue };
             if !image.apply {
-                self.seen.beside += 1;
+                self.evidence.consistency_images += 1;
                 continue;
             }
             let method = match image.compression {
@@ -273,17 +275,17 @@ impl Segment {
                 Compression::Lz4 => 2,
                 Compression::Zstd => 3,
             };
-            self.seen.images[method] += 1;
+            self.evidence.images[method] += 1;
             let kind = self.kinds.kind(record.header.rmid, record.header.info);
             let class = self.kinds.image_class(kind.index(), block.id);
-            self.seen.checkpoint_images += u64::from(class == ImageClass::Checkpoint);
+            self.evidence.checkpoint_images += u64::from(class == ImageClass::Checkpoint);
         }
     }
 }
 
-/// `INVALIDATION`, `REWRITE`, `NEW_CID`, `TRUNCATE`: what only `wal_level=logical` writes.
+/// `INVALIDATION`, `REWRITE`, `NEW_CID`, `TRUNCATE`: written under `wal_level=logical` only.
 #[inline]
-const fn is_logical_alone(rmid: u8, info: u8) -> bool {
+const fn is_logical_only(rmid: u8, info: u8) -> bool {
     match rmid {
         rmid::XACT => info & xact::OPMASK == xact::INVALIDATION,
         rmid::HEAP2 => matches!(info & heap2::OPMASK, heap2::REWRITE | heap2::NEW_CID),
@@ -292,51 +294,51 @@ const fn is_logical_alone(rmid: u8, info: u8) -> bool {
     }
 }
 
-/// By resource manager, a bit for each kind of its records that tell something even without an image. Kinds come in an
-/// order that no processor foresees, so that a branch for each would take longer than all else here.
-static TELLING: [u16; 256] = {
-    let mut telling = [0; 256];
-    telling[rmid::XACT as usize] = !0;
-    telling[rmid::STANDBY as usize] = !0;
+/// By resource manager, a bit for each record kind that is evidence even without an image. The sequence of kinds is not
+/// predictable, and a branch for each would dominate this pass.
+static EVIDENCE_KINDS: [u16; 256] = {
+    let mut kinds = [0; 256];
+    kinds[rmid::XACT as usize] = !0;
+    kinds[rmid::STANDBY as usize] = !0;
     let mut at = 0;
     while at < 256 * 16 {
         let (rmid, kind) = (at >> 4, at & 15);
-        if is_logical_alone(rmid as u8, (kind << 4) as u8) {
-            telling[rmid] |= 1 << kind;
+        if is_logical_only(rmid as u8, (kind << 4) as u8) {
+            kinds[rmid] |= 1 << kind;
         }
         at += 1;
     }
-    telling
+    kinds
 };
 
 impl Visitor for Segment {
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
-        self.passed(record.lsn, record.end);
+        self.extend_span(record.lsn, record.end);
         match record.header.rmid {
-            rmid::XLOG | rmid::XLOG2 => self.log(record),
+            rmid::XLOG | rmid::XLOG2 => self.note_xlog_record(record),
             rmid::XACT => {
                 if let Ok(Payload::Commit(end) | Payload::Abort(end)) = payload::parse(record) {
-                    self.ended(end.time, record.end);
+                    self.note_transaction_end(end.time, record.end);
                 }
             }
             rmid::STANDBY if record.kind() == RUNNING_XACTS => self.running.push(record.lsn),
             _ => {}
         }
         if record.lsn >= self.from {
-            self.evidence(record);
+            self.collect_evidence(record);
         }
         ControlFlow::Continue(())
     }
 
-    /// Without an image, most records tell nothing but where they are, and ends of transactions the time.
+    /// Without an image, most records only extend the span, and transaction ends give the time.
     #[inline(always)]
     fn usual_record(&mut self, record: UsualRecord<'_>) -> ControlFlow<()> {
         let header = record.header();
-        if TELLING[usize::from(header.rmid)] >> (header.info >> 4) & 1 == 0 {
-            self.passed(record.lsn, record.end());
+        if EVIDENCE_KINDS[usize::from(header.rmid)] >> (header.info >> 4) & 1 == 0 {
+            self.extend_span(record.lsn, record.end());
         } else if let Some((_, time)) = plain_usual_end(&record) {
-            self.passed(record.lsn, record.end());
-            self.ended(time, record.end());
+            self.extend_span(record.lsn, record.end());
+            self.note_transaction_end(time, record.end());
         } else {
             return record.as_record(|record| self.record(record));
         }

@@ -25,7 +25,7 @@ use crate::images::{Compressor, ImageSize, RawImage, is_standard};
 use crate::level::{Level, Unlogged, Variant, variant};
 use crate::means::{Mean, Means};
 use crate::objects::{Counter, Counts, ObjectChange};
-use crate::outcome::{Bucket, Buckets, Prediction, Share};
+use crate::outcome::{Basis, Bucket, Buckets, Prediction};
 use crate::settings::Settings;
 use crate::simulate::{RecordBytes, Simulation};
 
@@ -69,7 +69,7 @@ pub struct Plan {
 
 /// Counts that say how far a pass may be trusted.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
-pub struct Trust {
+pub struct Diagnostics {
     /// Times that the rule for images was put to the trace itself, and how often it went wrong.
     pub decisions: u64,
     /// Images that the rule would not have expected, and images that it missed.
@@ -92,14 +92,14 @@ pub struct PassOutcome {
     pub predictions: Vec<Prediction>,
     /// The trace as it is.
     pub actual: Buckets,
-    /// From the first counted record's start to the last one's end, in bytes.
+    /// From the first is_counted record's start to the last one's end, in bytes.
     pub trace_bytes: u64,
-    /// Records counted.
+    /// Records is_counted.
     pub records: u64,
     /// Images after checkpoints in the trace.
     pub images: u64,
     /// How far it may be trusted.
-    pub trust: Trust,
+    pub diagnostics: Diagnostics,
     /// Changes of tables and indexes, and what they would affect.
     pub objects: Vec<(ObjectChange, Counts)>,
 }
@@ -118,11 +118,11 @@ struct Block {
     class: Class,
     slot: usize,
     /// Simulations that write an image: a bit each.
-    wants: u64,
+    image_mask: u64,
     /// The page's last change is since the redo pointer that held at the window's start.
-    recent: bool,
+    is_recent: bool,
     /// Data without an image.
-    data: (u32, Share),
+    data: (u32, Basis),
     /// Of an image, if the trace or a simulation has one.
     image: Option<BlockImage>,
 }
@@ -157,7 +157,7 @@ struct State {
     /// Each of them once.
     distinct_levels: Vec<Level>,
     /// All simulations write a record as the trace has it, as long as neither has an image of its pages.
-    alike: bool,
+    records_unchanged: bool,
     /// A bit for each simulation, and for each that writes images after checkpoints.
     all: u64,
     full_page_writes: u64,
@@ -178,19 +178,19 @@ struct State {
     /// The number of the record's kind.
     kind: u16,
     /// Neither the record nor a simulation has an image of a block.
-    imageless: bool,
+    is_without_images: bool,
     variants: [Variant; 3],
-    covered: bool,
-    counted: bool,
+    is_unlogged_file: bool,
+    is_counted: bool,
     first: Option<Lsn>,
     last_end: Lsn,
     actual: Buckets,
     records: u64,
     images: u64,
-    trust: Trust,
+    diagnostics: Diagnostics,
     next_sample: u64,
     /// Before this, positions bring no new time, checkpoint or sample.
-    next_stop: Lsn,
+    next_event: Lsn,
 }
 
 impl Pass {
@@ -204,9 +204,10 @@ impl Pass {
         let at_minimal = simulations.iter().filter(|one| Level::of(one.settings.wal_level) == Level::Minimal);
         let threshold = at_minimal.map(|one| one.settings.skip_threshold).max();
         let threshold = threshold.filter(|_| plan.level != Level::Minimal);
-        let alike = levels.iter().zip(&simulations).all(|(level, Simulation { settings, .. })| {
-            *level == plan.level && settings.dropped.is_empty() && (!settings.log_hints || plan.log_hints)
-        });
+        let records_unchanged =
+            levels.iter().zip(&simulations).all(|(level, Simulation { settings, .. })| {
+                *level == plan.level && settings.dropped.is_empty() && (!settings.log_hints || plan.log_hints)
+            });
         let bits = |which: fn(&Settings) -> bool| {
             let wanted = simulations.iter().map(|simulation| u64::from(which(&simulation.settings)));
             wanted.enumerate().fold(0, |bits, (at, bit)| bits | bit << at)
@@ -222,7 +223,7 @@ impl Pass {
                 simulations,
                 levels,
                 distinct_levels,
-                alike,
+                records_unchanged,
                 all,
                 full_page_writes,
                 cycles: Vec::new(),
@@ -237,24 +238,24 @@ impl Pass {
                 redo_cursor: 0,
                 blocks: Vec::new(),
                 kind: 0,
-                imageless: false,
+                is_without_images: false,
                 variants: [Variant::default(); 3],
-                covered: false,
-                counted: false,
+                is_unlogged_file: false,
+                is_counted: false,
                 first: None,
                 last_end: Lsn(0),
                 actual: Buckets::default(),
                 records: 0,
                 images: 0,
-                trust: Trust::default(),
+                diagnostics: Diagnostics::default(),
                 next_sample: 0,
-                next_stop: Lsn(0),
+                next_event: Lsn(0),
             },
         }
     }
 
     /// Counts what these changes would affect, too.
-    pub fn count(&mut self, changes: Vec<ObjectChange>) {
+    pub fn count_objects(&mut self, changes: Vec<ObjectChange>) {
         self.state.objects = Counter::new(changes);
     }
 
@@ -266,7 +267,7 @@ impl Pass {
         actual.add(Bucket::PageHeaders, trace_bytes.saturating_sub(actual.total()));
         let (now, compressor) = (state.now, &state.compressor);
         let finish = |mut simulation: Simulation| {
-            simulation.sample(now);
+            simulation.sample_growth(now);
             let error = simulation.settings.wal_compression.map_or(0.0, |method| compressor.error(method));
             simulation.finish(error)
         };
@@ -276,7 +277,7 @@ impl Pass {
             trace_bytes,
             records: state.records,
             images: state.images,
-            trust: state.trust,
+            diagnostics: state.diagnostics,
             objects: state.objects.finish(),
         };
         (outcome, self.replay)
@@ -301,39 +302,39 @@ impl Observer for State {
 
     #[inline(always)]
     fn before(&mut self, record: &Record<'_>, touched: &[Touched]) {
-        self.counted = record.lsn >= self.plan.from;
-        if !self.counted {
+        self.is_counted = record.lsn >= self.plan.from;
+        if !self.is_counted {
             return;
         }
-        self.clock(record);
-        if !self.alike {
-            self.variants(record, touched);
+        self.advance_clock(record);
+        if !self.records_unchanged {
+            self.compute_variants(record, touched);
         }
-        self.covered = self.threshold.is_some() && self.unlogged.covers(record);
+        self.is_unlogged_file = self.threshold.is_some() && self.unlogged.covers(record);
         self.blocks.clear();
         self.kind = self.kinds.kind(record.header.rmid, record.header.info).index() as u16;
         // `FPI_FOR_HINT` is about nothing but an image.
-        self.imageless = record.header.rmid != rmid::XLOG;
+        self.is_without_images = record.header.rmid != rmid::XLOG;
         for (index, (block, touched_block)) in record.blocks.iter().zip(touched).enumerate() {
-            let facts = self.block(record, block, touched_block);
-            self.blocks.push(facts);
+            let block_state = self.classify_block(record, block, touched_block);
+            self.blocks.push(block_state);
             if block.image.is_some_and(|image| image.apply) {
-                self.displaced(record, touched, index);
+                self.measure_displaced_data(record, touched, index);
             }
         }
     }
 
     #[inline(always)]
     fn after(&mut self, record: &Record<'_>, touched: &mut [Touched]) {
-        if self.counted {
-            self.count(record, touched);
+        if self.is_counted {
+            self.count_record(record, touched);
         }
     }
 }
 
 impl State {
     /// What the record is under each level. Under the trace's own that does not depend on the pages.
-    fn variants(&mut self, record: &Record<'_>, touched: &[Touched]) {
+    fn compute_variants(&mut self, record: &Record<'_>, touched: &[Touched]) {
         for level in &self.distinct_levels {
             self.variants[*level as usize] = variant(record, touched, self.plan.level, *level);
         }
@@ -341,17 +342,17 @@ impl State {
 
     /// Moves the time on, and makes the checkpoints that somebody asked for.
     #[inline]
-    fn clock(&mut self, record: &Record<'_>) {
-        if record.lsn >= self.next_stop {
-            self.stop(record.lsn);
+    fn advance_clock(&mut self, record: &Record<'_>) {
+        if record.lsn >= self.next_event {
+            self.process_events(record.lsn);
         } else {
             let now = self.now;
-            self.simulations.iter_mut().for_each(|simulation| simulation.clock(now));
+            self.simulations.iter_mut().for_each(|simulation| simulation.advance_clock(now));
         }
     }
 
     #[inline(never)]
-    fn stop(&mut self, lsn: Lsn) {
+    fn process_events(&mut self, lsn: Lsn) {
         while let Some((_, micros)) = self.plan.times.get(self.time_cursor).filter(|(from, _)| *from <= lsn) {
             self.now = self.now.max(*micros);
             self.time_cursor += 1;
@@ -361,32 +362,32 @@ impl State {
             self.redo_cursor += 1;
         }
         let now = self.now;
-        self.simulations.iter_mut().for_each(|simulation| simulation.clock(now));
+        self.simulations.iter_mut().for_each(|simulation| simulation.advance_clock(now));
         while let Some((_, cause)) =
             self.plan.requested.get(self.requested_cursor).filter(|(redo, _)| *redo <= lsn)
         {
-            self.simulations.iter_mut().for_each(|simulation| simulation.requested(*cause, now));
+            self.simulations.iter_mut().for_each(|simulation| simulation.request_checkpoint(*cause, now));
             self.requested_cursor += 1;
         }
         if self.first.is_none() {
             self.first = Some(lsn);
         }
-        let gone = lsn.bytes_since(self.plan.from);
-        if gone >= self.next_sample {
+        let distance = lsn.bytes_since(self.plan.from);
+        if distance >= self.next_sample {
             let all = self.plan.end.bytes_since(self.plan.from);
-            self.next_sample = gone + (all / GROWTH_POINTS).max(1);
-            self.simulations.iter_mut().for_each(|simulation| simulation.sample(now));
+            self.next_sample = distance + (all / GROWTH_POINTS).max(1);
+            self.simulations.iter_mut().for_each(|simulation| simulation.sample_growth(now));
         }
         let time = self.plan.times.get(self.time_cursor).map(|(from, _)| *from);
         let requested = self.plan.requested.get(self.requested_cursor).map(|(redo, _)| *redo);
         let redo = self.plan.redo_pointers.get(self.redo_cursor).copied();
         let sample = self.plan.from.plus(self.next_sample);
-        self.next_stop = [time, requested, redo].into_iter().flatten().fold(sample, Lsn::min);
+        self.next_event = [time, requested, redo].into_iter().flatten().fold(sample, Lsn::min);
     }
 
     /// What is known of a block before the record, and which simulations write an image of it.
     #[inline(always)]
-    fn block(&mut self, record: &Record<'_>, block: &BlockRef, touched: &Touched) -> Block {
+    fn classify_block(&mut self, record: &Record<'_>, block: &BlockRef, touched: &Touched) -> Block {
         let slot = touched.slot.index();
         let count = self.simulations.len();
         let end = (slot + 1) * count;
@@ -396,14 +397,14 @@ impl State {
         if touched.fresh {
             self.cycles[slot * count..end].fill(0);
         }
-        let class = self.class(record, block);
+        let class = self.image_class(record, block);
         let image = block.image.filter(|image| image.apply);
-        let recent = self.is_recent(touched, class, image.is_some());
-        self.put_to_the_test(touched, class, image.is_some());
-        self.trust.blocks += 1;
+        let is_recent = self.is_recent(touched, class, image.is_some());
+        self.check_image_rule(touched, class, image.is_some());
+        self.diagnostics.blocks += 1;
         let is_known = touched.page.is_some() || image.is_some() || block.will_init;
-        self.trust.pages_unknown += u64::from(!is_known);
-        let (mut wants, mut if_stale) = match class {
+        self.diagnostics.pages_unknown += u64::from(!is_known);
+        let (mut image_mask, mut mask_if_stale) = match class {
             Class::Never => (0, 0),
             Class::Forced => (self.all, 0),
             // Until 14 such an image is forced once the record is written at all.
@@ -411,25 +412,25 @@ impl State {
             Class::Checkpoint | Class::Hint => (0, self.full_page_writes),
         };
         let cycles = &self.cycles[slot * count..end];
-        while if_stale != 0 {
-            let at = if_stale.trailing_zeros() as usize;
-            if_stale &= if_stale - 1;
+        while mask_if_stale != 0 {
+            let at = mask_if_stale.trailing_zeros() as usize;
+            mask_if_stale &= mask_if_stale - 1;
             let current = self.simulations[at].cycle;
-            wants |= u64::from(is_stale(cycles[at], current, recent)) << at;
+            image_mask |= u64::from(is_stale(cycles[at], current, is_recent)) << at;
         }
         let image = image.map(|image| {
             let own = (image.record_bytes(), Method::of(image.compression));
             let len = image.uncompressed_len(PAGE_BYTES as u32);
             self.raw_means.entry((block.relation, block.fork)).or_default().add(len);
-            let raw = RawImage { len, has_hole: image.hole_len > 0, share: Share::Exact };
+            let raw = RawImage { len, has_hole: image.hole_len > 0, basis: Basis::Exact };
             BlockImage { own: Some(own), raw: Some(raw), sizes: [None; 4] }
         });
-        let data = (u32::from(block.data_len), Share::Exact);
-        self.imageless &= wants == 0 && block.image.is_none();
-        Block { class, slot, wants, recent, data, image }
+        let data = (u32::from(block.data_len), Basis::Exact);
+        self.is_without_images &= image_mask == 0 && block.image.is_none();
+        Block { class, slot, image_mask, is_recent, data, image }
     }
 
-    fn class(&self, record: &Record<'_>, block: &BlockRef) -> Class {
+    fn image_class(&self, record: &Record<'_>, block: &BlockRef) -> Class {
         if block.will_init {
             return Class::Never;
         }
@@ -449,15 +450,15 @@ impl State {
         }
     }
 
-    /// Whether a page that no counted record touched yet had been changed since the redo pointer at the window's start.
+    /// Whether a page that no is_counted record touched yet had been changed since the redo pointer at the window's start.
     fn is_recent(&mut self, touched: &Touched, class: Class, has_image: bool) -> bool {
         let Some(redo) = self.plan.redo else {
             // The window starts in the midst of a cycle: an image that is not there tells.
-            let told = self.plan.full_page_writes && class == Class::Checkpoint;
-            if !told && touched.fresh {
-                self.trust.first_touches_unknown += 1;
+            let is_visible = self.plan.full_page_writes && class == Class::Checkpoint;
+            if !is_visible && touched.fresh {
+                self.diagnostics.first_touches_unknown += 1;
             }
-            return told && !has_image && self.redo_cursor == 0;
+            return is_visible && !has_image && self.redo_cursor == 0;
         };
         match &touched.page {
             Some(page) if touched.role != Role::Ahead => page.lsn() > redo,
@@ -471,40 +472,41 @@ impl State {
     }
 
     /// The rule for images against the trace's own, where the page before is known.
-    fn put_to_the_test(&mut self, touched: &Touched, class: Class, has_image: bool) {
+    fn check_image_rule(&mut self, touched: &Touched, class: Class, has_image: bool) {
         if class != Class::Checkpoint || !self.plan.full_page_writes || self.real_redo == Lsn(0) {
             return;
         }
         let Some(page) = touched.page.as_deref().filter(|_| touched.role != Role::Ahead) else { return };
         let expected = page.lsn() <= self.real_redo;
-        self.trust.decisions += 1;
+        self.diagnostics.decisions += 1;
         match (expected, has_image) {
-            (true, false) => self.trust.missing_images += 1,
-            (false, true) => self.trust.unexpected_images += 1,
+            (true, false) => self.diagnostics.missing_images += 1,
+            (false, true) => self.diagnostics.unexpected_images += 1,
             _ => {}
         }
     }
 
     /// The data that an image took the place of, if a simulation goes without the image.
-    fn displaced(&mut self, record: &Record<'_>, touched: &[Touched], index: usize) {
-        let (block, facts) = (&record.blocks[index], &mut self.blocks[index]);
-        if facts.class != Class::Checkpoint || block.data_len > 0 || facts.wants == self.all {
+    fn measure_displaced_data(&mut self, record: &Record<'_>, touched: &[Touched], index: usize) {
+        let (block, block_state) = (&record.blocks[index], &mut self.blocks[index]);
+        if block_state.class != Class::Checkpoint || block.data_len > 0 || block_state.image_mask == self.all
+        {
             return;
         }
         let mean = data_mean(&mut self.data_means, self.kind, block);
-        facts.data = match displaced::data_of(record, touched, index) {
-            Some(data) => (data.len() as u32, Share::Reconstructed),
-            None => (mean.get().unwrap_or(0), Share::Estimated),
+        block_state.data = match displaced::data_of(record, touched, index) {
+            Some(data) => (data.len() as u32, Basis::Reconstructed),
+            None => (mean.get().unwrap_or(0), Basis::Estimated),
         };
     }
 
     /// After the record: what it takes in each simulation.
     #[inline(always)]
-    fn count(&mut self, record: &Record<'_>, touched: &[Touched]) {
+    fn count_record(&mut self, record: &Record<'_>, touched: &[Touched]) {
         self.last_end = record.end;
         self.records += 1;
         let now = self.now;
-        if self.is_own(record) {
+        if self.is_checkpoint_record(record) {
             self.actual.add(Bucket::Checkpoints, record.header.total_len.into());
             self.actual.add(Bucket::Alignment, record.alignment.into());
             return;
@@ -519,84 +521,84 @@ impl State {
             }
             for simulation in &mut self.simulations {
                 if !(self.plan.drop_switches && simulation.settings.archive_timeout > 0) {
-                    simulation.switch(now);
+                    simulation.switch_segment(now);
                 }
             }
             return;
         }
-        let same = self.alike && self.imageless;
-        if same {
+        let is_unchanged = self.records_unchanged && self.is_without_images;
+        if is_unchanged {
             self.actual.add(Bucket::Records, record.header.total_len.into());
             self.actual.add(Bucket::Alignment, record.alignment.into());
         } else {
-            self.actual_bytes(record);
+            self.add_actual_bytes(record);
         }
         if !self.objects.is_empty() {
-            self.objects.record(record, touched);
+            self.objects.count_record(record, touched);
         }
-        if same {
-            self.write_same(record, touched);
+        if is_unchanged {
+            self.write_unchanged(record, touched);
         } else {
-            self.write_each(record, touched);
+            self.write_per_simulation(record, touched);
         }
     }
 
     /// Writes the record as each simulation would have it.
     #[inline(never)]
-    fn write_each(&mut self, record: &Record<'_>, touched: &[Touched]) {
-        if self.alike {
-            self.variants(record, touched);
+    fn write_per_simulation(&mut self, record: &Record<'_>, touched: &[Touched]) {
+        if self.records_unchanged {
+            self.compute_variants(record, touched);
         }
         let mut fixed = i64::from(record.header.total_len);
-        let mut beside = 0_u64;
+        let mut consistency_bytes = 0_u64;
         for (index, (block, touched)) in record.blocks.iter().zip(touched).enumerate() {
-            let facts = &mut self.blocks[index];
+            let block_state = &mut self.blocks[index];
             fixed -= i64::from(block.data_len);
             if let Some(image) = block.image {
                 let bytes = u64::from(image.record_bytes());
                 fixed -= bytes as i64;
                 if !image.apply {
-                    beside += bytes;
+                    consistency_bytes += bytes;
                 }
             } else if touched.is_untouched() {
                 // Registered for its lock alone (`REGBUF_NO_IMAGE`, `REGBUF_NO_CHANGE`).
-                facts.wants = 0;
+                block_state.image_mask = 0;
             }
-            let has_own = facts.image.as_ref().is_some_and(|image| image.own.is_some());
-            if facts.class == Class::Checkpoint && !has_own && block.data_len > 0 {
+            let has_own = block_state.image.as_ref().is_some_and(|image| image.own.is_some());
+            if block_state.class == Class::Checkpoint && !has_own && block.data_len > 0 {
                 data_mean(&mut self.data_means, self.kind, block).add(block.data_len.into());
             }
-            if facts.wants != 0 {
-                self.size(record, block, touched, index);
+            if block_state.image_mask != 0 {
+                self.compute_image_sizes(record, block, touched, index);
             }
         }
         if self.threshold.is_some() {
             self.note_unlogged(record, touched);
         }
         for at in 0..self.simulations.len() {
-            self.write(record, touched, at, fixed, beside);
+            self.write(record, touched, at, fixed, consistency_bytes);
         }
     }
 
     /// Writes the record as it is in all simulations.
     #[inline(always)]
-    fn write_same(&mut self, record: &Record<'_>, touched: &[Touched]) {
+    fn write_unchanged(&mut self, record: &Record<'_>, touched: &[Touched]) {
         let count = self.simulations.len();
-        for ((block, facts), touched) in record.blocks.iter().zip(&self.blocks).zip(touched) {
-            if facts.class == Class::Checkpoint && block.data_len > 0 {
+        for ((block, block_state), touched) in record.blocks.iter().zip(&self.blocks).zip(touched) {
+            if block_state.class == Class::Checkpoint && block.data_len > 0 {
                 data_mean(&mut self.data_means, self.kind, block).add(block.data_len.into());
             }
             if touched.sets_lsn() {
-                let cycles = self.cycles.iter_mut().skip(facts.slot * count);
+                let cycles = self.cycles.iter_mut().skip(block_state.slot * count);
                 cycles.zip(&self.simulations).for_each(|(cycle, simulation)| *cycle = simulation.cycle);
             }
         }
         let (bytes, now) = (record.header.total_len.into(), self.now);
-        self.simulations.iter_mut().for_each(|simulation| simulation.insert_same(bytes, now));
+        self.simulations.iter_mut().for_each(|simulation| simulation.insert_unchanged(bytes, now));
     }
 
     /// A record that a checkpoint wrote itself: each simulation has its own.
-    fn is_own(&self, record: &Record<'_>) -> bool {
+    fn is_checkpoint_record(&self, record: &Record<'_>) -> bool {
         match record.header.rmid {
             rmid::XLOG => matches!(record.kind(), CHECKPOINT_ONLINE | CHECKPOINT_REDO),
             rmid::STANDBY => self.plan.running.contains(&record.lsn),
@@ -604,13 +606,13 @@ impl State {
         }
     }
 
-    fn actual_bytes(&mut self, record: &Record<'_>) {
+    fn add_actual_bytes(&mut self, record: &Record<'_>) {
         let mut plain = u64::from(record.header.total_len);
-        for (block, facts) in record.blocks.iter().zip(&self.blocks) {
+        for (block, block_state) in record.blocks.iter().zip(&self.blocks) {
             let Some(image) = block.image else { continue };
             let bytes = u64::from(image.record_bytes());
             plain -= bytes;
-            let bucket = match facts.class {
+            let bucket = match block_state.class {
                 _ if !image.apply => Bucket::ConsistencyImages,
                 Class::Forced => Bucket::ForcedImages,
                 Class::Hint => Bucket::HintImages,
@@ -624,47 +626,53 @@ impl State {
     }
 
     /// What the image of a block takes under each compression that a simulation with an image has.
-    fn size(&mut self, record: &Record<'_>, block: &BlockRef, touched: &Touched, index: usize) {
-        let facts = &mut self.blocks[index];
-        let image = facts.image.get_or_insert_default();
+    fn compute_image_sizes(
+        &mut self,
+        record: &Record<'_>,
+        block: &BlockRef,
+        touched: &Touched,
+        index: usize,
+    ) {
+        let block_state = &mut self.blocks[index];
+        let image = block_state.image.get_or_insert_default();
         let page = touched.page.as_deref();
         let mean = self.raw_means.entry((block.relation, block.fork)).or_default();
         let raw = *image.raw.get_or_insert_with(|| match page {
-            Some(page) => raw_of(record, block, page),
+            Some(page) => raw_image_of(record, block, page),
             None => RawImage {
                 len: mean.get().unwrap_or(PAGE_BYTES as u32),
                 has_hole: true,
-                share: Share::Estimated,
+                basis: Basis::Estimated,
             },
         });
-        let mut wants = facts.wants;
-        while wants != 0 {
-            let at = wants.trailing_zeros() as usize;
-            wants &= wants - 1;
+        let mut image_mask = block_state.image_mask;
+        while image_mask != 0 {
+            let at = image_mask.trailing_zeros() as usize;
+            image_mask &= image_mask - 1;
             let method = self.simulations[at].settings.wal_compression;
             let size = &mut image.sizes[method_index(method)];
             if size.is_some() {
                 continue;
             }
             *size = Some(match (image.own, method) {
-                (Some((bytes, own)), _) if own == method => ImageSize { bytes, share: Share::Exact },
+                (Some((bytes, own)), _) if own == method => ImageSize { bytes, basis: Basis::Exact },
                 (_, None) => raw.size(),
-                (_, Some(method)) => self.compressor.size(method, block.relation, raw, page),
+                (_, Some(method)) => self.compressor.image_size(method, block.relation, raw, page),
             });
         }
     }
 
     /// Files that `minimal` would not log: what they hold, and which end here.
     fn note_unlogged(&mut self, record: &Record<'_>, touched: &[Touched]) {
-        if self.covered {
+        if self.is_unlogged_file {
             for (block, touched) in record.blocks.iter().zip(touched) {
                 let Some(page) = touched.page.as_deref() else { continue };
                 let raw = RawImage::of(page, is_standard(block.fork, is_brin_map(record, page)));
                 let place = (block.fork, block.block);
-                self.unlogged.page(block.relation, place, touched.slot.index(), raw.len);
+                self.unlogged.note_page(block.relation, place, touched.slot.index(), raw.len);
             }
         }
-        let ended = self.unlogged.note(record, self.threshold.unwrap_or(0));
+        let ended = self.unlogged.observe(record, self.threshold.unwrap_or(0));
         for small in ended {
             self.log_small(&small.pages);
         }
@@ -688,11 +696,11 @@ impl State {
                 };
                 bytes.images[1] = raw;
                 // Compression of these few is not tried.
-                let share = match simulation.settings.wal_compression {
-                    None => Share::Reconstructed,
-                    Some(_) => Share::Estimated,
+                let basis = match simulation.settings.wal_compression {
+                    None => Basis::Reconstructed,
+                    Some(_) => Basis::Estimated,
                 };
-                bytes.share(share, bytes.plain + raw);
+                bytes.add_basis(basis, bytes.plain + raw);
                 simulation.insert(&bytes, self.now);
                 for (slot, _) in batch {
                     if let Some(cycle) = self.cycles.get_mut(slot * count + at) {
@@ -704,70 +712,81 @@ impl State {
     }
 
     /// Writes the record in one simulation.
-    fn write(&mut self, record: &Record<'_>, touched: &[Touched], at: usize, fixed: i64, beside: u64) {
+    fn write(
+        &mut self,
+        record: &Record<'_>,
+        touched: &[Touched],
+        at: usize,
+        fixed: i64,
+        consistency_bytes: u64,
+    ) {
         let level = self.levels[at];
         let variant = self.variants[level as usize];
         let simulation = &mut self.simulations[at];
         let count = self.levels.len();
         let is_hint = record.header.rmid == rmid::XLOG && record.kind() == FPI_FOR_HINT;
-        let mut written = variant.written && !(self.covered && level == Level::Minimal);
+        let mut is_written = variant.is_written && !(self.is_unlogged_file && level == Level::Minimal);
         if is_hint {
-            written &= simulation.settings.log_hints
-                && self.blocks.iter().any(|facts| {
-                    is_stale(self.cycles[facts.slot * count + at], simulation.cycle, facts.recent)
+            is_written &= simulation.settings.log_hints
+                && self.blocks.iter().any(|block_state| {
+                    is_stale(
+                        self.cycles[block_state.slot * count + at],
+                        simulation.cycle,
+                        block_state.is_recent,
+                    )
                 });
         }
         if !simulation.settings.dropped.is_empty() && !record.blocks.is_empty() {
-            written &=
+            is_written &=
                 !record.blocks.iter().all(|block| simulation.settings.dropped.contains(&block.relation));
         }
-        if !written {
-            simulation.drop_record();
+        if !is_written {
+            simulation.count_dropped_record();
             return;
         }
         let mut bytes = RecordBytes::default();
-        let plain_share = if variant.estimated { Share::Estimated } else { Share::Exact };
+        let plain_basis = if variant.estimated { Basis::Estimated } else { Basis::Exact };
         let mut plain = fixed + i64::from(variant.fixed);
-        bytes.share(plain_share, plain.max(0) as u64);
-        for (index, (block, facts)) in record.blocks.iter().zip(&self.blocks).enumerate() {
-            let (mut data, data_share) = facts.data;
+        bytes.add_basis(plain_basis, plain.max(0) as u64);
+        for (index, (block, block_state)) in record.blocks.iter().zip(&self.blocks).enumerate() {
+            let (mut data, data_basis) = block_state.data;
             if index == 0 {
                 data = data.saturating_add_signed(variant.data);
             }
-            let image = facts.wants >> at & 1 != 0;
+            let image = block_state.image_mask >> at & 1 != 0;
             // Beside an image for a consistency check, the data stays.
-            let stays = !image || (index == 0 && variant.keeps_data) || facts.class == Class::Forced;
+            let stays = !image || (index == 0 && variant.keeps_data) || block_state.class == Class::Forced;
             if stays {
                 plain += i64::from(data);
-                bytes.share(data_share, data.into());
+                bytes.add_basis(data_basis, data.into());
             }
-            if image && let Some(size) = facts.size(simulation.settings.wal_compression) {
-                let bucket = match facts.class {
+            if image && let Some(size) = block_state.size(simulation.settings.wal_compression) {
+                let bucket = match block_state.class {
                     Class::Forced => 1,
                     Class::Hint => 2,
                     _ => 0,
                 };
                 bytes.images[bucket] += u64::from(size.bytes);
                 bytes.image_count += u64::from(bucket == 0);
-                bytes.share(size.share, size.bytes.into());
+                bytes.add_basis(size.basis, size.bytes.into());
             }
             let bound = simulation.settings.log_hints && !self.plan.log_hints && !block.will_init;
-            let cycle = &mut self.cycles[facts.slot * count + at];
-            if bound && *cycle != 0 && is_stale(*cycle, simulation.cycle, facts.recent) {
+            let cycle = &mut self.cycles[block_state.slot * count + at];
+            if bound && *cycle != 0 && is_stale(*cycle, simulation.cycle, block_state.is_recent) {
                 // Between its last change and this one a reader may have set hints, which would have been logged first.
-                simulation.hint_bound(hint_record(record, block, &touched[index]));
+                simulation.add_hint_bound(hint_record_bytes(record, block, &touched[index]));
             }
             if touched[index].sets_lsn() {
                 *cycle = simulation.cycle;
             }
         }
         bytes.plain = plain.max(0) as u64;
-        bytes.images[3] = beside;
-        bytes.share(Share::Exact, beside);
+        bytes.images[3] = consistency_bytes;
+        bytes.add_basis(Basis::Exact, consistency_bytes);
         simulation.insert(&bytes, self.now);
-        if variant.beside > 0 {
-            let mut more = RecordBytes { plain: variant.beside.into(), ..RecordBytes::default() };
-            more.share(Share::Estimated, variant.beside.into());
+        if variant.extra_records > 0 {
+            let mut more = RecordBytes { plain: variant.extra_records.into(), ..RecordBytes::default() };
+            more.add_basis(Basis::Estimated, variant.extra_records.into());
             simulation.insert(&more, self.now);
         }
     }
@@ -781,7 +800,7 @@ fn data_mean<'a>(
     block: &BlockRef,
 ) -> &'a mut Mean {
     let hint = block.relation.relation ^ u32::from(kind) << 16;
-    means.of((kind, block.id, block.relation), hint)
+    means.entry((kind, block.id, block.relation), hint)
 }
 
 fn method_index(method: Option<Method>) -> usize {
@@ -796,26 +815,26 @@ fn method_index(method: Option<Method>) -> usize {
 /// Whether a page's first change since the redo pointer is still to come, by the cycle of its last one; 0 if the pass has not
 /// seen one.
 #[inline]
-fn is_stale(cycle: u32, current: u32, recent: bool) -> bool {
+fn is_stale(cycle: u32, current: u32, is_recent: bool) -> bool {
     match cycle {
-        0 => current > 1 || !recent,
+        0 => current > 1 || !is_recent,
         cycle => cycle != current,
     }
 }
 
 /// Bytes of an `FPI_FOR_HINT` of a block, not compressed.
-fn hint_record(record: &Record<'_>, block: &BlockRef, touched: &Touched) -> u64 {
+fn hint_record_bytes(record: &Record<'_>, block: &BlockRef, touched: &Touched) -> u64 {
     const RECORD: u64 = 24 + 4 + 12 + 4;
     let image = match (block.image, touched.page.as_deref()) {
         (Some(image), _) => image.uncompressed_len(PAGE_BYTES as u32),
-        (None, Some(page)) => raw_of(record, block, page).len,
+        (None, Some(page)) => raw_image_of(record, block, page).len,
         (None, None) => PAGE_BYTES as u32,
     };
     (RECORD + u64::from(image)).next_multiple_of(8)
 }
 
 /// A page as an image would have it.
-fn raw_of(record: &Record<'_>, block: &BlockRef, page: &Page) -> RawImage {
+fn raw_image_of(record: &Record<'_>, block: &BlockRef, page: &Page) -> RawImage {
     RawImage::of(page, is_standard(block.fork, is_brin_map(record, page)))
 }
 

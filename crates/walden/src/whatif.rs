@@ -21,7 +21,7 @@ use walden_whatif::advise::{self, Aim};
 use walden_whatif::document::{Document, RedoRate};
 use walden_whatif::objects::{Change, ObjectChange};
 use walden_whatif::settings::{Effect, Settings};
-use walden_whatif::{Forecast, OpenBase, Question, Reading, predict};
+use walden_whatif::{Forecast, OpenBase, Question, ReadProgress, predict};
 
 use crate::explain::{ended, tell_about};
 use crate::progress::Progress;
@@ -170,7 +170,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     };
     let named = names::load(&args.names)?;
     names::check_cluster(&named, &inventory)?;
-    let mut traced: Vec<(String, String)> = walden_whatif::learn::told_by_server(&named.settings);
+    let mut traced: Vec<(String, String)> = walden_whatif::learn::settings_from_server(&named.settings);
     traced.extend(args.traced.iter().cloned());
     let changes = match &aim {
         Some(aim) => advise::candidates(aim, run.version),
@@ -358,8 +358,8 @@ fn ask(run: &Run, question: &Question<'_>) -> Result<Forecast> {
     let forecast = predict(run, question, &|reading| {
         if let Ok(mut progress) = progress.lock() {
             match reading {
-                Reading::Done(bytes) => progress.advance(bytes),
-                Reading::More(bytes) => progress.lengthen(bytes),
+                ReadProgress::Read(bytes) => progress.advance(bytes),
+                ReadProgress::MoreToRead(bytes) => progress.lengthen(bytes),
             }
         }
     })?;

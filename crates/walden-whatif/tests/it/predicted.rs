@@ -12,7 +12,7 @@ use walden_whatif::Bucket;
 use walden_whatif::level::Level;
 use walden_whatif::objects::{Change, ObjectChange};
 use walden_whatif::settings::Settings;
-use walden_whatif::simulate::{OwnRecords, Simulation};
+use walden_whatif::simulate::{CheckpointRecords, Simulation};
 use walden_whatif::trace::{Pass, PassOutcome, Plan};
 
 #[allow(dead_code, reason = "replay has a use of its own for it")]
@@ -29,8 +29,8 @@ pub fn predict(input: &[u8]) {
     let alike = self::outcome(input, ALIKE);
     assert_eq!(format!("{:?}", alike.predictions), format!("{:?}", &outcome.predictions[..ALIKE]));
     assert_eq!(
-        format!("{:?}", (alike.actual, alike.trust)),
-        format!("{:?}", (outcome.actual, outcome.trust))
+        format!("{:?}", (alike.actual, alike.diagnostics)),
+        format!("{:?}", (outcome.actual, outcome.diagnostics))
     );
     // A log where records follow a switch in its own segment is none.
     if outcome.actual.get(Bucket::Switches) == 0 {
@@ -60,7 +60,7 @@ fn pass(replay: Replay, version: Major, choice: u8, settings: usize) -> Pass {
     const START: Lsn = Lsn(1 << 20);
     let traced = Settings::default_of(version);
     let levels = [Level::Minimal, Level::Replica, Level::Logical];
-    let own = OwnRecords { redo: 30, running: 50, online: 114 };
+    let own = CheckpointRecords { redo: 30, running: 50, online: 114 };
     let file = |relation| RelFileLocator { tablespace: 1663, database: 5, relation };
     let all = [
         traced.clone(),
@@ -97,6 +97,6 @@ fn pass(replay: Replay, version: Major, choice: u8, settings: usize) -> Pass {
         table: [file(0)].into_iter().collect(),
         indexes: [file(1)].into_iter().collect(),
     };
-    pass.count(vec![change(Change::AddIndex(8)), change(Change::FillFactor(70))]);
+    pass.count_objects(vec![change(Change::AddIndex(8)), change(Change::FillFactor(70))]);
     pass
 }

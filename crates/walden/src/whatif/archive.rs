@@ -35,18 +35,18 @@ pub fn compressors(run: &Run, command: Option<&str>) -> Result<Vec<Compressor>> 
             .read_to_end(&mut bytes)
             .with_context(|| format!("cannot read {}", segment.path.display()))?;
         let images = images(run, segment)?;
-        let rest = (bytes.len() as u64).saturating_sub(images);
+        let other = (bytes.len() as u64).saturating_sub(images);
         encoder.restart();
         let compressed = encoder.encode(&bytes).content.len() as u64;
-        by_walden.push(Sample { images, rest, compressed });
+        by_walden.push(Sample { images, other, compressed });
         if let Some(command) = command {
-            by_command.push(Sample { images, rest, compressed: through(command, &bytes)? });
+            by_command.push(Sample { images, other, compressed: through(command, &bytes)? });
         }
         progress.advance(bytes.len() as u64);
     }
     progress.finish();
-    let of = |name: &str, sees_through, samples: &[Sample]| {
-        fit(samples).map(|rates| Compressor { name: name.into(), sees_through, rates })
+    let of = |name: &str, recompresses_images, samples: &[Sample]| {
+        fit(samples).map(|rates| Compressor { name: name.into(), recompresses_images, rates })
     };
     let own = of("walden compress", true, &by_walden);
     Ok(own.into_iter().chain(command.and_then(|command| of(command, false, &by_command))).collect())
