@@ -1,0 +1,271 @@
+//! Which simulations write a full-page image of a block, and its size.
+
+use walden_format::lsn::Lsn;
+use walden_format::record::{BlockRef, Record, RelFileLocator};
+use walden_format::rmgr::info::heap2;
+use walden_format::rmgr::{ImageClass, rmid};
+use walden_format::version::Major;
+use walden_redo::page::Page;
+use walden_redo::recompress::Method;
+use walden_redo::replay::{Role, Touched};
+use walden_redo::{PAGE_BYTES, displaced};
+
+use super::State;
+use crate::images::{ImageSize, RawImage, is_standard};
+use crate::means::{Mean, Means};
+use crate::outcome::Basis;
+
+/// Why a block may have a full-page image.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    Never,
+    Forced,
+    Checkpoint,
+    Hint,
+}
+
+/// A block of the current record.
+pub(super) struct Block {
+    pub class: Class,
+    pub slot: usize,
+    /// Bit mask of the simulations that write an image.
+    pub image_mask: u64,
+    /// Whether the page was last changed since the redo pointer in force at the start of the window.
+    pub is_recent: bool,
+    /// Bytes of block data if there is no image.
+    pub data: (u32, Basis),
+    /// The image, if the trace or a simulation has one.
+    pub image: Option<BlockImage>,
+}
+
+/// The full-page image of a block.
+#[derive(Default)]
+pub(super) struct BlockImage {
+    /// Bytes and compression method of the trace's own image.
+    pub own: Option<(u32, Option<Method>)>,
+    pub raw: Option<RawImage>,
+    pub sizes: [Option<ImageSize>; 4],
+}
+
+impl Block {
+    /// Size of its image under a method that a simulation with an image uses.
+    pub(super) fn size(&self, method: Option<Method>) -> Option<ImageSize> {
+        self.image.as_ref()?.sizes[method_index(method)]
+    }
+}
+
+impl State {
+    /// Classifies a block before the record is replayed, and decides which simulations write an image of it.
+    #[inline(always)]
+    pub(super) fn classify_block(
+        &mut self,
+        record: &Record<'_>,
+        block: &BlockRef,
+        touched: &Touched,
+    ) -> Block {
+        let slot = touched.slot.index();
+        let count = self.simulations.len();
+        let end = (slot + 1) * count;
+        if self.cycles.len() < end {
+            self.cycles.resize(end.next_power_of_two().max(1024), 0);
+        }
+        if touched.fresh {
+            self.cycles[slot * count..end].fill(0);
+        }
+        let class = self.image_class(record, block);
+        let image = block.image.filter(|image| image.apply);
+        let is_recent = self.is_recent(touched, class, image.is_some());
+        self.check_image_rule(touched, class, image.is_some());
+        self.diagnostics.blocks += 1;
+        let is_known = touched.page.is_some() || image.is_some() || block.will_init;
+        self.diagnostics.pages_unknown += u64::from(!is_known);
+        let (mut image_mask, mut mask_if_stale) = match class {
+            Class::Never => (0, 0),
+            Class::Forced => (self.all, 0),
+            // Until 14, an FPI_FOR_HINT record always has its image (`XLogSaveBufferForHint`).
+            Class::Hint if self.plan.version < Major::V15 => (0, self.all),
+            Class::Checkpoint | Class::Hint => (0, self.full_page_writes),
+        };
+        let cycles = &self.cycles[slot * count..end];
+        while mask_if_stale != 0 {
+            let at = mask_if_stale.trailing_zeros() as usize;
+            mask_if_stale &= mask_if_stale - 1;
+            let current = self.simulations[at].cycle;
+            image_mask |= u64::from(is_stale(cycles[at], current, is_recent)) << at;
+        }
+        let image = image.map(|image| {
+            let own = (image.record_bytes(), Method::of(image.compression));
+            let len = image.uncompressed_len(PAGE_BYTES as u32);
+            self.raw_means.entry((block.relation, block.fork)).or_default().add(len);
+            let raw = RawImage { len, has_hole: image.hole_len > 0, basis: Basis::Exact };
+            BlockImage { own: Some(own), raw: Some(raw), sizes: [None; 4] }
+        });
+        let data = (u32::from(block.data_len), Basis::Exact);
+        self.is_without_images &= image_mask == 0 && block.image.is_none();
+        Block { class, slot, image_mask, is_recent, data, image }
+    }
+
+    fn image_class(&self, record: &Record<'_>, block: &BlockRef) -> Class {
+        if block.will_init {
+            return Class::Never;
+        }
+        match self.kinds.image_class(self.kind.into(), block.id) {
+            ImageClass::Forced => Class::Forced,
+            ImageClass::Hint => Class::Hint,
+            // The heap page keeps its LSN then, and has no image (`log_heap_visible`).
+            ImageClass::Checkpoint
+                if record.header.rmid == rmid::HEAP2
+                    && record.kind() & heap2::OPMASK == heap2::VISIBLE
+                    && block.id == 1
+                    && !self.plan.log_hints =>
+            {
+                Class::Never
+            }
+            ImageClass::Checkpoint => Class::Checkpoint,
+        }
+    }
+
+    /// Whether a page that no counted record has changed yet was changed since the redo pointer at the start of the window.
+    fn is_recent(&mut self, touched: &Touched, class: Class, has_image: bool) -> bool {
+        let Some(redo) = self.plan.redo else {
+            // The window starts within a cycle: a missing image shows that the page had been changed.
+            let is_visible = self.plan.full_page_writes && class == Class::Checkpoint;
+            if !is_visible && touched.fresh {
+                self.diagnostics.first_touches_unknown += 1;
+            }
+            return is_visible && !has_image && self.redo_cursor == 0;
+        };
+        match &touched.page {
+            Some(page) if touched.role != Role::Ahead => page.lsn() > redo,
+            _ => {
+                self.plan.full_page_writes
+                    && class == Class::Checkpoint
+                    && !has_image
+                    && self.real_redo == redo
+            }
+        }
+    }
+
+    /// Applies the rule for full-page images to the trace itself, where the page before is known.
+    fn check_image_rule(&mut self, touched: &Touched, class: Class, has_image: bool) {
+        if class != Class::Checkpoint || !self.plan.full_page_writes || self.real_redo == Lsn(0) {
+            return;
+        }
+        let Some(page) = touched.page.as_deref().filter(|_| touched.role != Role::Ahead) else { return };
+        let expected = page.lsn() <= self.real_redo;
+        self.diagnostics.decisions += 1;
+        match (expected, has_image) {
+            (true, false) => self.diagnostics.missing_images += 1,
+            (false, true) => self.diagnostics.unexpected_images += 1,
+            _ => {}
+        }
+    }
+
+    /// Determines the data that an image displaced, if a simulation does not write the image.
+    pub(super) fn measure_displaced_data(&mut self, record: &Record<'_>, touched: &[Touched], index: usize) {
+        let (block, state) = (&record.blocks[index], &mut self.blocks[index]);
+        if state.class != Class::Checkpoint || block.data_len > 0 || state.image_mask == self.all {
+            return;
+        }
+        let mean = data_mean(&mut self.data_means, self.kind, block);
+        state.data = match displaced::data_of(record, touched, index) {
+            Some(data) => (data.len() as u32, Basis::Reconstructed),
+            None => (mean.get().unwrap_or(0), Basis::Estimated),
+        };
+    }
+
+    /// Computes the size of a block's image under each compression method of the simulations that write it.
+    pub(super) fn compute_image_sizes(
+        &mut self,
+        record: &Record<'_>,
+        block: &BlockRef,
+        touched: &Touched,
+        index: usize,
+    ) {
+        let state = &mut self.blocks[index];
+        let image = state.image.get_or_insert_default();
+        let page = touched.page.as_deref();
+        let mean = self.raw_means.entry((block.relation, block.fork)).or_default();
+        let raw = *image.raw.get_or_insert_with(|| match page {
+            Some(page) => raw_image_of(record, block, page),
+            None => RawImage {
+                len: mean.get().unwrap_or(PAGE_BYTES as u32),
+                has_hole: true,
+                basis: Basis::Estimated,
+            },
+        });
+        let mut image_mask = state.image_mask;
+        while image_mask != 0 {
+            let at = image_mask.trailing_zeros() as usize;
+            image_mask &= image_mask - 1;
+            let method = self.simulations[at].settings.wal_compression;
+            let size = &mut image.sizes[method_index(method)];
+            if size.is_some() {
+                continue;
+            }
+            *size = Some(match (image.own, method) {
+                (Some((bytes, own)), _) if own == method => ImageSize { bytes, basis: Basis::Exact },
+                (_, None) => raw.size(),
+                (_, Some(method)) => self.compressor.image_size(method, block.relation, raw, page),
+            });
+        }
+    }
+}
+
+/// The mean data length of a block in records of this kind.
+#[inline]
+pub(super) fn data_mean<'a>(
+    means: &'a mut Means<(u16, u8, RelFileLocator)>,
+    kind: u16,
+    block: &BlockRef,
+) -> &'a mut Mean {
+    let hint = block.relation.relation ^ u32::from(kind) << 16;
+    means.entry((kind, block.id, block.relation), hint)
+}
+
+fn method_index(method: Option<Method>) -> usize {
+    match method {
+        None => 0,
+        Some(Method::Pglz) => 1,
+        Some(Method::Lz4) => 2,
+        Some(Method::Zstd) => 3,
+    }
+}
+
+/// Whether a page has not been changed in the current checkpoint cycle. `cycle` is that of its last change, 0 if the pass has
+/// not seen one.
+#[inline]
+pub(super) fn is_stale(cycle: u32, current: u32, is_recent: bool) -> bool {
+    match cycle {
+        0 => current > 1 || !is_recent,
+        cycle => cycle != current,
+    }
+}
+
+/// Bytes of an `FPI_FOR_HINT` record of a block, uncompressed and with padding.
+pub(super) fn hint_record_bytes(record: &Record<'_>, block: &BlockRef, touched: &Touched) -> u64 {
+    const RECORD: u64 = 24 + 4 + 12 + 4;
+    let image = match (block.image, touched.page.as_deref()) {
+        (Some(image), _) => image.uncompressed_len(PAGE_BYTES as u32),
+        (None, Some(page)) => raw_image_of(record, block, page).len,
+        (None, None) => PAGE_BYTES as u32,
+    };
+    (RECORD + u64::from(image)).next_multiple_of(8)
+}
+
+/// The uncompressed image of a page.
+fn raw_image_of(record: &Record<'_>, block: &BlockRef, page: &Page) -> RawImage {
+    RawImage::of(page, is_standard(block.fork, is_brin_map(record, page)))
+}
+
+/// Whether a page is a BRIN meta or range map page (`BRIN_PAGETYPE_META`, `BRIN_PAGETYPE_REVMAP`), whose content is not
+/// between the bounds in its header.
+pub(super) fn is_brin_map(record: &Record<'_>, page: &Page) -> bool {
+    const REVMAP: u16 = 0xF092;
+    const META: u16 = 0xF091;
+    if record.header.rmid != rmid::BRIN {
+        return false;
+    }
+    let kind = page.special_area().last_chunk::<2>().map(|kind| u16::from_le_bytes(*kind));
+    matches!(kind, Some(REVMAP | META))
+}
