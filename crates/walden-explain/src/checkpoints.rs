@@ -1,39 +1,39 @@
-//! Why each checkpoint came.
+//! Determines what triggered each checkpoint.
 //!
-//! The log does not say it: the flags of a checkpoint stay in memory and in the server's log. What the log has is when
-//! each one began and how far its redo pointer is from the one before. With the server's settings that decides; without
-//! them it is inferred, and said to be.
+//! The WAL does not contain the trigger: a checkpoint's flags are in shared memory and in the server log only. It contains the
+//! begin of each checkpoint and its redo pointer. With the server's settings, interval and distance determine the trigger;
+//! without them, the settings are inferred.
 
 use std::collections::BTreeMap;
 
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_format::version::Major;
 
-/// A checkpoint's record.
+/// The fields of a checkpoint record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CheckpointSeen {
-    /// Where the record is.
+pub struct CheckpointRecord {
+    /// LSN of the record.
     pub lsn: Lsn,
-    /// Where recovery would start: what is after it writes images of pages it touches for the first time.
+    /// The redo pointer, where recovery starts: changes behind it log a full-page image of each page at its first change.
     pub redo: Lsn,
-    /// When the checkpoint began, in seconds since 1970-01-01 UTC.
+    /// Begin of the checkpoint, in seconds since 1970-01-01 UTC.
     pub time: i64,
-    /// Written by a server that stops.
+    /// Whether it is a shutdown checkpoint.
     pub shutdown: bool,
 }
 
-/// Why a checkpoint came.
+/// What triggered a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Cause {
     /// `checkpoint_timeout` had passed.
     Time,
     /// `max_wal_size` was reached.
     Volume,
-    /// Somebody asked: CHECKPOINT, a base backup, CREATE DATABASE.
+    /// A request: CHECKPOINT, a base backup, CREATE DATABASE.
     Requested,
-    /// The server stopped.
+    /// Shutdown of the server.
     Shutdown,
-    /// The first one met: nothing to measure from.
+    /// Unknown, as it is the first one in the WAL.
     First,
 }
 
@@ -41,7 +41,7 @@ impl Cause {
     /// Every cause, in the order of reports.
     pub const ALL: [Cause; 5] = [Cause::Volume, Cause::Time, Cause::Requested, Cause::Shutdown, Cause::First];
 
-    /// The word for it.
+    /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Cause::Time => "time",
@@ -53,20 +53,20 @@ impl Cause {
     }
 }
 
-/// A checkpoint with what it is to the one before.
+/// A checkpoint, relative to the one before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Checkpoint {
     /// Its record.
-    pub seen: CheckpointSeen,
-    /// Bytes from the redo pointer before to this one's; nothing for the first.
+    pub record: CheckpointRecord,
+    /// Bytes between the redo pointers of the one before and this one; `None` for the first.
     pub distance: Option<u64>,
-    /// Seconds from the beginning of the one before to this one's.
+    /// Seconds between the begins of the one before and this one; `None` for the first.
     pub interval: Option<i64>,
-    /// Why it came.
+    /// What triggered it.
     pub cause: Cause,
 }
 
-/// The settings that decide when checkpoints come.
+/// The settings that trigger checkpoints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckpointSettings {
     /// `checkpoint_timeout`, in seconds.
@@ -75,17 +75,17 @@ pub struct CheckpointSettings {
     pub max_wal_size: u64,
     /// `checkpoint_completion_target`, in thousandths.
     pub completion_target_milli: u64,
-    /// The server is 11 or later, which keeps the log of one checkpoint instead of two.
+    /// Whether the server is version 11 or later, which keeps the WAL of one checkpoint instead of two.
     pub keeps_one: bool,
 }
 
 impl CheckpointSettings {
-    /// From a server's settings as names have them, `300 s` and `1024 MB`; nothing if one is missing.
+    /// Parses settings in the form of `pg_settings` (`300 s`, `1024 MB`); `None` if one is missing.
     pub fn from_settings(settings: &BTreeMap<String, String>, version: Major) -> Option<CheckpointSettings> {
         let split = |name: &str| settings.get(name)?.split_once(' ');
         let (timeout, seconds) = split("checkpoint_timeout")?;
         let (size, unit) = split("max_wal_size")?;
-        // The unit has a number of its own in old versions: `16MB`.
+        // The unit includes a factor in old versions: `16MB`.
         let digits = unit.find(|c: char| !c.is_ascii_digit())?;
         let factor: u64 = if digits == 0 { 1 } else { unit[..digits].parse().ok()? };
         let scale: u64 = match &unit[digits..] {
@@ -103,7 +103,7 @@ impl CheckpointSettings {
         })
     }
 
-    /// Segments from one redo pointer to where the next checkpoint is asked for (`CalculateCheckpointSegments`).
+    /// Segments from one redo pointer to the next request by volume (`CalculateCheckpointSegments`).
     pub fn segments(&self, size: SegmentSize) -> u64 {
         let kept = if self.keeps_one { 1000 } else { 2000 };
         let segments = self.max_wal_size / size.bytes();
@@ -113,20 +113,20 @@ impl CheckpointSettings {
 
 /// Shortest `checkpoint_timeout` that PostgreSQL accepts, in seconds.
 const MIN_TIMEOUT: i64 = 30;
-/// Timeouts that people set, in seconds; looked for when the setting is not known.
+/// Common values of `checkpoint_timeout`, in seconds, for inferring it.
 const USUAL_TIMEOUTS: [i64; 12] = [30, 60, 120, 180, 300, 600, 900, 1200, 1800, 2700, 3600, 86_400];
 
-/// Says of each checkpoint why it came.
+/// Determines the cause of each checkpoint. Without `settings` they are inferred from intervals and distances.
 pub fn explain_checkpoints(
-    seen: &[CheckpointSeen],
+    records: &[CheckpointRecord],
     segment_size: SegmentSize,
     settings: Option<CheckpointSettings>,
 ) -> Vec<Checkpoint> {
-    let mut checkpoints: Vec<Checkpoint> = Vec::with_capacity(seen.len());
-    for (index, one) in seen.iter().enumerate() {
-        let before = index.checked_sub(1).map(|before| seen[before]);
+    let mut checkpoints: Vec<Checkpoint> = Vec::with_capacity(records.len());
+    for (index, one) in records.iter().enumerate() {
+        let before = index.checked_sub(1).map(|before| records[before]);
         checkpoints.push(Checkpoint {
-            seen: *one,
+            record: *one,
             distance: before.map(|before| one.redo.0.saturating_sub(before.redo.0)),
             interval: before.map(|before| one.time - before.time),
             cause: if one.shutdown { Cause::Shutdown } else { Cause::First },
@@ -134,7 +134,7 @@ pub fn explain_checkpoints(
     }
     let timeout = settings.map(|settings| settings.timeout).or_else(|| usual_timeout(&checkpoints));
     let trigger = match settings {
-        // Asked for when a segment is full, so one segment earlier than the redo pointer's own.
+        // Requested at the end of a segment, so one segment before that of the redo pointer.
         Some(settings) => Some(settings.segments(segment_size).saturating_sub(1).max(1)),
         None => usual_distance(&checkpoints, segment_size, timeout),
     };
@@ -157,17 +157,17 @@ pub fn explain_checkpoints(
 
 /// Segments that were filled between the redo pointer before and this one's.
 fn crossed_segments(checkpoint: &Checkpoint, distance: u64, size: SegmentSize) -> u64 {
-    let redo = checkpoint.seen.redo;
+    let redo = checkpoint.record.redo;
     size.segment_of(redo) - size.segment_of(Lsn(redo.0 - distance))
 }
 
-/// The checkpointer looks at the clock in whole seconds and may be a little late; later than that and it waited for
-/// something (an idle server writes none at all).
+/// Whether an interval is that of a timed checkpoint. The checkpointer checks the clock in whole seconds and may be a little
+/// late; an idle server skips checkpoints, so the interval may be a multiple.
 fn is_timed(interval: i64, timeout: i64) -> bool {
     interval >= timeout - 1 && (interval <= timeout + 2 || interval % timeout <= 2)
 }
 
-/// The usual timeout that most intervals fit, if any does.
+/// The common timeout that most intervals fit, if any does.
 fn usual_timeout(checkpoints: &[Checkpoint]) -> Option<i64> {
     let fits = |timeout: &i64| {
         let intervals = checkpoints.iter().filter(|checkpoint| checkpoint.cause == Cause::First);
@@ -177,14 +177,14 @@ fn usual_timeout(checkpoints: &[Checkpoint]) -> Option<i64> {
     (fits(&best) > 0 && best >= MIN_TIMEOUT).then_some(best)
 }
 
-/// The number of segments after which checkpoints came that were not timed: the smallest that came at least twice, if
-/// most of those redo pointers are near the start of a segment, where a checkpoint for volume puts them.
+/// The number of segments between checkpoints triggered by volume: the smallest that occurs at least twice among checkpoints that
+/// are not timed and whose redo pointer is near the start of a segment, where a request by volume puts it.
 fn usual_distance(checkpoints: &[Checkpoint], size: SegmentSize, timeout: Option<i64>) -> Option<u64> {
     let mut near_start = Vec::new();
     for checkpoint in checkpoints.iter().filter(|checkpoint| checkpoint.cause == Cause::First) {
         let (Some(distance), Some(interval)) = (checkpoint.distance, checkpoint.interval) else { continue };
         let timed = timeout.is_some_and(|timeout| is_timed(interval, timeout));
-        let offset = size.offset_of(checkpoint.seen.redo);
+        let offset = size.offset_of(checkpoint.record.redo);
         if !timed && offset < size.bytes() / 4 {
             near_start.push((crossed_segments(checkpoint, distance, size), offset));
         }
@@ -192,7 +192,7 @@ fn usual_distance(checkpoints: &[Checkpoint], size: SegmentSize, timeout: Option
     near_start.sort_unstable();
     let mut pairs = near_start.windows(2).map(|pair| (pair[0].0, pair[1].0));
     let twice = pairs.find(|(one, next)| *one > 0 && next - one <= 1).map(|(one, _)| one);
-    // A single one that far apart is no coincidence either, if it is where a checkpointer gets that sets out at once.
+    // One alone is sufficient if it is several segments away and begins right at the start of a segment.
     let is_sure = |&&(segments, offset): &&(u64, u64)| segments >= 4 && offset < size.bytes() / 64;
     twice.or_else(|| near_start.iter().find(is_sure).map(|(segments, _)| *segments))
 }
@@ -203,36 +203,37 @@ mod tests {
 
     const SIZE: SegmentSize = SegmentSize::DEFAULT;
 
-    fn seen(segment: u64, offset: u64, time: i64) -> CheckpointSeen {
+    fn seen(segment: u64, offset: u64, time: i64) -> CheckpointRecord {
         let redo = Lsn(segment * SIZE.bytes() + offset);
-        CheckpointSeen { lsn: redo.plus(1000), redo, time, shutdown: false }
+        CheckpointRecord { lsn: redo.plus(1000), redo, time, shutdown: false }
     }
 
-    fn causes(seen: &[CheckpointSeen], settings: Option<CheckpointSettings>) -> Vec<Cause> {
+    fn causes(seen: &[CheckpointRecord], settings: Option<CheckpointSettings>) -> Vec<Cause> {
         explain_checkpoints(seen, SIZE, settings).iter().map(|checkpoint| checkpoint.cause).collect()
     }
 
     #[test]
-    fn settings_decide() {
+    fn known_settings_determine_the_cause() {
         let settings = CheckpointSettings {
             timeout: 300,
             max_wal_size: 1 << 30,
             completion_target_milli: 900,
             keeps_one: true,
         };
-        // 64 segments over 1.9: the figure of a default server, 33 segments.
+        // 64 segments / 1.9: the default settings give 33.
         assert_eq!(settings.segments(SIZE), 33);
-        let told = [
+        let reported = [
             ("checkpoint_timeout", "300 s"),
             ("max_wal_size", "1024 MB"),
             ("checkpoint_completion_target", "0.9"),
         ];
-        let mut told: BTreeMap<String, String> = told.map(|(name, value)| (name.into(), value.into())).into();
-        assert_eq!(CheckpointSettings::from_settings(&told, Major::V18), Some(settings));
-        told.insert("max_wal_size".into(), "64 16MB".into());
-        assert_eq!(CheckpointSettings::from_settings(&told, Major::V18), Some(settings));
-        told.remove("checkpoint_timeout");
-        assert_eq!(CheckpointSettings::from_settings(&told, Major::V18), None);
+        let mut reported: BTreeMap<String, String> =
+            reported.map(|(name, value)| (name.into(), value.into())).into();
+        assert_eq!(CheckpointSettings::from_settings(&reported, Major::V18), Some(settings));
+        reported.insert("max_wal_size".into(), "64 16MB".into());
+        assert_eq!(CheckpointSettings::from_settings(&reported, Major::V18), Some(settings));
+        reported.remove("checkpoint_timeout");
+        assert_eq!(CheckpointSettings::from_settings(&reported, Major::V18), None);
         let log = [seen(0, 0, 0), seen(33, 100, 60), seen(40, 9 << 20, 360), seen(41, 500, 370)];
         assert_eq!(
             causes(&log, Some(settings)),
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn without_settings_it_is_inferred() {
+    fn without_settings_the_cause_is_inferred() {
         let log = [
             seen(0, 0, 0),
             seen(2, 9000, 7),
@@ -256,7 +257,7 @@ mod tests {
         log[5].shutdown = true;
         assert_eq!(causes(&log, None)[5], Shutdown);
         assert_eq!(causes(&[], None), []);
-        // One alone is for volume if it is just behind a segment's start, else somebody may have asked.
+        // One alone counts as triggered by volume right behind the start of a segment, else as requested.
         assert_eq!(causes(&[seen(0, 0, 0), seen(4, 100_000, 9)], None), [First, Volume]);
         assert_eq!(causes(&[seen(0, 0, 0), seen(4, 2_800_000, 9)], None), [First, Requested]);
     }

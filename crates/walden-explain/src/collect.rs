@@ -1,7 +1,10 @@
-//! What one segment's records come to: the visitor that the threads of a scan feed.
+//! Counts the records of one segment: the visitor of the parallel scan.
 //!
-//! This is the hot loop: a record of the usual layout takes one look-up each for its cell and its transaction, in small
-//! tables that mostly have them, and a few additions; see [`UsualSums`] and [`TransactionSums`].
+//! This is the hot loop: a record of the usual layout takes one lookup each for its cell and its transaction, in small tables
+//! that mostly have them, and a few additions; see [`UsualSums`] and [`TransactionSums`].
+
+mod event;
+mod sums;
 
 use std::ops::ControlFlow;
 
@@ -9,19 +12,22 @@ use rustc_hash::FxHashMap;
 use walden_format::lsn::Lsn;
 use walden_format::payload::timestamp::Timestamp;
 use walden_format::payload::xact::{self, TransactionEnd};
-use walden_format::payload::xlog::{Checkpoint, WalLevel};
+
 use walden_format::payload::{self, Payload};
-use walden_format::record::{BlockRef, Fork, Image, RECORD_HEADER, Record, RelFileLocator};
+use walden_format::record::{BlockRef, Fork, Image, RECORD_HEADER, Record};
 use walden_format::rmgr::info::heap::{HOT_UPDATE, OPMASK, UPDATE};
 use walden_format::rmgr::{self, KindTable, info, rmid};
 use walden_format::stream::Visitor;
 use walden_format::usual::{self, UsualRecord};
 
+pub(crate) use self::event::{Event, Finished};
+pub(crate) use self::sums::TransactionTally;
+use self::sums::{TransactionSums, USUAL, UsualSums, key_of, place_of, tuple_key};
 use crate::group::{Cell, Dimension, Owner, ViewSpec};
 use crate::slices::Slices;
 use crate::tally::{Bucket, ImageCause, ImageTable, Tally};
 
-/// What stays the same for all segments of a scan.
+/// Options that are common to all segments of a scan.
 #[derive(Clone, Copy)]
 pub(crate) struct CollectSpec<'a> {
     pub kinds: &'a KindTable,
@@ -32,11 +38,11 @@ pub(crate) struct CollectSpec<'a> {
     pub data_page_bytes: u32,
 }
 
-/// What one segment's records come to.
+/// The sums over the records of one segment.
 pub(crate) struct SegmentTally<'a> {
     spec: CollectSpec<'a>,
     segment_end: Lsn,
-    /// Where the first counted record starts.
+    /// Start of the first counted record.
     pub first: Option<Lsn>,
     /// Page headers before the first counted record.
     pub lead_headers: u64,
@@ -45,161 +51,37 @@ pub(crate) struct SegmentTally<'a> {
     cell_index: FxHashMap<Cell, u32>,
     /// Cells looked up recently.
     recent: Box<[(Cell, u32); RECENT]>,
-    /// What records of the usual layout came to since their cells took these places; see [`place_of`].
+    /// Sums over records of the usual layout, by [`place_of`] of their key, since the key took the place.
     usual: Box<[UsualSums; USUAL]>,
-    /// Records of the usual layout need no look at what they come after, nor at views.
+    /// Whether records of the usual layout can be counted without checking the range and the views.
     usual_alone: bool,
     pub cells: Vec<(Cell, Tally)>,
     pub images: ImageTable,
-    /// What transactions wrote since they took these places, by the lowest bits of their numbers.
+    /// Sums over transactions, by the lowest bits of their ID, since the transaction took the place.
     writing: Box<[TransactionSums; WRITING]>,
-    /// What transactions wrote before they were crowded out of `writing`; one may be there more than once.
+    /// Sums evicted from `writing`; a transaction may be there more than once.
     pub transactions: Vec<(u32, TransactionTally)>,
     pub finished: Vec<Finished>,
-    /// The subtransactions of all `finished`, in their order.
+    /// The subtransactions of all `finished`, concatenated.
     pub subxids: Vec<u32>,
     pub events: Vec<(Lsn, Event)>,
-    /// Per view: bytes by cell, transaction and slice, each 0 where the view does not ask for it.
+    /// Per view: sums by cell, transaction and slice, each 0 if it is no dimension of the view.
     pub pieces: Vec<FxHashMap<Piece, Tally>>,
     slice: u32,
     next_slice: Lsn,
     written_tuples: Vec<u32>,
-    /// Updates of row versions that the same transaction had just written, by cell.
+    /// Updates of tuples that the same transaction had just written, by cell.
     pub repeated_updates: FxHashMap<u32, u64>,
 }
 
 /// Cell, transaction, slice.
 pub(crate) type Piece = (u32, u32, u32);
 
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct TransactionTally {
-    pub records: u64,
-    pub bytes: u64,
-    pub image_bytes: u64,
-}
-
-impl TransactionTally {
-    pub fn merge(&mut self, other: &TransactionTally) {
-        self.records += other.records;
-        self.bytes += other.bytes;
-        self.image_bytes += other.image_bytes;
-    }
-}
-
-/// What records of the usual layout come to in one cell and one segment; the rest follows from the layout.
-///
-/// 32 bits are enough for what starts in one segment, as a segment and the longest record have at most 1 GB each.
-#[derive(Clone, Copy, Debug, Default)]
-struct UsualSums {
-    /// Whose, see [`key_of`]. Zeros are nobody's: that would be a record of the resource manager XLOG.
-    key: [u64; 2],
-    records: u32,
-    /// Bytes of the records and of their alignment.
-    aligned_bytes: u32,
-    block_data: u32,
-    main_data: u32,
-}
-
-/// What a transaction comes to in one segment; 32 bits are enough as for [`UsualSums`].
-///
-/// What every record adds to is kept apart: read back together while they are still on their way to memory one by one,
-/// they would have to wait.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-struct TransactionSums {
-    /// The transaction, or 0 for records that belong to none.
-    xid: u32,
-    records: u32,
-    image_bytes: u32,
-    bytes: u32,
-}
-
-impl UsualSums {
-    fn cell(&self, kinds: &KindTable) -> Cell {
-        let [low, high] = self.key;
-        let (relation, fork, info, rmid) =
-            (high as u32, (high >> 32) as u8, (high >> 48) as u8, (high >> 56) as u8);
-        let locator = RelFileLocator { tablespace: low as u32, database: (low >> 32) as u32, relation };
-        let has_block = u64::from(fork) != NO_BLOCK;
-        let owner = if has_block { Owner::Relation(locator, Fork(fork)) } else { Owner::None };
-        Cell { owner, kind: Some(kinds.kind(rmid, info).index() as u16) }
-    }
-}
-
-impl TransactionSums {
-    fn tally(&self) -> TransactionTally {
-        TransactionTally {
-            records: self.records.into(),
-            bytes: self.bytes.into(),
-            image_bytes: self.image_bytes.into(),
-        }
-    }
-}
-
-/// A transaction's end. There may be one per two records, so it is kept small.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Finished {
-    pub time: Timestamp,
-    pub xid: u32,
-    records: u32,
-    bytes: u32,
-    image_bytes: u32,
-    /// How many of [`SegmentTally::subxids`] are this one's.
-    pub subxids: u32,
-    pub committed: bool,
-}
-
-impl Finished {
-    /// What it came to in this segment, as far as it was at hand.
-    pub fn tally(&self) -> TransactionTally {
-        TransactionTally {
-            records: self.records.into(),
-            bytes: self.bytes.into(),
-            image_bytes: self.image_bytes.into(),
-        }
-    }
-}
-
-/// What a record says that matters beyond its bytes.
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// Written at a two-phase PREPARE; the transaction goes on.
-    Prepare {
-        xid: u32,
-    },
-    Checkpoint(Box<Checkpoint>),
-    /// A relation's main fork was created.
-    Created {
-        xid: u32,
-        file: RelFileLocator,
-    },
-    /// A transaction that committed dropped these, in the order of its record.
-    Dropped {
-        xids: Vec<u32>,
-        files: Vec<RelFileLocator>,
-    },
-    /// No transaction below `oldest` runs any more.
-    Running {
-        oldest: u32,
-    },
-    /// The settings that the log itself tells of.
-    Parameters {
-        wal_level: WalLevel,
-        wal_log_hints: bool,
-    },
-    FullPageWrites(bool),
-    BackupEnd,
-    Switch,
-}
-
-/// Places for cells looked up recently: a power of two.
+/// Size of the table of recent cells: a power of two.
 const RECENT: usize = 256;
-/// Places for cells of usual records: a power of two, large enough that two of a log's few busy cells seldom meet.
-const USUAL: usize = 1 << USUAL_BITS;
-const USUAL_BITS: u32 = 10;
-/// Places for transactions: a power of two.
+/// Size of the table of transactions: a power of two.
 const WRITING: usize = 256;
-/// Tuples remembered for [`SegmentTally::repeated_updates`]: a power of two.
+/// Size of the table of tuples written, for [`SegmentTally::repeated_updates`]: a power of two.
 const WRITTEN: usize = 1 << 14;
 
 impl<'a> SegmentTally<'a> {
@@ -229,8 +111,8 @@ impl<'a> SegmentTally<'a> {
         }
     }
 
-    /// Empties it for another segment. Its memory is kept: the first use of as much for each segment would take as long
-    /// as to count a twentieth of its records.
+    /// Clears it for another segment. The memory is kept, as page faults of a new allocation for each segment would take a
+    /// twentieth of the time.
     pub fn begin(mut self, segment_start: Lsn, segment_end: Lsn) -> SegmentTally<'a> {
         (self.slice, self.next_slice) = self.spec.slices.at(segment_start);
         self.segment_end = segment_end;
@@ -251,7 +133,7 @@ impl<'a> SegmentTally<'a> {
         self.pieces.iter_mut().for_each(FxHashMap::clear);
         self.written_tuples.fill(0);
         self.repeated_updates.clear();
-        // Cell 0, which [`SegmentTally::framing`] counts in and `recent` starts with.
+        // Cell 0 is that of framing, and the initial one of `recent`.
         self.look_up_cell(Cell::FRAMING, 0);
         self
     }
@@ -279,7 +161,7 @@ impl<'a> SegmentTally<'a> {
         index
     }
 
-    /// Adds what usual records came to to their cell, and leaves the place to another.
+    /// Adds the sums of a place to their cell, and assigns the place to another key.
     #[inline(never)]
     fn settle_usual(&mut self, place: usize, key: [u64; 2]) {
         let sums = std::mem::replace(&mut self.usual[place], UsualSums { key, ..UsualSums::default() });
@@ -306,7 +188,7 @@ impl<'a> SegmentTally<'a> {
         tally.buckets.add(Bucket::Alignment, u64::from(sums.aligned_bytes).saturating_sub(unaligned));
     }
 
-    /// Adds what is still in the small tables to `cells` and `transactions`: the segment has no more records.
+    /// Adds the small tables to `cells` and `transactions`, at the end of the segment.
     pub fn settle(&mut self) {
         for place in 0..USUAL {
             self.settle_usual(place, Default::default());
@@ -316,7 +198,7 @@ impl<'a> SegmentTally<'a> {
         }
     }
 
-    /// Adds something to a cell and to every view's group that it falls into.
+    /// Adds to a cell and to its group in every view.
     #[inline(always)]
     fn add(&mut self, cell: u32, xid: u32, add: impl Fn(&mut Tally)) {
         add(&mut self.cells[cell as usize].1);
@@ -343,7 +225,7 @@ impl<'a> SegmentTally<'a> {
         self.add(0, 0, |tally| tally.buckets.add(bucket, bytes));
     }
 
-    /// Counts `bytes` that lie at the segment's start or the log's end, once the merge knows that they count.
+    /// Counts framing at the segment's start or the end of the WAL, once the merge has decided that it counts.
     pub fn add_framing(&mut self, at_start: bool, bucket: Bucket, bytes: u64) {
         if bytes > 0 {
             let slice = self.slice;
@@ -357,12 +239,12 @@ impl<'a> SegmentTally<'a> {
         }
     }
 
-    /// What this one wrote since it took its place.
+    /// The sums of a transaction since it took its place.
     #[inline(always)]
     fn transaction(&mut self, xid: u32) -> &mut TransactionSums {
         let place = xid as usize % WRITING;
         let sums = &self.writing[place];
-        // Most find the place left by one that ended: to ask for that first would be a branch that no processor foresees.
+        // Most places were freed by a finished transaction; a branch on that alone would be unpredictable.
         if (sums.xid != xid) & (sums.records > 0) {
             self.settle_transaction(place);
         }
@@ -371,7 +253,7 @@ impl<'a> SegmentTally<'a> {
         sums
     }
 
-    /// Notes what a transaction wrote, and leaves the place to another.
+    /// Evicts a transaction from its place.
     #[inline(never)]
     fn settle_transaction(&mut self, place: usize) {
         let sums = std::mem::take(&mut self.writing[place]);
@@ -444,7 +326,7 @@ impl<'a> SegmentTally<'a> {
             }
             Ok(Payload::FullPageWritesChange(change)) => Event::FullPageWrites(change.enabled),
             Ok(Payload::BackupEnd(_)) => Event::BackupEnd,
-            // Unknown kinds and records that are not as they should be have been counted; they tell nothing more.
+            // Unknown kinds and malformed records have been counted, and mean nothing more.
             Ok(_) | Err(_) => return,
         };
         self.events.push((record.lsn, event));
@@ -459,7 +341,7 @@ impl<'a> SegmentTally<'a> {
         let mut sums = TransactionSums::default();
         let at_hand = &mut self.writing[xid as usize % WRITING];
         if xid != 0 && at_hand.xid == xid {
-            // Its place is free for the next one.
+            // Frees its place.
             sums = std::mem::take(at_hand);
         }
         let before = self.subxids.len();
@@ -475,7 +357,7 @@ impl<'a> SegmentTally<'a> {
         });
     }
 
-    /// Notices an update of a row version that the same transaction wrote, with a table that forgets: a lower bound.
+    /// Detects updates of tuples that the same transaction wrote. The table overwrites entries, so the count is a lower bound.
     #[inline(always)]
     fn update(&mut self, record: &Record<'_>, cell: u32) {
         let Some((old_offset, new_offset)) = payload::heap::update_offsets(record) else { return };
@@ -488,7 +370,7 @@ impl<'a> SegmentTally<'a> {
         }
     }
 
-    /// As `update` of a record of the usual layout: both versions of the row are in its block.
+    /// Like `update`, for a record of the usual layout: both tuples are in its block.
     #[inline(always)]
     fn usual_update(&mut self, record: UsualRecord<'_>) {
         let Some((old_offset, new_offset)) = payload::heap::usual_update_offsets(&record) else { return };
@@ -511,13 +393,13 @@ impl<'a> SegmentTally<'a> {
         record.as_record(|record| self.record(record))
     }
 
-    /// Whether the old version of a row is one that was noted; notes the new one.
+    /// Whether the old tuple is in the table; adds the new one.
     #[inline(always)]
     fn update_of_tuple(&mut self, old: u64, new: u64) -> bool {
         if self.written_tuples.is_empty() {
             self.written_tuples = vec![0; WRITTEN];
         }
-        // Half of a key decides the place; the other half, which is never 0, tells whose it is.
+        // Half of the key is the place; the other half, which is never 0, identifies the tuple.
         let (old_place, old) = (old as usize >> 1 & (WRITTEN - 1), (old >> 32) as u32);
         let (new_place, new) = (new as usize >> 1 & (WRITTEN - 1), (new >> 32) as u32);
         let known = self.written_tuples[old_place] == old;
@@ -587,7 +469,7 @@ impl Visitor for SegmentTally<'_> {
         ControlFlow::Continue(())
     }
 
-    /// As [`SegmentTally::record`] of a record of this layout.
+    /// Like [`SegmentTally::record`], for a record of this layout.
     #[inline(always)]
     fn usual_record(&mut self, record: UsualRecord<'_>) -> ControlFlow<()> {
         if !self.usual_alone {
@@ -644,34 +526,4 @@ impl Visitor for SegmentTally<'_> {
             self.framing(Bucket::SwitchPadding, bytes);
         }
     }
-}
-
-/// A usual record's relation, fork and kind in 16 bytes that compare and hash fast, without a branch. As little as
-/// possible is taken apart: records of one cell may have several keys, which [`UsualSums::cell`] makes one.
-#[inline(always)]
-fn key_of(record: &UsualRecord<'_>) -> [u64; 2] {
-    let RelFileLocator { tablespace, database, relation } = record.relation();
-    let header = record.header();
-    let kind = u64::from(header.rmid) << 8 | u64::from(header.info);
-    let fork = if record.has_block() { u64::from(record.fork().0) } else { NO_BLOCK };
-    [u64::from(tablespace) | u64::from(database) << 32, u64::from(relation) | fork << 32 | kind << 48]
-}
-
-/// Where there is a fork otherwise, which has four bits.
-const NO_BLOCK: u64 = 0x10;
-
-/// Fibonacci hashing of the relation's number, the fork and the kind; databases and tablespaces are few.
-#[inline(always)]
-fn place_of(key: [u64; 2]) -> usize {
-    (key[1].wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - USUAL_BITS)) as usize
-}
-
-#[inline]
-fn tuple_key(relation: RelFileLocator, block: u32, offset: u16, xid: u32) -> u64 {
-    let place = u64::from(block) << 16 | u64::from(offset);
-    let whose = u64::from(relation.relation) << 32 | u64::from(xid);
-    // An odd multiplier spreads each part over all bits; the tops are folded down, where the table looks.
-    let mixed = (place.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ whose.wrapping_mul(0xD6E8_FEB8_6659_FD93))
-        .rotate_left(29);
-    (mixed ^ mixed >> 32) | 1 << 32
 }

@@ -1,8 +1,7 @@
-//! An explanation as others read it: the JSON that `walden explain --format json` prints, and what the tables show.
+//! An explanation with names: the JSON of `walden explain --format json`, and the source of its tables and pages.
 //!
 //! The fields are described in `docs/explain.md`; a change that is not an addition raises [`FORMAT_VERSION`].
 
-use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use walden_format::lsn::Lsn;
@@ -11,13 +10,14 @@ use walden_format::version::Major;
 use walden_source::names::Names;
 
 use crate::checkpoints::{Cause, Checkpoint, CheckpointSettings, explain_checkpoints};
-use crate::explain::{Explanation, View};
+use crate::explanation::{Explanation, View};
 use crate::findings::{Finding, find};
 use crate::group::{Dimension, GroupKey, Owner, ViewSpec};
 use crate::labels::{Label, Labels, Part};
 use crate::tally::{Bucket, COMPRESSIONS, ImageCause, Tally};
+use crate::time::{second_text, time_text};
 
-/// Version of the JSON's form.
+/// Version of the JSON format.
 pub const FORMAT_VERSION: u32 = 1;
 
 /// An explanation with names, grouped and sorted for reading.
@@ -25,11 +25,11 @@ pub const FORMAT_VERSION: u32 = 1;
 pub struct Document {
     /// `walden explain`.
     pub format: &'static str,
-    /// Version of this form.
+    /// [`FORMAT_VERSION`]
     pub format_version: u32,
     /// Major version of the PostgreSQL that wrote the log.
     pub postgresql: String,
-    /// The cluster's system identifier, as text because it has more digits than JSON numbers are good for.
+    /// The cluster's system identifier; a string, as it exceeds the precision of JSON numbers in many readers.
     pub system_identifier: String,
     /// Bytes of a segment.
     pub segment_bytes: u64,
@@ -39,33 +39,33 @@ pub struct Document {
     pub records: u64,
     /// Bytes by bucket; the sum is `file_bytes`.
     pub buckets: Map<String, Value>,
-    /// Images by cause and compression.
+    /// Full-page images by cause and compression.
     pub images: Map<String, Value>,
-    /// The parts of the log that were read.
+    /// The contiguous ranges that were read.
     pub ranges: Vec<RangeDocument>,
-    /// First and last end of a transaction.
+    /// First and last transaction end.
     pub time: Option<TimeSpan>,
-    /// What the log tells of the server's settings.
+    /// Server settings that are logged in the WAL.
     pub settings: Map<String, Value>,
-    /// Bytes by relation, tables with what belongs to them.
+    /// Bytes by table, including its indexes, TOAST table and maps.
     pub relations: Vec<RelationDocument>,
-    /// Bytes by kind of record.
+    /// Bytes by record kind.
     pub record_kinds: Vec<GroupDocument>,
     /// Transactions.
     pub transactions: TransactionsDocument,
     /// Checkpoints.
     pub checkpoints: CheckpointsDocument,
-    /// The views asked for with `--by`.
+    /// The views requested by `--by`.
     pub views: Vec<ViewDocument>,
     /// The checkpoint cycles, if a view is by checkpoint.
     pub cycles: Vec<CycleDocument>,
-    /// What stands out.
+    /// The findings, largest share first.
     pub findings: Vec<Finding>,
-    /// Where the log could not be read any further.
+    /// The damage at which reading stopped, if any.
     pub damage: Option<DamageDocument>,
 }
 
-/// A part of the log that was read without a gap.
+/// A contiguous range of WAL.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct RangeDocument {
@@ -75,11 +75,11 @@ pub struct RangeDocument {
     pub first_segment: String,
     pub last_segment: String,
     pub bytes: u64,
-    /// Why the log ends in this range.
+    /// Why the WAL ends in this range, if it does.
     pub end_of_log: Option<String>,
 }
 
-/// First and last end of a transaction, RFC 3339 in UTC.
+/// First and last transaction end, RFC 3339 in UTC.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct TimeSpan {
@@ -88,42 +88,42 @@ pub struct TimeSpan {
     pub seconds: f64,
 }
 
-/// A table with its indexes, its TOAST table and their maps; or a relation whose table is not known; or bytes of none.
+/// A table with its indexes, its TOAST table and their maps; or a relation whose table is not known; or bytes of no relation.
 #[derive(Clone, Debug, Serialize)]
 pub struct RelationDocument {
-    /// The table, or what stands for it.
+    /// The table, relation or other owner.
     pub label: Label,
-    /// Everything that belongs to it.
+    /// The sums over all parts.
     #[serde(flatten)]
     pub sum: TallyDocument,
     /// Heap, indexes, TOAST and maps, largest first.
     pub parts: Vec<GroupDocument>,
 }
 
-/// A group with what it came to.
+/// A group with its sums.
 #[derive(Clone, Debug, Serialize)]
 pub struct GroupDocument {
-    /// One per dimension.
+    /// One label per dimension.
     pub keys: Vec<Label>,
-    /// What it came to.
+    /// Its sums.
     #[serde(flatten)]
     pub sum: TallyDocument,
 }
 
-/// What a group came to.
+/// The sums of a group.
 #[derive(Clone, Debug, Serialize)]
 pub struct TallyDocument {
     /// Bytes in all buckets.
     pub bytes: u64,
     /// Share of `file_bytes`, from 0 to 1.
     pub share: f64,
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Full-page images.
+    /// Number of full-page images.
     pub images: u64,
     /// Bytes of full-page images.
     pub image_bytes: u64,
-    /// Bytes by bucket; those with none are left out.
+    /// Bytes by bucket, without empty ones.
     pub buckets: Map<String, Value>,
 }
 
@@ -162,7 +162,7 @@ pub struct CheckpointsDocument {
     pub count: u64,
     /// Count by cause.
     pub by_cause: Map<String, Value>,
-    /// The causes follow from the server's settings, not from the log's looks alone.
+    /// Whether the causes were determined by known settings, not inferred.
     pub causes_from_settings: bool,
     pub mean_distance: Option<u64>,
     pub mean_interval_seconds: Option<f64>,
@@ -181,44 +181,44 @@ pub struct CheckpointDocument {
     pub interval_seconds: Option<i64>,
 }
 
-/// What was written from one checkpoint's redo pointer to the next one's.
+/// A checkpoint cycle, from redo pointer to redo pointer.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct CycleDocument {
     pub label: String,
-    /// Why the checkpoint at its start came; nothing for what comes before the first redo pointer.
+    /// The cause of the checkpoint at its start; `None` before the first redo pointer.
     pub cause: Option<&'static str>,
     pub bytes: u64,
     pub image_bytes: u64,
-    /// The share of images in each tenth of the cycle, by position; nothing where no byte of it is at hand.
+    /// Share of full-page images in each tenth of the cycle, by position; `None` where the WAL has no byte of it.
     pub image_share_along: Vec<Option<f64>>,
 }
 
-/// The log split by one or more dimensions.
+/// Bytes by one or more dimensions.
 #[derive(Clone, Debug, Serialize)]
 pub struct ViewDocument {
     /// The dimensions' names.
     pub by: Vec<&'static str>,
-    /// Width of the spans of time, if they are a dimension and a time is known.
+    /// Width of the time spans, if time is a dimension.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub span_seconds: Option<i64>,
-    /// The groups, largest first; by time and checkpoint alone in their order.
+    /// The groups, largest first; in WAL order if all dimensions are time or checkpoint.
     pub groups: Vec<GroupDocument>,
-    /// Groups that are not listed.
+    /// The groups that are not listed.
     pub rest: Option<RestDocument>,
 }
 
 /// Groups that are not listed, summed up.
 #[derive(Clone, Debug, Serialize)]
 pub struct RestDocument {
-    /// How many.
+    /// Number of groups.
     pub groups: u64,
     /// Their sum.
     #[serde(flatten)]
     pub sum: TallyDocument,
 }
 
-/// Where the log could not be read any further.
+/// The damage at which reading stopped.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct DamageDocument {
@@ -230,18 +230,19 @@ pub struct DamageDocument {
     pub hint: &'static str,
 }
 
-/// Who reads it, and what is known beside the log.
+/// What a document needs in addition to the WAL.
+#[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// Names of relations, databases and tablespaces.
     pub names: &'a Names,
-    /// What decides when checkpoints come, if known.
+    /// The settings that trigger checkpoints, if known.
     pub checkpoint_settings: Option<CheckpointSettings>,
-    /// Groups listed per table; nothing: all.
+    /// Maximum number of groups per list; `None` for all.
     pub top: Option<usize>,
 }
 
 impl Document {
-    /// Puts names to an explanation.
+    /// Builds the document of an explanation.
     pub fn new(explanation: &Explanation, context: &Context<'_>) -> Document {
         let labels = Labels::new(context.names, explanation);
         let checkpoints = explain_checkpoints(
@@ -249,7 +250,7 @@ impl Document {
             explanation.segment_size,
             context.checkpoint_settings,
         );
-        let of = Writer { explanation, labels: &labels, top: context.top.unwrap_or(usize::MAX) };
+        let writer = Writer { explanation, labels: &labels, top: context.top.unwrap_or(usize::MAX) };
         Document {
             format: "walden explain",
             format_version: FORMAT_VERSION,
@@ -261,20 +262,20 @@ impl Document {
             buckets: Bucket::all()
                 .map(|bucket| (bucket.name().to_owned(), explanation.buckets.get(bucket).into()))
                 .collect(),
-            images: of.images(),
-            ranges: of.ranges(),
+            images: writer.images(),
+            ranges: writer.ranges(),
             time: explanation.time_span.map(|(first, last)| TimeSpan {
                 first: time_text(first),
                 last: time_text(last),
                 seconds: (last - first) as f64 / 1e6,
             }),
-            settings: of.settings(),
-            relations: of.relations(),
-            record_kinds: of.record_kinds(),
-            transactions: of.transactions(),
-            checkpoints: of.checkpoints(&checkpoints, context.checkpoint_settings.is_some()),
-            views: explanation.views.iter().map(|view| of.view(view)).collect(),
-            cycles: of.cycles(&checkpoints),
+            settings: writer.settings(),
+            relations: writer.relations(),
+            record_kinds: writer.record_kinds(),
+            transactions: writer.transactions(),
+            checkpoints: writer.checkpoints(&checkpoints, context.checkpoint_settings.is_some()),
+            views: explanation.views.iter().map(|view| writer.view(view)).collect(),
+            cycles: writer.cycles(&checkpoints),
             findings: find(explanation, &labels, &checkpoints),
             damage: explanation.damage.as_ref().map(|damage| DamageDocument {
                 file: damage.path.display().to_string(),
@@ -340,7 +341,7 @@ impl Writer<'_> {
     fn ranges(&self) -> Vec<RangeDocument> {
         let end_of_log = |tail: &walden_source::scan::Tail| match tail.fault {
             Some(fault) => fault.to_string(),
-            None => "the last record goes on in a segment that is not at hand".to_owned(),
+            None => "the last record continues in a segment that is not in the input".to_owned(),
         };
         self.explanation
             .ranges
@@ -358,17 +359,17 @@ impl Writer<'_> {
     }
 
     fn settings(&self) -> Map<String, Value> {
-        let told = self.explanation.told;
+        let logged = self.explanation.logged_settings;
         let mut settings = Map::new();
-        let mut say = |name: &str, value: Value| settings.insert(name.to_owned(), value);
-        if let Some(on) = told.full_page_writes {
-            say("full_page_writes", if on { "on" } else { "off" }.into());
+        let mut set = |name: &str, value: Value| settings.insert(name.to_owned(), value);
+        if let Some(on) = logged.full_page_writes {
+            set("full_page_writes", if on { "on" } else { "off" }.into());
         }
-        if let Some(level) = told.wal_level {
-            say("wal_level", level.to_string().into());
+        if let Some(level) = logged.wal_level {
+            set("wal_level", level.to_string().into());
         }
-        if let Some(on) = told.wal_log_hints {
-            say("wal_log_hints", if on { "on" } else { "off" }.into());
+        if let Some(on) = logged.wal_log_hints {
+            set("wal_log_hints", if on { "on" } else { "off" }.into());
         }
         settings
     }
@@ -453,7 +454,7 @@ impl Writer<'_> {
                 let text = self.explanation.spans.map(|(start, width)| {
                     second_text(start.saturating_add(width.saturating_mul(key.time.unwrap_or(0).into())))
                 });
-                Label::plain(Part::Time, &text.unwrap_or_else(|| "no time known".into()))
+                Label::plain(Part::Time, &text.unwrap_or_else(|| "unknown time".into()))
             }
             Dimension::Checkpoint => {
                 let number = key.checkpoint.unwrap_or(0) as usize;
@@ -494,7 +495,7 @@ impl Writer<'_> {
 
     fn cycles(&self, checkpoints: &[Checkpoint]) -> Vec<CycleDocument> {
         let cause = |redo: Lsn| {
-            checkpoints.iter().find(|checkpoint| checkpoint.seen.redo == redo).map(|c| c.cause.name())
+            checkpoints.iter().find(|checkpoint| checkpoint.record.redo == redo).map(|c| c.cause.name())
         };
         let cycles = self.explanation.cycles.iter().map(|cycle| CycleDocument {
             label: cycle_text(cycle.start),
@@ -531,9 +532,9 @@ impl Writer<'_> {
             list: checkpoints
                 .iter()
                 .map(|checkpoint| CheckpointDocument {
-                    lsn: checkpoint.seen.lsn.to_string(),
-                    redo: checkpoint.seen.redo.to_string(),
-                    time: second_text(checkpoint.seen.time),
+                    lsn: checkpoint.record.lsn.to_string(),
+                    redo: checkpoint.record.redo.to_string(),
+                    time: second_text(checkpoint.record.time),
                     cause: checkpoint.cause.name(),
                     distance: checkpoint.distance,
                     interval_seconds: checkpoint.interval,
@@ -558,14 +559,4 @@ fn cycle_text(start: Option<(Lsn, i64)>) -> String {
         Some((redo, time)) => format!("{} redo {redo}", second_text(time)),
         None => "before the first redo pointer".into(),
     }
-}
-
-/// Microseconds since 1970-01-01 UTC as RFC 3339.
-pub fn time_text(micros: i64) -> String {
-    Timestamp::from_microsecond(micros).map_or_else(|_| format!("{micros} µs"), |time| format!("{time:.6}"))
-}
-
-/// Seconds since 1970-01-01 UTC as RFC 3339.
-pub fn second_text(seconds: i64) -> String {
-    Timestamp::from_second(seconds).map_or_else(|_| format!("{seconds} s"), |time| time.to_string())
 }

@@ -1,7 +1,6 @@
-//! What stands out, in words: each finding with its figure and the setting or object that it points at.
+//! Findings: notable shares of the WAL, each with the setting or object that causes it.
 //!
-//! A finding is made only when the data says so. One row per finding, with its threshold, in [`RULES`]; `docs/explain.md`
-//! lists them for users.
+//! [`RULES`] has a row per rule, with its threshold; `docs/explain.md` lists them for users.
 
 use std::collections::BTreeMap;
 
@@ -11,44 +10,45 @@ use walden_format::rmgr::info::{heap, heap2};
 use walden_format::rmgr::{Kind, rmid};
 
 use crate::checkpoints::{Cause, Checkpoint};
-use crate::explain::Explanation;
+use crate::explanation::Explanation;
 use crate::group::{Cell, Owner};
 use crate::labels::{Labels, Part};
 use crate::tally::{Bucket, ImageCause, Tally};
+use crate::time::second_text;
 
-/// Something that stands out.
+/// A notable share of the WAL.
 #[derive(Clone, Debug, Serialize, PartialEq)]
 pub struct Finding {
-    /// Its name: one of the rules'.
+    /// Name of its rule.
     pub rule: &'static str,
-    /// What the figure is of the log, from 0 to 1.
+    /// The share of the WAL, from 0 to 1.
     pub share: f64,
-    /// What was found, in a sentence with its figures.
+    /// A sentence with the figures.
     pub text: String,
-    /// The setting, relation or transaction that it points at.
+    /// The setting, relation or transaction that causes it.
     pub points_at: String,
 }
 
-/// One kind of finding.
+/// A rule that makes findings.
 pub struct Rule {
     /// Its name.
     pub name: &'static str,
-    /// The least share of the log, from 0 to 1, from which on it is told.
+    /// The minimum share of the WAL, from 0 to 1.
     pub threshold: f64,
-    /// What it tells.
+    /// What it finds, in words.
     pub description: &'static str,
     find: fn(&Facts<'_>, f64) -> Vec<Finding>,
 }
 
-/// Every kind of finding, in the order in which they are told.
+/// All rules.
 #[rustfmt::skip]
 pub const RULES: &[Rule] = &[
     Rule { name: "checkpoint-images", threshold: 0.30, find: checkpoint_images,
-           description: "images of pages touched for the first time after a checkpoint" },
+           description: "images of pages changed for the first time after a checkpoint" },
     Rule { name: "uncompressed-images", threshold: 0.20, find: uncompressed_images,
            description: "full-page images without compression" },
     Rule { name: "hint-images", threshold: 0.05, find: hint_images,
-           description: "images that only a hint bit was the reason for" },
+           description: "images written because of a hint bit only" },
     Rule { name: "consistency-images", threshold: 0.01, find: consistency_images,
            description: "images for wal_consistency_checking" },
     Rule { name: "forced-images", threshold: 0.20, find: forced_images,
@@ -74,11 +74,11 @@ pub const RULES: &[Rule] = &[
     Rule { name: "switch-padding", threshold: 0.20, find: switch_padding,
            description: "padding after segment switches" },
     Rule { name: "no-full-page-writes", threshold: 0.0, find: no_full_page_writes,
-           description: "full_page_writes is off (told whatever the share)" },
+           description: "full_page_writes is off (whatever the share)" },
 ];
 
-/// Fewer updates than this say nothing about a table.
-const FEW_UPDATES: u64 = 100;
+/// Minimum number of updates for findings about a table's updates.
+const MIN_UPDATES: u64 = 100;
 
 pub(crate) fn find(
     explanation: &Explanation,
@@ -103,7 +103,7 @@ impl Facts<'_> {
         if self.explanation.file_bytes == 0 { 0.0 } else { bytes as f64 / self.explanation.file_bytes as f64 }
     }
 
-    /// A finding if `bytes` are at least the threshold's share; `text` is given the share in per cent.
+    /// A finding if the share of `bytes` reaches the threshold. `text` gets the share in percent.
     fn if_share(
         &self,
         rule: &'static str,
@@ -116,15 +116,15 @@ impl Facts<'_> {
         if bytes == 0 || share < threshold {
             return Vec::new();
         }
-        vec![Finding { rule, share, text: text(&percent(share)), points_at: points_at.to_owned() }]
+        vec![Finding { rule, share, text: text(&percent_text(share)), points_at: points_at.to_owned() }]
     }
 
-    /// Bytes of the cells for which this holds.
+    /// Bytes of the cells that match.
     fn bytes_of(&self, wanted: impl Fn(&Cell) -> bool) -> u64 {
         self.explanation.cells.iter().filter(|(cell, _)| wanted(cell)).map(|(_, tally)| tally.bytes()).sum()
     }
 
-    /// The relation with the most of something, for "most of it in ...".
+    /// The relation with the largest measure.
     fn largest(&self, measure: impl Fn(&Tally) -> u64) -> Option<(String, u64)> {
         let mut sums: BTreeMap<Owner, u64> = BTreeMap::new();
         for (cell, tally) in &self.explanation.cells {
@@ -142,7 +142,7 @@ fn kind_of(cell: &Cell) -> Option<Kind> {
     Kind::from_index(cell.kind?.into())
 }
 
-fn percent(share: f64) -> String {
+fn percent_text(share: f64) -> String {
     let percent = share * 100.0;
     if percent >= 10.0 { format!("{percent:.0} %") } else { format!("{percent:.1} %") }
 }
@@ -188,13 +188,12 @@ fn checkpoint_images(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
                 intervals.len()
             ),
         ),
-        (false, false, false) => (
-            "CHECKPOINT",
-            format!("; checkpoints come every {}, mostly because they are asked for", seconds(every)),
-        ),
+        (false, false, false) => {
+            ("CHECKPOINT", format!("; checkpoints come every {}, mostly on request", seconds(every)))
+        }
     };
     facts.if_share("checkpoint-images", bytes, threshold, points_at, |share| {
-        format!("{share} of the WAL is images of pages touched for the first time after a checkpoint{why}")
+        format!("{share} of the WAL is images of pages changed for the first time after a checkpoint{why}")
     })
 }
 
@@ -235,7 +234,7 @@ fn forced_images(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
     facts.if_share("forced-images", bytes, threshold, &points_at, |share| {
         format!(
             "{share} of the WAL is images of index builds, rewrites and extensions{most}; \
-             checkpoint settings don't change them"
+             checkpoint settings do not affect them"
         )
     })
 }
@@ -263,7 +262,7 @@ fn large_index(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
         let name = label.text.clone();
         found.extend(facts.if_share("large-index", tally.bytes(), threshold, &name, |share| {
             let images = if images >= 0.5 {
-                format!(", {} of that in images", percent(images))
+                format!(", {} of that in images", percent_text(images))
             } else {
                 String::new()
             };
@@ -273,7 +272,7 @@ fn large_index(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
     found
 }
 
-/// Without names, what writes only an index's records is an index.
+/// Without names, a relation with index records only is an index.
 fn only_index_records(facts: &Facts<'_>, owner: Owner) -> bool {
     let index_managers = rmid::BTREE..=rmid::GIST;
     let mut kinds = facts
@@ -318,7 +317,7 @@ fn few_hot_updates(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
     let mut found = Vec::new();
     for updates in tables.into_values() {
         let all = updates.hot + updates.other;
-        if all < FEW_UPDATES || updates.hot * 2 >= all {
+        if all < MIN_UPDATES || updates.hot * 2 >= all {
             continue;
         }
         let points_at = format!("fillfactor and indexes of {}", updates.name);
@@ -326,7 +325,7 @@ fn few_hot_updates(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
             format!(
                 "HOT updates {}: of {all} updates of {} {} also wrote to its indexes; the table and its indexes write \
                  {share} of the WAL",
-                percent(updates.hot as f64 / all as f64),
+                percent_text(updates.hot as f64 / all as f64),
                 updates.name,
                 updates.other
             )
@@ -335,7 +334,7 @@ fn few_hot_updates(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
     found
 }
 
-/// HOT or not, for a cell of heap updates.
+/// For a cell of heap updates, whether they are HOT.
 fn update_kind(cell: &Cell) -> Option<bool> {
     let kind = kind_of(cell).filter(|kind| kind.rmid() == rmid::HEAP)?;
     match kind.info() & heap::OPMASK {
@@ -358,7 +357,7 @@ fn repeated_updates(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
     }
     let mut found = Vec::new();
     for (owner, (repeated, updates, bytes)) in sums {
-        if repeated < FEW_UPDATES || repeated * 5 < updates || facts.labels.is_catalog(owner) {
+        if repeated < MIN_UPDATES || repeated * 5 < updates || facts.labels.is_catalog(owner) {
             continue;
         }
         let name = facts.labels.owner(owner).text;
@@ -376,9 +375,7 @@ fn large_transaction(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
     let Some(largest) = facts.explanation.transactions.first() else { return Vec::new() };
     let points_at = format!("transaction {}", largest.xid);
     facts.if_share("large-transaction", largest.bytes, threshold, &points_at, |share| {
-        let when = largest
-            .time
-            .map(|time| format!(" at {}", crate::document::second_text(time.div_euclid(1_000_000))));
+        let when = largest.time.map(|time| format!(" at {}", second_text(time.div_euclid(1_000_000))));
         format!(
             "transaction {} ({}{}) writes {share} of the WAL in {} records",
             largest.xid,
@@ -465,11 +462,11 @@ fn switch_padding(facts: &Facts<'_>, threshold: f64) -> Vec<Finding> {
 }
 
 fn no_full_page_writes(facts: &Facts<'_>, _threshold: f64) -> Vec<Finding> {
-    if facts.explanation.told.full_page_writes != Some(false) {
+    if facts.explanation.logged_settings.full_page_writes != Some(false) {
         return Vec::new();
     }
     let text = "full_page_writes is off: no images after checkpoints, and a page that a crash leaves half-written \
-                can't be repaired from this WAL";
+                cannot be repaired from this WAL";
     let points_at = "full_page_writes".to_owned();
     vec![Finding { rule: "no-full-page-writes", share: 0.0, text: text.into(), points_at }]
 }

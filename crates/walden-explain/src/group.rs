@@ -1,21 +1,21 @@
-//! What the bytes can be grouped by, and the groups.
+//! Dimensions to group bytes by, and the keys of groups.
 
 use walden_format::record::{Fork, RelFileLocator};
 
-/// A direction to split the log in. Several together make combinations.
+/// A property of records to group by. Several dimensions give groups for each combination.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Dimension {
     /// A fork of a relation.
     Relation,
-    /// A kind of record.
+    /// A record kind.
     Record,
-    /// A transaction, subtransactions counted with their toplevel one.
+    /// A top-level transaction with its subtransactions.
     Xid,
     /// A database.
     Database,
-    /// A span of time, by commit timestamps.
+    /// A time span, by commit timestamps.
     Time,
-    /// From one checkpoint's redo pointer to the next one's.
+    /// A checkpoint cycle, from redo pointer to redo pointer.
     Checkpoint,
 }
 
@@ -41,23 +41,23 @@ impl Dimension {
     }
 }
 
-/// Whom bytes belong to.
+/// The relation that bytes belong to, if any.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Owner {
     /// A fork of a relation.
     Relation(RelFileLocator, Fork),
     /// No relation: the record refers to no block.
     None,
-    /// No record: page headers, padding, the end of the log.
+    /// Not part of a record: page headers, padding, the end of the WAL.
     Framing,
 }
 
-/// The finest split that is always made: whom the bytes belong to and by which kind of record.
+/// The finest group that is always counted: owner and record kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Cell {
-    /// Whom.
+    /// The owner.
     pub owner: Owner,
-    /// Index of the record's kind; nothing for framing.
+    /// Index of the record kind; `None` for framing.
     pub kind: Option<u16>,
 }
 
@@ -66,24 +66,24 @@ impl Cell {
     pub const FRAMING: Cell = Cell { owner: Owner::Framing, kind: None };
 }
 
-/// A group of a view: only what the view's dimensions ask for is set, so that equal groups have equal keys.
+/// The key of a group: only the view's dimensions are set, so that equal groups have equal keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GroupKey {
-    /// Whom, if split by relation.
+    /// The owner, if grouped by relation.
     pub owner: Option<Owner>,
-    /// The database, if split by database: nothing within for bytes that belong to none.
+    /// The database, if grouped by database; the inner `None` for bytes that belong to none.
     pub database: Option<Option<u32>>,
-    /// The kind of record, if split by record: nothing within for framing.
+    /// The record kind, if grouped by record; the inner `None` for framing.
     pub kind: Option<Option<u16>>,
-    /// The transaction, if split by it.
+    /// The transaction ID, if grouped by it.
     pub xid: Option<u32>,
-    /// The number of the span of time, if split by time.
+    /// The number of the time span, if grouped by time.
     pub time: Option<u32>,
-    /// The number of the checkpoint cycle, if split by checkpoint.
+    /// The number of the checkpoint cycle, if grouped by checkpoint.
     pub checkpoint: Option<u32>,
 }
 
-/// Dimensions of a view, in the order asked for.
+/// The dimensions of a view, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ViewSpec {
     /// At least one, none twice.
@@ -91,27 +91,27 @@ pub struct ViewSpec {
 }
 
 impl ViewSpec {
-    /// By one dimension.
+    /// A view by one dimension.
     pub fn by(dimension: Dimension) -> ViewSpec {
         ViewSpec { dimensions: vec![dimension] }
     }
 
-    /// Splits by this dimension.
+    /// Whether it groups by this dimension.
     pub fn has(&self, dimension: Dimension) -> bool {
         self.dimensions.contains(&dimension)
     }
 
-    /// Needs more than the cells that are always counted.
+    /// Whether it needs more than the cells that are always counted.
     pub fn needs_pieces(&self) -> bool {
         self.has(Dimension::Xid) || self.has(Dimension::Time) || self.has(Dimension::Checkpoint)
     }
 
-    /// Needs to know times or checkpoints before the log is read.
+    /// Whether times or checkpoints have to be known before reading.
     pub fn needs_timeline(&self) -> bool {
         self.has(Dimension::Time) || self.has(Dimension::Checkpoint)
     }
 
-    /// The part of a group's key that the cell decides.
+    /// The part of a group's key that the cell determines.
     pub fn key_of_cell(&self, cell: Cell) -> GroupKey {
         let database = match cell.owner {
             Owner::Relation(locator, _) => Some(locator.database),

@@ -1,4 +1,4 @@
-//! What groups are called: names where they are known, numbers where not.
+//! Labels of groups: names where they are known, numbers where not.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 use walden_format::record::{Fork, RelFileLocator};
 use walden_source::names::{Names, Relation, RelationKind, Resolved};
 
-use crate::explain::Explanation;
+use crate::explanation::Explanation;
 use crate::group::{Cell, Owner};
 
 /// What a label stands for.
@@ -34,18 +34,18 @@ pub enum Part {
     Database,
     Time,
     Checkpoint,
-    /// What is not listed.
+    /// Groups that are not listed.
     Rest,
 }
 
-/// What a group is called, and the numbers behind it.
+/// The label of a group, with the numbers behind it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Label {
     /// What it stands for.
     pub part: Part,
-    /// For people.
+    /// The text to show.
     pub text: String,
-    /// The relation's files, `tablespace/database/number`.
+    /// The relation's file, `tablespace/database/relfilenumber`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// The fork, for relations.
@@ -60,10 +60,10 @@ pub struct Label {
     /// The database's name or number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub database: Option<String>,
-    /// The table that it belongs to, if known and another.
+    /// The table that the relation belongs to, if it is another relation and known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table: Option<String>,
-    /// The relation has been rewritten since: these are files that it had before.
+    /// Whether this is a file that the relation had before it was rewritten.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub rewritten: bool,
 }
@@ -87,7 +87,7 @@ impl Label {
         Label::plain(Part::Rest, &format!("{count} more {what}{}", if count == 1 { "" } else { "s" }))
     }
 
-    /// What it is within its table.
+    /// Its role within its table, as a text.
     pub fn part_text(&self) -> String {
         let name = self.name.as_deref().or(self.file.as_deref()).unwrap_or(&self.text);
         let rewritten = if self.rewritten { " (before its rewrite)" } else { "" };
@@ -104,7 +104,7 @@ impl Label {
         }
     }
 
-    /// Of which relation a map is, if not of the table itself.
+    /// The relation of a map, if it is not the table itself.
     fn of_other(&self) -> String {
         match (&self.table, &self.name) {
             (Some(_), Some(name)) => format!(" of {name}"),
@@ -113,15 +113,15 @@ impl Label {
     }
 }
 
-/// Gives groups their labels.
+/// Labels groups by names.
 pub struct Labels<'a> {
     names: &'a Names,
-    /// More than one database is in the log, so that names need their database's.
+    /// Whether the WAL has more than one database, so that names are qualified by it.
     several_databases: bool,
 }
 
 impl<'a> Labels<'a> {
-    /// Labels for what is in `explanation`.
+    /// Labels for the groups of an explanation.
     pub fn new(names: &'a Names, explanation: &Explanation) -> Labels<'a> {
         let database = |cell: &Cell| match cell.owner {
             Owner::Relation(locator, _) if locator.database != 0 => Some(locator.database),
@@ -175,7 +175,7 @@ impl<'a> Labels<'a> {
         match relation.kind {
             RelationKind::Index | RelationKind::PartitionedIndex => {
                 let parent = relation.table.and_then(|oid| self.names.by_oid(locator.database, oid));
-                // A TOAST table's index belongs to the owner of the TOAST table; its schema tells it.
+                // Without the TOAST table itself, the index is recognized by its schema and name.
                 let of_toast = parent.is_some_and(|parent| parent.kind == RelationKind::Toast)
                     || (relation.name.starts_with("pg_toast_") && relation.schema == "pg_toast");
                 if of_toast { Part::ToastIndex } else { Part::Index }
@@ -188,7 +188,7 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// The label of the table that an owner belongs to; without names a relation stands for itself.
+    /// The label of the table that an owner belongs to; without names, of the relation itself.
     pub fn table_of(&self, owner: Owner) -> Label {
         let Owner::Relation(locator, _) = owner else { return self.owner(owner) };
         let Some(relation) = self.names.resolve(locator).relation() else {
@@ -204,7 +204,7 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// The label of a database; nothing: of what belongs to none.
+    /// The label of a database; `None` for bytes that belong to none.
     pub fn database(&self, oid: Option<u32>) -> Label {
         let text = match oid {
             None => "(no database: commits, checkpoints, framing)".into(),
@@ -213,7 +213,7 @@ impl<'a> Labels<'a> {
         Label { oid, ..Label::plain(Part::Database, &text) }
     }
 
-    /// Belongs to a system catalog: by its name, or by a file number that initdb gave.
+    /// Whether an owner belongs to a system catalog, by its name or by a relfilenumber assigned by initdb.
     pub fn is_catalog(&self, owner: Owner) -> bool {
         match owner {
             Owner::Relation(locator, _) => match self.names.resolve(locator).relation() {
@@ -224,7 +224,7 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// How often an index was scanned since the statistics were reset, if the names' server said so.
+    /// Scans of an index since the statistics were reset, if the names come from a server.
     pub fn index_scans(&self, owner: Owner) -> Option<u64> {
         match owner {
             Owner::Relation(locator, _) => self.names.resolve(locator).relation()?.scans,
@@ -243,7 +243,7 @@ impl<'a> Labels<'a> {
     fn with_database(&self, locator: RelFileLocator, name: String) -> String {
         match (self.several_databases, self.names.database(locator.database)) {
             (true, Some(database)) => format!("{}: {name}", database.name),
-            // The numbers of an unnamed relation say the database already.
+            // The numbers of an unnamed relation include the database.
             (true, None) if locator.database != 0 && !name.contains('/') => {
                 format!("database {}: {name}", locator.database)
             }

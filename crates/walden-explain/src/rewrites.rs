@@ -1,33 +1,24 @@
-//! Relations that were rewritten: which old file became which new one.
+//! Maps the files of relations before a rewrite to the files after it.
 //!
-//! `VACUUM FULL`, `CLUSTER`, `TRUNCATE`, `REINDEX` and many an `ALTER TABLE` give a relation a new file number. The catalogs
-//! know only the new one, but the log has both: the transaction creates the new files and drops the old ones in its
-//! commit record. The order in which it does so tells which belong together; where it does not, nothing is guessed.
+//! `VACUUM FULL`, `CLUSTER`, `TRUNCATE`, `REINDEX` and some forms of `ALTER TABLE` give a relation a new relfilenumber. The
+//! catalogs have the new one only, but the WAL has both: the transaction creates the new files and drops the old ones in its
+//! commit record. They are matched by the order in which PostgreSQL does so; where that is ambiguous, they are not matched.
 
 use walden_format::record::{Fork, RelFileLocator};
 use walden_format::rmgr::{Kind, rmid};
 use walden_source::names::{Names, Relation, RelationKind};
 
-use crate::explain::Explanation;
+use crate::explanation::{Explanation, Rewrite};
 use crate::group::Owner;
 
-/// What a transaction created and dropped.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Rewrite {
-    /// The new files, in the order in which they were created.
-    pub created: Vec<RelFileLocator>,
-    /// The old files, in the order of the commit record.
-    pub dropped: Vec<RelFileLocator>,
-}
-
-/// Teaches `names` which files of before belong to relations that it knows by a later one.
+/// Adds the earlier files of rewritten relations to `names`, which has their latest files.
 pub fn learn(explanation: &Explanation, names: &mut Names) {
-    // Backwards: a relation that was rewritten twice is known by its last file, and that name goes back step by step.
+    // Latest first: a relation that was rewritten twice is known by its last file, so its name is passed back step by step.
     for rewrite in explanation.rewrites.iter().rev() {
         for (old, new) in pairs(rewrite, names) {
             let of_index = names.resolve(new).relation().map(is_index);
             let was_index = wrote_index_records(explanation, old);
-            // The kinds of the records on the old file have the last word.
+            // The record kinds on the old file have to agree.
             if of_index.is_none() || was_index.is_none() || of_index == was_index {
                 names.learn_rewrite(old, new);
             }
@@ -35,9 +26,9 @@ pub fn learn(explanation: &Explanation, names: &mut Names) {
     }
 }
 
-/// Old and new files that belong together.
+/// Matches old files with new ones.
 fn pairs(rewrite: &Rewrite, names: &Names) -> Vec<(RelFileLocator, RelFileLocator)> {
-    // What the transaction itself created and dropped again was never anything else.
+    // Files that the transaction itself created and dropped do not belong to a rewrite.
     let created: Vec<_> =
         rewrite.created.iter().copied().filter(|file| !rewrite.dropped.contains(file)).collect();
     let dropped: Vec<_> =
@@ -49,8 +40,8 @@ fn pairs(rewrite: &Rewrite, names: &Names) -> Vec<(RelFileLocator, RelFileLocato
     // TRUNCATE and REINDEX replace one relation after the other, and the commit record lists what they drop from the
     // last to the first.
     let reversed = || dropped.iter().rev().copied().zip(created.iter().copied()).collect();
-    // VACUUM FULL and its like make a new table with its TOAST table first, and drop the old one of these last, with
-    // what depends on it: there it comes first, in order, and the indexes after it in reverse. A table's file is older
+    // VACUUM FULL and CLUSTER create the new table with its TOAST table first. They drop the old ones last, with what depends on
+    // them: the commit record lists these first, in order, and the indexes after them in reverse order. A table's file is older
     // than those of its indexes, so its number is the smallest.
     let table_first = dropped.len() > 1 && first == dropped.iter().min_by_key(|file| file.relation).copied();
     if !table_first {
@@ -68,7 +59,7 @@ fn is_index(relation: &Relation) -> bool {
     matches!(relation.kind, RelationKind::Index | RelationKind::PartitionedIndex)
 }
 
-/// A table, its TOAST table or that one's index: what a table is made anew with.
+/// Whether a file belongs to a table, its TOAST table or the index of that: the files that a rewritten table starts with.
 fn is_table_or_toast(names: &Names, file: RelFileLocator) -> bool {
     names
         .resolve(file)
@@ -76,7 +67,7 @@ fn is_table_or_toast(names: &Names, file: RelFileLocator) -> bool {
         .is_some_and(|relation| !is_index(relation) || relation.schema == "pg_toast")
 }
 
-/// Whether the records on a relation's main fork are an index's; nothing if they don't tell.
+/// Whether the records on a relation's main fork are those of an index; `None` if they do not show it.
 fn wrote_index_records(explanation: &Explanation, file: RelFileLocator) -> Option<bool> {
     let kinds = explanation.cells.iter().filter(|(cell, _)| cell.owner == Owner::Relation(file, Fork::MAIN));
     let managers = kinds.filter_map(|(cell, _)| Kind::from_index(cell.kind?.into())).map(Kind::rmid);
@@ -164,10 +155,10 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_guessed() {
+    fn ambiguous_rewrites_are_not_matched() {
         // A table dropped and another with its index created.
         assert_eq!(pairs(&rewrite(&[20, 21], &[10]), &Names::default()), []);
-        // The order says that it is a new table, but nobody knows where its indexes begin.
+        // The order is that of a new table, but its first index is not known.
         assert_eq!(pairs(&rewrite(&[20, 21, 22], &[10, 12, 11]), &Names::default()), []);
         assert_eq!(pairs(&rewrite(&[20], &[20]), &Names::default()), []);
     }

@@ -1,33 +1,33 @@
-//! The log cut into consecutive spans: of time, of checkpoint cycles and their tenths, or of all at once.
+//! Splits the WAL into consecutive slices by time, by checkpoint cycle and its tenths, or by all of these.
 
 use walden_format::lsn::Lsn;
 
-/// Consecutive spans of the log. A record belongs to the span that it starts in.
+/// Consecutive slices of the WAL. A record belongs to the slice that it starts in.
 #[derive(Clone, Debug, Default)]
 pub struct Slices {
-    /// Where each span but the first starts, ascending.
+    /// Start of each slice but the first, ascending.
     starts: Vec<Lsn>,
-    /// Per span: where it lies.
+    /// The place of each slice.
     numbers: Vec<Place>,
 }
 
-/// Where a span lies.
+/// The time span and the part of a checkpoint cycle that a slice lies in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Place {
-    /// Number of its span of time.
+    /// Number of the time span.
     pub time: u32,
-    /// Number of its checkpoint cycle: 0 before the first redo pointer.
+    /// Number of the checkpoint cycle: 0 before the first redo pointer.
     pub checkpoint: u32,
     /// Which tenth of the cycle, by position: 0 to 9.
     pub tenth: u32,
 }
 
-/// Parts that a checkpoint cycle is cut into.
+/// Parts of a checkpoint cycle.
 pub const TENTHS: u32 = 10;
 
 impl Slices {
-    /// The spans that come of cutting at all of `times` and `checkpoints`, each ascending, and at the tenths of each
-    /// cycle; `log` is where the log starts and ends.
+    /// Splits at all of `times` and `checkpoints`, each ascending, and at the tenths of each cycle; `log` is the start and the end
+    /// of the WAL.
     pub fn cut(times: &[Lsn], checkpoints: &[Lsn], log: (Lsn, Lsn)) -> Slices {
         let bounds: Vec<Lsn> = [log.0].iter().chain(checkpoints).chain([&log.1]).copied().collect();
         let tenth = |cycle: &[Lsn], n: u32| {
@@ -52,13 +52,13 @@ impl Slices {
         Slices { starts, numbers }
     }
 
-    /// The span that `lsn` lies in, and where the next one starts.
+    /// The slice that `lsn` lies in, and the start of the next one.
     pub(crate) fn at(&self, lsn: Lsn) -> (u32, Lsn) {
         let number = self.starts.partition_point(|start| *start <= lsn);
         (number as u32, self.starts.get(number).copied().unwrap_or(Lsn(u64::MAX)))
     }
 
-    /// Where a span lies.
+    /// The time span and the part of a checkpoint cycle that a slice lies in.
     pub(crate) fn place(&self, slice: u32) -> Place {
         self.numbers.get(slice as usize).copied().unwrap_or_default()
     }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_of_both_kinds_are_cut_together() {
+    fn slices_split_by_time_and_by_checkpoint() {
         let slices = Slices::cut(&[Lsn(110), Lsn(200)], &[Lsn(150), Lsn(200)], (Lsn(100), Lsn(300)));
         let at = |lsn| slices.place(slices.at(Lsn(lsn)).0);
         let place = |time, checkpoint, tenth| Place { time, checkpoint, tenth };

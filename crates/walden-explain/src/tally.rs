@@ -1,8 +1,8 @@
-//! What is counted: the buckets that every byte of the log falls into, and sums over them.
+//! The buckets that every byte of the WAL is counted in, and sums over them.
 
 use walden_format::record::Compression;
 
-/// Where a byte of the log can go. Each byte goes into exactly one.
+/// The purpose of a byte of WAL. Each byte is counted in exactly one bucket.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(usize)]
 pub enum Bucket {
@@ -12,13 +12,13 @@ pub enum Bucket {
     BlockHeader,
     /// Headers of full-page images.
     ImageHeader,
-    /// Images of pages touched for the first time since the redo pointer.
+    /// Images of pages changed for the first time since the redo pointer.
     ImageCheckpoint,
-    /// Images that the kind of record always carries: index builds, extensions, rewrites.
+    /// Images that the record kind always has: index builds, extensions, rewrites.
     ImageForced,
     /// Images written because a hint bit was set, with checksums or `wal_log_hints`.
     ImageHint,
-    /// Images that are there for `wal_consistency_checking` alone.
+    /// Images for `wal_consistency_checking`, which redo does not apply.
     ImageConsistency,
     /// Data that belongs to a block.
     BlockData,
@@ -30,23 +30,23 @@ pub enum Bucket {
     Alignment,
     /// Headers of pages.
     PageHeader,
-    /// The unused rest of a segment after a switch.
+    /// The unused end of a segment after a switch.
     SwitchPadding,
     /// The end of a record that began before the input.
     BegunBefore,
-    /// The beginning of a record that a crash cut off and that was overwritten.
+    /// The start of a record that a crash cut off (`XLP_FIRST_IS_OVERWRITE_CONTRECORD`).
     Abandoned,
-    /// The beginning of a record that goes on after the input.
+    /// The start of a record that continues behind the input.
     CutRecord,
-    /// Never written, at the end of the log.
+    /// Zeros at the end of the WAL, never written.
     ZeroTail,
-    /// Old pages of a recycled segment, at the end of the log.
+    /// Old pages of a recycled segment at the end of the WAL.
     RecycledTail,
-    /// A record that was being written when the server stopped, at the end of the log.
+    /// A partly written record at the end of the WAL.
     TornTail,
 }
 
-/// One row per bucket: its name in JSON and CSV, and what people read.
+/// One row per bucket: its name in JSON and CSV, and its description.
 #[rustfmt::skip]
 const BUCKETS: [(Bucket, &str, &str); 19] = [
     (Bucket::RecordHeader,     "record_header",     "record headers"),
@@ -71,7 +71,7 @@ const BUCKETS: [(Bucket, &str, &str); 19] = [
 ];
 
 impl Bucket {
-    /// How many there are.
+    /// Number of buckets.
     pub const COUNT: usize = BUCKETS.len();
 
     /// Every bucket, in the order of a record and then of the framing around records.
@@ -84,17 +84,17 @@ impl Bucket {
         BUCKETS[self as usize].1
     }
 
-    /// What it is, in a few words.
+    /// A short description.
     pub fn description(self) -> &'static str {
         BUCKETS[self as usize].2
     }
 
-    /// Holds full-page images.
+    /// Whether it counts full-page images.
     pub fn is_image(self) -> bool {
         (Bucket::ImageCheckpoint as usize..=Bucket::ImageConsistency as usize).contains(&(self as usize))
     }
 
-    /// Holds bytes outside of records.
+    /// Whether it counts bytes outside of records.
     pub fn is_framing(self) -> bool {
         self as usize >= Bucket::PageHeader as usize
     }
@@ -117,43 +117,43 @@ impl Buckets {
         self.0[bucket as usize] += bytes;
     }
 
-    /// Adds all of another sum.
+    /// Adds another sum.
     pub fn merge(&mut self, other: &Buckets) {
         for (sum, more) in self.0.iter_mut().zip(other.0) {
             *sum += more;
         }
     }
 
-    /// What is in a bucket.
+    /// Bytes of a bucket.
     #[inline]
     pub fn get(&self, bucket: Bucket) -> u64 {
         self.0[bucket as usize]
     }
 
-    /// What is in all buckets.
+    /// Bytes of all buckets.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// What is in the buckets of full-page images.
+    /// Bytes of full-page images.
     pub fn images(&self) -> u64 {
         Bucket::all().filter(|bucket| bucket.is_image()).map(|bucket| self.get(bucket)).sum()
     }
 }
 
-/// What is counted of a group of records.
+/// The sums over a group of records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// Records; one with several blocks counts where its first block does.
+    /// Number of records; a record is counted with its first block.
     pub records: u64,
-    /// Full-page images.
+    /// Number of full-page images.
     pub images: u64,
     /// Bytes, by bucket.
     pub buckets: Buckets,
 }
 
 impl Tally {
-    /// Adds all of another.
+    /// Adds another sum.
     pub fn merge(&mut self, other: &Tally) {
         self.records += other.records;
         self.images += other.images;
@@ -166,13 +166,13 @@ impl Tally {
     }
 }
 
-/// Why an image was written.
+/// Why a full-page image was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum ImageCause {
-    /// The page was touched for the first time since the redo pointer.
+    /// The page was changed for the first time since the redo pointer.
     Checkpoint,
-    /// The kind of record always carries it.
+    /// The record kind always has it.
     Forced,
     /// A hint bit was set.
     Hint,
@@ -185,7 +185,7 @@ impl ImageCause {
     pub const ALL: [ImageCause; 4] =
         [ImageCause::Checkpoint, ImageCause::Forced, ImageCause::Hint, ImageCause::Consistency];
 
-    /// The bucket that its bytes go into.
+    /// The bucket that counts its bytes.
     pub fn bucket(self) -> Bucket {
         match self {
             ImageCause::Checkpoint => Bucket::ImageCheckpoint,
@@ -206,7 +206,7 @@ impl ImageCause {
     }
 }
 
-/// Every way an image can be compressed, as PostgreSQL names it in `wal_compression`.
+/// The compression methods of images, with their names in JSON.
 pub const COMPRESSIONS: [(Compression, &str); 4] = [
     (Compression::None, "none"),
     (Compression::Pglz, "pglz"),
@@ -214,14 +214,14 @@ pub const COMPRESSIONS: [(Compression, &str); 4] = [
     (Compression::Zstd, "zstd"),
 ];
 
-/// What is counted of images of one cause and compression.
+/// The sums over images of one cause and compression.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ImageTally {
-    /// How many.
+    /// Number of images.
     pub count: u64,
     /// Bytes as stored.
     pub bytes: u64,
-    /// Bytes without compression; holes left out in both.
+    /// Bytes before compression; both without holes.
     pub uncompressed_bytes: u64,
 }
 
@@ -239,7 +239,7 @@ impl ImageTable {
         tally.uncompressed_bytes += uncompressed_bytes;
     }
 
-    /// Adds all of another.
+    /// Adds another sum.
     pub fn merge(&mut self, other: &ImageTable) {
         for (row, more) in self.0.iter_mut().zip(other.0) {
             for (sum, more) in row.iter_mut().zip(more) {
@@ -250,12 +250,12 @@ impl ImageTable {
         }
     }
 
-    /// One cell.
+    /// The sums of one cause and compression.
     pub fn get(&self, cause: ImageCause, compression: Compression) -> ImageTally {
         self.0[cause as usize][compression as usize]
     }
 
-    /// All compressions of one cause.
+    /// The sums of one cause over all compressions.
     pub fn of_cause(&self, cause: ImageCause) -> ImageTally {
         self.0[cause as usize].iter().fold(ImageTally::default(), |sum, more| ImageTally {
             count: sum.count + more.count,
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rows_stand_in_the_order_of_the_buckets() {
+    fn rows_are_in_the_order_of_the_enums() {
         for (index, bucket) in Bucket::all().enumerate() {
             assert_eq!(bucket as usize, index);
         }

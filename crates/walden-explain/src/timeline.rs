@@ -1,8 +1,8 @@
-//! When what was written: times and checkpoints of a log, read before it is split by them.
+//! Times and checkpoints by position, read in a first pass.
 //!
-//! A record's time is that of the first transaction that ended after it; a checkpoint's cycle starts at its redo
-//! pointer, which lies before the checkpoint's record. Neither is known while a segment is read, so splitting by them,
-//! or cutting at a time, takes a first pass.
+//! The time of a record is that of the first transaction end behind it; a checkpoint cycle starts at its redo pointer, which
+//! lies before the checkpoint record. Neither is known while a segment is read, so views by them and bounds by time need a first
+//! pass.
 
 use std::ops::ControlFlow;
 
@@ -14,19 +14,19 @@ use walden_format::stream::Visitor;
 use walden_source::inventory::Run;
 use walden_source::scan::{ScanOptions, scan};
 
-use crate::explain::{Bound, ExplainError};
+use crate::request::{Bound, ExplainError};
 
-/// Times and redo pointers of a log.
+/// Times and redo pointers of the WAL.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
-    /// From each position on, the transactions that end do so at or after that second (since 1970-01-01 UTC).
+    /// Clock by position: transactions that end behind the LSN end at or after the time, in seconds since 1970-01-01 UTC.
     seconds: Vec<(Lsn, i64)>,
-    /// Redo pointers of the checkpoints, ascending, and when each checkpoint began.
+    /// Redo pointers of the checkpoints, ascending, and the begin of each checkpoint in seconds since 1970-01-01 UTC.
     pub redo: Vec<(Lsn, i64)>,
 }
 
 impl Timeline {
-    /// Reads all runs. What can't be read ends the pass; the pass that counts will say why.
+    /// Reads all runs with `threads` threads. Damage ends a run; the pass that counts reports it.
     pub fn read(runs: &[Run], threads: usize, mut progress: impl FnMut(u64)) -> Timeline {
         let mut timeline = Timeline::default();
         for run in runs {
@@ -58,23 +58,22 @@ impl Timeline {
         self.redo.extend(times.redo);
     }
 
-    /// First and last second in which a transaction ended.
+    /// First and last transaction end, in seconds since 1970-01-01 UTC.
     pub fn span(&self) -> Option<(i64, i64)> {
         Some((self.seconds.first()?.1, self.seconds.last()?.1))
     }
 
-    /// Where the records start that belong to transactions which end at `second` or later; nothing if none does.
+    /// The start of the records of transactions that end at `second` or later; `None` if there are none.
     pub fn position_of(&self, second: i64) -> Option<Lsn> {
         let index = self.seconds.partition_point(|(_, at)| *at < second);
         self.seconds.get(index).map(|(lsn, _)| *lsn)
     }
 
-    /// The positions that bounds stand for.
+    /// Converts bounds to positions.
     ///
     /// # Errors
     ///
-    /// [`ExplainError::TimeAfterEnd`] when nothing ends at or after the time to start at. A time to end at may be later
-    /// than everything: the range goes to the end.
+    /// [`ExplainError::TimeAfterEnd`] if no transaction ends at or after the start. An end behind the last transaction is no bound.
     pub fn range(
         &self,
         from: Option<Bound>,
@@ -88,7 +87,8 @@ impl Timeline {
         Ok((from, to.and_then(position)))
     }
 
-    /// Cuts the log into spans of `width` seconds: where each but the first starts, and when the first does.
+    /// Splits the WAL into spans of `width` seconds. Returns the start LSN of each span but the first, and the start time of the
+    /// first.
     pub fn spans(&self, width: i64) -> (Vec<Lsn>, i64) {
         let Some((first, _)) = self.span() else { return (Vec::new(), 0) };
         let mut span = first.div_euclid(width);
@@ -106,7 +106,7 @@ impl Timeline {
 
 #[derive(Default)]
 struct SegmentTimes {
-    /// Nothing for where: right after the last transaction's end in an earlier segment.
+    /// `None`: right behind the last transaction end of an earlier segment.
     seconds: Vec<(Option<Lsn>, i64)>,
     last_end: Option<Lsn>,
     redo: Vec<(Lsn, i64)>,
@@ -121,7 +121,7 @@ impl Visitor for SegmentTimes {
         match payload::parse(record) {
             Ok(Payload::Commit(end) | Payload::Abort(end)) => {
                 let second = end.time.unix_micros().div_euclid(1_000_000);
-                // Times are taken before positions, so they may go back a little.
+                // The time is taken before the insert position is reserved, so it may go back a little.
                 if self.seconds.last().is_none_or(|last| second > last.1) {
                     self.seconds.push((self.last_end, second));
                 }
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_ends_at_the_end_but_must_not_start_after_it() {
+    fn a_range_may_end_but_not_start_behind_the_last_transaction() {
         let timeline = Timeline { seconds: vec![(Lsn(10), 100), (Lsn(20), 200)], redo: Vec::new() };
         let (early, between, late) = (Bound::Time(50), Bound::Time(150), Bound::Time(201));
         assert_eq!(timeline.range(Some(early), Some(between)).unwrap(), (Some(Lsn(10)), Some(Lsn(20))));

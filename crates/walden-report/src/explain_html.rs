@@ -7,8 +7,8 @@ use walden_explain::document::{
     CheckpointDocument, CycleDocument, Document, GroupDocument, RelationDocument, TallyDocument, ViewDocument,
 };
 use walden_explain::group::{Dimension, ViewSpec};
-use walden_explain::labels::{Label, Part};
 use walden_explain::tally::{Bucket, ImageCause};
+use walden_explain::{Label, Part};
 
 use crate::chart::{
     Axis, Bars, CheckpointTimeline, Cycle, Layer, Mark, Node, StackedOverTime, Tone, Treemap, Unit,

@@ -351,7 +351,7 @@ fn causes(prediction: &Prediction) -> Causes {
 fn traced_checkpoints(forecast: &Forecast) -> Causes {
     let (from, to) = forecast.span;
     let within = |redo: Lsn| redo > from && redo <= to;
-    let seen = forecast.learned.checkpoints.iter().filter(|one| within(one.seen.redo));
+    let seen = forecast.learned.checkpoints.iter().filter(|one| within(one.record.redo));
     let mut causes = Causes::default();
     for checkpoint in seen {
         causes.total += 1;

@@ -214,7 +214,8 @@ fn learn_checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &
     let size = survey.segment_size;
     let segments_crossed = |one: &Checkpoint| {
         one.distance.map(|distance| {
-            size.segment_of(one.seen.redo) as i64 - size.segment_of(Lsn(one.seen.redo.0 - distance)) as i64
+            size.segment_of(one.record.redo) as i64
+                - size.segment_of(Lsn(one.record.redo.0 - distance)) as i64
         })
     };
     let volume = |checkpoint: &&Checkpoint| checkpoint.cause == Cause::Volume;
@@ -275,7 +276,7 @@ fn median_request_lag(checkpoints: &[Checkpoint], survey: &Survey) -> u64 {
     let mut lags: Vec<u64> = checkpoints
         .iter()
         .filter(|one| one.cause == Cause::Volume)
-        .map(|one| size.offset_of(one.seen.redo))
+        .map(|one| size.offset_of(one.record.redo))
         .filter(|lag| *lag < size.bytes() / 4)
         .collect();
     lags.sort_unstable();
@@ -290,11 +291,11 @@ fn shortest_unthrottled_checkpoint(checkpoints: &[Checkpoint], survey: &Survey, 
     let longest = settings.checkpoint_timeout * target * 1000 / 2;
     let farthest = settings.checkpoint_segments() * settings.segment_size.bytes() / 2;
     let took = |one: &Checkpoint| {
-        let within = |(lsn, _): &&(Lsn, i64)| *lsn > one.seen.redo && *lsn <= one.seen.lsn;
+        let within = |(lsn, _): &&(Lsn, i64)| *lsn > one.record.redo && *lsn <= one.record.lsn;
         let mut within = survey.times.iter().filter(within).map(|(_, micros)| *micros);
         let first = within.next()?;
         let took = within.next_back().unwrap_or(first) - first;
-        (took < longest && one.seen.lsn.bytes_since(one.seen.redo) < farthest).then_some(took)
+        (took < longest && one.record.lsn.bytes_since(one.record.redo) < farthest).then_some(took)
     };
     checkpoints.iter().filter(|one| one.cause == Cause::Requested).filter_map(took).min().unwrap_or(0)
 }
@@ -305,9 +306,9 @@ fn skipped_requests(checkpoints: &[Checkpoint], settings: &Settings) -> Vec<bool
     let outcome = |pair: &[Checkpoint]| {
         let [one, next] = pair else { return None };
         let volume = one.cause == Cause::Volume && next.cause == Cause::Volume;
-        let asked = size.segment_of(one.seen.redo) + settings.checkpoint_segments();
-        let done = size.segment_of(one.seen.lsn);
-        (volume && done >= asked).then(|| size.segment_of(next.seen.redo) > done)
+        let asked = size.segment_of(one.record.redo) + settings.checkpoint_segments();
+        let done = size.segment_of(one.record.lsn);
+        (volume && done >= asked).then(|| size.segment_of(next.record.redo) > done)
     };
     checkpoints.windows(2).filter_map(outcome).collect()
 }

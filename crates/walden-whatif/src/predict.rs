@@ -346,10 +346,11 @@ impl Job<'_> {
             })
             .collect();
         let asked = self.learned.checkpoints.iter().filter(|checkpoint| {
-            matches!(checkpoint.cause, Cause::Requested | Cause::Shutdown) && checkpoint.seen.redo > self.from
+            matches!(checkpoint.cause, Cause::Requested | Cause::Shutdown)
+                && checkpoint.record.redo > self.from
         });
         let mut requested: Vec<(Lsn, Cause)> =
-            asked.map(|checkpoint| (checkpoint.seen.redo, checkpoint.cause)).collect();
+            asked.map(|checkpoint| (checkpoint.record.redo, checkpoint.cause)).collect();
         requested.sort_unstable();
         Plan {
             version: self.run.version,

@@ -5,7 +5,7 @@
 
 use std::ops::ControlFlow;
 
-use walden_explain::checkpoints::CheckpointSeen;
+use walden_explain::checkpoints::CheckpointRecord;
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_format::payload::xact::plain_usual_end;
 use walden_format::payload::xlog::WalLevel;
@@ -34,7 +34,7 @@ pub struct Survey {
     /// Start of the first complete record and end of the last one; `None` if there is none.
     pub span: Option<(Lsn, Lsn)>,
     /// Its checkpoint records, in WAL order.
-    pub checkpoints: Vec<CheckpointSeen>,
+    pub checkpoints: Vec<CheckpointRecord>,
     /// Clock by position, ascending: transactions that end behind the LSN end at or after the time, in microseconds since
     /// 1970-01-01 UTC.
     pub times: Vec<(Lsn, i64)>,
@@ -174,7 +174,7 @@ struct Segment {
     from: Lsn,
     kinds: &'static KindTable,
     span: Option<(Lsn, Lsn)>,
-    checkpoints: Vec<CheckpointSeen>,
+    checkpoints: Vec<CheckpointRecord>,
     /// `None`: right behind the last transaction end of an earlier segment.
     times: Vec<(Option<Lsn>, i64)>,
     last_end: Option<Lsn>,
@@ -220,7 +220,7 @@ impl Segment {
     fn note_xlog_record(&mut self, record: &Record<'_>) {
         match (record.kind(), payload::parse(record)) {
             (kind, Ok(Payload::Checkpoint(checkpoint))) => {
-                self.checkpoints.push(CheckpointSeen {
+                self.checkpoints.push(CheckpointRecord {
                     lsn: record.lsn,
                     redo: checkpoint.redo,
                     time: checkpoint.time,

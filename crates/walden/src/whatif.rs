@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use rustc_hash::FxHashSet;
 use walden_explain::Bound;
-use walden_explain::timeline::Timeline;
+use walden_explain::Timeline;
 use walden_format::lsn::Lsn;
 use walden_format::record::RelFileLocator;
 use walden_format::version::Major;

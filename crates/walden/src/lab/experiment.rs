@@ -159,7 +159,7 @@ impl Analysis for Reader {
         let checkpoints = explain_checkpoints(&explanation.checkpoints, size, settings);
         let began = |cause| {
             let matches =
-                |one: &&Checkpoint| one.cause == cause && one.seen.redo > from && one.seen.redo < to;
+                |one: &&Checkpoint| one.cause == cause && one.record.redo > from && one.record.redo < to;
             checkpoints.iter().filter(matches).count() as u64
         };
         Ok([began(Cause::Volume), began(Cause::Time)])

@@ -1,0 +1,63 @@
+//! What records mean beyond their bytes.
+
+use walden_format::payload::timestamp::Timestamp;
+use walden_format::payload::xlog::{Checkpoint, WalLevel};
+use walden_format::record::RelFileLocator;
+
+use super::sums::TransactionTally;
+
+/// The end of a transaction. Small, as there may be one per two records.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Finished {
+    pub time: Timestamp,
+    pub xid: u32,
+    pub records: u32,
+    pub bytes: u32,
+    pub image_bytes: u32,
+    /// Number of its entries in [`SegmentTally::subxids`](super::SegmentTally::subxids).
+    pub subxids: u32,
+    pub committed: bool,
+}
+
+impl Finished {
+    /// The sums of the transaction that were still in its place.
+    pub fn tally(&self) -> TransactionTally {
+        TransactionTally {
+            records: self.records.into(),
+            bytes: self.bytes.into(),
+            image_bytes: self.image_bytes.into(),
+        }
+    }
+}
+
+/// A record that matters beyond its bytes.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// PREPARE TRANSACTION; the transaction is still open.
+    Prepare {
+        xid: u32,
+    },
+    Checkpoint(Box<Checkpoint>),
+    /// The main fork of a relation was created.
+    Created {
+        xid: u32,
+        file: RelFileLocator,
+    },
+    /// A committed transaction dropped these files, in the order of its record.
+    Dropped {
+        xids: Vec<u32>,
+        files: Vec<RelFileLocator>,
+    },
+    /// No transaction before `oldest` is in progress.
+    Running {
+        oldest: u32,
+    },
+    /// Settings logged by `PARAMETER_CHANGE`.
+    Parameters {
+        wal_level: WalLevel,
+        wal_log_hints: bool,
+    },
+    FullPageWrites(bool),
+    BackupEnd,
+    Switch,
+}

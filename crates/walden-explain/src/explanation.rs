@@ -1,0 +1,219 @@
+//! The result of an explanation, as numbers; [`Document`](crate::document::Document) adds names and texts.
+
+use std::cmp::Reverse;
+
+use rustc_hash::FxHashMap;
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline as TimelineId};
+use walden_format::payload::xlog::WalLevel;
+use walden_format::record::RelFileLocator;
+use walden_format::version::Major;
+use walden_source::scan::{Damage, Tail};
+
+use crate::checkpoints::CheckpointRecord;
+use crate::group::{Cell, Dimension, GroupKey, ViewSpec};
+use crate::slices::TENTHS;
+use crate::tally::{Bucket, Buckets, ImageTable, Tally};
+
+/// The bytes of a WAL range by bucket, owner, record kind and other dimensions.
+#[derive(Debug)]
+pub struct Explanation {
+    /// PostgreSQL major version that wrote it.
+    pub version: Major,
+    /// The cluster's system identifier.
+    pub system_id: u64,
+    /// `wal_segment_size`
+    pub segment_size: SegmentSize,
+    /// The contiguous ranges that were read.
+    pub ranges: Vec<Range>,
+    /// Bytes of the ranges; the sum of `buckets`.
+    pub file_bytes: u64,
+    /// Records that start in the ranges.
+    pub records: u64,
+    /// Bytes by bucket.
+    pub buckets: Buckets,
+    /// Full-page images by cause and compression.
+    pub images: ImageTable,
+    /// Sums by owner and record kind, largest first.
+    pub cells: Vec<(Cell, Tally)>,
+    /// The views of the request, in its order.
+    pub views: Vec<View>,
+    /// The largest transactions, largest first.
+    pub transactions: Vec<Transaction>,
+    /// Sums over all transactions.
+    pub transaction_sums: TransactionSums,
+    /// The checkpoint records, in WAL order.
+    pub checkpoints: Vec<CheckpointRecord>,
+    /// First and last transaction end, in microseconds since 1970-01-01 UTC.
+    pub time_span: Option<(i64, i64)>,
+    /// Server settings that are logged in the WAL.
+    pub logged_settings: LoggedSettings,
+    /// Number of segment switches.
+    pub switches: u64,
+    /// Number of base backup ends.
+    pub backups: u64,
+    /// Lower bound of updates of tuples that the same transaction had just written, by cell.
+    pub repeated_updates: Vec<(Cell, u64)>,
+    /// Transactions that replaced files of relations: see [`crate::rewrites`].
+    pub rewrites: Vec<Rewrite>,
+    /// Start of the first time span in seconds since 1970-01-01 UTC, and the width of each in seconds.
+    pub spans: Option<(i64, i64)>,
+    /// The checkpoint cycles if a view is by checkpoint, starting with the one before the first redo pointer.
+    pub cycles: Vec<Cycle>,
+    /// The damage at which reading stopped, if any.
+    pub damage: Option<Damage>,
+}
+
+/// A contiguous range of WAL.
+#[derive(Clone, Debug)]
+pub struct Range {
+    /// The timeline of its segments.
+    pub timeline: TimelineId,
+    /// Start LSN.
+    pub start: Lsn,
+    /// End LSN, including the tail.
+    pub end: Lsn,
+    /// Its first segment.
+    pub first_segment: SegmentName,
+    /// Its last segment.
+    pub last_segment: SegmentName,
+    /// Distance between these, in bytes.
+    pub bytes: u64,
+    /// What follows the last record, if the WAL ends in this range.
+    pub tail: Option<Tail>,
+}
+
+/// Sums grouped by one or more dimensions.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The dimensions.
+    pub spec: ViewSpec,
+    /// The groups, largest first.
+    pub rows: Vec<(GroupKey, Tally)>,
+    /// Number and sum of the smaller groups that are not in `rows`.
+    pub rest: (u64, Tally),
+}
+
+/// A transaction, including its subtransactions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transaction {
+    /// The top-level transaction ID.
+    pub xid: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// When it ended, in microseconds since 1970-01-01 UTC.
+    pub time: Option<i64>,
+    /// Records.
+    pub records: u64,
+    /// Bytes, alignment included.
+    pub bytes: u64,
+    /// Of these, full-page images.
+    pub image_bytes: u64,
+    /// Number of subtransactions listed in its commit or abort record.
+    pub subtransactions: u32,
+}
+
+/// How a transaction ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It committed.
+    Committed,
+    /// It was rolled back.
+    Aborted,
+    /// It was prepared and its end is not in the WAL.
+    Prepared,
+    /// Its end is not in the WAL.
+    Open,
+}
+
+impl Outcome {
+    /// The name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Committed => "committed",
+            Outcome::Aborted => "aborted",
+            Outcome::Prepared => "prepared",
+            Outcome::Open => "open",
+        }
+    }
+}
+
+/// Sums over all transactions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TransactionSums {
+    /// Number of committed transactions.
+    pub committed: u64,
+    /// Number of rolled back transactions.
+    pub aborted: u64,
+    /// Number of transactions whose end is not in the WAL.
+    pub open: u64,
+    /// Bytes of all transactions.
+    pub bytes: u64,
+    /// Bytes of rolled back transactions.
+    pub aborted_bytes: u64,
+    /// Bytes of records that belong to no transaction.
+    pub system_bytes: u64,
+    /// Records that belong to no transaction.
+    pub system_records: u64,
+}
+
+/// Settings that are logged in the WAL, as of its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LoggedSettings {
+    /// `full_page_writes`.
+    pub full_page_writes: Option<bool>,
+    /// `wal_level`.
+    pub wal_level: Option<WalLevel>,
+    /// `wal_log_hints`.
+    pub wal_log_hints: Option<bool>,
+}
+
+/// The files that a transaction created and dropped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rewrite {
+    /// The new files, in the order in which they were created.
+    pub created: Vec<RelFileLocator>,
+    /// The old files, in the order of the commit record.
+    pub dropped: Vec<RelFileLocator>,
+}
+
+/// Bytes, and bytes of full-page images among them, of each tenth of a checkpoint cycle.
+pub type Along = [(u64, u64); TENTHS as usize];
+
+/// The WAL from one checkpoint's redo pointer to the next one's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cycle {
+    /// Its redo pointer and the begin of its checkpoint in seconds since 1970-01-01 UTC; `None` before the first one.
+    pub start: Option<(Lsn, i64)>,
+    /// Bytes by position within the cycle.
+    pub along: Along,
+}
+
+impl Explanation {
+    /// Groups the sums by relation, record kind or database. A view by transaction, time or checkpoint has to be requested before
+    /// reading; here it has no rows.
+    pub fn view_by(&self, dimensions: &[Dimension]) -> View {
+        let spec = ViewSpec { dimensions: dimensions.to_vec() };
+        let rows = if spec.needs_pieces() { Vec::new() } else { rows_of_cells(&spec, &self.cells) };
+        View { spec, rows, rest: Default::default() }
+    }
+
+    /// Bytes of records, without framing.
+    pub fn record_bytes(&self) -> u64 {
+        Bucket::all().filter(|bucket| !bucket.is_framing()).map(|bucket| self.buckets.get(bucket)).sum()
+    }
+}
+
+pub(crate) fn rows_of_cells(spec: &ViewSpec, cells: &[(Cell, Tally)]) -> Vec<(GroupKey, Tally)> {
+    let mut groups: FxHashMap<GroupKey, Tally> = FxHashMap::default();
+    for (cell, tally) in cells {
+        groups.entry(spec.key_of_cell(*cell)).or_default().merge(tally);
+    }
+    let mut rows: Vec<_> = groups.into_iter().collect();
+    sort_by_bytes(&mut rows);
+    rows
+}
+
+/// Sorts the largest first and ties by key, so that the output is deterministic.
+pub(crate) fn sort_by_bytes<K: Ord + Copy>(rows: &mut [(K, Tally)]) {
+    rows.sort_by_key(|(key, tally)| (Reverse(tally.bytes()), *key));
+}

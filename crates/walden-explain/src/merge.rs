@@ -1,0 +1,333 @@
+//! Merges what segments counted, in the order of the WAL.
+
+use std::cmp::Reverse;
+
+use rustc_hash::FxHashMap;
+use walden_format::geometry::Geometry;
+use walden_format::lsn::Lsn;
+use walden_format::record::RelFileLocator;
+use walden_source::inventory::Run;
+use walden_source::scan::{Damage, SegmentEnd, SegmentOutcome, Tail};
+
+use crate::checkpoints::CheckpointRecord;
+use crate::collect::{Event, Finished, SegmentTally};
+use crate::explanation::{
+    Along, Cycle, Explanation, LoggedSettings, Outcome, Range, Rewrite, View, rows_of_cells, sort_by_bytes,
+};
+use crate::group::{Cell, Dimension, ViewSpec};
+use crate::request::Request;
+use crate::slices::Slices;
+use crate::tally::{Bucket, ImageTable, Tally};
+use crate::transactions::{Transactions, precedes};
+use crate::views::{MAX_GROUPS, ViewGroups};
+
+/// The sums so far, of all segments merged.
+pub(crate) struct Merge<'a> {
+    views: &'a [ViewSpec],
+    slices: &'a Slices,
+    ranges: Vec<Range>,
+    has_range_started: bool,
+    starts_at_segment: bool,
+    to: Option<Lsn>,
+    cells: FxHashMap<Cell, Tally>,
+    images: ImageTable,
+    groups: Vec<ViewGroups>,
+    transactions: Transactions,
+    checkpoints: Vec<CheckpointRecord>,
+    time_span: Option<(i64, i64)>,
+    logged_settings: LoggedSettings,
+    switches: u64,
+    backups: u64,
+    repeated_updates: FxHashMap<Cell, u64>,
+    along: FxHashMap<u32, Along>,
+    /// Files created by transactions in progress.
+    created: FxHashMap<u32, Vec<RelFileLocator>>,
+    rewrites: Vec<Rewrite>,
+    pub(crate) damage: Option<Damage>,
+}
+
+impl<'a> Merge<'a> {
+    pub(crate) fn new(views: &'a [ViewSpec], slices: &'a Slices, top: usize) -> Merge<'a> {
+        Merge {
+            views,
+            slices,
+            ranges: Vec::new(),
+            has_range_started: false,
+            starts_at_segment: true,
+            to: None,
+            cells: FxHashMap::default(),
+            images: ImageTable::default(),
+            groups: views.iter().map(|view| ViewGroups::new(view.has(Dimension::Xid), top)).collect(),
+            transactions: Transactions::new(top),
+            checkpoints: Vec::new(),
+            time_span: None,
+            logged_settings: LoggedSettings::default(),
+            switches: 0,
+            backups: 0,
+            repeated_updates: FxHashMap::default(),
+            along: FxHashMap::default(),
+            created: FxHashMap::default(),
+            rewrites: Vec::new(),
+            damage: None,
+        }
+    }
+
+    /// Begins a range, which starts at its first segment or at the first record from `from` on.
+    pub(crate) fn begin_range(&mut self, run: &Run, from: Option<Lsn>, to: Option<Lsn>) {
+        self.has_range_started = false;
+        self.to = to;
+        self.starts_at_segment =
+            from.is_none_or(|from| run.segments.first().is_some_and(|first| from <= first.start));
+    }
+
+    pub(crate) fn end_range(&mut self) {
+        if let Some(range) = self.ranges.last_mut() {
+            range.bytes = range.end.0 - range.start.0;
+        }
+    }
+
+    /// Merges the outcome of a segment, and returns its tally for reuse.
+    pub(crate) fn add_segment<'t>(
+        &mut self,
+        run: &Run,
+        outcome: SegmentOutcome<SegmentTally<'t>>,
+    ) -> SegmentTally<'t> {
+        let SegmentOutcome { index, visitor: mut tally, start, position, end, .. } = outcome;
+        tally.settle();
+        let is_first = !self.has_range_started;
+        if is_first && self.starts_at_segment {
+            tally.add_framing(true, Bucket::PageHeader, tally.lead_headers);
+            tally.add_framing(true, Bucket::BegunBefore, tally.lead_continuation);
+            self.start_range(run, index, start);
+        } else if is_first && let Some(first) = tally.first {
+            self.start_range(run, index, first);
+        } else if !is_first {
+            tally.add_framing(true, Bucket::PageHeader, tally.lead_headers);
+        }
+        if self.has_range_started
+            && let Some(range) = self.ranges.last_mut()
+        {
+            range.end = position;
+            range.last_segment = run.segments[index].name;
+        }
+        let segment_end = start.plus(run.segment_size.bytes());
+        if self.has_range_started && position > segment_end && self.to.is_some_and(|to| to <= segment_end) {
+            // The last record continues in a segment that is not read otherwise.
+            let headers = geometry(run).header_bytes_between(segment_end, position);
+            tally.add_framing(false, Bucket::PageHeader, headers);
+        }
+        match end {
+            SegmentEnd::Complete | SegmentEnd::Limit => {}
+            SegmentEnd::EndOfLog(tail) => self.add_tail(&mut tally, tail),
+            SegmentEnd::Damaged(damage) => self.damage = Some(damage),
+        }
+        self.add_tally(&mut tally);
+        tally
+    }
+
+    fn start_range(&mut self, run: &Run, index: usize, start: Lsn) {
+        self.has_range_started = true;
+        let segment = run.segments[index].name;
+        self.ranges.push(Range {
+            timeline: run.timeline,
+            start,
+            end: start,
+            first_segment: segment,
+            last_segment: segment,
+            bytes: 0,
+            tail: None,
+        });
+    }
+
+    fn add_tail(&mut self, tally: &mut SegmentTally<'_>, tail: Tail) {
+        let Some(range) = self.ranges.last_mut().filter(|_| self.has_range_started) else { return };
+        let parts = [
+            (Bucket::CutRecord, tail.cut_record),
+            (Bucket::ZeroTail, tail.zero),
+            (Bucket::RecycledTail, tail.recycled),
+            (Bucket::TornTail, tail.torn),
+        ];
+        for (bucket, bytes) in parts {
+            tally.add_framing(false, bucket, bytes);
+            range.end = range.end.plus(bytes);
+        }
+        range.tail = Some(tail);
+    }
+
+    fn add_tally(&mut self, tally: &mut SegmentTally<'_>) {
+        self.images.merge(&tally.images);
+        for (cell, sum) in &tally.cells {
+            self.cells.entry(*cell).or_default().merge(sum);
+        }
+        for (cell, count) in &tally.repeated_updates {
+            *self.repeated_updates.entry(tally.cells[*cell as usize].0).or_default() += count;
+        }
+        // Each view by checkpoint has the bytes of all tenths.
+        if let Some(index) = self.views.iter().position(|view| view.has(Dimension::Checkpoint)) {
+            for ((_, _, slice), sum) in &tally.pieces[index] {
+                let place = self.slices.place(*slice);
+                let cycle = self.along.entry(place.checkpoint).or_default();
+                let tenth = &mut cycle[place.tenth as usize];
+                *tenth = (tenth.0 + sum.bytes(), tenth.1 + sum.buckets.images());
+            }
+        }
+        for ((view, groups), pieces) in self.views.iter().zip(&mut self.groups).zip(&tally.pieces) {
+            for ((cell, xid, slice), sum) in pieces {
+                let mut key = view.key_of_cell(tally.cells[*cell as usize].0);
+                let place = self.slices.place(*slice);
+                key.time = view.has(Dimension::Time).then_some(place.time);
+                key.checkpoint = view.has(Dimension::Checkpoint).then_some(place.checkpoint);
+                groups.add(*xid, key, sum);
+            }
+        }
+        for (xid, sum) in &tally.transactions {
+            self.transactions.add(*xid, sum);
+        }
+        // A prepared transaction may end in the same segment. RUNNING_XACTS closes only what is still open.
+        for (_, event) in &tally.events {
+            if let Event::Prepare { xid } = event {
+                self.transactions.prepare(*xid);
+            }
+        }
+        let mut subxids = tally.subxids.as_slice();
+        for finished in &tally.finished {
+            let (these, rest) = subxids.split_at(finished.subxids as usize);
+            self.close_transaction(finished, these);
+            subxids = rest;
+        }
+        for (lsn, event) in tally.events.drain(..) {
+            self.apply_event(lsn, event);
+        }
+    }
+
+    fn close_transaction(&mut self, finished: &Finished, subxids: &[u32]) {
+        let Finished { xid, committed, time, .. } = *finished;
+        let time = time.unix_micros();
+        let (first, last) = self.time_span.unwrap_or((time, time));
+        self.time_span = Some((first.min(time), last.max(time)));
+        for groups in &mut self.groups {
+            groups.close(xid, subxids);
+        }
+        let outcome = if committed { Outcome::Committed } else { Outcome::Aborted };
+        self.transactions.close(xid, subxids, outcome, Some(time), finished.tally());
+    }
+
+    fn apply_event(&mut self, lsn: Lsn, event: Event) {
+        match event {
+            Event::Prepare { .. } => {}
+            Event::Created { xid, file } => self.created.entry(xid).or_default().push(file),
+            Event::Dropped { xids, files } => {
+                let created: Vec<RelFileLocator> =
+                    xids.iter().flat_map(|xid| self.created.remove(xid)).flatten().collect();
+                if !created.is_empty() && self.rewrites.len() < MAX_GROUPS {
+                    self.rewrites.push(Rewrite { created, dropped: files });
+                }
+            }
+            Event::Running { oldest } => {
+                for groups in &mut self.groups {
+                    groups.close_before(oldest);
+                }
+                self.transactions.close_before(oldest);
+                self.created.retain(|xid, _| !precedes(*xid, oldest));
+            }
+            Event::Checkpoint(checkpoint) => {
+                self.logged_settings.full_page_writes = Some(checkpoint.full_page_writes);
+                self.logged_settings.wal_level = checkpoint.wal_level.or(self.logged_settings.wal_level);
+                self.checkpoints.push(CheckpointRecord {
+                    lsn,
+                    redo: checkpoint.redo,
+                    time: checkpoint.time,
+                    shutdown: checkpoint.shutdown,
+                });
+            }
+            Event::Parameters { wal_level, wal_log_hints } => {
+                self.logged_settings.wal_level = Some(wal_level);
+                self.logged_settings.wal_log_hints = Some(wal_log_hints);
+            }
+            Event::FullPageWrites(on) => self.logged_settings.full_page_writes = Some(on),
+            Event::BackupEnd => self.backups += 1,
+            Event::Switch => self.switches += 1,
+        }
+    }
+
+    pub(crate) fn finish(
+        self,
+        run: &Run,
+        request: &Request,
+        spans: Option<(i64, i64)>,
+        cycles: &[(Lsn, i64)],
+    ) -> Explanation {
+        let mut sum = Tally::default();
+        let mut cells: Vec<(Cell, Tally)> =
+            self.cells.into_iter().filter(|(_, tally)| tally.bytes() > 0).collect();
+        for (_, tally) in &cells {
+            sum.merge(tally);
+        }
+        sort_by_bytes(&mut cells);
+        let file_bytes = self.ranges.iter().map(|range| range.bytes).sum();
+        // Every byte is counted exactly once.
+        assert_eq!(
+            sum.bytes(),
+            file_bytes,
+            "the buckets do not add up to the bytes of the ranges {:?}",
+            self.ranges
+        );
+        let mut groups = self.groups.into_iter();
+        let mut view = |spec: &ViewSpec| {
+            let (rows, rest) = match spec.needs_pieces() {
+                true => groups.next().map(ViewGroups::finish).unwrap_or_default(),
+                false => (rows_of_cells(spec, &cells), Default::default()),
+            };
+            View { spec: spec.clone(), rows, rest }
+        };
+        let views: Vec<View> = request.views.iter().map(&mut view).collect();
+        for view in &views {
+            let kept: u64 = view.rows.iter().map(|(_, tally)| tally.bytes()).sum();
+            assert_eq!(kept + view.rest.1.bytes(), file_bytes, "view {:?} does not add up", view.spec);
+        }
+        let (transactions, transaction_sums) = self.transactions.finish();
+        let mut repeated_updates: Vec<(Cell, u64)> = self.repeated_updates.into_iter().collect();
+        repeated_updates.sort_by_key(|(cell, count)| (Reverse(*count), *cell));
+        Explanation {
+            version: run.version,
+            system_id: run.system_id,
+            segment_size: run.segment_size,
+            ranges: self.ranges,
+            file_bytes,
+            records: sum.records,
+            buckets: sum.buckets,
+            images: self.images,
+            cells,
+            views,
+            transactions,
+            transaction_sums,
+            checkpoints: self.checkpoints,
+            time_span: self.time_span,
+            logged_settings: self.logged_settings,
+            switches: self.switches,
+            backups: self.backups,
+            repeated_updates,
+            rewrites: self.rewrites,
+            spans,
+            cycles: cycles_of(cycles, &self.along),
+            damage: self.damage,
+        }
+    }
+}
+
+fn cycles_of(starts: &[(Lsn, i64)], along: &FxHashMap<u32, Along>) -> Vec<Cycle> {
+    if starts.is_empty() {
+        return Vec::new();
+    }
+    let starts = std::iter::once(None).chain(starts.iter().copied().map(Some));
+    let cycle =
+        |(number, start)| Cycle { start, along: along.get(&(number as u32)).copied().unwrap_or_default() };
+    starts.enumerate().map(cycle).collect()
+}
+
+/// The positions of page headers in a run.
+fn geometry(run: &Run) -> Geometry {
+    let page_bytes = run.segments.first().map_or(Geometry::DEFAULT_PAGE_BYTES, |segment| segment.page_bytes);
+    let default = Geometry::with_default_pages(run.segment_size);
+    Geometry::new(run.segment_size, page_bytes).unwrap_or(default)
+}

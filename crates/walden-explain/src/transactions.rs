@@ -1,0 +1,125 @@
+//! Folds what segments counted per transaction: subtransactions into their top-level one, and only the largest are kept.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+use rustc_hash::FxHashMap;
+
+use crate::collect::TransactionTally;
+use crate::explanation::{Outcome, Transaction, TransactionSums};
+
+/// The transactions in progress, the largest finished ones, and the sums of all.
+pub(crate) struct Transactions {
+    top: usize,
+    open: FxHashMap<u32, OpenTransaction>,
+    largest: BinaryHeap<Reverse<(u64, Reverse<u32>, Kept)>>,
+    sums: TransactionSums,
+}
+
+#[derive(Clone, Copy, Default)]
+struct OpenTransaction {
+    tally: TransactionTally,
+    is_prepared: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Kept(Transaction);
+
+impl PartialOrd for Kept {
+    fn partial_cmp(&self, other: &Kept) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Kept {
+    fn cmp(&self, other: &Kept) -> Ordering {
+        self.0.time.cmp(&other.0.time)
+    }
+}
+
+impl Transactions {
+    pub(crate) fn new(top: usize) -> Transactions {
+        Transactions {
+            top,
+            open: FxHashMap::default(),
+            largest: BinaryHeap::new(),
+            sums: TransactionSums::default(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, xid: u32, sum: &TransactionTally) {
+        if xid == 0 {
+            self.sums.system_bytes += sum.bytes;
+            self.sums.system_records += sum.records;
+        } else if sum.records > 0 {
+            self.open.entry(xid).or_default().tally.merge(sum);
+        }
+    }
+
+    pub(crate) fn prepare(&mut self, xid: u32) {
+        self.open.entry(xid).or_default().is_prepared = true;
+    }
+
+    /// Closes a transaction. `tally` is what is not in `open` yet.
+    pub(crate) fn close(
+        &mut self,
+        xid: u32,
+        subxids: &[u32],
+        outcome: Outcome,
+        time: Option<i64>,
+        mut tally: TransactionTally,
+    ) {
+        if !self.open.is_empty() {
+            for part in subxids.iter().chain([&xid]) {
+                if let Some(open) = self.open.remove(part) {
+                    tally.merge(&open.tally);
+                }
+            }
+        }
+        match outcome {
+            Outcome::Committed => self.sums.committed += 1,
+            Outcome::Aborted => self.sums.aborted += 1,
+            Outcome::Prepared | Outcome::Open => self.sums.open += 1,
+        }
+        self.sums.bytes += tally.bytes;
+        if outcome == Outcome::Aborted {
+            self.sums.aborted_bytes += tally.bytes;
+        }
+        let TransactionTally { records, bytes, image_bytes } = tally;
+        let subtransactions = subxids.len() as u32;
+        let transaction = Transaction { xid, outcome, time, records, bytes, image_bytes, subtransactions };
+        if self.largest.len() < self.top || self.largest.peek().is_some_and(|least| least.0.0 < bytes) {
+            self.largest.push(Reverse((bytes, Reverse(xid), Kept(transaction))));
+            if self.largest.len() > self.top {
+                self.largest.pop();
+            }
+        }
+    }
+
+    /// Closes transactions that a crash ended without a record; the next `RUNNING_XACTS` shows which are gone.
+    pub(crate) fn close_before(&mut self, oldest: u32) {
+        let over: Vec<u32> = self.open.keys().copied().filter(|xid| precedes(*xid, oldest)).collect();
+        for xid in over {
+            self.close(xid, &[], Outcome::Aborted, None, TransactionTally::default());
+        }
+    }
+
+    pub(crate) fn finish(mut self) -> (Vec<Transaction>, TransactionSums) {
+        let mut open: Vec<(u32, bool)> =
+            self.open.iter().map(|(xid, open)| (*xid, open.is_prepared)).collect();
+        open.sort_unstable();
+        for (xid, prepared) in open {
+            let outcome = if prepared { Outcome::Prepared } else { Outcome::Open };
+            self.close(xid, &[], outcome, None, TransactionTally::default());
+        }
+        let mut largest: Vec<Transaction> =
+            self.largest.into_iter().map(|Reverse((_, _, kept))| kept.0).collect();
+        largest.sort_by_key(|transaction| (Reverse(transaction.bytes), transaction.xid));
+        (largest, self.sums)
+    }
+}
+
+/// `TransactionIdPrecedes`: transaction IDs wrap around.
+pub(crate) fn precedes(xid: u32, other: u32) -> bool {
+    (xid.wrapping_sub(other) as i32) < 0
+}
