@@ -5,6 +5,7 @@
 //! - [`workloads`]: the workloads, a table of rows
 //! - [`run`]: one workload on one cluster, leaving a folder of WAL segments and a facts file
 //! - [`experiments`]: published experiments, run again and held against their figures
+//! - [`mariadb`]: a throw-away MariaDB, for comparison
 //! - [`oracle_model`]: what an engine with undo would log for the same row changes
 //! - [`Scratch`]: a temporary folder for programs that are run to their end and measured
 //!
@@ -21,7 +22,7 @@ pub mod experiments;
 mod facts;
 mod guard;
 pub mod install;
-mod mariadb;
+pub mod mariadb;
 pub mod oracle_model;
 mod packages;
 mod progress;

@@ -17,26 +17,26 @@ use crate::cluster::{tail, temporary_folder};
 use crate::guard::{self, Guard};
 
 /// A running server, stopped and removed when dropped.
-pub(crate) struct MariaDb {
+pub struct MariaDb {
     guard: Arc<Guard>,
     programs: Programs,
 }
 
 /// The programs of an installation.
 #[derive(Debug, Clone)]
-pub(crate) struct Programs {
+pub struct Programs {
     server: PathBuf,
     install: PathBuf,
     client: PathBuf,
 }
 
 /// A transaction that is left open.
-pub(crate) struct Snapshot {
+pub struct Snapshot {
     client: Child,
 }
 
 /// The package that has them, on Debian and its kin.
-pub(crate) const PACKAGE: &str = "mariadb-server";
+pub const PACKAGE: &str = "mariadb-server";
 
 const TIMEOUT: Duration = Duration::from_secs(180);
 const SETTLE: Duration = Duration::from_secs(600);
@@ -82,8 +82,14 @@ impl MariaDb {
         Ok(server)
     }
 
-    fn dir(&self) -> &Path {
+    /// Its folder: data directory, socket, log.
+    pub fn dir(&self) -> &Path {
         self.guard.dir()
+    }
+
+    /// The server's process, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.guard.pid()
     }
 
     fn log(&self) -> PathBuf {
@@ -206,32 +212,5 @@ impl Drop for Snapshot {
         // At the end of its input the client ends.
         drop(self.client.stdin.take());
         let _ = self.client.wait();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_server_starts_counts_and_is_gone_in_the_end() {
-        let Some(programs) = Programs::find() else {
-            return eprintln!("skipped: MariaDB is not installed (package {PACKAGE})");
-        };
-        let server = MariaDb::start(programs).unwrap();
-        let folder = server.dir().to_owned();
-        assert!(server.version().unwrap().contains("MariaDB"));
-        let before = server.counters().unwrap()["Innodb_lsn_current"];
-        let snapshot = server.snapshot().unwrap();
-        server
-            .sql("CREATE DATABASE d; USE d; CREATE TABLE t (a int); INSERT INTO t SELECT seq FROM seq_1_to_1000")
-            .unwrap();
-        server.flush().unwrap();
-        let after = server.counters().unwrap();
-        assert!(after["Innodb_lsn_current"] > before + 10_000 && after["Innodb_dblwr_pages_written"] > 0);
-        let pid = server.guard.pid().unwrap();
-        drop(snapshot);
-        drop(server);
-        assert!(!folder.exists() && !Path::new(&format!("/proc/{pid}")).exists());
     }
 }

@@ -1,8 +1,8 @@
 //! A test harness like the standard one, whose tests may find out that they cannot run here.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::{env, fs};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
@@ -11,24 +11,81 @@ use crate::need::{Missing, unknown_requirement};
 /// What a test ends in. It panics to fail, as any test does.
 pub type Outcome = Result<(), Missing>;
 
-/// A test: its name, by modules, and its body.
-pub type Test = (&'static str, fn() -> Outcome);
+/// A test.
+#[derive(Clone, Copy)]
+pub struct Test {
+    /// Module and function; the first part, which is the binary's name, is left out when tests are listed.
+    pub name: &'static str,
+    /// What it does.
+    pub body: fn() -> Outcome,
+}
+
+/// What tests return: most nothing, those that may be skipped an [`Outcome`].
+pub trait IntoOutcome {
+    /// The same as an outcome.
+    fn into_outcome(self) -> Outcome;
+}
+
+impl IntoOutcome for () {
+    fn into_outcome(self) -> Outcome {
+        Ok(())
+    }
+}
+
+impl IntoOutcome for Outcome {
+    fn into_outcome(self) -> Outcome {
+        self
+    }
+}
+
+/// A module's tests, as the constant `TESTS`. The compiler warns of a function that is in no list, as nobody calls it.
+#[macro_export]
+macro_rules! tests {
+    ($($test:ident),* $(,)?) => {
+        /// The tests of this module.
+        pub const TESTS: &[$crate::Test] = &[$($crate::Test {
+            name: concat!(module_path!(), "::", stringify!($test)),
+            body: || $crate::IntoOutcome::into_outcome($test()),
+        }),*];
+    };
+}
 
 /// Runs tests as the command line says, and gives the process's exit status.
 ///
 /// The attribute `#[test]` means nothing to this harness, and a test with it would silently be none. So the files in `folder`
 /// (that of the binary's `main.rs`) must not have it.
-pub fn run(folder: &str, tests: impl IntoIterator<Item = Test>) -> ExitCode {
+pub fn run(folder: &str, modules: &[&[Test]]) -> ExitCode {
     if let Some(error) = unknown_requirement() {
         eprintln!("error: {error}");
         return ExitCode::FAILURE;
     }
-    let arguments = Arguments::from_args();
-    let trial = |(name, body): Test| Trial::ignorable_test(name, move || complete(body));
+    let (options, filters) = split(env::args().collect());
+    let arguments = Arguments::from_iter(options);
+    let trial = |test: &Test| {
+        let (body, name) = (test.body, test.name.split_once("::").map_or(test.name, |(_, name)| name));
+        Trial::ignorable_test(name, move || complete(body))
+    };
     let folder = PathBuf::from(folder);
-    let mut trials: Vec<Trial> = tests.into_iter().map(trial).collect();
+    let mut trials: Vec<Trial> = modules.iter().copied().flatten().map(trial).collect();
     trials.push(Trial::test("every_test_is_registered", move || every_test_is_registered(&folder)));
+    let matches = |name: &str, filter: &String| {
+        if arguments.exact { name == filter } else { name.contains(filter.as_str()) }
+    };
+    trials.retain(|trial| filters.is_empty() || filters.iter().any(|filter| matches(trial.name(), filter)));
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Options, and names that select tests: the standard harness takes several, and libtest-mimic one.
+fn split(arguments: Vec<String>) -> (Vec<String>, Vec<String>) {
+    const WITH_VALUE: [&str; 6] = ["--test-threads", "--skip", "--logfile", "--color", "--format", "-Z"];
+    let (mut options, mut filters) = (Vec::new(), Vec::new());
+    let mut is_value = true; // the program's name
+    for argument in arguments {
+        let is_option = is_value || argument.starts_with('-');
+        is_value = !is_value && WITH_VALUE.contains(&argument.as_str());
+        if is_option { &mut options } else { &mut filters }.push(argument);
+    }
+    (options, filters)
 }
 
 fn complete(body: fn() -> Outcome) -> Result<Completion, Failed> {
@@ -47,4 +104,17 @@ fn every_test_is_registered(folder: &Path) -> Result<(), Failed> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_names_select_tests_and_values_of_options_do_not() {
+        let arguments = ["it", "--skip", "a", "b", "--exact", "--test-threads=2", "c", "--color", "never"];
+        let (options, filters) = split(arguments.map(str::to_owned).into());
+        assert_eq!(options, ["it", "--skip", "a", "--exact", "--test-threads=2", "--color", "never"]);
+        assert_eq!(filters, ["b", "c"]);
+    }
 }

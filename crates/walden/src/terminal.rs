@@ -35,7 +35,7 @@ pub fn json(document: &(impl Serialize + ?Sized)) -> Result<String> {
 }
 
 /// Prints whole lines; their colours are left out where they don't go to a terminal. Unlike the macros of the standard library,
-/// which panic, this gives an error where nobody reads on or the disk is full.
+/// which panic, this returns an error if the reader closed the pipe or the disk is full.
 pub fn print(lines: &str) -> Result<()> {
     anstream::stdout().lock().write_all(lines.as_bytes()).context("write to standard output")
 }

@@ -4,4 +4,3 @@ mod container;
 mod damage;
 mod golden;
 mod material;
-mod specification;

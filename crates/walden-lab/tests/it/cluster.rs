@@ -4,6 +4,13 @@ use std::path::Path;
 
 use walden_lab::{Cluster, ClusterBuilder, StopMode, Wanted, find_or_install};
 
+walden_testing::tests! {
+    options_and_settings_take_effect_and_nothing_remains,
+    a_crash_is_recovered_from_and_the_segments_are_collected_in_order,
+    a_server_that_does_not_start_shows_its_log,
+    initdb_that_fails_shows_its_output,
+}
+
 fn builder() -> ClusterBuilder {
     ClusterBuilder::new(find_or_install(Wanted::Any).unwrap())
 }
@@ -12,7 +19,6 @@ fn setting(cluster: &Cluster, name: &str) -> String {
     cluster.client("postgres").unwrap().query_one("SELECT current_setting($1)", &[&name]).unwrap().get(0)
 }
 
-#[test]
 fn options_and_settings_take_effect_and_nothing_remains() {
     let cluster = builder().wal_segsize_mb(1).checksums(true).setting("work_mem", "7MB").start().unwrap();
     assert_eq!(setting(&cluster, "wal_segment_size"), "1MB");
@@ -30,7 +36,6 @@ fn options_and_settings_take_effect_and_nothing_remains() {
     assert!(!Path::new(&format!("/proc/{pid}")).exists());
 }
 
-#[test]
 fn a_crash_is_recovered_from_and_the_segments_are_collected_in_order() {
     let cluster = builder().wal_segsize_mb(1).archive(true).start().unwrap();
     let mut client = cluster.client("postgres").unwrap();
@@ -64,13 +69,11 @@ fn a_crash_is_recovered_from_and_the_segments_are_collected_in_order() {
     }
 }
 
-#[test]
 fn a_server_that_does_not_start_shows_its_log() {
     let error = builder().setting("shared_buffers", "one").start().err().unwrap();
     assert!(format!("{error:#}").contains("shared_buffers"), "{error:#}");
 }
 
-#[test]
 fn initdb_that_fails_shows_its_output() {
     let error = builder().initdb_option("--no-such-option").start().err().unwrap();
     assert!(format!("{error:#}").contains("no-such-option"), "{error:#}");

@@ -5,7 +5,14 @@ use std::os::unix::fs::PermissionsExt;
 
 use walden_lab::{Installation, Wanted, find_or_install, tools};
 
-#[test]
+walden_testing::tests! {
+    a_server_is_found_or_obtained,
+    pgbench_is_found_or_obtained,
+    pg_waldump_is_of_exactly_the_major_version,
+    what_is_missing_is_named,
+    the_output_of_a_program_that_fails_is_shown,
+}
+
 fn a_server_is_found_or_obtained() {
     let found = find_or_install(Wanted::Any).unwrap();
     assert!(found.version.major >= 14);
@@ -14,17 +21,14 @@ fn a_server_is_found_or_obtained() {
     assert_eq!(Installation::from_bin_dir(&found.bin_dir).unwrap(), found);
 }
 
-#[test]
 fn pgbench_is_found_or_obtained() {
     assert!(tools().pgbench().unwrap().is_file());
 }
 
-#[test]
 fn pg_waldump_is_of_exactly_the_major_version() {
     assert_eq!(tools().pg_waldump(9), None);
 }
 
-#[test]
 fn what_is_missing_is_named() {
     let error = find_or_install(Wanted::Major(9)).unwrap_err();
     assert!(format!("{error:#}").contains("PostgreSQL 9"), "{error:#}");
@@ -33,7 +37,6 @@ fn what_is_missing_is_named() {
 }
 
 /// A missing library shows in what the program prints.
-#[test]
 fn the_output_of_a_program_that_fails_is_shown() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();

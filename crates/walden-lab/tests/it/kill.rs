@@ -1,6 +1,6 @@
 //! Whatever was started is stopped, however this process ends.
 //!
-//! The process that ends is this test binary again, running only [`child`].
+//! The process that ends is this test binary again, which then does nothing but [`child`].
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -13,16 +13,23 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use walden_lab::{ClusterBuilder, Wanted, find_or_install};
 
+walden_testing::tests! {
+    interrupted_by_sigint,
+    interrupted_by_sigterm,
+    killed_by_sigkill,
+}
+
 const IS_CHILD: &str = "WALDEN_TEST_KILL_CHILD";
 
-/// Not a test of its own: starts a cluster, says where it is, and waits to be killed.
-#[test]
-fn child() {
-    if env::var_os(IS_CHILD).is_none() {
-        return;
-    }
+/// Whether this process is there to be killed.
+pub fn is_child() -> bool {
+    env::var_os(IS_CHILD).is_some()
+}
+
+/// Starts a cluster, prints where it is, and waits to be killed.
+pub fn child() -> ! {
     let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap()).start().unwrap();
-    println!("\nstarted {} {}", cluster.pid().unwrap(), cluster.dir().display());
+    println!("started {} {}", cluster.pid().unwrap(), cluster.dir().display());
     // A session that is busy when the server is stopped under it.
     let mut client = cluster.client("postgres").unwrap();
     let error = client.batch_execute("SELECT pg_sleep(600)").unwrap_err();
@@ -30,19 +37,16 @@ fn child() {
     panic!("{error}");
 }
 
-#[test]
 fn interrupted_by_sigint() {
     let child = start();
     assert_eq!(end(child, Signal::INT).code(), Some(130));
 }
 
-#[test]
 fn interrupted_by_sigterm() {
     let child = start();
     assert_eq!(end(child, Signal::TERM).code(), Some(143));
 }
 
-#[test]
 fn killed_by_sigkill() {
     let child = start();
     assert_eq!(end(child, Signal::KILL).signal(), Some(9));
@@ -56,7 +60,7 @@ struct Started {
 
 fn start() -> Started {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["kill::child", "--exact", "--nocapture"]).env(IS_CHILD, "1");
+    command.env(IS_CHILD, "1");
     let mut child = command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let line = lines.find_map(|line| Some(line.unwrap().strip_prefix("started ")?.to_owned())).unwrap();

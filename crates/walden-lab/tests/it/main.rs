@@ -3,4 +3,15 @@
 mod cluster;
 mod install;
 mod kill;
+mod mariadb;
 mod workloads;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    if kill::is_child() {
+        kill::child();
+    }
+    let modules = [cluster::TESTS, install::TESTS, kill::TESTS, mariadb::TESTS, workloads::TESTS];
+    walden_testing::run(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it"), &modules)
+}

@@ -7,6 +7,20 @@ use serde_json::Value;
 use walden_lab::workloads::{all, by_name};
 use walden_lab::{Cluster, RunOptions, RunResult, run_workload};
 
+walden_testing::tests! {
+    oltp,
+    oltp_pressure,
+    oltp_single_and_paced,
+    load,
+    dml_matrix,
+    dense,
+    mixed,
+    mixed_paced,
+    golden,
+    every_workload_has_a_test,
+    a_folder_in_use_is_refused_unless_forced,
+}
+
 fn run(name: &str, size: u64, output: &Path) -> RunResult {
     let options = RunOptions { size: Some(size), ..RunOptions::new(by_name(name).unwrap(), output) };
     run_workload(options, &mut |_: &Cluster| Ok(())).unwrap()
@@ -47,19 +61,16 @@ fn check(name: &str, size: u64) -> Value {
     written
 }
 
-#[test]
 fn oltp() {
     let facts = check("oltp", 400);
     assert_eq!(facts["notes"]["transactions"], 400);
 }
 
-#[test]
 fn oltp_pressure() {
     let facts = check("oltp-pressure", 400);
     assert_eq!(facts["settings"]["max_wal_size"]["value"], "32");
 }
 
-#[test]
 fn oltp_single_and_paced() {
     for name in ["oltp-single", "oltp-paced"] {
         let facts = check(name, 200);
@@ -67,12 +78,10 @@ fn oltp_single_and_paced() {
     }
 }
 
-#[test]
 fn load() {
     check("load", 1);
 }
 
-#[test]
 fn dml_matrix() {
     let facts = check("dml-matrix", 2000);
     let statements = facts["notes"]["statements"].as_array().unwrap();
@@ -82,31 +91,26 @@ fn dml_matrix() {
     assert!(bytes(1) > bytes(6), "{statements:?}");
 }
 
-#[test]
 fn dense() {
     let facts = check("dense", 1000);
     assert_eq!(facts["statistics"]["pg_stat_wal"]["delta"]["wal_fpi"], 0);
 }
 
-#[test]
 fn mixed() {
     check("mixed", 600);
 }
 
-#[test]
 fn mixed_paced() {
     // As many as take two seconds.
     let facts = check("mixed-paced", 800);
     assert!(facts["seconds"].as_f64().unwrap() > 1.9, "{}", facts["seconds"]);
 }
 
-#[test]
 fn golden() {
     let facts = check("golden", 1);
     assert_eq!(facts["wal_segment_bytes"], 1 << 20);
 }
 
-#[test]
 fn every_workload_has_a_test() {
     let tested = [
         "oltp",
@@ -124,7 +128,6 @@ fn every_workload_has_a_test() {
     assert_eq!(names, tested);
 }
 
-#[test]
 fn a_folder_in_use_is_refused_unless_forced() {
     let output = tempfile::tempdir().unwrap();
     fs::write(output.path().join("precious"), "mine").unwrap();

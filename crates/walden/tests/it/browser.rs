@@ -1,23 +1,19 @@
 //! A browser without a window, spoken to through two pipes by Chrome's DevTools protocol.
 //!
-//! Any Chromium will do. Where there is none, tests say so and are skipped, unless `WALDEN_BROWSER` names one: then it must
-//! be there.
+//! Any Chromium will do. Where there is none, tests are shown as ignored, unless `WALDEN_BROWSER` names one: then it must be
+//! there.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-use crate::material::say;
-
-/// Programs that may be a browser of the right kind.
-const PROGRAMS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+use walden_testing::{Missing, Need};
 
 /// Longer than any answer takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -44,21 +40,9 @@ pub struct Place {
 }
 
 impl Browser {
-    /// A browser, or nothing if there is none, which is said.
-    pub fn start(test: &str) -> Option<Browser> {
-        let program = match std::env::var_os("WALDEN_BROWSER") {
-            Some(named) => PathBuf::from(named),
-            None => match find() {
-                Some(program) => program,
-                None => {
-                    say(&format!(
-                        "SKIPPED {test}: no browser ({}); install Debian's package chromium, or name one in WALDEN_BROWSER",
-                        PROGRAMS.join(", ")
-                    ));
-                    return None;
-                }
-            },
-        };
+    /// A browser, if there is one.
+    pub fn start() -> Result<Browser, Missing> {
+        let program = Need::Browser.find()?;
         let folder = tempfile::tempdir().unwrap();
         let (to, from) = (folder.path().join("to"), folder.path().join("from"));
         let made = Command::new("mkfifo").args([&to, &from]).status().unwrap();
@@ -104,7 +88,7 @@ impl Browser {
         for domain in ["Runtime", "Log", "Page", "Network"] {
             browser.call(&format!("{domain}.enable"), json!({}));
         }
-        Some(browser)
+        Ok(browser)
     }
 
     /// Calls a method of the protocol.
@@ -142,7 +126,7 @@ impl Browser {
     pub fn wait_for(&mut self, expression: &str) {
         let started = Instant::now();
         while self.evaluate(expression) != Value::Bool(true) {
-            assert!(started.elapsed() < PATIENCE, "never true: {expression}; {:?}", self.complaints());
+            assert!(started.elapsed() < PATIENCE, "never true: {expression}; {:?}", self.console_messages());
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -192,10 +176,10 @@ impl Browser {
     }
 
     /// What the console says, dialogs, and requests for anything but the page's own file.
-    pub fn complaints(&mut self) -> Vec<String> {
+    pub fn console_messages(&mut self) -> Vec<String> {
         // What the browser has to say comes before the answer.
         self.call("Runtime.evaluate", json!({"expression": "0"}));
-        let complaint = |event: &Value| {
+        let message = |event: &Value| {
             let parameters = &event["params"];
             match event["method"].as_str().unwrap_or_default() {
                 "Runtime.consoleAPICalled"
@@ -210,7 +194,7 @@ impl Browser {
                 _ => None,
             }
         };
-        self.events.iter().filter_map(complaint).collect()
+        self.events.iter().filter_map(message).collect()
     }
 }
 
@@ -229,11 +213,4 @@ impl Drop for Browser {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-fn find() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    let all = PROGRAMS.iter().flat_map(|program| folders.iter().map(move |folder| folder.join(program)));
-    all.into_iter().find(|program| program.is_file())
 }

@@ -5,8 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use walden_testing::{Need, Outcome};
 
-use crate::material::{golden, say, write};
+use crate::material::{golden, write};
+
+walden_testing::tests! {
+    programs_are_measured_and_their_output_compared,
+    a_program_that_loses_bytes_is_reported,
+}
 
 /// A folder with the first two segments of a golden cluster.
 fn two_segments(folder: &Path) -> PathBuf {
@@ -46,14 +52,11 @@ fn contender<'a>(of: &'a Value, name: &str) -> &'a Value {
     all.iter().find(|one| one["contender"] == name).unwrap_or_else(|| panic!("no {name} in {of:#}"))
 }
 
-#[test]
-fn programs_are_measured_and_their_output_compared() {
+fn programs_are_measured_and_their_output_compared() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let wal = two_segments(folder.path());
     let present: Vec<&str> = ["gzip", "xz"].into_iter().filter(|name| on_path(name).is_some()).collect();
-    if !present.contains(&"gzip") {
-        return say("skipped: there is no gzip");
-    }
+    Need::Gzip.find()?;
     let html = folder.path().join("codecs.html");
     let (html, wal) = (html.to_str().unwrap(), wal.to_str().unwrap());
     let (code, json, stderr) =
@@ -95,9 +98,9 @@ fn programs_are_measured_and_their_output_compared() {
             && page.contains("gzip -1")
             && page.contains("Not installed: zpaq")
     );
+    Ok(())
 }
 
-#[test]
 fn a_program_that_loses_bytes_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let wal = two_segments(folder.path());
@@ -115,6 +118,6 @@ fn a_program_that_loses_bytes_is_reported() {
         failure.starts_with("round trip:") && failure.ends_with("differs from byte 5000 on"),
         "{failure}"
     );
-    // Nothing to hold it against, and said so.
+    // The reference that is missing is reported.
     assert_eq!(json["missing"][0]["program"], "xz");
 }

@@ -14,6 +14,25 @@ use walden_lab::{Cluster, ClusterBuilder, RunOptions, Wanted, find_or_install, r
 
 use crate::material::{Run, golden, walden, write};
 
+walden_testing::tests! {
+    a_servers_log_is_restored_byte_for_byte,
+    a_server_recovers_from_a_pack,
+    any_file_is_restored_with_name_mode_and_time,
+    a_folder_is_compressed_file_by_file,
+    a_file_and_a_pack_have_a_level_each,
+    existing_files_stay_unless_forced,
+    standard_output_has_files_in_order_whatever_the_number_of_threads,
+    files_of_one_name_do_not_replace_each_other,
+    a_pipe_is_not_waited_for,
+    a_missing_file_fails_and_the_others_are_compressed,
+    undamaged_members_of_a_damaged_pack_are_decoded,
+    members_before_the_end_of_a_truncated_pack_are_decoded,
+    names_of_members_cannot_leave_the_output_folder,
+    other_files_are_refused_by_name,
+    golden_clusters_compress_to_no_more_than_before,
+    an_interrupt_leaves_no_partial_file,
+}
+
 /// Runs the program in words; paths are the words' `{}`.
 fn run(words: &str, paths: &[&Path]) -> Run {
     let mut paths = paths.iter();
@@ -87,8 +106,7 @@ fn archive_without_status(folder: &Path) -> PathBuf {
 }
 
 /// A log that a server wrote comes back from both forms at every level, member by member too.
-#[test]
-fn a_servers_log_comes_back() {
+fn a_servers_log_is_restored_byte_for_byte() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
     let mut options = RunOptions::new(workloads::by_name("mixed").unwrap(), &output);
@@ -158,7 +176,6 @@ fn a_servers_log_comes_back() {
 
 /// A server that fetches its segments one by one out of a pack, as a `restore_command` does, has everything that was
 /// committed.
-#[test]
 fn a_server_recovers_from_a_pack() {
     let folder = tempfile::tempdir().unwrap();
     let installation = find_or_install(Wanted::Major(18)).unwrap();
@@ -205,8 +222,7 @@ fn history(cluster: &Cluster) -> i64 {
     client.query_one("SELECT count(*) FROM pgbench_history", &[]).unwrap().get(0)
 }
 
-#[test]
-fn anything_comes_back_with_its_name_mode_and_time() {
+fn any_file_is_restored_with_name_mode_and_time() {
     let folder = tempfile::tempdir().unwrap();
     let archive = archive_without_status(folder.path());
     let long_ago = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
@@ -217,7 +233,7 @@ fn anything_comes_back_with_its_name_mode_and_time() {
     }
     let pack = folder.path().join("pack");
     done("compress --pack -o {} {}", &[&pack, &archive]);
-    // Segments first, then the rest by name.
+    // Segments first, then other files by name.
     let name = "00000001000000000000000A-00000001000000000000000C.wpk";
     assert!(files(&pack).keys().eq([Path::new(name)]));
     let back = folder.path().join("back");
@@ -230,7 +246,6 @@ fn anything_comes_back_with_its_name_mode_and_time() {
     }
 }
 
-#[test]
 fn a_folder_is_compressed_file_by_file() {
     let folder = tempfile::tempdir().unwrap();
     let archive = archive(folder.path());
@@ -259,7 +274,6 @@ fn a_folder_is_compressed_file_by_file() {
 }
 
 /// Who says nothing gets a level that suits what is made; the file says which.
-#[test]
 fn a_file_and_a_pack_have_a_level_each() {
     const LEVEL: usize = 13;
     let folder = tempfile::tempdir().unwrap();
@@ -278,7 +292,6 @@ fn a_file_and_a_pack_have_a_level_each() {
     }
 }
 
-#[test]
 fn existing_files_stay_unless_forced() {
     let folder = tempfile::tempdir().unwrap();
     let history = write(folder.path(), "00000002.history", b"one");
@@ -302,7 +315,6 @@ fn existing_files_stay_unless_forced() {
     assert_eq!(files(folder.path()).len(), 3);
 }
 
-#[test]
 fn standard_output_has_files_in_order_whatever_the_number_of_threads() {
     let folder = tempfile::tempdir().unwrap();
     let mut originals: Vec<Vec<u8>> = golden("18.6").into_values().collect();
@@ -328,21 +340,20 @@ fn standard_output_has_files_in_order_whatever_the_number_of_threads() {
             run.status
         );
     }
-    // One that can't be read leaves the others as they are.
+    // One that cannot be read does not change the others.
     fs::write(&compressed[7], "nothing of ours").unwrap();
     let run = decompress("4");
     let others = [originals[..7].concat(), originals[8..].concat()].concat();
     assert!(run.status.code() == Some(3) && run.stdout == others, "{:?}", run.status);
-    // An output that is full is told once.
+    // A full output is reported once.
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_walden"));
     let run = command.args(["decompress", "--stdout"]).args(&compressed[8..]).stdout(full).output().unwrap();
-    let told = String::from_utf8(run.stderr).unwrap();
-    assert!(run.status.code() == Some(3) && told.matches("error:").count() == 1, "{told}");
-    assert!(told.contains("write to standard output: No space left"), "{told}");
+    let reported = String::from_utf8(run.stderr).unwrap();
+    assert!(run.status.code() == Some(3) && reported.matches("error:").count() == 1, "{reported}");
+    assert!(reported.contains("write to standard output: No space left"), "{reported}");
 }
 
-#[test]
 fn files_of_one_name_do_not_replace_each_other() {
     let folder = tempfile::tempdir().unwrap();
     let (one, two) =
@@ -380,8 +391,7 @@ fn files_of_one_name_do_not_replace_each_other() {
     assert!(!folder.path().join("a/x.wlz.wlz").exists());
 }
 
-#[test]
-fn nobody_waits_for_a_pipe() {
+fn a_pipe_is_not_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("000000010000000000000001");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -402,8 +412,7 @@ fn nobody_waits_for_a_pipe() {
     assert_eq!(run("compress {}", &[folder.path()]).code, 0);
 }
 
-#[test]
-fn what_is_not_there_fails_and_the_rest_is_done() {
+fn a_missing_file_fails_and_the_others_are_compressed() {
     let folder = tempfile::tempdir().unwrap();
     let there = write(folder.path(), "there", b"there");
     let missing = folder.path().join("missing");
@@ -432,8 +441,7 @@ fn what_is_not_there_fails_and_the_rest_is_done() {
 }
 
 /// One bit in the second of three members that share, then a keyframe: that and what follows up to the keyframe is lost.
-#[test]
-fn a_damaged_pack_gives_everything_else() {
+fn undamaged_members_of_a_damaged_pack_are_decoded() {
     let folder = tempfile::tempdir().unwrap();
     let archive = archive_without_status(folder.path());
     let pack = folder.path().join("a.wpk");
@@ -468,8 +476,7 @@ fn a_damaged_pack_gives_everything_else() {
     assert_same(&back, &archive);
 }
 
-#[test]
-fn a_pack_cut_short_gives_what_is_before() {
+fn members_before_the_end_of_a_truncated_pack_are_decoded() {
     let folder = tempfile::tempdir().unwrap();
     let archive = archive_without_status(folder.path());
     let pack = folder.path().join("a.wpk");
@@ -488,8 +495,7 @@ fn a_pack_cut_short_gives_what_is_before() {
     }
 }
 
-#[test]
-fn members_lead_nowhere_else() {
+fn names_of_members_cannot_leave_the_output_folder() {
     use walden_codec::coder::Limits;
     use walden_codec::container::{FileForm, Meta, WriteOptions, Writer};
 
@@ -509,7 +515,6 @@ fn members_lead_nowhere_else() {
     }
 }
 
-#[test]
 fn other_files_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let file = write(folder.path(), "file", b"anything else");
@@ -541,8 +546,7 @@ fn other_files_are_refused_by_name() {
 
 /// Whoever makes files larger is to know it; `xz -2` makes 139,576 bytes of these segments. A file's size depends by some bytes
 /// on its folder's name and times.
-#[test]
-fn a_tour_through_all_resource_managers_takes_no_more_room_than_it_did() {
+fn golden_clusters_compress_to_no_more_than_before() {
     let folder = tempfile::tempdir().unwrap();
     let wal = folder.path().join("wal");
     for (name, content) in golden("18.6") {
@@ -551,16 +555,15 @@ fn a_tour_through_all_resource_managers_takes_no_more_room_than_it_did() {
     let rows = [("-1", 91_200), ("-3", 90_600), ("-6", 82_900), ("-9", 69_700), ("--pack", 82_200)];
     for (options, most) in rows {
         let out = folder.path().join(format!("out{options}"));
-        let told = json(&done(&format!("compress --format json {options} -o {{}} {{}}"), &[&out, &wal]));
+        let reported = json(&done(&format!("compress --format json {options} -o {{}} {{}}"), &[&out, &wal]));
         let bytes = files(&out).values().map(|file| file.len() as u64).sum::<u64>();
-        assert_eq!(told["compressed_bytes"].as_u64(), Some(bytes), "{options}");
+        assert_eq!(reported["compressed_bytes"].as_u64(), Some(bytes), "{options}");
         assert!(most / 20 * 19 < bytes && bytes <= most, "{options}: {bytes} bytes, {most} at most");
     }
 }
 
 /// A signal while a file is being written leaves nothing of it.
-#[test]
-fn an_interrupt_leaves_nothing_half_written() {
+fn an_interrupt_leaves_no_partial_file() {
     let folder = tempfile::tempdir().unwrap();
     let large = folder.path().join("large");
     fs::File::create(&large).unwrap().set_len(16 << 30).unwrap();

@@ -2,7 +2,10 @@
 
 use crate::material::{sum, walden};
 
-#[test]
+walden_testing::tests! {
+    the_demo_finds_what_it_put_there_and_agrees_with_pg_waldump,
+}
+
 fn the_demo_finds_what_it_put_there_and_agrees_with_pg_waldump() {
     let run = walden(&["demo", "--seconds", "1", "--format", "json"]);
     assert_eq!(run.code, 0, "{}", run.stderr);

@@ -11,18 +11,25 @@ use walden_report::chart::{
     PredictedAgainstMeasured, Prediction, Scatter, Series, StackedOverTime, Tone, Treemap, Unit,
 };
 use walden_report::html::{Cell, Page, Row, Section, Table};
+use walden_testing::Outcome;
 
 use crate::browser::Browser;
 use crate::material::{golden, say, walden, write};
 
+walden_testing::tests! {
+    the_page_of_a_servers_wal_draws_and_sorts_without_console_messages,
+    a_forecast_is_a_page_a_picture_and_a_plot,
+    charts_are_drawn_whatever_their_figures,
+    labels_do_not_cover_each_other,
+    a_page_needs_neither_names_nor_times_nor_whole_wal,
+    rows_keep_their_parts,
+}
+
 /// What somebody may call a table: the 63 bytes that a name can have.
 const HOSTILE: &str = "</script><script>alert()</script><img src=x onerror=alert()>{b}";
 
-#[test]
-fn the_page_of_a_servers_wal_draws_sorts_and_stays_silent() {
-    let Some(mut browser) = Browser::start("the_page_of_a_servers_wal_draws_sorts_and_stays_silent") else {
-        return;
-    };
+fn the_page_of_a_servers_wal_draws_and_sorts_without_console_messages() -> Outcome {
+    let mut browser = Browser::start()?;
     let (folder, html) = page_of_a_server();
     let size = fs::metadata(&html).unwrap().len();
     say(&format!("the page has {size} bytes"));
@@ -84,7 +91,7 @@ fn the_page_of_a_servers_wal_draws_sorts_and_stays_silent() {
     assert!(browser.evaluate(visible).as_u64() >= Some(1));
     assert_eq!(browser.evaluate("document.querySelector('button.more').ariaExpanded"), "true");
 
-    // Pointing at a chart tells exact figures, as text.
+    // Pointing at a chart shows exact figures, as text.
     for (figure, said) in [(0, "bytes)"), (1, "its checkpoint came for"), (2, "of all"), (3, "record data")] {
         let place = browser.place(&format!("document.querySelectorAll('figure .chart')[{figure}]"));
         for step in 0..6 {
@@ -116,9 +123,9 @@ fn the_page_of_a_servers_wal_draws_sorts_and_stays_silent() {
     browser.wait_for("document.querySelector('figure svg').getBoundingClientRect().width < 390");
     assert_eq!(browser.evaluate("document.documentElement.scrollWidth"), 390);
 
-    assert_eq!(browser.complaints(), [""; 0]);
+    assert_eq!(browser.console_messages(), [""; 0]);
 
-    // The policy holds: nothing can be fetched, no script can be added. (This is what the console would complain about.)
+    // The policy holds: nothing can be fetched, no script can be added. (The console would report it.)
     let fetched = "fetch('data:text/plain,x').then(() => 'fetched', () => 'refused')";
     assert_eq!(browser.evaluate(fetched), "refused");
     browser.evaluate(
@@ -126,8 +133,9 @@ fn the_page_of_a_servers_wal_draws_sorts_and_stays_silent() {
           document.body.append(added); })()",
     );
     assert_eq!(browser.evaluate("window.ran === undefined"), true);
-    assert!(!browser.complaints().is_empty(), "the console tells what is wrong");
+    assert!(!browser.console_messages().is_empty(), "the console reports what is wrong");
     drop(folder);
+    Ok(())
 }
 
 /// The page of what a server wrote, with tables of all kinds of names.
@@ -163,8 +171,8 @@ fn page_of_a_server() -> (TempDir, PathBuf) {
 
 /// Opens a page in a browser, if there is one: so many charts are drawn, in the light and in the dark, it fits a phone, and
 /// the console has nothing to say.
-pub fn assert_draws(test: &str, page: &Path, charts: u64) {
-    let Some(mut browser) = Browser::start(test) else { return };
+pub fn assert_draws(page: &Path, charts: u64) -> Outcome {
+    let mut browser = Browser::start()?;
     browser.look(1280, 900, false);
     browser.open(page);
     assert_eq!(browser.evaluate("document.querySelectorAll('figure[data-chart]').length"), charts);
@@ -177,11 +185,11 @@ pub fn assert_draws(test: &str, page: &Path, charts: u64) {
         "[...document.querySelectorAll('figure svg')].every((svg) => svg.getBoundingClientRect().width <= 390)",
     );
     assert_eq!(browser.evaluate("document.documentElement.scrollWidth"), 390);
-    assert_eq!(browser.complaints(), [""; 0]);
+    assert_eq!(browser.console_messages(), [""; 0]);
+    Ok(())
 }
 
-#[test]
-fn a_forecast_is_a_page_a_picture_and_a_plot() {
+fn a_forecast_is_a_page_a_picture_and_a_plot() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let wal = folder.path().join("wal");
     for (name, bytes) in golden("17.11") {
@@ -214,10 +222,11 @@ fn a_forecast_is_a_page_a_picture_and_a_plot() {
     }
     let charts = text.matches("<figure ").count() as u64;
     assert!(charts >= 4, "{charts}");
-    assert_draws("a_forecast_is_a_page_a_picture_and_a_plot", &html, charts);
+    let drawn = assert_draws(&html, charts);
 
-    // Pointing at a prediction tells what it may be off by, and a click sorts by size, not by letters.
-    if let Some(mut browser) = Browser::start("a_forecast_is_a_page_a_picture_and_a_plot") {
+    // Pointing at a prediction shows its error bar, and a click sorts by size, not by letters.
+    if drawn.is_ok() {
+        let mut browser = Browser::start()?;
         browser.look(1280, 900, false);
         browser.open(&html);
         let sizes =
@@ -235,7 +244,7 @@ fn a_forecast_is_a_page_a_picture_and_a_plot() {
         browser.wait_for(
             "document.querySelectorAll('figure .chart')[1].querySelector('.tip')?.textContent.includes('may be off by') ?? false",
         );
-        assert_eq!(browser.complaints(), [""; 0]);
+        assert_eq!(browser.console_messages(), [""; 0]);
     }
 
     // Several lines: volume and time each get a chart, and a picture of their own.
@@ -255,15 +264,15 @@ fn a_forecast_is_a_page_a_picture_and_a_plot() {
     let run =
         walden(&["whatif", "--svg", files[3], "--sweep", "wal_compression=off,pglz", wal.to_str().unwrap()]);
     assert!(run.code == 2 && run.stderr.contains("whose values are numbers"), "{run:?}");
+    drawn
 }
 
 fn numbers(value: Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap_or(f64::NAN)).collect()
 }
 
-#[test]
-fn charts_are_drawn_whatever_their_figures() {
-    let Some(mut browser) = Browser::start("charts_are_drawn_whatever_their_figures") else { return };
+fn charts_are_drawn_whatever_their_figures() -> Outcome {
+    let mut browser = Browser::start()?;
     let folder = tempfile::tempdir().unwrap();
     for (name, page) in [("usual", usual()), ("odd", odd())] {
         let path = write(folder.path(), &format!("{name}.html"), page.render().as_bytes());
@@ -285,7 +294,7 @@ fn charts_are_drawn_whatever_their_figures() {
                 "{name}"
             );
         }
-        assert_eq!(browser.complaints(), [""; 0], "{name}");
+        assert_eq!(browser.console_messages(), [""; 0], "{name}");
         assert_eq!(browser.evaluate("document.images.length"), 0);
     }
     // The tooltip of a prediction says by how much it was wrong.
@@ -296,11 +305,11 @@ fn charts_are_drawn_whatever_their_figures() {
     browser.wait_for(
         "document.querySelector('figure[data-chart=\"1\"] .tip')?.textContent.includes('+20 %') ?? false",
     );
+    Ok(())
 }
 
-#[test]
-fn labels_do_not_cover_each_other() {
-    let Some(mut browser) = Browser::start("labels_do_not_cover_each_other") else { return };
+fn labels_do_not_cover_each_other() -> Outcome {
+    let mut browser = Browser::start()?;
     let folder = tempfile::tempdir().unwrap();
     let mut page = Page::new("Labels");
     let chart = Scatter {
@@ -321,7 +330,8 @@ fn labels_do_not_cover_each_other() {
     let labels = "[...document.querySelectorAll('figure svg text')].map((text) => text.textContent).filter((text) => text.startsWith('point '))";
     assert_eq!(browser.evaluate(&format!("{labels}.length")), 2);
     assert_eq!(browser.evaluate(&format!("{labels}.includes('point 50')")), true);
-    assert_eq!(browser.complaints(), [""; 0]);
+    assert_eq!(browser.console_messages(), [""; 0]);
+    Ok(())
 }
 
 /// One chart of each kind, as they are meant.
@@ -580,7 +590,6 @@ fn odd() -> Page {
     page
 }
 
-#[test]
 fn a_page_needs_neither_names_nor_times_nor_whole_wal() {
     let folder = tempfile::tempdir().unwrap();
     let (name, mut segment) = golden("17.11").pop_first().unwrap();
@@ -642,7 +651,6 @@ fn a_page_needs_neither_names_nor_times_nor_whole_wal() {
 }
 
 /// The row type is part of what others build pages with.
-#[test]
 fn rows_keep_their_parts() {
     let mut table = Table::new(&["name", "bytes"]);
     table.row(

@@ -5,9 +5,19 @@ use std::path::Path;
 
 use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder, Wanted, find_or_install};
+use walden_testing::{Need, Outcome};
 
 use crate::html::assert_draws;
-use crate::material::{Run, explain_json, say, sum, walden};
+use crate::material::{Run, explain_json, sum, walden};
+
+walden_testing::tests! {
+    an_import_writes_almost_nothing_under_minimal,
+    a_definition_can_be_copied_and_changed,
+    statements_are_measured_on_three_engines,
+    the_same_bytes_are_copied_and_the_published_loops_copy_a_quarter,
+    a_users_server_is_left_as_it_was,
+    impossible_requests_are_wrong_usage_before_anything_starts,
+}
 
 /// Runs an experiment, which must succeed; its results.
 fn experiment(arguments: &[&str]) -> Value {
@@ -28,18 +38,18 @@ fn measured(report: &Value, key: [&str; 3]) -> f64 {
     figure(report, key)["measured"].as_f64().unwrap_or_else(|| panic!("{key:?} was not measured"))
 }
 
-/// Whether something could not be measured, and the reason names this; says so.
-fn unavailable(report: &Value, word: &str) -> bool {
-    let reasons = report["unavailable"].as_array().unwrap();
-    let reason = reasons.iter().find(|reason| reason.as_str().unwrap().contains(word));
-    if let Some(reason) = reason {
-        say(&format!("not measured: {reason}"));
-    }
-    reason.is_some()
+/// Why something could not be measured, if that is so: the reason that starts with these words.
+fn unavailable<'a>(report: &'a Value, what: &str) -> Option<&'a str> {
+    let mut reasons = report["unavailable"].as_array().unwrap().iter().map(|reason| reason.as_str().unwrap());
+    reasons.find(|reason| reason.starts_with(what))
 }
 
-#[test]
-fn an_import_writes_next_to_nothing_under_minimal() {
+/// What can only be measured with a program: an error if the report says that it could not.
+fn measured_with(need: Need, report: &Value, what: &str) -> Outcome {
+    unavailable(report, what).map_or(Ok(()), |reason| Err(need.missing(reason)))
+}
+
+fn an_import_writes_almost_nothing_under_minimal() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let (keep, out) = (folder.path().join("keep"), folder.path().join("out.json"));
     let (keep_text, out_text) = (keep.to_str().unwrap(), out.to_str().unwrap());
@@ -50,7 +60,7 @@ fn an_import_writes_next_to_nothing_under_minimal() {
     let written: Value = serde_json::from_str(&fs::read_to_string(&out).unwrap()).unwrap();
     assert_eq!(written, report);
     // Claims, a chart for each part, and predictions.
-    assert_draws("an_import_writes_next_to_nothing_under_minimal", &html, 4);
+    let drawn = assert_draws(&html, 4);
     // The log of one case predicts the others.
     for key in [
         ["minimal", "transactions", "wal_mb"],
@@ -91,10 +101,10 @@ fn an_import_writes_next_to_nothing_under_minimal() {
     let again =
         walden(&["lab", "run", "wal-level", "--scale", "1", "--transactions", "10", "--keep", keep_text]);
     assert!(again.code == 3 && again.stderr.contains("is not empty"), "{again:?}");
+    drawn
 }
 
-#[test]
-fn a_definition_can_be_copied_and_changed() {
+fn a_definition_can_be_copied_and_changed() -> Outcome {
     let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../walden-lab/experiments/checkpoint-distance.toml");
     let changed = fs::read_to_string(shipped)
         .unwrap()
@@ -132,22 +142,22 @@ fn a_definition_can_be_copied_and_changed() {
     assert!(
         text.contains("\"kind\":\"predicted_against_measured\"") && text.contains("from the log of defaults")
     );
-    assert_draws("a_definition_can_be_copied_and_changed", &html, text.matches("<figure ").count() as u64);
+    let drawn = assert_draws(&html, text.matches("<figure ").count() as u64);
     // No checkpoint at the first step: it is the last.
     assert!(report["notes"].to_string().contains("at max_wal_size=64MB no checkpoint came any more"));
 
     fs::write(&file, "name = 'x'\nkind = 'wall'\n").unwrap();
     let run = walden(&["lab", "run", file.to_str().unwrap()]);
     assert!(run.code == 2 && run.stderr.contains("unknown variant"), "{run:?}");
+    drawn
 }
 
-#[test]
-fn statements_are_measured_on_three_engines_or_it_is_said_why_not() {
+fn statements_are_measured_on_three_engines() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let html = folder.path().join("page.html");
     let report =
         experiment(&["full-page-writes", "--rows", "2000", "--quick", "--html", html.to_str().unwrap()]);
-    assert_draws("statements_are_measured_on_three_engines_or_it_is_said_why_not", &html, 5);
+    let drawn = assert_draws(&html, 5);
     let wal = |case, phase| measured(&report, [case, phase, "wal_mb"]);
     let images = |case, phase| measured(&report, [case, phase, "images_mb"]);
     for statement in ["insert", "update", "sparse update", "delete", "vacuum"] {
@@ -163,13 +173,15 @@ fn statements_are_measured_on_three_engines_or_it_is_said_why_not() {
             assert_eq!(sum(&one["buckets"]), one["bytes"].as_u64().unwrap(), "{one:#}");
         }
     }
-    if !unavailable(&report, "bytes written by each process") {
+    let traced = measured_with(Need::Strace, &report, "bytes written by each process: ");
+    if traced.is_ok() {
         // The commit waited until all of it was written, page by page.
         assert!(measured(&report, ["off", "delete", "written_mb"]) >= wal("off", "delete") * 0.9);
-        let traced = &report["details"]["statements"][1]["statements"][3]["traced"];
-        assert!(traced["client backend"]["bytes"].as_u64().unwrap() > 0, "{traced:#}");
+        let processes = &report["details"]["statements"][1]["statements"][3]["traced"];
+        assert!(processes["client backend"]["bytes"].as_u64().unwrap() > 0, "{processes:#}");
     }
-    if !unavailable(&report, "mariadb-server") {
+    let mariadb = measured_with(Need::MariaDb, &report, "MariaDB: ");
+    if mariadb.is_ok() {
         let redo = |statement| measured(&report, ["mariadb", statement, "redo_mb"]);
         assert!(redo("insert") > 0.1 && redo("sparse update") < redo("update"));
         assert!(measured(&report, ["mariadb", "update", "doublewrite_mb"]) > 0.1);
@@ -188,19 +200,25 @@ fn statements_are_measured_on_three_engines_or_it_is_said_why_not() {
     assert_eq!(oracle[3]["row_changes"]["columns"], 7 * 2001);
     assert!(figure(&report, ["oracle", "delete", "redo_mb"])["predicted"].as_f64().unwrap() > 0.5);
     assert!(figure(&report, ["oracle", "delete", "redo_mb"])["measured"].is_null());
-    assert!(unavailable(&report, "--oracle-dsn"));
+    assert!(report["unavailable"].to_string().contains("--oracle-dsn"));
+    drawn.and(traced).and(mariadb)
 }
 
-#[test]
-fn the_same_bytes_are_copied_and_the_published_loops_copy_a_quarter() {
+fn the_same_bytes_are_copied_and_the_published_loops_copy_a_quarter() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let html = folder.path().join("page.html");
     let report = experiment(&["segment-size", "--quick", "--html", html.to_str().unwrap()]);
-    assert_draws("the_same_bytes_are_copied_and_the_published_loops_copy_a_quarter", &html, 4);
+    let drawn = assert_draws(&html, 4);
     let seconds = |case: &str, phase: &str| measured(&report, [case, phase, "seconds"]);
-    for command in ["cp", "rsync", "scp"] {
-        if unavailable(&report, &format!("{command}:")) {
-            continue;
+    assert_eq!(unavailable(&report, "cp: "), None);
+    let mut copied = Ok(());
+    for (command, need) in [("cp", None), ("rsync", Some(Need::Rsync)), ("scp", Some(Need::Sshd))] {
+        if let Some(need) = need {
+            let with_program = measured_with(need, &report, &format!("{command}: "));
+            if with_program.is_err() {
+                copied = copied.and(with_program);
+                continue;
+            }
         }
         for cache in ["cold", "warm"] {
             assert!(seconds("16MB", &format!("{command} {cache}")) > 0.0);
@@ -208,7 +226,6 @@ fn the_same_bytes_are_copied_and_the_published_loops_copy_a_quarter() {
             assert!(seconds("64MB", &format!("{command} {cache}, as published")) > 0.0);
         }
     }
-    assert!(!unavailable(&report, "cp: "));
     assert_eq!(figure(&report, ["64MB", "cp cold, as published", "seconds"])["published"], 5.365);
     let explained = report["details"]["explanation"].as_array().unwrap();
     assert!(
@@ -221,6 +238,7 @@ fn the_same_bytes_are_copied_and_the_published_loops_copy_a_quarter() {
         assert!(archived(case, "archived_mb") >= 64.0 && archived(case, "seconds") > 0.0);
     }
     assert_eq!(report["runs"][1]["settings"]["wal_segment_size"]["value"], (64 << 20).to_string());
+    copied.and(drawn)
 }
 
 /// A server that plays the user's.
@@ -239,8 +257,7 @@ fn own_settings(cluster: &Cluster) -> (Vec<(String, String)>, Vec<String>) {
     (settings, databases.iter().map(|row| row.get(0)).collect())
 }
 
-#[test]
-fn a_server_that_is_there_is_left_as_it_was() {
+fn a_users_server_is_left_as_it_was() {
     let cluster = users_server();
     let before = own_settings(&cluster);
     let dsn = cluster.dsn("postgres");
@@ -251,7 +268,7 @@ fn a_server_that_is_there_is_left_as_it_was() {
         assert_eq!(settings["full_page_writes"]["value"], *value);
         assert_eq!(settings["max_wal_size"]["value"], "102400");
     }
-    assert!(unavailable(&report, "out of reach"));
+    assert!(report["unavailable"].to_string().contains("out of reach"));
     assert_eq!(own_settings(&cluster), before);
     assert_eq!(before.0, [("max_wal_size".to_owned(), "777MB".to_owned())]);
 
@@ -267,8 +284,7 @@ fn a_server_that_is_there_is_left_as_it_was() {
     assert_eq!(own_settings(&cluster), before);
 }
 
-#[test]
-fn what_can_not_be_done_is_wrong_usage_before_anything_starts() {
+fn impossible_requests_are_wrong_usage_before_anything_starts() {
     let refused = |arguments: &[&str], why: &str| {
         let Run { code, stderr, .. } = walden(&[&["lab", "run"], arguments].concat());
         assert!(code == 2 && stderr.contains(why), "{arguments:?}: {code} {stderr}");

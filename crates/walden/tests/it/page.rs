@@ -8,8 +8,14 @@ use std::process::Command;
 use postgres::Client;
 use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder, StopMode, Wanted, find_or_install};
+use walden_testing::{Need, Outcome};
 
-use crate::material::{Run, say, walden};
+use crate::material::{Run, walden};
+
+walden_testing::tests! {
+    damaged_pages_are_reconstructed_from_the_log,
+    pages_are_described_as_pageinspect_does,
+}
 
 const PAGE: u64 = 8192;
 
@@ -50,8 +56,7 @@ struct Files {
     index: String,
 }
 
-#[test]
-fn damaged_pages_come_back_from_the_log() {
+fn damaged_pages_are_reconstructed_from_the_log() {
     let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap())
         .checksums(true)
         .setting("wal_keep_size", "1GB")
@@ -64,14 +69,14 @@ fn damaged_pages_come_back_from_the_log() {
         client.query_one("SELECT pg_relation_filepath($1::text::regclass)", &[&relation]).unwrap().get(0)
     };
     let files = Files { table: path(&mut client, "orders"), index: path(&mut client, "orders_customer") };
-    // What the second part's segments tell begins after this.
+    // The second part's segments begin after this.
     client.batch_execute("SELECT pg_switch_wal()").unwrap();
     drop(client);
     cluster.stop(StopMode::Fast).unwrap();
     let backup = cluster.dir().join("backup");
     copy(&cluster.data_dir(), &backup);
 
-    // Without images, nothing but the backup tells what the pages were before.
+    // Without images, only the backup has the pages as they were before.
     cluster.configure(&[("full_page_writes", "off")]).unwrap();
     cluster.start().unwrap();
     let mut client = cluster.client("postgres").unwrap();
@@ -202,18 +207,17 @@ fn check_history(wal: &Path, files: &Files) {
     assert_eq!(run.code, 2, "{run:?}");
 }
 
-/// Another judge, where it is installed: pageinspect.
-#[test]
-fn pages_are_described_as_pageinspect_does() {
+/// Judged by the extension pageinspect.
+fn pages_are_described_as_pageinspect_does() -> Outcome {
     let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap())
         .setting("wal_keep_size", "1GB")
         .setting("autovacuum", "off")
         .start()
         .unwrap();
     let mut client = cluster.client("postgres").unwrap();
-    if client.batch_execute("CREATE EXTENSION pageinspect").is_err() {
-        return say("pageinspect is not installed: nothing to compare with");
-    }
+    client
+        .batch_execute("CREATE EXTENSION pageinspect")
+        .map_err(|error| Need::Pageinspect.missing(&format!("PostgreSQL {}: {error}", cluster.major())))?;
     run(&mut client, FIRST_WORK);
     run(&mut client, SECOND_WORK);
     client.batch_execute("CHECKPOINT").unwrap();
@@ -289,6 +293,7 @@ fn pages_are_described_as_pageinspect_does() {
     let sequence = page("numbers", 0);
     assert_eq!(sequence["items"][0]["fields"]["is_called"], true);
     assert!(sequence["items"][0]["fields"]["last_value"].as_i64().unwrap() >= 40);
+    Ok(())
 }
 
 fn read_page(cluster: &Cluster, file: &str, block: u64) -> Vec<u8> {
@@ -298,7 +303,7 @@ fn read_page(cluster: &Cluster, file: &str, block: u64) -> Vec<u8> {
     page
 }
 
-/// Flips bytes here and there on a page, the header included.
+/// Flips every 501st byte of a page, the header included.
 fn damage(cluster: &Cluster, file: &str, block: u64) {
     let mut page = read_page(cluster, file, block);
     for at in (13..page.len()).step_by(501) {

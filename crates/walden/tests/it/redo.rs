@@ -4,9 +4,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use walden_lab::{RunOptions, Wanted, find_or_install, run_workload, workloads};
+use walden_lab::{RunOptions, run_workload, workloads};
+use walden_testing::{Missing, Outcome, postgres};
 
 use crate::material::{GOLDEN, golden, say, walden, write};
+
+walden_testing::tests! {
+    every_record_of_14_gives_the_page_that_postgresql_logs,
+    every_record_of_15_gives_the_page_that_postgresql_logs,
+    every_record_of_16_gives_the_page_that_postgresql_logs,
+    every_record_of_17_gives_the_page_that_postgresql_logs,
+    every_record_of_18_gives_the_page_that_postgresql_logs,
+    golden_clusters_are_replayed_without_a_misfit,
+    an_unreadable_segment_is_an_error_and_a_missing_one_a_warning,
+    bounds_of_memory_and_threads_change_nothing,
+    images_are_the_replayed_pages_and_a_wrong_byte_in_a_data_file_is_named,
+}
 
 /// `walden redo check --format json`, with its exit status.
 fn check(arguments: &[&Path]) -> (i32, Value) {
@@ -23,7 +36,7 @@ fn number(json: &Value, name: &str) -> u64 {
 
 /// How a server's settings differ from one version's run to the next, so that all of them are met.
 struct Variant {
-    version: &'static str,
+    version: u32,
     checksums: bool,
     wal_segsize_mb: u32,
     settings: &'static [(&'static str, &'static str)],
@@ -34,19 +47,18 @@ const LOGICAL: (&str, &str) = ("wal_level", "logical");
 
 #[rustfmt::skip]
 const VARIANTS: [Variant; 5] = [
-    Variant { version: "14", checksums: true,  wal_segsize_mb: 16, settings: &[CONSISTENCY] },
-    Variant { version: "15", checksums: false, wal_segsize_mb: 1,  settings: &[CONSISTENCY, LOGICAL] },
-    Variant { version: "16", checksums: true,  wal_segsize_mb: 1,  settings: &[CONSISTENCY] },
-    Variant { version: "17", checksums: false, wal_segsize_mb: 16, settings: &[CONSISTENCY, LOGICAL] },
-    Variant { version: "18", checksums: true,  wal_segsize_mb: 1,  settings: &[CONSISTENCY] },
+    Variant { version: 14, checksums: true,  wal_segsize_mb: 16, settings: &[CONSISTENCY] },
+    Variant { version: 15, checksums: false, wal_segsize_mb: 1,  settings: &[CONSISTENCY, LOGICAL] },
+    Variant { version: 16, checksums: true,  wal_segsize_mb: 1,  settings: &[CONSISTENCY] },
+    Variant { version: 17, checksums: false, wal_segsize_mb: 16, settings: &[CONSISTENCY, LOGICAL] },
+    Variant { version: 18, checksums: true,  wal_segsize_mb: 1,  settings: &[CONSISTENCY] },
 ];
 
 /// Runs the workload `mixed`, with its data directory before and after.
-fn mixed(folder: &Path, variant: &Variant, size: u64) -> PathBuf {
-    let wanted: Wanted = variant.version.parse().unwrap();
-    let output = folder.join(variant.version);
+fn mixed(folder: &Path, variant: &Variant, size: u64) -> Result<PathBuf, Missing> {
+    let output = folder.join(variant.version.to_string());
     let mut options = RunOptions::new(workloads::by_name("mixed").unwrap(), &output);
-    options.installation = Some(find_or_install(wanted).unwrap());
+    options.installation = Some(postgres(variant.version)?);
     options.size = Some(size);
     options.keep_data = true;
     options.checksums = Some(variant.checksums);
@@ -54,38 +66,56 @@ fn mixed(folder: &Path, variant: &Variant, size: u64) -> PathBuf {
     let settings = variant.settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
     options.settings = settings.collect();
     run_workload(options, &mut |_| Ok(())).unwrap();
-    output
+    Ok(output)
 }
 
 /// With `wal_consistency_checking` PostgreSQL logs the page that it expects with every record.
-#[test]
-fn every_record_gives_the_page_that_postgresql_logs() {
-    for variant in &VARIANTS {
-        let folder = tempfile::tempdir().unwrap();
-        let output = mixed(folder.path(), variant, 400);
-        let paths = ["--base", "base", "--pgdata", "data"]
-            .map(|part| if part.starts_with("--") { PathBuf::from(part) } else { output.join(part) });
-        let mut arguments = vec![output.join("wal")];
-        arguments.extend(paths);
-        let arguments: Vec<&Path> = arguments.iter().map(PathBuf::as_path).collect();
-        let (code, json) = check(&arguments);
-        let version = variant.version;
-        assert_eq!((code, number(&json, "different")), (0, 0), "{version}: {json:#}");
-        // All records of all access methods: hundreds of pages, thousands of images.
-        let (images, pages) = (number(&json, "images_compared"), number(&json, "pages_compared"));
-        assert!(images > 8000 && pages > 500, "{version}: {images} images, {pages} pages");
-        // Only the free space map, which is not logged.
-        for row in json["by_record"].as_array().unwrap() {
-            let untracked = row["counts"]["untracked"].as_u64().unwrap();
-            assert!(untracked == 0 || row["page"] == "free space map", "{version}: {row}");
-        }
-        assert_eq!(json["misfits"].as_array().unwrap().len(), 0, "{version}: {json:#}");
-        say(&format!("PostgreSQL {version}: {images} images and {pages} pages are as replayed"));
+fn every_record_gives_the_page(of_version: u32) -> Outcome {
+    let variant = VARIANTS.iter().find(|variant| variant.version == of_version).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let output = mixed(folder.path(), variant, 400)?;
+    let paths = ["--base", "base", "--pgdata", "data"]
+        .map(|part| if part.starts_with("--") { PathBuf::from(part) } else { output.join(part) });
+    let mut arguments = vec![output.join("wal")];
+    arguments.extend(paths);
+    let arguments: Vec<&Path> = arguments.iter().map(PathBuf::as_path).collect();
+    let (code, json) = check(&arguments);
+    let version = variant.version;
+    assert_eq!((code, number(&json, "different")), (0, 0), "{version}: {json:#}");
+    // All records of all access methods: hundreds of pages, thousands of images.
+    let (images, pages) = (number(&json, "images_compared"), number(&json, "pages_compared"));
+    assert!(images > 8000 && pages > 500, "{version}: {images} images, {pages} pages");
+    // Only the free space map, which is not logged.
+    for row in json["by_record"].as_array().unwrap() {
+        let untracked = row["counts"]["untracked"].as_u64().unwrap();
+        assert!(untracked == 0 || row["page"] == "free space map", "{version}: {row}");
     }
+    assert_eq!(json["misfits"].as_array().unwrap().len(), 0, "{version}: {json:#}");
+    say(&format!("PostgreSQL {version}: {images} images and {pages} pages are as replayed"));
+    Ok(())
+}
+
+fn every_record_of_14_gives_the_page_that_postgresql_logs() -> Outcome {
+    every_record_gives_the_page(14)
+}
+
+fn every_record_of_15_gives_the_page_that_postgresql_logs() -> Outcome {
+    every_record_gives_the_page(15)
+}
+
+fn every_record_of_16_gives_the_page_that_postgresql_logs() -> Outcome {
+    every_record_gives_the_page(16)
+}
+
+fn every_record_of_17_gives_the_page_that_postgresql_logs() -> Outcome {
+    every_record_gives_the_page(17)
+}
+
+fn every_record_of_18_gives_the_page_that_postgresql_logs() -> Outcome {
+    every_record_gives_the_page(18)
 }
 
 /// The golden clusters' log has records of every resource manager that fit the pages, and few images.
-#[test]
 fn golden_clusters_are_replayed_without_a_misfit() {
     let mut images = 0;
     for version in GOLDEN {
@@ -101,8 +131,7 @@ fn golden_clusters_are_replayed_without_a_misfit() {
     assert!(images > 18, "{images} images");
 }
 
-/// What can't be read is named, whatever the rest says, and so is what is missing.
-#[test]
+/// An unreadable segment is named, whatever the other segments hold, and so is a missing one.
 fn an_unreadable_segment_is_an_error_and_a_missing_one_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     let mut segments = golden("18.6");
@@ -127,7 +156,6 @@ fn an_unreadable_segment_is_an_error_and_a_missing_one_a_warning() {
 }
 
 /// A page store of a few pages gives what one without bounds gives, and one thread what several give.
-#[test]
 fn bounds_of_memory_and_threads_change_nothing() {
     let folder = tempfile::tempdir().unwrap();
     for (name, segment) in golden("18.6") {
@@ -140,13 +168,12 @@ fn bounds_of_memory_and_threads_change_nothing() {
     assert_eq!(whole, alone);
 }
 
-/// Images in the place of data, as PostgreSQL usually writes them: what they displaced is told from them. And one wrong
+/// Images in the place of data, as PostgreSQL usually writes them: the displaced data is reconstructed from them. And one wrong
 /// byte in a data file is found, and named.
-#[test]
-fn images_are_the_replayed_pages_and_a_wrong_byte_in_a_data_file_is_named() {
+fn images_are_the_replayed_pages_and_a_wrong_byte_in_a_data_file_is_named() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
-    let variant = Variant { version: "18", checksums: false, wal_segsize_mb: 1, settings: &[] };
-    let output = mixed(folder.path(), &variant, 300);
+    let variant = Variant { version: 18, checksums: false, wal_segsize_mb: 1, settings: &[] };
+    let output = mixed(folder.path(), &variant, 300)?;
     let (wal, data) = (output.join("wal"), output.join("data"));
     let base = output.join("base");
     let arguments = [wal.as_path(), Path::new("--base"), &base, Path::new("--pgdata"), &data];
@@ -172,6 +199,7 @@ fn images_are_the_replayed_pages_and_a_wrong_byte_in_a_data_file_is_named() {
     assert!(difference["block"].as_str().unwrap().ends_with(&place), "{difference} for {place}");
     assert!(difference["field"].as_str().unwrap().starts_with("item "), "{difference}");
     assert_eq!(difference["offset"].as_u64(), Some(item as u64));
+    Ok(())
 }
 
 /// A table's page that the log changed: its LSN is another one than in the base backup.

@@ -6,6 +6,10 @@ use walden_lab::{ClusterBuilder, Wanted, find_or_install};
 
 use crate::material::explain_json;
 
+walden_testing::tests! {
+    files_of_before_a_rewrite_have_their_relations_names,
+}
+
 const STATEMENTS: [&str; 5] = [
     "VACUUM FULL t",
     "TRUNCATE t",
@@ -17,7 +21,6 @@ const STATEMENTS: [&str; 5] = [
 const FILES: &str = "SELECT c.oid::regclass::text, pg_relation_filenode(c.oid)::bigint FROM pg_class c
     WHERE c.relname IN ('t', 't_pkey', 'ta', 'tb')";
 
-#[test]
 fn files_of_before_a_rewrite_have_their_relations_names() {
     let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap())
         .setting("wal_keep_size", "1GB")

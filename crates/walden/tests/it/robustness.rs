@@ -2,14 +2,27 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use walden_format::lsn::Lsn;
 
 use crate::material::{
-    Collector, Run, Seen, decoder, explain, golden_segment, records_of, say, segment_start, walden, write,
+    Collector, Run, Seen, decoder, explain, golden_segment, records_of, segment_start, walden, write,
 };
+
+walden_testing::tests! {
+    a_segment_cut_at_any_byte_yields_the_records_before,
+    a_flipped_bit_never_makes_a_record,
+    the_program_explains_what_is_before_a_cut,
+    the_program_explains_what_is_before_a_flipped_bit,
+    files_that_are_not_wal_are_named,
+    segments_cut_within_their_first_header_are_refused,
+    an_unreadable_file_is_named,
+    wrong_usage_is_exit_status_2,
+    a_closed_pipe_or_a_full_disk_is_no_panic,
+}
 
 const PAGE: usize = 8192;
 
@@ -42,8 +55,7 @@ fn in_page_header(at: usize) -> bool {
     at % PAGE < if at < PAGE { 40 } else { 24 }
 }
 
-#[test]
-fn a_segment_cut_at_any_byte_gives_the_records_before() {
+fn a_segment_cut_at_any_byte_yields_the_records_before() {
     let (_, segment) = golden_segment();
     let original = records_of(&segment);
     for at in 0..=segment.len() {
@@ -51,8 +63,7 @@ fn a_segment_cut_at_any_byte_gives_the_records_before() {
     }
 }
 
-/// Every bit of the first 64 kB; of the rest, one bit of every 11th byte, in turn.
-#[test]
+/// Every bit of the first 64 kB; beyond, one bit of every 11th byte, in turn.
 fn a_flipped_bit_never_makes_a_record() {
     let (_, mut segment) = golden_segment();
     let whole = segment.clone();
@@ -85,7 +96,6 @@ fn damage_is_reported(run: &Run, segment_name: &str) -> String {
     error.to_owned()
 }
 
-#[test]
 fn the_program_explains_what_is_before_a_cut() {
     let (name, segment) = golden_segment();
     let original = records_of(&segment);
@@ -104,7 +114,6 @@ fn the_program_explains_what_is_before_a_cut() {
     }
 }
 
-#[test]
 fn the_program_explains_what_is_before_a_flipped_bit() {
     let (name, segment) = golden_segment();
     let original = records_of(&segment);
@@ -135,7 +144,10 @@ fn the_program_explains_what_is_before_a_flipped_bit() {
 
 /// The error for a file or folder that is no log: one line with `words`, exit status 3, nothing on standard output.
 fn refused<P: AsRef<Path>>(path: P, words: &[&str]) {
-    let run = walden(&["explain".as_ref(), path.as_ref().as_os_str()]);
+    is_refused(&walden(&["explain".as_ref(), path.as_ref().as_os_str()]), words);
+}
+
+fn is_refused(run: &Run, words: &[&str]) {
     run.assert_no_panic();
     assert_eq!(run.code, 3, "{run:?}");
     assert_eq!(run.errors().len(), 1, "{run:?}");
@@ -145,8 +157,7 @@ fn refused<P: AsRef<Path>>(path: P, words: &[&str]) {
     }
 }
 
-#[test]
-fn what_is_no_log_is_named() {
+fn files_that_are_not_wal_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let (name, segment) = golden_segment();
     let with_magic = |magic: u16| {
@@ -171,7 +182,6 @@ fn what_is_no_log_is_named() {
     refused(folder.path().join("new"), &[&name, "newer"]);
 }
 
-#[test]
 fn segments_cut_within_their_first_header_are_refused() {
     let (name, segment) = golden_segment();
     let folder = tempfile::tempdir().unwrap();
@@ -180,19 +190,37 @@ fn segments_cut_within_their_first_header_are_refused() {
     }
 }
 
-#[test]
-fn what_may_not_be_read_is_named() {
+fn an_unreadable_file_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    if fs::metadata("/proc/self").unwrap().uid() == 0 {
-        return say("SKIPPED: root may read every file");
-    }
     let (name, segment) = golden_segment();
     let path = write(folder.path(), &name, &segment);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
-    refused(&path, &[&name, "ermission", "hint: the user that runs walden"]);
+    let run = as_unprivileged_user(folder.path(), &["explain", path.to_str().unwrap()]);
+    is_refused(&run, &[&name, "ermission", "hint: the user that runs walden"]);
 }
 
-#[test]
+/// Runs the program; root may read every file, so as root it runs as `nobody`, from a copy that this user can reach.
+fn as_unprivileged_user(folder: &Path, arguments: &[&str]) -> Run {
+    let mut program = PathBuf::from(env!("CARGO_BIN_EXE_walden"));
+    let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
+    if is_root {
+        let copy = folder.join("walden");
+        fs::copy(program, &copy).unwrap();
+        for path in [folder, &copy] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        program = copy;
+    }
+    let mut command = Command::new(program);
+    command.args(arguments);
+    if is_root {
+        /// `nobody` on Linux, whatever its name.
+        const OVERFLOW_UID: u32 = 65534;
+        command.uid(OVERFLOW_UID).gid(OVERFLOW_UID);
+    }
+    Run::of(&mut command)
+}
+
 fn wrong_usage_is_exit_status_2() {
     for arguments in [
         vec!["explain"],
@@ -212,9 +240,8 @@ fn wrong_usage_is_exit_status_2() {
     }
 }
 
-/// Where nobody reads on, as in `walden ... | head`, there is nothing to complain of; a full disk is told.
-#[test]
-fn output_that_nobody_takes_is_no_panic() {
+/// A reader that closes the pipe, as in `walden ... | head`, is no error; a full disk is.
+fn a_closed_pipe_or_a_full_disk_is_no_panic() {
     let folder = tempfile::tempdir().unwrap();
     let (name, segment) = golden_segment();
     let segment = write(folder.path(), &name, &segment);
@@ -234,11 +261,11 @@ fn output_that_nobody_takes_is_no_panic() {
         };
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let (code, told) = run(writer.into());
-        assert!(code == Some(0) && !told.contains("error:"), "{arguments:?}: {code:?} {told}");
+        let (code, reported) = run(writer.into());
+        assert!(code == Some(0) && !reported.contains("error:"), "{arguments:?}: {code:?} {reported}");
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
-        let (code, told) = run(full.into());
-        assert!(code == Some(3) && !told.contains("panicked"), "{arguments:?}: {code:?} {told}");
-        assert!(told.contains("write to standard output: No space left"), "{arguments:?}: {told}");
+        let (code, reported) = run(full.into());
+        assert!(code == Some(3) && !reported.contains("panicked"), "{arguments:?}: {code:?} {reported}");
+        assert!(reported.contains("write to standard output: No space left"), "{arguments:?}: {reported}");
     }
 }

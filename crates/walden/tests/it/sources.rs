@@ -16,6 +16,20 @@ use crate::material::{
     Collector, explain, explain_json, golden, records_of, say, segment_start, sum, walden, write,
 };
 
+walden_testing::tests! {
+    every_compression_and_layout_gives_the_same,
+    segments_named_one_by_one_in_any_order_give_the_same,
+    a_partial_segment_is_read_as_far_as_it_goes,
+    a_gap_is_reported_and_both_sides_are_explained,
+    every_view_adds_up,
+    ranges_by_position_join,
+    ranges_by_time_join,
+    pages_written_between_two_reads_are_no_damage,
+    reading_ahead_changes_nothing,
+    a_scan_that_ends_early_ends,
+    a_running_servers_log_and_names,
+}
+
 const CLUSTER: &str = "18.6";
 
 /// A folder with the golden cluster's segments as they were in `pg_wal`.
@@ -68,7 +82,6 @@ const LAYOUTS: &[Layout] = &[
     ("barman", "bz2", |name| format!("wals/{}/{name}", &name[..16])),
 ];
 
-#[test]
 fn every_compression_and_layout_gives_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let expected = explain(&[plain(folder.path())]).stdout;
@@ -89,7 +102,6 @@ fn every_compression_and_layout_gives_the_same() {
     }
 }
 
-#[test]
 fn segments_named_one_by_one_in_any_order_give_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let wal = plain(folder.path());
@@ -107,7 +119,6 @@ fn segments_named_one_by_one_in_any_order_give_the_same() {
     }
 }
 
-#[test]
 fn a_partial_segment_is_read_as_far_as_it_goes() {
     let folder = tempfile::tempdir().unwrap();
     let (name, segment) = golden("17.11").pop_first().unwrap();
@@ -127,8 +138,7 @@ fn a_partial_segment_is_read_as_far_as_it_goes() {
     assert!(json["buckets"]["zero_tail"].as_u64().unwrap() >= (1 << 19));
 }
 
-#[test]
-fn a_gap_is_told_and_both_sides_are_explained() {
+fn a_gap_is_reported_and_both_sides_are_explained() {
     let folder = tempfile::tempdir().unwrap();
     let wal = plain(folder.path());
     let names: Vec<String> = golden(CLUSTER).into_keys().collect();
@@ -145,7 +155,6 @@ fn a_gap_is_told_and_both_sides_are_explained() {
 
 const DIMENSIONS: [&str; 6] = ["relation", "record", "xid", "database", "time", "checkpoint"];
 
-#[test]
 fn every_view_adds_up() {
     let folder = tempfile::tempdir().unwrap();
     let wal = plain(folder.path());
@@ -196,7 +205,6 @@ fn joined(one: &Value, other: &Value) -> BTreeMap<String, (u64, u64)> {
     sums
 }
 
-#[test]
 fn ranges_by_position_join() {
     let folder = tempfile::tempdir().unwrap();
     let wal = plain(folder.path());
@@ -226,7 +234,6 @@ fn ranges_by_position_join() {
     }
 }
 
-#[test]
 fn ranges_by_time_join() {
     let folder = tempfile::tempdir().unwrap();
     let wal = plain(folder.path());
@@ -255,7 +262,6 @@ fn labels(json: &Value) -> Vec<String> {
 }
 
 /// Pages that come while the segment is being read: an earlier read found nothing, a later one finds the log going on.
-#[test]
 fn pages_written_between_two_reads_are_no_damage() {
     let folder = tempfile::tempdir().unwrap();
     let wal = plain(folder.path());
@@ -290,7 +296,6 @@ fn pages_written_between_two_reads_are_no_damage() {
 }
 
 /// Whatever is wrong with which segment: what is read ahead is what is read when it is asked for.
-#[test]
 fn reading_ahead_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let wal = plain(folder.path());
@@ -348,7 +353,6 @@ fn reading_ahead_changes_nothing() {
 }
 
 /// Who has had enough does not wait for what is read ahead.
-#[test]
 fn a_scan_that_ends_early_ends() {
     let folder = tempfile::tempdir().unwrap();
     let inventory = Inventory::of(&[&plain(folder.path())]).unwrap();
@@ -372,7 +376,6 @@ fn early_write(path: &Path, content: &[u8], end: usize) {
     fs::OpenOptions::new().write(true).open(path).unwrap().write_all(&content[..end]).unwrap();
 }
 
-#[test]
 fn a_running_servers_log_and_names() {
     let cluster =
         ClusterBuilder::new(find_or_install(Wanted::Any).unwrap()).wal_segsize_mb(1).start().unwrap();

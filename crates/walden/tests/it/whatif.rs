@@ -8,9 +8,21 @@ use tempfile::TempDir;
 use walden_format::lsn::Lsn;
 use walden_lab::run::{RunOptions, run_workload};
 use walden_lab::workloads::by_name;
-use walden_lab::{ClusterBuilder, Wanted, find_or_install, installations};
+use walden_lab::{ClusterBuilder, Wanted, find_or_install};
+use walden_testing::{Outcome, postgres};
 
-use crate::material::{Run, explain_json, say, walden};
+use crate::material::{Run, explain_json, walden};
+
+walden_testing::tests! {
+    servers_agree_on_18,
+    servers_agree_on_15,
+    a_forecast_adds_up_and_names_its_assumptions,
+    advice_reaches_its_aim_or_says_why_not,
+    indexes_and_fillfactors_have_ranges,
+    servers_are_within_the_ranges_for_other_tables_and_indexes,
+    damage_ends_the_prediction_and_is_reported,
+    wrong_settings_are_wrong_usage,
+}
 
 fn whatif(arguments: &[&str]) -> Run {
     walden(&[&["whatif", "--format", "json"], arguments].concat())
@@ -41,10 +53,8 @@ fn trace() -> (TempDir, PathBuf) {
 
 /// The same work on other servers: checkpoints closer together, without images, compressed, with larger segments; from a
 /// log with images and from one without.
-fn servers_agree(major: u32) {
-    if !installations().iter().any(|one| one.version.major == major) && major != 18 {
-        return say(&format!("SKIPPED: predictions on {major}: not installed"));
-    }
+fn servers_agree(major: u32) -> Outcome {
+    postgres(major)?;
     let folder = tempfile::tempdir().unwrap();
     let definition = folder.path().join("small.toml");
     fs::write(
@@ -61,7 +71,7 @@ quick = { transactions = 1700 }
 default = { transactions = 1700 }
 full = { transactions = 1700 }
 
-# Half of the way is left to a checkpoint that is late: none is asked for while another one is made.
+# Half of the distance is left for a checkpoint that is late: PostgreSQL requests none while another one runs.
 [settings]
 checkpoint_timeout = "1h"
 checkpoint_completion_target = "0.5"
@@ -93,17 +103,19 @@ settings = { wal_level = "logical" }
 "#,
     )
     .unwrap();
-    // A machine that is busy with something else may make a checkpoint late, which is worth half a percent of so short a log.
-    // It isn't late each time, as what is predicted wrongly is wrong each time.
-    let mut wrong = wrong_cells(major, &definition);
-    if !wrong.is_empty() {
-        say(&format!("AGAIN: predictions on {major}: {}", wrong.join("; ")));
-        wrong = wrong_cells(major, &definition);
-    }
-    assert_eq!(wrong, [""; 0]);
+    assert_eq!(wrong_cells(major, &definition), [""; 0]);
+    Ok(())
 }
 
-/// Runs a validation, and names the cells that are half a percent off, or have other checkpoints than were predicted.
+/// The largest error of a prediction, as a share of what was measured.
+///
+/// The work is that of one client, so where no checkpoint comes its log is the same each time, and so is the error: 0.12 % at
+/// most. A checkpoint is as late as the machine is busy: in six runs, some of them with nine busy processes on two cores,
+/// the error was 0.21 to 0.30 %.
+const MAX_ERROR: f64 = 0.0025;
+const MAX_ERROR_WITH_CHECKPOINTS: f64 = 0.01;
+
+/// Runs a validation, and names the cells that are further off, or have other checkpoints than were predicted.
 fn wrong_cells(major: u32, definition: &Path) -> Vec<String> {
     let run =
         walden(&["lab", "run", definition.to_str().unwrap(), "--pg", &major.to_string(), "--format", "json"]);
@@ -117,7 +129,9 @@ fn wrong_cells(major: u32, definition: &Path) -> Vec<String> {
             let error = cell["error"].as_f64().unwrap();
             let (measured, predicted) =
                 (&cell["measured_checkpoints_for_volume"], &cell["predicted_checkpoints_for_volume"]);
-            if error.abs() >= 0.005 || measured != predicted {
+            let has_checkpoints = measured.as_u64() > Some(0);
+            let max_error = if has_checkpoints { MAX_ERROR_WITH_CHECKPOINTS } else { MAX_ERROR };
+            if error.abs() >= max_error || measured != predicted {
                 wrong.push(format!("{trace}: {cell}"));
             }
             brought_by_volume += measured.as_u64().unwrap();
@@ -127,18 +141,15 @@ fn wrong_cells(major: u32, definition: &Path) -> Vec<String> {
     wrong
 }
 
-#[test]
-fn servers_agree_on_18() {
-    servers_agree(18);
+fn servers_agree_on_18() -> Outcome {
+    servers_agree(18)
 }
 
-#[test]
-fn servers_agree_on_15() {
-    servers_agree(15);
+fn servers_agree_on_15() -> Outcome {
+    servers_agree(15)
 }
 
-#[test]
-fn a_forecast_says_what_it_is_made_of() {
+fn a_forecast_adds_up_and_names_its_assumptions() {
     let (_folder, wal) = trace();
     let wal = wal.to_str().unwrap();
     let one = forecast(&["--set", "max_wal_size=4MB", "--archiver", "gzip -1", wal]);
@@ -157,8 +168,8 @@ fn a_forecast_says_what_it_is_made_of() {
         predicted["shares"].as_array().unwrap().iter().map(|share| share.as_f64().unwrap()).sum();
     assert!((shares - 1.0).abs() < 1e-9);
     let learned = one["traced_settings"].as_array().unwrap();
-    let told = |name: &str| learned.iter().find(|one| one["name"] == name).unwrap()["value"].clone();
-    assert_eq!(told("wal_segment_size"), "1MB");
+    let learned_value = |name: &str| learned.iter().find(|one| one["name"] == name).unwrap()["value"].clone();
+    assert_eq!(learned_value("wal_segment_size"), "1MB");
     let archives = predicted["archive"].as_array().unwrap();
     assert_eq!(archives.len(), 2);
     assert!(number(&archives[0]["bytes"]) < number(&archives[1]["bytes"]), "smaller than by gzip");
@@ -169,7 +180,7 @@ fn a_forecast_says_what_it_is_made_of() {
     assert_eq!(all.len(), 4);
     assert_eq!(all[0]["bytes"], predicted["bytes"]);
 
-    // What changes nothing is said to.
+    // A setting without effect is noted.
     let nothing = forecast(&["--set", "wal_buffers=64MB", wal]);
     assert_eq!(nothing["predictions"][0]["bytes"], nothing["self_check"]["predicted_bytes"]);
     assert!(
@@ -181,8 +192,7 @@ fn a_forecast_says_what_it_is_made_of() {
     );
 }
 
-#[test]
-fn advice_reaches_its_aim_or_says_that_it_can_not() {
+fn advice_reaches_its_aim_or_says_why_not() {
     let (_folder, wal) = trace();
     let wal = wal.to_str().unwrap();
     let advised = forecast(&["--advise", "halve the WAL with recovery under 2 minutes", wal]);
@@ -209,7 +219,6 @@ fn advice_reaches_its_aim_or_says_that_it_can_not() {
     assert!(!never["advice"]["why"].as_str().unwrap().is_empty());
 }
 
-#[test]
 fn indexes_and_fillfactors_have_ranges() {
     let (_folder, wal) = trace();
     let [table, index] = largest_files(&wal);
@@ -233,8 +242,7 @@ fn indexes_and_fillfactors_have_ranges() {
     assert!(effects.iter().any(|effect| effect["worst_bytes"].as_i64().unwrap() > 10_000));
 }
 
-/// The same work on a table that is filled otherwise, or has another index, is within what was said of it.
-#[test]
+/// The same work on a table with another fillfactor or another index is within the predicted range.
 fn servers_are_within_the_ranges_for_other_tables_and_indexes() {
     let server = |fillfactor: u8, more: &str| {
         let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap())
@@ -322,8 +330,7 @@ fn largest_files(wal: &Path) -> [String; 2] {
     std::array::from_fn(|_| files.next().unwrap().to_owned())
 }
 
-#[test]
-fn damage_ends_the_prediction_and_is_said() {
+fn damage_ends_the_prediction_and_is_reported() {
     let (_folder, wal) = trace();
     let whole = forecast(&[wal.to_str().unwrap()]);
     let mut segments: Vec<PathBuf> = fs::read_dir(&wal).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -342,7 +349,6 @@ fn damage_ends_the_prediction_and_is_said() {
     assert!(part > 0 && part < whole * 3 / 4, "{part} of {whole}");
 }
 
-#[test]
 fn wrong_settings_are_wrong_usage() {
     for wrong in [
         &["--set", "nonsense=1"][..],

@@ -2,9 +2,10 @@
 //! the golden files.
 
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
+
+use walden_testing::{Need, Outcome};
 
 #[path = "../../examples/columns.rs"]
 mod columns;
@@ -20,11 +21,16 @@ const MODELLED: [&str; 7] = [
     "records-words-9.wlz",
 ];
 
-#[test]
-fn an_independent_decoder_gets_the_same_columns() {
-    if !has_python() {
-        return;
-    }
+fn main() -> ExitCode {
+    walden_testing::run(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/specification"), &[TESTS])
+}
+
+walden_testing::tests! {
+    an_independent_decoder_gets_the_same_columns,
+}
+
+fn an_independent_decoder_gets_the_same_columns() -> Outcome {
+    let python = Need::Python.find()?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = root.join("../../tests/format/decode.py");
     let mut files: Vec<PathBuf> = fs::read_dir(root.join("tests/golden/v1"))
@@ -35,7 +41,7 @@ fn an_independent_decoder_gets_the_same_columns() {
     files.sort();
     assert!(files.len() > 10, "{files:?}");
     for path in files {
-        let output = Command::new("python3").arg("-B").arg(&program).arg(&path).output().unwrap();
+        let output = Command::new(&python).arg("-B").arg(&program).arg(&path).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {said}", path.display());
         let found = String::from_utf8(output.stdout).unwrap();
@@ -45,15 +51,5 @@ fn an_independent_decoder_gets_the_same_columns() {
             format!("first other line: {differs:?}; {} and {} lines", found.lines().count(), expected.len())
         });
     }
-}
-
-/// Whether Python is there. If not, the test says so past the capture of its output, and fails if `WALDEN_REQUIRE` has it.
-fn has_python() -> bool {
-    let has_python = Command::new("python3").arg("--version").output().is_ok();
-    if !has_python {
-        let required = std::env::var("WALDEN_REQUIRE").unwrap_or_default();
-        assert!(!required.split(',').any(|name| name == "python"), "python3 is required, but is not there");
-        let _ = writeln!(std::io::stderr(), "SKIPPED specification: there is no python3");
-    }
-    has_python
+    Ok(())
 }
