@@ -5,11 +5,10 @@
 use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
-use walden_codec::coder::Limits;
 use walden_codec::container::{ReadLimits, walk};
 use walden_format::crc::crc32c_append;
 
-const HEADER: usize = 32;
+const HEADER: usize = 40;
 const FRAME: usize = 40;
 
 fuzz_target!(|data: &[u8]| {
@@ -18,7 +17,7 @@ fuzz_target!(|data: &[u8]| {
     if mend & 1 == 1 {
         mended(&mut file);
     }
-    let limits = ReadLimits { segment_bytes: 1 << 20, coder: Limits { page_memory: 1 << 20 } };
+    let limits = ReadLimits { memory: 1 << 30, spill: 64 << 20, page_memory: 1 << 20 };
     let mut out = Vec::new();
     let _ = walk(Cursor::new(&file), limits, &mut |reader, head| {
         out.clear();
@@ -37,6 +36,9 @@ fn mended(file: &mut [u8]) {
     file[..8].copy_from_slice(b"\x8AWLDN\r\n\x1A");
     file[8..12].copy_from_slice(&[1, 0, 1, 0]);
     file[12] = 1 + file[12] % 2;
+    // Needs within the limits: at most 511 MiB, and 8191 blocks.
+    (file[25], file[26], file[27]) = (file[25] & 1, 0, 0);
+    (file[29], file[30], file[31]) = (file[29] & 0x1F, 0, 0);
     seal(&mut file[..HEADER]);
     let id: [u8; 8] = file[16..24].try_into().unwrap_or_default();
     let (mut at, mut number) = (HEADER, 0_u64);

@@ -23,7 +23,7 @@ fuzz_target!(|data: &[u8]| {
         let (first, second) = data.split_at(data.len() * usize::from(*cut) / 256);
         files = vec![segment(first, version, 1), segment(second, version, 2)];
     }
-    let limits = Limits { page_memory: 1 << 20 };
+    let limits = Limits { page_memory: 1 << 20, ..Limits::default() };
     let options = WriteOptions { form: FileForm::Pack, level: 1, keyframe: 8, limits };
     let mut writer = Writer::new(Vec::new(), options);
     for (number, file) in files.iter().enumerate() {

@@ -7,14 +7,20 @@ MAGIC = b"\x8aWLDN\r\n\x1a"
 FRAME_MAGIC = b"\xf7Wlz"
 VERSION = 1
 HEAD, PIECE, END, INDEX, FOOTER = 1, 2, 3, 4, 5
+MIB = 1 << 20
 KEYFRAME = 1
 # BLAKE3 in Python takes about a second for 100 kB.
 MAX_HASHED = 200_000
 
 
 def most_in_columns(length):
-    """Bytes that all columns of a member of so many bytes may have together."""
+    """What all columns of a member of so many bytes may weigh together."""
     return 4 * length + 65536
+
+
+def bind(before, head, end):
+    """The binding of a member with that head and the first 40 bytes of that end."""
+    return blake3(before + len(head).to_bytes(8, "little") + head + end[:40])
 
 
 def expect(what, expected, found):
@@ -69,9 +75,9 @@ class Member:
         self.pieces.append((length, fields.rest()))
 
     def finish(self, frame, end_offset):
-        self.end, self.stored = frame.content[:40], end_offset - self.frame.offset
+        self.end, self.stored = frame.content[:72], end_offset - self.frame.offset
         fields = Cursor(frame.content)
-        self.length, self.hash = fields.number(8), fields.take(32)
+        self.length, self.hash, self.binding = fields.number(8), fields.take(32), fields.take(32)
         expect("the length of a member", self.length, sum(length for length, _ in self.pieces))
 
     def add_original(self, piece):
@@ -87,9 +93,9 @@ class Member:
 class File:
     def __init__(self, data):
         cursor = Cursor(data)
-        header = cursor.take(32)
+        header = cursor.take(40)
         expect("the file's magic", MAGIC, header[:8])
-        expect("the checksum of the file's header", crc32c(header[:28]), int.from_bytes(header[28:], "little"))
+        expect("the checksum of the file's header", crc32c(header[:36]), int.from_bytes(header[36:], "little"))
         fields = Cursor(header[8:])
         _, least_reader = fields.number(2), fields.number(2)
         if least_reader > VERSION:
@@ -100,8 +106,10 @@ class File:
         self.is_pack = form == 2
         expect("the header's reserved bytes", bytes(2), fields.take(2))
         self.file_number = fields.number(8)
+        self.memory, self.blocks = fields.number(4) * MIB, fields.number(4)
         expect("the header's reserved bytes", bytes(4), fields.take(4))
         self.members, self.frames = [], 0
+        self.binding = blake3(header)
         self._read(cursor)
 
     def _next(self, cursor):
@@ -124,6 +132,8 @@ class File:
                 member.add_piece(frame)
             expect("a frame's kind", END, frame.kind)
             member.finish(frame, cursor.at)
+            self.binding = bind(self.binding, member.head, member.end)
+            expect(f"the binding of {member.name.decode()}", self.binding.hex(), member.binding.hex())
             self.members.append(member)
         cursor.end("the file")
 
@@ -133,13 +143,15 @@ class File:
         for member in self.members:
             found = [index.number(8) for _ in range(3)]
             expect("an entry of the index", [member.frame.offset, member.frame.number, member.stored], found)
-            expect("an end in the index", member.end, index.take(40))
+            expect("an end in the index", member.end, index.take(72))
             expect("a head in the index", member.head, index.take(index.number(4)))
         index.end("the index")
         footer = self._next(cursor)
         expect("a frame's kind", FOOTER, footer.kind)
         fields = Cursor(footer.content)
         expect("the footer", [frame.offset, len(self.members)], [fields.number(8), fields.number(8)])
+        expect("the footer's binding", self.binding.hex(), fields.take(32).hex())
+        expect("the footer's hash of the index", blake3(frame.content).hex(), fields.take(32).hex())
         fields.end("the footer")
         cursor.end("the file")
 

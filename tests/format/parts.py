@@ -98,8 +98,9 @@ class Decoder:
             self.columns.append(Column(len(self.columns), klass, form))
         sizes = [directory.leb128() for _ in self.columns]
         directory.end("the directory")
-        if sum(sizes) > most:
-            raise Damage(f"directory: expected at most {most} bytes of columns, found {sum(sizes)}")
+        weight = sum(sizes) + 16 * len(sizes)
+        if weight > most:
+            raise Damage(f"directory: expected columns of weight {most} at most, found {weight}")
         found = {}
         for klass in range(CLASSES):
             used = [(column, size) for column, size in zip(self.columns, sizes) if column.klass == klass and size]

@@ -351,6 +351,11 @@ impl Encoder {
         self.columns.iter().map(Content::len).sum()
     }
 
+    /// What the columns count against [`crate::coder::Limits::columns`].
+    pub fn weight(&self) -> usize {
+        self.bytes_held() + self.columns.len() * COLUMN_WEIGHT
+    }
+
     /// Empties all columns into a chunk.
     ///
     /// ```text
@@ -381,6 +386,9 @@ impl Encoder {
     }
 }
 
+/// What a column counts beside its bytes, so that many empty ones count, too.
+const COLUMN_WEIGHT: usize = 16;
+
 /// Bytes that columns of most segments have less of.
 const USUAL: usize = 16 << 20;
 
@@ -406,7 +414,7 @@ pub struct Wanted {
 }
 
 impl Decoder {
-    /// Fills the columns from a chunk; `most` is how many bytes they may have together.
+    /// Fills the columns from a chunk; `most` is what they may have together, by [`Encoder::weight`].
     pub fn chunk(&mut self, unpacker: &mut Unpacker, stored: &[u8], most: usize) -> Result<(), Corrupt> {
         let mut rest = stored;
         let directory = unpacker.directory(&mut rest, most)?;
@@ -422,7 +430,9 @@ impl Decoder {
             let form = Form::from_code(get_number(&mut directory)?)?;
             self.columns.push((class, form));
         }
-        let (mut left, mut room) = (most, 0);
+        let weight = self.columns.len().saturating_mul(COLUMN_WEIGHT);
+        let (left, mut room) = (most.checked_sub(weight), 0);
+        let mut left = left.ok_or_else(|| corrupt("more columns than the limit allows"))?;
         let mut wanted = CLASSES.map(|_| Vec::new());
         for (number, &(class, form)) in self.columns.iter().enumerate() {
             let bytes = usize::try_from(get_number(&mut directory)?).unwrap_or(usize::MAX);

@@ -16,14 +16,19 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::{ArgAction, Args};
 use serde_json::{Value, json};
-use walden_codec::coder::{Form, Limits};
-use walden_codec::container::{Added, FileForm, ReadLimits, Reader, WriteOptions, Writer};
-use walden_format::lsn::SegmentName;
+use walden_codec::coder::{Form, start_of};
+use walden_codec::container::{
+    Added, FileForm, KEYFRAME_BYTES, Needs, ReadLimits, Reader, WriteOptions, Writer,
+};
+use walden_format::lsn::{Lsn, SegmentName, Timeline};
+use walden_format::page::LONG_HEADER;
+use walden_format::stream::StreamInfo;
 use walden_report::table::{Row, table};
 use walden_report::units;
 
 use crate::output::{self, Output};
 use crate::progress::Progress;
+use crate::redo::parse_size;
 use crate::terminal::Format;
 use crate::{DAMAGED, memory, terminal};
 
@@ -61,11 +66,19 @@ pub struct CompressArgs {
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pack: Option<Option<PathBuf>>,
 
-    /// In a pack, segments from one that needs none before it to the next: fewer for quicker access to a single
-    /// segment and less loss where there is damage, more for a smaller file
-    #[arg(long, value_name = "N", default_value_t = KEYFRAME, requires = "pack",
-          value_parser = clap::value_parser!(u32).range(1..))]
-    keyframe: u32,
+    /// In a pack, bytes of WAL from a keyframe, a segment that is decoded without those before it, to the next: fewer for
+    /// quicker access to a single segment and less loss where there is damage, more for a smaller file
+    #[arg(long, value_name = "SIZE", default_value = KEYFRAME, requires = "pack", value_parser = parse_size)]
+    keyframe: usize,
+
+    /// Memory that decompressing may need at most. A segment that would need more is compressed as bytes [default: what the
+    /// largest segment may need]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<usize>,
+
+    /// Space in the folder of temporary files (TMPDIR) that decompressing may need at most [default: 4GB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    spill: Option<usize>,
 
     /// Do not decode and compare what was written. Faster; but a fault of the program, the memory or the disk shows only
     /// when the file is needed
@@ -121,7 +134,8 @@ struct Levels {
 pub const SEGMENT_ENDING: &str = "wlz";
 /// The ending of a pack.
 pub const PACK_ENDING: &str = "wpk";
-const KEYFRAME: u32 = 32;
+const KEYFRAME: &str = "512MB";
+const _: () = assert!(KEYFRAME_BYTES == 512 << 20);
 /// Results are listed one by one up to so many.
 pub const MAX_ROWS: usize = 50;
 
@@ -221,7 +235,8 @@ fn single(args: &CompressArgs, input: &Input, advance: &(dyn Fn(u64) + Sync)) ->
     let mut as_bytes = false;
     let mut counted = Counted { input: &mut source, left: found.len(), advance };
     let added = loop {
-        let mut writer = Writer::new(BufWriter::new(output.file()), options(args, FileForm::Segment));
+        let mut writer =
+            Writer::new(BufWriter::new(output.file()), options(args, FileForm::Segment, found.len()));
         let added = writer.add(meta.clone(), as_bytes, &mut counted);
         let written = added.and_then(|added| writer.finish().map(|_| added));
         let added = written.with_context(|| format!("compress {}", input.path.display()))?;
@@ -249,9 +264,12 @@ fn single(args: &CompressArgs, input: &Input, advance: &(dyn Fn(u64) + Sync)) ->
     Ok(Done { output: target, output_bytes: added.file_end, members: vec![(input, added)] })
 }
 
+/// Whatever this program has just written may be decoded.
+const OWN: ReadLimits = ReadLimits { memory: u64::MAX, spill: u64::MAX, page_memory: 64 << 20 };
+
 /// Decodes what was written and compares it with what was read.
 fn verify(file: &File, added: &Added) -> Result<()> {
-    let mut reader = Reader::open(file, ReadLimits::default())?;
+    let mut reader = Reader::open(file, OWN)?;
     verify_member(&mut reader, added)?;
     ensure!(reader.next()?.is_none(), "there is more in the file than was written");
     Ok(())
@@ -336,7 +354,9 @@ fn write_pack(
     as_bytes: &BTreeSet<u64>,
     advance: &(dyn Fn(u64) + Sync),
 ) -> Result<Packed> {
-    let mut writer = Writer::new(BufWriter::new(output.file()), options(args, FileForm::Pack));
+    let largest = inputs.iter().filter_map(|input| fs::metadata(&input.path).ok()).map(|found| found.len());
+    let options = options(args, FileForm::Pack, largest.max().unwrap_or(0));
+    let mut writer = Writer::new(BufWriter::new(output.file()), options);
     let (mut all, mut all_found) = (Vec::new(), Vec::new());
     // The verifying thread is at most two members behind.
     let (sender, receiver) = mpsc::sync_channel::<Added>(1);
@@ -351,7 +371,7 @@ fn write_pack(
                     }
                     none => File::open(output.temporary())
                         .map_err(Into::into)
-                        .and_then(|file| Ok(Reader::open(file, ReadLimits::default())?))
+                        .and_then(|file| Ok(Reader::open(file, OWN)?))
                         .and_then(|opened| verify_member(none.insert(opened), &added)),
                 };
                 if let Err(error) = verified {
@@ -391,7 +411,7 @@ fn write_pack(
     writer.finish()?;
     let bytes = output.file().metadata()?.len();
     if !args.no_verify {
-        let index = Reader::open(output.file(), ReadLimits::default())?.index()?;
+        let index = Reader::open(output.file(), OWN)?.index()?;
         ensure!(
             index.iter().eq(all.iter().map(|added| &added.entry)),
             "the pack's index is not what was written"
@@ -400,12 +420,12 @@ fn write_pack(
     Ok(Packed::Done { added: all, found: all_found, bytes })
 }
 
-/// Segments in the order of the log, then everything else by name.
+/// Segments of one cluster after those of another, each in the order of the log, so that segments that share follow each other;
+/// then everything else by name.
 fn in_order(mut inputs: Vec<Input>) -> Result<Vec<Input>> {
     let key = |input: &Input| {
-        let name = input.relative.file_name().and_then(OsStr::to_str);
-        let segment = name.and_then(SegmentName::parse);
-        (segment.is_none(), segment, input.relative.clone())
+        let place = place_of(&input.path);
+        (place.is_none(), place, input.relative.clone())
     };
     inputs.sort_by_cached_key(key);
     for pair in inputs.windows(2) {
@@ -417,6 +437,15 @@ fn in_order(mut inputs: Vec<Input>) -> Result<Vec<Input>> {
         );
     }
     Ok(inputs)
+}
+
+/// Cluster (its system identifier), timeline and LSN of a file that is a segment by its name and its first page.
+fn place_of(path: &Path) -> Option<(u64, Timeline, Lsn)> {
+    path.file_name().and_then(OsStr::to_str).and_then(SegmentName::parse)?;
+    let mut first = [0; LONG_HEADER];
+    open(path).ok()?.0.read_exact(&mut first).ok()?;
+    let info = StreamInfo::of_segment(&first).ok()?;
+    Some((info.system_id, info.timeline, start_of(&first)))
 }
 
 fn pack_target(args: &CompressArgs, name: Option<&Path>, inputs: &[Input]) -> PathBuf {
@@ -441,11 +470,22 @@ fn pack_target(args: &CompressArgs, name: Option<&Path>, inputs: &[Input]) -> Pa
     }
 }
 
-fn options(args: &CompressArgs, form: FileForm) -> WriteOptions {
+/// `largest` is the size of the largest file.
+fn options(args: &CompressArgs, form: FileForm, largest: u64) -> WriteOptions {
+    /// The largest segment that PostgreSQL has.
+    const MAX_SEGMENT: u64 = 1 << 30;
     let Levels { one, two, three, four, five, six, seven, eight, nine } = args.levels;
     let chosen = [one, two, three, four, five, six, seven, eight, nine];
     let level = chosen.iter().position(|chosen| *chosen).map_or(form.default_level(), |at| at as u8 + 1);
-    WriteOptions { form, level, keyframe: args.keyframe, limits: Limits::default() }
+    let ReadLimits { memory, spill, .. } = ReadLimits::default();
+    let needs = match (args.memory, args.spill) {
+        (None, None) => Needs::of_segments(form, level, largest.min(MAX_SEGMENT)),
+        given => Needs::within(
+            given.0.map_or(memory, |bytes| bytes as u64),
+            given.1.map_or(spill, |bytes| bytes as u64),
+        ),
+    };
+    WriteOptions { keyframe: args.keyframe as u64, needs, ..WriteOptions::with_level(form, level) }
 }
 
 /// Everything to compress, each once; and what can't be.

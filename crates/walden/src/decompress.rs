@@ -9,12 +9,13 @@ use std::sync::Mutex;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
-use walden_codec::container::{self, Entry, Error, Head, Loss, ReadLimits, Reader, Summary};
+use walden_codec::container::{self, Binding, Entry, Error, Head, Loss, ReadLimits, Reader, Summary, Walk};
 use walden_report::units;
 
 use crate::compress::{in_parallel, open};
 use crate::output::{self, Output};
 use crate::progress::Progress;
+use crate::redo::parse_size;
 use crate::turns::{Turn, Turns};
 use crate::{DAMAGED, FOUND, memory, terminal};
 
@@ -61,9 +62,40 @@ pub struct DecompressArgs {
     #[arg(long, conflicts_with = "member")]
     salvage: bool,
 
+    #[command(flatten)]
+    limits: LimitArgs,
+
     /// Threads, each with a file of its own [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
+}
+
+/// What decoding may use.
+#[derive(Args, Debug)]
+pub struct LimitArgs {
+    /// Memory for each file that is decoded at a time. A file whose header says that it may need more is refused, before
+    /// anything is decoded [default: 2GB, enough for segments of up to 128 MB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<usize>,
+
+    /// Temporary file (in TMPDIR) for pages that memory has no space for; a file that may need more is refused
+    /// [default: 4GB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    spill: Option<usize>,
+}
+
+impl LimitArgs {
+    /// As they are given.
+    pub fn to_limits(&self) -> ReadLimits {
+        let default = ReadLimits::default();
+        let memory = self.memory.map_or(default.memory, |bytes| bytes as u64);
+        ReadLimits {
+            memory,
+            spill: self.spill.map_or(default.spill, |bytes| bytes as u64),
+            // Who allows memory has it used before the disk.
+            page_memory: if self.memory.is_some() { memory } else { default.page_memory },
+        }
+    }
 }
 
 /// Runs the command.
@@ -138,7 +170,7 @@ fn whole(
     mut stdout: Option<&mut Stdout<'_>>,
     advance: &(dyn Fn(u64) + Sync),
 ) -> Result<()> {
-    let mut reader = Reader::open(open(path)?.0, ReadLimits::default())?;
+    let mut reader = Reader::open(open(path)?.0, args.limits.to_limits())?;
     let (entries, fault) = reader.entries();
     let wanted: Vec<&Entry> = match &args.member[..] {
         [] => entries.iter().collect(),
@@ -243,7 +275,7 @@ fn target_of(args: &DecompressArgs, path: &Path, head: &Head) -> Result<PathBuf>
 /// Everything that is not damaged. The lines say what is lost; none if nothing is.
 fn salvage(args: &DecompressArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<Vec<String>> {
     let mut failure = None;
-    let walk = container::walk(open(path)?.0, ReadLimits::default(), &mut |reader, head| {
+    let walk = container::walk(open(path)?.0, args.limits.to_limits(), &mut |reader, head| {
         extract(args, path, reader, head, None, advance).map_err(|error| match error.downcast::<Error>() {
             Ok(error) => error,
             Err(error) => {
@@ -258,6 +290,7 @@ fn salvage(args: &DecompressArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -
     let walk = walk?;
     let mut lines: Vec<String> =
         walk.damage.iter().map(|damage| format!("damaged: {}: {damage}", path.display())).collect();
+    lines.extend(unverified(path, &walk));
     lines.extend(walk.lost.iter().map(|loss| format!("lost: {}: {}", path.display(), words_of(loss))));
     if !lines.is_empty() {
         let bytes: u64 = walk.members.iter().map(|(_, summary)| summary.end.bytes).sum();
@@ -265,6 +298,19 @@ fn salvage(args: &DecompressArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -
         lines.push(format!("salvaged: {}: {count} members, {}", path.display(), units::bytes(bytes)));
     }
     Ok(lines)
+}
+
+/// Members whose content is right, but perhaps not their name or their place.
+pub fn unverified(path: &Path, walk: &Walk) -> Vec<String> {
+    let of = walk.members.iter().filter(|(_, summary)| summary.binding != Binding::Verified);
+    of.map(|(head, _)| {
+        let name = String::from_utf8_lossy(&head.meta.name);
+        format!(
+            "not verified: {}: {name}: its content is right, its name and its place may be another's",
+            path.display()
+        )
+    })
+    .collect()
 }
 
 /// What is lost, in words.

@@ -8,12 +8,12 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
-use walden_codec::container::{self, Entry, Error, Head, Loss, ReadLimits, Reader};
+use walden_codec::container::{self, Entry, Error, Head, Loss, Reader};
 use walden_report::table::{Row, table};
 use walden_report::units;
 
 use crate::compress::{MAX_ROWS, form_name, in_parallel, open, ratio};
-use crate::decompress::{report, words_of};
+use crate::decompress::{LimitArgs, report, unverified, words_of};
 use crate::progress::Progress;
 use crate::terminal::Format;
 use crate::{DAMAGED, FOUND, memory, output, terminal};
@@ -43,6 +43,9 @@ pub struct TestArgs {
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 
+    #[command(flatten)]
+    limits: LimitArgs,
+
     /// Threads, each with a file of its own [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -54,6 +57,8 @@ struct Found {
     file_bytes: u64,
     members: Vec<Member>,
     damage: Vec<Error>,
+    /// Members that may not be where they were written, in words.
+    unverified: Vec<String>,
     lost: Vec<Loss>,
 }
 
@@ -76,8 +81,9 @@ pub fn run(args: &TestArgs) -> Result<ExitCode> {
         }
     };
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
-    let results =
-        in_parallel(&args.files, threads, |path| if args.list { list(path) } else { test(path, &advance) });
+    let results = in_parallel(&args.files, threads, |path| {
+        if args.list { list(args, path) } else { test(args, path, &advance) }
+    });
     if let Ok(progress) = progress.into_inner() {
         progress.finish();
     }
@@ -91,6 +97,7 @@ pub fn run(args: &TestArgs) -> Result<ExitCode> {
                     hint = hint.or(damage.hint());
                     code = code.max(FOUND);
                 }
+                found.unverified.iter().for_each(|line| output::tell(line));
                 for loss in &found.lost {
                     output::tell(&format!("lost: {}: {}", path.display(), words_of(loss)));
                     code = code.max(FOUND);
@@ -115,10 +122,10 @@ pub fn run(args: &TestArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-fn test(path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<Found> {
+fn test(args: &TestArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<Found> {
     let (file, found) = open(path)?;
     let file_bytes = found.len();
-    let walk = container::walk(file, ReadLimits::default(), &mut |reader, head| {
+    let walk = container::walk(file, args.limits.to_limits(), &mut |reader, head| {
         let summary = reader.decode(head, &mut std::io::sink())?;
         advance(summary.stored);
         Ok(summary)
@@ -130,6 +137,7 @@ fn test(path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<Found> {
         }
         walk => walk?,
     };
+    let unverified = unverified(path, &walk);
     let members = walk
         .members
         .into_iter()
@@ -140,18 +148,18 @@ fn test(path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<Found> {
             hash: summary.end.hash,
         })
         .collect();
-    Ok(Found { file_bytes, members, damage: walk.damage, lost: walk.lost })
+    Ok(Found { file_bytes, members, damage: walk.damage, unverified, lost: walk.lost })
 }
 
-fn list(path: &Path) -> Result<Found> {
-    let mut reader = Reader::open(open(path)?.0, ReadLimits::default())?;
+fn list(args: &TestArgs, path: &Path) -> Result<Found> {
+    let mut reader = Reader::open(open(path)?.0, args.limits.to_limits())?;
     let file_bytes = reader.file_bytes();
     let (entries, fault) = reader.entries();
     let members = entries
         .into_iter()
         .map(|Entry { stored, head, end, .. }| Member { head, original: end.bytes, stored, hash: end.hash })
         .collect();
-    Ok(Found { file_bytes, members, damage: fault.into_iter().collect(), lost: Vec::new() })
+    Ok(Found { file_bytes, members, damage: fault.into_iter().collect(), ..Found::default() })
 }
 
 fn print(args: &TestArgs, all: &[(&Path, &Found)], seconds: f64) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Decodes the columns of segments and nothing more: what an independent decoder of `docs/format.md` is compared with.
 
-use super::{Class, Encoded, max_column_bytes};
+use super::{Class, Encoded, max_column_weight};
 use crate::Corrupt;
 use crate::columns::{self, Form};
 use crate::entropy::Unpacker;
@@ -35,7 +35,7 @@ impl ColumnDecoder {
         }
         let fresh = || (columns::Decoder::default(), Unpacker::new(true));
         let (columns, unpacker) = self.state.get_or_insert_with(fresh);
-        columns.chunk(unpacker, &encoded.content, max_column_bytes(bytes))?;
+        columns.chunk(unpacker, &encoded.content, max_column_weight(bytes))?;
         let content = |(number, (class, form, bytes)): (usize, (Class, Form, _))| ColumnContent {
             number,
             class,

@@ -6,7 +6,7 @@ use walden_format::stream::StreamInfo;
 use walden_format::version::Major;
 
 use super::frame::{End, FrameColumns, SegmentFrame, total_len_of};
-use super::{Encoded, Form, Limits, State, max_column_bytes, start_of};
+use super::{Encoded, Form, Limits, State, max_column_weight, start_of};
 use crate::columns::{self, Coder};
 use crate::entropy::Unpacker;
 use crate::framing::{FLUSH_BYTES, PageSink, PageWriter, StreamingSink};
@@ -48,7 +48,8 @@ impl Decoder {
         let decoded = match encoded.form {
             Form::Bytes => {
                 let mut rest = &encoded.content[..];
-                Unpacker::new(false).part(&mut rest, bytes).map(|decoded| {
+                let mut unpacker = Unpacker::new(false).allow_modelled(self.limits.may_model);
+                unpacker.part(&mut rest, bytes).map(|decoded| {
                     out(&decoded);
                     decoded.len()
                 })
@@ -84,7 +85,8 @@ impl Decoder {
     ) -> Result<usize, Corrupt> {
         let State { coder, frame: frame_columns, model, .. } = match &mut self.state {
             Some(state) => {
-                state.coder.chunk(&mut state.entropy, stored, max_column_bytes(bytes))?;
+                let max_weight = max_column_weight(bytes).min(self.limits.columns);
+                state.coder.chunk(&mut state.entropy, stored, max_weight)?;
                 state
             }
             None if !restart => {
@@ -94,7 +96,8 @@ impl Decoder {
             }
             state => state.insert(first_chunk(stored, bytes, self.is_alone, self.limits)?),
         };
-        let mut segment = SegmentDecoder::start(coder, frame_columns, model, bytes, out)?;
+        let mut segment =
+            SegmentDecoder::start(coder, frame_columns, model, (bytes, self.limits.blocks), out)?;
         let SegmentFrame { records, abandoned, end, tail_bytes, head_missing, .. } = segment.frame.clone();
         segment.head(head_missing)?;
         let mut done = 0;
@@ -117,8 +120,9 @@ fn first_chunk(
     is_alone: bool,
     limits: Limits,
 ) -> Result<State<columns::Decoder, Unpacker>, Corrupt> {
-    let (mut coder, mut entropy) = (columns::Decoder::default(), Unpacker::new(!is_alone));
-    coder.chunk(&mut entropy, stored, max_column_bytes(bytes))?;
+    let mut coder = columns::Decoder::default();
+    let mut entropy = Unpacker::new(!is_alone).allow_modelled(limits.may_model);
+    coder.chunk(&mut entropy, stored, max_column_weight(bytes).min(limits.columns))?;
     let frame = FrameColumns::new(&mut coder)?;
     // Each segment says its version before its first record.
     let model = Model::new(Major::V15, limits);
@@ -136,6 +140,7 @@ struct SegmentDecoder<'d, 'o> {
     first: [u8; LONG_HEADER],
     /// Of the segment.
     bytes: usize,
+    max_blocks: usize,
     page_bytes: usize,
     /// For use within.
     scratch: Vec<u8>,
@@ -147,7 +152,7 @@ impl<'d, 'o> SegmentDecoder<'d, 'o> {
         coder: &'d mut columns::Decoder,
         columns: &'d FrameColumns,
         model: &'d mut Model,
-        bytes: usize,
+        (bytes, max_blocks): (usize, usize),
         out: &'o mut dyn FnMut(&[u8]),
     ) -> Result<SegmentDecoder<'d, 'o>, Corrupt> {
         let first = coder.array(columns.bytes, &[0; LONG_HEADER])?;
@@ -171,6 +176,7 @@ impl<'d, 'o> SegmentDecoder<'d, 'o> {
             pages,
             first,
             bytes,
+            max_blocks,
             page_bytes,
             scratch: Vec::new(),
         })
@@ -211,6 +217,11 @@ impl<'d, 'o> SegmentDecoder<'d, 'o> {
             self.model.record(self.coder, None, start.plus(at as u64), end)?;
             if self.model.out.len() > self.pages.space_left() {
                 return Err(corrupt("cannot decode a record: expected it to end in the segment"));
+            }
+            if self.model.most_blocks() > self.max_blocks {
+                return Err(corrupt(
+                    "cannot decode a record: expected no more blocks than the file's header states",
+                ));
             }
             self.pages.record(&self.model.out, self.model.out.len() as u32);
         }

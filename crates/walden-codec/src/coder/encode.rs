@@ -9,7 +9,7 @@ use walden_format::record::Record;
 use walden_format::stream::{Decoder as StreamDecoder, Progress, StreamInfo, Visitor};
 
 use super::frame::{Abandoned, End, FrameColumns, SegmentFrame, total_len_of};
-use super::{Encoded, Form, Limits, Original, State, Statistics, max_column_bytes, start_of};
+use super::{Encoded, Form, Limits, Original, State, Statistics, max_column_weight, start_of};
 use crate::columns::{self, Coder};
 use crate::entropy::Packer;
 use crate::framing::{ComparingSink, PageSink, PageWriter};
@@ -30,6 +30,8 @@ pub struct Encoder {
     level: u8,
     limits: Limits,
     is_alone: bool,
+    was_restart: bool,
+    has_exceeded_limits: bool,
     failure: Option<String>,
     state: Option<State<columns::Encoder, Packer>>,
 }
@@ -44,6 +46,16 @@ pub struct Understood<'e> {
 }
 
 impl Understood<'_> {
+    /// What the columns weigh, see [`Limits::columns`].
+    pub fn column_weight(&self) -> usize {
+        self.state.coder.weight()
+    }
+
+    /// Blocks that have to be kept at one time, since the restart.
+    pub fn blocks(&self) -> usize {
+        self.state.model.most_blocks()
+    }
+
     /// Compresses the columns.
     pub fn pack(self) -> Encoded {
         let State { coder, entropy, model, .. } = self.state;
@@ -58,7 +70,16 @@ impl Understood<'_> {
 impl Encoder {
     /// An encoder of level 1 (fast) to 9 (small).
     pub fn new(level: u8, limits: Limits) -> Encoder {
-        Encoder { level, limits, is_alone: false, failure: None, state: None }
+        let (was_restart, has_exceeded_limits) = (false, false);
+        Encoder {
+            level,
+            limits,
+            is_alone: false,
+            was_restart,
+            has_exceeded_limits,
+            failure: None,
+            state: None,
+        }
     }
 
     /// Makes every file a restart: nothing is kept that only helps with the next one.
@@ -92,6 +113,7 @@ impl Encoder {
             self.restart();
         }
         let restart = self.state.is_none();
+        (self.was_restart, self.has_exceeded_limits) = (restart, false);
         let hash = self.encode_records(original);
         // The decoder knows a page that this side could not keep, so their predictions would differ.
         self.failure = self.state.as_ref().and_then(State::failure);
@@ -100,6 +122,16 @@ impl Encoder {
         }
         let is_alone = self.is_alone;
         self.state.as_mut().zip(hash).map(|(state, hash)| Understood { hash, state, restart, is_alone })
+    }
+
+    /// Whether [`Encoder::understand`] gave nothing only because decoding would need more than [`Limits`].
+    pub fn has_exceeded_limits(&self) -> bool {
+        self.has_exceeded_limits
+    }
+
+    /// Whether the last segment was to be decoded without those before it.
+    pub fn was_restart(&self) -> bool {
+        self.was_restart
     }
 
     /// Why [`Encoder::understand`] gave nothing, if not for what is in the segment: a temporary file could not be written or
@@ -145,7 +177,10 @@ impl Encoder {
         for bytes in [&head].into_iter().chain(&abandoned).chain([&tail]) {
             coder.bytes(frame_columns.bytes, bytes, bytes.len(), &mut scratch).ok()?;
         }
-        pages.out.original.hash().filter(|_| coder.bytes_held() <= max_column_bytes(segment.bytes))
+        let weight = coder.weight();
+        self.has_exceeded_limits = weight > self.limits.columns || model.most_blocks() > self.limits.blocks;
+        let is_within = weight <= max_column_weight(segment.bytes) && !self.has_exceeded_limits;
+        pages.out.original.hash().filter(|_| is_within)
     }
 }
 

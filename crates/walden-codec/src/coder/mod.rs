@@ -43,11 +43,21 @@ pub struct Encoded {
 pub struct Limits {
     /// Bytes of memory for the pages that are replayed; what does not fit goes to a temporary file.
     pub page_memory: usize,
+    /// What a segment's columns may weigh together: their bytes, and 16 for each. Of form bytes, bytes of the original.
+    pub columns: usize,
+    /// Blocks that may have to be kept at one time; [`BLOCK_NOTES`] and a page each.
+    pub blocks: usize,
+    /// Whether parts may be decoded that are modelled, as those of levels 7 to 9 are: that takes 128 MB of memory.
+    pub may_model: bool,
 }
 
+/// Bytes of memory at most for what is noted of a block and its relation.
+pub const BLOCK_NOTES: u64 = 512;
+
 impl Default for Limits {
+    /// 64 MB for pages in memory, and no other limit.
     fn default() -> Limits {
-        Limits { page_memory: 64 << 20 }
+        Limits { page_memory: 64 << 20, columns: usize::MAX, blocks: usize::MAX, may_model: true }
     }
 }
 
@@ -66,8 +76,8 @@ impl<C, E> State<C, E> {
     }
 }
 
-/// The most bytes that the columns of a file of so many bytes may have together: modelling may add some, but not this many.
-fn max_column_bytes(bytes: usize) -> usize {
+/// The most that the columns of a file of so many bytes may weigh together: modelling may add some bytes, but not this many.
+fn max_column_weight(bytes: usize) -> usize {
     4 * bytes + (1 << 16)
 }
 

@@ -1,9 +1,10 @@
-//! The container's structures, byte for byte; `docs/format.md` is their law.
+//! The container's structures, byte for byte; `docs/format.md` specifies them.
 
 use walden_format::crc::crc32c_append;
 use walden_format::lsn::{Lsn, SegmentSize, Timeline};
 use walden_format::reader::Reader;
 
+use super::limits::Needs;
 use crate::coder::Form;
 
 /// The version that is written.
@@ -17,12 +18,19 @@ pub const MAGIC: [u8; 8] = *b"\x8AWLDN\r\n\x1A";
 pub const FRAME_MAGIC: [u8; 4] = *b"\xF7Wlz";
 
 /// Bytes of [`FileHeader`].
-pub const FILE_HEADER: usize = 32;
+pub const FILE_HEADER: usize = 40;
 /// Bytes of [`FrameHeader`].
 pub const FRAME_HEADER: usize = 40;
+/// Bytes of [`End`], without what later versions add.
+pub const END: usize = 72;
+/// Bytes of [`Footer`].
+pub const FOOTER: usize = 80;
 /// Bytes of a footer with its frame's header: where to look for it from the end.
-pub const FOOTER: u64 = FRAME_HEADER as u64 + 16;
-/// The most that a member's head may have.
+pub const FOOTER_FRAME: u64 = (FRAME_HEADER + FOOTER) as u64;
+/// A BLAKE3 hash.
+pub type Hash = [u8; 32];
+
+/// The most bytes that a member's head may have.
 pub const MAX_HEAD: u64 = 1 << 16;
 /// The most bytes of an original in one piece of a member coded as bytes.
 pub const MAX_PIECE: u64 = 64 << 20;
@@ -57,8 +65,10 @@ impl FileForm {
 /// 13  1  level
 /// 14  2  reserved
 /// 16  8  the file's number
-/// 24  4  reserved
-/// 28  4  CRC-32C of what is before
+/// 24  4  memory that a reader needs at most, in MiB
+/// 28  4  blocks that a reader has to keep at most
+/// 32  4  reserved
+/// 36  4  CRC-32C of what is before
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileHeader {
@@ -70,11 +80,13 @@ pub struct FileHeader {
     pub form: FileForm,
     /// The level that it was compressed with.
     pub level: u8,
-    /// Repeated in every frame: tells the file's own frames from those of a file that is inside of it.
+    /// Repeated in every frame: distinguishes the file's own frames from those of a file that is inside of it.
     pub id: u64,
+    /// What decoding any member needs at most.
+    pub needs: Needs,
 }
 
-/// Why a file's header can't be used.
+/// Why a file's header cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderFault {
     /// Something else.
@@ -97,8 +109,15 @@ impl FileHeader {
         bytes[12] = self.form as u8;
         bytes[13] = self.level;
         bytes[16..24].copy_from_slice(&self.id.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.needs.memory_mib.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.needs.blocks.to_le_bytes());
         seal(&mut bytes);
         bytes
+    }
+
+    /// What the first member is bound to: BLAKE3 of the header.
+    pub fn binding(self) -> Hash {
+        *blake3::hash(&self.to_bytes()).as_bytes()
     }
 
     /// Reads what is stored.
@@ -119,7 +138,8 @@ impl FileHeader {
             2 => FileForm::Pack,
             form => return Err(HeaderFault::Form(form)),
         };
-        Ok(FileHeader { version, least_reader, form, level: bytes[13], id: u64_at(bytes, 16) })
+        let needs = Needs { memory_mib: u32_at(bytes, 24), blocks: u32_at(bytes, 28) };
+        Ok(FileHeader { version, least_reader, form, level: bytes[13], id: u64_at(bytes, 16), needs })
     }
 }
 
@@ -185,7 +205,7 @@ impl FrameHeader {
         bytes
     }
 
-    /// Reads what is stored; otherwise what was expected and what was found.
+    /// Reads what is stored; if it cannot be that, what was expected and what was found.
     pub fn parse(bytes: &[u8; FRAME_HEADER]) -> Result<FrameHeader, (String, String)> {
         if bytes[0..4] != FRAME_MAGIC {
             return Err((hex(&FRAME_MAGIC), hex(&bytes[0..4])));
@@ -292,7 +312,7 @@ impl Head {
         bytes
     }
 
-    /// Reads what is stored; otherwise what was expected and what was found.
+    /// Reads what is stored; if it cannot be that, what was expected and what was found.
     pub fn parse(bytes: &[u8]) -> Result<Head, (&'static str, String)> {
         let short = || ("a whole head", format!("{} bytes", bytes.len()));
         let mut reader = Reader::new(bytes);
@@ -336,29 +356,41 @@ impl Head {
 /// ```text
 ///  0  8  bytes of the original
 ///  8 32  BLAKE3 of the original
-/// 40     anything that later versions add
+/// 40 32  binding: BLAKE3 of the binding of the member before, the length of the head, the head, and bytes 0 to 39
+/// 72     anything that later versions add
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct End {
     /// Bytes of the original.
     pub bytes: u64,
     /// BLAKE3 of the original.
-    pub hash: [u8; 32],
+    pub hash: Hash,
+    /// Binds the member to its name and to all members before it.
+    pub binding: Hash,
 }
 
 impl End {
+    /// The end of a member with that head, after the member of that binding (or [`FileHeader::binding`]).
+    pub fn bound(bytes: u64, hash: Hash, before: &Hash, head: &[u8]) -> End {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(before).update(&(head.len() as u64).to_le_bytes()).update(head);
+        hasher.update(&bytes.to_le_bytes()).update(&hash);
+        End { bytes, hash, binding: *hasher.finalize().as_bytes() }
+    }
+
     /// As it is stored.
-    pub fn to_bytes(self) -> [u8; 40] {
-        let mut bytes = [0; 40];
+    pub fn to_bytes(self) -> [u8; END] {
+        let mut bytes = [0; END];
         bytes[0..8].copy_from_slice(&self.bytes.to_le_bytes());
         bytes[8..40].copy_from_slice(&self.hash);
+        bytes[40..72].copy_from_slice(&self.binding);
         bytes
     }
 
     /// Reads what is stored.
     pub fn parse(bytes: &[u8]) -> Option<End> {
         let mut reader = Reader::new(bytes);
-        Some(End { bytes: reader.u64()?, hash: reader.array()? })
+        Some(End { bytes: reader.u64()?, hash: reader.array()?, binding: reader.array()? })
     }
 }
 
@@ -368,9 +400,9 @@ impl End {
 ///  0  8  offset of the head's frame in the file
 ///  8  8  number of the head's frame
 /// 16  8  bytes from there to the end of the member
-/// 24 40  the member's end
-/// 64  4  bytes of the head
-/// 68     the member's head
+/// 24 72  the member's end
+/// 96  4  bytes of the head
+/// 100    the member's head, as it is stored
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
@@ -382,6 +414,8 @@ pub struct Entry {
     pub stored: u64,
     /// Its head.
     pub head: Head,
+    /// The head as it is stored, with anything that later versions add.
+    pub head_bytes: Vec<u8>,
     /// Its end.
     pub end: End,
 }
@@ -393,18 +427,62 @@ impl Entry {
             out.extend(number.to_le_bytes());
         }
         out.extend(self.end.to_bytes());
-        let head = self.head.to_bytes();
-        out.extend((head.len() as u32).to_le_bytes());
-        out.extend(head);
+        out.extend((self.head_bytes.len() as u32).to_le_bytes());
+        out.extend(&self.head_bytes);
     }
 
-    /// Takes an entry off.
+    /// Reads an entry and advances the reader.
     pub fn take(reader: &mut Reader<'_>) -> Option<Entry> {
         let (offset, frame, stored) = (reader.u64()?, reader.u64()?, reader.u64()?);
-        let end = End::parse(reader.take(40)?)?;
+        let end = End::parse(reader.take(END)?)?;
         let head = reader.u32()?;
-        let head = Head::parse(reader.take(head as usize)?).ok()?;
-        Some(Entry { offset, frame, stored, head, end })
+        let head_bytes = reader.take(head as usize)?.to_vec();
+        let head = Head::parse(&head_bytes).ok()?;
+        Some(Entry { offset, frame, stored, head, head_bytes, end })
+    }
+}
+
+/// What a pack ends with.
+///
+/// ```text
+///  0  8  offset of the index's frame
+///  8  8  number of members
+/// 16 32  binding of the last member; that of the file's header if there is none
+/// 48 32  BLAKE3 of the index's content
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Footer {
+    /// Where the index's frame is in the file.
+    pub index: u64,
+    /// How many members there are.
+    pub members: u64,
+    /// The last member's binding.
+    pub binding: Hash,
+    /// BLAKE3 of the index's content.
+    pub index_hash: Hash,
+}
+
+impl Footer {
+    /// As it is stored.
+    pub fn to_bytes(self) -> [u8; FOOTER] {
+        let mut bytes = [0; FOOTER];
+        bytes[0..8].copy_from_slice(&self.index.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.members.to_le_bytes());
+        bytes[16..48].copy_from_slice(&self.binding);
+        bytes[48..80].copy_from_slice(&self.index_hash);
+        bytes
+    }
+
+    /// Reads what is stored.
+    pub fn parse(bytes: &[u8]) -> Option<Footer> {
+        let mut reader = Reader::new(bytes);
+        let footer = Footer {
+            index: reader.u64()?,
+            members: reader.u64()?,
+            binding: reader.array()?,
+            index_hash: reader.array()?,
+        };
+        (reader.left() == 0).then_some(footer)
     }
 }
 

@@ -7,6 +7,7 @@
 //! `docs/format.md` says all of it byte for byte.
 
 mod layout;
+mod limits;
 mod reader;
 mod salvage;
 mod writer;
@@ -14,27 +15,11 @@ mod writer;
 use std::fmt;
 use std::io;
 
-pub use layout::{End, Entry, FORMAT_VERSION, FileForm, FileHeader, Head, MIN_READER, Meta, Place};
-pub use reader::{Reader, Summary};
+pub use layout::{End, Entry, FORMAT_VERSION, FileForm, FileHeader, Hash, Head, MIN_READER, Meta, Place};
+pub use limits::{Excess, Needs, ReadLimits};
+pub use reader::{Binding, Forward, Reader, Summary};
 pub use salvage::{Decode, Loss, Walk, walk};
-pub use writer::{Added, WriteOptions, Writer};
-
-use crate::coder;
-
-/// What reading accepts.
-#[derive(Clone, Copy, Debug)]
-pub struct ReadLimits {
-    /// Bytes of the largest segment whose records are decoded; PostgreSQL's largest is the default.
-    pub segment_bytes: u64,
-    /// What decoding may use.
-    pub coder: coder::Limits,
-}
-
-impl Default for ReadLimits {
-    fn default() -> ReadLimits {
-        ReadLimits { segment_bytes: 1 << 30, coder: coder::Limits::default() }
-    }
-}
+pub use writer::{Added, KEYFRAME_BYTES, WriteOptions, Writer};
 
 /// Why a file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -59,9 +44,19 @@ pub enum Error {
     /// A temporary file could not be written or read, whatever is in the file.
     #[error("cannot keep pages: {0}")]
     Temporary(String),
-    /// A limit of the reader: what, how much is allowed, how much it is.
-    #[error("{0}: expected at most {1}, found {2}")]
-    Limit(&'static str, u64, u64),
+    /// A limit.
+    #[error("{what}: expected at most {allowed}, found {found}")]
+    Limit {
+        /// What is limited.
+        what: &'static str,
+        /// How much may be.
+        allowed: u64,
+        /// How much it is.
+        found: u64,
+    },
+    /// The file states that decoding may need more than is allowed.
+    #[error("{0}")]
+    Needs(Excess),
     /// A member cannot be decoded without the one before it.
     #[error(
         "cannot decode member {0}: expected the members from the last keyframe on to be decoded before it"
@@ -104,6 +99,12 @@ impl Error {
                 "get another copy of the file; walden decompress --salvage extracts everything that is not damaged",
             ),
             Error::Newer(_) => Some("use the version of walden that made the file, or a later one"),
+            Error::Needs(Excess::Memory { .. }) => Some(
+                "allow more with --memory, if that much memory is there and the file is of a source that you trust",
+            ),
+            Error::Needs(Excess::Spill { .. }) => Some(
+                "allow more with --spill, if the folder of temporary files (TMPDIR) has that much space, or with --memory",
+            ),
             Error::Temporary(_) => {
                 Some("make room in the folder of temporary files, or name another one (TMPDIR)")
             }

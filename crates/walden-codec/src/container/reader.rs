@@ -6,26 +6,31 @@ use walden_format::crc::crc32c_append;
 use walden_format::reader::Reader as Cursor;
 
 use super::layout::{
-    End, Entry, FILE_HEADER, FOOTER, FRAME_HEADER, FRAME_MAGIC, FileForm, FileHeader, FrameHeader, Head,
-    HeaderFault, Kind, MAX_HEAD, MAX_PIECE, hex,
+    End, Entry, FILE_HEADER, FOOTER, FOOTER_FRAME, FRAME_HEADER, FRAME_MAGIC, FileForm, FileHeader, Footer,
+    FrameHeader, Hash, Head, HeaderFault, Kind, MAGIC, MAX_HEAD, MAX_PIECE, hex,
 };
+use super::limits::Needs;
 use super::{Damage, Error, ReadLimits};
-use crate::coder::{Decoder, Encoded, Form};
+use crate::coder::{self, Decoder, Encoded, Form};
 
-/// Bytes that room is made for at once, before they are read.
+/// Bytes that are allocated at once, before they are read.
 const MAX_AT_ONCE: u64 = 16 << 20;
+/// Bytes that a piece may have more than what it decodes to.
+const MAX_OVERHEAD: u64 = 2 << 20;
 
 /// Reads a container, member by member.
 ///
 /// [`Reader::next`] gives a member's head, after which [`Reader::decode`] or [`Reader::skip`] take what follows.
 ///
-/// Memory: a member's coded form and, for records, the original; never more than the file has or the limits allow.
+/// A file states in its header what it needs; more than [`ReadLimits`] allow is refused before anything is decoded.
 pub struct Reader<R> {
     input: R,
     limits: ReadLimits,
+    /// What decoding may use: what the file states.
+    coder_limits: coder::Limits,
     decoder: Decoder,
     header: Option<FileHeader>,
-    /// Bytes of the file.
+    /// Bytes of the file; `u64::MAX` of a stream.
     bytes: u64,
     at: u64,
     /// The frame that comes next.
@@ -34,11 +39,40 @@ pub struct Reader<R> {
     id: Option<u64>,
     /// The member that comes next.
     member: u64,
-    /// Where the last member that came starts.
-    member_offset: u64,
+    /// The head that came last.
+    last: LastHead,
+    /// The binding of the member before the one that comes next, if it is known.
+    binding: Option<Hash>,
+    /// What the index must have if reading came here from the file's start without a gap: the entries so far.
+    walked: Option<Vec<u8>>,
+    /// Where the index came by, and its hash.
+    index_passed: Option<(u64, Hash)>,
+    /// What a good index says.
+    index: Option<Vec<Entry>>,
+    /// Whether members are decoded that are not where they belong.
+    is_salvaging: bool,
     /// The member that the decoder's state fits.
     ready_for: Option<u64>,
     ended: bool,
+}
+
+/// The head that came last, as it is in the file.
+#[derive(Default)]
+struct LastHead {
+    offset: u64,
+    frame: u64,
+    bytes: Vec<u8>,
+}
+
+/// Whether a member is where it was written, under the name that it was written with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Binding {
+    /// It is.
+    Verified,
+    /// It cannot be said, as the members before it or the index are damaged.
+    Unknown,
+    /// It is not.
+    Broken,
 }
 
 /// What was read of a member.
@@ -48,70 +82,122 @@ pub struct Summary {
     pub stored: u64,
     /// Its end.
     pub end: End,
+    /// Whether its name and its place among the others are as they were written: always, unless by [`super::walk`].
+    pub binding: Binding,
+}
+
+impl<R: Read> Reader<Forward<R>> {
+    /// Reads the header of a file that comes as a stream: members can be decoded in their order, but not searched for.
+    ///
+    /// # Errors
+    /// The file system's, a header that cannot be used, and needs beyond the limits.
+    pub fn open_stream(input: R, limits: ReadLimits) -> Result<Reader<Forward<R>>, Error> {
+        Reader::unopened(Forward { input, at: 0 }, u64::MAX, limits).opened()
+    }
+}
+
+/// A stream, in which reading goes on at a later place only.
+pub struct Forward<R> {
+    input: R,
+    at: u64,
+}
+
+impl<R: Read> Read for Forward<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let got = self.input.read(buffer)?;
+        self.at += got as u64;
+        Ok(got)
+    }
+}
+
+impl<R: Read> Seek for Forward<R> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let SeekFrom::Start(to) = to else { return Err(io::ErrorKind::Unsupported.into()) };
+        let skipped = to.checked_sub(self.at).ok_or(io::ErrorKind::Unsupported)?;
+        io::copy(&mut (&mut self.input).take(skipped), &mut io::sink())?;
+        // Beyond the end, nothing is read.
+        self.at = to;
+        Ok(to)
+    }
 }
 
 impl<R: Read + Seek> Reader<R> {
     /// Reads the file's header.
     ///
     /// # Errors
-    /// The file system's, and a header that can't be used.
+    /// The file system's, a header that cannot be used, and needs beyond the limits.
     pub fn open(input: R, limits: ReadLimits) -> Result<Reader<R>, Error> {
-        let mut reader = Reader::open_damaged(input, limits)?;
-        let mut bytes = [0; FILE_HEADER];
-        if reader.bytes < FILE_HEADER as u64 {
-            let mut start = Vec::new();
-            (&mut reader.input).take(8).read_to_end(&mut start).map_err(Error::Io)?;
-            if start != super::layout::MAGIC {
-                return Err(Error::Foreign);
-            }
-            return Err(reader.damage("the file's header", 0, "32 bytes", format!("{} bytes", reader.bytes)));
-        }
-        reader.input.read_exact(&mut bytes).map_err(Error::Io)?;
-        let header = FileHeader::parse(&bytes).map_err(|fault| match fault {
-            HeaderFault::Magic => Error::Foreign,
-            HeaderFault::Newer(version) => Error::Newer(version),
-            HeaderFault::Checksum(stored, computed) => {
-                let expected = format!("CRC-32C {stored:08X}");
-                reader.damage("the file's header", 0, expected, format!("{computed:08X}"))
-            }
-            HeaderFault::Form(form) => reader.damage(
-                "the file's header",
-                12,
-                "a form of files that this version knows",
-                form.to_string(),
-            ),
-        })?;
-        reader.at = FILE_HEADER as u64;
-        reader.id = Some(header.id);
-        reader.header = Some(header);
-        if header.form == FileForm::Segment {
-            reader.decoder = Decoder::new(limits.coder).alone();
-        }
-        Ok(reader)
+        Reader::open_damaged(input, limits)?.opened()
     }
 
-    /// Does without the file's header: what comes next is found by [`Reader::find_next`].
+    /// Does without the file's header: what comes next is found by [`Reader::find_next`]. The limits stand for the needs that
+    /// the header would state.
     ///
     /// # Errors
     /// The file system's.
     pub fn open_damaged(mut input: R, limits: ReadLimits) -> Result<Reader<R>, Error> {
         let bytes = input.seek(SeekFrom::End(0)).map_err(Error::Io)?;
         input.seek(SeekFrom::Start(0)).map_err(Error::Io)?;
-        let decoder = Decoder::new(limits.coder);
-        Ok(Reader {
+        Ok(Reader::unopened(input, bytes, limits))
+    }
+
+    fn unopened(input: R, bytes: u64, limits: ReadLimits) -> Reader<R> {
+        let needs = Needs::within(limits.memory, limits.spill);
+        let page_memory = limits.admit(needs).unwrap_or(0);
+        // Level 9: parts may be modelled.
+        let coder_limits = needs.limits(FileForm::Pack, 9, page_memory);
+        Reader {
             input,
             limits,
-            decoder,
+            coder_limits,
+            decoder: Decoder::new(coder_limits),
             header: None,
             bytes,
             at: 0,
             frame: 0,
             id: None,
             member: 0,
-            member_offset: 0,
+            last: LastHead::default(),
+            binding: None,
+            walked: None,
+            index_passed: None,
+            index: None,
+            is_salvaging: false,
             ready_for: None,
             ended: false,
-        })
+        }
+    }
+
+    fn opened(mut self) -> Result<Reader<R>, Error> {
+        const PART: &str = "the file's header";
+        let mut bytes = [0; FILE_HEADER];
+        let got = self.fill(&mut bytes)?;
+        if !bytes[..got].starts_with(&MAGIC) {
+            return Err(Error::Foreign);
+        }
+        if got < FILE_HEADER {
+            return Err(self.damage(PART, 0, format!("{FILE_HEADER} bytes"), format!("{got} bytes")));
+        }
+        let header = FileHeader::parse(&bytes).map_err(|fault| match fault {
+            HeaderFault::Magic => Error::Foreign,
+            HeaderFault::Newer(version) => Error::Newer(version),
+            HeaderFault::Checksum(stored, computed) => {
+                self.damage(PART, 0, format!("CRC-32C {stored:08X}"), format!("{computed:08X}"))
+            }
+            HeaderFault::Form(form) => {
+                self.damage(PART, 12, "a form of files that this version knows", form.to_string())
+            }
+        })?;
+        let page_memory = self.limits.admit(header.needs).map_err(Error::Needs)?;
+        self.coder_limits = header.needs.limits(header.form, header.level, page_memory);
+        self.decoder = Decoder::new(self.coder_limits);
+        if header.form == FileForm::Segment {
+            self.decoder = self.decoder.alone();
+        }
+        self.id = Some(header.id);
+        self.header = Some(header);
+        self.go_to_start();
+        Ok(self)
     }
 
     /// What the file's header says.
@@ -157,38 +243,10 @@ impl<R: Read + Seek> Reader<R> {
             let offset = self.at;
             let frame = self.frame_header()?;
             match frame.kind {
-                Kind::HEAD => {
-                    let head = self.head(frame, offset)?;
-                    if head.number != self.member {
-                        let (expected, found) = (
-                            format!("member {}", self.member.saturating_add(1)),
-                            head.number.saturating_add(1),
-                        );
-                        return Err(self.damage(
-                            "a member's head",
-                            offset,
-                            expected,
-                            format!("member {found}"),
-                        ));
-                    }
-                    self.member_offset = offset;
-                    return Ok(Some(head));
-                }
-                Kind::INDEX => {
-                    self.content(frame, offset, self.bytes, "the index")?;
-                }
+                Kind::HEAD => return self.next_head(frame, offset).map(Some),
+                Kind::INDEX => self.pass_index(frame, offset)?,
                 Kind::FOOTER => {
-                    let content = self.content(frame, offset, FOOTER, "the footer")?;
-                    let members = Cursor::new(content.get(8..).unwrap_or(&[])).u64();
-                    if members != Some(self.member) {
-                        let found = members.map_or("none".to_owned(), |members| format!("{members} members"));
-                        return Err(self.damage(
-                            "the footer",
-                            offset,
-                            format!("{} members", self.member),
-                            found,
-                        ));
-                    }
+                    self.check_footer(frame, offset)?;
                     self.expect_end()?;
                 }
                 kind if kind.may_be_skipped() => self.pass(frame),
@@ -198,6 +256,77 @@ impl<R: Read + Seek> Reader<R> {
                 }
             }
         }
+    }
+
+    /// The head of the next member, which must be the one that the index has there.
+    fn next_head(&mut self, frame: FrameHeader, offset: u64) -> Result<Head, Error> {
+        const PART: &str = "a member's head";
+        let (head, bytes) = self.head(frame, offset)?;
+        if head.number != self.member {
+            let expected = format!("member {}", self.member.saturating_add(1));
+            return Err(self.damage(
+                PART,
+                offset,
+                expected,
+                format!("member {}", head.number.saturating_add(1)),
+            ));
+        }
+        let last = LastHead { offset, frame: frame.number, bytes };
+        if let Some(index) = self.index.as_ref().filter(|_| !self.is_salvaging) {
+            let entry = usize::try_from(head.number).ok().and_then(|number| index.get(number));
+            let fits = |entry: &&Entry| {
+                (entry.offset, entry.frame, &entry.head_bytes) == (last.offset, last.frame, &last.bytes)
+            };
+            if entry.filter(fits).is_none() {
+                let expected = entry.map_or("no further member".to_owned(), |entry| {
+                    format!("{} at offset {}, as the index has it", name_of(&entry.head), entry.offset)
+                });
+                return Err(self.damage(PART, offset, expected, name_of(&head)));
+            }
+        }
+        self.last = last;
+        Ok(head)
+    }
+
+    /// The index after the last member, which must have all members.
+    fn pass_index(&mut self, frame: FrameHeader, offset: u64) -> Result<(), Error> {
+        const PART: &str = "the index";
+        let content = self.content(frame, offset, self.bytes, PART)?;
+        if let Some(walked) = &self.walked {
+            let (count, entries) = content.split_at_checked(8).unwrap_or_default();
+            if count != self.member.to_le_bytes() || entries != walked {
+                let expected = format!("the {} members before it", self.member);
+                return Err(self.damage(PART, offset, expected, "other members".to_owned()));
+            }
+        }
+        self.index_passed = Some((offset, *blake3::hash(&content).as_bytes()));
+        Ok(())
+    }
+
+    /// The footer, which must be that of this index and these members.
+    fn check_footer(&mut self, frame: FrameHeader, offset: u64) -> Result<(), Error> {
+        const PART: &str = "the footer";
+        let footer = self.footer(frame, offset)?;
+        if footer.members != self.member {
+            let expected = format!("{} members", self.member);
+            return Err(self.damage(PART, offset, expected, format!("{} members", footer.members)));
+        }
+        let Some((index, hash)) = self.index_passed else {
+            return Err(self.damage(PART, offset, "the index before it", "none".to_owned()));
+        };
+        if index != footer.index {
+            let expected = format!("the index at offset {index}");
+            return Err(self.damage(PART, offset, expected, format!("offset {}", footer.index)));
+        }
+        let hashes = [("index", hash, footer.index_hash)];
+        let binding = self.binding.map(|binding| ("last member's binding", binding, footer.binding));
+        for (what, expected, found) in hashes.into_iter().chain(binding) {
+            if expected != found {
+                let expected = format!("BLAKE3 {} of the {what}", hex(&expected));
+                return Err(self.damage(PART, offset, expected, hex(&found)));
+            }
+        }
+        Ok(())
     }
 
     /// Whether all that the member needs was decoded.
@@ -240,6 +369,8 @@ impl<R: Read + Seek> Reader<R> {
                 _ => self.pass(frame),
             }
             if frame.kind == Kind::END {
+                // Not compared with anything, so nothing is known of it.
+                (self.binding, self.walked) = (None, None);
                 self.member = head.number.saturating_add(1);
                 return Ok(pieces);
             }
@@ -255,14 +386,14 @@ impl<R: Read + Seek> Reader<R> {
     }
 
     /// All members of the file, by its index or else by walking it; and what is wrong with the file, as far as that shows.
-    /// Reading starts anew after it.
+    /// Reading is at the file's start after it.
     pub fn entries(&mut self) -> (Vec<Entry>, Option<Error>) {
         let index = match self.header {
             Some(FileHeader { form: FileForm::Pack, .. }) => self.index().ok(),
             _ => None,
         };
         let entries = index.map_or_else(|| self.walk(), |entries| (entries, None));
-        self.go_to(FILE_HEADER as u64, 0, 0);
+        self.go_to_start();
         entries
     }
 
@@ -275,61 +406,106 @@ impl<R: Read + Seek> Reader<R> {
         Ok(())
     }
 
-    /// What a pack's index says. Reading has to be placed anew after it.
+    /// What a pack's index says, which is compared with its footer; from then on, members are compared with it. Reading has
+    /// to be placed by [`Reader::seek`] after it.
     ///
     /// # Errors
     /// The file system's, and damage: a pack that was cut short has no index.
     pub fn index(&mut self) -> Result<Vec<Entry>, Error> {
-        let place = self.bytes.saturating_sub(FOOTER).max(FILE_HEADER as u64);
-        let found = self.footer_at(place);
-        let (index, members, frame) = match found {
-            Ok(found) => found,
+        const PART: &str = "the index";
+        let place = self.bytes.saturating_sub(FOOTER_FRAME).max(FILE_HEADER as u64);
+        self.at = place;
+        let footer = self.any_frame_header().and_then(|frame| self.footer(frame, place));
+        let footer = match footer {
+            Ok(footer) => footer,
             Err(Error::Damage(damage)) => {
                 let found = format!("{} (the pack was cut short or its end is damaged)", damage.found);
                 return Err(Error::Damage(Box::new(Damage { part: "the footer", found, ..*damage })));
             }
             Err(error) => return Err(error),
         };
-        self.go_to(index, frame, members);
-        let header = self.frame_header()?;
-        if header.kind != Kind::INDEX {
-            let found = format!("a frame of kind {}", header.kind.0);
-            return Err(self.damage("the index", index, "the index", found));
+        let offset = footer.index;
+        self.at = offset;
+        let frame = self.any_frame_header()?;
+        if frame.kind != Kind::INDEX {
+            return Err(self.damage(PART, offset, "the index", format!("a frame of kind {}", frame.kind.0)));
         }
-        let content = self.content(header, index, self.bytes, "the index")?;
+        let content = self.content(frame, offset, self.bytes, PART)?;
+        let hash = *blake3::hash(&content).as_bytes();
+        if hash != footer.index_hash {
+            let expected = format!("BLAKE3 {}", hex(&footer.index_hash));
+            return Err(self.damage(PART, offset, expected, hex(&hash)));
+        }
         let mut cursor = Cursor::new(&content);
         let count = cursor.u64().unwrap_or(0);
-        let mut entries = Vec::new();
+        let mut entries: Vec<Entry> = Vec::new();
         while cursor.left() > 0 {
-            let entry = Entry::take(&mut cursor).filter(|entry| entry.offset < index);
+            let number = entries.len() as u64;
+            let entry =
+                Entry::take(&mut cursor).filter(|entry| entry.offset < offset && entry.head.number == number);
             let Some(entry) = entry else {
-                let found = format!("none after {}", entries.len());
-                return Err(self.damage("the index", index, "an entry", found));
+                return Err(self.damage(
+                    PART,
+                    offset,
+                    format!("an entry of member {}", number + 1),
+                    "none".to_owned(),
+                ));
             };
             entries.push(entry);
         }
-        if entries.len() as u64 != count || count != members {
-            let found = format!("{} entries", entries.len());
-            return Err(self.damage("the index", index, format!("{members} entries"), found));
+        if entries.len() as u64 != count || count != footer.members {
+            let expected = format!("{} entries", footer.members);
+            return Err(self.damage(PART, offset, expected, format!("{} entries", entries.len())));
         }
+        self.check_bindings(&entries, &footer, offset)?;
+        self.index = Some(entries.clone());
         Ok(entries)
     }
 
-    /// Goes to a member of which the index told: what is decoded next is this one.
+    /// Whether members that follow each other are bound to each other, from the file's header to the footer.
+    fn check_bindings(&self, entries: &[Entry], footer: &Footer, offset: u64) -> Result<(), Error> {
+        let mut before = self.header.map(FileHeader::binding);
+        for entry in entries {
+            let End { bytes, hash, binding } = entry.end;
+            let expected = before.map(|before| End::bound(bytes, hash, &before, &entry.head_bytes).binding);
+            if expected.is_some_and(|expected| expected != binding) {
+                let expected = format!("a binding of {} to the member before", name_of(&entry.head));
+                return Err(self.damage("the index", offset, expected, "another".to_owned()));
+            }
+            before = Some(binding);
+        }
+        if before.is_some_and(|last| last != footer.binding) {
+            let found = hex(&footer.binding);
+            return Err(self.damage("the footer", offset, "the last member's binding", found));
+        }
+        Ok(())
+    }
+
+    /// Goes to a member of the index: what is decoded next is this one.
     ///
     /// # Errors
     /// The file system's, damage, and an index that does not fit the member.
     pub fn seek(&mut self, entry: &Entry) -> Result<Head, Error> {
         self.go_to(entry.offset, entry.frame, entry.head.number);
+        (self.binding, self.walked) = (self.binding_before(entry.head.number), None);
         let head = self.next()?;
         match head {
-            Some(head) if head == entry.head => Ok(head),
-            _ => Err(self.damage(
-                "the index",
-                entry.offset,
-                "the member that it tells of",
-                "another".to_owned(),
-            )),
+            Some(head) if self.last.bytes == entry.head_bytes => Ok(head),
+            _ => {
+                let expected = format!("{} where it says", name_of(&entry.head));
+                Err(self.damage("the index", entry.offset, expected, "another member".to_owned()))
+            }
+        }
+    }
+
+    /// What a member is bound to, by the index.
+    fn binding_before(&self, number: u64) -> Option<Hash> {
+        match number.checked_sub(1) {
+            None => self.header.map(FileHeader::binding),
+            Some(before) => {
+                let index = self.index.as_ref()?;
+                Some(index.get(usize::try_from(before).ok()?)?.end.binding)
+            }
         }
     }
 
@@ -342,16 +518,8 @@ impl<R: Read + Seek> Reader<R> {
         let mut window_start = from;
         let mut window = vec![0; WINDOW + FRAME_HEADER];
         while window_start < self.bytes {
-            self.input.seek(SeekFrom::Start(window_start)).map_err(Error::Io)?;
-            let mut got = 0;
-            while got < window.len() {
-                match self.input.read(&mut window[got..]) {
-                    Ok(0) => break,
-                    Ok(more) => got += more,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(Error::Io(error)),
-                }
-            }
+            self.at = window_start;
+            let got = self.fill(&mut window)?;
             for start in 0..got.min(WINDOW) {
                 if window[start..got].starts_with(&FRAME_MAGIC)
                     && let Some(bytes) = window[start..got].first_chunk::<FRAME_HEADER>()
@@ -369,15 +537,16 @@ impl<R: Read + Seek> Reader<R> {
 }
 
 /// Where reading stands.
-pub(super) type Standing = (u64, u64, u64);
+pub(super) type Standing = (u64, u64, u64, Option<Hash>);
 
 impl<R: Read + Seek> Reader<R> {
     pub(super) fn place(&self) -> Standing {
-        (self.at, self.frame, self.member)
+        (self.at, self.frame, self.member, self.binding)
     }
 
-    pub(super) fn go_back(&mut self, (at, frame, member): Standing) {
+    pub(super) fn go_back(&mut self, (at, frame, member, binding): Standing) {
         self.go_to(at, frame, member);
+        self.binding = binding;
     }
 
     /// Whether a frame that was searched for is one to go on with; then reading is placed before it.
@@ -390,7 +559,9 @@ impl<R: Read + Seek> Reader<R> {
         let id = self.id.replace(frame.id);
         self.go_to(offset, frame.number, self.member);
         let sound = match self.frame_header() {
-            Ok(header) if header.kind == Kind::HEAD => self.head(header, offset).ok().map(|head| head.number),
+            Ok(header) if header.kind == Kind::HEAD => {
+                self.head(header, offset).ok().map(|(head, _)| head.number)
+            }
             // Both say how many members there are: the index first, the footer after the index's offset.
             Ok(header) => self.content(header, offset, self.bytes, "a frame").ok().and_then(|content| {
                 let skipped = if header.kind == Kind::FOOTER { 8 } else { 0 };
@@ -399,40 +570,43 @@ impl<R: Read + Seek> Reader<R> {
             Err(_) => None,
         };
         match sound {
-            Some(member) => self.go_to(offset, frame.number, member),
+            Some(member) => {
+                self.go_to(offset, frame.number, member);
+                (self.binding, self.walked) = (self.binding_before(member), None);
+            }
             None => self.id = id,
         }
         sound.is_some()
     }
 
-    /// The footer at a place: the index's offset, the number of members, the number of the index's frame.
-    fn footer_at(&mut self, offset: u64) -> Result<(u64, u64, u64), Error> {
-        self.at = offset;
-        let frame = self.any_frame_header()?;
+    fn footer(&mut self, frame: FrameHeader, offset: u64) -> Result<Footer, Error> {
+        const PART: &str = "the footer";
         if frame.kind != Kind::FOOTER {
-            return Err(self.damage("the footer", offset, "the footer", "another frame".to_owned()));
+            return Err(self.damage(PART, offset, "the footer", "another frame".to_owned()));
         }
-        let content = self.content(frame, offset, FOOTER, "the footer")?;
-        let mut cursor = Cursor::new(&content);
-        let (Some(index), Some(members)) = (cursor.u64(), cursor.u64()) else {
-            return Err(self.damage("the footer", offset, "16 bytes", format!("{} bytes", content.len())));
-        };
-        Ok((index, members, frame.number.wrapping_sub(1)))
+        let content = self.content(frame, offset, FOOTER_FRAME, PART)?;
+        let found = format!("{} bytes", content.len());
+        Footer::parse(&content).ok_or_else(|| self.damage(PART, offset, format!("{FOOTER} bytes"), found))
+    }
+
+    pub(super) fn salvage(&mut self) {
+        self.is_salvaging = true;
     }
 
     fn walk(&mut self) -> (Vec<Entry>, Option<Error>) {
-        self.go_to(FILE_HEADER as u64, 0, 0);
+        self.go_to_start();
         let mut entries = Vec::new();
         loop {
-            let frame = self.frame;
             let head = match self.next() {
                 Ok(Some(head)) => head,
                 Ok(None) => return (entries, None),
                 Err(error) => return (entries, Some(error)),
             };
-            let offset = self.member_offset;
             match self.skip(&head) {
-                Ok(Summary { stored, end }) => entries.push(Entry { offset, frame, stored, head, end }),
+                Ok(Summary { stored, end, .. }) => {
+                    let LastHead { offset, frame, bytes } = std::mem::take(&mut self.last);
+                    entries.push(Entry { offset, frame, stored, head, head_bytes: bytes, end });
+                }
                 Err(error) => return (entries, Some(error)),
             }
         }
@@ -442,9 +616,21 @@ impl<R: Read + Seek> Reader<R> {
         (self.at, self.frame, self.member, self.ended) = (at, frame, member, false);
     }
 
+    /// To the first member.
+    fn go_to_start(&mut self) {
+        self.go_to(FILE_HEADER as u64, 0, 0);
+        self.binding = self.header.map(FileHeader::binding);
+        (self.walked, self.index_passed) = (Some(Vec::new()), None);
+    }
+
     fn expect_end(&mut self) -> Result<(), Error> {
-        if self.at < self.bytes {
-            let found = format!("{} bytes", self.bytes - self.at);
+        let is_stream = self.bytes == u64::MAX;
+        let found = match is_stream {
+            true => self.fill(&mut [0])? as u64,
+            false => self.bytes.saturating_sub(self.at),
+        };
+        if found > 0 {
+            let found = if is_stream { "more".to_owned() } else { format!("{found} bytes") };
             return Err(self.damage("the file's end", self.at, "nothing more", found));
         }
         self.ended = true;
@@ -466,14 +652,12 @@ impl<R: Read + Seek> Reader<R> {
     fn any_frame_header(&mut self) -> Result<FrameHeader, Error> {
         const PART: &str = "a frame's header";
         let offset = self.at;
-        let left = self.bytes.saturating_sub(offset);
-        if left < FRAME_HEADER as u64 {
-            let found = if left == 0 { "the end of the file".to_owned() } else { format!("{left} bytes") };
-            return Err(self.damage(PART, offset, "40 bytes", found));
-        }
         let mut bytes = [0; FRAME_HEADER];
-        self.input.seek(SeekFrom::Start(offset)).map_err(Error::Io)?;
-        self.input.read_exact(&mut bytes).map_err(Error::Io)?;
+        let got = self.fill(&mut bytes)?;
+        if got < FRAME_HEADER {
+            let found = if got == 0 { "the end of the file".to_owned() } else { format!("{got} bytes") };
+            return Err(self.damage(PART, offset, format!("{FRAME_HEADER} bytes"), found));
+        }
         let frame = FrameHeader::parse(&bytes)
             .map_err(|(expected, found)| self.damage(PART, offset, expected, found))?;
         if let Some(id) = self.id.filter(|id| *id != frame.id) {
@@ -481,12 +665,27 @@ impl<R: Read + Seek> Reader<R> {
             return Err(self.damage(PART, offset, expected, found));
         }
         self.at += FRAME_HEADER as u64;
-        let left = self.bytes - self.at;
+        let left = self.bytes.saturating_sub(self.at);
         if frame.bytes > left {
             let expected = format!("{} bytes after it", frame.bytes);
             return Err(self.damage(PART, offset, expected, format!("{left} bytes")));
         }
         Ok(frame)
+    }
+
+    /// What the file has from here on, as far as it goes.
+    fn fill(&mut self, buffer: &mut [u8]) -> Result<usize, Error> {
+        self.input.seek(SeekFrom::Start(self.at)).map_err(Error::Io)?;
+        let mut got = 0;
+        while got < buffer.len() {
+            match self.input.read(&mut buffer[got..]) {
+                Ok(0) => break,
+                Ok(more) => got += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::Io(error)),
+            }
+        }
+        Ok(got)
     }
 
     /// The content of the frame whose header came last.
@@ -524,19 +723,17 @@ impl<R: Read + Seek> Reader<R> {
         self.at = self.at.saturating_add(frame.bytes);
     }
 
-    fn head(&mut self, frame: FrameHeader, offset: u64) -> Result<Head, Error> {
+    fn head(&mut self, frame: FrameHeader, offset: u64) -> Result<(Head, Vec<u8>), Error> {
         let content = self.content(frame, offset, MAX_HEAD, "a member's head")?;
-        Head::parse(&content)
-            .map_err(|(expected, found)| self.damage("a member's head", offset, expected, found))
+        match Head::parse(&content) {
+            Ok(head) => Ok((head, content)),
+            Err((expected, found)) => Err(self.damage("a member's head", offset, expected, found)),
+        }
     }
 
-    /// The rest of a member; without `out`, nothing is decoded.
+    /// What follows a member's head; without `out`, nothing is decoded.
     fn pieces(&mut self, head: &Head, mut out: Option<&mut dyn Write>) -> Result<Summary, Error> {
-        let start = self.member_offset;
-        let most = match head.form {
-            Form::Bytes => MAX_PIECE,
-            Form::Records => self.limits.segment_bytes,
-        };
+        let start = self.last.offset;
         let mut hasher = blake3::Hasher::new();
         let (mut pieces, mut bytes) = (0, 0_u64);
         let end = loop {
@@ -559,7 +756,7 @@ impl<R: Read + Seek> Reader<R> {
                         continue;
                     };
                     let mut written = Ok(());
-                    self.piece(head, frame, offset, most, &mut |original| {
+                    self.piece(head, frame, offset, &mut |original| {
                         hasher.update(original);
                         bytes = bytes.saturating_add(original.len() as u64);
                         if written.is_ok() {
@@ -587,7 +784,34 @@ impl<R: Read + Seek> Reader<R> {
                 return Err(self.damage("the original", start, expected, hex(&hash)));
             }
         }
-        Ok(Summary { stored: self.at - start, end })
+        let stored = self.at - start;
+        let binding = self.bind(head, stored, end)?;
+        Ok(Summary { stored, end, binding })
+    }
+
+    /// Compares the member that came last with what it is bound to.
+    fn bind(&mut self, head: &Head, stored: u64, end: End) -> Result<Binding, Error> {
+        let LastHead { offset, frame, bytes: head_bytes } = &self.last;
+        let bound = self.binding.map(|before| End::bound(end.bytes, end.hash, &before, head_bytes) == end);
+        let index = self.index.as_ref();
+        let in_index = index.map(|index| {
+            let entry = usize::try_from(head.number).ok().and_then(|number| index.get(number));
+            entry.is_some_and(|entry| entry.head_bytes == *head_bytes && entry.end == end)
+        });
+        let binding = match (bound, in_index) {
+            (Some(false), _) | (_, Some(false)) => Binding::Broken,
+            (Some(true), _) | (None, Some(true)) => Binding::Verified,
+            (None, None) => Binding::Unknown,
+        };
+        if !self.is_salvaging && binding == Binding::Broken {
+            return Err(broken(head, *offset));
+        }
+        if let Some(walked) = &mut self.walked {
+            let (offset, frame, head_bytes) = (*offset, *frame, head_bytes.clone());
+            Entry { offset, frame, stored, head: head.clone(), head_bytes, end }.put(walked);
+        }
+        self.binding = Some(end.binding);
+        Ok(binding)
     }
 
     fn piece(
@@ -595,20 +819,18 @@ impl<R: Read + Seek> Reader<R> {
         head: &Head,
         frame: FrameHeader,
         offset: u64,
-        most: u64,
         out: &mut dyn FnMut(&[u8]),
     ) -> Result<(), Error> {
-        let mut content = self.content(frame, offset, self.bytes, "a piece")?;
+        let limit = self.coder_limits.columns as u64;
+        let mut content = self.content(frame, offset, limit.saturating_add(MAX_OVERHEAD), "a piece")?;
         let Some(original) = Cursor::new(&content).u64() else {
-            return Err(self.damage(
-                "a piece",
-                offset,
-                "8 bytes or more",
-                format!("{} bytes", content.len()),
-            ));
+            let found = format!("{} bytes", content.len());
+            return Err(self.damage("a piece", offset, "8 bytes or more", found));
         };
-        if original > most {
-            return Err(Error::Limit("bytes of a piece's original", most, original));
+        let allowed = limit.min(MAX_PIECE);
+        if head.form == Form::Bytes && original > allowed {
+            let what = "bytes of a piece's original";
+            return Err(Error::Limit { what, allowed, found: original });
         }
         if head.place.is_some_and(|place| place.size.bytes() != original) {
             return Err(self.damage("a piece", offset, "a whole segment", format!("{original} bytes")));
@@ -627,12 +849,23 @@ impl<R: Read + Seek> Reader<R> {
     fn end(&mut self, frame: FrameHeader, offset: u64) -> Result<End, Error> {
         let content = self.content(frame, offset, MAX_HEAD, "a member's end")?;
         let found = format!("{} bytes", content.len());
-        End::parse(&content).ok_or_else(|| self.damage("a member's end", offset, "40 bytes or more", found))
+        End::parse(&content).ok_or_else(|| self.damage("a member's end", offset, "72 bytes or more", found))
     }
 
     fn damage(&self, part: &'static str, offset: u64, expected: impl Into<String>, found: String) -> Error {
         Error::Damage(Box::new(Damage { member: None, part, offset, expected: expected.into(), found }))
     }
+}
+
+/// A member that is not where it was written, or not under its name.
+pub(super) fn broken(head: &Head, offset: u64) -> Error {
+    Error::Damage(Box::new(Damage {
+        member: Some((head.number, Some(name_of(head)))),
+        part: "a member",
+        offset,
+        expected: "one that is bound to its name and to the members before it".to_owned(),
+        found: "one of another place or name".to_owned(),
+    }))
 }
 
 /// Says which member an error is about.

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::io::{Read, Seek};
 
 use super::layout::{Entry, FileForm, Head, Place};
-use super::reader::{Reader, Summary};
+use super::reader::{Binding, Reader, Summary, broken};
 use super::{Error, ReadLimits};
 
 /// What going through a container has given.
 #[derive(Default, Debug)]
 pub struct Walk {
-    /// Members that are whole, in order.
+    /// Members whose content is as it was written, in order. Where [`Summary::binding`] is not verified, their name and place
+    /// may be another's.
     pub members: Vec<(Head, Summary)>,
     /// What is not as it was written.
     pub damage: Vec<Error>,
@@ -62,6 +63,13 @@ pub fn walk<R: Read + Seek>(
         }
         Err(error) => return Err(error),
     };
+    reader.salvage();
+    if reader.header().is_some_and(|header| header.form == FileForm::Pack) {
+        // With it, members behind damage are known to be where they belong.
+        let place = reader.place();
+        index = reader.index().ok();
+        reader.go_back(place);
+    }
     let mut lost = BTreeMap::new();
     loop {
         let from = reader.position();
@@ -73,6 +81,9 @@ pub fn walk<R: Read + Seek>(
             }
             Ok(Some(head)) => match decode(&mut reader, &head) {
                 Ok(summary) => {
+                    if summary.binding == Binding::Broken {
+                        walk.damage.push(broken(&head, from));
+                    }
                     walk.members.push((head, summary));
                     Ok(())
                 }
@@ -85,11 +96,11 @@ pub fn walk<R: Read + Seek>(
         };
         match step {
             Ok(()) => {}
-            Err(error @ (Error::Damage(_) | Error::Limit(..))) => {
+            Err(error @ (Error::Damage(_) | Error::Limit { .. })) => {
                 if index.is_none() {
-                    // Read only now: an undamaged file needs none.
+                    // Of a file whose header is damaged.
                     let place = reader.place();
-                    index = Some(reader.index().unwrap_or_default());
+                    index = reader.index().ok();
                     reader.go_back(place);
                 }
                 walk.damage.push(error);
@@ -117,7 +128,7 @@ fn losses(
     let mut known: BTreeMap<u64, (&Head, bool)> =
         index.iter().map(|entry| (entry.head.number, (&entry.head, true))).collect();
     known.extend(seen.iter().map(|(number, (head, damaged))| (*number, (head, *damaged))));
-    let whole: BTreeMap<u64, ()> = whole.iter().map(|(head, _)| (head.number, ())).collect();
+    let whole: BTreeMap<u64, &Head> = whole.iter().map(|(head, _)| (head.number, head)).collect();
     let mut losses = Vec::new();
     let mut next = 0;
     let mut numbers: Vec<u64> = known.keys().chain(whole.keys()).copied().collect();
@@ -135,8 +146,12 @@ fn losses(
             losses.push(nameless(next, number));
         }
         next = number.saturating_add(1);
-        if whole.contains_key(&number) {
-            continue;
+        let in_index = usize::try_from(number).ok().and_then(|number| index.get(number));
+        match (whole.get(&number), in_index) {
+            // Another one is in its place.
+            (Some(&head), Some(entry)) if entry.head != *head => {}
+            (Some(_), _) => continue,
+            (None, _) => {}
         }
         if let Some((head, damaged)) = known.get(&number) {
             losses.push(Loss {

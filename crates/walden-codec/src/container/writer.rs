@@ -8,10 +8,11 @@ use walden_format::stream::StreamInfo;
 
 use super::Error;
 use super::layout::{
-    End, Entry, FORMAT_VERSION, FileForm, FileHeader, FrameHeader, Head, Kind, MAX_HEAD, MIN_READER, Meta,
-    Place,
+    End, Entry, FORMAT_VERSION, FileForm, FileHeader, Footer, FrameHeader, Hash, Head, Kind, MAX_HEAD,
+    MIN_READER, Meta, Place,
 };
-use crate::coder::{Encoded, Encoder, Form, Limits, Original, start_of};
+use super::limits::Needs;
+use crate::coder::{Encoded, Encoder, Form, Original, start_of};
 
 /// How a container is written.
 #[derive(Clone, Copy, Debug)]
@@ -20,27 +21,50 @@ pub struct WriteOptions {
     pub form: FileForm,
     /// From 1, fast, to 9, small.
     pub level: u8,
-    /// A pack's keyframes are at most so many members apart.
-    pub keyframe: u32,
-    /// What encoding may use.
-    pub limits: Limits,
+    /// Bytes of WAL from a keyframe of a pack on, after which the next segment is one.
+    pub keyframe: u64,
+    /// What a reader may need at most; a segment that would need more is coded as bytes. A file of one member states what it
+    /// does need.
+    pub needs: Needs,
+    /// Bytes of memory for pages; what does not fit goes to a temporary file.
+    pub page_memory: u64,
+}
+
+/// Bytes of WAL from keyframe to keyframe, if nothing else is said.
+pub const KEYFRAME_BYTES: u64 = 512 << 20;
+
+impl WriteOptions {
+    /// The form's default level, for segments of up to 64 MB.
+    pub fn new(form: FileForm) -> WriteOptions {
+        WriteOptions::with_level(form, form.default_level())
+    }
+
+    /// A level from 1 to 9, for segments of up to 64 MB.
+    pub fn with_level(form: FileForm, level: u8) -> WriteOptions {
+        let needs = Needs::of_segments(form, level, 64 << 20);
+        WriteOptions { form, level, keyframe: KEYFRAME_BYTES, needs, page_memory: 64 << 20 }
+    }
 }
 
 /// Writes a container.
 ///
-/// Memory: what the segment at hand says, in columns, its coded form, and a pack's index of some 150 bytes per member.
+/// Memory: the columns of one segment, its coded form, and a pack's index of some 200 bytes per member.
 pub struct Writer<W> {
     out: W,
     options: WriteOptions,
     encoder: Encoder,
-    /// Known with the first member: it is told from its content, so that the same input gives the same file.
+    /// The file's number, known with the first member: it is made from its content, so that the same input gives the same
+    /// file.
     id: Option<u64>,
     at: u64,
     frames: u64,
     members: u64,
     index: Vec<u8>,
+    /// The binding of the last member, or of the file's header.
+    binding: Hash,
     last: Option<Continuation>,
-    since_keyframe: u32,
+    /// Bytes of WAL from the last keyframe on.
+    since_keyframe: u64,
 }
 
 /// What the next segment must be to need no keyframe.
@@ -48,6 +72,23 @@ pub struct Writer<W> {
 struct Continuation {
     info: StreamInfo,
     start: Lsn,
+}
+
+/// A segment in its coded form.
+struct Segment {
+    encoded: Encoded,
+    place: Place,
+    bytes: u64,
+    hash: Hash,
+    needs: Needs,
+}
+
+/// A member that is being written.
+struct Begun {
+    offset: u64,
+    frame: u64,
+    head: Head,
+    head_bytes: Vec<u8>,
 }
 
 /// What became of a member.
@@ -67,7 +108,8 @@ const PIECE: usize = 16 << 20;
 impl<W: Write> Writer<W> {
     /// Nothing is written before the first member.
     pub fn new(out: W, options: WriteOptions) -> Writer<W> {
-        let encoder = Encoder::new(options.level, options.limits);
+        let limits = options.needs.limits(options.form, options.level, options.page_memory);
+        let encoder = Encoder::new(options.level, limits);
         let encoder = if options.form == FileForm::Segment { encoder.alone() } else { encoder };
         Writer {
             out,
@@ -78,50 +120,97 @@ impl<W: Write> Writer<W> {
             frames: 0,
             members: 0,
             index: Vec::new(),
+            binding: [0; 32],
             last: None,
             since_keyframe: 0,
         }
     }
 
-    /// Adds a member, what `input` has from where it is on; `as_bytes` keeps it from being understood.
+    /// Adds a member: what `input` has from its position on. With `as_bytes`, its records are not decoded.
     ///
-    /// What turns out not to be understood is read again.
+    /// If it turns out that the records cannot be coded, the input is read again.
     ///
     /// # Errors
-    /// The file system's; after one, the file is worth nothing.
+    /// The file system's; what was written is worth nothing then.
     pub fn add(
         &mut self,
         meta: Meta,
         as_bytes: bool,
         input: &mut (impl Read + Seek),
     ) -> Result<Added, Error> {
-        if meta.name.len() as u64 > MAX_HEAD / 2 {
-            return Err(Error::Limit("bytes of a name", MAX_HEAD / 2, meta.name.len() as u64));
-        }
+        check_name(&meta)?;
         let from = input.stream_position().map_err(Error::Original)?;
-        if !as_bytes && let Some((encoded, place, end)) = self.segment(input)? {
-            let begun = self.begin(meta, Form::Records, encoded.restart, Some(place), &end.hash)?;
-            self.piece(end.bytes as usize, &encoded)?;
-            return self.end(begun, end);
+        if !as_bytes && let Some(segment) = self.segment(input, from)? {
+            let begun = self.begin(
+                meta,
+                (Form::Records, segment.encoded.restart),
+                Some(segment.place),
+                &segment.hash,
+                segment.needs,
+            )?;
+            self.piece(segment.bytes as usize, &segment.encoded)?;
+            return self.end(begun, segment.bytes, segment.hash);
         }
-        self.last = None;
         input.seek(SeekFrom::Start(from)).map_err(Error::Original)?;
         let failure = self.encoder.take_failure();
         Ok(Added { failure, ..self.add_bytes(meta, input)? })
     }
 
-    /// Writes what comes after the last member, and gives the target back, flushed.
+    /// Adds a member without decoding its records: what `input` has. It is read once.
+    ///
+    /// # Errors
+    /// The file system's; what was written is worth nothing then.
+    pub fn add_bytes(&mut self, meta: Meta, input: &mut impl Read) -> Result<Added, Error> {
+        check_name(&meta)?;
+        self.last = None;
+        let mut buffer = Vec::new();
+        let piece_bytes = self.piece_bytes()?;
+        take(input, piece_bytes, &mut buffer)?;
+        let needs = Needs::of_member(self.options.form, self.options.level, buffer.len() as u64, 0);
+        let begun = self.begin(meta, (Form::Bytes, true), None, &buffer, needs)?;
+        let mut hasher = blake3::Hasher::new();
+        let mut bytes = 0;
+        while !buffer.is_empty() {
+            hasher.update(&buffer);
+            bytes += buffer.len() as u64;
+            let encoded = self.encoder.encode_bytes(&buffer);
+            self.piece(buffer.len(), &encoded)?;
+            buffer.clear();
+            take(input, piece_bytes, &mut buffer)?;
+        }
+        // The next segment is a keyframe, also if there was no piece.
+        self.encoder.restart();
+        self.end(begun, bytes, *hasher.finalize().as_bytes())
+    }
+
+    /// Bytes of a piece of a member that is coded as bytes.
+    fn piece_bytes(&self) -> Result<usize, Error> {
+        let WriteOptions { form, level, needs, page_memory, .. } = self.options;
+        let allowed = needs.limits(form, level, page_memory).columns.min(PIECE);
+        let least = Needs::of_member(form, level, 1, 0).memory();
+        match allowed {
+            0 => Err(Error::Limit { what: "bytes of memory", allowed: needs.memory(), found: least }),
+            bytes => Ok(bytes),
+        }
+    }
+
+    /// Writes what comes after the last member, and returns the target, flushed.
     ///
     /// # Errors
     /// The file system's.
     pub fn finish(mut self) -> Result<W, Error> {
-        self.identify(&[], &[])?;
+        self.identify(&[], &[], self.options.needs)?;
         if self.options.form == FileForm::Pack {
-            let offset = self.at;
             let mut index = self.members.to_le_bytes().to_vec();
             index.append(&mut self.index);
+            let footer = Footer {
+                index: self.at,
+                members: self.members,
+                binding: self.binding,
+                index_hash: *blake3::hash(&index).as_bytes(),
+            };
             self.frame(Kind::INDEX, &[&index])?;
-            self.frame(Kind::FOOTER, &[&offset.to_le_bytes(), &self.members.to_le_bytes()])?;
+            self.frame(Kind::FOOTER, &[&footer.to_bytes()])?;
         }
         self.flush()?;
         Ok(self.out)
@@ -135,8 +224,18 @@ impl<W: Write> Writer<W> {
         self.out.flush().map_err(Error::Io)
     }
 
-    /// Encodes a segment; nothing if it is none or is not understood.
-    fn segment(&mut self, input: &mut (impl Read + Seek)) -> Result<Option<(Encoded, Place, End)>, Error> {
+    /// Encodes the segment at `from`; nothing if it is none or its records cannot be coded.
+    fn segment(&mut self, input: &mut (impl Read + Seek), from: u64) -> Result<Option<Segment>, Error> {
+        let segment = self.segment_once(input)?;
+        if segment.is_some() || !self.encoder.has_exceeded_limits() || self.encoder.was_restart() {
+            return Ok(segment);
+        }
+        // Together with what the members before it left behind, it is too much. It may not be as a keyframe.
+        input.seek(SeekFrom::Start(from)).map_err(Error::Original)?;
+        self.segment_once(input)
+    }
+
+    fn segment_once(&mut self, input: &mut (impl Read + Seek)) -> Result<Option<Segment>, Error> {
         let original = Original::of(input).map_err(Error::Original)?;
         let Some(start) = original.start() else { return Ok(None) };
         let Ok(info) = StreamInfo::of_segment(&start) else { return Ok(None) };
@@ -151,62 +250,49 @@ impl<W: Write> Writer<W> {
         }
         let Some(understood) = self.encoder.understand(original) else { return Ok(None) };
         let hash = understood.hash;
+        let WriteOptions { form, level, .. } = self.options;
+        let needs =
+            Needs::of_member(form, level, understood.column_weight() as u64, understood.blocks() as u64);
         let encoded = understood.pack();
-        self.since_keyframe = if encoded.restart { 1 } else { self.since_keyframe + 1 };
+        self.since_keyframe = if encoded.restart { bytes } else { self.since_keyframe + bytes };
         self.last = Some(Continuation { info, start: place.end() });
-        Ok(Some((encoded, place, End { bytes, hash })))
-    }
-
-    fn add_bytes(&mut self, meta: Meta, input: &mut impl Read) -> Result<Added, Error> {
-        let mut buffer = Vec::new();
-        take(input, PIECE, &mut buffer)?;
-        let begun = self.begin(meta, Form::Bytes, true, None, &buffer)?;
-        let mut hasher = blake3::Hasher::new();
-        let mut bytes = 0;
-        while !buffer.is_empty() {
-            hasher.update(&buffer);
-            bytes += buffer.len() as u64;
-            let encoded = self.encoder.encode_bytes(&buffer);
-            self.piece(buffer.len(), &encoded)?;
-            buffer.clear();
-            take(input, PIECE, &mut buffer)?;
-        }
-        // The next segment starts anew even if no piece has told the encoder so.
-        self.encoder.restart();
-        self.end(begun, End { bytes, hash: *hasher.finalize().as_bytes() })
+        Ok(Some(Segment { encoded, place, bytes, hash, needs }))
     }
 
     fn begin(
         &mut self,
         meta: Meta,
-        form: Form,
-        keyframe: bool,
+        (form, keyframe): (Form, bool),
         place: Option<Place>,
         content: &[u8],
-    ) -> Result<Entry, Error> {
-        self.identify(&meta.name, content)?;
+        needs: Needs,
+    ) -> Result<Begun, Error> {
+        self.identify(&meta.name, content, needs)?;
         let head = Head { number: self.members, form, keyframe, place, meta };
-        let (offset, frame) = (self.at, self.frames);
-        self.frame(Kind::HEAD, &[&head.to_bytes()])?;
-        Ok(Entry { offset, frame, stored: 0, head, end: End { bytes: 0, hash: [0; 32] } })
+        let (offset, frame, head_bytes) = (self.at, self.frames, head.to_bytes());
+        self.frame(Kind::HEAD, &[&head_bytes])?;
+        Ok(Begun { offset, frame, head, head_bytes })
     }
 
     fn piece(&mut self, original: usize, encoded: &Encoded) -> Result<(), Error> {
         self.frame(Kind::PIECE, &[&(original as u64).to_le_bytes(), &encoded.content])
     }
 
-    fn end(&mut self, begun: Entry, end: End) -> Result<Added, Error> {
+    fn end(&mut self, begun: Begun, bytes: u64, hash: Hash) -> Result<Added, Error> {
+        let Begun { offset, frame, head, head_bytes } = begun;
+        let end = End::bound(bytes, hash, &self.binding, &head_bytes);
         self.frame(Kind::END, &[&end.to_bytes()])?;
         self.members += 1;
-        let entry = Entry { stored: self.at - begun.offset, end, ..begun };
+        self.binding = end.binding;
+        let entry = Entry { offset, frame, stored: self.at - offset, head, head_bytes, end };
         if self.options.form == FileForm::Pack {
             entry.put(&mut self.index);
         }
         Ok(Added { entry, file_end: self.at, failure: None })
     }
 
-    /// Writes the file's header before the first member.
-    fn identify(&mut self, name: &[u8], content: &[u8]) -> Result<(), Error> {
+    /// Writes the file's header before the first member, which has such needs.
+    fn identify(&mut self, name: &[u8], content: &[u8], needs: Needs) -> Result<(), Error> {
         if self.id.is_some() {
             return Ok(());
         }
@@ -214,8 +300,10 @@ impl<W: Write> Writer<W> {
         hasher.update(&(name.len() as u64).to_le_bytes()).update(name).update(content);
         let id = u64::from_le_bytes(*hasher.finalize().as_bytes().first_chunk().unwrap_or(&[0; 8]));
         self.id = Some(id);
-        let WriteOptions { form, level, .. } = self.options;
-        let header = FileHeader { version: FORMAT_VERSION, least_reader: MIN_READER, form, level, id };
+        let WriteOptions { form, level, needs: limit, .. } = self.options;
+        let needs = if form == FileForm::Segment { needs } else { limit };
+        let header = FileHeader { version: FORMAT_VERSION, least_reader: MIN_READER, form, level, id, needs };
+        self.binding = header.binding();
         self.write(&header.to_bytes())
     }
 
@@ -236,6 +324,14 @@ impl<W: Write> Writer<W> {
         self.at += bytes.len() as u64;
         self.out.write_all(bytes).map_err(Error::Io)
     }
+}
+
+fn check_name(meta: &Meta) -> Result<(), Error> {
+    let bytes = meta.name.len() as u64;
+    if bytes > MAX_HEAD / 2 {
+        return Err(Error::Limit { what: "bytes of a name", allowed: MAX_HEAD / 2, found: bytes });
+    }
+    Ok(())
 }
 
 /// Reads until `buffer` has so many bytes, or to the end.

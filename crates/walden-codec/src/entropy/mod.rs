@@ -152,6 +152,8 @@ pub struct Statistics {
 struct State {
     /// Whether there is a use in that.
     goes_on: bool,
+    /// Whether parts may be modelled, which takes more memory.
+    may_model: bool,
     modelled: Option<Modelled>,
     /// What came before, by class.
     before: Vec<Vec<u8>>,
@@ -159,11 +161,14 @@ struct State {
 
 impl State {
     fn new(goes_on: bool) -> State {
-        State { goes_on, modelled: None, before: Vec::new() }
+        State { goes_on, may_model: true, modelled: None, before: Vec::new() }
     }
 
     /// The model of an effort. It is the same for all that follows each other: none is made twice.
     fn modelled(&mut self, effort: u8) -> Result<&mut Modelled, Corrupt> {
+        if !self.may_model {
+            return Err(corrupt("a part is modelled, but the file's level is below 7"));
+        }
         let modelled = match &mut self.modelled {
             Some(modelled) => modelled,
             none => none.insert(Modelled::new(effort).ok_or_else(|| corrupt("a part's coder is unknown"))?),
@@ -407,6 +412,12 @@ impl Unpacker {
     /// `goes_on` as in [`Packer::new`], or if in doubt.
     pub fn new(goes_on: bool) -> Unpacker {
         Unpacker { state: State::new(goes_on), zstd: general::Decompressor::default() }
+    }
+
+    /// Refuses modelled parts, unless they are allowed.
+    pub fn allow_modelled(mut self, is_allowed: bool) -> Unpacker {
+        self.state.may_model = is_allowed;
+        self
     }
 
     /// Takes a directory off; `most` is how many bytes it may have.

@@ -131,7 +131,7 @@ impl Model {
 
     /// Nothing known any more.
     pub fn forget(&mut self) {
-        *self = Model::new(self.version, Limits { page_memory: 0 });
+        *self = Model::new(self.version, Limits { page_memory: 0, ..Limits::default() });
     }
 
     /// Encoding leaves values that the server compressed as they are, and index tuples untold by rows where others tell them.
@@ -148,6 +148,11 @@ impl Model {
     /// After a segment: what could not be said before its end.
     pub fn finish<S: Coder>(&mut self, coder: &mut S) -> Result<(), Corrupt> {
         self.kept.finish(coder, &mut self.replay.store)
+    }
+
+    /// Blocks that had to be kept at one time at most.
+    pub fn most_blocks(&self) -> usize {
+        self.replay.store.most_blocks()
     }
 
     /// Why pages could not be kept, if so: what is coded from then on is worth nothing.

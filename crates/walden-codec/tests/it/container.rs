@@ -4,7 +4,7 @@ use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::process::Command;
 
 use proptest::prelude::*;
-use walden_codec::coder::{Form, Limits};
+use walden_codec::coder::Form;
 use walden_codec::container::{Error, FileForm, Reader, WriteOptions, Writer};
 
 use crate::material::{
@@ -122,7 +122,9 @@ fn keyframes_are_where_nothing_before_is_needed() {
 #[test]
 fn a_gap_another_timeline_and_a_distance_make_keyframes() {
     let [first, second, third] = consecutive();
-    let keyframes = |files: &[(&str, Vec<u8>)], keyframe| {
+    // Bytes of the log, in segments of 1 MB.
+    let keyframes = |files: &[(&str, Vec<u8>)], segments: u64| {
+        let keyframe = segments << 20;
         let (_, entries) = write(WriteOptions { keyframe, ..options(FileForm::Pack, 1) }, files);
         entries.iter().map(|entry| entry.head.keyframe).collect::<Vec<_>>()
     };
@@ -202,7 +204,7 @@ fn a_segment_whose_pages_cannot_be_kept_comes_back() {
     const NAME: &str = "container::a_segment_whose_pages_cannot_be_kept_comes_back";
     const WITHOUT_FOLDER: &str = "WALDEN_TEST_WITHOUT_A_FOLDER_FOR_TEMPORARY_FILES";
     let without_folder = std::env::var_os(WITHOUT_FOLDER).is_some();
-    let options = WriteOptions { limits: Limits { page_memory: 0 }, ..options(FileForm::Pack, 3) };
+    let options = WriteOptions { page_memory: 0, ..options(FileForm::Pack, 3) };
     let files =
         [("000000010000000000000009", segment("17.11", "000000010000000000000009")), ("noise", noise(99))];
     let mut writer = Writer::new(Vec::new(), options);

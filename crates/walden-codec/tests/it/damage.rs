@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io::Cursor;
 use std::process::Command;
 
-use walden_codec::coder::{Form, Limits};
+use walden_codec::coder::Form;
 use walden_codec::container::{Error, FileForm, Loss, ReadLimits, Reader, Walk, WriteOptions};
 
 use crate::material::{File, PAGE, limits, mixture, options, read, salvage, segment, write};
@@ -96,7 +96,7 @@ fn a_damaged_file_in_segment_form_gives_nothing() {
         for at in (0..bytes.len()).step_by(3) {
             bytes[at] ^= 1 << (at % 8);
             let (whole, walk) = check(&files, &bytes, &format!("byte {at} of {}", files[0].0));
-            assert!(at < 32 || whole.is_empty() && walk.is_some_and(|walk| is_one(&walk.lost)));
+            assert!(at < 40 || whole.is_empty() && walk.is_some_and(|walk| is_one(&walk.lost)));
             bytes[at] ^= 1 << (at % 8);
         }
         for cut in 0..bytes.len().min(4000) {
@@ -153,8 +153,8 @@ fn other_files_are_told_apart() {
     assert!(matches!(open(&file[..20]), Error::Damage(_)));
     // A later version, with a header that is right.
     file[10] = 9;
-    let checksum = walden_format::crc::crc32c_append(0, &file[..28]);
-    file[28..32].copy_from_slice(&checksum.to_le_bytes());
+    let checksum = walden_format::crc::crc32c_append(0, &file[..36]);
+    file[36..40].copy_from_slice(&checksum.to_le_bytes());
     assert!(matches!(open(&file), Error::Newer(9)));
 }
 
@@ -215,19 +215,19 @@ fn pages_that_find_no_room_on_disk() {
         return;
     }
     let file = ("000000010000000000000009", segment("17.11", "000000010000000000000009"));
-    let few = Limits { page_memory: 8 * PAGE };
-    let write = |limits| {
-        let options = WriteOptions { limits, ..options(FileForm::Segment, 5) };
+    let (few, many) = (8 * PAGE as u64, 64 << 20);
+    let write = |page_memory| {
+        let options = WriteOptions { page_memory, ..options(FileForm::Segment, 5) };
         let (coded, entries) = write(options, std::slice::from_ref(&file));
         (coded, entries[0].head.form)
     };
     let (as_bytes, form) = write(few);
     assert_eq!(form, Form::Bytes);
     assert!(read(&as_bytes)[0].1 == file.1);
-    let (as_records, form) = write(Limits::default());
+    let (as_records, form) = write(many);
     assert_eq!(form, Form::Records);
-    let with = |coder| {
-        let limits = ReadLimits { segment_bytes: 1 << 20, coder };
+    let with = |page_memory| {
+        let limits = ReadLimits { page_memory, ..ReadLimits::default() };
         Reader::open(Cursor::new(&as_records), limits).unwrap()
     };
     let mut reader = with(few);
@@ -237,7 +237,7 @@ fn pages_that_find_no_room_on_disk() {
         other => panic!("{other:?}"),
     }
     // Nothing is wrong with the file.
-    let mut reader = with(Limits::default());
+    let mut reader = with(many);
     let head = reader.next().unwrap().unwrap();
     let mut original = Vec::new();
     reader.decode(&head, &mut original).unwrap();

@@ -1,5 +1,6 @@
 //! The container: what comes back, what damage does, and files that earlier versions wrote.
 
+mod binding;
 mod container;
 mod damage;
 mod golden;

@@ -4,7 +4,7 @@ use std::io::{Cursor, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use walden_codec::coder::{Form, Limits};
+use walden_codec::coder::Form;
 use walden_codec::container::{Entry, FileForm, Meta, ReadLimits, Reader, Walk, WriteOptions, Writer, walk};
 use walden_format::crc::record_crc;
 use walden_format::lsn::Lsn;
@@ -118,11 +118,11 @@ pub fn noise(bytes: usize) -> Vec<u8> {
 }
 
 pub fn options(form: FileForm, level: u8) -> WriteOptions {
-    WriteOptions { form, level, keyframe: 100, limits: Limits { page_memory: 1 << 20 } }
+    WriteOptions { page_memory: 1 << 20, ..WriteOptions::with_level(form, level) }
 }
 
 pub fn limits() -> ReadLimits {
-    ReadLimits { segment_bytes: 1 << 20, coder: Limits { page_memory: 1 << 20 } }
+    ReadLimits { page_memory: 1 << 20, ..ReadLimits::default() }
 }
 
 pub fn meta(name: &str) -> Meta {

@@ -610,6 +610,11 @@ impl PageStore {
         (self.resident, self.spill.pages())
     }
 
+    /// Blocks that the store has had at one time at most, known or not: what its notes and pages are bounded by.
+    pub fn most_blocks(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Every fork of which a block was met, in order.
     pub fn forks(&self) -> Vec<(RelFileLocator, Fork)> {
         let mut all: Vec<ForkKey> = self.numbers.keys().copied().collect();

@@ -134,7 +134,7 @@ fn a_servers_log_is_restored_byte_for_byte() {
             assert_eq!(made["members"][0]["form"], "records", "{made}");
         }
         let packed = json(&done(
-            &format!("compress {level} --format json --keyframe 3 --pack={{}} {{}}"),
+            &format!("compress {level} --format json --keyframe 3MB --pack={{}} {{}}"),
             &[&pack, &wal],
         ));
         let keyframes: Vec<usize> = packed["outputs"][0]["members"]
@@ -496,12 +496,11 @@ fn members_before_the_end_of_a_truncated_pack_are_decoded() {
 }
 
 fn names_of_members_cannot_leave_the_output_folder() {
-    use walden_codec::coder::Limits;
     use walden_codec::container::{FileForm, Meta, WriteOptions, Writer};
 
     let folder = tempfile::tempdir().unwrap();
     for name in ["../outside", "/tmp/outside", "a/../../outside", "a//b", "a/.", "", ".", "nul\0"] {
-        let options = WriteOptions { form: FileForm::Pack, level: 1, keyframe: 1, limits: Limits::default() };
+        let options = WriteOptions::with_level(FileForm::Pack, 1);
         let mut writer = Writer::new(Vec::new(), options);
         let meta = Meta { name: name.into(), ..Meta::default() };
         writer.add(meta, false, &mut Cursor::new(b"content")).unwrap();
@@ -536,7 +535,7 @@ fn other_files_are_refused_by_name() {
         "compress",
         "compress -0 {}",
         "compress -1 -9 {}",
-        "compress --keyframe 2 {}",
+        "compress --keyframe 2MB {}",
         "compress --rm --no-verify {}",
     ] {
         let paths: &[&Path] = if usage.contains("{}") { &[&file] } else { &[] };

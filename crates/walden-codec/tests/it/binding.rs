@@ -1,0 +1,233 @@
+//! Members are bound to their names, to each other and to the index: what is spliced, reordered, renamed, shortened or extended is
+//! found, also if whoever did it has mended all numbers and checksums; and every member still comes out.
+
+use std::io::Cursor;
+
+use walden_codec::container::{Binding, FileForm, Reader, Walk, WriteOptions, walk};
+use walden_format::crc::crc32c_append;
+
+use crate::material::{File, limits, mixture, options, read, write};
+
+const HEADER: usize = 40;
+const FRAME: usize = 40;
+const HEAD: u8 = 1;
+const END: u8 = 3;
+const INDEX: u8 = 4;
+const FOOTER: u8 = 5;
+
+/// The frames of a file: kind and content.
+type Frames = Vec<(u8, Vec<u8>)>;
+
+fn frames(file: &[u8]) -> Frames {
+    let mut frames = Vec::new();
+    let mut rest = &file[HEADER..];
+    while !rest.is_empty() {
+        let length = u64::from_le_bytes(rest[24..32].try_into().unwrap()) as usize;
+        frames.push((rest[4], rest[FRAME..FRAME + length].to_vec()));
+        rest = &rest[FRAME + length..];
+    }
+    frames
+}
+
+/// A file of frames after the header of another, with right numbers and checksums.
+fn mended(header: &[u8], frames: &Frames) -> Vec<u8> {
+    let mut file = header[..HEADER].to_vec();
+    let (mut member, mut index_at) = (0_u64, 0);
+    for (number, (kind, content)) in frames.iter().enumerate() {
+        let mut content = content.clone();
+        match *kind {
+            HEAD => content[..8].copy_from_slice(&member.to_le_bytes()),
+            END => member += 1,
+            INDEX => index_at = file.len() as u64,
+            FOOTER => {
+                content[..8].copy_from_slice(&index_at.to_le_bytes());
+                content[8..16].copy_from_slice(&member.to_le_bytes());
+            }
+            _ => {}
+        }
+        let mut frame = [0; FRAME];
+        frame[..4].copy_from_slice(b"\xF7Wlz");
+        frame[4] = *kind;
+        frame[8..16].copy_from_slice(&header[16..24]);
+        frame[16..24].copy_from_slice(&(number as u64).to_le_bytes());
+        frame[24..32].copy_from_slice(&(content.len() as u64).to_le_bytes());
+        frame[32..36].copy_from_slice(&crc32c_append(0, &content).to_le_bytes());
+        let checksum = crc32c_append(0, &frame[..36]);
+        frame[36..40].copy_from_slice(&checksum.to_le_bytes());
+        file.extend(frame);
+        file.extend(content);
+    }
+    file
+}
+
+/// The frames of each member of a pack, and those after the last.
+fn members(pack: &[u8]) -> (Vec<Frames>, Frames) {
+    let mut members: Vec<Frames> = Vec::new();
+    let mut after = Vec::new();
+    for frame in frames(pack) {
+        match frame.0 {
+            HEAD => members.push(vec![frame]),
+            INDEX | FOOTER => after.push(frame),
+            _ => members.last_mut().unwrap().push(frame),
+        }
+    }
+    (members, after)
+}
+
+/// The file is refused by who reads it in order or by its index, and found wrong by who looks at all of it.
+fn refused(file: &[u8], what: &str) -> Walk {
+    let in_order = || {
+        let mut reader = Reader::open(Cursor::new(file), limits())?;
+        while let Some(head) = reader.next()? {
+            reader.decode(&head, &mut std::io::sink())?;
+        }
+        Ok::<_, walden_codec::container::Error>(())
+    };
+    in_order().expect_err(what);
+    let mut reader = Reader::open_stream(file, limits()).unwrap();
+    let as_stream = loop {
+        match reader.next() {
+            Ok(Some(head)) => match reader.decode(&head, &mut std::io::sink()) {
+                Ok(_) => {}
+                Err(error) => break Err(error),
+            },
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    as_stream.expect_err(what);
+    let walked =
+        walk(Cursor::new(file), limits(), &mut |reader, head| reader.decode(head, &mut std::io::sink()));
+    let walked = walked.unwrap();
+    assert!(!walked.damage.is_empty(), "{what}");
+    walked
+}
+
+/// Members that need none before them.
+fn pack(files: &[File]) -> Vec<u8> {
+    write(WriteOptions { keyframe: 1, ..options(FileForm::Pack, 1) }, files).0
+}
+
+fn names(walk: &Walk, binding: Binding) -> Vec<&str> {
+    let of = walk.members.iter().filter(|(_, summary)| summary.binding == binding);
+    of.map(|(head, _)| std::str::from_utf8(&head.meta.name).unwrap()).collect()
+}
+
+#[test]
+fn what_is_mended_without_a_change_is_good() {
+    let pack = pack(&mixture());
+    assert!(mended(&pack, &frames(&pack)) == pack);
+    assert_eq!(read(&pack).len(), mixture().len());
+}
+
+#[test]
+fn a_member_of_another_pack_is_found() {
+    let [a, b, c] = [("a", b"one".to_vec()), ("b", b"two".to_vec()), ("c", b"three".to_vec())];
+    let (first, second) = (pack(&[a.clone(), b]), pack(&[a, c]));
+    let (mut members_of_first, after) = members(&first);
+    members_of_first[1] = members(&second).0.remove(1);
+    let spliced = mended(&first, &[members_of_first.concat(), after.clone()].concat());
+    let walk = refused(&spliced, "a spliced member");
+    assert_eq!((names(&walk, Binding::Verified), names(&walk, Binding::Broken)), (vec!["a"], vec!["c"]));
+    let lost: Vec<_> = walk.lost.iter().map(|loss| (loss.number, loss.name.as_deref())).collect();
+    assert_eq!(lost, [(1, Some("b"))], "and what should be there is missed");
+    let mut reader = Reader::open(Cursor::new(&spliced), limits()).unwrap();
+    let (entries, fault) = reader.entries();
+    assert!(fault.is_none() && entries.len() == 2, "the index is good");
+    let head = reader.next().unwrap().unwrap();
+    reader.decode(&head, &mut std::io::sink()).unwrap();
+    let error = reader.next().unwrap_err().to_string();
+    assert!(error.contains("expected b at offset") && error.contains("found c"), "{error}");
+}
+
+#[test]
+fn members_in_another_order_or_number_are_found() {
+    let pack = pack(&mixture());
+    let (all, after) = members(&pack);
+    for first in 0..all.len() {
+        let without = [&all[..first], &all[first + 1..]].concat().concat();
+        refused(&mended(&pack, &[without, after.clone()].concat()), "a member taken out");
+        let twice = [&all[..=first], &all[first..]].concat().concat();
+        refused(&mended(&pack, &[twice, after.clone()].concat()), "a member twice");
+        for second in first + 1..all.len() {
+            let mut swapped = all.clone();
+            swapped.swap(first, second);
+            refused(&mended(&pack, &[swapped.concat(), after.clone()].concat()), "another order");
+        }
+    }
+    // What is shorter with an index of its own is another pack, but for its bindings.
+    let shorter = all[..all.len() - 1].concat();
+    refused(&mended(&pack, &[shorter, after].concat()), "shortened");
+}
+
+#[test]
+fn a_name_of_another_member_is_found() {
+    for pack in [pack(&mixture()), write(options(FileForm::Pack, 1), &mixture()).0] {
+        let (all, after) = members(&pack);
+        for (first, second) in [(0, 1), (1, 3), (4, 6)] {
+            let mut swapped = all.clone();
+            let (head, other) = (swapped[first][0].clone(), swapped[second][0].clone());
+            (swapped[first][0], swapped[second][0]) = (other, head);
+            let walk = refused(&mended(&pack, &[swapped.concat(), after.clone()].concat()), "swapped heads");
+            assert!(!walk.damage.is_empty());
+        }
+    }
+    let [one, two] = ["one", "two"].map(|name| write(options(FileForm::Segment, 1), &[(name, name)]).0);
+    let (mut frames_of_one, frames_of_two) = (frames(&one), frames(&two));
+    frames_of_one[0] = frames_of_two[0].clone();
+    let walk = refused(&mended(&one, &frames_of_one), "another file's name");
+    assert_eq!(names(&walk, Binding::Broken), ["two"]);
+}
+
+#[test]
+fn the_header_is_bound_to_what_follows() {
+    let mut file = pack(&mixture());
+    // The level, and what the file needs.
+    for (at, bits) in [(13, 3), (24, 1), (30, 0x0C)] {
+        let was = file[at];
+        file[at] ^= bits;
+        let checksum = crc32c_append(0, &file[..36]);
+        file[36..40].copy_from_slice(&checksum.to_le_bytes());
+        refused(&file, "another header");
+        file[at] = was;
+    }
+}
+
+#[test]
+fn an_index_of_other_places_or_a_footer_of_another_index_is_found() {
+    let pack = pack(&mixture());
+    let all = frames(&pack);
+    let index = all.len() - 2;
+    for at in (0..all[index].1.len()).step_by(11) {
+        let mut changed = all.clone();
+        changed[index].1[at] ^= 1;
+        refused(&mended(&pack, &changed), "a changed index");
+    }
+    for at in 0..all[index + 1].1.len() {
+        let mut file = pack.clone();
+        let footer = file.len() - all[index + 1].1.len();
+        file[footer + at] ^= 1;
+        let checksum = crc32c_append(0, &file[footer..]);
+        file[footer - 8..footer - 4].copy_from_slice(&checksum.to_le_bytes());
+        let checksum = crc32c_append(0, &file[footer - 40..footer - 4]);
+        file[footer - 4..footer].copy_from_slice(&checksum.to_le_bytes());
+        let walk = refused(&file, "a changed footer");
+        assert_eq!(names(&walk, Binding::Verified).len(), mixture().len(), "all members are there");
+    }
+}
+
+/// What comes out behind damage is known to be right by the index; and without one, it is said that it is not known.
+#[test]
+fn behind_damage_the_index_says_what_belongs_there() {
+    let files = mixture();
+    let mut file = pack(&files);
+    let (entries, _) = Reader::open(Cursor::new(&file), limits()).unwrap().entries();
+    file[entries[1].offset as usize + 150] ^= 1;
+    let walk = refused(&file, "a flipped bit");
+    assert_eq!(names(&walk, Binding::Verified).len(), files.len() - 1);
+    file.truncate(file.len() - 1);
+    let walk = refused(&file, "a flipped bit and no footer");
+    // The first one after the damage; the others are bound to it.
+    assert_eq!(names(&walk, Binding::Unknown), [files[2].0]);
+    assert_eq!(names(&walk, Binding::Verified).len(), files.len() - 2);
+}
