@@ -1,37 +1,23 @@
 //! Row versions that are there already: updated, deleted, locked, confirmed, overwritten.
 
+use walden_format::payload::heap::{
+    SharedLengths, XlHeapDelete, XlHeapHeader, XlHeapLock, XlHeapOffset, XlHeapUpdate,
+};
 use walden_format::record::Fork;
 use walden_format::rmgr::info::heap::{HOT_UPDATE, OPMASK, UPDATE};
 
 use super::insert::{new_header, target};
 use super::visibility_map;
-use super::{block_number, head, set_prunable, u16_of};
+use super::{UNREADABLE, block_number, set_prunable};
 use crate::displaced::Displaced;
 use crate::page::heap_tuple::{
-    HEAP_TUPLE_HEADER_BYTES, HOFF, HeapTupleHeader, HeapTupleHeaderMut, LOGGED_FIELDS, LOGGED_FIELDS_BYTES,
-    MOVED_PARTITIONS, infomask2,
+    HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader, HeapTupleHeaderMut, LOGGED_FIELDS_BYTES, MOVED_PARTITIONS,
+    infomask2,
 };
 use crate::page::maps::{VISIBILITYMAP_ALL_FROZEN, VISIBILITYMAP_VALID_BITS};
-use crate::page::{Misfit, Page, Tid, flags};
+use crate::page::{Misfit, Page, Tid, flags as page_flags};
 use crate::replay::Step;
 
-/// Flags of `DELETE` (`XLH_DELETE_*`).
-mod delete_flags {
-    pub const ALL_VISIBLE_CLEARED: u8 = 1 << 0;
-    pub const IS_SUPER: u8 = 1 << 3;
-    pub const IS_PARTITION_MOVE: u8 = 1 << 4;
-}
-
-/// Flags of `UPDATE` and `HOT_UPDATE` (`XLH_UPDATE_*`).
-mod update_flags {
-    pub const OLD_ALL_VISIBLE_CLEARED: u8 = 1 << 0;
-    pub const NEW_ALL_VISIBLE_CLEARED: u8 = 1 << 1;
-    pub const PREFIX_FROM_OLD: u8 = 1 << 5;
-    pub const SUFFIX_FROM_OLD: u8 = 1 << 6;
-}
-
-/// `XLH_LOCK_ALL_FROZEN_CLEARED`
-const ALL_FROZEN_CLEARED: u8 = 1 << 0;
 /// A shorter prefix or suffix is not worth its length (`log_heap_update`).
 const MIN_SHARED_BYTES: usize = 3;
 
@@ -43,75 +29,50 @@ fn header(page: &mut Page, number: u16) -> Result<HeapTupleHeaderMut<'_>, Misfit
 
 /// `DELETE` (`heap_xlog_delete`).
 pub(super) fn delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let &[x0, x1, x2, x3, low, high, infobits, bits] = head(step.main())?;
-    let number = u16_of(low, high);
-    if bits & delete_flags::ALL_VISIBLE_CLEARED != 0 {
+    let XlHeapDelete { xmax, offset: number, infobits, flags } =
+        XlHeapDelete::read(step.main()).ok_or(UNREADABLE)?;
+    if flags.all_visible_cleared() {
         visibility_map::clear(step, 0, VISIBILITYMAP_VALID_BITS);
     }
     let (xid, block) = (step.record.header.xid, block_number(step, 0));
     let Some(page) = step.page(0) else { return Ok(()) };
     let mut header = header(page, number)?;
     header.change_infomask2(0, infomask2::HEAP_HOT_UPDATED);
-    header.set_infobits(infobits);
-    if bits & delete_flags::IS_SUPER == 0 {
-        header.set_xmax(u32::from_le_bytes([x0, x1, x2, x3]));
+    header.set_infobits(infobits.0);
+    if !flags.is_super() {
+        header.set_xmax(xmax);
     } else {
         header.set_xmin(0);
     }
     header.reset_command();
-    header.set_ctid(if bits & delete_flags::IS_PARTITION_MOVE != 0 {
+    header.set_ctid(if flags.is_partition_move() {
         MOVED_PARTITIONS
     } else {
         Tid { block, offset_number: number }
     });
     set_prunable(page, xid);
-    if bits & delete_flags::ALL_VISIBLE_CLEARED != 0 {
-        page.change_flags(0, flags::PD_ALL_VISIBLE);
+    if flags.all_visible_cleared() {
+        page.change_flags(0, page_flags::PD_ALL_VISIBLE);
     }
     Ok(())
-}
-
-/// The fields of an update (`xl_heap_update`).
-struct Update {
-    old_xmax: u32,
-    old_number: u16,
-    old_infobits: u8,
-    flags: u8,
-    new_xmax: u32,
-    new_number: u16,
-}
-
-impl Update {
-    #[inline]
-    fn of(main: &[u8]) -> Result<Update, Misfit> {
-        let &[a0, a1, a2, a3, b0, b1, old_infobits, flags, c0, c1, c2, c3, d0, d1] = head(main)?;
-        Ok(Update {
-            old_xmax: u32::from_le_bytes([a0, a1, a2, a3]),
-            old_number: u16_of(b0, b1),
-            old_infobits,
-            flags,
-            new_xmax: u32::from_le_bytes([c0, c1, c2, c3]),
-            new_number: u16_of(d0, d1),
-        })
-    }
 }
 
 /// `UPDATE` and `HOT_UPDATE` (`heap_xlog_update`). Block 0 is the new row version's, block 1 the old one's if it is
 /// another.
 pub(super) fn update(step: &mut Step<'_, '_>, hot: bool) -> Result<(), Misfit> {
-    let update = Update::of(step.main())?;
+    let update = XlHeapUpdate::read(step.main()).ok_or(UNREADABLE)?;
     let xid = step.record.header.xid;
     let old_id = if step.block(1).is_some_and(|block| block.fork == Fork::MAIN) { 1 } else { 0 };
-    if update.flags & update_flags::OLD_ALL_VISIBLE_CLEARED != 0 {
+    if update.flags.old_all_visible_cleared() {
         visibility_map::clear(step, old_id, VISIBILITYMAP_VALID_BITS);
     }
-    if update.flags & update_flags::NEW_ALL_VISIBLE_CLEARED != 0 {
+    if update.flags.new_all_visible_cleared() {
         visibility_map::clear(step, 0, VISIBILITYMAP_VALID_BITS);
     }
-    let new_id = Tid { block: block_number(step, 0), offset_number: update.new_number };
+    let new_id = Tid { block: block_number(step, 0), offset_number: update.new_offset };
     if let Some(page) = step.page(old_id) {
-        let mut header = header(page, update.old_number)?;
-        header.set_infobits(update.old_infobits);
+        let mut header = header(page, update.old_offset)?;
+        header.set_infobits(update.old_infobits.0);
         if hot {
             header.change_infomask2(infomask2::HEAP_HOT_UPDATED, 0);
         } else {
@@ -121,16 +82,16 @@ pub(super) fn update(step: &mut Step<'_, '_>, hot: bool) -> Result<(), Misfit> {
         header.reset_command();
         header.set_ctid(new_id);
         set_prunable(page, xid);
-        if update.flags & update_flags::OLD_ALL_VISIBLE_CLEARED != 0 {
-            page.change_flags(0, flags::PD_ALL_VISIBLE);
+        if update.flags.old_all_visible_cleared() {
+            page.change_flags(0, page_flags::PD_ALL_VISIBLE);
         }
     }
     let (data, sets_prunable) = (step.data(0), step.version() >= walden_format::version::Major::V19);
     let page = if old_id == 0 { step.page(0) } else { target(step, 0) };
     let Some(page) = page else { return Ok(()) };
     put_new(page, &update, data, xid, new_id, old_id == 0)?;
-    if update.flags & update_flags::NEW_ALL_VISIBLE_CLEARED != 0 {
-        page.change_flags(0, flags::PD_ALL_VISIBLE);
+    if update.flags.new_all_visible_cleared() {
+        page.change_flags(0, page_flags::PD_ALL_VISIBLE);
     }
     if sets_prunable {
         set_prunable(page, xid);
@@ -142,27 +103,19 @@ pub(super) fn update(step: &mut Step<'_, '_>, hot: bool) -> Result<(), Misfit> {
 #[inline]
 fn put_new(
     page: &mut Page,
-    update: &Update,
+    update: &XlHeapUpdate,
     data: &[u8],
     xid: u32,
     id: Tid,
     same_page: bool,
 ) -> Result<(), Misfit> {
     const CUT: Misfit = Misfit("the record has no whole row version");
-    let (mut data, mut prefix, mut suffix) = (data, 0, 0);
-    for (flag, len) in
-        [(update_flags::PREFIX_FROM_OLD, &mut prefix), (update_flags::SUFFIX_FROM_OLD, &mut suffix)]
-    {
-        if update.flags & flag != 0 {
-            let (field, rest) = data.split_first_chunk().ok_or(CUT)?;
-            *len = usize::from(u16::from_le_bytes(*field));
-            data = rest;
-        }
-    }
+    let (SharedLengths { prefix, suffix }, data) = SharedLengths::split(update.flags, data).ok_or(CUT)?;
+    let (prefix, suffix) = (usize::from(prefix), usize::from(suffix));
     let (logged, data) = data.split_first_chunk::<LOGGED_FIELDS_BYTES>().ok_or(CUT)?;
     let len = HEAP_TUPLE_HEADER_BYTES + data.len() + prefix + suffix;
     if prefix == 0 && suffix == 0 {
-        let item = page.add_heap_item(len, update.new_number)?;
+        let item = page.add_heap_item(len, update.new_offset)?;
         new_header(item, logged, xid, update.new_xmax, id)?;
         item[HEAP_TUPLE_HEADER_BYTES..].copy_from_slice(data);
         return Ok(());
@@ -170,19 +123,19 @@ fn put_new(
     if !same_page {
         return Err(Misfit("the record takes bytes from a row version of another page"));
     }
-    let old = page.normal_range(update.old_number)?;
+    let old = page.normal_range(update.old_offset)?;
     let old_start = old.start + usize::from(HeapTupleHeader::of(&page.0[old.clone()]).ok_or(CUT)?.hoff());
     if old_start + prefix > old.end || old_start + suffix > old.end {
         return Err(Misfit("the old row version is too short for what the record takes from it"));
     }
     // The null bitmap is in the record, before what follows the prefix.
     let bitmap = if prefix > 0 {
-        usize::from(logged[HOFF - LOGGED_FIELDS.start]).checked_sub(HEAP_TUPLE_HEADER_BYTES).ok_or(CUT)?
+        XlHeapHeader::read(logged).and_then(|header| header.null_bitmap_len()).ok_or(CUT)?
     } else {
         0
     };
     let (bitmap, middle) = data.split_at_checked(bitmap).ok_or(CUT)?;
-    let item = page.add_heap_item(len, update.new_number)?;
+    let item = page.add_heap_item(len, update.new_offset)?;
     new_header(item, logged, xid, update.new_xmax, id)?;
     item[HEAP_TUPLE_HEADER_BYTES..HEAP_TUPLE_HEADER_BYTES + bitmap.len()].copy_from_slice(bitmap);
     let middle_at = HEAP_TUPLE_HEADER_BYTES + bitmap.len() + prefix;
@@ -196,40 +149,33 @@ fn put_new(
 
 /// `HEAP_CONFIRM` (`heap_xlog_confirm`).
 pub(super) fn confirm(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let &[low, high] = head(step.main())?;
-    let (number, block) = (u16_of(low, high), block_number(step, 0));
+    let XlHeapOffset { offset: number } = XlHeapOffset::read(step.main()).ok_or(UNREADABLE)?;
+    let block = block_number(step, 0);
     let Some(page) = step.page(0) else { return Ok(()) };
     header(page, number)?.set_ctid(Tid { block, offset_number: number });
     Ok(())
 }
 
-/// The fields of a lock (`xl_heap_lock`, `xl_heap_lock_updated`).
-struct Lock {
-    xmax: u32,
-    number: u16,
-    infobits: u8,
-}
-
-impl Lock {
-    /// Reads the fields, and clears the map's bit if the record says so.
-    #[inline]
-    fn of(step: &mut Step<'_, '_>) -> Result<Lock, Misfit> {
-        let &[x0, x1, x2, x3, low, high, infobits] = head(step.main())?;
-        // 9.5 had no flags.
-        if step.main().get(7).is_some_and(|bits| bits & ALL_FROZEN_CLEARED != 0) {
-            visibility_map::clear(step, 0, VISIBILITYMAP_ALL_FROZEN);
-        }
-        Ok(Lock { xmax: u32::from_le_bytes([x0, x1, x2, x3]), number: u16_of(low, high), infobits })
+/// Reads the fields of a lock, and clears the map's bit if the record says so.
+#[inline]
+fn read_lock(step: &mut Step<'_, '_>) -> Result<XlHeapLock, Misfit> {
+    let lock = XlHeapLock::read(step.main()).ok_or(UNREADABLE)?;
+    // 9.5 had no flags.
+    if XlHeapLock::read_with_flags(step.main(), step.version())
+        .is_some_and(|(_, flags)| flags.all_frozen_cleared())
+    {
+        visibility_map::clear(step, 0, VISIBILITYMAP_ALL_FROZEN);
     }
+    Ok(lock)
 }
 
 /// `LOCK` (`heap_xlog_lock`).
 pub(super) fn lock(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let Lock { xmax, number, infobits } = Lock::of(step)?;
+    let XlHeapLock { xmax, offset: number, infobits } = read_lock(step)?;
     let block = block_number(step, 0);
     let Some(page) = step.page(0) else { return Ok(()) };
     let mut header = header(page, number)?;
-    header.set_infobits(infobits);
+    header.set_infobits(infobits.0);
     if header.is_locked_only() {
         header.change_infomask2(0, infomask2::HEAP_HOT_UPDATED);
         header.set_ctid(Tid { block, offset_number: number });
@@ -241,20 +187,20 @@ pub(super) fn lock(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 
 /// `LOCK_UPDATED` (`heap_xlog_lock_updated`).
 pub(super) fn lock_updated(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let Lock { xmax, number, infobits } = Lock::of(step)?;
+    let XlHeapLock { xmax, offset: number, infobits } = read_lock(step)?;
     let Some(page) = step.page(0) else { return Ok(()) };
     let mut header = header(page, number)?;
-    header.set_infobits(infobits);
+    header.set_infobits(infobits.0);
     header.set_xmax(xmax);
     Ok(())
 }
 
 /// `INPLACE` (`heap_xlog_inplace`).
 pub(super) fn inplace(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let &[low, high] = head(step.main())?;
+    let XlHeapOffset { offset: number } = XlHeapOffset::read(step.main()).ok_or(UNREADABLE)?;
     let data = step.data(0);
     let Some(page) = step.page(0) else { return Ok(()) };
-    let item = page.normal_item_mut(u16_of(low, high))?;
+    let item = page.normal_item_mut(number)?;
     let start = HeapTupleHeader::of(item).map_or(0, |header| header.hoff().into());
     match item.get_mut(start..) {
         Some(attributes) if attributes.len() == data.len() => attributes.copy_from_slice(data),
@@ -265,8 +211,8 @@ pub(super) fn inplace(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 
 /// An `INPLACE`'s row version without its header.
 pub(super) fn displaced_inplace(d: &Displaced<'_>) -> Option<Vec<u8>> {
-    let &[low, high] = d.record.main_data().first_chunk()?;
-    let item = d.after(0)?.normal_item(u16_of(low, high)).ok()?;
+    let XlHeapOffset { offset } = XlHeapOffset::read(d.record.main_data())?;
+    let item = d.after(0)?.normal_item(offset).ok()?;
     item.get(HeapTupleHeader::of(item)?.hoff().into()..).map(<[u8]>::to_vec)
 }
 
@@ -280,14 +226,14 @@ struct Shared<'p> {
 
 impl<'p> Shared<'p> {
     fn of(d: &Displaced<'p>) -> Option<Shared<'p>> {
-        let update = Update::of(d.record.main_data()).ok()?;
+        let update = XlHeapUpdate::read(d.record.main_data())?;
         let page = d.after(0)?;
-        let new = page.normal_item(update.new_number).ok()?;
+        let new = page.normal_item(update.new_offset).ok()?;
         let attributes = usize::from(HeapTupleHeader::of(new)?.hoff());
         let mut shared = Shared { new, attributes, prefix: 0, suffix: 0 };
         // Only within a page: what another page's fate is was not known.
         if d.record.block(1).is_none_or(|block| block.fork != Fork::MAIN) {
-            let old = page.normal_item(update.old_number).ok()?;
+            let old = page.normal_item(update.old_offset).ok()?;
             let old = old.get(usize::from(HeapTupleHeader::of(old)?.hoff())..)?;
             let new = new.get(attributes..)?;
             (shared.prefix, shared.suffix) = self::shared(old, new);
@@ -309,23 +255,19 @@ pub(crate) fn shared_with_old(d: &Displaced<'_>) -> Option<(usize, usize)> {
         return Some((shared.prefix, shared.suffix));
     }
     // The new row version is in the record, whole or not.
-    let update = Update::of(d.record.main_data()).ok()?;
-    let two = |at: usize, data: &[u8]| Some(usize::from(u16_of(*data.get(at)?, *data.get(at + 1)?)));
+    let update = XlHeapUpdate::read(d.record.main_data())?;
     let data = d.record.block_data(d.record.block(0)?);
-    let has = |flag| update.flags & flag != 0;
-    let (has_prefix, has_suffix) = (has(update_flags::PREFIX_FROM_OLD), has(update_flags::SUFFIX_FROM_OLD));
-    if has_prefix || has_suffix {
-        let prefix = if has_prefix { two(0, data)? } else { 0 };
-        let suffix = if has_suffix { two(if has_prefix { 2 } else { 0 }, data)? } else { 0 };
-        return Some((prefix, suffix));
+    if update.flags.prefix_from_old() || update.flags.suffix_from_old() {
+        let (SharedLengths { prefix, suffix }, _) = SharedLengths::split(update.flags, data)?;
+        return Some((prefix.into(), suffix.into()));
     }
     if d.record.block(1).is_some_and(|block| block.fork == Fork::MAIN) {
         return Some((0, 0));
     }
-    let old = d.before(0)?.normal_item(update.old_number).ok()?;
+    let old = d.before(0)?.normal_item(update.old_offset).ok()?;
     let old = old.get(usize::from(HeapTupleHeader::of(old)?.hoff())..)?;
-    let attributes_start = usize::from(*data.get(HOFF - LOGGED_FIELDS.start)?);
-    let new = data.get(LOGGED_FIELDS_BYTES + attributes_start.checked_sub(HEAP_TUPLE_HEADER_BYTES)?..)?;
+    let (header, new) = XlHeapHeader::split(data)?;
+    let new = new.get(header.null_bitmap_len()?..)?;
     Some(shared(old, new))
 }
 
@@ -340,11 +282,7 @@ fn shared(old: &[u8], new: &[u8]) -> (usize, usize) {
 pub(super) fn displaced_update(d: &Displaced<'_>) -> Option<Vec<u8>> {
     let Shared { new, attributes, prefix, suffix } = Shared::of(d)?;
     let mut data = Vec::with_capacity(new.len());
-    for len in [prefix, suffix] {
-        if len > 0 {
-            data.extend((len as u16).to_le_bytes());
-        }
-    }
+    SharedLengths { prefix: prefix as u16, suffix: suffix as u16 }.write(&mut data);
     data.extend(HeapTupleHeader::of(new)?.logged_fields());
     data.extend(new.get(HEAP_TUPLE_HEADER_BYTES..attributes)?);
     data.extend(new.get(attributes + prefix..new.len() - suffix)?);
@@ -355,14 +293,10 @@ pub(super) fn displaced_update(d: &Displaced<'_>) -> Option<Vec<u8>> {
 /// common beginning and end.
 pub(crate) fn displaced_flags(d: &Displaced<'_>, main: &mut [u8]) {
     let is_update = matches!(d.record.kind() & OPMASK, UPDATE | HOT_UPDATE);
-    let Some((shared, flags)) = is_update.then(|| Shared::of(d)).flatten().zip(main.get_mut(7)) else {
+    let Some((shared, update)) = is_update.then(|| Shared::of(d)).flatten().zip(XlHeapUpdate::read(main))
+    else {
         return;
     };
-    *flags &= !(update_flags::PREFIX_FROM_OLD | update_flags::SUFFIX_FROM_OLD);
-    if shared.prefix > 0 {
-        *flags |= update_flags::PREFIX_FROM_OLD;
-    }
-    if shared.suffix > 0 {
-        *flags |= update_flags::SUFFIX_FROM_OLD;
-    }
+    let shared = SharedLengths { prefix: shared.prefix as u16, suffix: shared.suffix as u16 };
+    XlHeapUpdate::set_flags(main, shared.flagged(update.flags));
 }

@@ -1,21 +1,18 @@
 //! New row versions: `INSERT` and `MULTI_INSERT`.
 
+use walden_format::payload::heap::{XlHeapHeader, XlHeapInsert, XlHeapMultiInsert};
 use walden_format::rmgr::info::heap::INIT_PAGE;
 use walden_format::version::Major;
 
-use super::{block_number, head, set_prunable, u16_of, visibility_map};
+use super::{UNREADABLE, block_number, set_prunable, u16_of, visibility_map};
 use crate::displaced::Displaced;
 use crate::page::heap_tuple::{
     HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader, HeapTupleHeaderMut, LOGGED_FIELDS, LOGGED_FIELDS_BYTES,
     infomask,
 };
 use crate::page::maps::VISIBILITYMAP_VALID_BITS;
-use crate::page::{Misfit, Page, Tid, flags};
+use crate::page::{Misfit, Page, Tid, flags as page_flags};
 use crate::replay::Step;
-
-/// Flags of both kinds (`XLH_INSERT_*`).
-const ALL_VISIBLE_CLEARED: u8 = 1 << 0;
-const ALL_FROZEN_SET: u8 = 1 << 5;
 
 /// What all row versions of a record have in common.
 #[derive(Clone, Copy)]
@@ -78,21 +75,21 @@ pub(super) fn target<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Option<&'s mut P
 
 /// `INSERT` (`heap_xlog_insert`).
 pub(super) fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let &[low, high, bits] = head(step.main())?;
-    if bits & ALL_VISIBLE_CLEARED != 0 {
+    let XlHeapInsert { offset, flags } = XlHeapInsert::read(step.main()).ok_or(UNREADABLE)?;
+    if flags.all_visible_cleared() {
         visibility_map::clear(step, 0, VISIBILITYMAP_VALID_BITS);
     }
     let (inserter, version, data) = (Inserter::of(step), step.version(), step.data(0));
     let Some(page) = target(step, 0) else { return Ok(()) };
     let (logged, rest) = data.split_first_chunk().ok_or(Misfit("the record has no row version"))?;
-    inserter.put(page, u16_of(low, high), logged, rest)?;
+    inserter.put(page, offset, logged, rest)?;
     let mut changed = (0, 0);
-    if bits & ALL_VISIBLE_CLEARED != 0 {
-        changed.1 = flags::PD_ALL_VISIBLE;
+    if flags.all_visible_cleared() {
+        changed.1 = page_flags::PD_ALL_VISIBLE;
     }
     // Until 18 the flag was foreseen for a single row version, too.
-    if bits & ALL_FROZEN_SET != 0 && version >= Major::V14 && version < Major::V19 {
-        changed.0 = flags::PD_ALL_VISIBLE;
+    if flags.all_frozen_set() && version >= Major::V14 && version < Major::V19 {
+        changed.0 = page_flags::PD_ALL_VISIBLE;
     }
     if changed != (0, 0) {
         page.change_flags(changed.0, changed.1);
@@ -103,21 +100,21 @@ pub(super) fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-fn is_frozen(&[_, _, low, high, _]: &[u8; LOGGED_FIELDS_BYTES]) -> bool {
-    u16_of(low, high) & infomask::HEAP_XMIN_FROZEN == infomask::HEAP_XMIN_FROZEN
+fn is_frozen(logged: &[u8; LOGGED_FIELDS_BYTES]) -> bool {
+    let xmin_frozen = infomask::HEAP_XMIN_FROZEN;
+    XlHeapHeader::read(logged).is_some_and(|header| header.infomask & xmin_frozen == xmin_frozen)
 }
 
 /// `MULTI_INSERT` (`heap_xlog_multi_insert`).
 pub(super) fn multi_insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let &[bits, _, low, high] = head(step.main())?;
-    let count = u16_of(low, high);
-    let numbers = step.main().get(4..).unwrap_or(&[]);
+    let (XlHeapMultiInsert { flags, count }, numbers) =
+        XlHeapMultiInsert::split(step.main()).ok_or(UNREADABLE)?;
     let is_init = step.kind() & INIT_PAGE != 0;
-    if bits & ALL_VISIBLE_CLEARED != 0 {
+    if flags.all_visible_cleared() {
         visibility_map::clear(step, 0, VISIBILITYMAP_VALID_BITS);
     }
     let (inserter, version, data) = (Inserter::of(step), step.version(), step.data(0));
-    let frozen = bits & ALL_FROZEN_SET != 0 && version >= Major::V14;
+    let frozen = flags.all_frozen_set() && version >= Major::V14;
     if let Some(page) = target(step, 0) {
         let mut at = 0;
         for index in 0..count {
@@ -136,11 +133,11 @@ pub(super) fn multi_insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         if at != data.len() {
             return Err(Misfit("the record has more than its row versions"));
         }
-        if bits & ALL_VISIBLE_CLEARED != 0 {
-            page.change_flags(0, flags::PD_ALL_VISIBLE);
+        if flags.all_visible_cleared() {
+            page.change_flags(0, page_flags::PD_ALL_VISIBLE);
         }
         if frozen {
-            page.change_flags(flags::PD_ALL_VISIBLE, 0);
+            page.change_flags(page_flags::PD_ALL_VISIBLE, 0);
         }
         if version >= Major::V19 {
             if frozen {
@@ -169,9 +166,9 @@ fn multi_tuple<'a>(data: &'a [u8], at: &mut usize) -> Option<(&'a [u8; LOGGED_FI
 
 /// The row version of an `INSERT`.
 pub(super) fn displaced(d: &Displaced<'_>) -> Option<Vec<u8>> {
-    let &[low, high, _] = d.record.main_data().first_chunk()?;
+    let XlHeapInsert { offset, .. } = XlHeapInsert::read(d.record.main_data())?;
     let mut data = Vec::new();
-    push_tuple(&mut data, d.after(0)?.normal_item(u16_of(low, high)).ok()?)?;
+    push_tuple(&mut data, d.after(0)?.normal_item(offset).ok()?)?;
     Some(data)
 }
 
@@ -183,8 +180,8 @@ fn push_tuple(data: &mut Vec<u8>, item: &[u8]) -> Option<()> {
 
 /// The row versions of a `MULTI_INSERT`. One that makes its page anew has no image.
 pub(super) fn displaced_multi(d: &Displaced<'_>) -> Option<Vec<u8>> {
-    let (&[_, _, low, high], numbers) = d.record.main_data().split_first_chunk()?;
-    let numbers = numbers.get(..2 * usize::from(u16_of(low, high)))?;
+    let (XlHeapMultiInsert { count, .. }, numbers) = XlHeapMultiInsert::split(d.record.main_data())?;
+    let numbers = numbers.get(..2 * usize::from(count))?;
     let page = d.after(0)?;
     let mut data = Vec::new();
     for number in numbers.chunks_exact(2) {

@@ -79,11 +79,7 @@ fn displaced2(d: &Displaced<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     }
 }
 
-/// The first bytes of a record's main data.
-#[inline]
-fn head<const N: usize>(main: &[u8]) -> Result<&[u8; N], Misfit> {
-    main.first_chunk().ok_or(Misfit("the record's fields can't be read"))
-}
+const UNREADABLE: Misfit = Misfit("cannot read the record's fields: its main data is too short");
 
 /// A number of 16 bits that is there.
 #[inline]

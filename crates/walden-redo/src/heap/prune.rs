@@ -3,30 +3,23 @@
 //!
 //! Writers: `pruneheap.c`, `vacuumlazy.c`.
 
+use walden_format::payload::heap::{PruneFlags, XlHeapFreezePage, XlHeapPrune16, XlHeapVacuum};
 use walden_format::reader::Reader;
 use walden_format::version::Major;
 
 use super::visibility_map;
-use super::{head, u16_of};
+use super::{UNREADABLE, u16_of};
 use crate::displaced::Displaced;
 use crate::page::heap_tuple::{HeapTupleHeader, HeapTupleHeaderMut, infomask, infomask2};
 use crate::page::maps::{VISIBILITYMAP_ALL_FROZEN, VISIBILITYMAP_ALL_VISIBLE};
 use crate::page::{ItemState, LinePointer, Misfit, Page};
 use crate::replay::Step;
 
-/// What a record since 17 has (`XLHP_*`).
-mod prune_flags {
-    pub const CLEANUP_LOCK: u16 = 1 << 2;
-    pub const HAS_FREEZE_PLANS: u16 = 1 << 4;
-    pub const HAS_REDIRECTIONS: u16 = 1 << 5;
-    pub const HAS_DEAD_ITEMS: u16 = 1 << 6;
-    pub const HAS_NOW_UNUSED_ITEMS: u16 = 1 << 7;
-    /// Any of the lists: without them, all that the record does is to set the map's bits.
-    pub const CHANGES: u16 = HAS_FREEZE_PLANS | HAS_REDIRECTIONS | HAS_DEAD_ITEMS | HAS_NOW_UNUSED_ITEMS;
-    pub const VM_ALL_VISIBLE: u16 = 1 << 8;
-    pub const VM_ALL_FROZEN: u16 = 1 << 9;
-}
-
+/// Any of a prune record's lists: without them, all that it does is to set the map's bits.
+const CHANGES: u16 = PruneFlags::HAS_FREEZE_PLANS
+    | PruneFlags::HAS_REDIRECTIONS
+    | PruneFlags::HAS_DEAD_ITEMS
+    | PruneFlags::HAS_NOW_UNUSED_ITEMS;
 /// `XLH_FREEZE_XVAC`
 const FREEZE_XVAC: u8 = 0x02;
 /// `XLH_INVALID_XVAC`
@@ -98,20 +91,20 @@ impl Pruned<'_> {
 
 /// `PRUNE`, and `CLEAN` until 13 (`heap_xlog_prune`): what is left of the data are unused line pointers.
 pub(super) fn prune(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let &[_, _, _, _, r0, r1, d0, d1] = head(step.main())?;
+    let XlHeapPrune16 { redirected, dead, .. } = XlHeapPrune16::read(step.main()).ok_or(UNREADABLE)?;
     let (version, mut data) = (step.version(), Reader::new(step.data(0)));
     let Some(page) = step.page(0) else { return Ok(()) };
-    let redirected = Numbers::read(&mut data, 2 * usize::from(u16_of(r0, r1)))?;
-    let dead = Numbers::read(&mut data, u16_of(d0, d1).into())?;
+    let redirected = Numbers::read(&mut data, 2 * usize::from(redirected))?;
+    let dead = Numbers::read(&mut data, dead.into())?;
     Pruned { redirected, dead, unused: Numbers(data.rest()) }.execute(page, version, false)
 }
 
 /// `VACUUM`, 14 to 16 (`heap_xlog_vacuum`): dead line pointers that no index refers to any more.
 pub(super) fn vacuum(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let &[low, high] = head(step.main())?;
+    let XlHeapVacuum { unused } = XlHeapVacuum::read(step.main()).ok_or(UNREADABLE)?;
     let (version, mut data) = (step.version(), Reader::new(step.data(0)));
     let Some(page) = step.page(0) else { return Ok(()) };
-    let unused = Numbers::read(&mut data, u16_of(low, high).into())?;
+    let unused = Numbers::read(&mut data, unused.into())?;
     Pruned { unused, ..Pruned::default() }.execute(page, version, true)
 }
 
@@ -161,9 +154,9 @@ impl Plan {
 
 /// `FREEZE_PAGE`, until 16 (`heap_xlog_freeze_page`).
 pub(super) fn freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let &[_, _, _, _, low, high] = head(step.main())?;
+    let XlHeapFreezePage { count, .. } = XlHeapFreezePage::read(step.main()).ok_or(UNREADABLE)?;
     let (version, mut data) = (step.version(), Reader::new(step.data(0)));
-    let plans = data.take(usize::from(u16_of(low, high)) * PLAN);
+    let plans = data.take(usize::from(count) * PLAN);
     let Some(page) = step.page(0) else { return Ok(()) };
     let plans = plans.ok_or(CUT)?;
     if version >= Major::V16 {
@@ -193,36 +186,28 @@ fn freeze_alike(page: &mut Page, plans: &[u8], numbers: &mut Reader<'_>) -> Resu
     Ok(())
 }
 
-/// The flags of a record since 17 (`xl_heap_prune`).
-fn prune_flags(main: &[u8], version: Major) -> Result<u16, Misfit> {
-    let &[first, second] = head(main)?;
-    // Until 18 the first byte says why.
-    Ok(if version >= Major::V19 { u16_of(first, second) } else { second.into() })
-}
-
 /// `PRUNE_ON_ACCESS`, `PRUNE_VACUUM_SCAN` and `PRUNE_VACUUM_CLEANUP` (`heap_xlog_prune_freeze`).
 pub(super) fn prune_and_freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let version = step.version();
-    let flags = prune_flags(step.main(), version)?;
-    let sets_map = flags & prune_flags::VM_ALL_VISIBLE != 0;
+    let flags = PruneFlags::read(step.main(), version).ok_or(UNREADABLE)?;
+    let sets_map = flags.sets_all_visible();
     let mut data = Reader::new(step.data(0));
     if let Some(page) = step.page(0) {
-        let has = |flag| flags & flag != 0;
         let mut plans: &[u8] = &[];
-        if has(prune_flags::HAS_FREEZE_PLANS) {
+        if flags.has_freeze_plans() {
             let count = data.u32().ok_or(CUT)? as u16;
             plans = data.take(usize::from(count) * PLAN).ok_or(CUT)?;
         }
-        let mut counted = |flag, per_item| {
-            if has(flag) { Numbers::read_counted(&mut data, per_item) } else { Ok(Numbers(&[])) }
+        let mut counted = |is_there: bool, per_item| {
+            if is_there { Numbers::read_counted(&mut data, per_item) } else { Ok(Numbers(&[])) }
         };
         let pruned = Pruned {
-            redirected: counted(prune_flags::HAS_REDIRECTIONS, 2)?,
-            dead: counted(prune_flags::HAS_DEAD_ITEMS, 1)?,
-            unused: counted(prune_flags::HAS_NOW_UNUSED_ITEMS, 1)?,
+            redirected: counted(flags.has_redirections(), 2)?,
+            dead: counted(flags.has_dead_items(), 1)?,
+            unused: counted(flags.has_now_unused_items(), 1)?,
         };
         if !pruned.is_empty() {
-            pruned.execute(page, version, !has(prune_flags::CLEANUP_LOCK))?;
+            pruned.execute(page, version, !flags.cleanup_lock())?;
         }
         freeze_alike(page, plans, &mut data)?;
         if data.left() > 0 {
@@ -233,12 +218,12 @@ pub(super) fn prune_and_freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         }
     }
     if sets_map {
-        if flags & prune_flags::CHANGES != 0 {
+        if flags.0 & CHANGES != 0 {
             visibility_map::mark_changed_page(step, 0);
         } else {
             visibility_map::mark_page(step, 0);
         }
-        let frozen = if flags & prune_flags::VM_ALL_FROZEN != 0 { VISIBILITYMAP_ALL_FROZEN } else { 0 };
+        let frozen = if flags.sets_all_frozen() { VISIBILITYMAP_ALL_FROZEN } else { 0 };
         visibility_map::set(step, 1, 0, VISIBILITYMAP_ALL_VISIBLE | frozen)?;
     }
     Ok(())
@@ -413,9 +398,9 @@ fn push_plans(data: &mut Vec<u8>, frozen: &mut [(Plan, u16)]) -> u16 {
 
 /// A `PRUNE`'s three lists.
 pub(super) fn displaced_prune(d: &Displaced<'_>) -> Option<Vec<u8>> {
-    let &[_, _, _, _, r0, r1, d0, d1] = d.record.main_data().first_chunk()?;
+    let XlHeapPrune16 { redirected, dead, .. } = XlHeapPrune16::read(d.record.main_data())?;
     let predicted = Compared::of(d)?.predict(d.record.version);
-    let counts = (u16_of(r0, r1).into(), u16_of(d0, d1).into());
+    let counts = (redirected.into(), dead.into());
     // The record's own counts are there whatever became of its data.
     if (predicted.redirected.len() / 2, predicted.dead.len()) != counts {
         return None;
@@ -429,16 +414,16 @@ pub(super) fn displaced_prune(d: &Displaced<'_>) -> Option<Vec<u8>> {
 
 /// A `VACUUM`'s list.
 pub(super) fn displaced_vacuum(d: &Displaced<'_>) -> Option<Vec<u8>> {
-    let &[low, high] = d.record.main_data().first_chunk()?;
+    let XlHeapVacuum { unused: count } = XlHeapVacuum::read(d.record.main_data())?;
     let unused = Compared::of(d)?.vacuumed();
     let mut data = Vec::new();
     push_numbers(&mut data, &unused);
-    (unused.len() == usize::from(u16_of(low, high))).then_some(data)
+    (unused.len() == usize::from(count)).then_some(data)
 }
 
 /// What a `FREEZE_PAGE` froze.
 pub(super) fn displaced_freeze(d: &Displaced<'_>) -> Option<Vec<u8>> {
-    let &[_, _, _, _, low, high] = d.record.main_data().first_chunk()?;
+    let XlHeapFreezePage { count: logged_count, .. } = XlHeapFreezePage::read(d.record.main_data())?;
     let mut frozen = Compared::of(d)?.frozen();
     let mut data = Vec::new();
     let count = if d.record.version >= Major::V16 {
@@ -455,31 +440,30 @@ pub(super) fn displaced_freeze(d: &Displaced<'_>) -> Option<Vec<u8>> {
         }
         frozen.len()
     };
-    (count == usize::from(u16_of(low, high))).then_some(data)
+    (count == usize::from(logged_count)).then_some(data)
 }
 
 /// What a record since 17 pruned and froze.
 pub(super) fn displaced_prune_and_freeze(d: &Displaced<'_>) -> Option<Vec<u8>> {
     let version = d.record.version;
-    let flags = prune_flags(d.record.main_data(), version).ok()?;
-    let has = |flag| flags & flag != 0;
-    if flags & prune_flags::CHANGES == 0 {
+    let flags = PruneFlags::read(d.record.main_data(), version)?;
+    if flags.0 & CHANGES == 0 {
         return Some(Vec::new());
     }
     let pages = Compared::of(d)?;
-    let predicted = if has(prune_flags::CLEANUP_LOCK) {
+    let predicted = if flags.cleanup_lock() {
         pages.predict(version)
     } else {
         PredictedPrune { unused: pages.vacuumed(), ..PredictedPrune::default() }
     };
-    let mut frozen = if has(prune_flags::HAS_FREEZE_PLANS) { pages.frozen() } else { Vec::new() };
+    let mut frozen = if flags.has_freeze_plans() { pages.frozen() } else { Vec::new() };
     let lists = [
-        (prune_flags::HAS_FREEZE_PLANS, frozen.is_empty()),
-        (prune_flags::HAS_REDIRECTIONS, predicted.redirected.is_empty()),
-        (prune_flags::HAS_DEAD_ITEMS, predicted.dead.is_empty()),
-        (prune_flags::HAS_NOW_UNUSED_ITEMS, predicted.unused.is_empty()),
+        (flags.has_freeze_plans(), frozen.is_empty()),
+        (flags.has_redirections(), predicted.redirected.is_empty()),
+        (flags.has_dead_items(), predicted.dead.is_empty()),
+        (flags.has_now_unused_items(), predicted.unused.is_empty()),
     ];
-    if lists.iter().any(|&(flag, is_empty)| has(flag) == is_empty) {
+    if lists.iter().any(|&(is_there, is_empty)| is_there == is_empty) {
         return None;
     }
     let mut data = Vec::new();

@@ -22,7 +22,7 @@ pub const HEAP_TUPLE_HEADER_BYTES: usize = 23;
 /// The fields that WAL records have of the header: `t_infomask2`, `t_infomask` and `t_hoff` (`xl_heap_header`).
 pub const LOGGED_FIELDS: Range<usize> = INFOMASK2..HEAP_TUPLE_HEADER_BYTES;
 /// Bytes of these (`SizeOfHeapHeader`).
-pub const LOGGED_FIELDS_BYTES: usize = HEAP_TUPLE_HEADER_BYTES - INFOMASK2;
+pub const LOGGED_FIELDS_BYTES: usize = walden_format::payload::heap::XlHeapHeader::WIDTH;
 
 const XMIN: usize = 0;
 const XMAX: usize = 4;
