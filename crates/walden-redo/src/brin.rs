@@ -3,7 +3,10 @@
 //! Regular pages hold one tuple per range of the table's blocks; revmap pages say where each range's tuple is.
 //! `brin_xlog.c` decides.
 
-use walden_format::reader::Reader;
+use walden_format::payload::brin::{
+    XlBrinCreateIndex, XlBrinDesummarize, XlBrinInsert, XlBrinRevmapExtend, XlBrinSamepageUpdate,
+    XlBrinUpdate,
+};
 use walden_format::record::{BlockRef, Fork};
 use walden_format::rmgr::info::brin::{
     CREATE_INDEX, DESUMMARIZE, INSERT, OPMASK, REVMAP_EXTEND, SAMEPAGE_UPDATE, UPDATE,
@@ -28,12 +31,13 @@ fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     match step.kind() & OPMASK {
         CREATE_INDEX => create_index(step),
         INSERT => {
-            let insertion = Insertion::parse(&mut Reader::new(step.main())).ok_or(SHORT)?;
+            let insertion = XlBrinInsert::read(step.main()).ok_or(SHORT)?;
             insert(step, insertion)
         }
         UPDATE => update(step),
         SAMEPAGE_UPDATE => {
-            let number = Reader::new(step.main()).u16().ok_or(SHORT)?;
+            let XlBrinSamepageUpdate { offset: number } =
+                XlBrinSamepageUpdate::read(step.main()).ok_or(SHORT)?;
             let tuple = step.data(0);
             step.page(0).map_or(Ok(()), |page| page.overwrite_item(number, tuple))
         }
@@ -44,9 +48,7 @@ fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 }
 
 fn create_index(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let mut main = Reader::new(step.main());
-    let pages_per_range = main.u32().ok_or(SHORT)?;
-    let version = main.u16().ok_or(SHORT)?;
+    let XlBrinCreateIndex { pages_per_range, version } = XlBrinCreateIndex::read(step.main()).ok_or(SHORT)?;
     let Some(page) = step.init(0) else { return Ok(()) };
     init(page, BRIN_PAGETYPE_META);
     let fields = [
@@ -63,32 +65,16 @@ fn create_index(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 }
 
 fn update(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let mut main = Reader::new(step.main());
-    let old_number = main.u16().ok_or(SHORT)?;
-    main.u16().ok_or(SHORT)?;
-    let insertion = Insertion::parse(&mut main).ok_or(SHORT)?;
+    let XlBrinUpdate { old_offset, heap_block, pages_per_range, offset } =
+        XlBrinUpdate::read(step.main()).ok_or(SHORT)?;
     if let Some(old) = step.page(2) {
-        old.delete_item_keeping_numbers(old_number)?;
+        old.delete_item_keeping_numbers(old_offset)?;
     }
-    insert(step, insertion)
-}
-
-/// The fields of INSERT, which UPDATE has too.
-struct Insertion {
-    place: RevmapPlace,
-    /// The tuple's line pointer.
-    number: u16,
-}
-
-impl Insertion {
-    fn parse(main: &mut Reader<'_>) -> Option<Insertion> {
-        let (block, pages_per_range) = (main.u32()?, main.u32()?);
-        Some(Insertion { place: RevmapPlace { block, pages_per_range }, number: main.u16()? })
-    }
+    insert(step, XlBrinInsert { heap_block, pages_per_range, offset })
 }
 
 /// Puts a tuple on a page and its place into the revmap.
-fn insert(step: &mut Step<'_, '_>, insertion: Insertion) -> Result<(), Misfit> {
+fn insert(step: &mut Step<'_, '_>, insertion: XlBrinInsert) -> Result<(), Misfit> {
     let tuple = step.data(0);
     let block = step.block(0).ok_or(Misfit("the record does not say where the tuple is"))?;
     if block.will_init
@@ -97,14 +83,15 @@ fn insert(step: &mut Step<'_, '_>, insertion: Insertion) -> Result<(), Misfit> {
         init(page, BRIN_PAGETYPE_REGULAR);
     }
     if let Some(page) = step.page_or_init(0) {
-        page.put_item(tuple, insertion.number)?;
+        page.put_item(tuple, insertion.offset)?;
     }
     let Some(revmap) = step.page(1) else { return Ok(()) };
-    insertion.place.set(revmap, Tid { block: block.block, offset_number: insertion.number })
+    let place = RevmapPlace { block: insertion.heap_block, pages_per_range: insertion.pages_per_range };
+    place.set(revmap, Tid { block: block.block, offset_number: insertion.offset })
 }
 
 fn extend_revmap(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let block = Reader::new(step.main()).u32().ok_or(SHORT)?;
+    let XlBrinRevmapExtend { target_block: block } = XlBrinRevmapExtend::read(step.main()).ok_or(SHORT)?;
     if let Some(page) = step.page(0) {
         page.put_u32(PAGE_CONTENTS + meta::LAST_REVMAP_PAGE, block);
         page.set_lower(PAGE_CONTENTS + meta::BYTES);
@@ -116,10 +103,8 @@ fn extend_revmap(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 }
 
 fn desummarize(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let mut main = Reader::new(step.main());
-    let pages_per_range = main.u32().ok_or(SHORT)?;
-    let block = main.u32().ok_or(SHORT)?;
-    let number = main.u16().ok_or(SHORT)?;
+    let XlBrinDesummarize { pages_per_range, heap_block: block, offset: number } =
+        XlBrinDesummarize::read(step.main()).ok_or(SHORT)?;
     if let Some(revmap) = step.page(0) {
         RevmapPlace { block, pages_per_range }.set(revmap, Tid::INVALID)?;
     }
@@ -139,14 +124,11 @@ fn mask_page(page: &mut Page, _: Major, _: Fork) {
 }
 
 fn displaced(d: &Displaced<'_>, block: &BlockRef) -> Option<Vec<u8>> {
-    let mut main = Reader::new(d.record.main_data());
+    let main = d.record.main_data();
     let number = match (d.record.kind() & OPMASK, block.id) {
-        (INSERT, 0) => Insertion::parse(&mut main)?.number,
-        (UPDATE, 0) => {
-            main.take(4)?;
-            Insertion::parse(&mut main)?.number
-        }
-        (SAMEPAGE_UPDATE, 0) => main.u16()?,
+        (INSERT, 0) => XlBrinInsert::read(main)?.offset,
+        (UPDATE, 0) => XlBrinUpdate::read(main)?.offset,
+        (SAMEPAGE_UPDATE, 0) => XlBrinSamepageUpdate::read(main)?.offset,
         _ => return Some(Vec::new()),
     };
     d.after(0)?.normal_item(number).ok().map(<[u8]>::to_vec)

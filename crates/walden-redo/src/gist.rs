@@ -3,6 +3,7 @@
 //! `gistxlog.c` decides.
 
 use walden_format::lsn::Lsn;
+use walden_format::payload::gist::{XlGistDelete, XlGistPageDelete, XlGistPageSplit, XlGistPageUpdate};
 use walden_format::reader::Reader;
 use walden_format::record::{BlockRef, Fork};
 use walden_format::rmgr::info::gist::{ASSIGN_LSN, DELETE, PAGE_DELETE, PAGE_REUSE, PAGE_SPLIT, PAGE_UPDATE};
@@ -32,31 +33,18 @@ fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     }
 }
 
-/// The head of a record that changes one page (`gistxlogPageUpdate`).
-struct PageUpdate {
-    deleted: u16,
-    inserted: u16,
-}
-
-impl PageUpdate {
-    fn read(main: &[u8]) -> Option<PageUpdate> {
-        let mut main = Reader::new(main);
-        Some(PageUpdate { deleted: main.u16()?, inserted: main.u16()? })
-    }
-
-    /// Whether one item takes the place of another, instead of items being taken off and others put behind the rest.
-    fn overwrites(&self) -> bool {
-        self.deleted == 1 && self.inserted == 1
-    }
+/// Whether one item takes the place of another, instead of items being taken off and others put behind the rest.
+fn overwrites(update: &XlGistPageUpdate) -> bool {
+    update.deleted == 1 && update.inserted == 1
 }
 
 fn page_update(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let update = field(PageUpdate::read(step.main()))?;
+    let update = field(XlGistPageUpdate::read(step.main()))?;
     let mut data = Reader::new(step.data(0));
     if let Some(page) = step.page(0) {
         let opaque = GistPageOpaqueData::of(page)?;
         let deleted = numbers(&mut data, update.deleted)?;
-        if update.overwrites() {
+        if overwrites(&update) {
             page.overwrite_item(deleted[0], read_index_tuple(&mut data)?)?;
         } else {
             page.delete_items(&deleted)?;
@@ -95,9 +83,8 @@ fn clear_follow_right(step: &mut Step<'_, '_>, id: u8) -> Result<(), Misfit> {
 }
 
 fn delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let mut main = Reader::new(step.main());
-    let _horizon = field(main.u32())?;
-    let count = field(main.u16())?;
+    let (XlGistDelete { deleted: count, .. }, rest) = field(XlGistDelete::split(step.main()))?;
+    let mut main = Reader::new(rest);
     if step.version() >= Major::V16 {
         let _is_catalog_and_padding = field(main.u16())?;
     }
@@ -110,29 +97,8 @@ fn delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// The head of a split's record (`gistxlogPageSplit`), whose pages are blocks 1 and up, from left to right.
-struct PageSplit {
-    right_link: u32,
-    nsn: u64,
-    leaf: bool,
-    pages: u16,
-    mark_follow_right: bool,
-}
-
-impl PageSplit {
-    fn read(main: &[u8]) -> Option<PageSplit> {
-        let mut main = Reader::new(main);
-        let right_link = main.u32()?;
-        let _padding = main.u32()?;
-        let nsn = main.u64()?;
-        let leaf = main.u8()? != 0;
-        let _padding = main.u8()?;
-        Some(PageSplit { right_link, nsn, leaf, pages: main.u16()?, mark_follow_right: main.u8()? != 0 })
-    }
-}
-
 fn page_split(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let split = field(PageSplit::read(step.main()))?;
+    let split = field(XlGistPageSplit::read(step.main()))?;
     let pages = u8::try_from(split.pages).map_err(|_| Misfit("the record has too many pages"))?;
     let block = |step: &Step<'_, '_>, id| {
         step.block(id).map(|block| block.block).ok_or(Misfit("the record lacks a page of the split"))
@@ -147,8 +113,8 @@ fn page_split(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
             (false, true) => split.right_link,
             (false, false) => block(step, id + 1)?,
         };
-        let mut flags = if split.leaf && !is_root { F_LEAF } else { 0 };
-        if !is_root && !is_last && !root_split && split.mark_follow_right {
+        let mut flags = if split.is_leaf && !is_root { F_LEAF } else { 0 };
+        if !is_root && !is_last && !root_split && split.marks_follow_right {
             flags |= F_FOLLOW_RIGHT;
         }
         let mut data = Reader::new(step.data(id));
@@ -164,9 +130,8 @@ fn page_split(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 }
 
 fn page_delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let mut main = Reader::new(step.main());
-    let delete_xid = field(main.array::<GIST_DELETED_BYTES>())?;
-    let downlink = field(main.u16())?;
+    let XlGistPageDelete { delete_xid, downlink_offset } = field(XlGistPageDelete::read(step.main()))?;
+    let delete_xid = delete_xid.to_le_bytes();
     if let Some(page) = step.page(0) {
         GistPageOpaqueData::of(page)?;
         let end = PAGE_CONTENTS + GIST_DELETED_BYTES;
@@ -179,7 +144,7 @@ fn page_delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     }
     if let Some(page) = step.page(1) {
         GistPageOpaqueData::of(page)?;
-        page.delete_item(downlink)?;
+        page.delete_item(downlink_offset)?;
     }
     Ok(())
 }
@@ -207,9 +172,9 @@ fn displaced(d: &Displaced<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     if d.record.kind() != PAGE_UPDATE || block.id != 0 {
         return Some(Vec::new());
     }
-    let update = PageUpdate::read(d.record.main_data())?;
+    let update = XlGistPageUpdate::read(d.record.main_data())?;
     let after = d.after(0)?;
-    if update.overwrites() {
+    if overwrites(&update) {
         let before = d.before(0)?;
         let number = (1..=after.items()).find(|&number| before.item(number) != after.item(number))?;
         let mut data = number_bytes([number]);

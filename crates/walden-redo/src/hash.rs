@@ -2,6 +2,11 @@
 //!
 //! `hash_xlog.c` decides.
 
+use walden_format::payload::hash::{
+    XlHashAddOvflPage, XlHashDelete, XlHashInitBitmapPage, XlHashInitMetaPage, XlHashInsert,
+    XlHashMovePageContents, XlHashSplitAllocatePage, XlHashSplitComplete, XlHashSqueezePage,
+    XlHashUpdateMetaPage, XlHashVacuumOnePage,
+};
 use walden_format::reader::Reader;
 use walden_format::record::{BlockRef, Fork};
 use walden_format::rmgr::info::hash::{
@@ -47,10 +52,7 @@ fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 }
 
 fn init_meta_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let mut main = Reader::new(step.main());
-    let tuples = f64::from_bits(field(main.u64())?);
-    let procedure = field(main.u32())?;
-    let fill_factor = field(main.u16())?;
+    let XlHashInitMetaPage { tuples, procedure, fill_factor } = field(XlHashInitMetaPage::read(step.main()))?;
     if let Some(page) = new_page(step, 0)? {
         metapage::init(page, tuples, procedure, fill_factor);
     }
@@ -58,7 +60,7 @@ fn init_meta_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 }
 
 fn init_bitmap_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let bytes = field(Reader::new(step.main()).u16())?;
+    let XlHashInitBitmapPage { bitmap_bytes: bytes } = field(XlHashInitBitmapPage::read(step.main()))?;
     if let Some(page) = new_page(step, 0)? {
         bitmap::init(page, bytes)?;
     }
@@ -72,7 +74,7 @@ fn init_bitmap_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 }
 
 fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let number = field(Reader::new(step.main()).u16())?;
+    let XlHashInsert { offset: number } = field(XlHashInsert::read(step.main()))?;
     let tuple = step.data(0);
     if let Some(page) = step.page(0) {
         HashPageOpaqueData::of(page)?;
@@ -87,9 +89,7 @@ fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 
 fn add_overflow_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     const NO_SUCH_BLOCK: Misfit = Misfit("the record lacks a page");
-    let mut main = Reader::new(step.main());
-    let bitmap_bytes = field(main.u16())?;
-    let recycled = field(main.u8())? != 0;
+    let XlHashAddOvflPage { bitmap_bytes, is_recycled } = field(XlHashAddOvflPage::read(step.main()))?;
     let overflow_block = step.block(0).ok_or(NO_SUCH_BLOCK)?.block;
     let left_block = step.block(1).ok_or(NO_SUCH_BLOCK)?.block;
     let bucket = field(Reader::new(step.data(0)).u32())?;
@@ -113,7 +113,7 @@ fn add_overflow_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     if let Some(page) = step.page(4) {
         metapage::check(page)?;
         page.put_u32(at(meta::FIRST_FREE), field(Reader::new(first_free).u32())?);
-        if !recycled {
+        if !is_recycled {
             let spares = metapage::spares(page.u32_at(meta::OVERFLOW_POINT))?;
             if let Some(block) = new_bitmap {
                 metapage::add_bitmap(page, block)?;
@@ -125,49 +125,26 @@ fn add_overflow_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// Which parts of the meta page a split changes, in the order of the record's data.
-struct SplitAllocate {
-    new_bucket: u32,
-    old_flag: u16,
-    new_flag: u16,
-    changes: u8,
-}
-
-impl SplitAllocate {
-    const MASKS: u8 = 1 << 0;
-    const SPLIT_POINT: u8 = 1 << 1;
-
-    fn read(main: &[u8]) -> Option<SplitAllocate> {
-        let mut main = Reader::new(main);
-        Some(SplitAllocate {
-            new_bucket: main.u32()?,
-            old_flag: main.u16()?,
-            new_flag: main.u16()?,
-            changes: main.u8()?,
-        })
-    }
-}
-
 fn split_allocate_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let split = field(SplitAllocate::read(step.main()))?;
+    let split = field(XlHashSplitAllocatePage::read(step.main()))?;
     if let Some(page) = step.page(0) {
         HashPageOpaqueData::change(page, |opaque| {
-            opaque.flag = split.old_flag;
+            opaque.flag = split.old_bucket_flag;
             opaque.previous = split.new_bucket;
         })?;
     }
     if let Some(page) = new_page(step, 1)? {
-        HashPageOpaqueData::new(split.new_bucket, split.new_bucket, split.new_flag).init(page);
+        HashPageOpaqueData::new(split.new_bucket, split.new_bucket, split.new_bucket_flag).init(page);
     }
     let mut data = Reader::new(step.data(2));
     if let Some(page) = step.page(2) {
         metapage::check(page)?;
         page.put_u32(at(meta::MAX_BUCKET), split.new_bucket);
-        if split.changes & SplitAllocate::MASKS != 0 {
+        if split.flags.updates_masks() {
             page.put_u32(at(meta::LOW_MASK), field(data.u32())?);
             page.put_u32(at(meta::HIGH_MASK), field(data.u32())?);
         }
-        if split.changes & SplitAllocate::SPLIT_POINT != 0 {
+        if split.flags.updates_split_point() {
             let point = field(data.u32())?;
             page.put_u32(at(meta::OVERFLOW_POINT), point);
             page.put_u32(metapage::spares(point)?, field(data.u32())?);
@@ -185,9 +162,8 @@ fn split_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 }
 
 fn split_complete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let mut main = Reader::new(step.main());
-    for id in [0, 1] {
-        let flag = field(main.u16())?;
+    let split = field(XlHashSplitComplete::read(step.main()))?;
+    for (id, flag) in [(0, split.old_bucket_flag), (1, split.new_bucket_flag)] {
         if let Some(page) = step.page(id) {
             HashPageOpaqueData::of(page)?;
             HashPageOpaqueData::change(page, |opaque| opaque.flag = flag)?;
@@ -197,7 +173,7 @@ fn split_complete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 }
 
 fn move_page_contents(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let moved = field(Reader::new(step.main()).u16())?;
+    let XlHashMovePageContents { tuples: moved, .. } = field(XlHashMovePageContents::read(step.main()))?;
     let data = step.data(1);
     if let Some(page) = step.page(1) {
         HashPageOpaqueData::of(page)?;
@@ -228,46 +204,28 @@ fn delete_from<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Result<Option<&'s mut 
     Ok(Some(page))
 }
 
-/// The record of a freed overflow page (`xl_hash_squeeze_page`).
-struct Squeeze {
-    previous: u32,
-    next: u32,
-    moved: u16,
-    /// The page that got the tuples is the one before the freed page.
-    onto_previous: bool,
-}
-
-impl Squeeze {
-    fn read(main: &[u8]) -> Option<Squeeze> {
-        let mut main = Reader::new(main);
-        let (previous, next, moved) = (main.u32()?, main.u32()?, main.u16()?);
-        let _onto_first = main.u8()?;
-        Some(Squeeze { previous, next, moved, onto_previous: main.u8()? != 0 })
-    }
-}
-
 fn squeeze_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let squeeze = field(Squeeze::read(step.main()))?;
+    let squeeze = field(XlHashSqueezePage::read(step.main()))?;
     let data = step.data(1);
     // Until 16 the page gets the record's LSN even if the bucket's first page is there only to be locked.
-    let written = squeeze.moved > 0 || squeeze.onto_previous || step.version() < Major::V17;
+    let written = squeeze.tuples > 0 || squeeze.is_onto_previous_page || step.version() < Major::V17;
     if written && let Some(page) = step.page(1) {
         HashPageOpaqueData::of(page)?;
-        add_moved(page, data, squeeze.moved)?;
-        if squeeze.onto_previous {
-            HashPageOpaqueData::change(page, |opaque| opaque.next = squeeze.next)?;
+        add_moved(page, data, squeeze.tuples)?;
+        if squeeze.is_onto_previous_page {
+            HashPageOpaqueData::change(page, |opaque| opaque.next = squeeze.next_block)?;
         }
     }
     if let Some(page) = step.page(2) {
         HashPageOpaqueData::new(INVALID_BLOCK, INVALID_BUCKET, LH_UNUSED_PAGE).init(page);
     }
-    if !squeeze.onto_previous
+    if !squeeze.is_onto_previous_page
         && let Some(page) = step.page(3)
     {
-        HashPageOpaqueData::change(page, |opaque| opaque.next = squeeze.next)?;
+        HashPageOpaqueData::change(page, |opaque| opaque.next = squeeze.next_block)?;
     }
     if let Some(page) = step.page(4) {
-        HashPageOpaqueData::change(page, |opaque| opaque.previous = squeeze.previous)?;
+        HashPageOpaqueData::change(page, |opaque| opaque.previous = squeeze.previous_block)?;
     }
     let bit = step.data(5);
     if let Some(page) = step.page(5) {
@@ -282,9 +240,9 @@ fn squeeze_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 }
 
 fn delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let clear_dead = field(Reader::new(step.main()).u8())? != 0;
+    let XlHashDelete { clears_dead_marking, .. } = field(XlHashDelete::read(step.main()))?;
     if let Some(page) = delete_from(step, 1)?
-        && clear_dead
+        && clears_dead_marking
     {
         HashPageOpaqueData::change(page, |opaque| opaque.flag &= !LH_PAGE_HAS_DEAD_TUPLES)?;
     }
@@ -299,7 +257,7 @@ fn split_cleanup(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 }
 
 fn update_meta_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let tuples = f64::from_bits(field(Reader::new(step.main()).u64())?);
+    let XlHashUpdateMetaPage { tuples } = field(XlHashUpdateMetaPage::read(step.main()))?;
     if let Some(page) = step.page(0) {
         metapage::check(page)?;
         metapage::change_tuples(page, |_| tuples);
@@ -308,9 +266,8 @@ fn update_meta_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 }
 
 fn vacuum_one_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let mut main = Reader::new(step.main());
-    let _horizon = field(main.u32())?;
-    let count = field(main.u16())?;
+    let (XlHashVacuumOnePage { tuples: count, .. }, rest) = field(XlHashVacuumOnePage::split(step.main()))?;
+    let mut main = Reader::new(rest);
     // Until 15 the count has 32 bits.
     let _is_catalog_and_padding = field(main.u16())?;
     let deleted = numbers(&mut main, count)?;
@@ -504,25 +461,25 @@ fn displaced(d: &Displaced<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     match (d.record.kind(), block.id) {
         // The image is not the outcome of a change but all there is to it.
         (SPLIT_PAGE, _) => None,
-        (INSERT, 0) => Some(after.item(Reader::new(main).u16()?)?.to_vec()),
+        (INSERT, 0) => Some(after.item(XlHashInsert::read(main)?.offset)?.to_vec()),
         (ADD_OVFL_PAGE, 2) | (SQUEEZE_PAGE, 5) => {
             Some(bitmap::changed(d.before(block.id)?, after)?.to_le_bytes().to_vec())
         }
         (ADD_OVFL_PAGE, 4) | (SQUEEZE_PAGE, 6) => meta_fields(&[at(meta::FIRST_FREE)]),
         (SPLIT_ALLOCATE_PAGE, 2) => {
-            let changes = SplitAllocate::read(main)?.changes;
+            let changes = XlHashSplitAllocatePage::read(main)?.flags;
             let mut fields = Vec::new();
-            if changes & SplitAllocate::MASKS != 0 {
+            if changes.updates_masks() {
                 fields.extend([at(meta::LOW_MASK), at(meta::HIGH_MASK)]);
             }
-            if changes & SplitAllocate::SPLIT_POINT != 0 {
+            if changes.updates_split_point() {
                 let point = after.u32_at(meta::OVERFLOW_POINT);
                 fields.extend([at(meta::OVERFLOW_POINT), metapage::spares(point).ok()?]);
             }
             meta_fields(&fields)
         }
-        (MOVE_PAGE_CONTENTS, 1) => moved(after, Reader::new(main).u16()?),
-        (SQUEEZE_PAGE, 1) => moved(after, Squeeze::read(main)?.moved),
+        (MOVE_PAGE_CONTENTS, 1) => moved(after, XlHashMovePageContents::read(main)?.tuples),
+        (SQUEEZE_PAGE, 1) => moved(after, XlHashSqueezePage::read(main)?.tuples),
         (MOVE_PAGE_CONTENTS, 2) | (DELETE, 1) => {
             Some(number_bytes(missing_items(d.before(block.id)?, after, after.items())?))
         }

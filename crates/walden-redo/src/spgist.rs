@@ -2,6 +2,10 @@
 //!
 //! `spgxlog.c` and `spgPageIndexMultiDelete` decide. All that a record says is in its main data, images or not.
 
+use walden_format::payload::spgist::{
+    XlSpgistAddLeaf, XlSpgistAddNode, XlSpgistMoveLeafs, XlSpgistPickSplit, XlSpgistSplitTuple,
+    XlSpgistState, XlSpgistVacuumLeaf, XlSpgistVacuumRedirect, XlSpgistVacuumRoot,
+};
 use walden_format::reader::Reader;
 use walden_format::record::{BlockRef, Fork};
 use walden_format::rmgr::info::spgist::{
@@ -40,11 +44,10 @@ fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 }
 
 fn add_leaf(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Misfit> {
-    let is_new = flag(main)?;
-    let nulls = flag(main)?;
-    let number = field(main.u16())?;
-    let head = field(main.u16())?;
-    let parent = Downlink::read(main)?;
+    let add = structure(main, XlSpgistAddLeaf::WIDTH, XlSpgistAddLeaf::read)?;
+    let XlSpgistAddLeaf { is_new_page: is_new, stores_nulls: nulls, .. } = add;
+    let (number, head) = (add.leaf_offset, add.head_offset);
+    let parent = Downlink { number: add.parent_offset, node: add.parent_node };
     let tuple = leaf_tuple(main)?;
     nothing_left(main)?;
     if let Some(page) = leaf_page(step, 0, is_new, nulls)? {
@@ -68,13 +71,10 @@ fn add_leaf(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Misfit
 }
 
 fn move_leafs(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Misfit> {
-    let count = field(main.u16())?;
-    let is_new = flag(main)?;
-    let replaces_dead = flag(main)?;
-    let nulls = flag(main)?;
-    field(main.u8())?;
-    let parent = Downlink::read(main)?;
-    field(main.u16())?;
+    let moved = structure(main, XlSpgistMoveLeafs::WIDTH, XlSpgistMoveLeafs::read)?;
+    let XlSpgistMoveLeafs { moves: count, is_new_page: is_new, replaces_dead, stores_nulls: nulls, .. } =
+        moved;
+    let parent = Downlink { number: moved.parent_offset, node: moved.parent_node };
     let source = Source::read(main)?;
     let deleted = numbers(main, count)?;
     let inserted = numbers(main, if replaces_dead { 1 } else { usize::from(count) + 1 })?;
@@ -98,13 +98,9 @@ fn move_leafs(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Misf
 }
 
 fn add_node(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Misfit> {
-    let old = field(main.u16())?;
-    let new = field(main.u16())?;
-    let is_new = flag(main)?;
-    // The block that the parent is on; 255: the parent does not change.
-    let parent_block = field(main.u8())?;
-    let parent = Downlink::read(main)?;
-    field(main.u16())?;
+    let add = structure(main, XlSpgistAddNode::WIDTH, XlSpgistAddNode::read)?;
+    let XlSpgistAddNode { old_offset: old, new_offset: new, is_new_page: is_new, parent_block, .. } = add;
+    let parent = Downlink { number: add.parent_offset, node: add.parent_node };
     let source = Source::read(main)?;
     let tuple = inner_tuple(main)?;
     nothing_left(main)?;
@@ -138,10 +134,9 @@ fn add_node(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Misfit
 }
 
 fn split_tuple(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Misfit> {
-    let prefix_number = field(main.u16())?;
-    let postfix_number = field(main.u16())?;
-    let is_new = flag(main)?;
-    let same_page = flag(main)?;
+    let split = structure(main, XlSpgistSplitTuple::WIDTH, XlSpgistSplitTuple::read)?;
+    let XlSpgistSplitTuple { is_new_page: is_new, is_on_same_page: same_page, .. } = split;
+    let (prefix_number, postfix_number) = (split.prefix_offset, split.postfix_offset);
     let prefix = inner_tuple(main)?;
     let postfix = inner_tuple(main)?;
     nothing_left(main)?;
@@ -158,19 +153,11 @@ fn split_tuple(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Mis
 }
 
 fn pick_split(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Misfit> {
-    let is_root = flag(main)?;
-    field(main.u8())?;
-    let deletes = field(main.u16())?;
-    let inserts = field(main.u16())?;
-    let is_new_source = flag(main)?;
-    let is_new_target = flag(main)?;
-    let inner_number = field(main.u16())?;
-    let is_new_inner = flag(main)?;
-    let nulls = flag(main)?;
-    let inner_is_parent = flag(main)?;
-    field(main.u8())?;
-    let parent = Downlink::read(main)?;
-    field(main.u16())?;
+    let split = structure(main, XlSpgistPickSplit::WIDTH, XlSpgistPickSplit::read)?;
+    let XlSpgistPickSplit { deletes, inserts, is_new_source, is_new_target, is_new_inner, .. } = split;
+    let XlSpgistPickSplit { is_root_split: is_root, stores_nulls: nulls, .. } = split;
+    let (inner_number, inner_is_parent) = (split.inner_offset, split.is_inner_on_parent_page);
+    let parent = Downlink { number: split.parent_offset, node: split.parent_node };
     let source = Source::read(main)?;
     let deleted = numbers(main, deletes)?;
     let inserted = numbers(main, inserts)?;
@@ -211,8 +198,8 @@ fn pick_split(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Misf
 }
 
 fn vacuum_leaf(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Misfit> {
-    let [dead, placeholders, moves, chains] =
-        [field(main.u16())?, field(main.u16())?, field(main.u16())?, field(main.u16())?];
+    let XlSpgistVacuumLeaf { dead, placeholders, moves, chains } =
+        structure(main, XlSpgistVacuumLeaf::WIDTH, XlSpgistVacuumLeaf::read)?;
     let _source = Source::read(main)?;
     let dead = numbers(main, dead)?;
     let placeholders = numbers(main, placeholders)?;
@@ -236,8 +223,8 @@ fn vacuum_leaf(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Mis
 }
 
 fn vacuum_root(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Misfit> {
-    let count = field(main.u16())?;
-    field(main.u16())?;
+    let XlSpgistVacuumRoot { deletes: count } =
+        structure(main, XlSpgistVacuumRoot::WIDTH, XlSpgistVacuumRoot::read)?;
     let _source = Source::read(main)?;
     let deleted = numbers(main, count)?;
     nothing_left(main)?;
@@ -249,9 +236,8 @@ fn vacuum_root(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Mis
 }
 
 fn vacuum_redirect(step: &mut Step<'_, '_>, main: &mut Reader<'_>) -> Result<(), Misfit> {
-    let count = field(main.u16())?;
-    let first_placeholder = field(main.u16())?;
-    let _horizon = field(main.u32())?;
+    let XlSpgistVacuumRedirect { to_placeholder: count, first_placeholder, .. } =
+        structure(main, XlSpgistVacuumRedirect::WIDTH, XlSpgistVacuumRedirect::read)?;
     if step.version() >= Major::V16 {
         let _is_catalog_and_padding = field(main.u16())?;
     }
@@ -282,10 +268,6 @@ struct Downlink {
 }
 
 impl Downlink {
-    fn read(main: &mut Reader<'_>) -> Result<Downlink, Misfit> {
-        Ok(Downlink { number: field(main.u16())?, node: field(main.u16())? })
-    }
-
     /// Points it to a block's item (`spgUpdateNodeLink`).
     fn set(&self, page: &mut Page, target: Tid) -> Result<(), Misfit> {
         const NO_SUCH_NODE: Misfit = Misfit("the inner tuple has no such node");
@@ -315,9 +297,9 @@ struct Source {
 
 impl Source {
     fn read(main: &mut Reader<'_>) -> Result<Source, Misfit> {
-        let source = Source { xid: field(main.u32())?, is_build: flag(main)? };
-        field(main.take(3))?;
-        Ok(source)
+        let XlSpgistState { redirect_xid: xid, is_build } =
+            structure(main, XlSpgistState::WIDTH, XlSpgistState::read)?;
+        Ok(Source { xid, is_build })
     }
 
     /// What takes the place of a tuple that scans may still look for: none do while the index is built.
@@ -399,8 +381,13 @@ fn set_next(page: &mut Page, number: u16, next: u16) -> Result<(), Misfit> {
     Ok(())
 }
 
-fn flag(main: &mut Reader<'_>) -> Result<bool, Misfit> {
-    Ok(field(main.u8())? != 0)
+/// Reads a structure of `width` bytes.
+fn structure<T>(
+    main: &mut Reader<'_>,
+    width: usize,
+    read: impl FnOnce(&[u8]) -> Option<T>,
+) -> Result<T, Misfit> {
+    field(main.take(width).and_then(read))
 }
 
 fn leaf_tuple<'a>(main: &mut Reader<'a>) -> Result<&'a [u8], Misfit> {

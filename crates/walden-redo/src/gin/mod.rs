@@ -3,6 +3,10 @@
 //! An index has a tree of keys (entry pages hold index tuples), for each frequent key a tree of the rows that have it
 //! (data pages, see [`posting`]), and a list of rows not sorted in yet (list pages hold index tuples). `ginxlog.c` decides.
 
+use walden_format::payload::gin::{
+    GinInsertEntry, XlGinDeleteListPages, XlGinDeletePage, XlGinInsert, XlGinInsertListPage, XlGinSplit,
+    XlGinUpdateMeta,
+};
 use walden_format::reader::Reader;
 use walden_format::record::{BlockRef, Fork};
 use walden_format::rmgr::info::gin::{
@@ -14,7 +18,7 @@ use walden_format::version::Major;
 use crate::displaced::Displaced;
 use crate::index_items::read_index_tuple;
 use crate::mask;
-use crate::page::gin::{GIN_META_BYTES, GinPageOpaqueData, flags};
+use crate::page::gin::{GinPageOpaqueData, flags};
 use crate::page::tid::{INVALID_BLOCK, block_from_bytes, block_to_bytes};
 use crate::page::{Misfit, PAGE_CONTENTS, PAGE_HEADER_BYTES, Page, SpecialArea};
 use crate::replay::{Manager, Step};
@@ -23,12 +27,6 @@ mod posting;
 
 pub(crate) static GIN: Manager = Manager { redo, mask: mask_page, displaced };
 
-/// Flags of the records INSERT and SPLIT.
-const OF_DATA: u16 = 0x01;
-const OF_LEAF: u16 = 0x02;
-
-/// Bytes of a `RelFileLocator` and what aligns the metadata behind it.
-const LOCATOR_PADDED: usize = 16;
 const SHORT: Misfit = Misfit("the record's fields end too early");
 const NO_IMAGE: Misfit = Misfit("the record has no image of a page that it always has one of");
 
@@ -63,27 +61,19 @@ fn create_posting_tree(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 }
 
 fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let insertion = Insertion::parse(step.main()).ok_or(SHORT)?;
-    if insertion.children.is_some()
+    let (of_data, children) = read_insert(step.main()).ok_or(SHORT)?;
+    if children.is_some()
         && let Some(child) = step.page(1)
     {
         clear_incomplete_split(child)?;
     }
     let data = step.data(0);
     let Some(page) = step.page(0) else { return Ok(()) };
-    match (insertion.of_data, insertion.children) {
+    match (of_data, children) {
         (false, children) => insert_entry(page, children, data),
         (true, None) => posting::recompress(page, data),
         (true, Some(children)) => posting::insert_downlink(page, children, data),
     }
-}
-
-/// The main data of INSERT.
-struct Insertion {
-    /// Whether the page is of a posting tree.
-    of_data: bool,
-    /// The halves of the child whose split the insertion into an inner page completes.
-    children: Option<Children>,
 }
 
 /// The halves of a page that was split.
@@ -93,23 +83,17 @@ struct Children {
     right: u32,
 }
 
-impl Insertion {
-    fn parse(main: &[u8]) -> Option<Insertion> {
-        let mut main = Reader::new(main);
-        let flags = main.u16()?;
-        let children = if flags & OF_LEAF == 0 {
-            Some(Children { left: read_block_id(&mut main)?, right: read_block_id(&mut main)? })
-        } else {
-            None
-        };
-        Some(Insertion { of_data: flags & OF_DATA != 0, children })
-    }
+/// Whether an `INSERT` is into a page of a posting tree, and the halves of the child whose split it completes.
+fn read_insert(main: &[u8]) -> Option<(bool, Option<Children>)> {
+    let (insert, children) = XlGinInsert::read_with_children(main)?;
+    let children = children.map(|children| Children { left: children.left.0, right: children.right.0 });
+    Some((insert.flags.is_data(), children))
 }
 
 fn insert_entry(page: &mut Page, children: Option<Children>, data: &[u8]) -> Result<(), Misfit> {
     let mut data = Reader::new(data);
-    let number = data.u16().ok_or(SHORT)?;
-    let [replaces, _] = data.array().ok_or(SHORT)?;
+    let entry = data.take(GinInsertEntry::WIDTH).and_then(GinInsertEntry::read).ok_or(SHORT)?;
+    let GinInsertEntry { offset: number, is_delete } = entry;
     let tuple = read_index_tuple(&mut data)?;
     if data.left() != 0 {
         return Err(Misfit("there is more data than the index tuple"));
@@ -121,7 +105,7 @@ fn insert_entry(page: &mut Page, children: Option<Children>, data: &[u8]) -> Res
         downlink[..4].copy_from_slice(&block_to_bytes(right));
         downlink[4..].fill(0);
     }
-    if replaces != 0 {
+    if is_delete {
         page.delete_item(number)?;
     }
     page.insert_item(tuple, number)
@@ -129,13 +113,12 @@ fn insert_entry(page: &mut Page, children: Option<Children>, data: &[u8]) -> Res
 
 /// A split page is not told in any other way than by its image; the child that was split before is.
 fn split(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let mut main = Reader::new(step.main());
-    let flags = main.take(24).and_then(|_| main.u16()).ok_or(SHORT)?;
+    let XlGinSplit { flags, .. } = XlGinSplit::read(step.main()).ok_or(SHORT)?;
     for id in 0..3 {
         expect_image(step, id);
     }
     match step.page(3) {
-        Some(child) if flags & OF_LEAF == 0 => clear_incomplete_split(child),
+        Some(child) if !flags.is_leaf() => clear_incomplete_split(child),
         _ => Ok(()),
     }
 }
@@ -152,11 +135,8 @@ fn clear_incomplete_split(page: &mut Page) -> Result<(), Misfit> {
 }
 
 fn delete_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let mut main = Reader::new(step.main());
-    let parent_number = main.u16().ok_or(SHORT)?;
-    main.u16().ok_or(SHORT)?;
-    let right_link = main.u32().ok_or(SHORT)?;
-    let xid = main.u32().ok_or(SHORT)?;
+    let XlGinDeletePage { parent_offset, right_link, delete_xid: xid } =
+        XlGinDeletePage::read(step.main()).ok_or(SHORT)?;
     if let Some(left) = step.page(2) {
         set_right_link(left, right_link)?;
     }
@@ -164,51 +144,29 @@ fn delete_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         GinPageOpaqueData::change(deleted, |opaque| opaque.flags |= flags::GIN_DELETED)?;
         deleted.set_prune_xid(xid);
     }
-    step.page(1).map_or(Ok(()), |parent| posting::delete_downlink(parent, parent_number))
+    step.page(1).map_or(Ok(()), |parent| posting::delete_downlink(parent, parent_offset))
 }
 
 fn update_meta_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let update = MetaUpdate::parse(step.main()).ok_or(SHORT)?;
+    let update = XlGinUpdateMeta::read(step.main()).ok_or(SHORT)?;
+    let tuples = count(update.tuples)?;
     if let Some(meta) = step.init(0) {
-        init_meta(meta, update.metadata);
+        init_meta(meta, &update.metadata);
     }
     let data = step.data(1);
     match step.page(1) {
-        Some(tail) if update.tuples > 0 => {
-            add_tuples(tail, update.tuples, data)?;
+        Some(tail) if tuples > 0 => {
+            add_tuples(tail, tuples, data)?;
             GinPageOpaqueData::change(tail, |opaque| opaque.max_offset = opaque.max_offset.wrapping_add(1))
         }
-        Some(tail) if update.previous_tail != INVALID_BLOCK => set_right_link(tail, update.right_link),
+        Some(tail) if update.previous_tail != INVALID_BLOCK => set_right_link(tail, update.new_right_link),
         _ => Ok(()),
     }
 }
 
-/// The main data of UPDATE_META_PAGE.
-struct MetaUpdate<'r> {
-    metadata: &'r [u8],
-    previous_tail: u32,
-    right_link: u32,
-    /// How many index tuples were added to the list's last page.
-    tuples: u32,
-}
-
-impl MetaUpdate<'_> {
-    fn parse(main: &[u8]) -> Option<MetaUpdate<'_>> {
-        let mut main = Reader::new(main);
-        main.take(LOCATOR_PADDED)?;
-        Some(MetaUpdate {
-            metadata: main.take(GIN_META_BYTES)?,
-            previous_tail: main.u32()?,
-            right_link: main.u32()?,
-            tuples: read_count(&mut main)?,
-        })
-    }
-}
-
 fn insert_list_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let mut main = Reader::new(step.main());
-    let right_link = main.u32().ok_or(SHORT)?;
-    let tuples = read_count(&mut main).ok_or(SHORT)?;
+    let XlGinInsertListPage { right_link, tuples } = XlGinInsertListPage::read(step.main()).ok_or(SHORT)?;
+    let tuples = count(tuples)?;
     let data = step.data(0);
     let Some(page) = step.init(0) else { return Ok(()) };
     if right_link == INVALID_BLOCK {
@@ -222,11 +180,10 @@ fn insert_list_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 }
 
 fn delete_list_pages(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let mut main = Reader::new(step.main());
-    let metadata = main.take(GIN_META_BYTES).ok_or(SHORT)?;
-    let deleted = read_count(&mut main).ok_or(SHORT)?;
+    let XlGinDeleteListPages { metadata, deleted } = XlGinDeleteListPages::read(step.main()).ok_or(SHORT)?;
+    let deleted = count(deleted)?;
     if let Some(meta) = step.init(0) {
-        init_meta(meta, metadata);
+        init_meta(meta, &metadata);
     }
     for id in
         1..=u8::try_from(deleted).map_err(|_| Misfit("more pages are deleted than a record can have"))?
@@ -251,9 +208,8 @@ fn mask_page(page: &mut Page, _: Major, _: Fork) {
 fn displaced(d: &Displaced<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     match (d.record.kind(), block.id) {
         (INSERT, 0) => {
-            let insertion = Insertion::parse(d.record.main_data())?;
             let after = d.after(0)?;
-            match (insertion.of_data, insertion.children) {
+            match read_insert(d.record.main_data())? {
                 (false, _) => displaced_entry(d.before(0), after),
                 (true, None) => posting::inserted(d.before(0)?, after),
                 (true, Some(children)) => posting::displaced_downlink(children, after),
@@ -262,7 +218,7 @@ fn displaced(d: &Displaced<'_>, block: &BlockRef) -> Option<Vec<u8>> {
         (VACUUM_DATA_LEAF_PAGE, 0) => posting::vacuumed(d.before(0)?, d.after(0)?),
         (UPDATE_META_PAGE, 1) => {
             let after = d.after(1)?;
-            last_tuples(after, MetaUpdate::parse(d.record.main_data())?.tuples)
+            last_tuples(after, count(XlGinUpdateMeta::read(d.record.main_data())?.tuples).ok()?)
         }
         (INSERT_LISTPAGE, 0) => {
             let after = d.after(0)?;
@@ -305,9 +261,9 @@ fn add_tuples(page: &mut Page, count: u32, data: &[u8]) -> Result<(), Misfit> {
     if data.left() == 0 { Ok(()) } else { Err(Misfit("there is more data than index tuples")) }
 }
 
-/// Reads a count, which is signed there and never negative.
-fn read_count(data: &mut Reader<'_>) -> Option<u32> {
-    data.u32().filter(|&count| count <= i32::MAX as u32)
+/// A count, which is signed in records and never negative.
+fn count(count: i32) -> Result<u32, Misfit> {
+    u32::try_from(count).map_err(|_| Misfit("the record has a negative count"))
 }
 
 /// Reads a block number in two halves (`BlockIdData`).
@@ -337,6 +293,8 @@ mod tests {
     use proptest::prelude::*;
     use walden_format::rmgr::rmid;
 
+    use walden_format::payload::gin::GinFlags;
+
     use super::*;
     use crate::testing::{any_blocks, any_bytes, replayed};
 
@@ -359,7 +317,7 @@ mod tests {
     fn an_entry_is_replaced() {
         let before = entry_page(&[tuple(16, 1), tuple(24, 2), tuple(16, 3)]);
         let data = [vec![2, 0, 1, 0], tuple(40, 4)].concat();
-        let main = OF_LEAF.to_le_bytes();
+        let main = GinFlags::IS_LEAF.to_le_bytes();
         let pages = replayed((rmid::GIN, INSERT), &main, &[(Some(before.clone()), data.clone())]).unwrap();
         let after = pages[0].as_deref().unwrap();
         assert_eq!(after.items(), 3);

@@ -96,7 +96,8 @@ pub(super) fn set(step: &mut Step<'_, '_>, map: u8, heap: u8, bits: u8) -> Resul
 /// `VISIBLE`, until 18: block 0 is the map's, block 1 the table's (`heap_xlog_visible`).
 pub(super) fn visible(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     // 9.5 had but one bit.
-    let bits = XlHeapVisible::read(step.main()).map_or(VISIBILITYMAP_ALL_VISIBLE, |fields| fields.flags.0 & VISIBILITYMAP_VALID_BITS);
+    let bits = XlHeapVisible::read(step.main())
+        .map_or(VISIBILITYMAP_ALL_VISIBLE, |fields| fields.flags.0 & VISIBILITYMAP_VALID_BITS);
     // The table's image is left out where hints are not logged (log_heap_visible).
     if step.block(1).is_some_and(|block| block.image.is_some_and(|image| image.apply))
         && let Some(store) = step.store()
