@@ -1,13 +1,14 @@
 //! Move-to-front lists: values by how lately they were used, coded as their ranks.
 
-/// Values by how lately they were used.
+/// Values, the latest one last in memory and first in rank.
 #[derive(Default)]
-pub struct Recent {
-    pub values: Vec<u32>,
+pub struct MoveToFrontList {
+    values: Vec<u32>,
 }
 
-impl Recent {
-    pub const MOST: usize = 64;
+impl MoveToFrontList {
+    /// The values that it holds; the oldest one gives way.
+    pub const MAX_VALUES: usize = 64;
 
     /// The rank of a value, from 1 on; 0 if it is not there.
     pub fn rank(&self, value: u32) -> u64 {
@@ -26,8 +27,8 @@ impl Recent {
         }
     }
 
-    /// The value of a rank. It is the latest then.
-    pub fn again(&mut self, rank: u64) -> Option<u32> {
+    /// Gives the value of a rank, and moves it to the front.
+    pub fn promote(&mut self, rank: u64) -> Option<u32> {
         let at = self.values.len().checked_sub(usize::try_from(rank).ok()?)?;
         let (&value, later) = self.values.get(at..)?.split_first()?;
         if !later.is_empty() {
@@ -37,9 +38,14 @@ impl Recent {
         Some(value)
     }
 
-    /// Makes a value that is not there the latest.
-    pub fn add(&mut self, value: u32) {
-        if self.values.len() == Self::MOST {
+    /// The value at the front.
+    pub fn last(&self) -> Option<u32> {
+        self.values.last().copied()
+    }
+
+    /// Puts a value that is not there to the front.
+    pub fn push(&mut self, value: u32) {
+        if self.values.len() == Self::MAX_VALUES {
             self.values.remove(0);
         }
         self.values.push(value);
@@ -57,11 +63,11 @@ mod tests {
 
     #[test]
     fn ranks_count_from_the_latest_and_lead_back_to_their_values() {
-        let mut recent = Recent::default();
+        let mut recent = MoveToFrontList::default();
         for value in 0..100 {
             assert_eq!(recent.rank(value), 0, "{value} is not there yet");
-            recent.add(value);
-            let least = value.saturating_sub(Recent::MOST as u32 - 1);
+            recent.push(value);
+            let least = value.saturating_sub(MoveToFrontList::MAX_VALUES as u32 - 1);
             for known in 0..=value {
                 let rank = if known < least { 0 } else { u64::from(value - known) + 1 };
                 assert_eq!(recent.rank(known), rank, "{known} among {least} to {value}");
@@ -69,10 +75,10 @@ mod tests {
         }
         for rank in [1, 8, 9, 33, 64] {
             let value = (0..100).find(|&value| recent.rank(value) == rank).expect("one of each rank");
-            assert_eq!(recent.again(rank), Some(value));
+            assert_eq!(recent.promote(rank), Some(value));
             assert_eq!(recent.rank(value), 1, "the latest now");
-            assert_eq!(recent.values.len(), Recent::MOST);
+            assert_eq!(recent.values.len(), MoveToFrontList::MAX_VALUES);
         }
-        assert_eq!((recent.again(0), recent.again(65)), (None, None));
+        assert_eq!((recent.promote(0), recent.promote(65)), (None, None));
     }
 }

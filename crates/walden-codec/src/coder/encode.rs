@@ -195,10 +195,10 @@ fn new_state(
     let frame = FrameColumns::new(&mut coder).ok()?;
     let mut model = Model::new(segment.info.version, limits);
     if level < MIN_THOROUGH_LEVEL {
-        model.hurry();
+        model.set_fast_mode();
     }
     if is_alone {
-        model.ends_here();
+        model.drop_unread_pages();
     }
     Some(State { coder, entropy: Packer::new(level, !is_alone), frame, model })
 }
@@ -258,7 +258,7 @@ fn read_ahead(original: &mut Original<'_>, segment: &Segment, model: &mut Model)
         }
         next = number + 1;
         let goes_on = matches!(ahead.push(piece, &mut Ahead(model)), Ok(Progress::More));
-        quiet = if model.has_news() { 0 } else { quiet + 1 };
+        quiet = if model.found_new_schema() { 0 } else { quiet + 1 };
         goes_on.then_some(number + if quiet < QUIET_PIECES { 1 } else { QUIET_STEP })
     })
 }

@@ -5,17 +5,18 @@ use walden_redo::pglz::same_start;
 use crate::columns::{Class, Coder, Column, Kind, narrow};
 use crate::{Corrupt, corrupt};
 
-/// Where an image differs from what it is told from.
+/// Where a delta is coded: how many bytes are the same, how many then differ, and how.
 #[derive(Clone, Copy)]
-pub struct Differences {
+pub struct DeltaColumns {
     gap: Column,
     run: Column,
     bytes: Column,
 }
 
-impl Differences {
-    pub fn new<S: Coder>(coder: &mut S) -> Result<Differences, Corrupt> {
-        Ok(Differences {
+impl DeltaColumns {
+    /// Names them.
+    pub fn new<S: Coder>(coder: &mut S) -> Result<DeltaColumns, Corrupt> {
+        Ok(DeltaColumns {
             gap: coder.column(Kind::Symbols(Class::ImageDifferences))?,
             run: coder.column(Kind::Symbols(Class::ImageDifferences))?,
             bytes: coder.column(Kind::Bytes(Class::ImageDifferences))?,
@@ -23,58 +24,54 @@ impl Differences {
     }
 }
 
-/// Runs of bytes that differ from those known, each as the bytes to mix in. Makes of what is known what is wanted.
-pub fn difference<S: Coder>(
+/// Codes bytes as their delta against `page`, which has them afterwards: runs that differ, each with the bytes to mix in
+/// (exclusive or).
+pub fn code_delta<S: Coder>(
     coder: &mut S,
-    columns: Differences,
-    known: &mut [u8],
-    source: &[u8],
+    columns: DeltaColumns,
+    page: &mut [u8],
+    source: Option<&[u8]>,
 ) -> Result<(), Corrupt> {
-    /// Equal bytes that end a run: fewer are cheaper to mix in than to skip.
-    const GAP: usize = 4;
-    let (encoding, len) = (!source.is_empty(), known.len());
-    if encoding && source.len() != len {
+    let wrong = Corrupt("a difference is beyond the page");
+    if source.is_some_and(|source| source.len() != page.len()) {
         return Err(corrupt("an image has another length than it says"));
     }
-    let mut at = 0;
-    let mut mixed = Vec::new();
+    let (mut at, mut mixed, mut bytes) = (0_usize, Vec::new(), Vec::new());
     loop {
-        let gap = if encoding { same_start(&source[at..], &known[at..]) } else { 0 };
+        let gap = source.map_or(0, |source| same_start(&source[at..], &page[at..]));
         let gap = narrow(coder.symbol(columns.gap, gap as u64)?)?;
-        at = at
-            .checked_add(gap)
-            .filter(|&at| at <= len)
-            .ok_or_else(|| corrupt("a difference is beyond the page"))?;
-        if at == len {
-            break;
+        at = at.checked_add(gap).filter(|&at| at <= page.len()).ok_or(wrong)?;
+        if at == page.len() {
+            return Ok(());
         }
-        let run = if encoding {
-            let mut end = at + 1;
-            while end < len {
-                let until = (end + GAP).min(len);
-                match source[end..until].iter().zip(&known[end..until]).position(|(new, old)| new != old) {
-                    Some(skip) => end += skip + 1,
-                    None => break,
-                }
-            }
-            mixed.clear();
-            mixed.extend(source[at..end].iter().zip(&known[at..end]).map(|(new, old)| new ^ old));
-            end - at
-        } else {
-            0
-        };
-        let run: usize = narrow(coder.symbol(columns.run, run as u64)?)?;
-        let end = at
-            .checked_add(run)
-            .filter(|&end| end <= len && run > 0)
-            .ok_or_else(|| corrupt("a difference is beyond the page"))?;
-        let mut bytes = Vec::new();
+        mixed.clear();
+        if let Some(source) = source {
+            let end = end_of_run(source, page, at);
+            mixed.extend(source[at..end].iter().zip(&page[at..end]).map(|(new, old)| new ^ old));
+        }
+        let run: usize = narrow(coder.symbol(columns.run, mixed.len() as u64)?)?;
+        let end = at.checked_add(run).filter(|&end| end <= page.len() && run > 0).ok_or(wrong)?;
+        bytes.clear();
         coder.bytes(columns.bytes, &mixed, run, &mut bytes)?;
-        known[at..end].iter_mut().zip(&bytes).for_each(|(byte, mix)| *byte ^= mix);
+        page[at..end].iter_mut().zip(&bytes).for_each(|(byte, mix)| *byte ^= mix);
         at = end;
-        if at == len {
-            break;
+        if at == page.len() {
+            return Ok(());
         }
     }
-    Ok(())
+}
+
+/// Where a run of bytes that differ ends that begins at `at`.
+fn end_of_run(source: &[u8], page: &[u8], at: usize) -> usize {
+    /// Equal bytes that end a run: fewer are cheaper to mix in than to skip.
+    const GAP: usize = 4;
+    let mut end = at + 1;
+    while end < source.len() {
+        let until = (end + GAP).min(source.len());
+        match source[end..until].iter().zip(&page[end..until]).position(|(new, old)| new != old) {
+            Some(skip) => end += skip + 1,
+            None => break,
+        }
+    }
+    end
 }

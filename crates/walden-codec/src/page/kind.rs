@@ -3,8 +3,8 @@
 use walden_redo::page::{PAGE_BYTES, PAGE_HEADER, Page};
 
 use crate::tuple::gin::{is_entry_leaf, is_posting_leaf};
-use crate::tuple::heap::is_row;
-use crate::tuple::index;
+use crate::tuple::heap::is_heap_tuple;
+use crate::tuple::index::is_index_tuple;
 use crate::tuple::items::item;
 use crate::{Corrupt, corrupt};
 
@@ -51,8 +51,8 @@ impl PageKind {
         let each = page.items() / MAX_SAMPLES + 1;
         for number in (1..=page.items()).step_by(each.into()) {
             if let Some(item) = item(page, number) {
-                rows += usize::from(special == PAGE_BYTES && is_row(item));
-                tuples += usize::from(special < PAGE_BYTES && index::is_tuple(item));
+                rows += usize::from(special == PAGE_BYTES && is_heap_tuple(item));
+                tuples += usize::from(special < PAGE_BYTES && is_index_tuple(item));
                 others += 1;
             }
         }

@@ -1,17 +1,9 @@
 //! Predictors: what access methods put into records and on pages, coded as what their prediction missed.
-
-use walden_redo::PageStore;
-use walden_redo::page::PAGE_BYTES;
-
-use self::attributes::Rows;
-use self::gin::pending_keys::Pending;
-use self::heap::headers::Heads;
-use self::index::keys::Keys;
-use self::names::{Names, Topic};
-use self::relation::Relation;
-use self::run::Run;
-use crate::columns::{Class, Coder, Kind};
-use crate::{Corrupt, corrupt};
+//!
+//! There is a folder per access method: `heap/`, `index/` (B-tree, hash, and whatever else has index tuples), `gin/`. Each
+//! implements [`Predictor`] for the data of its records' blocks, and for the items of its pages. What they share is here:
+//! attributes of tuples (`attributes/`), runs of similar items (`run.rs`), what encoding learns by looking ahead
+//! (`survey.rs`), and the columns by what they are of (`names.rs`).
 
 pub mod attributes;
 pub mod gin;
@@ -21,22 +13,69 @@ pub mod names;
 pub mod relation;
 pub mod run;
 pub mod survey;
+mod unknown;
 
-/// What predictors know after some records, in both directions.
+use walden_format::record::Fork;
+use walden_redo::PageStore;
+use walden_redo::page::Page;
+use walden_redo::store::BlockKey;
+
+use self::attributes::Rows;
+use self::gin::pending_keys::Pending;
+use self::heap::headers::HeapHeaders;
+use self::index::keys::Keys;
+use self::names::Names;
+use self::relation::Place;
+use self::run::{PageItems, Run};
+pub use self::unknown::UnknownItems;
+use crate::Corrupt;
+use crate::columns::{Coder, Column};
+
+/// Predicts what an access method puts into records, or on its pages: one implementation for each kind of item.
+///
+/// It is written once for both directions: encoding has the item as `source`, decoding has none, and both have it in `out`
+/// afterwards.
+pub trait Predictor<S: Coder> {
+    /// Whether an item can be coded by this predictor: asked when encoding, right before the item is coded.
+    fn fits(&mut self, coder: &mut TupleCoder<'_, S>, item: &[u8]) -> bool;
+
+    /// Codes an item as what the prediction missed, and appends it to `out`.
+    fn code(
+        &mut self,
+        coder: &mut TupleCoder<'_, S>,
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt>;
+
+    /// Sets which line pointer the next item of a page has.
+    fn start_item(&mut self, _line_pointer: u16) {}
+
+    /// Codes the items of a page that follow the `last` one and are coded in the same way, as many as there are, at once.
+    fn code_run(
+        &mut self,
+        _coder: &mut TupleCoder<'_, S>,
+        _last: &[u8],
+        _items: &mut PageItems<'_>,
+    ) -> Result<(), Corrupt> {
+        Ok(())
+    }
+}
+
+/// What predictors know after some records: the same in both directions.
 #[derive(Default)]
 pub struct Predictors {
-    /// Columns.
+    /// The columns, by what they are of.
     pub names: Names,
-    /// Heads.
-    pub heads: Heads,
-    /// Rows.
+    /// Headers of heap tuples.
+    pub heap_headers: HeapHeaders,
+    /// Attributes of tuples.
     pub rows: Rows,
     /// Keys of indexes.
     pub keys: Keys,
     /// Keys of GIN indexes that have no entries yet.
     pub pending: Pending,
-    /// Room for the next items that are coded alike.
-    pub run: Run,
+    /// Buffers for the next run of similar items.
+    run: Run,
 }
 
 impl Predictors {
@@ -46,47 +85,60 @@ impl Predictors {
         coder: &'m mut S,
         store: &'m mut PageStore,
     ) -> TupleCoder<'m, S> {
-        let Predictors { names, heads, rows, keys, pending, run } = self;
-        TupleCoder { coder, names, heads, rows, keys, pending, run, store }
+        let Predictors { names, heap_headers, rows, keys, pending, run } = self;
+        TupleCoder { coder, names, heap_headers, rows, keys, pending, run, store }
+    }
+
+    /// The items of the last run that was looked for, and whether they repeated the values of the tuple before.
+    #[cfg(test)]
+    pub fn last_run(&self) -> (bool, usize) {
+        (self.run.is_repeated, self.run.items.len())
     }
 }
 
-/// Everything that coding rows needs.
+/// What coding tuples takes: the columns of one direction, what predictors know, and the pages before the record.
 pub struct TupleCoder<'m, S> {
-    /// Where columns are.
+    /// The columns.
     pub coder: &'m mut S,
-    /// Columns.
+    /// As in [`Predictors`].
     pub names: &'m mut Names,
-    /// Heads.
-    pub heads: &'m mut Heads,
-    /// Rows.
+    /// As in [`Predictors`].
+    pub heap_headers: &'m mut HeapHeaders,
+    /// As in [`Predictors`].
     pub rows: &'m mut Rows,
-    /// Keys of indexes.
+    /// As in [`Predictors`].
     pub keys: &'m mut Keys,
-    /// Keys of GIN indexes that have no entries yet.
+    /// As in [`Predictors`].
     pub pending: &'m mut Pending,
-    /// Room for the next items that are coded alike.
-    pub run: &'m mut Run,
+    /// As in [`Predictors`].
+    run: &'m mut Run,
     /// Pages as they are before the record.
     pub store: &'m mut PageStore,
 }
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// An item of which nothing is known.
-    pub fn any_item(
+    /// Codes the data of a record's block by a predictor, and appends it to `out`; no if the predictor does not fit it. The
+    /// column says whether it does.
+    pub fn data(
         &mut self,
-        relation: Relation,
+        column: Column,
+        predictor: &mut impl Predictor<S>,
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
-    ) -> Result<(), Corrupt> {
-        let like = [relation.number, 0, 3];
-        let lengths =
-            self.names.column(self.coder, Topic::LinePointers, like, Kind::Symbols(Class::PageHeaders))?;
-        let len = self.coder.symbol(lengths, source.map_or(0, |item| item.len() as u64))?;
-        let len = usize::try_from(len).ok().filter(|&len| len <= PAGE_BYTES);
-        let len = len.ok_or_else(|| corrupt("an item can't be so long"))?;
-        let like = [relation.number, 1, 3];
-        let column = self.names.column(self.coder, Topic::LinePointers, like, Kind::Bytes(Class::Text))?;
-        self.coder.bytes(column, source.unwrap_or_default(), len, out)
+    ) -> Result<bool, Corrupt> {
+        const PREDICTED: u64 = 1;
+        let fits = source.is_some_and(|data| predictor.fits(self, data));
+        if self.coder.symbol(column, fits.into())? != PREDICTED {
+            return Ok(false);
+        }
+        predictor.code(self, source, out)?;
+        Ok(true)
+    }
+
+    /// A page as it is before the record, if it is known.
+    pub fn known_page(&mut self, place: Place) -> Option<&Page> {
+        let key = BlockKey { relation: place.relation.locator, fork: Fork(place.fork), block: place.block };
+        let slot = self.store.find(key)?;
+        self.store.page(slot)
     }
 }

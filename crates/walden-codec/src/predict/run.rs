@@ -1,62 +1,66 @@
-//! Items of a page that are coded alike, as many as there are at once.
+//! Runs: items of a page that are coded in the same way, as many as there are at once.
 //!
-//! Columns know nothing of each other. Where it is known of some items in which columns they are, all that they have in the
-//! first column can be coded, then all that they have in the next one: the columns get the same as if one item were coded
-//! after the other, in a fraction of the time. Where a run of such items ends is nowhere written: encoding sees it in the
-//! items, decoding in the columns, and they need not agree.
+//! Columns are independent of each other. Where it is known of some items in which columns they are, all that they have in
+//! the first column can be coded, then all that they have in the next one: the columns get the same as if one item were
+//! coded after the other, in a fraction of the time.
+//!
+//! Where a run ends is not stored. It is the one thing that each direction finds out in its own way: encoding looks at the
+//! items of the page ([`Run::find_on_page`]), decoding at what comes next in the columns ([`Run::find_in_columns`]). They
+//! need not agree, as an item outside of a run has the same in the columns. What a run has is coded by [`Run::code`] in both
+//! directions.
 
 use walden_redo::page::{PAGE_BYTES, Page};
 use walden_redo::pglz::same_start;
 
 use super::attributes::varlena::{MAX_SHORT_BYTES, SHORT};
-use super::attributes::{FORM_AGAIN, FORM_SCHEMA, Last, MAX_VALUES, RepeatCounter, Rows};
+use super::attributes::{FORM_REPEATED, FORM_SCHEMA, LastTuple, MAX_VALUES, RepeatCounter, Rows, Schema};
 use crate::Corrupt;
 use crate::columns::{Coder, Column, get_number};
 use crate::tuple::items::{NORMAL, item, join, pointer, put_pointer, right_before, split, with_gap};
 use crate::tuple::schema::{Field, Span, Varlena, aligned, read};
 
 /// A page's items while they are coded, up to where this has come.
-pub struct Items<'p> {
+pub struct PageItems<'p> {
     /// The page that they make.
-    pub made: &'p mut Page,
+    pub target: &'p mut Page,
     /// The page as it is, when encoding.
     pub source: Option<&'p Page>,
-    /// The next one's number.
+    /// The line pointer of the next one.
     pub number: u16,
-    /// Where the last one is.
+    /// Where the last one begins.
     pub last: usize,
     /// The column of the line pointers' forms, and the symbol of an item right before the last one.
     pub next: (Column, u8),
 }
 
-impl Items<'_> {
-    /// Those that are left.
+impl PageItems<'_> {
+    /// How many are left.
     pub fn left(&self) -> usize {
-        (self.made.items() + 1).saturating_sub(self.number).into()
+        (self.target.items() + 1).saturating_sub(self.number).into()
     }
 }
 
-/// Items that follow each other, each right before the one before it.
+/// Items that follow each other, each right before the one before it on the page.
 #[derive(Default)]
 pub struct Run {
     /// Where each is on its page, and how long it is.
     pub items: Vec<(usize, usize)>,
     /// Bytes in their values of any length, without headers: those of the first, then those of the next. Perhaps some of
-    /// an item after them that there is no room for.
-    pub values: Vec<usize>,
+    /// an item after them that does not fit the page.
+    values: Vec<usize>,
     /// Where the field that is coded is in each item, and how long it is.
     pub places: Vec<(usize, usize)>,
-    pub spans: Vec<Span>,
-    /// Symbols of the heads of rows.
-    pub heads: Vec<u8>,
-    /// Whether their values of any length are those of the layout's last row.
-    pub again: bool,
+    spans: Vec<Span>,
+    /// Symbols of the headers of heap tuples.
+    pub headers: Vec<u8>,
+    /// Whether their values of any length are those of the layout's last tuple.
+    pub is_repeated: bool,
     /// And whether that is so of the next ones, as encoding has met them.
-    pub steady: RepeatCounter,
+    repeats: RepeatCounter,
 }
 
-/// How items are coded alike.
-pub struct Like {
+/// How the items of a run are laid out.
+pub struct RunLayout {
     /// Their layout's number.
     pub layout: usize,
     /// Where their attributes begin.
@@ -66,80 +70,78 @@ pub struct Like {
 }
 
 impl Run {
+    /// Forgets the items.
     pub fn clear(&mut self) {
         self.items.clear();
         self.values.clear();
-        self.heads.clear();
-        self.again = false;
+        self.headers.clear();
+        self.is_repeated = false;
     }
 
     /// The form of their attributes.
     pub fn form(&self) -> u8 {
-        if self.again { FORM_AGAIN } else { FORM_SCHEMA }
+        if self.is_repeated { FORM_REPEATED } else { FORM_SCHEMA }
     }
 
-    /// Finds the items on a page, when encoding; `is_like` says of one whether what comes before its attributes is.
-    pub fn find(
+    /// Finds the items on a page, when encoding; `is_similar` says of one whether what precedes its attributes is.
+    pub fn find_on_page(
         &mut self,
         rows: &Rows,
-        (items, page): (&Items<'_>, &Page),
-        like: &Like,
-        mut is_like: impl FnMut(&[u8]) -> bool,
+        (items, page): (&PageItems<'_>, &Page),
+        layout: &RunLayout,
+        mut is_similar: impl FnMut(&[u8]) -> bool,
     ) {
-        let schema = rows.schema(like.layout);
-        let (mut kept, mut steady) = (rows.last(like.layout).row(), rows.last(like.layout).steady);
+        let schema = rows.schema(layout.layout);
+        let (mut kept, mut repeats) =
+            (rows.last(layout.layout).attributes(), rows.last(layout.layout).repeats);
         let mut last = items.last;
         for number in (items.number..).take(items.left()) {
             let (offset, ..) = split(pointer(page, number));
-            let Some(item) = item(page, number).filter(|item| item.len() >= like.origin) else { break };
-            let is_next = right_before(last, item.len()) == Some(offset) && offset >= items.made.lower();
-            if !is_next || !is_like(item) {
+            let Some(item) = item(page, number).filter(|item| item.len() >= layout.origin) else { break };
+            let is_next = right_before(last, item.len()) == Some(offset) && offset >= items.target.lower();
+            if !is_next || !is_similar(item) {
                 break;
             }
-            let row = &item[like.origin..];
-            if !read(&schema.fields, row, like.end_align, &mut self.spans) {
+            let attributes = &item[layout.origin..];
+            if !read(&schema.fields, attributes, layout.end_align, &mut self.spans) {
                 break;
             }
-            let mut counted = steady;
-            let is_again = counted.tells(schema.has_again(&self.spans, kept, row));
-            if !self.items.is_empty() && self.again != is_again {
+            let mut counted = repeats;
+            let is_repeated = counted.observe(schema.repeats_values(&self.spans, kept, attributes));
+            if !self.items.is_empty() && self.is_repeated != is_repeated {
                 break;
             }
             let is_plain = |span: &Span| {
-                span.kind == Varlena::Short
-                    && (is_again || rows.vectors.tell_short(&row[span.start + 1..span.end]).is_none())
+                let value = &attributes[span.start..span.end];
+                span.kind == Varlena::Short && (is_repeated || rows.vectors.tell_short(&value[1..]).is_none())
             };
             if !schema.values(&self.spans).all(is_plain) {
                 break;
             }
             self.values.extend(schema.values(&self.spans).map(|span| span.end - span.start - 1));
             self.items.push((offset, item.len()));
-            (self.again, steady, kept, last) = (is_again, counted, Last::kept(row), offset);
+            (self.is_repeated, repeats) = (is_repeated, counted);
+            (kept, last) = (LastTuple::kept(attributes), offset);
         }
-        self.steady = steady;
+        self.repeats = repeats;
     }
 
     /// Finds the items in the columns, when decoding, at most so many.
-    pub fn foresee<S: Coder>(
+    pub fn find_in_columns<S: Coder>(
         &mut self,
         (coder, rows): (&S, &Rows),
-        items: &Items<'_>,
-        like: &Like,
+        items: &PageItems<'_>,
+        layout: &RunLayout,
         most: usize,
     ) {
-        let schema = rows.schema(like.layout);
-        // Right before each other from `last` on, as many of a length as there is room for, or as are wanted.
-        let as_many = |last: usize, len: usize, most: usize| {
-            let step = with_gap(len);
-            let count = (last.saturating_sub(items.made.lower()) / step.max(1)).min(most);
-            (1..=count).map(move |number| (last - number * step, len))
-        };
-        if self.again {
-            let row = rows.last(like.layout).row();
-            if read(&schema.fields, row, like.end_align, &mut self.spans)
+        let schema = rows.schema(layout.layout);
+        let lower = items.target.lower();
+        if self.is_repeated {
+            let attributes = rows.last(layout.layout).attributes();
+            if read(&schema.fields, attributes, layout.end_align, &mut self.spans)
                 && schema.values(&self.spans).all(|span| span.kind == Varlena::Short)
             {
-                self.items.extend(as_many(items.last, like.origin + row.len(), most));
+                self.items.extend(places((items.last, lower), layout.origin + attributes.len(), most));
             }
             return;
         }
@@ -150,23 +152,8 @@ impl Run {
         let (mut last, mut last_len) = (items.last, 0);
         while self.items.len() < most {
             before[..values].copy_from_slice(lengths);
-            let (mut at, mut next) = (0_usize, lengths.iter_mut());
-            for field in &schema.fields {
-                at = match *field {
-                    Field::Fixed { width, align } => aligned(at, align.into()) + usize::from(width),
-                    Field::Varlena => {
-                        let length = next.next().and_then(|ahead| get_number(ahead).ok());
-                        let Some(len) = length.filter(|len| len & 3 == SHORT && len >> 2 <= MAX_SHORT_BYTES)
-                        else {
-                            return;
-                        };
-                        self.values.push((len >> 2) as usize);
-                        at + 1 + (len >> 2) as usize
-                    }
-                };
-            }
-            let len = like.origin + aligned(at, like.end_align);
-            let Some((offset, _)) = as_many(last, len, 1).next() else { return };
+            let Some(len) = self.next_len(schema, lengths, layout) else { return };
+            let Some((offset, _)) = places((last, lower), len, 1).next() else { return };
             self.items.push((offset, len));
             last = offset;
             if std::mem::replace(&mut last_len, len) != len {
@@ -179,9 +166,9 @@ impl Run {
                 let most = ahead.len().min(left * bytes);
                 left = same_start(&ahead[..most], before) / bytes;
             }
-            let before_same = self.items.len();
-            self.items.extend(as_many(last, len, left));
-            let same = self.items.len() - before_same;
+            let count = self.items.len();
+            self.items.extend(places((last, lower), len, left));
+            let same = self.items.len() - count;
             last = self.items.last().map_or(last, |item| item.0);
             let from = self.values.len() - values;
             self.values.reserve(same * values);
@@ -194,40 +181,78 @@ impl Run {
         }
     }
 
-    /// Codes the line pointers and the attributes of what was found.
+    /// Reads the lengths of the next item's values in the columns; its length, if they are of a run's.
+    fn next_len(&mut self, schema: &Schema, lengths: &mut [&[u8]], layout: &RunLayout) -> Option<usize> {
+        let (mut at, mut next) = (0_usize, lengths.iter_mut());
+        for field in &schema.fields {
+            at = match *field {
+                Field::Fixed { width, align } => aligned(at, align.into()) + usize::from(width),
+                Field::Varlena => {
+                    let length = next.next().and_then(|ahead| get_number(ahead).ok());
+                    let len = length.filter(|len| len & 3 == SHORT && len >> 2 <= MAX_SHORT_BYTES)?;
+                    self.values.push((len >> 2) as usize);
+                    at + 1 + (len >> 2) as usize
+                }
+            };
+        }
+        Some(layout.origin + aligned(at, layout.end_align))
+    }
+
+    /// Codes the line pointers and the attributes of the items. `constant` are columns in which all have the same symbol.
     pub fn code<S: Coder>(
         &mut self,
         (coder, rows): (&mut S, &mut Rows),
-        items: &mut Items<'_>,
-        like: &Like,
-        same: &[(Column, u8)],
+        items: &mut PageItems<'_>,
+        layout: &RunLayout,
+        constant: &[(Column, u8)],
     ) -> Result<(), Corrupt> {
-        let Run { items: found, values, places, spans, again, steady, .. } = self;
-        for &(column, value) in same {
-            coder.repeat(column, value, found.len())?;
+        for &(column, symbol) in constant {
+            coder.repeat(column, symbol, self.items.len())?;
         }
-        for (&(offset, len), number) in found.iter().zip(items.number..) {
+        for (&(offset, len), number) in self.items.iter().zip(items.number..) {
             if let Some(source) = items.source {
-                items.made.0[offset..offset + len].copy_from_slice(&source.0[offset..offset + len]);
+                items.target.0[offset..offset + len].copy_from_slice(&source.0[offset..offset + len]);
             }
-            put_pointer(items.made, number, join(offset, NORMAL, len)?);
+            put_pointer(items.target, number, join(offset, NORMAL, len)?);
         }
-        let page = &mut items.made.0;
+        self.attributes((coder, rows), items.target, layout)?;
+        let keeps = !self.is_repeated && rows.schema(layout.layout).has_values();
+        let last = rows.last_mut(layout.layout);
+        last.repeats = self.repeats;
+        if let Some(&(offset, len)) = self.items.last() {
+            if keeps {
+                last.keep(&items.target.0[offset + layout.origin..offset + len]);
+            }
+            items.last = offset;
+        }
+        items.number += self.items.len() as u16;
+        Ok(())
+    }
+
+    /// Codes the attributes of the items in place: one field of all of them after the other.
+    fn attributes<S: Coder>(
+        &mut self,
+        (coder, rows): (&mut S, &Rows),
+        page: &mut Page,
+        layout: &RunLayout,
+    ) -> Result<(), Corrupt> {
+        let Run { items, values, places, spans, is_repeated, .. } = self;
+        let page = &mut page.0;
         places.clear();
-        places.extend(found.iter().map(|(offset, _)| (offset + like.origin, 0)));
-        let schema = rows.schema(like.layout);
-        let last = Some(rows.last(like.layout).row());
-        let last = last.filter(|last| *again && read(&schema.fields, last, like.end_align, spans));
+        places.extend(items.iter().map(|(offset, _)| (offset + layout.origin, 0)));
+        let schema = rows.schema(layout.layout);
+        let last = Some(rows.last(layout.layout).attributes());
+        let last = last.filter(|last| *is_repeated && read(&schema.fields, last, layout.end_align, spans));
         let (mut value, all) = (0, schema.lengths().count());
         for (index, (field, columns)) in schema.fields.iter().zip(&schema.columns).enumerate() {
             match (*field, last) {
                 (Field::Fixed { width, align }, _) => {
                     let (width, align) = (usize::from(width), usize::from(align));
-                    for (place, (offset, _)) in places.iter_mut().zip(&*found) {
-                        let origin = offset + like.origin;
+                    for (place, (offset, _)) in places.iter_mut().zip(&*items) {
+                        let origin = offset + layout.origin;
                         *place = (origin + aligned(place.0 + place.1 - origin, align), width);
                     }
-                    fixed(coder, columns.content, places, width, page)?;
+                    code_fixed(coder, columns.content, places, width, page)?;
                 }
                 (Field::Varlena, Some(last)) => {
                     let value = &last[spans[index].start..spans[index].end];
@@ -249,22 +274,19 @@ impl Run {
                 }
             }
         }
-        let keeps = !*again && schema.has_values();
-        let last = rows.last_mut(like.layout);
-        last.steady = *steady;
-        if let Some(&(offset, len)) = found.last() {
-            if keeps {
-                last.keep(&items.made.0[offset + like.origin..offset + len]);
-            }
-            items.last = offset;
-        }
-        items.number += found.len() as u16;
         Ok(())
     }
 }
 
-/// Codes a field of one width in all items.
-pub fn fixed<S: Coder>(
+/// Places of items of a length, each right before the one before it, from `last` on: at most so many, down to `lower`.
+fn places((last, lower): (usize, usize), len: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    let step = with_gap(len);
+    let count = (last.saturating_sub(lower) / step.max(1)).min(most);
+    (1..=count).map(move |number| (last - number * step, len))
+}
+
+/// Codes a field of one width in all items, in place.
+pub fn code_fixed<S: Coder>(
     coder: &mut S,
     column: Column,
     places: &[(usize, usize)],

@@ -8,91 +8,93 @@ use walden_format::record::RelFileLocator;
 use crate::tuple::schema::{Field, Samples};
 use crate::value::expand::Ahead;
 
-/// Longest row that is looked at: no page has a longer one.
-const MAX_ROW_BYTES: usize = 8192;
+/// Longest tuple that is looked at: no page has a longer one.
+const MAX_TUPLE_BYTES: usize = 8192;
 
-/// Rows that encoding has seen ahead: by layout, and values in TOAST tables.
+/// Tuples that encoding has seen ahead: by layout, and values in TOAST tables.
 #[derive(Default)]
-pub struct Plan {
-    layouts: FxHashMap<PlanKey, Planned>,
+pub struct Survey {
+    layouts: FxHashMap<HashedKind, Surveyed>,
     /// Pages met of each relation.
     pages: FxHashMap<RelFileLocator, u32>,
+    /// Values in TOAST tables, by their chunks.
     pub toast: Ahead,
-    /// Whether rows were added that told something, since that was asked last.
-    news: bool,
+    /// Whether tuples were added from which something was learnt, since that was asked last.
+    has_new: bool,
 }
 
-/// A layout by what is known ahead. The row's head is only a hash: a schema that does not fit is not used.
+/// A layout by what is known ahead. The kind of tuple is only a hash: a schema that does not fit is not used.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct PlanKey {
+struct HashedKind {
     relation: RelFileLocator,
-    head: u64,
+    hash: u64,
 }
 
 #[derive(Default)]
-struct Planned {
+struct Surveyed {
     samples: Samples,
     schema: Option<Option<Vec<Field>>>,
 }
 
-/// What a [`PlanKey`] is made of.
+/// What a [`HashedKind`] is made of.
 #[derive(Clone, Copy, Debug)]
-pub struct PlanHead<'a> {
+pub struct TupleKind<'a> {
     /// The relation.
     pub relation: RelFileLocator,
-    /// What tells rows apart beside their null bitmap.
+    /// What tells tuples apart beside their null bitmap.
     pub layout: u32,
     /// The null bitmap.
     pub bitmap: &'a [u8],
 }
 
-impl PlanHead<'_> {
-    fn key(self) -> PlanKey {
+impl TupleKind<'_> {
+    fn hashed(self) -> HashedKind {
         let mut hasher = FxHasher::default();
         (self.layout, self.bitmap).hash(&mut hasher);
-        PlanKey { relation: self.relation, head: hasher.finish() }
+        HashedKind { relation: self.relation, hash: hasher.finish() }
     }
 }
 
-impl Plan {
+impl Survey {
     /// Of a relation, so many pages are looked at, and then each of so many.
     const PAGES: (u32, u32) = (32, 8);
 
-    /// Whether the rows of another page of a relation should be added: they soon tell nothing new.
+    /// Whether the tuples of another page of a relation should be added: soon nothing new is learnt from them.
     pub fn wants_page(&mut self, relation: RelFileLocator) -> bool {
-        let (all, each) = Plan::PAGES;
+        let (all, each) = Survey::PAGES;
         let met = self.pages.entry(relation).or_default();
         *met += 1;
         *met <= all || met.is_multiple_of(each)
     }
 
-    /// Adds a row.
-    pub fn add(&mut self, head: PlanHead<'_>, row: &[u8]) {
-        if row.len() <= MAX_ROW_BYTES {
-            self.news |= self.layouts.entry(head.key()).or_default().samples.add(row);
+    /// Adds a tuple.
+    pub fn add(&mut self, kind: TupleKind<'_>, attributes: &[u8]) {
+        if attributes.len() <= MAX_TUPLE_BYTES {
+            self.has_new |= self.layouts.entry(kind.hashed()).or_default().samples.add(attributes);
         }
-        if self.toast.add(head.relation, row) {
+        if self.toast.add(kind.relation, attributes) {
             // A value is looked for in all pages.
-            self.pages.remove(&head.relation);
-            self.news = true;
+            self.pages.remove(&kind.relation);
+            self.has_new = true;
         }
     }
 
-    /// Whether rows that were added since this was asked last told something.
-    pub fn has_news(&mut self) -> bool {
-        std::mem::take(&mut self.news)
+    /// Whether a schema, or a value in a TOAST table, may have been found since this was asked last.
+    pub fn found_new_schema(&mut self) -> bool {
+        std::mem::take(&mut self.has_new)
     }
 
-    /// Forgets the rows, and keeps what was found out.
+    /// Forgets what was seen, for the next segment.
     pub fn clear(&mut self) {
         self.layouts.clear();
         self.pages.clear();
         self.toast.clear();
-        self.news = false;
+        self.has_new = false;
     }
 
-    pub fn schema(&mut self, head: PlanHead<'_>, end_align: usize) -> Option<&Vec<Field>> {
-        let Planned { samples, schema } = self.layouts.get_mut(&head.key())?;
+    /// The schema of a kind of tuples, if one was inferred from those that were seen.
+    pub fn schema(&mut self, kind: TupleKind<'_>, end_align: usize) -> Option<&Vec<Field>> {
+        let Surveyed { samples, schema } = self.layouts.get_mut(&kind.hashed())?;
         schema.get_or_insert_with(|| samples.schema(end_align)).as_ref()
     }
 }

@@ -1,120 +1,128 @@
-//! Data of blocks: what it is, and who predicts it.
+//! Data of blocks: which predictor knows what it is.
 
 use walden_format::rmgr::rmid;
 
-use super::blocks::Around;
 use super::shape::Shape;
-use super::{MAX_ROW_BYTES, Model};
+use super::{Current, Fields, MAX_ROW_BYTES, Model};
 use crate::columns::{Class, Coder, Kind};
-use crate::predict::heap::headers::Heads;
-use crate::predict::index::Context;
 use crate::predict::names::Topic;
 use crate::predict::relation::Place;
-use crate::tuple::heap::{self, MultiInsert, Old};
-use crate::tuple::{gin, index};
+use crate::predict::{gin, heap, index};
+use crate::tuple;
+use crate::tuple::heap::HeapTuple;
 use crate::{Corrupt, corrupt};
 
+/// The data of a block.
+pub struct DataSource<'a> {
+    /// The block's index in the record.
+    pub index: usize,
+    /// The block's number in the record.
+    pub id: u8,
+    /// Which block it is.
+    pub place: Place,
+    /// The page of the tuple that an update replaces.
+    pub old_place: Place,
+    /// The data, when encoding.
+    pub bytes: Option<&'a [u8]>,
+}
+
 impl Model {
-    /// A block's data: what it is made of where that is known, and bytes of a length otherwise.
-    #[allow(clippy::too_many_arguments)]
-    pub fn block_data<S: Coder>(
+    /// Codes a block's data, and appends it to `out`: by a predictor where one knows it, and as bytes otherwise.
+    pub(super) fn block_data<S: Coder>(
         &mut self,
-        coder: &mut S,
-        around: Around<'_>,
-        index: usize,
-        place: Place,
-        old_place: Place,
-        source: Option<&[u8]>,
+        current: &mut Current<'_, S>,
+        fields: Fields<'_>,
+        source: &DataSource<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        const BYTES: u64 = 0;
-        const MADE: u64 = 1;
-        let Shape { rmid: manager, info, .. } = self.shapes[around.shape];
-        let id = self.shapes[around.shape].blocks[index].id;
-        let form = DataForm::of(manager, info, id, around.main);
-        let relation = place.relation;
-        let like = [relation.number, around.shape as u32, index as u32];
+        let &Shape { rmid, info, .. } = self.shapes.get(fields.shape);
+        let form = DataForm::of((rmid, info), source.id, fields.main);
         if form != DataForm::Bytes {
-            let mut old = std::mem::take(&mut self.old);
+            let mut old = std::mem::take(&mut self.old_tuple);
             old.clear();
-            let number = match form {
-                DataForm::Row { old: Some(number) } | DataForm::RowPart { old: number, .. } => Some(number),
-                _ => None,
-            };
-            let row = number.and_then(|number| self.known(old_place)?.item(number));
-            old.extend_from_slice(row.unwrap_or_default());
-            let old_row = Old::of(&old);
-            let column = self.predictors.names.column(
-                coder,
-                Topic::DataForm,
-                like,
-                Kind::Symbols(Class::BlockData),
-            )?;
-            let made = source.is_some_and(|data| form.fits(data, old_row, &mut self.predictors.heads));
-            let made = coder.symbol(column, if made { MADE } else { BYTES })? == MADE;
-            if made {
-                let mut entry = None;
-                let mut tuple_coder = self.tuple_coder(coder);
-                match form {
-                    DataForm::Row { .. } => tuple_coder.insert(relation, old_row, source, out)?,
-                    DataForm::RowPart { prefix, suffix, .. } => {
-                        tuple_coder.part(relation, old_row, (prefix, suffix), out)?;
-                    }
-                    DataForm::Rows(rows) => tuple_coder.multi_insert(relation, rows, source, out)?,
-                    DataForm::IndexTuple => {
-                        tuple_coder.index_tuple(relation, Context::Record, source, out)?;
-                    }
-                    DataForm::GinPending => tuple_coder.pending(relation, source, out)?,
-                    DataForm::GinEntry => entry = Some(tuple_coder.gin_head(relation, source)?),
-                    DataForm::Bytes => {}
-                }
-                if let Some(head) = entry {
-                    // The entry that is replaced.
-                    let number = gin::replaced(&head);
-                    let item = number.and_then(|number| self.known(place)?.item(number));
-                    old.extend_from_slice(item.unwrap_or_default());
-                    self.tuple_coder(coder).gin_entry(relation, head, &old, source, out)?;
-                }
-            }
-            self.old = old;
-            if made {
+            let item = form.replaces().and_then(|number| self.known_page(source.old_place)?.item(number));
+            old.extend_from_slice(item.unwrap_or_default());
+            let is_predicted = self.predicted_data(current, fields, source, (form, &old), out)?;
+            self.old_tuple = old;
+            if is_predicted {
                 return Ok(());
             }
         }
-        let column =
-            self.predictors.names.column(coder, Topic::DataLength, like, Kind::Symbols(Class::BlockData))?;
-        let len = coder.symbol(column, source.map_or(0, |data| data.len() as u64))?;
-        let len = u16::try_from(len).map_err(|_| corrupt("a length can't be"))?;
+        self.data_bytes(current, fields, source, out)
+    }
+
+    /// Codes a block's data by the predictor of its form; no if it is coded as bytes. `old` is the tuple that is replaced.
+    fn predicted_data<S: Coder>(
+        &mut self,
+        current: &mut Current<'_, S>,
+        fields: Fields<'_>,
+        source: &DataSource<'_>,
+        (form, old): (DataForm, &[u8]),
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Corrupt> {
+        let relation = source.place.relation;
+        let like = [relation.number, fields.shape as u32, source.index as u32];
+        let kind = Kind::Symbols(Class::BlockData);
+        let column = self.predictors.names.column(current.coder, Topic::DataForm, like, kind)?;
+        let old = HeapTuple::of(old);
+        let mut coder = self.tuple_coder(current.coder);
+        let bytes = source.bytes;
+        match form {
+            DataForm::Bytes => Ok(false),
+            DataForm::Tuple { .. } => coder.data(column, &mut heap::NewTuple { relation, old }, bytes, out),
+            DataForm::TuplePart { prefix, suffix, .. } => {
+                coder.data(column, &mut heap::NewTuplePart { relation, old, prefix, suffix }, bytes, out)
+            }
+            DataForm::Tuples(count) => {
+                coder.data(column, &mut heap::NewTuples { relation, count }, bytes, out)
+            }
+            DataForm::IndexTuple => coder.data(column, &mut index::NewTuple { relation }, bytes, out),
+            DataForm::GinEntry => coder.data(column, &mut gin::NewEntry { place: source.place }, bytes, out),
+            DataForm::GinPending => coder.data(column, &mut gin::PendingTuples { relation }, bytes, out),
+        }
+    }
+
+    /// Codes a block's data as bytes of a length.
+    fn data_bytes<S: Coder>(
+        &mut self,
+        current: &mut Current<'_, S>,
+        fields: Fields<'_>,
+        source: &DataSource<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let (names, coder) = (&mut self.predictors.names, &mut *current.coder);
+        let (relation, shape) = (source.place.relation.number, fields.shape as u32);
+        let like = [relation, shape, source.index as u32];
+        let column = names.column(coder, Topic::DataLength, like, Kind::Symbols(Class::BlockData))?;
+        let bytes = source.bytes.unwrap_or_default();
+        let len = u16::try_from(coder.symbol(column, bytes.len() as u64)?);
+        let len = len.map_err(|_| corrupt("a length can't be"))?;
         if len == 0 {
             return Ok(());
         }
-        // Rows of one length beside each other only where there are many of them.
+        // Data of one length beneath each other only where there is much of it.
         let column = if len <= MAX_ROW_BYTES {
-            let like = [relation.number, (around.shape as u32) << 8 | index as u32, len.into()];
-            self.predictors.names.column(coder, Topic::Data, like, Kind::Rows(Class::Payload, len))?
+            let like = [relation, shape << 8 | source.index as u32, len.into()];
+            names.column(coder, Topic::Data, like, Kind::Rows(Class::Payload, len))?
         } else {
-            self.predictors.names.column(coder, Topic::LongData, like, Kind::Bytes(Class::Payload))?
+            names.column(coder, Topic::LongData, like, Kind::Bytes(Class::Payload))?
         };
-        coder.bytes(column, source.unwrap_or_default(), len.into(), out)
+        coder.bytes(column, bytes, len.into(), out)
     }
 }
 
 /// What a block's data is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DataForm {
+    /// Bytes of which nothing is known.
     Bytes,
-    /// A row's head and the row; of an update, with the number of the row that it replaces.
-    Row {
-        old: Option<u16>,
-    },
-    /// The same without what it has in common with the row that it replaces.
-    RowPart {
-        old: u16,
-        prefix: bool,
-        suffix: bool,
-    },
-    /// So many rows.
-    Rows(usize),
+    /// A heap tuple with its header; of an update, with the line pointer of the tuple that it replaces.
+    Tuple { old: Option<u16> },
+    /// The same without what it has in common with the tuple that it replaces.
+    TuplePart { old: u16, prefix: bool, suffix: bool },
+    /// So many heap tuples.
+    Tuples(usize),
+    /// An index tuple.
     IndexTuple,
     /// An entry of a GIN index.
     GinEntry,
@@ -123,56 +131,67 @@ pub enum DataForm {
 }
 
 impl DataForm {
-    /// Of a record's block.
-    pub fn of(manager: u8, info: u8, id: u8, main: &[u8]) -> DataForm {
+    /// The form of the data of a record's block, by the record's resource manager and info, the block's number and the main
+    /// data.
+    pub fn of((rmid, info): (u8, u8), id: u8, main: &[u8]) -> DataForm {
+        use walden_format::rmgr::info::{RMGR_MASK, btree, gin, hash, heap, heap2};
+        // `XLH_UPDATE_PREFIX_FROM_OLD`, `XLH_UPDATE_SUFFIX_FROM_OLD`
+        const PREFIX: u8 = 0x20;
+        const SUFFIX: u8 = 0x40;
         let half = |at: usize| main.get(at..at + 2).map_or(0, |two| u16::from_le_bytes([two[0], two[1]]));
-        match (manager, info & 0x70, id) {
-            (rmid::HEAP, 0x00, 0) => DataForm::Row { old: None },
-            (rmid::HEAP, 0x20 | 0x40, 0) => {
-                // `xl_heap_update`.
-                let flags = main.get(7).copied().unwrap_or(0);
-                match (flags & 0x20 != 0, flags & 0x40 != 0) {
-                    (false, false) => DataForm::Row { old: Some(half(4)) },
-                    (prefix, suffix) => DataForm::RowPart { old: half(4), prefix, suffix },
+        match (rmid, id) {
+            (rmid::HEAP, 0) => match info & heap::OPMASK {
+                heap::INSERT => DataForm::Tuple { old: None },
+                heap::UPDATE | heap::HOT_UPDATE => {
+                    let flags = main.get(7).copied().unwrap_or(0);
+                    match (flags & PREFIX != 0, flags & SUFFIX != 0) {
+                        (false, false) => DataForm::Tuple { old: Some(half(4)) },
+                        (prefix, suffix) => DataForm::TuplePart { old: half(4), prefix, suffix },
+                    }
                 }
+                _ => DataForm::Bytes,
+            },
+            (rmid::HEAP2, 0) if info & heap2::OPMASK == heap2::MULTI_INSERT => {
+                DataForm::Tuples(half(2).into())
             }
-            (rmid::HEAP2, 0x50, 0) => DataForm::Rows(half(2).into()),
-            (rmid::BTREE, _, 0) if matches!(info & 0xF0, 0x00 | 0x10) => DataForm::IndexTuple,
-            (rmid::HASH, 0x20, 0) => DataForm::IndexTuple,
-            (rmid::GIN, 0x20, 0) if half(0) & gin::IS_DATA == 0 => DataForm::GinEntry,
-            (rmid::GIN, 0x60, 1) | (rmid::GIN, 0x70, 0) => DataForm::GinPending,
+            (rmid::BTREE, 0) if matches!(info & RMGR_MASK, btree::INSERT_LEAF | btree::INSERT_UPPER) => {
+                DataForm::IndexTuple
+            }
+            (rmid::HASH, 0) if info & 0x70 == hash::INSERT => DataForm::IndexTuple,
+            (rmid::GIN, _) => match (info & 0x70, id) {
+                (gin::INSERT, 0) if half(0) & tuple::gin::IS_DATA == 0 => DataForm::GinEntry,
+                (gin::UPDATE_META_PAGE, 1) | (gin::INSERT_LISTPAGE, 0) => DataForm::GinPending,
+                _ => DataForm::Bytes,
+            },
             _ => DataForm::Bytes,
         }
     }
 
-    /// Whether data can be coded in this form, for encoding, which then does.
-    pub fn fits(self, data: &[u8], old: Option<Old<'_>>, heads: &mut Heads) -> bool {
+    /// The line pointer of the heap tuple that is replaced.
+    fn replaces(self) -> Option<u16> {
         match self {
-            DataForm::Row { .. } => data.len() >= heap::HEAD_BYTES,
-            DataForm::RowPart { prefix, suffix, .. } => heads.take_part(data, old, (prefix, suffix)),
-            DataForm::Rows(rows) => MultiInsert::is_exactly(data, rows),
-            DataForm::IndexTuple => index::is_tuple(data),
-            DataForm::GinEntry => gin::is_entry(data),
-            DataForm::GinPending => gin::is_pending(data),
-            DataForm::Bytes => false,
+            DataForm::Tuple { old } => old,
+            DataForm::TuplePart { old, .. } => Some(old),
+            _ => None,
         }
     }
 }
 
-/// Gives the line pointers of the rows that a record puts on its first page, in their order.
-pub fn inserted(manager: u8, info: u8, main: &[u8], put: impl FnMut(u16)) {
-    const MADE_ANEW: u8 = 0x80;
+/// Gives the line pointers of the heap tuples that a record puts on its first page, in their order.
+pub fn inserted_tuples(rmid: u8, info: u8, main: &[u8], put: impl FnMut(u16)) {
+    use walden_format::rmgr::info::{heap, heap2};
+    const MAX_TUPLES: u16 = 2048;
     let half = |at: usize| main.get(at..at + 2).map(|two| u16::from_le_bytes([two[0], two[1]]));
-    match (manager, info & 0x70) {
-        (rmid::HEAP, 0x00) => half(0).into_iter().for_each(put),
-        // `xl_heap_update`. Where the row stays on its page without a word to indexes, no index tuple follows.
-        (rmid::HEAP, 0x20) => half(12).into_iter().for_each(put),
-        // `xl_heap_multi_insert`: numbers only where the page is not new.
-        (rmid::HEAP2, 0x50) => {
-            let rows = half(2).unwrap_or(0);
-            match info & MADE_ANEW {
-                0 => (0..rows).map_while(|row| half(4 + 2 * usize::from(row))).for_each(put),
-                _ => (1..=rows.min(2048)).for_each(put),
+    match (rmid, info & heap::OPMASK) {
+        (rmid::HEAP, heap::INSERT) => half(0).into_iter().for_each(put),
+        // After a HOT update, no index tuple follows.
+        (rmid::HEAP, heap::UPDATE) => half(12).into_iter().for_each(put),
+        // Numbers are there only where the page is not new.
+        (rmid::HEAP2, heap2::MULTI_INSERT) => {
+            let count = half(2).unwrap_or(0);
+            match info & heap2::INIT_PAGE {
+                0 => (0..count).map_while(|tuple| half(4 + 2 * usize::from(tuple))).for_each(put),
+                _ => (1..=count.min(MAX_TUPLES)).for_each(put),
             }
         }
         _ => {}

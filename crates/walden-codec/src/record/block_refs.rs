@@ -1,87 +1,116 @@
-//! Which transaction, relations and blocks a record is of.
+//! Which relations and blocks a record is about.
 
+use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
 
-use super::{Fixed, Model};
+use super::Current;
+use super::shape::Shape;
 use crate::columns::{Class, Coder, Kind, narrow};
-use crate::move_to_front::Recent;
-use crate::predict::names::Topic;
-use crate::zigzag::{unzigzag, zigzag};
+use crate::move_to_front::MoveToFrontList;
+use crate::predict::names::{Names, Topic};
+use crate::predict::relation::{Place, Relation};
 use crate::{Corrupt, corrupt};
 
-impl Model {
-    /// A transaction: the same as lately, or a little beyond the highest.
-    pub fn xid<S: Coder>(&mut self, coder: &mut S, fixed: &Fixed, xid: u32) -> Result<u32, Corrupt> {
-        const RANKS: u64 = Recent::MOST as u64;
-        let symbol = || match self.xids.rank(xid) {
-            0 => 1 + RANKS + zigzag(u64::from(xid).wrapping_sub(u64::from(self.highest_xid))),
-            rank => rank,
-        };
-        let symbol = coder.symbol_of(fixed.xid, symbol)?;
-        if symbol <= RANKS {
-            return self.xids.again(symbol).ok_or_else(|| corrupt("a transaction's rank can't be"));
-        }
-        let xid = u64::from(self.highest_xid).wrapping_add(unzigzag(symbol - 1 - RANKS)) as u32;
-        self.xids.add(xid);
-        self.highest_xid = self.highest_xid.max(xid);
-        Ok(xid)
-    }
+/// Ranks in move-to-front lists.
+const RANKS: u64 = MoveToFrontList::MAX_VALUES as u64;
 
-    /// The number of a relation in the order in which they were met.
+/// The relations and blocks of the records before.
+#[derive(Default)]
+pub struct BlockRefs {
+    /// By number, in the order in which they were met.
+    relations: Vec<RelFileLocator>,
+    numbers: FxHashMap<RelFileLocator, u32>,
+    /// By relation and fork, its latest blocks.
+    blocks: Vec<Vec<(u8, MoveToFrontList)>>,
+}
+
+impl BlockRefs {
+    /// Codes the number of a relation: its rank among the latest ones of records of the shape, its number, or its name.
     pub fn relation<S: Coder>(
         &mut self,
-        coder: &mut S,
-        fixed: &Fixed,
-        shape: usize,
+        current: &mut Current<'_, S>,
+        shape: &mut Shape,
         relation: Option<RelFileLocator>,
     ) -> Result<u32, Corrupt> {
-        const RANKS: u64 = Recent::MOST as u64;
-        let known = relation.and_then(|relation| self.relation_numbers.get(&relation).copied());
+        const NEW: u64 = 0;
+        let known = relation.and_then(|relation| self.numbers.get(&relation).copied());
         let symbol = || match known {
-            None => 0,
-            Some(number) => match self.shapes[shape].relations.rank(number) {
+            None => NEW,
+            Some(number) => match shape.relations.rank(number) {
                 0 => 1 + RANKS + u64::from(number),
                 rank => rank,
             },
         };
-        let symbol = coder.symbol_of(self.shapes[shape].relation, symbol)?;
-        if (1..=RANKS).contains(&symbol) {
-            return self.shapes[shape]
-                .relations
-                .again(symbol)
-                .ok_or_else(|| corrupt("a relation's rank can't be"));
-        }
-        let number = if symbol == 0 {
-            let locator = relation.unwrap_or_default();
-            let words = [locator.tablespace, locator.database, locator.relation].map(u32::to_le_bytes);
-            let mut bytes = Vec::new();
-            coder.bytes(fixed.relation_bytes, words.as_flattened(), 12, &mut bytes)?;
-            let word =
-                |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-            let locator = RelFileLocator { tablespace: word(0), database: word(4), relation: word(8) };
-            self.relations.push(locator);
-            self.relation_numbers.insert(locator, self.relations.len() as u32 - 1);
-            self.relations.len() as u32 - 1
-        } else {
-            narrow(symbol - 1 - RANKS)?
+        let number = match current.coder.symbol_of(shape.relation, symbol)? {
+            rank @ 1..=RANKS => {
+                return shape.relations.promote(rank).ok_or_else(|| corrupt("a relation's rank can't be"));
+            }
+            NEW => self.new_relation(current, relation.unwrap_or_default())?,
+            number => narrow(number - 1 - RANKS)?,
         };
         if number as usize >= self.relations.len() {
             return Err(corrupt("a relation's number can't be"));
         }
-        self.shapes[shape].relations.add(number);
+        shape.relations.push(number);
         Ok(number)
     }
 
-    /// A block: one of the relation's lately used, the next after one of them, or any.
+    fn new_relation<S: Coder>(
+        &mut self,
+        current: &mut Current<'_, S>,
+        relation: RelFileLocator,
+    ) -> Result<u32, Corrupt> {
+        let words = [relation.tablespace, relation.database, relation.relation].map(u32::to_le_bytes);
+        let mut bytes = Vec::new();
+        current.coder.bytes(current.columns.relation_bytes, words.as_flattened(), 12, &mut bytes)?;
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let relation = RelFileLocator { tablespace: word(0), database: word(4), relation: word(8) };
+        let number = self.relations.len() as u32;
+        self.relations.push(relation);
+        self.numbers.insert(relation, number);
+        Ok(number)
+    }
+
+    /// Codes which block of a relation's fork it is: its rank among the latest ones, the one after the last, or any.
     pub fn block<S: Coder>(
         &mut self,
-        coder: &mut S,
-        shape: usize,
-        relation: u32,
-        fork: u8,
+        current: &mut Current<'_, S>,
+        names: &mut Names,
+        shape: &Shape,
+        (relation, fork): (u32, u8),
         block: u32,
-    ) -> Result<u32, Corrupt> {
-        const RANKS: u64 = Recent::MOST as u64;
+    ) -> Result<Place, Corrupt> {
+        const NEW: u64 = 0;
+        const AFTER_LAST: u64 = 1 + RANKS;
+        let recent = self.recent_blocks(relation, fork);
+        let last = recent.last();
+        let symbol = || match recent.rank(block) {
+            0 if last.is_some_and(|last| last.wrapping_add(1) == block) => AFTER_LAST,
+            0 => NEW,
+            rank => rank,
+        };
+        let block = match current.coder.symbol_of(shape.block, symbol)? {
+            rank @ 1..=RANKS => recent.promote(rank).ok_or_else(|| corrupt("a block's rank can't be"))?,
+            symbol => {
+                let block = match symbol {
+                    NEW => {
+                        let like = [relation, fork.into(), 0];
+                        let kind = Kind::Rows(Class::Blocks, 4);
+                        let column = names.column(current.coder, Topic::NewBlock, like, kind)?;
+                        u32::from_le_bytes(current.coder.array(column, &block.to_le_bytes())?)
+                    }
+                    _ => last.ok_or_else(|| corrupt("there is no last block"))?.wrapping_add(1),
+                };
+                recent.push(block);
+                block
+            }
+        };
+        let locator = self.relations.get(relation as usize);
+        let locator = *locator.ok_or_else(|| corrupt("a relation's number can't be"))?;
+        Ok(Place { relation: Relation { number: relation, locator }, fork, block })
+    }
+
+    fn recent_blocks(&mut self, relation: u32, fork: u8) -> &mut MoveToFrontList {
         let at = relation as usize;
         if at >= self.blocks.len() {
             self.blocks.resize_with(at + 1, Vec::new);
@@ -89,29 +118,9 @@ impl Model {
         let forks = &mut self.blocks[at];
         let known = forks.iter().position(|(known, _)| *known == fork);
         let number = known.unwrap_or_else(|| {
-            forks.push((fork, Recent::default()));
+            forks.push((fork, MoveToFrontList::default()));
             forks.len() - 1
         });
-        let (_, recent) = &mut forks[number];
-        let last = recent.values.last().copied();
-        let symbol = || match recent.rank(block) {
-            0 if last.is_some_and(|last| last.wrapping_add(1) == block) => 1 + RANKS,
-            0 => 0,
-            rank => rank,
-        };
-        let symbol = coder.symbol_of(self.shapes[shape].block, symbol)?;
-        if (1..=RANKS).contains(&symbol) {
-            return recent.again(symbol).ok_or_else(|| corrupt("a block's rank can't be"));
-        }
-        let number = if symbol == 0 {
-            let like = [relation, fork.into(), 0];
-            let column =
-                self.predictors.names.column(coder, Topic::NewBlock, like, Kind::Rows(Class::Blocks, 4))?;
-            u32::from_le_bytes(coder.array(column, &block.to_le_bytes())?)
-        } else {
-            last.ok_or_else(|| corrupt("there is no last block"))?.wrapping_add(1)
-        };
-        recent.add(number);
-        Ok(number)
+        &mut forks[number].1
     }
 }

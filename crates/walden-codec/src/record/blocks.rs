@@ -1,307 +1,304 @@
 //! The blocks of a record: which they are, their data, and their images.
 //!
-//! An image displaces the data of its block: what changed is only to be seen by comparing pages. So encoding tells the data
-//! from the page before and the image, codes it as if there were no image, and both sides replay the record without images
-//! on the pages that they know. What the image has beside that (hint bits, mostly) is all that is left to say of it.
+//! An image displaces the data of its block: what changed is only to be seen by comparing pages. So encoding predicts the
+//! data from the page before and the image, codes it as if there were no image, and both directions replay the record
+//! without images on the pages that they know. What the image has beside that (hint bits, mostly) is its delta.
 
-use walden_format::lsn::Lsn;
-use walden_format::record::{Fork, RECORD_HEADER, Record, RecordHeader, decode};
-use walden_format::rmgr::rmid;
-use walden_redo::page::{PAGE_BYTES, Page};
+use walden_format::record::{RECORD_HEADER, Record, RecordHeader, decode};
+use walden_format::rmgr::{info, rmid};
+use walden_redo::page::PAGE_BYTES;
 use walden_redo::replay::rehearse;
-use walden_redo::store::BlockKey;
 use walden_redo::{PageBox, displaced};
 
-use super::block_data::inserted;
-use super::images::{ImageForm, ImageHeader, restored};
+use super::block_data::{DataSource, inserted_tuples};
+use super::images::{ImageForm, ImageHeader};
+use super::main_data::{MAIN_DATA_LONG, MAIN_DATA_SHORT};
 use super::shape::{Shape, ShapeBlock};
-use super::{Fixed, HAS_DATA, HAS_IMAGE, Model, SAME_RELATION};
-use crate::columns::{Class, Coder, Kind, narrow};
-use crate::predict::TupleCoder;
+use super::{Current, Fields, Model};
+use crate::Corrupt;
+use crate::columns::{Class, Coder, Kind};
 use crate::predict::names::Topic;
-use crate::predict::relation::{Place, Relation};
+use crate::predict::relation::Place;
 use crate::tuple::heap;
-use crate::tuple::tid::RowPlace;
-use crate::{Corrupt, corrupt};
+use crate::tuple::tid::Tid;
+
+/// In a block's flags: the fork (`BKPBLOCK_FORK_MASK`).
+const FORK: u8 = 0x0F;
+/// The block has an image (`BKPBLOCK_HAS_IMAGE`).
+pub const HAS_IMAGE: u8 = 0x10;
+/// It has data (`BKPBLOCK_HAS_DATA`).
+const HAS_DATA: u8 = 0x20;
+/// Its relation is that of the block before (`BKPBLOCK_SAME_REL`).
+pub const SAME_RELATION: u8 = 0x80;
 
 /// A block, as far as it is known.
 #[derive(Default)]
 pub struct Block {
+    /// Which block it is.
     pub place: Place,
+    /// The header of its image.
     pub image: Option<ImageHeader>,
-    /// The image's page, where encoding has one.
+    /// The image's page, when encoding, unless it cannot be restored.
     pub page: Option<PageBox>,
     /// Whether its page before the record is known and helps with its image.
-    pub is_known: bool,
+    has_base: bool,
     /// A copy of that page, until the record is replayed on it.
-    pub before: Option<PageBox>,
-    /// Its data, or what takes the image's place.
-    pub data: Vec<u8>,
-    pub told: bool,
+    base: Option<PageBox>,
+    /// Its data, or what its image displaced.
+    data: Vec<u8>,
+    /// Whether `data` is what its image displaced.
+    has_displaced_data: bool,
 }
 
 impl Block {
-    /// Nothing known of it any more. The room of its data stays.
-    pub fn clear(&mut self) {
-        (self.image, self.page, self.before) = (None, None, None);
-        (self.is_known, self.told) = (false, false);
+    /// Forgets everything but the allocation of its data.
+    fn clear(&mut self) {
+        (self.image, self.page, self.base) = (None, None, None);
+        (self.has_base, self.has_displaced_data) = (false, false);
         self.data.clear();
+    }
+
+    /// Whether it has an image that is coded as a page.
+    fn has_page_image(&self) -> bool {
+        self.image.is_some_and(|image| image.form != ImageForm::AsIs)
     }
 }
 
-/// A record, as far as it is known before its blocks.
-#[derive(Clone, Copy)]
-pub struct Around<'a> {
-    pub shape: usize,
-    pub xid: u32,
-    pub main: &'a [u8],
-    /// Where the record starts.
-    pub lsn: Lsn,
-}
-
 impl Model {
-    /// Codes the blocks of a record, and puts the record together but for its header.
-    ///
-    /// `end` tells where a record of a length ends.
-    pub fn blocks<S: Coder>(
+    /// Codes the blocks of a record, and writes the record to `out`, all but its header.
+    pub(super) fn blocks<S: Coder>(
         &mut self,
-        coder: &mut S,
-        fixed: &Fixed,
-        around: Around<'_>,
-        input: Option<&Record<'_>>,
-        end: impl Fn(usize) -> Lsn,
+        current: &mut Current<'_, S>,
+        fields: Fields<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         // They stay where they are from record to record: to move them costs more than to fill them.
-        let mut room = std::mem::take(&mut self.room_for_blocks);
-        let count = self.shapes[around.shape].blocks.len();
-        if room.len() < count {
-            room.resize_with(count, Block::default);
+        let mut all = std::mem::take(&mut self.blocks);
+        let count = self.shapes.get(fields.shape).blocks.len();
+        if all.len() < count {
+            all.resize_with(count, Block::default);
         }
-        let blocks = &mut room[..count];
+        let blocks = &mut all[..count];
+        self.block_headers(current, fields.shape, blocks)?;
+        let displaced = self.read_base_pages(current.source, blocks);
+        self.data_of_blocks(current, fields, blocks, &displaced)?;
+        let extra = self.origin_and_toplevel(current, fields.shape)?;
+        let replayed = self.replay_without_images(current, fields, blocks, &extra);
+        self.put_headers(fields, blocks, &extra, Images::With, out);
+        for (index, block) in blocks.iter_mut().enumerate() {
+            let source = current.source.and_then(|record| record.blocks.get(index)?.image.as_ref());
+            let replayed = replayed.get(index).and_then(Option::as_deref);
+            self.image(current, block, replayed, source, out)?;
+            if self.shapes.get(fields.shape).blocks[index].flags & HAS_DATA != 0 {
+                out.extend_from_slice(&block.data);
+            }
+        }
+        out.extend_from_slice(fields.main);
+        if let Some(block) = blocks.first() {
+            self.note_inserted(fields, block.place);
+        }
+        blocks.iter_mut().for_each(Block::clear);
+        self.blocks = all;
+        Ok(())
+    }
+
+    /// Codes which blocks they are, and the headers of their images.
+    fn block_headers<S: Coder>(
+        &mut self,
+        current: &mut Current<'_, S>,
+        shape: usize,
+        blocks: &mut [Block],
+    ) -> Result<(), Corrupt> {
         let mut relation = 0;
-        let mut told = Vec::new();
-        for (index, known) in blocks.iter_mut().enumerate() {
-            let ShapeBlock { flags, image_info, .. } = self.shapes[around.shape].blocks[index];
-            let block = input.and_then(|record| record.blocks.get(index));
+        for (index, block) in blocks.iter_mut().enumerate() {
+            let ShapeBlock { flags, image_info, .. } = self.shapes.get(shape).blocks[index];
+            let source = current.source.and_then(|record| record.blocks.get(index));
             if flags & SAME_RELATION == 0 {
-                relation = self.relation(coder, fixed, around.shape, block.map(|block| block.relation))?;
+                let locator = source.map(|block| block.relation);
+                relation = self.block_refs.relation(current, self.shapes.get_mut(shape), locator)?;
             }
-            let fork = flags & 0x0F;
-            let block_number = block.map_or(0, |block| block.block);
-            let number = self.block(coder, around.shape, relation, fork, block_number)?;
-            let locator = *self
-                .relations
-                .get(relation as usize)
-                .ok_or_else(|| corrupt("a relation's number can't be"))?;
-            let place = Place { relation: Relation { number: relation, locator }, fork, block: number };
-            known.place = place;
+            let number = source.map_or(0, |block| block.block);
+            let names = &mut self.predictors.names;
+            let fork = (relation, flags & FORK);
+            block.place = self.block_refs.block(current, names, self.shapes.get(shape), fork, number)?;
             if flags & HAS_IMAGE != 0 {
-                let source = block.and_then(|block| block.image.as_ref()).zip(input);
-                known.page = source.and_then(|(image, record)| restored(image, record));
-                let source = source.map(|(image, record)| (image, record, known.page.as_deref()));
-                let is_known = source.is_some() && self.known(place).is_some();
-                let expander = &mut self.predictors.rows.expander;
-                let header =
-                    ImageHeader::code(coder, fixed, self.version, image_info, source, is_known, expander)?;
-                known.image = Some(header);
+                let image = source.and_then(|block| block.image.as_ref());
+                self.image_header(current, image_info, image, block)?;
             }
         }
-        if blocks.iter().any(|block| block.image.is_some_and(|image| image.form != ImageForm::AsIs)) {
-            for block in blocks.iter_mut() {
-                block.before = self.known(block.place).map(PageBox::from);
-                block.is_known = block.before.is_some();
-            }
-            if let Some(record) = input.filter(|_| blocks.iter().any(|block| block.is_known)) {
-                told = told_data(record, blocks);
-            }
+        Ok(())
+    }
+
+    /// Copies the pages before the record, if they help with an image. When encoding, gives the data that images displaced.
+    fn read_base_pages(&mut self, source: Option<&Record<'_>>, blocks: &mut [Block]) -> Vec<Option<Vec<u8>>> {
+        if !blocks.iter().any(Block::has_page_image) {
+            return Vec::new();
         }
+        for block in blocks.iter_mut() {
+            block.base = self.known_page(block.place).map(PageBox::from);
+            block.has_base = block.base.is_some();
+        }
+        match source {
+            Some(record) if blocks.iter().any(|block| block.has_base) => displaced_data(record, blocks),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Codes the data of blocks, or the data that their images displaced.
+    fn data_of_blocks<S: Coder>(
+        &mut self,
+        current: &mut Current<'_, S>,
+        fields: Fields<'_>,
+        blocks: &mut [Block],
+        displaced: &[Option<Vec<u8>>],
+    ) -> Result<(), Corrupt> {
         for index in 0..blocks.len() {
-            let place = blocks[index].place;
-            let ShapeBlock { flags, .. } = self.shapes[around.shape].blocks[index];
-            let source = if flags & HAS_DATA != 0 {
-                let block = input.and_then(|record| record.blocks.get(index));
-                block.zip(input).map(|(block, record)| record.block_data(block))
-            } else if blocks[index].image.is_some_and(|image| image.form != ImageForm::AsIs)
-                && blocks[index].is_known
-            {
-                let data = told.get(index).and_then(Option::as_deref);
-                let like = [around.shape as u32, index as u32, 0];
+            let ShapeBlock { id, flags, .. } = self.shapes.get(fields.shape).blocks[index];
+            let bytes = if flags & HAS_DATA != 0 {
+                current.source.and_then(|record| Some(record.block_data(record.blocks.get(index)?)))
+            } else if blocks[index].has_page_image() && blocks[index].has_base {
+                let data = displaced.get(index).and_then(Option::as_deref);
+                let like = [fields.shape as u32, index as u32, 0];
                 let kind = Kind::Symbols(Class::ImageHeaders);
-                let column = self.predictors.names.column(coder, Topic::Told, like, kind)?;
-                if coder.symbol(column, data.is_some().into())? == 0 {
+                let column = self.predictors.names.column(current.coder, Topic::Told, like, kind)?;
+                if current.coder.symbol(column, data.is_some().into())? == 0 {
                     continue;
                 }
-                blocks[index].told = true;
+                blocks[index].has_displaced_data = true;
                 data
             } else {
                 continue;
             };
-            // An update's old row is on the second page, if there is one.
+            // An update's old tuple is on the second page, if there is one.
             let old_place = blocks.get(1).map_or(blocks[0].place, |block| block.place);
-            self.block_data(coder, around, index, place, old_place, source, &mut blocks[index].data)?;
+            let source = DataSource { index, id, place: blocks[index].place, old_place, bytes };
+            self.block_data(current, fields, &source, &mut blocks[index].data)?;
         }
-        let extra = self.extra(coder, fixed, around.shape, input)?;
-        let after = self.rehearsed(around, blocks, &extra, end);
-        self.headers(around, blocks, &extra, false, out);
-        for (index, block) in blocks.iter_mut().enumerate() {
-            if block.image.is_some() {
-                let source =
-                    input.and_then(|record| Some((record.blocks.get(index)?.image.as_ref()?, record)));
-                let after = after.get(index).and_then(Option::as_deref);
-                self.image(coder, fixed, block, after, source, out)?;
-            }
-            if self.shapes[around.shape].blocks[index].flags & HAS_DATA != 0 {
-                out.extend_from_slice(&block.data);
-            }
-        }
-        out.extend_from_slice(around.main);
-        if let Some(block) = blocks.first() {
-            let Shape { rmid: manager, info, .. } = self.shapes[around.shape];
-            let Place { relation, block, .. } = block.place;
-            inserted(manager, info, around.main, |number| {
-                self.predictors.keys.inserted(relation.number, RowPlace { block, number });
-            });
-        }
-        blocks.iter_mut().for_each(Block::clear);
-        self.room_for_blocks = room;
         Ok(())
     }
 
-    pub fn known(&mut self, place: Place) -> Option<&Page> {
-        let key = BlockKey { relation: place.relation.locator, fork: Fork(place.fork), block: place.block };
-        let slot = self.replay.store.find(key)?;
-        self.replay.store.page(slot)
-    }
-
-    /// Origin and toplevel transaction, as the record has them.
-    pub fn extra<S: Coder>(
-        &mut self,
-        coder: &mut S,
-        fixed: &Fixed,
-        shape: usize,
-        input: Option<&Record<'_>>,
-    ) -> Result<Vec<u8>, Corrupt> {
-        let mut extra = Vec::new();
-        if self.shapes[shape].origin {
-            let column = self.predictors.names.column(
-                coder,
-                Topic::Origin,
-                [0; 3],
-                Kind::Symbols(Class::Transactions),
-            )?;
-            let origin = coder.symbol(column, input.and_then(|record| record.origin).unwrap_or(0).into())?;
-            extra.push(253);
-            extra.extend(narrow::<u16>(origin)?.to_le_bytes());
-        }
-        if self.shapes[shape].toplevel {
-            let toplevel =
-                self.xid(coder, fixed, input.and_then(|record| record.toplevel_xid).unwrap_or(0))?;
-            extra.push(252);
-            extra.extend(toplevel.to_le_bytes());
-        }
-        Ok(extra)
-    }
-
-    /// The headers in a record, after the place of its own; a bare one has data in the place of images that were told.
-    pub fn headers(&self, around: Around<'_>, blocks: &[Block], extra: &[u8], bare: bool, out: &mut Vec<u8>) {
-        let shape = &self.shapes[around.shape];
+    /// Writes what precedes the data of blocks in a record; the record's own header is left empty.
+    fn put_headers(
+        &self,
+        fields: Fields<'_>,
+        blocks: &[Block],
+        extra: &[u8],
+        images: Images,
+        out: &mut Vec<u8>,
+    ) {
+        let shape = self.shapes.get(fields.shape);
         out.clear();
         out.extend_from_slice(&[0; RECORD_HEADER]);
         for (block, &ShapeBlock { id, flags, .. }) in blocks.iter().zip(&shape.blocks) {
-            let flags = match bare {
-                true => flags & !(HAS_IMAGE | HAS_DATA) | if block.data.is_empty() { 0 } else { HAS_DATA },
-                false => flags,
-            };
-            let [low, high] = if flags & HAS_DATA != 0 { block.data.len() as u16 } else { 0 }.to_le_bytes();
-            let start = [id, flags, low, high];
-            let number = block.place.block.to_le_bytes();
-            let locator = block.place.relation.locator;
-            let [tablespace, database, relation] = [
-                locator.tablespace.to_le_bytes(),
-                locator.database.to_le_bytes(),
-                locator.relation.to_le_bytes(),
-            ];
-            let is_same = flags & SAME_RELATION != 0;
-            // What most have is put there at once.
-            let image = block.image.filter(|_| !bare);
-            match &image {
-                None if is_same => out.extend_from_slice([start, number].as_flattened()),
-                None => out.extend_from_slice([start, tablespace, database, relation, number].as_flattened()),
-                Some(image) => {
-                    out.extend_from_slice(&start);
-                    out.extend_from_slice(&image.len.to_le_bytes());
-                    out.extend_from_slice(&image.offset.to_le_bytes());
-                    out.push(image.info);
-                    out.extend(image.hole_len.map(u16::to_le_bytes).iter().flatten());
-                    if !is_same {
-                        out.extend_from_slice([tablespace, database, relation].as_flattened());
-                    }
-                    out.extend_from_slice(&number);
+            let (flags, image) = match images {
+                Images::With => (flags, block.image),
+                Images::Without => {
+                    let has_data = if block.data.is_empty() { 0 } else { HAS_DATA };
+                    (flags & !(HAS_IMAGE | HAS_DATA) | has_data, None)
                 }
-            }
+            };
+            put_block_header((id, flags), block, image, out);
         }
         out.extend_from_slice(extra);
         match shape.main {
             0 => {}
-            255 => out.extend([255, around.main.len() as u8]),
+            MAIN_DATA_SHORT => out.extend([MAIN_DATA_SHORT, fields.main.len() as u8]),
             _ => {
-                out.push(254);
-                out.extend_from_slice(&(around.main.len() as u32).to_le_bytes());
+                out.push(MAIN_DATA_LONG);
+                out.extend_from_slice(&(fields.main.len() as u32).to_le_bytes());
             }
         }
     }
 
-    /// The pages after the record as they would be without its images.
-    pub fn rehearsed(
+    /// The pages after the record as they would be without its images, where images displaced data.
+    fn replay_without_images<S: Coder>(
         &self,
-        around: Around<'_>,
+        current: &Current<'_, S>,
+        fields: Fields<'_>,
         blocks: &mut [Block],
         extra: &[u8],
-        end: impl Fn(usize) -> Lsn,
     ) -> Vec<Option<PageBox>> {
-        if !blocks.iter().any(|block| block.told) {
+        if !blocks.iter().any(|block| block.has_displaced_data) {
             return Vec::new();
         }
         let mut bytes = Vec::new();
-        self.headers(around, blocks, extra, true, &mut bytes);
+        self.put_headers(fields, blocks, extra, Images::Without, &mut bytes);
         blocks.iter().for_each(|block| bytes.extend_from_slice(&block.data));
-        bytes.extend_from_slice(around.main);
-        self.head(around.shape, around.xid, &mut bytes);
+        bytes.extend_from_slice(fields.main);
+        self.put_record_header(fields.shape, fields.xid, &mut bytes);
         let Some(header) = RecordHeader::parse(&bytes) else { return Vec::new() };
         let headers = blocks.iter().filter_map(|block| block.image);
         let images: usize = headers.map(|image| image.header_len() + usize::from(image.len)).sum();
-        let told: usize = blocks.iter().filter(|block| block.told).map(|block| block.data.len()).sum();
-        let place = (around.lsn, end(bytes.len() + images - told));
+        let displaced = blocks.iter().filter(|block| block.has_displaced_data);
+        let displaced: usize = displaced.map(|block| block.data.len()).sum();
+        let place = (current.lsn, (current.end)(bytes.len() + images - displaced));
         let mut refs = Vec::new();
         let Ok(record) = decode(&bytes, header, place, self.version, PAGE_BYTES as u32, &mut refs) else {
             return Vec::new();
         };
-        rehearse(&record, blocks.iter_mut().map(|block| block.before.take())).unwrap_or_default()
+        rehearse(&record, blocks.iter_mut().map(|block| block.base.take())).unwrap_or_default()
     }
 
-    pub fn tuple_coder<'m, S: Coder>(&'m mut self, coder: &'m mut S) -> TupleCoder<'m, S> {
-        self.predictors.tuple_coder(coder, &mut self.replay.store)
+    /// Notes which heap tuples the record put on its first page: index tuples for them probably follow.
+    fn note_inserted(&mut self, fields: Fields<'_>, place: Place) {
+        let &Shape { rmid, info, .. } = self.shapes.get(fields.shape);
+        let Place { relation, block, .. } = place;
+        let keys = &mut self.predictors.keys;
+        inserted_tuples(rmid, info, fields.main, |number| {
+            keys.inserted(relation.number, Tid { block, number });
+        });
     }
 }
 
-/// The data that images displaced.
-fn told_data(record: &Record<'_>, blocks: &mut [Block]) -> Vec<Option<Vec<u8>>> {
-    let mut pages: Vec<_> = blocks.iter_mut().map(|block| (block.before.take(), block.page.take())).collect();
+/// Whether a record is written with its images, or as PostgreSQL would have written it without full-page images.
+#[derive(Clone, Copy)]
+enum Images {
+    With,
+    Without,
+}
+
+/// Appends a block's header (`XLogRecordBlockHeader`).
+fn put_block_header((id, flags): (u8, u8), block: &Block, image: Option<ImageHeader>, out: &mut Vec<u8>) {
+    let [low, high] = if flags & HAS_DATA != 0 { block.data.len() as u16 } else { 0 }.to_le_bytes();
+    let start = [id, flags, low, high];
+    let number = block.place.block.to_le_bytes();
+    let locator = block.place.relation.locator;
+    let [tablespace, database, relation] =
+        [locator.tablespace.to_le_bytes(), locator.database.to_le_bytes(), locator.relation.to_le_bytes()];
+    let is_same = flags & SAME_RELATION != 0;
+    // What most have is appended at once.
+    match &image {
+        None if is_same => out.extend_from_slice([start, number].as_flattened()),
+        None => out.extend_from_slice([start, tablespace, database, relation, number].as_flattened()),
+        Some(image) => {
+            out.extend_from_slice(&start);
+            image.put(out);
+            if !is_same {
+                out.extend_from_slice([tablespace, database, relation].as_flattened());
+            }
+            out.extend_from_slice(&number);
+        }
+    }
+}
+
+/// The data that images displaced, predicted from the pages before and the images.
+fn displaced_data(record: &Record<'_>, blocks: &mut [Block]) -> Vec<Option<Vec<u8>>> {
+    use info::heap::{HOT_UPDATE, OPMASK, UPDATE};
+    let mut pages: Vec<_> = blocks.iter_mut().map(|block| (block.base.take(), block.page.take())).collect();
     let mut data = displaced::data(record, &mut pages);
     for (block, pages) in blocks.iter_mut().zip(pages) {
-        (block.before, block.page) = pages;
+        (block.base, block.page) = pages;
     }
-    // Whether an update says all of the new row or only its middle is said by flags, which say "all" where there is an image.
+    // Whether an update has all of the new tuple or only its middle is said by flags, which say "all" where there is an image.
     if record.header.rmid == rmid::HEAP
-        && matches!(record.header.info & 0x70, 0x20 | 0x40)
+        && matches!(record.header.info & OPMASK, UPDATE | HOT_UPDATE)
         && let (Some(image), Some(first)) =
             (blocks.first().and_then(|block| block.page.as_deref()), data.first_mut())
         && let Some(number) = record.main_data().get(12..14)
-        && let Some(row) = image.item(u16::from_le_bytes([number[0], number[1]]))
-        && let Some(row) = row.get(heap::HEADER_BYTES - heap::HEAD_BYTES..)
+        && let Some(tuple) = image.item(u16::from_le_bytes([number[0], number[1]]))
+        && let Some(tuple) = tuple.get(heap::HEADER_BYTES - heap::HEAD_BYTES..)
     {
-        *first = Some(row.to_vec());
+        *first = Some(tuple.to_vec());
     }
     data
 }

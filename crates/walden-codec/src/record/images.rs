@@ -1,4 +1,8 @@
 //! Full-page images: their headers, and their pages as deltas.
+//!
+//! The delta is against the page that the record makes without its image, or else against the page before the record, or
+//! else against the page that is reconstructed item by item ([`crate::page`]). The delta itself is coded in
+//! [`crate::page::delta`]. An image that the server compressed is coded as its page, if that compresses to the same bytes.
 
 use walden_format::record::{Image, Record};
 use walden_format::version::Major;
@@ -6,21 +10,26 @@ use walden_redo::page::{PAGE_BYTES, Page};
 use walden_redo::{PageBox, image, recompress};
 
 use super::blocks::Block;
-use super::{Fixed, Model};
+use super::{Current, Model};
 use crate::columns::Coder;
-use crate::page::delta::difference;
+use crate::page::delta::code_delta;
 use crate::page::kind::PageKind;
-use crate::value::expand::{Expander, Method};
+use crate::predict::relation::Place;
+use crate::value::expand::Method;
 use crate::{Corrupt, corrupt};
 
-/// An image's place in its page.
+/// The header of an image (`XLogRecordBlockImageHeader`).
 #[derive(Clone, Copy)]
 pub struct ImageHeader {
-    pub info: u8,
+    /// Flags (`BKPIMAGE_*`).
+    info: u8,
+    /// Bytes in the record.
     pub len: u16,
-    pub offset: u16,
-    /// For a compressed image with a hole.
-    pub hole_len: Option<u16>,
+    /// Where the hole begins.
+    offset: u16,
+    /// Bytes of the hole, for a compressed image that has one.
+    hole_len: Option<u16>,
+    /// What is coded of the image.
     pub form: ImageForm,
 }
 
@@ -30,161 +39,206 @@ pub enum ImageForm {
     /// The page.
     Page,
     /// The page, which is to be compressed again.
-    Again(Method),
+    Compressed(Method),
     /// The bytes of the compressed image.
     AsIs,
 }
 
+/// A page of an image, as it is coded.
+struct ImagePage<'a> {
+    place: Place,
+    /// Where the hole begins.
+    offset: u16,
+    /// Bytes without the hole.
+    len: u16,
+    /// The page that the record makes without its image.
+    replayed: Option<&'a Page>,
+    /// The page, when encoding, unless it cannot be restored.
+    page: Option<&'a Page>,
+    /// The page without its hole, when encoding.
+    bytes: Option<&'a [u8]>,
+}
+
 impl Model {
-    /// An image's bytes, appended to `out`: its difference from the page that the record makes, from the page before, or from
-    /// what its items make.
-    pub fn image<S: Coder>(
+    /// Codes the header of a block's image with these flags; when encoding, restores the image's page.
+    pub(super) fn image_header<S: Coder>(
         &mut self,
-        coder: &mut S,
-        fixed: &Fixed,
+        current: &mut Current<'_, S>,
+        info: u8,
+        source: Option<&Image>,
         block: &mut Block,
-        after: Option<&Page>,
-        source: Option<(&Image, &Record<'_>)>,
+    ) -> Result<(), Corrupt> {
+        let source = source.zip(current.source);
+        block.page = source.and_then(|(image, record)| restored(image, record));
+        let image = source.map(|(image, _)| image);
+        let column = current.columns.image_header;
+        let mut code = |value: Option<u16>| {
+            let value = current.coder.symbol(column, value.unwrap_or(0).into())?;
+            u16::try_from(value).map_err(|_| corrupt("an image's size can't be"))
+        };
+        let (is_compressed, compression) = compression(info, self.version);
+        let len = code(image.map(|image| image.len))?;
+        let offset = code(image.map(|image| image.hole_offset))?;
+        let hole_len = match is_compressed && info & HAS_HOLE != 0 {
+            true => Some(code(image.map(|image| image.hole_len))?),
+            false => None,
+        };
+        let form = match compression {
+            None if is_compressed => ImageForm::AsIs,
+            None => ImageForm::Page,
+            Some(compression) => {
+                let is_known = source.is_some() && self.known_page(block.place).is_some();
+                let expander = &mut self.predictors.rows.expander;
+                let method = source.zip(block.page.as_deref()).and_then(|((image, record), page)| {
+                    let mut raw = Vec::new();
+                    put_without_hole(page, offset, len_without_hole(hole_len), &mut raw);
+                    expander.reproduces(&raw, record.image_data(image), compression, is_known)
+                });
+                let number = method.map_or(0, |method| 1 + method.number());
+                ImageForm::from_number(current.coder.symbol(column, number)?)?
+            }
+        };
+        block.image = Some(ImageHeader { info, len, offset, hole_len, form });
+        Ok(())
+    }
+
+    /// Codes a block's image, if it has one, and appends its bytes to `out`.
+    pub(super) fn image<S: Coder>(
+        &mut self,
+        current: &mut Current<'_, S>,
+        block: &mut Block,
+        replayed: Option<&Page>,
+        source: Option<&Image>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let Some(header) = block.image else { return Ok(()) };
-        let bytes = source.map_or(&[][..], |(image, record)| record.image_data(image));
+        let bytes = source.zip(current.source).map(|(image, record)| record.image_data(image));
         let page = block.page.take();
+        let (place, offset) = (block.place, header.offset);
+        let image = ImagePage { place, offset, len: header.len, replayed, page: page.as_deref(), bytes };
         let method = match header.form {
             ImageForm::AsIs => {
-                return coder.bytes(fixed.image_bytes, bytes, header.len.into(), out);
+                let (column, bytes) = (current.columns.image_bytes, bytes.unwrap_or_default());
+                return current.coder.bytes(column, bytes, header.len.into(), out);
             }
-            ImageForm::Page => {
-                return self.image_page(coder, fixed, block, after, (page, bytes), header.len, out);
-            }
-            ImageForm::Again(method) => method,
+            ImageForm::Page => return self.image_page(current, &image, out),
+            ImageForm::Compressed(method) => method,
         };
-        let whole = PAGE_BYTES as u16 - header.hole_len.unwrap_or(0).min(PAGE_BYTES as u16);
+        let len = len_without_hole(header.hole_len);
         let mut raw = Vec::new();
         if let Some(page) = &page {
-            put_without_hole(page, header.offset, whole, &mut raw);
+            put_without_hole(page, offset, len, &mut raw);
         }
-        let mut same = Vec::new();
-        self.image_page(coder, fixed, block, after, (page, &raw), whole, &mut same)?;
-        if source.is_some() {
+        let raw = bytes.map(|_| &raw[..]);
+        let mut decoded = Vec::new();
+        self.image_page(current, &ImagePage { len, bytes: raw, ..image }, &mut decoded)?;
+        if let Some(bytes) = bytes {
             // They were compared when the method was chosen.
             out.extend_from_slice(bytes);
             return Ok(());
         }
-        self.predictors.rows.expander.shrink_page(&same, method, out)
+        self.predictors.rows.expander.shrink_page(&decoded, method, out)
     }
 
-    /// The page of an image, without its hole: `len` bytes, appended to `out`.
-    #[allow(clippy::too_many_arguments)]
+    /// Codes the page of an image as a delta against the best page that is known, and appends it to `out` without its hole.
     fn image_page<S: Coder>(
         &mut self,
-        coder: &mut S,
-        fixed: &Fixed,
-        block: &Block,
-        after: Option<&Page>,
-        (page, bytes): (Option<PageBox>, &[u8]),
-        len: u16,
+        current: &mut Current<'_, S>,
+        image: &ImagePage<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let offset = block.image.map_or(0, |image| image.offset);
+        let columns = current.columns;
+        let &ImagePage { place, offset, len, replayed, page, bytes } = image;
         let start = out.len();
-        if let Some(page) = after {
+        if let Some(page) = replayed {
             put_without_hole(page, offset, len, out);
-            return difference(coder, fixed.rehearsed, &mut out[start..], bytes);
+            return code_delta(current.coder, columns.delta_to_replayed, &mut out[start..], bytes);
         }
-        let mut made = self.made.take().unwrap_or_default();
-        let columns = match self.known(block.place) {
-            Some(before) => {
-                made.0.copy_from_slice(&before.0);
+        let mut predicted = self.reconstructed.take().unwrap_or_default();
+        let delta = match self.known_page(place) {
+            Some(base) => {
+                predicted.0.copy_from_slice(&base.0);
                 let by_item =
-                    self.tuple_coder(coder).page_against(block.place, page.as_deref(), &mut made)?;
-                if by_item { fixed.made } else { fixed.known }
+                    self.tuple_coder(current.coder).page_against_base(place, page, &mut predicted)?;
+                Some(if by_item { columns.delta_to_items } else { columns.delta_to_base })
             }
-            None => match self.tuple_coder(coder).page(block.place, page.as_deref(), &mut made)? {
-                PageKind::Bytes => {
-                    self.made = Some(made);
-                    return coder.bytes(fixed.image_bytes, bytes, len.into(), out);
-                }
-                _ => fixed.made,
+            None => match self.tuple_coder(current.coder).page(place, page, &mut predicted)? {
+                PageKind::Bytes => None,
+                _ => Some(columns.delta_to_items),
             },
         };
-        put_without_hole(&made, offset, len, out);
-        self.made = Some(made);
-        difference(coder, columns, &mut out[start..], bytes)
+        let result = match delta {
+            Some(columns) => {
+                put_without_hole(&predicted, offset, len, out);
+                code_delta(current.coder, columns, &mut out[start..], bytes)
+            }
+            None => current.coder.bytes(columns.image_bytes, bytes.unwrap_or_default(), len.into(), out),
+        };
+        self.reconstructed = Some(predicted);
+        result
+    }
+}
+
+impl ImageForm {
+    /// Of a compressed image: 0, or 1 + the number of a method that reproduces it.
+    fn from_number(number: u64) -> Result<ImageForm, Corrupt> {
+        let Some(number) = number.checked_sub(1) else { return Ok(ImageForm::AsIs) };
+        let method = Method::ALL.get(usize::try_from(number).unwrap_or(usize::MAX));
+        Ok(ImageForm::Compressed(*method.ok_or_else(|| corrupt("an image's method is not known"))?))
     }
 }
 
 impl ImageHeader {
-    #[allow(clippy::too_many_arguments)]
-    pub fn code<S: Coder>(
-        coder: &mut S,
-        fixed: &Fixed,
-        version: Major,
-        info: u8,
-        source: Option<(&Image, &Record<'_>, Option<&Page>)>,
-        is_known: bool,
-        expander: &mut Expander,
-    ) -> Result<ImageHeader, Corrupt> {
-        const PGLZ_14: u8 = 0x02;
-        const PGLZ: u8 = 0x04;
-        const LZ4: u8 = 0x08;
-        const ZSTD: u8 = 0x10;
-        const ANY: u8 = PGLZ | LZ4 | ZSTD;
-        let has_hole = info & 1 != 0;
-        // `BKPIMAGE_*`: from 15 on there is a bit for each method.
-        let (compressed, compression) = match version >= Major::V15 {
-            true if info & ANY == PGLZ => (true, Some(recompress::Method::Pglz)),
-            true if info & ANY == LZ4 => (true, Some(recompress::Method::Lz4)),
-            true if info & ANY == ZSTD => (true, Some(recompress::Method::Zstd)),
-            true => (info & ANY != 0, None),
-            false => (info & PGLZ_14 != 0, (info & PGLZ_14 != 0).then_some(recompress::Method::Pglz)),
-        };
-        let mut small = |value: Option<u16>| {
-            let value = coder.symbol(fixed.image_header, value.unwrap_or(0).into())?;
-            u16::try_from(value).map_err(|_| corrupt("an image's size can't be"))
-        };
-        let image = source.map(|(image, ..)| image);
-        let len = small(image.map(|image| image.len))?;
-        let offset = small(image.map(|image| image.hole_offset))?;
-        let hole_len =
-            if compressed && has_hole { Some(small(image.map(|image| image.hole_len))?) } else { None };
-        let form = if let Some(compression) = compression {
-            let again = source.and_then(|(image, record, page)| {
-                let whole = PAGE_BYTES as u16 - hole_len.unwrap_or(0).min(PAGE_BYTES as u16);
-                let mut raw = Vec::new();
-                put_without_hole(page?, offset, whole, &mut raw);
-                expander.reproduces(&raw, record.image_data(image), compression, is_known)
-            });
-            let number = again.map_or(0, |method| 1 + method.number());
-            let number = coder.symbol(fixed.image_header, number)?;
-            match number.checked_sub(1) {
-                None => ImageForm::AsIs,
-                Some(number) => {
-                    let method = Method::ALL.get(usize::try_from(number).unwrap_or(usize::MAX));
-                    ImageForm::Again(*method.ok_or_else(|| corrupt("an image's method is not known"))?)
-                }
-            }
-        } else if compressed {
-            ImageForm::AsIs
-        } else {
-            ImageForm::Page
-        };
-        Ok(ImageHeader { info, len, offset, hole_len, form })
-    }
-
-    /// Bytes of its header in the record.
+    /// Bytes of it in the record.
     pub fn header_len(&self) -> usize {
         5 + if self.hole_len.is_some() { 2 } else { 0 }
     }
+
+    /// Appends it to a record.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.len.to_le_bytes());
+        out.extend_from_slice(&self.offset.to_le_bytes());
+        out.push(self.info);
+        out.extend(self.hole_len.map(u16::to_le_bytes).iter().flatten());
+    }
 }
 
-/// The page of an image, if it is coded as one.
+/// In an image's flags: there is a hole (`BKPIMAGE_HAS_HOLE`).
+const HAS_HOLE: u8 = 0x01;
+
+/// Whether an image with these flags is compressed, and how, if that is known.
+fn compression(info: u8, version: Major) -> (bool, Option<recompress::Method>) {
+    // `BKPIMAGE_*`: from 15 on there is a bit for each method.
+    const PGLZ_14: u8 = 0x02;
+    const PGLZ: u8 = 0x04;
+    const LZ4: u8 = 0x08;
+    const ZSTD: u8 = 0x10;
+    const ANY: u8 = PGLZ | LZ4 | ZSTD;
+    if version < Major::V15 {
+        let is_compressed = info & PGLZ_14 != 0;
+        return (is_compressed, is_compressed.then_some(recompress::Method::Pglz));
+    }
+    match info & ANY {
+        0 => (false, None),
+        PGLZ => (true, Some(recompress::Method::Pglz)),
+        LZ4 => (true, Some(recompress::Method::Lz4)),
+        ZSTD => (true, Some(recompress::Method::Zstd)),
+        _ => (true, None),
+    }
+}
+
+/// The page of an image, if its bytes are one.
 pub fn restored(image: &Image, record: &Record<'_>) -> Option<PageBox> {
     let mut page = PageBox::any();
     image::restore(image, record.image_data(image), &mut page).is_ok().then_some(page)
 }
 
-/// Appends a page's bytes as an image of this form would have them: `len`, and zeros for those that a page has not.
+/// Bytes of a page without a hole of a length.
+fn len_without_hole(hole_len: Option<u16>) -> u16 {
+    PAGE_BYTES as u16 - hole_len.unwrap_or(0).min(PAGE_BYTES as u16)
+}
+
+/// Appends a page's bytes as an image with a hole there would have them: `len`, and zeros for those that a page has not.
 fn put_without_hole(page: &Page, offset: u16, len: u16, out: &mut Vec<u8>) {
     let end = out.len() + usize::from(len);
     let (offset, len) = (usize::from(offset).min(PAGE_BYTES), usize::from(len).min(PAGE_BYTES));

@@ -1,83 +1,105 @@
-//! Main data of records: numbers in it that are near others, and subtransactions.
+//! Main data of records: transactions and times in it, as distances from those before, and what follows the blocks' headers.
 
 use std::ops::Range;
 
-use walden_format::record::Record;
-use walden_format::rmgr::rmid;
+use walden_format::rmgr::{info, rmid};
 use walden_format::version::Major;
 
 use super::shape::Shape;
-use super::{MAX_ROW_BYTES, Model};
+use super::{Current, MAX_ROW_BYTES, Model};
 use crate::Corrupt;
-use crate::columns::{Class, Coder, Kind};
+use crate::columns::{Class, Coder, Kind, narrow};
 use crate::predict::names::Topic;
-use crate::zigzag::{against, difference, unzigzag, zigzag};
+use crate::zigzag::{zigzag_delta, zigzag_delta_u64, zigzag_value, zigzag_value_u64};
 
-/// Numbers in main data that are near others.
-pub struct NearRow {
-    pub rmid: u8,
-    pub mask: u8,
-    pub info: u8,
-    pub since: Major,
-    pub until: Major,
-    /// Where they are, and what they are near.
-    pub places: &'static [(usize, Near)],
+/// `XLR_BLOCK_ID_DATA_SHORT`.
+pub const MAIN_DATA_SHORT: u8 = 255;
+/// `XLR_BLOCK_ID_DATA_LONG`.
+pub const MAIN_DATA_LONG: u8 = 254;
+/// `XLR_BLOCK_ID_ORIGIN`.
+pub const ORIGIN: u8 = 253;
+/// `XLR_BLOCK_ID_TOPLEVEL_XID`.
+const TOPLEVEL_XID: u8 = 252;
+
+/// What is known of main data before.
+#[derive(Default)]
+pub struct MainData {
+    /// When the last transaction ended.
+    last_time: u64,
+    residual: Vec<u8>,
 }
 
-impl NearRow {
-    pub fn places(rmid: u8, info: u8, version: Major) -> &'static [(usize, Near)] {
-        let fits = |row: &&NearRow| {
-            row.rmid == rmid && row.info == info & row.mask && (row.since..=row.until).contains(&version)
-        };
-        NEAR.iter().find(fits).map_or(&[], |row| row.places)
-    }
-}
-
+/// What a number in main data is near.
 #[derive(Clone, Copy)]
-pub enum Near {
+pub enum NearNumber {
     /// When the last transaction ended; 8 bytes.
     Time,
     /// The highest transaction; 4 bytes.
     Transaction,
 }
 
+/// Numbers in the main data of a kind of record, by where they are.
+struct NearRow {
+    rmid: u8,
+    mask: u8,
+    info: u8,
+    since: Major,
+    until: Major,
+    places: &'static [(usize, NearNumber)],
+}
+
 const fn near(
     rmid: u8,
     (mask, info): (u8, u8),
     (since, until): (Major, Major),
-    places: &'static [(usize, Near)],
+    places: &'static [(usize, NearNumber)],
 ) -> NearRow {
     NearRow { rmid, mask, info, since, until, places }
 }
 
 const ALL: (Major, Major) = (Major::V9_5, Major::V19);
-
 const UNTIL_16: (Major, Major) = (Major::V14, Major::V16);
-
 const SINCE_17: (Major, Major) = (Major::V17, Major::V19);
+
+/// `xact_time`, first in `xl_xact_commit` and `xl_xact_abort`.
+const TIME: &[(usize, NearNumber)] = &[(0, NearNumber::Time)];
+/// A transaction that is the first field.
+const XID: &[(usize, NearNumber)] = &[(0, NearNumber::Transaction)];
+/// `snapshotConflictHorizon` of `xl_heap_prune`.
+const XID_AT_2: &[(usize, NearNumber)] = &[(2, NearNumber::Transaction)];
+/// `nextXid`, `oldestRunningXid` and `latestCompletedXid` of `xl_running_xacts`.
+const RUNNING: &[(usize, NearNumber)] =
+    &[(12, NearNumber::Transaction), (16, NearNumber::Transaction), (20, NearNumber::Transaction)];
 
 #[rustfmt::skip]
 const NEAR: &[NearRow] = &[
-    // COMMIT, ABORT, COMMIT_PREPARED, ABORT_PREPARED
-    near(rmid::XACT, (0x70, 0x00), ALL, &[(0, Near::Time)]),
-    near(rmid::XACT, (0x70, 0x20), ALL, &[(0, Near::Time)]),
-    near(rmid::XACT, (0x70, 0x30), ALL, &[(0, Near::Time)]),
-    near(rmid::XACT, (0x70, 0x40), ALL, &[(0, Near::Time)]),
-    // ASSIGNMENT
-    near(rmid::XACT, (0x70, 0x50), ALL, &[(0, Near::Transaction)]),
-    // RUNNING_XACTS
-    near(rmid::STANDBY, (0xF0, 0x10), ALL, &[(12, Near::Transaction), (16, Near::Transaction), (20, Near::Transaction)]),
-    // PRUNE, FREEZE_PAGE
-    near(rmid::HEAP2, (0x70, 0x10), UNTIL_16, &[(0, Near::Transaction)]),
-    near(rmid::HEAP2, (0x70, 0x30), UNTIL_16, &[(0, Near::Transaction)]),
-    // PRUNE_ON_ACCESS, PRUNE_VACUUM_SCAN
-    near(rmid::HEAP2, (0x70, 0x10), SINCE_17, &[(2, Near::Transaction)]),
-    near(rmid::HEAP2, (0x70, 0x20), SINCE_17, &[(2, Near::Transaction)]),
-    // VISIBLE
-    near(rmid::HEAP2, (0x70, 0x40), ALL, &[(0, Near::Transaction)]),
-    // DELETE
-    near(rmid::BTREE, (0xF0, 0x70), ALL, &[(0, Near::Transaction)]),
+    near(rmid::XACT, (info::xact::OPMASK, info::xact::COMMIT), ALL, TIME),
+    near(rmid::XACT, (info::xact::OPMASK, info::xact::ABORT), ALL, TIME),
+    near(rmid::XACT, (info::xact::OPMASK, info::xact::COMMIT_PREPARED), ALL, TIME),
+    near(rmid::XACT, (info::xact::OPMASK, info::xact::ABORT_PREPARED), ALL, TIME),
+    near(rmid::XACT, (info::xact::OPMASK, info::xact::ASSIGNMENT), ALL, XID),
+    near(rmid::STANDBY, (info::RMGR_MASK, info::standby::RUNNING_XACTS), ALL, RUNNING),
+    near(rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE), UNTIL_16, XID),
+    near(rmid::HEAP2, (info::heap2::OPMASK, info::heap2::FREEZE_PAGE), UNTIL_16, XID),
+    near(rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE_ON_ACCESS), SINCE_17, XID_AT_2),
+    near(rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE_VACUUM_SCAN), SINCE_17, XID_AT_2),
+    near(rmid::HEAP2, (info::heap2::OPMASK, info::heap2::VISIBLE), ALL, XID),
+    near(rmid::BTREE, (info::RMGR_MASK, info::btree::DELETE), ALL, XID),
 ];
+
+/// The numbers in the main data of a kind of record that are near others.
+pub fn near_numbers(rmid: u8, info: u8, version: Major) -> &'static [(usize, NearNumber)] {
+    let fits = |row: &&NearRow| {
+        row.rmid == rmid && row.info == info & row.mask && (row.since..=row.until).contains(&version)
+    };
+    NEAR.iter().find(fits).map_or(&[], |row| row.places)
+}
+
+/// Whether the main data of a kind of record probably begins with its transaction, as `xmax`.
+pub fn starts_with_xid(rmid: u8, info: u8) -> bool {
+    use info::heap::{DELETE, HOT_UPDATE, LOCK, OPMASK, UPDATE};
+    rmid == rmid::HEAP && matches!(info & OPMASK, DELETE | LOCK | UPDATE | HOT_UPDATE)
+}
 
 /// A number that another is near.
 #[derive(Clone, Copy)]
@@ -87,128 +109,175 @@ enum Base {
 }
 
 impl Base {
-    /// Makes the number that the bytes begin with its distance from this one, near ones small.
-    fn subtract(self, bytes: &mut [u8]) {
+    /// Replaces the number that the bytes begin with by its distance from this one.
+    fn subtract_from(self, bytes: &mut [u8]) {
         match self {
-            Base::Word(base) => change(bytes, |value| against(u32::from_le_bytes(value), base).to_le_bytes()),
+            Base::Word(base) => {
+                replace(bytes, |value| zigzag_delta(u32::from_le_bytes(value), base).to_le_bytes())
+            }
             Base::Long(base) => {
-                change(bytes, |value| zigzag(u64::from_le_bytes(value).wrapping_sub(base)).to_le_bytes());
+                replace(bytes, |value| zigzag_delta_u64(u64::from_le_bytes(value), base).to_le_bytes());
             }
         }
     }
 
-    /// The way back.
-    fn add(self, bytes: &mut [u8]) {
+    /// The reverse of [`Self::subtract_from`].
+    fn add_to(self, bytes: &mut [u8]) {
         match self {
             Base::Word(base) => {
-                change(bytes, |value| difference(u32::from_le_bytes(value), base).to_le_bytes())
+                replace(bytes, |delta| zigzag_value(u32::from_le_bytes(delta), base).to_le_bytes())
             }
             Base::Long(base) => {
-                change(bytes, |value| base.wrapping_add(unzigzag(u64::from_le_bytes(value))).to_le_bytes());
+                replace(bytes, |delta| zigzag_value_u64(u64::from_le_bytes(delta), base).to_le_bytes());
             }
         }
     }
 }
 
-fn change<const N: usize>(bytes: &mut [u8], way: impl Fn([u8; N]) -> [u8; N]) {
+/// Replaces the first bytes, if there are as many.
+fn replace<const N: usize>(bytes: &mut [u8], with: impl Fn([u8; N]) -> [u8; N]) {
     if let Some(bytes) = bytes.first_chunk_mut() {
-        *bytes = way(*bytes);
+        *bytes = with(*bytes);
+    }
+}
+
+/// The numbers in the main data of a record that are predicted.
+struct Prediction<'s> {
+    shape: &'s Shape,
+    xid: u32,
+    highest_xid: u32,
+    last_time: u64,
+}
+
+impl Prediction<'_> {
+    fn base(&self, near: NearNumber) -> Base {
+        match near {
+            NearNumber::Time => Base::Long(self.last_time),
+            NearNumber::Transaction => Base::Word(self.highest_xid),
+        }
+    }
+
+    /// Mixes the transaction into the first field, where that is probably it.
+    fn mix_xid(&self, main: &mut [u8]) {
+        if self.shape.main_data_starts_with_xid {
+            replace(main, |first| (u32::from_le_bytes(first) ^ self.xid).to_le_bytes());
+        }
+    }
+
+    /// Replaces the main data by what is to be coded.
+    fn to_residual(&self, main: &mut [u8]) {
+        let list = subtransactions(self.shape, main);
+        self.mix_xid(main);
+        let len = main.len();
+        for &(at, what) in self.shape.near.iter().filter(|(at, _)| *at < len) {
+            self.base(what).subtract_from(&mut main[at..]);
+        }
+        let mut before = self.xid;
+        for bytes in main[list].as_chunks_mut::<4>().0 {
+            let number = u32::from_le_bytes(*bytes);
+            Base::Word(before).subtract_from(bytes);
+            before = number;
+        }
+    }
+
+    /// The reverse of [`Self::to_residual`].
+    fn from_residual(&self, main: &mut [u8]) {
+        let len = main.len();
+        for &(at, what) in self.shape.near.iter().filter(|(at, _)| *at < len) {
+            self.base(what).add_to(&mut main[at..]);
+        }
+        self.mix_xid(main);
+        let list = subtransactions(self.shape, main);
+        let mut before = self.xid;
+        for bytes in main[list].as_chunks_mut::<4>().0 {
+            Base::Word(before).add_to(bytes);
+            before = u32::from_le_bytes(*bytes);
+        }
     }
 }
 
 impl Model {
-    /// The main data, after what is told by the transaction.
-    pub fn main<S: Coder>(
+    /// Codes the main data of a length, and appends it to `out`.
+    pub(super) fn main_data<S: Coder>(
         &mut self,
-        coder: &mut S,
-        shape: usize,
-        xid: u32,
-        input: Option<&Record<'_>>,
+        current: &mut Current<'_, S>,
+        (shape, xid): (usize, u32),
         len: usize,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         if len == 0 {
             return Ok(());
         }
-        let source = input.map_or(&[][..], |record| record.main_data());
+        let coder = &mut *current.coder;
+        let source = current.source.map_or(&[][..], |record| record.main_data());
         let kind = match u16::try_from(len) {
             Ok(width) if width <= MAX_ROW_BYTES => Kind::Rows(Class::MainData, width),
             _ => Kind::Bytes(Class::MainData),
         };
         let column = self.predictors.names.column(coder, Topic::Main, [shape as u32, len as u32, 0], kind)?;
-        let Shape { near, main_data_starts_with_xid, rmid: manager, .. } = self.shapes[shape];
+        let shape = self.shapes.get(shape);
         // Only records of transactions may list subtransactions.
-        if near.is_empty() && !main_data_starts_with_xid && manager != rmid::XACT {
+        if shape.near.is_empty() && !shape.main_data_starts_with_xid && shape.rmid != rmid::XACT {
             return coder.bytes(column, source, len, out);
         }
-        let mix = |bytes: &mut [u8]| {
-            if main_data_starts_with_xid && let Some(bytes) = bytes.first_chunk_mut() {
-                *bytes = (u32::from_le_bytes(*bytes) ^ xid).to_le_bytes();
-            }
-        };
-        let mut residual = std::mem::take(&mut self.residual);
+        let MainData { last_time, residual } = &mut self.main_data;
+        let prediction =
+            Prediction { shape, xid, highest_xid: self.transactions.highest, last_time: *last_time };
         residual.clear();
         residual.extend_from_slice(source);
-        mix(&mut residual);
-        for &(at, what) in near.iter().filter(|(at, _)| *at < source.len()) {
-            self.base(what).subtract(&mut residual[at..]);
-        }
-        let list = subtransactions(&self.shapes[shape], source);
-        let mut before = xid;
-        for bytes in residual[list].as_chunks_mut::<4>().0 {
-            let number = u32::from_le_bytes(*bytes);
-            Base::Word(before).subtract(bytes);
-            before = number;
-        }
+        prediction.to_residual(residual);
         let start = out.len();
-        coder.bytes(column, &residual, len, out)?;
-        self.residual = residual;
-        for &(at, what) in near.iter().filter(|(at, _)| *at < len) {
-            self.base(what).add(&mut out[start + at..]);
-        }
-        mix(&mut out[start..]);
-        let list = subtransactions(&self.shapes[shape], &out[start..]);
-        let mut before = xid;
-        for bytes in out[start..][list].as_chunks_mut::<4>().0 {
-            Base::Word(before).add(bytes);
-            before = u32::from_le_bytes(*bytes);
-        }
-        if let [(0, Near::Time), ..] = near
-            && let Some(time) = out[start..].first_chunk()
+        coder.bytes(column, residual, len, out)?;
+        let main = &mut out[start..];
+        prediction.from_residual(main);
+        if let [(0, NearNumber::Time), ..] = shape.near
+            && let Some(time) = main.first_chunk()
         {
-            self.last_time = u64::from_le_bytes(*time);
+            *last_time = u64::from_le_bytes(*time);
         }
         Ok(())
     }
 
-    /// The number that another in the main data is near.
-    fn base(&self, near: Near) -> Base {
-        match near {
-            Near::Time => Base::Long(self.last_time),
-            Near::Transaction => Base::Word(self.highest_xid),
+    /// Codes replication origin and toplevel transaction, and gives them as the record has them.
+    pub(super) fn origin_and_toplevel<S: Coder>(
+        &mut self,
+        current: &mut Current<'_, S>,
+        shape: usize,
+    ) -> Result<Vec<u8>, Corrupt> {
+        let &Shape { has_origin, has_toplevel, .. } = self.shapes.get(shape);
+        let mut bytes = Vec::new();
+        if has_origin {
+            let kind = Kind::Symbols(Class::Transactions);
+            let column = self.predictors.names.column(current.coder, Topic::Origin, [0; 3], kind)?;
+            let origin = current.source.and_then(|record| record.origin).unwrap_or(0);
+            let origin = current.coder.symbol(column, origin.into())?;
+            bytes.push(ORIGIN);
+            bytes.extend(narrow::<u16>(origin)?.to_le_bytes());
         }
+        if has_toplevel {
+            let toplevel = current.source.and_then(|record| record.toplevel_xid).unwrap_or(0);
+            let toplevel = self.transactions.xid(current, toplevel)?;
+            bytes.push(TOPLEVEL_XID);
+            bytes.extend(toplevel.to_le_bytes());
+        }
+        Ok(bytes)
     }
-}
-
-/// Whether the main data of a kind of record probably begins with its transaction.
-pub fn main_data_starts_with_xid(manager: u8, info: u8) -> bool {
-    // DELETE, LOCK, UPDATE, HOT_UPDATE: xmax comes first.
-    manager == rmid::HEAP && matches!(info & 0x70, 0x10 | 0x60 | 0x20 | 0x40)
 }
 
 /// Where the main data has subtransactions, 4 bytes each: each is near the one before, and the first one near the record's.
 fn subtransactions(shape: &Shape, main: &[u8]) -> Range<usize> {
-    const HAS_INFO: u8 = 0x80;
+    use info::xact::{ABORT, ABORT_PREPARED, ASSIGNMENT, COMMIT, COMMIT_PREPARED, HAS_INFO, OPMASK};
+    // `XACT_XINFO_HAS_DBINFO`, `XACT_XINFO_HAS_SUBXACTS`
     const HAS_DATABASE: u32 = 1;
     const HAS_SUBTRANSACTIONS: u32 = 2;
     let word = |at: usize| {
         main.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word))
     };
-    let count_at = match (shape.rmid, shape.info & 0x70) {
-        // ASSIGNMENT: the transaction comes first.
-        (rmid::XACT, 0x50) => 4,
-        // COMMIT, ABORT, and those of what was prepared: after the time and what else there is.
-        (rmid::XACT, 0x00 | 0x20 | 0x30 | 0x40)
+    let count_at = match (shape.rmid, shape.info & OPMASK) {
+        // The transaction comes first.
+        (rmid::XACT, ASSIGNMENT) => 4,
+        // After the time and what else there is.
+        (rmid::XACT, COMMIT | ABORT | COMMIT_PREPARED | ABORT_PREPARED)
             if shape.info & HAS_INFO != 0 && word(8) & HAS_SUBTRANSACTIONS != 0 =>
         {
             if word(8) & HAS_DATABASE != 0 { 20 } else { 12 }

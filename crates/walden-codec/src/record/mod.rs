@@ -1,24 +1,14 @@
-//! The model of records: what each part of a record is told from, and which column takes the rest.
-
-use rustc_hash::FxHashMap;
-use walden_format::crc::record_crc;
-use walden_format::lsn::Lsn;
-use walden_format::record::{BlockRef, Record, RecordHeader, RelFileLocator, decode};
-use walden_format::version::Major;
-use walden_redo::page::{PAGE_BYTES, Page};
-use walden_redo::replay::BlockSet;
-use walden_redo::store::{StoreFailure, StoreOptions};
-use walden_redo::{PageStore, Replay};
-
-use self::blocks::Around;
-use self::kept::Kept;
-use self::shape::Shape;
-use crate::coder::Limits;
-use crate::columns::{Class, Coder, Column, Kind, narrow};
-use crate::move_to_front::Recent;
-use crate::page::delta::Differences;
-use crate::predict::Predictors;
-use crate::{Corrupt, corrupt};
+//! The record coder: what a record is made of, in the order in which it is coded.
+//!
+//! 1. Its *shape* (`shape.rs`): everything in its headers but numbers, predicted from the shape before.
+//! 2. Its transaction (`transactions.rs`).
+//! 3. Its main data (`main_data.rs`): transactions and times in it as distances from those before.
+//! 4. Its blocks (`blocks.rs`): which they are (`block_refs.rs`), what a predictor makes of their data (`block_data.rs`),
+//!    and their full-page images (`images.rs`) as the delta against the page that the record makes without them, the page
+//!    before, or the page that its items make.
+//!
+//! Lengths, the link to the previous record and the checksum follow from the rest. Then both directions replay the record,
+//! so that the next one's pages are known, but for pages that no later record reads (`kept.rs`).
 
 mod block_data;
 mod block_refs;
@@ -28,124 +18,165 @@ mod kept;
 mod main_data;
 mod shape;
 mod survey;
+mod transactions;
 
-const HAS_IMAGE: u8 = 0x10;
+use walden_format::crc::record_crc;
+use walden_format::lsn::Lsn;
+use walden_format::record::{BlockRef, Fork, Record, RecordHeader, decode};
+use walden_format::version::Major;
+use walden_redo::page::{PAGE_BYTES, Page};
+use walden_redo::replay::BlockSet;
+use walden_redo::store::{BlockKey, StoreFailure, StoreOptions};
+use walden_redo::{PageStore, Replay};
 
-const HAS_DATA: u8 = 0x20;
+use self::block_refs::BlockRefs;
+use self::blocks::Block;
+use self::kept::Kept;
+use self::main_data::MainData;
+use self::shape::{Shape, Shapes};
+use self::transactions::Transactions;
+use crate::coder::Limits;
+use crate::columns::{Class, Coder, Column, Kind, narrow};
+use crate::page::delta::DeltaColumns;
+use crate::predict::relation::Place;
+use crate::predict::{Predictors, TupleCoder};
+use crate::{Corrupt, corrupt};
 
-const SAME_RELATION: u8 = 0x80;
-
-/// Rows longer than this are not transposed.
+/// Data longer than this is not put beneath other data of its length.
 const MAX_ROW_BYTES: u16 = 2048;
 
-/// What is known after some records, on both sides.
+/// Codes one record after another, with what is known of those before: the same in both directions.
 pub struct Model {
     version: Major,
-    /// The last record's start.
+    /// Where the last record starts.
     prev: Lsn,
-    columns: Option<Fixed>,
-    shapes: Vec<Shape>,
-    shape_numbers: FxHashMap<Vec<u8>, u32>,
-    last_shape: u32,
-    /// For each shape, the shapes that came after it, the latest first.
-    followers: Vec<Recent>,
-    follower_columns: Vec<Column>,
-    xids: Recent,
-    highest_xid: u32,
-    relations: Vec<RelFileLocator>,
-    relation_numbers: FxHashMap<RelFileLocator, u32>,
-    /// Blocks of relations that were lately used, by fork.
-    blocks: Vec<Vec<(u8, Recent)>>,
+    columns: Option<RecordColumns>,
+    shapes: Shapes,
+    transactions: Transactions,
+    main_data: MainData,
+    block_refs: BlockRefs,
     predictors: Predictors,
-    last_time: u64,
     replay: Replay,
     kept: Kept,
+    /// Buffers that are used again.
     main: Vec<u8>,
-    residual: Vec<u8>,
-    key: Vec<u8>,
-    old: Vec<u8>,
-    /// Room for a page that is put together.
-    made: Option<Box<Page>>,
-    room_for_blocks: Vec<blocks::Block>,
-    /// The record as it was put together.
-    pub out: Vec<u8>,
+    old_tuple: Vec<u8>,
+    reconstructed: Option<Box<Page>>,
+    blocks: Vec<Block>,
     refs: Vec<BlockRef>,
+    /// The record that was coded last.
+    pub out: Vec<u8>,
 }
 
 /// The columns that every log has.
 #[derive(Clone, Copy)]
-pub struct Fixed {
+pub struct RecordColumns {
     shape_bytes: Column,
     xid: Column,
     relation_bytes: Column,
     raw: Column,
     image_bytes: Column,
     image_header: Column,
-    known: Differences,
-    rehearsed: Differences,
-    made: Differences,
+    /// Against the page as it was before the record.
+    delta_to_base: DeltaColumns,
+    /// Against the page that the record makes without its image.
+    delta_to_replayed: DeltaColumns,
+    /// Against the page that its items make.
+    delta_to_items: DeltaColumns,
 }
 
-/// Reads and writes what the current record is made of.
-pub struct Parts<'a> {
-    input: Option<&'a Record<'a>>,
-    bytes: &'a [u8],
+impl RecordColumns {
+    fn new<S: Coder>(coder: &mut S) -> Result<RecordColumns, Corrupt> {
+        Ok(RecordColumns {
+            shape_bytes: coder.column(Kind::Bytes(Class::Shapes))?,
+            xid: coder.column(Kind::Symbols(Class::Transactions))?,
+            relation_bytes: coder.column(Kind::Bytes(Class::Shapes))?,
+            raw: coder.column(Kind::Bytes(Class::Raw))?,
+            image_bytes: coder.column(Kind::Bytes(Class::ImageBytes))?,
+            image_header: coder.column(Kind::Symbols(Class::ImageHeaders))?,
+            delta_to_base: DeltaColumns::new(coder)?,
+            delta_to_replayed: DeltaColumns::new(coder)?,
+            delta_to_items: DeltaColumns::new(coder)?,
+        })
+    }
+}
+
+/// The record that is being coded.
+struct Current<'a, S> {
+    coder: &'a mut S,
+    columns: RecordColumns,
+    /// The record, when encoding.
+    source: Option<&'a Record<'a>>,
+    /// Where it starts.
+    lsn: Lsn,
+    /// Where the next one could start after a record of a length.
+    end: &'a dyn Fn(usize) -> Lsn,
+}
+
+/// What is known of a record before its blocks.
+#[derive(Clone, Copy)]
+struct Fields<'a> {
+    /// The number of its shape.
+    shape: usize,
+    xid: u32,
+    main: &'a [u8],
 }
 
 impl Model {
-    /// Nothing known yet; `prev` is what the first record's link says.
+    /// Nothing known yet.
     pub fn new(version: Major, limits: Limits) -> Model {
+        let store = PageStore::new(StoreOptions {
+            memory_bytes: limits.page_memory,
+            // Files are done one beside the other, each by one thread.
+            clears_ahead: false,
+            ..StoreOptions::default()
+        });
         Model {
             version,
             prev: Lsn::INVALID,
             columns: None,
-            shapes: Vec::new(),
-            shape_numbers: FxHashMap::default(),
-            last_shape: 0,
-            followers: Vec::new(),
-            follower_columns: Vec::new(),
-            xids: Recent::default(),
-            highest_xid: 0,
-            relations: Vec::new(),
-            relation_numbers: FxHashMap::default(),
-            blocks: Vec::new(),
+            shapes: Shapes::default(),
+            transactions: Transactions::default(),
+            main_data: MainData::default(),
+            block_refs: BlockRefs::default(),
             predictors: Predictors::default(),
-            last_time: 0,
-            replay: Replay::new(PageStore::new(StoreOptions {
-                memory_bytes: limits.page_memory,
-                // Files are done one beside the other, each by one thread.
-                clears_ahead: false,
-                ..StoreOptions::default()
-            })),
+            replay: Replay::new(store),
             kept: Kept::default(),
             main: Vec::new(),
-            residual: Vec::new(),
-            key: Vec::new(),
-            old: Vec::new(),
-            made: None,
-            room_for_blocks: Vec::new(),
-            out: Vec::new(),
+            old_tuple: Vec::new(),
+            reconstructed: None,
+            blocks: Vec::new(),
             refs: Vec::new(),
+            out: Vec::new(),
         }
     }
 
-    /// Nothing known any more.
+    /// Frees everything that is known.
     pub fn forget(&mut self) {
         *self = Model::new(self.version, Limits { page_memory: 0, ..Limits::default() });
     }
 
-    /// Encoding leaves values that the server compressed as they are, and index tuples untold by rows where others tell them.
-    pub fn hurry(&mut self) {
+    /// Has encoding leave out what takes decoding long for what it saves: values that the server compressed stay as they are,
+    /// and index tuples are not predicted from heap tuples where others predict them.
+    pub fn set_fast_mode(&mut self) {
         self.predictors.rows.expander.leave_values();
-        self.predictors.keys.in_haste = true;
+        self.predictors.keys.is_fast = true;
     }
 
-    /// No other segment follows: pages at which nobody looks until then are let go.
-    pub fn ends_here(&mut self) {
+    /// No other segment follows: drops pages that no record reads until then.
+    pub fn drop_unread_pages(&mut self) {
         self.kept.lets_go = true;
     }
 
-    /// After a segment: what could not be said before its end.
+    /// Before a segment of so many bytes.
+    pub fn start(&mut self, version: Major, bytes: usize) {
+        self.version = version;
+        self.predictors.rows.survey.clear();
+        self.predictors.keys.start(bytes);
+        self.predictors.rows.expander.allow(2 * bytes);
+    }
+
+    /// After a segment: codes which of its pages were read.
     pub fn finish<S: Coder>(&mut self, coder: &mut S) -> Result<(), Corrupt> {
         self.kept.finish(coder, &mut self.replay.store)
     }
@@ -155,110 +186,65 @@ impl Model {
         self.replay.store.most_blocks()
     }
 
-    /// Why pages could not be kept, if so: what is coded from then on is worth nothing.
+    /// Why pages could not be stored, if so: what was coded from then on is not to be used.
     pub fn failure(&self) -> Option<&StoreFailure> {
         self.replay.store.failure()
     }
 
-    /// Before a segment of so many bytes.
-    pub fn start(&mut self, version: Major, bytes: usize) {
-        self.version = version;
-        self.predictors.rows.plan.clear();
-        self.predictors.keys.start(bytes);
-        self.predictors.rows.expander.allow(2 * bytes);
-    }
-
-    /// Says what the next record's link is, where it can't be known: at the start.
+    /// Sets what the next record's link is, where it does not follow from the record before: at a segment's start.
     pub fn set_prev(&mut self, prev: Lsn) {
         self.prev = prev;
     }
 
-    /// Codes a record that starts at `lsn` and ends (where the next could start) at a place told by `end`.
+    /// Codes a record that starts at `lsn`; `end` is where the next one could start after a record of a length.
     ///
-    /// Encoding gives it as `input`; either way it is in `out` afterwards.
+    /// When encoding, `source` is the record. In both directions it is in `out` afterwards.
     pub fn record<S: Coder>(
         &mut self,
         coder: &mut S,
-        input: Option<&Record<'_>>,
+        source: Option<&Record<'_>>,
         lsn: Lsn,
         end: impl Fn(usize) -> Lsn,
     ) -> Result<(), Corrupt> {
-        let fixed = self.fixed(coder)?;
-        let parts = Parts { input, bytes: input.map_or(&[], |record| record.bytes()) };
-        let shape = self.shape(coder, &fixed, &parts)?;
+        let columns = match self.columns {
+            Some(columns) => columns,
+            None => {
+                let columns = *self.columns.insert(RecordColumns::new(coder)?);
+                self.shapes.add_context(coder)?;
+                columns
+            }
+        };
+        let mut current = Current { coder, columns, source, lsn, end: &end };
         let mut out = std::mem::take(&mut self.out);
         out.clear();
-        if shape == 0 {
-            // A record that can't be put together from its parts.
-            let len = narrow(coder.symbol(fixed.xid, parts.bytes.len() as u64)?)?;
-            coder.bytes(fixed.raw, parts.bytes, len, &mut out)?;
-        } else {
-            self.modelled(coder, &fixed, shape as usize - 1, input, (lsn, &end), &mut out)?;
+        match self.shapes.shape(&mut current, (self.prev, self.version))? {
+            Some(shape) => self.fields(&mut current, shape, &mut out)?,
+            None => current.raw_record(&mut out)?,
         }
         self.out = out;
         self.prev = lsn;
-        if let Some(record) = input {
-            self.kept.note(coder, &mut self.predictors.names, record, &mut self.replay.store)?;
-            if !self.replay.apply_but(record, BlockSet::default(), &mut ()) {
-                kept::see_all(record, &mut self.replay.store);
-            }
-            return Ok(());
-        }
-        let header = RecordHeader::parse(&self.out).ok_or_else(|| corrupt("a record is cut short"))?;
-        let place = (lsn, end(self.out.len()));
-        let mut refs = std::mem::take(&mut self.refs);
-        let record = decode(&self.out, header, place, self.version, PAGE_BYTES as u32, &mut refs);
-        if let Ok(record) = &record {
-            let left = kept::left(coder, &mut self.predictors.names, record)?;
-            self.replay.apply_but(record, left, &mut ());
-        }
-        self.refs = refs;
-        Ok(())
+        self.replay_record(&mut current)
     }
 
-    fn fixed<S: Coder>(&mut self, coder: &mut S) -> Result<Fixed, Corrupt> {
-        if let Some(fixed) = self.columns {
-            return Ok(fixed);
-        }
-        let fixed = Fixed {
-            shape_bytes: coder.column(Kind::Bytes(Class::Shapes))?,
-            xid: coder.column(Kind::Symbols(Class::Transactions))?,
-            relation_bytes: coder.column(Kind::Bytes(Class::Shapes))?,
-            raw: coder.column(Kind::Bytes(Class::Raw))?,
-            image_bytes: coder.column(Kind::Bytes(Class::ImageBytes))?,
-            image_header: coder.column(Kind::Symbols(Class::ImageHeaders))?,
-            known: Differences::new(coder)?,
-            rehearsed: Differences::new(coder)?,
-            made: Differences::new(coder)?,
-        };
-        self.columns = Some(fixed);
-        self.followers.push(Recent::default());
-        self.follower_columns.push(coder.column(Kind::Symbols(Class::Shapes))?);
-        Ok(fixed)
-    }
-
-    fn modelled<S: Coder>(
+    /// Codes the fields of a record of a shape, and writes the record to `out`.
+    fn fields<S: Coder>(
         &mut self,
-        coder: &mut S,
-        fixed: &Fixed,
+        current: &mut Current<'_, S>,
         shape: usize,
-        input: Option<&Record<'_>>,
-        (lsn, end): (Lsn, impl Fn(usize) -> Lsn),
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let xid = self.xid(coder, fixed, input.map_or(0, |record| record.header.xid))?;
-        let main_len =
-            coder.symbol(self.shapes[shape].main_len, input.map_or(0, |record| record.main_len.into()))?;
+        let xid = self.transactions.xid(current, current.source.map_or(0, |record| record.header.xid))?;
+        let main_len = current.source.map_or(0, |record| record.main_len.into());
+        let main_len = current.coder.symbol(self.shapes.get(shape).main_len, main_len)?;
         let main_len = usize::try_from(main_len).map_err(|_| corrupt("a length can't be"))?;
         let mut main = std::mem::take(&mut self.main);
         main.clear();
-        self.main(coder, shape, xid, input, main_len, &mut main)?;
-        let around = Around { shape, xid, main: &main, lsn };
-        self.blocks(coder, fixed, around, input, end, out)?;
+        self.main_data(current, (shape, xid), main_len, &mut main)?;
+        self.blocks(current, Fields { shape, xid, main: &main }, out)?;
         self.main = main;
-        self.head(shape, xid, out);
+        self.put_record_header(shape, xid, out);
         // Encoding has only records whose checksums are right.
-        let crc = match input {
+        let crc = match current.source {
             Some(record) => record.header.crc,
             None => record_crc(out),
         };
@@ -266,13 +252,56 @@ impl Model {
         Ok(())
     }
 
-    /// The header but for the checksum: everything in it but the transaction is told by the rest.
-    fn head(&self, shape: usize, xid: u32, out: &mut [u8]) {
+    /// Writes the record's header but for the checksum.
+    fn put_record_header(&self, shape: usize, xid: u32, out: &mut [u8]) {
         let total = out.len() as u32;
+        let &Shape { info, rmid, .. } = self.shapes.get(shape);
         out[0..4].copy_from_slice(&total.to_le_bytes());
         out[4..8].copy_from_slice(&xid.to_le_bytes());
         out[8..16].copy_from_slice(&self.prev.0.to_le_bytes());
-        out[16] = self.shapes[shape].info;
-        out[17] = self.shapes[shape].rmid;
+        out[16] = info;
+        out[17] = rmid;
+    }
+
+    /// Replays the record, so that the pages that it changes are known to the next ones.
+    fn replay_record<S: Coder>(&mut self, current: &mut Current<'_, S>) -> Result<(), Corrupt> {
+        let Model { predictors, replay, kept, .. } = self;
+        if let Some(record) = current.source {
+            kept.note(current.coder, &mut predictors.names, record, &mut replay.store)?;
+            if !replay.apply_but(record, BlockSet::default(), &mut ()) {
+                kept::see_all(record, &mut replay.store);
+            }
+            return Ok(());
+        }
+        let header = RecordHeader::parse(&self.out).ok_or_else(|| corrupt("a record is cut short"))?;
+        let place = (current.lsn, (current.end)(self.out.len()));
+        let mut refs = std::mem::take(&mut self.refs);
+        let record = decode(&self.out, header, place, self.version, PAGE_BYTES as u32, &mut refs);
+        if let Ok(record) = &record {
+            let left = kept::left(current.coder, &mut predictors.names, record)?;
+            replay.apply_but(record, left, &mut ());
+        }
+        self.refs = refs;
+        Ok(())
+    }
+
+    /// A page as it is before the record, if it is known.
+    fn known_page(&mut self, place: Place) -> Option<&Page> {
+        let key = BlockKey { relation: place.relation.locator, fork: Fork(place.fork), block: place.block };
+        let slot = self.replay.store.find(key)?;
+        self.replay.store.page(slot)
+    }
+
+    fn tuple_coder<'m, S: Coder>(&'m mut self, coder: &'m mut S) -> TupleCoder<'m, S> {
+        self.predictors.tuple_coder(coder, &mut self.replay.store)
+    }
+}
+
+impl<S: Coder> Current<'_, S> {
+    /// Codes a record that does not come back from its fields.
+    fn raw_record(&mut self, out: &mut Vec<u8>) -> Result<(), Corrupt> {
+        let bytes = self.source.map_or(&[][..], |record| record.bytes());
+        let len = narrow(self.coder.symbol(self.columns.xid, bytes.len() as u64)?)?;
+        self.coder.bytes(self.columns.raw, bytes, len, out)
     }
 }

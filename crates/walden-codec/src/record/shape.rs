@@ -1,83 +1,134 @@
 //! Shapes: the parts of records' headers that many records share, everything but numbers.
+//!
+//! A shape is coded once, and then as its rank among those that came after the shape of the record before.
 
-use crate::columns::{Class, Coder, Column, Kind, narrow};
-use crate::{Corrupt, corrupt};
+use rustc_hash::FxHashMap;
 use walden_format::lsn::Lsn;
 use walden_format::record::{RECORD_HEADER, Record};
+use walden_format::version::Major;
 
-use super::main_data::{Near, NearRow, main_data_starts_with_xid};
-use super::{Fixed, HAS_IMAGE, Model, Parts, SAME_RELATION};
-use crate::move_to_front::Recent;
+use super::Current;
+use super::blocks::{HAS_IMAGE, SAME_RELATION};
+use super::main_data::{MAIN_DATA_LONG, MAIN_DATA_SHORT, NearNumber, ORIGIN, near_numbers, starts_with_xid};
+use crate::columns::{Class, Coder, Column, Kind, narrow};
+use crate::move_to_front::MoveToFrontList;
+use crate::{Corrupt, corrupt};
 
-/// The parts of a record's headers that many records share: everything but numbers.
+/// What records of a shape share.
 pub struct Shape {
+    /// As in the record's header.
     pub info: u8,
+    /// The resource manager, as in the record's header.
     pub rmid: u8,
+    /// The id that the main data's header begins with; 0 if there is none.
     pub main: u8,
-    pub origin: bool,
-    pub toplevel: bool,
+    /// Whether a replication origin is named.
+    pub has_origin: bool,
+    /// Whether a toplevel transaction is named.
+    pub has_toplevel: bool,
+    /// Its blocks.
     pub blocks: Vec<ShapeBlock>,
-    /// Numbers in the main data that are near others.
-    pub near: &'static [(usize, Near)],
+    /// Numbers in the main data that are near others, and where they are.
+    pub near: &'static [(usize, NearNumber)],
     /// Whether the main data probably begins with the transaction.
     pub main_data_starts_with_xid: bool,
+    /// The column of the main data's length.
     pub main_len: Column,
-    pub relations: Recent,
+    /// The latest relations.
+    pub relations: MoveToFrontList,
+    /// The column of relations.
     pub relation: Column,
+    /// The column of blocks.
     pub block: Column,
 }
 
+/// What a shape says of a block.
 #[derive(Clone, Copy)]
 pub struct ShapeBlock {
+    /// The block's number in the record.
     pub id: u8,
+    /// The fork, and flags (`BKPBLOCK_*`).
     pub flags: u8,
+    /// Flags of its image (`BKPIMAGE_*`); 0 if it has none.
     pub image_info: u8,
 }
 
-impl Model {
-    /// The number of the record's shape from 1 on, or 0 for a record that has none.
+/// The shapes that were met, and which came after which.
+#[derive(Default)]
+pub struct Shapes {
+    /// In the order in which they were met; the first one has number 1.
+    shapes: Vec<Shape>,
+    numbers: FxHashMap<Vec<u8>, u32>,
+    /// The shape of the record before; 0 if it has none.
+    last: u32,
+    /// For each shape, and for none, the shapes that came after it.
+    followers: Vec<(MoveToFrontList, Column)>,
+    key: Vec<u8>,
+}
+
+impl Shapes {
+    /// A shape by its index.
+    pub fn get(&self, index: usize) -> &Shape {
+        &self.shapes[index]
+    }
+
+    /// The same, to change what was lately used.
+    pub fn get_mut(&mut self, index: usize) -> &mut Shape {
+        &mut self.shapes[index]
+    }
+
+    /// Adds what comes after the next shape; first after a record that has none.
+    pub fn add_context<S: Coder>(&mut self, coder: &mut S) -> Result<(), Corrupt> {
+        let column = coder.column(Kind::Symbols(Class::Shapes))?;
+        self.followers.push((MoveToFrontList::default(), column));
+        Ok(())
+    }
+
+    /// Codes the record's shape, and gives its index; none for a record that does not come back from its fields.
+    ///
+    /// `prev` is where the record before starts.
     pub fn shape<S: Coder>(
         &mut self,
-        coder: &mut S,
-        fixed: &Fixed,
-        parts: &Parts<'_>,
-    ) -> Result<u32, Corrupt> {
+        current: &mut Current<'_, S>,
+        (prev, version): (Lsn, Major),
+    ) -> Result<Option<usize>, Corrupt> {
+        // None; a new one; from 2 on the rank among those that came here before; from `NUMBERS` on its number, from 1 on.
+        const NONE: u64 = 0;
+        const NEW: u64 = 1;
+        const MAX_RANK: u64 = 1 + MoveToFrontList::MAX_VALUES as u64;
         let mut key = std::mem::take(&mut self.key);
         key.clear();
-        if let Some(record) = parts.input
-            && !shape_key(record, self.prev, &mut key)
+        if let Some(record) = current.source
+            && !put_key(record, prev, &mut key)
         {
             key.clear();
         }
-        let known = parts.input.and_then(|_| self.shape_numbers.get(&key).copied());
-        let context = self.last_shape as usize;
-        let column = self.follower_columns[context];
-        // 0: none; 1: a new one; from 2 on: the rank among those that came here before; else its number.
-        const NONE: u64 = 0;
-        const NEW: u64 = 1;
-        const RANKS: u64 = Recent::MOST as u64;
+        let known = current.source.and_then(|_| self.numbers.get(&key).copied());
+        let context = self.last as usize;
+        let (followers, column) = &self.followers[context];
         let symbol = || match known {
             _ if key.is_empty() => NONE,
             None => NEW,
-            Some(number) => match self.followers[context].rank(number) {
-                0 => 2 + RANKS + u64::from(number),
+            Some(number) => match followers.rank(number) {
+                0 => MAX_RANK + 1 + u64::from(number),
                 rank => 1 + rank,
             },
         };
-        let number = match coder.symbol_of(column, symbol)? {
+        let number = match current.coder.symbol_of(*column, symbol)? {
             NONE => {
-                self.last_shape = 0;
-                return Ok(0);
+                self.last = 0;
+                return Ok(None);
             }
-            rank if (2..2 + RANKS).contains(&rank) => {
-                self.followers[context].again(rank - 1).ok_or_else(|| corrupt("a shape's rank can't be"))?
+            rank @ 2..=MAX_RANK => {
+                let number = self.followers[context].0.promote(rank - 1);
+                number.ok_or_else(|| corrupt("a shape's rank can't be"))?
             }
             symbol => {
                 let number = match symbol {
-                    NEW => self.new_shape(coder, fixed, &key)?,
-                    number => narrow(number - 2 - RANKS)?,
+                    NEW => self.new_shape(current, version, &key)?,
+                    number => narrow(number - MAX_RANK - 1)?,
                 };
-                self.followers[context].add(number);
+                self.followers[context].0.push(number);
                 number
             }
         };
@@ -85,45 +136,51 @@ impl Model {
             return Err(corrupt("a shape's number can't be"));
         }
         self.key = key;
-        self.last_shape = number;
-        Ok(number)
+        self.last = number;
+        Ok(Some(number as usize - 1))
     }
 
-    fn new_shape<S: Coder>(&mut self, coder: &mut S, fixed: &Fixed, key: &[u8]) -> Result<u32, Corrupt> {
+    fn new_shape<S: Coder>(
+        &mut self,
+        current: &mut Current<'_, S>,
+        version: Major,
+        key: &[u8],
+    ) -> Result<u32, Corrupt> {
+        let Current { coder, columns, .. } = current;
+        let [len] = coder.array(columns.shape_bytes, &[key.len() as u8])?;
         let mut bytes = Vec::new();
-        coder.bytes(fixed.shape_bytes, &[key.len() as u8], 1, &mut bytes)?;
-        let len = usize::from(bytes[0]);
-        bytes.clear();
-        coder.bytes(fixed.shape_bytes, key, len, &mut bytes)?;
-        let (head, blocks) = bytes.split_first_chunk::<4>().ok_or_else(|| corrupt("a shape is cut short"))?;
-        let blocks: Vec<ShapeBlock> = blocks
-            .chunks_exact(3)
-            .map(|block| ShapeBlock { id: block[0], flags: block[1], image_info: block[2] })
-            .collect();
+        coder.bytes(columns.shape_bytes, key, len.into(), &mut bytes)?;
+        let (&[info, rmid, main, extra], blocks) =
+            bytes.split_first_chunk().ok_or_else(|| corrupt("a shape is cut short"))?;
+        let block = |&[id, flags, image_info]: &[u8; 3]| ShapeBlock { id, flags, image_info };
         self.shapes.push(Shape {
-            info: head[0],
-            rmid: head[1],
-            main: head[2],
-            origin: head[3] & 1 != 0,
-            toplevel: head[3] & 2 != 0,
-            blocks,
-            near: NearRow::places(head[1], head[0], self.version),
-            main_data_starts_with_xid: main_data_starts_with_xid(head[1], head[0]),
+            info,
+            rmid,
+            main,
+            has_origin: extra & HAS_ORIGIN != 0,
+            has_toplevel: extra & HAS_TOPLEVEL != 0,
+            blocks: blocks.as_chunks().0.iter().map(block).collect(),
+            near: near_numbers(rmid, info, version),
+            main_data_starts_with_xid: starts_with_xid(rmid, info),
             main_len: coder.column(Kind::Symbols(Class::MainData))?,
-            relations: Recent::default(),
+            relations: MoveToFrontList::default(),
             relation: coder.column(Kind::Symbols(Class::Blocks))?,
             block: coder.column(Kind::Symbols(Class::Blocks))?,
         });
-        self.followers.push(Recent::default());
-        self.follower_columns.push(coder.column(Kind::Symbols(Class::Shapes))?);
+        self.add_context(*coder)?;
         let number = self.shapes.len() as u32;
-        self.shape_numbers.insert(bytes, number);
+        self.numbers.insert(bytes, number);
         Ok(number)
     }
 }
 
-/// What a record's shape is told apart by; no if the record can't be put together from its parts.
-fn shape_key(record: &Record<'_>, prev: Lsn, key: &mut Vec<u8>) -> bool {
+/// In a shape's bytes: a replication origin is named.
+const HAS_ORIGIN: u8 = 1;
+/// A toplevel transaction is named.
+const HAS_TOPLEVEL: u8 = 2;
+
+/// Appends the bytes that are a record's shape; no if the record does not come back from its fields.
+fn put_key(record: &Record<'_>, prev: Lsn, key: &mut Vec<u8>) -> bool {
     let bytes = record.bytes();
     let whole = bytes.len() == record.header.total_len as usize && bytes.len() >= RECORD_HEADER;
     if !whole || record.header.prev != prev || bytes[18..20] != [0, 0] || record.blocks.len() > 64 {
@@ -131,17 +188,19 @@ fn shape_key(record: &Record<'_>, prev: Lsn, key: &mut Vec<u8>) -> bool {
     }
     let main = match record.main_header_len {
         0 => 0,
-        2 => 255,
-        _ => 254,
+        2 => MAIN_DATA_SHORT,
+        _ => MAIN_DATA_LONG,
     };
-    let extra = u8::from(record.origin.is_some()) | u8::from(record.toplevel_xid.is_some()) << 1;
+    let mut extra = 0;
+    extra |= if record.origin.is_some() { HAS_ORIGIN } else { 0 };
+    extra |= if record.toplevel_xid.is_some() { HAS_TOPLEVEL } else { 0 };
     key.extend([record.header.info, record.header.rmid, main, extra]);
     let mut at = RECORD_HEADER;
     let mut last = None;
     for block in record.blocks {
         let (Some(&id), Some(&flags)) = (bytes.get(at), bytes.get(at + 1)) else { return false };
         let info = if flags & HAS_IMAGE != 0 { bytes.get(at + 8).copied().unwrap_or(0) } else { 0 };
-        // Both ways to name a relation again are kept apart by the flag, as long as it tells the truth.
+        // Both ways to name a relation again are kept apart by the flag, as long as it is right.
         if flags & SAME_RELATION != 0 && last != Some(block.relation) {
             return false;
         }
@@ -149,11 +208,10 @@ fn shape_key(record: &Record<'_>, prev: Lsn, key: &mut Vec<u8>) -> bool {
         key.extend([id, flags, info]);
         at += usize::from(block.header_len) + block.image.map_or(0, |image| usize::from(image.header_len));
     }
-    // Origin and toplevel transaction in the order that PostgreSQL has them.
+    // Origin and toplevel transaction in the order in which PostgreSQL writes them.
     let expected =
         at + 3 * usize::from(record.origin.is_some()) + 5 * usize::from(record.toplevel_xid.is_some());
-    let ordered = record.origin.is_none() || bytes.get(at) == Some(&253);
-    let main_at = bytes.get(expected).copied().unwrap_or(0);
-    let is_usual = ordered && (main == 0 || main_at == main) && (main != 254 || record.main_len >= 256);
-    is_usual || main == 254 && ordered && main_at == main
+    let is_ordered = record.origin.is_none() || bytes.get(at) == Some(&ORIGIN);
+    let is_there = main == 0 || bytes.get(expected).copied().unwrap_or(0) == main;
+    is_ordered && is_there
 }

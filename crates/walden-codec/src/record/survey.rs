@@ -1,4 +1,4 @@
-//! Looking ahead: shows predictors the tuples that encoding will meet.
+//! Looking ahead: shows predictors the tuples that encoding will meet, so that their schemas are known when they come.
 
 use walden_format::record::Record;
 
@@ -9,33 +9,34 @@ use crate::page;
 use crate::predict::{heap, index};
 
 impl Model {
-    /// Whether what was looked at since this was asked last told something.
-    pub fn has_news(&mut self) -> bool {
-        self.predictors.rows.plan.has_news()
+    /// Whether a schema was added since this was asked last.
+    pub fn found_new_schema(&mut self) -> bool {
+        self.predictors.rows.survey.found_new_schema()
     }
 
     /// Looks at a record that encoding will meet.
-    pub fn plan(&mut self, record: &Record<'_>) {
-        let plan = &mut self.predictors.rows.plan;
+    pub fn survey(&mut self, record: &Record<'_>) {
+        let survey = &mut self.predictors.rows.survey;
         for block in record.blocks {
             if let Some(image) = &block.image {
-                if plan.wants_page(block.relation)
+                if survey.wants_page(block.relation)
                     && let Some(page) = restored(image, record)
                 {
-                    page::plan(plan, block.relation, block.fork.0, &page);
+                    page::survey(survey, block.relation, block.fork.0, &page);
                 }
                 continue;
             }
             let data = record.block_data(block);
-            match DataForm::of(record.header.rmid, record.header.info, block.id, record.main_data()) {
-                DataForm::Row { .. } => {
-                    if let Some((head, body)) = data.split_first_chunk() {
-                        heap::plan(plan, block.relation, head, body);
+            let kind = (record.header.rmid, record.header.info);
+            match DataForm::of(kind, block.id, record.main_data()) {
+                DataForm::Tuple { .. } => {
+                    if let Some((header, body)) = data.split_first_chunk() {
+                        heap::survey(survey, block.relation, header, body);
                     }
                 }
-                DataForm::Rows(_) => heap::plan_multi_insert(plan, block.relation, data),
-                DataForm::IndexTuple => index::plan(plan, block.relation, data),
-                DataForm::Bytes | DataForm::RowPart { .. } | DataForm::GinEntry | DataForm::GinPending => {}
+                DataForm::Tuples(_) => heap::survey_multi_insert(survey, block.relation, data),
+                DataForm::IndexTuple => index::survey(survey, block.relation, data),
+                DataForm::Bytes | DataForm::TuplePart { .. } | DataForm::GinEntry | DataForm::GinPending => {}
             }
         }
     }

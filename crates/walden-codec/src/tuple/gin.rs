@@ -22,14 +22,16 @@
 
 use walden_redo::page::{PAGE_BYTES, Page};
 
-use super::tid::RowPlace;
+use super::tid::Tid;
 use crate::columns::put_number;
 
 /// In a record's flags: it is not about entries (`GIN_INSERT_ISDATA`).
 pub const IS_DATA: u16 = 1;
 
+/// Bytes that precede an entry in a record.
 pub const HEAD: usize = 4;
 
+/// Bytes before an entry's key (`IndexTupleData`).
 pub const HEADER: usize = 8;
 
 /// What precedes an entry.
@@ -45,17 +47,20 @@ pub fn replaced(head: &EntryHead) -> Option<u16> {
     (head[2] != 0).then_some(u16::from_le_bytes([head[0], head[1]]))
 }
 
-/// Bits of `t_info`.
+/// In `t_info`: the size (`INDEX_SIZE_MASK`).
 pub const SIZE: u16 = 0x1FFF;
 
+/// There are attributes of any length (`INDEX_VAR_MASK`).
 const HAS_VARWIDTHS: u16 = 0x4000;
 
+/// `t_info`.
 pub fn info_of(tuple: &[u8]) -> u16 {
     u16::from_le_bytes([tuple[6], tuple[7]])
 }
 
 /// Tuples one after another.
 pub struct Tuples<'a> {
+    /// The bytes of those that are left.
     pub data: &'a [u8],
 }
 
@@ -94,14 +99,14 @@ pub fn text(key: &[u8]) -> Option<&[u8]> {
 }
 
 /// Appends the pending tuple of a word; no if it is too long.
-pub fn put_word(row: RowPlace, word: &[u8], out: &mut Vec<u8>) -> bool {
+pub fn put_word(tid: Tid, word: &[u8], out: &mut Vec<u8>) -> bool {
     const LONGEST: usize = 126;
     if word.len() > LONGEST {
         return false;
     }
     let size = HEADER + (1 + word.len()).next_multiple_of(8);
     let end = out.len() + size;
-    out.extend_from_slice(&row.to_bytes());
+    out.extend_from_slice(&tid.to_bytes());
     out.extend_from_slice(&(size as u16 | HAS_VARWIDTHS).to_le_bytes());
     out.push((word.len() as u8 + 1) << 1 | 1);
     out.extend_from_slice(word);
@@ -118,23 +123,23 @@ pub struct Key {
     pub bytes: Vec<u8>,
 }
 
-/// An entry: a key and its rows.
+/// An entry: a key and its TIDs.
 pub struct Entry<'a> {
     /// The key.
     pub key: Key,
     /// Nothing if they are in a tree of their own.
-    pub rows: Option<Vec<RowPlace>>,
-    /// Its header and key, up to its rows.
+    pub tids: Option<Vec<Tid>>,
+    /// Its header and key, up to its TIDs.
     pub start: &'a [u8],
 }
 
-/// In the block's place: rows are compressed (`GIN_ITUP_COMPRESSED`).
+/// In the block's place: TIDs are compressed (`GIN_ITUP_COMPRESSED`).
 const COMPRESSED: u16 = 0x8000;
 
-/// In place of the number of rows: they are in a tree (`GIN_TREE_POSTING`).
+/// In place of the number of TIDs: they are in a tree (`GIN_TREE_POSTING`).
 const TREE: u16 = 0xFFFF;
 
-/// Bits of a row's number (`MaxHeapTuplesPerPageBits`).
+/// Bits of a TID's number (`MaxHeapTuplesPerPageBits`).
 pub const NUMBER_BITS: u32 = 11;
 
 impl<'a> Entry<'a> {
@@ -144,7 +149,7 @@ impl<'a> Entry<'a> {
         let (upper, lower, count, info) = (half(0)?, half(2)?, half(4)?, half(6)?);
         if count == TREE {
             let key = Key { flags: info & !SIZE, bytes: tuple[HEADER..].to_vec() };
-            return Some(Entry { key, rows: None, start: tuple });
+            return Some(Entry { key, tids: None, start: tuple });
         }
         let at = usize::from(upper & !COMPRESSED) << 16 | usize::from(lower);
         if upper & COMPRESSED == 0 || at < HEADER {
@@ -152,57 +157,57 @@ impl<'a> Entry<'a> {
         }
         let start = tuple.get(..at)?;
         let key = Key { flags: info & !SIZE, bytes: start[HEADER..].to_vec() };
-        let rows = rows_of(&tuple[at..], count.into())?;
-        Some(Entry { key, rows: Some(rows), start })
+        let tids = tids_of(&tuple[at..], count.into())?;
+        Some(Entry { key, tids: Some(tids), start })
     }
 }
 
-/// The entry of a key with these rows more, and all its rows.
-pub fn entry(before: Option<&Entry<'_>>, key: &Key, more: &[RowPlace]) -> Option<(Vec<u8>, Vec<RowPlace>)> {
+/// The entry of a key with these TIDs more, and all its TIDs.
+pub fn entry_with(before: Option<&Entry<'_>>, key: &Key, more: &[Tid]) -> Option<(Vec<u8>, Vec<Tid>)> {
     let known = match before {
-        Some(entry) => entry.rows.as_deref()?,
+        Some(entry) => entry.tids.as_deref()?,
         None => &[],
     };
-    let mut rows = Vec::with_capacity(known.len() + more.len());
-    rows.extend_from_slice(known);
-    rows.extend_from_slice(more);
-    // Mostly, rows come in their order.
-    if !rows.is_sorted_by(|a, b| a < b) {
-        rows.sort_unstable();
-        rows.dedup();
+    let mut tids = Vec::with_capacity(known.len() + more.len());
+    tids.extend_from_slice(known);
+    tids.extend_from_slice(more);
+    // Mostly, TIDs come in their order.
+    if !tids.is_sorted_by(|a, b| a < b) {
+        tids.sort_unstable();
+        tids.dedup();
     }
     let bytes = before.map_or(&key.bytes[..], |entry| &entry.key.bytes);
     let at = before.map_or(HEADER + bytes.len(), |entry| entry.start.len());
-    Some((list_entry((key.flags, bytes), at, &rows)?, rows))
+    Some((list_entry((key.flags, bytes), at, &tids)?, tids))
 }
 
-/// The entry of a key with rows, in their order.
-pub fn new_entry(key: &Key, rows: &[RowPlace]) -> Option<Vec<u8>> {
-    list_entry((key.flags, &key.bytes), HEADER + key.bytes.len(), rows)
+/// The entry of a key with TIDs, in their order.
+pub fn new_entry(key: &Key, tids: &[Tid]) -> Option<Vec<u8>> {
+    list_entry((key.flags, &key.bytes), HEADER + key.bytes.len(), tids)
 }
 
-/// The entry of a key, as flags and bytes, with rows in their order that begin at a place.
-fn list_entry((flags, bytes): (u16, &[u8]), at: usize, rows: &[RowPlace]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(HEADER + bytes.len() + 16 + 2 * rows.len());
+/// The entry of a key, as flags and bytes, with TIDs in their order that begin at a place.
+fn list_entry((flags, bytes): (u16, &[u8]), at: usize, tids: &[Tid]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(HEADER + bytes.len() + 16 + 2 * tids.len());
     out.extend_from_slice(&[0; HEADER]);
     out.extend_from_slice(bytes);
-    if !put_rows(rows, &mut out) {
+    if !put_tids(tids, &mut out) {
         return None;
     }
     out.resize(out.len().next_multiple_of(8), 0);
     let size = u16::try_from(out.len()).ok().filter(|&size| size <= SIZE)?;
     out[0..2].copy_from_slice(&(COMPRESSED | (at >> 16) as u16).to_le_bytes());
     out[2..4].copy_from_slice(&(at as u16).to_le_bytes());
-    out[4..6].copy_from_slice(&u16::try_from(rows.len()).ok()?.to_le_bytes());
+    out[4..6].copy_from_slice(&u16::try_from(tids.len()).ok()?.to_le_bytes());
     out[6..8].copy_from_slice(&(size | flags).to_le_bytes());
     Some(out)
 }
 
-/// The entry of a key whose rows are in a tree that begins at a block.
+/// The entry of a key whose TIDs are in a tree that begins at a block.
 pub fn tree_entry(key: &Key, block: u32) -> Option<Vec<u8>> {
     let size = u16::try_from(HEADER + key.bytes.len()).ok().filter(|&size| size <= SIZE)?;
     let mut out = Vec::with_capacity(size.into());
-    out.extend_from_slice(&RowPlace { block, number: TREE }.to_bytes());
+    out.extend_from_slice(&Tid { block, number: TREE }.to_bytes());
     out.extend_from_slice(&(size | key.flags).to_le_bytes());
     out.extend_from_slice(&key.bytes);
     Some(out)
@@ -211,36 +216,36 @@ pub fn tree_entry(key: &Key, block: u32) -> Option<Vec<u8>> {
 /// The entry that an item is, if it would come back from its parts; where its tree begins, if it has one.
 pub fn as_entry(item: &[u8]) -> Option<(Entry<'_>, u32)> {
     let entry_of = Entry::of(item)?;
-    let block = RowPlace::of(item)?.block;
-    let made = match &entry_of.rows {
-        Some(rows) if is_list(rows) => new_entry(&entry_of.key, rows)?,
+    let block = Tid::of(item)?.block;
+    let made = match &entry_of.tids {
+        Some(tids) if is_list(tids) => new_entry(&entry_of.key, tids)?,
         Some(_) => return None,
         None => tree_entry(&entry_of.key, block)?,
     };
     (made == item).then_some((entry_of, block))
 }
 
-/// What distances between rows are of.
-pub fn number_of(row: RowPlace) -> u64 {
-    u64::from(row.block) << NUMBER_BITS | u64::from(row.number)
+/// What distances between TIDs are of.
+pub fn number_of(tid: Tid) -> u64 {
+    u64::from(tid.block) << NUMBER_BITS | u64::from(tid.number)
 }
 
-/// The rows of a compressed list (`ginpostinglist.c`); in their order, or there are none.
-fn rows_of(mut list: &[u8], count: usize) -> Option<Vec<RowPlace>> {
-    let mut rows = Vec::with_capacity(count.min(list.len()));
-    while rows.len() < count {
-        let len = segment(list, &mut rows)?;
+/// The TIDs of a compressed list (`ginpostinglist.c`); in their order, or there are none.
+fn tids_of(mut list: &[u8], count: usize) -> Option<Vec<Tid>> {
+    let mut tids = Vec::with_capacity(count.min(list.len()));
+    while tids.len() < count {
+        let len = segment(list, &mut tids)?;
         list = &list[len.min(list.len())..];
     }
-    (rows.len() == count && rows.is_sorted_by(|a, b| a < b)).then_some(rows)
+    (tids.len() == count && tids.is_sorted_by(|a, b| a < b)).then_some(tids)
 }
 
-/// Adds the rows of a list's first segment; its length, with the gap after it.
-pub fn segment(list: &[u8], rows: &mut Vec<RowPlace>) -> Option<usize> {
-    const HEADER: usize = RowPlace::BYTES + 2;
-    let mut last = RowPlace::of(list)?;
+/// Adds the TIDs of a list's first segment; its length, with the gap after it.
+pub fn segment(list: &[u8], tids: &mut Vec<Tid>) -> Option<usize> {
+    const HEADER: usize = Tid::BYTES + 2;
+    let mut last = Tid::of(list)?;
     let bytes = usize::from(u16::from_le_bytes([*list.get(6)?, *list.get(7)?]));
-    rows.push(last);
+    tids.push(last);
     let mut segment = list.get(HEADER..HEADER + bytes)?;
     while !segment.is_empty() {
         let mut distance = 0;
@@ -254,21 +259,21 @@ pub fn segment(list: &[u8], rows: &mut Vec<RowPlace>) -> Option<usize> {
         }
         let number = number_of(last).checked_add(distance)?;
         let block = u32::try_from(number >> NUMBER_BITS).ok()?;
-        last = RowPlace { block, number: (number & ((1 << NUMBER_BITS) - 1)) as u16 };
-        rows.push(last);
+        last = Tid { block, number: (number & ((1 << NUMBER_BITS) - 1)) as u16 };
+        tids.push(last);
     }
     Some(HEADER + bytes.next_multiple_of(2))
 }
 
-/// Appends rows as a compressed list of one segment; no if they can't be.
-pub fn put_rows(rows: &[RowPlace], out: &mut Vec<u8>) -> bool {
-    let Some(&first) = rows.first() else { return false };
+/// Appends TIDs as a compressed list of one segment; no if they can't be.
+pub fn put_tids(tids: &[Tid], out: &mut Vec<u8>) -> bool {
+    let Some(&first) = tids.first() else { return false };
     out.extend_from_slice(&first.to_bytes());
     let len_at = out.len();
     out.extend_from_slice(&[0; 2]);
     let mut last = number_of(first);
-    for &row in &rows[1..] {
-        let Some(distance) = number_of(row).checked_sub(last).filter(|_| row.number < 1 << NUMBER_BITS)
+    for &tid in &tids[1..] {
+        let Some(distance) = number_of(tid).checked_sub(last).filter(|_| tid.number < 1 << NUMBER_BITS)
         else {
             return false;
         };
@@ -280,7 +285,7 @@ pub fn put_rows(rows: &[RowPlace], out: &mut Vec<u8>) -> bool {
         } else {
             put_number(out, distance);
         }
-        last = number_of(row);
+        last = number_of(tid);
     }
     let Ok(len) = u16::try_from(out.len() - len_at - 2) else { return false };
     out[len_at..len_at + 2].copy_from_slice(&len.to_le_bytes());
@@ -288,14 +293,14 @@ pub fn put_rows(rows: &[RowPlace], out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Whether no row is there twice.
-pub fn are_apart(known: &[RowPlace], more: &[RowPlace]) -> bool {
+/// Whether no tid is there twice.
+pub fn are_apart(known: &[Tid], more: &[Tid]) -> bool {
     let mut more = more.to_vec();
     more.sort_unstable();
     more.is_sorted_by(|a, b| a < b)
         && match (known.last(), more.first()) {
             (Some(last), Some(first)) if last < first => true,
-            _ => !more.iter().any(|row| known.binary_search(row).is_ok()),
+            _ => !more.iter().any(|tid| known.binary_search(tid).is_ok()),
         }
 }
 
@@ -304,10 +309,10 @@ pub const SPECIAL: usize = PAGE_BYTES - 8;
 pub const FLAGS: usize = PAGE_BYTES - 2;
 
 /// Flags of a leaf of entries.
-pub const ENTRIES: u16 = 0x02;
+pub const ENTRY_LEAF: u16 = 0x02;
 
 /// Flags of a leaf of a posting tree.
-pub const ROWS: u16 = 0x83;
+pub const POSTING_LEAF: u16 = 0x83;
 
 pub const BOUND: usize = 24;
 
@@ -316,62 +321,62 @@ pub const LIST: usize = 32;
 /// Bytes that PostgreSQL fills a segment with: when building a tree, and when packing a page anew.
 pub const FILLS: [usize; 2] = [376, 248];
 
-/// Whether a page is a leaf of a posting tree that comes back from its rows.
+/// Whether a page is a leaf of a posting tree that comes back from its TIDs.
 pub fn is_posting_leaf(page: &Page) -> bool {
-    has_flags(page, ROWS) && segments(page).is_some()
+    has_flags(page, POSTING_LEAF) && segments(page).is_some()
 }
 
 /// Whether a page is a leaf of entries, as far as its first one tells.
 pub fn is_entry_leaf(page: &Page) -> bool {
-    has_flags(page, ENTRIES) && page.item(1).is_some_and(|item| as_entry(item).is_some())
+    has_flags(page, ENTRY_LEAF) && page.item(1).is_some_and(|item| as_entry(item).is_some())
 }
 
 fn has_flags(page: &Page, flags: u16) -> bool {
     page.special() == SPECIAL && page.u16_at(FLAGS) == flags
 }
 
-/// The rows of a leaf of a posting tree, and how many are in each segment; nothing if it would not come back from them.
-pub fn segments(page: &Page) -> Option<(Vec<RowPlace>, Vec<usize>)> {
+/// The TIDs of a leaf of a posting tree, and how many are in each segment; nothing if it would not come back from them.
+pub fn segments(page: &Page) -> Option<(Vec<Tid>, Vec<usize>)> {
     let list = page.0.get(LIST..page.lower())?;
-    let (mut rows, mut counts, mut at) = (Vec::new(), Vec::new(), 0);
+    let (mut tids, mut counts, mut at) = (Vec::new(), Vec::new(), 0);
     while at < list.len() {
-        let before = rows.len();
-        at += segment(&list[at..], &mut rows)?;
-        counts.push(rows.len() - before);
+        let before = tids.len();
+        at += segment(&list[at..], &mut tids)?;
+        counts.push(tids.len() - before);
     }
     let mut made = Vec::with_capacity(list.len());
-    let same = is_list(&rows) && put_segments(&rows, &counts, &mut made) && made == list;
-    (same && !rows.is_empty()).then_some((rows, counts))
+    let same = is_list(&tids) && put_segments(&tids, &counts, &mut made) && made == list;
+    (same && !tids.is_empty()).then_some((tids, counts))
 }
 
-/// Whether rows are in order, each at a place where a row may be.
-fn is_list(rows: &[RowPlace]) -> bool {
-    rows.is_sorted_by(|a, b| a < b) && rows.iter().all(|row| row.number > 0)
+/// Whether TIDs are in order, each at a place where a tid may be.
+fn is_list(tids: &[Tid]) -> bool {
+    tids.is_sorted_by(|a, b| a < b) && tids.iter().all(|tid| tid.number > 0)
 }
 
-pub fn put_segments(rows: &[RowPlace], counts: &[usize], out: &mut Vec<u8>) -> bool {
-    let mut rest = rows;
+pub fn put_segments(tids: &[Tid], counts: &[usize], out: &mut Vec<u8>) -> bool {
+    let mut rest = tids;
     let put = |&count: &usize| {
-        let Some((rows, after)) = rest.split_at_checked(count) else { return false };
+        let Some((tids, after)) = rest.split_at_checked(count) else { return false };
         rest = after;
-        put_rows(rows, out)
+        put_tids(tids, out)
     };
     counts.iter().all(put)
 }
 
-/// How many rows each segment has if it has as many as fit into so many bytes.
-pub fn filled(rows: &[RowPlace], most: usize) -> Vec<usize> {
+/// How many TIDs each segment has if it has as many as fit into so many bytes.
+pub fn filled(tids: &[Tid], most: usize) -> Vec<usize> {
     let mut counts = Vec::new();
     let (mut bytes, mut count) = (0, 0);
-    for (at, &row) in rows.iter().enumerate() {
-        let last = if at == 0 { row } else { rows[at - 1] };
-        let distance = number_of(row).saturating_sub(number_of(last));
+    for (at, &tid) in tids.iter().enumerate() {
+        let last = if at == 0 { tid } else { tids[at - 1] };
+        let distance = number_of(tid).saturating_sub(number_of(last));
         let len = (64 - distance.leading_zeros()).div_ceil(7).max(1) as usize;
         if count > 0 && bytes + len > most {
             counts.push(count);
             count = 0;
         }
-        // A segment's first row is apart from these bytes.
+        // A segment's first tid is apart from these bytes.
         bytes = if count == 0 { 0 } else { bytes + len };
         count += 1;
     }
@@ -383,29 +388,29 @@ pub fn filled(rows: &[RowPlace], most: usize) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    fn row(number: u32) -> RowPlace {
-        RowPlace { block: number * number / 7, number: (number % 200 + 1) as u16 }
+    fn tid(number: u32) -> Tid {
+        Tid { block: number * number / 7, number: (number % 200 + 1) as u16 }
     }
 
     #[test]
-    fn rows_come_back_from_their_list() {
-        let rows: Vec<RowPlace> = (0..150).map(row).collect();
+    fn tids_come_back_from_their_list() {
+        let tids: Vec<Tid> = (0..150).map(tid).collect();
         let mut list = Vec::new();
-        let mut sorted = rows.clone();
+        let mut sorted = tids.clone();
         sorted.sort_unstable();
         sorted.dedup();
-        assert!(put_rows(&sorted, &mut list));
-        assert_eq!(rows_of(&list, sorted.len()), Some(sorted.clone()));
+        assert!(put_tids(&sorted, &mut list));
+        assert_eq!(tids_of(&list, sorted.len()), Some(sorted.clone()));
         for len in 0..list.len() - 1 {
-            assert_eq!(rows_of(&list[..len], sorted.len()), None);
+            assert_eq!(tids_of(&list[..len], sorted.len()), None);
         }
     }
 
     #[test]
     fn segments_are_filled_as_postgresql_does() {
         // One byte each after the first.
-        let rows: Vec<RowPlace> = (0..1000).map(|at| RowPlace { block: 9, number: at + 1 }).collect();
-        assert_eq!(filled(&rows, 376), [377, 377, 246]);
-        assert_eq!(filled(&rows[..377], 376), [377]);
+        let tids: Vec<Tid> = (0..1000).map(|at| Tid { block: 9, number: at + 1 }).collect();
+        assert_eq!(filled(&tids, 376), [377, 377, 246]);
+        assert_eq!(filled(&tids[..377], 376), [377]);
     }
 }

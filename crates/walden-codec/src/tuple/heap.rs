@@ -2,45 +2,50 @@
 
 use walden_redo::pglz::same_start;
 
-/// What a record says of a row's header: `t_infomask2`, `t_infomask`, `t_hoff` (`xl_heap_header`); as on a page.
-pub type Head = [u8; HEAD_BYTES];
+/// What records have of a tuple's header: `t_infomask2`, `t_infomask`, `t_hoff` (`xl_heap_header`); as on a page.
+pub type HeapHeader = [u8; HEAD_BYTES];
 
 /// Bytes of it.
 pub const HEAD_BYTES: usize = 5;
 
-/// Bytes of a row's header on its page, without the null bitmap.
+/// Bytes of a tuple's header on its page, without the null bitmap (`SizeofHeapTupleHeader`).
 pub const HEADER_BYTES: usize = 23;
 
+/// In `t_infomask2`: the number of attributes (`HEAP_NATTS_MASK`).
 const ATTRIBUTES: u16 = 0x07FF;
 
-/// In `t_infomask`.
+/// In `t_infomask`: there is a null bitmap (`HEAP_HASNULL`).
 pub const HAS_NULLS: u8 = 0x01;
 
-pub fn is_row(item: &[u8]) -> bool {
+/// Whether an item can be a heap tuple: its attributes begin within it.
+pub fn is_heap_tuple(item: &[u8]) -> bool {
     item.len() >= HEADER_BYTES && (HEADER_BYTES..=item.len()).contains(&item[22].into())
 }
 
-/// A row on its page, to which another is compared.
+/// A heap tuple on its page, in its parts.
 #[derive(Clone, Copy, Debug)]
-pub struct Old<'a> {
-    pub head: &'a Head,
+pub struct HeapTuple<'a> {
+    /// What records have of its header, too.
+    pub header: &'a HeapHeader,
+    /// The null bitmap, with the gap after it.
     pub bitmap: &'a [u8],
-    pub row: &'a [u8],
+    /// Its attributes.
+    pub attributes: &'a [u8],
 }
 
-impl Old<'_> {
-    /// Its parts, from the item.
-    pub fn of(item: &[u8]) -> Option<Old<'_>> {
-        let (head, body) = item.get(HEADER_BYTES - HEAD_BYTES..)?.split_first_chunk::<HEAD_BYTES>()?;
-        let bitmap = usize::from(head[4]).checked_sub(HEADER_BYTES)?;
-        let (bitmap, row) = body.split_at_checked(bitmap)?;
-        Some(Old { head, bitmap, row })
+impl HeapTuple<'_> {
+    /// The parts of an item.
+    pub fn of(item: &[u8]) -> Option<HeapTuple<'_>> {
+        let (header, body) = item.get(HEADER_BYTES - HEAD_BYTES..)?.split_first_chunk::<HEAD_BYTES>()?;
+        let bitmap = usize::from(header[4]).checked_sub(HEADER_BYTES)?;
+        let (bitmap, attributes) = body.split_at_checked(bitmap)?;
+        Some(HeapTuple { header, bitmap, attributes })
     }
 }
 
-/// Bytes that two rows have in common at their beginning and at their end, as `log_heap_update` counts them: fewer than
+/// Bytes that the attributes of two tuples have in common at their beginning and at their end, as `log_heap_update` counts them: fewer than
 /// three are not worth it.
-pub fn in_common(old: &[u8], new: &[u8]) -> (usize, usize) {
+pub fn bytes_in_common(old: &[u8], new: &[u8]) -> (usize, usize) {
     let worth = |len: usize| if len < 3 { 0 } else { len };
     let prefix = worth(same_start(old, new));
     let most = old.len().min(new.len()) - prefix;
@@ -63,8 +68,13 @@ fn same_end(one: &[u8], other: &[u8]) -> usize {
     same + one.iter().rev().zip(other.iter().rev()).take_while(|(a, b)| a == b).count()
 }
 
-/// The whole row of an update's data: its head, and in `body` bitmap and row.
-pub fn whole(data: &[u8], old: Old<'_>, (prefix, suffix): (bool, bool), body: &mut Vec<u8>) -> Option<Head> {
+/// Completes the data of an update by what it leaves out: gives the tuple's header, and in `body` null bitmap and attributes.
+pub fn completed_update(
+    data: &[u8],
+    old: HeapTuple<'_>,
+    (prefix, suffix): (bool, bool),
+    body: &mut Vec<u8>,
+) -> Option<HeapHeader> {
     let mut rest = data;
     let mut length = |said: bool| -> Option<usize> {
         if !said {
@@ -75,30 +85,34 @@ pub fn whole(data: &[u8], old: Old<'_>, (prefix, suffix): (bool, bool), body: &m
         Some(u16::from_le_bytes(*two).into())
     };
     let (prefix, suffix) = (length(prefix)?, length(suffix)?);
-    let (head, rest) = rest.split_first_chunk::<HEAD_BYTES>()?;
-    let (bitmap, middle) = rest.split_at_checked(usize::from(head[4]).checked_sub(HEADER_BYTES)?)?;
+    let (header, rest) = rest.split_first_chunk::<HEAD_BYTES>()?;
+    let (bitmap, middle) = rest.split_at_checked(usize::from(header[4]).checked_sub(HEADER_BYTES)?)?;
     body.clear();
     body.extend_from_slice(bitmap);
-    body.extend_from_slice(old.row.get(..prefix)?);
+    body.extend_from_slice(old.attributes.get(..prefix)?);
     body.extend_from_slice(middle);
-    body.extend_from_slice(&old.row[old.row.len().checked_sub(suffix)?..]);
-    let row = &body[bitmap.len()..];
-    (in_common(old.row, row) == (prefix, suffix)).then_some(*head)
+    body.extend_from_slice(&old.attributes[old.attributes.len().checked_sub(suffix)?..]);
+    let attributes = &body[bitmap.len()..];
+    (bytes_in_common(old.attributes, attributes) == (prefix, suffix)).then_some(*header)
 }
 
-pub fn layout(head: &Head) -> u64 {
-    let attributes = u16::from_le_bytes([head[0], head[1]]) & ATTRIBUTES;
-    u64::from(attributes) << 8 | u64::from(head[4])
+/// What tells apart how tuples of a relation are laid out, but for their nulls: the number of attributes, and where they begin.
+pub fn layout(header: &HeapHeader) -> u64 {
+    let attributes = u16::from_le_bytes([header[0], header[1]]) & ATTRIBUTES;
+    u64::from(attributes) << 8 | u64::from(header[4])
 }
 
-/// A row of MULTI_INSERT.
-pub struct MultiInsertRow<'a> {
+/// A tuple of MULTI_INSERT (`xl_multi_insert_tuple`).
+pub struct MultiInsertTuple<'a> {
+    /// What is between the tuple before and this one.
     pub gap: u8,
-    pub head: &'a Head,
+    /// Its header.
+    pub header: &'a HeapHeader,
+    /// What follows: bitmap and attributes.
     pub body: &'a [u8],
 }
 
-/// The rows of MULTI_INSERT's data.
+/// The tuples of MULTI_INSERT's data.
 pub struct MultiInsert<'a> {
     data: &'a [u8],
     at: usize,
@@ -110,26 +124,26 @@ impl<'a> MultiInsert<'a> {
         MultiInsert { data, at: 0 }
     }
 
-    /// Whether the data is so many rows and nothing else.
-    pub fn is_exactly(data: &[u8], rows: usize) -> bool {
+    /// Whether the data is so many tuples and nothing else.
+    pub fn is_exactly(data: &[u8], count: usize) -> bool {
         let mut iter = MultiInsert::new(data);
-        iter.by_ref().take(rows).count() == rows && iter.at == data.len()
+        iter.by_ref().take(count).count() == count && iter.at == data.len()
     }
 }
 
 impl<'a> Iterator for MultiInsert<'a> {
-    type Item = MultiInsertRow<'a>;
+    type Item = MultiInsertTuple<'a>;
 
-    fn next(&mut self) -> Option<MultiInsertRow<'a>> {
+    fn next(&mut self) -> Option<MultiInsertTuple<'a>> {
         let gap = match self.at % 2 {
             0 => 0,
             _ => *self.data.get(self.at)?,
         };
         let at = self.at.next_multiple_of(2);
         let (len, rest) = self.data.get(at..)?.split_first_chunk::<2>()?;
-        let (head, rest) = rest.split_first_chunk::<HEAD_BYTES>()?;
+        let (header, rest) = rest.split_first_chunk::<HEAD_BYTES>()?;
         let body = rest.get(..u16::from_le_bytes(*len).into())?;
         self.at = at + 2 + HEAD_BYTES + body.len();
-        Some(MultiInsertRow { gap, head, body })
+        Some(MultiInsertTuple { gap, header, body })
     }
 }

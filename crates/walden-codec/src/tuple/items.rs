@@ -19,8 +19,14 @@ pub fn pointer(page: &Page, number: u16) -> u32 {
     u32_at(&page.0, pointer_at(number))
 }
 
+/// The state of an unused line pointer.
+pub const UNUSED: u32 = 0;
 /// The state of a line pointer to an item.
 pub const NORMAL: u32 = 1;
+/// The state of a line pointer to another one.
+pub const REDIRECT: u32 = 2;
+/// The state of a dead line pointer.
+pub const DEAD: u32 = 3;
 
 /// The bytes of a normal item.
 pub fn item(page: &Page, number: u16) -> Option<&[u8]> {

@@ -6,7 +6,7 @@ use crate::page::kind::PageKind;
 use crate::predict::Predictors;
 use crate::predict::relation::{Place, Relation};
 use crate::tuple::gin::*;
-use crate::tuple::tid::RowPlace;
+use crate::tuple::tid::Tid;
 use walden_format::record::RelFileLocator;
 use walden_redo::PageStore;
 use walden_redo::page::{PAGE_BYTES, Page};
@@ -23,16 +23,16 @@ fn empty_page(lower: usize, upper: usize, flags: u16) -> Box<Page> {
     page
 }
 
-fn rows(count: u32) -> Vec<RowPlace> {
+fn rows(count: u32) -> Vec<Tid> {
     let block = |at: u32| at / 3 + (at / 50) * 5 + (at / 400) * 70_000;
-    (0..count).map(|at| RowPlace { block: block(at), number: (at % 3 * 20 + at / 90 + 1) as u16 }).collect()
+    (0..count).map(|at| Tid { block: block(at), number: (at % 3 * 20 + at / 90 + 1) as u16 }).collect()
 }
 
-fn page_of_rows(count: u32, segments: impl Fn(&[RowPlace]) -> Vec<usize>) -> Box<Page> {
+fn page_of_rows(count: u32, segments: impl Fn(&[Tid]) -> Vec<usize>) -> Box<Page> {
     let rows = rows(count);
     let mut list = Vec::new();
     assert!(put_segments(&rows, &segments(&rows), &mut list));
-    let mut page = empty_page(LIST + list.len(), SPECIAL, ROWS);
+    let mut page = empty_page(LIST + list.len(), SPECIAL, POSTING_LEAF);
     page.0[LIST..LIST + list.len()].copy_from_slice(&list);
     page
 }
@@ -51,7 +51,7 @@ fn page_of_entries() -> Box<Page> {
     items.push(new_entry(&Key { flags: 0, bytes: vec![1, 2, 3, 4, 0, 0, 0, 0] }, &rows(2)).unwrap());
     // None that could be one.
     items.push(vec![0x80, 0, 0, 1, 9, 9, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    let mut page = empty_page(24 + 4 * items.len(), 0, ENTRIES);
+    let mut page = empty_page(24 + 4 * items.len(), 0, ENTRY_LEAF);
     let mut at = SPECIAL;
     for (number, item) in items.iter().enumerate() {
         at -= item.len().next_multiple_of(8);

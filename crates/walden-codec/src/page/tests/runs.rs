@@ -13,12 +13,16 @@ use crate::entropy::{Packer, Unpacker};
 use crate::predict::Predictors;
 use crate::predict::relation::{Place, Relation};
 use crate::tuple::items::{item, pointer, put_pointer, split};
-use crate::tuple::tid::RowPlace;
+use crate::tuple::tid::Tid;
 use walden_format::record::Fork;
 use walden_redo::page::Page;
 use walden_redo::store::BlockKey;
 
-use crate::page::plan;
+use crate::Corrupt;
+use crate::page::kind::PageKind;
+use crate::page::survey;
+use crate::predict::run::PageItems;
+use crate::predict::{Predictor, TupleCoder, heap, index};
 
 const TABLE: Relation =
     Relation { number: 0, locator: RelFileLocator { tablespace: 1, database: 2, relation: 3 } };
@@ -31,37 +35,98 @@ const KNOWN: u32 = 2;
 #[derive(Clone, Copy, Debug)]
 struct Index {
     has_table: bool,
-    in_haste: bool,
+    is_fast: bool,
 }
 
 /// What there is to know before the first page, and after each.
 struct Known {
     predictors: Predictors,
     store: PageStore,
+    /// Has items coded one after another, never as runs.
+    one_by_one: bool,
+}
+
+/// A predictor without runs.
+struct OneByOne<P>(P);
+
+impl<S: Coder, P: Predictor<S>> Predictor<S> for OneByOne<P> {
+    fn fits(&mut self, coder: &mut TupleCoder<'_, S>, item: &[u8]) -> bool {
+        self.0.fits(coder, item)
+    }
+
+    fn code(
+        &mut self,
+        coder: &mut TupleCoder<'_, S>,
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        self.0.code(coder, source, out)
+    }
+
+    fn start_item(&mut self, line_pointer: u16) {
+        self.0.start_item(line_pointer);
+    }
+
+    fn code_run(
+        &mut self,
+        _: &mut TupleCoder<'_, S>,
+        _: &[u8],
+        _: &mut PageItems<'_>,
+    ) -> Result<(), Corrupt> {
+        Ok(())
+    }
+}
+
+/// Codes a page as [`TupleCoder::page`] does, but its items one after another.
+fn page_one_by_one<S: Coder>(
+    coder: &mut TupleCoder<'_, S>,
+    place: Place,
+    source: Option<&Page>,
+    target: &mut Page,
+) -> Result<(), Corrupt> {
+    let kind = coder.page_kind(place, source)?;
+    if kind == PageKind::Bytes {
+        return Ok(());
+    }
+    let special = coder.page_frame(place, source, target)?;
+    match kind {
+        PageKind::Heap => {
+            let mut tuples = OneByOne(heap::PageTuples::new(place));
+            coder.items(place, &mut tuples, source, (target, special))
+        }
+        PageKind::Index => {
+            let mut tuples = OneByOne(index::PageTuples::new(coder, place.relation, source)?);
+            coder.items(place, &mut tuples, source, (target, special))
+        }
+        _ => panic!("a page of heap or index tuples"),
+    }
 }
 
 impl Known {
-    fn new(one_by_one: bool, Index { has_table, in_haste }: Index) -> Known {
+    fn new(one_by_one: bool, Index { has_table, is_fast }: Index) -> Known {
         let mut store = PageStore::default();
         let slot = store.slot(BlockKey { relation: TABLE.locator, fork: Fork::MAIN, block: KNOWN });
         let kind = rmgr::kind(Major::V18, 0, 0);
         let rows: Vec<Given> = (0..100).map(|number| (0, number, 9, false)).collect();
         store.put(slot, PageBox::from(&page_of(&rows, 0, row)), LastRecord { lsn: Lsn(1), kind });
         let mut predictors = Predictors::default();
-        predictors.keys.in_haste = in_haste;
+        predictors.keys.is_fast = is_fast;
         if has_table {
             predictors.keys.index(INDEX.number).belongs_to(TABLE);
         }
-        predictors.rows.one_by_one = one_by_one;
-        Known { predictors, store }
+        Known { predictors, store, one_by_one }
     }
 
     fn page<S: Coder>(&mut self, coder: &mut S, relation: Relation, source: Option<&Page>) -> Page {
-        let Known { predictors, store } = self;
+        let Known { predictors, store, one_by_one } = self;
         let mut made = Page::default();
         let place = Place { relation, fork: 0, block: 9 };
         let mut tuple_coder = predictors.tuple_coder(coder, store);
-        tuple_coder.page(place, source, &mut made).expect("a page");
+        if *one_by_one {
+            page_one_by_one(&mut tuple_coder, place, source, &mut made).expect("a page");
+        } else {
+            tuple_coder.page(place, source, &mut made).expect("a page");
+        }
         made
     }
 }
@@ -134,7 +199,7 @@ fn page_of(items: &[Given], special: usize, item: fn(Given) -> Vec<u8>) -> Page 
         let mut item = item(given);
         if special == 0 && given.1 >> 30 < 3 {
             // A row that nobody moved.
-            item[12..18].copy_from_slice(&RowPlace { block: 9, number: page.items() + 1 }.to_bytes());
+            item[12..18].copy_from_slice(&Tid { block: 9, number: page.items() + 1 }.to_bytes());
         }
         if page.insert_item(&item, page.items() + 1).is_err() {
             break;
@@ -148,7 +213,7 @@ fn check(pages: &[(Relation, Page)], index: Index) {
     let chunks = [false, true].map(|one_by_one| {
         let mut known = Known::new(one_by_one, index);
         for (relation, page) in pages {
-            plan(&mut known.predictors.rows.plan, relation.locator, 0, page);
+            survey(&mut known.predictors.rows.survey, relation.locator, 0, page);
         }
         let mut coder = Encoder::default();
         for (relation, page) in pages {
@@ -176,7 +241,7 @@ proptest! {
     #[test]
     fn many_at_once_are_coded_as_one_after_another(
         pages in prop::collection::vec((given(), any::<[bool; 3]>()), 1..4),
-        (has_table, in_haste) in any::<(bool, bool)>(),
+        (has_table, is_fast) in any::<(bool, bool)>(),
     ) {
         let pages = pages.iter().map(|(items, [of_index, are_in_turn, have_same])| {
             let items = if *are_in_turn { in_turn(items) } else { items.clone() };
@@ -187,7 +252,7 @@ proptest! {
                 (TABLE, page_of(&items, 0, row))
             }
         });
-        check(&pages.collect::<Vec<_>>(), Index { has_table, in_haste });
+        check(&pages.collect::<Vec<_>>(), Index { has_table, is_fast });
     }
 }
 
@@ -204,7 +269,7 @@ fn with_same(items: &[Given]) -> Vec<Given> {
 
 #[test]
 fn rows_with_the_same_text_do_not_say_it_again() {
-    let index = Index { has_table: false, in_haste: false };
+    let index = Index { has_table: false, is_fast: false };
     let page = |len: &dyn Fn(u32) -> u8| {
         let items: Vec<Given> = (0..40).map(|number| (0, number * 31, len(number), false)).collect();
         page_of(&items, 0, row)
@@ -217,14 +282,14 @@ fn rows_with_the_same_text_do_not_say_it_again() {
         page(&|number| if number == 20 { 9 } else { 20 }),
     ];
     let mut known = Known::new(false, index);
-    pages.iter().for_each(|page| plan(&mut known.predictors.rows.plan, TABLE.locator, 0, page));
+    pages.iter().for_each(|page| survey(&mut known.predictors.rows.survey, TABLE.locator, 0, page));
     // All but the first; those after ten, nine of which are like the one before; all but the first, which is told so, too;
     // those after the tenth from the second one on that is not.
     let at_once = [(false, 39), (true, 30), (true, 39), (true, 9)];
     let mut coder = Encoder::default();
     for (page, at_once) in pages.iter().zip(at_once) {
         known.page(&mut coder, TABLE, Some(page));
-        assert_eq!((known.predictors.run.again, known.predictors.run.items.len()), at_once);
+        assert_eq!(known.predictors.last_run(), at_once);
     }
     check(&pages.map(|page| (TABLE, page)), index);
 }
@@ -235,16 +300,16 @@ fn rows_are_not_asked_for_keys_that_tell_each_other() {
     let mut page = page_of(&items, 16, tuple);
     for number in 1..=page.items() {
         // All of the page that is known.
-        let place = RowPlace { block: KNOWN, number }.to_bytes();
+        let place = Tid { block: KNOWN, number }.to_bytes();
         let at = split(pointer(&page, number)).0;
-        page.0[at..at + RowPlace::BYTES].copy_from_slice(&place);
+        page.0[at..at + Tid::BYTES].copy_from_slice(&place);
     }
-    for in_haste in [false, true] {
-        let index = Index { has_table: true, in_haste };
+    for is_fast in [false, true] {
+        let index = Index { has_table: true, is_fast };
         let mut known = Known::new(false, index);
-        plan(&mut known.predictors.rows.plan, INDEX.locator, 0, &page);
+        survey(&mut known.predictors.rows.survey, INDEX.locator, 0, &page);
         known.page(&mut Encoder::default(), INDEX, Some(&page));
-        assert_eq!(known.predictors.run.items.len() == 99, in_haste, "all but the first at once");
+        assert_eq!(known.predictors.last_run().1 == 99, is_fast, "all but the first at once");
         check(&[(INDEX, page.clone()), (INDEX, page.clone())], index);
     }
 }
@@ -253,9 +318,9 @@ fn rows_are_not_asked_for_keys_that_tell_each_other() {
 fn most_items_of_a_page_are_coded_at_once() {
     let items: Vec<Given> = (0..100).map(|number| (0, number * 31, (number % 20) as u8, false)).collect();
     for (relation, page) in [(TABLE, page_of(&items, 0, row)), (INDEX, page_of(&items, 16, tuple))] {
-        let mut known = Known::new(false, Index { has_table: false, in_haste: false });
-        plan(&mut known.predictors.rows.plan, relation.locator, 0, &page);
+        let mut known = Known::new(false, Index { has_table: false, is_fast: false });
+        survey(&mut known.predictors.rows.survey, relation.locator, 0, &page);
         known.page(&mut Encoder::default(), relation, Some(&page));
-        assert_eq!(known.predictors.run.items.len(), usize::from(page.items()) - 1, "all but the first");
+        assert_eq!(known.predictors.last_run().1, usize::from(page.items()) - 1, "all but the first");
     }
 }

@@ -1,10 +1,15 @@
-//! Rows: what tables and indexes are made of, attribute by attribute.
+//! Attributes of heap and index tuples, field by field.
 //!
-//! Rows of one relation with the same head (number of attributes, null bitmap) have a *layout*. A layout's schema is told
-//! from its rows by encoding ([`crate::tuple::schema`]) and stored when the layout is met first.
+//! Tuples of one relation with the same number of attributes and the same null bitmap have a *layout*. A layout's schema is
+//! inferred from its tuples by encoding ([`crate::tuple::schema`]) and stored when the layout is met first.
 
+pub mod varlena;
+
+use walden_format::record::RelFileLocator;
+
+use self::varlena::{Chunks, ValueCoder};
 use super::names::Recall;
-use super::survey::{Plan, PlanHead};
+use super::survey::{Survey, TupleKind};
 use crate::columns::{Class, Coder, Column, Kind};
 use crate::tuple::schema::{EXTERNAL_BYTES, Field, Span, Varlena, aligned, read};
 use crate::value::changes::Changes;
@@ -12,11 +17,7 @@ use crate::value::expand::Expander;
 use crate::value::vectors::Vectors;
 use crate::{Corrupt, corrupt};
 
-pub mod varlena;
-
-use self::varlena::{chunk, varlena};
-
-/// Which rows are of one layout: the relation's number in the model, and what else tells rows apart.
+/// Which tuples are of one layout: the relation's number in the model, and what else tells tuples apart.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LayoutKey(pub u32, pub u64);
 
@@ -26,7 +27,7 @@ impl LayoutKey {
     }
 }
 
-/// What is known of rows, on both sides.
+/// What is known of attributes: the same in both directions, but for the survey.
 #[derive(Default)]
 pub struct Rows {
     numbers: Recall<LayoutKey, u32>,
@@ -35,11 +36,8 @@ pub struct Rows {
     spans: Vec<Span>,
     old_spans: Vec<Span>,
     last_spans: Vec<Span>,
-    /// Has all items coded one after another.
-    #[cfg(test)]
-    pub one_by_one: bool,
-    /// What encoding knows of rows to come.
-    pub plan: Plan,
+    /// What encoding knows of tuples to come.
+    pub survey: Survey,
     /// Values that were compressed.
     pub expander: Expander,
     /// Texts and their words.
@@ -48,92 +46,67 @@ pub struct Rows {
 
 struct Layout {
     form: Column,
-    /// Which fields differ from those of the row before.
+    /// Which fields differ from those of the tuple that is replaced.
     changed: Column,
     lengths: Column,
     bytes: Column,
     schema: Option<Schema>,
-    last: Last,
+    last: LastTuple,
 }
 
-/// The last row of a layout that said all of its values of any length, for those that do not.
+/// The last tuple of a layout whose values of any length were all coded, for those that repeat them.
 #[derive(Default)]
-pub struct Last {
-    /// The row; empty if it is not kept.
-    row: Vec<u8>,
+pub struct LastTuple {
+    /// Its attributes; empty if they are not kept.
+    attributes: Vec<u8>,
     /// As encoding has met it.
-    pub steady: RepeatCounter,
+    pub repeats: RepeatCounter,
 }
 
-/// How many rows at last had the values of the row before.
+/// How many tuples at last had the values of the tuple before.
 #[derive(Clone, Copy, Default)]
 pub struct RepeatCounter(u32);
 
-impl Last {
-    /// As much of a row as is kept: all of it or nothing.
-    pub fn kept(row: &[u8]) -> &[u8] {
-        const LONGEST: usize = 512;
-        if row.len() <= LONGEST { row } else { &[] }
+impl LastTuple {
+    /// As much of attributes as is kept: all or nothing.
+    pub fn kept(attributes: &[u8]) -> &[u8] {
+        const MAX_BYTES: usize = 512;
+        if attributes.len() <= MAX_BYTES { attributes } else { &[] }
     }
 
     /// What was kept.
-    pub fn row(&self) -> &[u8] {
-        &self.row
+    pub fn attributes(&self) -> &[u8] {
+        &self.attributes
     }
 
-    /// Keeps another row.
-    pub fn keep(&mut self, row: &[u8]) {
-        self.row.clear();
-        self.row.extend_from_slice(Last::kept(row));
+    /// Keeps the attributes of another tuple.
+    pub fn keep(&mut self, attributes: &[u8]) {
+        self.attributes.clear();
+        self.attributes.extend_from_slice(LastTuple::kept(attributes));
     }
 }
 
 impl RepeatCounter {
-    /// Counts a row; whether it has the values of the last one not by chance, and is told so.
-    pub fn tells(&mut self, is_again: bool) -> bool {
-        /// Fewer do not yet tell that the next one has them, too: rows that are told so and others, by turns, would be coded
-        /// one by one.
+    /// Counts a tuple; whether it repeats the values of the last one, and not by chance.
+    pub fn observe(&mut self, is_repeated: bool) -> bool {
+        /// Fewer do not yet predict that the next one has them, too: tuples that repeat values and others, by turns, would
+        /// be coded one by one.
         const FEW: u32 = 8;
-        self.0 = if is_again { self.0.saturating_add(1) } else { 0 };
+        self.0 = if is_repeated { self.0.saturating_add(1) } else { 0 };
         self.0 > FEW
     }
 }
 
-/// How rows of a layout are read, and where their fields go.
+/// How tuples of a layout are read, and where their fields go.
 pub struct Schema {
     /// The fields.
     pub fields: Vec<Field>,
     /// Of each of them, its columns.
     pub columns: Vec<FieldColumns>,
-    /// How fields of fixed width change, where rows are updated.
+    /// How fields of fixed width change, where tuples are updated.
     changes: Vec<Option<Box<Changes>>>,
-    /// How chunks are told, if rows may be chunks of values in a TOAST table.
+    /// The column of forms of chunks, if tuples may be chunks of values in a TOAST table.
     chunks: Option<Column>,
-}
-
-impl Schema {
-    /// The columns of lengths of its values of any length.
-    pub fn lengths(&self) -> impl Iterator<Item = Column> {
-        let any_length =
-            |(field, columns): (&Field, &FieldColumns)| (*field == Field::Varlena).then_some(columns.length);
-        self.fields.iter().zip(&self.columns).filter_map(any_length)
-    }
-
-    /// Where values of any length are, of a row's fields.
-    pub fn values<'s>(&self, spans: &'s [Span]) -> impl Iterator<Item = &'s Span> {
-        self.fields.iter().zip(spans).filter(|(field, _)| **field == Field::Varlena).map(|(_, span)| span)
-    }
-
-    /// Whether its rows have values of any length, and none of them is in a TOAST table's chunk.
-    pub fn has_values(&self) -> bool {
-        self.chunks.is_none() && self.fields.contains(&Field::Varlena)
-    }
-
-    /// Whether all values of any length of a row, if there are any, are where the last one has the same.
-    pub fn has_again(&self, spans: &[Span], last: &[u8], row: &[u8]) -> bool {
-        let is_same = |span: &Span| row[span.start..span.end] == last[span.start..span.end];
-        row.len() == last.len() && self.has_values() && self.values(spans).all(is_same)
-    }
 }
 
 /// The columns of a field.
@@ -149,22 +122,109 @@ pub struct FieldColumns {
     expanded: Column,
 }
 
-/// Rows with more values of any length are coded one by one.
+impl Schema {
+    /// The columns of lengths of its values of any length.
+    pub fn lengths(&self) -> impl Iterator<Item = Column> {
+        let any_length =
+            |(field, columns): (&Field, &FieldColumns)| (*field == Field::Varlena).then_some(columns.length);
+        self.fields.iter().zip(&self.columns).filter_map(any_length)
+    }
+
+    /// Where values of any length are, of a tuple's fields.
+    pub fn values<'s>(&self, spans: &'s [Span]) -> impl Iterator<Item = &'s Span> {
+        self.fields.iter().zip(spans).filter(|(field, _)| **field == Field::Varlena).map(|(_, span)| span)
+    }
+
+    /// Whether its tuples have values of any length, and none of them is in a TOAST table's chunk.
+    pub fn has_values(&self) -> bool {
+        self.chunks.is_none() && self.fields.contains(&Field::Varlena)
+    }
+
+    /// Whether all values of any length of a tuple, if there are any, are where the last one has the same.
+    pub fn repeats_values(&self, spans: &[Span], last: &[u8], attributes: &[u8]) -> bool {
+        let is_same = |span: &Span| attributes[span.start..span.end] == last[span.start..span.end];
+        attributes.len() == last.len() && self.has_values() && self.values(spans).all(is_same)
+    }
+
+    /// Codes a schema, when its layout is met first.
+    fn code<S: Coder>(coder: &mut S, column: Column, source: &[Field]) -> Result<Schema, Corrupt> {
+        let mut fields = Vec::new();
+        let mut columns = Vec::new();
+        while let Some(field) = code_field(coder, column, source.get(fields.len()))? {
+            fields.push(field);
+            columns.push(FieldColumns::new(coder, field)?);
+        }
+        let is_toast = matches!(fields[..], [Field::Fixed { width: 8, .. }, Field::Varlena]);
+        let chunks = if is_toast { Some(coder.column(Kind::Symbols(Class::RowHeaders))?) } else { None };
+        let changes = fields.iter().map(|_| None).collect();
+        Ok(Schema { fields, columns, changes, chunks })
+    }
+}
+
+/// Codes the next field of a schema; none at its end.
+fn code_field<S: Coder>(
+    coder: &mut S,
+    column: Column,
+    source: Option<&Field>,
+) -> Result<Option<Field>, Corrupt> {
+    const END: u64 = 0;
+    const VARLENA: u64 = 1;
+    // From here on: width * 4 + the alignment's logarithm.
+    const FIXED: u64 = 2;
+    let code = match source {
+        None => END,
+        Some(Field::Varlena) => VARLENA,
+        Some(Field::Fixed { width, align }) => {
+            FIXED + u64::from(*width) * 4 + u64::from(align.trailing_zeros())
+        }
+    };
+    Ok(match coder.symbol(column, code)? {
+        END => None,
+        VARLENA => Some(Field::Varlena),
+        code => {
+            let width = u16::try_from((code - FIXED) / 4).ok().filter(|&width| width > 0);
+            let width = width.ok_or_else(|| corrupt("a field's width can't be"))?;
+            Some(Field::Fixed { width, align: 1 << ((code - FIXED) % 4) })
+        }
+    })
+}
+
+impl FieldColumns {
+    fn new<S: Coder>(coder: &mut S, field: Field) -> Result<FieldColumns, Corrupt> {
+        match field {
+            Field::Fixed { width, .. } => {
+                let content = coder.column(Kind::Rows(Class::Fixed, width))?;
+                let (length, external) = (content, content);
+                Ok(FieldColumns { length, content, external, compressed: content, expanded: content })
+            }
+            Field::Varlena => {
+                let content = coder.column(Kind::Bytes(Class::Text))?;
+                Ok(FieldColumns {
+                    length: coder.column(Kind::Symbols(Class::RowHeaders))?,
+                    content,
+                    external: coder.column(Kind::Rows(Class::Fixed, EXTERNAL_BYTES as u16 - 2))?,
+                    compressed: coder.column(Kind::Bytes(Class::Raw))?,
+                    expanded: coder.column(Kind::Symbols(Class::RowHeaders))?,
+                })
+            }
+        }
+    }
+}
+
+/// Tuples with more values of any length are coded one by one.
 pub const MAX_VALUES: usize = 16;
 
-/// Fields beyond this are never said to be unchanged.
+/// Fields beyond this are never left out as unchanged.
 const MAX_UNCHANGED: usize = 56;
 
-/// A row as bytes, read by no schema.
-const FORM_BYTES: u64 = 0;
-
+/// Attributes as bytes, read by no schema.
+const FORM_BYTES: u8 = 0;
+/// Attributes by the layout's schema.
 pub const FORM_SCHEMA: u8 = 1;
-
-/// A schema comes first.
-const FORM_NEW_SCHEMA: u64 = 2;
-
-/// With the values of any length of the layout's last row.
-pub const FORM_AGAIN: u8 = 3;
+/// The same; the schema comes first.
+const FORM_NEW_SCHEMA: u8 = 2;
+/// With the values of any length of the layout's last tuple.
+pub const FORM_REPEATED: u8 = 3;
 
 impl Rows {
     /// The fields of a layout; none if it has no schema.
@@ -174,52 +234,79 @@ impl Rows {
         schema.map_or(&[], |schema| &schema.fields)
     }
 
-    /// A layout's number, by which [`Self::schema`] finds it, and how its rows' form is told, if rows of it can be coded many
-    /// at once.
-    pub fn alike(&mut self, key: LayoutKey) -> Option<(usize, Column)> {
-        #[cfg(test)]
-        if self.one_by_one {
-            return None;
-        }
+    /// A layout's number, by which [`Self::schema`] finds it, and the column of its tuples' forms, if tuples of it can be
+    /// coded as runs.
+    pub fn layout_of_run(&mut self, key: LayoutKey) -> Option<(usize, Column)> {
         let number = self.numbers.known(key, key.mixed())? as usize;
         let Layout { form, schema, .. } = &self.layouts[number];
         let schema = schema.as_ref().filter(|schema| schema.chunks.is_none())?;
         (schema.lengths().count() <= MAX_VALUES).then_some((number, *form))
     }
 
-    /// The last row of a layout.
-    pub fn last(&self, number: usize) -> &Last {
+    /// The last tuple of a layout.
+    pub fn last(&self, number: usize) -> &LastTuple {
         &self.layouts[number].last
     }
 
-    /// The same, for another.
-    pub fn last_mut(&mut self, number: usize) -> &mut Last {
+    /// The same, to keep another one.
+    pub fn last_mut(&mut self, number: usize) -> &mut LastTuple {
         &mut self.layouts[number].last
     }
 
     /// The schema of a layout that has one.
     pub fn schema(&self, number: usize) -> &Schema {
-        self.layouts[number].schema.as_ref().expect("said by `alike`")
+        self.layouts[number].schema.as_ref().expect("`layout_of_run` says so")
     }
 
-    /// Reads a table's row of a layout; no if it is not known how.
-    pub fn read(&mut self, key: LayoutKey, row: &[u8], spans: &mut Vec<Span>) -> bool {
+    /// Reads a heap tuple's attributes of a layout; no if it is not known how.
+    pub fn read(&mut self, key: LayoutKey, attributes: &[u8], spans: &mut Vec<Span>) -> bool {
         let fields = self.fields(key);
-        !fields.is_empty() && read(fields, row, 1, spans)
+        !fields.is_empty() && read(fields, attributes, 1, spans)
     }
 
-    /// Codes a row; its length is told by it. `old` is the row that it replaces, of the same layout. It is appended to `out`, from a place that is aligned in the row's own terms.
-    pub fn row<S: Coder>(
+    /// Codes the attributes of a tuple, and appends them to `out`, from a place that is aligned in the tuple's own terms.
+    ///
+    /// The length, a multiple of `end_align`, follows from them. `old` are the attributes of the tuple that it replaces, of
+    /// the same layout.
+    pub fn tuple<S: Coder>(
         &mut self,
         coder: &mut S,
-        key: LayoutKey,
-        end_align: usize,
+        (key, end_align): (LayoutKey, usize),
         old: Option<&[u8]>,
-        source: Option<(&[u8], PlanHead<'_>)>,
+        source: Option<(&[u8], TupleKind<'_>)>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        const SCHEMA: u64 = FORM_SCHEMA as u64;
-        const AGAIN: u64 = FORM_AGAIN as u64;
+        let number = self.layout(coder, key)?;
+        let (form, fields) = match source {
+            Some((attributes, kind)) => self.choose_form(number, end_align, attributes, kind),
+            None => (FORM_BYTES, Vec::new()),
+        };
+        let locator = source.map(|(_, kind)| kind.relation);
+        let source = source.map(|(attributes, _)| attributes);
+        let layout = &mut self.layouts[number];
+        let form = match u8::try_from(coder.symbol(layout.form, form.into())?) {
+            Ok(FORM_BYTES) => {
+                let len = coder.symbol(layout.lengths, source.map_or(0, |bytes| bytes.len() as u64))?;
+                let len = usize::try_from(len).unwrap_or(usize::MAX);
+                return coder.bytes(layout.bytes, source.unwrap_or_default(), len, out);
+            }
+            Ok(form @ (FORM_SCHEMA | FORM_REPEATED)) => form,
+            Ok(form @ FORM_NEW_SCHEMA) => {
+                let column = match self.schemas {
+                    Some(column) => column,
+                    None => *self.schemas.insert(coder.column(Kind::Symbols(Class::Shapes))?),
+                };
+                layout.schema = Some(Schema::code(coder, column, &fields)?);
+                form
+            }
+            _ => return Err(corrupt("a row's form can't be")),
+        };
+        let tuple = Tuple { number, end_align, is_repeated: form == FORM_REPEATED, old, source };
+        self.code_fields(coder, tuple, (key.0, locator), out)
+    }
+
+    /// The number of a layout.
+    fn layout<S: Coder>(&mut self, coder: &mut S, key: LayoutKey) -> Result<usize, Corrupt> {
         let layouts = &mut self.layouts;
         let number = self.numbers.get(key, key.mixed(), || {
             layouts.push(Layout {
@@ -228,122 +315,142 @@ impl Rows {
                 lengths: coder.column(Kind::Symbols(Class::RowHeaders))?,
                 bytes: coder.column(Kind::Bytes(Class::Text))?,
                 schema: None,
-                last: Last::default(),
+                last: LastTuple::default(),
             });
             Ok(layouts.len() as u32 - 1)
         })?;
-        let layout = &mut layouts[number as usize];
-        let mut form = FORM_BYTES;
-        let mut planned = &Vec::new();
-        if let Some((row, head)) = source {
-            if let Some(schema) = &layout.schema {
-                if read(&schema.fields, row, end_align, &mut self.spans) {
-                    let is_again = schema.has_again(&self.spans, &layout.last.row, row);
-                    form = if layout.last.steady.tells(is_again) { AGAIN } else { SCHEMA };
-                }
-            } else if let Some(fields) = self.plan.schema(head, end_align)
-                && read(fields, row, end_align, &mut self.spans)
-            {
-                form = FORM_NEW_SCHEMA;
-                planned = fields;
+        Ok(number as usize)
+    }
+
+    /// When encoding: the form in which attributes are coded, with the fields of a new schema. Leaves in `spans` where the
+    /// fields are.
+    fn choose_form(
+        &mut self,
+        number: usize,
+        end_align: usize,
+        attributes: &[u8],
+        kind: TupleKind<'_>,
+    ) -> (u8, Vec<Field>) {
+        let layout = &mut self.layouts[number];
+        if let Some(schema) = &layout.schema {
+            if !read(&schema.fields, attributes, end_align, &mut self.spans) {
+                return (FORM_BYTES, Vec::new());
             }
+            let is_repeated = schema.repeats_values(&self.spans, &layout.last.attributes, attributes);
+            let is_repeated = layout.last.repeats.observe(is_repeated);
+            return (if is_repeated { FORM_REPEATED } else { FORM_SCHEMA }, Vec::new());
         }
-        let relation = source.map(|(_, head)| head.relation);
-        let source = source.map(|(row, _)| row);
-        let form = coder.symbol(layout.form, form)?;
-        match form {
-            FORM_BYTES => {
-                let len = coder.symbol(layout.lengths, source.map_or(0, |row| row.len() as u64))?;
-                let len = usize::try_from(len).unwrap_or(usize::MAX);
-                return coder.bytes(layout.bytes, source.unwrap_or_default(), len, out);
+        match self.survey.schema(kind, end_align) {
+            Some(fields) if read(fields, attributes, end_align, &mut self.spans) => {
+                (FORM_NEW_SCHEMA, fields.clone())
             }
-            SCHEMA | AGAIN => {}
-            FORM_NEW_SCHEMA => {
-                let schemas = match self.schemas {
-                    Some(column) => column,
-                    None => *self.schemas.insert(coder.column(Kind::Symbols(Class::Shapes))?),
-                };
-                layout.schema = Some(schema(coder, schemas, planned)?);
-            }
-            _ => return Err(corrupt("a row's form can't be")),
+            _ => (FORM_BYTES, Vec::new()),
         }
-        let schema = layout.schema.as_mut().ok_or_else(|| corrupt("a row's schema is missing"))?;
+    }
+
+    /// Codes the attributes of a tuple field by field, and appends them to `out`. The relation is told by its number and,
+    /// when encoding, by its name.
+    fn code_fields<S: Coder>(
+        &mut self,
+        coder: &mut S,
+        tuple: Tuple<'_>,
+        relation: (u32, Option<RelFileLocator>),
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let Rows { layouts, spans, old_spans, last_spans, survey, expander, vectors, .. } = self;
+        let Tuple { number, end_align, is_repeated, old, source } = tuple;
+        let Layout { changed, schema, last, .. } = &mut layouts[number];
+        let schema = schema.as_mut().ok_or_else(|| corrupt("a row's schema is missing"))?;
+        let keeps = !is_repeated && schema.has_values();
+        let Schema { fields, columns, changes, chunks } = schema;
         let origin = out.len();
-        let old = old.filter(|old| read(&schema.fields, old, end_align, &mut self.old_spans));
-        let again = (form == AGAIN).then_some(&layout.last.row[..]);
-        if again.is_some_and(|last| !read(&schema.fields, last, end_align, &mut self.last_spans)) {
+        let old = old.filter(|old| read(fields, old, end_align, old_spans));
+        let repeated = is_repeated.then_some(last.attributes());
+        if repeated.is_some_and(|last| !read(fields, last, end_align, last_spans)) {
             return Err(corrupt("the last row is not kept"));
         }
-        let mut changed = u64::MAX;
-        if let Some(old) = old {
-            let differs = |(index, (new, old_span)): (usize, (&Span, &Span))| {
-                let same =
-                    source.is_some_and(|row| row[new.start..new.end] == old[old_span.start..old_span.end]);
-                u64::from(!same) << index
+        let changed = match old {
+            Some(old) => coder.symbol_of(*changed, || changed_fields((source, spans), (old, old_spans)))?,
+            None => u64::MAX,
+        };
+        for (index, (field, columns)) in fields.iter().zip(&*columns).enumerate() {
+            let is_unchanged = index < MAX_UNCHANGED && changed & 1 << index == 0;
+            let copied = match field {
+                Field::Varlena if is_repeated => repeated.zip(last_spans.get(index)),
+                _ => old.filter(|_| is_unchanged).zip(old_spans.get(index)),
             };
-            let spans = self.spans.iter().zip(&self.old_spans).take(MAX_UNCHANGED);
-            changed = coder.symbol_of(layout.changed, || spans.enumerate().map(differs).sum())?;
-        }
-        for (index, (field, columns)) in schema.fields.iter().zip(&schema.columns).enumerate() {
-            let is_same = index < MAX_UNCHANGED && changed & 1 << index == 0;
-            let (like, spans) = match field {
-                Field::Varlena if again.is_some() => (again, &self.last_spans),
-                _ => (old.filter(|_| is_same), &self.old_spans),
-            };
-            if let Some((like, span)) = like.zip(spans.get(index)) {
-                let align = match (field, span.kind) {
-                    (Field::Fixed { align, .. }, _) => usize::from(*align),
-                    (Field::Varlena, Varlena::Long | Varlena::Compressed) => 4,
-                    (Field::Varlena, _) => 1,
-                };
-                pad(out, origin, align);
-                out.extend_from_slice(&like[span.start..span.end]);
+            if let Some((from, span)) = copied {
+                pad(out, origin, alignment(*field, span.kind));
+                out.extend_from_slice(&from[span.start..span.end]);
                 continue;
             }
-            let content = source.and_then(|row| Some((row, *self.spans.get(index)?)));
-            match field {
+            let content = source.and_then(|attributes| Some((attributes, *spans.get(index)?)));
+            match *field {
                 Field::Fixed { width, align } => {
-                    pad(out, origin, usize::from(*align));
-                    let bytes = content.map_or(&[][..], |(row, span)| &row[span.start..span.end]);
-                    match old.zip(self.old_spans.get(index)) {
+                    pad(out, origin, align.into());
+                    let bytes =
+                        content.map_or(&[][..], |(attributes, span)| &attributes[span.start..span.end]);
+                    match old.zip(old_spans.get(index)) {
                         Some((old, span)) => {
-                            let changes = schema.changes[index].get_or_insert_default();
-                            changes.code(coder, (*width, *align), &old[span.start..span.end], bytes, out)?;
+                            let changes = changes[index].get_or_insert_default();
+                            changes.code(coder, (width, align), &old[span.start..span.end], bytes, out)?;
                         }
-                        None => coder.bytes(columns.content, bytes, usize::from(*width), out)?,
+                        None => coder.bytes(columns.content, bytes, width.into(), out)?,
                     }
                 }
                 Field::Varlena => {
-                    let told = match (schema.chunks, index) {
-                        (Some(column), 1) => {
-                            let from = (key.0, relation);
-                            let plan = &self.plan.toast;
-                            chunk(
-                                coder,
-                                column,
-                                columns,
-                                (&mut self.expander, &mut self.vectors),
-                                plan,
-                                from,
-                                content,
-                                origin,
-                                out,
-                            )?
+                    let mut values = ValueCoder { coder, expander, vectors, columns, origin };
+                    let is_chunk = match chunks.filter(|_| index == 1) {
+                        Some(column) => {
+                            let chunks = Chunks { column, ahead: &survey.toast, relation };
+                            values.chunk(chunks, content, out)?
                         }
-                        _ => false,
+                        None => false,
                     };
-                    if !told {
-                        let values = (&mut self.expander, &mut self.vectors);
-                        varlena(coder, columns, values, content, origin, out)?;
+                    if !is_chunk {
+                        values.varlena(content, out)?;
                     }
                 }
             }
         }
         pad(out, origin, end_align);
-        if again.is_none() && schema.has_values() {
-            layout.last.keep(&out[origin..]);
+        if keeps {
+            last.keep(&out[origin..]);
         }
         Ok(())
+    }
+}
+
+/// A tuple whose attributes are coded by its layout's schema.
+#[derive(Clone, Copy)]
+struct Tuple<'a> {
+    /// The layout.
+    number: usize,
+    /// What its length is a multiple of.
+    end_align: usize,
+    /// Whether its values of any length are those of the last tuple.
+    is_repeated: bool,
+    /// The attributes that it replaces.
+    old: Option<&'a [u8]>,
+    /// The attributes, when encoding.
+    source: Option<&'a [u8]>,
+}
+
+/// A bit for each field that differs from that of the tuple that is replaced.
+fn changed_fields((source, spans): (Option<&[u8]>, &[Span]), (old, old_spans): (&[u8], &[Span])) -> u64 {
+    let differs = |(index, (new, old_span)): (usize, (&Span, &Span))| {
+        let new = source.map(|attributes| &attributes[new.start..new.end]);
+        u64::from(new != Some(&old[old_span.start..old_span.end])) << index
+    };
+    spans.iter().zip(old_spans).take(MAX_UNCHANGED).enumerate().map(differs).sum()
+}
+
+/// What a field begins at a multiple of.
+fn alignment(field: Field, kind: Varlena) -> usize {
+    match (field, kind) {
+        (Field::Fixed { align, .. }, _) => align.into(),
+        (Field::Varlena, Varlena::Long | Varlena::Compressed) => 4,
+        (Field::Varlena, Varlena::Short | Varlena::External) => 1,
     }
 }
 
@@ -351,60 +458,6 @@ impl Rows {
 fn pad(out: &mut Vec<u8>, origin: usize, align: usize) {
     let len = aligned(out.len() - origin, align);
     out.resize(origin + len, 0);
-}
-
-/// A schema, when its layout is met first.
-fn schema<S: Coder>(coder: &mut S, column: Column, planned: &[Field]) -> Result<Schema, Corrupt> {
-    let mut fields = Vec::new();
-    let mut columns = Vec::new();
-    loop {
-        // 0 ends the schema, 1 is a varlena, more is 2 + width * 4 + the alignment's logarithm.
-        let code = match planned.get(fields.len()) {
-            None => 0,
-            Some(Field::Varlena) => 1,
-            Some(Field::Fixed { width, align }) => {
-                2 + u64::from(*width) * 4 + u64::from(align.trailing_zeros())
-            }
-        };
-        let field = match coder.symbol(column, code)? {
-            0 => {
-                let toast = matches!(fields[..], [Field::Fixed { width: 8, .. }, Field::Varlena]);
-                let kind = Kind::Symbols(Class::RowHeaders);
-                let chunks = if toast { Some(coder.column(kind)?) } else { None };
-                let changes = fields.iter().map(|_| None).collect();
-                return Ok(Schema { fields, columns, changes, chunks });
-            }
-            1 => Field::Varlena,
-            code => Field::Fixed {
-                width: u16::try_from((code - 2) / 4)
-                    .ok()
-                    .filter(|&width| width > 0)
-                    .ok_or_else(|| corrupt("a field's width can't be"))?,
-                align: 1 << ((code - 2) % 4),
-            },
-        };
-        fields.push(field);
-        let first = coder.column(match field {
-            Field::Fixed { width, .. } => Kind::Rows(Class::Fixed, width),
-            Field::Varlena => Kind::Bytes(Class::Text),
-        })?;
-        columns.push(match field {
-            Field::Fixed { .. } => FieldColumns {
-                length: first,
-                content: first,
-                external: first,
-                compressed: first,
-                expanded: first,
-            },
-            Field::Varlena => FieldColumns {
-                length: coder.column(Kind::Symbols(Class::RowHeaders))?,
-                content: first,
-                external: coder.column(Kind::Rows(Class::Fixed, EXTERNAL_BYTES as u16 - 2))?,
-                compressed: coder.column(Kind::Bytes(Class::Raw))?,
-                expanded: coder.column(Kind::Symbols(Class::RowHeaders))?,
-            },
-        });
-    }
 }
 
 #[cfg(test)]
@@ -431,25 +484,25 @@ mod tests {
         // Shorter, longer, as long as it.
         given.extend([2, 90, 30].map(|len| (row(77, 30), Some(row(77, len)))));
         given.extend([2, 90, 30].map(|len| (row(78, 30), Some(row(77, len)))));
-        let head = PlanHead { relation: RelFileLocator::default(), layout: 0, bitmap: &[] };
+        let kind = TupleKind { relation: RelFileLocator::default(), layout: 0, bitmap: &[] };
         let key = LayoutKey(0, 0);
         let mut rows = Rows::default();
-        given.iter().for_each(|(row, _)| rows.plan.add(head, row));
+        given.iter().for_each(|(row, _)| rows.survey.add(kind, row));
         let mut coder = Encoder::default();
         for (row, old) in &given {
             let mut out = Vec::new();
-            rows.row(&mut coder, key, 1, old.as_deref(), Some((row, head)), &mut out).expect("a row");
+            rows.tuple(&mut coder, (key, 1), old.as_deref(), Some((row, kind)), &mut out).expect("a row");
             assert_eq!(out, *row);
         }
         let layout = &rows.layouts[0];
         assert!(layout.schema.as_ref().is_some_and(Schema::has_values));
-        assert!(layout.last.steady.0 >= 25, "all of the last ones had the kept text");
+        assert!(layout.last.repeats.0 >= 25, "all of the last ones had the kept text");
         let chunk = coder.chunk(&mut Packer::new(1, true));
         let (mut rows, mut coder) = (Rows::default(), Decoder::default());
         coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
         for (row, old) in &given {
             let mut out = Vec::new();
-            rows.row(&mut coder, key, 1, old.as_deref(), None, &mut out).expect("a row");
+            rows.tuple(&mut coder, (key, 1), old.as_deref(), None, &mut out).expect("a row");
             assert_eq!(out, *row);
         }
         coder.finish().expect("nothing is left");

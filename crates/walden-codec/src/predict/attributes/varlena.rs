@@ -1,4 +1,8 @@
-//! Attributes of any length (`varatt.h`): their lengths and kinds, then their content.
+//! Attributes of any length (`varatt.h`): their kinds and lengths, then their content.
+//!
+//! A value is coded as its bytes, as a value of a type that is known ([`crate::value::vectors`]), or, if the server
+//! compressed it, as it was before. A chunk of a TOAST table's value is predicted from the value's first chunk, which has all
+//! of it coded.
 
 use walden_format::record::RelFileLocator;
 
@@ -9,205 +13,258 @@ use crate::value::expand::{Ahead, CHUNK, Expander, Method, starts};
 use crate::value::vectors::{Literal, Vectors};
 use crate::{Corrupt, corrupt};
 
-/// How a varlena is told that has a header of one byte, in the lowest two bits; above them its length without header.
+/// A varlena with a header of one byte that is coded as bytes, in the lowest two bits; above them its length without header.
 pub const SHORT: u64 = 0;
+/// Of no length: a reference to a TOAST table. Of a length: a value of a known type with a header of one byte.
+const EXTERNAL: u64 = 1;
+/// With a header of four bytes. Of no length: a value of a known type, or really of none.
+const LONG: u64 = 2;
+/// Compressed. Of a length that no compressed value has: coded as it was before, by which method.
+const COMPRESSED: u64 = 3;
 
 /// A header of one byte holds no more; 1 alone would be a reference.
 pub const MAX_SHORT_BYTES: u64 = 126;
 
-/// A varlena: its kind and length together, then its content.
-pub fn varlena<S: Coder>(
-    coder: &mut S,
-    columns: &FieldColumns,
-    (expander, vectors): (&mut Expander, &mut Vectors),
-    source: Option<(&[u8], Span)>,
-    origin: usize,
-    out: &mut Vec<u8>,
-) -> Result<(), Corrupt> {
-    // Of a length: no reference, but told and short.
-    const EXTERNAL: u64 = 1;
-    // Of no length: told, or really of none.
-    const LONG: u64 = 2;
-    // Of a length that no compressed value has: coded as it was before compression, by which method.
-    const COMPRESSED: u64 = 3;
-    let mut expanded = None;
-    let mut told = None;
-    let (symbol, bytes) = match source {
-        None => (0, &[][..]),
-        Some((row, span)) => {
-            let bytes = &row[span.start..span.end];
-            match span.kind {
-                Varlena::Short => {
-                    told = vectors.tell_short(&bytes[1..]);
-                    match told {
-                        Some(_) => (EXTERNAL | 1 << 2, &bytes[1..]),
-                        None => (SHORT | ((bytes.len() - 1) as u64) << 2, &bytes[1..]),
+/// What coding a field's values takes.
+pub struct ValueCoder<'v, S> {
+    /// Where the columns are.
+    pub coder: &'v mut S,
+    /// Values that were compressed.
+    pub expander: &'v mut Expander,
+    /// Texts and their words.
+    pub vectors: &'v mut Vectors,
+    /// The field's columns.
+    pub columns: &'v FieldColumns,
+    /// Where the tuple's attributes begin in what has been decoded.
+    pub origin: usize,
+}
+
+/// What predicts the chunks of a TOAST table.
+pub struct Chunks<'c> {
+    /// The column of their forms.
+    pub column: Column,
+    /// Values that encoding has seen ahead.
+    pub ahead: &'c Ahead,
+    /// The table's number, and its name when encoding.
+    pub relation: (u32, Option<RelFileLocator>),
+}
+
+/// How encoding codes a varlena.
+struct Choice<'a> {
+    symbol: u64,
+    bytes: &'a [u8],
+    literal: Option<Literal>,
+    expanded: Option<Vec<u8>>,
+}
+
+impl<S: Coder> ValueCoder<'_, S> {
+    /// Codes a varlena, and appends it to `out`. The source is the tuple's attributes, and where in them it is.
+    pub fn varlena(&mut self, source: Option<(&[u8], Span)>, out: &mut Vec<u8>) -> Result<(), Corrupt> {
+        let none = Choice { symbol: 0, bytes: &[], literal: None, expanded: None };
+        let Choice { symbol, bytes, literal, expanded } = source.map_or(none, |source| self.choose(source));
+        let FieldColumns { length, content, external, compressed, .. } = *self.columns;
+        let symbol = self.coder.symbol(length, symbol)?;
+        let len = usize::try_from(symbol >> 2).unwrap_or(usize::MAX);
+        match symbol & 3 {
+            SHORT => {
+                if len as u64 > MAX_SHORT_BYTES {
+                    return Err(corrupt("a short value can't be so long"));
+                }
+                out.push((len as u8 + 1) << 1 | 1);
+                self.coder.bytes(content, bytes, len, out)
+            }
+            EXTERNAL if len == 0 => {
+                out.extend_from_slice(&[1, 18]);
+                self.coder.bytes(external, bytes, EXTERNAL_BYTES - 2, out)
+            }
+            EXTERNAL => {
+                let value = self.vectors.code(self.coder, content, literal)?.unwrap_or_default();
+                if value.is_empty() || value.len() as u64 > MAX_SHORT_BYTES {
+                    return Err(corrupt("a short value can't be so long"));
+                }
+                out.push((value.len() as u8 + 1) << 1 | 1);
+                out.extend_from_slice(&value);
+                Ok(())
+            }
+            COMPRESSED if len < Method::OF_VALUES.len() => {
+                self.compressed(Method::OF_VALUES[len], expanded.as_deref(), out)
+            }
+            LONG if len == 0 => {
+                pad(out, self.origin, 4);
+                let value = self.vectors.code(self.coder, content, literal)?.unwrap_or_default();
+                out.extend_from_slice(&header(value.len().saturating_add(4))?.to_le_bytes());
+                out.extend_from_slice(&value);
+                Ok(())
+            }
+            kind => {
+                pad(out, self.origin, 4);
+                let (column, flag) = if kind == COMPRESSED { (compressed, 2) } else { (content, 0) };
+                out.extend((header(len.saturating_add(4))? | flag).to_le_bytes());
+                self.coder.bytes(column, bytes, len, out)
+            }
+        }
+    }
+
+    /// How a varlena is coded best.
+    fn choose<'a>(&mut self, (attributes, span): (&'a [u8], Span)) -> Choice<'a> {
+        let value = &attributes[span.start..span.end];
+        let (mut literal, mut expanded) = (None, None);
+        let (symbol, bytes) = match span.kind {
+            Varlena::Short => {
+                let bytes = &value[1..];
+                literal = self.vectors.tell_short(bytes);
+                match literal {
+                    Some(_) => (EXTERNAL | 1 << 2, bytes),
+                    None => (SHORT | (bytes.len() as u64) << 2, bytes),
+                }
+            }
+            Varlena::External => (EXTERNAL, &value[2..]),
+            Varlena::Long => {
+                let bytes = &value[4..];
+                literal = self.vectors.parse(bytes);
+                let len = if literal.is_some() { 0 } else { bytes.len() };
+                (LONG | (len as u64) << 2, bytes)
+            }
+            Varlena::Compressed => {
+                let bytes = &value[4..];
+                let len = match self.expander.expand(bytes) {
+                    Some((content, method)) => {
+                        expanded = Some(content);
+                        method.number() as usize
                     }
-                }
-                Varlena::External => (EXTERNAL, &bytes[2..]),
-                Varlena::Long => {
-                    told = vectors.parse(&bytes[4..]);
-                    let len = if told.is_some() { 0 } else { bytes.len() - 4 };
-                    (LONG | (len as u64) << 2, &bytes[4..])
-                }
-                Varlena::Compressed => {
-                    expanded = expander.expand(&bytes[4..]);
-                    let len = match &expanded {
-                        Some((_, method)) => method.number() as usize,
-                        None => bytes.len() - 4,
-                    };
-                    (COMPRESSED | (len as u64) << 2, &bytes[4..])
-                }
+                    None => bytes.len(),
+                };
+                (COMPRESSED | (len as u64) << 2, bytes)
+            }
+        };
+        Choice { symbol, bytes, literal, expanded }
+    }
+
+    /// Codes a compressed value as it was before, and appends it compressed again.
+    fn compressed(
+        &mut self,
+        method: Method,
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        pad(out, self.origin, 4);
+        let content = self.expanded(source)?;
+        let start = out.len();
+        out.extend_from_slice(&[0; 4]);
+        self.expander.shrink(&content, method, out)?;
+        let header = header(out.len() - start)? | 2;
+        out[start..start + 4].copy_from_slice(&header.to_le_bytes());
+        Ok(())
+    }
+
+    /// Codes a value as it was before compression.
+    fn expanded(&mut self, source: Option<&[u8]>) -> Result<Vec<u8>, Corrupt> {
+        let FieldColumns { content, expanded, .. } = *self.columns;
+        let literal = source.and_then(|value| self.vectors.parse(value));
+        // Of no length: of a known type.
+        let source = source.filter(|_| literal.is_none());
+        let len = self.coder.symbol(expanded, source.map_or(0, |value| value.len() as u64))?;
+        if len == 0 {
+            let value = self.vectors.code(self.coder, content, literal)?;
+            return value.ok_or_else(|| corrupt("a compressed value can't be empty"));
+        }
+        let mut value = Vec::new();
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        self.coder.bytes(content, source.unwrap_or_default(), len, &mut value)?;
+        Ok(value)
+    }
+}
+
+/// A chunk that is coded as any value.
+const CHUNK_OTHER: u64 = 0;
+/// A chunk of a value that is known.
+const CHUNK_KNOWN: u64 = 1;
+/// The first chunk, which has the whole value coded: one that is not compressed.
+const FIRST_PLAIN: u64 = 3;
+/// The same for a value that is compressed, by its method in [`Method::OF_VALUES`].
+const FIRST_COMPRESSED: [u64; 3] = [2, 4, 5];
+
+/// The whole value that a first chunk has coded.
+#[derive(Default)]
+struct Whole {
+    /// As it was before compression.
+    expanded: Option<Vec<u8>>,
+    literal: Option<Literal>,
+}
+
+impl<S: Coder> ValueCoder<'_, S> {
+    /// Codes a chunk of a value whose first chunk has all of it coded, and appends it to `out`; no if it is something else.
+    pub fn chunk(
+        &mut self,
+        chunks: Chunks<'_>,
+        source: Option<(&[u8], Span)>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Corrupt> {
+        let source = source.filter(|(_, span)| span.kind == Varlena::Long);
+        let (form, whole) = match source {
+            Some((attributes, span)) => {
+                self.choose_chunk(&chunks, attributes, &attributes[span.start + 4..span.end])
+            }
+            None => (CHUNK_OTHER, Whole::default()),
+        };
+        let relation = chunks.relation.0;
+        match self.coder.symbol(chunks.column, form)? {
+            CHUNK_OTHER => return Ok(false),
+            CHUNK_KNOWN => {}
+            form => {
+                let stored = self.whole_value(form, whole)?;
+                let number = starts(&out[self.origin..]);
+                let number = number.ok_or_else(|| corrupt("a value can't start there"))?;
+                self.expander.keep(relation, number, &stored);
             }
         }
-    };
-    let symbol = coder.symbol(columns.length, symbol)?;
-    let len = usize::try_from(symbol >> 2).unwrap_or(usize::MAX);
-    let kind = symbol & 3;
-    match kind {
-        SHORT => {
-            if len as u64 > MAX_SHORT_BYTES {
-                return Err(corrupt("a short value can't be so long"));
-            }
-            out.push((len as u8 + 1) << 1 | 1);
-            coder.bytes(columns.content, bytes, len, out)
+        let chunk = self.expander.chunk(relation, &out[self.origin..]);
+        let chunk = chunk.ok_or_else(|| corrupt("a value's chunk is not known"))?;
+        pad(out, self.origin, 4);
+        out.extend_from_slice(&header(chunk.len() + 4)?.to_le_bytes());
+        out.extend_from_slice(chunk);
+        Ok(true)
+    }
+
+    /// When encoding: the form of a chunk, and the whole value if it is the first.
+    fn choose_chunk(&mut self, chunks: &Chunks<'_>, attributes: &[u8], content: &[u8]) -> (u64, Whole) {
+        let (relation, locator) = chunks.relation;
+        if self.expander.chunk(relation, attributes).is_some_and(|chunk| chunk == content) {
+            return (CHUNK_KNOWN, Whole::default());
         }
-        EXTERNAL if len > 0 => {
-            let value = vectors.code(coder, columns.content, told)?.unwrap_or_default();
-            if value.is_empty() || value.len() as u64 > MAX_SHORT_BYTES {
-                return Err(corrupt("a short value can't be so long"));
-            }
-            out.push((value.len() as u8 + 1) << 1 | 1);
-            out.extend_from_slice(&value);
-            Ok(())
+        let first = starts(attributes).zip(locator);
+        let stored = first.and_then(|(number, locator)| chunks.ahead.value(locator, number));
+        let is_first =
+            |stored: &&[u8]| stored.starts_with(content) && content.len() == stored.len().min(CHUNK);
+        let Some(stored) = stored.filter(is_first) else { return (CHUNK_OTHER, Whole::default()) };
+        if let Some((expanded, method)) = self.expander.expand(stored) {
+            let form = FIRST_COMPRESSED[method.number() as usize];
+            return (form, Whole { expanded: Some(expanded), literal: None });
         }
-        EXTERNAL => {
-            out.extend_from_slice(&[1, 18]);
-            coder.bytes(columns.external, bytes, EXTERNAL_BYTES - 2, out)
+        match self.vectors.parse(stored) {
+            Some(literal) => (FIRST_PLAIN, Whole { expanded: None, literal: Some(literal) }),
+            None => (CHUNK_OTHER, Whole::default()),
         }
-        COMPRESSED if len < Method::OF_VALUES.len() => {
-            pad(out, origin, 4);
-            let content = whole(coder, columns, vectors, expanded.as_ref().map(|(content, _)| &content[..]))?;
-            let start = out.len();
-            out.extend_from_slice(&[0; 4]);
-            expander.shrink(&content, Method::OF_VALUES[len], out)?;
-            let header = header(out.len() - start)? | 2;
-            out[start..start + 4].copy_from_slice(&header.to_le_bytes());
-            Ok(())
+    }
+
+    /// Codes a whole value, and gives it as it is stored in its chunks.
+    fn whole_value(&mut self, form: u64, source: Whole) -> Result<Vec<u8>, Corrupt> {
+        if let Some(method) = FIRST_COMPRESSED.iter().position(|first| *first == form) {
+            let content = self.expanded(source.expanded.as_deref())?;
+            let mut stored = Vec::new();
+            self.expander.shrink(&content, Method::OF_VALUES[method], &mut stored)?;
+            return Ok(stored);
         }
-        LONG if len == 0 => {
-            pad(out, origin, 4);
-            let value = vectors.code(coder, columns.content, told)?.unwrap_or_default();
-            out.extend_from_slice(&header(value.len().saturating_add(4))?.to_le_bytes());
-            out.extend_from_slice(&value);
-            Ok(())
+        if form != FIRST_PLAIN {
+            return Err(corrupt("a chunk can't be told so"));
         }
-        _ => {
-            pad(out, origin, 4);
-            let compressed = kind == COMPRESSED;
-            out.extend((header(len.saturating_add(4))? | if compressed { 2 } else { 0 }).to_le_bytes());
-            let column = if compressed { columns.compressed } else { columns.content };
-            coder.bytes(column, bytes, len, out)
-        }
+        let stored = self.vectors.code(self.coder, self.columns.content, source.literal)?;
+        stored.ok_or_else(|| corrupt("a value can't be told"))
     }
 }
 
 /// A varlena's header of four bytes, for so many bytes with it.
-fn header(whole: usize) -> Result<u32, Corrupt> {
-    let whole = u32::try_from(whole).ok().filter(|&whole| whole < 1 << 30);
-    Ok(whole.ok_or_else(|| corrupt("a value can't be so long"))? << 2)
-}
-
-/// A value as it was before compression.
-fn whole<S: Coder>(
-    coder: &mut S,
-    columns: &FieldColumns,
-    vectors: &mut Vectors,
-    source: Option<&[u8]>,
-) -> Result<Vec<u8>, Corrupt> {
-    let told = source.and_then(|content| vectors.parse(content));
-    // Of no length: told.
-    let source = source.filter(|_| told.is_none());
-    let len = coder.symbol(columns.expanded, source.map_or(0, |content| content.len() as u64))?;
-    if len == 0 {
-        return vectors
-            .code(coder, columns.content, told)?
-            .ok_or_else(|| corrupt("a compressed value can't be empty"));
-    }
-    let mut content = Vec::new();
-    coder.bytes(
-        columns.content,
-        source.unwrap_or_default(),
-        usize::try_from(len).unwrap_or(usize::MAX),
-        &mut content,
-    )?;
-    Ok(content)
-}
-
-/// A chunk of a value that is said as a whole, if it is one: the first one says it.
-#[allow(clippy::too_many_arguments)]
-pub fn chunk<S: Coder>(
-    coder: &mut S,
-    column: Column,
-    columns: &FieldColumns,
-    (expander, vectors): (&mut Expander, &mut Vectors),
-    ahead: &Ahead,
-    (relation, locator): (u32, Option<RelFileLocator>),
-    source: Option<(&[u8], Span)>,
-    origin: usize,
-    out: &mut Vec<u8>,
-) -> Result<bool, Corrupt> {
-    const OTHER: u64 = 0;
-    const TOLD: u64 = 1;
-    // Of a value compressed by pglz, of one that is not compressed, of one by the other methods.
-    const FIRST: [u64; 3] = [2, 4, 5];
-    const FIRST_PLAIN: u64 = 3;
-    let mut value = None;
-    let mut plain: Option<Literal> = None;
-    let mut form = OTHER;
-    if let Some((row, span)) = source.filter(|(_, span)| span.kind == Varlena::Long) {
-        let content = &row[span.start + 4..span.end];
-        if expander.chunk(relation, row).is_some_and(|chunk| chunk == content) {
-            form = TOLD;
-        } else if let Some(stored) =
-            starts(row).zip(locator).and_then(|(number, locator)| ahead.value(locator, number))
-            && stored.starts_with(content)
-            && content.len() == stored.len().min(CHUNK)
-        {
-            value = expander.expand(stored);
-            if value.is_none() {
-                plain = vectors.parse(stored);
-            }
-            form = match (&value, &plain) {
-                (Some((_, method)), _) => FIRST[method.number() as usize],
-                (_, Some(_)) => FIRST_PLAIN,
-                _ => OTHER,
-            };
-        }
-    }
-    let form = coder.symbol(column, form)?;
-    if form == OTHER {
-        return Ok(false);
-    }
-    if form != TOLD {
-        let mut stored = Vec::new();
-        if let Some(method) = FIRST.iter().position(|first| *first == form) {
-            let content = whole(coder, columns, vectors, value.as_ref().map(|(content, _)| &content[..]))?;
-            expander.shrink(&content, Method::OF_VALUES[method], &mut stored)?;
-        } else if form != FIRST_PLAIN {
-            return Err(corrupt("a chunk can't be told so"));
-        } else {
-            stored = vectors
-                .code(coder, columns.content, plain)?
-                .ok_or_else(|| corrupt("a value can't be told"))?;
-        }
-        let number = starts(&out[origin..]).ok_or_else(|| corrupt("a value can't start there"))?;
-        expander.keep(relation, number, &stored);
-    }
-    let chunk =
-        expander.chunk(relation, &out[origin..]).ok_or_else(|| corrupt("a value's chunk is not known"))?;
-    pad(out, origin, 4);
-    out.extend_from_slice(&header(chunk.len() + 4)?.to_le_bytes());
-    out.extend_from_slice(chunk);
-    Ok(true)
+fn header(len: usize) -> Result<u32, Corrupt> {
+    let len = u32::try_from(len).ok().filter(|&len| len < 1 << 30);
+    Ok(len.ok_or_else(|| corrupt("a value can't be so long"))? << 2)
 }

@@ -1,106 +1,165 @@
-//! Tuples of pending lists.
+//! Tuples of pending lists: predicted from the words of the text that was inserted right before.
 
 use crate::columns::{Class, Coder, Column, Kind};
-use crate::predict::TupleCoder;
 use crate::predict::names::Topic;
 use crate::predict::relation::Relation;
-use crate::tuple::gin::{HEADER, SIZE, Tuples, info_of, put_word, word_of};
-use crate::tuple::tid::RowPlace;
+use crate::predict::{Predictor, TupleCoder};
+use crate::tuple::gin::{HEADER, SIZE, Tuples, info_of, is_pending, put_word, word_of};
+use crate::tuple::tid::Tid;
 use crate::{Corrupt, corrupt};
 
-impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes the tuples that a record puts into a pending list.
-    pub fn pending(
+/// The data of a record that puts tuples into a pending list.
+pub struct PendingTuples {
+    /// The index.
+    pub relation: Relation,
+}
+
+/// A tuple that the next word predicts.
+const NEXT_WORD: u64 = 0;
+/// One that is not predicted.
+const OTHER: u64 = 1;
+/// Nor is it of the same heap tuple as the one before.
+const OTHER_TID: u64 = 2;
+
+/// Where the tuples of a pending list are coded.
+struct PendingColumns {
+    tids: Column,
+    forms: Column,
+    sizes: Column,
+    keys: Column,
+}
+
+/// What predicts the next tuple.
+struct Expected {
+    /// The heap tuple of the one before.
+    tid: Tid,
+    /// Whose words come, by how lately it was inserted.
+    text: Option<usize>,
+    /// Which of its words is the next.
+    word: usize,
+}
+
+impl<S: Coder> Predictor<S> for PendingTuples {
+    fn fits(&mut self, _: &mut TupleCoder<'_, S>, data: &[u8]) -> bool {
+        is_pending(data)
+    }
+
+    fn code(
         &mut self,
-        relation: Relation,
+        coder: &mut TupleCoder<'_, S>,
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        /// How a tuple is told: by the next word, not at all, or not even of the same row as the last one.
-        const NEXT: u64 = 0;
-        const OTHER: u64 = 1;
-        const OTHER_ROW: u64 = 2;
-        let like = |what: u32| [relation.number, what, 0];
+        let relation = self.relation;
         let symbols = Kind::Symbols(Class::IndexTuples);
-        let mut tuples = source.map(|data| Tuples { data });
-        let counts = self.names.column(self.coder, Topic::Pending, like(0), symbols)?;
-        let count = tuples.as_ref().map_or(0, |tuples| Tuples { data: tuples.data }.count() as u64);
-        let count = self.coder.symbol(counts, count)?;
+        let counts = coder.pending_column(relation, 0, symbols)?;
+        let count = source.map_or(0, |data| Tuples { data }.count() as u64);
+        let count = coder.coder.symbol(counts, count)?;
+        let tids = coder.pending_column(relation, 1, Kind::Rows(Class::IndexTuples, Tid::BYTES as u16))?;
         let first = source.and_then(|data| Tuples { data }.next());
-        let rows = Kind::Rows(Class::IndexTuples, RowPlace::BYTES as u16);
-        let rows = self.names.column(self.coder, Topic::Pending, like(1), rows)?;
-        let column = self.names.column(self.coder, Topic::Pending, like(2), symbols)?;
-        // The row: the one that was put into a table last, or any.
-        let row = first.and_then(RowPlace::of);
-        let latest = self.keys.latest.filter(|latest| source.is_none_or(|_| row == Some(*latest)));
-        let mut row = match self.coder.symbol(column, latest.is_some().into())? {
-            0 => self.place(rows, row)?,
-            _ => self.keys.latest.ok_or_else(|| corrupt("there is no latest row"))?,
+        let mut expected = coder.expected_word(relation, tids, first)?;
+        let columns = PendingColumns {
+            tids,
+            forms: coder.pending_column(relation, 5, symbols)?,
+            sizes: coder.pending_column(relation, 6, symbols)?,
+            keys: coder.pending_column(relation, 7, Kind::Bytes(Class::Text))?,
         };
-        // Its words, and where in them: 0 for none, else 1 + which vector, and how many words are left out.
-        let key = first.and_then(word_of);
-        let known = key.and_then(|key| {
-            let mut vectors = self.rows.vectors.words().enumerate();
-            vectors.find_map(|(rank, words)| Some((rank, words.search(key).ok()?)))
-        });
-        let column = self.names.column(self.coder, Topic::Pending, like(3), symbols)?;
-        let rank = self.coder.symbol(column, known.map_or(0, |(rank, _)| rank as u64 + 1))?;
-        let mut at = 0;
-        if rank > 0 {
-            let column = self.names.column(self.coder, Topic::Pending, like(4), symbols)?;
-            at = self.coder.symbol(column, known.map_or(0, |(_, at)| at as u64))?;
-        }
-        let mut at = usize::try_from(at).unwrap_or(usize::MAX);
-        let rank = usize::try_from(rank).unwrap_or(usize::MAX);
-        let forms = self.names.column(self.coder, Topic::Pending, like(5), symbols)?;
-        let sizes = self.names.column(self.coder, Topic::Pending, like(6), symbols)?;
-        let keys = Kind::Bytes(Class::Text);
-        let keys = self.names.column(self.coder, Topic::Pending, like(7), keys)?;
+        let mut tuples = source.map(|data| Tuples { data });
         for _ in 0..count {
             let tuple = tuples.as_mut().and_then(Iterator::next);
             let start = out.len();
-            let vector = rank.checked_sub(1).and_then(|rank| self.rows.vectors.words().nth(rank));
-            let word = vector.and_then(|words| words.get(at));
-            let told = word.is_some_and(|word| put_word(row, word, out));
-            let same_row = tuple.and_then(RowPlace::of) == Some(row);
-            let form = match tuple {
-                Some(tuple) if told && out[start..] == *tuple => NEXT,
-                _ if same_row => OTHER,
-                _ => OTHER_ROW,
-            };
-            match self.coder.symbol(forms, form)? {
-                NEXT if told => at += 1,
-                form @ (OTHER | OTHER_ROW) => {
-                    out.truncate(start);
-                    if form == OTHER_ROW {
-                        row = self.place(rows, tuple.and_then(RowPlace::of))?;
-                    }
-                    let info =
-                        self.coder.symbol(sizes, tuple.map_or(0, |tuple| u64::from(info_of(tuple))))?;
-                    let info = u16::try_from(info).map_err(|_| corrupt("a tuple's size can't be"))?;
-                    let len = usize::from(info & SIZE).checked_sub(HEADER);
-                    let len = len.ok_or_else(|| corrupt("a tuple's size can't be"))?;
-                    out.extend_from_slice(&row.to_bytes());
-                    out.extend_from_slice(&info.to_le_bytes());
-                    self.coder.bytes(keys, tuple.map_or(&[], |tuple| &tuple[HEADER..]), len, out)?;
-                    // The words that follow may be those after it.
-                    let vector = rank.checked_sub(1).and_then(|rank| self.rows.vectors.words().nth(rank));
-                    if let Some((words, key)) = vector.zip(word_of(&out[start..])) {
-                        at = match words.search(key) {
-                            Ok(found) => found + 1,
-                            Err(next) => next,
-                        };
-                    }
-                }
-                _ => return Err(corrupt("a pending tuple can't be told")),
+            coder.pending_tuple(&columns, &mut expected, tuple, out)?;
+            coder.pending.add(relation.number, &out[start..]);
+        }
+        Ok(())
+    }
+}
+
+impl<S: Coder> TupleCoder<'_, S> {
+    fn pending_column(&mut self, relation: Relation, what: u32, kind: Kind) -> Result<Column, Corrupt> {
+        self.names.column(self.coder, Topic::Pending, [relation.number, what, 0], kind)
+    }
+
+    /// Codes what predicts the first tuple: the heap tuple that was inserted last, and a word of a text.
+    fn expected_word(
+        &mut self,
+        relation: Relation,
+        tids: Column,
+        first: Option<&[u8]>,
+    ) -> Result<Expected, Corrupt> {
+        let symbols = Kind::Symbols(Class::IndexTuples);
+        let column = self.pending_column(relation, 2, symbols)?;
+        let tid = first.and_then(Tid::of);
+        let latest = self.keys.latest.filter(|latest| first.is_none() || tid == Some(*latest));
+        let tid = match self.coder.symbol(column, latest.is_some().into())? {
+            0 => self.pending_tid(tids, tid)?,
+            _ => self.keys.latest.ok_or_else(|| corrupt("there is no latest row"))?,
+        };
+        // 0 for none; else 1 + which text; then how many words are left out.
+        let known = first.and_then(word_of).and_then(|word| {
+            let mut texts = self.rows.vectors.words().enumerate();
+            texts.find_map(|(rank, words)| Some((rank, words.search(word).ok()?)))
+        });
+        let column = self.pending_column(relation, 3, symbols)?;
+        let text = self.coder.symbol(column, known.map_or(0, |(rank, _)| rank as u64 + 1))?;
+        let mut word = 0;
+        if text > 0 {
+            let column = self.pending_column(relation, 4, symbols)?;
+            word = self.coder.symbol(column, known.map_or(0, |(_, word)| word as u64))?;
+        }
+        let text = usize::try_from(text).unwrap_or(usize::MAX).checked_sub(1);
+        Ok(Expected { tid, text, word: usize::try_from(word).unwrap_or(usize::MAX) })
+    }
+
+    /// Codes a tuple of a pending list, and appends it to `out`.
+    fn pending_tuple(
+        &mut self,
+        columns: &PendingColumns,
+        expected: &mut Expected,
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let start = out.len();
+        let words = expected.text.and_then(|rank| self.rows.vectors.words().nth(rank));
+        let word = words.and_then(|words| words.get(expected.word));
+        let is_predicted = word.is_some_and(|word| put_word(expected.tid, word, out));
+        let form = match source {
+            Some(tuple) if is_predicted && out[start..] == *tuple => NEXT_WORD,
+            _ if source.and_then(Tid::of) == Some(expected.tid) => OTHER,
+            _ => OTHER_TID,
+        };
+        let form = match self.coder.symbol(columns.forms, form)? {
+            NEXT_WORD if is_predicted => {
+                expected.word += 1;
+                return Ok(());
             }
-            self.pending.add(relation.number, &out[start..]);
+            form @ (OTHER | OTHER_TID) => form,
+            _ => return Err(corrupt("a pending tuple can't be told")),
+        };
+        out.truncate(start);
+        if form == OTHER_TID {
+            expected.tid = self.pending_tid(columns.tids, source.and_then(Tid::of))?;
+        }
+        let info = self.coder.symbol(columns.sizes, source.map_or(0, |tuple| info_of(tuple).into()))?;
+        let info = u16::try_from(info).map_err(|_| corrupt("a tuple's size can't be"))?;
+        let len = usize::from(info & SIZE).checked_sub(HEADER);
+        let len = len.ok_or_else(|| corrupt("a tuple's size can't be"))?;
+        out.extend_from_slice(&expected.tid.to_bytes());
+        out.extend_from_slice(&info.to_le_bytes());
+        self.coder.bytes(columns.keys, source.map_or(&[], |tuple| &tuple[HEADER..]), len, out)?;
+        // The words that follow may be those after it.
+        let words = expected.text.and_then(|rank| self.rows.vectors.words().nth(rank));
+        if let Some((words, word)) = words.zip(word_of(&out[start..])) {
+            expected.word = match words.search(word) {
+                Ok(found) => found + 1,
+                Err(next) => next,
+            };
         }
         Ok(())
     }
 
-    fn place(&mut self, column: Column, source: Option<RowPlace>) -> Result<RowPlace, Corrupt> {
-        let bytes = source.map_or([0; RowPlace::BYTES], RowPlace::to_bytes);
-        Ok(RowPlace::from_bytes(self.coder.array(column, &bytes)?))
+    fn pending_tid(&mut self, column: Column, source: Option<Tid>) -> Result<Tid, Corrupt> {
+        let bytes = source.map_or([0; Tid::BYTES], Tid::to_bytes);
+        Ok(Tid::from_bytes(self.coder.array(column, &bytes)?))
     }
 }

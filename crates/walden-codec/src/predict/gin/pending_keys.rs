@@ -7,46 +7,46 @@ use std::ops::Bound;
 use rustc_hash::FxHashMap;
 
 use crate::tuple::gin::{Entry, HEADER, Key, SIZE, info_of, text};
-use crate::tuple::tid::RowPlace;
+use crate::tuple::tid::Tid;
 
-/// Rows of keys that are in pending lists, on both sides.
+/// Rows of keys that are in pending lists: the same in both directions.
 #[derive(Default)]
 pub struct Pending {
-    indexes: FxHashMap<u32, OfIndex>,
-    /// Bytes that keys and rows take, and that new tuples may take at most.
+    indexes: FxHashMap<u32, IndexKeys>,
+    /// Bytes that keys and TIDs take, and that new tuples may take at most.
     bytes: usize,
     new: usize,
 }
 
 #[derive(Default)]
-struct OfIndex {
+struct IndexKeys {
     /// Tuples that are not among the keys yet.
-    new: Vec<New>,
+    new: Vec<NewTuple>,
     new_bytes: Vec<u8>,
-    keys: BTreeMap<Order, OfKey>,
+    keys: BTreeMap<SortKey, PendingKey>,
     /// Where in the order of keys the last entry was.
-    last: Order,
+    last: SortKey,
 }
 
-impl OfIndex {
+impl IndexKeys {
     /// Puts the new tuples among the keys, in the order in which they came; how many bytes more are taken.
     fn settle(&mut self) -> usize {
-        let OfIndex { new, new_bytes, keys, .. } = self;
-        let key_of = |new: &New| &new_bytes[new.at as usize..new.at as usize + usize::from(new.len)];
+        let IndexKeys { new, new_bytes, keys, .. } = self;
+        let key_of = |new: &NewTuple| &new_bytes[new.at as usize..new.at as usize + usize::from(new.len)];
         // Many are the same, and stay in the order in which they came.
         new.sort_by_key(|new| new.start);
         let mut taken = 0;
-        let mut put = |tuples: &[New]| {
+        let mut put = |tuples: &[NewTuple]| {
             let bytes = key_of(&tuples[0]);
-            let of = keys.entry(Order::of(bytes)).or_insert_with(|| {
+            let of = keys.entry(SortKey::of(bytes)).or_insert_with(|| {
                 taken += Pending::KEY + 2 * bytes.len();
                 let key = Key { flags: tuples[0].flags, bytes: bytes.to_vec() };
-                OfKey { key, rows: Vec::with_capacity(tuples.len().min(Pending::MAX_ROWS)) }
+                PendingKey { key, tids: Vec::with_capacity(tuples.len().min(Pending::MAX_TIDS)) }
             });
-            let room = Pending::MAX_ROWS - of.rows.len().min(Pending::MAX_ROWS);
-            let rows = &tuples[..room.min(tuples.len())];
-            of.rows.extend(rows.iter().map(|new| new.row));
-            taken += Pending::ROW * rows.len();
+            let room = Pending::MAX_TIDS - of.tids.len().min(Pending::MAX_TIDS);
+            let tids = &tuples[..room.min(tuples.len())];
+            of.tids.extend(tids.iter().map(|new| new.tid));
+            taken += Pending::TID * tids.len();
         };
         for alike in new.chunk_by_mut(|a, b| a.start == b.start) {
             // Mostly, what begins alike is the same.
@@ -54,9 +54,9 @@ impl OfIndex {
                 put(alike);
                 continue;
             }
-            let compare = |a: &New, b: &New| {
+            let compare = |a: &NewTuple, b: &NewTuple| {
                 let (mut one, mut other) = ([0; 4], [0; 4]);
-                Order::bytes(key_of(a), &mut one).cmp(Order::bytes(key_of(b), &mut other))
+                SortKey::bytes(key_of(a), &mut one).cmp(SortKey::bytes(key_of(b), &mut other))
             };
             alike.sort_by(compare);
             alike.chunk_by(|a, b| compare(a, b).is_eq()).for_each(&mut put);
@@ -68,19 +68,19 @@ impl OfIndex {
 }
 
 /// A tuple of a pending list. Most are never asked for in their file, and many at once are sooner put in order.
-struct New {
+struct NewTuple {
     /// How the key's order begins.
     start: u64,
     /// Where its bytes are.
     at: u32,
     len: u16,
     flags: u16,
-    row: RowPlace,
+    tid: Tid,
 }
 
 /// What keys are ordered by: texts by their bytes, others as numbers.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Order {
+pub struct SortKey {
     /// How it begins: mostly all of it.
     pub start: [u64; 2],
     /// How many bytes it has, up to one more than are in `start`.
@@ -88,27 +88,27 @@ pub struct Order {
     pub rest: Box<[u8]>,
 }
 
-impl Ord for Order {
+impl Ord for SortKey {
     #[inline]
-    fn cmp(&self, other: &Order) -> Ordering {
+    fn cmp(&self, other: &SortKey) -> Ordering {
         let [high, low] = self.start;
         let [other_high, other_low] = other.start;
         let starts = high.cmp(&other_high).then(low.cmp(&other_low)).then(self.len.cmp(&other.len));
-        starts.then_with(|| match usize::from(self.len) <= Order::START {
+        starts.then_with(|| match usize::from(self.len) <= SortKey::START {
             true => Ordering::Equal,
             false => self.rest.cmp(&other.rest),
         })
     }
 }
 
-impl PartialOrd for Order {
+impl PartialOrd for SortKey {
     #[inline]
-    fn partial_cmp(&self, other: &Order) -> Option<Ordering> {
+    fn partial_cmp(&self, other: &SortKey) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Order {
+impl SortKey {
     const START: usize = 16;
 
     /// What decides, of a key with the gap after it.
@@ -124,39 +124,39 @@ impl Order {
     }
 
     /// Of a key, with the gap after it.
-    pub fn of(key: &[u8]) -> Order {
+    pub fn of(key: &[u8]) -> SortKey {
         let mut number = [0; 4];
-        let bytes = Order::bytes(key, &mut number);
-        let (start, rest) = bytes.split_at(bytes.len().min(Order::START));
-        let mut padded = [0; Order::START];
+        let bytes = SortKey::bytes(key, &mut number);
+        let (start, rest) = bytes.split_at(bytes.len().min(SortKey::START));
+        let mut padded = [0; SortKey::START];
         padded[..start.len()].copy_from_slice(start);
         let number = u128::from_be_bytes(padded);
         let start = [(number >> 64) as u64, number as u64];
-        Order { start, len: bytes.len().min(Order::START + 1) as u8, rest: rest.into() }
+        SortKey { start, len: bytes.len().min(SortKey::START + 1) as u8, rest: rest.into() }
     }
 }
 
-struct OfKey {
+struct PendingKey {
     /// As in tuples: flags of `t_info`, and the key.
     key: Key,
-    rows: Vec<RowPlace>,
+    tids: Vec<Tid>,
 }
 
 impl Pending {
     /// Bytes that may be kept.
     const MOST: usize = 48 << 20;
     /// Rows of one key that may be kept: more have no room in an entry.
-    const MAX_ROWS: usize = 8192;
-    /// Bytes that a key and a row take, about.
+    const MAX_TIDS: usize = 8192;
+    /// Bytes that a key and a tid take, about.
     const KEY: usize = 160;
-    const ROW: usize = 8;
+    const TID: usize = 8;
 
     /// A tuple was put into a pending list.
     pub fn add(&mut self, index: u32, tuple: &[u8]) {
-        let Some(row) = RowPlace::of(tuple) else { return };
+        let Some(tid) = Tid::of(tuple) else { return };
         let key = &tuple[HEADER..];
         // As much as it may take, until it is known.
-        let most = Pending::KEY + 2 * key.len() + Pending::ROW;
+        let most = Pending::KEY + 2 * key.len() + Pending::TID;
         if self.bytes + self.new + most > Pending::MOST {
             self.settle_all();
             if self.bytes > Pending::MOST {
@@ -166,12 +166,12 @@ impl Pending {
         let of = self.indexes.entry(index).or_default();
         let (Ok(at), Ok(len)) = (u32::try_from(of.new_bytes.len()), u16::try_from(key.len())) else { return };
         let mut number = [0; 4];
-        let order = Order::bytes(key, &mut number);
+        let order = SortKey::bytes(key, &mut number);
         let mut start = [0; 8];
         let known = order.len().min(8);
         start[..known].copy_from_slice(&order[..known]);
         let start = u64::from_be_bytes(start);
-        of.new.push(New { start, at, len, flags: info_of(tuple) & !SIZE, row });
+        of.new.push(NewTuple { start, at, len, flags: info_of(tuple) & !SIZE, tid });
         of.new_bytes.extend_from_slice(key);
         self.new += most;
         if self.bytes + self.new > Pending::MOST {
@@ -189,7 +189,7 @@ impl Pending {
     pub fn settle(&mut self, index: u32) {
         let Some(of) = self.indexes.get_mut(&index) else { return };
         let most: usize =
-            of.new.iter().map(|new| Pending::KEY + 2 * usize::from(new.len) + Pending::ROW).sum();
+            of.new.iter().map(|new| Pending::KEY + 2 * usize::from(new.len) + Pending::TID).sum();
         self.new -= most;
         self.bytes += of.settle();
     }
@@ -199,31 +199,31 @@ impl Pending {
     }
 
     /// The key of the entry that is replaced, or else the keys after the last entry's, in their order.
-    pub fn next(&self, index: u32, before: Option<&Entry<'_>>) -> impl Iterator<Item = (&Key, &[RowPlace])> {
+    pub fn next(&self, index: u32, before: Option<&Entry<'_>>) -> impl Iterator<Item = (&Key, &[Tid])> {
         let of = self.indexes.get(&index);
         let bounds = of.map(|of| match before {
             Some(entry) => {
-                let order = Order::of(&entry.key.bytes);
+                let order = SortKey::of(&entry.key.bytes);
                 (Bound::Included(order.clone()), Bound::Included(order))
             }
             None => (Bound::Excluded(of.last.clone()), Bound::Unbounded),
         });
         let range = of.zip(bounds).map(|(of, bounds)| of.keys.range(bounds));
-        range.into_iter().flatten().map(|(_, of)| (&of.key, &of.rows[..]))
+        range.into_iter().flatten().map(|(_, of)| (&of.key, &of.tids[..]))
     }
 
-    /// An entry was written: its rows, in their order (or all of its key's), are no longer pending.
-    pub fn done(&mut self, index: u32, key: Order, rows: Option<&[RowPlace]>) {
+    /// An entry was written: its TIDs, in their order (or all of its key's), are no longer pending.
+    pub fn done(&mut self, index: u32, key: SortKey, tids: Option<&[Tid]>) {
         let Some(of) = self.indexes.get_mut(&index) else { return };
         of.last = key;
         if let Some(key) = of.keys.get_mut(&of.last) {
-            let before = key.rows.len();
-            match rows {
-                Some(rows) => key.rows.retain(|row| rows.binary_search(row).is_err()),
-                None => key.rows.clear(),
+            let before = key.tids.len();
+            match tids {
+                Some(tids) => key.tids.retain(|tid| tids.binary_search(tid).is_err()),
+                None => key.tids.clear(),
             }
-            self.bytes = self.bytes.saturating_sub((before - key.rows.len()) * Pending::ROW);
-            if key.rows.is_empty() {
+            self.bytes = self.bytes.saturating_sub((before - key.tids.len()) * Pending::TID);
+            if key.tids.is_empty() {
                 self.bytes = self.bytes.saturating_sub(Pending::KEY + 2 * key.key.bytes.len());
                 of.keys.remove(&of.last);
             }
@@ -234,10 +234,10 @@ impl Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tuple::gin::{entry, is_pending, put_word, word_of};
+    use crate::tuple::gin::{entry_with, is_pending, put_word, word_of};
 
-    fn row(number: u32) -> RowPlace {
-        RowPlace { block: number * number / 7, number: (number % 200 + 1) as u16 }
+    fn tid(number: u32) -> Tid {
+        Tid { block: number * number / 7, number: (number % 200 + 1) as u16 }
     }
 
     #[test]
@@ -246,30 +246,30 @@ mod tests {
         for number in [3, 9, 12] {
             for word in [&b"above"[..], b"below", b"beyond"] {
                 let mut tuple = Vec::new();
-                assert!(put_word(row(number), word, &mut tuple));
+                assert!(put_word(tid(number), word, &mut tuple));
                 assert!(is_pending(&tuple));
                 assert_eq!(word_of(&tuple), Some(word));
                 pending.add(7, &tuple);
             }
         }
         pending.settle(7);
-        let (key, rows) = pending.next(7, None).nth(1).expect("a key");
-        assert_eq!((text(&key.bytes), rows), (Some(&b"below"[..]), &[row(3), row(9), row(12)][..]));
-        let (old, _) = entry(None, key, &rows[..2]).expect("an entry");
+        let (key, tids) = pending.next(7, None).nth(1).expect("a key");
+        assert_eq!((text(&key.bytes), tids), (Some(&b"below"[..]), &[tid(3), tid(9), tid(12)][..]));
+        let (old, _) = entry_with(None, key, &tids[..2]).expect("an entry");
         let old = Entry::of(&old).expect("the same entry");
-        assert_eq!(old.rows.as_deref(), Some(&rows[..2]));
-        let (new, all) = entry(Some(&old), key, &rows[2..]).expect("an entry");
-        assert_eq!(all, rows);
-        assert_eq!(Entry::of(&new).and_then(|new| new.rows).as_deref(), Some(rows));
-        assert_eq!(entry(None, key, rows), Some((new.clone(), all)));
+        assert_eq!(old.tids.as_deref(), Some(&tids[..2]));
+        let (new, all) = entry_with(Some(&old), key, &tids[2..]).expect("an entry");
+        assert_eq!(all, tids);
+        assert_eq!(Entry::of(&new).and_then(|new| new.tids).as_deref(), Some(tids));
+        assert_eq!(entry_with(None, key, tids), Some((new.clone(), all)));
         let done = Entry::of(&new).expect("an entry");
-        pending.done(7, Order::of(&done.key.bytes), done.rows.as_deref());
+        pending.done(7, SortKey::of(&done.key.bytes), done.tids.as_deref());
         let left: Vec<_> = pending.next(7, None).map(|(key, _)| text(&key.bytes)).collect();
         assert_eq!(left, [Some(&b"beyond"[..])]);
         assert!(pending.next(7, Some(&done)).next().is_none());
     }
 
-    /// Tuples that are put among the keys at once, or in parts, or each by itself: keys are in their order, rows in that in
+    /// Tuples that are put among the keys at once, or in parts, or each by itself: keys are in their order, TIDs in that in
     /// which they came.
     #[test]
     fn pending_tuples_are_in_order_however_many_at_once() {
@@ -282,13 +282,13 @@ mod tests {
             b"ha",
             b"a longer word than most",
         ];
-        let mut expected: BTreeMap<&[u8], Vec<RowPlace>> = BTreeMap::new();
+        let mut expected: BTreeMap<&[u8], Vec<Tid>> = BTreeMap::new();
         let mut pending = [Pending::default(), Pending::default(), Pending::default()];
         for number in 1..400_u32 {
             let word = words[(number * number % 31) as usize % words.len()];
             let mut tuple = Vec::new();
-            assert!(put_word(row(number), word, &mut tuple));
-            expected.entry(word).or_default().push(row(number));
+            assert!(put_word(tid(number), word, &mut tuple));
+            expected.entry(word).or_default().push(tid(number));
             for (pending, every) in pending.iter_mut().zip([1, 37, 1000]) {
                 pending.add(3, &tuple);
                 if number % every == 0 {
@@ -299,11 +299,11 @@ mod tests {
         for mut pending in pending {
             pending.settle_all();
             let all =
-                pending.next(3, None).map(|(key, rows)| (text(&key.bytes).expect("a word"), rows.to_vec()));
+                pending.next(3, None).map(|(key, tids)| (text(&key.bytes).expect("a word"), tids.to_vec()));
             assert!(all.eq(expected.clone()));
             let keys: usize =
                 words.iter().map(|word| Pending::KEY + 2 * (1 + word.len()).next_multiple_of(8)).sum();
-            assert_eq!((pending.bytes, pending.new), (keys + 399 * Pending::ROW, 0));
+            assert_eq!((pending.bytes, pending.new), (keys + 399 * Pending::TID, 0));
         }
     }
 
@@ -320,7 +320,7 @@ mod tests {
             b"abcdefghijklmnopqrs",
             b"b",
         ];
-        let orders: Vec<Order> = keys.iter().map(|key| Order::of(key)).collect();
+        let orders: Vec<SortKey> = keys.iter().map(|key| SortKey::of(key)).collect();
         assert!(orders.is_sorted_by(|a, b| a < b));
     }
 }

@@ -1,31 +1,33 @@
 //! Headers of heap tuples, by relation.
 
-use super::super::attributes::LayoutKey;
-use super::super::names::{Names, Topic};
 use crate::columns::{Class, Coder, Column, Kind};
-use crate::tuple::heap::{HAS_NULLS, HEAD_BYTES, HEADER_BYTES, Head, Old, layout, whole};
+use crate::predict::attributes::LayoutKey;
+use crate::predict::names::{Names, Topic};
+use crate::tuple::heap::{
+    HAS_NULLS, HEAD_BYTES, HEADER_BYTES, HeapHeader, HeapTuple, completed_update, layout,
+};
 use crate::{Corrupt, corrupt};
 
-/// What is known of heads, on both sides.
+/// What is known of headers: the same in both directions.
 #[derive(Default)]
-pub struct Heads {
+pub struct HeapHeaders {
     /// By relation: these are numbered from 0 on.
-    relations: Vec<OfRelation>,
-    /// Room for whole rows of updates: as given, and as coded.
-    pub wholes: [Vec<u8>; 2],
-    /// The head of the first, if it is one.
-    pub whole: Option<Head>,
+    relations: Vec<RelationHeaders>,
+    /// Buffers for the whole tuples of updates: as completed, and as coded.
+    pub whole_tuples: [Vec<u8>; 2],
+    /// The header of the completed one, if there is one.
+    pub completed_header: Option<HeapHeader>,
 }
 
-/// What is known of a relation's heads.
+/// What is known of a relation's headers.
 #[derive(Default)]
-struct OfRelation {
-    heads: Dictionary<Head>,
-    /// By where rows begin after them.
+struct RelationHeaders {
+    headers: Dictionary<HeapHeader>,
+    /// By where attributes begin after them.
     bitmaps: Vec<(u8, Dictionary<Vec<u8>>)>,
 }
 
-impl OfRelation {
+impl RelationHeaders {
     fn bitmaps(&self, offset: u8) -> Option<&Dictionary<Vec<u8>>> {
         self.bitmaps.iter().find(|bitmaps| bitmaps.0 == offset).map(|bitmaps| &bitmaps.1)
     }
@@ -66,71 +68,71 @@ impl<V> Dictionary<V> {
     }
 }
 
-/// A null bitmap that is not told.
+/// A null bitmap that has no number.
 const NO_BITMAP: u64 = 0;
 
 /// One that is met first; those known follow.
 const NEW_BITMAP: u64 = 1;
 
-/// More different heads than this in one relation aren't worth a number.
-const MAX_HEADS: usize = 512;
+/// More different headers than this in one relation are not worth a number.
+const MAX_HEADERS: usize = 512;
 
-/// Likewise null bitmaps: each is compared with all before it. Rows with others are coded whole.
+/// Likewise null bitmaps: each is compared with all before it. Tuples with others are coded as a whole.
 const MAX_BITMAPS: usize = 4096;
 
-impl Heads {
-    fn relation(&mut self, number: u32) -> &mut OfRelation {
+impl HeapHeaders {
+    fn relation(&mut self, number: u32) -> &mut RelationHeaders {
         let at = number as usize;
         if at >= self.relations.len() {
-            self.relations.resize_with(at + 1, OfRelation::default);
+            self.relations.resize_with(at + 1, RelationHeaders::default);
         }
         &mut self.relations[at]
     }
 
-    /// Codes what comes before a row's attributes.
-    pub fn head<S: Coder>(
+    /// Codes what comes before a tuple's attributes.
+    pub fn header<S: Coder>(
         &mut self,
         coder: &mut S,
         names: &mut Names,
         relation: u32,
-        source: Option<&Head>,
-    ) -> Result<Head, Corrupt> {
+        source: Option<&HeapHeader>,
+    ) -> Result<HeapHeader, Corrupt> {
         let column =
             names.column(coder, Topic::RowHead, [relation, 0, 0], Kind::Symbols(Class::RowHeaders))?;
-        let of_relation = self.relation(relation);
-        let known = source.and_then(|head| of_relation.heads.find(head));
+        let known_headers = self.relation(relation);
+        let known = source.and_then(|header| known_headers.headers.find(header));
         match coder.symbol(column, known.map_or(0, |number| number + 1))? {
             0 => {
                 let kind = Kind::Rows(Class::RowHeaders, HEAD_BYTES as u16);
                 let column = names.column(coder, Topic::RowHead, [relation, 1, 0], kind)?;
-                let head = coder.array(column, source.unwrap_or(&Head::default()))?;
-                if of_relation.heads.0.len() < MAX_HEADS {
-                    of_relation.heads.add(head);
+                let header = coder.array(column, source.unwrap_or(&HeapHeader::default()))?;
+                if known_headers.headers.0.len() < MAX_HEADERS {
+                    known_headers.headers.add(header);
                 }
-                Ok(head)
+                Ok(header)
             }
             number => {
-                of_relation.heads.get(number - 1).copied().ok_or_else(|| corrupt("a row's head can't be"))
+                known_headers.headers.get(number - 1).copied().ok_or_else(|| corrupt("a row's head can't be"))
             }
         }
     }
 
-    /// Codes a row's null bitmap with the gap after it, which a record has whole: its number, or nothing if the row has none
-    /// where its head says.
+    /// Codes a tuple's null bitmap with the gap after it, which records have, too: its number, or nothing if the tuple has none
+    /// where its header says.
     pub fn bitmap<S: Coder>(
         &mut self,
         coder: &mut S,
         names: &mut Names,
         relation: u32,
-        head: &Head,
+        header: &HeapHeader,
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<Option<u64>, Corrupt> {
         let symbols = Kind::Symbols(Class::RowHeaders);
-        let column = names.column(coder, Topic::RowBitmap, like_bitmap(relation, head), symbols)?;
-        let of_relation = self.relation(relation);
-        let known = of_relation.bitmaps(head[4]);
-        let bytes = usize::from(head[4]).checked_sub(HEADER_BYTES);
+        let column = names.column(coder, Topic::RowBitmap, bitmap_column(relation, header), symbols)?;
+        let known_headers = self.relation(relation);
+        let known = known_headers.bitmaps(header[4]);
+        let bytes = usize::from(header[4]).checked_sub(HEADER_BYTES);
         let bitmap = source.zip(bytes).and_then(|(body, bytes)| body.get(..bytes));
         let symbol = bitmap.map_or(NO_BITMAP, |bitmap| {
             let full = known.is_some_and(|known| known.0.len() >= MAX_BITMAPS);
@@ -142,10 +144,10 @@ impl Heads {
             NEW_BITMAP => {
                 let bytes = bytes.ok_or_else(|| corrupt("a row's attributes can't begin there"))?;
                 let kind = Kind::Bytes(Class::RowHeaders);
-                let column = names.column(coder, Topic::RowBitmap, [relation, head[4].into(), 1], kind)?;
+                let column = names.column(coder, Topic::RowBitmap, [relation, header[4].into(), 1], kind)?;
                 let start = out.len();
                 coder.bytes(column, bitmap.unwrap_or_default(), bytes, out)?;
-                Ok(Some(of_relation.add_bitmap(head[4], out[start..].to_vec())))
+                Ok(Some(known_headers.add_bitmap(header[4], out[start..].to_vec())))
             }
             symbol => {
                 let number = symbol - NEW_BITMAP - 1;
@@ -158,41 +160,47 @@ impl Heads {
     }
 }
 
-impl Heads {
-    /// For encoding: the whole row of an update's data, which is coded next; no if it can't be told.
-    pub fn take_part(&mut self, data: &[u8], old: Option<Old<'_>>, flags: (bool, bool)) -> bool {
-        self.whole = old.and_then(|old| whole(data, old, flags, &mut self.wholes[0]));
-        self.whole.is_some()
+impl HeapHeaders {
+    /// Completes the data of an update, which encoding codes next, by what it leaves out; no if that is not known.
+    pub fn complete_update(&mut self, data: &[u8], old: Option<HeapTuple<'_>>, flags: (bool, bool)) -> bool {
+        self.completed_header =
+            old.and_then(|old| completed_update(data, old, flags, &mut self.whole_tuples[0]));
+        self.completed_header.is_some()
     }
 
-    /// What rows like this one, an item on its page, have in common: none if there are no columns for it yet.
-    pub fn alike<'i>(&mut self, names: &mut Names, relation: u32, item: &'i [u8]) -> Option<Alike<'i>> {
-        let Old { head, bitmap, .. } = Old::of(item)?;
-        let number = self.relation(relation).bitmaps(head[4])?.find(bitmap)?;
+    /// What heap tuples like this one, an item on its page, have in common: none if there are no columns for it yet.
+    pub fn similar<'i>(
+        &mut self,
+        names: &mut Names,
+        relation: u32,
+        item: &'i [u8],
+    ) -> Option<SimilarHeaders<'i>> {
+        let HeapTuple { header, bitmap, .. } = HeapTuple::of(item)?;
+        let number = self.relation(relation).bitmaps(header[4])?.find(bitmap)?;
         let symbol = u8::try_from(NEW_BITMAP + 1 + number).ok().filter(|symbol| symbol.is_ascii())?;
-        Some(Alike {
+        Some(SimilarHeaders {
             relation,
             column: names.known(Topic::RowHead, [relation, 0, 0])?,
-            bitmap: (names.known(Topic::RowBitmap, like_bitmap(relation, head))?, symbol),
-            layout: layout_key(relation, head, Some(number)),
-            like: item.get(..head[4].into())?,
+            bitmap: (names.known(Topic::RowBitmap, bitmap_column(relation, header))?, symbol),
+            layout: layout_key(relation, header, Some(number)),
+            template: item.get(..header[4].into())?,
         })
     }
 
-    /// The layout of a row on its page, and its attributes.
-    pub fn layout_of<'a>(&self, relation: u32, row: Old<'a>) -> (LayoutKey, &'a [u8]) {
-        let bitmaps = self.relations.get(relation as usize).and_then(|known| known.bitmaps(row.head[4]));
-        let bitmap = bitmaps.and_then(|bitmaps| bitmaps.find(row.bitmap));
-        (layout_key(relation, row.head, bitmap), row.row)
+    /// The layout of a tuple on its page, and its attributes.
+    pub fn layout_of<'a>(&self, relation: u32, tuple: HeapTuple<'a>) -> (LayoutKey, &'a [u8]) {
+        let bitmaps = self.relations.get(relation as usize).and_then(|known| known.bitmaps(tuple.header[4]));
+        let bitmap = bitmaps.and_then(|bitmaps| bitmaps.find(tuple.bitmap));
+        (layout_key(relation, tuple.header, bitmap), tuple.attributes)
     }
 }
 
-/// Rows of a relation with the same null bitmap, and heads that say the same of their attributes.
-pub struct Alike<'i> {
+/// Tuples of a relation with the same null bitmap, and headers that say the same of their attributes.
+pub struct SimilarHeaders<'i> {
     relation: u32,
-    /// What comes before one's attributes on a page.
-    pub like: &'i [u8],
-    /// The column of heads.
+    /// What precedes one's attributes on a page.
+    pub template: &'i [u8],
+    /// The column of headers.
     pub column: Column,
     /// The column of bitmaps, and its symbol for theirs.
     pub bitmap: (Column, u8),
@@ -200,38 +208,39 @@ pub struct Alike<'i> {
     pub layout: LayoutKey,
 }
 
-impl Alike<'_> {
-    /// A head, by its symbol of one byte, if it is one of these.
-    pub fn head(&self, heads: &Heads, symbol: u8) -> Option<Head> {
+impl SimilarHeaders<'_> {
+    /// A header, by its symbol of one byte, if it is one of these.
+    pub fn header(&self, headers: &HeapHeaders, symbol: u8) -> Option<HeapHeader> {
         let number = u64::from(symbol).checked_sub(1).filter(|_| symbol.is_ascii())?;
-        let head = heads.relations.get(self.relation as usize)?.heads.get(number)?;
-        self.is_like(head).then_some(*head)
+        let header = headers.relations.get(self.relation as usize)?.headers.get(number)?;
+        self.is_similar(header).then_some(*header)
     }
 
-    /// The symbol of a row's head, if it is one of these.
-    pub fn symbol(&self, heads: &Heads, item: &[u8]) -> Option<u8> {
-        let head = item[HEADER_BYTES - HEAD_BYTES..].first_chunk()?;
-        let is_like =
-            self.is_like(head) && item.get(HEADER_BYTES..self.like.len()) == self.like.get(HEADER_BYTES..);
-        let number = is_like.then(|| heads.relations.get(self.relation as usize)?.heads.find(head))??;
+    /// The symbol of a tuple's header, if it is one of these.
+    pub fn symbol(&self, headers: &HeapHeaders, item: &[u8]) -> Option<u8> {
+        let header = item[HEADER_BYTES - HEAD_BYTES..].first_chunk()?;
+        let is_similar = self.is_similar(header)
+            && item.get(HEADER_BYTES..self.template.len()) == self.template.get(HEADER_BYTES..);
+        let number =
+            is_similar.then(|| headers.relations.get(self.relation as usize)?.headers.find(header))??;
         u8::try_from(number + 1).ok().filter(|symbol| symbol.is_ascii())
     }
 
-    fn is_like(&self, head: &Head) -> bool {
-        let own = self.like[HEADER_BYTES - HEAD_BYTES..].first_chunk();
-        own.is_some_and(|own| layout(own) == layout(head) && (own[2] ^ head[2]) & HAS_NULLS == 0)
+    fn is_similar(&self, header: &HeapHeader) -> bool {
+        let own = self.template[HEADER_BYTES - HEAD_BYTES..].first_chunk();
+        own.is_some_and(|own| layout(own) == layout(header) && (own[2] ^ header[2]) & HAS_NULLS == 0)
     }
 }
 
 /// Which null bitmaps' numbers are in one column. Without nulls, there is only the gap.
-fn like_bitmap(relation: u32, head: &Head) -> [u32; 3] {
-    let has_nulls = u32::from(head[2] & HAS_NULLS);
-    [relation, head[4].into(), 2 * has_nulls]
+fn bitmap_column(relation: u32, header: &HeapHeader) -> [u32; 3] {
+    let has_nulls = u32::from(header[2] & HAS_NULLS);
+    [relation, header[4].into(), 2 * has_nulls]
 }
 
-/// The layout of rows with such a head and a null bitmap of this number.
-pub fn layout_key(relation: u32, head: &Head, bitmap: Option<u64>) -> LayoutKey {
-    LayoutKey(relation, layout(head) | bitmap.map_or(u64::MAX << 32, |number| number << 32))
+/// The layout of rows with such a header and a null bitmap of this number.
+pub fn layout_key(relation: u32, header: &HeapHeader, bitmap: Option<u64>) -> LayoutKey {
+    LayoutKey(relation, layout(header) | bitmap.map_or(u64::MAX << 32, |number| number << 32))
 }
 
 #[cfg(test)]
@@ -242,8 +251,9 @@ mod tests {
     use super::*;
     use crate::columns::{Decoder, Encoder};
     use crate::entropy::{Packer, Unpacker};
-    use crate::predict::Predictors;
+    use crate::predict::heap::NewTuple;
     use crate::predict::relation::Relation;
+    use crate::predict::{Predictor, Predictors};
 
     /// A row of 40 attributes with this null bitmap, as in INSERT.
     fn row(number: u32) -> Vec<u8> {
@@ -262,9 +272,13 @@ mod tests {
         let (mut predictors, mut store) = (Predictors::default(), PageStore::default());
         for number in 0..ROWS {
             let mut tuple_coder = predictors.tuple_coder(&mut coder, &mut store);
-            tuple_coder.insert(relation, None, Some(&row(number)), &mut Vec::new()).expect("any row");
+            let mut tuple = NewTuple { relation, old: None };
+            tuple.code(&mut tuple_coder, Some(&row(number)), &mut Vec::new()).expect("any row");
         }
-        assert_eq!(predictors.heads.relation(0).bitmaps(32).map(|known| known.0.len()), Some(MAX_BITMAPS));
+        assert_eq!(
+            predictors.heap_headers.relation(0).bitmaps(32).map(|known| known.0.len()),
+            Some(MAX_BITMAPS)
+        );
         let chunk = coder.chunk(&mut Packer::new(1, true));
         let mut coder = Decoder::default();
         coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
@@ -272,7 +286,7 @@ mod tests {
         for number in 0..ROWS {
             let mut tuple_coder = predictors.tuple_coder(&mut coder, &mut store);
             let mut out = Vec::new();
-            tuple_coder.insert(relation, None, None, &mut out).expect("a row");
+            NewTuple { relation, old: None }.code(&mut tuple_coder, None, &mut out).expect("a row");
             assert_eq!(out, row(number));
         }
         coder.finish().expect("nothing is left");

@@ -1,153 +1,234 @@
-//! Rows of tables, in records and on pages.
-
-use walden_format::record::RelFileLocator;
-
-use self::headers::layout_key;
-use self::visibility::Visible;
-use super::TupleCoder;
-use super::names::Topic;
-use super::relation::{Place, Relation};
-use super::survey::{Plan, PlanHead};
-use crate::columns::{Class, Coder, Kind, narrow};
-use crate::tuple::heap::{HEAD_BYTES, HEADER_BYTES, Head, MultiInsert, Old, in_common, layout};
-use crate::{Corrupt, corrupt};
+//! Heap tuples: in records, and on pages.
 
 pub mod headers;
 mod run;
 pub mod visibility;
 
-impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes a row's head and what follows the fixed part of its header; the latter is appended to `out`.
-    pub fn row(
-        &mut self,
-        relation: Relation,
-        old: Option<Old<'_>>,
-        source: Option<(&Head, &[u8])>,
-        out: &mut Vec<u8>,
-    ) -> Result<Head, Corrupt> {
-        let Relation { number, locator } = relation;
-        self.keys.table(relation);
-        let head = self.heads.head(self.coder, self.names, number, source.map(|(head, _)| head))?;
-        let body = source.map(|(_, body)| body);
-        let bitmap = self.heads.bitmap(self.coder, self.names, number, &head, body, out)?;
-        let skipped = if bitmap.is_some() { usize::from(head[4]) - HEADER_BYTES } else { 0 };
-        let key = layout_key(number, &head, bitmap);
-        let source = body.map(|body| {
-            let (bitmap, row) = body.split_at(skipped.min(body.len()));
-            (row, PlanHead { relation: locator, layout: layout(&head) as u32, bitmap })
-        });
-        let bitmap = &out[out.len() - skipped..];
-        let old = old.filter(|old| layout(old.head) == layout(&head) && old.bitmap == bitmap);
-        self.rows.row(self.coder, key, 1, old.map(|old| old.row), source, out)?;
-        Ok(head)
+use walden_format::record::RelFileLocator;
+
+use self::headers::layout_key;
+use self::visibility::Visibility;
+use super::names::Topic;
+use super::relation::{Place, Relation};
+use super::run::PageItems;
+use super::survey::{Survey, TupleKind};
+use super::{Predictor, TupleCoder};
+use crate::columns::{Class, Coder, Kind, narrow};
+use crate::tuple::heap::{
+    HEAD_BYTES, HEADER_BYTES, HeapHeader, HeapTuple, MultiInsert, bytes_in_common, is_heap_tuple, layout,
+};
+use crate::{Corrupt, corrupt};
+
+/// The data of INSERT, or that of an update with the whole tuple.
+pub struct NewTuple<'a> {
+    /// The table.
+    pub relation: Relation,
+    /// The tuple that it replaces, if that is known.
+    pub old: Option<HeapTuple<'a>>,
+}
+
+/// The data of an update without what the tuple has in common with the old one.
+pub struct NewTuplePart<'a> {
+    /// The table.
+    pub relation: Relation,
+    /// The tuple that it replaces, if that is known.
+    pub old: Option<HeapTuple<'a>>,
+    /// Whether bytes at the beginning are left out.
+    pub prefix: bool,
+    /// Whether bytes at the end are left out.
+    pub suffix: bool,
+}
+
+/// The data of MULTI_INSERT: tuples, each with its length before its header, at even places.
+pub struct NewTuples {
+    /// The table.
+    pub relation: Relation,
+    /// How many.
+    pub count: usize,
+}
+
+/// Tuples on a page, in the order of their line pointers.
+pub struct PageTuples {
+    place: Place,
+    line_pointer: u16,
+    visibility: Visibility,
+}
+
+impl<S: Coder> Predictor<S> for NewTuple<'_> {
+    fn fits(&mut self, _: &mut TupleCoder<'_, S>, data: &[u8]) -> bool {
+        data.len() >= HEAD_BYTES
     }
 
-    /// Codes the data of an update without what it has in common with the old row: as the whole row, which
-    /// [`Heads::take_part`] has told.
-    pub fn part(
+    fn code(
         &mut self,
-        relation: Relation,
-        old: Option<Old<'_>>,
-        (prefix, suffix): (bool, bool),
-        out: &mut Vec<u8>,
-    ) -> Result<(), Corrupt> {
-        let old = old.ok_or_else(|| corrupt("the old row is not known"))?;
-        let [whole_body, mut body] = std::mem::take(&mut self.heads.wholes);
-        body.clear();
-        let head = self.heads.whole.take();
-        let source = head.as_ref().map(|head| (head, &whole_body[..]));
-        let head = self.row(relation, Some(old), source, &mut body)?;
-        let bitmap = usize::from(head[4]).checked_sub(HEADER_BYTES).filter(|&bytes| bytes <= body.len());
-        let (bitmap, row) = body.split_at(bitmap.ok_or_else(|| corrupt("a row is cut short"))?);
-        let common = in_common(old.row, row);
-        if (prefix, suffix) != (common.0 > 0, common.1 > 0) {
-            return Err(corrupt("a row has other bytes in common with the old one"));
-        }
-        for len in [common.0, common.1].into_iter().filter(|&len| len > 0) {
-            let len = u16::try_from(len).map_err(|_| corrupt("a row can't be so long"))?;
-            out.extend_from_slice(&len.to_le_bytes());
-        }
-        out.extend_from_slice(&head);
-        out.extend_from_slice(bitmap);
-        out.extend_from_slice(&row[common.0..row.len() - common.1]);
-        self.heads.wholes = [whole_body, body];
-        Ok(())
-    }
-
-    /// Codes the data of INSERT, or that of an update with the whole row.
-    pub fn insert(
-        &mut self,
-        relation: Relation,
-        old: Option<Old<'_>>,
+        coder: &mut TupleCoder<'_, S>,
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let source = source.and_then(|data| data.split_first_chunk::<HEAD_BYTES>());
-        let start = out.len();
-        out.extend_from_slice(&[0; HEAD_BYTES]);
-        let head = self.row(relation, old, source, out)?;
-        out[start..start + HEAD_BYTES].copy_from_slice(&head);
-        Ok(())
+        let source = source.and_then(|data| data.split_first_chunk());
+        coder.heap_tuple(self.relation, self.old, source, out)
+    }
+}
+
+impl<S: Coder> Predictor<S> for NewTuplePart<'_> {
+    fn fits(&mut self, coder: &mut TupleCoder<'_, S>, data: &[u8]) -> bool {
+        coder.heap_headers.complete_update(data, self.old, (self.prefix, self.suffix))
     }
 
-    /// Codes the data of MULTI_INSERT: rows, each with its length before its head, at even places.
-    pub fn multi_insert(
+    /// Codes the whole tuple, which [`Predictor::fits`] has completed, and leaves out of it what the update leaves out.
+    fn code(
         &mut self,
-        relation: Relation,
-        rows: usize,
+        coder: &mut TupleCoder<'_, S>,
+        _: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let old = self.old.ok_or_else(|| corrupt("the old row is not known"))?;
+        let [completed, mut whole] = std::mem::take(&mut coder.heap_headers.whole_tuples);
+        whole.clear();
+        let header = coder.heap_headers.completed_header.take();
+        let source = header.as_ref().map(|header| (header, &completed[..]));
+        let header = coder.heap_tuple_body(self.relation, Some(old), source, &mut whole)?;
+        let bitmap = usize::from(header[4]).checked_sub(HEADER_BYTES).filter(|&bytes| bytes <= whole.len());
+        let (bitmap, attributes) = whole.split_at(bitmap.ok_or_else(|| corrupt("a row is cut short"))?);
+        let (prefix, suffix) = bytes_in_common(old.attributes, attributes);
+        if (self.prefix, self.suffix) != (prefix > 0, suffix > 0) {
+            return Err(corrupt("a row has other bytes in common with the old one"));
+        }
+        for len in [prefix, suffix].into_iter().filter(|&len| len > 0) {
+            let len = u16::try_from(len).map_err(|_| corrupt("a row can't be so long"))?;
+            out.extend_from_slice(&len.to_le_bytes());
+        }
+        out.extend_from_slice(&header);
+        out.extend_from_slice(bitmap);
+        out.extend_from_slice(&attributes[prefix..attributes.len() - suffix]);
+        coder.heap_headers.whole_tuples = [completed, whole];
+        Ok(())
+    }
+}
+
+impl<S: Coder> Predictor<S> for NewTuples {
+    fn fits(&mut self, _: &mut TupleCoder<'_, S>, data: &[u8]) -> bool {
+        MultiInsert::is_exactly(data, self.count)
+    }
+
+    fn code(
+        &mut self,
+        coder: &mut TupleCoder<'_, S>,
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let mut source = source.map(MultiInsert::new);
+        let like = [self.relation.number, 0, 0];
         let kind = Kind::Symbols(Class::RowHeaders);
-        let gaps = self.names.column(self.coder, Topic::MultiInsert, [relation.number, 0, 0], kind)?;
+        let gaps = coder.names.column(coder.coder, Topic::MultiInsert, like, kind)?;
         let start = out.len();
-        for _ in 0..rows {
+        for _ in 0..self.count {
             let next = source.as_mut().and_then(Iterator::next);
             if !(out.len() - start).is_multiple_of(2) {
                 // What PostgreSQL leaves there is not always zero.
-                let gap = self.coder.symbol(gaps, next.as_ref().map_or(0, |row| row.gap.into()))?;
+                let gap = coder.coder.symbol(gaps, next.as_ref().map_or(0, |tuple| tuple.gap.into()))?;
                 out.push(narrow(gap)?);
             }
             let at = out.len();
-            out.extend_from_slice(&[0; 2 + HEAD_BYTES]);
-            let head = self.row(relation, None, next.map(|row| (row.head, row.body)), out)?;
+            out.extend_from_slice(&[0; 2]);
+            coder.heap_tuple(self.relation, None, next.map(|tuple| (tuple.header, tuple.body)), out)?;
             let len = out.len() - at - 2 - HEAD_BYTES;
             let len = u16::try_from(len).map_err(|_| corrupt("a row can't be so long"))?;
             out[at..at + 2].copy_from_slice(&len.to_le_bytes());
-            out[at + 2..at + 2 + HEAD_BYTES].copy_from_slice(&head);
         }
         Ok(())
     }
+}
 
-    /// A row with the part of its header that only pages have.
-    pub fn heap_row(
-        &mut self,
-        place: Place,
-        number: u16,
-        visible: &mut Visible,
-        source: Option<&[u8]>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), Corrupt> {
-        let header = visible.code(self, place, number, source)?;
-        out.extend_from_slice(&header);
-        let at = out.len();
-        out.extend([0; HEAD_BYTES]);
-        let source = source.and_then(|item| item.get(header.len()..)?.split_first_chunk::<HEAD_BYTES>());
-        let head = self.row(place.relation, None, source, out)?;
-        out[at..at + HEAD_BYTES].copy_from_slice(&head);
-        Ok(())
+impl PageTuples {
+    /// Those of a page.
+    pub fn new(place: Place) -> PageTuples {
+        PageTuples { place, line_pointer: 0, visibility: Visibility::default() }
     }
 }
 
-/// Adds a row to what encoding sees ahead.
-pub fn plan(plan: &mut Plan, relation: RelFileLocator, head: &Head, body: &[u8]) {
-    let Some(bytes) = usize::from(head[4]).checked_sub(HEADER_BYTES) else { return };
-    let Some((bitmap, row)) = body.split_at_checked(bytes) else { return };
-    plan.add(PlanHead { relation, layout: layout(head) as u32, bitmap }, row);
+impl<S: Coder> Predictor<S> for PageTuples {
+    fn fits(&mut self, _: &mut TupleCoder<'_, S>, item: &[u8]) -> bool {
+        is_heap_tuple(item)
+    }
+
+    fn start_item(&mut self, line_pointer: u16) {
+        self.line_pointer = line_pointer;
+    }
+
+    fn code(
+        &mut self,
+        coder: &mut TupleCoder<'_, S>,
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let visibility = self.visibility.code(coder, self.place, self.line_pointer, source)?;
+        out.extend_from_slice(&visibility);
+        let source = source.and_then(|item| item.get(visibility.len()..)?.split_first_chunk());
+        coder.heap_tuple(self.place.relation, None, source, out)
+    }
+
+    fn code_run(
+        &mut self,
+        coder: &mut TupleCoder<'_, S>,
+        last: &[u8],
+        items: &mut PageItems<'_>,
+    ) -> Result<(), Corrupt> {
+        coder.heap_tuple_run(self.place, &mut self.visibility, last, items)
+    }
 }
 
-/// Adds the rows of MULTI_INSERT.
-pub fn plan_multi_insert(target: &mut Plan, relation: RelFileLocator, data: &[u8]) {
-    MultiInsert::new(data).for_each(|row| plan(target, relation, row.head, row.body));
+impl<S: Coder> TupleCoder<'_, S> {
+    /// Codes a tuple as records have it, and appends it to `out`. The source is its header and what follows that.
+    fn heap_tuple(
+        &mut self,
+        relation: Relation,
+        old: Option<HeapTuple<'_>>,
+        source: Option<(&HeapHeader, &[u8])>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let start = out.len();
+        out.extend_from_slice(&[0; HEAD_BYTES]);
+        let header = self.heap_tuple_body(relation, old, source, out)?;
+        out[start..start + HEAD_BYTES].copy_from_slice(&header);
+        Ok(())
+    }
+
+    /// Codes a tuple's header, which it gives, and what follows it, which is appended to `out`.
+    fn heap_tuple_body(
+        &mut self,
+        relation: Relation,
+        old: Option<HeapTuple<'_>>,
+        source: Option<(&HeapHeader, &[u8])>,
+        out: &mut Vec<u8>,
+    ) -> Result<HeapHeader, Corrupt> {
+        let Relation { number, locator } = relation;
+        self.keys.table(relation);
+        let header = source.map(|(header, _)| header);
+        let header = self.heap_headers.header(self.coder, self.names, number, header)?;
+        let body = source.map(|(_, body)| body);
+        let bitmap = self.heap_headers.bitmap(self.coder, self.names, number, &header, body, out)?;
+        let skipped = if bitmap.is_some() { usize::from(header[4]) - HEADER_BYTES } else { 0 };
+        let key = layout_key(number, &header, bitmap);
+        let source = body.map(|body| {
+            let (bitmap, attributes) = body.split_at(skipped.min(body.len()));
+            (attributes, TupleKind { relation: locator, layout: layout(&header) as u32, bitmap })
+        });
+        let bitmap = &out[out.len() - skipped..];
+        let old = old.filter(|old| layout(old.header) == layout(&header) && old.bitmap == bitmap);
+        self.rows.tuple(self.coder, (key, 1), old.map(|old| old.attributes), source, out)?;
+        Ok(header)
+    }
+}
+
+/// Adds a tuple to what encoding sees ahead.
+pub fn survey(survey: &mut Survey, relation: RelFileLocator, header: &HeapHeader, body: &[u8]) {
+    let Some(bytes) = usize::from(header[4]).checked_sub(HEADER_BYTES) else { return };
+    let Some((bitmap, attributes)) = body.split_at_checked(bytes) else { return };
+    survey.add(TupleKind { relation, layout: layout(header) as u32, bitmap }, attributes);
+}
+
+/// Adds the tuples of MULTI_INSERT.
+pub fn survey_multi_insert(target: &mut Survey, relation: RelFileLocator, data: &[u8]) {
+    MultiInsert::new(data).for_each(|tuple| survey(target, relation, tuple.header, tuple.body));
 }

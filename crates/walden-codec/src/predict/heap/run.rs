@@ -1,102 +1,107 @@
-//! Heap tuples of a page that are coded alike.
+//! Runs of heap tuples on a page: those that follow one and have the same null bitmap and the same attributes.
 
-use super::headers::Alike;
-use super::visibility::{VISIBLE, Visible};
+use super::headers::SimilarHeaders;
+use super::visibility::{VISIBILITY_BYTES, Visibility};
 use crate::columns::{Coder, all_repeated};
 use crate::predict::TupleCoder;
-use crate::predict::attributes::{FORM_AGAIN, FORM_SCHEMA};
+use crate::predict::attributes::{FORM_REPEATED, FORM_SCHEMA};
 use crate::predict::relation::Place;
-use crate::predict::run::{Items, Like};
+use crate::predict::run::{PageItems, RunLayout};
 use crate::tuple::heap::HEADER_BYTES;
-use crate::tuple::tid::RowPlace;
+use crate::tuple::tid::Tid;
 use crate::{Corrupt, corrupt};
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes the rows after the last one that are coded like it, as far as there are any.
-    pub fn rows_alike(
+    /// Codes the tuples after the last one that are coded like it, as far as there are any.
+    pub(super) fn heap_tuple_run(
         &mut self,
         place: Place,
-        visible: &mut Visible,
+        visibility: &mut Visibility,
         last: &[u8],
-        items: &mut Items<'_>,
+        items: &mut PageItems<'_>,
     ) -> Result<(), Corrupt> {
-        let Some(heads) = self.heads.alike(self.names, place.relation.number, last) else { return Ok(()) };
-        let Some((layout, form)) = self.rows.alike(heads.layout) else { return Ok(()) };
-        let like = Like { layout, origin: heads.like.len(), end_align: 1 };
+        let Some(headers) = self.heap_headers.similar(self.names, place.relation.number, last) else {
+            return Ok(());
+        };
+        let Some((layout, form)) = self.rows.layout_of_run(headers.layout) else { return Ok(()) };
+        let layout = RunLayout { layout, origin: headers.template.len(), end_align: 1 };
         let mut run = std::mem::take(self.run);
         run.clear();
-        let mut symbols = std::mem::take(&mut run.heads);
-        let mut same = [(form, FORM_SCHEMA), items.next, heads.bitmap];
-        if let Some(page) = items.source {
-            run.find(self.rows, (items, page), &like, |row| {
-                let symbol = heads.symbol(self.heads, row);
+        let mut symbols = std::mem::take(&mut run.headers);
+        let mut constant = [(form, FORM_SCHEMA), items.next, headers.bitmap];
+        match items.source {
+            Some(page) => run.find_on_page(self.rows, (items, page), &layout, |tuple| {
+                let symbol = headers.symbol(self.heap_headers, tuple);
                 symbols.extend(symbol);
                 symbol.is_some()
-            });
-        } else {
-            run.again = self.coder.ahead(form).first() == Some(&FORM_AGAIN);
-            same[0].1 = run.form();
-            let most = all_repeated(self.coder, &same, items.left());
-            let ahead = self.coder.ahead(heads.column);
-            let mut last = None;
-            let is_like = |symbol: &&u8| {
-                let is = last == Some(**symbol) || heads.head(self.heads, **symbol).is_some();
-                last = Some(**symbol);
-                is
-            };
-            symbols.extend(ahead.iter().take(most).take_while(is_like));
-            run.foresee((self.coder, self.rows), items, &like, symbols.len());
+            }),
+            None => {
+                run.is_repeated = self.coder.ahead(form).first() == Some(&FORM_REPEATED);
+                constant[0].1 = run.form();
+                let most = all_repeated(self.coder, &constant, items.left());
+                let ahead = self.coder.ahead(headers.column);
+                let mut last = None;
+                let is_similar = |symbol: &&u8| {
+                    let is_similar =
+                        last == Some(**symbol) || headers.header(self.heap_headers, **symbol).is_some();
+                    last = Some(**symbol);
+                    is_similar
+                };
+                symbols.extend(ahead.iter().take(most).take_while(is_similar));
+                run.find_in_columns((self.coder, self.rows), items, &layout, symbols.len());
+            }
         }
         symbols.truncate(run.items.len());
-        same[0].1 = run.form();
-        self.headers(place, visible, &heads, (&run.items, &mut symbols), items)?;
-        run.heads = symbols;
-        run.code((self.coder, self.rows), items, &like, &same)?;
+        constant[0].1 = run.form();
+        self.headers_of_run((place, visibility), &headers, (&run.items, &mut symbols), items)?;
+        run.headers = symbols;
+        run.code((self.coder, self.rows), items, &layout, &constant)?;
         *self.run = run;
         Ok(())
     }
 
-    /// Codes what these rows have before their attributes, and writes it to the page.
-    fn headers(
+    /// Codes what these tuples have before their attributes, and writes it to the page.
+    fn headers_of_run(
         &mut self,
-        place: Place,
-        visible: &mut Visible,
-        heads: &Alike<'_>,
-        (rows, symbols): (&[(usize, usize)], &mut [u8]),
-        items: &mut Items<'_>,
+        (place, visibility): (Place, &mut Visibility),
+        headers: &SimilarHeaders<'_>,
+        (tuples, symbols): (&[(usize, usize)], &mut [u8]),
+        items: &mut PageItems<'_>,
     ) -> Result<(), Corrupt> {
-        self.coder.in_place(heads.column, std::iter::once((0, symbols.len())), symbols)?;
-        let bytes = heads.like.len();
-        // What a row is before its attributes, and the symbol of what is after who sees it.
-        let (mut head, mut head_symbol) = (heads.like.to_vec(), None);
-        let mut alike = 0;
-        for (at, &(offset, _)) in rows.iter().enumerate() {
-            let row = RowPlace { block: place.block, number: items.number + at as u16 };
-            if alike == 0 {
-                alike = visible.code_alike(self.coder, row, &rows[at..], items.source)?;
-                if alike > 0 {
-                    head[..VISIBLE].copy_from_slice(&visible.alike(row));
+        self.coder.in_place(headers.column, std::iter::once((0, symbols.len())), symbols)?;
+        let bytes = headers.template.len();
+        // A tuple up to its attributes, and the symbol of what follows its visibility.
+        let (mut header, mut header_symbol) = (headers.template.to_vec(), None);
+        // How many of the next ones are known to be visible to the same as the one before.
+        let mut same = 0;
+        for (at, &(offset, _)) in tuples.iter().enumerate() {
+            let tid = Tid { block: place.block, number: items.number + at as u16 };
+            if same == 0 {
+                same = visibility.code_run(self.coder, tid, &tuples[at..], items.source)?;
+                let bytes = if same > 0 {
+                    visibility.of_run(tid)
                 } else {
                     let source = items.source.map(|page| &page.0[offset..]);
-                    head[..VISIBLE].copy_from_slice(&visible.code(self, place, row.number, source)?);
-                }
+                    visibility.code(self, place, tid.number, source)?
+                };
+                header[..VISIBILITY_BYTES].copy_from_slice(&bytes);
             }
-            if head_symbol != Some(symbols[at]) {
-                let known =
-                    heads.head(self.heads, symbols[at]).ok_or_else(|| corrupt("a row's head can't be"))?;
-                head_symbol = Some(symbols[at]);
-                head[VISIBLE..HEADER_BYTES].copy_from_slice(&known);
+            if header_symbol != Some(symbols[at]) {
+                let known = headers.header(self.heap_headers, symbols[at]);
+                let known = known.ok_or_else(|| corrupt("a row's head can't be"))?;
+                header_symbol = Some(symbols[at]);
+                header[VISIBILITY_BYTES..HEADER_BYTES].copy_from_slice(&known);
             }
-            let target = &mut items.made.0[offset..offset + bytes];
-            // Without null bitmap, a row's attributes begin at a place that the compiler knows.
-            match (<&mut [u8; 24]>::try_from(&mut *target), head.first_chunk()) {
-                (Ok(target), Some(head)) => *target = *head,
-                _ => target.copy_from_slice(&head),
+            let target = &mut items.target.0[offset..offset + bytes];
+            // Without null bitmap, a tuple's attributes begin at a place that the compiler knows.
+            match (<&mut [u8; 24]>::try_from(&mut *target), header.first_chunk()) {
+                (Ok(target), Some(header)) => *target = *header,
+                _ => target.copy_from_slice(&header),
             }
-            if alike > 0 {
-                // Where it is, is all that tells it from the others.
-                target[VISIBLE - RowPlace::BYTES..VISIBLE].copy_from_slice(&row.to_bytes());
-                alike -= 1;
+            if same > 0 {
+                // Its TID is all that differs from the one before.
+                target[VISIBILITY_BYTES - Tid::BYTES..VISIBILITY_BYTES].copy_from_slice(&tid.to_bytes());
+                same -= 1;
             }
         }
         Ok(())

@@ -8,135 +8,171 @@ use crate::predict::names::Topic;
 use crate::predict::relation::Place;
 use crate::tuple::heap::{HEAD_BYTES, HEADER_BYTES};
 use crate::tuple::items::u32_at;
-use crate::tuple::tid::RowPlace;
-use crate::zigzag::{against, difference};
+use crate::tuple::tid::Tid;
+use crate::zigzag::{zigzag_delta, zigzag_value};
 use crate::{Corrupt, corrupt};
 
-/// What the last row of the page had, and where that is coded.
+/// What the last tuple of a page had, and where that is coded.
 #[derive(Default)]
-pub struct Visible {
+pub struct Visibility {
     xmin: u32,
     xmax: u32,
-    /// Of the last rows that were alike.
+    /// The command of the last run.
     cid: u8,
     columns: [Option<Column>; 5],
 }
 
-/// Bytes of it.
-pub const VISIBLE: usize = HEADER_BYTES - HEAD_BYTES;
+/// Bytes of `t_xmin`, `t_xmax`, `t_cid` and `t_ctid`.
+pub const VISIBILITY_BYTES: usize = HEADER_BYTES - HEAD_BYTES;
 
-impl Visible {
-    /// `t_xmin`, `t_xmax`, `t_cid`, `t_ctid`.
+/// Columns: what they are of.
+const XMIN: usize = 0;
+const XMAX: usize = 1;
+const CID: usize = 2;
+const CTID_BLOCK: usize = 3;
+const CTID_NUMBER: usize = 4;
+
+/// `t_xmax`: there is none.
+const NO_XMAX: u64 = 0;
+/// That of the last tuple.
+const LAST_XMAX: u64 = 1;
+/// From here on: its distance from `t_xmin`.
+const XMAX_DISTANCES: u64 = 2;
+
+/// `t_ctid`: the tuple itself. From 1 on: the block's distance from the tuple's.
+const ITSELF: u64 = 0;
+
+impl Visibility {
+    /// Codes `t_xmin`, `t_xmax`, `t_cid` and `t_ctid` of a tuple on its page.
     pub fn code<S: Coder>(
         &mut self,
-        tuple_coder: &mut TupleCoder<'_, S>,
+        coder: &mut TupleCoder<'_, S>,
         place: Place,
         number: u16,
         source: Option<&[u8]>,
-    ) -> Result<[u8; VISIBLE], Corrupt> {
+    ) -> Result<[u8; VISIBILITY_BYTES], Corrupt> {
         let word = |at: usize| source.map_or(0, |item| u32_at(item, at));
-        let half = |at: usize| source.map_or(0, |item| u16::from_le_bytes([item[at], item[at + 1]]));
-        let columns = &mut self.columns;
-        let mut symbol = |what: usize, value: u64| {
-            let column = match columns[what] {
-                Some(column) => column,
-                None => {
-                    let like = [place.relation.number, what as u32, 0];
-                    let kind = Kind::Symbols(Class::RowHeaders);
-                    *columns[what].insert(tuple_coder.names.column(
-                        tuple_coder.coder,
-                        Topic::Visibility,
-                        like,
-                        kind,
-                    )?)
-                }
-            };
-            tuple_coder.coder.symbol(column, value)
-        };
-        let xmin = difference(narrow(symbol(0, against(word(0), self.xmin).into())?)?, self.xmin);
-        // 0: none; 1: as the last one; else the distance from xmin.
+        let relation = place.relation.number;
+        let last_xmin = self.xmin;
+        let xmin = zigzag_delta(word(0), last_xmin);
+        let xmin = zigzag_value(narrow(self.symbol(coder, relation, XMIN, xmin.into())?)?, last_xmin);
         let xmax = match word(4) {
-            0 => 0,
-            xmax if xmax == self.xmax => 1,
-            xmax => 2 + u64::from(against(xmax, xmin)),
+            0 => NO_XMAX,
+            xmax if xmax == self.xmax => LAST_XMAX,
+            xmax => XMAX_DISTANCES + u64::from(zigzag_delta(xmax, xmin)),
         };
-        let xmax = match symbol(1, xmax)? {
-            0 => 0,
-            1 => self.xmax,
-            away => difference(narrow(away - 2)?, xmin),
+        let xmax = match self.symbol(coder, relation, XMAX, xmax)? {
+            NO_XMAX => 0,
+            LAST_XMAX => self.xmax,
+            distance => zigzag_value(narrow(distance - XMAX_DISTANCES)?, xmin),
         };
-        let cid: u32 = narrow(symbol(2, word(8).into())?)?;
-        let (block, pointer) = (u32::from(half(12)) << 16 | u32::from(half(14)), half(16));
-        // 0: itself; else the distance of the block, and the line pointer.
-        let here = block == place.block && pointer == number;
-        let (block, pointer) =
-            match symbol(3, if here { 0 } else { 1 + u64::from(against(block, place.block)) })? {
-                0 => (place.block, number),
-                away => {
-                    let pointer = symbol(4, pointer.into())?;
-                    let pointer = u16::try_from(pointer).map_err(|_| corrupt("a row's place can't be"))?;
-                    (difference(narrow(away - 1)?, place.block), pointer)
-                }
-            };
+        let cid: u32 = narrow(self.symbol(coder, relation, CID, word(8).into())?)?;
+        let own = Tid { block: place.block, number };
+        let ctid = self.ctid(coder, relation, own, source.and_then(|item| Tid::of(&item[12..])))?;
         (self.xmin, self.xmax) = (xmin, xmax);
-        Ok(header(xmin, xmax, cid, RowPlace { block, number: pointer }))
+        Ok(header(xmin, xmax, cid, ctid))
     }
 
-    /// Codes the rows from this number on as far as they are of the last one's transaction, where they were put, and all of the
-    /// same command, deleted by nobody or all by who deleted the last one: how many. `rows` is where each of those that
-    /// there are is on the page.
-    pub fn code_alike<S: Coder>(
+    fn ctid<S: Coder>(
+        &mut self,
+        coder: &mut TupleCoder<'_, S>,
+        relation: u32,
+        own: Tid,
+        source: Option<Tid>,
+    ) -> Result<Tid, Corrupt> {
+        let source = source.unwrap_or(Tid { block: 0, number: 0 });
+        let block = if source == own { ITSELF } else { 1 + u64::from(zigzag_delta(source.block, own.block)) };
+        match self.symbol(coder, relation, CTID_BLOCK, block)? {
+            ITSELF => Ok(own),
+            distance => {
+                let number = self.symbol(coder, relation, CTID_NUMBER, source.number.into())?;
+                let number = u16::try_from(number).map_err(|_| corrupt("a row's place can't be"))?;
+                Ok(Tid { block: zigzag_value(narrow(distance - 1)?, own.block), number })
+            }
+        }
+    }
+
+    fn symbol<S: Coder>(
+        &mut self,
+        coder: &mut TupleCoder<'_, S>,
+        relation: u32,
+        what: usize,
+        symbol: u64,
+    ) -> Result<u64, Corrupt> {
+        let column = match self.columns[what] {
+            Some(column) => column,
+            None => {
+                let (like, kind) = ([relation, what as u32, 0], Kind::Symbols(Class::RowHeaders));
+                let column = coder.names.column(coder.coder, Topic::Visibility, like, kind)?;
+                *self.columns[what].insert(column)
+            }
+        };
+        coder.coder.symbol(column, symbol)
+    }
+
+    /// Codes a run of tuples: those from this one on that are of the last one's transaction and where they were inserted, all
+    /// of the same command, and deleted by none or all by the last one's `t_xmax`. Gives how many. `tuples` is where each of
+    /// those that there are is on the page.
+    pub fn code_run<S: Coder>(
         &mut self,
         coder: &mut S,
-        RowPlace { block, number }: RowPlace,
-        rows: &[(usize, usize)],
+        first: Tid,
+        tuples: &[(usize, usize)],
         source: Option<&Page>,
     ) -> Result<usize, Corrupt> {
-        let [Some(xmins), Some(xmaxs), Some(cids), Some(places), _] = self.columns else { return Ok(0) };
-        let xmax_of = |symbol: u8| if symbol == 0 { 0 } else { self.xmax };
-        let same = |xmax: u8, cid: u8| [(xmins, 0), (xmaxs, xmax), (cids, cid), (places, 0)];
-        let (xmax, cid, alike) = match (source, rows.first()) {
-            (Some(page), Some(&(first, _))) => {
-                let (xmax, cid) = (page.u32_at(first + 4), page.u32_at(first + 8));
-                let (Some(xmax), Ok(cid)) =
-                    ([0, 1].into_iter().find(|&symbol| xmax_of(symbol) == xmax), u8::try_from(cid))
-                else {
-                    return Ok(0);
-                };
-                let is_alike = |&((at, _), number): &(&(usize, usize), u16)| {
-                    page.0[*at..at + VISIBLE]
-                        == header(self.xmin, xmax_of(xmax), cid.into(), RowPlace { block, number })
-                };
-                (xmax, cid, rows.iter().zip(number..).take_while(is_alike).count())
-            }
-            _ => {
-                let (Some(&xmax @ ..=1), Some(&cid)) =
-                    (coder.ahead(xmaxs).first(), coder.ahead(cids).first())
-                else {
-                    return Ok(0);
-                };
-                (xmax, cid, all_repeated(coder, &same(xmax, cid), rows.len()))
-            }
+        let [Some(xmins), Some(xmaxs), Some(cids), Some(ctids), _] = self.columns else { return Ok(0) };
+        let constant = |xmax: u8, cid: u8| [(xmins, 0), (xmaxs, xmax), (cids, cid), (ctids, ITSELF as u8)];
+        let found = match source {
+            Some(page) => self.find_run_on_page(first, tuples, page),
+            None => match (coder.ahead(xmaxs).first(), coder.ahead(cids).first()) {
+                (Some(&xmax @ ..=1), Some(&cid)) => {
+                    Some((xmax, cid, all_repeated(coder, &constant(xmax, cid), tuples.len())))
+                }
+                _ => None,
+            },
         };
-        // A number of one byte.
-        if alike == 0 || !cid.is_ascii() {
+        // A command that takes more than one byte is coded by itself.
+        let Some((xmax, cid, count)) = found.filter(|&(_, cid, count)| count > 0 && cid.is_ascii()) else {
             return Ok(0);
+        };
+        for (column, symbol) in constant(xmax, cid) {
+            coder.repeat(column, symbol, count)?;
         }
-        for (column, value) in same(xmax, cid) {
-            coder.repeat(column, value, alike)?;
-        }
-        (self.xmax, self.cid) = (xmax_of(xmax), cid);
-        Ok(alike)
+        (self.xmax, self.cid) = (self.xmax_of(xmax), cid);
+        Ok(count)
     }
 
-    /// What one of these has.
-    pub fn alike(&self, place: RowPlace) -> [u8; VISIBLE] {
-        header(self.xmin, self.xmax, self.cid.into(), place)
+    /// When encoding: the symbol of `t_xmax` of the first tuple, its command, and how many tuples have the same.
+    fn find_run_on_page(
+        &self,
+        first: Tid,
+        tuples: &[(usize, usize)],
+        page: &Page,
+    ) -> Option<(u8, u8, usize)> {
+        let &(at, _) = tuples.first()?;
+        let (xmax, cid) = (page.u32_at(at + 4), page.u32_at(at + 8));
+        let xmax =
+            [NO_XMAX as u8, LAST_XMAX as u8].into_iter().find(|&symbol| self.xmax_of(symbol) == xmax)?;
+        let cid = u8::try_from(cid).ok()?;
+        let is_same = |&(&(at, _), number): &(&(usize, usize), u16)| {
+            let tid = Tid { number, ..first };
+            page.0[at..at + VISIBILITY_BYTES] == header(self.xmin, self.xmax_of(xmax), cid.into(), tid)
+        };
+        Some((xmax, cid, tuples.iter().zip(first.number..).take_while(is_same).count()))
+    }
+
+    fn xmax_of(&self, symbol: u8) -> u32 {
+        if u64::from(symbol) == NO_XMAX { 0 } else { self.xmax }
+    }
+
+    /// What a tuple of the last run has.
+    pub fn of_run(&self, tid: Tid) -> [u8; VISIBILITY_BYTES] {
+        header(self.xmin, self.xmax, self.cid.into(), tid)
     }
 }
 
-fn header(xmin: u32, xmax: u32, cid: u32, ctid: RowPlace) -> [u8; VISIBLE] {
-    let mut header = [0; VISIBLE];
+fn header(xmin: u32, xmax: u32, cid: u32, ctid: Tid) -> [u8; VISIBILITY_BYTES] {
+    let mut header = [0; VISIBILITY_BYTES];
     header[0..4].copy_from_slice(&xmin.to_le_bytes());
     header[4..8].copy_from_slice(&xmax.to_le_bytes());
     header[8..12].copy_from_slice(&cid.to_le_bytes());
@@ -156,17 +192,17 @@ mod tests {
     use crate::tuple::items::{pointer, split};
 
     #[test]
-    fn rows_that_are_seen_alike_are_coded_at_once_up_to_the_one_that_is_not() {
+    fn rows_that_are_seen_same_are_coded_at_once_up_to_the_one_that_is_not() {
         const BLOCK: u32 = 7;
         let relation = Relation { number: 0, locator: RelFileLocator::default() };
         let mut page = Page::default();
         page.init(0);
         // One is deleted, which takes its command's number; one was moved; the last has another transaction.
         let given = |number: u16| match number {
-            20 => header(700, 801, 0, RowPlace { block: BLOCK, number }),
-            30 => header(700, 0, 114, RowPlace { block: BLOCK + 1, number: 3 }),
-            40 => header(701, 0, 114, RowPlace { block: BLOCK, number }),
-            _ => header(700, 0, 114, RowPlace { block: BLOCK, number }),
+            20 => header(700, 801, 0, Tid { block: BLOCK, number }),
+            30 => header(700, 0, 114, Tid { block: BLOCK + 1, number: 3 }),
+            40 => header(701, 0, 114, Tid { block: BLOCK, number }),
+            _ => header(700, 0, 114, Tid { block: BLOCK, number }),
         };
         for number in 1..=40 {
             page.insert_item(&given(number), number).expect("there is room");
@@ -176,21 +212,24 @@ mod tests {
         let place = Place { relation, fork: 0, block: BLOCK };
         let (mut predictors, mut store) = (Predictors::default(), PageStore::default());
         let mut coder = Encoder::default();
-        let mut visible = Visible::default();
+        let mut visibility = Visibility::default();
         let mut at_once = Vec::new();
         let mut number = 1;
         while number <= 40 {
             let mut tuple_coder = predictors.tuple_coder(&mut coder, &mut store);
             let source = Some(&given(number)[..]);
-            assert_eq!(visible.code(&mut tuple_coder, place, number, source).expect("a row"), given(number));
+            assert_eq!(
+                visibility.code(&mut tuple_coder, place, number, source).expect("a row"),
+                given(number)
+            );
             let rest = &rows[number.into()..];
-            let next = RowPlace { block: BLOCK, number: number + 1 };
-            let alike = visible.code_alike(&mut coder, next, rest, Some(&page)).expect("rows");
-            for number in (number + 1..).take(alike) {
-                assert_eq!(visible.alike(RowPlace { block: BLOCK, number }), given(number));
+            let next = Tid { block: BLOCK, number: number + 1 };
+            let of_run = visibility.code_run(&mut coder, next, rest, Some(&page)).expect("rows");
+            for number in (number + 1..).take(of_run) {
+                assert_eq!(visibility.of_run(Tid { block: BLOCK, number }), given(number));
             }
-            at_once.push(alike);
-            number += 1 + alike as u16;
+            at_once.push(of_run);
+            number += 1 + of_run as u16;
         }
         assert_eq!(at_once, [18, 9, 9, 0], "2 to 19; 21 to 29; 31 to 39");
     }

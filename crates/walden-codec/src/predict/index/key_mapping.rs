@@ -26,9 +26,9 @@ enum Piece {
 
 /// How a key is made of a row's fields.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Recipe(Vec<Piece>);
+pub struct KeyMapping(Vec<Piece>);
 
-impl Recipe {
+impl KeyMapping {
     const MAX_PIECES: usize = 64;
 
     /// The key of a row; no if it can't be made.
@@ -60,34 +60,38 @@ impl Recipe {
         true
     }
 
-    /// The recipe by which all these keys are made.
-    pub fn from_samples(samples: &[Sample], fields: &[Field]) -> Option<Recipe> {
+    /// The mapping by which all these keys are made.
+    pub fn from_samples(samples: &[Sample], fields: &[Field]) -> Option<KeyMapping> {
         let mut pieces = Vec::new();
         let mut steps = 600;
         let at = vec![0; samples.len()];
-        next_piece(samples, fields, &at, &mut pieces, &mut steps).then_some(Recipe(pieces))
+        next_piece(samples, fields, &at, &mut pieces, &mut steps).then_some(KeyMapping(pieces))
     }
 
     /// The same for keys and rows at hand.
     pub fn of<'a>(
         samples: impl Iterator<Item = (&'a [u8], &'a [u8], &'a [Span])>,
         fields: &[Field],
-    ) -> Option<Recipe> {
+    ) -> Option<KeyMapping> {
         let sample = |(key, row, spans): (&[u8], &[u8], &[Span])| Sample {
             key: key.to_vec(),
             row: row.to_vec(),
             spans: spans.to_vec(),
         };
         let samples: Vec<Sample> = samples.map(sample).collect();
-        Recipe::from_samples(&samples, fields)
+        KeyMapping::from_samples(&samples, fields)
     }
 
-    /// Codes a recipe.
-    pub fn code<S: Coder>(coder: &mut S, column: Column, source: Option<&Recipe>) -> Result<Recipe, Corrupt> {
+    /// Codes a mapping.
+    pub fn code<S: Coder>(
+        coder: &mut S,
+        column: Column,
+        source: Option<&KeyMapping>,
+    ) -> Result<KeyMapping, Corrupt> {
         let mut pieces = Vec::new();
         loop {
-            // 0 ends the recipe; 1 is a varlena; more is 1 + the width of a part.
-            let piece = source.and_then(|recipe| recipe.0.get(pieces.len()));
+            // 0 ends the mapping; 1 is a varlena; more is 1 + the width of a part.
+            let piece = source.and_then(|mapping| mapping.0.get(pieces.len()));
             let code = match piece {
                 None => 0,
                 Some(Piece::Whole { .. }) => 1,
@@ -95,9 +99,9 @@ impl Recipe {
             };
             let code = coder.symbol(column, code)?;
             if code == 0 {
-                return Ok(Recipe(pieces));
+                return Ok(KeyMapping(pieces));
             }
-            if pieces.len() == Recipe::MAX_PIECES {
+            if pieces.len() == KeyMapping::MAX_PIECES {
                 return Err(corrupt("a key can't have so many parts"));
             }
             let wrong = Corrupt("a key's part can't be");
@@ -135,7 +139,7 @@ pub fn is_empty(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
 
-/// Goes on with a recipe that made the keys so far.
+/// Goes on with a mapping that made the keys so far.
 fn next_piece(
     samples: &[Sample],
     fields: &[Field],
@@ -149,7 +153,7 @@ fn next_piece(
     if samples.iter().zip(at).all(ends) {
         return true;
     }
-    if *steps == 0 || pieces.len() == Recipe::MAX_PIECES {
+    if *steps == 0 || pieces.len() == KeyMapping::MAX_PIECES {
         return false;
     }
     *steps -= 1;
@@ -248,7 +252,7 @@ mod tests {
     use super::*;
     use crate::columns::{Class, Decoder, Encoder, Kind};
     use crate::entropy::{Packer, Unpacker};
-    use crate::predict::index::key_order::{Unit, code_units};
+    use crate::predict::index::key_order::{KeyPart, code_parts};
 
     const FIELDS: [Field; 4] = [
         Field::Fixed { width: 12, align: 1 },
@@ -290,41 +294,41 @@ mod tests {
     }
 
     #[test]
-    fn a_recipe_is_found_and_makes_other_keys() {
+    fn a_mapping_is_found_and_makes_other_keys() {
         let known: Vec<_> = [7, 123_456, 99].map(|number| (key(number), row(number))).into();
         let samples = known.iter().map(|(key, (row, spans))| (&key[..], &row[..], &spans[..]));
-        let recipe = Recipe::of(samples, &FIELDS).expect("a recipe");
+        let mapping = KeyMapping::of(samples, &FIELDS).expect("a mapping");
         let mut made = Vec::new();
         for number in 0..500 {
             let (row, spans) = row(number * 31);
-            assert!(recipe.key(&row, &spans, &mut made));
+            assert!(mapping.key(&row, &spans, &mut made));
             assert_eq!(made, key(number * 31));
         }
-        assert!(!recipe.key(&[], &[], &mut made));
+        assert!(!mapping.key(&[], &[], &mut made));
     }
 
     #[test]
-    fn keys_that_are_not_of_the_row_have_no_recipe() {
+    fn keys_that_are_not_of_the_row_have_no_mapping() {
         let known: Vec<_> = [7, 8, 9].map(|number| (key(number + 1000), row(number))).into();
         let samples = known.iter().map(|(key, (row, spans))| (&key[..], &row[..], &spans[..]));
-        assert_eq!(Recipe::of(samples, &FIELDS), None);
+        assert_eq!(KeyMapping::of(samples, &FIELDS), None);
     }
 
     #[test]
-    fn recipes_and_units_come_back() {
+    fn mappings_and_parts_come_back() {
         let known = [(key(5), row(5)), (key(60), row(60))];
         let samples = known.iter().map(|(key, (row, spans))| (&key[..], &row[..], &spans[..]));
-        let recipe = Recipe::of(samples, &FIELDS).expect("a recipe");
-        let units = [Unit::Text, Unit::Integer, Unit::Long];
+        let mapping = KeyMapping::of(samples, &FIELDS).expect("a mapping");
+        let parts = [KeyPart::Text, KeyPart::Integer, KeyPart::Long];
         let mut coder = Encoder::default();
         let column = coder.column(Kind::Symbols(Class::Shapes)).unwrap();
-        assert_eq!(Recipe::code(&mut coder, column, Some(&recipe)).unwrap(), recipe);
-        code_units(&mut coder, column, Some(&units)).unwrap();
+        assert_eq!(KeyMapping::code(&mut coder, column, Some(&mapping)).unwrap(), mapping);
+        code_parts(&mut coder, column, Some(&parts)).unwrap();
         let chunk = coder.chunk(&mut Packer::new(1, true));
         let mut coder = Decoder::default();
         coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 16).unwrap();
         let column = coder.column(Kind::Symbols(Class::Shapes)).unwrap();
-        assert_eq!(Recipe::code(&mut coder, column, None).unwrap(), recipe);
-        assert_eq!(code_units(&mut coder, column, None).unwrap(), units);
+        assert_eq!(KeyMapping::code(&mut coder, column, None).unwrap(), mapping);
+        assert_eq!(code_parts(&mut coder, column, None).unwrap(), parts);
     }
 }

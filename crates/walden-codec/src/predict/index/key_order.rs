@@ -5,13 +5,13 @@ use std::sync::OnceLock;
 use super::key_mapping::is_empty;
 use crate::columns::{Coder, Column};
 use crate::tuple::schema::aligned;
-use crate::tuple::tid::RowPlace;
+use crate::tuple::tid::Tid;
 use crate::{Corrupt, corrupt};
 
 /// A part of a key that is compared by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Unit {
+pub enum KeyPart {
     /// A number of 8 bytes with a sign.
     Long = 1,
     /// One of 4 bytes.
@@ -30,34 +30,34 @@ pub enum Unit {
     Unsigned = 8,
 }
 
-const UNITS: [Unit; 8] = [
-    Unit::Long,
-    Unit::Integer,
-    Unit::Unsigned,
-    Unit::Double,
-    Unit::Bytes16,
-    Unit::Text,
-    Unit::Short,
-    Unit::Byte,
+const PARTS: [KeyPart; 8] = [
+    KeyPart::Long,
+    KeyPart::Integer,
+    KeyPart::Unsigned,
+    KeyPart::Double,
+    KeyPart::Bytes16,
+    KeyPart::Text,
+    KeyPart::Short,
+    KeyPart::Byte,
 ];
 
-impl Unit {
-    fn from_code(code: u64) -> Option<Unit> {
-        UNITS.into_iter().find(|unit| *unit as u64 == code)
+impl KeyPart {
+    fn from_code(code: u64) -> Option<KeyPart> {
+        PARTS.into_iter().find(|part| *part as u64 == code)
     }
 
     /// Appends what this part of the key is in a form that compares byte by byte; where the next one begins.
     fn put(self, key: &[u8], at: usize, out: &mut Vec<u8>) -> Option<usize> {
         let width = match self {
-            Unit::Long | Unit::Double => 8,
-            Unit::Integer | Unit::Unsigned => 4,
-            Unit::Short => 2,
-            Unit::Byte => 1,
-            Unit::Bytes16 => {
+            KeyPart::Long | KeyPart::Double => 8,
+            KeyPart::Integer | KeyPart::Unsigned => 4,
+            KeyPart::Short => 2,
+            KeyPart::Byte => 1,
+            KeyPart::Bytes16 => {
                 out.extend_from_slice(key.get(at..at + 16)?);
                 return Some(at + 16);
             }
-            Unit::Text => {
+            KeyPart::Text => {
                 let &first = key.get(at)?;
                 let (start, end) = if first & 1 == 1 {
                     (at + 1, at + usize::from(first >> 1))
@@ -82,38 +82,40 @@ impl Unit {
         let from = out.len();
         out.extend(bytes.iter().rev());
         match self {
-            Unit::Long | Unit::Integer | Unit::Short => out[from] ^= 0x80,
-            Unit::Double if out[from] & 0x80 != 0 => out[from..].iter_mut().for_each(|byte| *byte = !*byte),
-            Unit::Double => out[from] |= 0x80,
+            KeyPart::Long | KeyPart::Integer | KeyPart::Short => out[from] ^= 0x80,
+            KeyPart::Double if out[from] & 0x80 != 0 => {
+                out[from..].iter_mut().for_each(|byte| *byte = !*byte)
+            }
+            KeyPart::Double => out[from] |= 0x80,
             _ => {}
         }
         Some(start + width)
     }
 
-    /// The units by which these keys are in order.
-    pub fn of(keys: &[&[u8]]) -> Option<Vec<Unit>> {
-        let mut units = Vec::new();
+    /// The parts by which these keys are in order.
+    pub fn of(keys: &[&[u8]]) -> Option<Vec<KeyPart>> {
+        let mut parts = Vec::new();
         let at = vec![0; keys.len()];
         let equal = vec![true; keys.len()];
-        next_unit(keys, &at, &equal, &mut units).then_some(units)
+        next_part(keys, &at, &equal, &mut parts).then_some(parts)
     }
 }
 
-fn next_unit(keys: &[&[u8]], at: &[usize], equal: &[bool], units: &mut Vec<Unit>) -> bool {
+fn next_part(keys: &[&[u8]], at: &[usize], equal: &[bool], parts: &mut Vec<KeyPart>) -> bool {
     const MOST: usize = 8;
     let ends = |(key, &at): (&&[u8], &usize)| at.next_multiple_of(8) == key.len() && is_empty(&key[at..]);
-    if !units.is_empty() && keys.iter().zip(at).all(ends) {
+    if !parts.is_empty() && keys.iter().zip(at).all(ends) {
         return true;
     }
-    if units.len() == MOST {
+    if parts.len() == MOST {
         return false;
     }
-    for unit in UNITS {
+    for part in PARTS {
         let (mut ahead, mut still) = (Vec::with_capacity(at.len()), Vec::with_capacity(at.len()));
         let mut last = Vec::new();
         for (index, (key, &at)) in keys.iter().zip(at).enumerate() {
             let mut put = Vec::new();
-            let Some(next) = unit.put(key, at, &mut put) else { break };
+            let Some(next) = part.put(key, at, &mut put) else { break };
             if index > 0 && equal[index] && last > put {
                 break;
             }
@@ -124,36 +126,36 @@ fn next_unit(keys: &[&[u8]], at: &[usize], equal: &[bool], units: &mut Vec<Unit>
         if ahead.len() < keys.len() {
             continue;
         }
-        units.push(unit);
-        if next_unit(keys, &ahead, &still, units) {
+        parts.push(part);
+        if next_part(keys, &ahead, &still, parts) {
             return true;
         }
-        units.pop();
+        parts.pop();
     }
     false
 }
 
-/// Codes units.
-pub fn code_units<S: Coder>(
+/// Codes parts.
+pub fn code_parts<S: Coder>(
     coder: &mut S,
     column: Column,
-    source: Option<&[Unit]>,
-) -> Result<Vec<Unit>, Corrupt> {
+    source: Option<&[KeyPart]>,
+) -> Result<Vec<KeyPart>, Corrupt> {
     const MOST: u64 = 64;
-    let count = coder.symbol(column, source.map_or(0, |units| units.len() as u64))?;
+    let count = coder.symbol(column, source.map_or(0, |parts| parts.len() as u64))?;
     if count > MOST {
         return Err(corrupt("a key can't have so many parts"));
     }
     (0..count as usize)
         .map(|at| {
-            let code = coder.symbol(column, source.map_or(0, |units| units[at] as u64))?;
-            Unit::from_code(code).ok_or_else(|| corrupt("keys can't be in such an order"))
+            let code = coder.symbol(column, source.map_or(0, |parts| parts[at] as u64))?;
+            KeyPart::from_code(code).ok_or_else(|| corrupt("keys can't be in such an order"))
         })
         .collect()
 }
 
 /// A table's rows in the order of an index.
-pub struct Order {
+pub struct KeyOrder {
     /// The index.
     pub index: u32,
     entries: Vec<Entry>,
@@ -167,7 +169,7 @@ pub struct Order {
 
 /// Rows by their places.
 struct ByPlace {
-    sorted: Vec<(RowPlace, u32)>,
+    sorted: Vec<(Tid, u32)>,
     /// Which blocks have any, by the lowest bits of their numbers: most that are asked for have none.
     blocks: Box<[u64; ByPlace::BLOCKS / 64]>,
 }
@@ -181,7 +183,7 @@ impl ByPlace {
             let at = entry.place.block as usize % ByPlace::BLOCKS;
             blocks[at / 64] |= 1 << (at % 64);
         }
-        let mut sorted: Vec<(RowPlace, u32)> = entries.iter().map(|entry| entry.place).zip(0..).collect();
+        let mut sorted: Vec<(Tid, u32)> = entries.iter().map(|entry| entry.place).zip(0..).collect();
         sorted.sort_unstable();
         ByPlace { sorted, blocks }
     }
@@ -194,14 +196,14 @@ impl ByPlace {
 
 struct Entry {
     start: u128,
-    place: RowPlace,
+    place: Tid,
     rest: u32,
     rest_len: u16,
 }
 
-const _: () = assert!(size_of::<Entry>() <= Order::ENTRY_BYTES);
+const _: () = assert!(size_of::<Entry>() <= KeyOrder::ENTRY_BYTES);
 
-impl Order {
+impl KeyOrder {
     /// Bytes that an order may take.
     const MAX_BYTES: usize = 96 << 20;
     /// Bytes that count for a row. Both sides must come to the same limit, whatever the machine makes of [`Entry`].
@@ -210,16 +212,16 @@ impl Order {
     const FARTHEST: usize = 2048;
 
     /// Nothing yet.
-    pub fn new(index: u32) -> Order {
-        Order { index, entries: Vec::new(), rests: Vec::new(), at: 0, by_place: OnceLock::new() }
+    pub fn new(index: u32) -> KeyOrder {
+        KeyOrder { index, entries: Vec::new(), rests: Vec::new(), at: 0, by_place: OnceLock::new() }
     }
 
     /// Adds a row with its key; no if there is no room for more.
-    pub fn add(&mut self, units: &[Unit], key: &[u8], place: RowPlace, scratch: &mut Vec<u8>) -> bool {
+    pub fn add(&mut self, parts: &[KeyPart], key: &[u8], place: Tid, scratch: &mut Vec<u8>) -> bool {
         scratch.clear();
         let mut at = 0;
-        for unit in units {
-            match unit.put(key, at, scratch) {
+        for part in parts {
+            match part.put(key, at, scratch) {
                 Some(next) => at = next,
                 None => return true,
             }
@@ -228,8 +230,8 @@ impl Order {
         let len = scratch.len().min(16);
         start[..len].copy_from_slice(&scratch[..len]);
         let rest = &scratch[len..];
-        let bytes = (self.entries.len() + 1) * Order::ENTRY_BYTES + self.rests.len() + rest.len();
-        let Some(rest_len) = u16::try_from(rest.len()).ok().filter(|_| bytes <= Order::MAX_BYTES) else {
+        let bytes = (self.entries.len() + 1) * KeyOrder::ENTRY_BYTES + self.rests.len() + rest.len();
+        let Some(rest_len) = u16::try_from(rest.len()).ok().filter(|_| bytes <= KeyOrder::MAX_BYTES) else {
             return false;
         };
         let start = u128::from_be_bytes(start);
@@ -240,7 +242,7 @@ impl Order {
 
     /// Puts the rows in order.
     pub fn sort(&mut self) {
-        let Order { entries, rests, .. } = self;
+        let KeyOrder { entries, rests, .. } = self;
         let rest = |entry: &Entry| {
             let from = entry.rest as usize;
             &rests[from..from + usize::from(entry.rest_len)]
@@ -251,17 +253,17 @@ impl Order {
     }
 
     /// How many rows are left out before this one, if it is one of the next.
-    pub fn distance(&self, place: RowPlace) -> Option<u64> {
+    pub fn distance(&self, place: Tid) -> Option<u64> {
         // Most are.
         if self.entries.get(self.at).is_some_and(|next| next.place == place) {
             return Some(0);
         }
         let skip = self.number(place, self.at)? - self.at;
-        (skip < Order::FARTHEST).then_some(skip as u64)
+        (skip < KeyOrder::FARTHEST).then_some(skip as u64)
     }
 
     /// Which row this is, from one on. There may be very many, of which each is asked for.
-    fn number(&self, place: RowPlace, from: usize) -> Option<usize> {
+    fn number(&self, place: Tid, from: usize) -> Option<usize> {
         let by_place = self.by_place.get_or_init(|| ByPlace::new(&self.entries));
         if !by_place.may_have(place.block) {
             return None;
@@ -273,13 +275,13 @@ impl Order {
     }
 
     /// So many rows after those that are left out.
-    pub fn peek(&self, skip: u64, count: usize) -> impl Iterator<Item = RowPlace> {
+    pub fn peek(&self, skip: u64, count: usize) -> impl Iterator<Item = Tid> {
         let from = self.at.saturating_add(usize::try_from(skip).unwrap_or(usize::MAX));
         self.entries.iter().skip(from).take(count).map(|entry| entry.place)
     }
 
     /// Which row this is.
-    pub fn find(&self, place: RowPlace) -> Option<u64> {
+    pub fn find(&self, place: Tid) -> Option<u64> {
         self.number(place, 0).map(|at| at as u64)
     }
 
@@ -289,8 +291,8 @@ impl Order {
     }
 
     /// The next row but so many; it and those before it are done with.
-    pub fn take(&mut self, skip: u64) -> Option<RowPlace> {
-        let skip = usize::try_from(skip).ok().filter(|&skip| skip < Order::FARTHEST)?;
+    pub fn take(&mut self, skip: u64) -> Option<Tid> {
+        let skip = usize::try_from(skip).ok().filter(|&skip| skip < KeyOrder::FARTHEST)?;
         let place = self.entries.get(self.at.checked_add(skip)?)?.place;
         self.at += skip + 1;
         Some(place)
@@ -306,12 +308,12 @@ mod tests {
         let number = |value: i64| value.to_le_bytes().to_vec();
         let values = [-5_i64, -1, 0, 3, 1 << 40];
         let sorted: Vec<Vec<u8>> = values.iter().map(|&value| number(value)).collect();
-        let units = Unit::of(&sorted.iter().map(|key| &key[..]).collect::<Vec<_>>()).expect("an order");
-        assert_eq!(units, [Unit::Long]);
-        let mut order = Order::new(1);
-        let place = |value: i64| RowPlace { block: value as u32, number: 1 };
+        let parts = KeyPart::of(&sorted.iter().map(|key| &key[..]).collect::<Vec<_>>()).expect("an order");
+        assert_eq!(parts, [KeyPart::Long]);
+        let mut order = KeyOrder::new(1);
+        let place = |value: i64| Tid { block: value as u32, number: 1 };
         for &value in values.iter().rev() {
-            assert!(order.add(&units, &number(value), place(value), &mut Vec::new()));
+            assert!(order.add(&parts, &number(value), place(value), &mut Vec::new()));
         }
         order.sort();
         assert_eq!(order.distance(place(0)), Some(2));

@@ -11,15 +11,14 @@ use walden_format::record::Fork;
 use walden_redo::page::{ItemState, Page};
 use walden_redo::store::{BlockKey, PageStore};
 
-use super::key_mapping::{Recipe, Sample};
-use super::key_order::Order;
+use super::key_mapping::{KeyMapping, Sample};
+use super::key_order::KeyOrder;
 use crate::predict::attributes::LayoutKey;
 use crate::predict::relation::Relation;
-use crate::tuple::heap::Old;
 use crate::tuple::schema::{Field, Span};
-use crate::tuple::tid::RowPlace;
+use crate::tuple::tid::Tid;
 
-/// What is known of indexes and the tables that they belong to, on both sides.
+/// What is known of indexes and the tables that they belong to: the same in both directions.
 #[derive(Default)]
 pub struct Keys {
     /// By number: relations are numbered from 0 on.
@@ -29,12 +28,12 @@ pub struct Keys {
     /// By number, whether it is in there.
     is_table: Vec<bool>,
     inserted: FxHashMap<u32, Inserted>,
-    /// The row that a record put into a table last.
-    pub latest: Option<RowPlace>,
+    /// The heap tuple that a record inserted last.
+    pub latest: Option<Tid>,
     /// Of the index that was built last.
-    pub order: Option<Order>,
-    /// Whether encoding leaves out what saves little for the time that it takes.
-    pub in_haste: bool,
+    pub order: Option<KeyOrder>,
+    /// Whether encoding leaves out what saves little for the time that decoding takes for it.
+    pub is_fast: bool,
     /// Rows that may still be put in order: sorting takes time that a file has to earn.
     budget: usize,
     /// Room for the next key.
@@ -58,15 +57,15 @@ pub struct Index {
     /// Its table.
     pub table: Option<Relation>,
     /// How keys are made, by the tuple's layout and the row's.
-    recipes: FxHashMap<(u32, LayoutKey), Recipe>,
+    mappings: FxHashMap<(u32, LayoutKey), KeyMapping>,
     /// Where in its table's latest rows the last tuple's was.
     at: u64,
     /// Tuples so far.
     tuples: u64,
-    /// What encoding has seen: tuples, and by layouts those that no recipe told.
-    recent: VecDeque<(RowPlace, Vec<u8>)>,
+    /// What encoding has seen: tuples, and by layouts those that no mapping told.
+    recent: VecDeque<(Tid, Vec<u8>)>,
     untold: FxHashMap<(u32, LayoutKey), Untold>,
-    /// How many recipes there were when the order was made, and how often it was.
+    /// How many mappings there were when the order was made, and how often it was.
     ordered: (usize, u32),
     missed: u32,
 }
@@ -80,7 +79,7 @@ struct Untold {
 /// The rows that records put into a table lately.
 #[derive(Default)]
 struct Inserted {
-    places: VecDeque<RowPlace>,
+    places: VecDeque<Tid>,
     /// Those that were forgotten.
     gone: u64,
 }
@@ -88,7 +87,7 @@ struct Inserted {
 impl Inserted {
     const MOST: usize = 4096;
 
-    fn get(&self, at: u64) -> Option<RowPlace> {
+    fn get(&self, at: u64) -> Option<Tid> {
         self.places.get(usize::try_from(at.checked_sub(self.gone)?).ok()?).copied()
     }
 
@@ -99,7 +98,7 @@ impl Inserted {
 
 /// Samples that encoding keeps.
 const SAMPLES: usize = 8;
-/// Tuples that are not told, of a layout, after which encoding looks for another recipe only now and then.
+/// Tuples that are not told, of a layout, after which encoding looks for another mapping only now and then.
 const PATIENCE: u32 = 24;
 
 impl Keys {
@@ -121,7 +120,7 @@ impl Keys {
     }
 
     /// A record put a row there.
-    pub fn inserted(&mut self, table: u32, place: RowPlace) {
+    pub fn inserted(&mut self, table: u32, place: Tid) {
         self.latest = Some(place);
         let inserted = self.inserted.entry(table).or_default();
         if inserted.places.len() == Inserted::MOST {
@@ -153,7 +152,7 @@ impl Keys {
     }
 
     /// The rows that an index's next tuple in a record is probably for: the one after the last tuple's, and the latest.
-    pub fn expected(&self, index: u32) -> [Option<RowPlace>; 2] {
+    pub fn expected(&self, index: u32) -> [Option<Tid>; 2] {
         let known = self.indexes.get(index as usize).and_then(|index| Some((index, index.table?)));
         let Some((index, inserted)) =
             known.and_then(|(index, table)| Some((index, self.inserted.get(&table.number)?)))
@@ -192,7 +191,7 @@ impl Index {
     }
 
     /// Remembers a tuple, when encoding.
-    pub fn remember(&mut self, place: RowPlace, key: &[u8]) {
+    pub fn remember(&mut self, place: Tid, key: &[u8]) {
         if self.recent.len() == SAMPLES {
             self.recent.pop_front();
         }
@@ -200,40 +199,40 @@ impl Index {
     }
 
     /// What was remembered.
-    pub fn recent(&self) -> impl Iterator<Item = (RowPlace, &[u8])> {
+    pub fn recent(&self) -> impl Iterator<Item = (Tid, &[u8])> {
         self.recent.iter().map(|(place, key)| (*place, &key[..]))
     }
 
     /// Gives the index another table.
     pub fn belongs_to(&mut self, table: Relation) {
         self.table = Some(table);
-        self.recipes.clear();
+        self.mappings.clear();
         self.untold.clear();
         self.at = 0;
     }
 
     /// How the keys of a layout are made of rows of a layout.
-    pub fn recipe(&self, layout: u32, row: LayoutKey) -> Option<&Recipe> {
-        self.recipes.get(&(layout, row))
+    pub fn mapping(&self, layout: u32, row: LayoutKey) -> Option<&KeyMapping> {
+        self.mappings.get(&(layout, row))
     }
 
     /// Replaces it.
-    pub fn set_recipe(&mut self, layout: u32, row: LayoutKey, recipe: Recipe) {
+    pub fn set_mapping(&mut self, layout: u32, row: LayoutKey, mapping: KeyMapping) {
         /// A row of another layout has its key made in another way, and there are only so many ways.
         const MOST: usize = 4096;
-        if self.recipes.len() < MOST {
-            self.recipes.insert((layout, row), recipe);
+        if self.mappings.len() < MOST {
+            self.mappings.insert((layout, row), mapping);
         }
     }
 
-    /// A recipe for a tuple that was not told, and for the last such ones.
-    pub fn look_for_recipe(
+    /// A mapping for a tuple that was not told, and for the last such ones.
+    pub fn look_for_mapping(
         &mut self,
         (layout, row_layout): (u32, LayoutKey),
         key: &[u8],
         (row, spans): (&[u8], &[Span]),
         fields: &[Field],
-    ) -> Option<Recipe> {
+    ) -> Option<KeyMapping> {
         let untold = self.untold.entry((layout, row_layout)).or_default();
         untold.count += 1;
         if untold.count > PATIENCE && !untold.count.is_power_of_two() {
@@ -243,20 +242,20 @@ impl Index {
             untold.samples.pop_front();
         }
         untold.samples.push_back(Sample { key: key.to_vec(), row: row.to_vec(), spans: spans.to_vec() });
-        Recipe::from_samples(untold.samples.make_contiguous(), fields)
+        KeyMapping::from_samples(untold.samples.make_contiguous(), fields)
     }
 
     /// Whether encoding should put the table's rows in order (again).
     pub fn wants_order(&self) -> bool {
         const OFTEN: u32 = 6;
-        let (recipes, times) = self.ordered;
-        let known = self.recipes.len();
-        known > 0 && times < OFTEN && (times == 0 || (known > recipes && self.missed >= 32 << times))
+        let (mappings, times) = self.ordered;
+        let known = self.mappings.len();
+        known > 0 && times < OFTEN && (times == 0 || (known > mappings && self.missed >= 32 << times))
     }
 
     /// The order was made.
     pub fn is_ordered(&mut self) {
-        self.ordered = (self.recipes.len(), self.ordered.1 + 1);
+        self.ordered = (self.mappings.len(), self.ordered.1 + 1);
         self.missed = 0;
     }
 
@@ -266,7 +265,7 @@ impl Index {
     }
 }
 
-/// A row that an index points to, on its page; a redirected one where it is now.
+/// A heap tuple to which an index points, on its page; a redirected one where it is now.
 pub fn item(page: &Page, number: u16) -> Option<&[u8]> {
     let pointer = page.line_pointer(number)?;
     match pointer.state() {
@@ -279,14 +278,9 @@ pub fn item(page: &Page, number: u16) -> Option<&[u8]> {
     }
 }
 
-/// A table's row, as an item on its page, if that is known.
-pub fn row(store: &mut PageStore, table: Relation, place: RowPlace) -> Option<&[u8]> {
+/// A table's heap tuple, as an item on its page, if that is known.
+pub fn heap_tuple(store: &mut PageStore, table: Relation, place: Tid) -> Option<&[u8]> {
     let key = BlockKey { relation: table.locator, fork: Fork::MAIN, block: place.block };
     let slot = store.find(key)?;
     item(store.page(slot)?, place.number)
-}
-
-/// Its parts.
-pub fn parts(item: &[u8]) -> Option<Old<'_>> {
-    Old::of(item)
 }

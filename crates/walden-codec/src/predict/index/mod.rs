@@ -1,16 +1,8 @@
 //! Index tuples: in records, and on the pages of all access methods that use them.
-
-use super::TupleCoder;
-use super::attributes::LayoutKey;
-use super::names::Topic;
-use super::relation::Relation;
-use super::survey::{Plan, PlanHead};
-use crate::columns::{Class, Coder, Column, Kind};
-use crate::tuple::index::{
-    BITMAP, HAS_NULLS, HEADER, OTHER_MEANING, PLACE, Parts, SIZE, layout, posting, u16_at,
-};
-use crate::tuple::tid::RowPlace;
-use crate::{Corrupt, corrupt};
+//!
+//! A tuple is coded as its flags, the TID of its heap tuple (`tids.rs`), and its key: predicted from the heap tuple
+//! (`key_prediction.rs`, by `key_mapping.rs`), or else as attributes. On a page that is seen first, the next TID is predicted
+//! from the order of all keys of the table (`page.rs`, `key_order.rs`).
 
 pub mod key_mapping;
 pub mod key_order;
@@ -18,15 +10,38 @@ mod key_prediction;
 pub mod keys;
 mod page;
 mod run;
+mod tids;
 
-/// How a place is told.
-pub const PLACE_OTHER: u64 = 0;
+use walden_format::record::RelFileLocator;
+use walden_redo::page::Page;
 
-/// One of those that are expected in records; from here on.
-const PLACE_EXPECTED: u64 = 1;
+use self::tids::TID_OTHER;
+use super::attributes::LayoutKey;
+use super::names::Topic;
+use super::relation::Relation;
+use super::run::PageItems;
+use super::survey::{Survey, TupleKind};
+use super::{Predictor, TupleCoder};
+use crate::columns::{Class, Coder, Column, Kind};
+use crate::tuple::index::{
+    BITMAP, HAS_ALT_TID, HAS_NULLS, HEADER, IndexTuple, SIZE, info_of, is_index_tuple, layout, posting_count,
+};
+use crate::tuple::tid::Tid;
+use crate::{Corrupt, corrupt};
 
-/// The next in the order of keys, or so many after it; from here on.
-const PLACE_ORDERED: u64 = 3;
+/// The data of a record that inserts an index tuple.
+pub struct NewTuple {
+    /// The index.
+    pub relation: Relation,
+}
+
+/// The tuples of a page that is seen first, in their order.
+pub struct PageTuples {
+    relation: Relation,
+    context: Context,
+    /// Whether the last one's key was predicted from its heap tuple.
+    was_predicted: bool,
+}
 
 /// Where an index's tuples are met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +50,7 @@ pub enum Context {
     Record = 0,
     /// On pages, in their order.
     Page = 1,
-    /// On a page whose keys tell each other so well that rows have nothing to add.
+    /// On a page whose keys predict each other so well that heap tuples have nothing to add.
     Near = 2,
 }
 
@@ -46,30 +61,85 @@ impl Context {
     }
 }
 
+impl<S: Coder> Predictor<S> for NewTuple {
+    fn fits(&mut self, _: &mut TupleCoder<'_, S>, data: &[u8]) -> bool {
+        is_index_tuple(data)
+    }
+
+    fn code(
+        &mut self,
+        coder: &mut TupleCoder<'_, S>,
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        coder.index_tuple((self.relation, Context::Record), source, out).map(|_| ())
+    }
+}
+
+impl PageTuples {
+    /// Those of a page; first codes what predicts their order.
+    pub fn new<S: Coder>(
+        coder: &mut TupleCoder<'_, S>,
+        relation: Relation,
+        source: Option<&Page>,
+    ) -> Result<PageTuples, Corrupt> {
+        let context = coder.index_page(relation, source)?;
+        Ok(PageTuples { relation, context, was_predicted: false })
+    }
+}
+
+impl<S: Coder> Predictor<S> for PageTuples {
+    fn fits(&mut self, _: &mut TupleCoder<'_, S>, item: &[u8]) -> bool {
+        is_index_tuple(item)
+    }
+
+    fn code(
+        &mut self,
+        coder: &mut TupleCoder<'_, S>,
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        self.was_predicted = coder.index_tuple((self.relation, self.context), source, out)?;
+        Ok(())
+    }
+
+    fn code_run(
+        &mut self,
+        coder: &mut TupleCoder<'_, S>,
+        last: &[u8],
+        items: &mut PageItems<'_>,
+    ) -> Result<(), Corrupt> {
+        if self.was_predicted {
+            return Ok(());
+        }
+        coder.index_tuple_run((self.relation, self.context), last, items)
+    }
+}
+
 /// The columns of tuples with all their key and no null in it.
 pub struct TupleColumns {
     /// Flags.
-    pub forms: Column,
-    /// Whether a place is expected, if that is asked.
+    pub flags: Column,
+    /// Whether a TID is expected, if that is asked.
     pub expected: Option<Column>,
-    /// Places.
-    pub places: Column,
+    /// TIDs.
+    pub tids: Column,
 }
 
 /// The flags of a tuple with all its key and no null in it.
 #[derive(Clone, Copy)]
-pub struct TupleForm(u16);
+pub struct TupleFlags(u16);
 
-impl TupleForm {
+impl TupleFlags {
     /// Those of a tuple.
-    pub fn of(tuple: &[u8]) -> Option<TupleForm> {
-        let info = u16_at(tuple, 6);
-        (info & (HAS_NULLS | OTHER_MEANING) == 0).then_some(TupleForm(info & !SIZE))
+    pub fn of(tuple: &[u8]) -> Option<TupleFlags> {
+        let info = info_of(tuple);
+        (info & (HAS_NULLS | HAS_ALT_TID) == 0).then_some(TupleFlags(info & !SIZE))
     }
 
-    /// Whether a tuple has these flags, and is what it says it is.
+    /// Whether a tuple has these flags, and the length that it says.
     pub fn is_of(self, tuple: &[u8]) -> bool {
-        tuple.len().is_multiple_of(8) && usize::from(u16_at(tuple, 6)) == usize::from(self.0) + tuple.len()
+        tuple.len().is_multiple_of(8) && usize::from(info_of(tuple)) == usize::from(self.0) + tuple.len()
     }
 
     /// The symbol for it.
@@ -79,84 +149,48 @@ impl TupleForm {
 
     /// The layout of such tuples' keys on pages.
     pub fn layout(self, relation: Relation) -> LayoutKey {
-        layout_key(relation, Context::Page, layout(self.0, 0), 0)
+        layout_key((relation, Context::Page), layout(self.0, 0), 0)
     }
 
     /// Writes it to a tuple.
     pub fn put(self, tuple: &mut [u8]) {
         let info = self.0 | tuple.len() as u16;
-        tuple[PLACE..HEADER].copy_from_slice(&info.to_le_bytes());
+        tuple[Tid::BYTES..HEADER].copy_from_slice(&info.to_le_bytes());
     }
 }
 
-fn layout_key(relation: Relation, context: Context, layout: u32, bitmap: u64) -> LayoutKey {
+fn layout_key((relation, context): (Relation, Context), layout: u32, bitmap: u64) -> LayoutKey {
     LayoutKey(relation.number, u64::from(layout ^ context.number() << 30) << 32 | bitmap)
 }
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes an index tuple; whether its key was told by its row.
-    pub fn index_tuple(
+    /// Codes an index tuple, and appends it to `out`; whether its key was predicted from its heap tuple.
+    fn index_tuple(
         &mut self,
-        relation: Relation,
-        context: Context,
+        at: (Relation, Context),
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<bool, Corrupt> {
-        let parts = source.and_then(|tuple| Some((tuple, Parts::of(tuple)?)));
-        let like = |what: u32| [relation.number, context.number(), what];
-        let forms = Kind::Symbols(Class::IndexTuples);
-        // Three flags, and below them nothing: the size is told by what follows.
-        let column = self.names.column(self.coder, Topic::IndexForms, like(0), forms)?;
-        let info = parts.as_ref().map_or(0, |(tuple, _)| u16_at(tuple, 6) & !SIZE);
-        let info = self.coder.symbol(column, u64::from(info >> 13))?;
-        let info =
-            u16::try_from(info).ok().filter(|&info| info < 8).ok_or_else(|| corrupt("flags can't be"))? << 13;
-        let other = info & OTHER_MEANING != 0;
+        let source = source.and_then(IndexTuple::of);
+        let source = source.as_ref();
         let start = out.len();
-        let place = parts.as_ref().map_or(&[][..], |(tuple, _)| &tuple[..PLACE]);
-        if other {
-            let kind = Kind::Rows(Class::IndexTuples, PLACE as u16);
-            let places = self.names.column(self.coder, Topic::Places, like(1), kind)?;
-            self.coder.bytes(places, place, PLACE, out)?;
-        } else {
-            let place = self.row_place(relation, context, RowPlace::of(place))?;
-            out.extend_from_slice(&place.to_bytes());
-        }
+        let info = self.index_tuple_flags(at, source)?;
+        let has_alt_tid = info & HAS_ALT_TID != 0;
+        self.index_tuple_tid(at, has_alt_tid, source, out)?;
         out.extend_from_slice(&info.to_le_bytes());
-        let line_pointer = u16_at(&out[start..], 4);
-        let posting = posting(info, line_pointer);
-        let mut bitmap_number = 0;
-        if info & HAS_NULLS != 0 {
-            let kind = Kind::Rows(Class::IndexTuples, BITMAP as u16);
-            let column = self.names.column(self.coder, Topic::IndexForms, like(1), kind)?;
-            let at = out.len();
-            let bitmap = parts.as_ref().map_or(&[][..], |(_, parts)| parts.bitmap);
-            self.coder.bytes(column, bitmap, BITMAP, out)?;
-            bitmap_number = u64::from(u32::from_le_bytes([out[at], out[at + 1], out[at + 2], out[at + 3]]));
-        }
+        let bitmap = if info & HAS_NULLS != 0 { self.index_tuple_bitmap(at, source, out)? } else { 0 };
+        let offset = u16::from_le_bytes([out[start + 4], out[start + 5]]);
+        let posting = posting_count(info, offset);
         let mut list = Vec::new();
         if posting > 0 {
-            let source = parts.as_ref().map(|(_, parts)| parts.list);
-            self.posting_list(relation, context, posting, source, &mut list)?;
+            self.posting_list(at, posting, source.map(|tuple| tuple.list), &mut list)?;
         }
-        let row = if other { RowPlace::of(&list) } else { RowPlace::of(&out[start..]) };
-        let layout = layout(info, line_pointer);
-        let layout_key = layout_key(relation, context, layout, bitmap_number);
-        let source = parts.as_ref().map(|(_, parts)| parts.key);
-        let told = match row {
-            Some(row) if context != Context::Near => {
-                self.key_of(relation, row, (layout, bitmap_number), source, out)?
-            }
-            _ => false,
-        };
-        if !told {
-            let source = parts.as_ref().map(|(_, parts)| {
-                (parts.key, PlanHead { relation: relation.locator, layout, bitmap: parts.bitmap })
-            });
-            self.rows.row(self.coder, layout_key, 8, None, source, out)?;
-        }
-        if let Some(row) = row {
-            self.look_for_table(relation, context, row, (info & HAS_NULLS == 0).then_some(source).flatten())?;
+        let tid = if has_alt_tid { Tid::of(&list) } else { Tid::of(&out[start..]) };
+        let layout = layout(info, offset);
+        let is_predicted = self.index_tuple_key(at, tid, (layout, bitmap), source, out)?;
+        if let Some(tid) = tid {
+            let key = source.map(|tuple| tuple.key).filter(|_| info & HAS_NULLS == 0);
+            self.look_for_table(at, tid, key)?;
         }
         if posting > 0 {
             out.extend_from_slice(&list);
@@ -168,105 +202,101 @@ impl<S: Coder> TupleCoder<'_, S> {
             return Err(corrupt("an index tuple can't be so long"));
         }
         let info = info | len as u16;
-        out[start + 6..start + 8].copy_from_slice(&info.to_le_bytes());
-        Ok(told)
+        out[start + Tid::BYTES..start + HEADER].copy_from_slice(&info.to_le_bytes());
+        Ok(is_predicted)
+    }
+
+    /// Codes a tuple's three flags; the size beneath them follows from the rest.
+    fn index_tuple_flags(
+        &mut self,
+        (relation, context): (Relation, Context),
+        source: Option<&IndexTuple<'_>>,
+    ) -> Result<u16, Corrupt> {
+        let like = [relation.number, context.number(), 0];
+        let kind = Kind::Symbols(Class::IndexTuples);
+        let column = self.names.column(self.coder, Topic::IndexForms, like, kind)?;
+        let flags = source.map_or(0, |tuple| tuple.info >> 13);
+        let flags = u16::try_from(self.coder.symbol(column, flags.into())?);
+        let flags = flags.ok().filter(|&flags| flags < 8).ok_or_else(|| corrupt("flags can't be"))?;
+        Ok(flags << 13)
+    }
+
+    /// Codes a tuple's TID, or what is in its place.
+    fn index_tuple_tid(
+        &mut self,
+        at: (Relation, Context),
+        has_alt_tid: bool,
+        source: Option<&IndexTuple<'_>>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let tid = source.map(|tuple| tuple.tid);
+        let tid = if has_alt_tid {
+            let (like, kind) =
+                ([at.0.number, at.1.number(), 1], Kind::Rows(Class::IndexTuples, Tid::BYTES as u16));
+            let column = self.names.column(self.coder, Topic::Places, like, kind)?;
+            self.coder.array(column, &tid.unwrap_or_default())?
+        } else {
+            self.tid(at, tid.map(Tid::from_bytes))?.to_bytes()
+        };
+        out.extend_from_slice(&tid);
+        Ok(())
+    }
+
+    /// Codes a tuple's null bitmap with the gap after it; its number, by which layouts are told apart.
+    fn index_tuple_bitmap(
+        &mut self,
+        (relation, context): (Relation, Context),
+        source: Option<&IndexTuple<'_>>,
+        out: &mut Vec<u8>,
+    ) -> Result<u64, Corrupt> {
+        let like = [relation.number, context.number(), 1];
+        let kind = Kind::Rows(Class::IndexTuples, BITMAP as u16);
+        let column = self.names.column(self.coder, Topic::IndexForms, like, kind)?;
+        let bitmap = source.and_then(|tuple| tuple.bitmap.first_chunk()).copied().unwrap_or([0; BITMAP]);
+        let bitmap = self.coder.array(column, &bitmap)?;
+        out.extend_from_slice(&bitmap);
+        let [a, b, c, d, ..] = bitmap;
+        Ok(u32::from_le_bytes([a, b, c, d]).into())
+    }
+
+    /// Codes a tuple's key; whether it was predicted from its heap tuple.
+    fn index_tuple_key(
+        &mut self,
+        at: (Relation, Context),
+        tid: Option<Tid>,
+        (layout, bitmap): (u32, u64),
+        source: Option<&IndexTuple<'_>>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Corrupt> {
+        let (relation, context) = at;
+        if let Some(tid) = tid.filter(|_| context != Context::Near)
+            && self.predicted_key((relation, tid), (layout, bitmap), source.map(|tuple| tuple.key), out)?
+        {
+            return Ok(true);
+        }
+        let key = layout_key(at, layout, bitmap);
+        let source = source
+            .map(|tuple| (tuple.key, TupleKind { relation: relation.locator, layout, bitmap: tuple.bitmap }));
+        self.rows.tuple(self.coder, (key, 8), None, source, out)?;
+        Ok(false)
     }
 
     /// The columns of tuples on pages, if all are named that are needed.
-    pub fn tuple_columns(&mut self, relation: Relation, has_table: bool) -> Option<TupleColumns> {
+    fn tuple_columns(&mut self, relation: Relation, has_table: bool) -> Option<TupleColumns> {
         let like = |what: u32| [relation.number, Context::Page.number(), what];
         let expected = self.names.known(Topic::Places, like(3));
         Some(TupleColumns {
-            forms: self.names.known(Topic::IndexForms, like(0))?,
-            places: self.names.known(Topic::Places, like(0))?,
+            flags: self.names.known(Topic::IndexForms, like(0))?,
+            tids: self.names.known(Topic::Places, like(0))?,
             expected: if has_table { Some(expected?) } else { None },
         })
-    }
-
-    /// Where a tuple's row is: where one is expected, or anywhere.
-    fn row_place(
-        &mut self,
-        relation: Relation,
-        context: Context,
-        source: Option<RowPlace>,
-    ) -> Result<RowPlace, Corrupt> {
-        let like = |what: u32| [relation.number, context.number(), what];
-        if context != Context::Near && self.keys.index(relation.number).table.is_some() {
-            let expected = match context {
-                Context::Record => self.keys.expected(relation.number),
-                _ => [None; 2],
-            };
-            let ordered = self.keys.order.as_ref().filter(|order| order.index == relation.number);
-            let symbol = source.map_or(PLACE_OTHER, |place| {
-                let which = expected.iter().position(|&expected| expected == Some(place));
-                let skip = || ordered.filter(|_| context == Context::Page)?.distance(place);
-                let which = which.map(|which| PLACE_EXPECTED + which as u64);
-                which.or_else(|| skip().map(|skip| PLACE_ORDERED + skip)).unwrap_or(PLACE_OTHER)
-            });
-            let kind = Kind::Symbols(Class::IndexTuples);
-            let column = self.names.column(self.coder, Topic::Places, like(3), kind)?;
-            let symbol = self.coder.symbol(column, symbol)?;
-            let wrong = Corrupt("a row can't be expected there");
-            match symbol {
-                PLACE_OTHER => self.keys.index(relation.number).missed(1),
-                PLACE_EXPECTED..PLACE_ORDERED => {
-                    let which = (symbol - PLACE_EXPECTED) as usize;
-                    let place = expected[which].ok_or(wrong)?;
-                    self.keys.used(relation.number, Some(which));
-                    return Ok(place);
-                }
-                _ => {
-                    let order = self.keys.order.as_mut().filter(|order| order.index == relation.number);
-                    return order.and_then(|order| order.take(symbol - PLACE_ORDERED)).ok_or(wrong);
-                }
-            }
-        }
-        let kind = Kind::Rows(Class::IndexTuples, PLACE as u16);
-        let column = self.names.column(self.coder, Topic::Places, like(0), kind)?;
-        let bytes = source.map_or([0; PLACE], RowPlace::to_bytes);
-        Ok(RowPlace::from_bytes(self.coder.array(column, &bytes)?))
-    }
-
-    /// The rows of a posting list: the next ones in the order of keys, or any.
-    fn posting_list(
-        &mut self,
-        relation: Relation,
-        context: Context,
-        posting: usize,
-        source: Option<&[u8]>,
-        list: &mut Vec<u8>,
-    ) -> Result<(), Corrupt> {
-        let like = |what: u32| [relation.number, context.number(), what];
-        let order = self.keys.order.as_mut().filter(|order| order.index == relation.number);
-        if let Some(order) = order.filter(|_| context == Context::Page) {
-            // 0: not told; else 1 + how many are left out before the first.
-            let first = source.and_then(RowPlace::of).and_then(|place| order.distance(place));
-            let symbol = first.filter(|&skip| {
-                let next = order.peek(skip, posting).map(RowPlace::to_bytes);
-                source.is_some_and(|list| next.flatten().eq(list.iter().copied()))
-            });
-            let kind = Kind::Symbols(Class::IndexTuples);
-            let column = self.names.column(self.coder, Topic::Places, like(4), kind)?;
-            let symbol = self.coder.symbol(column, symbol.map_or(0, |skip| skip + 1))?;
-            if symbol > 0 {
-                let wrong = Corrupt("a row can't be expected there");
-                for at in 0..posting {
-                    let skip = if at == 0 { symbol - 1 } else { 0 };
-                    list.extend_from_slice(&order.take(skip).ok_or(wrong)?.to_bytes());
-                }
-                return Ok(());
-            }
-        }
-        let kind = Kind::Rows(Class::IndexTuples, PLACE as u16);
-        let column = self.names.column(self.coder, Topic::Places, like(2), kind)?;
-        self.coder.bytes(column, source.unwrap_or_default(), posting * PLACE, list)
     }
 }
 
 /// Adds a tuple to what encoding sees ahead.
-pub fn plan(plan: &mut Plan, relation: walden_format::record::RelFileLocator, tuple: &[u8]) {
-    if let Some(parts) = Parts::of(tuple) {
-        let layout = layout(u16_at(tuple, 6), u16_at(tuple, 4));
-        plan.add(PlanHead { relation, layout, bitmap: parts.bitmap }, parts.key);
+pub fn survey(survey: &mut Survey, relation: RelFileLocator, tuple: &[u8]) {
+    if let Some(tuple) = IndexTuple::of(tuple) {
+        let layout = layout(tuple.info, Tid::from_bytes(tuple.tid).number);
+        survey.add(TupleKind { relation, layout, bitmap: tuple.bitmap }, tuple.key);
     }
 }

@@ -1,75 +1,110 @@
-//! Index tuples of a page that are coded alike.
+//! Runs of index tuples on a page: those that follow one, and neither they nor it are predicted from their heap tuples.
 
 use walden_format::record::Fork;
+use walden_redo::PageStore;
 use walden_redo::store::BlockKey;
 
-use super::{Context, PLACE_OTHER, TupleForm};
+use super::{Context, TID_OTHER, TupleColumns, TupleFlags};
 use crate::Corrupt;
 use crate::columns::{Coder, all_repeated};
 use crate::predict::TupleCoder;
-use crate::predict::attributes::{FORM_AGAIN, FORM_SCHEMA};
+use crate::predict::attributes::{FORM_REPEATED, FORM_SCHEMA};
 use crate::predict::relation::Relation;
-use crate::predict::run::{Items, Like, fixed};
+use crate::predict::run::{PageItems, Run, RunLayout, code_fixed};
 use crate::tuple::index;
-use crate::tuple::tid::RowPlace;
+use crate::tuple::tid::Tid;
 
 impl<S: Coder> TupleCoder<'_, S> {
-    /// Codes the index tuples after the last one, which no row told, that are coded like it, as far as there are any.
-    pub fn tuples_alike(
+    /// Codes the tuples after the last one that are coded like it, as far as there are any.
+    pub(super) fn index_tuple_run(
         &mut self,
         (relation, context): (Relation, Context),
         last: &[u8],
-        items: &mut Items<'_>,
+        items: &mut PageItems<'_>,
     ) -> Result<(), Corrupt> {
-        let Some(form) = TupleForm::of(last) else { return Ok(()) };
+        let Some(flags) = TupleFlags::of(last) else { return Ok(()) };
         let table = self.keys.index(relation.number).table.filter(|_| context != Context::Near);
         let Some(columns) = self.tuple_columns(relation, table.is_some()) else { return Ok(()) };
-        let Some((layout, row_form)) = self.rows.alike(form.layout(relation)) else { return Ok(()) };
-        let mut same = vec![(row_form, FORM_SCHEMA), items.next, (columns.forms, form.symbol())];
-        same.extend(columns.expected.map(|column| (column, PLACE_OTHER as u8)));
-        let like = Like { layout, origin: index::HEADER, end_align: 8 };
+        let Some((layout, form)) = self.rows.layout_of_run(flags.layout(relation)) else { return Ok(()) };
+        let layout = RunLayout { layout, origin: index::HEADER, end_align: 8 };
+        let mut constant = vec![(form, FORM_SCHEMA), items.next, (columns.flags, flags.symbol())];
+        constant.extend(columns.expected.map(|column| (column, TID_OTHER as u8)));
         let mut run = std::mem::take(self.run);
         run.clear();
-        // A key may be told by its row, where that is known.
-        let mut unknown = None;
-        let mut is_known = |place: Option<RowPlace>| {
-            let (Some(table), Some(RowPlace { block, .. })) = (table, place) else { return false };
-            let key = BlockKey { relation: table.locator, fork: Fork::MAIN, block };
-            if unknown != Some(block) && self.store.find(key).is_some() {
-                return true;
+        match items.source {
+            Some(_) => self.find_tuples_on_page(&mut run, (relation, context), flags, (items, &layout)),
+            None => {
+                run.is_repeated = self.coder.ahead(form).first() == Some(&FORM_REPEATED);
+                constant[0].1 = run.form();
+                let most = all_repeated(self.coder, &constant, items.left());
+                self.find_tuples_in_columns(&mut run, (table, &columns), (items, &layout), most);
             }
-            unknown = Some(block);
-            false
-        };
-        if let Some(page) = items.source {
-            let order = self.keys.order.as_ref();
-            let order = order.filter(|order| order.index == relation.number && context != Context::Near);
-            let is_next =
-                |place| order.zip(place).is_some_and(|(order, place)| order.distance(place).is_some());
-            run.find(self.rows, (items, page), &like, |tuple| {
-                let place = RowPlace::of(tuple);
-                form.is_of(tuple) && !is_known(place) && !is_next(place)
-            });
-        } else {
-            run.again = self.coder.ahead(row_form).first() == Some(&FORM_AGAIN);
-            same[0].1 = run.form();
-            let most = all_repeated(self.coder, &same, items.left());
-            let places = self.coder.ahead(columns.places).chunks_exact(RowPlace::BYTES);
-            let most = places.take(most).take_while(|place| !is_known(RowPlace::of(place))).count();
-            run.foresee((self.coder, self.rows), items, &like, most);
         }
         for &(offset, len) in &run.items {
-            form.put(&mut items.made.0[offset..offset + len]);
+            flags.put(&mut items.target.0[offset..offset + len]);
         }
-        same[0].1 = run.form();
-        run.code((self.coder, self.rows), items, &like, &same)?;
+        constant[0].1 = run.form();
+        run.code((self.coder, self.rows), items, &layout, &constant)?;
         run.places.clear();
-        run.places.extend(run.items.iter().map(|(offset, _)| (*offset, RowPlace::BYTES)));
-        fixed(self.coder, columns.places, &run.places, RowPlace::BYTES, &mut items.made.0)?;
+        run.places.extend(run.items.iter().map(|(offset, _)| (*offset, Tid::BYTES)));
+        code_fixed(self.coder, columns.tids, &run.places, Tid::BYTES, &mut items.target.0)?;
         if table.is_some() {
             self.keys.index(relation.number).missed(run.items.len() as u32);
         }
         *self.run = run;
         Ok(())
+    }
+
+    /// Finds the tuples of a run on the page, when encoding.
+    fn find_tuples_on_page(
+        &mut self,
+        run: &mut Run,
+        (relation, context): (Relation, Context),
+        flags: TupleFlags,
+        (items, layout): (&PageItems<'_>, &RunLayout),
+    ) {
+        let Some(page) = items.source else { return };
+        let table = self.keys.index(relation.number).table.filter(|_| context != Context::Near);
+        let mut known = KnownTuples { table, unknown: None };
+        let order = self.keys.order.as_ref();
+        let order = order.filter(|order| order.index == relation.number && context != Context::Near);
+        let is_next = |tid| order.zip(tid).is_some_and(|(order, tid)| order.distance(tid).is_some());
+        run.find_on_page(self.rows, (items, page), layout, |tuple| {
+            let tid = Tid::of(tuple);
+            flags.is_of(tuple) && !known.may_have(self.store, tid) && !is_next(tid)
+        });
+    }
+
+    /// Finds the tuples of a run in the columns, when decoding, at most so many.
+    fn find_tuples_in_columns(
+        &mut self,
+        run: &mut Run,
+        (table, columns): (Option<Relation>, &TupleColumns),
+        (items, layout): (&PageItems<'_>, &RunLayout),
+        most: usize,
+    ) {
+        let mut known = KnownTuples { table, unknown: None };
+        let tids = self.coder.ahead(columns.tids).chunks_exact(Tid::BYTES).take(most);
+        let most = tids.take_while(|tid| !known.may_have(self.store, Tid::of(tid))).count();
+        run.find_in_columns((self.coder, self.rows), items, layout, most);
+    }
+}
+
+/// Heap tuples from which keys may be predicted: those on known pages.
+struct KnownTuples {
+    table: Option<Relation>,
+    /// The last block that was asked for in vain.
+    unknown: Option<u32>,
+}
+
+impl KnownTuples {
+    fn may_have(&mut self, store: &mut PageStore, tid: Option<Tid>) -> bool {
+        let (Some(table), Some(Tid { block, .. })) = (self.table, tid) else { return false };
+        let key = BlockKey { relation: table.locator, fork: Fork::MAIN, block };
+        if self.unknown != Some(block) && store.find(key).is_some() {
+            return true;
+        }
+        self.unknown = Some(block);
+        false
     }
 }

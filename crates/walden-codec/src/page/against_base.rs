@@ -1,0 +1,134 @@
+//! A page's items as what became of the items of the page before, in the same order.
+
+use walden_redo::page::{PAGE_BYTES, PAGE_HEADER, Page};
+
+use super::kind::PageKind;
+use super::line_pointers::{Form, LinePointerColumns};
+use crate::columns::{Class, Coder, Kind};
+use crate::predict::TupleCoder;
+use crate::predict::names::Topic;
+use crate::predict::relation::{Place, Relation};
+use crate::tuple::items::{item, pointer, put_pointer};
+use crate::{Corrupt, corrupt};
+
+/// Whether a page is better coded item by item than byte by byte: where many bytes differ, mostly because items moved.
+fn is_better_by_item(page: &Page, base: &Page, fork: u8) -> bool {
+    const MIN_DIFFERENT_BYTES: usize = 128;
+    let differ = page.0.iter().zip(&base.0).filter(|(new, old)| new != old).count();
+    differ >= MIN_DIFFERENT_BYTES && PageKind::of_items(page, fork) != PageKind::Bytes && base.items() > 0
+}
+
+impl<S: Coder> TupleCoder<'_, S> {
+    /// Codes a page's items as what became of the items of the page before. That is `target`, which then has the items. No if
+    /// the page is not coded so.
+    pub fn page_against_base(
+        &mut self,
+        place: Place,
+        source: Option<&Page>,
+        target: &mut Page,
+    ) -> Result<bool, Corrupt> {
+        let Place { relation, fork, .. } = place;
+        let like = |what: u32| [relation.number, fork.into(), what];
+        let kind = Kind::Symbols(Class::PageHeaders);
+        let column = self.names.column(self.coder, Topic::PageAgainst, like(0), kind)?;
+        let by_item = source.is_some_and(|page| is_better_by_item(page, target, fork));
+        if self.coder.symbol(column, by_item.into())? == 0 {
+            return Ok(false);
+        }
+        let base = target.clone();
+        let special = self.page_header(like(1), source, target)?;
+        let free = target.lower().clamp(PAGE_HEADER, special);
+        target.0[free..special].fill(0);
+        let columns = LinePointerColumns::of_known_page(self, place)?;
+        let mut last = special;
+        let mut bytes = Vec::new();
+        for number in 1..=target.items() {
+            let raw = source.map_or(0, |page| pointer(page, number));
+            let content = source.and_then(|page| item(page, number));
+            let form = columns.form(self.coder, Form::of_item(raw, content.is_some(), last))?;
+            let raw = match form {
+                Form::Any => columns.pointer(self.coder, form, raw)?,
+                Form::Next | Form::Elsewhere => {
+                    bytes.clear();
+                    let old = item(&base, number).unwrap_or_default();
+                    self.changed_item(relation, old, content, &mut bytes)?;
+                    columns.put_item(self.coder, (form, raw), &bytes, &mut last, target)?
+                }
+                Form::Unused | Form::Dead | Form::Redirect => {
+                    return Err(corrupt("a line pointer's form can't be"));
+                }
+            };
+            put_pointer(target, number, raw);
+        }
+        Ok(true)
+    }
+
+    /// Codes an item as what it has in common with the one before, after its header, at its beginning and at its end.
+    fn changed_item(
+        &mut self,
+        relation: Relation,
+        old: &[u8],
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let like = |what: u32| [relation.number, what, 0];
+        let symbols = Kind::Symbols(Class::IndexTuples);
+        let lengths = self.names.column(self.coder, Topic::PageAgainst, like(1), symbols)?;
+        let common = self.names.column(self.coder, Topic::PageAgainst, like(2), symbols)?;
+        // 0: the same; else 1 + the length.
+        let is_same = source == Some(old);
+        let len = source.map_or(0, |item| if is_same { 0 } else { 1 + item.len() as u64 });
+        let len = match self.coder.symbol(lengths, len)? {
+            0 => {
+                out.extend_from_slice(old);
+                return Ok(());
+            }
+            len => usize::try_from(len - 1).ok().filter(|&len| len <= PAGE_BYTES),
+        };
+        let len = len.ok_or_else(|| corrupt("an item can't be so long"))?;
+        let skipped = if len >= ITEM_HEADER { ITEM_HEADER } else { 0 };
+        if skipped > 0 {
+            self.changed_header(relation, old, source, out)?;
+        }
+        let old = old.get(ITEM_HEADER..).unwrap_or_default();
+        let body = source.map_or(&[][..], |item| &item[skipped..]);
+        let rest = len - skipped;
+        let most = old.len().min(rest);
+        let first = body.iter().zip(old).take_while(|(new, old)| new == old).count();
+        let ends = body.iter().rev().zip(old.iter().rev());
+        let end = ends.take(most - first.min(most)).take_while(|(new, old)| new == old).count();
+        let first = self.coder.symbol(common, first as u64)?;
+        let end = self.coder.symbol(common, end as u64)?;
+        let wrong = Corrupt("an item can't have that in common");
+        let first = usize::try_from(first).ok().filter(|&first| first <= most).ok_or(wrong)?;
+        let end = usize::try_from(end).ok().filter(|&end| end <= most - first).ok_or(wrong)?;
+        out.extend_from_slice(&old[..first]);
+        let kind = Kind::Bytes(Class::IndexTuples);
+        let column = self.names.column(self.coder, Topic::PageAgainst, like(4), kind)?;
+        let middle = body.get(first..rest - end).unwrap_or_default();
+        self.coder.bytes(column, middle, rest - first - end, out)?;
+        out.extend_from_slice(&old[old.len() - end..]);
+        Ok(())
+    }
+
+    /// Codes an item's header, mixed with the old one's: lengths in it change with the rest.
+    fn changed_header(
+        &mut self,
+        relation: Relation,
+        old: &[u8],
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let kind = Kind::Rows(Class::IndexTuples, ITEM_HEADER as u16);
+        let column = self.names.column(self.coder, Topic::PageAgainst, [relation.number, 3, 0], kind)?;
+        let mut header = source.and_then(|item| item.first_chunk()).copied().unwrap_or([0; ITEM_HEADER]);
+        header.iter_mut().zip(old).for_each(|(byte, old)| *byte ^= old);
+        let mut header = self.coder.array(column, &header)?;
+        header.iter_mut().zip(old).for_each(|(byte, old)| *byte ^= old);
+        out.extend_from_slice(&header);
+        Ok(())
+    }
+}
+
+/// Bytes at an item's beginning that are coded beneath each other: an index tuple's header, or what a heap tuple begins with.
+const ITEM_HEADER: usize = 8;

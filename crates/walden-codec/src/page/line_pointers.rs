@@ -1,0 +1,137 @@
+//! Line pointers, by what has to be coded of them.
+
+use walden_redo::page::{PAGE_BYTES, Page};
+
+use crate::columns::{Class, Coder, Column, Kind};
+use crate::predict::TupleCoder;
+use crate::predict::names::Topic;
+use crate::predict::relation::Place;
+use crate::tuple::items::{DEAD, NORMAL, REDIRECT, UNUSED, join, right_before, split};
+use crate::{Corrupt, corrupt};
+
+/// What has to be coded of a line pointer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Form {
+    /// All of it.
+    Any = 0,
+    /// It is unused and empty.
+    Unused = 1,
+    /// It is dead and empty.
+    Dead = 2,
+    /// It leads to another one.
+    Redirect = 3,
+    /// An item right before the last one, towards the page's start.
+    Next = 4,
+    /// An item elsewhere.
+    Elsewhere = 5,
+}
+
+impl Form {
+    /// Of a line pointer, the item of which can be coded as one or not; `last` is where the last item begins.
+    pub fn of(raw: u32, has_item: bool, last: usize) -> Form {
+        let (offset, state, len) = split(raw);
+        match state {
+            UNUSED if raw == 0 => Form::Unused,
+            DEAD if offset == 0 && len == 0 => Form::Dead,
+            REDIRECT if len == 0 => Form::Redirect,
+            _ => Form::of_item(raw, has_item, last),
+        }
+    }
+
+    /// The same where only items are told apart.
+    pub fn of_item(raw: u32, has_item: bool, last: usize) -> Form {
+        let (offset, state, len) = split(raw);
+        match (state, has_item) {
+            (NORMAL, true) if right_before(last, len) == Some(offset) => Form::Next,
+            (NORMAL, true) => Form::Elsewhere,
+            _ => Form::Any,
+        }
+    }
+
+    fn from_code(code: u64) -> Result<Form, Corrupt> {
+        const FORMS: [Form; 6] =
+            [Form::Any, Form::Unused, Form::Dead, Form::Redirect, Form::Next, Form::Elsewhere];
+        let form = usize::try_from(code).ok().and_then(|code| FORMS.get(code));
+        form.copied().ok_or_else(|| corrupt("a line pointer's form can't be"))
+    }
+}
+
+/// Where line pointers of a relation's fork are coded.
+#[derive(Clone, Copy)]
+pub struct LinePointerColumns {
+    forms: Column,
+    offsets: Column,
+    any: Column,
+}
+
+impl LinePointerColumns {
+    /// Of pages that are seen first.
+    pub fn of_new_page<S: Coder>(coder: &mut TupleCoder<'_, S>, place: Place) -> Result<Self, Corrupt> {
+        LinePointerColumns::new(coder, place, 0)
+    }
+
+    /// Of pages of which an older one is known.
+    pub fn of_known_page<S: Coder>(coder: &mut TupleCoder<'_, S>, place: Place) -> Result<Self, Corrupt> {
+        LinePointerColumns::new(coder, place, 4)
+    }
+
+    fn new<S: Coder>(coder: &mut TupleCoder<'_, S>, place: Place, first: u32) -> Result<Self, Corrupt> {
+        let mut column = |what: u32, kind: Kind| {
+            let like = [place.relation.number, place.fork.into(), first + what];
+            coder.names.column(coder.coder, Topic::LinePointers, like, kind)
+        };
+        Ok(LinePointerColumns {
+            forms: column(0, Kind::Symbols(Class::PageHeaders))?,
+            offsets: column(1, Kind::Symbols(Class::PageHeaders))?,
+            any: column(2, Kind::Rows(Class::PageHeaders, 4))?,
+        })
+    }
+
+    /// The column of forms, and the symbol of an item right before the last one.
+    pub fn next(self) -> (Column, u8) {
+        (self.forms, Form::Next as u8)
+    }
+
+    /// Codes a form.
+    pub fn form<S: Coder>(self, coder: &mut S, form: Form) -> Result<Form, Corrupt> {
+        Form::from_code(coder.symbol(self.forms, form as u64)?)
+    }
+
+    /// Codes a line pointer of a form that has no item.
+    pub fn pointer<S: Coder>(self, coder: &mut S, form: Form, raw: u32) -> Result<u32, Corrupt> {
+        match form {
+            Form::Unused => Ok(0),
+            Form::Dead => join(0, DEAD, 0),
+            Form::Redirect => {
+                let to = coder.symbol(self.offsets, split(raw).0 as u64)?;
+                join(usize::try_from(to).unwrap_or(usize::MAX), REDIRECT, 0)
+            }
+            Form::Any | Form::Next | Form::Elsewhere => {
+                Ok(u32::from_le_bytes(coder.array(self.any, &raw.to_le_bytes())?))
+            }
+        }
+    }
+
+    /// Codes where an item is, right before the `last` one or elsewhere, writes it to the page, and gives its line pointer.
+    pub fn put_item<S: Coder>(
+        self,
+        coder: &mut S,
+        (form, raw): (Form, u32),
+        bytes: &[u8],
+        last: &mut usize,
+        target: &mut Page,
+    ) -> Result<u32, Corrupt> {
+        let len = bytes.len();
+        let offset = if form == Form::Next {
+            right_before(*last, len).ok_or_else(|| corrupt("an item is before the page"))?
+        } else {
+            usize::try_from(coder.symbol(self.offsets, split(raw).0 as u64)?).unwrap_or(usize::MAX)
+        };
+        let end = offset.checked_add(len).filter(|&end| end <= PAGE_BYTES);
+        let end = end.ok_or_else(|| corrupt("an item is beyond the page"))?;
+        target.0[offset..end].copy_from_slice(bytes);
+        *last = offset;
+        join(offset, NORMAL, len)
+    }
+}

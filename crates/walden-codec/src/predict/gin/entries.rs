@@ -1,0 +1,204 @@
+//! Entries in records: predicted from the pending list, or coded against the entry that they replace.
+
+use super::pending_keys::SortKey;
+use crate::columns::{Class, Coder, Column, Kind};
+use crate::predict::names::Topic;
+use crate::predict::relation::{Place, Relation};
+use crate::predict::{Predictor, TupleCoder};
+use crate::tuple::gin::{
+    Entry, EntryHead, HEAD, HEADER, Key, NUMBER_BITS, are_apart, entry_with, is_entry, replaced,
+};
+use crate::tuple::tid::Tid;
+use crate::zigzag::{zigzag_delta_u64, zigzag_value_u64};
+use crate::{Corrupt, corrupt};
+
+/// The data of a record that inserts an entry, or replaces one.
+pub struct NewEntry {
+    /// The page.
+    pub place: Place,
+}
+
+impl<S: Coder> Predictor<S> for NewEntry {
+    fn fits(&mut self, _: &mut TupleCoder<'_, S>, data: &[u8]) -> bool {
+        is_entry(data)
+    }
+
+    fn code(
+        &mut self,
+        coder: &mut TupleCoder<'_, S>,
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let relation = self.place.relation;
+        let kind = Kind::Rows(Class::IndexTuples, HEAD as u16);
+        let column = coder.names.column(coder.coder, Topic::GinEntry, [relation.number, 0, 0], kind)?;
+        let head = source.and_then(|data| data.first_chunk()).unwrap_or(&[0; HEAD]);
+        let head = coder.coder.array(column, head)?;
+        let old = replaced(&head).and_then(|number| coder.known_page(self.place)?.item(number));
+        let old = old.unwrap_or_default().to_vec();
+        coder.pending.settle(relation.number);
+        out.extend_from_slice(&head);
+        let start = out.len();
+        let body = source.map(|data| &data[HEAD..]);
+        if !coder.predicted_entry(relation, &head, &old, body, out)? {
+            coder.entry_against_old(relation, &old, body, out)?;
+            coder.finish_entry(relation, &out[start..]);
+        }
+        Ok(())
+    }
+}
+
+/// Which key an entry is of, and how many of its TIDs it leaves.
+#[derive(Default)]
+struct Way {
+    /// Keys that are left out before it.
+    skip: usize,
+    /// TIDs that are left for later.
+    left: usize,
+    /// The entry, and all its TIDs.
+    entry: Option<(Vec<u8>, Vec<Tid>)>,
+}
+
+/// Keys that may be left out before the next one.
+const MAX_SKIP: usize = 64;
+/// TIDs that may be left for later.
+const MAX_LEFT: usize = 16;
+
+impl Way {
+    /// Finds out, when encoding, how an entry follows from the pending list; `before` is the entry that it replaces.
+    fn find<'k>(
+        pending: impl Iterator<Item = (&'k Key, &'k [Tid])>,
+        before: Option<&Entry<'_>>,
+        body: &[u8],
+    ) -> Way {
+        let mut ways = pending.take(MAX_SKIP).enumerate();
+        // Most entries have a key that is predicted, or else are not worth another look.
+        let new = if before.is_none() { Entry::of(body) } else { None };
+        let way =
+            ways.find(|(_, (key, _))| before.is_some() || new.as_ref().is_some_and(|new| new.key == **key));
+        let Some((skip, (key, tids))) = way else { return Way::default() };
+        // TIDs that are known twice count once; without such, their number says how many are left.
+        let count = u16::from_le_bytes([body[4], body[5]]).into();
+        let known = before.and_then(|entry| entry.tids.as_deref()).unwrap_or_default();
+        let surplus = (known.len() + tids.len()).checked_sub(count);
+        let lefts = match surplus {
+            None => 0..0,
+            Some(surplus) if are_apart(known, tids) => surplus..surplus + 1,
+            Some(_) => 0..MAX_LEFT,
+        };
+        for left in lefts.filter(|&left| left < MAX_LEFT.min(tids.len())) {
+            let entry = entry_with(before, key, &tids[..tids.len() - left]);
+            if entry.as_ref().is_some_and(|(entry, _)| entry == body) {
+                return Way { skip, left, entry };
+            }
+        }
+        Way { skip, ..Way::default() }
+    }
+}
+
+impl<S: Coder> TupleCoder<'_, S> {
+    /// Codes an entry as what the pending list makes of the one that it replaces; no if it is something else.
+    fn predicted_entry(
+        &mut self,
+        relation: Relation,
+        head: &EntryHead,
+        old: &[u8],
+        body: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Corrupt> {
+        let replaces = replaced(head).is_some();
+        if !self.pending.has(relation.number) || (replaces && old.len() < HEADER) {
+            return Ok(false);
+        }
+        let before = Entry::of(old).filter(|_| replaces);
+        let before = before.as_ref();
+        let Way { skip, left, entry } = body.map_or(Way::default(), |body| {
+            Way::find(self.pending.next(relation.number, before), before, body)
+        });
+        // 0: not predicted; else 1 + the TIDs that are left for later.
+        let left = if entry.is_some() { 1 + left as u64 } else { 0 };
+        let column = self.entry_column(relation, 5, replaces)?;
+        let left = self.coder.symbol(column, left)?;
+        if left == 0 {
+            return Ok(false);
+        }
+        let skip = if replaces {
+            0
+        } else {
+            let column = self.entry_column(relation, 6, replaces)?;
+            usize::try_from(self.coder.symbol(column, skip as u64)?).unwrap_or(usize::MAX)
+        };
+        let wrong = Corrupt("an entry can't be told from the pending list");
+        let ((tuple, tids), sort_key) = {
+            let mut ways = self.pending.next(relation.number, before);
+            let (key, tids) = ways.nth(skip.min(MAX_SKIP)).ok_or(wrong)?;
+            let left = usize::try_from(left - 1).ok().and_then(|left| tids.len().checked_sub(left));
+            let tids = &tids[..left.ok_or(wrong)?];
+            let sort_key = SortKey::of(before.map_or(&key.bytes, |entry| &entry.key.bytes));
+            (entry.or_else(|| entry_with(before, key, tids)).ok_or(wrong)?, sort_key)
+        };
+        out.extend_from_slice(&tuple);
+        match tids.first() {
+            Some(first) if first.number < 1 << NUMBER_BITS => {
+                self.pending.done(relation.number, sort_key, Some(&tids));
+            }
+            // What it is read as may be something else.
+            _ => self.finish_entry(relation, &tuple),
+        }
+        Ok(true)
+    }
+
+    fn entry_column(&mut self, relation: Relation, what: u32, replaces: bool) -> Result<Column, Corrupt> {
+        let like = [relation.number, what, replaces.into()];
+        self.names.column(self.coder, Topic::GinEntry, like, Kind::Symbols(Class::IndexTuples))
+    }
+
+    /// Takes an entry's TIDs out of the pending list.
+    fn finish_entry(&mut self, relation: Relation, tuple: &[u8]) {
+        if let Some(entry) = Entry::of(tuple) {
+            let sort_key = SortKey::of(&entry.key.bytes);
+            self.pending.done(relation.number, sort_key, entry.tids.as_deref());
+        }
+    }
+
+    /// Codes an entry as what it has in common with `old` at its beginning, and the rest.
+    fn entry_against_old(
+        &mut self,
+        relation: Relation,
+        old: &[u8],
+        body: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let is_known = old.len() >= HEADER;
+        let like = |what: u32| [relation.number, what, u32::from(is_known)];
+        // The header: mixed with the old one's.
+        let kind = Kind::Rows(Class::IndexTuples, HEADER as u16);
+        let column = self.names.column(self.coder, Topic::GinEntry, like(1), kind)?;
+        let mut header = body.and_then(|body| body.first_chunk()).copied().unwrap_or([0; HEADER]);
+        header.iter_mut().zip(old).for_each(|(byte, old)| *byte ^= old);
+        let mut header = self.coder.array(column, &header)?;
+        header.iter_mut().zip(old).for_each(|(byte, old)| *byte ^= old);
+        out.extend_from_slice(&header);
+        let old = old.get(HEADER..).unwrap_or_default();
+        let body = body.map_or(&[][..], |body| &body[HEADER..]);
+        let lengths = self.entry_column(relation, 2, is_known)?;
+        let common = self.entry_column(relation, 3, is_known)?;
+        // Growth, as entries seldom become shorter; then how far from the old one's end they part.
+        let growth = zigzag_delta_u64(body.len() as u64, old.len() as u64);
+        let growth = self.coder.symbol(lengths, growth)?;
+        let growth = zigzag_value_u64(growth, 0).cast_signed();
+        let len = (old.len() as i64).checked_add(growth).and_then(|len| usize::try_from(len).ok());
+        let len = len.filter(|&len| len <= u16::MAX.into());
+        let len = len.ok_or_else(|| corrupt("an entry can't be so long"))?;
+        let most = old.len().min(len);
+        let same = body.iter().zip(old).take_while(|(new, old)| new == old).count();
+        let away =
+            if old.is_empty() { 0 } else { self.coder.symbol(common, (most - same.min(most)) as u64)? };
+        let same = usize::try_from(away).ok().and_then(|away| most.checked_sub(away));
+        let same = same.ok_or_else(|| corrupt("an entry can't have that in common"))?;
+        out.extend_from_slice(&old[..same]);
+        let kind = Kind::Bytes(if is_known { Class::Payload } else { Class::Text });
+        let column = self.names.column(self.coder, Topic::GinEntry, like(4), kind)?;
+        self.coder.bytes(column, body.get(same..).unwrap_or_default(), len - same, out)
+    }
+}

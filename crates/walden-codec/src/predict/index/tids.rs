@@ -1,0 +1,94 @@
+//! TIDs of index tuples: predicted from what records inserted into the table lately, or from the order of its keys.
+
+use super::Context;
+use crate::Corrupt;
+use crate::columns::{Class, Coder, Kind};
+use crate::predict::TupleCoder;
+use crate::predict::names::Topic;
+use crate::predict::relation::Relation;
+use crate::tuple::tid::Tid;
+
+/// A TID that is not predicted.
+pub const TID_OTHER: u64 = 0;
+/// One of those that are expected in records; from here on.
+const TID_EXPECTED: u64 = 1;
+/// The next in the order of keys, or so many after it; from here on.
+const TID_ORDERED: u64 = 3;
+
+const WRONG: Corrupt = Corrupt("a row can't be expected there");
+
+impl<S: Coder> TupleCoder<'_, S> {
+    /// Codes which heap tuple an index tuple is for: one that is expected, or any.
+    pub(super) fn tid(
+        &mut self,
+        (relation, context): (Relation, Context),
+        source: Option<Tid>,
+    ) -> Result<Tid, Corrupt> {
+        let like = |what: u32| [relation.number, context.number(), what];
+        if context != Context::Near && self.keys.index(relation.number).table.is_some() {
+            let expected = match context {
+                Context::Record => self.keys.expected(relation.number),
+                _ => [None; 2],
+            };
+            let ordered = self.keys.order.as_ref().filter(|order| order.index == relation.number);
+            let symbol = source.map_or(TID_OTHER, |tid| {
+                let which = expected.iter().position(|&expected| expected == Some(tid));
+                let skip = || ordered.filter(|_| context == Context::Page)?.distance(tid);
+                let which = which.map(|which| TID_EXPECTED + which as u64);
+                which.or_else(|| skip().map(|skip| TID_ORDERED + skip)).unwrap_or(TID_OTHER)
+            });
+            let kind = Kind::Symbols(Class::IndexTuples);
+            let column = self.names.column(self.coder, Topic::Places, like(3), kind)?;
+            match self.coder.symbol(column, symbol)? {
+                TID_OTHER => self.keys.index(relation.number).missed(1),
+                symbol @ TID_EXPECTED..TID_ORDERED => {
+                    let which = (symbol - TID_EXPECTED) as usize;
+                    let tid = expected[which].ok_or(WRONG)?;
+                    self.keys.used(relation.number, Some(which));
+                    return Ok(tid);
+                }
+                symbol => {
+                    let order = self.keys.order.as_mut().filter(|order| order.index == relation.number);
+                    return order.and_then(|order| order.take(symbol - TID_ORDERED)).ok_or(WRONG);
+                }
+            }
+        }
+        let kind = Kind::Rows(Class::IndexTuples, Tid::BYTES as u16);
+        let column = self.names.column(self.coder, Topic::Places, like(0), kind)?;
+        let bytes = source.map_or([0; Tid::BYTES], Tid::to_bytes);
+        Ok(Tid::from_bytes(self.coder.array(column, &bytes)?))
+    }
+
+    /// Codes the TIDs of a posting list: the next ones in the order of keys, or any.
+    pub(super) fn posting_list(
+        &mut self,
+        (relation, context): (Relation, Context),
+        count: usize,
+        source: Option<&[u8]>,
+        list: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let like = |what: u32| [relation.number, context.number(), what];
+        let order = self.keys.order.as_mut().filter(|order| order.index == relation.number);
+        if let Some(order) = order.filter(|_| context == Context::Page) {
+            // 0: not predicted; else 1 + how many are left out before the first.
+            let first = source.and_then(Tid::of).and_then(|tid| order.distance(tid));
+            let symbol = first.filter(|&skip| {
+                let next = order.peek(skip, count).map(Tid::to_bytes);
+                source.is_some_and(|list| next.flatten().eq(list.iter().copied()))
+            });
+            let kind = Kind::Symbols(Class::IndexTuples);
+            let column = self.names.column(self.coder, Topic::Places, like(4), kind)?;
+            let symbol = self.coder.symbol(column, symbol.map_or(0, |skip| skip + 1))?;
+            if symbol > 0 {
+                for at in 0..count {
+                    let skip = if at == 0 { symbol - 1 } else { 0 };
+                    list.extend_from_slice(&order.take(skip).ok_or(WRONG)?.to_bytes());
+                }
+                return Ok(());
+            }
+        }
+        let kind = Kind::Rows(Class::IndexTuples, Tid::BYTES as u16);
+        let column = self.names.column(self.coder, Topic::Places, like(2), kind)?;
+        self.coder.bytes(column, source.unwrap_or_default(), count * Tid::BYTES, list)
+    }
+}

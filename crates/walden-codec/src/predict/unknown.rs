@@ -1,0 +1,38 @@
+//! Items of pages of which nothing is known.
+
+use walden_redo::page::PAGE_BYTES;
+
+use super::names::Topic;
+use super::relation::Relation;
+use super::{Predictor, TupleCoder};
+use crate::columns::{Class, Coder, Kind};
+use crate::{Corrupt, corrupt};
+
+/// Items of a relation's pages of which nothing is known: lengths and bytes.
+pub struct UnknownItems {
+    /// The relation.
+    pub relation: Relation,
+}
+
+impl<S: Coder> Predictor<S> for UnknownItems {
+    fn fits(&mut self, _: &mut TupleCoder<'_, S>, _: &[u8]) -> bool {
+        true
+    }
+
+    fn code(
+        &mut self,
+        coder: &mut TupleCoder<'_, S>,
+        source: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Corrupt> {
+        let TupleCoder { coder, names, .. } = coder;
+        let column = |what: u32| [self.relation.number, what, 3];
+        let lengths =
+            names.column(*coder, Topic::LinePointers, column(0), Kind::Symbols(Class::PageHeaders))?;
+        let len = coder.symbol(lengths, source.map_or(0, |item| item.len() as u64))?;
+        let len = usize::try_from(len).ok().filter(|&len| len <= PAGE_BYTES);
+        let len = len.ok_or_else(|| corrupt("an item can't be so long"))?;
+        let bytes = names.column(*coder, Topic::LinePointers, column(1), Kind::Bytes(Class::Text))?;
+        coder.bytes(bytes, source.unwrap_or_default(), len, out)
+    }
+}

@@ -1,0 +1,34 @@
+//! Transactions of records.
+
+use super::Current;
+use crate::columns::Coder;
+use crate::move_to_front::MoveToFrontList;
+use crate::zigzag::{zigzag_delta_u64, zigzag_value_u64};
+use crate::{Corrupt, corrupt};
+
+/// The transactions of the records before.
+#[derive(Default)]
+pub struct Transactions {
+    recent: MoveToFrontList,
+    /// The highest of them.
+    pub highest: u32,
+}
+
+impl Transactions {
+    /// Codes a transaction: its rank among the latest ones, or its distance from the highest.
+    pub fn xid<S: Coder>(&mut self, current: &mut Current<'_, S>, xid: u32) -> Result<u32, Corrupt> {
+        const RANKS: u64 = MoveToFrontList::MAX_VALUES as u64;
+        let symbol = || match self.recent.rank(xid) {
+            0 => 1 + RANKS + zigzag_delta_u64(xid.into(), self.highest.into()),
+            rank => rank,
+        };
+        let symbol = current.coder.symbol_of(current.columns.xid, symbol)?;
+        if symbol <= RANKS {
+            return self.recent.promote(symbol).ok_or_else(|| corrupt("a transaction's rank can't be"));
+        }
+        let xid = zigzag_value_u64(symbol - 1 - RANKS, self.highest.into()) as u32;
+        self.recent.push(xid);
+        self.highest = self.highest.max(xid);
+        Ok(xid)
+    }
+}
