@@ -1,11 +1,53 @@
-//! The log in few bytes, and back, byte for byte.
+//! Lossless compression of PostgreSQL's write-ahead log, with everything that is known of WAL as prediction.
 //!
-//! A compressor that knows what WAL is: page headers, links, checksums and padding are derived and not stored; what is left
-//! of records goes into columns of one kind each (`columns`); pages are replayed on both sides, so an image is stored as
-//! its difference from the page that is known already. What does not parse is stored by a general compressor.
+//! A segment goes through these stages, and back in the reverse order:
 //!
-//! A model is written once, against `columns::Coder`, and run in both directions: what encoding writes, decoding reads,
-//! in the same order, with the same state.
+//! ```text
+//!   segment   framing/    page headers and padding, which follow from the records
+//!      |      coder/      a segment's records, one after the other, and what is no record
+//!      v
+//!   records   record/     headers, transaction, main data, blocks, full-page images
+//!      |      move_to_front.rs, zigzag.rs
+//!      v
+//! predictors  predict/    heap/, index/, gin/: block data and page items as what their prediction missed
+//!      |      page/       pages that are seen first, item by item; the delta of an image against a page
+//!      |      value/      attributes of a known type: jsonb, tsvector, what the server compressed
+//!      |      tuple/      how PostgreSQL lays out tuples (no coder in there)
+//!      v
+//!   columns   columns.rs  values of one kind beside each other
+//!      v
+//!   entropy   entropy/    columns to few bytes: zstd, or context mixing at the higher levels
+//!      v
+//!  container  container/  files (`.wlz`) and packs (`.wpk`): frames, checksums, index
+//! ```
+//!
+//! **Framing** (`framing/`, `coder/`). [`coder::Encoder`] reads a segment's records. Page headers, links between records and
+//! alignment are derived when decoding: encoding writes them anew and compares. What cannot be coded as records is
+//! compressed as bytes.
+//!
+//! **Records** (`record/`). A record is its shape (all of its headers that is no number), its transaction, its main data and
+//! its blocks. Relations, blocks and transactions are ranks in move-to-front lists; transactions and times in main data are
+//! distances from those before. Lengths and the checksum follow from the rest. Both directions replay each record
+//! (`walden-redo`), so the pages before the next one are known to both.
+//!
+//! **Predictors** (`predict/`). For each access method, [`predict::Predictor`] is implemented for what its records have of a
+//! block and for the items of its pages. Attributes of tuples are found by schemas that encoding infers from the tuples
+//! (`tuple/schema.rs`, `predict/attributes/`); an index tuple's key is made of its heap tuple (`predict/index/`); a GIN entry
+//! of the pending list (`predict/gin/`). Runs of similar items are coded field by field at once (`predict/run.rs`).
+//!
+//! **Full-page images** (`record/images.rs`). An image displaces the data of its block, so encoding predicts that data from
+//! the page before and the image, and both directions replay the record without images. What the image has beside that is
+//! its *delta* against the replayed page, coded in `page/delta.rs`. Where no page before is known, the image's page is
+//! reconstructed item by item (`page/mod.rs`), and the delta is against that.
+//!
+//! **Columns** (`columns.rs`). All of this is written once for both directions, against the trait `Coder`: the encoder
+//! appends a value to a column, the decoder takes it from there. `Option` sources (`Some` when encoding) make the direction
+//! explicit. Columns are named in the order in which both directions come to them, so their names are not stored.
+//!
+//! **Entropy coding** (`entropy/`). At the end of a segment, columns of one class are compressed together.
+//!
+//! **Container** (`container/`). Compressed files and packs of them, as `docs/format.md` specifies; `docs/format-model.md`
+//! specifies the columns.
 #![deny(unsafe_code)]
 
 pub mod coder;

@@ -244,7 +244,7 @@ fn read_ahead(original: &mut Original<'_>, segment: &Segment, model: &mut Model)
 
     impl Visitor for Ahead<'_> {
         fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
-            self.0.plan(record);
+            self.0.survey(record);
             ControlFlow::Continue(())
         }
     }

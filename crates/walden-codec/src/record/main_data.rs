@@ -165,7 +165,7 @@ impl Prediction<'_> {
     }
 
     /// Replaces the main data by what is to be coded.
-    fn to_residual(&self, main: &mut [u8]) {
+    fn make_residual(&self, main: &mut [u8]) {
         let list = subtransactions(self.shape, main);
         self.mix_xid(main);
         let len = main.len();
@@ -180,8 +180,8 @@ impl Prediction<'_> {
         }
     }
 
-    /// The reverse of [`Self::to_residual`].
-    fn from_residual(&self, main: &mut [u8]) {
+    /// The reverse of [`Self::make_residual`].
+    fn undo_residual(&self, main: &mut [u8]) {
         let len = main.len();
         for &(at, what) in self.shape.near.iter().filter(|(at, _)| *at < len) {
             self.base(what).add_to(&mut main[at..]);
@@ -225,11 +225,11 @@ impl Model {
             Prediction { shape, xid, highest_xid: self.transactions.highest, last_time: *last_time };
         residual.clear();
         residual.extend_from_slice(source);
-        prediction.to_residual(residual);
+        prediction.make_residual(residual);
         let start = out.len();
         coder.bytes(column, residual, len, out)?;
         let main = &mut out[start..];
-        prediction.from_residual(main);
+        prediction.undo_residual(main);
         if let [(0, NearNumber::Time), ..] = shape.near
             && let Some(time) = main.first_chunk()
         {
