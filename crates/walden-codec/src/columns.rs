@@ -5,7 +5,7 @@
 //!
 //! Columns are emptied into a *chunk* at the end of each segment, and named once for as many chunks as follow each other.
 
-use walden_redo::pglz::same_start;
+use walden_redo::compress::pglz::same_start;
 
 use crate::entropy::{Packer, Unpacker};
 use crate::{Corrupt, corrupt};

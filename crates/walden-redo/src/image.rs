@@ -2,13 +2,13 @@
 
 use walden_format::record::{Compression, Image};
 
+use crate::compress::Method;
 use crate::page::{Misfit, PAGE_BYTES, Page};
-use crate::recompress::Method;
 
 /// Restores an image into `page`; the hole becomes zeros (`RestoreBlockImage`).
 ///
 /// `stored` are the image's bytes as the record has them. Whatever they are, nothing but the page is written.
-pub fn restore(image: &Image, stored: &[u8], page: &mut Page) -> Result<(), Misfit> {
+pub fn restore_image(image: &Image, stored: &[u8], page: &mut Page) -> Result<(), Misfit> {
     let (hole, hole_len) = (usize::from(image.hole_offset), usize::from(image.hole_len));
     let expected = PAGE_BYTES.checked_sub(hole_len).filter(|&expected| hole <= expected);
     let expected = expected.ok_or(Misfit("the image's hole is larger than a page"))?;

@@ -1,45 +1,39 @@
-//! Replays the log into pages: what every page is after each record.
+//! Replays PostgreSQL's write-ahead log into data pages: what each page is after each record.
 //!
 //! [`Replay`] is handed the records in the log's order. For each block that a record refers to it takes the page out of the
-//! [`store::PageStore`], restores the record's image or lets the record's resource manager change the page, and puts it
-//! back. A page is *exact*, *unknown* (nothing told its content yet, or a record did not fit it) or *untracked* (nobody
-//! here knows what its records do); nothing is guessed.
+//! [`PageStore`], restores the record's full-page image or lets the record's resource manager change the page, and puts it
+//! back. A page is *exact*, *unknown* (no image of it so far, or a record did not fit it) or *untracked* (a record changed
+//! it that cannot be replayed); nothing is guessed.
 //!
-//! PostgreSQL's own redo routines decide what is right, and its full-page images are the judge: see [`check`].
+//! PostgreSQL's own redo routines decide what is right, and its full-page images judge: see [`check`].
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod check;
-pub mod checksum;
+pub mod compress;
 pub mod describe;
-pub mod displaced;
-pub mod family;
-pub mod files;
-pub mod image;
-pub mod lz4;
-pub mod mask;
 pub mod page;
-pub mod pglz;
-mod pool;
-pub mod recompress;
-pub mod replay;
-pub mod store;
-pub mod zstd;
+pub mod reconstruct;
 
-mod brin;
-mod btree;
-mod generic;
-mod gin;
-mod gist;
-mod hash;
-mod heap;
-mod index_items;
-mod sequence;
-mod spgist;
-mod storage;
+mod family;
+mod image;
+mod manager;
+mod managers;
+mod mask;
+mod pool;
+mod replay;
+mod step;
+mod store;
 #[cfg(test)]
 mod testing;
 
+pub use family::Family;
+pub use image::restore_image;
 pub use page::{Misfit, PAGE_BYTES, Page};
 pub use pool::PageBox;
-pub use replay::{Observer, Replay};
-pub use store::{PageStore, State};
+pub use replay::{BlockSet, Observer, Replay, rehearse};
+pub use step::{Role, Touched};
+pub use store::{
+    BasePages, BlockKey, LastRecord, MIN_RESIDENT, NOTE_BYTES, PageStore, Slot, State, StoreFailure,
+    StoreOptions, Unknown,
+};

@@ -17,8 +17,9 @@ use rustc_hash::FxHashMap;
 use walden_format::crc::crc32c_append;
 use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, RelFileLocator};
-use walden_redo::store::{BasePages, BlockKey};
-use walden_redo::{PAGE_BYTES, Page, checksum};
+use walden_redo::page::checksum;
+use walden_redo::{BasePages, BlockKey};
+use walden_redo::{PAGE_BYTES, Page};
 
 use crate::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
 

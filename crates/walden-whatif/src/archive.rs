@@ -2,7 +2,7 @@
 //! a few segments of the trace.
 
 use serde::Serialize;
-use walden_redo::recompress::Method;
+use walden_redo::compress::Method;
 
 use crate::outcome::{Bucket, Buckets, Prediction};
 use crate::settings::Settings;

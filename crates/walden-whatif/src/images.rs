@@ -2,8 +2,8 @@
 
 use rustc_hash::FxHashMap;
 use walden_format::record::{Fork, RelFileLocator};
+use walden_redo::compress::{Method, Recompressor};
 use walden_redo::page::PAGE_HEADER;
-use walden_redo::recompress::{Method, Recompressor};
 use walden_redo::{PAGE_BYTES, Page};
 
 use crate::outcome::Basis;

@@ -4,7 +4,7 @@ use serde::Serialize;
 use walden_explain::checkpoints::{Cause, Checkpoint, CheckpointSettings, explain_checkpoints};
 use walden_format::lsn::Lsn;
 use walden_format::payload::xlog::WalLevel;
-use walden_redo::recompress::Method;
+use walden_redo::compress::Method;
 
 use crate::settings::{Settings, show_seconds, show_size};
 use crate::survey::Survey;

@@ -10,8 +10,8 @@ use walden_format::payload::{self, Payload};
 use walden_format::record::{Fork, Record, RelFileLocator};
 use walden_format::rmgr::info::{btree, heap, heap2, smgr, xact};
 use walden_format::rmgr::rmid;
-use walden_redo::replay::Touched;
-use walden_redo::{PAGE_BYTES, displaced};
+use walden_redo::Touched;
+use walden_redo::{PAGE_BYTES, reconstruct};
 
 /// The values of `wal_level` that differ in what they log.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -115,7 +115,7 @@ fn logical_to_replica(record: &Record<'_>, touched: &[Touched], as_traced: Varia
         (rmid::HEAP, heap::UPDATE | heap::HOT_UPDATE) => {
             variant.fixed -= len_beyond(main, UPDATE);
             if as_traced.keeps_data {
-                match displaced::shared_with_old(record, touched) {
+                match reconstruct::shared_with_old(record, touched) {
                     Some((prefix, suffix)) => variant.data = -bytes_saved(prefix, suffix),
                     None => variant.estimated = true,
                 }
@@ -167,7 +167,7 @@ fn replica_to_logical(record: &Record<'_>, touched: &[Touched], as_traced: Varia
             variant.fixed += USUAL_KEY;
             variant.estimated = true;
         }
-        heap::UPDATE | heap::HOT_UPDATE => match displaced::shared_with_old(record, touched) {
+        heap::UPDATE | heap::HOT_UPDATE => match reconstruct::shared_with_old(record, touched) {
             Some((prefix, suffix)) => variant.data = bytes_saved(prefix, suffix),
             None => variant.estimated = true,
         },

@@ -9,7 +9,7 @@ use walden_format::payload::{self, Payload};
 use walden_format::record::{BlockRef, Fork, Record, RelFileLocator};
 use walden_format::rmgr::rmid;
 use walden_redo::PAGE_BYTES;
-use walden_redo::replay::Touched;
+use walden_redo::Touched;
 
 use crate::outcome::{Bucket, Buckets, Prediction};
 use crate::settings::Settings;

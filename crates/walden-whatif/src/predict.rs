@@ -4,8 +4,8 @@ use rustc_hash::FxHashSet;
 use thiserror::Error;
 use walden_explain::checkpoints::Cause;
 use walden_format::lsn::Lsn;
-use walden_redo::store::BasePages;
-use walden_redo::store::StoreOptions;
+use walden_redo::BasePages;
+use walden_redo::StoreOptions;
 use walden_redo::{PageStore, Replay};
 use walden_source::inventory::Run;
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_again};
@@ -175,7 +175,7 @@ pub fn predict(
 /// Groups settings into passes. A pass is mostly replay, whatever the number of its simulations; only compression is worth a
 /// thread, so each method gets a pass of its own as far as there are threads.
 fn group_by_compression(settings: &[Settings], threads: usize) -> Vec<Vec<usize>> {
-    let mut groups: Vec<(Vec<Option<walden_redo::recompress::Method>>, Vec<usize>)> = Vec::new();
+    let mut groups: Vec<(Vec<Option<walden_redo::compress::Method>>, Vec<usize>)> = Vec::new();
     for (at, one) in settings.iter().enumerate() {
         let method = one.wal_compression;
         let fits = groups.iter().position(|(methods, group)| {

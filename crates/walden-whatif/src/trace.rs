@@ -19,7 +19,7 @@ use walden_format::record::{Fork, Record, RelFileLocator};
 use walden_format::rmgr::{KindTable, rmid};
 use walden_format::stream::Visitor;
 use walden_format::version::Major;
-use walden_redo::replay::Touched;
+use walden_redo::Touched;
 use walden_redo::{Observer, Replay};
 
 use crate::images::Compressor;

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use walden_format::record::{Fork, RelFileLocator};
+use walden_redo::BlockKey;
 use walden_redo::PageBox;
 use walden_redo::page::PAGE_BYTES;
-use walden_redo::store::BlockKey;
 use walden_source::datadir::{DataDir, DatabaseState};
 use walden_source::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
 

@@ -1,6 +1,6 @@
 //! The delta of a full-page image against the page that it is predicted from: runs of bytes that differ.
 
-use walden_redo::pglz::same_start;
+use walden_redo::compress::pglz::same_start;
 
 use crate::columns::{Class, Coder, Column, Kind, narrow};
 use crate::{Corrupt, corrupt};

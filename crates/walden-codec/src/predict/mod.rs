@@ -16,9 +16,9 @@ pub mod survey;
 mod unknown;
 
 use walden_format::record::Fork;
+use walden_redo::BlockKey;
 use walden_redo::PageStore;
 use walden_redo::page::Page;
-use walden_redo::store::BlockKey;
 
 use self::attributes::Rows;
 use self::gin::pending_keys::Pending;

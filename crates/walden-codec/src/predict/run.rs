@@ -9,8 +9,8 @@
 //! need not agree, as an item outside of a run has the same in the columns. What a run has is coded by [`Run::code`] in both
 //! directions.
 
+use walden_redo::compress::pglz::same_start;
 use walden_redo::page::{PAGE_BYTES, Page};
-use walden_redo::pglz::same_start;
 
 use super::attributes::varlena::{MAX_SHORT_BYTES, SHORT};
 use super::attributes::{FORM_REPEATED, FORM_SCHEMA, LastTuple, MAX_VALUES, RepeatCounter, Rows, Schema};

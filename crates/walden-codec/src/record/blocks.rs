@@ -7,8 +7,8 @@
 use walden_format::record::{RECORD_HEADER, Record, RecordHeader, decode};
 use walden_format::rmgr::{info, rmid};
 use walden_redo::page::PAGE_BYTES;
-use walden_redo::replay::rehearse;
-use walden_redo::{PageBox, displaced};
+use walden_redo::rehearse;
+use walden_redo::{PageBox, reconstruct};
 
 use super::block_data::{DataSource, inserted_tuples};
 use super::images::{ImageForm, ImageHeader};
@@ -285,7 +285,7 @@ fn put_block_header((id, flags): (u8, u8), block: &Block, image: Option<ImageHea
 fn displaced_data(record: &Record<'_>, blocks: &mut [Block]) -> Vec<Option<Vec<u8>>> {
     use info::heap::{HOT_UPDATE, OPMASK, UPDATE};
     let mut pages: Vec<_> = blocks.iter_mut().map(|block| (block.base.take(), block.page.take())).collect();
-    let mut data = displaced::data(record, &mut pages);
+    let mut data = reconstruct::block_data(record, &mut pages);
     for (block, pages) in blocks.iter_mut().zip(pages) {
         (block.base, block.page) = pages;
     }

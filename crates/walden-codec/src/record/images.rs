@@ -7,7 +7,7 @@
 use walden_format::record::{Image, Record};
 use walden_format::version::Major;
 use walden_redo::page::{PAGE_BYTES, Page};
-use walden_redo::{PageBox, image, recompress};
+use walden_redo::{PageBox, compress, restore_image};
 
 use super::blocks::Block;
 use super::{Current, Model};
@@ -207,7 +207,7 @@ impl ImageHeader {
 const HAS_HOLE: u8 = 0x01;
 
 /// Whether an image with these flags is compressed, and how, if that is known.
-fn compression(info: u8, version: Major) -> (bool, Option<recompress::Method>) {
+fn compression(info: u8, version: Major) -> (bool, Option<compress::Method>) {
     // `BKPIMAGE_*`: from 15 on there is a bit for each method.
     const PGLZ_14: u8 = 0x02;
     const PGLZ: u8 = 0x04;
@@ -216,13 +216,13 @@ fn compression(info: u8, version: Major) -> (bool, Option<recompress::Method>) {
     const ANY: u8 = PGLZ | LZ4 | ZSTD;
     if version < Major::V15 {
         let is_compressed = info & PGLZ_14 != 0;
-        return (is_compressed, is_compressed.then_some(recompress::Method::Pglz));
+        return (is_compressed, is_compressed.then_some(compress::Method::Pglz));
     }
     match info & ANY {
         0 => (false, None),
-        PGLZ => (true, Some(recompress::Method::Pglz)),
-        LZ4 => (true, Some(recompress::Method::Lz4)),
-        ZSTD => (true, Some(recompress::Method::Zstd)),
+        PGLZ => (true, Some(compress::Method::Pglz)),
+        LZ4 => (true, Some(compress::Method::Lz4)),
+        ZSTD => (true, Some(compress::Method::Zstd)),
         _ => (true, None),
     }
 }
@@ -230,7 +230,7 @@ fn compression(info: u8, version: Major) -> (bool, Option<recompress::Method>) {
 /// The page of an image, if its bytes are one.
 pub fn restored(image: &Image, record: &Record<'_>) -> Option<PageBox> {
     let mut page = PageBox::any();
-    image::restore(image, record.image_data(image), &mut page).is_ok().then_some(page)
+    restore_image(image, record.image_data(image), &mut page).is_ok().then_some(page)
 }
 
 /// Bytes of a page without a hole of a length.

@@ -6,9 +6,9 @@
 //! change it. Encoding knows only later, and says it at the segment's end.
 
 use walden_format::record::{BlockRef, Record};
+use walden_redo::BlockSet;
 use walden_redo::PageStore;
-use walden_redo::replay::BlockSet;
-use walden_redo::store::{BlockKey, Slot};
+use walden_redo::{BlockKey, Slot};
 
 use crate::columns::{Class, Coder, Column, Kind};
 use crate::predict::names::{Names, Topic};
@@ -149,7 +149,7 @@ mod tests {
     fn is_known(store: &mut PageStore, block: u32) -> bool {
         with(&insert(&[block], true), 0, |record| {
             let slot = store.slot(BlockKey::of(&record.blocks[0]));
-            store.state(slot) == walden_redo::store::State::Exact
+            store.state(slot) == walden_redo::State::Exact
         })
     }
 

@@ -24,9 +24,9 @@ use walden_format::crc::record_crc;
 use walden_format::lsn::Lsn;
 use walden_format::record::{BlockRef, Fork, Record, RecordHeader, decode};
 use walden_format::version::Major;
+use walden_redo::BlockSet;
 use walden_redo::page::{PAGE_BYTES, Page};
-use walden_redo::replay::BlockSet;
-use walden_redo::store::{BlockKey, StoreFailure, StoreOptions};
+use walden_redo::{BlockKey, StoreFailure, StoreOptions};
 use walden_redo::{PageStore, Replay};
 
 use self::block_refs::BlockRefs;
@@ -128,7 +128,6 @@ impl Model {
         let store = PageStore::new(StoreOptions {
             memory_bytes: limits.page_memory,
             // Files are done one beside the other, each by one thread.
-            clears_ahead: false,
             ..StoreOptions::default()
         });
         Model {

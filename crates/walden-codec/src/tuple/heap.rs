@@ -1,6 +1,6 @@
 //! Heap tuples: on pages (`HeapTupleHeaderData`), and in records (`xl_heap_header`).
 
-use walden_redo::pglz::same_start;
+use walden_redo::compress::pglz::same_start;
 
 /// What records have of a tuple's header: `t_infomask2`, `t_infomask`, `t_hoff` (`xl_heap_header`); as on a page.
 pub type HeapHeader = [u8; HEAD_BYTES];

@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
-use walden_redo::lz4::Lz4;
-use walden_redo::pglz::{Chars, Pglz, Strategy};
-use walden_redo::recompress;
-use walden_redo::zstd::{Release, Zstd};
+use walden_redo::compress;
+use walden_redo::compress::lz4::Lz4;
+use walden_redo::compress::pglz::{Chars, Pglz, Strategy};
+use walden_redo::compress::zstd::{Release, Zstd};
 
 use crate::{Corrupt, corrupt};
 
@@ -61,12 +61,12 @@ impl Method {
         Method::ALL.iter().position(|method| *method == self).unwrap_or(0) as u64
     }
 
-    fn is_of(self, compression: recompress::Method) -> bool {
+    fn is_of(self, compression: compress::Method) -> bool {
         compression
             == match self {
-                Method::Pglz | Method::PglzUnsigned => recompress::Method::Pglz,
-                Method::Lz4 => recompress::Method::Lz4,
-                Method::Zstd(_) => recompress::Method::Zstd,
+                Method::Pglz | Method::PglzUnsigned => compress::Method::Pglz,
+                Method::Lz4 => compress::Method::Lz4,
+                Method::Zstd(_) => compress::Method::Zstd,
             }
     }
 }
@@ -135,8 +135,8 @@ impl Expander {
             return None;
         }
         let compression = match info & !LENGTH {
-            0 => recompress::Method::Pglz,
-            LZ4 => recompress::Method::Lz4,
+            0 => compress::Method::Pglz,
+            LZ4 => compress::Method::Lz4,
             _ => return None,
         };
         let mut content = vec![0; raw];
@@ -167,7 +167,7 @@ impl Expander {
         &mut self,
         page: &[u8],
         stored: &[u8],
-        compression: recompress::Method,
+        compression: compress::Method,
         is_known: bool,
     ) -> Option<Method> {
         let growth = if is_known { 0 } else { page.len().saturating_sub(stored.len()) };
@@ -190,7 +190,7 @@ impl Expander {
     }
 
     /// The method that gives the same bytes.
-    fn method(&mut self, content: &[u8], stream: &[u8], compression: recompress::Method) -> Option<Method> {
+    fn method(&mut self, content: &[u8], stream: &[u8], compression: compress::Method) -> Option<Method> {
         self.tried = None;
         let latest = self.latest[compression as usize];
         let others = Method::ALL.into_iter().filter(|other| *other != latest && other.is_of(compression));
@@ -358,7 +358,7 @@ mod tests {
             expander.shrink_page(&content, method, &mut page).unwrap();
             assert_eq!(page, stored[INFO..]);
             let compression =
-                if method == Method::Lz4 { recompress::Method::Lz4 } else { recompress::Method::Pglz };
+                if method == Method::Lz4 { compress::Method::Lz4 } else { compress::Method::Pglz };
             assert_eq!(expander.reproduces(&content, &page, compression, false), Some(method));
         }
     }
@@ -369,7 +369,7 @@ mod tests {
         for method in Method::ALL {
             let (mut expander, mut stored, mut again) = (Expander::default(), Vec::new(), Vec::new());
             expander.shrink_page(&content, method, &mut stored).unwrap();
-            let compressions = [recompress::Method::Pglz, recompress::Method::Lz4, recompress::Method::Zstd];
+            let compressions = [compress::Method::Pglz, compress::Method::Lz4, compress::Method::Zstd];
             for compression in compressions {
                 expander.allow(1 << 20);
                 let found = expander.reproduces(&content, &stored, compression, false);

@@ -17,7 +17,8 @@ use walden_format::version::Major;
 use crate::page::maps::HEAP_BLOCKS_PER_PAGE;
 use crate::page::{Misfit, Page};
 use crate::pool::PageBox;
-use crate::replay::{Observer, Replay, Role, Touched};
+use crate::replay::{Observer, Replay};
+use crate::step::{Role, Touched};
 use crate::store::{BlockKey, LastRecord, State, Unknown};
 
 /// Blocks of the relation that are remembered, to say which there are where the wanted one is not.

@@ -22,6 +22,7 @@
 
 pub mod brin;
 pub mod btree;
+pub mod checksum;
 mod compact;
 pub mod gin;
 pub mod gist;

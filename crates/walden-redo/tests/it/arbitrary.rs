@@ -5,7 +5,7 @@ use walden_format::record::{Fork, RECORD_HEADER, Record, RecordHeader, RelFileLo
 use walden_format::rmgr::{self, rmid};
 use walden_format::version::Major;
 use walden_redo::check::Check;
-use walden_redo::store::{BlockKey, LastRecord, StoreOptions};
+use walden_redo::{BlockKey, LastRecord, StoreOptions};
 use walden_redo::{PAGE_BYTES, Page, PageBox, PageStore, Replay};
 
 /// Replays the records that the bytes stand for, on the pages that they stand for, and judges them.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use walden_format::record::Record;
 use walden_format::stream::Visitor;
-use walden_redo::store::{MIN_RESIDENT, StoreOptions};
+use walden_redo::{MIN_RESIDENT, StoreOptions};
 use walden_redo::{Page, PageStore, Replay, State};
 use walden_source::inventory::Inventory;
 use walden_source::scan::{ScanOptions, scan_in_order};

@@ -5,10 +5,10 @@ use walden_format::record::{BlockRef, Record, RelFileLocator};
 use walden_format::rmgr::info::heap2;
 use walden_format::rmgr::{ImageClass, rmid};
 use walden_format::version::Major;
+use walden_redo::compress::Method;
 use walden_redo::page::Page;
-use walden_redo::recompress::Method;
-use walden_redo::replay::{Role, Touched};
-use walden_redo::{PAGE_BYTES, displaced};
+use walden_redo::{PAGE_BYTES, reconstruct};
+use walden_redo::{Role, Touched};
 
 use super::State;
 use crate::images::{ImageSize, RawImage, is_standard};
@@ -168,7 +168,7 @@ impl State {
             return;
         }
         let mean = data_mean(&mut self.data_means, self.kind, block);
-        state.data = match displaced::data_of(record, touched, index) {
+        state.data = match reconstruct::block_data_at(record, touched, index) {
             Some(data) => (data.len() as u32, Basis::Reconstructed),
             None => (mean.get().unwrap_or(0), Basis::Estimated),
         };

@@ -3,7 +3,7 @@
 use walden_format::record::Record;
 use walden_format::rmgr::info::xlog::{CHECKPOINT_ONLINE, CHECKPOINT_REDO, FPI_FOR_HINT, SWITCH};
 use walden_format::rmgr::rmid;
-use walden_redo::replay::Touched;
+use walden_redo::Touched;
 
 use super::State;
 use super::block::{Block, Class, data_mean, hint_record_bytes, is_brin_map, is_stale};

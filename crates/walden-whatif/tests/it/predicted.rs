@@ -7,7 +7,7 @@ use walden_format::record::{Record, RelFileLocator};
 use walden_format::stream::Visitor;
 use walden_format::version::Major;
 use walden_redo::Replay;
-use walden_redo::recompress::Method;
+use walden_redo::compress::Method;
 use walden_whatif::Bucket;
 use walden_whatif::level::Level;
 use walden_whatif::objects::{Change, ObjectChange};

@@ -11,10 +11,10 @@ use serde_json::json;
 use walden_format::lsn::Lsn;
 use walden_format::rmgr::Kind;
 use walden_format::version::Major;
+use walden_redo::BlockKey;
+use walden_redo::Family;
+use walden_redo::check::files;
 use walden_redo::check::{Check, Counts, Difference};
-use walden_redo::family::Family;
-use walden_redo::files;
-use walden_redo::store::BlockKey;
 use walden_report::table::{Look, Row};
 use walden_report::units;
 use walden_source::scan::Damage;
@@ -159,7 +159,7 @@ fn told(check: &Check, version: Major) -> Vec<serde_json::Value> {
             "unknown": unknown,
         })
     };
-    check.told.iter().map(row).collect()
+    check.reconstructed.iter().map(row).collect()
 }
 
 fn misfits(check: &Check, version: Major) -> Vec<serde_json::Value> {

@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use walden_format::lsn::Lsn;
 use walden_format::record::Record;
 use walden_format::stream::Visitor;
-use walden_redo::store::{BasePages, StoreOptions};
+use walden_redo::{BasePages, StoreOptions};
 use walden_redo::{Observer, PageStore, Replay};
 use walden_source::datadir::{DataDir, DatabaseState};
 use walden_source::inventory::{Inventory, Run};
@@ -128,9 +128,7 @@ impl Material {
         // What the base's files already have is not replayed a second time.
         let from = base.as_ref().map(DataDir::redo_from);
         let base = base.map(|data| Box::new(data) as Box<dyn BasePages>);
-        let clears_ahead = self.threads > 1;
-        let options =
-            StoreOptions { memory_bytes: self.memory_bytes, base, clears_ahead, ..StoreOptions::default() };
+        let options = StoreOptions { memory_bytes: self.memory_bytes, base, ..StoreOptions::default() };
         let mut store = PageStore::new(options);
         if logs_hints {
             store.log_hints();

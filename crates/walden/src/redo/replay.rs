@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 use walden_format::record::Record;
-use walden_redo::replay::Touched;
+use walden_redo::Touched;
 use walden_redo::{Observer, State};
 use walden_report::units;
 

@@ -9,8 +9,8 @@ use crate::tuple::gin::*;
 use crate::tuple::tid::Tid;
 use walden_format::record::RelFileLocator;
 use walden_redo::PageStore;
+use walden_redo::StoreOptions;
 use walden_redo::page::{PAGE_BYTES, Page};
-use walden_redo::store::StoreOptions;
 
 fn empty_page(lower: usize, upper: usize, flags: u16) -> Box<Page> {
     let mut page = Box::<Page>::default();

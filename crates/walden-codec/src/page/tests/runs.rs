@@ -4,7 +4,7 @@ use walden_format::lsn::Lsn;
 use walden_format::record::RelFileLocator;
 use walden_format::rmgr;
 use walden_format::version::Major;
-use walden_redo::store::LastRecord;
+use walden_redo::LastRecord;
 use walden_redo::{PageBox, PageStore};
 
 use crate::columns::Coder;
@@ -15,8 +15,8 @@ use crate::predict::relation::{Place, Relation};
 use crate::tuple::items::{item, pointer, put_pointer, split};
 use crate::tuple::tid::Tid;
 use walden_format::record::Fork;
+use walden_redo::BlockKey;
 use walden_redo::page::Page;
-use walden_redo::store::BlockKey;
 
 use crate::Corrupt;
 use crate::page::kind::PageKind;

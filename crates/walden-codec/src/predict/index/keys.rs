@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 use walden_format::record::Fork;
 use walden_redo::page::{ItemState, Page};
-use walden_redo::store::{BlockKey, PageStore};
+use walden_redo::{BlockKey, PageStore};
 
 use super::key_mapping::{KeyMapping, Sample};
 use super::key_order::KeyOrder;

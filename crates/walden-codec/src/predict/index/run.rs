@@ -1,8 +1,8 @@
 //! Runs of index tuples on a page: those that follow one, and neither they nor it are predicted from their heap tuples.
 
 use walden_format::record::Fork;
+use walden_redo::BlockKey;
 use walden_redo::PageStore;
-use walden_redo::store::BlockKey;
 
 use super::{Context, TID_OTHER, TupleColumns, TupleFlags};
 use crate::Corrupt;

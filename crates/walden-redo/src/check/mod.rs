@@ -1,0 +1,384 @@
+//! PostgreSQL's images as the judge of replay.
+//!
+//! An image shows the page as PostgreSQL had it after the record. Where the page before is known, the record without its
+//! images is replayed on it (see [`crate::reconstruct`]), and the outcome must be the image, under the masks that
+//! `wal_consistency_checking` has for what is never logged. With that setting on, every record has such an image.
+
+pub mod files;
+
+use std::collections::BTreeMap;
+
+use walden_format::lsn::Lsn;
+use walden_format::record::{Fork, Record};
+use walden_format::rmgr::info::xlog::FPI_FOR_HINT;
+use walden_format::rmgr::{self, Kind, rmid};
+use walden_format::version::Major;
+
+use crate::family::Family;
+use crate::managers::heap;
+use crate::managers::manager;
+use crate::mask;
+use crate::page::{ItemState, LINE_POINTER_BYTES, Misfit, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
+use crate::pool::PageBox;
+use crate::reconstruct::{self, RecordWithoutImages, is_forced_image};
+use crate::replay::{Observer, rehearse};
+use crate::step::{Role, Touched};
+use crate::store::{BlockKey, LastRecord, State, Unknown};
+
+/// Differences that are kept; all are counted.
+const MAX_DIFFERENCES: usize = 1000;
+
+/// How many images of a kind were held against replay, and how that went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct Counts {
+    /// Replay gave the same bytes (LSN, checksum and the unused middle of the page aside).
+    pub exact: u64,
+    /// The same but for what PostgreSQL changes without logging it.
+    pub masked: u64,
+    /// Something else.
+    pub different: u64,
+    /// Not compared: the page before was not known.
+    pub unknown_before: u64,
+    /// Not compared: the page before had been changed by a record that can't be replayed, or its own record can't be.
+    pub untracked: u64,
+    /// Not compared: what the image displaced can't be told from it.
+    pub unpredicted: u64,
+    /// Nothing to compare: the image is the change itself, not the outcome of one.
+    pub whole_pages: u64,
+}
+
+impl Counts {
+    /// Images that were compared.
+    pub fn compared(&self) -> u64 {
+        self.exact + self.masked + self.different
+    }
+
+    fn add(&mut self, verdict: Verdict) {
+        match verdict {
+            Verdict::Exact => self.exact += 1,
+            Verdict::Masked => self.masked += 1,
+            Verdict::Different => self.different += 1,
+        }
+    }
+
+    /// Adds another's counts.
+    pub fn merge(&mut self, other: &Counts) {
+        self.exact += other.exact;
+        self.masked += other.masked;
+        self.different += other.different;
+        self.unknown_before += other.unknown_before;
+        self.untracked += other.untracked;
+        self.unpredicted += other.unpredicted;
+        self.whole_pages += other.whole_pages;
+    }
+}
+
+/// A page that replay got wrong.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    /// The page.
+    pub key: BlockKey,
+    /// Whose page it is.
+    pub family: Family,
+    /// Where the record starts that the page was compared after.
+    pub lsn: Lsn,
+    /// That record's kind.
+    pub kind: Kind,
+    /// Who wrote it.
+    pub version: Major,
+    /// The first byte that differs, counted from the page's start.
+    pub offset: usize,
+    /// What is there.
+    pub field: String,
+    /// PostgreSQL's bytes from there on, at most 8.
+    pub expected: Vec<u8>,
+    /// Replay's.
+    pub found: Vec<u8>,
+}
+
+/// Compares each image with replay.
+#[derive(Debug, Default)]
+pub struct Check {
+    /// By kind of record and family of page.
+    pub counts: BTreeMap<(Kind, Family), Counts>,
+    /// Records replayed.
+    pub records: u64,
+    /// The first differences.
+    pub differences: Vec<Difference>,
+    /// Where a record has both an image and data, how often the reconstructed data was exact, different and unknown
+    /// ([`reconstruct::Match`]).
+    pub reconstructed: BTreeMap<Kind, [u64; 3]>,
+    /// Pages that became unknown because a record did not fit: what was wrong, and how often.
+    pub misfits: BTreeMap<(Kind, &'static str), u64>,
+}
+
+/// How two pages compare.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Equal bytes, LSN, checksum and hole aside.
+    Exact,
+    /// Equal under the mask.
+    Masked,
+    /// Different.
+    Different,
+}
+
+impl Check {
+    /// The sum of all counts.
+    pub fn total(&self) -> Counts {
+        let mut total = Counts::default();
+        self.counts.values().for_each(|counts| total.merge(counts));
+        total
+    }
+
+    /// Compares PostgreSQL's page with replay's, and notes the outcome.
+    pub fn judge(&mut self, place: &Place, expected: &Page, found: &Page, rmid: Option<u8>) -> Verdict {
+        let family = Family::of(expected, place.key.fork);
+        let (verdict, at) = compare(expected, found, place, rmid.or(family.manager()));
+        self.counts.entry((place.last.kind, family)).or_default().add(verdict);
+        if let Some(offset) = at {
+            let bytes = |page: &Page| page.0[offset..(offset + 8).min(PAGE_BYTES)].to_vec();
+            self.note(Difference {
+                key: place.key,
+                family,
+                lsn: place.last.lsn,
+                kind: place.last.kind,
+                version: place.version,
+                offset,
+                field: field_at(expected, offset),
+                expected: bytes(expected),
+                found: bytes(found),
+            });
+        }
+        verdict
+    }
+
+    /// Compares a page of a data file, of which `is_masked` says whether something was made equal before.
+    pub(crate) fn judge_file(&mut self, place: &Place, expected: &Page, found: &Page, is_masked: bool) {
+        if self.judge(place, expected, found, None) == Verdict::Exact && is_masked {
+            let family = Family::of(expected, place.key.fork);
+            let counts = self.counts.entry((place.last.kind, family)).or_default();
+            (counts.exact, counts.masked) = (counts.exact - 1, counts.masked + 1);
+        }
+    }
+
+    pub(crate) fn note(&mut self, difference: Difference) {
+        if self.differences.len() < MAX_DIFFERENCES {
+            self.differences.push(difference);
+        }
+    }
+
+    fn skip(&mut self, place: &Place, page: &Page, field: impl Fn(&mut Counts) -> &mut u64) {
+        let family = Family::of(page, place.key.fork);
+        *field(self.counts.entry((place.last.kind, family)).or_default()) += 1;
+    }
+
+    /// The images that a record had instead of data.
+    fn check_restored(&mut self, record: &Record<'_>, touched: &[Touched]) {
+        let restored = |touched: &Touched| touched.role == Role::Restored && touched.image.is_some();
+        if !touched.iter().any(restored) {
+            return;
+        }
+        let is_xlog = record.header.rmid == rmid::XLOG;
+        let predicted = if is_xlog { Prediction::Unknown } else { predict(record, touched) };
+        for (index, (block, touched)) in record.blocks.iter().zip(touched).enumerate() {
+            let Some(image) = touched.image.as_deref().filter(|_| restored(touched)) else { continue };
+            let key = BlockKey::of(block);
+            let place = Place::of(record, key);
+            if block.fork == Fork::FREE_SPACE_MAP {
+                self.skip(&place, image, |counts| &mut counts.untracked);
+                continue;
+            }
+            if is_forced_image(record, block.id) {
+                self.skip(&place, image, |counts| &mut counts.whole_pages);
+                continue;
+            }
+            let Some(before) = touched.page.as_deref() else {
+                self.skip(&place, image, |counts| match touched.was {
+                    State::Untracked => &mut counts.untracked,
+                    _ => &mut counts.unknown_before,
+                });
+                continue;
+            };
+            if is_xlog && record.kind() == FPI_FOR_HINT {
+                self.judge(&place, image, before, None);
+                continue;
+            }
+            match &predicted {
+                Prediction::Pages(pages) => match pages.get(index) {
+                    Some(Some(page)) => drop(self.judge(&place, image, page, Some(record.header.rmid))),
+                    _ => self.skip(&place, image, |counts| &mut counts.unpredicted),
+                },
+                Prediction::Misfit(misfit) => {
+                    *self.misfits.entry((place.last.kind, misfit.0)).or_default() += 1;
+                    self.skip(&place, image, |counts| &mut counts.different);
+                }
+                Prediction::Unknown => self.skip(&place, image, |counts| &mut counts.unpredicted),
+                Prediction::Untracked => self.skip(&place, image, |counts| &mut counts.untracked),
+            }
+        }
+    }
+
+    /// What can be told from the images that `wal_consistency_checking` put beside the data.
+    fn check_reconstructed(&mut self, record: &Record<'_>, touched: &[Touched]) {
+        for index in 0..touched.len() {
+            let Some(outcome) = reconstruct::compare(record, touched, index) else { continue };
+            let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
+            self.reconstructed.entry(kind).or_default()[outcome as usize] += 1;
+        }
+    }
+
+    /// The images that `wal_consistency_checking` put beside the data.
+    fn check_beside(&mut self, record: &Record<'_>, touched: &mut [Touched]) {
+        for (block, touched) in record.blocks.iter().zip(touched) {
+            let beside = block.image.is_some_and(|image| !image.apply);
+            let (true, Some(image)) = (beside, touched.image.take()) else { continue };
+            let place = Place::of(record, BlockKey::of(block));
+            match (touched.role, touched.page.as_deref()) {
+                (Role::Redo | Role::Init, Some(page)) => {
+                    if self.judge(&place, &image, page, Some(record.header.rmid)) == Verdict::Different {
+                        // One mistake is one difference, not as many as there are records after it.
+                        touched.page = Some(image);
+                        continue;
+                    }
+                }
+                (Role::Unknown(State::Untracked), _) => {
+                    self.skip(&place, &image, |counts| &mut counts.untracked)
+                }
+                (Role::Unknown(State::Unknown(Unknown::Misfit(misfit))), _) => {
+                    *self.misfits.entry((place.last.kind, misfit.0)).or_default() += 1;
+                    self.skip(&place, &image, |counts| &mut counts.different);
+                }
+                _ => self.skip(&place, &image, |counts| &mut counts.unknown_before),
+            }
+            if touched.page.is_none() {
+                touched.page = Some(image);
+            } else {
+                touched.image = Some(image);
+            }
+        }
+    }
+}
+
+impl Observer for Check {
+    const ALL_IMAGES: bool = true;
+
+    fn before(&mut self, record: &Record<'_>, touched: &[Touched]) {
+        self.records += 1;
+        self.check_reconstructed(record, touched);
+        self.check_restored(record, touched);
+    }
+
+    fn after(&mut self, record: &Record<'_>, touched: &mut [Touched]) {
+        self.check_beside(record, touched);
+    }
+}
+
+/// What the pages of a record with images would be without the images.
+enum Prediction {
+    Pages(Vec<Option<PageBox>>),
+    /// The record without images does not fit the pages.
+    Misfit(Misfit),
+    Unknown,
+    /// Nobody here can replay the record.
+    Untracked,
+}
+
+fn predict(record: &Record<'_>, touched: &[Touched]) -> Prediction {
+    if manager(record.header.rmid).is_none() {
+        return Prediction::Untracked;
+    }
+    let Some(mut without_images) = RecordWithoutImages::of(record, touched) else {
+        return Prediction::Unknown;
+    };
+    let Some(bare) = without_images.record(record) else { return Prediction::Unknown };
+    let before = |touched: &Touched| touched.page.clone().filter(|_| touched.role != Role::Ahead);
+    match rehearse(&bare, touched.iter().map(before)) {
+        Ok(pages) => Prediction::Pages(pages),
+        Err(misfit) => Prediction::Misfit(misfit),
+    }
+}
+
+/// A page and the record after which it is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The page.
+    pub key: BlockKey,
+    /// The record.
+    pub last: LastRecord,
+    /// Who wrote it.
+    pub version: Major,
+}
+
+impl Place {
+    fn of(record: &Record<'_>, key: BlockKey) -> Place {
+        let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
+        Place { key, last: LastRecord { lsn: record.lsn, kind }, version: record.version }
+    }
+}
+
+/// Compares two pages, and finds the first byte that differs under the mask.
+fn compare(expected: &Page, found: &Page, place: &Place, rmid: Option<u8>) -> (Verdict, Option<usize>) {
+    let (mut expected, mut found) = (PageBox::from(expected), PageBox::from(found));
+    for page in [&mut expected, &mut found] {
+        mask::lsn_and_checksum(page);
+        // A page without line pointers may have its content in what looks like the hole: maps do.
+        if page.lower() > PAGE_HEADER_BYTES {
+            page.zero_hole();
+        }
+    }
+    if expected.0 == found.0 {
+        return (Verdict::Exact, None);
+    }
+    if let Some(manager) = rmid.and_then(manager) {
+        for page in [&mut expected, &mut found] {
+            if matches!(rmid, Some(rmid::HEAP | rmid::HEAP2)) {
+                heap::mask_speculative(page, place.key.block);
+            }
+            (manager.mask)(page, place.version, place.key.fork);
+        }
+    }
+    match expected.0.iter().zip(&found.0).position(|(a, b)| a != b) {
+        None => (Verdict::Masked, None),
+        at => (Verdict::Different, at),
+    }
+}
+
+/// What is at an offset of a page.
+pub fn field_at(page: &Page, offset: usize) -> String {
+    const HEADER: [(usize, &str); 9] = [
+        (0, "pd_lsn"),
+        (8, "pd_checksum"),
+        (10, "pd_flags"),
+        (12, "pd_lower"),
+        (14, "pd_upper"),
+        (16, "pd_special"),
+        (18, "pd_pagesize_version"),
+        (20, "pd_prune_xid"),
+        (PAGE_HEADER_BYTES, ""),
+    ];
+    if offset < PAGE_HEADER_BYTES {
+        let row = HEADER.iter().rev().find(|row| row.0 <= offset);
+        return row.map_or_else(String::new, |row| row.1.into());
+    }
+    if offset < page.lower().min(page.upper()) {
+        return format!("line pointer {}", (offset - PAGE_HEADER_BYTES) / LINE_POINTER_BYTES + 1);
+    }
+    if offset >= page.special() {
+        return format!("special area, byte {}", offset - page.special());
+    }
+    let holds = |number: &u16| {
+        page.line_pointer(*number).is_some_and(|pointer| {
+            let start = usize::from(pointer.offset());
+            pointer.state() != ItemState::Redirect
+                && (start..start + usize::from(pointer.len())).contains(&offset)
+        })
+    };
+    match (1..=page.items()).find(holds) {
+        Some(number) => {
+            let start = page.line_pointer(number).map_or(0, |pointer| pointer.offset().into());
+            format!("item {number}, byte {}", offset - start)
+        }
+        None => format!("byte {offset}"),
+    }
+}

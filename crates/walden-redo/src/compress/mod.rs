@@ -1,0 +1,130 @@
+//! Compresses as PostgreSQL does, to the same bytes.
+//!
+//! PostgreSQL compresses full-page images and values with pglz, lz4 or zstd. Who stores their raw bytes instead, which a
+//! stronger method compresses further, has to bring back the compressed bytes exactly.
+//!
+//! [`Recompressor`] compresses with the libraries that this crate is built with; what lz4 and zstd write may change with
+//! their versions, so its output is good for estimates of sizes, and for comparing. [`lz4`], [`pglz`] and [`zstd`] are
+//! compressors of this crate's own, each of which mirrors the bytes of certain releases and never changes; files may rest on
+//! them.
+
+use std::cell::RefCell;
+
+use walden_format::record::Compression;
+
+pub mod lz4;
+pub mod pglz;
+pub mod zstd;
+
+use self::pglz::Pglz;
+
+thread_local! {
+    /// Making one takes as long as decompressing a page.
+    static ZSTD: RefCell<Option<::zstd::bulk::Decompressor<'static>>> =
+        RefCell::new(::zstd::bulk::Decompressor::new().ok());
+}
+
+/// How something is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// PostgreSQL's own.
+    Pglz,
+    /// A block of lz4, without a frame.
+    Lz4,
+    /// A frame of zstd.
+    Zstd,
+}
+
+impl Method {
+    /// That of a full-page image, if it is compressed.
+    pub fn of(compression: Compression) -> Option<Method> {
+        match compression {
+            Compression::None => None,
+            Compression::Pglz => Some(Method::Pglz),
+            Compression::Lz4 => Some(Method::Lz4),
+            Compression::Zstd => Some(Method::Zstd),
+        }
+    }
+
+    /// Decompresses `stored` into `raw`, which it should fill exactly; how many bytes it wrote, nothing if `stored` is
+    /// damaged.
+    pub fn decompress(self, stored: &[u8], raw: &mut [u8]) -> Option<usize> {
+        match self {
+            Method::Pglz => pglz::decompress(stored, raw),
+            Method::Lz4 => lz4_flex::block::decompress_into(stored, raw).ok(),
+            Method::Zstd => {
+                ZSTD.with_borrow_mut(|zstd| zstd.as_mut()?.decompress_to_buffer(stored, raw).ok())
+            }
+        }
+    }
+}
+
+/// Compresses as servers do.
+pub struct Recompressor {
+    pglz: Pglz,
+    zstd: Option<::zstd::bulk::Compressor<'static>>,
+}
+
+impl Default for Recompressor {
+    fn default() -> Recompressor {
+        Recompressor::new()
+    }
+}
+
+impl Recompressor {
+    /// With tables that are used again.
+    pub fn new() -> Recompressor {
+        let zstd = ::zstd::bulk::Compressor::new(::zstd::DEFAULT_COMPRESSION_LEVEL).ok();
+        Recompressor { pglz: Pglz::new(), zstd }
+    }
+
+    /// Replaces what is in `out` by `raw`, compressed as the server does it for a full-page image or a value; whether
+    /// it could be (else `out` is empty).
+    pub fn compress(&mut self, method: Method, raw: &[u8], out: &mut Vec<u8>) -> bool {
+        let len = match method {
+            Method::Pglz => return self.pglz.compress(raw, out),
+            Method::Lz4 => ::lz4::block::compress_bound(raw.len()).ok().and_then(|bound| {
+                out.resize(bound, 0);
+                ::lz4::block::compress_to_buffer(raw, None, false, out).ok()
+            }),
+            Method::Zstd => self.zstd.as_mut().and_then(|zstd| {
+                out.resize(::zstd::zstd_safe::compress_bound(raw.len()), 0);
+                zstd.compress_to_buffer(raw, out.as_mut_slice()).ok()
+            }),
+        };
+        out.truncate(len.unwrap_or(0));
+        len.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A value of a row of `pg_statistic` as a server stored it, behind its header and raw size.
+    const VALUE: [u8; 24] = [
+        0x04, 0x01, 0x00, 0x03, 0x01, 0xBC, 0x02, 0x00, 0x00, 0x0D, 0x08, 0x00, 0x00, 0x00, 0x01, 0x10, 0x6F,
+        0x12, 0x83, 0x3A, 0x01, 0x0F, 0x04, 0x1E,
+    ];
+
+    #[test]
+    fn images_of_all_methods_decompress_to_what_they_were() {
+        let raw: Vec<u8> = (0..8000u32).map(|n| if n % 7 < 4 { (n / 70) as u8 } else { 0 }).collect();
+        let mut recompressor = Recompressor::new();
+        for method in [Method::Pglz, Method::Lz4, Method::Zstd] {
+            let mut stored = vec![1; 3];
+            assert!(recompressor.compress(method, &raw, &mut stored));
+            let mut back = vec![0; raw.len()];
+            assert_eq!(method.decompress(&stored, &mut back), Some(raw.len()));
+            assert_eq!(back, raw);
+        }
+    }
+
+    #[test]
+    fn a_value_is_compressed_as_a_server_did() {
+        let (mut raw, mut stored) = (vec![0; 72], Vec::new());
+        assert_eq!(Method::Pglz.decompress(&VALUE, &mut raw), Some(raw.len()));
+        assert!(Recompressor::new().compress(Method::Pglz, &raw, &mut stored));
+        assert_eq!(stored, VALUE);
+    }
+}

@@ -1,0 +1,471 @@
+//! Which copies libzstd makes at its default level of sources as long as pages are.
+//!
+//! Two tables have, for each hash of the next bytes, the latest position where it was seen: one of eight bytes, one of four
+//! (of five in large pages). At each position these are tried, and the first that fits is taken: a copy from as far back as
+//! the last one, which may begin a byte later; one of eight bytes or more; a shorter one, unless the next position has a long
+//! one. What was found by a table is lengthened both ways. Where nothing is found for long, positions are passed over.
+
+use super::{LONGEST, Release, Sequence};
+use crate::compress::pglz::same_start;
+
+/// No copy is looked for where fewer bytes are left.
+const LAST: usize = 8;
+/// After so many positions without a match (2 to this power), the steps grow by one.
+const SKIP: u32 = 8;
+/// The bits that the tables' hashes have at most.
+const LONG_BITS: u32 = 16;
+const SHORT_BITS: u32 = 15;
+/// However short the source is, its tables are made for so much (2 to this power).
+const MIN_BITS: u32 = 6;
+
+/// Finds copies, with tables that are used again.
+pub struct Matches {
+    /// The latest position by the hash of eight bytes, 0 if none: position 0 is never put in.
+    long: Box<[u16; 1 << LONG_BITS]>,
+    /// By the hash of four or five bytes.
+    short: Box<[u16; 1 << SHORT_BITS]>,
+}
+
+impl Default for Matches {
+    fn default() -> Matches {
+        Matches { long: Box::new([0; 1 << LONG_BITS]), short: Box::new([0; 1 << SHORT_BITS]) }
+    }
+}
+
+impl Matches {
+    /// The sequences that `release` makes of `source`, in `out`, instead of what was there. What follows the last copy is
+    /// literals; so is all of a source longer than [`LONGEST`].
+    pub fn sequences(&mut self, release: Release, source: &[u8], out: &mut Vec<Sequence>) {
+        out.clear();
+        if !(LAST..=LONGEST).contains(&source.len()) {
+            return;
+        }
+        // Of the rows of level 3, that for up to 16 KiB, or up to 128; less for sources that need less.
+        let source_bits = source.len().next_power_of_two().ilog2().max(MIN_BITS);
+        if source.len() <= 16_384 {
+            self.search::<4>(15.min(source_bits + 1), 14.min(source_bits), source, out).all(release);
+        } else {
+            self.search::<5>(LONG_BITS, SHORT_BITS, source, out).all(release);
+        }
+    }
+
+    fn search<'a, const SHORT: u32>(
+        &'a mut self,
+        long_bits: u32,
+        short_bits: u32,
+        source: &'a [u8],
+        out: &'a mut Vec<Sequence>,
+    ) -> Search<'a, SHORT> {
+        self.long[..1 << long_bits].fill(0);
+        self.short[..1 << short_bits].fill(0);
+        Search {
+            long: &mut self.long,
+            long_shift: u64::BITS - long_bits,
+            short: &mut self.short,
+            short_bits,
+            source,
+            last: source.len() - LAST,
+            anchor: 0,
+            // A frame begins with 1, 4 and 8; the search at position 1, before which there is but one byte.
+            offsets: [1, 0],
+            out,
+        }
+    }
+}
+
+/// The search in one source, with short copies found by the hash of `SHORT` bytes.
+struct Search<'a, const SHORT: u32> {
+    long: &'a mut [u16; 1 << LONG_BITS],
+    long_shift: u32,
+    short: &'a mut [u16; 1 << SHORT_BITS],
+    short_bits: u32,
+    source: &'a [u8],
+    /// The last position that has eight bytes.
+    last: usize,
+    /// Where the last copy ended.
+    anchor: usize,
+    /// How far back the last copy came from, and the one before with another offset; 0 if that reaches before the source.
+    offsets: [usize; 2],
+    out: &'a mut Vec<Sequence>,
+}
+
+/// A copy that was settled on.
+struct Found {
+    /// The position that was searched for; the copy may begin before it or after.
+    searched: usize,
+    at: usize,
+    copied: usize,
+    /// How far back; `None` for as far as the last one.
+    offset: Option<usize>,
+}
+
+impl<const SHORT: u32> Search<'_, SHORT> {
+    fn all(mut self, release: Release) {
+        match release {
+            Release::V1_5_7 => self.copies(Self::find::<true>),
+            Release::V1_5_1 => self.copies(Self::find::<false>),
+            Release::V1_4_7 | Release::V1_4_4 => self.copies(Self::find_singly),
+        }
+    }
+
+    #[inline(always)]
+    fn copies(&mut self, find: impl Fn(&mut Self, usize) -> Option<Found>) {
+        let mut at = 1;
+        while let Some(found) = find(self, at) {
+            let said = match found.offset {
+                Some(offset) => {
+                    self.offsets = [offset, self.offsets[0]];
+                    offset as u32 + 3
+                }
+                None => 1,
+            };
+            self.copy(found.at, said, found.copied);
+            at = self.anchor;
+            if at > self.last {
+                break;
+            }
+            self.put_long(found.searched + 2);
+            self.put_long(at - 2);
+            self.put_short(found.searched + 2);
+            self.put_short(at - 1);
+            // Right after a copy the newest offset is of no use; without literals 1 is the number of the second.
+            while at <= self.last && self.repeats(at, self.offsets[1]) {
+                self.offsets.swap(0, 1);
+                self.put_long(at);
+                self.put_short(at);
+                self.copy(at, 1, self.longer(at - self.offsets[0], at, 4));
+                at = self.anchor;
+            }
+        }
+    }
+
+    /// As since 1.5.1: two positions at a time, whose distance grows by one after each 256 bytes without a match. Since
+    /// 1.5.7 (`LONGER`), a long copy a step later has to be longer than the short one here to be preferred.
+    #[inline(always)]
+    fn find<const LONGER: bool>(&mut self, start: usize) -> Option<Found> {
+        let mut at = start;
+        let mut step = 1;
+        let mut next_step = at + (1 << SKIP);
+        let mut next = at + step;
+        if next > self.last {
+            return None;
+        }
+        let mut bytes = eight(self.source, at);
+        let mut place = self.long_place(bytes);
+        let mut long = usize::from(self.long[place]);
+        loop {
+            let short_place = self.short_place(bytes);
+            let short = usize::from(self.short[short_place]);
+            self.long[place] = at as u16;
+            self.short[short_place] = at as u16;
+            if self.repeats(at + 1, self.offsets[0]) {
+                return Some(self.repeated(at));
+            }
+            let next_bytes = eight(self.source, next);
+            let next_place = self.long_place(next_bytes);
+            let found = if long > 0 && eight(self.source, long) == bytes {
+                Some(self.lengthened(at, long, at, self.longer(long, at, 8)))
+            } else {
+                let next_long = usize::from(self.long[next_place]);
+                if short > 0 && four(self.source, short) == bytes as u32 {
+                    let copied = self.longer(short, at, 4);
+                    let next_copied = if next_long > 0 && eight(self.source, next_long) == next_bytes {
+                        self.longer(next_long, next, 8)
+                    } else {
+                        0
+                    };
+                    Some(if next_copied > if LONGER { copied } else { 0 } {
+                        self.lengthened(at, next_long, next, next_copied)
+                    } else {
+                        self.lengthened(at, short, at, copied)
+                    })
+                } else {
+                    long = next_long;
+                    None
+                }
+            };
+            if found.is_some() {
+                // Only where the copy is sure to reach beyond it.
+                if step < 4 {
+                    self.long[next_place] = next as u16;
+                }
+                return found;
+            }
+            if next >= next_step {
+                step += 1;
+                next_step += 1 << SKIP;
+            }
+            (at, bytes, place) = (next, next_bytes, next_place);
+            next += step;
+            if next > self.last {
+                return None;
+            }
+        }
+    }
+
+    /// Before 1.5.1: one position at a time, in steps that grow by one after each 256 bytes since the last copy.
+    #[inline(always)]
+    fn find_singly(&mut self, start: usize) -> Option<Found> {
+        let mut at = start;
+        while at < self.last {
+            let bytes = eight(self.source, at);
+            let (long_place, short_place) = (self.long_place(bytes), self.short_place(bytes));
+            let long = usize::from(std::mem::replace(&mut self.long[long_place], at as u16));
+            let short = usize::from(std::mem::replace(&mut self.short[short_place], at as u16));
+            if self.repeats(at + 1, self.offsets[0]) {
+                return Some(self.repeated(at));
+            }
+            if long > 0 && eight(self.source, long) == bytes {
+                return Some(self.lengthened(at, long, at, self.longer(long, at, 8)));
+            }
+            if short > 0 && four(self.source, short) == bytes as u32 {
+                let next = at + 1;
+                let next_bytes = eight(self.source, next);
+                let next_place = self.long_place(next_bytes);
+                let next_long = usize::from(std::mem::replace(&mut self.long[next_place], next as u16));
+                return Some(if next_long > 0 && eight(self.source, next_long) == next_bytes {
+                    self.lengthened(at, next_long, next, self.longer(next_long, next, 8))
+                } else {
+                    self.lengthened(at, short, at, self.longer(short, at, 4))
+                });
+            }
+            at += ((at - self.anchor) >> SKIP) + 1;
+        }
+        None
+    }
+
+    /// Whether the four bytes at `at` are also `offset` before (0: there is no such offset).
+    fn repeats(&self, at: usize, offset: usize) -> bool {
+        offset > 0 && four(self.source, at - offset) == four(self.source, at)
+    }
+
+    /// A copy from as far back as the last one, after the position that was searched for.
+    fn repeated(&self, searched: usize) -> Found {
+        let at = searched + 1;
+        Found { searched, at, copied: self.longer(at - self.offsets[0], at, 4), offset: None }
+    }
+
+    /// How many bytes at `from` and `at` are the same, of which `known` are known to be.
+    fn longer(&self, from: usize, at: usize, known: usize) -> usize {
+        known + same_start(&self.source[from + known..], &self.source[at + known..])
+    }
+
+    /// The copy, with what is the same before it.
+    fn lengthened(&self, searched: usize, from: usize, at: usize, copied: usize) -> Found {
+        let free = &self.source[self.anchor..at];
+        let before =
+            free.iter().rev().zip(self.source[..from].iter().rev()).take_while(|(a, b)| a == b).count();
+        Found { searched, at: at - before, copied: copied + before, offset: Some(at - from) }
+    }
+
+    fn copy(&mut self, at: usize, offset: u32, copied: usize) {
+        let literals = (at - self.anchor) as u32;
+        self.out.push(Sequence { literals, offset, copied: copied as u32 });
+        self.anchor = at + copied;
+    }
+
+    fn put_long(&mut self, at: usize) {
+        let place = self.long_place(eight(self.source, at));
+        self.long[place] = at as u16;
+    }
+
+    fn put_short(&mut self, at: usize) {
+        let place = self.short_place(eight(self.source, at));
+        self.short[place] = at as u16;
+    }
+
+    fn long_place(&self, bytes: u64) -> usize {
+        (bytes.wrapping_mul(0xCF1B_BCDC_B7A5_6463) >> self.long_shift) as usize & ((1 << LONG_BITS) - 1)
+    }
+
+    fn short_place(&self, bytes: u64) -> usize {
+        let hash = if SHORT == 4 {
+            u64::from((bytes as u32).wrapping_mul(2_654_435_761) >> (u32::BITS - self.short_bits))
+        } else {
+            (bytes << 24).wrapping_mul(889_523_592_379) >> (u64::BITS - self.short_bits)
+        };
+        hash as usize & ((1 << SHORT_BITS) - 1)
+    }
+}
+
+fn four(source: &[u8], at: usize) -> u32 {
+    source.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
+
+fn eight(source: &[u8], at: usize) -> u64 {
+    source.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{Just, ProptestConfig, any, prop, prop_assert_eq, prop_oneof, proptest};
+    use proptest::strategy::Strategy;
+
+    use super::*;
+    use crate::testing::numbers;
+
+    /// What the libraries themselves found in [`sources`], by a sum of it: releases and their sum. Those of a row have the
+    /// same.
+    const FOUND: [(&[Release], u64); 3] = [
+        (&[Release::V1_5_7], 0xE8CB_8277_86B3_773F),
+        (&[Release::V1_5_1], 0x2098_7DE2_8113_4B6F),
+        (&[Release::V1_4_7, Release::V1_4_4], 0x67CE_5261_F9A7_65C7),
+    ];
+
+    #[test]
+    fn the_libraries_find_the_same() {
+        for (releases, sum) in FOUND {
+            for release in releases {
+                let mut matches = Matches::default();
+                let mut out = Vec::new();
+                let ours = sources().iter().fold(0, |sum, source| {
+                    matches.sequences(*release, source, &mut out);
+                    out.iter().fold(added(sum, out.len() as u32), |sum, sequence| {
+                        let sum = added(added(sum, sequence.literals), sequence.offset);
+                        added(sum, sequence.copied)
+                    })
+                });
+                assert_eq!(ours, sum, "{release:?}: {ours:#x}");
+            }
+        }
+    }
+
+    fn added(sum: u64, number: u32) -> u64 {
+        (sum ^ u64::from(number)).wrapping_mul(0x0100_0000_01B3).rotate_left(29)
+    }
+
+    /// Sources of all lengths that matter, the same ones each time.
+    fn sources() -> Vec<Vec<u8>> {
+        let mut number = numbers(42);
+        let lengths = (0..140).chain([255, 256, 257, 512, 1000, 2049, 4096, 7000, 8155, 8191, 8192, 8193]);
+        let mut sources = Vec::new();
+        for len in lengths.chain([12_000, 16_383, 16_384, 16_385, 20_000, 32_767, 32_768]) {
+            let random: Vec<u8> = (0..len).map(|_| number(256) as u8).collect();
+            sources.push(random.iter().map(|byte| byte & 3).collect());
+            sources.push(random);
+            sources.push(vec![b'x'; len]);
+            // Words of a text or random bytes, and pieces from before, of which a byte may be another.
+            for (words, copies) in [(500, 20), (5000, 3), (1, 2), (1, 1)] {
+                let mut text = Vec::new();
+                while text.len() < len {
+                    let word = number(words);
+                    if words > 1 {
+                        text.extend_from_slice(format!("{:x} ", word * word * 0x1234_5678).as_bytes());
+                    } else {
+                        text.extend((0..number(1200)).map(|_| number(256) as u8));
+                    }
+                    for _ in 0..number(1 + 20 / copies) {
+                        let start = number(text.len() as u64 + 1) as usize;
+                        let end = (start + number(60) as usize).min(text.len());
+                        text.extend_from_within(start..end);
+                        if let Some(last) = text.last_mut() {
+                            *last = last.wrapping_add(number(2) as u8);
+                        }
+                    }
+                }
+                text.truncate(len);
+                sources.push(text);
+            }
+        }
+        sources
+    }
+
+    /// What the format says that the sequences and the literals make.
+    fn replayed(source: &[u8], sequences: &[Sequence]) -> Vec<u8> {
+        let mut made = Vec::new();
+        let mut offsets = [1, 4, 8];
+        let mut literals = source;
+        for sequence in sequences {
+            let (run, rest) = literals.split_at(sequence.literals as usize);
+            made.extend_from_slice(run);
+            literals = &rest[sequence.copied as usize..];
+            let number =
+                sequence.offset as usize + usize::from(sequence.literals == 0 && sequence.offset <= 3);
+            let offset = match sequence.offset {
+                0 => panic!("no offset"),
+                1..=3 if number == 4 => offsets[0] - 1,
+                1..=3 => offsets[number - 1],
+                found => found as usize - 3,
+            };
+            match (sequence.offset, number) {
+                (..=3, 1) => {}
+                (..=3, 2) => offsets.swap(0, 1),
+                _ => offsets = [offset, offsets[0], offsets[1]],
+            }
+            for _ in 0..sequence.copied {
+                made.push(made[made.len() - offset]);
+            }
+        }
+        made.extend_from_slice(literals);
+        made
+    }
+
+    #[test]
+    fn replayed_they_give_the_source() {
+        let mut out = Vec::new();
+        for source in sources() {
+            for release in Release::ALL {
+                Matches::default().sequences(release, &source, &mut out);
+                assert!(replayed(&source, &out) == source, "{release:?}, {} bytes", source.len());
+            }
+        }
+    }
+
+    #[test]
+    fn copies_are_found_up_to_the_largest_page_and_not_beyond() {
+        let mut out = Vec::new();
+        for release in Release::ALL {
+            let mut counted = |len| {
+                Matches::default().sequences(release, &vec![0; len], &mut out);
+                out.clone()
+            };
+            let one = |copied| vec![Sequence { literals: 2, offset: 1, copied }];
+            // Position 1 is the first that is searched for, and a copy from one before may begin right after it.
+            assert_eq!(counted(LONGEST), one(LONGEST as u32 - 2));
+            assert_eq!(counted(8192), one(8190));
+            assert_eq!(counted(LONGEST + 1), []);
+            assert_eq!(counted(0), []);
+            assert_eq!(counted(9), []);
+        }
+    }
+
+    /// Pieces again and again, some with another byte.
+    fn any_source() -> impl Strategy<Value = Vec<u8>> {
+        let piece = prop_oneof![
+            prop::collection::vec(any::<u8>(), 1..20),
+            prop::collection::vec(prop_oneof![Just(0_u8), 0..4_u8], 1..40),
+            prop::collection::vec(any::<u8>(), 1..1500),
+            (any::<u8>(), 1..400_usize).prop_map(|(byte, len)| vec![byte; len]),
+        ];
+        let pieces = prop::collection::vec(piece, 1..12);
+        let order = prop::collection::vec((any::<prop::sample::Index>(), any::<(u16, bool)>()), 0..120);
+        (pieces, order).prop_map(|(pieces, order)| {
+            let mut source = pieces.concat();
+            for (index, (at, changed)) in order {
+                let mut piece = index.get(&pieces).clone();
+                let at = usize::from(at) % piece.len();
+                piece[at] ^= u8::from(changed);
+                source.extend(piece);
+            }
+            source
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(96))]
+
+        #[test]
+        fn tables_used_again_are_new_ones(sources in prop::collection::vec(any_source(), 1..4)) {
+            let mut used = Matches::default();
+            let (mut out, mut new) = (vec![Sequence::default()], Vec::new());
+            for source in &sources {
+                for release in Release::ALL {
+                    used.sequences(release, source, &mut out);
+                    Matches::default().sequences(release, source, &mut new);
+                    prop_assert_eq!(&out, &new);
+                    prop_assert_eq!(&replayed(source, &out), source);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What the images of B-tree pages displaced.
+//!
+//! Pages that a record makes anew (right halves, roots, meta pages, deleted pages) never have images; their data is always
+//! there. Links and flags of other pages are changed without data.
+
+use walden_format::payload::btree::BtreeSplit;
+use walden_format::payload::{self, Payload};
+use walden_format::record::BlockRef;
+use walden_format::version::Major;
+
+use super::tuple;
+use super::{item, item_number, kind};
+use crate::manager::PagesAround;
+use crate::page::btree::{BTPageOpaqueData, heap_tids, posting_list};
+use crate::page::tid::{TID_BYTES, Tid};
+use crate::page::{Page, SpecialArea};
+
+pub(super) fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
+    if around.record.version < Major::V14 {
+        return None;
+    }
+    if block.id != 0 {
+        return Some(Vec::new());
+    }
+    let after = around.after(0)?;
+    match around.record.kind() {
+        kind::INSERT_LEAF | kind::INSERT_UPPER | kind::INSERT_META => {
+            Some(item(after, item_number(around.record.main_data()).ok()?).ok()?.to_vec())
+        }
+        kind::INSERT_POST => {
+            posting_insert(around.before(0)?, after, item_number(around.record.main_data()).ok()?)
+        }
+        kind::DEDUP => intervals(around.before(0)?, after, around),
+        kind::DELETE | kind::VACUUM => removed(around.before(0)?, after, around),
+        kind::SPLIT_L | kind::SPLIT_R => match payload::parse(around.record) {
+            Ok(Payload::BtreeSplit(split)) => left_page(around, after, &split),
+            _ => None,
+        },
+        _ => Some(Vec::new()),
+    }
+}
+
+/// Where the posting list was split, and the new tuple before it got the list's last row.
+///
+/// The list before is needed: from the list with the new row in it alone, any of its rows could be the new one.
+fn posting_insert(before: &Page, after: &Page, number: u16) -> Option<Vec<u8>> {
+    let posting = number.checked_sub(1)?;
+    let (at, row) = tuple::unswap_posting(item(before, posting).ok()?, item(after, posting).ok()?)?;
+    let mut data = at.to_le_bytes().to_vec();
+    data.extend_from_slice(item(after, number).ok()?);
+    tuple::set_tid(&mut data[2..], row);
+    Some(data)
+}
+
+/// The left page's new tuple, if it has to be told, and its high key.
+fn left_page(around: &PagesAround<'_>, after: &Page, split: &BtreeSplit) -> Option<Vec<u8>> {
+    let mut data = Vec::new();
+    // The page before was the last of its level unless there is another to be told of its new neighbour. It gets a high
+    // key now, which such a page has not.
+    let was_last = around.record.block(2).is_none();
+    let number = split.new_item_offset.checked_add(was_last.into())?;
+    let posting = split.posting_offset.unwrap_or(0);
+    if around.record.kind() == kind::SPLIT_L {
+        data.extend_from_slice(item(after, number).ok()?);
+    } else if posting != 0 {
+        // The new tuple is the right page's first; the posting list is the left page's last item.
+        let first = if was_last { 0 } else { 1 };
+        let right = around.record.block(1)?;
+        data.extend_from_slice(tuple_from_end(around.record.block_data(right), first)?);
+    }
+    if posting != 0 {
+        let list = heap_tids(item(after, number.checked_sub(1)?).ok()?)?;
+        let row = Tid::read(list.get(usize::from(posting) * TID_BYTES..)?)?;
+        tuple::set_tid(&mut data, row);
+    }
+    data.extend_from_slice(item(after, 1).ok()?);
+    Some(data)
+}
+
+/// One of the tuples that stand one behind the other in a page's data, counted from the last.
+fn tuple_from_end(mut tuples: &[u8], number: usize) -> Option<&[u8]> {
+    let mut all = Vec::new();
+    while !tuples.is_empty() {
+        let (first, rest) = tuple::split_first(tuples).ok()?;
+        all.push(first);
+        tuples = rest;
+    }
+    all.iter().rev().nth(number).copied()
+}
+
+/// Which tuples were merged.
+fn intervals(before: &Page, after: &Page, around: &PagesAround<'_>) -> Option<Vec<u8>> {
+    let mut data = Vec::new();
+    let first = BTPageOpaqueData::of(before).ok()?.first_data_item();
+    let mut old = first;
+    for new in first..=after.items() {
+        let merged = heap_tids(item(after, new).ok()?)?.len();
+        let start = old;
+        let mut rows = 0;
+        while rows < merged {
+            rows += heap_tids(item(before, old).ok()?)?.len();
+            old += 1;
+        }
+        if rows != merged {
+            return None;
+        }
+        if old - start > 1 {
+            data.extend_from_slice(&start.to_le_bytes());
+            data.extend_from_slice(&(old - start).to_le_bytes());
+        }
+    }
+    let Ok(Payload::BtreeDedup(dedup)) = payload::parse(around.record) else { return None };
+    (data.len() == usize::from(dedup.count) * 4).then_some(data)
+}
+
+/// Which items are gone, and which rows of the posting lists that stayed.
+fn removed(before: &Page, after: &Page, around: &PagesAround<'_>) -> Option<Vec<u8>> {
+    let expected = match payload::parse(around.record) {
+        Ok(Payload::BtreeDelete(delete)) => (delete.deleted, delete.updated),
+        Ok(Payload::BtreeVacuum(vacuum)) => (vacuum.deleted?.into(), vacuum.updated?),
+        _ => return None,
+    };
+    let (mut deleted, mut updated, mut updates) = (Vec::new(), Vec::new(), Vec::new());
+    let first = BTPageOpaqueData::of(before).ok()?.first_data_item();
+    let mut new = first;
+    for old in first..=before.items() {
+        let old_item = item(before, old).ok()?;
+        let new_item = item(after, new).ok();
+        if new_item == Some(old_item) {
+            new += 1;
+            continue;
+        }
+        match new_item.and_then(|new_item| missing_rows(old_item, new_item)) {
+            Some(missing) => {
+                updated.extend_from_slice(&old.to_le_bytes());
+                updates.extend_from_slice(&u16::try_from(missing.len()).ok()?.to_le_bytes());
+                missing.iter().for_each(|row| updates.extend_from_slice(&row.to_le_bytes()));
+                new += 1;
+            }
+            None => deleted.extend_from_slice(&old.to_le_bytes()),
+        }
+    }
+    let counts = (u32::try_from(deleted.len() / 2).ok()?, u16::try_from(updated.len() / 2).ok()?);
+    let all_there = new == after.items() + 1 && counts == expected;
+    all_there.then(|| [deleted, updated, updates].concat())
+}
+
+/// Which rows a posting list lost, if `new` is what is left of it.
+fn missing_rows(old: &[u8], new: &[u8]) -> Option<Vec<u16>> {
+    let list = posting_list(old)?;
+    let mut left = tuple::tids(heap_tids(new)?).peekable();
+    let mut missing = Vec::new();
+    for (index, row) in (0u16..).zip(tuple::tids(&old[list])) {
+        if left.next_if(|&left| left == row).is_none() {
+            missing.push(index);
+        }
+    }
+    (left.peek().is_none() && !missing.is_empty()).then_some(missing)
+}

@@ -1,0 +1,121 @@
+//! Extensions' pages: the resource manager Generic. Its records say which bytes of a page are what.
+//!
+//! ```text
+//! a block's data: fragments of
+//! offset  width
+//!      0      2  where on the page
+//!      2      2  how many bytes
+//!      4      n  the bytes
+//! ```
+//!
+//! `generic_xlog.c` decides.
+
+use walden_format::reader::Reader;
+use walden_format::record::{BlockRef, Fork};
+use walden_format::version::Major;
+
+use crate::manager::{Manager, PagesAround};
+use crate::mask;
+use crate::page::{Misfit, PAGE_BYTES, Page};
+use crate::step::Step;
+
+pub(crate) static GENERIC: Manager = Manager { redo, mask: mask_page, block_data };
+
+/// Equal bytes between two fragments that are worth a fragment's header (`MATCH_THRESHOLD`).
+const FRAGMENT_HEADER: usize = 4;
+
+fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    for block in step.record.blocks {
+        let data = step.data(block.id);
+        if let Some(page) = step.page(block.id) {
+            apply(page, data)?;
+        }
+    }
+    Ok(())
+}
+
+/// `applyPageRedo`, and the unused middle, of which the fragments say nothing.
+fn apply(page: &mut Page, data: &[u8]) -> Result<(), Misfit> {
+    const BEYOND: Misfit = Misfit("the record changes bytes beyond the page");
+    let mut data = Reader::new(data);
+    while data.left() > 0 {
+        let (offset, len) = data.u16().zip(data.u16()).ok_or(BEYOND)?;
+        let bytes = data.take(len.into()).ok_or(BEYOND)?;
+        let offset = usize::from(offset);
+        page.0.get_mut(offset..offset + bytes.len()).ok_or(BEYOND)?.copy_from_slice(bytes);
+    }
+    page.zero_hole();
+    Ok(())
+}
+
+/// `generic_mask`
+fn mask_page(page: &mut Page, _: Major, _: Fork) {
+    mask::unused_space(page);
+}
+
+/// The fragments from the page before to the image (`computeDelta`).
+///
+/// A page that an extension wants logged whole has none; what replays it without the image are these all the same.
+fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
+    let (before, after) = (around.before(block.id)?, around.after(block.id)?);
+    let in_order = |page: &Page| page.lower() <= page.upper() && page.upper() <= PAGE_BYTES;
+    if !in_order(before) || !in_order(after) {
+        return None;
+    }
+    let mut data = Vec::new();
+    push_fragments(&mut data, before, after, 0..after.lower(), 0..before.lower());
+    push_fragments(&mut data, before, after, after.upper()..PAGE_BYTES, before.upper()..PAGE_BYTES);
+    Some(data)
+}
+
+/// The fragments of a region of the page; what is not within `valid` was not there before (`computeRegionDelta`).
+fn push_fragments(
+    data: &mut Vec<u8>,
+    before: &Page,
+    after: &Page,
+    region: std::ops::Range<usize>,
+    valid: std::ops::Range<usize>,
+) {
+    let mut push = |from: usize, to: usize| {
+        data.extend((from as u16).to_le_bytes());
+        data.extend(((to - from) as u16).to_le_bytes());
+        data.extend(&after.0[from..to]);
+    };
+    // The fragment that is open, and where it ends if equal bytes follow to the end.
+    let (mut begin, mut end) = (None, None);
+    let mut at = region.start;
+    if valid.start > region.start {
+        begin = Some(region.start);
+        at = valid.start;
+    }
+    let loop_end = region.end.min(valid.end);
+    let equal = |at: usize| before.0[at] == after.0[at];
+    while at < loop_end {
+        if !equal(at) {
+            begin = begin.or(Some(at));
+            end = None;
+            while at < loop_end && !equal(at) {
+                at += 1;
+            }
+            if at >= loop_end {
+                break;
+            }
+        }
+        let matching = at;
+        end = Some(matching);
+        while at < loop_end && equal(at) {
+            at += 1;
+        }
+        if let Some(from) = begin.take_if(|_| at - matching > FRAGMENT_HEADER) {
+            push(from, matching);
+            end = None;
+        }
+    }
+    if loop_end < region.end {
+        begin = begin.or(Some(loop_end));
+        end = Some(region.end);
+    }
+    if let Some(from) = begin {
+        push(from, end.unwrap_or(region.end).max(from));
+    }
+}

@@ -1,0 +1,579 @@
+//! Data pages: the tree of the rows that have a key.
+//!
+//! A leaf's records say which segments are deleted, inserted and replaced, and which get rows added; the latter have to be
+//! compressed again exactly as the writer did. `gindatapage.c` and `ginpostinglist.c` decide.
+
+use walden_format::reader::Reader;
+
+use super::{Children, SHORT, read_block_id};
+use crate::page::gin::{
+    GIN_DATA, GIN_MAX_DATA_BYTES, GIN_OFFSET_NUMBER_BITS, GIN_POSTING_ITEM_BYTES, GIN_SEGMENT_HEADER_BYTES,
+    GinPageOpaqueData, flags,
+};
+use crate::page::tid::{TID_BYTES, Tid, block_to_bytes};
+use crate::page::{Misfit, PAGE_BYTES, Page, SpecialArea};
+use crate::pool::PageBox;
+
+/// A segment larger than this is divided (`GinPostingListSegmentMaxSize`),
+const MAX_SEGMENT: usize = 384;
+/// into segments of this size (`GinPostingListSegmentTargetSize`);
+const TARGET_SEGMENT: usize = 256;
+/// a smaller one than this is merged with the next (`GinPostingListSegmentMinSize`).
+const MIN_SEGMENT: usize = 128;
+
+/// What is done to a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Action {
+    Unmodified,
+    Delete,
+    Insert,
+    Replace,
+    AddItems,
+}
+
+/// Puts segments on a leaf that has none.
+pub(super) fn fill(page: &mut Page, segments: &[u8]) -> Result<(), Misfit> {
+    let mut end = GIN_DATA;
+    put(page, &mut end, segments)?;
+    page.set_lower(end);
+    Ok(())
+}
+
+/// Changes a leaf's segments as the actions say (`ginRedoRecompress`).
+pub(super) fn recompress(page: &mut Page, actions: &[u8]) -> Result<(), Misfit> {
+    let end = segments_end(page)?;
+    let old = page.0;
+    let mut old = Reader::new(&old[GIN_DATA..end]);
+    let mut actions = Reader::new(actions);
+    let (mut number, mut end) = (0, GIN_DATA);
+    for _ in 0..actions.u16().ok_or(SHORT)? {
+        let [at, action] = actions.array().ok_or(SHORT)?;
+        while number < u16::from(at) {
+            put(page, &mut end, read_segment(&mut old)?)?;
+            number += 1;
+        }
+        match action {
+            1 => {
+                read_segment(&mut old)?;
+            }
+            2 => {
+                put(page, &mut end, read_segment(&mut actions)?)?;
+                continue;
+            }
+            3 => {
+                put(page, &mut end, read_segment(&mut actions)?)?;
+                read_segment(&mut old)?;
+            }
+            4 => {
+                let count = actions.u16().ok_or(SHORT)?;
+                let added = actions.take(usize::from(count) * TID_BYTES).ok_or(SHORT)?;
+                let added = added.chunks_exact(TID_BYTES).map(row).collect::<Result<Vec<u64>, Misfit>>()?;
+                let rows = merge(&decode(read_segment(&mut old)?)?, &added);
+                let (segment, packed) = compress(&rows, PAGE_BYTES)?;
+                if packed != rows.len() {
+                    return Err(Misfit("a segment becomes larger than a page"));
+                }
+                put(page, &mut end, &segment)?;
+            }
+            _ => return Err(Misfit("an action on a segment that is not known")),
+        }
+        number += 1;
+    }
+    if actions.left() != 0 {
+        return Err(Misfit("there is more data than actions on segments"));
+    }
+    put(page, &mut end, old.rest())?;
+    page.set_lower(end);
+    Ok(())
+}
+
+/// Puts the left half of a split child before the right one, which takes the child's place (`ginRedoInsertData`).
+pub(super) fn insert_downlink(page: &mut Page, children: Children, data: &[u8]) -> Result<(), Misfit> {
+    let mut data = Reader::new(data);
+    let number = usize::from(data.u16().ok_or(SHORT)?);
+    let item: [u8; GIN_POSTING_ITEM_BYTES] = data.array().ok_or(SHORT)?;
+    let count = downlinks(page)?;
+    if number == 0 || number > count || (count + 1) * GIN_POSTING_ITEM_BYTES > GIN_MAX_DATA_BYTES {
+        return Err(Misfit("the page has no room for the downlink there"));
+    }
+    let (at, end) =
+        (GIN_DATA + (number - 1) * GIN_POSTING_ITEM_BYTES, GIN_DATA + count * GIN_POSTING_ITEM_BYTES);
+    page.0[at..at + 4].copy_from_slice(&block_to_bytes(children.right));
+    page.0.copy_within(at..end, at + GIN_POSTING_ITEM_BYTES);
+    page.0[at..at + GIN_POSTING_ITEM_BYTES].copy_from_slice(&item);
+    set_downlinks(page, count + 1)
+}
+
+/// Takes a child off its parent (`GinPageDeletePostingItem`).
+pub(super) fn delete_downlink(page: &mut Page, number: u16) -> Result<(), Misfit> {
+    let (number, count) = (usize::from(number), downlinks(page)?);
+    if number == 0 || number > count {
+        return Err(Misfit("the page has no such downlink"));
+    }
+    let (at, end) =
+        (GIN_DATA + (number - 1) * GIN_POSTING_ITEM_BYTES, GIN_DATA + count * GIN_POSTING_ITEM_BYTES);
+    page.0.copy_within(at + GIN_POSTING_ITEM_BYTES..end, at);
+    set_downlinks(page, count - 1)
+}
+
+/// The data of an insertion into an inner page: the left half kept the split child's block.
+pub(super) fn downlink_data(children: Children, after: &Page) -> Option<Vec<u8>> {
+    let count = downlinks(after).ok()?;
+    let items =
+        after.0[GIN_DATA..GIN_DATA + count * GIN_POSTING_ITEM_BYTES].chunks_exact(GIN_POSTING_ITEM_BYTES);
+    let is_left = |(_, item): &(u16, &[u8])| read_block_id(&mut Reader::new(item)) == Some(children.left);
+    let (number, item) = (1..).zip(items).find(is_left)?;
+    Some([&u16::to_le_bytes(number), item].concat())
+}
+
+/// The data of an insertion into a leaf.
+///
+/// What the writer does is done again to the page before, with the rows that are new after. It has done more only if some
+/// of the rows it inserted were there already: that segment is then replaced where here it gets rows added.
+pub(super) fn inserted(before: &Page, after: &Page) -> Option<Vec<u8>> {
+    let actions = || {
+        let (old, new) = (all_rows(before).ok()?, all_rows(after).ok()?);
+        let mut added = Vec::with_capacity(new.len().saturating_sub(old.len()));
+        let mut old = old.iter().peekable();
+        for &row in &new {
+            while old.next_if(|&&old| old < row).is_some() {}
+            if old.next_if_eq(&&row).is_none() {
+                added.push(row);
+            }
+        }
+        let mut segments = Segment::all(before).ok()?;
+        add_rows(&mut segments, &added).ok()?;
+        repack(&mut segments).ok()?;
+        actions(&segments)
+    };
+    verified(actions(), before, after).or_else(|| rewritten(before, after))
+}
+
+/// The data of a VACUUM_DATA_LEAF_PAGE: segments that lost rows are compressed again (`ginVacuumPostingTreeLeaf`).
+pub(super) fn vacuumed(before: &Page, after: &Page) -> Option<Vec<u8>> {
+    let actions = || {
+        let left = all_rows(after).ok()?;
+        let mut segments = Segment::all(before).ok()?;
+        for segment in &mut segments {
+            let rows = decode(&segment.bytes).ok()?;
+            let kept: Vec<u64> = rows.iter().copied().filter(|row| left.binary_search(row).is_ok()).collect();
+            if kept.is_empty() {
+                segment.action = Action::Delete;
+            } else if kept.len() < rows.len() {
+                segment.action = Action::Replace;
+                segment.bytes = compress(&kept, segment.bytes.len()).ok()?.0;
+            }
+        }
+        actions(&segments)
+    };
+    verified(actions(), before, after).or_else(|| rewritten(before, after))
+}
+
+/// The actions, if they make the leaf after out of the leaf before.
+fn verified(actions: Option<Vec<u8>>, before: &Page, after: &Page) -> Option<Vec<u8>> {
+    let actions = actions?;
+    let mut page = PageBox::from(before);
+    recompress(&mut page, &actions).ok()?;
+    let same =
+        page.lower() == after.lower() && page.0[GIN_DATA..page.lower()] == after.0[GIN_DATA..after.lower()];
+    same.then_some(actions)
+}
+
+/// Actions that have the same effect as those that the writer chose, whatever these were.
+fn rewritten(before: &Page, after: &Page) -> Option<Vec<u8>> {
+    let (mut old, new) = (Segment::all(before).ok()?, Segment::all(after).ok()?);
+    let same = |(a, b): &(&Segment, &Segment)| a.bytes == b.bytes;
+    let start = old.iter().zip(&new).take_while(same).count();
+    let end = old[start..].iter().rev().zip(new[start..].iter().rev()).take_while(same).count();
+    let insert_at = old.len() - end;
+    let mut changed = new[start..new.len() - end].iter();
+    for segment in &mut old[start..insert_at] {
+        match changed.next() {
+            Some(new) => (segment.action, segment.bytes) = (Action::Replace, new.bytes.clone()),
+            None => segment.action = Action::Delete,
+        }
+    }
+    let inserted = changed.map(|new| Segment { action: Action::Insert, ..new.clone() });
+    old.splice(insert_at..insert_at, inserted);
+    verified(actions(&old), before, after)
+}
+
+/// A segment as the writer has it in memory (`leafSegmentInfo`).
+#[derive(Clone, Debug)]
+struct Segment {
+    action: Action,
+    /// Empty while it has to be compressed.
+    bytes: Vec<u8>,
+    /// Empty unless it has to be compressed.
+    rows: Vec<u64>,
+    /// Those that were added.
+    added: Vec<u64>,
+}
+
+impl Segment {
+    fn all(page: &Page) -> Result<Vec<Segment>, Misfit> {
+        let mut data = Reader::new(&page.0[GIN_DATA..segments_end(page)?]);
+        let mut segments = Vec::new();
+        while data.left() > 0 {
+            let bytes = read_segment(&mut data)?.to_vec();
+            segments.push(Segment { action: Action::Unmodified, bytes, rows: Vec::new(), added: Vec::new() });
+        }
+        Ok(segments)
+    }
+
+    fn new(rows: &[u64]) -> Segment {
+        Segment { action: Action::Insert, bytes: Vec::new(), rows: rows.to_vec(), added: Vec::new() }
+    }
+
+    /// All of its rows.
+    fn rows(&self) -> Result<Vec<u64>, Misfit> {
+        if self.rows.is_empty() { decode(&self.bytes) } else { Ok(self.rows.clone()) }
+    }
+}
+
+/// Distributes new rows to the segments (`addItemsToLeaf`).
+fn add_rows(segments: &mut Vec<Segment>, mut new: &[u64]) -> Result<(), Misfit> {
+    if segments.is_empty() {
+        segments.push(Segment::new(new));
+        return Ok(());
+    }
+    for index in 0..segments.len() {
+        let here = match segments.get(index + 1) {
+            Some(next) => {
+                let first = row(next.bytes.get(..TID_BYTES).ok_or(SHORT)?)?;
+                new.partition_point(|&row| row < first)
+            }
+            None => new.len(),
+        };
+        if here == 0 {
+            continue;
+        }
+        let is_last = index + 1 == segments.len();
+        let segment = &mut segments[index];
+        let (rows, added) = (decode(&segment.bytes)?, &new[..here]);
+        if is_last && rows.last() < added.first() && segment.bytes.len() >= TARGET_SEGMENT {
+            segments.push(Segment::new(added));
+            break;
+        }
+        (segment.action, segment.bytes) = (Action::AddItems, Vec::new());
+        (segment.rows, segment.added) = (merge(&rows, added), added.to_vec());
+        new = &new[here..];
+    }
+    Ok(())
+}
+
+/// Compresses what has new rows, divides what became too large and merges what is too small (`leafRepackItems`).
+fn repack(segments: &mut Vec<Segment>) -> Result<(), Misfit> {
+    let mut index = 0;
+    while index < segments.len() {
+        if segments[index].bytes.is_empty() {
+            let segment = &mut segments[index];
+            let mut packed = 0;
+            if segment.rows.len() <= MAX_SEGMENT {
+                (segment.bytes, packed) = compress(&segment.rows, MAX_SEGMENT)?;
+            }
+            if packed != segment.rows.len() {
+                (segment.bytes, packed) = compress(&segment.rows, TARGET_SEGMENT)?;
+                if segment.action != Action::Insert {
+                    segment.action = Action::Replace;
+                }
+                let rest = Segment::new(&segment.rows[packed..]);
+                segment.rows.truncate(packed);
+                segments.insert(index + 1, rest);
+            }
+        }
+        if segments[index].bytes.len() < MIN_SEGMENT && index + 1 < segments.len() {
+            let merged = merge(&segments[index].rows()?, &segments[index + 1].rows()?);
+            segments[index + 1] = Segment { action: Action::Replace, ..Segment::new(&merged) };
+            if segments[index].action == Action::Insert {
+                segments.remove(index);
+                continue;
+            }
+            segments[index].action = Action::Delete;
+        }
+        index += 1;
+    }
+    Ok(())
+}
+
+/// The actions as the record has them, if there are not more segments than it can count
+/// (`computeLeafRecompressWALData`).
+fn actions(segments: &[Segment]) -> Option<Vec<u8>> {
+    let changed = segments.iter().filter(|segment| segment.action != Action::Unmodified).count();
+    let mut data = u16::try_from(changed).ok()?.to_le_bytes().to_vec();
+    let mut number = 0;
+    for segment in segments {
+        let mut action = segment.action;
+        if action == Action::AddItems && segment.added.len() * TID_BYTES > segment.bytes.len() {
+            action = Action::Replace;
+        }
+        if action != Action::Unmodified {
+            data.extend([u8::try_from(number).ok()?, action as u8]);
+        }
+        match action {
+            Action::Unmodified | Action::Delete => {}
+            Action::Insert | Action::Replace => data.extend(&segment.bytes),
+            Action::AddItems => {
+                data.extend(u16::try_from(segment.added.len()).ok()?.to_le_bytes());
+                segment.added.iter().for_each(|&row| data.extend(row_bytes(row)));
+            }
+        }
+        if action != Action::Insert {
+            number += 1;
+        }
+    }
+    Some(data)
+}
+
+/// All rows of a leaf.
+fn all_rows(page: &Page) -> Result<Vec<u64>, Misfit> {
+    let mut data = Reader::new(&page.0[GIN_DATA..segments_end(page)?]);
+    let mut rows = Vec::new();
+    while data.left() > 0 {
+        rows.extend(decode(read_segment(&mut data)?)?);
+    }
+    Ok(rows)
+}
+
+/// Where a leaf's segments end.
+fn segments_end(page: &Page) -> Result<usize, Misfit> {
+    if GinPageOpaqueData::of(page)?.flags & flags::GIN_COMPRESSED == 0 {
+        return Err(Misfit("a posting tree's page in the format before 9.4"));
+    }
+    let end = page.lower();
+    if (GIN_DATA..=GIN_DATA + GIN_MAX_DATA_BYTES).contains(&end) {
+        Ok(end)
+    } else {
+        Err(Misfit("the page's header is not sound"))
+    }
+}
+
+/// How many children an inner page has.
+fn downlinks(page: &Page) -> Result<usize, Misfit> {
+    let count = usize::from(GinPageOpaqueData::of(page)?.max_offset);
+    if count * GIN_POSTING_ITEM_BYTES <= GIN_MAX_DATA_BYTES {
+        Ok(count)
+    } else {
+        Err(Misfit("the page has too many downlinks"))
+    }
+}
+
+fn set_downlinks(page: &mut Page, count: usize) -> Result<(), Misfit> {
+    GinPageOpaqueData::change(page, |opaque| opaque.max_offset = count as u16)?;
+    page.set_lower(GIN_DATA + count * GIN_POSTING_ITEM_BYTES);
+    Ok(())
+}
+
+/// Writes segments behind the last ones.
+fn put(page: &mut Page, end: &mut usize, segments: &[u8]) -> Result<(), Misfit> {
+    let start = *end;
+    if start + segments.len() > GIN_DATA + GIN_MAX_DATA_BYTES {
+        return Err(Misfit("the page has no room for the segment"));
+    }
+    *end = start + segments.len();
+    page.0[start..*end].copy_from_slice(segments);
+    Ok(())
+}
+
+/// Reads a segment, which says how long it is (`SizeOfGinPostingList`).
+fn read_segment<'r>(data: &mut Reader<'r>) -> Result<&'r [u8], Misfit> {
+    let bytes = data
+        .rest()
+        .get(TID_BYTES..GIN_SEGMENT_HEADER_BYTES)
+        .ok_or(Misfit("there is no segment of this number"))?;
+    let bytes = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
+    data.take(GIN_SEGMENT_HEADER_BYTES + bytes.next_multiple_of(2)).ok_or(Misfit("a segment ends too early"))
+}
+
+/// The rows of a segment (`ginPostingListDecode`).
+fn decode(segment: &[u8]) -> Result<Vec<u64>, Misfit> {
+    let mut segment = Reader::new(segment);
+    let mut last = row(segment.take(TID_BYTES).ok_or(SHORT)?)?;
+    let len = segment.u16().ok_or(SHORT)?;
+    let mut rows = vec![last];
+    let (mut difference, mut shift) = (0, 0);
+    for &byte in segment.take(len.into()).ok_or(SHORT)? {
+        difference |= u64::from(byte & 0x7F) << shift;
+        shift += 7;
+        if byte < 0x80 {
+            last += difference;
+            (difference, shift) = (0, 0);
+            rows.push(last);
+        }
+        if shift > MAX_SHIFT || last > GREATEST_ROW {
+            return Err(Misfit("a segment can't be read"));
+        }
+    }
+    Ok(rows)
+}
+
+/// As many rows as fit into a segment of a size, and how many (`ginCompressPostingList`).
+fn compress(rows: &[u64], most: usize) -> Result<(Vec<u8>, usize), Misfit> {
+    let &first = rows.first().ok_or(Misfit("a segment has no rows"))?;
+    let most = most & !1;
+    let mut segment = row_bytes(first).to_vec();
+    segment.extend([0; 2]);
+    let (mut last, mut packed) = (first, 1);
+    for &row in &rows[1..] {
+        let mut difference =
+            row.checked_sub(last).filter(|&difference| difference > 0).ok_or(Misfit("rows do not ascend"))?;
+        let bytes = (64 - difference.leading_zeros()).div_ceil(7) as usize;
+        if segment.len() + bytes > most {
+            break;
+        }
+        while difference > 0x7F {
+            segment.push(difference as u8 | 0x80);
+            difference >>= 7;
+        }
+        segment.push(difference as u8);
+        (last, packed) = (row, packed + 1);
+    }
+    let len = (segment.len() - GIN_SEGMENT_HEADER_BYTES) as u16;
+    segment[TID_BYTES..GIN_SEGMENT_HEADER_BYTES].copy_from_slice(&len.to_le_bytes());
+    if len % 2 == 1 {
+        segment.push(0);
+    }
+    Ok((segment, packed))
+}
+
+/// The rows of both, each once (`ginMergeItemPointers`).
+fn merge(a: &[u64], b: &[u64]) -> Vec<u64> {
+    let mut rows = Vec::with_capacity(a.len() + b.len());
+    let (mut a, mut b) = (a.iter().copied().peekable(), b.iter().copied().peekable());
+    while let (Some(&one), Some(&other)) = (a.peek(), b.peek()) {
+        rows.push(one.min(other));
+        a.next_if(|_| one <= other);
+        b.next_if(|_| other <= one);
+    }
+    rows.extend(a.chain(b));
+    rows
+}
+
+/// The greatest row that these bits hold.
+const GREATEST_ROW: u64 = (1 << (32 + GIN_OFFSET_NUMBER_BITS)) - 1;
+/// 7 bytes of 7 bits hold the greatest difference.
+const MAX_SHIFT: u32 = 42;
+
+/// A TID as one number (`itemptr_to_uint64`).
+fn row(bytes: &[u8]) -> Result<u64, Misfit> {
+    let tid = Tid::read(bytes).ok_or(SHORT)?;
+    if tid.offset_number >> GIN_OFFSET_NUMBER_BITS != 0 {
+        return Err(Misfit("a TID has an impossible offset number"));
+    }
+    Ok(u64::from(tid.block) << GIN_OFFSET_NUMBER_BITS | u64::from(tid.offset_number))
+}
+
+fn row_bytes(row: u64) -> [u8; TID_BYTES] {
+    let offset_number = row as u16 & ((1 << GIN_OFFSET_NUMBER_BITS) - 1);
+    Tid { block: (row >> GIN_OFFSET_NUMBER_BITS) as u32, offset_number }.to_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::managers::gin::init;
+    use crate::testing::{any_bytes, any_page};
+
+    fn leaf(rows: &[u64], segment_bytes: usize) -> Page {
+        let mut page = Page::default();
+        init(&mut page, flags::GIN_DATA | flags::GIN_LEAF | flags::GIN_COMPRESSED);
+        let (mut rest, mut end) = (rows, GIN_DATA);
+        while !rest.is_empty() {
+            let (segment, packed) = compress(rest, segment_bytes).unwrap();
+            put(&mut page, &mut end, &segment).unwrap();
+            rest = &rest[packed..];
+        }
+        page.set_lower(end);
+        page
+    }
+
+    fn apply(segments: &[Segment], page: &Page) -> Page {
+        let mut after = page.clone();
+        recompress(&mut after, &actions(segments).unwrap()).unwrap();
+        after
+    }
+
+    fn any_rows(most: usize) -> impl Strategy<Value = Vec<u64>> {
+        let steps = prop_oneof![6 => 1..20u64, 3 => 1000..3000u64, 1 => 1..(1u64 << 30)];
+        prop::collection::vec(steps, 1..most).prop_map(|steps| {
+            let mut last = 0;
+            steps.iter().map(|step| (last += step, last).1).collect()
+        })
+    }
+
+    #[test]
+    fn segments_are_as_postgresql_writes_them() {
+        let rows = [row(&[0, 0, 0, 0, 1, 0]), row(&[0, 0, 0, 0, 2, 0]), row(&[0, 0, 1, 0, 1, 0])];
+        let rows: Vec<u64> = rows.into_iter().map(|row| row.unwrap()).collect();
+        let segment = vec![0, 0, 0, 0, 1, 0, 3, 0, 1, 0xFF, 0x0F, 0];
+        assert_eq!(compress(&rows, 100).unwrap(), (segment.clone(), 3));
+        assert_eq!(decode(&segment).unwrap(), rows);
+        // One byte would be left for a difference of two.
+        assert_eq!(compress(&rows, 10).unwrap(), (vec![0, 0, 0, 0, 1, 0, 1, 0, 1, 0], 2));
+    }
+
+    #[test]
+    fn downlinks_come_and_go() {
+        let mut page = Page::default();
+        init(&mut page, flags::GIN_DATA);
+        let children = |left, right| Children { left, right };
+        page.0[GIN_DATA..GIN_DATA + 4].copy_from_slice(&block_to_bytes(7));
+        set_downlinks(&mut page, 1).unwrap();
+        let before = page.clone();
+        let data = [1, 0, 0, 0, 7, 0, 0, 0, 3, 0, 9, 0];
+        insert_downlink(&mut page, children(7, 8), &data).unwrap();
+        assert_eq!(downlinks(&page), Ok(2));
+        assert_eq!(page.0[GIN_DATA + GIN_POSTING_ITEM_BYTES..][..4], block_to_bytes(8));
+        assert_eq!(downlink_data(children(7, 8), &page), Some(data.to_vec()));
+        assert!(insert_downlink(&mut page, children(7, 8), &[3; 12]).is_err());
+        delete_downlink(&mut page, 2).unwrap();
+        assert_eq!(page.lower(), before.lower());
+        assert!(delete_downlink(&mut page, 2).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_compressed_is_read_again(rows in any_rows(300)) {
+            let (segment, packed) = compress(&rows, MAX_SEGMENT).unwrap();
+            prop_assert!(segment.len() <= MAX_SEGMENT);
+            prop_assert_eq!(&decode(&segment).unwrap(), &rows[..packed]);
+        }
+
+        #[test]
+        fn an_insertion_is_told_from_its_outcome(old in any_rows(600), new in any_rows(200), size in 60..384usize) {
+            let before = leaf(&old, size);
+            let new: Vec<u64> = new.into_iter().filter(|row| old.binary_search(row).is_err()).collect();
+            prop_assume!(!new.is_empty());
+            let mut segments = Segment::all(&before).unwrap();
+            add_rows(&mut segments, &new).unwrap();
+            repack(&mut segments).unwrap();
+            let bytes: usize = segments.iter().map(|segment| segment.bytes.len()).sum();
+            prop_assume!(bytes <= GIN_MAX_DATA_BYTES);
+            let after = apply(&segments, &before);
+            prop_assert_eq!(all_rows(&after).unwrap(), merge(&old, &new));
+            prop_assert_eq!(inserted(&before, &after), actions(&segments));
+        }
+
+        #[test]
+        fn a_vacuum_is_told_from_its_outcome(old in any_rows(600), keep in 1..5u64) {
+            let before = leaf(&old, TARGET_SEGMENT);
+            let left: Vec<u64> = old.iter().copied().filter(|row| row % keep != 0).collect();
+            // As if the writer had done something else: the segments are cut elsewhere.
+            let after = leaf(&left, MAX_SEGMENT);
+            let data = vacuumed(&before, &after).unwrap();
+            let mut page = before.clone();
+            recompress(&mut page, &data).unwrap();
+            prop_assert_eq!(all_rows(&page).unwrap(), left);
+        }
+
+        #[test]
+        fn no_actions_panic(mut page in any_page(), data in any_bytes(60), other in any_page()) {
+            let _ = (inserted(&page, &other), vacuumed(&page, &other));
+            let _ = recompress(&mut page, &data);
+            let _ = insert_downlink(&mut page, Children { left: 1, right: 2 }, &data);
+            let _ = delete_downlink(&mut page, 1);
+        }
+    }
+}

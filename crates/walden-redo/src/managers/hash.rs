@@ -1,0 +1,517 @@
+//! Hash indexes.
+//!
+//! `hash_xlog.c` decides.
+
+use walden_format::payload::hash::{
+    XlHashAddOvflPage, XlHashDelete, XlHashInitBitmapPage, XlHashInitMetaPage, XlHashInsert,
+    XlHashMovePageContents, XlHashSplitAllocatePage, XlHashSplitComplete, XlHashSqueezePage,
+    XlHashUpdateMetaPage, XlHashVacuumOnePage,
+};
+use walden_format::reader::Reader;
+use walden_format::record::{BlockRef, Fork};
+use walden_format::rmgr::info::hash::{
+    ADD_OVFL_PAGE, DELETE, INIT_BITMAP_PAGE, INIT_META_PAGE, INSERT, MOVE_PAGE_CONTENTS, SPLIT_ALLOCATE_PAGE,
+    SPLIT_CLEANUP, SPLIT_COMPLETE, SPLIT_PAGE, SQUEEZE_PAGE, UPDATE_META_PAGE, VACUUM_ONE_PAGE,
+};
+use walden_format::version::Major;
+
+use crate::manager::{Manager, PagesAround};
+use crate::managers::index_items::{
+    all_numbers, field, missing_items, new_page, newest_items, number_bytes, numbers, read_padded_index_tuple,
+};
+use crate::mask;
+use crate::page::hash::flags::{
+    LH_BITMAP_PAGE, LH_BUCKET_NEEDS_SPLIT_CLEANUP, LH_BUCKET_PAGE, LH_META_PAGE, LH_OVERFLOW_PAGE,
+    LH_PAGE_HAS_DEAD_TUPLES, LH_UNUSED_PAGE,
+};
+use crate::page::hash::{HashPageOpaqueData, INVALID_BUCKET, meta};
+use crate::page::tid::INVALID_BLOCK;
+use crate::page::{Misfit, PAGE_BYTES, PAGE_CONTENTS, Page, SpecialArea};
+use crate::step::Step;
+use metapage::at;
+
+pub(crate) static HASH: Manager = Manager { redo, mask: mask_page, block_data };
+
+fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    match step.kind() {
+        INIT_META_PAGE => init_meta_page(step),
+        INIT_BITMAP_PAGE => init_bitmap_page(step),
+        INSERT => insert(step),
+        ADD_OVFL_PAGE => add_overflow_page(step),
+        SPLIT_ALLOCATE_PAGE => split_allocate_page(step),
+        SPLIT_PAGE => split_page(step),
+        SPLIT_COMPLETE => split_complete(step),
+        MOVE_PAGE_CONTENTS => move_page_contents(step),
+        SQUEEZE_PAGE => squeeze_page(step),
+        DELETE => delete(step),
+        SPLIT_CLEANUP => split_cleanup(step),
+        UPDATE_META_PAGE => update_meta_page(step),
+        VACUUM_ONE_PAGE => vacuum_one_page(step),
+        _ => Err(Misfit("hash indexes have no such record")),
+    }
+}
+
+fn init_meta_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let XlHashInitMetaPage { tuples, procedure, fill_factor } = field(XlHashInitMetaPage::read(step.main()))?;
+    if let Some(page) = new_page(step, 0)? {
+        metapage::init(page, tuples, procedure, fill_factor);
+    }
+    Ok(())
+}
+
+fn init_bitmap_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let XlHashInitBitmapPage { bitmap_bytes: bytes } = field(XlHashInitBitmapPage::read(step.main()))?;
+    if let Some(page) = new_page(step, 0)? {
+        bitmap::init(page, bytes)?;
+    }
+    if let Some(page) = step.page(1) {
+        metapage::check(page)?;
+        // The buckets' first pages are blocks 1 and up; the first bitmap is behind them.
+        let block = page.u32_at(meta::MAX_BUCKET).wrapping_add(2);
+        metapage::add_bitmap(page, block)?;
+    }
+    Ok(())
+}
+
+fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let XlHashInsert { offset: number } = field(XlHashInsert::read(step.main()))?;
+    let tuple = step.data(0);
+    if let Some(page) = step.page(0) {
+        HashPageOpaqueData::of(page)?;
+        page.insert_item(tuple, number)?;
+    }
+    if let Some(page) = step.page(1) {
+        metapage::check(page)?;
+        metapage::change_tuples(page, |tuples| tuples + 1.0);
+    }
+    Ok(())
+}
+
+fn add_overflow_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    const NO_SUCH_BLOCK: Misfit = Misfit("the record lacks a page");
+    let XlHashAddOvflPage { bitmap_bytes, is_recycled } = field(XlHashAddOvflPage::read(step.main()))?;
+    let overflow_block = step.block(0).ok_or(NO_SUCH_BLOCK)?.block;
+    let left_block = step.block(1).ok_or(NO_SUCH_BLOCK)?.block;
+    let bucket = field(Reader::new(step.data(0)).u32())?;
+    if let Some(page) = new_page(step, 0)? {
+        HashPageOpaqueData::new(left_block, bucket, LH_OVERFLOW_PAGE).init(page);
+    }
+    if let Some(page) = step.page(1) {
+        HashPageOpaqueData::change(page, |opaque| opaque.next = overflow_block)?;
+    }
+    let bit = step.data(2);
+    if let Some(page) = step.page(2) {
+        bitmap::change(page, bit, |byte, bit| byte | bit)?;
+    }
+    let new_bitmap = step.block(3).map(|block| block.block);
+    if new_bitmap.is_some()
+        && let Some(page) = new_page(step, 3)?
+    {
+        bitmap::init(page, bitmap_bytes)?;
+    }
+    let first_free = step.data(4);
+    if let Some(page) = step.page(4) {
+        metapage::check(page)?;
+        page.put_u32(at(meta::FIRST_FREE), field(Reader::new(first_free).u32())?);
+        if !is_recycled {
+            let spares = metapage::spares(page.u32_at(meta::OVERFLOW_POINT))?;
+            if let Some(block) = new_bitmap {
+                metapage::add_bitmap(page, block)?;
+            }
+            let added = 1 + u32::from(new_bitmap.is_some());
+            page.put_u32(spares, page.u32_at(spares).wrapping_add(added));
+        }
+    }
+    Ok(())
+}
+
+fn split_allocate_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let split = field(XlHashSplitAllocatePage::read(step.main()))?;
+    if let Some(page) = step.page(0) {
+        HashPageOpaqueData::change(page, |opaque| {
+            opaque.flag = split.old_bucket_flag;
+            opaque.previous = split.new_bucket;
+        })?;
+    }
+    if let Some(page) = new_page(step, 1)? {
+        HashPageOpaqueData::new(split.new_bucket, split.new_bucket, split.new_bucket_flag).init(page);
+    }
+    let mut data = Reader::new(step.data(2));
+    if let Some(page) = step.page(2) {
+        metapage::check(page)?;
+        page.put_u32(at(meta::MAX_BUCKET), split.new_bucket);
+        if split.flags.updates_masks() {
+            page.put_u32(at(meta::LOW_MASK), field(data.u32())?);
+            page.put_u32(at(meta::HIGH_MASK), field(data.u32())?);
+        }
+        if split.flags.updates_split_point() {
+            let point = field(data.u32())?;
+            page.put_u32(at(meta::OVERFLOW_POINT), point);
+            page.put_u32(metapage::spares(point)?, field(data.u32())?);
+        }
+    }
+    Ok(())
+}
+
+/// A page that a split filled is always an image.
+fn split_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    match step.page(0) {
+        Some(_) => Err(Misfit("the record lacks the page's image")),
+        None => Ok(()),
+    }
+}
+
+fn split_complete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let split = field(XlHashSplitComplete::read(step.main()))?;
+    for (id, flag) in [(0, split.old_bucket_flag), (1, split.new_bucket_flag)] {
+        if let Some(page) = step.page(id) {
+            HashPageOpaqueData::of(page)?;
+            HashPageOpaqueData::change(page, |opaque| opaque.flag = flag)?;
+        }
+    }
+    Ok(())
+}
+
+fn move_page_contents(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let XlHashMovePageContents { tuples: moved, .. } = field(XlHashMovePageContents::read(step.main()))?;
+    let data = step.data(1);
+    if let Some(page) = step.page(1) {
+        HashPageOpaqueData::of(page)?;
+        add_moved(page, data, moved)?;
+    }
+    delete_from(step, 2)?;
+    Ok(())
+}
+
+/// Puts tuples from another page of the bucket on a page.
+fn add_moved(page: &mut Page, data: &[u8], count: u16) -> Result<(), Misfit> {
+    if count == 0 {
+        return Ok(());
+    }
+    let mut data = Reader::new(data);
+    for number in numbers(&mut data, count)? {
+        page.insert_item(read_padded_index_tuple(&mut data)?, number)?;
+    }
+    if data.left() == 0 { Ok(()) } else { Err(Misfit("the record has more tuples than it says")) }
+}
+
+/// Takes the items that the block's data lists off its page, if that is to be changed.
+fn delete_from<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Result<Option<&'s mut Page>, Misfit> {
+    let data = step.data(id);
+    let Some(page) = step.page(id) else { return Ok(None) };
+    HashPageOpaqueData::of(page)?;
+    page.delete_items(&all_numbers(data)?)?;
+    Ok(Some(page))
+}
+
+fn squeeze_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let squeeze = field(XlHashSqueezePage::read(step.main()))?;
+    let data = step.data(1);
+    // Until 16 the page gets the record's LSN even if the bucket's first page is there only to be locked.
+    let written = squeeze.tuples > 0 || squeeze.is_onto_previous_page || step.version() < Major::V17;
+    if written && let Some(page) = step.page(1) {
+        HashPageOpaqueData::of(page)?;
+        add_moved(page, data, squeeze.tuples)?;
+        if squeeze.is_onto_previous_page {
+            HashPageOpaqueData::change(page, |opaque| opaque.next = squeeze.next_block)?;
+        }
+    }
+    if let Some(page) = step.page(2) {
+        HashPageOpaqueData::new(INVALID_BLOCK, INVALID_BUCKET, LH_UNUSED_PAGE).init(page);
+    }
+    if !squeeze.is_onto_previous_page
+        && let Some(page) = step.page(3)
+    {
+        HashPageOpaqueData::change(page, |opaque| opaque.next = squeeze.next_block)?;
+    }
+    if let Some(page) = step.page(4) {
+        HashPageOpaqueData::change(page, |opaque| opaque.previous = squeeze.previous_block)?;
+    }
+    let bit = step.data(5);
+    if let Some(page) = step.page(5) {
+        bitmap::change(page, bit, |byte, bit| byte & !bit)?;
+    }
+    let first_free = step.data(6);
+    if let Some(page) = step.page(6) {
+        metapage::check(page)?;
+        page.put_u32(at(meta::FIRST_FREE), field(Reader::new(first_free).u32())?);
+    }
+    Ok(())
+}
+
+fn delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let XlHashDelete { clears_dead_marking, .. } = field(XlHashDelete::read(step.main()))?;
+    if let Some(page) = delete_from(step, 1)?
+        && clears_dead_marking
+    {
+        HashPageOpaqueData::change(page, |opaque| opaque.flag &= !LH_PAGE_HAS_DEAD_TUPLES)?;
+    }
+    Ok(())
+}
+
+fn split_cleanup(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    if let Some(page) = step.page(0) {
+        HashPageOpaqueData::change(page, |opaque| opaque.flag &= !LH_BUCKET_NEEDS_SPLIT_CLEANUP)?;
+    }
+    Ok(())
+}
+
+fn update_meta_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let XlHashUpdateMetaPage { tuples } = field(XlHashUpdateMetaPage::read(step.main()))?;
+    if let Some(page) = step.page(0) {
+        metapage::check(page)?;
+        metapage::change_tuples(page, |_| tuples);
+    }
+    Ok(())
+}
+
+fn vacuum_one_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let (XlHashVacuumOnePage { tuples: count, .. }, rest) = field(XlHashVacuumOnePage::split(step.main()))?;
+    let mut main = Reader::new(rest);
+    // Until 15 the count has 32 bits.
+    let _is_catalog_and_padding = field(main.u16())?;
+    let deleted = numbers(&mut main, count)?;
+    if let Some(page) = step.page(0) {
+        HashPageOpaqueData::of(page)?;
+        page.delete_items(&deleted)?;
+        HashPageOpaqueData::change(page, |opaque| opaque.flag &= !LH_PAGE_HAS_DEAD_TUPLES)?;
+    }
+    if let Some(page) = step.page(1) {
+        metapage::check(page)?;
+        metapage::change_tuples(page, |tuples| tuples - f64::from(count));
+    }
+    Ok(())
+}
+
+/// The metapage.
+mod metapage {
+    use super::*;
+
+    const MAX_FIRST_BUCKETS: u32 = 0x4000_0000;
+
+    /// Where a field of the metapage is on the page.
+    pub const fn at(field: usize) -> usize {
+        PAGE_CONTENTS + field
+    }
+
+    /// Whether the page is a hash index's metapage.
+    pub fn check(page: &Page) -> Result<(), Misfit> {
+        if HashPageOpaqueData::of(page)?.page_type() == LH_META_PAGE {
+            Ok(())
+        } else {
+            Err(Misfit("the page is not a hash index's meta page"))
+        }
+    }
+
+    /// Makes a meta page (`_hash_init_metabuffer`).
+    pub fn init(page: &mut Page, tuples: f64, procedure: u32, fill_factor: u16) {
+        let wanted = tuples / f64::from(fill_factor);
+        let buckets = if wanted <= 2.0 {
+            2
+        } else if wanted >= f64::from(MAX_FIRST_BUCKETS) {
+            MAX_FIRST_BUCKETS
+        } else {
+            total_buckets(split_point(wanted as u32))
+        };
+        let point = split_point(buckets);
+        let room = PAGE_BYTES - PAGE_CONTENTS - HashPageOpaqueData::BYTES;
+        let high_mask = (buckets + 1).next_power_of_two() - 1;
+        HashPageOpaqueData::new(INVALID_BLOCK, INVALID_BUCKET, LH_META_PAGE).init(page);
+        page.put_u32(at(meta::MAGIC), meta::HASH_MAGIC);
+        page.put_u32(at(meta::VERSION), meta::HASH_VERSION);
+        page.put_u16(at(meta::FILL_FACTOR), fill_factor);
+        page.put_u16(at(meta::PAGE_SIZE), room as u16);
+        page.put_u16(at(meta::BITMAP_BYTES), 1 << room.ilog2());
+        page.put_u16(at(meta::BITMAP_SHIFT), room.ilog2() as u16 + 3);
+        page.put_u32(at(meta::MAX_BUCKET), buckets - 1);
+        page.put_u32(at(meta::HIGH_MASK), high_mask);
+        page.put_u32(at(meta::LOW_MASK), high_mask >> 1);
+        page.put_u32(at(meta::OVERFLOW_POINT), point);
+        page.put_u32(at(meta::PROCEDURE), procedure);
+        page.put_u32(at(meta::SPARES) + 4 * point as usize, 1);
+        page.set_lower(at(meta::BYTES));
+    }
+
+    /// The point up to which so many buckets are allocated (`_hash_spareindex`).
+    fn split_point(buckets: u32) -> u32 {
+        let group = buckets.next_power_of_two().ilog2();
+        if group < meta::WHOLE_GROUPS {
+            return group;
+        }
+        meta::WHOLE_GROUPS + (group - meta::WHOLE_GROUPS) * 4 + ((buckets - 1) >> (group - 3) & 3)
+    }
+
+    /// How many buckets there are when a point is allocated (`_hash_get_totalbuckets`).
+    fn total_buckets(point: u32) -> u32 {
+        let Some(beyond) = point.checked_sub(meta::WHOLE_GROUPS) else { return 1 << point };
+        let before = 1 << (meta::WHOLE_GROUPS + beyond / 4 - 1);
+        before + before / 4 * (beyond % 4 + 1)
+    }
+
+    /// Where the number of overflow pages before a split point is.
+    pub fn spares(point: u32) -> Result<usize, Misfit> {
+        if point < meta::MAX_SPLIT_POINTS {
+            Ok(at(meta::SPARES) + 4 * point as usize)
+        } else {
+            Err(Misfit("a hash index has no such split point"))
+        }
+    }
+
+    /// Notes another bitmap page.
+    pub fn add_bitmap(page: &mut Page, block: u32) -> Result<(), Misfit> {
+        let count = page.u32_at(at(meta::BITMAPS));
+        if count >= meta::MAX_BITMAPS {
+            return Err(Misfit("a hash index has no room for another bitmap page"));
+        }
+        page.put_u32(at(meta::BITMAP_BLOCKS) + 4 * count as usize, block);
+        page.put_u32(at(meta::BITMAPS), count + 1);
+        Ok(())
+    }
+
+    pub fn change_tuples(page: &mut Page, change: impl Fn(f64) -> f64) {
+        let low_half = u64::from(page.u32_at(at(meta::TUPLES)));
+        let tuples = f64::from_bits(u64::from(page.u32_at(at(meta::TUPLES) + 4)) << 32 | low_half);
+        page.0[at(meta::TUPLES)..at(meta::TUPLES) + 8].copy_from_slice(&change(tuples).to_le_bytes());
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn split_points_and_totals_agree() {
+            assert_eq!(
+                [2, 3, 512, 513, 640, 641, 1024, 1025].map(split_point),
+                [1, 2, 9, 10, 10, 11, 13, 14]
+            );
+            for point in 0..80 {
+                assert_eq!(split_point(total_buckets(point)), point);
+            }
+        }
+
+        #[test]
+        fn any_number_of_tuples_makes_a_meta_page() {
+            for tuples in [0.0, -1.0, f64::NAN, f64::INFINITY, 3e5, 1e12] {
+                for fill_factor in [0, 1, 307] {
+                    let mut page = Page::default();
+                    init(&mut page, tuples, 450, fill_factor);
+                    assert_eq!(check(&page), Ok(()));
+                }
+            }
+        }
+    }
+}
+
+/// The pages that say which overflow pages are in use.
+mod bitmap {
+    use super::*;
+
+    /// Makes a page that has all in use (`_hash_initbitmapbuffer`).
+    pub fn init(page: &mut Page, bytes: u16) -> Result<(), Misfit> {
+        HashPageOpaqueData::new(INVALID_BLOCK, INVALID_BUCKET, LH_BITMAP_PAGE).init(page);
+        let end = PAGE_CONTENTS + usize::from(bytes);
+        if end > page.upper() {
+            return Err(Misfit("the bitmap does not fit on its page"));
+        }
+        page.0[PAGE_CONTENTS..end].fill(0xFF);
+        page.set_lower(end);
+        Ok(())
+    }
+
+    /// Changes the bit that the block's data names.
+    pub fn change(page: &mut Page, data: &[u8], change: fn(u8, u8) -> u8) -> Result<(), Misfit> {
+        HashPageOpaqueData::of(page)?;
+        let bit = field(Reader::new(data).u32())?;
+        let at = PAGE_CONTENTS + (bit / 8) as usize;
+        if at >= page.lower() || at >= PAGE_BYTES - HashPageOpaqueData::BYTES {
+            return Err(Misfit("the page has no such bit"));
+        }
+        page.0[at] = change(page.0[at], 1 << (bit % 8));
+        Ok(())
+    }
+
+    /// The bit that differs.
+    pub fn changed(before: &Page, after: &Page) -> Option<u32> {
+        let at = (PAGE_CONTENTS..PAGE_BYTES - HashPageOpaqueData::BYTES)
+            .find(|&at| before.0[at] != after.0[at])?;
+        Some((at - PAGE_CONTENTS) as u32 * 8 + (before.0[at] ^ after.0[at]).trailing_zeros())
+    }
+}
+
+/// `hash_mask`
+fn mask_page(page: &mut Page, _: Major, _: Fork) {
+    mask::hint_bits(page);
+    mask::unused_space(page);
+    let Ok(opaque) = HashPageOpaqueData::of(page) else { return };
+    HashPageOpaqueData { flag: opaque.flag & !LH_PAGE_HAS_DEAD_TUPLES, ..opaque }.write(page);
+    match opaque.page_type() {
+        LH_UNUSED_PAGE => mask::content(page),
+        LH_BUCKET_PAGE | LH_OVERFLOW_PAGE => mask::line_pointer_states(page),
+        _ => {}
+    }
+}
+
+fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
+    let main = around.record.main_data();
+    let after = around.after(block.id)?;
+    let meta_fields = |fields: &[usize]| {
+        metapage::check(after).ok()?;
+        Some(fields.iter().flat_map(|&at| after.u32_at(at).to_le_bytes()).collect())
+    };
+    match (around.record.kind(), block.id) {
+        // The image is not the outcome of a change but all there is to it.
+        (SPLIT_PAGE, _) => None,
+        (INSERT, 0) => Some(after.item(XlHashInsert::read(main)?.offset)?.to_vec()),
+        (ADD_OVFL_PAGE, 2) | (SQUEEZE_PAGE, 5) => {
+            Some(bitmap::changed(around.before(block.id)?, after)?.to_le_bytes().to_vec())
+        }
+        (ADD_OVFL_PAGE, 4) | (SQUEEZE_PAGE, 6) => meta_fields(&[at(meta::FIRST_FREE)]),
+        (SPLIT_ALLOCATE_PAGE, 2) => {
+            let changes = XlHashSplitAllocatePage::read(main)?.flags;
+            let mut fields = Vec::new();
+            if changes.updates_masks() {
+                fields.extend([at(meta::LOW_MASK), at(meta::HIGH_MASK)]);
+            }
+            if changes.updates_split_point() {
+                let point = after.u32_at(meta::OVERFLOW_POINT);
+                fields.extend([at(meta::OVERFLOW_POINT), metapage::spares(point).ok()?]);
+            }
+            meta_fields(&fields)
+        }
+        (MOVE_PAGE_CONTENTS, 1) => moved(after, XlHashMovePageContents::read(main)?.tuples),
+        (SQUEEZE_PAGE, 1) => moved(after, XlHashSqueezePage::read(main)?.tuples),
+        (MOVE_PAGE_CONTENTS, 2) | (DELETE, 1) => {
+            Some(number_bytes(missing_items(around.before(block.id)?, after, after.items())?))
+        }
+        _ => Some(Vec::new()),
+    }
+}
+
+/// The tuples that were moved to a page: their numbers and then their bytes.
+fn moved(after: &Page, count: u16) -> Option<Vec<u8>> {
+    let items = newest_items(after, count)?;
+    let mut data = number_bytes(items.iter().map(|item| item.0));
+    items.iter().for_each(|(_, item)| data.extend_from_slice(item));
+    Some(data)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use walden_format::rmgr::rmid;
+
+    use crate::managers::index_items::hostile;
+
+    const SPECIALS: &[&[u8]] = &[
+        &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0x80, 0xFF],
+        &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0x80, 0xFF],
+        &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0x80, 0xFF],
+    ];
+
+    proptest! {
+        #[test]
+        fn no_record_however_wrong_panics(case in hostile::cases(SPECIALS)) {
+            hostile::replay(rmid::HASH, &case);
+        }
+    }
+}

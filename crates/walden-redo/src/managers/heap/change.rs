@@ -1,0 +1,303 @@
+//! Row versions that are there already: updated, deleted, locked, confirmed, overwritten.
+
+use walden_format::payload::heap::{
+    SharedLengths, XlHeapDelete, XlHeapHeader, XlHeapLock, XlHeapOffset, XlHeapUpdate,
+};
+use walden_format::record::Fork;
+use walden_format::rmgr::info::heap::{HOT_UPDATE, OPMASK, UPDATE};
+
+use super::insert::{new_header, target};
+use super::visibility_map;
+use super::{UNREADABLE, block_number, set_prunable};
+use crate::manager::PagesAround;
+use crate::page::heap_tuple::{
+    HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader, HeapTupleHeaderMut, LOGGED_FIELDS_BYTES, MOVED_PARTITIONS,
+    infomask2,
+};
+use crate::page::maps::{VISIBILITYMAP_ALL_FROZEN, VISIBILITYMAP_VALID_BITS};
+use crate::page::{Misfit, Page, Tid, flags as page_flags};
+use crate::step::Step;
+
+/// A shorter prefix or suffix is not worth its length (`log_heap_update`).
+const MIN_SHARED_BYTES: usize = 3;
+
+/// The header of a row version that must be there.
+#[inline]
+fn header(page: &mut Page, number: u16) -> Result<HeapTupleHeaderMut<'_>, Misfit> {
+    HeapTupleHeaderMut::of(page.normal_item_mut(number)?)
+}
+
+/// `DELETE` (`heap_xlog_delete`).
+pub(super) fn delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let XlHeapDelete { xmax, offset: number, infobits, flags } =
+        XlHeapDelete::read(step.main()).ok_or(UNREADABLE)?;
+    if flags.all_visible_cleared() {
+        visibility_map::clear(step, 0, VISIBILITYMAP_VALID_BITS);
+    }
+    let (xid, block) = (step.record.header.xid, block_number(step, 0));
+    let Some(page) = step.page(0) else { return Ok(()) };
+    let mut header = header(page, number)?;
+    header.change_infomask2(0, infomask2::HEAP_HOT_UPDATED);
+    header.set_infobits(infobits.0);
+    if !flags.is_super() {
+        header.set_xmax(xmax);
+    } else {
+        header.set_xmin(0);
+    }
+    header.reset_command();
+    header.set_ctid(if flags.is_partition_move() {
+        MOVED_PARTITIONS
+    } else {
+        Tid { block, offset_number: number }
+    });
+    set_prunable(page, xid);
+    if flags.all_visible_cleared() {
+        page.change_flags(0, page_flags::PD_ALL_VISIBLE);
+    }
+    Ok(())
+}
+
+/// `UPDATE` and `HOT_UPDATE` (`heap_xlog_update`). Block 0 is the new row version's, block 1 the old one's if it is
+/// another.
+pub(super) fn update(step: &mut Step<'_, '_>, hot: bool) -> Result<(), Misfit> {
+    let update = XlHeapUpdate::read(step.main()).ok_or(UNREADABLE)?;
+    let xid = step.record.header.xid;
+    let old_id = if step.block(1).is_some_and(|block| block.fork == Fork::MAIN) { 1 } else { 0 };
+    if update.flags.old_all_visible_cleared() {
+        visibility_map::clear(step, old_id, VISIBILITYMAP_VALID_BITS);
+    }
+    if update.flags.new_all_visible_cleared() {
+        visibility_map::clear(step, 0, VISIBILITYMAP_VALID_BITS);
+    }
+    let new_id = Tid { block: block_number(step, 0), offset_number: update.new_offset };
+    if let Some(page) = step.page(old_id) {
+        let mut header = header(page, update.old_offset)?;
+        header.set_infobits(update.old_infobits.0);
+        if hot {
+            header.change_infomask2(infomask2::HEAP_HOT_UPDATED, 0);
+        } else {
+            header.change_infomask2(0, infomask2::HEAP_HOT_UPDATED);
+        }
+        header.set_xmax(update.old_xmax);
+        header.reset_command();
+        header.set_ctid(new_id);
+        set_prunable(page, xid);
+        if update.flags.old_all_visible_cleared() {
+            page.change_flags(0, page_flags::PD_ALL_VISIBLE);
+        }
+    }
+    let (data, sets_prunable) = (step.data(0), step.version() >= walden_format::version::Major::V19);
+    let page = if old_id == 0 { step.page(0) } else { target(step, 0) };
+    let Some(page) = page else { return Ok(()) };
+    put_new(page, &update, data, xid, new_id, old_id == 0)?;
+    if update.flags.new_all_visible_cleared() {
+        page.change_flags(0, page_flags::PD_ALL_VISIBLE);
+    }
+    if sets_prunable {
+        set_prunable(page, xid);
+    }
+    Ok(())
+}
+
+/// Puts an update's new row version on the page, beginning and end taken from the old one if the record says so.
+#[inline]
+fn put_new(
+    page: &mut Page,
+    update: &XlHeapUpdate,
+    data: &[u8],
+    xid: u32,
+    id: Tid,
+    same_page: bool,
+) -> Result<(), Misfit> {
+    const CUT: Misfit = Misfit("the record has no whole row version");
+    let (SharedLengths { prefix, suffix }, data) = SharedLengths::split(update.flags, data).ok_or(CUT)?;
+    let (prefix, suffix) = (usize::from(prefix), usize::from(suffix));
+    let (logged, data) = data.split_first_chunk::<LOGGED_FIELDS_BYTES>().ok_or(CUT)?;
+    let len = HEAP_TUPLE_HEADER_BYTES + data.len() + prefix + suffix;
+    if prefix == 0 && suffix == 0 {
+        let item = page.add_heap_item(len, update.new_offset)?;
+        new_header(item, logged, xid, update.new_xmax, id)?;
+        item[HEAP_TUPLE_HEADER_BYTES..].copy_from_slice(data);
+        return Ok(());
+    }
+    if !same_page {
+        return Err(Misfit("the record takes bytes from a row version of another page"));
+    }
+    let old = page.normal_range(update.old_offset)?;
+    let old_start = old.start + usize::from(HeapTupleHeader::of(&page.0[old.clone()]).ok_or(CUT)?.hoff());
+    if old_start + prefix > old.end || old_start + suffix > old.end {
+        return Err(Misfit("the old row version is too short for what the record takes from it"));
+    }
+    // The null bitmap is in the record, before what follows the prefix.
+    let bitmap = if prefix > 0 {
+        XlHeapHeader::read(logged).and_then(|header| header.null_bitmap_len()).ok_or(CUT)?
+    } else {
+        0
+    };
+    let (bitmap, middle) = data.split_at_checked(bitmap).ok_or(CUT)?;
+    let item = page.add_heap_item(len, update.new_offset)?;
+    new_header(item, logged, xid, update.new_xmax, id)?;
+    item[HEAP_TUPLE_HEADER_BYTES..HEAP_TUPLE_HEADER_BYTES + bitmap.len()].copy_from_slice(bitmap);
+    let middle_at = HEAP_TUPLE_HEADER_BYTES + bitmap.len() + prefix;
+    item[middle_at..middle_at + middle.len()].copy_from_slice(middle);
+    // The new item is the page's first one now.
+    let start = page.upper();
+    page.0.copy_within(old_start..old_start + prefix, start + HEAP_TUPLE_HEADER_BYTES + bitmap.len());
+    page.0.copy_within(old.end - suffix..old.end, start + len - suffix);
+    Ok(())
+}
+
+/// `HEAP_CONFIRM` (`heap_xlog_confirm`).
+pub(super) fn confirm(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let XlHeapOffset { offset: number } = XlHeapOffset::read(step.main()).ok_or(UNREADABLE)?;
+    let block = block_number(step, 0);
+    let Some(page) = step.page(0) else { return Ok(()) };
+    header(page, number)?.set_ctid(Tid { block, offset_number: number });
+    Ok(())
+}
+
+/// Reads the fields of a lock, and clears the map's bit if the record says so.
+#[inline]
+fn read_lock(step: &mut Step<'_, '_>) -> Result<XlHeapLock, Misfit> {
+    let lock = XlHeapLock::read(step.main()).ok_or(UNREADABLE)?;
+    // 9.5 had no flags.
+    if XlHeapLock::read_with_flags(step.main(), step.version())
+        .is_some_and(|(_, flags)| flags.all_frozen_cleared())
+    {
+        visibility_map::clear(step, 0, VISIBILITYMAP_ALL_FROZEN);
+    }
+    Ok(lock)
+}
+
+/// `LOCK` (`heap_xlog_lock`).
+pub(super) fn lock(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let XlHeapLock { xmax, offset: number, infobits } = read_lock(step)?;
+    let block = block_number(step, 0);
+    let Some(page) = step.page(0) else { return Ok(()) };
+    let mut header = header(page, number)?;
+    header.set_infobits(infobits.0);
+    if header.is_locked_only() {
+        header.change_infomask2(0, infomask2::HEAP_HOT_UPDATED);
+        header.set_ctid(Tid { block, offset_number: number });
+    }
+    header.set_xmax(xmax);
+    header.reset_command();
+    Ok(())
+}
+
+/// `LOCK_UPDATED` (`heap_xlog_lock_updated`).
+pub(super) fn lock_updated(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let XlHeapLock { xmax, offset: number, infobits } = read_lock(step)?;
+    let Some(page) = step.page(0) else { return Ok(()) };
+    let mut header = header(page, number)?;
+    header.set_infobits(infobits.0);
+    header.set_xmax(xmax);
+    Ok(())
+}
+
+/// `INPLACE` (`heap_xlog_inplace`).
+pub(super) fn inplace(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let XlHeapOffset { offset: number } = XlHeapOffset::read(step.main()).ok_or(UNREADABLE)?;
+    let data = step.data(0);
+    let Some(page) = step.page(0) else { return Ok(()) };
+    let item = page.normal_item_mut(number)?;
+    let start = HeapTupleHeader::of(item).map_or(0, |header| header.hoff().into());
+    match item.get_mut(start..) {
+        Some(attributes) if attributes.len() == data.len() => attributes.copy_from_slice(data),
+        _ => return Err(Misfit("the row version to overwrite has another length")),
+    }
+    Ok(())
+}
+
+/// An `INPLACE`'s row version without its header.
+pub(super) fn inplace_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
+    let XlHeapOffset { offset } = XlHeapOffset::read(around.record.main_data())?;
+    let item = around.after(0)?.normal_item(offset).ok()?;
+    item.get(HeapTupleHeader::of(item)?.hoff().into()..).map(<[u8]>::to_vec)
+}
+
+/// The new row version of an update on the image, and how much of it `log_heap_update` would have left out.
+struct Shared<'p> {
+    new: &'p [u8],
+    attributes: usize,
+    prefix: usize,
+    suffix: usize,
+}
+
+impl<'p> Shared<'p> {
+    fn of(around: &PagesAround<'p>) -> Option<Shared<'p>> {
+        let update = XlHeapUpdate::read(around.record.main_data())?;
+        let page = around.after(0)?;
+        let new = page.normal_item(update.new_offset).ok()?;
+        let attributes = usize::from(HeapTupleHeader::of(new)?.hoff());
+        let mut shared = Shared { new, attributes, prefix: 0, suffix: 0 };
+        // Only within a page: what another page's fate is was not known.
+        if around.record.block(1).is_none_or(|block| block.fork != Fork::MAIN) {
+            let old = page.normal_item(update.old_offset).ok()?;
+            let old = old.get(usize::from(HeapTupleHeader::of(old)?.hoff())..)?;
+            let new = new.get(attributes..)?;
+            (shared.prefix, shared.suffix) = self::shared(old, new);
+        }
+        Some(shared)
+    }
+}
+
+fn worth(len: usize) -> usize {
+    if len < MIN_SHARED_BYTES { 0 } else { len }
+}
+
+/// See [`crate::reconstruct::shared_with_old`].
+pub(crate) fn shared_with_old(around: &PagesAround<'_>) -> Option<(usize, usize)> {
+    if !matches!(around.record.kind() & OPMASK, UPDATE | HOT_UPDATE) {
+        return Some((0, 0));
+    }
+    if let Some(shared) = Shared::of(around) {
+        return Some((shared.prefix, shared.suffix));
+    }
+    // The new row version is in the record, whole or not.
+    let update = XlHeapUpdate::read(around.record.main_data())?;
+    let data = around.record.block_data(around.record.block(0)?);
+    if update.flags.prefix_from_old() || update.flags.suffix_from_old() {
+        let (SharedLengths { prefix, suffix }, _) = SharedLengths::split(update.flags, data)?;
+        return Some((prefix.into(), suffix.into()));
+    }
+    if around.record.block(1).is_some_and(|block| block.fork == Fork::MAIN) {
+        return Some((0, 0));
+    }
+    let old = around.before(0)?.normal_item(update.old_offset).ok()?;
+    let old = old.get(usize::from(HeapTupleHeader::of(old)?.hoff())..)?;
+    let (header, new) = XlHeapHeader::split(data)?;
+    let new = new.get(header.null_bitmap_len()?..)?;
+    Some(shared(old, new))
+}
+
+/// What two row versions begin and end with alike, as far as it is worth its length.
+fn shared(old: &[u8], new: &[u8]) -> (usize, usize) {
+    let prefix = worth(old.iter().zip(new).take_while(|(old, new)| old == new).count());
+    let ends = old[prefix..].iter().rev().zip(new[prefix..].iter().rev());
+    (prefix, worth(ends.take_while(|(old, new)| old == new).count()))
+}
+
+/// An update's new row version.
+pub(super) fn update_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
+    let Shared { new, attributes, prefix, suffix } = Shared::of(around)?;
+    let mut data = Vec::with_capacity(new.len());
+    SharedLengths { prefix: prefix as u16, suffix: suffix as u16 }.write(&mut data);
+    data.extend(HeapTupleHeader::of(new)?.logged_fields());
+    data.extend(new.get(HEAP_TUPLE_HEADER_BYTES..attributes)?);
+    data.extend(new.get(attributes + prefix..new.len() - suffix)?);
+    Some(data)
+}
+
+/// Makes the flags in an update's main data say what its displaced data has: with an image the writer did not look for a
+/// common beginning and end.
+pub(crate) fn set_prefix_and_suffix_flags(around: &PagesAround<'_>, main: &mut [u8]) {
+    let is_update = matches!(around.record.kind() & OPMASK, UPDATE | HOT_UPDATE);
+    let Some((shared, update)) =
+        is_update.then(|| Shared::of(around)).flatten().zip(XlHeapUpdate::read(main))
+    else {
+        return;
+    };
+    let shared = SharedLengths { prefix: shared.prefix as u16, suffix: shared.suffix as u16 };
+    XlHeapUpdate::set_flags(main, shared.flagged(update.flags));
+}

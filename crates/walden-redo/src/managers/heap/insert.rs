@@ -1,0 +1,196 @@
+//! New row versions: `INSERT` and `MULTI_INSERT`.
+
+use walden_format::payload::heap::{XlHeapHeader, XlHeapInsert, XlHeapMultiInsert};
+use walden_format::rmgr::info::heap::INIT_PAGE;
+use walden_format::version::Major;
+
+use super::{UNREADABLE, block_number, set_prunable, u16_of, visibility_map};
+use crate::manager::PagesAround;
+use crate::page::heap_tuple::{
+    HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader, HeapTupleHeaderMut, LOGGED_FIELDS, LOGGED_FIELDS_BYTES,
+    infomask,
+};
+use crate::page::maps::VISIBILITYMAP_VALID_BITS;
+use crate::page::{Misfit, Page, Tid, flags as page_flags};
+use crate::step::Step;
+
+/// What all row versions of a record have in common.
+#[derive(Clone, Copy)]
+struct Inserter {
+    xid: u32,
+    block: u32,
+}
+
+impl Inserter {
+    fn of(step: &Step<'_, '_>) -> Inserter {
+        Inserter { xid: step.record.header.xid, block: block_number(step, 0) }
+    }
+
+    /// Puts a row version on the page; `logged` are the three fields of its header, `rest` what follows the header.
+    #[inline]
+    fn put(
+        self,
+        page: &mut Page,
+        number: u16,
+        logged: &[u8; LOGGED_FIELDS_BYTES],
+        rest: &[u8],
+    ) -> Result<(), Misfit> {
+        let item = page.add_heap_item(HEAP_TUPLE_HEADER_BYTES + rest.len(), number)?;
+        new_header(item, logged, self.xid, 0, Tid { block: self.block, offset_number: number })?;
+        item[HEAP_TUPLE_HEADER_BYTES..].copy_from_slice(rest);
+        Ok(())
+    }
+}
+
+/// Writes the header of a new row version.
+#[inline]
+pub(super) fn new_header(
+    item: &mut [u8],
+    logged: &[u8; LOGGED_FIELDS_BYTES],
+    xmin: u32,
+    xmax: u32,
+    ctid: Tid,
+) -> Result<(), Misfit> {
+    if let Some(fields) = item.get_mut(LOGGED_FIELDS) {
+        fields.copy_from_slice(logged);
+    }
+    let mut header = HeapTupleHeaderMut::of(item)?;
+    header.set_xmin(xmin);
+    header.set_xmax(xmax);
+    header.set_ctid(ctid);
+    header.reset_command();
+    Ok(())
+}
+
+/// The page that row versions go to, made anew if the record says so.
+#[inline]
+pub(super) fn target<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Option<&'s mut Page> {
+    if step.kind() & INIT_PAGE == 0 {
+        return step.page(id);
+    }
+    let page = step.init(id)?;
+    page.init(0);
+    Some(page)
+}
+
+/// `INSERT` (`heap_xlog_insert`).
+pub(super) fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let XlHeapInsert { offset, flags } = XlHeapInsert::read(step.main()).ok_or(UNREADABLE)?;
+    if flags.all_visible_cleared() {
+        visibility_map::clear(step, 0, VISIBILITYMAP_VALID_BITS);
+    }
+    let (inserter, version, data) = (Inserter::of(step), step.version(), step.data(0));
+    let Some(page) = target(step, 0) else { return Ok(()) };
+    let (logged, rest) = data.split_first_chunk().ok_or(Misfit("the record has no row version"))?;
+    inserter.put(page, offset, logged, rest)?;
+    let mut changed = (0, 0);
+    if flags.all_visible_cleared() {
+        changed.1 = page_flags::PD_ALL_VISIBLE;
+    }
+    // Until 18 the flag was foreseen for a single row version, too.
+    if flags.all_frozen_set() && version >= Major::V14 && version < Major::V19 {
+        changed.0 = page_flags::PD_ALL_VISIBLE;
+    }
+    if changed != (0, 0) {
+        page.change_flags(changed.0, changed.1);
+    }
+    if version >= Major::V19 && inserter.xid >= 3 && !is_frozen(logged) {
+        set_prunable(page, inserter.xid);
+    }
+    Ok(())
+}
+
+fn is_frozen(logged: &[u8; LOGGED_FIELDS_BYTES]) -> bool {
+    let xmin_frozen = infomask::HEAP_XMIN_FROZEN;
+    XlHeapHeader::read(logged).is_some_and(|header| header.infomask & xmin_frozen == xmin_frozen)
+}
+
+/// `MULTI_INSERT` (`heap_xlog_multi_insert`).
+pub(super) fn multi_insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let (XlHeapMultiInsert { flags, count }, numbers) =
+        XlHeapMultiInsert::split(step.main()).ok_or(UNREADABLE)?;
+    let is_init = step.kind() & INIT_PAGE != 0;
+    if flags.all_visible_cleared() {
+        visibility_map::clear(step, 0, VISIBILITYMAP_VALID_BITS);
+    }
+    let (inserter, version, data) = (Inserter::of(step), step.version(), step.data(0));
+    let frozen = flags.all_frozen_set() && version >= Major::V14;
+    if let Some(page) = target(step, 0) {
+        let mut at = 0;
+        for index in 0..count {
+            let number = if is_init {
+                index.checked_add(1)
+            } else {
+                let at = usize::from(index) * 2;
+                numbers.get(at..at + 2).map(|number| u16_of(number[0], number[1]))
+            };
+            let number = number.ok_or(Misfit("the record has not as many line pointers as row versions"))?;
+            at += at & 1;
+            let (logged, rest) =
+                multi_tuple(data, &mut at).ok_or(Misfit("the record has not all its row versions"))?;
+            inserter.put(page, number, logged, rest)?;
+        }
+        if at != data.len() {
+            return Err(Misfit("the record has more than its row versions"));
+        }
+        if flags.all_visible_cleared() {
+            page.change_flags(0, page_flags::PD_ALL_VISIBLE);
+        }
+        if frozen {
+            page.change_flags(page_flags::PD_ALL_VISIBLE, 0);
+        }
+        if version >= Major::V19 {
+            if frozen {
+                page.set_prune_xid(0);
+            } else {
+                set_prunable(page, inserter.xid);
+            }
+        }
+    }
+    // Before 19 a record of its own sets the map's bits.
+    if frozen && version >= Major::V19 {
+        visibility_map::set(step, 1, 0, VISIBILITYMAP_VALID_BITS)?;
+    }
+    Ok(())
+}
+
+/// A row version of a `MULTI_INSERT` (`xl_multi_insert_tuple`): the header's fields and what follows the header.
+#[inline]
+fn multi_tuple<'a>(data: &'a [u8], at: &mut usize) -> Option<(&'a [u8; LOGGED_FIELDS_BYTES], &'a [u8])> {
+    let (len, data) = data.get(*at..)?.split_first_chunk::<2>()?;
+    let (logged, data) = data.split_first_chunk()?;
+    let rest = data.get(..usize::from(u16::from_le_bytes(*len)))?;
+    *at += 2 + LOGGED_FIELDS_BYTES + rest.len();
+    Some((logged, rest))
+}
+
+/// The row version of an `INSERT`.
+pub(super) fn insert_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
+    let XlHeapInsert { offset, .. } = XlHeapInsert::read(around.record.main_data())?;
+    let mut data = Vec::new();
+    push_tuple(&mut data, around.after(0)?.normal_item(offset).ok()?)?;
+    Some(data)
+}
+
+fn push_tuple(data: &mut Vec<u8>, item: &[u8]) -> Option<()> {
+    data.extend(HeapTupleHeader::of(item)?.logged_fields());
+    data.extend(&item[HEAP_TUPLE_HEADER_BYTES..]);
+    Some(())
+}
+
+/// The row versions of a `MULTI_INSERT`. One that makes its page anew has no image.
+pub(super) fn multi_insert_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
+    let (XlHeapMultiInsert { count, .. }, numbers) = XlHeapMultiInsert::split(around.record.main_data())?;
+    let numbers = numbers.get(..2 * usize::from(count))?;
+    let page = around.after(0)?;
+    let mut data = Vec::new();
+    for number in numbers.chunks_exact(2) {
+        let item = page.normal_item(u16_of(number[0], number[1])).ok()?;
+        if data.len() & 1 != 0 {
+            data.push(0);
+        }
+        data.extend((item.len().checked_sub(HEAP_TUPLE_HEADER_BYTES)? as u16).to_le_bytes());
+        push_tuple(&mut data, item)?;
+    }
+    Some(data)
+}

@@ -1,0 +1,483 @@
+//! Row versions that nobody needs, and those that are frozen: `PRUNE`, `VACUUM` and `FREEZE_PAGE`, since 17 all in one,
+//! `PRUNE_ON_ACCESS`, `PRUNE_VACUUM_SCAN` and `PRUNE_VACUUM_CLEANUP`.
+//!
+//! Writers: `pruneheap.c`, `vacuumlazy.c`.
+
+use walden_format::payload::heap::{PruneFlags, XlHeapFreezePage, XlHeapPrune16, XlHeapVacuum};
+use walden_format::reader::Reader;
+use walden_format::version::Major;
+
+use super::visibility_map;
+use super::{UNREADABLE, u16_of};
+use crate::manager::PagesAround;
+use crate::page::heap_tuple::{HeapTupleHeader, HeapTupleHeaderMut, infomask, infomask2};
+use crate::page::maps::{VISIBILITYMAP_ALL_FROZEN, VISIBILITYMAP_ALL_VISIBLE};
+use crate::page::{ItemState, LinePointer, Misfit, Page};
+use crate::step::Step;
+
+/// Any of a prune record's lists: without them, all that it does is to set the map's bits.
+const CHANGES: u16 = PruneFlags::HAS_FREEZE_PLANS
+    | PruneFlags::HAS_REDIRECTIONS
+    | PruneFlags::HAS_DEAD_ITEMS
+    | PruneFlags::HAS_NOW_UNUSED_ITEMS;
+/// `XLH_FREEZE_XVAC`
+const FREEZE_XVAC: u8 = 0x02;
+/// `XLH_INVALID_XVAC`
+const INVALID_XVAC: u8 = 0x04;
+/// `FrozenTransactionId`
+const FROZEN_XID: u32 = 2;
+/// Bytes of a plan to freeze: since 16 of some row versions alike, before of one.
+const PLAN: usize = 12;
+
+const CUT: Misfit = Misfit("the record has not all its line pointers");
+
+/// An array of 16-bit numbers in a record.
+#[derive(Clone, Copy, Default)]
+struct Numbers<'a>(&'a [u8]);
+
+impl<'a> Numbers<'a> {
+    fn read(reader: &mut Reader<'a>, count: usize) -> Result<Numbers<'a>, Misfit> {
+        reader.take(count * 2).map(Numbers).ok_or(CUT)
+    }
+
+    /// With its length before it (`xlhp_prune_items`); of `per_item` numbers each.
+    fn read_counted(reader: &mut Reader<'a>, per_item: usize) -> Result<Numbers<'a>, Misfit> {
+        let count = reader.u16().ok_or(CUT)?;
+        Numbers::read(reader, usize::from(count) * per_item)
+    }
+
+    fn iter(self) -> impl Iterator<Item = u16> + 'a {
+        self.0.chunks_exact(2).map(|number| u16_of(number[0], number[1]))
+    }
+
+    fn pairs(self) -> impl Iterator<Item = (u16, u16)> + 'a {
+        self.0.chunks_exact(4).map(|pair| (u16_of(pair[0], pair[1]), u16_of(pair[2], pair[3])))
+    }
+}
+
+/// What becomes of line pointers.
+#[derive(Clone, Copy, Default)]
+struct Pruned<'a> {
+    redirected: Numbers<'a>,
+    dead: Numbers<'a>,
+    unused: Numbers<'a>,
+}
+
+impl Pruned<'_> {
+    /// `heap_page_prune_execute`
+    fn execute(self, page: &mut Page, version: Major, only_truncate: bool) -> Result<(), Misfit> {
+        for (from, to) in self.redirected.pairs() {
+            page.set_line_pointer(from, LinePointer::redirect(to))?;
+        }
+        for number in self.dead.iter() {
+            page.set_line_pointer(number, LinePointer::dead())?;
+        }
+        for number in self.unused.iter() {
+            page.set_line_pointer(number, LinePointer::UNUSED)?;
+        }
+        if only_truncate {
+            page.check()?;
+            page.truncate_line_pointers();
+            Ok(())
+        } else {
+            page.repair_fragmentation(version >= Major::V15)
+        }
+    }
+
+    fn is_empty(self) -> bool {
+        self.redirected.0.is_empty() && self.dead.0.is_empty() && self.unused.0.is_empty()
+    }
+}
+
+/// `PRUNE`, and `CLEAN` until 13 (`heap_xlog_prune`): what is left of the data are unused line pointers.
+pub(super) fn prune(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let XlHeapPrune16 { redirected, dead, .. } = XlHeapPrune16::read(step.main()).ok_or(UNREADABLE)?;
+    let (version, mut data) = (step.version(), Reader::new(step.data(0)));
+    let Some(page) = step.page(0) else { return Ok(()) };
+    let redirected = Numbers::read(&mut data, 2 * usize::from(redirected))?;
+    let dead = Numbers::read(&mut data, dead.into())?;
+    Pruned { redirected, dead, unused: Numbers(data.rest()) }.execute(page, version, false)
+}
+
+/// `VACUUM`, 14 to 16 (`heap_xlog_vacuum`): dead line pointers that no index refers to any more.
+pub(super) fn vacuum(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let XlHeapVacuum { unused } = XlHeapVacuum::read(step.main()).ok_or(UNREADABLE)?;
+    let (version, mut data) = (step.version(), Reader::new(step.data(0)));
+    let Some(page) = step.page(0) else { return Ok(()) };
+    let unused = Numbers::read(&mut data, unused.into())?;
+    Pruned { unused, ..Pruned::default() }.execute(page, version, true)
+}
+
+/// How row versions are frozen (`HeapTupleFreeze`). The order is that of plans in a record.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Plan {
+    xmax: u32,
+    infomask2: u16,
+    infomask: u16,
+    flags: u8,
+}
+
+impl Plan {
+    /// `heap_execute_freeze_tuple`
+    fn execute(self, page: &mut Page, number: u16) -> Result<(), Misfit> {
+        let mut header = HeapTupleHeaderMut::of(page.normal_item_mut(number)?)?;
+        header.set_xmax(self.xmax);
+        if self.flags & FREEZE_XVAC != 0 {
+            header.set_xvac(FROZEN_XID);
+        }
+        if self.flags & INVALID_XVAC != 0 {
+            header.set_xvac(0);
+        }
+        header.change_infomask(self.infomask, u16::MAX);
+        header.change_infomask2(self.infomask2, u16::MAX);
+        Ok(())
+    }
+
+    /// The plan that made this of a row version's header; nothing if it was not frozen.
+    ///
+    /// Freezing shows in the frozen `xmin` or in another `xmax`, both of which nothing else changes in such a record.
+    fn between(before: &HeapTupleHeader<'_>, after: &HeapTupleHeader<'_>) -> Option<Plan> {
+        let was_moved =
+            before.infomask() & infomask::HEAP_MOVED != 0 && after.infomask() & infomask::HEAP_MOVED == 0;
+        let frozen = after.is_xmin_frozen() && !before.is_xmin_frozen();
+        if !frozen && !was_moved && before.xmax() == after.xmax() {
+            return None;
+        }
+        let flags = match was_moved {
+            true if before.infomask() & infomask::HEAP_MOVED_OFF != 0 => INVALID_XVAC,
+            true => FREEZE_XVAC,
+            false => 0,
+        };
+        Some(Plan { xmax: after.xmax(), infomask2: after.infomask2(), infomask: after.infomask(), flags })
+    }
+}
+
+/// `FREEZE_PAGE`, until 16 (`heap_xlog_freeze_page`).
+pub(super) fn freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let XlHeapFreezePage { count, .. } = XlHeapFreezePage::read(step.main()).ok_or(UNREADABLE)?;
+    let (version, mut data) = (step.version(), Reader::new(step.data(0)));
+    let plans = data.take(usize::from(count) * PLAN);
+    let Some(page) = step.page(0) else { return Ok(()) };
+    let plans = plans.ok_or(CUT)?;
+    if version >= Major::V16 {
+        return freeze_alike(page, plans, &mut data);
+    }
+    for plan in plans.as_chunks::<PLAN>().0 {
+        // xl_heap_freeze_tuple: xmax u32, offset u16, t_infomask2 u16, t_infomask u16, frzflags u8, padding.
+        let &[x0, x1, x2, x3, n0, n1, a0, a1, b0, b1, flags, _] = plan;
+        let xmax = u32::from_le_bytes([x0, x1, x2, x3]);
+        Plan { xmax, infomask2: u16_of(a0, a1), infomask: u16_of(b0, b1), flags }
+            .execute(page, u16_of(n0, n1))?;
+    }
+    Ok(())
+}
+
+/// Plans for some row versions each, whose line pointers are next in `numbers`.
+fn freeze_alike(page: &mut Page, plans: &[u8], numbers: &mut Reader<'_>) -> Result<(), Misfit> {
+    for plan in plans.as_chunks::<PLAN>().0 {
+        // xlhp_freeze_plan: xmax u32, t_infomask2 u16, t_infomask u16, frzflags u8, padding, ntuples u16.
+        let &[x0, x1, x2, x3, a0, a1, b0, b1, flags, _, n0, n1] = plan;
+        let xmax = u32::from_le_bytes([x0, x1, x2, x3]);
+        let plan = Plan { xmax, infomask2: u16_of(a0, a1), infomask: u16_of(b0, b1), flags };
+        for number in Numbers::read(numbers, u16_of(n0, n1).into())?.iter() {
+            plan.execute(page, number)?;
+        }
+    }
+    Ok(())
+}
+
+/// `PRUNE_ON_ACCESS`, `PRUNE_VACUUM_SCAN` and `PRUNE_VACUUM_CLEANUP` (`heap_xlog_prune_freeze`).
+pub(super) fn prune_and_freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let version = step.version();
+    let flags = PruneFlags::read(step.main(), version).ok_or(UNREADABLE)?;
+    let sets_map = flags.sets_all_visible();
+    let mut data = Reader::new(step.data(0));
+    if let Some(page) = step.page(0) {
+        let mut plans: &[u8] = &[];
+        if flags.has_freeze_plans() {
+            let count = data.u32().ok_or(CUT)? as u16;
+            plans = data.take(usize::from(count) * PLAN).ok_or(CUT)?;
+        }
+        let mut counted = |is_there: bool, per_item| {
+            if is_there { Numbers::read_counted(&mut data, per_item) } else { Ok(Numbers(&[])) }
+        };
+        let pruned = Pruned {
+            redirected: counted(flags.has_redirections(), 2)?,
+            dead: counted(flags.has_dead_items(), 1)?,
+            unused: counted(flags.has_now_unused_items(), 1)?,
+        };
+        if !pruned.is_empty() {
+            pruned.execute(page, version, !flags.cleanup_lock())?;
+        }
+        freeze_alike(page, plans, &mut data)?;
+        if data.left() > 0 {
+            return Err(Misfit("the record has more than its line pointers"));
+        }
+        if sets_map {
+            page.set_prune_xid(0);
+        }
+    }
+    if sets_map {
+        if flags.0 & CHANGES != 0 {
+            visibility_map::mark_changed_page(step, 0);
+        } else {
+            visibility_map::mark_page(step, 0);
+        }
+        let frozen = if flags.sets_all_frozen() { VISIBILITYMAP_ALL_FROZEN } else { 0 };
+        visibility_map::set(step, 1, 0, VISIBILITYMAP_ALL_VISIBLE | frozen)?;
+    }
+    Ok(())
+}
+
+/// What the line pointers of a page became in a record, in the order in which it has them.
+#[derive(Default)]
+struct PredictedPrune {
+    redirected: Vec<u16>,
+    dead: Vec<u16>,
+    unused: Vec<u16>,
+}
+
+/// What became of a line pointer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Stays,
+    Redirected(u16),
+    Dead,
+    Unused,
+}
+
+/// The pages before and after a record that pruned.
+struct Compared<'p> {
+    before: &'p Page,
+    after: &'p Page,
+}
+
+impl<'p> Compared<'p> {
+    fn of(around: &PagesAround<'p>) -> Option<Compared<'p>> {
+        Some(Compared { before: around.before(0)?, after: around.after(0)? })
+    }
+
+    fn pointer(&self, number: u16) -> LinePointer {
+        self.before.line_pointer(number).unwrap_or(LinePointer::UNUSED)
+    }
+
+    fn fate(&self, number: u16) -> Fate {
+        let before = self.pointer(number);
+        // Unused line pointers at the end may be gone.
+        let after = self.after.line_pointer(number).unwrap_or(LinePointer::UNUSED);
+        match (before.state(), after.state()) {
+            (ItemState::Unused, _) | (ItemState::Dead, ItemState::Dead) => Fate::Stays,
+            (_, ItemState::Unused) => Fate::Unused,
+            (_, ItemState::Dead) => Fate::Dead,
+            (_, ItemState::Redirect) if before != after => Fate::Redirected(after.offset()),
+            _ => Fate::Stays,
+        }
+    }
+
+    fn header(&self, number: u16) -> Option<HeapTupleHeader<'p>> {
+        HeapTupleHeader::of(self.before.normal_item(number).ok()?)
+    }
+
+    fn is_heap_only(&self, number: u16) -> bool {
+        self.header(number).is_some_and(|header| header.is_heap_only())
+    }
+
+    /// The members of a chain after its root that became unused.
+    fn chain(&self, root: u16) -> impl Iterator<Item = u16> {
+        let mut next = match self.pointer(root) {
+            pointer if pointer.state() == ItemState::Redirect => Some((pointer.offset(), None)),
+            _ => self.next(root),
+        };
+        // A chain is not longer than there are line pointers, however damaged the page.
+        (0..self.before.items()).map_while(move |_| {
+            let (number, xmax) = next?;
+            let follows = self
+                .header(number)
+                .is_some_and(|header| header.is_heap_only() && xmax.is_none_or(|xmax| xmax == header.xmin()));
+            next = self.next(number);
+            (follows && self.fate(number) == Fate::Unused).then_some(number)
+        })
+    }
+
+    /// The next member of a chain, and its `xmin` as far as the row version tells.
+    fn next(&self, number: u16) -> Option<(u16, Option<u32>)> {
+        let header =
+            self.header(number).filter(|header| header.infomask2() & infomask2::HEAP_HOT_UPDATED != 0)?;
+        let next = header.ctid().offset_number;
+        let xmax = (header.infomask() & infomask::HEAP_XMAX_IS_MULTI == 0).then(|| header.xmax());
+        Some((next, xmax))
+    }
+
+    /// In the order in which `heap_page_prune` (since 17 `heap_page_prune_and_freeze`) comes to them. Only the members of
+    /// a chain that one transaction made and took back may come in another: that it did is not on the page.
+    fn predict(&self, version: Major) -> PredictedPrune {
+        let items = self.before.items();
+        let mut predicted = PredictedPrune::default();
+        let mut in_chain = vec![false; usize::from(items) + 1];
+        let is_root = |number| match self.pointer(number).state() {
+            ItemState::Redirect => true,
+            ItemState::Normal => !self.is_heap_only(number),
+            _ => false,
+        };
+        for root in (1..=items).filter(|&number| is_root(number) && self.fate(number) != Fate::Stays) {
+            self.chain(root).for_each(|member| in_chain[usize::from(member)] = true);
+        }
+        // Since 17, dead ones of tables without indexes; the page is looked through from its end.
+        let is_dead = |number: u16| self.pointer(number).state() == ItemState::Dead;
+        let unused = |number: u16| self.fate(number) == Fate::Unused;
+        predicted.unused.extend((1..=items).rev().filter(|&number| is_dead(number) && unused(number)));
+        let mut aborted = Vec::new();
+        let mut listed = vec![false; usize::from(items) + 1];
+        for number in 1..=items {
+            if is_dead(number) {
+                continue;
+            }
+            if !is_root(number) {
+                if unused(number) && !in_chain[usize::from(number)] {
+                    let list = if version >= Major::V17 { &mut aborted } else { &mut predicted.unused };
+                    list.push(number);
+                }
+                continue;
+            }
+            match self.fate(number) {
+                Fate::Stays => continue,
+                Fate::Redirected(to) => predicted.redirected.extend([number, to]),
+                Fate::Dead => predicted.dead.push(number),
+                Fate::Unused => predicted.unused.push(number),
+            }
+            for member in self.chain(number) {
+                if !std::mem::replace(&mut listed[usize::from(member)], true) {
+                    predicted.unused.push(member);
+                }
+            }
+        }
+        predicted.unused.extend(aborted);
+        predicted
+    }
+
+    /// Dead ones that became unused, ascending.
+    fn vacuumed(&self) -> Vec<u16> {
+        (1..=self.before.items()).filter(|&number| self.fate(number) == Fate::Unused).collect()
+    }
+
+    /// The plans to freeze and the line pointers that they are for.
+    fn frozen(&self) -> Vec<(Plan, u16)> {
+        let plan = |number| {
+            let after = HeapTupleHeader::of(self.after.normal_item(number).ok()?)?;
+            Some((Plan::between(&self.header(number)?, &after)?, number))
+        };
+        (1..=self.after.items()).filter_map(plan).collect()
+    }
+}
+
+fn push_numbers(data: &mut Vec<u8>, numbers: &[u16]) {
+    data.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+}
+
+/// With their count before them: `per_item` numbers count as one.
+fn push_counted(data: &mut Vec<u8>, numbers: &[u16], per_item: usize) {
+    data.extend(((numbers.len() / per_item) as u16).to_le_bytes());
+    push_numbers(data, numbers);
+}
+
+/// Plans since 16, each with as many row versions as are frozen alike (`heap_log_freeze_plan`); how many plans.
+fn push_plans(data: &mut Vec<u8>, frozen: &mut [(Plan, u16)]) -> u16 {
+    frozen.sort_unstable();
+    let mut plans = 0;
+    for alike in frozen.chunk_by(|(one, _), (other, _)| one == other) {
+        let (plan, _) = alike[0];
+        data.extend(plan.xmax.to_le_bytes());
+        data.extend(plan.infomask2.to_le_bytes());
+        data.extend(plan.infomask.to_le_bytes());
+        data.extend([plan.flags, 0]);
+        data.extend((alike.len() as u16).to_le_bytes());
+        plans += 1;
+    }
+    plans
+}
+
+/// A `PRUNE`'s three lists.
+pub(super) fn prune_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
+    let XlHeapPrune16 { redirected, dead, .. } = XlHeapPrune16::read(around.record.main_data())?;
+    let predicted = Compared::of(around)?.predict(around.record.version);
+    let counts = (redirected.into(), dead.into());
+    // The record's own counts are there whatever became of its data.
+    if (predicted.redirected.len() / 2, predicted.dead.len()) != counts {
+        return None;
+    }
+    let mut data = Vec::new();
+    [predicted.redirected, predicted.dead, predicted.unused]
+        .iter()
+        .for_each(|numbers| push_numbers(&mut data, numbers));
+    Some(data)
+}
+
+/// A `VACUUM`'s list.
+pub(super) fn vacuum_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
+    let XlHeapVacuum { unused: count } = XlHeapVacuum::read(around.record.main_data())?;
+    let unused = Compared::of(around)?.vacuumed();
+    let mut data = Vec::new();
+    push_numbers(&mut data, &unused);
+    (unused.len() == usize::from(count)).then_some(data)
+}
+
+/// What a `FREEZE_PAGE` froze.
+pub(super) fn freeze_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
+    let XlHeapFreezePage { count: logged_count, .. } = XlHeapFreezePage::read(around.record.main_data())?;
+    let mut frozen = Compared::of(around)?.frozen();
+    let mut data = Vec::new();
+    let count = if around.record.version >= Major::V16 {
+        let plans = push_plans(&mut data, &mut frozen);
+        frozen.iter().for_each(|(_, number)| data.extend(number.to_le_bytes()));
+        usize::from(plans)
+    } else {
+        for (plan, number) in &frozen {
+            data.extend(plan.xmax.to_le_bytes());
+            [*number, plan.infomask2, plan.infomask]
+                .iter()
+                .for_each(|field| data.extend(field.to_le_bytes()));
+            data.extend([plan.flags, 0]);
+        }
+        frozen.len()
+    };
+    (count == usize::from(logged_count)).then_some(data)
+}
+
+/// What a record since 17 pruned and froze.
+pub(super) fn prune_and_freeze_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
+    let version = around.record.version;
+    let flags = PruneFlags::read(around.record.main_data(), version)?;
+    if flags.0 & CHANGES == 0 {
+        return Some(Vec::new());
+    }
+    let pages = Compared::of(around)?;
+    let predicted = if flags.cleanup_lock() {
+        pages.predict(version)
+    } else {
+        PredictedPrune { unused: pages.vacuumed(), ..PredictedPrune::default() }
+    };
+    let mut frozen = if flags.has_freeze_plans() { pages.frozen() } else { Vec::new() };
+    let lists = [
+        (flags.has_freeze_plans(), frozen.is_empty()),
+        (flags.has_redirections(), predicted.redirected.is_empty()),
+        (flags.has_dead_items(), predicted.dead.is_empty()),
+        (flags.has_now_unused_items(), predicted.unused.is_empty()),
+    ];
+    if lists.iter().any(|&(is_there, is_empty)| is_there == is_empty) {
+        return None;
+    }
+    let mut data = Vec::new();
+    if !frozen.is_empty() {
+        let mut plans = Vec::new();
+        let count = push_plans(&mut plans, &mut frozen);
+        data.extend(u32::from(count).to_le_bytes());
+        data.extend(plans);
+    }
+    for (numbers, per_item) in [(&predicted.redirected, 2), (&predicted.dead, 1), (&predicted.unused, 1)] {
+        if !numbers.is_empty() {
+            push_counted(&mut data, numbers, per_item);
+        }
+    }
+    frozen.iter().for_each(|(_, number)| data.extend(number.to_le_bytes()));
+    Some(data)
+}

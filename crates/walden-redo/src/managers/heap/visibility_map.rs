@@ -1,0 +1,143 @@
+//! The visibility map: two bits per block of a table.
+//!
+//! `visibilitymap.c` decides. A map's page has nothing but its header and the bits.
+
+use walden_format::payload::heap::XlHeapVisible;
+use walden_format::record::{BlockRef, Fork, RelFileLocator};
+use walden_format::version::Major;
+
+use crate::page::maps::{
+    BITS_PER_HEAP_BLOCK, HEAP_BLOCKS_PER_BYTE, HEAP_BLOCKS_PER_PAGE, VISIBILITYMAP_ALL_VISIBLE,
+    VISIBILITYMAP_VALID_BITS,
+};
+use crate::page::{Misfit, PAGE_CONTENTS, Page, flags};
+use crate::step::Step;
+use crate::store::{BlockKey, PageStore};
+
+/// Where a block's bits are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct MapPlace {
+    /// The map's page.
+    block: u32,
+    /// The byte's offset on that page.
+    byte: usize,
+    /// How far its bits are from the byte's lowest.
+    shift: u32,
+}
+
+impl MapPlace {
+    fn of(heap_block: u32) -> MapPlace {
+        MapPlace {
+            block: heap_block / HEAP_BLOCKS_PER_PAGE,
+            byte: PAGE_CONTENTS + (heap_block % HEAP_BLOCKS_PER_PAGE / HEAP_BLOCKS_PER_BYTE) as usize,
+            shift: heap_block % HEAP_BLOCKS_PER_BYTE * BITS_PER_HEAP_BLOCK,
+        }
+    }
+
+    fn clear(self, page: &mut Page, bits: u8) {
+        page.0[self.byte] &= !(bits << self.shift);
+    }
+
+    /// Whether the bits were others.
+    fn set(self, page: &mut Page, bits: u8) -> bool {
+        let changed = page.0[self.byte] >> self.shift & VISIBILITYMAP_VALID_BITS != bits;
+        page.0[self.byte] |= bits << self.shift;
+        changed
+    }
+}
+
+/// A record changed a block of a table that was all visible or all frozen (`visibilitymap_clear`).
+///
+/// `heap` is the id of the table's block. 17.11, 18.6 and 19 register the map's block, which has its LSN then; before,
+/// the record's flag says it all, and the map's LSN stays.
+pub(super) fn clear(step: &mut Step<'_, '_>, heap: u8, bits: u8) {
+    let Some(heap) = step.block(heap) else { return };
+    let place = MapPlace::of(heap.block);
+    let key = BlockKey { relation: heap.relation, fork: Fork::VISIBILITY_MAP, block: place.block };
+    if let Some(id) = registered(step.record.blocks, key) {
+        if let Some(page) = step.page(id) {
+            place.clear(page, bits);
+        }
+    } else if let Some(store) = step.store() {
+        store.change(key, |page| place.clear(page, bits));
+    }
+}
+
+/// The id of the map's block, if the record refers to it.
+fn registered(blocks: &[BlockRef], key: BlockKey) -> Option<u8> {
+    let is_key =
+        |block: &&BlockRef| (block.relation, block.fork, block.block) == (key.relation, key.fork, key.block);
+    blocks.iter().find(is_key).map(|block| block.id)
+}
+
+/// Sets bits of the table's block `heap` on the map's block `map`, as a record says that refers to both
+/// (`visibilitymap_set`).
+pub(super) fn set(step: &mut Step<'_, '_>, map: u8, heap: u8, bits: u8) -> Result<(), Misfit> {
+    let (Some(map_block), Some(heap)) = (step.block(map), step.block(heap)) else {
+        return Err(Misfit("the record does not refer to the table and its visibility map"));
+    };
+    let place = MapPlace::of(heap.block);
+    if map_block.fork != Fork::VISIBILITY_MAP || map_block.block != place.block {
+        return Err(Misfit("the record refers to another page of the visibility map"));
+    }
+    let always_stamps = step.version() >= Major::V19;
+    if let Some(page) = step.page(map) {
+        if page.is_new() {
+            page.init(0);
+        }
+        // Until 18 only a change of the bits changes the page's LSN.
+        if !place.set(page, bits) && !always_stamps {
+            step.keep_lsn(map);
+        }
+    }
+    Ok(())
+}
+
+/// `VISIBLE`, until 18: block 0 is the map's, block 1 the table's (`heap_xlog_visible`).
+pub(super) fn visible(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    // 9.5 had but one bit.
+    let bits = XlHeapVisible::read(step.main())
+        .map_or(VISIBILITYMAP_ALL_VISIBLE, |fields| fields.flags.0 & VISIBILITYMAP_VALID_BITS);
+    // The table's image is left out where hints are not logged (log_heap_visible).
+    if step.block(1).is_some_and(|block| block.image.is_some_and(|image| image.apply))
+        && let Some(store) = step.store()
+    {
+        store.log_hints();
+    }
+    mark_page(step, 1);
+    set(step, 0, 1, bits)
+}
+
+/// The table's page says that it is all visible, too; its LSN changes only where hints are logged.
+pub(super) fn mark_page(step: &mut Step<'_, '_>, heap: u8) {
+    let stamps = step.store().is_some_and(|store| store.are_hints_logged());
+    mark_changed_page(step, heap);
+    // Redo stamps a page that it restores; an image for the consistency check is not restored.
+    let restored = step.block(heap).is_some_and(|block| block.image.is_some_and(|image| image.apply));
+    if !stamps && !restored {
+        step.keep_lsn(heap);
+    }
+}
+
+/// The same of a page whose LSN changes anyway.
+pub(super) fn mark_changed_page(step: &mut Step<'_, '_>, heap: u8) {
+    if let Some(page) = step.page(heap)
+        && !page.is_new()
+    {
+        page.change_flags(flags::PD_ALL_VISIBLE, 0);
+    }
+}
+
+/// The table was cut to `heap_blocks` (`visibilitymap_prepare_truncate`): the map loses the bits of what is gone.
+pub(crate) fn truncate(store: &mut PageStore, relation: RelFileLocator, heap_blocks: u32) {
+    let MapPlace { block, byte, shift } = MapPlace::of(heap_blocks);
+    let fork = Fork::VISIBILITY_MAP;
+    if byte == PAGE_CONTENTS && shift == 0 {
+        return store.truncate(relation, fork, block);
+    }
+    store.truncate(relation, fork, block + 1);
+    store.change(BlockKey { relation, fork, block }, |page| {
+        page.0[byte + 1..].fill(0);
+        page.0[byte] &= (1 << shift) - 1;
+    });
+}

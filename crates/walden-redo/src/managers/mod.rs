@@ -1,0 +1,42 @@
+//! Redo by resource manager, one module each.
+
+use walden_format::rmgr::rmid;
+
+use crate::manager::Manager;
+
+mod brin;
+mod btree;
+mod generic;
+mod gin;
+mod gist;
+mod hash;
+pub(crate) mod heap;
+mod index_items;
+mod sequence;
+mod spgist;
+pub(crate) mod storage;
+mod xlog;
+
+/// The resource manager of a number, if its records can be replayed.
+pub(crate) fn manager(number: u8) -> Option<&'static Manager> {
+    Some(match number {
+        rmid::XLOG => &xlog::XLOG,
+        rmid::HEAP => &heap::HEAP,
+        rmid::HEAP2 => &heap::HEAP2,
+        rmid::SEQ => &sequence::SEQUENCE,
+        rmid::GENERIC => &generic::GENERIC,
+        rmid::BTREE => &btree::BTREE,
+        rmid::GIN => &gin::GIN,
+        rmid::BRIN => &brin::BRIN,
+        rmid::HASH => &hash::HASH,
+        rmid::GIST => &gist::GIST,
+        rmid::SPGIST => &spgist::SPGIST,
+        _ => return None,
+    })
+}
+
+/// Whether a resource manager's records change nothing but the pages of their blocks. Those of tables may change the visibility
+/// map beside them, and the log's own say whether hints are logged.
+pub(crate) fn changes_its_pages_alone(number: u8) -> bool {
+    !matches!(number, rmid::XLOG | rmid::HEAP | rmid::HEAP2)
+}

@@ -1,0 +1,34 @@
+//! Sequences: the resource manager Sequence. A sequence is one page with one row version, made anew by each record.
+//!
+//! `seq_redo` in `sequence.c`, since 19 `sequence_xlog.c`, decides.
+
+use walden_format::record::{BlockRef, Fork};
+use walden_format::version::Major;
+
+use crate::manager::{Manager, PagesAround};
+use crate::mask;
+use crate::page::sequence::{SEQ_MAGIC, SequenceMagic};
+use crate::page::{Misfit, Page, SpecialArea};
+use crate::step::Step;
+
+pub(crate) static SEQUENCE: Manager = Manager { redo, mask: mask_page, block_data };
+
+/// Bytes of the fields before the row version: the relation's name (`xl_seq_rec`).
+const FIELDS: usize = 12;
+
+fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    let tuple = step.main().get(FIELDS..).ok_or(Misfit("the record's fields can't be read"))?;
+    let Some(page) = step.init(0) else { return Ok(()) };
+    SequenceMagic(SEQ_MAGIC).init(page);
+    page.insert_item(tuple, 1)
+}
+
+/// `seq_mask`
+fn mask_page(page: &mut Page, _: Major, _: Fork) {
+    mask::unused_space(page);
+}
+
+/// All is in the main data.
+fn block_data(_: &PagesAround<'_>, _: &BlockRef) -> Option<Vec<u8>> {
+    Some(Vec::new())
+}

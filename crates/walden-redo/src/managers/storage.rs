@@ -1,0 +1,61 @@
+//! Files that come and go: relations created, truncated and dropped, databases copied and dropped.
+
+use walden_format::payload::xact;
+use walden_format::payload::{self, Payload};
+use walden_format::record::{Fork, Record};
+use walden_format::rmgr::info::xlog::{CHECKPOINT_ONLINE, CHECKPOINT_SHUTDOWN, PARAMETER_CHANGE};
+use walden_format::rmgr::rmid;
+use walden_format::version::Major;
+
+use crate::store::PageStore;
+
+/// What a record without blocks of its own does to files.
+pub(crate) fn replay(record: &Record<'_>, store: &mut PageStore) {
+    let may_matter = match record.header.rmid {
+        // Most ends of transactions drop nothing, and their form shows it.
+        rmid::XACT => xact::plain_end(record).is_none(),
+        rmid::SMGR | rmid::DBASE => true,
+        rmid::XLOG => match record.kind() {
+            // These say what settings the server has; checkpoints since 19.
+            PARAMETER_CHANGE => true,
+            CHECKPOINT_SHUTDOWN | CHECKPOINT_ONLINE => record.version >= Major::V19,
+            _ => false,
+        },
+        _ => false,
+    };
+    if !may_matter {
+        return;
+    }
+    match payload::parse(record) {
+        Ok(Payload::Commit(end) | Payload::Abort(end)) => {
+            end.dropped_relations.into_iter().for_each(|relation| store.drop_relation(relation));
+        }
+        Ok(Payload::StorageCreate(created)) => store.drop_fork(created.relation, created.fork),
+        Ok(Payload::StorageTruncate(cut)) => {
+            // Without flags, as until 9.5, all forks are cut.
+            let flags = cut.flags;
+            if flags.is_none_or(|flags| flags.heap()) {
+                store.truncate(cut.relation, Fork::MAIN, cut.blocks);
+            }
+            if flags.is_none_or(|flags| flags.visibility_map()) {
+                crate::managers::heap::visibility_map::truncate(store, cut.relation, cut.blocks);
+            }
+        }
+        Ok(Payload::DatabaseCreate(created)) => match created.source {
+            Some(_) => store.copy_database(created.database, created.tablespace),
+            None => store.copy_database_in_log(created.database, created.tablespace),
+        },
+        Ok(Payload::DatabaseDrop(dropped)) => {
+            for tablespace in dropped.tablespaces {
+                store.drop_database(dropped.database, Some(tablespace));
+            }
+        }
+        Ok(Payload::ParameterChange(change)) if change.wal_log_hints => store.log_hints(),
+        // While checksums are being switched on or off, pages have them, too.
+        Ok(Payload::Checkpoint(checkpoint)) if checkpoint.checksums.is_some_and(|state| state.0 != 0) => {
+            store.log_hints();
+        }
+        // A record that can't be read changes nothing that is known here: PostgreSQL could not replay it either.
+        _ => {}
+    }
+}

@@ -1,0 +1,19 @@
+//! The log's own records: the resource manager XLOG.
+
+use walden_format::rmgr::info;
+
+use crate::manager::Manager;
+use crate::page::Misfit;
+use crate::step::Step;
+
+/// The log's own records change pages by images alone.
+pub(crate) static XLOG: Manager = Manager { redo, mask: |_, _, _| (), block_data: |_, _| Some(Vec::new()) };
+
+fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
+    if step.kind() == info::xlog::FPI_FOR_HINT
+        && let Some(store) = step.store()
+    {
+        store.log_hints();
+    }
+    Ok(())
+}

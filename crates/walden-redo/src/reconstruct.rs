@@ -1,0 +1,143 @@
+//! Records as PostgreSQL would have written them without full-page images.
+//!
+//! A block with an image has no data: the image shows the outcome. What the data would have been is reconstructed from the
+//! page before the record and the image: the new heap tuple is on the image, the line pointers that became dead are dead
+//! there. Such a record is what PostgreSQL writes for a page that was changed since the last checkpoint; replayed on the page
+//! before, it must give the image.
+
+use walden_format::assemble::assemble;
+use walden_format::record::{BlockRef, Record, RecordHeader, decode};
+use walden_format::rmgr::{ImageClass, KindTable, rmid};
+
+use crate::manager::PagesAround;
+use crate::managers::{heap, manager};
+use crate::page::PAGE_BYTES;
+use crate::pool::PageBox;
+use crate::step::{Role, Touched, touched_with};
+
+/// Whether the record's image of a block is all there is to its change, not the outcome of data in its place.
+pub(crate) fn is_forced_image(record: &Record<'_>, id: u8) -> bool {
+    let kinds = KindTable::of(record.version);
+    let kind = kinds.kind(record.header.rmid, record.header.info);
+    kinds.image_class(kind.index(), id) == ImageClass::Forced
+}
+
+/// How reconstructed data compares with what the record has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Match {
+    /// The same bytes.
+    Exact,
+    /// Other bytes, which may have the same effect.
+    Differs,
+    /// Nothing is reconstructed: the pages before are not known, or the image does not show it.
+    Unknown,
+}
+
+/// Compares the reconstructed data of the block at `index` of [`Record::blocks`] with the record's, where it has both the
+/// data and an image: in a log written with `wal_consistency_checking`. Nothing where there is nothing to compare.
+///
+/// `touched` are the pages before the record, as an observer sees them.
+pub fn compare(record: &Record<'_>, touched: &[Touched], index: usize) -> Option<Match> {
+    let (block, known) = (record.blocks.get(index)?, touched.get(index)?);
+    let beside = block.image.is_some_and(|image| !image.apply);
+    if !beside
+        || block.will_init
+        || known.role != Role::Redo
+        || known.image.is_none()
+        || is_forced_image(record, block.id)
+    {
+        return None;
+    }
+    let data = (manager(record.header.rmid)?.block_data)(&PagesAround { record, touched }, block);
+    Some(match data {
+        Some(data) if data == record.block_data(block) => Match::Exact,
+        Some(_) => Match::Differs,
+        None => Match::Unknown,
+    })
+}
+
+/// Reconstructs each block's data, in the order of [`Record::blocks`]: nothing where the image does not show it, or where
+/// the block has no image or has data.
+///
+/// `pages` are each block's page before the record and its image, as far as they are known. They are the same afterwards.
+pub fn block_data(
+    record: &Record<'_>,
+    pages: &mut [(Option<PageBox>, Option<PageBox>)],
+) -> Vec<Option<Vec<u8>>> {
+    let Some(manager) = manager(record.header.rmid) else { return vec![None; record.blocks.len()] };
+    let touched = touched_with(record, pages);
+    let around = PagesAround { record, touched: &touched };
+    let data = |(block, touched): (&BlockRef, &Touched)| {
+        let has_image_alone =
+            touched.image.is_some() && block.data_len == 0 && !is_forced_image(record, block.id);
+        if has_image_alone { (manager.block_data)(&around, block) } else { None }
+    };
+    let data = record.blocks.iter().zip(&touched).map(data).collect();
+    for (pages, touched) in pages.iter_mut().zip(touched) {
+        *pages = (touched.page, touched.image);
+    }
+    data
+}
+
+/// Reconstructs the data of the block at `index` of [`Record::blocks`]; nothing if the image does not show it.
+///
+/// `touched` are the pages before the record, as an observer sees them.
+pub fn block_data_at(record: &Record<'_>, touched: &[Touched], index: usize) -> Option<Vec<u8>> {
+    let block = record.blocks.get(index)?;
+    if is_forced_image(record, block.id) {
+        return None;
+    }
+    (manager(record.header.rmid)?.block_data)(&PagesAround { record, touched }, block)
+}
+
+/// Bytes of prefix and suffix that an update's new tuple shares with the old one, and that its record leaves out where it
+/// may (`log_heap_update`): 0 and 0 if the tuples are on two pages, nothing if they are not known.
+///
+/// `touched` are the pages before the record, as an observer sees them.
+pub fn shared_with_old(record: &Record<'_>, touched: &[Touched]) -> Option<(usize, usize)> {
+    heap::shared_with_old(&PagesAround { record, touched })
+}
+
+/// A record as PostgreSQL would have written it without full-page images.
+#[derive(Debug)]
+pub struct RecordWithoutImages {
+    bytes: Vec<u8>,
+    blocks: Vec<BlockRef>,
+}
+
+impl RecordWithoutImages {
+    /// Removes the images that replay would restore and puts the reconstructed data in their place; nothing if some of it
+    /// cannot be reconstructed. Nothing takes the place of an image that the record always has ([`ImageClass::Forced`]).
+    ///
+    /// `touched` are the pages before the record, as an observer sees them.
+    pub fn of(record: &Record<'_>, touched: &[Touched]) -> Option<RecordWithoutImages> {
+        let manager = manager(record.header.rmid)?;
+        let around = PagesAround { record, touched };
+        let mut blocks = Vec::with_capacity(record.blocks.len());
+        let mut lacks_first = false;
+        for (block, touched) in record.blocks.iter().zip(touched) {
+            let restored = block.image.is_some() && touched.role == Role::Restored;
+            let is_reconstructed = restored && block.data_len == 0 && !is_forced_image(record, block.id);
+            let data = if is_reconstructed {
+                (manager.block_data)(&around, block)?
+            } else {
+                record.block_data(block).to_vec()
+            };
+            lacks_first |= is_reconstructed && block.id == 0;
+            blocks.push((BlockRef { image: None, ..*block }, data));
+        }
+        let mut bytes = assemble(record, &blocks);
+        if lacks_first && record.header.rmid == rmid::HEAP {
+            let main = bytes.len() - record.main_data().len();
+            heap::set_prefix_and_suffix_flags(&around, &mut bytes[main..]);
+        }
+        Some(RecordWithoutImages { bytes, blocks: Vec::new() })
+    }
+
+    /// Decodes the record, which gets LSN, end and version from the one that it was made of.
+    pub fn record<'a>(&'a mut self, original: &Record<'_>) -> Option<Record<'a>> {
+        let header = RecordHeader::parse(&self.bytes)?;
+        let place = (original.lsn, original.end);
+        decode(&self.bytes, header, place, original.version, PAGE_BYTES as u32, &mut self.blocks).ok()
+    }
+}

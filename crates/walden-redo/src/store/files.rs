@@ -1,0 +1,80 @@
+//! Files that are created, truncated and dropped.
+
+use walden_format::record::{Fork, RelFileLocator};
+
+use super::index::{ForkKey, Recent};
+use super::{PageStore, Slot};
+
+impl PageStore {
+    /// A relation's files are gone, or made anew.
+    pub fn drop_relation(&mut self, relation: RelFileLocator) {
+        for fork in 0..4 {
+            self.drop_fork(relation, Fork(fork));
+        }
+    }
+
+    /// A file of a relation is gone, or made anew.
+    pub fn drop_fork(&mut self, relation: RelFileLocator, fork: Fork) {
+        if let Some(base) = &mut self.base {
+            base.cut((relation, fork), 0);
+        }
+        self.drop_pages((relation, fork));
+    }
+
+    /// A file of a relation was cut to `blocks`.
+    pub fn truncate(&mut self, relation: RelFileLocator, fork: Fork, blocks: u32) {
+        if let Some(base) = &mut self.base {
+            base.cut((relation, fork), blocks);
+        }
+        let Some(&number) = self.numbers.get(&(relation, fork)) else { return };
+        let known = &mut self.forks[number as usize].blocks;
+        let gone: Vec<Slot> = known.extract_if(|&block, _| block >= blocks).map(|(_, slot)| slot).collect();
+        gone.into_iter().for_each(|slot| self.release(slot));
+    }
+
+    /// A database's files in a tablespace (or in all) are gone, or about to be made anew.
+    pub fn drop_database(&mut self, database: u32, tablespace: Option<u32>) {
+        let of_database =
+            |of: u32, within: u32| of == database && tablespace.is_none_or(|tablespace| within == tablespace);
+        self.copied.retain(|&(of, within)| !of_database(of, within));
+        self.copied_in_log.retain(|&(of, within)| !of_database(of, within));
+        if let Some(base) = &mut self.base {
+            base.databases.insert((database, tablespace));
+        }
+        let gone: Vec<ForkKey> = self
+            .numbers
+            .keys()
+            .copied()
+            .filter(|(relation, _)| of_database(relation.database, relation.tablespace))
+            .collect();
+        gone.into_iter().for_each(|key| self.drop_pages(key));
+    }
+
+    /// A database's files in a tablespace are copies of another's: what is in them is not known.
+    pub fn copy_database(&mut self, database: u32, tablespace: u32) {
+        self.drop_database(database, Some(tablespace));
+        self.copied.insert((database, tablespace));
+    }
+
+    /// A database's files in a tablespace are about to be made from another's, and the log has all their pages.
+    pub fn copy_database_in_log(&mut self, database: u32, tablespace: u32) {
+        self.drop_database(database, Some(tablespace));
+        self.copied_in_log.insert((database, tablespace));
+    }
+
+    /// Whether a relation is of a database that was copied page by page in the log.
+    pub fn is_copied_in_log(&self, relation: RelFileLocator) -> bool {
+        self.copied_in_log.contains(&(relation.database, relation.tablespace))
+    }
+
+    fn drop_pages(&mut self, key: ForkKey) {
+        let Some(number) = self.numbers.remove(&key) else { return };
+        let recent = &mut self.recent.forks[Recent::fork_index(&key)];
+        if recent.is_some_and(|(recent, _)| recent == key) {
+            *recent = None;
+        }
+        let blocks = std::mem::take(&mut self.forks[number as usize].blocks);
+        self.free_forks.push(number);
+        blocks.into_values().for_each(|slot| self.release(slot));
+    }
+}
