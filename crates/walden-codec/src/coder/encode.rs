@@ -163,7 +163,8 @@ impl Encoder {
         let head_total = total_len_of(&segment.first[16..20]);
         let head = head_of(&mut original, head_total, segment.page_bytes())?;
         let pages = PageWriter::new(segment.first, &segment.info, Vec::new(), ComparingSink::new(original));
-        let mut feed = Feed::new(segment, model, coder, pages);
+        let max_weight = max_column_weight(segment.bytes).min(self.limits.columns);
+        let mut feed = Feed::new(segment, model, coder, pages, max_weight);
         let head_missing = feed.head(&head, head_total)?;
         let tail = feed.run()?;
         let Feed { model, coder, mut pages, segment, frame, abandoned, .. } = feed;
@@ -278,17 +279,51 @@ struct Feed<'s, 'i> {
     is_odd: bool,
     /// A record would not come back as it is.
     has_failed: bool,
+    /// The most that the columns may weigh.
+    max_weight: usize,
+    /// The offset in the segment from which on the columns are measured again.
+    measure_at: usize,
 }
 
 impl<'s, 'i> Feed<'s, 'i> {
+    /// Bytes of the segment between two measurements: to count the bytes of all columns takes a while.
+    const MEASURE_EACH: usize = 64 << 10;
+    /// Bytes of columns that are reserved for each byte of the segment that is still to come. Columns of records are hardly
+    /// larger than the records, but for values and images that are decompressed.
+    const RESERVED: usize = 2;
+
     fn new(
         segment: Segment,
         model: &'s mut Model,
         coder: &'s mut columns::Encoder,
         pages: PageWriter<ComparingSink<'i>>,
+        max_weight: usize,
     ) -> Feed<'s, 'i> {
-        let (frame, abandoned) = (SegmentFrame::default(), Vec::new());
-        Feed { segment, model, coder, pages, frame, abandoned, is_odd: false, has_failed: false }
+        Feed {
+            segment,
+            model,
+            coder,
+            pages,
+            frame: SegmentFrame::default(),
+            abandoned: Vec::new(),
+            is_odd: false,
+            has_failed: false,
+            max_weight,
+            measure_at: 0,
+        }
+    }
+
+    /// Lets values and images that the server compressed grow by what the limit of the columns leaves.
+    ///
+    /// What a compressed image adds to the columns depends on how much of its page is predicted: from nothing to all 8 kB.
+    /// So what the columns really have counts, and between two measurements, the most that each image can add.
+    fn limit_growth(&mut self, at: usize) {
+        if at < self.measure_at {
+            return;
+        }
+        self.measure_at = at + Self::MEASURE_EACH;
+        let reserved = Self::RESERVED * self.segment.bytes.saturating_sub(at);
+        self.model.set_growth_left(self.max_weight.saturating_sub(self.coder.weight() + reserved));
     }
 
     /// The remainder of a record that began before the segment; how many bytes of it are missing.
@@ -341,6 +376,7 @@ impl Visitor for Feed<'_, '_> {
             self.frame.first_prev = record.header.prev.0;
             self.model.set_prev(record.header.prev);
         }
+        self.limit_growth(at);
         let end = record.end;
         match self.model.record(self.coder, Some(record), record.lsn, |_| end) {
             Ok(()) if self.model.out == record.bytes() => self.frame.records += 1,

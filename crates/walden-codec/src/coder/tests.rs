@@ -3,6 +3,7 @@ use walden_format::lsn::Lsn;
 use walden_format::page::{LONG_HEADER, SHORT_HEADER};
 use walden_format::rmgr::rmid;
 use walden_format::stream::StreamInfo;
+use walden_redo::compress::zstd::{Release, Zstd};
 
 use super::*;
 use crate::framing::{HeaderChange, HeaderFields, PageSink, PageWriter, StreamingSink};
@@ -95,6 +96,74 @@ fn segment(tables: [u32; 2], until: usize) -> Vec<u8> {
         let prev = put_rows(pages, until, tables[0], 0, Lsn(0));
         put_rows(pages, SEGMENT, tables[1], 100_000, prev);
     })
+}
+
+/// FPI of a page of random letters of an alphabet, compressed by zstd.
+fn full_page_image(letters: u32, number: u32, prev: Lsn) -> Vec<u8> {
+    const HAS_IMAGE: u8 = 0x10;
+    const XLOG_FPI: u8 = 0xB0;
+    // BKPIMAGE_APPLY, BKPIMAGE_COMPRESS_ZSTD.
+    const IMAGE_INFO: u8 = 0x12;
+    let mut state = number;
+    let mut letter = || {
+        state = state.wrapping_mul(1_103_515_245).wrapping_add(12_345);
+        b'a' + ((state >> 16) % letters) as u8
+    };
+    let page: Vec<u8> = (0..PAGE).map(|_| letter()).collect();
+    let mut image = Vec::new();
+    assert!(Zstd::default().compress(Release::V1_5_7, &page, &mut image));
+    let mut bytes = vec![0; 24];
+    bytes.extend([0, HAS_IMAGE, 0, 0]);
+    bytes.extend((image.len() as u16).to_le_bytes());
+    bytes.extend([0, 0, IMAGE_INFO]);
+    bytes.extend([1663, 5, 16384, number].map(u32::to_le_bytes).as_flattened());
+    bytes.extend(image);
+    let total = bytes.len() as u32;
+    bytes[..4].copy_from_slice(&total.to_le_bytes());
+    bytes[8..16].copy_from_slice(&prev.0.to_le_bytes());
+    bytes[16] = XLOG_FPI;
+    bytes[17] = rmid::XLOG;
+    let crc = record_crc(&bytes);
+    bytes[20..24].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// The number of images in a segment of such images, and the bytes of its columns.
+fn images_and_columns(letters: u32) -> (usize, usize) {
+    let mut images = 0;
+    let segment = segment_of(0, Vec::new(), |pages| {
+        pages.record(&[], 0);
+        let mut prev = Lsn(0);
+        loop {
+            let at = pages.next_start();
+            let record = full_page_image(letters, images as u32, prev);
+            if pages.space_left() < record.len() {
+                break;
+            }
+            pages.record(&record, record.len() as u32);
+            prev = Lsn((SEGMENT + at) as u64);
+            images += 1;
+        }
+    });
+    let encoded = Encoder::new(3, Limits::default()).encode(&segment);
+    assert!(encoded.form == Form::Records);
+    let mut columns = ColumnDecoder::default();
+    let columns = columns.decode(&encoded, SEGMENT).expect("its own");
+    let bytes = columns.iter().map(|column| column.bytes.len()).sum();
+    encoded_len(&segment);
+    (images, bytes)
+}
+
+#[test]
+fn images_of_unknown_pages_are_decompressed_as_long_as_the_columns_stay_within_their_limit() {
+    // Five letters take 2.3 bits each: in the columns, the images take 3.4 times as much as in the log.
+    let (images, bytes) = images_and_columns(5);
+    assert!(bytes > images * PAGE, "{images} images, {bytes} bytes of columns");
+    // Images of two letters would take more than the limit allows.
+    let (images, bytes) = images_and_columns(2);
+    let most = max_column_weight(SEGMENT);
+    assert!(images * PAGE > most);
+    assert!(bytes <= most && bytes > most - most / 8, "{bytes} bytes of columns of at most {most}");
 }
 
 /// Encodes a segment as records and decodes it again; the bytes that it takes.

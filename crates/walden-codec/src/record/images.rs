@@ -87,12 +87,11 @@ impl Model {
             None if is_compressed => ImageForm::AsIs,
             None => ImageForm::Page,
             Some(compression) => {
-                let is_known = source.is_some() && self.known_page(block.place).is_some();
                 let expander = &mut self.predictors.rows.expander;
                 let method = source.zip(block.page.as_deref()).and_then(|((image, record), page)| {
                     let mut raw = Vec::new();
                     put_without_hole(page, offset, len_without_hole(hole_len), &mut raw);
-                    expander.reproduces(&raw, record.image_data(image), compression, is_known)
+                    expander.reproduces(&raw, record.image_data(image), compression)
                 });
                 let number = method.map_or(0, |method| 1 + method.number());
                 ImageForm::from_number(current.coder.symbol(column, number)?)?

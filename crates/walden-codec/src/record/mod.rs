@@ -172,7 +172,11 @@ impl Model {
         self.version = version;
         self.predictors.rows.survey.clear();
         self.predictors.keys.start(bytes);
-        self.predictors.rows.expander.allow(2 * bytes);
+    }
+
+    /// When encoding: how many bytes values and images may grow by when they are decompressed, until this is called again.
+    pub fn set_growth_left(&mut self, bytes: usize) {
+        self.predictors.rows.expander.set_growth_left(bytes);
     }
 
     /// After a segment: codes which of its pages were read.

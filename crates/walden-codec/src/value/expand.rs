@@ -82,8 +82,9 @@ pub struct Expander {
     /// What `scratch` was made of, where encoding has just tried it: it is asked for again at once.
     tried: Option<(Vec<u8>, Method)>,
     leaves_values: bool,
-    /// Bytes that values may still grow by, so that a chunk's columns stay within their limit.
-    budget: usize,
+    /// Bytes that values and images may still grow by when they are decompressed, so that the segment's columns stay within
+    /// their limit. Only encoding spends it: decoding checks the limit itself, before it decodes any column.
+    growth_left: usize,
     values: Values,
 }
 
@@ -105,7 +106,7 @@ impl Default for Expander {
             scratch: Vec::new(),
             tried: None,
             leaves_values: false,
-            budget: 0,
+            growth_left: 0,
             values: Values::default(),
         }
     }
@@ -117,9 +118,9 @@ impl Expander {
         self.leaves_values = true;
     }
 
-    /// Before a chunk of columns: how many bytes its values may grow by.
-    pub fn allow(&mut self, bytes: usize) {
-        self.budget = bytes;
+    /// Sets how many bytes values and images may grow by when they are decompressed, from here on.
+    pub fn set_growth_left(&mut self, bytes: usize) {
+        self.growth_left = bytes;
     }
 
     /// What a value was before compression, if compressing that again by a method gives the same bytes.
@@ -127,7 +128,8 @@ impl Expander {
         let (info, stream) = stored.split_first_chunk::<INFO>()?;
         let info = u32::from_le_bytes(*info);
         let raw = (info & LENGTH) as usize;
-        if self.leaves_values || raw > MAX_RAW || raw <= stream.len() || raw - stream.len() > self.budget {
+        if self.leaves_values || raw > MAX_RAW || raw <= stream.len() || raw - stream.len() > self.growth_left
+        {
             return None;
         }
         // No byte of the stream stands for more than this, by either method.
@@ -145,7 +147,7 @@ impl Expander {
         }
         let method = self.method(&content, stream, compression)?;
         self.tried = Some((content.clone(), method));
-        self.budget -= raw - stream.len();
+        self.growth_left -= raw - stream.len();
         Some((content, method))
     }
 
@@ -162,20 +164,20 @@ impl Expander {
         Ok(())
     }
 
-    /// The method by which a page without its hole compresses to these bytes. One that is known takes no room.
+    /// The method by which a page without its hole compresses to these bytes.
+    ///
+    /// Each page counts as if nothing of it were predicted; what its columns really got is known to whoever sets what is
+    /// left.
     pub fn reproduces(
         &mut self,
         page: &[u8],
         stored: &[u8],
         compression: compress::Method,
-        is_known: bool,
     ) -> Option<Method> {
-        let growth = if is_known { 0 } else { page.len().saturating_sub(stored.len()) };
-        if growth > self.budget {
-            return None;
-        }
+        let growth = page.len().saturating_sub(stored.len());
+        let left = self.growth_left.checked_sub(growth)?;
         let method = self.method(page, stored, compression)?;
-        self.budget -= growth;
+        self.growth_left = left;
         Some(method)
     }
 
@@ -332,7 +334,7 @@ mod tests {
     fn values_stay_where_that_is_wanted() {
         let stored = stored(&content(), Method::Pglz);
         let mut expander = Expander::default();
-        expander.allow(1 << 20);
+        expander.set_growth_left(1 << 20);
         assert!(expander.expand(&stored).is_some());
         expander.leave_values();
         assert_eq!(expander.expand(&stored), None);
@@ -345,7 +347,7 @@ mod tests {
         assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2], "they differ");
         let mut expander = Expander::default();
         for (method, stored) in Method::OF_VALUES.into_iter().zip(&all) {
-            expander.allow(1 << 20);
+            expander.set_growth_left(1 << 20);
             assert!(expander.expand(stored) == Some((content.clone(), method)), "{method:?}");
             let mut again = Vec::new();
             expander.shrink(&content, method, &mut again).unwrap();
@@ -359,7 +361,7 @@ mod tests {
             assert_eq!(page, stored[INFO..]);
             let compression =
                 if method == Method::Lz4 { compress::Method::Lz4 } else { compress::Method::Pglz };
-            assert_eq!(expander.reproduces(&content, &page, compression, false), Some(method));
+            assert_eq!(expander.reproduces(&content, &page, compression), Some(method));
         }
     }
 
@@ -371,8 +373,8 @@ mod tests {
             expander.shrink_page(&content, method, &mut stored).unwrap();
             let compressions = [compress::Method::Pglz, compress::Method::Lz4, compress::Method::Zstd];
             for compression in compressions {
-                expander.allow(1 << 20);
-                let found = expander.reproduces(&content, &stored, compression, false);
+                expander.set_growth_left(1 << 20);
+                let found = expander.reproduces(&content, &stored, compression);
                 assert_eq!(found.is_some(), method.is_of(compression), "{method:?}");
                 let Some(found) = found else { continue };
                 expander.shrink_page(&content, found, &mut again).unwrap();
@@ -388,7 +390,7 @@ mod tests {
             let good = stored(&content, method);
             let mut expander = Expander::default();
             assert_eq!(expander.expand(&good), None, "no room was given");
-            expander.allow(1 << 20);
+            expander.set_growth_left(1 << 20);
             for at in (0..good.len()).step_by(7) {
                 assert_eq!(expander.expand(&good[..at]), None, "cut at {at}");
             }
