@@ -5,9 +5,11 @@
 //!
 //! Columns are emptied into a *chunk* at the end of each segment, and named once for as many chunks as follow each other.
 
+use walden_format::record::RelFileLocator;
 use walden_redo::compress::pglz::same_start;
 
 use crate::entropy::{Packer, Unpacker};
+use crate::meter::{Meter, Metered};
 use crate::{Corrupt, corrupt};
 
 /// A column, by the order in which columns are named.
@@ -86,6 +88,31 @@ pub const CLASSES: [Class; 17] = [
     Class::Raw,
 ];
 
+impl Class {
+    /// Its name, as `docs/format.md` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Framing => "framing",
+            Class::Shapes => "shapes",
+            Class::Transactions => "transactions",
+            Class::Blocks => "blocks",
+            Class::MainData => "main data",
+            Class::BlockData => "block data",
+            Class::Payload => "payload",
+            Class::RowHeaders => "row headers",
+            Class::Fixed => "fixed",
+            Class::Text => "text",
+            Class::Expanded => "expanded",
+            Class::IndexTuples => "index tuples",
+            Class::ImageHeaders => "image headers",
+            Class::ImageDifferences => "image differences",
+            Class::PageHeaders => "page headers",
+            Class::ImageBytes => "image bytes",
+            Class::Raw => "raw",
+        }
+    }
+}
+
 impl Kind {
     /// With which others the column is compressed.
     pub fn class(self) -> Class {
@@ -138,6 +165,14 @@ impl Form {
 pub trait Coder {
     /// Names a column.
     fn column(&mut self, kind: Kind) -> Result<Column, Corrupt>;
+
+    /// Names a column whose values belong to many relations, though it is named while one of them is coded.
+    fn shared_column(&mut self, kind: Kind) -> Result<Column, Corrupt> {
+        self.column(kind)
+    }
+
+    /// Notes, for statistics, to which relation the values belong that are coded from here on.
+    fn set_relation(&mut self, _: Option<RelFileLocator>) {}
 
     /// Codes a number: encoding writes `value` and gives it back, decoding ignores it and gives the one written.
     fn symbol(&mut self, column: Column, value: u64) -> Result<u64, Corrupt>;
@@ -400,6 +435,8 @@ pub struct Decoder {
     left: Vec<(usize, usize)>,
     bytes: Vec<u8>,
     named: usize,
+    /// Counts bytes by class and relation; beside it, how many each column has in the chunk.
+    meter: Option<Box<(Meter, Vec<usize>)>>,
 }
 
 /// A column that is to be decompressed.
@@ -418,6 +455,8 @@ impl Decoder {
     pub fn chunk(&mut self, unpacker: &mut Unpacker, stored: &[u8], most: usize) -> Result<(), Corrupt> {
         let mut rest = stored;
         let directory = unpacker.directory(&mut rest, most)?;
+        let directory_bytes = (directory.len() as u64, (stored.len() - rest.len()) as u64);
+        let mut stored_by_class = [0; CLASSES.len()];
         let mut directory = &directory[..];
         let new: usize = narrow(get_number(&mut directory)?)?;
         // Each takes two bytes of the directory or more.
@@ -456,10 +495,16 @@ impl Decoder {
             if wanted.is_empty() {
                 continue;
             }
-            let left = &mut self.left;
+            let (left, before) = (&mut self.left, rest.len());
             unpacker.class(class, wanted, &mut rest, &mut self.bytes, |column, at| {
                 left[column.number as usize] = (at, at + column.bytes);
             })?;
+            stored_by_class[class as usize] = (before - rest.len()) as u64;
+        }
+        if let Some((meter, sizes)) = self.meter.as_deref_mut() {
+            meter.start(&self.left, stored_by_class, directory_bytes);
+            sizes.clear();
+            sizes.extend(self.left.iter().map(|(at, end)| end - at));
         }
         if rest.is_empty() { Ok(()) } else { Err(corrupt("bytes after the last column")) }
     }
@@ -474,6 +519,30 @@ impl Decoder {
     pub fn finish(&self) -> Result<(), Corrupt> {
         let empty = self.left.iter().all(|(at, end)| at == end);
         if empty && self.named == self.columns.len() { Ok(()) } else { Err(corrupt("columns are left over")) }
+    }
+
+    /// Counts bytes from here on; it has to be called before the first chunk.
+    pub fn meter(&mut self) {
+        self.meter = Some(Box::default());
+    }
+
+    /// What was counted of a chunk that was decoded to its end, if it was metered.
+    pub fn take_metered(&mut self) -> Option<Metered> {
+        let Decoder { meter, left, columns, .. } = self;
+        let (meter, sizes) = meter.as_deref_mut()?;
+        Some(meter.finish(sizes, left, |column| columns[column].0))
+    }
+
+    fn name(&mut self, kind: Kind, is_shared: bool) -> Result<Column, Corrupt> {
+        let column = self.columns.get(self.named).ok_or_else(|| corrupt("a column is missing"))?;
+        if *column != (kind.class(), kind.form()) {
+            return Err(corrupt("a column is of another kind"));
+        }
+        if let Some((meter, _)) = self.meter.as_deref_mut() {
+            meter.name(kind.class(), is_shared, self.left[self.named].0);
+        }
+        self.named += 1;
+        Ok(Column(self.named as u32 - 1))
     }
 
     /// A number of more than a byte, or none.
@@ -501,12 +570,18 @@ impl Decoder {
 
 impl Coder for Decoder {
     fn column(&mut self, kind: Kind) -> Result<Column, Corrupt> {
-        let column = self.columns.get(self.named).ok_or_else(|| corrupt("a column is missing"))?;
-        if *column != (kind.class(), kind.form()) {
-            return Err(corrupt("a column is of another kind"));
+        self.name(kind, false)
+    }
+
+    fn shared_column(&mut self, kind: Kind) -> Result<Column, Corrupt> {
+        self.name(kind, true)
+    }
+
+    #[inline]
+    fn set_relation(&mut self, relation: Option<RelFileLocator>) {
+        if let Some((meter, _)) = self.meter.as_deref_mut() {
+            meter.set_relation(relation, &self.left, |column| self.columns[column].0);
         }
-        self.named += 1;
-        Ok(Column(self.named as u32 - 1))
     }
 
     #[inline]

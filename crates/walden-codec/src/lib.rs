@@ -55,6 +55,7 @@ mod columns;
 pub mod container;
 mod entropy;
 mod framing;
+mod meter;
 mod move_to_front;
 mod page;
 mod predict;

@@ -5,6 +5,7 @@
 mod base;
 #[cfg(feature = "bench")]
 mod bench;
+mod breakdown;
 mod completions;
 mod compress;
 mod decompress;

@@ -8,10 +8,12 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
+use walden_codec::coder::Breakdown;
 use walden_codec::container::{self, Entry, Error, Head, Loss, Reader};
 use walden_report::table::{Row, table};
 use walden_report::units;
 
+use crate::breakdown::{self, Counted};
 use crate::compress::{MAX_ROWS, form_name, in_parallel, open, ratio};
 use crate::decompress::{LimitArgs, report, unverified, words_of};
 use crate::progress::Progress;
@@ -24,6 +26,8 @@ Examples:
       decode everything and compare it with the checksums of the originals; nothing is written
   walden test --list march.wpk
       what is in a pack, without decoding it
+  walden test --stats march.wpk
+      where its bytes are: by kind of data and by relation
 
 Exit status: 0 everything is as it was, 1 something is damaged, 2 wrong usage, 3 a file could not be read.";
 
@@ -38,6 +42,10 @@ pub struct TestArgs {
     /// Only list the members
     #[arg(short, long)]
     list: bool,
+
+    /// Count where the bytes are: by column class and by relation, before and after entropy coding
+    #[arg(long, conflicts_with = "list")]
+    stats: bool,
 
     /// How to print it
     #[arg(long, value_enum, default_value_t)]
@@ -60,6 +68,7 @@ struct Found {
     /// Members that may not be where they were written, in words.
     unverified: Vec<String>,
     lost: Vec<Loss>,
+    breakdown: Breakdown,
 }
 
 struct Member {
@@ -118,15 +127,37 @@ pub fn run(args: &TestArgs) -> Result<ExitCode> {
         .zip(&results)
         .filter_map(|(path, result)| Some((path.as_path(), result.as_ref().ok()?)))
         .collect();
+    if args.stats {
+        let counted: Vec<Counted<'_>> = found.into_iter().map(|(path, found)| count(path, found)).collect();
+        breakdown::print(&counted, args.format)?;
+        return Ok(ExitCode::from(code));
+    }
     print(args, &found, started.elapsed().as_secs_f64())?;
     Ok(ExitCode::from(code))
+}
+
+fn count<'f>(path: &'f Path, found: &Found) -> Counted<'f> {
+    Counted {
+        path: Some(path),
+        file_bytes: found.file_bytes,
+        original_bytes: found.members.iter().map(|member| member.original).sum(),
+        members: found.members.len() as u64,
+        breakdown: found.breakdown.clone(),
+    }
 }
 
 fn test(args: &TestArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<Found> {
     let (file, found) = open(path)?;
     let file_bytes = found.len();
+    let mut breakdown = Breakdown::default();
     let walk = container::walk(file, args.limits.to_limits(), &mut |reader, head| {
+        if args.stats {
+            reader.count_bytes();
+        }
         let summary = reader.decode(head, &mut std::io::sink())?;
+        if let Some(found) = reader.take_breakdown() {
+            breakdown.merge(&found);
+        }
         advance(summary.stored);
         Ok(summary)
     });
@@ -148,7 +179,7 @@ fn test(args: &TestArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<
             hash: summary.end.hash,
         })
         .collect();
-    Ok(Found { file_bytes, members, damage: walk.damage, unverified, lost: walk.lost })
+    Ok(Found { file_bytes, members, damage: walk.damage, unverified, lost: walk.lost, breakdown })
 }
 
 fn list(args: &TestArgs, path: &Path) -> Result<Found> {

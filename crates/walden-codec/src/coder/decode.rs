@@ -10,6 +10,7 @@ use super::{Encoded, Form, Limits, State, max_column_weight, start_of};
 use crate::columns::{self, Coder};
 use crate::entropy::Unpacker;
 use crate::framing::{FLUSH_BYTES, PageSink, PageWriter, StreamingSink};
+use crate::meter::Metered;
 use crate::record::Model;
 use crate::{Corrupt, corrupt};
 
@@ -17,6 +18,8 @@ use crate::{Corrupt, corrupt};
 pub struct Decoder {
     limits: Limits,
     is_alone: bool,
+    is_metered: bool,
+    metered: Option<Metered>,
     failure: Option<String>,
     state: Option<State<columns::Decoder, Unpacker>>,
 }
@@ -24,12 +27,22 @@ pub struct Decoder {
 impl Decoder {
     /// A decoder that starts with no state.
     pub fn new(limits: Limits) -> Decoder {
-        Decoder { limits, is_alone: false, failure: None, state: None }
+        Decoder { limits, is_alone: false, is_metered: false, metered: None, failure: None, state: None }
     }
 
     /// For files that are all restarts: nothing is kept that only helps with the next one.
     pub fn alone(self) -> Decoder {
         Decoder { is_alone: true, ..self }
+    }
+
+    /// Counts the bytes of columns by class and relation, from the next restart on.
+    pub(crate) fn meter(&mut self) {
+        self.is_metered = true;
+    }
+
+    /// What was counted of the last file, if it was decoded as records.
+    pub(crate) fn take_metered(&mut self) -> Option<Metered> {
+        self.metered.take()
     }
 
     /// Decodes a file of `bytes` bytes and passes them to `out`, some at a time. They are only right if this succeeds.
@@ -56,6 +69,9 @@ impl Decoder {
             }
             Form::Records => self.decode_records(&encoded.content, bytes, encoded.restart, out),
         };
+        if decoded.is_ok() && encoded.form == Form::Records {
+            self.metered = self.state.as_mut().and_then(|state| state.coder.take_metered());
+        }
         self.failure = self.state.as_ref().and_then(State::failure);
         if decoded.is_err() || self.failure.is_some() || self.is_alone || encoded.form == Form::Bytes {
             self.state = None;
@@ -94,7 +110,10 @@ impl Decoder {
                     "cannot decode the segment: expected those before it since the keyframe",
                 ));
             }
-            state => state.insert(first_chunk(stored, bytes, self.is_alone, self.limits)?),
+            state => {
+                let is_metered = self.is_metered;
+                state.insert(first_chunk(stored, bytes, (self.is_alone, is_metered), self.limits)?)
+            }
         };
         let mut segment =
             SegmentDecoder::start(coder, frame_columns, model, (bytes, self.limits.blocks), out)?;
@@ -117,11 +136,14 @@ impl Decoder {
 fn first_chunk(
     stored: &[u8],
     bytes: usize,
-    is_alone: bool,
+    (is_alone, is_metered): (bool, bool),
     limits: Limits,
 ) -> Result<State<columns::Decoder, Unpacker>, Corrupt> {
     let mut coder = columns::Decoder::default();
     let mut entropy = Unpacker::new(!is_alone).allow_modelled(limits.may_model);
+    if is_metered {
+        coder.meter();
+    }
     coder.chunk(&mut entropy, stored, max_column_weight(bytes).min(limits.columns))?;
     let frame = FrameColumns::new(&mut coder)?;
     // Each segment says its version before its first record.

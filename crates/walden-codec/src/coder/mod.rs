@@ -3,11 +3,13 @@
 //! The state that a file leaves behind (pages, transactions, statistics) helps with the next one, so files are decoded in
 //! the order in which they were encoded, from a *restart* on: a file that starts with no state.
 
+mod breakdown;
 mod columns_only;
 mod decode;
 mod encode;
 mod frame;
 
+pub use self::breakdown::{Breakdown, Bytes};
 pub use self::columns_only::{ColumnContent, ColumnDecoder};
 pub use self::decode::Decoder;
 pub use self::encode::{Encoder, Understood};

@@ -11,7 +11,7 @@ use super::layout::{
 };
 use super::limits::Needs;
 use super::{Damage, Error, ReadLimits};
-use crate::coder::{self, Decoder, Encoded, Form};
+use crate::coder::{self, Breakdown, Decoder, Encoded, Form};
 
 /// Bytes that are allocated at once, before they are read.
 const MAX_AT_ONCE: u64 = 16 << 20;
@@ -29,6 +29,8 @@ pub struct Reader<R> {
     /// What decoding may use: what the file states.
     coder_limits: coder::Limits,
     decoder: Decoder,
+    /// Where the bytes of members are that were decoded since it was taken last, if that is counted.
+    breakdown: Option<Breakdown>,
     header: Option<FileHeader>,
     /// Bytes of the file; `u64::MAX` of a stream.
     bytes: u64,
@@ -151,6 +153,7 @@ impl<R: Read + Seek> Reader<R> {
             limits,
             coder_limits,
             decoder: Decoder::new(coder_limits),
+            breakdown: None,
             header: None,
             bytes,
             at: 0,
@@ -198,6 +201,19 @@ impl<R: Read + Seek> Reader<R> {
         self.header = Some(header);
         self.go_to_start();
         Ok(self)
+    }
+
+    /// Counts where the bytes of members are that are decoded, from the next keyframe on. Decoding takes longer then.
+    pub fn count_bytes(&mut self) {
+        if self.breakdown.is_none() {
+            self.decoder.meter();
+            self.breakdown = Some(Breakdown::default());
+        }
+    }
+
+    /// Where the bytes of members are that were decoded since the last call, if [`Reader::count_bytes`] was called.
+    pub fn take_breakdown(&mut self) -> Option<Breakdown> {
+        self.breakdown.as_mut().map(std::mem::take)
     }
 
     /// What the file's header says.
@@ -838,6 +854,9 @@ impl<R: Read + Seek> Reader<R> {
         content.drain(..8);
         let encoded = Encoded { form: head.form, restart: head.keyframe, content };
         let decoded = self.decoder.decode(&encoded, original as usize, out);
+        if let Some(breakdown) = self.breakdown.as_mut().filter(|_| decoded.is_ok()) {
+            breakdown.add(&encoded, original, self.decoder.take_metered().as_ref());
+        }
         if let Some(failure) = self.decoder.failure() {
             return Err(Error::Temporary(failure.to_owned()));
         }

@@ -131,7 +131,10 @@ impl Names {
         kind: Kind,
     ) -> Result<Column, Corrupt> {
         let (name, mixed) = named(topic, like);
-        self.0.get(name, mixed, || coder.column(kind))
+        self.0.get(name, mixed, || match topic {
+            Topic::Told | Topic::Main | Topic::Origin => coder.shared_column(kind),
+            _ => coder.column(kind),
+        })
     }
 
     /// The same, if it was named.

@@ -82,6 +82,9 @@ impl BlockRefs {
     ) -> Result<Place, Corrupt> {
         const NEW: u64 = 0;
         const AFTER_LAST: u64 = 1 + RANKS;
+        let locator = self.relations.get(relation as usize);
+        let locator = *locator.ok_or_else(|| corrupt("a relation's number can't be"))?;
+        current.coder.set_relation(Some(locator));
         let recent = self.recent_blocks(relation, fork);
         let last = recent.last();
         let symbol = || match recent.rank(block) {
@@ -105,8 +108,6 @@ impl BlockRefs {
                 block
             }
         };
-        let locator = self.relations.get(relation as usize);
-        let locator = *locator.ok_or_else(|| corrupt("a relation's number can't be"))?;
         Ok(Place { relation: Relation { number: relation, locator }, fork, block })
     }
 

@@ -82,17 +82,20 @@ impl Model {
         self.block_headers(current, fields.shape, blocks)?;
         let displaced = self.read_base_pages(current.source, blocks);
         self.data_of_blocks(current, fields, blocks, &displaced)?;
+        current.coder.set_relation(None);
         let extra = self.origin_and_toplevel(current, fields.shape)?;
         let replayed = self.replay_without_images(current, fields, blocks, &extra);
         self.put_headers(fields, blocks, &extra, Images::With, out);
         for (index, block) in blocks.iter_mut().enumerate() {
             let source = current.source.and_then(|record| record.blocks.get(index)?.image.as_ref());
             let replayed = replayed.get(index).and_then(Option::as_deref);
+            current.coder.set_relation(Some(block.place.relation.locator));
             self.image(current, block, replayed, source, out)?;
             if self.shapes.get(fields.shape).blocks[index].flags & HAS_DATA != 0 {
                 out.extend_from_slice(&block.data);
             }
         }
+        current.coder.set_relation(None);
         out.extend_from_slice(fields.main);
         if let Some(block) = blocks.first() {
             self.note_inserted(fields, block.place);
@@ -171,6 +174,7 @@ impl Model {
             };
             // An update's old tuple is on the second page, if there is one.
             let old_place = blocks.get(1).map_or(blocks[0].place, |block| block.place);
+            current.coder.set_relation(Some(blocks[index].place.relation.locator));
             let source = DataSource { index, id, place: blocks[index].place, old_place, bytes };
             self.block_data(current, fields, &source, &mut blocks[index].data)?;
         }

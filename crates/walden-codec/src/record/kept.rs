@@ -73,6 +73,7 @@ impl Kept {
 pub fn left<S: Coder>(coder: &mut S, names: &mut Names, record: &Record<'_>) -> Result<BlockSet, Corrupt> {
     let mut left = BlockSet::default();
     for (index, block) in record.blocks.iter().enumerate().filter(|(_, block)| is_made_anew(block)) {
+        coder.set_relation(Some(block.relation));
         let column = column(coder, names, block)?;
         match coder.symbol(column, KEPT)? {
             KEPT => {}
@@ -80,6 +81,7 @@ pub fn left<S: Coder>(coder: &mut S, names: &mut Names, record: &Record<'_>) -> 
             _ => return Err(corrupt("whether a page is kept can't be so")),
         }
     }
+    coder.set_relation(None);
     Ok(left)
 }
 

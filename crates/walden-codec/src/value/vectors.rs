@@ -407,10 +407,10 @@ impl Vectors {
         let columns = match self.columns {
             Some(columns) => columns,
             None => *self.columns.insert(Columns {
-                forms: coder.column(Kind::Symbols(Class::RowHeaders))?,
-                lengths: coder.column(Kind::Symbols(Class::RowHeaders))?,
-                words: coder.column(Kind::Bytes(Class::Text))?,
-                rests: coder.column(Kind::Bytes(Class::Text))?,
+                forms: coder.shared_column(Kind::Symbols(Class::RowHeaders))?,
+                lengths: coder.shared_column(Kind::Symbols(Class::RowHeaders))?,
+                words: coder.shared_column(Kind::Bytes(Class::Text))?,
+                rests: coder.shared_column(Kind::Bytes(Class::Text))?,
             }),
         };
         let (form, bytes) = match &told {

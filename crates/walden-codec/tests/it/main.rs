@@ -1,6 +1,7 @@
 //! The container: what comes back, what damage does, and files that earlier versions wrote.
 
 mod binding;
+mod breakdown;
 mod container;
 mod damage;
 mod golden;

@@ -31,6 +31,7 @@ walden_testing::tests! {
     other_files_are_refused_by_name,
     golden_clusters_compress_to_no_more_than_before,
     an_interrupt_leaves_no_partial_file,
+    statistics_count_each_byte_of_a_file_once,
 }
 
 /// Runs the program in words; paths are the words' `{}`.
@@ -558,6 +559,32 @@ fn golden_clusters_compress_to_no_more_than_before() {
         let bytes = files(&out).values().map(|file| file.len() as u64).sum::<u64>();
         assert_eq!(reported["compressed_bytes"].as_u64(), Some(bytes), "{options}");
         assert!(most / 20 * 19 < bytes && bytes <= most, "{options}: {bytes} bytes, {most} at most");
+    }
+}
+
+fn statistics_count_each_byte_of_a_file_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let wal = folder.path().join("wal");
+    for (name, content) in golden("18.6") {
+        write(&wal, &name, &content);
+    }
+    write(&wal, "notes", b"no segment");
+    let pack = folder.path().join("golden.wpk");
+    done("compress --pack={} {}", &[&pack, &wal]);
+    let found = json(&done("test --stats --format json {}", &[&pack]));
+    let bytes = |value: &Value, name: &str| value[name].as_u64().unwrap();
+    let sum = |name: &str| -> u64 {
+        found[name].as_array().unwrap().iter().map(|row| bytes(row, "stored_bytes")).sum()
+    };
+    assert_eq!(sum("classes"), sum("relations"));
+    let others = ["column_directory", "not_in_columns"].map(|name| bytes(&found[name], "stored_bytes"));
+    let whole = sum("classes") + others.iter().sum::<u64>() + bytes(&found, "container_bytes");
+    assert_eq!(whole, pack.metadata().unwrap().len());
+    assert_eq!(bytes(&found, "compressed_bytes"), whole);
+    assert!(others[1] > 0, "a file that is no segment");
+    let text = done("test --stats {}", &[&pack]);
+    for word in ["column class", "relation", "1663/", "no relation", "container", "total"] {
+        assert!(text.contains(word), "{word}: {text}");
     }
 }
 

@@ -1,0 +1,107 @@
+//! Counts bytes of columns by class and relation while they are decoded.
+//!
+//! A column that is named while the values of a relation's block are coded belongs to that relation. Columns that all
+//! relations share (those of images, of a record's shape) are metered: whenever the relation changes, what was read of them
+//! since the last change counts for the relation before.
+
+use rustc_hash::FxHashMap;
+use walden_format::record::RelFileLocator;
+
+use crate::columns::{CLASSES, Class};
+
+const CLASS_COUNT: usize = CLASSES.len();
+
+/// A relation, or none.
+pub type Owner = Option<RelFileLocator>;
+
+/// Bytes by class.
+pub type ByClass = [u64; CLASS_COUNT];
+
+/// Bytes of one segment's columns.
+#[derive(Clone, Default, Debug)]
+pub struct Metered {
+    /// Bytes before entropy coding, by relation and class.
+    pub raw: FxHashMap<Owner, ByClass>,
+    /// Bytes of the compressed form, by class.
+    pub stored: ByClass,
+    /// Bytes of the directory of columns before compression, and in the compressed form.
+    pub directory: (u64, u64),
+}
+
+/// Meters columns; see the file's comment.
+#[derive(Default)]
+pub struct Meter {
+    relation: Owner,
+    /// Of each column named so far, the relation that it belongs to.
+    owners: Vec<Owner>,
+    /// Columns without an owner, and how far each was read at the last change.
+    shared: Vec<(usize, usize)>,
+    segment: Metered,
+}
+
+impl Meter {
+    /// Begins a segment: `positions` of its columns, and what its classes and the directory take.
+    pub fn start(&mut self, positions: &[(usize, usize)], stored: ByClass, directory: (u64, u64)) {
+        self.relation = None;
+        self.segment = Metered { raw: FxHashMap::default(), stored, directory };
+        for (column, at) in &mut self.shared {
+            *at = positions[*column].0;
+        }
+    }
+
+    /// Notes that the next column was named; `at` is where its bytes begin.
+    pub fn name(&mut self, class: Class, is_shared: bool, at: usize) {
+        // What precedes the blocks of a record belongs to none of them.
+        let is_of_record =
+            matches!(class, Class::Framing | Class::Shapes | Class::Transactions | Class::MainData);
+        let owner = self.relation.filter(|_| !is_shared && !is_of_record);
+        if owner.is_none() {
+            self.shared.push((self.owners.len(), at));
+        }
+        self.owners.push(owner);
+    }
+
+    /// Notes to which relation the values belong that are decoded from here on.
+    pub fn set_relation(
+        &mut self,
+        relation: Owner,
+        positions: &[(usize, usize)],
+        class: impl Fn(usize) -> Class,
+    ) {
+        if relation == self.relation {
+            return;
+        }
+        for (column, at) in &mut self.shared {
+            let (now, _) = positions[*column];
+            if now > *at {
+                let by_class = self.segment.raw.entry(self.relation).or_default();
+                by_class[class(*column) as usize] += (now - *at) as u64;
+                *at = now;
+            }
+        }
+        self.relation = relation;
+    }
+
+    /// Ends a segment: `sizes` are the bytes of all its columns, each of which was read to its end.
+    pub fn finish(
+        &mut self,
+        sizes: &[usize],
+        positions: &[(usize, usize)],
+        class: impl Fn(usize) -> Class,
+    ) -> Metered {
+        // Anything but the present relation counts what was read under it.
+        let present = self.relation;
+        self.set_relation(
+            if present.is_some() { None } else { Some(RelFileLocator::default()) },
+            positions,
+            &class,
+        );
+        self.relation = None;
+        for (column, owner) in self.owners.iter().enumerate() {
+            if let (Some(_), Some(&bytes)) = (owner, sizes.get(column).filter(|&&bytes| bytes > 0)) {
+                self.segment.raw.entry(*owner).or_default()[class(column) as usize] += bytes as u64;
+            }
+        }
+        std::mem::take(&mut self.segment)
+    }
+}

@@ -1,0 +1,171 @@
+//! `walden test --stats`: where the bytes of compressed files are.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use walden_codec::coder::{Breakdown, Bytes};
+use walden_report::table::{Row, table};
+use walden_report::units;
+
+use crate::compress::ratio;
+use crate::terminal::{self, Format};
+
+/// Relations that get a row of their own.
+const MAX_RELATIONS: usize = 20;
+
+/// What was counted of a file, or of several together.
+pub struct Counted<'f> {
+    /// The file's; none of several.
+    pub path: Option<&'f Path>,
+    /// Bytes of the compressed file.
+    pub file_bytes: u64,
+    /// Bytes of its members' originals.
+    pub original_bytes: u64,
+    /// Its members.
+    pub members: u64,
+    /// Where the bytes are.
+    pub breakdown: Breakdown,
+}
+
+/// Prints what was counted of each file and of all of them.
+pub fn print(files: &[Counted<'_>], format: Format) -> Result<()> {
+    let mut sum =
+        Counted { path: None, file_bytes: 0, original_bytes: 0, members: 0, breakdown: Breakdown::default() };
+    for file in files {
+        sum.file_bytes += file.file_bytes;
+        sum.original_bytes += file.original_bytes;
+        sum.members += file.members;
+        sum.breakdown.merge(&file.breakdown);
+    }
+    terminal::print(&match format {
+        Format::Json => terminal::json(&as_json(files, &sum))?,
+        Format::Table if files.is_empty() => String::new(),
+        Format::Table => as_tables(files, &sum),
+    })
+}
+
+impl Counted<'_> {
+    /// What holds the members together: headers, checksums, names, index.
+    fn container_bytes(&self) -> u64 {
+        self.file_bytes.saturating_sub(self.breakdown.total().stored)
+    }
+
+    /// The rows that both tables end with.
+    fn others(&self) -> Vec<(String, Bytes)> {
+        let (directory, bytes) = (self.breakdown.directory(), self.breakdown.bytes());
+        let container = Bytes { raw: 0, stored: self.container_bytes() };
+        let rows = [("column directory", directory), ("not in columns", bytes), ("container", container)];
+        let is_there = |(_, bytes): &(&str, Bytes)| bytes.stored > 0;
+        rows.into_iter().filter(is_there).map(|(label, bytes)| (label.to_owned(), bytes)).collect()
+    }
+}
+
+fn as_tables(files: &[Counted<'_>], sum: &Counted<'_>) -> String {
+    let look = terminal::look();
+    let head: &[&str] = &["raw", "stored", "ratio", "share"];
+    let title = match files {
+        [Counted { path: Some(path), .. }] => format!("Bytes of {} by column class", path.display()),
+        _ => format!("Bytes of {} files by column class", files.len()),
+    };
+    let mut classes: Vec<(String, Bytes)> =
+        sum.breakdown.classes().map(|(class, bytes)| (class.name().to_owned(), bytes)).collect();
+    classes.sort_by_key(|(_, bytes)| std::cmp::Reverse(bytes.stored));
+    classes.extend(sum.others());
+    let mut text = table(look, &title, ("column class", head), &rows(&classes, sum.file_bytes)) + "\n";
+    let mut relations = relations(&sum.breakdown);
+    relations.extend(sum.others());
+    text += &table(look, "By relation", ("relation", head), &rows(&relations, sum.file_bytes));
+    text += &format!(
+        "\n{} members, {} in {}, {}\n",
+        sum.members,
+        units::bytes(sum.original_bytes),
+        units::bytes(sum.file_bytes),
+        ratio(sum.original_bytes, sum.file_bytes)
+    );
+    text
+}
+
+/// The largest relations, the sum of the others, and what belongs to none.
+fn relations(breakdown: &Breakdown) -> Vec<(String, Bytes)> {
+    let mut named: Vec<(String, Bytes)> = Vec::new();
+    let mut without = Bytes::default();
+    for (relation, bytes) in breakdown.relations() {
+        match relation {
+            Some(relation) => named.push((relation.to_string(), bytes)),
+            None => without = bytes,
+        }
+    }
+    named.sort_by_key(|(_, bytes)| std::cmp::Reverse(bytes.stored));
+    let others = named.split_off(named.len().min(MAX_RELATIONS));
+    if !others.is_empty() {
+        let sum = |of: fn(&Bytes) -> u64| others.iter().map(|(_, bytes)| of(bytes)).sum();
+        let bytes = Bytes { raw: sum(|bytes| bytes.raw), stored: sum(|bytes| bytes.stored) };
+        named.push((format!("{} others", others.len()), bytes));
+    }
+    named.push(("no relation".to_owned(), without));
+    named
+}
+
+fn rows(counted: &[(String, Bytes)], file_bytes: u64) -> Vec<Row> {
+    let row = |label: &str, Bytes { raw, stored }: Bytes| Row {
+        depth: 0,
+        label: label.to_owned(),
+        cells: vec![
+            if raw > 0 { units::bytes(raw) } else { String::new() },
+            units::bytes(stored),
+            if raw > 0 { ratio(raw, stored) } else { String::new() },
+            units::percent(stored as f64 / file_bytes.max(1) as f64),
+        ],
+        share: Some(stored as f64 / file_bytes.max(1) as f64),
+    };
+    let raw = counted.iter().map(|(_, bytes)| bytes.raw).sum();
+    let stored = counted.iter().map(|(_, bytes)| bytes.stored).sum();
+    let total = Row { share: None, ..row("total", Bytes { raw, stored }) };
+    counted.iter().map(|(label, bytes)| row(label, *bytes)).chain([total]).collect()
+}
+
+fn as_json(files: &[Counted<'_>], sum: &Counted<'_>) -> Value {
+    let mut object = of_file(sum);
+    object["format_version"] = json!(1);
+    object["files"] = files.iter().map(of_file).collect();
+    object
+}
+
+fn of_file(found: &Counted<'_>) -> Value {
+    let bytes = |Bytes { raw, stored }: Bytes| json!({ "raw_bytes": raw, "stored_bytes": stored });
+    let classes: Vec<Value> = found
+        .breakdown
+        .classes()
+        .map(|(class, Bytes { raw, stored })| {
+            json!({ "class": class.name(), "raw_bytes": raw, "stored_bytes": stored })
+        })
+        .collect();
+    let relations: Vec<Value> = found
+        .breakdown
+        .relations()
+        .map(|(relation, Bytes { raw, stored })| {
+            json!({
+                "tablespace": relation.map(|relation| relation.tablespace),
+                "database": relation.map(|relation| relation.database),
+                "relation": relation.map(|relation| relation.relation),
+                "raw_bytes": raw,
+                "stored_bytes": stored,
+            })
+        })
+        .collect();
+    let mut object = json!({
+        "compressed_bytes": found.file_bytes,
+        "original_bytes": found.original_bytes,
+        "members": found.members,
+        "classes": classes,
+        "relations": relations,
+        "column_directory": bytes(found.breakdown.directory()),
+        "not_in_columns": bytes(found.breakdown.bytes()),
+        "container_bytes": found.container_bytes(),
+    });
+    if let Some(path) = found.path {
+        object["file"] = json!(path.to_string_lossy());
+    }
+    object
+}
