@@ -30,7 +30,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let Place { relation, fork, .. } = place;
         let like = |what: u32| [relation.number, fork.into(), what];
         let kind = Kind::Symbols(Class::PageHeaders);
-        let column = self.names.column(self.coder, Topic::PageAgainst, like(0), kind)?;
+        let column = self.names.column(self.coder, Topic::PageDelta, like(0), kind)?;
         let by_item = source.is_some_and(|page| is_better_by_item(page, target, fork));
         if self.coder.symbol(column, by_item.into())? == 0 {
             return Ok(false);
@@ -73,8 +73,8 @@ impl<S: Coder> TupleCoder<'_, S> {
     ) -> Result<(), Corrupt> {
         let like = |what: u32| [relation.number, what, 0];
         let symbols = Kind::Symbols(Class::IndexTuples);
-        let lengths = self.names.column(self.coder, Topic::PageAgainst, like(1), symbols)?;
-        let common = self.names.column(self.coder, Topic::PageAgainst, like(2), symbols)?;
+        let lengths = self.names.column(self.coder, Topic::PageDelta, like(1), symbols)?;
+        let common = self.names.column(self.coder, Topic::PageDelta, like(2), symbols)?;
         // 0: the same; else 1 + the length.
         let is_same = source == Some(old);
         let len = source.map_or(0, |item| if is_same { 0 } else { 1 + item.len() as u64 });
@@ -104,7 +104,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let end = usize::try_from(end).ok().filter(|&end| end <= most - first).ok_or(wrong)?;
         out.extend_from_slice(&old[..first]);
         let kind = Kind::Bytes(Class::IndexTuples);
-        let column = self.names.column(self.coder, Topic::PageAgainst, like(4), kind)?;
+        let column = self.names.column(self.coder, Topic::PageDelta, like(4), kind)?;
         let middle = body.get(first..rest - end).unwrap_or_default();
         self.coder.bytes(column, middle, rest - first - end, out)?;
         out.extend_from_slice(&old[old.len() - end..]);
@@ -120,7 +120,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let kind = Kind::Rows(Class::IndexTuples, ITEM_HEADER as u16);
-        let column = self.names.column(self.coder, Topic::PageAgainst, [relation.number, 3, 0], kind)?;
+        let column = self.names.column(self.coder, Topic::PageDelta, [relation.number, 3, 0], kind)?;
         let mut header = source.and_then(|item| item.first_chunk()).copied().unwrap_or([0; ITEM_HEADER]);
         header.iter_mut().zip(old).for_each(|(byte, old)| *byte ^= old);
         let mut header = self.coder.array(column, &header)?;

@@ -1,4 +1,4 @@
-//! Columns by what they are of.
+//! Columns by what they hold.
 
 use std::hash::Hash;
 
@@ -7,16 +7,16 @@ use rustc_hash::FxHashMap;
 use crate::Corrupt;
 use crate::columns::{Coder, Column, Kind};
 
-/// What a column is of, apart from the numbers that tell it from its like.
+/// What a column holds; three numbers distinguish the columns of a topic, of which the first mostly is a relation's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Topic {
     /// Main data of a shape and a length.
     Main,
-    /// Whether the data that an image displaced is told.
-    Told,
-    /// Pages whose items are compared with those before.
-    PageAgainst,
+    /// Whether the block data that an image displaced is predicted.
+    DisplacedData,
+    /// Pages whose items are deltas against those of the page before.
+    PageDelta,
     /// Parts of GIN entries.
     GinEntry,
     /// Pages of GIN indexes.
@@ -31,23 +31,23 @@ pub enum Topic {
     Data,
     /// Block data of which only the relation is known.
     LongData,
-    /// Blocks of a relation that were not used lately.
+    /// Blocks of a relation that are not in its move-to-front list.
     NewBlock,
     /// Replication origins.
     Origin,
-    /// Heads of a relation's rows.
-    RowHead,
-    /// Null bitmaps of a relation's rows.
-    RowBitmap,
-    /// Visible parts of rows on pages of a relation: transactions and places.
+    /// Headers of a relation's heap tuples.
+    TupleHeader,
+    /// Null bitmaps of a relation's heap tuples.
+    NullBitmap,
+    /// Transactions and TIDs in the headers of heap tuples on a relation's pages.
     Visibility,
     /// Line pointers.
     LinePointers,
     /// Multi-inserts: counts and offsets.
     MultiInsert,
-    /// Index tuples' heap places.
-    Places,
-    /// Index tuples' forms.
+    /// TIDs in index tuples, and what predicts them and their keys.
+    HeapTids,
+    /// Flags and lengths of index tuples.
     IndexForms,
     /// Pages of a kind.
     PageKind,
@@ -55,44 +55,44 @@ pub enum Topic {
     PageHeader,
     /// Special areas of pages of a relation.
     PageSpecial,
-    /// Whether pages that are made anew are kept.
-    Kept,
+    /// Whether pages that records initialize are read before they are initialized again.
+    PageIsRead,
 }
 
-/// What belongs to keys; that of the keys asked for last is found in less time.
-pub struct Recall<K, V> {
+/// A map with a small cache of the entries that were asked for last, which is faster than the map.
+pub struct CachedMap<K, V> {
     all: FxHashMap<K, V>,
     recent: Vec<Option<(K, V)>>,
 }
 
-impl<K, V> Default for Recall<K, V> {
+impl<K, V> Default for CachedMap<K, V> {
     fn default() -> Self {
-        Recall { all: FxHashMap::default(), recent: Vec::new() }
+        CachedMap { all: FxHashMap::default(), recent: Vec::new() }
     }
 }
 
-impl<K: Copy + Eq + Hash, V: Copy> Recall<K, V> {
+impl<K: Copy + Eq + Hash, V: Copy> CachedMap<K, V> {
     const RECENT: usize = 512;
 
-    /// What belongs to a key, made if it is asked for first; `mixed` is a number that its like mostly differ in.
+    /// The value of a key, made by `make` if there is none; `hash` is a number in which keys mostly differ.
     #[inline]
-    pub fn get<E>(&mut self, key: K, mixed: u32, make: impl FnOnce() -> Result<V, E>) -> Result<V, E> {
-        let at = mixed.wrapping_mul(0x9E37_79B1) as usize >> 16 & (Self::RECENT - 1);
+    pub fn get<E>(&mut self, key: K, hash: u32, make: impl FnOnce() -> Result<V, E>) -> Result<V, E> {
+        let at = hash.wrapping_mul(0x9E37_79B1) as usize >> 16 & (Self::RECENT - 1);
         if let Some(Some((known, value))) = self.recent.get(at)
             && *known == key
         {
             return Ok(*value);
         }
-        self.other(key, at, make)
+        self.get_uncached(key, at, make)
     }
 
-    /// What belongs to a key, if it was asked for before.
-    pub fn known(&mut self, key: K, mixed: u32) -> Option<V> {
-        self.get(key, mixed, || Err(())).ok()
+    /// The value of a key, if there is one.
+    pub fn existing(&mut self, key: K, hash: u32) -> Option<V> {
+        self.get(key, hash, || Err(())).ok()
     }
 
     #[inline(never)]
-    fn other<E>(&mut self, key: K, at: usize, make: impl FnOnce() -> Result<V, E>) -> Result<V, E> {
+    fn get_uncached<E>(&mut self, key: K, at: usize, make: impl FnOnce() -> Result<V, E>) -> Result<V, E> {
         let value = match self.all.get(&key) {
             Some(&value) => value,
             None => {
@@ -107,39 +107,42 @@ impl<K: Copy + Eq + Hash, V: Copy> Recall<K, V> {
     }
 }
 
-/// All columns met.
+/// All columns that are looked up by what they hold.
 #[derive(Default)]
-pub struct Names(Recall<Name, Column>);
+pub struct Names(CachedMap<Name, Column>);
 
 type Name = (Topic, u32, u32, u32);
 
-/// A name, and a number that its like mostly differ in.
+/// A name, and a number in which names mostly differ.
 #[inline]
-fn named(topic: Topic, like: [u32; 3]) -> (Name, u32) {
-    let mixed = like[0] << 8 ^ like[1] << 4 ^ like[2] ^ (topic as u32) << 16;
-    ((topic, like[0], like[1], like[2]), mixed)
+fn name_and_hash(topic: Topic, numbers: [u32; 3]) -> (Name, u32) {
+    let hash = numbers[0] << 8 ^ numbers[1] << 4 ^ numbers[2] ^ (topic as u32) << 16;
+    ((topic, numbers[0], numbers[1], numbers[2]), hash)
 }
 
 impl Names {
-    /// The column of a topic, told from its like by three numbers; it is named when it is met first.
+    /// The column of a topic and three numbers; it is named the first time.
+    ///
+    /// # Errors
+    /// Decoding: the file has no such column.
     #[inline]
     pub fn column<S: Coder>(
         &mut self,
         coder: &mut S,
         topic: Topic,
-        like: [u32; 3],
+        numbers: [u32; 3],
         kind: Kind,
     ) -> Result<Column, Corrupt> {
-        let (name, mixed) = named(topic, like);
-        self.0.get(name, mixed, || match topic {
-            Topic::Told | Topic::Main | Topic::Origin => coder.shared_column(kind),
+        let (name, hash) = name_and_hash(topic, numbers);
+        self.0.get(name, hash, || match topic {
+            Topic::DisplacedData | Topic::Main | Topic::Origin => coder.shared_column(kind),
             _ => coder.column(kind),
         })
     }
 
-    /// The same, if it was named.
-    pub fn known(&mut self, topic: Topic, like: [u32; 3]) -> Option<Column> {
-        let (name, mixed) = named(topic, like);
-        self.0.known(name, mixed)
+    /// The column, if it was named.
+    pub fn existing(&mut self, topic: Topic, numbers: [u32; 3]) -> Option<Column> {
+        let (name, hash) = name_and_hash(topic, numbers);
+        self.0.existing(name, hash)
     }
 }

@@ -113,7 +113,8 @@ impl Run {
             }
             let is_plain = |span: &Span| {
                 let value = &attributes[span.start..span.end];
-                span.kind == Varlena::Short && (is_repeated || rows.vectors.tell_short(&value[1..]).is_none())
+                span.kind == Varlena::Short
+                    && (is_repeated || rows.vectors.parse_short(&value[1..]).is_none())
             };
             if !schema.values(&self.spans).all(is_plain) {
                 break;

@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use walden_format::record::RelFileLocator;
 
 use crate::tuple::schema::{Field, Samples};
-use crate::value::expand::Ahead;
+use crate::value::expand::UpcomingValues;
 
 /// Longest tuple that is looked at: no page has a longer one.
 const MAX_TUPLE_BYTES: usize = 8192;
@@ -18,7 +18,7 @@ pub struct Survey {
     /// Pages met of each relation.
     pages: FxHashMap<RelFileLocator, u32>,
     /// Values in TOAST tables, by their chunks.
-    pub toast: Ahead,
+    pub toast: UpcomingValues,
     /// Whether tuples were added from which something was learnt, since that was asked last.
     has_new: bool,
 }

@@ -163,7 +163,7 @@ impl Model {
                 let data = displaced.get(index).and_then(Option::as_deref);
                 let like = [fields.shape as u32, index as u32, 0];
                 let kind = Kind::Symbols(Class::ImageHeaders);
-                let column = self.predictors.names.column(current.coder, Topic::Told, like, kind)?;
+                let column = self.predictors.names.column(current.coder, Topic::DisplacedData, like, kind)?;
                 if current.coder.symbol(column, data.is_some().into())? == 0 {
                     continue;
                 }

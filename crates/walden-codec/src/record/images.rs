@@ -87,11 +87,11 @@ impl Model {
             None if is_compressed => ImageForm::AsIs,
             None => ImageForm::Page,
             Some(compression) => {
-                let expander = &mut self.predictors.rows.expander;
+                let recompressor = &mut self.predictors.rows.recompressor;
                 let method = source.zip(block.page.as_deref()).and_then(|((image, record), page)| {
                     let mut raw = Vec::new();
                     put_without_hole(page, offset, len_without_hole(hole_len), &mut raw);
-                    expander.reproduces(&raw, record.image_data(image), compression)
+                    recompressor.method_of_page(&raw, record.image_data(image), compression)
                 });
                 let number = method.map_or(0, |method| 1 + method.number());
                 ImageForm::from_number(current.coder.symbol(column, number)?)?
@@ -136,7 +136,7 @@ impl Model {
             out.extend_from_slice(bytes);
             return Ok(());
         }
-        self.predictors.rows.expander.shrink_page(&decoded, method, out)
+        self.predictors.rows.recompressor.recompress_page(&decoded, method, out)
     }
 
     /// Codes the page of an image as a delta against the best page that is known, and appends it to `out` without its hole.

@@ -1,9 +1,9 @@
-//! Pages at which nobody looks.
+//! Pages that no later record reads.
 //!
-//! Replay has a page wherever the log makes it anew, by an image or by a record that promises to. Many of them are never
-//! looked at before they are made anew again: pages of new indexes, mostly, and of tables that are only filled. So each time
-//! it is said whether the page is kept; one that is not is unknown from there on, and decoding has neither to restore nor to
-//! change it. Encoding knows only later, and says it at the segment's end.
+//! Replay has a page wherever a record initializes it, by an image or because of its kind (`BKPBLOCK_WILL_INIT`). Many of these
+//! pages are not read before they are initialized again: pages of new indexes, mostly, and of tables that are only filled.
+//! So it is coded for each whether it is read; one that is not is dropped: it is unknown from there on, and decoding neither
+//! restores nor changes it. Encoding knows that only later, and codes it at the segment's end.
 
 use walden_format::record::{BlockRef, Record};
 use walden_redo::BlockSet;
@@ -15,21 +15,21 @@ use crate::predict::names::{Names, Topic};
 use crate::{Corrupt, corrupt};
 
 const KEPT: u64 = 0;
-const LET_GO: u64 = 1;
+const DROPPED: u64 = 1;
 
-/// What encoding notes of the pages that were made anew in the segment.
+/// What encoding notes of the pages that records initialized in the segment.
 #[derive(Default)]
 pub struct Kept {
-    /// Whether pages are let go at all.
-    pub lets_go: bool,
-    /// In the order in which they were made anew: where that is said, and whether it was looked at since.
-    made: Vec<(Column, bool)>,
-    /// By slot, the last of them there.
+    /// Whether pages are dropped at all.
+    pub drops_pages: bool,
+    /// In the order of initialization: the column that says whether the page was read since, and whether it was.
+    initialized: Vec<(Column, bool)>,
+    /// By the page's slot, its last initialization.
     last: Vec<Option<(Slot, u32)>>,
 }
 
 impl Kept {
-    /// Before encoding replays a record.
+    /// Notes which pages a record initializes, before encoding replays it.
     pub fn note<S: Coder>(
         &mut self,
         coder: &mut S,
@@ -37,9 +37,9 @@ impl Kept {
         record: &Record<'_>,
         store: &mut PageStore,
     ) -> Result<(), Corrupt> {
-        for block in record.blocks.iter().filter(|block| is_made_anew(block)) {
+        for block in record.blocks.iter().filter(|block| is_initialized(block)) {
             let column = column(coder, names, block)?;
-            if !self.lets_go {
+            if !self.drops_pages {
                 coder.symbol(column, KEPT)?;
                 continue;
             }
@@ -47,60 +47,65 @@ impl Kept {
             if self.last.len() <= slot.index() {
                 self.last.resize(slot.index() + 1, None);
             }
-            let before = self.last[slot.index()].replace((slot, self.made.len() as u32));
+            let before = self.last[slot.index()].replace((slot, self.initialized.len() as u32));
             let seen = store.take_seen(slot);
             if let Some((_, before)) = before {
-                self.made[before as usize].1 = seen;
+                self.initialized[before as usize].1 = seen;
             }
-            self.made.push((column, false));
+            self.initialized.push((column, false));
         }
         Ok(())
     }
 
-    /// Says at a segment's end which were kept.
+    /// Codes at a segment's end which pages were read.
     pub fn finish<S: Coder>(&mut self, coder: &mut S, store: &mut PageStore) -> Result<(), Corrupt> {
-        for (slot, made) in self.last.drain(..).flatten() {
-            self.made[made as usize].1 = store.take_seen(slot);
+        for (slot, number) in self.last.drain(..).flatten() {
+            self.initialized[number as usize].1 = store.take_seen(slot);
         }
-        for (column, seen) in self.made.drain(..) {
-            coder.symbol(column, if seen { KEPT } else { LET_GO })?;
+        for (column, seen) in self.initialized.drain(..) {
+            coder.symbol(column, if seen { KEPT } else { DROPPED })?;
         }
         Ok(())
     }
 }
 
-/// Before decoding replays a record: the blocks whose pages are let go.
-pub fn left<S: Coder>(coder: &mut S, names: &mut Names, record: &Record<'_>) -> Result<BlockSet, Corrupt> {
-    let mut left = BlockSet::default();
-    for (index, block) in record.blocks.iter().enumerate().filter(|(_, block)| is_made_anew(block)) {
+/// Decodes, before a record is replayed, which of its blocks' pages are dropped.
+pub fn dropped_blocks<S: Coder>(
+    coder: &mut S,
+    names: &mut Names,
+    record: &Record<'_>,
+) -> Result<BlockSet, Corrupt> {
+    let mut dropped = BlockSet::default();
+    for (index, block) in record.blocks.iter().enumerate().filter(|(_, block)| is_initialized(block)) {
         coder.set_relation(Some(block.relation));
         let column = column(coder, names, block)?;
         match coder.symbol(column, KEPT)? {
             KEPT => {}
-            LET_GO => left.add(index),
-            _ => return Err(corrupt("whether a page is kept can't be so")),
+            DROPPED => dropped.add(index),
+            _ => return Err(corrupt("cannot decode whether a page is read: expected 0 or 1")),
         }
     }
     coder.set_relation(None);
-    Ok(left)
+    Ok(dropped)
 }
 
-/// A record did not fit a page: that it fits none of the others then has to come out alike when decoding.
-pub fn see_all(record: &Record<'_>, store: &mut PageStore) {
+/// Marks all pages of a record that did not fit one of them as read: decoding has to find the same misfit.
+pub fn mark_all_read(record: &Record<'_>, store: &mut PageStore) {
     for block in record.blocks {
         let slot = store.slot(BlockKey::of(block));
         store.see(slot);
     }
 }
 
-/// An image for the consistency check alone makes nothing anew: the page is what replay has.
-fn is_made_anew(block: &BlockRef) -> bool {
+/// Whether a record initializes a block's page. An image that is only there for the consistency check does not: the page
+/// stays what replay made of it.
+fn is_initialized(block: &BlockRef) -> bool {
     block.will_init || block.image.is_some_and(|image| image.apply)
 }
 
 fn column<S: Coder>(coder: &mut S, names: &mut Names, block: &BlockRef) -> Result<Column, Corrupt> {
     let like = [block.relation.relation, block.fork.0.into(), 0];
-    names.column(coder, Topic::Kept, like, Kind::Symbols(Class::ImageHeaders))
+    names.column(coder, Topic::PageIsRead, like, Kind::Symbols(Class::ImageHeaders))
 }
 
 #[cfg(test)]
@@ -117,8 +122,8 @@ mod tests {
 
     const LSN: Lsn = Lsn(0x100_0000);
 
-    /// A record that makes blocks anew with one row each, or puts another row there.
-    fn insert(blocks: &[u32], anew: bool) -> Vec<u8> {
+    /// A record that initializes blocks with one row each, or inserts another row into each.
+    fn insert(blocks: &[u32], is_first: bool) -> Vec<u8> {
         const INSERT_INIT: u8 = 0x80;
         const WILL_INIT: u8 = 0x40;
         const HAS_DATA: u8 = 0x20;
@@ -126,16 +131,16 @@ mod tests {
         const ROW: [u8; 10] = [1, 0, 0, 8, 24, 0, 7, 7, 7, 7];
         let mut bytes = vec![0; RECORD_HEADER];
         for (id, block) in blocks.iter().enumerate() {
-            bytes.extend([id as u8, HAS_DATA | if anew { WILL_INIT } else { 0 }, ROW.len() as u8, 0]);
+            bytes.extend([id as u8, HAS_DATA | if is_first { WILL_INIT } else { 0 }, ROW.len() as u8, 0]);
             bytes.extend([1663_u32, 5, 16384, *block].map(u32::to_le_bytes).as_flattened());
         }
         // xl_heap_insert: the row's number, flags.
         bytes.extend([255, 3]);
         blocks.iter().for_each(|_| bytes.extend(ROW));
-        bytes.extend([if anew { 1 } else { 2 }, 0, 0]);
+        bytes.extend([if is_first { 1 } else { 2 }, 0, 0]);
         let total = bytes.len() as u32;
         bytes[..4].copy_from_slice(&total.to_le_bytes());
-        bytes[16] = if anew { INSERT_INIT } else { 0 };
+        bytes[16] = if is_first { INSERT_INIT } else { 0 };
         bytes[17] = rmid::HEAP;
         bytes
     }
@@ -155,17 +160,17 @@ mod tests {
         })
     }
 
-    /// Looks at a page as the model does.
-    fn look(store: &mut PageStore, block: u32) {
+    /// Reads a page as the model does.
+    fn read(store: &mut PageStore, block: u32) {
         with(&insert(&[block], true), 0, |record| {
             let slot = store.find(BlockKey::of(&record.blocks[0])).expect("a block that was met");
             assert!(store.page(slot).expect("a page").lower() > PAGE_HEADER);
         });
     }
 
-    /// Block 1 is looked at after it was made anew for the second time, block 2 never, though it gets another row in the end,
+    /// Block 1 is read after it was initialized for the second time, block 2 never, though it gets another row in the end,
     /// block 3 after another row.
-    fn coded(lets_go: bool) -> (Vec<u8>, Vec<Vec<u8>>) {
+    fn coded(drops_pages: bool) -> (Vec<u8>, Vec<Vec<u8>>) {
         let records = vec![
             insert(&[1], true),
             insert(&[2], true),
@@ -175,15 +180,15 @@ mod tests {
             insert(&[2], false),
         ];
         let (mut coder, mut names, mut replay) = (Encoder::default(), Names::default(), Replay::default());
-        let mut kept = Kept { lets_go, ..Kept::default() };
+        let mut kept = Kept { drops_pages, ..Kept::default() };
         for (step, bytes) in records.iter().enumerate() {
             with(bytes, step, |record| {
                 kept.note(&mut coder, &mut names, record, &mut replay.store).expect("it is noted");
                 assert!(replay.apply_but(record, BlockSet::default(), &mut ()), "record {step}");
             });
             match step {
-                2 => look(&mut replay.store, 1),
-                4 => look(&mut replay.store, 3),
+                2 => read(&mut replay.store, 1),
+                4 => read(&mut replay.store, 3),
                 _ => {}
             }
         }
@@ -191,15 +196,15 @@ mod tests {
         (coder.chunk(&mut Packer::new(1, true)), records)
     }
 
-    fn decoded(lets_go: bool) -> Vec<[bool; 3]> {
-        let (chunk, records) = coded(lets_go);
+    fn decoded(drops_pages: bool) -> Vec<[bool; 3]> {
+        let (chunk, records) = coded(drops_pages);
         let (mut coder, mut names, mut replay) = (Decoder::default(), Names::default(), Replay::default());
         coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
         let mut known = Vec::new();
         for (step, bytes) in records.iter().enumerate() {
             with(bytes, step, |record| {
-                let left = left(&mut coder, &mut names, record).expect("as many as were said");
-                replay.apply_but(record, left, &mut ());
+                let dropped = dropped_blocks(&mut coder, &mut names, record).expect("as many as were said");
+                replay.apply_but(record, dropped, &mut ());
             });
             known.push([1, 2, 3].map(|block| is_known(&mut replay.store, block)));
         }
@@ -208,34 +213,38 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_nobody_looks_at_are_let_go_until_they_are_made_anew() {
+    fn pages_that_are_not_read_are_dropped_until_they_are_initialized_again() {
         let known = decoded(true);
-        assert_eq!(known[0], [false; 3], "nobody looks at block 1 before it is made anew again");
+        assert_eq!(known[0], [false; 3], "block 1 is not read before it is initialized again");
         assert_eq!(known[1], [false; 3], "nor at block 2");
-        assert_eq!(known[2], [true, false, false], "at block 1 then");
-        assert_eq!(known[5], [true, false, true], "a record does not make known what it does not make anew");
+        assert_eq!(known[2], [true, false, false], "but block 1 is then");
+        assert_eq!(
+            known[5],
+            [true, false, true],
+            "a record does not make a page known that it does not initialize"
+        );
     }
 
     #[test]
-    fn pages_that_may_be_wanted_by_the_next_segment_are_kept() {
+    fn pages_that_the_next_segment_may_read_are_kept() {
         assert_eq!(decoded(false)[5], [true; 3]);
     }
 
     #[test]
-    fn pages_of_a_record_that_does_not_fit_count_as_looked_at() {
+    fn pages_of_a_record_that_does_not_fit_count_as_read() {
         let (mut coder, mut names, mut replay) = (Encoder::default(), Names::default(), Replay::default());
-        let mut kept = Kept { lets_go: true, ..Kept::default() };
+        let mut kept = Kept { drops_pages: true, ..Kept::default() };
         let both = insert(&[1, 2], true);
         with(&both, 0, |record| {
             kept.note(&mut coder, &mut names, record, &mut replay.store).expect("it is noted");
-            see_all(record, &mut replay.store);
+            mark_all_read(record, &mut replay.store);
         });
-        assert_eq!(kept.made.len(), 2);
+        assert_eq!(kept.initialized.len(), 2);
         kept.finish(&mut coder, &mut replay.store).expect("it is said");
         let chunk = coder.chunk(&mut Packer::new(1, true));
         let (mut coder, mut names) = (Decoder::default(), Names::default());
         coder.chunk(&mut Unpacker::new(true), &chunk, 1 << 20).expect("its own chunk");
-        let nothing_left = with(&both, 0, |record| left(&mut coder, &mut names, record)).expect("two");
-        assert_eq!(nothing_left, BlockSet::default());
+        let dropped = with(&both, 0, |record| dropped_blocks(&mut coder, &mut names, record)).expect("two");
+        assert_eq!(dropped, BlockSet::default());
     }
 }

@@ -158,13 +158,13 @@ impl Model {
     /// Has encoding leave out what takes decoding long for what it saves: values that the server compressed stay as they are,
     /// and index tuples are not predicted from heap tuples where others predict them.
     pub fn set_fast_mode(&mut self) {
-        self.predictors.rows.expander.leave_values();
+        self.predictors.rows.recompressor.keep_values_compressed();
         self.predictors.keys.is_fast = true;
     }
 
     /// No other segment follows: drops pages that no record reads until then.
     pub fn drop_unread_pages(&mut self) {
-        self.kept.lets_go = true;
+        self.kept.drops_pages = true;
     }
 
     /// Before a segment of so many bytes.
@@ -176,7 +176,7 @@ impl Model {
 
     /// When encoding: how many bytes values and images may grow by when they are decompressed, until this is called again.
     pub fn set_growth_left(&mut self, bytes: usize) {
-        self.predictors.rows.expander.set_growth_left(bytes);
+        self.predictors.rows.recompressor.set_growth_left(bytes);
     }
 
     /// After a segment: codes which of its pages were read.
@@ -272,7 +272,7 @@ impl Model {
         if let Some(record) = current.source {
             kept.note(current.coder, &mut predictors.names, record, &mut replay.store)?;
             if !replay.apply_but(record, BlockSet::default(), &mut ()) {
-                kept::see_all(record, &mut replay.store);
+                kept::mark_all_read(record, &mut replay.store);
             }
             return Ok(());
         }
@@ -281,7 +281,7 @@ impl Model {
         let mut refs = std::mem::take(&mut self.refs);
         let record = decode(&self.out, header, place, self.version, PAGE_BYTES as u32, &mut refs);
         if let Ok(record) = &record {
-            let left = kept::left(current.coder, &mut predictors.names, record)?;
+            let left = kept::dropped_blocks(current.coder, &mut predictors.names, record)?;
             replay.apply_but(record, left, &mut ());
         }
         self.refs = refs;

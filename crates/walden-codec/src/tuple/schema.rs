@@ -1,11 +1,11 @@
-//! What a row is made of, told from rows.
+//! Schemas of rows, inferred from the rows.
 //!
-//! The log does not say where a row's attributes begin. But a row can be read in few ways: an attribute of any length says
-//! its length, numbers are aligned and the gaps before them are zeros, and the last attribute ends where the row does. A way
-//! to read some dozens of rows of different lengths is right, or as good as right: it need not be the table's definition,
-//! only put what is alike beside each other.
+//! The log does not say where a row's attributes begin. But a row can be read in few ways: an attribute of variable length
+//! has its length in its header, numbers are aligned and the gaps before them are zeros, and the last attribute ends where
+//! the row does. A schema that reads some dozens of rows of different lengths is right, or as good as right: it need not be
+//! the table's definition, only put similar values into one column.
 //!
-//! Only encoding looks for a schema; it is stored, so decoding depends on none of this file's judgement.
+//! Only encoding infers schemas; they are stored, so decoding does not depend on how they were found.
 
 use std::collections::BinaryHeap;
 
@@ -13,21 +13,21 @@ use rustc_hash::{FxHashMap, FxHasher};
 use std::cmp::Reverse;
 use std::hash::{Hash, Hasher};
 
-/// A part of a row.
+/// A field of a row: an attribute, or neighbouring attributes of fixed width.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Field {
-    /// So many bytes, from the next multiple of `align` on.
+    /// `width` bytes, from the next multiple of `align` on.
     Fixed {
         /// Bytes.
         width: u16,
         /// 1, 2, 4 or 8.
         align: u8,
     },
-    /// A value of any length, with a header that says it (`varatt.h`).
+    /// A value of variable length, with a header that has its length (`varatt.h`).
     Varlena,
 }
 
-/// Where a field of a row is.
+/// The bytes of a field in a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     /// Its first byte after alignment, a varlena's header included.
@@ -38,10 +38,10 @@ pub struct Span {
     pub kind: Varlena,
 }
 
-/// How a varlena is stored.
+/// How a value of variable length is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Varlena {
-    /// With a header of one byte; also said of what is no varlena.
+    /// With a header of one byte; fields of fixed width have this, too.
     Short,
     /// A reference to a TOAST table.
     External,
@@ -55,9 +55,9 @@ pub enum Varlena {
 pub const EXTERNAL_BYTES: usize = 18;
 const EXTERNAL_TAG: u8 = 18;
 
-/// Reads a row by a schema; no if it can't be read so, to its very end.
+/// Reads a row by a schema into `spans`; false if the row does not fit the schema to its end.
 ///
-/// `end_align` is what a row's length is rounded up to (with zeros).
+/// `end_align` is what a row's length is rounded up to, with zeros.
 pub fn read(fields: &[Field], row: &[u8], end_align: usize, spans: &mut Vec<Span>) -> bool {
     spans.clear();
     let mut at = 0;
@@ -69,7 +69,7 @@ pub fn read(fields: &[Field], row: &[u8], end_align: usize, spans: &mut Vec<Span
     ends(row, at, end_align)
 }
 
-/// The next place with an alignment: a power of two, as the compiler could not know, and would divide.
+/// The next offset with an alignment. That is a power of two, which the compiler would not know: it would divide.
 #[inline]
 pub fn aligned(at: usize, align: usize) -> usize {
     debug_assert!(align.is_power_of_two());
@@ -80,7 +80,7 @@ fn ends(row: &[u8], at: usize, end_align: usize) -> bool {
     row.len() == aligned(at, end_align) && row[at..].iter().all(|&byte| byte == 0)
 }
 
-/// The field that begins at or after `at`.
+/// The span of a field that begins at or after `at`, if the row can have one there.
 #[inline]
 fn next(field: Field, row: &[u8], at: usize) -> Option<Span> {
     match field {
@@ -119,14 +119,14 @@ fn next(field: Field, row: &[u8], at: usize) -> Option<Span> {
     }
 }
 
-/// Fewer rows tell too little.
+/// From fewer rows, nothing is inferred.
 const MIN_SAMPLES: usize = 4;
-/// More rows tell nothing new.
+/// Rows that are kept; more do not improve the schema.
 const MAX_SAMPLES: usize = 32;
-/// Steps tried before giving up, odd rows left out or not. What is found takes up to two thousand.
+/// Steps of the search before it gives up, with or without odd rows. Schemas that were found took up to two thousand.
 const MAX_STEPS: usize = 4000;
 
-/// Rows of one kind, some of many.
+/// A sample of the rows of one layout.
 #[derive(Default, Debug)]
 pub struct Samples {
     rows: Vec<Vec<u8>>,
@@ -134,7 +134,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Adds a row, or not, if there are enough. Whether there were too few.
+    /// Adds a row, if there are too few or it is its turn to replace one. Whether there were too few.
     pub fn add(&mut self, row: &[u8]) -> bool {
         self.seen += 1;
         let too_few = self.rows.len() < MAX_SAMPLES;
@@ -149,7 +149,7 @@ impl Samples {
         too_few
     }
 
-    /// A way to read them all, if there is one.
+    /// A schema that reads the rows, if there is one.
     pub fn schema(&self, end_align: usize) -> Option<Vec<Field>> {
         let longest = self.rows.iter().map(Vec::len).max()?;
         let same = self.rows.iter().all(|row| row.len() == longest);
@@ -162,7 +162,7 @@ impl Samples {
             match search(&rows, end_align, &mut steps) {
                 Ok(fields) => return Some(merged(fields)),
                 Err(Some(worst)) if odd * 8 < self.rows.len() && rows.len() > MIN_SAMPLES => {
-                    // One row that is not like the others (a value that only looks like a header) costs less than none read.
+                    // To leave out a row that no schema reads together with the others costs less than to have no schema.
                     odd += 1;
                     rows.swap_remove(worst);
                 }
@@ -174,7 +174,7 @@ impl Samples {
     }
 }
 
-/// What may come next, tried in this order.
+/// What the next field may be, tried in this order.
 const STEPS: [Field; 5] = [
     Field::Varlena,
     Field::Fixed { width: 8, align: 8 },
@@ -188,21 +188,21 @@ struct Node {
     step: u8,
 }
 
-/// The cheapest way through all rows (Dijkstra's), in as many steps as are left; on failure, the row at which most ways ended,
-/// unless none are left.
+/// The cheapest sequence of fields that reads all rows (Dijkstra's algorithm), in as many steps as are left; on failure, the
+/// row at which most sequences ended, or `None` if no steps are left.
 fn search(rows: &[&[u8]], end_align: usize, left: &mut usize) -> Result<Vec<Field>, Option<usize>> {
     let mut nodes = vec![Node { parent: u32::MAX, step: 0 }];
-    // Where each node is in each row.
-    let (mut places, mut here) = (vec![0_u32; rows.len()], vec![0; rows.len()]);
+    // The offset of each node in each row.
+    let (mut offsets, mut here) = (vec![0_u32; rows.len()], vec![0; rows.len()]);
     let mut best: FxHashMap<u64, u64> = FxHashMap::default();
     let mut open = BinaryHeap::from([Reverse((0_u64, 0_u32))]);
     let mut blame = vec![0_u32; rows.len()];
     let mut ahead = Vec::new();
     while let Some(Reverse((cost, number))) = open.pop() {
-        here.copy_from_slice(&places[number as usize * rows.len()..][..rows.len()]);
+        here.copy_from_slice(&offsets[number as usize * rows.len()..][..rows.len()]);
         let whole = rows.iter().zip(&here);
         if whole.clone().all(|(row, &at)| ends(row, at as usize, end_align)) {
-            return Ok(way(&nodes, number));
+            return Ok(path_to(&nodes, number));
         }
         *left = left.checked_sub(1).ok_or(None)?;
         for (index, step) in STEPS.iter().enumerate() {
@@ -223,9 +223,9 @@ fn search(rows: &[&[u8]], end_align: usize, left: &mut usize) -> Result<Vec<Fiel
             if ahead.len() < rows.len() {
                 continue;
             }
-            // In 1/16 byte: a varlena of varying length explains more than bytes that are just there; one that is always of
-            // the same length may as well be a number, and is not believed if it is always empty.
-            // Gaps cost what bytes cost, or zeros before a value would be taken for one.
+            // In sixteenths of a byte. A varlena of varying length explains more than bytes of a fixed width; one that always has
+            // the same length may as well be a number, and is unlikely if it is always empty.
+            // Gaps cost as much as bytes, or zeros would be taken for the gap before a value.
             let gaps = (16 * gaps / rows.len()) as u64;
             let step_cost = gaps
                 + match step {
@@ -240,7 +240,7 @@ fn search(rows: &[&[u8]], end_align: usize, left: &mut usize) -> Result<Vec<Fiel
             if cost < *reached {
                 *reached = cost;
                 nodes.push(Node { parent: number, step: index as u8 });
-                places.extend_from_slice(&ahead);
+                offsets.extend_from_slice(&ahead);
                 open.push(Reverse((cost, nodes.len() as u32 - 1)));
             }
         }
@@ -248,7 +248,8 @@ fn search(rows: &[&[u8]], end_align: usize, left: &mut usize) -> Result<Vec<Fiel
     Err(blame.iter().enumerate().max_by_key(|(_, times)| **times).map(|(row, _)| row))
 }
 
-fn way(nodes: &[Node], last: u32) -> Vec<Field> {
+/// The fields from the first node to this one.
+fn path_to(nodes: &[Node], last: u32) -> Vec<Field> {
     let mut fields = Vec::new();
     let mut number = last;
     while nodes[number as usize].parent != u32::MAX {
@@ -259,7 +260,7 @@ fn way(nodes: &[Node], last: u32) -> Vec<Field> {
     fields
 }
 
-/// Makes one field of neighbours of fixed width wherever they are always at the same distance.
+/// Merges neighbouring fields of fixed width that always have the same distance.
 fn merged(fields: Vec<Field>) -> Vec<Field> {
     let mut out: Vec<Field> = Vec::new();
     // At a row's start, everything is aligned.

@@ -1,13 +1,13 @@
-//! Texts and their words: values of type `tsvector`, and texts that such values are of.
+//! Values of type `tsvector`, and the texts that they were made from.
 //!
-//! A `tsvector` has words in the order of the alphabet, each with its positions in the text. As words in the order of the
-//! text it is as short as a text; and of the text itself, only what is between the words is left to say.
+//! A `tsvector` has words in alphabetical order, each with its positions in the text. It is coded as its words in the order
+//! of positions, which takes no more than a text; and of the text itself, only what is between the words is coded.
 //!
 //! ```text
 //! offset  width
-//!      0      4  words
-//!      4    4 n  for each word (`WordEntry`): 1 bit: it has positions; 11 bits: its length; 20 bits: where it is
-//!                words; each, if it has positions, followed at an even place by their number (2 bytes) and by them
+//!      0      4  number of words
+//!      4    4 n  for each word (`WordEntry` in `ts_type.h`): 1 bit: it has positions; 11 bits: length; 20 bits: offset
+//!                words; each, if it has positions, followed at an even offset by their number (2 bytes) and by them
 //!                (2 bytes each: 2 bits weight, 14 bits position, from 1 on)
 //! ```
 
@@ -17,29 +17,32 @@ use std::collections::hash_map::Entry;
 use rustc_hash::FxHashMap;
 
 use super::json::{self, Json};
-use crate::Corrupt;
 use crate::columns::{Class, Coder, Column, Kind};
+use crate::{Corrupt, corrupt};
 
-/// Ends a position; two of them in a row: nothing is known of what is between.
+/// Separates positions; two of them in a row: there is no word at the position between.
 const SPACE: u8 = b' ';
-/// Between words at one position.
+/// Separates words at one position.
 const ALSO: u8 = b'\t';
 const MAX_POSITION: usize = (1 << 14) - 1;
+/// Longer vectors and texts are not coded by their words: a byte of a residual may stand for a word of 2 kB, so without a limit a
+/// small file could take any amount of memory.
+const MAX_BYTES: usize = 16 << 20;
 
-/// A vector by its words in the order of their positions; nothing if it is none with positions and without weights, or if it
-/// would not come back from them: everything about it is as [`Vector::of`] makes it.
-fn words_of(vector: &[u8]) -> Option<Vector> {
+/// Parses a vector into its words in the order of their positions; `None` if it has words without positions or with weights,
+/// or if [`Vector::from_words`] would not restore it.
+fn parse_vector(vector: &[u8]) -> Option<Vector> {
     let word = |at: usize| Some(u32::from_le_bytes(*vector.get(at..)?.first_chunk()?));
     let half = |at: usize| Some(u16::from_le_bytes(*vector.get(at..)?.first_chunk()?));
     let count = word(0)? as usize;
-    // Each takes 4 bytes, and more for its word.
-    if count == 0 || count > vector.len() / 8 {
+    // Each takes 4 bytes, and at least as many for the word and its positions.
+    if count == 0 || count > vector.len() / 8 || vector.len() > MAX_BYTES {
         return None;
     }
     let words = 4 + 4 * count;
     let (mut next, mut last) = (0, &[][..]);
     let mut texts: Vec<&[u8]> = Vec::with_capacity(count);
-    // A position above the number of the word that is there.
+    // Positions; below each, in the lower 32 bits, the number of the word.
     let mut all: Vec<u64> = Vec::with_capacity(2 * count);
     for number in 0..count {
         let entry = word(4 + 4 * number)?;
@@ -116,10 +119,10 @@ impl Word {
 }
 
 impl Vector {
-    /// The vector of words in the order of their positions.
-    fn of(text: Vec<u8>) -> Option<Vector> {
+    /// Makes a vector from its words in the order of their positions.
+    fn from_words(text: Vec<u8>) -> Option<Vector> {
         let mut all: Vec<Word> = Vec::with_capacity(text.len() / 6);
-        // How a word begins, above its number: mostly enough to tell which of two comes first.
+        // Each word's first 8 bytes, and below them its number: mostly enough to order two words.
         let mut order: Vec<u128> = Vec::with_capacity(text.len() / 6);
         let (mut position, mut from) = (1, 0);
         for end in memchr::memchr2_iter(SPACE, ALSO, &text).chain([text.len()]) {
@@ -136,13 +139,13 @@ impl Vector {
         }
         order.sort_unstable();
         let word = |one: u128| &all[one as u64 as usize];
-        // Where in this order each other word comes first.
+        // Where in this order each distinct word comes first.
         let mut firsts = Vec::with_capacity(all.len());
         let mut from = 0;
         for alike in order.chunk_by_mut(|a, b| a >> 64 == b >> 64) {
             firsts.push(from);
             let text_of = |one: u128| word(one).of(&text);
-            // Mostly, what begins alike is the same.
+            // Mostly, words with the same first 8 bytes are equal.
             if alike[1..].iter().any(|&one| text_of(one) != text_of(alike[0])) {
                 alike.sort_by(|&a, &b| text_of(a).cmp(text_of(b)));
                 let others = (1..alike.len()).filter(|&at| text_of(alike[at]) != text_of(alike[at - 1]));
@@ -175,10 +178,10 @@ impl Vector {
     }
 }
 
-/// The first 8 bytes of a word, in an order that is theirs; zeros after a shorter one.
+/// The first 8 bytes of a word as a number that compares as they do; zeros after a shorter one.
 fn start_of(text: &[u8], len: usize) -> u64 {
     match text.first_chunk() {
-        // What follows the word is shifted out.
+        // What follows the word is masked out.
         Some(eight) if len < 8 => u64::from_be_bytes(*eight) & !(u64::MAX >> (8 * len)),
         Some(eight) => u64::from_be_bytes(*eight),
         None => {
@@ -189,71 +192,74 @@ fn start_of(text: &[u8], len: usize) -> u64 {
     }
 }
 
-/// In what is left of a text: the next word, as it is.
+/// In the residual of a text: the next word as it is.
 const WORD: u8 = 1;
-/// With a space after it.
+/// The next word, and a space.
 const WORD_SPACE: u8 = 2;
-/// With its first letter large.
-const LARGE: u8 = 3;
-/// And a space after it.
-const LARGE_SPACE: u8 = 4;
-/// A word is left out.
+/// The next word with an upper-case first letter.
+const CAPITALIZED: u8 = 3;
+/// The same, and a space.
+const CAPITALIZED_SPACE: u8 = 4;
+/// The next word is not in the text here.
 const SKIP: u8 = 5;
-/// The next byte stands for itself.
+/// The next byte is literal, though it has one of these values.
 const ESCAPE: u8 = 6;
 
-/// What is left to say of a text whose words are known; nothing if that is not much less than the text.
-fn rest_of(words: &[u8], text: &[u8]) -> Option<Vec<u8>> {
-    /// Words that may be left out at once.
-    const FARTHEST: usize = 3;
-    // Most texts are of none of the vectors, which the first word says.
+/// The residual of a text that is predicted from words; `None` if it is not much shorter than the text.
+fn residual_of(words: &[u8], text: &[u8]) -> Option<Vec<u8>> {
+    /// Words that are looked for at a place of the text.
+    const LOOK_AHEAD: usize = 3;
+    // Most texts belong to none of the vectors: their first word is another.
     let first = text.iter().position(|byte| byte.is_ascii_alphanumeric()).unwrap_or(text.len());
-    if !sequence(words).take(FARTHEST).any(|word| alike(&text[first..], word).is_some()) {
+    if text.len() > MAX_BYTES {
+        return None;
+    }
+    if !sequence(words).take(LOOK_AHEAD).any(|word| match_word(&text[first..], word).is_some()) {
         return None;
     }
     let mut words = sequence(words);
-    let mut ahead: [&[u8]; FARTHEST] = std::array::from_fn(|_| words.next().unwrap_or_default());
+    let mut ahead: [&[u8]; LOOK_AHEAD] = std::array::from_fn(|_| words.next().unwrap_or_default());
     let mut out = Vec::with_capacity(text.len() / 4);
-    let (mut at, mut told) = (0, 0);
-    let mut inside = false;
+    let (mut at, mut predicted) = (0, 0);
+    let mut is_in_word = false;
     while at < text.len() {
-        if !inside {
+        if !is_in_word {
             let found = (ahead.iter().enumerate())
-                .find_map(|(skip, word)| Some((skip, word.len(), alike(&text[at..], word)?)));
-            if let Some((skip, len, large)) = found {
+                .find_map(|(skip, word)| Some((skip, word.len(), match_word(&text[at..], word)?)));
+            if let Some((skip, len, is_capitalized)) = found {
                 out.extend(std::iter::repeat_n(SKIP, skip));
                 let space = text.get(at + len) == Some(&SPACE);
-                out.push(match (large, space) {
+                out.push(match (is_capitalized, space) {
                     (false, false) => WORD,
                     (false, true) => WORD_SPACE,
-                    (true, false) => LARGE,
-                    (true, true) => LARGE_SPACE,
+                    (true, false) => CAPITALIZED,
+                    (true, true) => CAPITALIZED_SPACE,
                 });
                 at += len + usize::from(space);
                 ahead.rotate_left(skip + 1);
-                ahead[FARTHEST - skip - 1..].fill_with(|| words.next().unwrap_or_default());
-                told += len;
-                inside = !space;
+                ahead[LOOK_AHEAD - skip - 1..].fill_with(|| words.next().unwrap_or_default());
+                predicted += len;
+                is_in_word = !space;
                 continue;
             }
         }
         let byte = text[at];
-        inside = byte.is_ascii_alphanumeric() || byte >= 0x80;
+        is_in_word = byte.is_ascii_alphanumeric() || byte >= 0x80;
         if (WORD..=ESCAPE).contains(&byte) {
             out.push(ESCAPE);
         }
         out.push(byte);
         at += 1;
-        // Nothing but what is not told: most texts are others, and are so from the start.
-        if at >= 96 && told * 8 < at || at >= 256 && told * 4 < at {
+        // Most texts that do not belong to the words show it at their start.
+        if at >= 96 && predicted * 8 < at || at >= 256 && predicted * 4 < at {
             return None;
         }
     }
-    (told * 2 > text.len()).then_some(out)
+    (predicted * 2 > text.len()).then_some(out)
 }
 
-/// Whether a text begins with this word; and if so, whether with a large letter.
-fn alike(text: &[u8], word: &[u8]) -> Option<bool> {
+/// Whether a text begins with a word, and if so, whether with an upper-case letter where the word has a lower-case one.
+fn match_word(text: &[u8], word: &[u8]) -> Option<bool> {
     if !text.first()?.eq_ignore_ascii_case(word.first()?) {
         return None;
     }
@@ -269,38 +275,42 @@ fn alike(text: &[u8], word: &[u8]) -> Option<bool> {
     }
 }
 
-/// The text again.
-fn text_of(words: &[u8], rest: &[u8]) -> Option<Vec<u8>> {
+/// Restores a text from words and its residual.
+fn text_from_residual(words: &[u8], residual: &[u8]) -> Option<Vec<u8>> {
     let mut words = sequence(words);
-    let mut out = Vec::with_capacity(rest.len() * 4);
-    let mut rest = rest.iter();
-    while let Some(&byte) = rest.next() {
+    let mut out = Vec::with_capacity((residual.len() * 4).min(MAX_BYTES));
+    let mut residual = residual.iter();
+    while let Some(&byte) = residual.next() {
         match byte {
-            WORD..=LARGE_SPACE => {
+            WORD..=CAPITALIZED_SPACE => {
                 let start = out.len();
                 out.extend_from_slice(words.next()?);
-                if byte >= LARGE {
+                if byte >= CAPITALIZED {
                     out[start].make_ascii_uppercase();
                 }
-                if byte == WORD_SPACE || byte == LARGE_SPACE {
+                if byte == WORD_SPACE || byte == CAPITALIZED_SPACE {
                     out.push(SPACE);
                 }
             }
             SKIP => {
                 words.next()?;
             }
-            ESCAPE => out.push(*rest.next()?),
+            ESCAPE => out.push(*residual.next()?),
             _ => out.push(byte),
+        }
+        if out.len() > MAX_BYTES {
+            return None;
         }
     }
     Some(out)
 }
 
+/// The words in the order of positions, those at one position one after the other.
 fn sequence(words: &[u8]) -> impl Iterator<Item = &[u8]> {
     words.split(|&byte| byte == SPACE || byte == ALSO).filter(|word| !word.is_empty())
 }
 
-/// Vectors that were met lately, on both sides.
+/// The latest vectors, from whose words texts are predicted; the same in both directions.
 #[derive(Default)]
 pub struct Vectors {
     /// The latest last.
@@ -313,22 +323,22 @@ pub struct Vectors {
 struct Recent {
     /// Words in the order of positions.
     text: Vec<u8>,
-    /// Where in it each word is (once), in the order of the alphabet, and its length.
+    /// Offset and length in it of each distinct word, in alphabetical order.
     words: Vec<(u32, u32)>,
 }
 
-/// A vector's words in the order of the alphabet.
+/// A vector's distinct words in alphabetical order.
 #[derive(Clone, Copy)]
 pub struct Words<'a>(&'a Recent);
 
 impl<'a> Words<'a> {
-    /// A word by its number.
+    /// A word by its number, from 0 on.
     #[inline]
     pub fn get(self, number: usize) -> Option<&'a [u8]> {
         self.0.words.get(number).map(|&place| self.at(place))
     }
 
-    /// The number of a word, or of the first one after it.
+    /// The number of a word, or that of the first one after it.
     pub fn search(self, word: &[u8]) -> Result<usize, usize> {
         self.0.words.binary_search_by(|&place| self.at(place).cmp(word))
     }
@@ -343,14 +353,14 @@ struct Columns {
     forms: Column,
     lengths: Column,
     words: Column,
-    rests: Column,
+    residuals: Column,
 }
 
-/// How a value is told.
-pub enum Literal {
+/// A value that is coded by its structure.
+pub enum StructuredValue {
     /// A vector, by its words.
     Vector(Box<Vector>),
-    /// A text, by what is left to say of one of the latest vectors' text.
+    /// A text, by the rank of the vector whose words predict it, the latest being 0, and the residual.
     Text(usize, Vec<u8>),
     /// A value of `jsonb`, by its parts.
     Json(Json),
@@ -359,50 +369,54 @@ pub enum Literal {
 const FORM_OTHER: u64 = 0;
 const FORM_VECTOR: u64 = 1;
 const FORM_JSON: u64 = 2;
-/// And on from here: of the latest vector, the one before it, ...
+/// A text that is predicted from the latest vector; the numbers after it, from the one before, ...
 const FORM_TEXT: u64 = 3;
 
 impl Vectors {
-    const MOST: usize = 8;
-    const SHORTEST: usize = 64;
+    const MAX_VECTORS: usize = 8;
+    /// Bytes of a value that is parsed as a vector or predicted as a text.
+    const MIN_BYTES: usize = 64;
 
-    /// The latest vectors' words in the order of positions, the latest first.
+    /// The latest vectors' words in the order of positions, the latest vector first.
     fn texts(&self) -> impl Iterator<Item = &[u8]> {
         self.recent.iter().rev().map(|recent| &recent.text[..])
     }
 
-    /// The latest vectors' words in the order of the alphabet, the latest first.
+    /// The latest vectors' words in alphabetical order, the latest vector first.
     pub fn words(&self) -> impl Iterator<Item = Words<'_>> {
         self.recent.iter().rev().map(Words)
     }
 
-    /// How a value can be told, if it can.
-    pub fn parse(&self, value: &[u8]) -> Option<Literal> {
-        if let Some(json) = Json::of(value) {
-            return Some(Literal::Json(json));
+    /// Parses a value that can be coded by its structure.
+    pub fn parse(&self, value: &[u8]) -> Option<StructuredValue> {
+        if let Some(json) = Json::parse(value) {
+            return Some(StructuredValue::Json(json));
         }
-        if value.len() < Vectors::SHORTEST {
+        if value.len() < Vectors::MIN_BYTES {
             return None;
         }
-        if let Some(words) = words_of(value) {
-            return Some(Literal::Vector(Box::new(words)));
+        if let Some(words) = parse_vector(value) {
+            return Some(StructuredValue::Vector(Box::new(words)));
         }
-        self.texts().enumerate().find_map(|(rank, words)| Some(Literal::Text(rank, rest_of(words, value)?)))
+        self.texts()
+            .enumerate()
+            .find_map(|(rank, words)| Some(StructuredValue::Text(rank, residual_of(words, value)?)))
     }
 
-    /// The same for short values, of which it is seldom worth it.
-    pub fn tell_short(&self, value: &[u8]) -> Option<Literal> {
-        Json::of(value).map(Literal::Json)
+    /// The same for short values, for which only jsonb is worth it.
+    pub fn parse_short(&self, value: &[u8]) -> Option<StructuredValue> {
+        Json::parse(value).map(StructuredValue::Json)
     }
 
-    /// Codes a value that is told; nothing if it is not, which is said, too.
+    /// Codes a value by its structure; `None` if it has none, which is coded, too. `field` is one of its field's columns.
     ///
-    /// `field` is one of its field's columns.
+    /// # Errors
+    /// Decoding: columns that no encoder writes.
     pub fn code<S: Coder>(
         &mut self,
         coder: &mut S,
         field: Column,
-        told: Option<Literal>,
+        source: Option<StructuredValue>,
     ) -> Result<Option<Vec<u8>>, Corrupt> {
         let columns = match self.columns {
             Some(columns) => columns,
@@ -410,14 +424,14 @@ impl Vectors {
                 forms: coder.shared_column(Kind::Symbols(Class::RowHeaders))?,
                 lengths: coder.shared_column(Kind::Symbols(Class::RowHeaders))?,
                 words: coder.shared_column(Kind::Bytes(Class::Text))?,
-                rests: coder.shared_column(Kind::Bytes(Class::Text))?,
+                residuals: coder.shared_column(Kind::Bytes(Class::Text))?,
             }),
         };
-        let (form, bytes) = match &told {
+        let (form, bytes) = match &source {
             None => (FORM_OTHER, &[][..]),
-            Some(Literal::Vector(vector)) => (FORM_VECTOR, &vector.words.text[..]),
-            Some(Literal::Json(_)) => (FORM_JSON, &[][..]),
-            Some(Literal::Text(rank, rest)) => (FORM_TEXT + *rank as u64, &rest[..]),
+            Some(StructuredValue::Vector(vector)) => (FORM_VECTOR, &vector.words.text[..]),
+            Some(StructuredValue::Json(_)) => (FORM_JSON, &[][..]),
+            Some(StructuredValue::Text(rank, residual)) => (FORM_TEXT + *rank as u64, &residual[..]),
         };
         let form = coder.symbol(columns.forms, form)?;
         if form == FORM_OTHER {
@@ -428,32 +442,33 @@ impl Vectors {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => new.insert(json::Columns::new(coder)?),
             };
-            let source = match &told {
-                Some(Literal::Json(json)) => Some(json),
+            let json = match &source {
+                Some(StructuredValue::Json(json)) => Some(json),
                 _ => None,
             };
-            return Json::code(coder, columns, source).map(Some);
+            return Json::code(coder, columns, json).map(Some);
         }
         let len = coder.symbol(columns.lengths, bytes.len() as u64)?;
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
-        let mut said = Vec::new();
-        let wrong = Corrupt("a text can't be told from words");
+        let len = usize::try_from(len).ok().filter(|&len| len <= MAX_BYTES);
+        let len = len.ok_or_else(|| corrupt("cannot decode a text: expected at most 16 MB"))?;
+        let mut coded = Vec::new();
+        let wrong = Corrupt("cannot decode a text: expected the words of one of the latest vectors");
         if form == FORM_VECTOR {
-            coder.bytes(columns.words, bytes, len, &mut said)?;
-            let vector = match told {
-                Some(Literal::Vector(vector)) => *vector,
-                _ => Vector::of(said).ok_or(wrong)?,
+            coder.bytes(columns.words, bytes, len, &mut coded)?;
+            let vector = match source {
+                Some(StructuredValue::Vector(vector)) => *vector,
+                _ => Vector::from_words(coded).ok_or(wrong)?,
             };
-            if self.recent.len() == Vectors::MOST {
+            if self.recent.len() == Vectors::MAX_VECTORS {
                 self.recent.pop_front();
             }
             self.recent.push_back(vector.words);
             return Ok(Some(vector.value));
         }
-        coder.bytes(columns.rests, bytes, len, &mut said)?;
+        coder.bytes(columns.residuals, bytes, len, &mut coded)?;
         let rank = usize::try_from(form - FORM_TEXT).map_err(|_| wrong)?;
         let words = self.texts().nth(rank).ok_or(wrong)?;
-        Ok(Some(text_of(words, &said).ok_or(wrong)?))
+        Ok(Some(text_from_residual(words, &coded).ok_or(wrong)?))
     }
 }
 
@@ -469,30 +484,30 @@ mod tests {
         b"sand behind  strong portion ear ear 1753 behind strong sand url\tx.example/y x.example sand";
 
     #[test]
-    fn a_vector_comes_back_from_its_words() {
-        let Vector { value, words } = Vector::of(WORDS.to_vec()).expect("words");
+    fn a_vector_is_restored_from_its_words() {
+        let Vector { value, words } = Vector::from_words(WORDS.to_vec()).expect("words");
         let in_order: Vec<&[u8]> = words.words.iter().map(|&place| Words(&words).at(place)).collect();
         assert!(in_order.is_sorted_by(|a, b| a < b));
         assert_eq!(Words(&words).search(b"sand"), Ok(4));
         // The word, its number of positions, and them.
         let sand = b"sand\x03\x00\x01\x00\x0B\x00\x0E\x00";
         assert!(value.windows(sand.len()).any(|bytes| bytes == sand));
-        let again = words_of(&value).expect("words");
+        let again = parse_vector(&value).expect("words");
         assert_eq!((&again.words.text[..], again.words.words), (WORDS, words.words));
     }
 
     #[test]
-    fn what_is_no_vector_has_no_words() {
-        let vector = Vector::of(WORDS.to_vec()).expect("words").value;
+    fn damaged_vectors_are_not_parsed_or_restored_as_they_are() {
+        let vector = Vector::from_words(WORDS.to_vec()).expect("words").value;
         let mut others = 0;
         for at in 0..vector.len() {
-            assert!(words_of(&vector[..at]).is_none());
+            assert!(parse_vector(&vector[..at]).is_none());
             for bits in 1..=0xFF {
                 let mut other = vector.clone();
                 other[at] ^= bits;
-                // Another vector, perhaps, but not one that would come back as this.
-                if let Some(Vector { words: Recent { text, words }, .. }) = words_of(&other) {
-                    let again = Vector::of(text).expect("words");
+                // It may be another vector, but then it is restored as it is.
+                if let Some(Vector { words: Recent { text, words }, .. }) = parse_vector(&other) {
+                    let again = Vector::from_words(text).expect("words");
                     assert!(again.value == other && again.words.words == words);
                     others += 1;
                 }
@@ -502,38 +517,42 @@ mod tests {
         // With a weight.
         let mut weighted = vector.clone();
         *weighted.last_mut().expect("a byte") |= 0x40;
-        assert!(words_of(&weighted).is_none());
+        assert!(parse_vector(&weighted).is_none());
     }
 
     proptest! {
         #[test]
-        fn words_in_any_order_are_those_of_their_vector(
+        fn words_in_any_order_give_a_vector_with_the_same_words(
             words in prop::collection::vec(("[a-d]{0,3}(zyxwvuts|zyxwvut)?[a-c]{0,2}", any::<bool>()), 1..80),
         ) {
             let text: Vec<u8> = words
                 .iter()
                 .flat_map(|(word, also)| word.bytes().chain([if *also && !word.is_empty() { ALSO } else { SPACE }]))
                 .collect();
-            if let Some(Vector { value, words: Recent { words, .. } }) = Vector::of(text)
-                && let Some(again) = words_of(&value)
+            if let Some(Vector { value, words: Recent { words, .. } }) = Vector::from_words(text)
+                && let Some(again) = parse_vector(&value)
             {
                 assert!(again.value == value && again.words.words.len() == words.len());
-                let twice = Vector::of(again.words.text).expect("words");
+                let twice = Vector::from_words(again.words.text).expect("words");
                 assert!(twice.value == value && twice.words.words == again.words.words);
             }
         }
     }
 
     #[test]
-    fn a_text_comes_back_from_its_words() {
-        let rest = rest_of(WORDS, TEXT).expect("most of it is told");
-        assert!(rest.len() < TEXT.len() * 2 / 3);
-        assert_eq!(text_of(WORDS, &rest).as_deref(), Some(TEXT));
+    fn a_text_is_restored_from_its_residual() {
+        let residual = residual_of(WORDS, TEXT).expect("most of it is predicted");
+        assert!(residual.len() < TEXT.len() * 2 / 3);
+        assert_eq!(text_from_residual(WORDS, &residual).as_deref(), Some(TEXT));
         assert_eq!(
-            rest_of(WORDS, b"Quite another text that has none of these words in it, but for one, sand."),
+            residual_of(WORDS, b"Quite another text that has none of these words in it, but for one, sand."),
             None
         );
-        assert_eq!(text_of(b"", &[WORD]), None);
-        assert_eq!(text_of(b"", &[ESCAPE]), None);
+        assert_eq!(text_from_residual(b"", &[WORD]), None);
+        assert_eq!(text_from_residual(b"", &[ESCAPE]), None);
+        // Nor is a text made that is longer than any that is written.
+        let words = [vec![b'w'; 2047], vec![SPACE]].concat().repeat(9000);
+        assert_eq!(text_from_residual(&words, &[WORD; 8000]).map(|text| text.len()), Some(8000 * 2047));
+        assert_eq!(text_from_residual(&words, &[WORD; 9000]), None);
     }
 }

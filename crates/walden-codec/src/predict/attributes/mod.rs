@@ -8,12 +8,12 @@ pub mod varlena;
 use walden_format::record::RelFileLocator;
 
 use self::varlena::{Chunks, ValueCoder};
-use super::names::Recall;
+use super::names::CachedMap;
 use super::survey::{Survey, TupleKind};
 use crate::columns::{Class, Coder, Column, Kind};
 use crate::tuple::schema::{EXTERNAL_BYTES, Field, Span, Varlena, aligned, read};
 use crate::value::changes::Changes;
-use crate::value::expand::Expander;
+use crate::value::expand::Recompressor;
 use crate::value::vectors::Vectors;
 use crate::{Corrupt, corrupt};
 
@@ -30,7 +30,7 @@ impl LayoutKey {
 /// What is known of attributes: the same in both directions, but for the survey.
 #[derive(Default)]
 pub struct Rows {
-    numbers: Recall<LayoutKey, u32>,
+    numbers: CachedMap<LayoutKey, u32>,
     layouts: Vec<Layout>,
     schemas: Option<Column>,
     spans: Vec<Span>,
@@ -39,7 +39,7 @@ pub struct Rows {
     /// What encoding knows of tuples to come.
     pub survey: Survey,
     /// Values that were compressed.
-    pub expander: Expander,
+    pub recompressor: Recompressor,
     /// Texts and their words.
     pub vectors: Vectors,
 }
@@ -229,7 +229,7 @@ pub const FORM_REPEATED: u8 = 3;
 impl Rows {
     /// The fields of a layout; none if it has no schema.
     pub fn fields(&mut self, key: LayoutKey) -> &[Field] {
-        let number = self.numbers.known(key, key.mixed());
+        let number = self.numbers.existing(key, key.mixed());
         let schema = number.and_then(|number| self.layouts[number as usize].schema.as_ref());
         schema.map_or(&[], |schema| &schema.fields)
     }
@@ -237,7 +237,7 @@ impl Rows {
     /// A layout's number, by which [`Self::schema`] finds it, and the column of its tuples' forms, if tuples of it can be
     /// coded as runs.
     pub fn layout_of_run(&mut self, key: LayoutKey) -> Option<(usize, Column)> {
-        let number = self.numbers.known(key, key.mixed())? as usize;
+        let number = self.numbers.existing(key, key.mixed())? as usize;
         let Layout { form, schema, .. } = &self.layouts[number];
         let schema = schema.as_ref().filter(|schema| schema.chunks.is_none())?;
         (schema.lengths().count() <= MAX_VALUES).then_some((number, *form))
@@ -357,7 +357,7 @@ impl Rows {
         relation: (u32, Option<RelFileLocator>),
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let Rows { layouts, spans, old_spans, last_spans, survey, expander, vectors, .. } = self;
+        let Rows { layouts, spans, old_spans, last_spans, survey, recompressor, vectors, .. } = self;
         let Tuple { number, end_align, is_repeated, old, source } = tuple;
         let Layout { changed, schema, last, .. } = &mut layouts[number];
         let schema = schema.as_mut().ok_or_else(|| corrupt("a row's schema is missing"))?;
@@ -399,7 +399,7 @@ impl Rows {
                     }
                 }
                 Field::Varlena => {
-                    let mut values = ValueCoder { coder, expander, vectors, columns, origin };
+                    let mut values = ValueCoder { coder, recompressor, vectors, columns, origin };
                     let is_chunk = match chunks.filter(|_| index == 1) {
                         Some(column) => {
                             let chunks = Chunks { column, ahead: &survey.toast, relation };

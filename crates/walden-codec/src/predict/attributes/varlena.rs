@@ -9,8 +9,8 @@ use walden_format::record::RelFileLocator;
 use super::{FieldColumns, pad};
 use crate::columns::{Coder, Column};
 use crate::tuple::schema::{EXTERNAL_BYTES, Span, Varlena};
-use crate::value::expand::{Ahead, CHUNK, Expander, Method, starts};
-use crate::value::vectors::{Literal, Vectors};
+use crate::value::expand::{CHUNK, Method, Recompressor, UpcomingValues, value_of_first_chunk};
+use crate::value::vectors::{StructuredValue, Vectors};
 use crate::{Corrupt, corrupt};
 
 /// A varlena with a header of one byte that is coded as bytes, in the lowest two bits; above them its length without header.
@@ -30,7 +30,7 @@ pub struct ValueCoder<'v, S> {
     /// Where the columns are.
     pub coder: &'v mut S,
     /// Values that were compressed.
-    pub expander: &'v mut Expander,
+    pub recompressor: &'v mut Recompressor,
     /// Texts and their words.
     pub vectors: &'v mut Vectors,
     /// The field's columns.
@@ -44,7 +44,7 @@ pub struct Chunks<'c> {
     /// The column of their forms.
     pub column: Column,
     /// Values that encoding has seen ahead.
-    pub ahead: &'c Ahead,
+    pub ahead: &'c UpcomingValues,
     /// The table's number, and its name when encoding.
     pub relation: (u32, Option<RelFileLocator>),
 }
@@ -53,7 +53,7 @@ pub struct Chunks<'c> {
 struct Choice<'a> {
     symbol: u64,
     bytes: &'a [u8],
-    literal: Option<Literal>,
+    literal: Option<StructuredValue>,
     expanded: Option<Vec<u8>>,
 }
 
@@ -112,7 +112,7 @@ impl<S: Coder> ValueCoder<'_, S> {
         let (symbol, bytes) = match span.kind {
             Varlena::Short => {
                 let bytes = &value[1..];
-                literal = self.vectors.tell_short(bytes);
+                literal = self.vectors.parse_short(bytes);
                 match literal {
                     Some(_) => (EXTERNAL | 1 << 2, bytes),
                     None => (SHORT | (bytes.len() as u64) << 2, bytes),
@@ -127,7 +127,7 @@ impl<S: Coder> ValueCoder<'_, S> {
             }
             Varlena::Compressed => {
                 let bytes = &value[4..];
-                let len = match self.expander.expand(bytes) {
+                let len = match self.recompressor.decompress(bytes) {
                     Some((content, method)) => {
                         expanded = Some(content);
                         method.number() as usize
@@ -151,7 +151,7 @@ impl<S: Coder> ValueCoder<'_, S> {
         let content = self.expanded(source)?;
         let start = out.len();
         out.extend_from_slice(&[0; 4]);
-        self.expander.shrink(&content, method, out)?;
+        self.recompressor.recompress(&content, method, out)?;
         let header = header(out.len() - start)? | 2;
         out[start..start + 4].copy_from_slice(&header.to_le_bytes());
         Ok(())
@@ -189,7 +189,7 @@ const FIRST_COMPRESSED: [u64; 3] = [2, 4, 5];
 struct Whole {
     /// As it was before compression.
     expanded: Option<Vec<u8>>,
-    literal: Option<Literal>,
+    literal: Option<StructuredValue>,
 }
 
 impl<S: Coder> ValueCoder<'_, S> {
@@ -213,12 +213,12 @@ impl<S: Coder> ValueCoder<'_, S> {
             CHUNK_KNOWN => {}
             form => {
                 let stored = self.whole_value(form, whole)?;
-                let number = starts(&out[self.origin..]);
+                let number = value_of_first_chunk(&out[self.origin..]);
                 let number = number.ok_or_else(|| corrupt("a value can't start there"))?;
-                self.expander.keep(relation, number, &stored);
+                self.recompressor.remember(relation, number, &stored);
             }
         }
-        let chunk = self.expander.chunk(relation, &out[self.origin..]);
+        let chunk = self.recompressor.chunk(relation, &out[self.origin..]);
         let chunk = chunk.ok_or_else(|| corrupt("a value's chunk is not known"))?;
         pad(out, self.origin, 4);
         out.extend_from_slice(&header(chunk.len() + 4)?.to_le_bytes());
@@ -229,15 +229,15 @@ impl<S: Coder> ValueCoder<'_, S> {
     /// When encoding: the form of a chunk, and the whole value if it is the first.
     fn choose_chunk(&mut self, chunks: &Chunks<'_>, attributes: &[u8], content: &[u8]) -> (u64, Whole) {
         let (relation, locator) = chunks.relation;
-        if self.expander.chunk(relation, attributes).is_some_and(|chunk| chunk == content) {
+        if self.recompressor.chunk(relation, attributes).is_some_and(|chunk| chunk == content) {
             return (CHUNK_KNOWN, Whole::default());
         }
-        let first = starts(attributes).zip(locator);
+        let first = value_of_first_chunk(attributes).zip(locator);
         let stored = first.and_then(|(number, locator)| chunks.ahead.value(locator, number));
         let is_first =
             |stored: &&[u8]| stored.starts_with(content) && content.len() == stored.len().min(CHUNK);
         let Some(stored) = stored.filter(is_first) else { return (CHUNK_OTHER, Whole::default()) };
-        if let Some((expanded, method)) = self.expander.expand(stored) {
+        if let Some((expanded, method)) = self.recompressor.decompress(stored) {
             let form = FIRST_COMPRESSED[method.number() as usize];
             return (form, Whole { expanded: Some(expanded), literal: None });
         }
@@ -252,7 +252,7 @@ impl<S: Coder> ValueCoder<'_, S> {
         if let Some(method) = FIRST_COMPRESSED.iter().position(|first| *first == form) {
             let content = self.expanded(source.expanded.as_deref())?;
             let mut stored = Vec::new();
-            self.expander.shrink(&content, Method::OF_VALUES[method], &mut stored)?;
+            self.recompressor.recompress(&content, Method::OF_VALUES[method], &mut stored)?;
             return Ok(stored);
         }
         if form != FIRST_PLAIN {

@@ -98,13 +98,13 @@ impl HeapHeaders {
         source: Option<&HeapHeader>,
     ) -> Result<HeapHeader, Corrupt> {
         let column =
-            names.column(coder, Topic::RowHead, [relation, 0, 0], Kind::Symbols(Class::RowHeaders))?;
+            names.column(coder, Topic::TupleHeader, [relation, 0, 0], Kind::Symbols(Class::RowHeaders))?;
         let known_headers = self.relation(relation);
         let known = source.and_then(|header| known_headers.headers.find(header));
         match coder.symbol(column, known.map_or(0, |number| number + 1))? {
             0 => {
                 let kind = Kind::Rows(Class::RowHeaders, HEAD_BYTES as u16);
-                let column = names.column(coder, Topic::RowHead, [relation, 1, 0], kind)?;
+                let column = names.column(coder, Topic::TupleHeader, [relation, 1, 0], kind)?;
                 let header = coder.array(column, source.unwrap_or(&HeapHeader::default()))?;
                 if known_headers.headers.0.len() < MAX_HEADERS {
                     known_headers.headers.add(header);
@@ -129,7 +129,7 @@ impl HeapHeaders {
         out: &mut Vec<u8>,
     ) -> Result<Option<u64>, Corrupt> {
         let symbols = Kind::Symbols(Class::RowHeaders);
-        let column = names.column(coder, Topic::RowBitmap, bitmap_column(relation, header), symbols)?;
+        let column = names.column(coder, Topic::NullBitmap, bitmap_column(relation, header), symbols)?;
         let known_headers = self.relation(relation);
         let known = known_headers.bitmaps(header[4]);
         let bytes = usize::from(header[4]).checked_sub(HEADER_BYTES);
@@ -144,7 +144,7 @@ impl HeapHeaders {
             NEW_BITMAP => {
                 let bytes = bytes.ok_or_else(|| corrupt("a row's attributes can't begin there"))?;
                 let kind = Kind::Bytes(Class::RowHeaders);
-                let column = names.column(coder, Topic::RowBitmap, [relation, header[4].into(), 1], kind)?;
+                let column = names.column(coder, Topic::NullBitmap, [relation, header[4].into(), 1], kind)?;
                 let start = out.len();
                 coder.bytes(column, bitmap.unwrap_or_default(), bytes, out)?;
                 Ok(Some(known_headers.add_bitmap(header[4], out[start..].to_vec())))
@@ -180,8 +180,8 @@ impl HeapHeaders {
         let symbol = u8::try_from(NEW_BITMAP + 1 + number).ok().filter(|symbol| symbol.is_ascii())?;
         Some(SimilarHeaders {
             relation,
-            column: names.known(Topic::RowHead, [relation, 0, 0])?,
-            bitmap: (names.known(Topic::RowBitmap, bitmap_column(relation, header))?, symbol),
+            column: names.existing(Topic::TupleHeader, [relation, 0, 0])?,
+            bitmap: (names.existing(Topic::NullBitmap, bitmap_column(relation, header))?, symbol),
             layout: layout_key(relation, header, Some(number)),
             template: item.get(..header[4].into())?,
         })

@@ -72,7 +72,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         // Attributes that are left out, and only they, tell layouts of whole keys apart.
         let layout = if layout & 0xFFFF == 0 { bitmap as u32 } else { return Ok(false) };
         let like = [relation.number, 0, 5];
-        let column = self.names.column(self.coder, Topic::Places, like, Kind::Symbols(Class::IndexTuples))?;
+        let column =
+            self.names.column(self.coder, Topic::HeapTids, like, Kind::Symbols(Class::IndexTuples))?;
         let index = self.keys.index(relation.number);
         let known = index.mapping(layout, row_layout);
         let is_made = known.is_some_and(|mapping| mapping.key(row, spans, key));
@@ -89,8 +90,12 @@ impl<S: Coder> TupleCoder<'_, S> {
             KEY_PREDICTED if is_made => Ok(true),
             KEY_OTHER => Ok(false),
             KEY_NEW_MAPPING => {
-                let column =
-                    self.names.column(self.coder, Topic::Places, [0, 0, 6], Kind::Symbols(Class::Shapes))?;
+                let column = self.names.column(
+                    self.coder,
+                    Topic::HeapTids,
+                    [0, 0, 6],
+                    Kind::Symbols(Class::Shapes),
+                )?;
                 let mapping = KeyMapping::code(self.coder, column, new.as_ref())?;
                 if !mapping.key(row, spans, key) {
                     return Err(corrupt("a key can't be is_made of its row"));
@@ -129,7 +134,8 @@ impl<S: Coder> TupleCoder<'_, S> {
 
     /// Codes which table an index belongs to, if that is known.
     pub(super) fn table(&mut self, relation: Relation, found: Option<Relation>) -> Result<(), Corrupt> {
-        let column = self.names.column(self.coder, Topic::Places, [0, 0, 7], Kind::Symbols(Class::Shapes))?;
+        let column =
+            self.names.column(self.coder, Topic::HeapTids, [0, 0, 7], Kind::Symbols(Class::Shapes))?;
         let symbol = self.coder.symbol(column, found.map_or(0, |table| 1 + u64::from(table.number)))?;
         if symbol > 0 {
             let table =

@@ -233,7 +233,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let tid = if has_alt_tid {
             let (like, kind) =
                 ([at.0.number, at.1.number(), 1], Kind::Rows(Class::IndexTuples, Tid::BYTES as u16));
-            let column = self.names.column(self.coder, Topic::Places, like, kind)?;
+            let column = self.names.column(self.coder, Topic::HeapTids, like, kind)?;
             self.coder.array(column, &tid.unwrap_or_default())?
         } else {
             self.tid(at, tid.map(Tid::from_bytes))?.to_bytes()
@@ -284,10 +284,10 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// The columns of tuples on pages, if all are named that are needed.
     fn tuple_columns(&mut self, relation: Relation, has_table: bool) -> Option<TupleColumns> {
         let like = |what: u32| [relation.number, Context::Page.number(), what];
-        let expected = self.names.known(Topic::Places, like(3));
+        let expected = self.names.existing(Topic::HeapTids, like(3));
         Some(TupleColumns {
-            flags: self.names.known(Topic::IndexForms, like(0))?,
-            tids: self.names.known(Topic::Places, like(0))?,
+            flags: self.names.existing(Topic::IndexForms, like(0))?,
+            tids: self.names.existing(Topic::HeapTids, like(0))?,
             expected: if has_table { Some(expected?) } else { None },
         })
     }

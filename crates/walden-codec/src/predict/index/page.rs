@@ -45,7 +45,8 @@ impl<S: Coder> TupleCoder<'_, S> {
             table = self.table_of(relation, &samples);
         }
         let like = [relation.number, 1, 8];
-        let column = self.names.column(self.coder, Topic::Places, like, Kind::Symbols(Class::IndexTuples))?;
+        let column =
+            self.names.column(self.coder, Topic::HeapTids, like, Kind::Symbols(Class::IndexTuples))?;
         let predicts = has_table || table.is_some();
         let near = self.keys.is_fast && predicts && parts.is_none() && are_near(&tuples);
         let symbol = [(table.is_some(), TABLE), (parts.is_some(), ORDER), (near, NEAR)];
@@ -56,7 +57,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         }
         if symbol & ORDER != 0 {
             let column =
-                self.names.column(self.coder, Topic::Places, [0, 0, 9], Kind::Symbols(Class::Shapes))?;
+                self.names.column(self.coder, Topic::HeapTids, [0, 0, 9], Kind::Symbols(Class::Shapes))?;
             let parts = key_order::code_parts(self.coder, column, parts.as_deref())?;
             self.put_in_order(relation, &parts);
             let order = self.keys.order.as_mut();

@@ -38,7 +38,7 @@ impl<S: Coder> TupleCoder<'_, S> {
                 which.or_else(|| skip().map(|skip| TID_ORDERED + skip)).unwrap_or(TID_OTHER)
             });
             let kind = Kind::Symbols(Class::IndexTuples);
-            let column = self.names.column(self.coder, Topic::Places, like(3), kind)?;
+            let column = self.names.column(self.coder, Topic::HeapTids, like(3), kind)?;
             match self.coder.symbol(column, symbol)? {
                 TID_OTHER => self.keys.index(relation.number).missed(1),
                 symbol @ TID_EXPECTED..TID_ORDERED => {
@@ -54,7 +54,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             }
         }
         let kind = Kind::Rows(Class::IndexTuples, Tid::BYTES as u16);
-        let column = self.names.column(self.coder, Topic::Places, like(0), kind)?;
+        let column = self.names.column(self.coder, Topic::HeapTids, like(0), kind)?;
         let bytes = source.map_or([0; Tid::BYTES], Tid::to_bytes);
         Ok(Tid::from_bytes(self.coder.array(column, &bytes)?))
     }
@@ -77,7 +77,7 @@ impl<S: Coder> TupleCoder<'_, S> {
                 source.is_some_and(|list| next.flatten().eq(list.iter().copied()))
             });
             let kind = Kind::Symbols(Class::IndexTuples);
-            let column = self.names.column(self.coder, Topic::Places, like(4), kind)?;
+            let column = self.names.column(self.coder, Topic::HeapTids, like(4), kind)?;
             let symbol = self.coder.symbol(column, symbol.map_or(0, |skip| skip + 1))?;
             if symbol > 0 {
                 for at in 0..count {
@@ -88,7 +88,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             }
         }
         let kind = Kind::Rows(Class::IndexTuples, Tid::BYTES as u16);
-        let column = self.names.column(self.coder, Topic::Places, like(2), kind)?;
+        let column = self.names.column(self.coder, Topic::HeapTids, like(2), kind)?;
         self.coder.bytes(column, source.unwrap_or_default(), count * Tid::BYTES, list)
     }
 }
