@@ -17,8 +17,8 @@ use walden_format::payload::{self, Payload};
 use walden_format::record::{BlockRef, Fork, Image, RECORD_HEADER, Record};
 use walden_format::rmgr::info::heap::{HOT_UPDATE, OPMASK, UPDATE};
 use walden_format::rmgr::{self, KindTable, info, rmid};
+use walden_format::simple::{self, SimpleRecord};
 use walden_format::stream::Visitor;
-use walden_format::usual::{self, UsualRecord};
 
 pub(crate) use self::event::{Event, Finished};
 pub(crate) use self::sums::TransactionTally;
@@ -172,12 +172,12 @@ impl<'a> SegmentTally<'a> {
         let cell = self.cell(owner, kind);
         let tally = &mut self.cells[cell as usize].1;
         let records = u64::from(sums.records);
-        let block_header = if owner == Owner::None { 0 } else { usual::BLOCK_HEADER as u64 };
+        let block_header = if owner == Owner::None { 0 } else { simple::BLOCK_HEADER as u64 };
         let parts = [
             (Bucket::RecordHeader, records * RECORD_HEADER as u64),
             (Bucket::BlockHeader, records * block_header),
             (Bucket::BlockData, sums.block_data.into()),
-            (Bucket::MainHeader, records * usual::MAIN_HEADER as u64),
+            (Bucket::MainHeader, records * simple::MAIN_HEADER as u64),
             (Bucket::MainData, sums.main_data.into()),
         ];
         tally.records += records;
@@ -301,7 +301,7 @@ impl<'a> SegmentTally<'a> {
     #[inline(never)]
     fn rare_event(&mut self, record: &Record<'_>) {
         let xid = record.header.xid;
-        if record.header.rmid == rmid::XLOG && record.kind() == info::xlog::SWITCH {
+        if record.header.rmid == rmid::XLOG && record.rmgr_info() == info::xlog::SWITCH {
             self.events.push((record.lsn, Event::Switch));
             return;
         }
@@ -372,8 +372,8 @@ impl<'a> SegmentTally<'a> {
 
     /// Like `update`, for a record of the usual layout: both tuples are in its block.
     #[inline(always)]
-    fn usual_update(&mut self, record: UsualRecord<'_>) {
-        let Some((old_offset, new_offset)) = payload::heap::usual_update_offsets(&record) else { return };
+    fn usual_update(&mut self, record: SimpleRecord<'_>) {
+        let Some((old_offset, new_offset)) = payload::heap::simple_update_offsets(&record) else { return };
         let key = |offset| tuple_key(record.relation(), record.block(), offset, record.header().xid);
         if record.has_block() && self.update_of_tuple(key(old_offset), key(new_offset)) {
             let header = record.header();
@@ -384,12 +384,12 @@ impl<'a> SegmentTally<'a> {
     }
 
     #[inline(never)]
-    fn rare_usual_event(&mut self, record: UsualRecord<'_>) {
+    fn rare_usual_event(&mut self, record: SimpleRecord<'_>) {
         record.as_record(|record| self.rare_event(record));
     }
 
     #[inline(never)]
-    fn usual_as_any(&mut self, record: UsualRecord<'_>) -> ControlFlow<()> {
+    fn usual_as_any(&mut self, record: SimpleRecord<'_>) -> ControlFlow<()> {
         record.as_record(|record| self.record(record))
     }
 
@@ -471,7 +471,7 @@ impl Visitor for SegmentTally<'_> {
 
     /// Like [`SegmentTally::record`], for a record of this layout.
     #[inline(always)]
-    fn usual_record(&mut self, record: UsualRecord<'_>) -> ControlFlow<()> {
+    fn simple_record(&mut self, record: SimpleRecord<'_>) -> ControlFlow<()> {
         if !self.usual_alone {
             return self.usual_as_any(record);
         }
@@ -490,7 +490,7 @@ impl Visitor for SegmentTally<'_> {
         transaction.records += 1;
         transaction.bytes += record.aligned_len();
         match header.rmid {
-            rmid::XACT => match xact::plain_usual_end(&record) {
+            rmid::XACT => match xact::plain_simple_end(&record) {
                 Some((committed, time)) => self.finish(header.xid, committed, time, std::iter::empty()),
                 None => self.rare_usual_event(record),
             },

@@ -57,7 +57,7 @@ pub(crate) trait RecordCrc: Copy {
     fn run<W: CrcWork>(self, work: W) -> W::Output;
 }
 
-/// What has the checksums of many short records to compute. Not a closure, as those can't be told to be inlined.
+/// Work that computes the checksums of many short records. Not a closure, as those cannot be marked as inlined.
 pub(crate) trait CrcWork {
     type Output;
 

@@ -1,4 +1,4 @@
-//! What stops the decoding of a stream, and where.
+//! Errors of decoding a stream of pages: what is wrong, and at which LSN.
 
 use std::fmt;
 
@@ -7,14 +7,15 @@ use crate::page::PageHeaderError;
 use crate::record::{MAX_RECORD_BYTES, RECORD_HEADER, RecordError};
 use crate::version::Major;
 
-/// The place where a stream stops making sense: where, what was expected, what was found.
+/// The place where a log stops making sense: where, what was expected, what was found.
 ///
-/// Not every fault is damage: the log of a running or crashed server ends in one. Whoever knows what follows decides.
+/// Not every fault is damage: the log of a running or crashed server ends in one, as what follows the last record was never
+/// written or is of an earlier use of the file. Only the bytes behind it can tell the two apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// The page or record at fault.
+    /// The LSN of the page or record at fault.
     pub lsn: Lsn,
-    /// Where the first byte lies that was not what it should be.
+    /// The LSN of the first byte that is wrong.
     pub at: Lsn,
     /// What is wrong.
     pub kind: FaultKind,
@@ -24,11 +25,11 @@ pub struct Fault {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum FaultKind {
-    /// The bytes where a page starts are no page header.
+    /// The bytes at a page's start are not a page header.
     PageHeader(PageHeaderError),
     /// A page of another version than the stream's.
     PageVersion { expected: Major, found: Major },
-    /// A page that belongs elsewhere, such as an old page of a recycled segment.
+    /// A page with another address, such as an old page of a recycled segment.
     PageAddress { expected: Lsn, found: Lsn },
     /// A page of a later timeline than its segment's, or an earlier one than the page before.
     PageTimeline { expected: Timeline, found: Timeline },
@@ -38,26 +39,26 @@ pub enum FaultKind {
     SystemId { expected: u64, found: u64 },
     /// The segment size or page size differs from the stream's.
     Geometry { segment_bytes: u32, page_bytes: u32 },
-    /// A record goes on, but the page does not continue one.
+    /// A record is not complete, but the page does not continue one.
     ContinuationExpected { remaining: u32 },
-    /// The page continues a record, but none goes on.
+    /// The page continues a record, but the one before is complete.
     ContinuationUnexpected,
     /// The page continues a record of another length.
     ContinuationLength { expected: u32, found: u32 },
-    /// Zeros where a record should start: nothing was written here yet.
+    /// Zeros where a record should start: nothing was written there yet.
     NoRecord,
-    /// A record length that can't be.
+    /// A record's length is out of range.
     RecordLength(u32),
     /// The record does not point back to the one before it.
     PreviousLink { expected: Option<Lsn>, found: Lsn },
-    /// The record's bytes don't match its checksum.
+    /// The record's bytes do not match its checksum.
     Checksum { expected: u32, found: u32 },
     /// The headers within a record contradict each other although its checksum is right.
     Record(RecordError),
 }
 
 impl Fault {
-    /// Nothing was ever written at this place: the common end of the log.
+    /// Whether nothing was ever written at this place: the common end of the log.
     pub fn is_unwritten(&self) -> bool {
         match self.kind {
             FaultKind::NoRecord => true,
@@ -140,4 +141,12 @@ impl fmt::Display for Fault {
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for Fault {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.kind {
+            FaultKind::PageHeader(error) => Some(error),
+            FaultKind::Record(error) => Some(error),
+            _ => None,
+        }
+    }
+}

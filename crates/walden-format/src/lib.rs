@@ -1,11 +1,19 @@
-//! PostgreSQL's write-ahead log as structures: positions and file names, pages, records, block references, full-page
-//! images, and one table of resource managers and record kinds with what differs between the versions.
+#![doc = include_str!("../README.md")]
 //!
-//! Pure: no I/O, no clock, no unsafe code but the calls of a processor's instructions in [`crc`]; nothing is allocated per
-//! record. No input can make it panic. Reads the log of PostgreSQL 9.5 to 19 and chooses by the magic in the pages. Unknown
-//! resource managers and record kinds are values.
+//! # How it is built
 //!
-//! A stream of records comes out of [`stream::Decoder`].
+//! A *segment* is a file of 16 MB, unless initdb was given another size, made of *pages* of 8 kB. A page begins with a header
+//! ([`page`]); the bytes after it are *records* ([`record`]), which may go on over any number of pages. A record has a header of 24
+//! bytes, then headers of the blocks that it changes, then for each block a full-page image or data or both, then its main data.
+//! Its *resource manager* and the bits of its info byte say what kind it is ([`rmgr`]); its kind says how the main data and the
+//! blocks' data are laid out ([`payload`]).
+//!
+//! The versions of PostgreSQL differ in kinds, flags and fields. Such differences are rows of a table or checks of the version where
+//! a field is read; there are no modules by version. The version is that of the page magic. Unknown resource managers and kinds of
+//! record are values, not errors.
+//!
+//! No length from input is trusted: all reads are bounded, and no memory is allocated by a number that the input merely claims.
+//! The only unsafe code is calls of a processor's instructions in [`crc`].
 #![deny(unsafe_code)]
 
 pub mod assemble;
@@ -17,7 +25,8 @@ pub mod page;
 pub mod payload;
 pub mod reader;
 pub mod record;
+pub mod records;
 pub mod rmgr;
+pub mod simple;
 pub mod stream;
-pub mod usual;
 pub mod version;

@@ -76,7 +76,7 @@ pub type Timeline = u32;
 pub struct SegmentSize(u32);
 
 impl SegmentSize {
-    /// 16 MB, what initdb chooses when it is not told otherwise.
+    /// 16 MB, initdb's default.
     pub const DEFAULT: SegmentSize = SegmentSize(16 << 20);
 
     /// The size, if `bytes` is one that PostgreSQL accepts (`IsValidWalSegSize`).
@@ -103,13 +103,13 @@ impl SegmentSize {
         lsn.0 >> self.shift()
     }
 
-    /// How far into its segment `lsn` lies, in bytes.
+    /// The offset of `lsn` in its segment, in bytes.
     #[inline]
     pub fn offset_of(self, lsn: Lsn) -> u64 {
         lsn.0 & (self.bytes() - 1)
     }
 
-    /// Where segment `number` starts.
+    /// The LSN at which segment `number` starts, saturating at the largest LSN.
     pub fn start_of(self, number: u64) -> Lsn {
         Lsn(number.saturating_mul(self.bytes()))
     }
@@ -143,7 +143,7 @@ impl SegmentName {
         }
     }
 
-    /// Reads a name of exactly 24 hexadecimal digits.
+    /// Reads a name of exactly 24 hexadecimal digits, of which letters are capitals; `None` for any other.
     pub fn parse(name: &str) -> Option<SegmentName> {
         if name.len() != 24 || !name.bytes().all(|b| b.is_ascii_digit() || (b'A'..=b'F').contains(&b)) {
             return None;
@@ -152,13 +152,13 @@ impl SegmentName {
         Some(SegmentName { timeline: part(0)?, log: part(8)?, segment: part(16)? })
     }
 
-    /// The segment's number, or nothing if a segment of this size can't have this name.
+    /// The segment's number; `None` if no segment of this size has this name.
     pub fn number(self, size: SegmentSize) -> Option<u64> {
         let segment = u64::from(self.segment);
         (segment < size.per_log_id()).then(|| u64::from(self.log) * size.per_log_id() + segment)
     }
 
-    /// Where the segment starts, or nothing if a segment of this size can't have this name.
+    /// The LSN of the segment's start; `None` if no segment of this size has this name.
     pub fn start(self, size: SegmentSize) -> Option<Lsn> {
         self.number(size).map(|number| size.start_of(number))
     }

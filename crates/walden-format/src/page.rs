@@ -99,8 +99,8 @@ pub enum PageHeaderError {
 impl fmt::Display for PageHeaderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PageHeaderError::Short => f.write_str("the data ends within the page header"),
-            PageHeaderError::Magic(magic, reason) => write!(f, "page magic {magic:04X}: {reason}"),
+            PageHeaderError::Short => f.write_str("expected a whole page header, found the end of the data"),
+            PageHeaderError::Magic(magic, _) => write!(f, "cannot decode page magic {magic:04X}"),
             PageHeaderError::Flags(flags) => {
                 write!(f, "page flags {flags:04X}, which this version does not have")
             }
@@ -108,7 +108,14 @@ impl fmt::Display for PageHeaderError {
     }
 }
 
-impl std::error::Error for PageHeaderError {}
+impl std::error::Error for PageHeaderError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            PageHeaderError::Magic(_, reason) => Some(reason),
+            _ => None,
+        }
+    }
+}
 
 impl PageHeader {
     /// Reads the header at the start of a page, of which `page` may be the beginning alone.

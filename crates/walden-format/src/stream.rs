@@ -20,13 +20,13 @@ use crate::lsn::{Lsn, SegmentSize, Timeline};
 use crate::page::{LONG_HEADER, PageHeader, PageHeaderError};
 use crate::record::{self, BlockRef, MAX_BLOCKS, MAX_RECORD_BYTES, RECORD_HEADER, Record, RecordHeader};
 use crate::rmgr::{info, rmid};
-use crate::usual::{self, UsualRecord};
+use crate::simple::{self, SimpleRecord};
 use crate::version::Major;
 
 /// Bytes of a page-crossing record that are held; what is beyond is checked and let go.
 ///
 /// A record's headers take less than 2 kB, so they are always held.
-pub const HELD_BYTES: usize = 16 << 20;
+pub const MAX_HELD_BYTES: usize = 16 << 20;
 
 /// What a [`Decoder`] reports, in the order of the log.
 pub trait Visitor {
@@ -40,7 +40,7 @@ pub trait Visitor {
 
     /// The same of a record whose layout is the usual one, for those who want it faster.
     #[inline(always)]
-    fn usual_record(&mut self, record: UsualRecord<'_>) -> ControlFlow<()> {
+    fn simple_record(&mut self, record: SimpleRecord<'_>) -> ControlFlow<()> {
         record.as_record(|record| self.record(record))
     }
 
@@ -71,8 +71,8 @@ impl<V: Visitor> Visitor for &mut V {
     }
 
     #[inline(always)]
-    fn usual_record(&mut self, record: UsualRecord<'_>) -> ControlFlow<()> {
-        (**self).usual_record(record)
+    fn simple_record(&mut self, record: SimpleRecord<'_>) -> ControlFlow<()> {
+        (**self).simple_record(record)
     }
 
     fn continuation(&mut self, lsn: Lsn, bytes: u64) {
@@ -427,7 +427,7 @@ impl Decoder {
             };
             let crc = match page.get(at.wrapping_sub(BEFORE)..).and_then(|around| around.first_chunk()) {
                 _ if is_checked => None,
-                Some(around) if usual::LENGTHS.contains(&bytes.len()) => Some(crc.crc_around(around, bytes)),
+                Some(around) if simple::LENGTHS.contains(&bytes.len()) => Some(crc.crc_around(around, bytes)),
                 _ => Some(record_crc(bytes)),
             };
             at = self.any_record(bytes, crc, page, at, address, visitor)?;
@@ -453,14 +453,14 @@ impl Decoder {
         }
         let (start, info, is_checked) = (at, self.info, self.is_checked(page, address));
         while at < limit {
-            let Some(record) = UsualRecord::at(page, at, address, &info) else { break };
+            let Some(record) = SimpleRecord::at(page, at, address, &info) else { break };
             let header = record.header();
             if header.prev != previous || !is_checked && record.crc(crc) != header.crc {
                 break;
             }
             previous = record.lsn;
             at += record.aligned_len() as usize;
-            if visitor.usual_record(record).is_break() {
+            if visitor.simple_record(record).is_break() {
                 self.state = State::Done;
                 self.stopped = true;
                 break;
@@ -530,7 +530,7 @@ impl Decoder {
         partial.crc = partial.crc.map(|crc| crc32c_append(crc, &piece[header_bytes..]));
         let had_header = partial.got as usize >= RECORD_HEADER;
         partial.got += taken as u32;
-        let room = HELD_BYTES.saturating_sub(self.held.len()).min(taken);
+        let room = MAX_HELD_BYTES.saturating_sub(self.held.len()).min(taken);
         self.held.extend_from_slice(&piece[..room]);
         // As early as possible, so that a wild length is not followed far.
         if !had_header && partial.got as usize >= RECORD_HEADER {

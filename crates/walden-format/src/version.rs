@@ -1,7 +1,7 @@
-//! Which PostgreSQL wrote a page, and what differs between the versions in the framing.
+//! Major versions of PostgreSQL and the page magics that name them.
 //!
 //! The two bytes that every page starts with (`XLOG_PAGE_MAGIC` in `xlog_internal.h`) name the major version. Where a
-//! minor release changed a record without a new magic, decoding goes by block number and fork, never by version.
+//! minor release changed a record without a new magic, decoding depends on block ids and forks, never on the version.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ pub enum Major {
 struct MagicRow {
     magic: u16,
     name: &'static str,
-    /// Nothing: too old, its records have another form.
+    /// `None`: too old, its records have another form.
     major: Option<Major>,
 }
 
@@ -57,7 +57,7 @@ const MAGICS: &[MagicRow] = &[
     row(0xD121, "19",  Some(Major::V19)),
 ];
 
-/// What a page magic that can't be decoded says about who wrote the page.
+/// What a page magic that Walden does not read says about the version that wrote the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UnreadableMagic {
     /// A release whose records have another form; its name.
@@ -141,6 +141,8 @@ impl fmt::Display for UnreadableMagic {
         }
     }
 }
+
+impl std::error::Error for UnreadableMagic {}
 
 #[cfg(test)]
 mod tests {

@@ -161,7 +161,7 @@ impl<'r> Step<'_, 'r> {
 
     /// The record's kind: the upper 4 bits of its info byte.
     pub fn kind(&self) -> u8 {
-        self.record.kind()
+        self.record.rmgr_info()
     }
 
     /// The record's main data.

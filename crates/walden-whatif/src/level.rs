@@ -5,9 +5,15 @@
 //! small files are logged as full-page images at commit (`smgrDoPendingSyncs`).
 
 use rustc_hash::FxHashMap;
+use walden_format::payload::heap::{
+    XlHeapDelete, XlHeapHeader, XlHeapInsert, XlHeapMultiInsert, XlHeapNewCid, XlHeapUpdate,
+};
+use walden_format::payload::standby::InvalidationMessage;
 use walden_format::payload::xlog::WalLevel;
 use walden_format::payload::{self, Payload};
-use walden_format::record::{Fork, Record, RelFileLocator};
+use walden_format::record::{
+    Fork, LONG_DATA_HEADER, RECORD_HEADER, Record, RelFileLocator, SHORT_DATA_HEADER, TOPLEVEL_XID_HEADER,
+};
 use walden_format::rmgr::info::{btree, heap, heap2, smgr, xact};
 use walden_format::rmgr::rmid;
 use walden_redo::Touched;
@@ -54,17 +60,15 @@ pub struct Variant {
 
 /// The kinds of the resource managers that matter here are told apart by these bits; the highest is a flag.
 const KIND_MASK: u8 = heap::OPMASK;
-const XLOG_RECORD: u32 = 24;
-const MAIN_HEADER: u32 = 2;
-/// `SizeOfHeapNewCid`
-const NEW_CID: u32 = XLOG_RECORD + MAIN_HEADER + 34;
+const XLOG_RECORD: u32 = RECORD_HEADER as u32;
+const MAIN_HEADER: u32 = SHORT_DATA_HEADER as u32;
+/// Bytes of a `NEW_CID` record.
+const NEW_CID: u32 = XLOG_RECORD + MAIN_HEADER + XlHeapNewCid::WIDTH as u32;
 /// The replica identity of a deleted tuple with a numeric key: header, null bitmap, 8 bytes.
-const USUAL_KEY: i32 = 5 + 1 + 8;
-/// `SizeOfHeapUpdate`, `SizeOfHeapDelete`
-const UPDATE: u32 = 14;
-const DELETE: u32 = 8;
-/// `SharedInvalidationMessage`
-const INVALIDATION: u32 = 16;
+const USUAL_KEY: i32 = XlHeapHeader::WIDTH as i32 + 1 + 8;
+const UPDATE: u32 = XlHeapUpdate::WIDTH as u32;
+const DELETE: u32 = XlHeapDelete::WIDTH as u32;
+const INVALIDATION: u32 = InvalidationMessage::WIDTH as u32;
 /// `FirstNormalObjectId`: files of the catalog have smaller numbers until they are rewritten.
 const FIRST_NORMAL: u32 = 16_384;
 /// `xl_xact_xinfo` and `xl_xact_dbinfo`, which a commit without anything else to log does not have (`XLOG_XACT_HAS_INFO`).
@@ -93,10 +97,16 @@ fn keeps_data(record: &Record<'_>, level: Level) -> bool {
     }
     let main = record.main_data();
     // `contains_new_tuple` of inserts and updates.
-    match (record.header.rmid, record.kind() & KIND_MASK) {
-        (rmid::HEAP, heap::INSERT) => main.get(2).is_some_and(|flags| flags & 1 << 3 != 0),
-        (rmid::HEAP, heap::UPDATE | heap::HOT_UPDATE) => main.get(7).is_some_and(|flags| flags & 1 << 4 != 0),
-        (rmid::HEAP2, heap2::MULTI_INSERT) => main.first().is_some_and(|flags| flags & 1 << 3 != 0),
+    match (record.header.rmid, record.rmgr_info() & KIND_MASK) {
+        (rmid::HEAP, heap::INSERT) => {
+            XlHeapInsert::read(main).is_some_and(|insert| insert.flags.contains_new_tuple())
+        }
+        (rmid::HEAP, heap::UPDATE | heap::HOT_UPDATE) => {
+            XlHeapUpdate::read(main).is_some_and(|update| update.flags.contains_new_tuple())
+        }
+        (rmid::HEAP2, heap2::MULTI_INSERT) => {
+            XlHeapMultiInsert::read(main).is_some_and(|insert| insert.flags.contains_new_tuple())
+        }
         _ => false,
     }
 }
@@ -105,9 +115,9 @@ fn logical_to_replica(record: &Record<'_>, touched: &[Touched], as_traced: Varia
     let main = record.main_len;
     let mut variant = Variant { keeps_data: false, ..as_traced };
     if record.toplevel_xid.is_some() {
-        variant.fixed -= 5;
+        variant.fixed -= TOPLEVEL_XID_HEADER as i32;
     }
-    match (record.header.rmid, record.kind() & KIND_MASK) {
+    match (record.header.rmid, record.rmgr_info() & KIND_MASK) {
         (rmid::HEAP2, heap2::REWRITE | heap2::NEW_CID)
         | (rmid::HEAP, heap::TRUNCATE)
         | (rmid::XACT, xact::INVALIDATION) => variant.is_written = false,
@@ -142,7 +152,7 @@ fn replica_to_logical(record: &Record<'_>, touched: &[Touched], as_traced: Varia
         return variant;
     };
     let is_catalog = block.relation.relation < FIRST_NORMAL;
-    let kind = record.kind() & KIND_MASK;
+    let kind = record.rmgr_info() & KIND_MASK;
     let changes_row = match record.header.rmid {
         rmid::HEAP => matches!(kind, heap::INSERT | heap::DELETE | heap::UPDATE | heap::HOT_UPDATE),
         rmid::HEAP2 => kind == heap2::MULTI_INSERT,
@@ -179,9 +189,9 @@ fn replica_to_logical(record: &Record<'_>, touched: &[Touched], as_traced: Varia
 /// Removes what is logged for standbys.
 fn replica_to_minimal(record: &Record<'_>, as_traced: Variant) -> Variant {
     let mut variant = as_traced;
-    match (record.header.rmid, record.kind() & KIND_MASK) {
+    match (record.header.rmid, record.rmgr_info() & KIND_MASK) {
         (rmid::STANDBY, _) | (rmid::XACT, xact::ASSIGNMENT) => variant.is_written = false,
-        (rmid::BTREE, _) if record.kind() == btree::REUSE_PAGE => variant.is_written = false,
+        (rmid::BTREE, _) if record.rmgr_info() == btree::REUSE_PAGE => variant.is_written = false,
         (rmid::XACT, xact::COMMIT | xact::COMMIT_PREPARED) => {
             if let Ok(Payload::Commit(end)) = payload::parse(record)
                 && !end.invalidations.is_empty()
@@ -199,7 +209,7 @@ fn replica_to_minimal(record: &Record<'_>, as_traced: Variant) -> Variant {
 
 /// Bytes of main data behind the fixed fields, including the longer header that they may require.
 fn len_beyond(main: u32, fixed: u32) -> i32 {
-    let longer_header = if main > 255 { 3 } else { 0 };
+    let longer_header = if main > 255 { (LONG_DATA_HEADER - SHORT_DATA_HEADER) as u32 } else { 0 };
     if main > fixed { (main - fixed + longer_header) as i32 } else { 0 }
 }
 
@@ -239,7 +249,7 @@ impl Unlogged {
     /// `threshold` bytes.
     pub fn observe(&mut self, record: &Record<'_>, threshold: u64) -> Vec<SmallFile> {
         let mut small = Vec::new();
-        match (record.header.rmid, record.kind() & KIND_MASK) {
+        match (record.header.rmid, record.rmgr_info() & KIND_MASK) {
             (rmid::SMGR, smgr::CREATE) => {
                 if let Ok(Payload::StorageCreate(create)) = payload::parse(record)
                     && record.header.xid != 0

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use walden_explain::checkpoints::CheckpointRecord;
 use walden_format::lsn::{Lsn, SegmentSize};
-use walden_format::payload::xact::plain_usual_end;
+use walden_format::payload::xact::plain_simple_end;
 use walden_format::payload::xlog::WalLevel;
 use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::{Compression, Record};
@@ -15,8 +15,8 @@ use walden_format::rmgr::info::standby::RUNNING_XACTS;
 use walden_format::rmgr::info::xlog::{CHECKPOINT_ONLINE, FPI_FOR_HINT, SWITCH};
 use walden_format::rmgr::info::{heap, heap2, xact};
 use walden_format::rmgr::{ImageClass, KindTable, rmid};
+use walden_format::simple::SimpleRecord;
 use walden_format::stream::Visitor;
-use walden_format::usual::UsualRecord;
 use walden_format::version::Major;
 use walden_source::inventory::Run;
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan};
@@ -218,7 +218,7 @@ impl Segment {
     }
 
     fn note_xlog_record(&mut self, record: &Record<'_>) {
-        match (record.kind(), payload::parse(record)) {
+        match (record.rmgr_info(), payload::parse(record)) {
             (kind, Ok(Payload::Checkpoint(checkpoint))) => {
                 self.checkpoints.push(CheckpointRecord {
                     lsn: record.lsn,
@@ -251,7 +251,7 @@ impl Segment {
     }
 
     fn collect_evidence(&mut self, record: &Record<'_>) {
-        let kind = record.kind();
+        let kind = record.rmgr_info();
         match record.header.rmid {
             rmid::STANDBY => {
                 self.evidence.standby_records += 1;
@@ -321,7 +321,7 @@ impl Visitor for Segment {
                     self.note_transaction_end(end.time, record.end);
                 }
             }
-            rmid::STANDBY if record.kind() == RUNNING_XACTS => self.running.push(record.lsn),
+            rmid::STANDBY if record.rmgr_info() == RUNNING_XACTS => self.running.push(record.lsn),
             _ => {}
         }
         if record.lsn >= self.from {
@@ -332,11 +332,11 @@ impl Visitor for Segment {
 
     /// Without an image, most records only extend the span, and transaction ends give the time.
     #[inline(always)]
-    fn usual_record(&mut self, record: UsualRecord<'_>) -> ControlFlow<()> {
+    fn simple_record(&mut self, record: SimpleRecord<'_>) -> ControlFlow<()> {
         let header = record.header();
         if EVIDENCE_KINDS[usize::from(header.rmid)] >> (header.info >> 4) & 1 == 0 {
             self.extend_span(record.lsn, record.end());
-        } else if let Some((_, time)) = plain_usual_end(&record) {
+        } else if let Some((_, time)) = plain_simple_end(&record) {
             self.extend_span(record.lsn, record.end());
             self.note_transaction_end(time, record.end());
         } else {

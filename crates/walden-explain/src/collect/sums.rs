@@ -2,7 +2,7 @@
 
 use walden_format::record::{Fork, RelFileLocator};
 use walden_format::rmgr::KindTable;
-use walden_format::usual::UsualRecord;
+use walden_format::simple::SimpleRecord;
 
 use crate::group::{Cell, Owner};
 
@@ -73,7 +73,7 @@ impl TransactionSums {
 /// Relation, fork and kind of a record in 16 bytes that compare and hash fast, without a branch. Records of one cell may have
 /// several keys, which [`UsualSums::cell`] unifies.
 #[inline(always)]
-pub(super) fn key_of(record: &UsualRecord<'_>) -> [u64; 2] {
+pub(super) fn key_of(record: &SimpleRecord<'_>) -> [u64; 2] {
     let RelFileLocator { tablespace, database, relation } = record.relation();
     let header = record.header();
     let kind = u64::from(header.rmid) << 8 | u64::from(header.info);

@@ -145,7 +145,7 @@ listing!(BtreeDedup<'_>: |it, list| list.field("nintervals", it.count).some("int
 pub struct BtreeDelete<'a> {
     /// Standbys cancel queries that need what this or an earlier transaction removed; since 12.
     pub conflict_horizon: Option<u32>,
-    /// The table, whose tuples tell a standby the same; until 11.
+    /// The table, from whose tuples a standby computes the conflict horizon; until 11.
     pub heap_relation: Option<RelFileLocator>,
     /// How many tuples were removed.
     pub deleted: u32,

@@ -18,9 +18,9 @@ use crate::version::Major;
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a> {
     reader: Reader<'a>,
-    /// What was left when the current structure began.
+    /// Bytes that were left when the current structure began.
     structure_left: usize,
-    /// The record ends beyond what is held of it.
+    /// The record is longer than what is held of it.
     cut: bool,
     pub kind: Kind,
     pub version: Major,
@@ -34,7 +34,7 @@ impl<'a> Fields<'a> {
         Fields { reader, structure_left: data.len(), cut, kind, version: record.version }
     }
 
-    /// The data of a block, or nothing if an image took its place.
+    /// The data of a block; `None` if it has none, as where an image takes its place.
     pub fn of_block(&self, record: &Record<'a>, block: &BlockRef) -> Option<Fields<'a>> {
         if block.data_len == 0 {
             return None;

@@ -223,7 +223,7 @@ mod tests {
             check_all! { bytes:
                 heap {
                     XlHeapInsert XlHeapMultiInsert XlMultiInsertTuple XlHeapHeader XlHeapDelete XlHeapUpdate XlHeapLock
-                    XlHeapOffset XlHeapPrune16 XlHeapVacuum XlHeapFreezePage XlHeapVisible
+                    XlHeapOffset XlHeapPrune16 XlHeapVacuum XlHeapFreezePage XlHeapVisible XlHeapNewCid
                 }
                 hash {
                     XlHashInitMetaPage XlHashInitBitmapPage XlHashInsert XlHashAddOvflPage XlHashSplitAllocatePage

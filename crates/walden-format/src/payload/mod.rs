@@ -1,10 +1,13 @@
-//! What records say beyond their header: the fields of their main data, and of their blocks' data where it tells more.
+//! The fields of records: their main data, and their blocks' data where it has fields of its own.
 //!
 //! [`parse`] reads the kinds that have a decoder in the table of [`crate::rmgr`]. The structures are those of PostgreSQL's
-//! headers; what changed between versions is a check of the version where the field is read. Nothing is copied: lists
+//! headers; where a field changed between versions, the version is checked as the field is read. Nothing is copied: lists
 //! are read out of the record's bytes while they are iterated.
 //!
-//! A block's data is missing where an image of the block made it superfluous; what comes from it is then absent.
+//! A block's data is left out where the block has an image; what comes from it is then absent.
+//!
+//! The structures whose names begin with `Xl`, such as [`heap::XlHeapUpdate`], are the fixed part of a kind's main data alone, read
+//! in a few instructions, and written as well.
 
 use std::fmt;
 
@@ -49,7 +52,7 @@ pub(crate) type Decode = for<'a> fn(&Record<'a>, &mut Fields<'a>) -> Result<Payl
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[allow(missing_docs)]
 pub enum Payload<'a> {
-    /// No decoder for this kind: another resource manager's, an unknown one, or one whose fields nobody asked for yet.
+    /// No decoder for this kind: an extension's, an unknown one, or one whose fields are not read yet.
     Opaque,
     /// The kind has no fields.
     Nothing,
@@ -146,14 +149,14 @@ pub fn parse<'a>(record: &Record<'a>) -> Result<Payload<'a>, PayloadError> {
     Ok(payload)
 }
 
-/// A field that a record of this kind and version can't have like this, although the record's checksum is right.
+/// A field that is not valid in a record of this kind and version, although the record's checksum is right.
 ///
-/// It means that a fork or an extension changed the format, or that Walden's idea of it is wrong.
+/// Either a fork of PostgreSQL or an extension changed the format, or this crate reads it wrongly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PayloadError {
     /// The record's kind.
     pub kind: Kind,
-    /// Who wrote it.
+    /// The major version that wrote the record.
     pub version: Major,
     /// The field, named as in PostgreSQL's structures.
     pub field: &'static str,
@@ -169,7 +172,7 @@ pub enum PayloadFault {
     Short { expected: u64, found: u64 },
     /// This many bytes are left after the last field.
     Trailing { bytes: u64 },
-    /// A number that can't be: a negative count, unknown flags.
+    /// A value that is not valid: a negative count, unknown flags.
     Value(u64),
     /// The record is so long that the stream did not hold it whole, and the field lies beyond what it held.
     NotHeld,
@@ -183,9 +186,11 @@ impl fmt::Display for PayloadError {
             PayloadFault::Short { expected, found } => {
                 write!(f, "expected {expected} bytes, found {found}")
             }
-            PayloadFault::Trailing { bytes } => write!(f, "{bytes} bytes too many"),
-            PayloadFault::Value(value) => write!(f, "{value:#X} can't be"),
-            PayloadFault::NotHeld => f.write_str("the record is too long to be held whole"),
+            PayloadFault::Trailing { bytes } => write!(f, "expected the end, found {bytes} more bytes"),
+            PayloadFault::Value(value) => write!(f, "{value:#X} is not valid"),
+            PayloadFault::NotHeld => {
+                f.write_str("cannot read it, as the record is too long to be held whole")
+            }
         }
     }
 }

@@ -123,7 +123,7 @@ listing!(Invalidations<'_>: |it, list| list
     .some("relcache init file inval", it.update_relcache_file.then_some(true))
     .field("invalidations", it.messages.len()));
 
-/// A message for the caches of other sessions (`SharedInvalidationMessage`), not taken apart.
+/// A message for the caches of other sessions (`SharedInvalidationMessage`), as bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InvalidationMessage(pub [u8; 16]);
 
@@ -132,6 +132,11 @@ impl InvalidationMessage {
     pub fn id(&self) -> i8 {
         self.0[0].cast_signed()
     }
+}
+
+impl InvalidationMessage {
+    /// Bytes of a message.
+    pub const WIDTH: usize = 16;
 }
 
 impl Item for InvalidationMessage {

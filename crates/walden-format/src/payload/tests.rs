@@ -174,18 +174,18 @@ fn unknown_flags_of_a_commit_are_an_error() {
     with_payload(V18, (rmid::XACT, 0x80), &[], &data![u64 0, u32 0x200], |payload| {
         let error = payload.unwrap_err();
         assert_eq!((error.field, error.cause), ("xinfo", PayloadFault::Value(0x200)));
-        assert_eq!(error.to_string(), "Transaction COMMIT of PostgreSQL 18, xinfo: 0x200 can't be");
+        assert_eq!(error.to_string(), "Transaction COMMIT of PostgreSQL 18, xinfo: 0x200 is not valid");
     });
 }
 
 #[test]
-fn errors_tell_lengths() {
+fn errors_say_lengths() {
     with_payload(V18, (rmid::XACT, 0x00), &[], &[0; 7], |payload| {
         let text = "Transaction COMMIT of PostgreSQL 18, xact_time: expected 8 bytes, found 7";
         assert_eq!(payload.unwrap_err().to_string(), text);
     });
     with_payload(V18, (rmid::XACT, 0x00), &[], &[0; 11], |payload| {
-        let text = "Transaction COMMIT of PostgreSQL 18, main data: 3 bytes too many";
+        let text = "Transaction COMMIT of PostgreSQL 18, main data: expected the end, found 3 more bytes";
         assert_eq!(payload.unwrap_err().to_string(), text);
     });
     // A count that no memory holds.

@@ -14,7 +14,7 @@ use crate::reader::Reader;
 use crate::record::{Record, RecordHeader, RelFileLocator};
 use crate::rmgr::info::xact::{ABORT, ABORT_PREPARED, ASSIGNMENT, COMMIT, COMMIT_PREPARED, HAS_INFO, OPMASK};
 use crate::rmgr::rmid;
-use crate::usual::UsualRecord;
+use crate::simple::SimpleRecord;
 use crate::version::Major;
 
 type Parsed<'a> = Result<Payload<'a>, PayloadError>;
@@ -122,23 +122,23 @@ pub(crate) fn abort<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<
     transaction_end(record, fields).map(Payload::Abort)
 }
 
-/// Whether a record commits or aborts a transaction and says nothing more than when, as most of them do: `true` for a
-/// commit. [`super::parse`] says the same of such a record, and more of all others.
+/// Whether a record commits (`true`) or aborts a transaction, and when, if it says nothing more, as most of them do. `None` for all
+/// other records, among them ends of transactions with more fields: [`super::parse`] reads those.
 #[inline]
 pub fn plain_end(record: &Record<'_>) -> Option<(bool, Timestamp)> {
     plain_end_of(&record.header, record.main_data())
 }
 
-/// As [`plain_end`] of a record of the usual layout.
+/// As [`plain_end`] of a record of the simple layout.
 #[inline(always)]
-pub fn plain_usual_end(record: &UsualRecord<'_>) -> Option<(bool, Timestamp)> {
+pub fn plain_simple_end(record: &SimpleRecord<'_>) -> Option<(bool, Timestamp)> {
     plain_end_of(&record.header(), record.main_data())
 }
 
 #[inline(always)]
 fn plain_end_of(header: &RecordHeader, main_data: &[u8]) -> Option<(bool, Timestamp)> {
     let kind = header.info & (OPMASK | HAS_INFO);
-    // One branch, as which kind of record comes next can't be foreseen.
+    // One branch, as the kind of the next record is not predictable.
     let is_end = (header.rmid == rmid::XACT) & ((kind == COMMIT) | (kind == ABORT)) & (main_data.len() == 8);
     let time = main_data.first_chunk().filter(|_| is_end)?;
     Some((kind == COMMIT, Timestamp(i64::from_le_bytes(*time))))

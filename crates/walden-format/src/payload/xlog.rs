@@ -63,7 +63,7 @@ pub struct Checkpoint {
 }
 
 pub(crate) fn checkpoint<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
-    let shutdown = record.kind() == CHECKPOINT_SHUTDOWN;
+    let shutdown = record.rmgr_info() == CHECKPOINT_SHUTDOWN;
     let redo = fields.lsn("redo")?;
     let timeline = fields.u32("ThisTimeLineID")?;
     let previous_timeline = fields.u32("PrevTimeLineID")?;
@@ -335,7 +335,7 @@ pub(crate) fn nothing<'a>(_: &Record<'a>, _: &mut Fields<'a>) -> Parsed<'a> {
     Ok(Payload::Nothing)
 }
 
-/// A kind whose main data is an `int` that means nothing: a record can't be empty.
+/// A kind whose main data is an `int` without meaning, as a record cannot be empty.
 pub(crate) fn dummy<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
     fields.i32("dummy")?;
     Ok(Payload::Nothing)

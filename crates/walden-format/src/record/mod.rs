@@ -19,6 +19,7 @@ use std::fmt;
 
 use crate::lsn::Lsn;
 use crate::reader::Reader;
+use crate::rmgr;
 use crate::version::Major;
 
 mod block;
@@ -27,9 +28,9 @@ mod image;
 pub use block::{BlockHeader, BlockRef, Fork, RelFileLocator, block_flags};
 pub use image::{Compression, Image, ImageHeader, ImageInfo};
 
-/// Width of the fixed header, in bytes.
+/// Bytes of a record's own header (`SizeOfXLogRecord`).
 pub const RECORD_HEADER: usize = 24;
-/// The longest record that any version writes: one byte less than 1 GB (`MaxAllocSize`).
+/// The longest record that any version writes, in bytes: one less than 1 GB (`MaxAllocSize`).
 pub const MAX_RECORD_BYTES: u32 = (1 << 30) - 1;
 /// How many blocks a record can refer to (`XLR_MAX_BLOCK_ID` + 1).
 pub const MAX_BLOCKS: usize = 33;
@@ -57,7 +58,7 @@ pub const ORIGIN_HEADER: usize = 3;
 /// Bytes of the header that names the toplevel transaction.
 pub const TOPLEVEL_XID_HEADER: usize = 5;
 
-/// The fixed part of every record.
+/// The header that every record begins with (`XLogRecord`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecordHeader {
     /// Bytes of the whole record, this header included, the padding after it not.
@@ -75,7 +76,8 @@ pub struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// Reads the fixed part; whether its values make sense is the stream's business.
+    /// Reads the header; `None` if `bytes` are fewer. Whether its values are valid is checked by
+    /// [`crate::stream::Decoder`].
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<RecordHeader> {
         let bytes: &[u8; RECORD_HEADER] = bytes.first_chunk()?;
@@ -104,17 +106,17 @@ impl RecordHeader {
     }
 }
 
-/// A decoded record, borrowed from the pages that it was read from.
+/// A decoded record, which borrows its bytes from the pages that it was read from.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// Where it starts.
+    /// The LSN of its first byte.
     pub lsn: Lsn,
     /// Where the next record could start (`EndRecPtr`); a page changed by this record gets this as its LSN. (After a
     /// switch record, which changes no page, PostgreSQL counts the end of the segment instead.)
     pub end: Lsn,
-    /// Who wrote it.
+    /// The major version that wrote it.
     pub version: Major,
-    /// The fixed part.
+    /// The record's own header.
     pub header: RecordHeader,
     /// The blocks that it refers to, by ascending id.
     pub blocks: &'a [BlockRef],
@@ -145,13 +147,13 @@ impl<'a> Record<'a> {
         self.bytes.get(start..).unwrap_or(&[])
     }
 
-    /// The data of a block: nothing if it has none or it is not held.
+    /// The data of a block; empty if it has none or it is not held.
     #[inline]
     pub fn block_data(&self, block: &BlockRef) -> &'a [u8] {
         self.slice(block.data_offset, block.data_len)
     }
 
-    /// The stored bytes of an image: nothing if they are not held.
+    /// The bytes of an image as stored; empty if they are not held.
     #[inline]
     pub fn image_data(&self, image: &Image) -> &'a [u8] {
         self.slice(image.offset, image.len)
@@ -163,10 +165,17 @@ impl<'a> Record<'a> {
         self.blocks.iter().find(|block| block.id == id)
     }
 
-    /// The kind within its resource manager: the upper 4 bits of the info byte.
+    /// The bits of the info byte that belong to the resource manager (`XLR_RMGR_INFO_MASK`): its kind of record, and flags.
+    /// The constants are in [`crate::rmgr::info`].
     #[inline]
-    pub fn kind(&self) -> u8 {
-        self.header.info & 0xF0
+    pub fn rmgr_info(&self) -> u8 {
+        self.header.info & rmgr::info::RMGR_MASK
+    }
+
+    /// The kind of record, which has a name: `INSERT+INIT` of `Heap`.
+    #[inline]
+    pub fn kind(&self) -> rmgr::Kind {
+        rmgr::kind(self.version, self.header.rmid, self.header.info)
     }
 
     /// Bytes of all images.
@@ -197,9 +206,9 @@ pub enum RecordError {
     NoRelation(u8),
     /// The lengths in the headers do not add up to the record's.
     Length {
-        /// What is left of the record after the headers.
+        /// Bytes of the record after the headers.
         available: u32,
-        /// What the headers claim.
+        /// Bytes that the headers add up to.
         claimed: u64,
     },
 }
@@ -226,11 +235,17 @@ impl fmt::Display for RecordError {
     }
 }
 
-/// Decodes a record whose header has been checked.
+impl std::error::Error for RecordError {}
+
+/// Decodes a record whose own header was read and checked.
 ///
-/// `bytes` is the record from its header on, whole or at least as much as its block headers need; `blocks` is
-/// working memory that is emptied first, so that no record allocates. `page_bytes` is the size of a data page.
-// The record is made where it is used: to move it there takes as long as to read a small one.
+/// `bytes` is the record from its own header on: all of it, or at least the headers within it. `(lsn, end)` are copied into the
+/// record. `page_bytes` is the size of a data page (`BLCKSZ`). `blocks` is emptied and filled, so that no record allocates once it
+/// has grown. `DecodeXLogRecord` in `xlogreader.c` decides what is valid.
+///
+/// # Errors
+/// The headers within the record contradict each other or its length.
+// Inlined, as moving the result takes as long as decoding a short record.
 #[inline(always)]
 pub fn decode<'a>(
     bytes: &'a [u8],
@@ -258,7 +273,7 @@ pub fn decode<'a>(
     })
 }
 
-/// What the headers within a record say besides its blocks.
+/// What the headers within a record say beside its blocks.
 struct Headers {
     origin: Option<u16>,
     toplevel_xid: Option<u32>,

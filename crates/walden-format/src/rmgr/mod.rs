@@ -1,4 +1,4 @@
-//! Resource managers and their kinds of records.
+//! Resource managers and their kinds of record.
 //!
 //! One row of [`rows`] says everything about a kind: who writes it, its number, its name, in which versions, which of its
 //! images no checkpoint setting avoids, and how its fields are read. `rmgrlist.h`, the `*_identify` functions in
@@ -14,7 +14,7 @@ mod kinds;
 
 use kinds::KINDS;
 
-/// A kind of record: a resource manager's number and the bits of the info byte that tell its records apart.
+/// A kind of record: a resource manager's number and the bits of the info byte that distinguish its records.
 ///
 /// It is a number below [`Kind::COUNT`], so it can be an index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -23,14 +23,14 @@ pub struct Kind(u16);
 /// The kind of a record that `version` wrote with this resource manager and info byte.
 ///
 /// Bits of the info byte that say nothing of the kind are dropped: the lower four everywhere, `XLOG_XACT_HAS_INFO` in
-/// a transaction's records. The bit of heap and BRIN records for a page made anew (`INSERT+INIT`) belongs to the kind.
+/// a transaction's records. The bit of heap and BRIN records that initialize a page (`INSERT+INIT`) belongs to the kind.
 #[inline]
 pub fn kind(version: Major, rmid: u8, info: u8) -> Kind {
     KindTable::of(version).kind(rmid, info)
 }
 
 impl Kind {
-    /// How many kinds can be told apart.
+    /// The number of kinds, of all versions and extensions.
     pub const COUNT: usize = 4096;
 
     /// The kind's number, below [`Kind::COUNT`].
@@ -122,7 +122,7 @@ pub const FIRST_CUSTOM: u8 = 128;
 struct ManagerRow {
     name: &'static str,
     since: Major,
-    /// The bits of the info byte that tell its records apart.
+    /// The bits of the info byte that distinguish its records.
     mask: u8,
 }
 
@@ -159,9 +159,9 @@ const MANAGERS: &[ManagerRow] = &[
     ManagerRow { since: V19, ..manager("XLOG2") },
 ];
 
-/// Why a record of a kind carries images, as far as the kind and the block's id tell.
+/// Why a record carries an image, as far as its kind and the block's id say.
 ///
-/// What they don't tell, and is [`ImageClass::Checkpoint`] here: a generic record's full image (extensions ask for one
+/// What they do not say, and is [`ImageClass::Checkpoint`] here: a generic record's full image (extensions ask for one
 /// with `GENERIC_XLOG_FULL_IMAGE`) looks the same as one after a checkpoint; 19 forces the image of a heap page
 /// that was never logged before into the record that prunes it or sets its all-visible bit.
 /// And a page whose LSN is 0 because it is new again gets an image however recent the checkpoint: the overflow page that
@@ -206,17 +206,17 @@ pub struct KindRow {
     pub until: Option<Major>,
     /// Which of its images are there for other reasons than a checkpoint.
     pub images: Images,
-    /// How its fields are read; nothing: they are [`crate::payload::Payload::Opaque`].
+    /// Reads its fields; `None`: they are [`crate::payload::Payload::Opaque`].
     pub(crate) decode: Option<Decode>,
 }
 
 impl KindRow {
-    /// Its fields are read into a payload of their own.
+    /// Whether [`crate::payload::parse`] reads its fields.
     pub fn has_payload(&self) -> bool {
         self.decode.is_some()
     }
 
-    /// `version` writes it.
+    /// Whether `version` writes it.
     pub const fn is_of(&self, version: Major) -> bool {
         let late = match self.until {
             Some(until) => version as u8 > until as u8,
@@ -246,7 +246,7 @@ pub fn rows() -> impl Iterator<Item = &'static KindRow> {
     KINDS.iter()
 }
 
-/// What a version's records say by their kind alone, as arrays: no search, whatever the kind.
+/// A version's kinds of record as arrays, so that nothing is searched for.
 pub struct KindTable {
     version: Major,
     masks: [u8; 256],

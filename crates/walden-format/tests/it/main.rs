@@ -1,4 +1,5 @@
 //! Tests of the format crate through its public interface.
 
+mod records;
 mod stream;
 mod writer;

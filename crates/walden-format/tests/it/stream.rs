@@ -77,7 +77,7 @@ fn decode_checked(
 }
 
 /// Records of all lengths, among them some longer than a page and one longer than a segment.
-fn sample(version: Major) -> LogWriter {
+pub fn sample(version: Major) -> LogWriter {
     let mut log = LogWriter::new(version);
     for (index, length) in
         [0usize, 1, 7, 8, 100, 8000, 5, 8192, 20_000, 3, 8128, 8129, 8130, 8131, 64_000, 1 << 20, 12]

@@ -200,7 +200,7 @@ impl Check {
                 });
                 continue;
             };
-            if is_xlog && record.kind() == FPI_FOR_HINT {
+            if is_xlog && record.rmgr_info() == FPI_FOR_HINT {
                 self.judge(&place, image, before, None);
                 continue;
             }

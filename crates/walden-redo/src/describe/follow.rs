@@ -398,7 +398,7 @@ impl Follow {
 /// Whether a record is there only because hints are logged, with checksums or `wal_log_hints`: then setting a page's bit
 /// for all visible changes its LSN.
 fn shows_logged_hints(record: &Record<'_>) -> bool {
-    match (record.header.rmid, record.kind()) {
+    match (record.header.rmid, record.rmgr_info()) {
         (rmid::XLOG, info::xlog::FPI_FOR_HINT) => true,
         // log_heap_visible leaves the image of the table's block out otherwise.
         (rmid::HEAP2, info::heap2::VISIBLE) => {

@@ -125,7 +125,7 @@ fn mask_page(page: &mut Page, _: Major, _: Fork) {
 
 fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     let main = around.record.main_data();
-    let number = match (around.record.kind() & OPMASK, block.id) {
+    let number = match (around.record.rmgr_info() & OPMASK, block.id) {
         (INSERT, 0) => XlBrinInsert::read(main)?.offset,
         (UPDATE, 0) => XlBrinUpdate::read(main)?.offset,
         (SAMEPAGE_UPDATE, 0) => XlBrinSamepageUpdate::read(main)?.offset,

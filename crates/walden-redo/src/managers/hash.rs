@@ -458,7 +458,7 @@ fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
         metapage::check(after).ok()?;
         Some(fields.iter().flat_map(|&at| after.u32_at(at).to_le_bytes()).collect())
     };
-    match (around.record.kind(), block.id) {
+    match (around.record.rmgr_info(), block.id) {
         // The image is not the outcome of a change but all there is to it.
         (SPLIT_PAGE, _) => None,
         (INSERT, 0) => Some(after.item(XlHashInsert::read(main)?.offset)?.to_vec()),

@@ -15,7 +15,7 @@ pub(crate) fn replay(record: &Record<'_>, store: &mut PageStore) {
         // Most ends of transactions drop nothing, and their form shows it.
         rmid::XACT => xact::plain_end(record).is_none(),
         rmid::SMGR | rmid::DBASE => true,
-        rmid::XLOG => match record.kind() {
+        rmid::XLOG => match record.rmgr_info() {
             // These say what settings the server has; checkpoints since 19.
             PARAMETER_CHANGE => true,
             CHECKPOINT_SHUTDOWN | CHECKPOINT_ONLINE => record.version >= Major::V19,

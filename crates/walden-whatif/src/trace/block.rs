@@ -115,7 +115,7 @@ impl State {
             // The heap page keeps its LSN then, and has no image (`log_heap_visible`).
             ImageClass::Checkpoint
                 if record.header.rmid == rmid::HEAP2
-                    && record.kind() & heap2::OPMASK == heap2::VISIBLE
+                    && record.rmgr_info() & heap2::OPMASK == heap2::VISIBLE
                     && block.id == 1
                     && !self.plan.log_hints =>
             {

@@ -23,7 +23,7 @@ impl State {
             self.actual.add(Bucket::Alignment, record.alignment.into());
             return;
         }
-        if record.header.rmid == rmid::XLOG && record.kind() == SWITCH {
+        if record.header.rmid == rmid::XLOG && record.rmgr_info() == SWITCH {
             self.count_switch(record);
             return;
         }
@@ -117,7 +117,7 @@ impl State {
     /// Whether a checkpoint itself wrote the record; each simulation writes its own.
     fn is_checkpoint_record(&self, record: &Record<'_>) -> bool {
         match record.header.rmid {
-            rmid::XLOG => matches!(record.kind(), CHECKPOINT_ONLINE | CHECKPOINT_REDO),
+            rmid::XLOG => matches!(record.rmgr_info(), CHECKPOINT_ONLINE | CHECKPOINT_REDO),
             rmid::STANDBY => self.plan.running.contains(&record.lsn),
             _ => false,
         }
@@ -198,7 +198,7 @@ impl State {
         let is_stale = |state: &Block| {
             is_stale(self.cycles[state.slot * self.levels.len() + at], simulation.cycle, state.is_recent)
         };
-        let is_hint = record.header.rmid == rmid::XLOG && record.kind() == FPI_FOR_HINT;
+        let is_hint = record.header.rmid == rmid::XLOG && record.rmgr_info() == FPI_FOR_HINT;
         let is_of_dropped = !settings.dropped.is_empty()
             && !record.blocks.is_empty()
             && record.blocks.iter().all(|block| settings.dropped.contains(&block.relation));

@@ -8,7 +8,7 @@ use crate::payload::listing::listing;
 use crate::payload::standby::{self, Invalidations};
 use crate::payload::{Fields, Payload, PayloadError};
 use crate::record::Record;
-use crate::usual::UsualRecord;
+use crate::simple::SimpleRecord;
 use crate::version::Major;
 
 /// `DELETE`.
@@ -72,9 +72,9 @@ pub fn update_offsets(record: &Record<'_>) -> Option<(u16, u16)> {
     Some((update.old_offset, update.new_offset))
 }
 
-/// As [`update_offsets`] of a record of the usual layout.
+/// As [`update_offsets`] of a record of the simple layout.
 #[inline(always)]
-pub fn usual_update_offsets(record: &UsualRecord<'_>) -> Option<(u16, u16)> {
+pub fn simple_update_offsets(record: &SimpleRecord<'_>) -> Option<(u16, u16)> {
     let update = XlHeapUpdate::read(record.main_data())?;
     Some((update.old_offset, update.new_offset))
 }

@@ -35,7 +35,7 @@ pub struct MultiInsert<'a> {
     pub flags: InsertFlags,
     /// How many tuples.
     pub count: u16,
-    /// Their line pointers; nothing if the page is made anew: 1, 2, 3 and so on.
+    /// Their line pointers; `None` if the record initializes the page, where they are 1, 2, 3 and so on.
     pub offsets: Option<Items<'a, u16>>,
     /// The tuples.
     pub tuples: Option<Tuples<'a>>,

@@ -6,7 +6,8 @@
 use super::{
     DeleteFlags, InfoBits, InsertFlags, LockFlags, PruneFlags, TUPLE_HEADER, UpdateFlags, VisibleFlags,
 };
-use crate::payload::layout::layout;
+use crate::payload::layout::{BlockId, layout};
+use crate::record::RelFileLocator;
 use crate::version::Major;
 
 layout! {
@@ -240,5 +241,25 @@ layout! {
         0 cutoff_xid: u32,
         /// Which bits were set.
         4 flags: VisibleFlags,
+    }
+}
+
+layout! {
+    /// `xl_heap_new_cid`: the main data of `NEW_CID`, see [`super::NewCid`].
+    XlHeapNewCid[34] {
+        /// The toplevel transaction.
+        0 top_xid: u32,
+        /// The command that made the tuple.
+        4 cmin: u32,
+        /// The command that removed the tuple.
+        8 cmax: u32,
+        /// Both in one.
+        12 combo_cid: u32,
+        /// The catalog.
+        16 relation: RelFileLocator,
+        /// The tuple's block.
+        28 block: BlockId,
+        /// The tuple's line pointer.
+        32 offset: u16,
     }
 }

@@ -1,6 +1,6 @@
 //! Records that only logical decoding reads: `TRUNCATE`, `NEW_CID`, `REWRITE`.
 
-use super::Parsed;
+use super::{Parsed, XlHeapNewCid};
 use crate::lsn::Lsn;
 use crate::payload::listing::{flags, listing};
 use crate::payload::{Fields, Items, Payload};
@@ -63,14 +63,9 @@ pub struct NewCid {
 }
 
 pub(crate) fn new_cid<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
-    let (top_xid, cmin, cmax) = (fields.u32("top_xid")?, fields.u32("cmin")?, fields.u32("cmax")?);
-    let combo_cid = fields.u32("combocid")?;
-    let relation = fields.relation("target_locator")?;
-    // ItemPointerData: the block's upper half comes first.
-    let (high, low) = (fields.u16("target_tid")?, fields.u16("target_tid")?);
-    let block = u32::from(high) << 16 | u32::from(low);
-    let offset = fields.u16("target_tid")?;
-    Ok(Payload::NewCid(NewCid { top_xid, cmin, cmax, combo_cid, relation, block, offset }))
+    let XlHeapNewCid { top_xid, cmin, cmax, combo_cid, relation, block, offset } =
+        fields.structure("xl_heap_new_cid")?;
+    Ok(Payload::NewCid(NewCid { top_xid, cmin, cmax, combo_cid, relation, block: block.0, offset }))
 }
 
 listing!(NewCid: |it, list| list

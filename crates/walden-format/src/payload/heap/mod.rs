@@ -19,13 +19,13 @@ mod layouts;
 mod logical;
 mod prune;
 
-pub use change::{Confirm, Delete, Inplace, Lock, NewTuple, Update, update_offsets, usual_update_offsets};
+pub use change::{Confirm, Delete, Inplace, Lock, NewTuple, Update, simple_update_offsets, update_offsets};
 pub(crate) use change::{confirm, delete, hot_update, inplace, lock, lock_updated, update};
 pub use insert::{Insert, MultiInsert, Tuples};
 pub(crate) use insert::{insert, multi_insert};
 pub use layouts::{
     SharedLengths, XlHeapDelete, XlHeapFreezePage, XlHeapHeader, XlHeapInsert, XlHeapLock, XlHeapMultiInsert,
-    XlHeapOffset, XlHeapPrune16, XlHeapUpdate, XlHeapVacuum, XlHeapVisible, XlMultiInsertTuple,
+    XlHeapNewCid, XlHeapOffset, XlHeapPrune16, XlHeapUpdate, XlHeapVacuum, XlHeapVisible, XlMultiInsertTuple,
 };
 pub use logical::{HeapTruncate, HeapTruncateFlags, NewCid, Rewrite};
 pub(crate) use logical::{new_cid, rewrite, truncate};
@@ -128,7 +128,7 @@ flags! {
     }
 }
 
-/// A tuple as records have it: the header's parts that redo can't make up, and what follows the header.
+/// A tuple as records have it: the fields of its header that redo cannot know, and what follows the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tuple<'a> {
     /// Number of attributes and flags (`t_infomask2`).

@@ -23,7 +23,7 @@ pub(super) fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<V
         return Some(Vec::new());
     }
     let after = around.after(0)?;
-    match around.record.kind() {
+    match around.record.rmgr_info() {
         kind::INSERT_LEAF | kind::INSERT_UPPER | kind::INSERT_META => {
             Some(item(after, item_number(around.record.main_data()).ok()?).ok()?.to_vec())
         }
@@ -60,7 +60,7 @@ fn left_page(around: &PagesAround<'_>, after: &Page, split: &BtreeSplit) -> Opti
     let was_last = around.record.block(2).is_none();
     let number = split.new_item_offset.checked_add(was_last.into())?;
     let posting = split.posting_offset.unwrap_or(0);
-    if around.record.kind() == kind::SPLIT_L {
+    if around.record.rmgr_info() == kind::SPLIT_L {
         data.extend_from_slice(item(after, number).ok()?);
     } else if posting != 0 {
         // The new tuple is the right page's first; the posting list is the left page's last item.

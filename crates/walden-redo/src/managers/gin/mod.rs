@@ -206,7 +206,7 @@ fn mask_page(page: &mut Page, _: Major, _: Fork) {
 }
 
 fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
-    match (around.record.kind(), block.id) {
+    match (around.record.rmgr_info(), block.id) {
         (INSERT, 0) => {
             let after = around.after(0)?;
             match read_insert(around.record.main_data())? {

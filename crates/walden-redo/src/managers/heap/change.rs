@@ -248,7 +248,7 @@ fn worth(len: usize) -> usize {
 
 /// See [`crate::reconstruct::shared_with_old`].
 pub(crate) fn shared_with_old(around: &PagesAround<'_>) -> Option<(usize, usize)> {
-    if !matches!(around.record.kind() & OPMASK, UPDATE | HOT_UPDATE) {
+    if !matches!(around.record.rmgr_info() & OPMASK, UPDATE | HOT_UPDATE) {
         return Some((0, 0));
     }
     if let Some(shared) = Shared::of(around) {
@@ -292,7 +292,7 @@ pub(super) fn update_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
 /// Makes the flags in an update's main data say what its displaced data has: with an image the writer did not look for a
 /// common beginning and end.
 pub(crate) fn set_prefix_and_suffix_flags(around: &PagesAround<'_>, main: &mut [u8]) {
-    let is_update = matches!(around.record.kind() & OPMASK, UPDATE | HOT_UPDATE);
+    let is_update = matches!(around.record.rmgr_info() & OPMASK, UPDATE | HOT_UPDATE);
     let Some((shared, update)) =
         is_update.then(|| Shared::of(around)).flatten().zip(XlHeapUpdate::read(main))
     else {

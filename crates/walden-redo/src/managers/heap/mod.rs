@@ -40,7 +40,7 @@ fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 }
 
 fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
-    match (around.record.kind() & heap::OPMASK, block.id) {
+    match (around.record.rmgr_info() & heap::OPMASK, block.id) {
         (heap::INSERT, 0) => insert::insert_data(around),
         (heap::UPDATE | heap::HOT_UPDATE, 0) => change::update_data(around),
         (heap::INPLACE, 0) => change::inplace_data(around),
@@ -67,7 +67,7 @@ fn redo2(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 
 fn block_data2(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     let version = around.record.version;
-    match (around.record.kind() & heap2::OPMASK, block.id) {
+    match (around.record.rmgr_info() & heap2::OPMASK, block.id) {
         (heap2::PRUNE_ON_ACCESS..=heap2::PRUNE_VACUUM_CLEANUP, 0) if version >= Major::V17 => {
             prune::prune_and_freeze_data(around)
         }

@@ -1,4 +1,4 @@
-//! The layout that most records have, read without a branch on what kind of record it is.
+//! The layout that most records have, read without a branch on the kind of record: the fast path of [`crate::stream`].
 //!
 //! ```text
 //! offset   width
@@ -8,9 +8,9 @@
 //! then the block's data and the main data.
 //! ```
 //!
-//! A log is small records of a few kinds in an order that no processor foresees, and a branch that it takes wrongly
-//! costs as much as everything else that is done with such a record. So whether there is a block is not asked, but
-//! computed with. What this does not know, or finds wrong, is left to [`crate::record::decode`], which says what it is.
+//! A log consists of short records of a few kinds in an order that branch predictors do not predict, and a mispredicted branch
+//! costs as much as everything else that is done with such a record. So whether there is a block is no branch but a mask.
+//! Records of another layout, or with contradictions, are left to [`crate::record::decode`], which says what is wrong.
 
 use std::ops::RangeInclusive;
 
@@ -30,46 +30,47 @@ pub const BLOCK_HEADER: usize = BlockHeader::WIDTH;
 pub const MAIN_HEADER: usize = SHORT_DATA_HEADER;
 /// Where the block's data starts.
 const DATA_AT: usize = RECORD_HEADER + BLOCK_HEADER + MAIN_HEADER;
-/// Bytes of records worth a way of their own: longer ones are too few to matter, and their checksum has better ways.
+/// Lengths of records that take the fast path, in bytes: longer ones are too few to matter, and other ways to compute their
+/// checksum are faster.
 pub(crate) const LENGTHS: RangeInclusive<usize> = RECORD_HEADER + MAIN_HEADER..=512;
 
 /// A record with one block without an image, or without a block, and with at most 255 bytes of main data.
 ///
-/// Records of the resource manager XLOG, which matter to the stream itself, are never told of this way.
+/// Records of the resource manager XLOG, which matter to the stream itself, never take this path.
 #[derive(Clone, Copy, Debug)]
-pub struct UsualRecord<'a> {
-    /// Where it starts.
+pub struct SimpleRecord<'a> {
+    /// The LSN of its first byte.
     pub lsn: Lsn,
     stream: &'a StreamInfo,
-    /// All ones if there is a block, else 0: what is masked with it is 0 without a block.
+    /// All ones if there is a block, else 0: fields of the block are masked with it.
     block_mask: u64,
     /// The page's bytes around the start of the record.
     around: &'a [u8; BEFORE + BEHIND],
     bytes: &'a [u8],
 }
 
-impl<'a> UsualRecord<'a> {
-    /// The record at `at` in a page, if it is a usual one as far as its headers tell; neither its checksum nor its link
-    /// to the record before is looked at. `address` is the page's, and the page's end is an LSN as well.
+impl<'a> SimpleRecord<'a> {
+    /// The record at `at` in a page, if its headers have the simple layout; its checksum and its link to the record before are not
+    /// checked. `address` is the page's LSN; that of the page's end must not overflow.
     ///
-    /// At the ends of a page, where a look around would leave it, no record is a usual one.
+    /// `None` near the ends of a page, where the bytes around the record would be beyond it.
     #[inline(always)]
     pub(crate) fn at(
         page: &'a [u8],
         at: usize,
         address: Lsn,
         stream: &'a StreamInfo,
-    ) -> Option<UsualRecord<'a>> {
+    ) -> Option<SimpleRecord<'a>> {
         let around: &[u8; BEFORE + BEHIND] = page.get(at.wrapping_sub(BEFORE)..)?.first_chunk()?;
         let header = RecordHeader::parse(&around[BEFORE..])?;
         let total_len = header.total_len as usize;
         let bytes = page.get(at..at.checked_add(total_len)?)?;
         let block_mask = BLOCK_MASKS[usize::from(around[BEFORE + RECORD_HEADER])];
         let lsn = Lsn(address.0.wrapping_add(at as u64));
-        let record = UsualRecord { lsn, stream, block_mask, around, bytes };
+        let record = SimpleRecord { lsn, stream, block_mask, around, bytes };
         let main_at = record.main_at();
         let (flags, data_len) = (record.flags(), record.data_len());
-        let usual = (total_len <= *LENGTHS.end())
+        let is_simple = (total_len <= *LENGTHS.end())
             & (around[main_at] == block_id::DATA_SHORT)
             & (flags & (HAS_IMAGE | SAME_REL) == 0)
             & ((flags & HAS_DATA != 0) == (data_len > 0))
@@ -77,23 +78,23 @@ impl<'a> UsualRecord<'a> {
                 == main_at + MAIN_HEADER + usize::from(data_len) + usize::from(record.main_len()))
             & (header.rmid != rmid::XLOG)
             & (page.len() - at >= record.aligned_len() as usize);
-        usual.then_some(record)
+        is_simple.then_some(record)
     }
 
-    /// The checksum that it should have.
+    /// The checksum that the record should have.
     #[inline(always)]
     pub(crate) fn crc(&self, crc: impl RecordCrc) -> u32 {
         crc.crc_around(self.around, self.bytes)
     }
 
-    /// 8 bytes of the block's header; zeros without a block.
+    /// 8 bytes from the offset `at` of the record on; zeros without a block.
     #[inline(always)]
     fn word(&self, at: usize) -> u64 {
         let word = self.around[BEFORE + at..].first_chunk().copied().unwrap_or_default();
         u64::from_le_bytes(word) & self.block_mask
     }
 
-    /// Where the header of the main data is in `around`.
+    /// The offset of the main data's header in `around`.
     #[inline(always)]
     fn main_at(&self) -> usize {
         BEFORE + RECORD_HEADER + (BLOCK_HEADER & self.block_mask as usize)
@@ -105,19 +106,19 @@ impl<'a> UsualRecord<'a> {
         (self.word(RECORD_HEADER) >> 8) as u8
     }
 
-    /// The fixed part.
+    /// The record's own header.
     #[inline(always)]
     pub fn header(&self) -> RecordHeader {
         RecordHeader::parse(&self.around[BEFORE..]).unwrap_or_default()
     }
 
-    /// Where the next record could start.
+    /// The LSN at which the next record could start, see [`Record::end`].
     #[inline(always)]
     pub fn end(&self) -> Lsn {
         self.lsn.plus(self.aligned_len().into())
     }
 
-    /// There is a block; its id is 0.
+    /// Whether there is a block; its id is 0.
     #[inline(always)]
     pub fn has_block(&self) -> bool {
         self.block_mask != 0
@@ -168,7 +169,7 @@ impl<'a> UsualRecord<'a> {
         &self.bytes[start..]
     }
 
-    /// Calls `work` with the same as any record.
+    /// Calls `work` with the record as [`crate::record::decode`] would have decoded it.
     #[inline(always)]
     pub fn as_record<R>(&self, work: impl FnOnce(&Record<'_>) -> R) -> R {
         let block = BlockRef {
@@ -200,7 +201,8 @@ impl<'a> UsualRecord<'a> {
     }
 }
 
-/// By the id of the first block or other header; a table, as the compiler would make a branch of a comparison.
+/// Masks by the first byte after the record's own header, a block's id or another header's; a table, as the compiler turns a
+/// comparison into a branch.
 static BLOCK_MASKS: [u64; 256] = {
     let mut masks = [0; 256];
     masks[0] = !0;
@@ -230,16 +232,16 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 8192, ..ProptestConfig::default() })]
 
-        /// Bytes near the usual layout, so that each of its conditions is met and missed.
+        /// Bytes near the simple layout, so that each of its conditions is met and missed.
         #[test]
-        fn usual_records_are_what_any_record_is(
+        fn simple_records_are_decoded_as_any_record_is(
             id in prop_oneof![Just(0u8), Just(255), 0..4u8, any::<u8>()],
             flags in prop_oneof![Just(0u8), Just(HAS_DATA), any::<u8>()],
             data_len in prop_oneof![Just(0u16), 0..20u16, 400..520u16],
             main_id in prop_oneof![Just(255u8), 250..=255u8],
             main_len in 0..20u8,
             excess in prop_oneof![4 => Just(0i32), 1 => -20..20i32],
-            room in prop_oneof![Just(600usize), 0..100usize],
+            space in prop_oneof![Just(600usize), 0..100usize],
             at in (0..12usize).prop_map(|words| 8 * words),
             rmid in 0..3u8,
             numbers: [u8; 16],
@@ -256,22 +258,22 @@ mod tests {
             page.extend(data_len.to_le_bytes());
             page.extend(numbers);
             page.extend([main_id, main_len]);
-            page.resize(at + room, 9);
+            page.resize(at + space, 9);
             let address = Lsn(0x30_0000);
             let stream = info();
-            if let Some(usual) = UsualRecord::at(&page, at, address, &stream) {
+            if let Some(simple) = SimpleRecord::at(&page, at, address, &stream) {
                 prop_assert!(rmid != rmid::XLOG);
-                prop_assert_eq!(usual.lsn, address.plus(at as u64));
-                prop_assert_eq!(usual.end(), usual.lsn.plus(total_len.into()).aligned());
-                prop_assert!(usual.end() <= address.plus(page.len() as u64));
+                prop_assert_eq!(simple.lsn, address.plus(at as u64));
+                prop_assert_eq!(simple.end(), simple.lsn.plus(total_len.into()).aligned());
+                prop_assert!(simple.end() <= address.plus(page.len() as u64));
                 let bytes = &page[at..at + total_len as usize];
                 let header = RecordHeader::parse(bytes).unwrap();
                 let mut blocks = Vec::new();
-                let range = (usual.lsn, usual.end());
+                let range = (simple.lsn, simple.end());
                 let any = decode(bytes, header, range, Major::V18, 8192, &mut blocks).unwrap();
-                usual.as_record(|usual| assert_eq!(format!("{usual:?}"), format!("{any:?}")));
-                prop_assert_eq!(usual.main_data(), any.main_data());
-                prop_assert_eq!(usual.aligned_len(), total_len + u32::from(any.alignment));
+                simple.as_record(|simple| assert_eq!(format!("{simple:?}"), format!("{any:?}")));
+                prop_assert_eq!(simple.main_data(), any.main_data());
+                prop_assert_eq!(simple.aligned_len(), total_len + u32::from(any.alignment));
             }
         }
     }
