@@ -1,6 +1,6 @@
 //! A page's items as what became of the items of the page before, in the same order.
 
-use walden_redo::page::{PAGE_BYTES, PAGE_HEADER, Page};
+use walden_redo::page::{LinePointer, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 
 use super::kind::PageKind;
 use super::line_pointers::{Form, LinePointerColumns};
@@ -8,7 +8,7 @@ use crate::columns::{Class, Coder, Kind};
 use crate::predict::TupleCoder;
 use crate::predict::names::Topic;
 use crate::predict::relation::{Place, Relation};
-use crate::tuple::items::{item, pointer, put_pointer};
+use crate::tuple::items::{item, line_pointer, put_line_pointer};
 use crate::{Corrupt, corrupt};
 
 /// Whether a page is better coded item by item than byte by byte: where many bytes differ, mostly because items moved.
@@ -37,28 +37,28 @@ impl<S: Coder> TupleCoder<'_, S> {
         }
         let base = target.clone();
         let special = self.page_header(like(1), source, target)?;
-        let free = target.lower().clamp(PAGE_HEADER, special);
+        let free = target.lower().clamp(PAGE_HEADER_BYTES, special);
         target.0[free..special].fill(0);
         let columns = LinePointerColumns::of_known_page(self, place)?;
         let mut last = special;
         let mut bytes = Vec::new();
         for number in 1..=target.items() {
-            let raw = source.map_or(0, |page| pointer(page, number));
+            let pointer = source.map_or(LinePointer::UNUSED, |page| line_pointer(page, number));
             let content = source.and_then(|page| item(page, number));
-            let form = columns.form(self.coder, Form::of_item(raw, content.is_some(), last))?;
-            let raw = match form {
-                Form::Any => columns.pointer(self.coder, form, raw)?,
+            let form = columns.form(self.coder, Form::of_item(pointer, content.is_some(), last))?;
+            let pointer = match form {
+                Form::Any => columns.pointer(self.coder, form, pointer)?,
                 Form::Next | Form::Elsewhere => {
                     bytes.clear();
                     let old = item(&base, number).unwrap_or_default();
                     self.changed_item(relation, old, content, &mut bytes)?;
-                    columns.put_item(self.coder, (form, raw), &bytes, &mut last, target)?
+                    columns.put_item(self.coder, (form, pointer), &bytes, &mut last, target)?
                 }
                 Form::Unused | Form::Dead | Form::Redirect => {
                     return Err(corrupt("a line pointer's form can't be"));
                 }
             };
-            put_pointer(target, number, raw);
+            put_line_pointer(target, number, pointer);
         }
         Ok(true)
     }

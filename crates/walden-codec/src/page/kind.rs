@@ -1,6 +1,6 @@
 //! How a page's items are coded.
 
-use walden_redo::page::{PAGE_BYTES, PAGE_HEADER, Page};
+use walden_redo::page::{PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 
 use crate::tuple::gin::{is_entry_leaf, is_posting_leaf};
 use crate::tuple::heap::is_heap_tuple;
@@ -40,10 +40,10 @@ impl PageKind {
     pub fn of_items(page: &Page, fork: u8) -> PageKind {
         let (lower, special) = (page.lower(), page.special());
         let sound = fork == 0
-            && (PAGE_HEADER..=PAGE_BYTES).contains(&lower)
+            && (PAGE_HEADER_BYTES..=PAGE_BYTES).contains(&lower)
             && (lower..=PAGE_BYTES).contains(&special)
             && lower.is_multiple_of(4);
-        if !sound || lower == PAGE_HEADER {
+        if !sound || lower == PAGE_HEADER_BYTES {
             return PageKind::Bytes;
         }
         let (mut rows, mut tuples, mut others) = (0, 0, 0);

@@ -1,12 +1,12 @@
 //! Line pointers, by what has to be coded of them.
 
-use walden_redo::page::{PAGE_BYTES, Page};
+use walden_redo::page::{ItemState, LinePointer, PAGE_BYTES, Page};
 
 use crate::columns::{Class, Coder, Column, Kind};
 use crate::predict::TupleCoder;
 use crate::predict::names::Topic;
 use crate::predict::relation::Place;
-use crate::tuple::items::{DEAD, NORMAL, REDIRECT, UNUSED, join, right_before, split};
+use crate::tuple::items::{normal, right_before};
 use crate::{Corrupt, corrupt};
 
 /// What has to be coded of a line pointer.
@@ -29,23 +29,23 @@ pub enum Form {
 
 impl Form {
     /// Of a line pointer, the item of which can be coded as one or not; `last` is where the last item begins.
-    pub fn of(raw: u32, has_item: bool, last: usize) -> Form {
-        let (offset, state, len) = split(raw);
-        match state {
-            UNUSED if raw == 0 => Form::Unused,
-            DEAD if offset == 0 && len == 0 => Form::Dead,
-            REDIRECT if len == 0 => Form::Redirect,
-            _ => Form::of_item(raw, has_item, last),
+    pub fn of(pointer: LinePointer, has_item: bool, last: usize) -> Form {
+        match pointer.state() {
+            ItemState::Unused if pointer == LinePointer::UNUSED => Form::Unused,
+            ItemState::Dead if pointer == LinePointer::dead() => Form::Dead,
+            ItemState::Redirect if pointer.is_empty() => Form::Redirect,
+            _ => Form::of_item(pointer, has_item, last),
         }
     }
 
     /// The same where only items are told apart.
-    pub fn of_item(raw: u32, has_item: bool, last: usize) -> Form {
-        let (offset, state, len) = split(raw);
-        match (state, has_item) {
-            (NORMAL, true) if right_before(last, len) == Some(offset) => Form::Next,
-            (NORMAL, true) => Form::Elsewhere,
-            _ => Form::Any,
+    pub fn of_item(pointer: LinePointer, has_item: bool, last: usize) -> Form {
+        if pointer.state() != ItemState::Normal || !has_item {
+            return Form::Any;
+        }
+        match right_before(last, pointer.len().into()) == Some(pointer.offset().into()) {
+            true => Form::Next,
+            false => Form::Elsewhere,
         }
     }
 
@@ -99,16 +99,22 @@ impl LinePointerColumns {
     }
 
     /// Codes a line pointer of a form that has no item.
-    pub fn pointer<S: Coder>(self, coder: &mut S, form: Form, raw: u32) -> Result<u32, Corrupt> {
+    pub fn pointer<S: Coder>(
+        self,
+        coder: &mut S,
+        form: Form,
+        pointer: LinePointer,
+    ) -> Result<LinePointer, Corrupt> {
         match form {
-            Form::Unused => Ok(0),
-            Form::Dead => join(0, DEAD, 0),
+            Form::Unused => Ok(LinePointer::UNUSED),
+            Form::Dead => Ok(LinePointer::dead()),
             Form::Redirect => {
-                let to = coder.symbol(self.offsets, split(raw).0 as u64)?;
-                join(usize::try_from(to).unwrap_or(usize::MAX), REDIRECT, 0)
+                let to = coder.symbol(self.offsets, pointer.offset().into())?;
+                let to = u16::try_from(to).ok().filter(|&to| LinePointer::redirect(to).offset() == to);
+                Ok(LinePointer::redirect(to.ok_or_else(|| corrupt("an item can't be there"))?))
             }
             Form::Any | Form::Next | Form::Elsewhere => {
-                Ok(u32::from_le_bytes(coder.array(self.any, &raw.to_le_bytes())?))
+                Ok(LinePointer(u32::from_le_bytes(coder.array(self.any, &pointer.0.to_le_bytes())?)))
             }
         }
     }
@@ -117,21 +123,21 @@ impl LinePointerColumns {
     pub fn put_item<S: Coder>(
         self,
         coder: &mut S,
-        (form, raw): (Form, u32),
+        (form, pointer): (Form, LinePointer),
         bytes: &[u8],
         last: &mut usize,
         target: &mut Page,
-    ) -> Result<u32, Corrupt> {
+    ) -> Result<LinePointer, Corrupt> {
         let len = bytes.len();
         let offset = if form == Form::Next {
             right_before(*last, len).ok_or_else(|| corrupt("an item is before the page"))?
         } else {
-            usize::try_from(coder.symbol(self.offsets, split(raw).0 as u64)?).unwrap_or(usize::MAX)
+            usize::try_from(coder.symbol(self.offsets, pointer.offset().into())?).unwrap_or(usize::MAX)
         };
         let end = offset.checked_add(len).filter(|&end| end <= PAGE_BYTES);
         let end = end.ok_or_else(|| corrupt("an item is beyond the page"))?;
         target.0[offset..end].copy_from_slice(bytes);
         *last = offset;
-        join(offset, NORMAL, len)
+        normal(offset, len)
     }
 }

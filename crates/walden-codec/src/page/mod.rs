@@ -12,7 +12,8 @@ mod line_pointers;
 mod tests;
 
 use walden_format::record::RelFileLocator;
-use walden_redo::page::{PAGE_BYTES, PAGE_HEADER, Page};
+use walden_redo::page::heap_tuple::LOGGED_FIELDS;
+use walden_redo::page::{LinePointer, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 
 use self::kind::PageKind;
 use self::line_pointers::{Form, LinePointerColumns};
@@ -22,8 +23,8 @@ use crate::predict::relation::Place;
 use crate::predict::run::PageItems;
 use crate::predict::survey::Survey;
 use crate::predict::{Predictor, TupleCoder, UnknownItems, gin, heap, index};
-use crate::tuple::heap::{HEAD_BYTES, HEADER_BYTES, is_heap_tuple};
-use crate::tuple::items::{item, pointer, put_pointer};
+use crate::tuple::heap::is_heap_tuple;
+use crate::tuple::items::{item, line_pointer, put_line_pointer};
 use crate::{Corrupt, corrupt};
 
 impl<S: Coder> TupleCoder<'_, S> {
@@ -100,14 +101,14 @@ impl<S: Coder> TupleCoder<'_, S> {
         source: Option<&Page>,
         target: &mut Page,
     ) -> Result<usize, Corrupt> {
-        let kind = Kind::Rows(Class::PageHeaders, PAGE_HEADER as u16);
+        let kind = Kind::Rows(Class::PageHeaders, PAGE_HEADER_BYTES as u16);
         let column = self.names.column(self.coder, Topic::PageHeader, like, kind)?;
-        let mut header = Vec::with_capacity(PAGE_HEADER);
-        let bytes = source.map_or(&[][..], |page| &page.0[..PAGE_HEADER]);
-        self.coder.bytes(column, bytes, PAGE_HEADER, &mut header)?;
-        target.0[..PAGE_HEADER].copy_from_slice(&header);
+        let mut header = Vec::with_capacity(PAGE_HEADER_BYTES);
+        let bytes = source.map_or(&[][..], |page| &page.0[..PAGE_HEADER_BYTES]);
+        self.coder.bytes(column, bytes, PAGE_HEADER_BYTES, &mut header)?;
+        target.0[..PAGE_HEADER_BYTES].copy_from_slice(&header);
         let special = target.special();
-        if !(PAGE_HEADER..=PAGE_BYTES).contains(&special) || target.lower() > PAGE_BYTES {
+        if !(PAGE_HEADER_BYTES..=PAGE_BYTES).contains(&special) || target.lower() > PAGE_BYTES {
             return Err(corrupt("a page's header can't be"));
         }
         Ok(special)
@@ -126,21 +127,21 @@ impl<S: Coder> TupleCoder<'_, S> {
         let mut bytes = Vec::new();
         while items.number <= items.target.items() {
             let number = items.number;
-            let raw = source.map_or(0, |page| pointer(page, number));
+            let pointer = source.map_or(LinePointer::UNUSED, |page| line_pointer(page, number));
             let content = source.and_then(|page| item(page, number));
             let content = content.filter(|item| predictor.fits(self, item));
-            let form = Form::of(raw, content.is_some(), items.last);
+            let form = Form::of(pointer, content.is_some(), items.last);
             let form = columns.form(self.coder, form)?;
-            let raw = match form {
+            let pointer = match form {
                 Form::Next | Form::Elsewhere => {
                     bytes.clear();
                     predictor.start_item(number);
                     predictor.code(self, content, &mut bytes)?;
-                    columns.put_item(self.coder, (form, raw), &bytes, &mut items.last, items.target)?
+                    columns.put_item(self.coder, (form, pointer), &bytes, &mut items.last, items.target)?
                 }
-                form => columns.pointer(self.coder, form, raw)?,
+                form => columns.pointer(self.coder, form, pointer)?,
             };
-            put_pointer(items.target, number, raw);
+            put_line_pointer(items.target, number, pointer);
             items.number += 1;
             if matches!(form, Form::Next | Form::Elsewhere) {
                 predictor.code_run(self, &bytes, &mut items)?;
@@ -156,8 +157,7 @@ pub fn survey(target: &mut Survey, relation: RelFileLocator, fork: u8, page: &Pa
     for item in (1..=page.items()).filter_map(|number| item(page, number)) {
         match kind {
             PageKind::Heap if is_heap_tuple(item) => {
-                let (header, body) = item[HEADER_BYTES - HEAD_BYTES..].split_at(HEAD_BYTES);
-                if let Some(header) = header.first_chunk() {
+                if let Some((header, body)) = item[LOGGED_FIELDS.start..].split_first_chunk() {
                     heap::survey(target, relation, header, body);
                 }
             }

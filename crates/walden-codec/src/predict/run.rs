@@ -10,13 +10,13 @@
 //! directions.
 
 use walden_redo::compress::pglz::same_start;
-use walden_redo::page::{PAGE_BYTES, Page};
+use walden_redo::page::{PAGE_BYTES, Page, max_align};
 
 use super::attributes::varlena::{MAX_SHORT_BYTES, SHORT};
 use super::attributes::{FORM_REPEATED, FORM_SCHEMA, LastTuple, MAX_VALUES, RepeatCounter, Rows, Schema};
 use crate::Corrupt;
 use crate::columns::{Coder, Column, get_number};
-use crate::tuple::items::{NORMAL, item, join, pointer, put_pointer, right_before, split, with_gap};
+use crate::tuple::items::{item, line_pointer, normal, put_line_pointer, right_before};
 use crate::tuple::schema::{Field, Span, Varlena, aligned, read};
 
 /// A page's items while they are coded, up to where this has come.
@@ -96,7 +96,7 @@ impl Run {
             (rows.last(layout.layout).attributes(), rows.last(layout.layout).repeats);
         let mut last = items.last;
         for number in (items.number..).take(items.left()) {
-            let (offset, ..) = split(pointer(page, number));
+            let offset = usize::from(line_pointer(page, number).offset());
             let Some(item) = item(page, number).filter(|item| item.len() >= layout.origin) else { break };
             let is_next = right_before(last, item.len()) == Some(offset) && offset >= items.target.lower();
             if !is_next || !is_similar(item) {
@@ -214,7 +214,7 @@ impl Run {
             if let Some(source) = items.source {
                 items.target.0[offset..offset + len].copy_from_slice(&source.0[offset..offset + len]);
             }
-            put_pointer(items.target, number, join(offset, NORMAL, len)?);
+            put_line_pointer(items.target, number, normal(offset, len)?);
         }
         self.attributes((coder, rows), items.target, layout)?;
         let keeps = !self.is_repeated && rows.schema(layout.layout).has_values();
@@ -281,7 +281,7 @@ impl Run {
 
 /// Places of items of a length, each right before the one before it, from `last` on: at most so many, down to `lower`.
 fn places((last, lower): (usize, usize), len: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
-    let step = with_gap(len);
+    let step = max_align(len);
     let count = (last.saturating_sub(lower) / step.max(1)).min(most);
     (1..=count).map(move |number| (last - number * step, len))
 }

@@ -1,5 +1,7 @@
 //! Data of blocks: which predictor knows what it is.
 
+use walden_format::payload::gin::XlGinInsert;
+use walden_format::payload::heap::{UpdateFlags, XlHeapInsert, XlHeapMultiInsert, XlHeapUpdate};
 use walden_format::rmgr::rmid;
 
 use super::shape::Shape;
@@ -8,7 +10,6 @@ use crate::columns::{Class, Coder, Kind};
 use crate::predict::names::Topic;
 use crate::predict::relation::Place;
 use crate::predict::{gin, heap, index};
-use crate::tuple;
 use crate::tuple::heap::HeapTuple;
 use crate::{Corrupt, corrupt};
 
@@ -70,8 +71,8 @@ impl Model {
         match form {
             DataForm::Bytes => Ok(false),
             DataForm::Tuple { .. } => coder.data(column, &mut heap::NewTuple { relation, old }, bytes, out),
-            DataForm::TuplePart { prefix, suffix, .. } => {
-                coder.data(column, &mut heap::NewTuplePart { relation, old, prefix, suffix }, bytes, out)
+            DataForm::TuplePart { flags, .. } => {
+                coder.data(column, &mut heap::NewTuplePart { relation, old, flags }, bytes, out)
             }
             DataForm::Tuples(count) => {
                 coder.data(column, &mut heap::NewTuples { relation, count }, bytes, out)
@@ -119,7 +120,7 @@ pub enum DataForm {
     /// A heap tuple with its header; of an update, with the line pointer of the tuple that it replaces.
     Tuple { old: Option<u16> },
     /// The same without what it has in common with the tuple that it replaces.
-    TuplePart { old: u16, prefix: bool, suffix: bool },
+    TuplePart { old: u16, flags: UpdateFlags },
     /// So many heap tuples.
     Tuples(usize),
     /// An index tuple.
@@ -135,31 +136,30 @@ impl DataForm {
     /// data.
     pub fn of((rmid, info): (u8, u8), id: u8, main: &[u8]) -> DataForm {
         use walden_format::rmgr::info::{RMGR_MASK, btree, gin, hash, heap, heap2};
-        // `XLH_UPDATE_PREFIX_FROM_OLD`, `XLH_UPDATE_SUFFIX_FROM_OLD`
-        const PREFIX: u8 = 0x20;
-        const SUFFIX: u8 = 0x40;
-        let half = |at: usize| main.get(at..at + 2).map_or(0, |two| u16::from_le_bytes([two[0], two[1]]));
         match (rmid, id) {
             (rmid::HEAP, 0) => match info & heap::OPMASK {
                 heap::INSERT => DataForm::Tuple { old: None },
                 heap::UPDATE | heap::HOT_UPDATE => {
-                    let flags = main.get(7).copied().unwrap_or(0);
-                    match (flags & PREFIX != 0, flags & SUFFIX != 0) {
-                        (false, false) => DataForm::Tuple { old: Some(half(4)) },
-                        (prefix, suffix) => DataForm::TuplePart { old: half(4), prefix, suffix },
+                    let Some(update) = XlHeapUpdate::read(main) else { return DataForm::Bytes };
+                    let (old, flags) = (update.old_offset, update.flags);
+                    match flags.prefix_from_old() || flags.suffix_from_old() {
+                        false => DataForm::Tuple { old: Some(old) },
+                        true => DataForm::TuplePart { old, flags },
                     }
                 }
                 _ => DataForm::Bytes,
             },
             (rmid::HEAP2, 0) if info & heap2::OPMASK == heap2::MULTI_INSERT => {
-                DataForm::Tuples(half(2).into())
+                DataForm::Tuples(XlHeapMultiInsert::read(main).map_or(0, |insert| insert.count.into()))
             }
             (rmid::BTREE, 0) if matches!(info & RMGR_MASK, btree::INSERT_LEAF | btree::INSERT_UPPER) => {
                 DataForm::IndexTuple
             }
             (rmid::HASH, 0) if info & 0x70 == hash::INSERT => DataForm::IndexTuple,
             (rmid::GIN, _) => match (info & 0x70, id) {
-                (gin::INSERT, 0) if half(0) & tuple::gin::IS_DATA == 0 => DataForm::GinEntry,
+                (gin::INSERT, 0) if !XlGinInsert::read(main).is_some_and(|insert| insert.flags.is_data()) => {
+                    DataForm::GinEntry
+                }
                 (gin::UPDATE_META_PAGE, 1) | (gin::INSERT_LISTPAGE, 0) => DataForm::GinPending,
                 _ => DataForm::Bytes,
             },
@@ -181,18 +181,23 @@ impl DataForm {
 pub fn inserted_tuples(rmid: u8, info: u8, main: &[u8], put: impl FnMut(u16)) {
     use walden_format::rmgr::info::{heap, heap2};
     const MAX_TUPLES: u16 = 2048;
-    let half = |at: usize| main.get(at..at + 2).map(|two| u16::from_le_bytes([two[0], two[1]]));
     match (rmid, info & heap::OPMASK) {
-        (rmid::HEAP, heap::INSERT) => half(0).into_iter().for_each(put),
+        (rmid::HEAP, heap::INSERT) => {
+            XlHeapInsert::read(main).map(|insert| insert.offset).into_iter().for_each(put);
+        }
         // After a HOT update, no index tuple follows.
-        (rmid::HEAP, heap::UPDATE) => half(12).into_iter().for_each(put),
-        // Numbers are there only where the page is not new.
+        (rmid::HEAP, heap::UPDATE) => {
+            XlHeapUpdate::read(main).map(|update| update.new_offset).into_iter().for_each(put);
+        }
         (rmid::HEAP2, heap2::MULTI_INSERT) => {
-            let count = half(2).unwrap_or(0);
-            match info & heap2::INIT_PAGE {
-                0 => (0..count).map_while(|tuple| half(4 + 2 * usize::from(tuple))).for_each(put),
-                _ => (1..=count.min(MAX_TUPLES)).for_each(put),
+            let Some((insert, offsets)) = XlHeapMultiInsert::split(main) else { return };
+            if info & heap2::INIT_PAGE != 0 {
+                (1..=insert.count.min(MAX_TUPLES)).for_each(put);
+                return;
             }
+            // Numbers are there only where the page is not new.
+            let offsets = offsets.as_chunks().0.iter().map(|offset| u16::from_le_bytes(*offset));
+            offsets.take(insert.count.into()).for_each(put);
         }
         _ => {}
     }

@@ -4,32 +4,23 @@
 //! data from the page before and the image, codes it as if there were no image, and both directions replay the record
 //! without images on the pages that they know. What the image has beside that (hint bits, mostly) is its delta.
 
-use walden_format::record::{RECORD_HEADER, Record, RecordHeader, decode};
-use walden_format::rmgr::{info, rmid};
+use walden_format::payload::heap::{XlHeapUpdate, is_update};
+use walden_format::record::block_flags::{FORK_MASK, HAS_DATA, HAS_IMAGE, SAME_REL};
+use walden_format::record::{BlockHeader, RECORD_HEADER, Record, RecordHeader, block_id, decode};
 use walden_redo::page::PAGE_BYTES;
+use walden_redo::page::heap_tuple::LOGGED_FIELDS;
 use walden_redo::rehearse;
 use walden_redo::{PageBox, reconstruct};
 
 use super::block_data::{DataSource, inserted_tuples};
-use super::images::{ImageForm, ImageHeader};
-use super::main_data::{MAIN_DATA_LONG, MAIN_DATA_SHORT};
+use super::images::{ImageForm, PageImage};
 use super::shape::{Shape, ShapeBlock};
 use super::{Current, Fields, Model};
 use crate::Corrupt;
 use crate::columns::{Class, Coder, Kind};
 use crate::predict::names::Topic;
 use crate::predict::relation::Place;
-use crate::tuple::heap;
-use crate::tuple::tid::Tid;
-
-/// In a block's flags: the fork (`BKPBLOCK_FORK_MASK`).
-const FORK: u8 = 0x0F;
-/// The block has an image (`BKPBLOCK_HAS_IMAGE`).
-pub const HAS_IMAGE: u8 = 0x10;
-/// It has data (`BKPBLOCK_HAS_DATA`).
-const HAS_DATA: u8 = 0x20;
-/// Its relation is that of the block before (`BKPBLOCK_SAME_REL`).
-pub const SAME_RELATION: u8 = 0x80;
+use walden_redo::page::Tid;
 
 /// A block, as far as it is known.
 #[derive(Default)]
@@ -37,7 +28,7 @@ pub struct Block {
     /// Which block it is.
     pub place: Place,
     /// The header of its image.
-    pub image: Option<ImageHeader>,
+    pub image: Option<PageImage>,
     /// The image's page, when encoding, unless it cannot be restored.
     pub page: Option<PageBox>,
     /// Whether its page before the record is known and helps with its image.
@@ -116,13 +107,13 @@ impl Model {
         for (index, block) in blocks.iter_mut().enumerate() {
             let ShapeBlock { flags, image_info, .. } = self.shapes.get(shape).blocks[index];
             let source = current.source.and_then(|record| record.blocks.get(index));
-            if flags & SAME_RELATION == 0 {
+            if flags & SAME_REL == 0 {
                 let locator = source.map(|block| block.relation);
                 relation = self.block_refs.relation(current, self.shapes.get_mut(shape), locator)?;
             }
             let number = source.map_or(0, |block| block.block);
             let names = &mut self.predictors.names;
-            let fork = (relation, flags & FORK);
+            let fork = (relation, flags & FORK_MASK);
             block.place = self.block_refs.block(current, names, self.shapes.get(shape), fork, number)?;
             if flags & HAS_IMAGE != 0 {
                 let image = source.and_then(|block| block.image.as_ref());
@@ -201,14 +192,22 @@ impl Model {
                     (flags & !(HAS_IMAGE | HAS_DATA) | has_data, None)
                 }
             };
-            put_block_header((id, flags), block, image, out);
+            let header = BlockHeader {
+                id,
+                flags,
+                data_len: if flags & HAS_DATA != 0 { block.data.len() as u16 } else { 0 },
+                image: image.map(|image| image.header),
+                relation: block.place.relation.locator,
+                block: block.place.block,
+            };
+            header.write(out);
         }
         out.extend_from_slice(extra);
         match shape.main {
             0 => {}
-            MAIN_DATA_SHORT => out.extend([MAIN_DATA_SHORT, fields.main.len() as u8]),
+            block_id::DATA_SHORT => out.extend([block_id::DATA_SHORT, fields.main.len() as u8]),
             _ => {
-                out.push(MAIN_DATA_LONG);
+                out.push(block_id::DATA_LONG);
                 out.extend_from_slice(&(fields.main.len() as u32).to_le_bytes());
             }
         }
@@ -232,7 +231,7 @@ impl Model {
         self.put_record_header(fields.shape, fields.xid, &mut bytes);
         let Some(header) = RecordHeader::parse(&bytes) else { return Vec::new() };
         let headers = blocks.iter().filter_map(|block| block.image);
-        let images: usize = headers.map(|image| image.header_len() + usize::from(image.len)).sum();
+        let images: usize = headers.map(|image| image.header.width() + usize::from(image.header.len)).sum();
         let displaced = blocks.iter().filter(|block| block.has_displaced_data);
         let displaced: usize = displaced.map(|block| block.data.len()).sum();
         let place = (current.lsn, (current.end)(bytes.len() + images - displaced));
@@ -249,7 +248,7 @@ impl Model {
         let Place { relation, block, .. } = place;
         let keys = &mut self.predictors.keys;
         inserted_tuples(rmid, info, fields.main, |number| {
-            keys.inserted(relation.number, Tid { block, number });
+            keys.inserted(relation.number, Tid { block, offset_number: number });
         });
     }
 }
@@ -261,46 +260,20 @@ enum Images {
     Without,
 }
 
-/// Appends a block's header (`XLogRecordBlockHeader`).
-fn put_block_header((id, flags): (u8, u8), block: &Block, image: Option<ImageHeader>, out: &mut Vec<u8>) {
-    let [low, high] = if flags & HAS_DATA != 0 { block.data.len() as u16 } else { 0 }.to_le_bytes();
-    let start = [id, flags, low, high];
-    let number = block.place.block.to_le_bytes();
-    let locator = block.place.relation.locator;
-    let [tablespace, database, relation] =
-        [locator.tablespace.to_le_bytes(), locator.database.to_le_bytes(), locator.relation.to_le_bytes()];
-    let is_same = flags & SAME_RELATION != 0;
-    // What most have is appended at once.
-    match &image {
-        None if is_same => out.extend_from_slice([start, number].as_flattened()),
-        None => out.extend_from_slice([start, tablespace, database, relation, number].as_flattened()),
-        Some(image) => {
-            out.extend_from_slice(&start);
-            image.put(out);
-            if !is_same {
-                out.extend_from_slice([tablespace, database, relation].as_flattened());
-            }
-            out.extend_from_slice(&number);
-        }
-    }
-}
-
 /// The data that images displaced, predicted from the pages before and the images.
 fn displaced_data(record: &Record<'_>, blocks: &mut [Block]) -> Vec<Option<Vec<u8>>> {
-    use info::heap::{HOT_UPDATE, OPMASK, UPDATE};
     let mut pages: Vec<_> = blocks.iter_mut().map(|block| (block.base.take(), block.page.take())).collect();
     let mut data = reconstruct::block_data(record, &mut pages);
     for (block, pages) in blocks.iter_mut().zip(pages) {
         (block.base, block.page) = pages;
     }
     // Whether an update has all of the new tuple or only its middle is said by flags, which say "all" where there is an image.
-    if record.header.rmid == rmid::HEAP
-        && matches!(record.header.info & OPMASK, UPDATE | HOT_UPDATE)
+    if is_update(record.header.rmid, record.header.info)
         && let (Some(image), Some(first)) =
             (blocks.first().and_then(|block| block.page.as_deref()), data.first_mut())
-        && let Some(number) = record.main_data().get(12..14)
-        && let Some(tuple) = image.item(u16::from_le_bytes([number[0], number[1]]))
-        && let Some(tuple) = tuple.get(heap::HEADER_BYTES - heap::HEAD_BYTES..)
+        && let Some(update) = XlHeapUpdate::read(record.main_data())
+        && let Some(tuple) = image.item(update.new_offset)
+        && let Some(tuple) = tuple.get(LOGGED_FIELDS.start..)
     {
         *first = Some(tuple.to_vec());
     }

@@ -4,8 +4,7 @@
 //! else against the page that is reconstructed item by item ([`crate::page`]). The delta itself is coded in
 //! [`crate::page::delta`]. An image that the server compressed is coded as its page, if that compresses to the same bytes.
 
-use walden_format::record::{Image, Record};
-use walden_format::version::Major;
+use walden_format::record::{Compression, Image, ImageHeader, ImageInfo, Record};
 use walden_redo::page::{PAGE_BYTES, Page};
 use walden_redo::{PageBox, compress, restore_image};
 
@@ -18,18 +17,12 @@ use crate::predict::relation::Place;
 use crate::value::expand::Method;
 use crate::{Corrupt, corrupt};
 
-/// The header of an image (`XLogRecordBlockImageHeader`).
+/// An image, as far as it is known before its bytes.
 #[derive(Clone, Copy)]
-pub struct ImageHeader {
-    /// Flags (`BKPIMAGE_*`).
-    info: u8,
-    /// Bytes in the record.
-    pub len: u16,
-    /// Where the hole begins.
-    offset: u16,
-    /// Bytes of the hole, for a compressed image that has one.
-    hole_len: Option<u16>,
-    /// What is coded of the image.
+pub struct PageImage {
+    /// Its header.
+    pub header: ImageHeader,
+    /// What is coded of it.
     pub form: ImageForm,
 }
 
@@ -76,28 +69,30 @@ impl Model {
             let value = current.coder.symbol(column, value.unwrap_or(0).into())?;
             u16::try_from(value).map_err(|_| corrupt("an image's size can't be"))
         };
-        let (is_compressed, compression) = compression(info, self.version);
+        let info = ImageInfo(info);
+        let compression = info.compression(self.version);
         let len = code(image.map(|image| image.len))?;
-        let offset = code(image.map(|image| image.hole_offset))?;
-        let hole_len = match is_compressed && info & HAS_HOLE != 0 {
+        let hole_offset = code(image.map(|image| image.hole_offset))?;
+        let hole_len = match ImageHeader::has_hole_len(info, self.version) {
             true => Some(code(image.map(|image| image.hole_len))?),
             false => None,
         };
-        let form = match compression {
-            None if is_compressed => ImageForm::AsIs,
-            None => ImageForm::Page,
-            Some(compression) => {
+        let form = match compression.map(method_of) {
+            // By several methods, which no server writes.
+            None => ImageForm::AsIs,
+            Some(None) => ImageForm::Page,
+            Some(Some(compression)) => {
                 let recompressor = &mut self.predictors.rows.recompressor;
                 let method = source.zip(block.page.as_deref()).and_then(|((image, record), page)| {
                     let mut raw = Vec::new();
-                    put_without_hole(page, offset, len_without_hole(hole_len), &mut raw);
+                    put_without_hole(page, hole_offset, len_without_hole(hole_len), &mut raw);
                     recompressor.method_of_page(&raw, record.image_data(image), compression)
                 });
                 let number = method.map_or(0, |method| 1 + method.number());
                 ImageForm::from_number(current.coder.symbol(column, number)?)?
             }
         };
-        block.image = Some(ImageHeader { info, len, offset, hole_len, form });
+        block.image = Some(PageImage { header: ImageHeader { len, hole_offset, info, hole_len }, form });
         Ok(())
     }
 
@@ -110,12 +105,12 @@ impl Model {
         source: Option<&Image>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let Some(header) = block.image else { return Ok(()) };
+        let Some(PageImage { header, form }) = block.image else { return Ok(()) };
         let bytes = source.zip(current.source).map(|(image, record)| record.image_data(image));
         let page = block.page.take();
-        let (place, offset) = (block.place, header.offset);
+        let (place, offset) = (block.place, header.hole_offset);
         let image = ImagePage { place, offset, len: header.len, replayed, page: page.as_deref(), bytes };
-        let method = match header.form {
+        let method = match form {
             ImageForm::AsIs => {
                 let (column, bytes) = (current.columns.image_bytes, bytes.unwrap_or_default());
                 return current.coder.bytes(column, bytes, header.len.into(), out);
@@ -187,42 +182,13 @@ impl ImageForm {
     }
 }
 
-impl ImageHeader {
-    /// Bytes of it in the record.
-    pub fn header_len(&self) -> usize {
-        5 + if self.hole_len.is_some() { 2 } else { 0 }
-    }
-
-    /// Appends it to a record.
-    pub fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.len.to_le_bytes());
-        out.extend_from_slice(&self.offset.to_le_bytes());
-        out.push(self.info);
-        out.extend(self.hole_len.map(u16::to_le_bytes).iter().flatten());
-    }
-}
-
-/// In an image's flags: there is a hole (`BKPIMAGE_HAS_HOLE`).
-const HAS_HOLE: u8 = 0x01;
-
-/// Whether an image with these flags is compressed, and how, if that is known.
-fn compression(info: u8, version: Major) -> (bool, Option<compress::Method>) {
-    // `BKPIMAGE_*`: from 15 on there is a bit for each method.
-    const PGLZ_14: u8 = 0x02;
-    const PGLZ: u8 = 0x04;
-    const LZ4: u8 = 0x08;
-    const ZSTD: u8 = 0x10;
-    const ANY: u8 = PGLZ | LZ4 | ZSTD;
-    if version < Major::V15 {
-        let is_compressed = info & PGLZ_14 != 0;
-        return (is_compressed, is_compressed.then_some(compress::Method::Pglz));
-    }
-    match info & ANY {
-        0 => (false, None),
-        PGLZ => (true, Some(compress::Method::Pglz)),
-        LZ4 => (true, Some(compress::Method::Lz4)),
-        ZSTD => (true, Some(compress::Method::Zstd)),
-        _ => (true, None),
+/// How the codec names a compression method of images.
+fn method_of(compression: Compression) -> Option<compress::Method> {
+    match compression {
+        Compression::None => None,
+        Compression::Pglz => Some(compress::Method::Pglz),
+        Compression::Lz4 => Some(compress::Method::Lz4),
+        Compression::Zstd => Some(compress::Method::Zstd),
     }
 }
 

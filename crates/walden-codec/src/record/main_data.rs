@@ -1,7 +1,7 @@
 //! Main data of records: transactions and times in it, as distances from those before, and what follows the blocks' headers.
 
-use std::ops::Range;
-
+use walden_format::payload::xact::subtransactions_range;
+use walden_format::record::block_id;
 use walden_format::rmgr::{info, rmid};
 use walden_format::version::Major;
 
@@ -11,15 +11,6 @@ use crate::Corrupt;
 use crate::columns::{Class, Coder, Kind, narrow};
 use crate::predict::names::Topic;
 use crate::zigzag::{zigzag_delta, zigzag_delta_u64, zigzag_value, zigzag_value_u64};
-
-/// `XLR_BLOCK_ID_DATA_SHORT`.
-pub const MAIN_DATA_SHORT: u8 = 255;
-/// `XLR_BLOCK_ID_DATA_LONG`.
-pub const MAIN_DATA_LONG: u8 = 254;
-/// `XLR_BLOCK_ID_ORIGIN`.
-pub const ORIGIN: u8 = 253;
-/// `XLR_BLOCK_ID_TOPLEVEL_XID`.
-const TOPLEVEL_XID: u8 = 252;
 
 /// What is known of main data before.
 #[derive(Default)]
@@ -166,12 +157,13 @@ impl Prediction<'_> {
 
     /// Replaces the main data by what is to be coded.
     fn make_residual(&self, main: &mut [u8]) {
-        let list = subtransactions(self.shape, main);
+        let list = subtransactions_range(self.shape.rmid, self.shape.info, main);
         self.mix_xid(main);
         let len = main.len();
         for &(at, what) in self.shape.near.iter().filter(|(at, _)| *at < len) {
             self.base(what).subtract_from(&mut main[at..]);
         }
+        // Each is near the one before, and the first one near the record's.
         let mut before = self.xid;
         for bytes in main[list].as_chunks_mut::<4>().0 {
             let number = u32::from_le_bytes(*bytes);
@@ -187,7 +179,7 @@ impl Prediction<'_> {
             self.base(what).add_to(&mut main[at..]);
         }
         self.mix_xid(main);
-        let list = subtransactions(self.shape, main);
+        let list = subtransactions_range(self.shape.rmid, self.shape.info, main);
         let mut before = self.xid;
         for bytes in main[list].as_chunks_mut::<4>().0 {
             Base::Word(before).add_to(bytes);
@@ -251,40 +243,15 @@ impl Model {
             let column = self.predictors.names.column(current.coder, Topic::Origin, [0; 3], kind)?;
             let origin = current.source.and_then(|record| record.origin).unwrap_or(0);
             let origin = current.coder.symbol(column, origin.into())?;
-            bytes.push(ORIGIN);
+            bytes.push(block_id::ORIGIN);
             bytes.extend(narrow::<u16>(origin)?.to_le_bytes());
         }
         if has_toplevel {
             let toplevel = current.source.and_then(|record| record.toplevel_xid).unwrap_or(0);
             let toplevel = self.transactions.xid(current, toplevel)?;
-            bytes.push(TOPLEVEL_XID);
+            bytes.push(block_id::TOPLEVEL_XID);
             bytes.extend(toplevel.to_le_bytes());
         }
         Ok(bytes)
     }
-}
-
-/// Where the main data has subtransactions, 4 bytes each: each is near the one before, and the first one near the record's.
-fn subtransactions(shape: &Shape, main: &[u8]) -> Range<usize> {
-    use info::xact::{ABORT, ABORT_PREPARED, ASSIGNMENT, COMMIT, COMMIT_PREPARED, HAS_INFO, OPMASK};
-    // `XACT_XINFO_HAS_DBINFO`, `XACT_XINFO_HAS_SUBXACTS`
-    const HAS_DATABASE: u32 = 1;
-    const HAS_SUBTRANSACTIONS: u32 = 2;
-    let word = |at: usize| {
-        main.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word))
-    };
-    let count_at = match (shape.rmid, shape.info & OPMASK) {
-        // The transaction comes first.
-        (rmid::XACT, ASSIGNMENT) => 4,
-        // After the time and what else there is.
-        (rmid::XACT, COMMIT | ABORT | COMMIT_PREPARED | ABORT_PREPARED)
-            if shape.info & HAS_INFO != 0 && word(8) & HAS_SUBTRANSACTIONS != 0 =>
-        {
-            if word(8) & HAS_DATABASE != 0 { 20 } else { 12 }
-        }
-        _ => return 0..0,
-    };
-    let start = (count_at + 4).min(main.len());
-    let room = (main.len() - start) / 4;
-    start..start + 4 * room.min(word(count_at) as usize)
 }

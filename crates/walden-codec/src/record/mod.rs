@@ -22,7 +22,7 @@ mod transactions;
 
 use walden_format::crc::record_crc;
 use walden_format::lsn::Lsn;
-use walden_format::record::{BlockRef, Fork, Record, RecordHeader, decode};
+use walden_format::record::{BlockRef, Fork, RECORD_HEADER, Record, RecordHeader, decode};
 use walden_format::version::Major;
 use walden_redo::BlockSet;
 use walden_redo::page::{PAGE_BYTES, Page};
@@ -245,25 +245,22 @@ impl Model {
         self.main_data(current, (shape, xid), main_len, &mut main)?;
         self.blocks(current, Fields { shape, xid, main: &main }, out)?;
         self.main = main;
-        self.put_record_header(shape, xid, out);
+        let mut header = self.put_record_header(shape, xid, out);
         // Encoding has only records whose checksums are right.
-        let crc = match current.source {
+        header.crc = match current.source {
             Some(record) => record.header.crc,
             None => record_crc(out),
         };
-        out[20..24].copy_from_slice(&crc.to_le_bytes());
+        out[..RECORD_HEADER].copy_from_slice(&header.to_bytes());
         Ok(())
     }
 
-    /// Writes the record's header but for the checksum.
-    fn put_record_header(&self, shape: usize, xid: u32, out: &mut [u8]) {
-        let total = out.len() as u32;
+    /// Writes the record's header but for the checksum, and gives it.
+    fn put_record_header(&self, shape: usize, xid: u32, out: &mut [u8]) -> RecordHeader {
         let &Shape { info, rmid, .. } = self.shapes.get(shape);
-        out[0..4].copy_from_slice(&total.to_le_bytes());
-        out[4..8].copy_from_slice(&xid.to_le_bytes());
-        out[8..16].copy_from_slice(&self.prev.0.to_le_bytes());
-        out[16] = info;
-        out[17] = rmid;
+        let header = RecordHeader { total_len: out.len() as u32, xid, prev: self.prev, info, rmid, crc: 0 };
+        out[..RECORD_HEADER].copy_from_slice(&header.to_bytes());
+        header
     }
 
     /// Replays the record, so that the pages that it changes are known to the next ones.

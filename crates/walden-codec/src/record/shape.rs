@@ -4,12 +4,14 @@
 
 use rustc_hash::FxHashMap;
 use walden_format::lsn::Lsn;
-use walden_format::record::{RECORD_HEADER, Record};
+use walden_format::record::block_flags::SAME_REL;
+use walden_format::record::{
+    BlockRef, ORIGIN_HEADER, RECORD_HEADER, Record, SHORT_DATA_HEADER, TOPLEVEL_XID_HEADER, block_id,
+};
 use walden_format::version::Major;
 
 use super::Current;
-use super::blocks::{HAS_IMAGE, SAME_RELATION};
-use super::main_data::{MAIN_DATA_LONG, MAIN_DATA_SHORT, NearNumber, ORIGIN, near_numbers, starts_with_xid};
+use super::main_data::{NearNumber, near_numbers, starts_with_xid};
 use crate::columns::{Class, Coder, Column, Kind, narrow};
 use crate::move_to_front::MoveToFrontList;
 use crate::{Corrupt, corrupt};
@@ -186,32 +188,32 @@ fn put_key(record: &Record<'_>, prev: Lsn, key: &mut Vec<u8>) -> bool {
     if !whole || record.header.prev != prev || bytes[18..20] != [0, 0] || record.blocks.len() > 64 {
         return false;
     }
-    let main = match record.main_header_len {
+    let main = match usize::from(record.main_header_len) {
         0 => 0,
-        2 => MAIN_DATA_SHORT,
-        _ => MAIN_DATA_LONG,
+        SHORT_DATA_HEADER => block_id::DATA_SHORT,
+        _ => block_id::DATA_LONG,
     };
     let mut extra = 0;
     extra |= if record.origin.is_some() { HAS_ORIGIN } else { 0 };
     extra |= if record.toplevel_xid.is_some() { HAS_TOPLEVEL } else { 0 };
     key.extend([record.header.info, record.header.rmid, main, extra]);
-    let mut at = RECORD_HEADER;
     let mut last = None;
     for block in record.blocks {
-        let (Some(&id), Some(&flags)) = (bytes.get(at), bytes.get(at + 1)) else { return false };
-        let info = if flags & HAS_IMAGE != 0 { bytes.get(at + 8).copied().unwrap_or(0) } else { 0 };
         // Both ways to name a relation again are kept apart by the flag, as long as it is right.
-        if flags & SAME_RELATION != 0 && last != Some(block.relation) {
+        if block.flags & SAME_REL != 0 && last != Some(block.relation) {
             return false;
         }
         last = Some(block.relation);
-        key.extend([id, flags, info]);
-        at += usize::from(block.header_len) + block.image.map_or(0, |image| usize::from(image.header_len));
+        key.extend([block.id, block.flags, block.image.map_or(0, |image| image.info.0)]);
     }
-    // Origin and toplevel transaction in the order in which PostgreSQL writes them.
-    let expected =
-        at + 3 * usize::from(record.origin.is_some()) + 5 * usize::from(record.toplevel_xid.is_some());
-    let is_ordered = record.origin.is_none() || bytes.get(at) == Some(&ORIGIN);
-    let is_there = main == 0 || bytes.get(expected).copied().unwrap_or(0) == main;
+    // Origin, toplevel transaction and main data in the order in which PostgreSQL writes them.
+    let headers = |block: &BlockRef| {
+        usize::from(block.header_len) + block.image.map_or(0, |image| usize::from(image.header_len))
+    };
+    let at = RECORD_HEADER + record.blocks.iter().map(headers).sum::<usize>();
+    let origin = if record.origin.is_some() { ORIGIN_HEADER } else { 0 };
+    let toplevel = if record.toplevel_xid.is_some() { TOPLEVEL_XID_HEADER } else { 0 };
+    let is_ordered = record.origin.is_none() || bytes.get(at) == Some(&block_id::ORIGIN);
+    let is_there = main == 0 || bytes.get(at + origin + toplevel).copied().unwrap_or(0) == main;
     is_ordered && is_there
 }

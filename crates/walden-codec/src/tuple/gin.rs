@@ -20,42 +20,34 @@
 //!   8184      8  right sibling 4 bytes, number of items 2 bytes, flags 2 bytes (`GinPageOpaqueData`)
 //! ```
 
-use walden_redo::page::{PAGE_BYTES, Page};
+use walden_format::payload::gin::GinInsertEntry;
+use walden_redo::page::gin::{
+    GIN_DATA, GIN_ITUP_COMPRESSED, GIN_OFFSET_NUMBER_BITS, GIN_SEGMENT_HEADER_BYTES, GIN_TREE_POSTING,
+    GinPageOpaqueData, flags,
+};
+use walden_redo::page::index_tuple::{
+    self, INDEX_SIZE_MASK, INDEX_TUPLE_HEADER_BYTES, INDEX_VAR_MASK, t_info,
+};
+use walden_redo::page::{Page, SpecialArea};
 
-use super::tid::Tid;
 use crate::columns::put_number;
+use walden_redo::page::Tid;
+use walden_redo::page::tid::TID_BYTES;
 
-/// In a record's flags: it is not about entries (`GIN_INSERT_ISDATA`).
-pub const IS_DATA: u16 = 1;
+/// Bytes before an entry's key.
+pub const HEADER: usize = INDEX_TUPLE_HEADER_BYTES;
 
-/// Bytes that precede an entry in a record.
-pub const HEAD: usize = 4;
-
-/// Bytes before an entry's key (`IndexTupleData`).
-pub const HEADER: usize = 8;
-
-/// What precedes an entry.
-pub type EntryHead = [u8; HEAD];
+/// What precedes an entry in a record (`ginxlogInsertEntry`), as bytes: there is padding in it.
+pub type EntryHead = [u8; GinInsertEntry::WIDTH];
 
 /// Whether data is an entry.
 pub fn is_entry(data: &[u8]) -> bool {
-    data.len() >= HEAD + HEADER
+    data.len() >= GinInsertEntry::WIDTH + HEADER
 }
 
 /// The number of the entry that is replaced.
 pub fn replaced(head: &EntryHead) -> Option<u16> {
-    (head[2] != 0).then_some(u16::from_le_bytes([head[0], head[1]]))
-}
-
-/// In `t_info`: the size (`INDEX_SIZE_MASK`).
-pub const SIZE: u16 = 0x1FFF;
-
-/// There are attributes of any length (`INDEX_VAR_MASK`).
-const HAS_VARWIDTHS: u16 = 0x4000;
-
-/// `t_info`.
-pub fn info_of(tuple: &[u8]) -> u16 {
-    u16::from_le_bytes([tuple[6], tuple[7]])
+    GinInsertEntry::read(head).filter(|head| head.is_delete).map(|head| head.offset)
 }
 
 /// Tuples one after another.
@@ -68,11 +60,7 @@ impl<'a> Iterator for Tuples<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
-        let info = u16::from_le_bytes([*self.data.get(6)?, *self.data.get(7)?]);
-        let (tuple, rest) = self.data.split_at_checked(usize::from(info & SIZE))?;
-        if tuple.len() < HEADER {
-            return None;
-        }
+        let (tuple, rest) = self.data.split_at_checked(index_tuple::size(self.data)?)?;
         self.data = rest;
         Some(tuple)
     }
@@ -107,7 +95,7 @@ pub fn put_word(tid: Tid, word: &[u8], out: &mut Vec<u8>) -> bool {
     let size = HEADER + (1 + word.len()).next_multiple_of(8);
     let end = out.len() + size;
     out.extend_from_slice(&tid.to_bytes());
-    out.extend_from_slice(&(size as u16 | HAS_VARWIDTHS).to_le_bytes());
+    out.extend_from_slice(&(size as u16 | INDEX_VAR_MASK).to_le_bytes());
     out.push((word.len() as u8 + 1) << 1 | 1);
     out.extend_from_slice(word);
     out.resize(end, 0);
@@ -133,30 +121,20 @@ pub struct Entry<'a> {
     pub start: &'a [u8],
 }
 
-/// In the block's place: TIDs are compressed (`GIN_ITUP_COMPRESSED`).
-const COMPRESSED: u16 = 0x8000;
-
-/// In place of the number of TIDs: they are in a tree (`GIN_TREE_POSTING`).
-const TREE: u16 = 0xFFFF;
-
-/// Bits of a TID's number (`MaxHeapTuplesPerPageBits`).
-pub const NUMBER_BITS: u32 = 11;
-
 impl<'a> Entry<'a> {
     /// Reads one.
     pub fn of(tuple: &'a [u8]) -> Option<Entry<'a>> {
-        let half = |at: usize| Some(u16::from_le_bytes(*tuple.get(at..)?.first_chunk()?));
-        let (upper, lower, count, info) = (half(0)?, half(2)?, half(4)?, half(6)?);
-        if count == TREE {
-            let key = Key { flags: info & !SIZE, bytes: tuple[HEADER..].to_vec() };
+        let (Tid { block, offset_number: count }, info) = (Tid::read(tuple)?, t_info(tuple)?);
+        if count == GIN_TREE_POSTING {
+            let key = Key { flags: info & !INDEX_SIZE_MASK, bytes: tuple[HEADER..].to_vec() };
             return Some(Entry { key, tids: None, start: tuple });
         }
-        let at = usize::from(upper & !COMPRESSED) << 16 | usize::from(lower);
-        if upper & COMPRESSED == 0 || at < HEADER {
+        let at = (block & !GIN_ITUP_COMPRESSED) as usize;
+        if block & GIN_ITUP_COMPRESSED == 0 || at < HEADER {
             return None;
         }
         let start = tuple.get(..at)?;
-        let key = Key { flags: info & !SIZE, bytes: start[HEADER..].to_vec() };
+        let key = Key { flags: info & !INDEX_SIZE_MASK, bytes: start[HEADER..].to_vec() };
         let tids = tids_of(&tuple[at..], count.into())?;
         Some(Entry { key, tids: Some(tids), start })
     }
@@ -195,19 +173,18 @@ fn list_entry((flags, bytes): (u16, &[u8]), at: usize, tids: &[Tid]) -> Option<V
         return None;
     }
     out.resize(out.len().next_multiple_of(8), 0);
-    let size = u16::try_from(out.len()).ok().filter(|&size| size <= SIZE)?;
-    out[0..2].copy_from_slice(&(COMPRESSED | (at >> 16) as u16).to_le_bytes());
-    out[2..4].copy_from_slice(&(at as u16).to_le_bytes());
-    out[4..6].copy_from_slice(&u16::try_from(tids.len()).ok()?.to_le_bytes());
-    out[6..8].copy_from_slice(&(size | flags).to_le_bytes());
+    let size = u16::try_from(out.len()).ok().filter(|&size| size <= INDEX_SIZE_MASK)?;
+    let tid = Tid { block: GIN_ITUP_COMPRESSED | at as u32, offset_number: u16::try_from(tids.len()).ok()? };
+    out[..TID_BYTES].copy_from_slice(&tid.to_bytes());
+    out[TID_BYTES..HEADER].copy_from_slice(&(size | flags).to_le_bytes());
     Some(out)
 }
 
 /// The entry of a key whose TIDs are in a tree that begins at a block.
 pub fn tree_entry(key: &Key, block: u32) -> Option<Vec<u8>> {
-    let size = u16::try_from(HEADER + key.bytes.len()).ok().filter(|&size| size <= SIZE)?;
+    let size = u16::try_from(HEADER + key.bytes.len()).ok().filter(|&size| size <= INDEX_SIZE_MASK)?;
     let mut out = Vec::with_capacity(size.into());
-    out.extend_from_slice(&Tid { block, number: TREE }.to_bytes());
+    out.extend_from_slice(&Tid { block, offset_number: GIN_TREE_POSTING }.to_bytes());
     out.extend_from_slice(&(size | key.flags).to_le_bytes());
     out.extend_from_slice(&key.bytes);
     Some(out)
@@ -216,7 +193,7 @@ pub fn tree_entry(key: &Key, block: u32) -> Option<Vec<u8>> {
 /// The entry that an item is, if it would come back from its parts; where its tree begins, if it has one.
 pub fn as_entry(item: &[u8]) -> Option<(Entry<'_>, u32)> {
     let entry_of = Entry::of(item)?;
-    let block = Tid::of(item)?.block;
+    let block = Tid::read(item)?.block;
     let made = match &entry_of.tids {
         Some(tids) if is_list(tids) => new_entry(&entry_of.key, tids)?,
         Some(_) => return None,
@@ -227,7 +204,7 @@ pub fn as_entry(item: &[u8]) -> Option<(Entry<'_>, u32)> {
 
 /// What distances between TIDs are of.
 pub fn number_of(tid: Tid) -> u64 {
-    u64::from(tid.block) << NUMBER_BITS | u64::from(tid.number)
+    u64::from(tid.block) << GIN_OFFSET_NUMBER_BITS | u64::from(tid.offset_number)
 }
 
 /// The TIDs of a compressed list (`ginpostinglist.c`); in their order, or there are none.
@@ -242,11 +219,10 @@ fn tids_of(mut list: &[u8], count: usize) -> Option<Vec<Tid>> {
 
 /// Adds the TIDs of a list's first segment; its length, with the gap after it.
 pub fn segment(list: &[u8], tids: &mut Vec<Tid>) -> Option<usize> {
-    const HEADER: usize = Tid::BYTES + 2;
-    let mut last = Tid::of(list)?;
+    let mut last = Tid::read(list)?;
     let bytes = usize::from(u16::from_le_bytes([*list.get(6)?, *list.get(7)?]));
     tids.push(last);
-    let mut segment = list.get(HEADER..HEADER + bytes)?;
+    let mut segment = list.get(GIN_SEGMENT_HEADER_BYTES..GIN_SEGMENT_HEADER_BYTES + bytes)?;
     while !segment.is_empty() {
         let mut distance = 0;
         for shift in (0..43).step_by(7) {
@@ -258,11 +234,11 @@ pub fn segment(list: &[u8], tids: &mut Vec<Tid>) -> Option<usize> {
             }
         }
         let number = number_of(last).checked_add(distance)?;
-        let block = u32::try_from(number >> NUMBER_BITS).ok()?;
-        last = Tid { block, number: (number & ((1 << NUMBER_BITS) - 1)) as u16 };
+        let block = u32::try_from(number >> GIN_OFFSET_NUMBER_BITS).ok()?;
+        last = Tid { block, offset_number: (number & ((1 << GIN_OFFSET_NUMBER_BITS) - 1)) as u16 };
         tids.push(last);
     }
-    Some(HEADER + bytes.next_multiple_of(2))
+    Some(GIN_SEGMENT_HEADER_BYTES + bytes.next_multiple_of(2))
 }
 
 /// Appends TIDs as a compressed list of one segment; no if they can't be.
@@ -273,7 +249,8 @@ pub fn put_tids(tids: &[Tid], out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(&[0; 2]);
     let mut last = number_of(first);
     for &tid in &tids[1..] {
-        let Some(distance) = number_of(tid).checked_sub(last).filter(|_| tid.number < 1 << NUMBER_BITS)
+        let Some(distance) =
+            number_of(tid).checked_sub(last).filter(|_| tid.offset_number < 1 << GIN_OFFSET_NUMBER_BITS)
         else {
             return false;
         };
@@ -304,19 +281,10 @@ pub fn are_apart(known: &[Tid], more: &[Tid]) -> bool {
         }
 }
 
-pub const SPECIAL: usize = PAGE_BYTES - 8;
-
-pub const FLAGS: usize = PAGE_BYTES - 2;
-
 /// Flags of a leaf of entries.
-pub const ENTRY_LEAF: u16 = 0x02;
-
+const ENTRY_LEAF: u16 = flags::GIN_LEAF;
 /// Flags of a leaf of a posting tree.
-pub const POSTING_LEAF: u16 = 0x83;
-
-pub const BOUND: usize = 24;
-
-pub const LIST: usize = 32;
+const POSTING_LEAF: u16 = flags::GIN_DATA | flags::GIN_LEAF | flags::GIN_COMPRESSED;
 
 /// Bytes that PostgreSQL fills a segment with: when building a tree, and when packing a page anew.
 pub const FILLS: [usize; 2] = [376, 248];
@@ -332,12 +300,12 @@ pub fn is_entry_leaf(page: &Page) -> bool {
 }
 
 fn has_flags(page: &Page, flags: u16) -> bool {
-    page.special() == SPECIAL && page.u16_at(FLAGS) == flags
+    page.special() == GinPageOpaqueData::AT && GinPageOpaqueData::read(page).flags == flags
 }
 
 /// The TIDs of a leaf of a posting tree, and how many are in each segment; nothing if it would not come back from them.
 pub fn segments(page: &Page) -> Option<(Vec<Tid>, Vec<usize>)> {
-    let list = page.0.get(LIST..page.lower())?;
+    let list = page.0.get(GIN_DATA..page.lower())?;
     let (mut tids, mut counts, mut at) = (Vec::new(), Vec::new(), 0);
     while at < list.len() {
         let before = tids.len();
@@ -351,7 +319,7 @@ pub fn segments(page: &Page) -> Option<(Vec<Tid>, Vec<usize>)> {
 
 /// Whether TIDs are in order, each at a place where a tid may be.
 fn is_list(tids: &[Tid]) -> bool {
-    tids.is_sorted_by(|a, b| a < b) && tids.iter().all(|tid| tid.number > 0)
+    tids.is_sorted_by(|a, b| a < b) && tids.iter().all(|tid| tid.offset_number > 0)
 }
 
 pub fn put_segments(tids: &[Tid], counts: &[usize], out: &mut Vec<u8>) -> bool {
@@ -389,7 +357,7 @@ mod tests {
     use super::*;
 
     fn tid(number: u32) -> Tid {
-        Tid { block: number * number / 7, number: (number % 200 + 1) as u16 }
+        Tid { block: number * number / 7, offset_number: (number % 200 + 1) as u16 }
     }
 
     #[test]
@@ -409,7 +377,7 @@ mod tests {
     #[test]
     fn segments_are_filled_as_postgresql_does() {
         // One byte each after the first.
-        let tids: Vec<Tid> = (0..1000).map(|at| Tid { block: 9, number: at + 1 }).collect();
+        let tids: Vec<Tid> = (0..1000).map(|at| Tid { block: 9, offset_number: at + 1 }).collect();
         assert_eq!(filled(&tids, 376), [377, 377, 246]);
         assert_eq!(filled(&tids[..377], 376), [377]);
     }

@@ -1,25 +1,30 @@
 //! Heap tuples: on pages (`HeapTupleHeaderData`), and in records (`xl_heap_header`).
 
+use walden_format::payload::heap::{SharedLengths, UpdateFlags, XlHeapHeader, XlMultiInsertTuple};
 use walden_redo::compress::pglz::same_start;
+use walden_redo::page::heap_tuple::{
+    HEAP_TUPLE_HEADER_BYTES, HOFF, LOGGED_FIELDS, LOGGED_FIELDS_BYTES, infomask, infomask2,
+};
 
-/// What records have of a tuple's header: `t_infomask2`, `t_infomask`, `t_hoff` (`xl_heap_header`); as on a page.
-pub type HeapHeader = [u8; HEAD_BYTES];
+/// What records have of a tuple's header, as on a page: `t_infomask2`, `t_infomask`, `t_hoff` (`xl_heap_header`). They are
+/// compared as bytes; [`fields`] reads them.
+pub type HeapHeader = [u8; LOGGED_FIELDS_BYTES];
 
-/// Bytes of it.
-pub const HEAD_BYTES: usize = 5;
+/// The fields of a header.
+pub fn fields(header: &HeapHeader) -> XlHeapHeader {
+    let &[a, b, c, d, header_len] = header;
+    let (infomask2, infomask) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
+    XlHeapHeader { infomask2, infomask, header_len }
+}
 
-/// Bytes of a tuple's header on its page, without the null bitmap (`SizeofHeapTupleHeader`).
-pub const HEADER_BYTES: usize = 23;
-
-/// In `t_infomask2`: the number of attributes (`HEAP_NATTS_MASK`).
-const ATTRIBUTES: u16 = 0x07FF;
-
-/// In `t_infomask`: there is a null bitmap (`HEAP_HASNULL`).
-pub const HAS_NULLS: u8 = 0x01;
+/// Whether a tuple with this header has a null bitmap.
+pub fn has_nulls(header: &HeapHeader) -> bool {
+    fields(header).infomask & infomask::HEAP_HASNULL != 0
+}
 
 /// Whether an item can be a heap tuple: its attributes begin within it.
 pub fn is_heap_tuple(item: &[u8]) -> bool {
-    item.len() >= HEADER_BYTES && (HEADER_BYTES..=item.len()).contains(&item[22].into())
+    item.get(HOFF).is_some_and(|&hoff| (HEAP_TUPLE_HEADER_BYTES..=item.len()).contains(&hoff.into()))
 }
 
 /// A heap tuple on its page, in its parts.
@@ -36,20 +41,20 @@ pub struct HeapTuple<'a> {
 impl HeapTuple<'_> {
     /// The parts of an item.
     pub fn of(item: &[u8]) -> Option<HeapTuple<'_>> {
-        let (header, body) = item.get(HEADER_BYTES - HEAD_BYTES..)?.split_first_chunk::<HEAD_BYTES>()?;
-        let bitmap = usize::from(header[4]).checked_sub(HEADER_BYTES)?;
-        let (bitmap, attributes) = body.split_at_checked(bitmap)?;
+        let (header, body) = item.get(LOGGED_FIELDS.start..)?.split_first_chunk()?;
+        let (bitmap, attributes) = body.split_at_checked(fields(header).null_bitmap_len()?)?;
         Some(HeapTuple { header, bitmap, attributes })
     }
 }
 
-/// Bytes that the attributes of two tuples have in common at their beginning and at their end, as `log_heap_update` counts them: fewer than
-/// three are not worth it.
-pub fn bytes_in_common(old: &[u8], new: &[u8]) -> (usize, usize) {
+/// Bytes that the attributes of two tuples have in common at their beginning and at their end, as `log_heap_update` counts
+/// them: fewer than three are not worth it. Nothing if they are more than a record can say.
+pub fn shared_lengths(old: &[u8], new: &[u8]) -> Option<SharedLengths> {
     let worth = |len: usize| if len < 3 { 0 } else { len };
     let prefix = worth(same_start(old, new));
     let most = old.len().min(new.len()) - prefix;
-    (prefix, worth(same_end(&old[old.len() - most..], &new[new.len() - most..])))
+    let suffix = worth(same_end(&old[old.len() - most..], &new[new.len() - most..]));
+    Some(SharedLengths { prefix: u16::try_from(prefix).ok()?, suffix: u16::try_from(suffix).ok()? })
 }
 
 /// How many bytes are the same from the end on.
@@ -72,34 +77,25 @@ fn same_end(one: &[u8], other: &[u8]) -> usize {
 pub fn completed_update(
     data: &[u8],
     old: HeapTuple<'_>,
-    (prefix, suffix): (bool, bool),
+    flags: UpdateFlags,
     body: &mut Vec<u8>,
 ) -> Option<HeapHeader> {
-    let mut rest = data;
-    let mut length = |said: bool| -> Option<usize> {
-        if !said {
-            return Some(0);
-        }
-        let (two, after) = rest.split_first_chunk::<2>()?;
-        rest = after;
-        Some(u16::from_le_bytes(*two).into())
-    };
-    let (prefix, suffix) = (length(prefix)?, length(suffix)?);
-    let (header, rest) = rest.split_first_chunk::<HEAD_BYTES>()?;
-    let (bitmap, middle) = rest.split_at_checked(usize::from(header[4]).checked_sub(HEADER_BYTES)?)?;
+    let (shared, rest) = SharedLengths::split(flags, data)?;
+    let (header, rest) = rest.split_first_chunk()?;
+    let (bitmap, middle) = rest.split_at_checked(fields(header).null_bitmap_len()?)?;
+    let suffix = old.attributes.len().checked_sub(shared.suffix.into())?;
     body.clear();
     body.extend_from_slice(bitmap);
-    body.extend_from_slice(old.attributes.get(..prefix)?);
+    body.extend_from_slice(old.attributes.get(..shared.prefix.into())?);
     body.extend_from_slice(middle);
-    body.extend_from_slice(&old.attributes[old.attributes.len().checked_sub(suffix)?..]);
-    let attributes = &body[bitmap.len()..];
-    (bytes_in_common(old.attributes, attributes) == (prefix, suffix)).then_some(*header)
+    body.extend_from_slice(&old.attributes[suffix..]);
+    (shared_lengths(old.attributes, &body[bitmap.len()..]) == Some(shared)).then_some(*header)
 }
 
 /// What tells apart how tuples of a relation are laid out, but for their nulls: the number of attributes, and where they begin.
 pub fn layout(header: &HeapHeader) -> u64 {
-    let attributes = u16::from_le_bytes([header[0], header[1]]) & ATTRIBUTES;
-    u64::from(attributes) << 8 | u64::from(header[4])
+    let fields = fields(header);
+    u64::from(fields.infomask2 & infomask2::HEAP_NATTS_MASK) << 8 | u64::from(fields.header_len)
 }
 
 /// A tuple of MULTI_INSERT (`xl_multi_insert_tuple`).
@@ -140,10 +136,10 @@ impl<'a> Iterator for MultiInsert<'a> {
             _ => *self.data.get(self.at)?,
         };
         let at = self.at.next_multiple_of(2);
-        let (len, rest) = self.data.get(at..)?.split_first_chunk::<2>()?;
-        let (header, rest) = rest.split_first_chunk::<HEAD_BYTES>()?;
-        let body = rest.get(..u16::from_le_bytes(*len).into())?;
-        self.at = at + 2 + HEAD_BYTES + body.len();
+        let (fields, rest) = XlMultiInsertTuple::split(self.data.get(at..)?)?;
+        let header = self.data[..at + XlMultiInsertTuple::WIDTH].last_chunk()?;
+        let body = rest.get(..fields.data_len.into())?;
+        self.at = at + XlMultiInsertTuple::WIDTH + body.len();
         Some(MultiInsertTuple { gap, header, body })
     }
 }

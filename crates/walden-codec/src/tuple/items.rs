@@ -1,65 +1,39 @@
-//! Line pointers and the items that they point to.
+//! Items of a page, as access methods place them: from the page's end on, each right before the one before it.
 
-use walden_redo::page::{LinePointer, PAGE_HEADER, Page};
+use walden_redo::page::{ItemState, LinePointer, Page, line_pointer_offset, max_align};
 
 use crate::{Corrupt, corrupt};
 
-/// Where a line pointer is, by its number, from 1 on.
-fn pointer_at(number: u16) -> usize {
-    PAGE_HEADER + 4 * (usize::from(number) - 1)
-}
-
 /// Writes a line pointer, which must be on the page.
-pub fn put_pointer(page: &mut Page, number: u16, raw: u32) {
-    page.put_u32(pointer_at(number), raw);
+pub fn put_line_pointer(page: &mut Page, number: u16, pointer: LinePointer) {
+    page.put_u32(line_pointer_offset(number), pointer.0);
 }
 
-/// The bytes of a line pointer, as a number.
-pub fn pointer(page: &Page, number: u16) -> u32 {
-    u32_at(&page.0, pointer_at(number))
+/// A line pointer, which must be on the page.
+pub fn line_pointer(page: &Page, number: u16) -> LinePointer {
+    LinePointer(page.u32_at(line_pointer_offset(number)))
 }
 
-/// The state of an unused line pointer.
-pub const UNUSED: u32 = 0;
-/// The state of a line pointer to an item.
-pub const NORMAL: u32 = 1;
-/// The state of a line pointer to another one.
-pub const REDIRECT: u32 = 2;
-/// The state of a dead line pointer.
-pub const DEAD: u32 = 3;
-
-/// The bytes of a normal item.
+/// The bytes of a normal item; nothing if there are none.
 pub fn item(page: &Page, number: u16) -> Option<&[u8]> {
-    let raw = pointer(page, number);
-    let (offset, state, len) = split(raw);
-    (state == NORMAL && len > 0).then(|| page.0.get(offset..offset + len))?
+    let pointer = line_pointer(page, number);
+    let (offset, len) = (usize::from(pointer.offset()), usize::from(pointer.len()));
+    (pointer.state() == ItemState::Normal && len > 0).then(|| page.0.get(offset..offset + len))?
 }
 
-/// A line pointer's offset, state and length.
-pub fn split(raw: u32) -> (usize, u32, usize) {
-    let pointer = LinePointer(raw);
-    (pointer.offset().into(), (raw >> 15) & 3, pointer.len().into())
-}
-
-/// The way back.
-pub fn join(offset: usize, state: u32, len: usize) -> Result<u32, Corrupt> {
-    if offset > 0x7FFF || len > 0x7FFF {
+/// The line pointer of an item.
+///
+/// # Errors
+/// If a line pointer cannot say where the item is.
+pub fn normal(offset: usize, len: usize) -> Result<LinePointer, Corrupt> {
+    const MAX: usize = 0x7FFF;
+    if offset > MAX || len > MAX {
         return Err(corrupt("an item can't be there"));
     }
-    Ok(offset as u32 | state << 15 | (len as u32) << 17)
-}
-
-/// What an item of a length takes, with the gap after it.
-pub fn with_gap(len: usize) -> usize {
-    len.next_multiple_of(8)
+    Ok(LinePointer::new(offset as u16, ItemState::Normal, len as u16))
 }
 
 /// Where an item of a length begins that ends where the last one begins, but for the gap between them.
 pub fn right_before(last: usize, len: usize) -> Option<usize> {
-    last.checked_sub(with_gap(len))
-}
-
-pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    let four = bytes.get(at..at + 4);
-    four.map_or(0, |four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]))
+    last.checked_sub(max_align(len))
 }

@@ -7,4 +7,3 @@ pub mod heap;
 pub mod index;
 pub mod items;
 pub mod schema;
-pub mod tid;

@@ -6,34 +6,38 @@ use crate::page::kind::PageKind;
 use crate::predict::Predictors;
 use crate::predict::relation::{Place, Relation};
 use crate::tuple::gin::*;
-use crate::tuple::tid::Tid;
 use walden_format::record::RelFileLocator;
 use walden_redo::PageStore;
 use walden_redo::StoreOptions;
-use walden_redo::page::{PAGE_BYTES, Page};
+use walden_redo::page::Tid;
+use walden_redo::page::gin::{GIN_DATA, GinPageOpaqueData, flags};
+use walden_redo::page::{Page, SpecialArea};
+
+/// Flags of a leaf of entries.
+const ENTRY_LEAF: u16 = flags::GIN_LEAF;
+/// Flags of a leaf of a posting tree.
+const POSTING_LEAF: u16 = flags::GIN_DATA | flags::GIN_LEAF | flags::GIN_COMPRESSED;
 
 fn empty_page(lower: usize, upper: usize, flags: u16) -> Box<Page> {
     let mut page = Box::<Page>::default();
-    page.0[12..14].copy_from_slice(&(lower as u16).to_le_bytes());
-    page.0[14..16].copy_from_slice(&(upper as u16).to_le_bytes());
-    page.0[16..18].copy_from_slice(&(SPECIAL as u16).to_le_bytes());
-    page.0[18..20].copy_from_slice(&(PAGE_BYTES as u16 | 4).to_le_bytes());
-    page.0[SPECIAL..SPECIAL + 4].copy_from_slice(&u32::MAX.to_le_bytes());
-    page.0[FLAGS..].copy_from_slice(&flags.to_le_bytes());
+    page.init(GinPageOpaqueData::BYTES);
+    page.set_lower(lower);
+    page.set_upper(upper);
+    GinPageOpaqueData::new(flags).write(&mut page);
     page
 }
 
 fn rows(count: u32) -> Vec<Tid> {
     let block = |at: u32| at / 3 + (at / 50) * 5 + (at / 400) * 70_000;
-    (0..count).map(|at| Tid { block: block(at), number: (at % 3 * 20 + at / 90 + 1) as u16 }).collect()
+    (0..count).map(|at| Tid { block: block(at), offset_number: (at % 3 * 20 + at / 90 + 1) as u16 }).collect()
 }
 
 fn page_of_rows(count: u32, segments: impl Fn(&[Tid]) -> Vec<usize>) -> Box<Page> {
     let rows = rows(count);
     let mut list = Vec::new();
     assert!(put_segments(&rows, &segments(&rows), &mut list));
-    let mut page = empty_page(LIST + list.len(), SPECIAL, POSTING_LEAF);
-    page.0[LIST..LIST + list.len()].copy_from_slice(&list);
+    let mut page = empty_page(GIN_DATA + list.len(), GinPageOpaqueData::AT, POSTING_LEAF);
+    page.0[GIN_DATA..GIN_DATA + list.len()].copy_from_slice(&list);
     page
 }
 
@@ -52,7 +56,7 @@ fn page_of_entries() -> Box<Page> {
     // None that could be one.
     items.push(vec![0x80, 0, 0, 1, 9, 9, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     let mut page = empty_page(24 + 4 * items.len(), 0, ENTRY_LEAF);
-    let mut at = SPECIAL;
+    let mut at = GinPageOpaqueData::AT;
     for (number, item) in items.iter().enumerate() {
         at -= item.len().next_multiple_of(8);
         page.0[at..at + item.len()].copy_from_slice(item);
@@ -108,16 +112,16 @@ fn pages_come_back() {
 #[test]
 fn what_would_not_come_back_is_of_no_kind_of_gins() {
     let page = page_of_rows(900, |rows| filled(rows, FILLS[0]));
-    for at in (LIST..page.lower()).step_by(11) {
+    for at in (GIN_DATA..page.lower()).step_by(11) {
         let mut other = page.clone();
         other.0[at] ^= 0x90;
         if let Some((rows, counts)) = segments(&other) {
             let mut list = Vec::new();
             assert!(put_segments(&rows, &counts, &mut list));
-            assert_eq!(list, other.0[LIST..other.lower()]);
+            assert_eq!(list, other.0[GIN_DATA..other.lower()]);
         }
     }
     let mut other = page.clone();
-    other.0[FLAGS] = 0x01;
+    GinPageOpaqueData::new(flags::GIN_DATA).write(&mut other);
     assert_eq!(PageKind::of(&other, 0), PageKind::Bytes);
 }

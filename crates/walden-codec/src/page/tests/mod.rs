@@ -1,6 +1,8 @@
 mod gin;
 mod runs;
 
+use walden_redo::page::heap_tuple::HEAP_TUPLE_HEADER_BYTES;
+
 use super::*;
 use crate::columns::{Decoder, Encoder};
 use crate::entropy::{Packer, Unpacker};
@@ -20,11 +22,11 @@ fn page() -> Page {
     let mut page = Page::default();
     page.init(0);
     for number in 1..=ITEMS {
-        let mut row = [0; HEADER_BYTES + 9];
+        let mut row = [0; HEAP_TUPLE_HEADER_BYTES + 9];
         row[0..2].copy_from_slice(&number.to_le_bytes());
         row[18] = 1;
-        row[22] = HEADER_BYTES as u8 + 1;
-        row[HEADER_BYTES + 1..][..2].copy_from_slice(&(number * 31).to_le_bytes());
+        row[22] = HEAP_TUPLE_HEADER_BYTES as u8 + 1;
+        row[HEAP_TUPLE_HEADER_BYTES + 1..][..2].copy_from_slice(&(number * 31).to_le_bytes());
         let item = if is_odd(number) { &row[..5] } else { &row[..] };
         page.insert_item(item, number).expect("there is room");
     }
@@ -48,7 +50,7 @@ fn items_that_are_not_what_the_page_seems_to_have_are_left_out() {
     let (kind, made) = coded(&mut coder, Some(&page));
     assert_eq!(kind, PageKind::Heap);
     for number in 1..=ITEMS {
-        assert_eq!(pointer(&made, number), pointer(&page, number));
+        assert_eq!(line_pointer(&made, number), line_pointer(&page, number));
         assert_eq!(item(&made, number) == item(&page, number), !is_odd(number), "item {number}");
     }
     let chunk = coder.chunk(&mut Packer::new(1, true));

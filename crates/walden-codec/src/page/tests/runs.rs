@@ -12,11 +12,12 @@ use crate::columns::{Decoder, Encoder};
 use crate::entropy::{Packer, Unpacker};
 use crate::predict::Predictors;
 use crate::predict::relation::{Place, Relation};
-use crate::tuple::items::{item, pointer, put_pointer, split};
-use crate::tuple::tid::Tid;
+use crate::tuple::items::{item, line_pointer};
 use walden_format::record::Fork;
 use walden_redo::BlockKey;
-use walden_redo::page::Page;
+use walden_redo::page::Tid;
+use walden_redo::page::tid::TID_BYTES;
+use walden_redo::page::{LinePointer, Page};
 
 use crate::Corrupt;
 use crate::page::kind::PageKind;
@@ -194,12 +195,12 @@ fn page_of(items: &[Given], special: usize, item: fn(Given) -> Vec<u8>) -> Page 
             // A place that no item takes.
             let _ = page.insert_item(&[7; 24], page.items() + 1);
             let number = page.items();
-            put_pointer(&mut page, number, 3 << 15);
+            page.set_line_pointer(number, LinePointer::dead()).expect("the item's");
         }
         let mut item = item(given);
         if special == 0 && given.1 >> 30 < 3 {
             // A row that nobody moved.
-            item[12..18].copy_from_slice(&Tid { block: 9, number: page.items() + 1 }.to_bytes());
+            item[12..18].copy_from_slice(&Tid { block: 9, offset_number: page.items() + 1 }.to_bytes());
         }
         if page.insert_item(&item, page.items() + 1).is_err() {
             break;
@@ -300,9 +301,9 @@ fn rows_are_not_asked_for_keys_that_tell_each_other() {
     let mut page = page_of(&items, 16, tuple);
     for number in 1..=page.items() {
         // All of the page that is known.
-        let place = Tid { block: KNOWN, number }.to_bytes();
-        let at = split(pointer(&page, number)).0;
-        page.0[at..at + Tid::BYTES].copy_from_slice(&place);
+        let place = Tid { block: KNOWN, offset_number: number }.to_bytes();
+        let at = usize::from(line_pointer(&page, number).offset());
+        page.0[at..at + TID_BYTES].copy_from_slice(&place);
     }
     for is_fast in [false, true] {
         let index = Index { has_table: true, is_fast };

@@ -1,16 +1,17 @@
 //! Entries in records: predicted from the pending list, or coded against the entry that they replace.
 
 use super::pending_keys::SortKey;
+use walden_format::payload::gin::GinInsertEntry;
+use walden_redo::page::gin::GIN_OFFSET_NUMBER_BITS;
+
 use crate::columns::{Class, Coder, Column, Kind};
 use crate::predict::names::Topic;
 use crate::predict::relation::{Place, Relation};
 use crate::predict::{Predictor, TupleCoder};
-use crate::tuple::gin::{
-    Entry, EntryHead, HEAD, HEADER, Key, NUMBER_BITS, are_apart, entry_with, is_entry, replaced,
-};
-use crate::tuple::tid::Tid;
+use crate::tuple::gin::{Entry, EntryHead, HEADER, Key, are_apart, entry_with, is_entry, replaced};
 use crate::zigzag::{zigzag_delta_u64, zigzag_value_u64};
 use crate::{Corrupt, corrupt};
+use walden_redo::page::Tid;
 
 /// The data of a record that inserts an entry, or replaces one.
 pub struct NewEntry {
@@ -30,16 +31,16 @@ impl<S: Coder> Predictor<S> for NewEntry {
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let relation = self.place.relation;
-        let kind = Kind::Rows(Class::IndexTuples, HEAD as u16);
+        let kind = Kind::Rows(Class::IndexTuples, GinInsertEntry::WIDTH as u16);
         let column = coder.names.column(coder.coder, Topic::GinEntry, [relation.number, 0, 0], kind)?;
-        let head = source.and_then(|data| data.first_chunk()).unwrap_or(&[0; HEAD]);
+        let head = source.and_then(|data| data.first_chunk()).unwrap_or(&[0; GinInsertEntry::WIDTH]);
         let head = coder.coder.array(column, head)?;
         let old = replaced(&head).and_then(|number| coder.known_page(self.place)?.item(number));
         let old = old.unwrap_or_default().to_vec();
         coder.pending.settle(relation.number);
         out.extend_from_slice(&head);
         let start = out.len();
-        let body = source.map(|data| &data[HEAD..]);
+        let body = source.map(|data| &data[GinInsertEntry::WIDTH..]);
         if !coder.predicted_entry(relation, &head, &old, body, out)? {
             coder.entry_against_old(relation, &old, body, out)?;
             coder.finish_entry(relation, &out[start..]);
@@ -78,7 +79,7 @@ impl Way {
             ways.find(|(_, (key, _))| before.is_some() || new.as_ref().is_some_and(|new| new.key == **key));
         let Some((skip, (key, tids))) = way else { return Way::default() };
         // TIDs that are known twice count once; without such, their number says how many are left.
-        let count = u16::from_le_bytes([body[4], body[5]]).into();
+        let count = Tid::read(body).map_or(0, |tid| tid.offset_number.into());
         let known = before.and_then(|entry| entry.tids.as_deref()).unwrap_or_default();
         let surplus = (known.len() + tids.len()).checked_sub(count);
         let lefts = match surplus {
@@ -139,7 +140,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         };
         out.extend_from_slice(&tuple);
         match tids.first() {
-            Some(first) if first.number < 1 << NUMBER_BITS => {
+            Some(first) if first.offset_number < 1 << GIN_OFFSET_NUMBER_BITS => {
                 self.pending.done(relation.number, sort_key, Some(&tids));
             }
             // What it is read as may be something else.

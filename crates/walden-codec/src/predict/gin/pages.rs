@@ -3,19 +3,21 @@
 //! A leaf of a posting tree has one key's TIDs in their order; entries are in the order of their keys. Both are coded as how
 //! each follows from the one before it.
 
-use walden_redo::page::{PAGE_BYTES, Page};
+use walden_redo::page::gin::GIN_DATA;
+use walden_redo::page::index_tuple::INDEX_SIZE_MASK;
+use walden_redo::page::{PAGE_BYTES, PAGE_CONTENTS, Page};
 
 use crate::columns::{Class, Coder, Column, Kind, narrow};
 use crate::predict::names::Topic;
 use crate::predict::relation::Relation;
 use crate::predict::{Predictor, TupleCoder, UnknownItems};
 use crate::tuple::gin::{
-    BOUND, Entry, FILLS, Key, LIST, SIZE, as_entry, filled, new_entry, put_segments, segments, text,
-    tree_entry,
+    Entry, FILLS, Key, as_entry, filled, new_entry, put_segments, segments, text, tree_entry,
 };
-use crate::tuple::tid::Tid;
 use crate::zigzag::{zigzag_delta, zigzag_value};
 use crate::{Corrupt, corrupt};
+use walden_redo::page::Tid;
+use walden_redo::page::tid::TID_BYTES;
 
 /// The entries of a page, in their order.
 pub struct PageEntries {
@@ -98,7 +100,8 @@ impl PageEntries {
         let form = coder.coder.symbol(forms, form)?;
         if form & NEW_FLAGS != 0 {
             let flags = coder.coder.symbol(forms, source.map_or(0, |key| key.flags.into()))?;
-            self.flags = u16::try_from(flags & !u64::from(SIZE)).map_err(|_| corrupt("flags can't be"))?;
+            self.flags =
+                u16::try_from(flags & !u64::from(INDEX_SIZE_MASK)).map_err(|_| corrupt("flags can't be"))?;
         }
         let bytes = as_text.or(source.map(|key| &key.bytes[..])).unwrap_or_default();
         self.key_bytes(coder, bytes)?;
@@ -152,20 +155,20 @@ impl<S: Coder> TupleCoder<'_, S> {
     ) -> Result<(), Corrupt> {
         let list = source.and_then(segments);
         let (tids, counts) = (list.as_ref().map(|list| &list.0[..]), list.as_ref().map(|list| &list.1[..]));
-        let (like, kind) = ([relation.number, 0, 0], Kind::Rows(Class::IndexTuples, Tid::BYTES as u16));
+        let (like, kind) = ([relation.number, 0, 0], Kind::Rows(Class::IndexTuples, TID_BYTES as u16));
         let bounds = self.names.column(self.coder, Topic::GinPage, like, kind)?;
-        let bound = source.and_then(|page| page.0[BOUND..].first_chunk()).copied();
-        let bound: [u8; Tid::BYTES] = self.coder.array(bounds, &bound.unwrap_or_default())?;
-        target.0[BOUND..BOUND + Tid::BYTES].copy_from_slice(&bound);
+        let bound = source.and_then(|page| page.0[PAGE_CONTENTS..].first_chunk()).copied();
+        let bound: [u8; TID_BYTES] = self.coder.array(bounds, &bound.unwrap_or_default())?;
+        target.0[PAGE_CONTENTS..PAGE_CONTENTS + TID_BYTES].copy_from_slice(&bound);
         let column = self.gin_column([relation.number, 0, 1])?;
         let count = self.coder.symbol(column, tids.map_or(0, |tids| tids.len() as u64))?;
         let tids = self.tids_in_order([relation.number, 1], tids, count)?;
         let counts = self.segment_counts(column, &tids, counts)?;
         let mut list = Vec::new();
-        if !put_segments(&tids, &counts, &mut list) || LIST + list.len() > target.special() {
+        if !put_segments(&tids, &counts, &mut list) || GIN_DATA + list.len() > target.special() {
             return Err(corrupt("a page can't have these rows"));
         }
-        target.0[LIST..LIST + list.len()].copy_from_slice(&list);
+        target.0[GIN_DATA..GIN_DATA + list.len()].copy_from_slice(&list);
         Ok(())
     }
 
@@ -210,24 +213,29 @@ impl<S: Coder> TupleCoder<'_, S> {
         let steps = self.gin_column([relation, what, 10])?;
         let far = self.gin_column([relation, what, 11])?;
         let mut tids = Vec::with_capacity(count);
-        let mut last = Tid { block: 0, number: 0 };
+        let mut last = Tid { block: 0, offset_number: 0 };
         for at in 0..count {
             let (mut step, mut blocks) = (0, 0);
             if let Some(&tid) = source.and_then(|tids| tids.get(at)) {
                 (step, blocks) = match tid.block.wrapping_sub(last.block) {
-                    0 => (SAME + 3 * u64::from(tid.number.wrapping_sub(last.number).wrapping_sub(1)), 0),
-                    1 => (NEXT + 3 * u64::from(tid.number.wrapping_sub(1)), 0),
-                    more => (FAR + 3 * u64::from(tid.number.wrapping_sub(1)), more - 2),
+                    0 => (
+                        SAME + 3 * u64::from(
+                            tid.offset_number.wrapping_sub(last.offset_number).wrapping_sub(1),
+                        ),
+                        0,
+                    ),
+                    1 => (NEXT + 3 * u64::from(tid.offset_number.wrapping_sub(1)), 0),
+                    more => (FAR + 3 * u64::from(tid.offset_number.wrapping_sub(1)), more - 2),
                 };
             }
             let step = self.coder.symbol(steps, step)?;
             // Which of the first two it is no branch predictor could know, so nothing branches on it.
             let (number, step) = (step / 3 + 1, step % 3);
-            let before = if step == SAME { last.number } else { 0 };
+            let before = if step == SAME { last.offset_number } else { 0 };
             let blocks = if step == FAR { narrow::<u32>(self.coder.symbol(far, blocks.into())?)? } else { 0 };
             last = Tid {
                 block: u32::try_from(u64::from(last.block) + step + u64::from(blocks)).map_err(|_| wrong)?,
-                number: u16::try_from(number + u64::from(before)).map_err(|_| wrong)?,
+                offset_number: u16::try_from(number + u64::from(before)).map_err(|_| wrong)?,
             };
             tids.push(last);
         }

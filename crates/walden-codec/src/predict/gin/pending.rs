@@ -1,12 +1,15 @@
 //! Tuples of pending lists: predicted from the words of the text that was inserted right before.
 
+use walden_redo::page::index_tuple::{INDEX_SIZE_MASK, t_info};
+
 use crate::columns::{Class, Coder, Column, Kind};
 use crate::predict::names::Topic;
 use crate::predict::relation::Relation;
 use crate::predict::{Predictor, TupleCoder};
-use crate::tuple::gin::{HEADER, SIZE, Tuples, info_of, is_pending, put_word, word_of};
-use crate::tuple::tid::Tid;
+use crate::tuple::gin::{HEADER, Tuples, is_pending, put_word, word_of};
 use crate::{Corrupt, corrupt};
+use walden_redo::page::Tid;
+use walden_redo::page::tid::TID_BYTES;
 
 /// The data of a record that puts tuples into a pending list.
 pub struct PendingTuples {
@@ -55,7 +58,7 @@ impl<S: Coder> Predictor<S> for PendingTuples {
         let counts = coder.pending_column(relation, 0, symbols)?;
         let count = source.map_or(0, |data| Tuples { data }.count() as u64);
         let count = coder.coder.symbol(counts, count)?;
-        let tids = coder.pending_column(relation, 1, Kind::Rows(Class::IndexTuples, Tid::BYTES as u16))?;
+        let tids = coder.pending_column(relation, 1, Kind::Rows(Class::IndexTuples, TID_BYTES as u16))?;
         let first = source.and_then(|data| Tuples { data }.next());
         let mut expected = coder.expected_word(relation, tids, first)?;
         let columns = PendingColumns {
@@ -89,7 +92,7 @@ impl<S: Coder> TupleCoder<'_, S> {
     ) -> Result<Expected, Corrupt> {
         let symbols = Kind::Symbols(Class::IndexTuples);
         let column = self.pending_column(relation, 2, symbols)?;
-        let tid = first.and_then(Tid::of);
+        let tid = first.and_then(Tid::read);
         let latest = self.keys.latest.filter(|latest| first.is_none() || tid == Some(*latest));
         let tid = match self.coder.symbol(column, latest.is_some().into())? {
             0 => self.pending_tid(tids, tid)?,
@@ -125,7 +128,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let is_predicted = word.is_some_and(|word| put_word(expected.tid, word, out));
         let form = match source {
             Some(tuple) if is_predicted && out[start..] == *tuple => NEXT_WORD,
-            _ if source.and_then(Tid::of) == Some(expected.tid) => OTHER,
+            _ if source.and_then(Tid::read) == Some(expected.tid) => OTHER,
             _ => OTHER_TID,
         };
         let form = match self.coder.symbol(columns.forms, form)? {
@@ -138,11 +141,11 @@ impl<S: Coder> TupleCoder<'_, S> {
         };
         out.truncate(start);
         if form == OTHER_TID {
-            expected.tid = self.pending_tid(columns.tids, source.and_then(Tid::of))?;
+            expected.tid = self.pending_tid(columns.tids, source.and_then(Tid::read))?;
         }
-        let info = self.coder.symbol(columns.sizes, source.map_or(0, |tuple| info_of(tuple).into()))?;
+        let info = self.coder.symbol(columns.sizes, source.and_then(t_info).unwrap_or(0).into())?;
         let info = u16::try_from(info).map_err(|_| corrupt("a tuple's size can't be"))?;
-        let len = usize::from(info & SIZE).checked_sub(HEADER);
+        let len = usize::from(info & INDEX_SIZE_MASK).checked_sub(HEADER);
         let len = len.ok_or_else(|| corrupt("a tuple's size can't be"))?;
         out.extend_from_slice(&expected.tid.to_bytes());
         out.extend_from_slice(&info.to_le_bytes());
@@ -159,7 +162,7 @@ impl<S: Coder> TupleCoder<'_, S> {
     }
 
     fn pending_tid(&mut self, column: Column, source: Option<Tid>) -> Result<Tid, Corrupt> {
-        let bytes = source.map_or([0; Tid::BYTES], Tid::to_bytes);
-        Ok(Tid::from_bytes(self.coder.array(column, &bytes)?))
+        let bytes = source.map_or([0; TID_BYTES], Tid::to_bytes);
+        Ok(Tid::from_bytes(&self.coder.array(column, &bytes)?))
     }
 }

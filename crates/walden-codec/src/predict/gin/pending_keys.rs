@@ -6,8 +6,10 @@ use std::ops::Bound;
 
 use rustc_hash::FxHashMap;
 
-use crate::tuple::gin::{Entry, HEADER, Key, SIZE, info_of, text};
-use crate::tuple::tid::Tid;
+use walden_redo::page::index_tuple::{INDEX_SIZE_MASK, t_info};
+
+use crate::tuple::gin::{Entry, HEADER, Key, text};
+use walden_redo::page::Tid;
 
 /// Rows of keys that are in pending lists: the same in both directions.
 #[derive(Default)]
@@ -153,7 +155,7 @@ impl Pending {
 
     /// A tuple was put into a pending list.
     pub fn add(&mut self, index: u32, tuple: &[u8]) {
-        let Some(tid) = Tid::of(tuple) else { return };
+        let Some(tid) = Tid::read(tuple) else { return };
         let key = &tuple[HEADER..];
         // As much as it may take, until it is known.
         let most = Pending::KEY + 2 * key.len() + Pending::TID;
@@ -171,7 +173,7 @@ impl Pending {
         let known = order.len().min(8);
         start[..known].copy_from_slice(&order[..known]);
         let start = u64::from_be_bytes(start);
-        of.new.push(NewTuple { start, at, len, flags: info_of(tuple) & !SIZE, tid });
+        of.new.push(NewTuple { start, at, len, flags: t_info(tuple).unwrap_or(0) & !INDEX_SIZE_MASK, tid });
         of.new_bytes.extend_from_slice(key);
         self.new += most;
         if self.bytes + self.new > Pending::MOST {
@@ -237,7 +239,7 @@ mod tests {
     use crate::tuple::gin::{entry_with, is_pending, put_word, word_of};
 
     fn tid(number: u32) -> Tid {
-        Tid { block: number * number / 7, number: (number % 200 + 1) as u16 }
+        Tid { block: number * number / 7, offset_number: (number % 200 + 1) as u16 }
     }
 
     #[test]

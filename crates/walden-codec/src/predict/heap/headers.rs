@@ -1,11 +1,12 @@
 //! Headers of heap tuples, by relation.
 
 use crate::columns::{Class, Coder, Column, Kind};
+use walden_format::payload::heap::UpdateFlags;
+use walden_redo::page::heap_tuple::{LOGGED_FIELDS, LOGGED_FIELDS_BYTES};
+
 use crate::predict::attributes::LayoutKey;
 use crate::predict::names::{Names, Topic};
-use crate::tuple::heap::{
-    HAS_NULLS, HEAD_BYTES, HEADER_BYTES, HeapHeader, HeapTuple, completed_update, layout,
-};
+use crate::tuple::heap::{HeapHeader, HeapTuple, completed_update, fields, has_nulls, layout};
 use crate::{Corrupt, corrupt};
 
 /// What is known of headers: the same in both directions.
@@ -103,7 +104,7 @@ impl HeapHeaders {
         let known = source.and_then(|header| known_headers.headers.find(header));
         match coder.symbol(column, known.map_or(0, |number| number + 1))? {
             0 => {
-                let kind = Kind::Rows(Class::RowHeaders, HEAD_BYTES as u16);
+                let kind = Kind::Rows(Class::RowHeaders, LOGGED_FIELDS_BYTES as u16);
                 let column = names.column(coder, Topic::TupleHeader, [relation, 1, 0], kind)?;
                 let header = coder.array(column, source.unwrap_or(&HeapHeader::default()))?;
                 if known_headers.headers.0.len() < MAX_HEADERS {
@@ -131,8 +132,8 @@ impl HeapHeaders {
         let symbols = Kind::Symbols(Class::RowHeaders);
         let column = names.column(coder, Topic::NullBitmap, bitmap_column(relation, header), symbols)?;
         let known_headers = self.relation(relation);
-        let known = known_headers.bitmaps(header[4]);
-        let bytes = usize::from(header[4]).checked_sub(HEADER_BYTES);
+        let known = known_headers.bitmaps(fields(header).header_len);
+        let bytes = fields(header).null_bitmap_len();
         let bitmap = source.zip(bytes).and_then(|(body, bytes)| body.get(..bytes));
         let symbol = bitmap.map_or(NO_BITMAP, |bitmap| {
             let full = known.is_some_and(|known| known.0.len() >= MAX_BITMAPS);
@@ -144,10 +145,15 @@ impl HeapHeaders {
             NEW_BITMAP => {
                 let bytes = bytes.ok_or_else(|| corrupt("a row's attributes can't begin there"))?;
                 let kind = Kind::Bytes(Class::RowHeaders);
-                let column = names.column(coder, Topic::NullBitmap, [relation, header[4].into(), 1], kind)?;
+                let column = names.column(
+                    coder,
+                    Topic::NullBitmap,
+                    [relation, fields(header).header_len.into(), 1],
+                    kind,
+                )?;
                 let start = out.len();
                 coder.bytes(column, bitmap.unwrap_or_default(), bytes, out)?;
-                Ok(Some(known_headers.add_bitmap(header[4], out[start..].to_vec())))
+                Ok(Some(known_headers.add_bitmap(fields(header).header_len, out[start..].to_vec())))
             }
             symbol => {
                 let number = symbol - NEW_BITMAP - 1;
@@ -162,7 +168,7 @@ impl HeapHeaders {
 
 impl HeapHeaders {
     /// Completes the data of an update, which encoding codes next, by what it leaves out; no if that is not known.
-    pub fn complete_update(&mut self, data: &[u8], old: Option<HeapTuple<'_>>, flags: (bool, bool)) -> bool {
+    pub fn complete_update(&mut self, data: &[u8], old: Option<HeapTuple<'_>>, flags: UpdateFlags) -> bool {
         self.completed_header =
             old.and_then(|old| completed_update(data, old, flags, &mut self.whole_tuples[0]));
         self.completed_header.is_some()
@@ -176,20 +182,23 @@ impl HeapHeaders {
         item: &'i [u8],
     ) -> Option<SimilarHeaders<'i>> {
         let HeapTuple { header, bitmap, .. } = HeapTuple::of(item)?;
-        let number = self.relation(relation).bitmaps(header[4])?.find(bitmap)?;
+        let number = self.relation(relation).bitmaps(fields(header).header_len)?.find(bitmap)?;
         let symbol = u8::try_from(NEW_BITMAP + 1 + number).ok().filter(|symbol| symbol.is_ascii())?;
         Some(SimilarHeaders {
             relation,
             column: names.existing(Topic::TupleHeader, [relation, 0, 0])?,
             bitmap: (names.existing(Topic::NullBitmap, bitmap_column(relation, header))?, symbol),
             layout: layout_key(relation, header, Some(number)),
-            template: item.get(..header[4].into())?,
+            template: item.get(..fields(header).header_len.into())?,
         })
     }
 
     /// The layout of a tuple on its page, and its attributes.
     pub fn layout_of<'a>(&self, relation: u32, tuple: HeapTuple<'a>) -> (LayoutKey, &'a [u8]) {
-        let bitmaps = self.relations.get(relation as usize).and_then(|known| known.bitmaps(tuple.header[4]));
+        let bitmaps = self
+            .relations
+            .get(relation as usize)
+            .and_then(|known| known.bitmaps(fields(tuple.header).header_len));
         let bitmap = bitmaps.and_then(|bitmaps| bitmaps.find(tuple.bitmap));
         (layout_key(relation, tuple.header, bitmap), tuple.attributes)
     }
@@ -218,24 +227,24 @@ impl SimilarHeaders<'_> {
 
     /// The symbol of a tuple's header, if it is one of these.
     pub fn symbol(&self, headers: &HeapHeaders, item: &[u8]) -> Option<u8> {
-        let header = item[HEADER_BYTES - HEAD_BYTES..].first_chunk()?;
+        let header = item[LOGGED_FIELDS.start..].first_chunk()?;
         let is_similar = self.is_similar(header)
-            && item.get(HEADER_BYTES..self.template.len()) == self.template.get(HEADER_BYTES..);
+            && item.get(LOGGED_FIELDS.end..self.template.len()) == self.template.get(LOGGED_FIELDS.end..);
         let number =
             is_similar.then(|| headers.relations.get(self.relation as usize)?.headers.find(header))??;
         u8::try_from(number + 1).ok().filter(|symbol| symbol.is_ascii())
     }
 
     fn is_similar(&self, header: &HeapHeader) -> bool {
-        let own = self.template[HEADER_BYTES - HEAD_BYTES..].first_chunk();
-        own.is_some_and(|own| layout(own) == layout(header) && (own[2] ^ header[2]) & HAS_NULLS == 0)
+        let own = self.template[LOGGED_FIELDS.start..].first_chunk();
+        own.is_some_and(|own| layout(own) == layout(header) && has_nulls(own) == has_nulls(header))
     }
 }
 
 /// Which null bitmaps' numbers are in one column. Without nulls, there is only the gap.
 fn bitmap_column(relation: u32, header: &HeapHeader) -> [u32; 3] {
-    let has_nulls = u32::from(header[2] & HAS_NULLS);
-    [relation, header[4].into(), 2 * has_nulls]
+    let has_nulls = u32::from(has_nulls(header));
+    [relation, fields(header).header_len.into(), 2 * has_nulls]
 }
 
 /// The layout of rows with such a header and a null bitmap of this number.

@@ -4,6 +4,7 @@ pub mod headers;
 mod run;
 pub mod visibility;
 
+use walden_format::payload::heap::{UpdateFlags, XlHeapHeader, XlMultiInsertTuple};
 use walden_format::record::RelFileLocator;
 
 use self::headers::layout_key;
@@ -14,9 +15,7 @@ use super::run::PageItems;
 use super::survey::{Survey, TupleKind};
 use super::{Predictor, TupleCoder};
 use crate::columns::{Class, Coder, Kind, narrow};
-use crate::tuple::heap::{
-    HEAD_BYTES, HEADER_BYTES, HeapHeader, HeapTuple, MultiInsert, bytes_in_common, is_heap_tuple, layout,
-};
+use crate::tuple::heap::{HeapHeader, HeapTuple, MultiInsert, fields, is_heap_tuple, layout, shared_lengths};
 use crate::{Corrupt, corrupt};
 
 /// The data of INSERT, or that of an update with the whole tuple.
@@ -33,10 +32,8 @@ pub struct NewTuplePart<'a> {
     pub relation: Relation,
     /// The tuple that it replaces, if that is known.
     pub old: Option<HeapTuple<'a>>,
-    /// Whether bytes at the beginning are left out.
-    pub prefix: bool,
-    /// Whether bytes at the end are left out.
-    pub suffix: bool,
+    /// What is left out.
+    pub flags: UpdateFlags,
 }
 
 /// The data of MULTI_INSERT: tuples, each with its length before its header, at even places.
@@ -56,7 +53,7 @@ pub struct PageTuples {
 
 impl<S: Coder> Predictor<S> for NewTuple<'_> {
     fn fits(&mut self, _: &mut TupleCoder<'_, S>, data: &[u8]) -> bool {
-        data.len() >= HEAD_BYTES
+        data.len() >= XlHeapHeader::WIDTH
     }
 
     fn code(
@@ -72,7 +69,7 @@ impl<S: Coder> Predictor<S> for NewTuple<'_> {
 
 impl<S: Coder> Predictor<S> for NewTuplePart<'_> {
     fn fits(&mut self, coder: &mut TupleCoder<'_, S>, data: &[u8]) -> bool {
-        coder.heap_headers.complete_update(data, self.old, (self.prefix, self.suffix))
+        coder.heap_headers.complete_update(data, self.old, self.flags)
     }
 
     /// Codes the whole tuple, which [`Predictor::fits`] has completed, and leaves out of it what the update leaves out.
@@ -88,19 +85,18 @@ impl<S: Coder> Predictor<S> for NewTuplePart<'_> {
         let header = coder.heap_headers.completed_header.take();
         let source = header.as_ref().map(|header| (header, &completed[..]));
         let header = coder.heap_tuple_body(self.relation, Some(old), source, &mut whole)?;
-        let bitmap = usize::from(header[4]).checked_sub(HEADER_BYTES).filter(|&bytes| bytes <= whole.len());
+        let bitmap = fields(&header).null_bitmap_len().filter(|&bytes| bytes <= whole.len());
         let (bitmap, attributes) = whole.split_at(bitmap.ok_or_else(|| corrupt("a row is cut short"))?);
-        let (prefix, suffix) = bytes_in_common(old.attributes, attributes);
-        if (self.prefix, self.suffix) != (prefix > 0, suffix > 0) {
+        let shared = shared_lengths(old.attributes, attributes);
+        let shared = shared.ok_or_else(|| corrupt("a row can't be so long"))?;
+        if shared.flagged(self.flags) != self.flags {
             return Err(corrupt("a row has other bytes in common with the old one"));
         }
-        for len in [prefix, suffix].into_iter().filter(|&len| len > 0) {
-            let len = u16::try_from(len).map_err(|_| corrupt("a row can't be so long"))?;
-            out.extend_from_slice(&len.to_le_bytes());
-        }
+        shared.write(out);
         out.extend_from_slice(&header);
         out.extend_from_slice(bitmap);
-        out.extend_from_slice(&attributes[prefix..attributes.len() - suffix]);
+        let middle = shared.prefix.into()..attributes.len() - usize::from(shared.suffix);
+        out.extend_from_slice(&attributes[middle]);
         coder.heap_headers.whole_tuples = [completed, whole];
         Ok(())
     }
@@ -132,7 +128,7 @@ impl<S: Coder> Predictor<S> for NewTuples {
             let at = out.len();
             out.extend_from_slice(&[0; 2]);
             coder.heap_tuple(self.relation, None, next.map(|tuple| (tuple.header, tuple.body)), out)?;
-            let len = out.len() - at - 2 - HEAD_BYTES;
+            let len = out.len() - at - XlMultiInsertTuple::WIDTH;
             let len = u16::try_from(len).map_err(|_| corrupt("a row can't be so long"))?;
             out[at..at + 2].copy_from_slice(&len.to_le_bytes());
         }
@@ -188,9 +184,9 @@ impl<S: Coder> TupleCoder<'_, S> {
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let start = out.len();
-        out.extend_from_slice(&[0; HEAD_BYTES]);
+        out.extend_from_slice(&[0; XlHeapHeader::WIDTH]);
         let header = self.heap_tuple_body(relation, old, source, out)?;
-        out[start..start + HEAD_BYTES].copy_from_slice(&header);
+        out[start..start + XlHeapHeader::WIDTH].copy_from_slice(&header);
         Ok(())
     }
 
@@ -208,7 +204,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let header = self.heap_headers.header(self.coder, self.names, number, header)?;
         let body = source.map(|(_, body)| body);
         let bitmap = self.heap_headers.bitmap(self.coder, self.names, number, &header, body, out)?;
-        let skipped = if bitmap.is_some() { usize::from(header[4]) - HEADER_BYTES } else { 0 };
+        let skipped = bitmap.and(fields(&header).null_bitmap_len()).unwrap_or(0);
         let key = layout_key(number, &header, bitmap);
         let source = body.map(|body| {
             let (bitmap, attributes) = body.split_at(skipped.min(body.len()));
@@ -223,7 +219,7 @@ impl<S: Coder> TupleCoder<'_, S> {
 
 /// Adds a tuple to what encoding sees ahead.
 pub fn survey(survey: &mut Survey, relation: RelFileLocator, header: &HeapHeader, body: &[u8]) {
-    let Some(bytes) = usize::from(header[4]).checked_sub(HEADER_BYTES) else { return };
+    let Some(bytes) = fields(header).null_bitmap_len() else { return };
     let Some((bitmap, attributes)) = body.split_at_checked(bytes) else { return };
     survey.add(TupleKind { relation, layout: layout(header) as u32, bitmap }, attributes);
 }

@@ -7,9 +7,10 @@ use crate::predict::TupleCoder;
 use crate::predict::attributes::{FORM_REPEATED, FORM_SCHEMA};
 use crate::predict::relation::Place;
 use crate::predict::run::{PageItems, RunLayout};
-use crate::tuple::heap::HEADER_BYTES;
-use crate::tuple::tid::Tid;
 use crate::{Corrupt, corrupt};
+use walden_redo::page::Tid;
+use walden_redo::page::heap_tuple::HEAP_TUPLE_HEADER_BYTES;
+use walden_redo::page::tid::TID_BYTES;
 
 impl<S: Coder> TupleCoder<'_, S> {
     /// Codes the tuples after the last one that are coded like it, as far as there are any.
@@ -75,14 +76,14 @@ impl<S: Coder> TupleCoder<'_, S> {
         // How many of the next ones are known to be visible to the same as the one before.
         let mut same = 0;
         for (at, &(offset, _)) in tuples.iter().enumerate() {
-            let tid = Tid { block: place.block, number: items.number + at as u16 };
+            let tid = Tid { block: place.block, offset_number: items.number + at as u16 };
             if same == 0 {
                 same = visibility.code_run(self.coder, tid, &tuples[at..], items.source)?;
                 let bytes = if same > 0 {
                     visibility.of_run(tid)
                 } else {
                     let source = items.source.map(|page| &page.0[offset..]);
-                    visibility.code(self, place, tid.number, source)?
+                    visibility.code(self, place, tid.offset_number, source)?
                 };
                 header[..VISIBILITY_BYTES].copy_from_slice(&bytes);
             }
@@ -90,7 +91,7 @@ impl<S: Coder> TupleCoder<'_, S> {
                 let known = headers.header(self.heap_headers, symbols[at]);
                 let known = known.ok_or_else(|| corrupt("a row's head can't be"))?;
                 header_symbol = Some(symbols[at]);
-                header[VISIBILITY_BYTES..HEADER_BYTES].copy_from_slice(&known);
+                header[VISIBILITY_BYTES..HEAP_TUPLE_HEADER_BYTES].copy_from_slice(&known);
             }
             let target = &mut items.target.0[offset..offset + bytes];
             // Without null bitmap, a tuple's attributes begin at a place that the compiler knows.
@@ -100,7 +101,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             }
             if same > 0 {
                 // Its TID is all that differs from the one before.
-                target[VISIBILITY_BYTES - Tid::BYTES..VISIBILITY_BYTES].copy_from_slice(&tid.to_bytes());
+                target[VISIBILITY_BYTES - TID_BYTES..VISIBILITY_BYTES].copy_from_slice(&tid.to_bytes());
                 same -= 1;
             }
         }

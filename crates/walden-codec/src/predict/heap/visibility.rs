@@ -1,16 +1,17 @@
 //! The part of a heap tuple's header that only pages have: by whom it was inserted and deleted, and where it is.
 
 use walden_redo::page::Page;
+use walden_redo::page::heap_tuple::{
+    HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader, HeapTupleHeaderMut, LOGGED_FIELDS,
+};
 
 use crate::columns::{Class, Coder, Column, Kind, all_repeated, narrow};
 use crate::predict::TupleCoder;
 use crate::predict::names::Topic;
 use crate::predict::relation::Place;
-use crate::tuple::heap::{HEAD_BYTES, HEADER_BYTES};
-use crate::tuple::items::u32_at;
-use crate::tuple::tid::Tid;
 use crate::zigzag::{zigzag_delta, zigzag_value};
 use crate::{Corrupt, corrupt};
+use walden_redo::page::Tid;
 
 /// What the last tuple of a page had, and where that is coded.
 #[derive(Default)]
@@ -23,7 +24,7 @@ pub struct Visibility {
 }
 
 /// Bytes of `t_xmin`, `t_xmax`, `t_cid` and `t_ctid`.
-pub const VISIBILITY_BYTES: usize = HEADER_BYTES - HEAD_BYTES;
+pub const VISIBILITY_BYTES: usize = LOGGED_FIELDS.start;
 
 /// Columns: what they are of.
 const XMIN: usize = 0;
@@ -51,12 +52,12 @@ impl Visibility {
         number: u16,
         source: Option<&[u8]>,
     ) -> Result<[u8; VISIBILITY_BYTES], Corrupt> {
-        let word = |at: usize| source.map_or(0, |item| u32_at(item, at));
+        let source = source.and_then(HeapTupleHeader::of);
         let relation = place.relation.number;
         let last_xmin = self.xmin;
-        let xmin = zigzag_delta(word(0), last_xmin);
+        let xmin = zigzag_delta(source.map_or(0, |header| header.xmin()), last_xmin);
         let xmin = zigzag_value(narrow(self.symbol(coder, relation, XMIN, xmin.into())?)?, last_xmin);
-        let xmax = match word(4) {
+        let xmax = match source.map_or(0, |header| header.xmax()) {
             0 => NO_XMAX,
             xmax if xmax == self.xmax => LAST_XMAX,
             xmax => XMAX_DISTANCES + u64::from(zigzag_delta(xmax, xmin)),
@@ -66,9 +67,10 @@ impl Visibility {
             LAST_XMAX => self.xmax,
             distance => zigzag_value(narrow(distance - XMAX_DISTANCES)?, xmin),
         };
-        let cid: u32 = narrow(self.symbol(coder, relation, CID, word(8).into())?)?;
-        let own = Tid { block: place.block, number };
-        let ctid = self.ctid(coder, relation, own, source.and_then(|item| Tid::of(&item[12..])))?;
+        let cid = source.map_or(0, |header| header.cid());
+        let cid: u32 = narrow(self.symbol(coder, relation, CID, cid.into())?)?;
+        let own = Tid { block: place.block, offset_number: number };
+        let ctid = self.ctid(coder, relation, own, source.map(|header| header.ctid()))?;
         (self.xmin, self.xmax) = (xmin, xmax);
         Ok(header(xmin, xmax, cid, ctid))
     }
@@ -80,14 +82,14 @@ impl Visibility {
         own: Tid,
         source: Option<Tid>,
     ) -> Result<Tid, Corrupt> {
-        let source = source.unwrap_or(Tid { block: 0, number: 0 });
+        let source = source.unwrap_or(Tid { block: 0, offset_number: 0 });
         let block = if source == own { ITSELF } else { 1 + u64::from(zigzag_delta(source.block, own.block)) };
         match self.symbol(coder, relation, CTID_BLOCK, block)? {
             ITSELF => Ok(own),
             distance => {
-                let number = self.symbol(coder, relation, CTID_NUMBER, source.number.into())?;
+                let number = self.symbol(coder, relation, CTID_NUMBER, source.offset_number.into())?;
                 let number = u16::try_from(number).map_err(|_| corrupt("a row's place can't be"))?;
-                Ok(Tid { block: zigzag_value(narrow(distance - 1)?, own.block), number })
+                Ok(Tid { block: zigzag_value(narrow(distance - 1)?, own.block), offset_number: number })
             }
         }
     }
@@ -150,15 +152,16 @@ impl Visibility {
         page: &Page,
     ) -> Option<(u8, u8, usize)> {
         let &(at, _) = tuples.first()?;
-        let (xmax, cid) = (page.u32_at(at + 4), page.u32_at(at + 8));
+        let header_of_first = HeapTupleHeader::of(page.0.get(at..)?)?;
+        let (xmax, cid) = (header_of_first.xmax(), header_of_first.cid());
         let xmax =
             [NO_XMAX as u8, LAST_XMAX as u8].into_iter().find(|&symbol| self.xmax_of(symbol) == xmax)?;
         let cid = u8::try_from(cid).ok()?;
         let is_same = |&(&(at, _), number): &(&(usize, usize), u16)| {
-            let tid = Tid { number, ..first };
+            let tid = Tid { offset_number: number, ..first };
             page.0[at..at + VISIBILITY_BYTES] == header(self.xmin, self.xmax_of(xmax), cid.into(), tid)
         };
-        Some((xmax, cid, tuples.iter().zip(first.number..).take_while(is_same).count()))
+        Some((xmax, cid, tuples.iter().zip(first.offset_number..).take_while(is_same).count()))
     }
 
     fn xmax_of(&self, symbol: u8) -> u32 {
@@ -172,12 +175,14 @@ impl Visibility {
 }
 
 fn header(xmin: u32, xmax: u32, cid: u32, ctid: Tid) -> [u8; VISIBILITY_BYTES] {
-    let mut header = [0; VISIBILITY_BYTES];
-    header[0..4].copy_from_slice(&xmin.to_le_bytes());
-    header[4..8].copy_from_slice(&xmax.to_le_bytes());
-    header[8..12].copy_from_slice(&cid.to_le_bytes());
-    header[12..18].copy_from_slice(&ctid.to_bytes());
-    header
+    let mut bytes = [0; HEAP_TUPLE_HEADER_BYTES];
+    if let Ok(mut header) = HeapTupleHeaderMut::of(&mut bytes) {
+        header.set_xmin(xmin);
+        header.set_xmax(xmax);
+        header.set_xvac(cid);
+        header.set_ctid(ctid);
+    }
+    std::array::from_fn(|at| bytes[at])
 }
 
 #[cfg(test)]
@@ -189,26 +194,27 @@ mod tests {
     use crate::columns::Encoder;
     use crate::predict::Predictors;
     use crate::predict::relation::Relation;
-    use crate::tuple::items::{pointer, split};
+    use crate::tuple::items::line_pointer;
 
     #[test]
-    fn rows_that_are_seen_same_are_coded_at_once_up_to_the_one_that_is_not() {
+    fn tuples_of_the_same_visibility_are_coded_at_once_up_to_the_one_that_differs() {
         const BLOCK: u32 = 7;
         let relation = Relation { number: 0, locator: RelFileLocator::default() };
         let mut page = Page::default();
         page.init(0);
         // One is deleted, which takes its command's number; one was moved; the last has another transaction.
         let given = |number: u16| match number {
-            20 => header(700, 801, 0, Tid { block: BLOCK, number }),
-            30 => header(700, 0, 114, Tid { block: BLOCK + 1, number: 3 }),
-            40 => header(701, 0, 114, Tid { block: BLOCK, number }),
-            _ => header(700, 0, 114, Tid { block: BLOCK, number }),
+            20 => header(700, 801, 0, Tid { block: BLOCK, offset_number: number }),
+            30 => header(700, 0, 114, Tid { block: BLOCK + 1, offset_number: 3 }),
+            40 => header(701, 0, 114, Tid { block: BLOCK, offset_number: number }),
+            _ => header(700, 0, 114, Tid { block: BLOCK, offset_number: number }),
         };
         for number in 1..=40 {
             page.insert_item(&given(number), number).expect("there is room");
         }
-        let rows: Vec<_> =
-            (1..=40).map(|number| split(pointer(&page, number))).map(|at| (at.0, at.2)).collect();
+        let pointers = (1..=40).map(|number| line_pointer(&page, number));
+        let rows: Vec<(usize, usize)> =
+            pointers.map(|pointer| (pointer.offset().into(), pointer.len().into())).collect();
         let place = Place { relation, fork: 0, block: BLOCK };
         let (mut predictors, mut store) = (Predictors::default(), PageStore::default());
         let mut coder = Encoder::default();
@@ -223,10 +229,10 @@ mod tests {
                 given(number)
             );
             let rest = &rows[number.into()..];
-            let next = Tid { block: BLOCK, number: number + 1 };
+            let next = Tid { block: BLOCK, offset_number: number + 1 };
             let of_run = visibility.code_run(&mut coder, next, rest, Some(&page)).expect("rows");
             for number in (number + 1..).take(of_run) {
-                assert_eq!(visibility.of_run(Tid { block: BLOCK, number }), given(number));
+                assert_eq!(visibility.of_run(Tid { block: BLOCK, offset_number: number }), given(number));
             }
             at_once.push(of_run);
             number += 1 + of_run as u16;

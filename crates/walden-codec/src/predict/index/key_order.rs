@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 use super::key_mapping::is_empty;
 use crate::columns::{Coder, Column};
 use crate::tuple::schema::aligned;
-use crate::tuple::tid::Tid;
 use crate::{Corrupt, corrupt};
+use walden_redo::page::Tid;
 
 /// A part of a key that is compared by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -311,7 +311,7 @@ mod tests {
         let parts = KeyPart::of(&sorted.iter().map(|key| &key[..]).collect::<Vec<_>>()).expect("an order");
         assert_eq!(parts, [KeyPart::Long]);
         let mut order = KeyOrder::new(1);
-        let place = |value: i64| Tid { block: value as u32, number: 1 };
+        let place = |value: i64| Tid { block: value as u32, offset_number: 1 };
         for &value in values.iter().rev() {
             assert!(order.add(&parts, &number(value), place(value), &mut Vec::new()));
         }

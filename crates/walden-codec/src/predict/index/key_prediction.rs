@@ -10,8 +10,8 @@ use crate::predict::names::Topic;
 use crate::predict::relation::Relation;
 use crate::tuple::heap::HeapTuple;
 use crate::tuple::schema::Span;
-use crate::tuple::tid::Tid;
 use crate::{Corrupt, corrupt};
+use walden_redo::page::Tid;
 
 /// A key that is predicted.
 const KEY_PREDICTED: u64 = 0;

@@ -16,7 +16,7 @@ use super::key_order::KeyOrder;
 use crate::predict::attributes::LayoutKey;
 use crate::predict::relation::Relation;
 use crate::tuple::schema::{Field, Span};
-use crate::tuple::tid::Tid;
+use walden_redo::page::Tid;
 
 /// What is known of indexes and the tables that they belong to: the same in both directions.
 #[derive(Default)]
@@ -282,5 +282,5 @@ pub fn item(page: &Page, number: u16) -> Option<&[u8]> {
 pub fn heap_tuple(store: &mut PageStore, table: Relation, place: Tid) -> Option<&[u8]> {
     let key = BlockKey { relation: table.locator, fork: Fork::MAIN, block: place.block };
     let slot = store.find(key)?;
-    item(store.page(slot)?, place.number)
+    item(store.page(slot)?, place.offset_number)
 }

@@ -14,6 +14,8 @@ mod tids;
 
 use walden_format::record::RelFileLocator;
 use walden_redo::page::Page;
+use walden_redo::page::btree::INDEX_ALT_TID_MASK;
+use walden_redo::page::index_tuple::{INDEX_NULL_MASK, INDEX_SIZE_MASK, INDEX_TUPLE_HEADER_BYTES, t_info};
 
 use self::tids::TID_OTHER;
 use super::attributes::LayoutKey;
@@ -23,11 +25,10 @@ use super::run::PageItems;
 use super::survey::{Survey, TupleKind};
 use super::{Predictor, TupleCoder};
 use crate::columns::{Class, Coder, Column, Kind};
-use crate::tuple::index::{
-    BITMAP, HAS_ALT_TID, HAS_NULLS, HEADER, IndexTuple, SIZE, info_of, is_index_tuple, layout, posting_count,
-};
-use crate::tuple::tid::Tid;
+use crate::tuple::index::{BITMAP_BYTES, IndexTuple, is_index_tuple, layout, posting_count};
 use crate::{Corrupt, corrupt};
+use walden_redo::page::Tid;
+use walden_redo::page::tid::TID_BYTES;
 
 /// The data of a record that inserts an index tuple.
 pub struct NewTuple {
@@ -133,13 +134,14 @@ pub struct TupleFlags(u16);
 impl TupleFlags {
     /// Those of a tuple.
     pub fn of(tuple: &[u8]) -> Option<TupleFlags> {
-        let info = info_of(tuple);
-        (info & (HAS_NULLS | HAS_ALT_TID) == 0).then_some(TupleFlags(info & !SIZE))
+        let info = t_info(tuple)?;
+        (info & (INDEX_NULL_MASK | INDEX_ALT_TID_MASK) == 0).then_some(TupleFlags(info & !INDEX_SIZE_MASK))
     }
 
     /// Whether a tuple has these flags, and the length that it says.
     pub fn is_of(self, tuple: &[u8]) -> bool {
-        tuple.len().is_multiple_of(8) && usize::from(info_of(tuple)) == usize::from(self.0) + tuple.len()
+        tuple.len().is_multiple_of(8)
+            && t_info(tuple).is_some_and(|info| usize::from(info) == usize::from(self.0) + tuple.len())
     }
 
     /// The symbol for it.
@@ -155,7 +157,7 @@ impl TupleFlags {
     /// Writes it to a tuple.
     pub fn put(self, tuple: &mut [u8]) {
         let info = self.0 | tuple.len() as u16;
-        tuple[Tid::BYTES..HEADER].copy_from_slice(&info.to_le_bytes());
+        tuple[TID_BYTES..INDEX_TUPLE_HEADER_BYTES].copy_from_slice(&info.to_le_bytes());
     }
 }
 
@@ -175,21 +177,21 @@ impl<S: Coder> TupleCoder<'_, S> {
         let source = source.as_ref();
         let start = out.len();
         let info = self.index_tuple_flags(at, source)?;
-        let has_alt_tid = info & HAS_ALT_TID != 0;
+        let has_alt_tid = info & INDEX_ALT_TID_MASK != 0;
         self.index_tuple_tid(at, has_alt_tid, source, out)?;
         out.extend_from_slice(&info.to_le_bytes());
-        let bitmap = if info & HAS_NULLS != 0 { self.index_tuple_bitmap(at, source, out)? } else { 0 };
+        let bitmap = if info & INDEX_NULL_MASK != 0 { self.index_tuple_bitmap(at, source, out)? } else { 0 };
         let offset = u16::from_le_bytes([out[start + 4], out[start + 5]]);
         let posting = posting_count(info, offset);
         let mut list = Vec::new();
         if posting > 0 {
             self.posting_list(at, posting, source.map(|tuple| tuple.list), &mut list)?;
         }
-        let tid = if has_alt_tid { Tid::of(&list) } else { Tid::of(&out[start..]) };
+        let tid = if has_alt_tid { Tid::read(&list) } else { Tid::read(&out[start..]) };
         let layout = layout(info, offset);
         let is_predicted = self.index_tuple_key(at, tid, (layout, bitmap), source, out)?;
         if let Some(tid) = tid {
-            let key = source.map(|tuple| tuple.key).filter(|_| info & HAS_NULLS == 0);
+            let key = source.map(|tuple| tuple.key).filter(|_| info & INDEX_NULL_MASK == 0);
             self.look_for_table(at, tid, key)?;
         }
         if posting > 0 {
@@ -198,11 +200,11 @@ impl<S: Coder> TupleCoder<'_, S> {
             out.resize(start + len, 0);
         }
         let len = out.len() - start;
-        if len > SIZE.into() {
+        if len > INDEX_SIZE_MASK.into() {
             return Err(corrupt("an index tuple can't be so long"));
         }
         let info = info | len as u16;
-        out[start + Tid::BYTES..start + HEADER].copy_from_slice(&info.to_le_bytes());
+        out[start + TID_BYTES..start + INDEX_TUPLE_HEADER_BYTES].copy_from_slice(&info.to_le_bytes());
         Ok(is_predicted)
     }
 
@@ -232,11 +234,11 @@ impl<S: Coder> TupleCoder<'_, S> {
         let tid = source.map(|tuple| tuple.tid);
         let tid = if has_alt_tid {
             let (like, kind) =
-                ([at.0.number, at.1.number(), 1], Kind::Rows(Class::IndexTuples, Tid::BYTES as u16));
+                ([at.0.number, at.1.number(), 1], Kind::Rows(Class::IndexTuples, TID_BYTES as u16));
             let column = self.names.column(self.coder, Topic::HeapTids, like, kind)?;
             self.coder.array(column, &tid.unwrap_or_default())?
         } else {
-            self.tid(at, tid.map(Tid::from_bytes))?.to_bytes()
+            self.tid(at, tid.as_ref().map(Tid::from_bytes))?.to_bytes()
         };
         out.extend_from_slice(&tid);
         Ok(())
@@ -250,9 +252,10 @@ impl<S: Coder> TupleCoder<'_, S> {
         out: &mut Vec<u8>,
     ) -> Result<u64, Corrupt> {
         let like = [relation.number, context.number(), 1];
-        let kind = Kind::Rows(Class::IndexTuples, BITMAP as u16);
+        let kind = Kind::Rows(Class::IndexTuples, BITMAP_BYTES as u16);
         let column = self.names.column(self.coder, Topic::IndexForms, like, kind)?;
-        let bitmap = source.and_then(|tuple| tuple.bitmap.first_chunk()).copied().unwrap_or([0; BITMAP]);
+        let bitmap =
+            source.and_then(|tuple| tuple.bitmap.first_chunk()).copied().unwrap_or([0; BITMAP_BYTES]);
         let bitmap = self.coder.array(column, &bitmap)?;
         out.extend_from_slice(&bitmap);
         let [a, b, c, d, ..] = bitmap;
@@ -296,7 +299,7 @@ impl<S: Coder> TupleCoder<'_, S> {
 /// Adds a tuple to what encoding sees ahead.
 pub fn survey(survey: &mut Survey, relation: RelFileLocator, tuple: &[u8]) {
     if let Some(tuple) = IndexTuple::of(tuple) {
-        let layout = layout(tuple.info, Tid::from_bytes(tuple.tid).number);
+        let layout = layout(tuple.info, Tid::from_bytes(&tuple.tid).offset_number);
         survey.add(TupleKind { relation, layout, bitmap: tuple.bitmap }, tuple.key);
     }
 }

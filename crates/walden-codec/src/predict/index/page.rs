@@ -12,7 +12,7 @@ use crate::predict::names::Topic;
 use crate::predict::relation::Relation;
 use crate::tuple::heap::HeapTuple;
 use crate::tuple::index::whole_keys;
-use crate::tuple::tid::Tid;
+use walden_redo::page::Tid;
 
 impl<S: Coder> TupleCoder<'_, S> {
     /// Codes what precedes the tuples of a page that is seen first: the index's table, by what its keys are ordered, and
@@ -74,7 +74,7 @@ impl<S: Coder> TupleCoder<'_, S> {
     /// them have to be known, and to be elsewhere than behind the one before.
     fn needs_order(&mut self, index: Relation, tuples: &[(Tid, &[u8])]) -> bool {
         const SAMPLES: usize = 32;
-        let apart = tuples.windows(2).filter(|two| !two[1].0.is_after(two[0].0)).count();
+        let apart = tuples.windows(2).filter(|two| !follows(two[1].0, two[0].0)).count();
         if apart * 2 < tuples.len() {
             return false;
         }
@@ -105,7 +105,7 @@ impl<S: Coder> TupleCoder<'_, S> {
                 row.clear();
                 row.extend_from_slice(attributes);
                 let known = self.rows.read(layout, &row, &mut spans) && mapping.key(&row, &spans, &mut key);
-                if known && !order.add(parts, &key, Tid { block, number }, &mut scratch) {
+                if known && !order.add(parts, &key, Tid { block, offset_number: number }, &mut scratch) {
                     return;
                 }
             }
@@ -120,7 +120,14 @@ fn are_near(tuples: &[(Tid, &[u8])]) -> bool {
     let near = tuples.windows(2).filter(|two| {
         let ((before, before_key), (tid, key)) = (two[0], two[1]);
         let differ = before_key.iter().zip(key).filter(|(before, byte)| before != byte).count();
-        tid.is_after(before) && before_key.len() == key.len() && differ <= 1
+        follows(tid, before) && before_key.len() == key.len() && differ <= 1
     });
     near.count() * 8 > tuples.len() * 7
+}
+
+/// Whether a heap tuple is right after another one, on its page or first on the next.
+fn follows(tid: Tid, before: Tid) -> bool {
+    let (block, number) = (before.block.wrapping_add(1), before.offset_number.wrapping_add(1));
+    (tid.block == before.block && tid.offset_number == number)
+        || (tid.block == block && tid.offset_number == 1)
 }

@@ -11,8 +11,9 @@ use crate::predict::TupleCoder;
 use crate::predict::attributes::{FORM_REPEATED, FORM_SCHEMA};
 use crate::predict::relation::Relation;
 use crate::predict::run::{PageItems, Run, RunLayout, code_fixed};
-use crate::tuple::index;
-use crate::tuple::tid::Tid;
+use walden_redo::page::Tid;
+use walden_redo::page::index_tuple::INDEX_TUPLE_HEADER_BYTES;
+use walden_redo::page::tid::TID_BYTES;
 
 impl<S: Coder> TupleCoder<'_, S> {
     /// Codes the tuples after the last one that are coded like it, as far as there are any.
@@ -26,7 +27,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let table = self.keys.index(relation.number).table.filter(|_| context != Context::Near);
         let Some(columns) = self.tuple_columns(relation, table.is_some()) else { return Ok(()) };
         let Some((layout, form)) = self.rows.layout_of_run(flags.layout(relation)) else { return Ok(()) };
-        let layout = RunLayout { layout, origin: index::HEADER, end_align: 8 };
+        let layout = RunLayout { layout, origin: INDEX_TUPLE_HEADER_BYTES, end_align: 8 };
         let mut constant = vec![(form, FORM_SCHEMA), items.next, (columns.flags, flags.symbol())];
         constant.extend(columns.expected.map(|column| (column, TID_OTHER as u8)));
         let mut run = std::mem::take(self.run);
@@ -46,8 +47,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         constant[0].1 = run.form();
         run.code((self.coder, self.rows), items, &layout, &constant)?;
         run.places.clear();
-        run.places.extend(run.items.iter().map(|(offset, _)| (*offset, Tid::BYTES)));
-        code_fixed(self.coder, columns.tids, &run.places, Tid::BYTES, &mut items.target.0)?;
+        run.places.extend(run.items.iter().map(|(offset, _)| (*offset, TID_BYTES)));
+        code_fixed(self.coder, columns.tids, &run.places, TID_BYTES, &mut items.target.0)?;
         if table.is_some() {
             self.keys.index(relation.number).missed(run.items.len() as u32);
         }
@@ -70,7 +71,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let order = order.filter(|order| order.index == relation.number && context != Context::Near);
         let is_next = |tid| order.zip(tid).is_some_and(|(order, tid)| order.distance(tid).is_some());
         run.find_on_page(self.rows, (items, page), layout, |tuple| {
-            let tid = Tid::of(tuple);
+            let tid = Tid::read(tuple);
             flags.is_of(tuple) && !known.may_have(self.store, tid) && !is_next(tid)
         });
     }
@@ -84,8 +85,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         most: usize,
     ) {
         let mut known = KnownTuples { table, unknown: None };
-        let tids = self.coder.ahead(columns.tids).chunks_exact(Tid::BYTES).take(most);
-        let most = tids.take_while(|tid| !known.may_have(self.store, Tid::of(tid))).count();
+        let tids = self.coder.ahead(columns.tids).chunks_exact(TID_BYTES).take(most);
+        let most = tids.take_while(|tid| !known.may_have(self.store, Tid::read(tid))).count();
         run.find_in_columns((self.coder, self.rows), items, layout, most);
     }
 }

@@ -6,7 +6,8 @@ use crate::columns::{Class, Coder, Kind};
 use crate::predict::TupleCoder;
 use crate::predict::names::Topic;
 use crate::predict::relation::Relation;
-use crate::tuple::tid::Tid;
+use walden_redo::page::Tid;
+use walden_redo::page::tid::TID_BYTES;
 
 /// A TID that is not predicted.
 pub const TID_OTHER: u64 = 0;
@@ -53,10 +54,10 @@ impl<S: Coder> TupleCoder<'_, S> {
                 }
             }
         }
-        let kind = Kind::Rows(Class::IndexTuples, Tid::BYTES as u16);
+        let kind = Kind::Rows(Class::IndexTuples, TID_BYTES as u16);
         let column = self.names.column(self.coder, Topic::HeapTids, like(0), kind)?;
-        let bytes = source.map_or([0; Tid::BYTES], Tid::to_bytes);
-        Ok(Tid::from_bytes(self.coder.array(column, &bytes)?))
+        let bytes = source.map_or([0; TID_BYTES], Tid::to_bytes);
+        Ok(Tid::from_bytes(&self.coder.array(column, &bytes)?))
     }
 
     /// Codes the TIDs of a posting list: the next ones in the order of keys, or any.
@@ -71,7 +72,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let order = self.keys.order.as_mut().filter(|order| order.index == relation.number);
         if let Some(order) = order.filter(|_| context == Context::Page) {
             // 0: not predicted; else 1 + how many are left out before the first.
-            let first = source.and_then(Tid::of).and_then(|tid| order.distance(tid));
+            let first = source.and_then(Tid::read).and_then(|tid| order.distance(tid));
             let symbol = first.filter(|&skip| {
                 let next = order.peek(skip, count).map(Tid::to_bytes);
                 source.is_some_and(|list| next.flatten().eq(list.iter().copied()))
@@ -87,8 +88,8 @@ impl<S: Coder> TupleCoder<'_, S> {
                 return Ok(());
             }
         }
-        let kind = Kind::Rows(Class::IndexTuples, Tid::BYTES as u16);
+        let kind = Kind::Rows(Class::IndexTuples, TID_BYTES as u16);
         let column = self.names.column(self.coder, Topic::HeapTids, like(2), kind)?;
-        self.coder.bytes(column, source.unwrap_or_default(), count * Tid::BYTES, list)
+        self.coder.bytes(column, source.unwrap_or_default(), count * TID_BYTES, list)
     }
 }
