@@ -8,7 +8,7 @@
 //! The input are the row changes that PostgreSQL's log tells of: rows and columns with their lengths, as Oracle would store
 //! them. The constants are few: those in [`FITTED`] were fitted to published figures of the two updates; the others are
 //! facts of the storage format. Insert and delete, and everything in backup mode, are predictions and carry the model's real
-//! error; the updates in normal mode can't miss by much. [`Estimate`] says which is which.
+//! error; the updates in normal mode are close. [`Estimate`] says which is which.
 
 use serde::Serialize;
 

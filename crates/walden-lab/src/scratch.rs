@@ -33,7 +33,7 @@ impl Scratch {
     /// A folder where the system keeps temporary files (`TMPDIR`).
     ///
     /// # Errors
-    /// It can't be created.
+    /// It cannot be created.
     pub fn new() -> Result<Scratch> {
         let folder: PathBuf = tempfile::Builder::new()
             .prefix("walden-")
@@ -51,7 +51,7 @@ impl Scratch {
     /// Runs a program to its end, whatever that is.
     ///
     /// # Errors
-    /// It can't be started.
+    /// It cannot be started.
     pub fn run(&self, command: &mut Command) -> Result<Finished> {
         let started = Instant::now();
         let used = self.guard.run(command)?;

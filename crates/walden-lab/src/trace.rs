@@ -39,7 +39,7 @@ const OTHER: &str = "other";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Trace {
-    /// Starts tracing the processes that the server has now, and those that they start. An `Err` inside says why it can't be.
+    /// Starts tracing the processes that the server has now, and those that they start. An inner `Err` is the reason why it is not possible.
     pub fn start(postmaster: u32, client: &mut Client) -> Result<Result<Trace, String>> {
         let rows = client.query("SELECT pid, backend_type FROM pg_stat_activity", &[])?;
         let mut kinds: BTreeMap<u32, String> = BTreeMap::new();

@@ -6,7 +6,7 @@ use walden_explain::tally::Bucket;
 /// The first view asked for, or the relations. The lines add up to the bytes explained.
 ///
 /// # Errors
-/// Only if memory for the text can't be had.
+/// Writing to memory fails, which does not happen in practice.
 pub fn explain(document: &Document) -> Result<String, csv::Error> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let by = document.views.first().map_or(vec!["relation"], |view| view.by.clone());

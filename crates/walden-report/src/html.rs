@@ -267,7 +267,7 @@ const STYLE: &str = include_str!("../assets/page.css");
 const SCRIPT: &str = include_str!("../assets/page.js");
 const ECHARTS: &str = include_str!("../assets/echarts.js");
 
-const NO_SCRIPT: &str = "This browser runs no JavaScript, or was told not to: the charts are missing, and tables can't be \
+const NO_SCRIPT: &str = "This browser does not run JavaScript: the charts are missing, and tables cannot be \
                          sorted. The tables have all figures.";
 
 #[derive(Default)]

@@ -10,7 +10,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 pub struct Look {
     /// Columns to fit into.
     pub width: usize,
-    /// Colours and bold; the printing stream takes them away where they can't be shown.
+    /// Colours and bold; the output stream removes them where they cannot be shown.
     pub colour: bool,
 }
 
@@ -30,7 +30,7 @@ impl Look {
         self.paint(AnsiColor::Cyan.on_default(), text)
     }
 
-    /// One thing of several that are told apart by their colours.
+    /// One of several series, distinguished by color.
     pub fn colour(self, colour: AnsiColor, text: &str) -> String {
         self.paint(colour.on_default(), text)
     }

@@ -556,7 +556,7 @@ fn learned(document: &Document) -> Section {
         Table::new(&["setting", "value", "", "because"]).caption("What the trace was taken under");
     for traced in &document.traced_settings {
         let from = match traced.from {
-            Origin::Given => "told",
+            Origin::Given => "given",
             Origin::Learned => "learned",
             Origin::Assumed => "assumed",
         };
@@ -592,7 +592,7 @@ fn glossary() -> Section {
             "The most WAL that a crash at the worst moment leaves to be replayed: from the redo pointer of the last complete \
              checkpoint on.",
         ),
-        ("learned, assumed, told", "Whether the trace shows a setting, nothing does, or its reader said it."),
+        ("learned, assumed, given", "Whether a setting is shown by the trace, not shown by anything, or given on the command line or by the server."),
         ("±", "The prediction may be off by so much either way, if the work stays the same."),
     ])
 }

@@ -38,7 +38,7 @@ pub struct DataDir {
     torn: u64,
 }
 
-/// Why a folder can't be read as a data directory.
+/// Why a folder cannot be read as a data directory.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
     /// It is none.
@@ -49,7 +49,7 @@ pub enum DataDirError {
         /// What a data directory has.
         missing: &'static str,
     },
-    /// It can't be read.
+    /// A file cannot be read.
     #[error("{}: {error}", path.display())]
     Io {
         /// The file.
@@ -57,7 +57,7 @@ pub enum DataDirError {
         /// What the system said.
         error: io::Error,
     },
-    /// Its `pg_control` can't be used.
+    /// Its `pg_control` cannot be used.
     #[error("{}: {error}", path.display())]
     Control {
         /// The file.
@@ -65,7 +65,7 @@ pub enum DataDirError {
         /// What is wrong with it.
         error: ControlError,
     },
-    /// Its `backup_label` can't be used.
+    /// Its `backup_label` cannot be used.
     #[error("{}: {what}", path.display())]
     Label {
         /// The file.
@@ -134,7 +134,7 @@ impl DataDir {
     /// Reads a page; whether there is one. None is there past the end of the file.
     ///
     /// # Errors
-    /// The file can't be read.
+    /// The file cannot be read.
     pub fn read_page(
         &mut self,
         relation: RelFileLocator,
@@ -310,7 +310,7 @@ impl fmt::Display for DatabaseState {
     }
 }
 
-/// Why a `pg_control` can't be used.
+/// Why a `pg_control` cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum ControlError {
@@ -322,7 +322,7 @@ pub enum ControlError {
     Checksum { stored: u32, computed: u32 },
     #[error("data pages have {0} bytes; only pages of 8192 bytes are read")]
     PageSize(u32),
-    #[error("a file's length of {0} pages can't be")]
+    #[error("cannot use a file length of {0} pages: expected a power of two")]
     SegmentSize(u32),
 }
 

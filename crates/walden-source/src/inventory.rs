@@ -1,4 +1,4 @@
-//! Which segments there are: files found, looked into, sorted, and put into runs without gaps.
+//! Finds segments in files and folders, and sorts them into runs without gaps.
 //!
 //! Folders of PostgreSQL itself and of the archivers are understood: a data directory, `pg_wal`, plain archives,
 //! pgBackRest (`archive/STANZA/15-1/0000000100000000/NAME-sha1.zst`), WAL-G (`wal_005/NAME.lz4`), Barman
@@ -11,8 +11,6 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use walden_format::fault::FaultKind;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
@@ -20,20 +18,22 @@ use walden_format::page::{PageHeader, PageHeaderError};
 use walden_format::stream::StreamInfo;
 use walden_format::version::{Major, UnreadableMagic};
 
+use crate::compressed::{self, Member};
 use crate::open::{self, Compression, Foreign, fill};
+use crate::workers::map_in_order;
 
-/// All that was found in the places that were asked for.
+/// The segments and other files found in a set of paths.
 #[derive(Debug, Default)]
 pub struct Inventory {
     /// The segments: sorted by cluster, timeline and position; each run without gaps.
     pub runs: Vec<Run>,
-    /// Files that hold nothing yet: what a server keeps for later use.
+    /// Files recycled or preallocated for future segments.
     pub spares: Vec<Spare>,
     /// Segments that were found twice; one file of each is in a run.
     pub duplicates: Vec<Duplicate>,
-    /// Files named like segments that can't be read.
+    /// Files named like segments that cannot be read.
     pub unreadable: Vec<Unreadable>,
-    /// Other files and folders that were passed over.
+    /// Other files and folders that were skipped.
     pub ignored: Vec<Ignored>,
 }
 
@@ -46,9 +46,9 @@ pub struct Run {
     pub timeline: Timeline,
     /// Size of the segments.
     pub segment_size: SegmentSize,
-    /// Who wrote them.
+    /// PostgreSQL major version that wrote them.
     pub version: Major,
-    /// In the log's order; never empty.
+    /// The segments in WAL order; never empty.
     pub segments: Vec<SegmentFile>,
 }
 
@@ -57,17 +57,21 @@ pub struct Run {
 pub struct SegmentFile {
     /// The file.
     pub path: PathBuf,
-    /// The segment's name: the file's, or after its content if the file is called otherwise.
+    /// The segment's name: that of the file, or else determined from the content.
     pub name: SegmentName,
-    /// The file is called `.partial`: the segment was not complete when it was written.
+    /// Whether the file is named `.partial`: the segment was not complete when it was written.
     pub partial: bool,
     /// How the file is compressed.
     pub compression: Compression,
-    /// Bytes of the file.
+    /// The number of the member that holds the segment, in a file of `walden compress`.
+    pub member: Option<u64>,
+    /// Whether the segment is decoded as a difference from the one before it in the same pack.
+    pub needs_previous: bool,
+    /// Bytes that the segment takes on disk.
     pub size_on_disk: u64,
     /// Where the segment starts.
     pub start: Lsn,
-    /// Who wrote it.
+    /// PostgreSQL major version that wrote it.
     pub version: Major,
     /// The cluster's system identifier.
     pub system_id: u64,
@@ -77,7 +81,7 @@ pub struct SegmentFile {
     pub page_bytes: u32,
 }
 
-/// A file with a segment's name whose segment has not begun.
+/// A file that is recycled or preallocated for a future segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Spare {
     /// The file.
@@ -86,14 +90,14 @@ pub struct Spare {
     pub name: SegmentName,
     /// Bytes of the file.
     pub size_on_disk: u64,
-    /// What is in it.
+    /// Its content.
     pub kind: SpareKind,
 }
 
 /// What is in a [`Spare`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SpareKind {
-    /// An earlier segment, this one: PostgreSQL renames files that it needs no longer.
+    /// An earlier segment, with this name: PostgreSQL renames files that it no longer needs.
     Recycled(SegmentName),
     /// Zeros.
     Preallocated,
@@ -121,7 +125,7 @@ pub struct Gap {
     pub segments: u64,
 }
 
-/// A file passed over, and why.
+/// A file that was skipped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ignored {
     /// The file or folder.
@@ -130,14 +134,14 @@ pub struct Ignored {
     pub reason: IgnoredReason,
 }
 
-/// Why a file was passed over.
+/// Why a file was skipped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IgnoredReason {
     /// A timeline's history.
     History,
     /// A backup's label (`.backup`).
     BackupLabel,
-    /// Its name is none of a segment.
+    /// It is not named like a segment.
     OtherName,
     /// A folder of a base backup, which has its own copy of some segments.
     BaseBackup,
@@ -145,7 +149,7 @@ pub enum IgnoredReason {
     Loop,
 }
 
-/// A file that can't be read as a segment.
+/// A file that cannot be read as a segment.
 #[derive(Debug)]
 pub struct Unreadable {
     /// The file.
@@ -154,10 +158,10 @@ pub struct Unreadable {
     pub reason: UnreadableReason,
 }
 
-/// Why a file can't be read as a segment.
+/// Why a file cannot be read as a segment.
 #[derive(Debug)]
 pub enum UnreadableReason {
-    /// The file system or the decompression says so; the text names the file.
+    /// Reading or decompressing failed; the text names the file.
     Io(io::Error),
     /// A pipe or a device: segments are read more than once.
     NoFile,
@@ -179,57 +183,53 @@ pub enum UnreadableReason {
     NotWal,
 }
 
-/// Why there is no inventory.
+/// Why taking the inventory failed.
 #[derive(Debug, thiserror::Error)]
 pub enum InventoryError {
     /// A path that does not exist.
     #[error("{}: no such file or folder", .0.display())]
     NotFound(PathBuf),
-    /// A folder or file that can't be read.
-    #[error("{}: {}", .path.display(), reason(.error))]
+    /// A folder or file that cannot be read.
+    #[error("cannot read {}", .path.display())]
     Io {
-        /// Which.
+        /// The folder or file.
         path: PathBuf,
-        /// The file system's words.
+        /// The error of the file system.
+        #[source]
         error: io::Error,
     },
-    /// A file that was asked for by its name is no readable segment.
-    #[error("{0}")]
+    /// A file named by the caller is not a readable segment.
+    #[error(transparent)]
     Unreadable(Unreadable),
-    /// Nothing to read.
-    #[error("{}", no_segments(.paths, .inventory))]
+    /// There is no segment.
+    #[error("{}", no_segments(.paths, .inventory, .first_unreadable.as_ref()))]
     NoSegments {
-        /// What was asked for.
+        /// The paths given.
         paths: Vec<PathBuf>,
-        /// What there was instead.
+        /// What was found instead.
         inventory: Box<Inventory>,
+        /// The first of the files that look like segments but cannot be read; the others are in `inventory`.
+        #[source]
+        first_unreadable: Option<Unreadable>,
     },
-}
-
-impl InventoryError {
-    /// What the file system said of the file that the error names, unless the error says what to do about it.
-    pub fn of_file(&self) -> Option<&io::Error> {
-        let unreadable = match self {
-            InventoryError::Unreadable(unreadable) => unreadable,
-            InventoryError::NoSegments { inventory, .. } => inventory.unreadable.first()?,
-            InventoryError::NotFound(_) | InventoryError::Io { .. } => return None,
-        };
-        match &unreadable.reason {
-            UnreadableReason::Io(error) => Some(error),
-            _ => None,
-        }
-    }
 }
 
 impl Inventory {
-    /// Finds the segments in files and folders. Folders are searched with all that is in them.
-    ///
-    /// Looks into each file, into no more than its first bytes; several at a time.
+    /// Finds the segments in files and folders, on the calling thread; see [`Inventory::with_threads`].
     ///
     /// # Errors
-    /// A path that can't be read, a file named in `paths` that is no segment, or no segment at all. What is unreadable
-    /// within folders is in [`Inventory::unreadable`] instead.
+    /// See [`Inventory::with_threads`].
     pub fn of<P: AsRef<Path>>(paths: &[P]) -> Result<Inventory, InventoryError> {
+        Inventory::with_threads(paths, 1)
+    }
+
+    /// Finds the segments in files and folders; folders are searched recursively. Reads the first bytes of each file, on up to
+    /// `threads` threads: opening files is waiting as much as work, so more threads than cores make sense.
+    ///
+    /// # Errors
+    /// A path that cannot be read, a file in `paths` that is not a segment, or no segment at all. Files within folders that cannot
+    /// be read are in [`Inventory::unreadable`] instead.
+    pub fn with_threads<P: AsRef<Path>>(paths: &[P], threads: usize) -> Result<Inventory, InventoryError> {
         let mut inventory = Inventory::default();
         let mut search =
             Search { inventory: &mut inventory, candidates: Vec::new(), folders: HashSet::new() };
@@ -244,10 +244,11 @@ impl Inventory {
         candidates.sort_by(|a, b| a.path.cmp(&b.path));
 
         let mut segments = Vec::with_capacity(candidates.len());
-        for (candidate, look) in candidates.iter().zip(look_into_all(&candidates)) {
+        for (candidate, look) in candidates.iter().zip(map_in_order(&candidates, threads, look_into)) {
             match look {
                 Ok(Look::Segment(segment)) => segments.push(segment),
                 Ok(Look::Spare(spare)) => inventory.spares.push(spare),
+                Ok(Look::Members(members)) => inventory.add_members(candidate, &members, &mut segments)?,
                 Err(reason) => {
                     let unreadable = Unreadable { path: candidate.path.clone(), reason };
                     if candidate.explicit {
@@ -259,10 +260,40 @@ impl Inventory {
         }
         if segments.is_empty() {
             let paths = paths.iter().map(|path| path.as_ref().to_owned()).collect();
-            return Err(InventoryError::NoSegments { paths, inventory: Box::new(inventory) });
+            let first_unreadable = (!inventory.unreadable.is_empty()).then(|| inventory.unreadable.remove(0));
+            let inventory = Box::new(inventory);
+            return Err(InventoryError::NoSegments { paths, inventory, first_unreadable });
         }
         inventory.sort(segments);
         Ok(inventory)
+    }
+
+    /// Adds the segments in a file that `walden compress` wrote.
+    fn add_members(
+        &mut self,
+        candidate: &Candidate,
+        members: &[Member],
+        segments: &mut Vec<SegmentFile>,
+    ) -> Result<(), InventoryError> {
+        for member in members {
+            let before = segments.last();
+            match look_into_member(candidate, member, before) {
+                Ok(Some(Look::Segment(segment))) => segments.push(segment),
+                Ok(Some(Look::Spare(spare))) => self.spares.push(spare),
+                Ok(Some(Look::Members(_)) | None) => {
+                    let path = candidate.path.join(&member.name);
+                    self.ignored.push(Ignored { path, reason: IgnoredReason::OtherName });
+                }
+                Err(reason) => {
+                    let unreadable = Unreadable { path: candidate.path.clone(), reason };
+                    if candidate.explicit {
+                        return Err(InventoryError::Unreadable(unreadable));
+                    }
+                    self.unreadable.push(unreadable);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// All segments of all runs.
@@ -275,9 +306,9 @@ impl Inventory {
         (self.spares.len(), self.spares.iter().map(|spare| spare.size_on_disk).sum())
     }
 
-    /// What is missing between runs of the same timeline.
+    /// The gaps between runs of the same timeline.
     ///
-    /// A timeline that goes on where another one ended is no gap: the segment of the switch is on both.
+    /// A timeline that continues another one has no gap to it: the segment of the switch is on both.
     pub fn gaps(&self) -> Vec<Gap> {
         let gap = |pair: &[Run]| {
             let (Some(left), Some(right)) = (pair.first(), pair.get(1)) else { return None };
@@ -356,10 +387,10 @@ impl SegmentFile {
 }
 
 impl Duplicate {
-    /// Compares the content of the two files, decompressed. A `.partial` one needs to agree as far as it goes.
+    /// Whether the decompressed contents of both files agree; a `.partial` one as far as it goes.
     ///
     /// # Errors
-    /// A file can't be read.
+    /// A file cannot be read.
     pub fn agrees(&self) -> io::Result<bool> {
         let (mut kept, mut dropped) = (open::open(&self.kept)?, open::open(&self.dropped)?);
         let (mut left, mut right) = (vec![0; 256 << 10], vec![0; 256 << 10]);
@@ -380,7 +411,7 @@ impl Duplicate {
     }
 }
 
-/// What a file's name says.
+/// The kind of a file, by its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FileKind {
     /// A segment, complete or `.partial`.
@@ -394,6 +425,8 @@ pub enum FileKind {
     History,
     /// A backup's label, `000000010000000000000002.00000028.backup`.
     BackupLabel,
+    /// A pack of `walden compress --pack`, `*.wpk`.
+    Pack,
     /// Anything else.
     Other,
 }
@@ -416,6 +449,7 @@ impl FileKind {
             file_name.get(..8).is_some_and(|timeline| timeline.bytes().all(|b| b.is_ascii_hexdigit()));
         match file_name.get(8..).and_then(|rest| rest.strip_prefix(".history")) {
             Some(rest) if is_timeline && segment_suffix(rest) == Some(false) => FileKind::History,
+            _ if file_name.ends_with(".wpk") => FileKind::Pack,
             _ => FileKind::Other,
         }
     }
@@ -424,10 +458,10 @@ impl FileKind {
 /// Endings that archivers and compression programs add.
 const ENDINGS: &[&str] = &[
     "gz", "gzip", "lz4", "zst", "zstd", "xz", "lzma", "bz2", "bzip2", "br", "brotli", "sz", "snappy", "lzo",
-    "z", "gpg", "pgp", "age", "aes", "enc",
+    "z", "gpg", "pgp", "age", "aes", "enc", "wlz",
 ];
 
-/// Whether what follows a segment's name has `.partial` in it; nothing if it says that this is another kind of file.
+/// Whether the suffix of a segment's name contains `.partial`; `None` if it is that of another kind of file.
 fn segment_suffix(mut rest: &str) -> Option<bool> {
     let mut partial = false;
     while !rest.is_empty() {
@@ -451,13 +485,13 @@ fn is_backup_label(rest: &str) -> bool {
     offset && ending.and_then(segment_suffix) == Some(false)
 }
 
-/// A file to look into.
+/// A file that may be a segment.
 struct Candidate {
     path: PathBuf,
     /// Device and inode: the same file may be reached in two ways.
     file: (u64, u64),
     name: Option<(SegmentName, bool)>,
-    /// The user named this very file.
+    /// Whether the caller named this file itself.
     explicit: bool,
 }
 
@@ -501,7 +535,7 @@ impl Search<'_> {
                 self.ignore_kind(path, kind);
                 return Ok(());
             }
-            FileKind::Other => None,
+            FileKind::Pack | FileKind::Other => None,
         };
         let file = (metadata.dev(), metadata.ino());
         self.candidates.push(Candidate { path: path.to_owned(), file, name, explicit: true });
@@ -539,7 +573,7 @@ impl Search<'_> {
     fn entry(&mut self, path: &Path, file_name: &str, file_type: fs::FileType) -> io::Result<()> {
         let kind = FileKind::of(file_name);
         let may_be_folder = file_type.is_dir() || file_type.is_symlink();
-        if !may_be_folder && !matches!(kind, FileKind::Segment { .. }) {
+        if !may_be_folder && !matches!(kind, FileKind::Segment { .. } | FileKind::Pack) {
             self.ignore_kind(path, kind);
             return Ok(());
         }
@@ -568,6 +602,10 @@ impl Search<'_> {
                 let name = Some((name, partial));
                 self.candidates.push(Candidate { path: path.to_owned(), file, name, explicit: false });
             }
+            FileKind::Pack if metadata.is_file() => {
+                let file = (metadata.dev(), metadata.ino());
+                self.candidates.push(Candidate { path: path.to_owned(), file, name: None, explicit: false });
+            }
             _ => self.ignore_kind(path, kind),
         }
         Ok(())
@@ -577,7 +615,7 @@ impl Search<'_> {
         let reason = match kind {
             FileKind::History => IgnoredReason::History,
             FileKind::BackupLabel => IgnoredReason::BackupLabel,
-            FileKind::Segment { .. } | FileKind::Other => IgnoredReason::OtherName,
+            FileKind::Segment { .. } | FileKind::Pack | FileKind::Other => IgnoredReason::OtherName,
         };
         self.ignore(path, reason);
     }
@@ -590,35 +628,8 @@ impl Search<'_> {
 enum Look {
     Segment(SegmentFile),
     Spare(Spare),
-}
-
-/// Fewer files than this are looked into by one thread.
-const MANY_FILES: usize = 32;
-
-fn look_into_all(candidates: &[Candidate]) -> Vec<Result<Look, UnreadableReason>> {
-    // Opening files is waiting as much as work, so more threads than cores.
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = if candidates.len() < MANY_FILES { 1 } else { (cores * 2).min(16) };
-    if threads == 1 {
-        return candidates.iter().map(look_into).collect();
-    }
-    let next = AtomicUsize::new(0);
-    let found = Mutex::new(Vec::with_capacity(candidates.len()));
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let from = next.fetch_add(MANY_FILES, Ordering::Relaxed);
-                    let Some(rest) = candidates.get(from..).filter(|rest| !rest.is_empty()) else { return };
-                    let some: Vec<_> = rest.iter().take(MANY_FILES).map(look_into).collect();
-                    found.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((from, some));
-                }
-            });
-        }
-    });
-    let mut found = found.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    found.sort_by_key(|(from, _)| *from);
-    found.into_iter().flat_map(|(_, some)| some).collect()
+    /// A file that `walden compress` wrote.
+    Members(Vec<Member>),
 }
 
 fn look_into(candidate: &Candidate) -> Result<Look, UnreadableReason> {
@@ -626,35 +637,109 @@ fn look_into(candidate: &Candidate) -> Result<Look, UnreadableReason> {
     if peek.size == 0 {
         return Err(UnreadableReason::Empty);
     }
-    let (compression, start) = peek.content.map_err(|foreign| match foreign {
-        Foreign::Encrypted(by) => UnreadableReason::Encrypted(by),
-        Foreign::Format(format) => UnreadableReason::Format(format),
-        Foreign::Unknown(magic) => of_magic(u16::from_le_bytes(magic)),
-    })?;
-    let path = candidate.path.clone();
-    if start.iter().all(|byte| *byte == 0) {
-        let (name, _) = candidate.name.ok_or(UnreadableReason::NotWal)?;
-        return Ok(Look::Spare(Spare { path, name, size_on_disk: peek.size, kind: SpareKind::Preallocated }));
+    let (compression, start) = match peek.content {
+        Ok(content) => content,
+        Err(Foreign::Encrypted(by)) => return Err(UnreadableReason::Encrypted(by)),
+        Err(Foreign::Format(format)) => return Err(UnreadableReason::Format(format)),
+        Err(Foreign::Unknown(magic)) => {
+            let members = compressed::members(&candidate.path).map_err(UnreadableReason::Io)?;
+            return members.map(Look::Members).ok_or_else(|| of_magic(u16::from_le_bytes(magic)));
+        }
+    };
+    let file = Content { path: &candidate.path, compression, member: None, size_on_disk: peek.size };
+    look_into_content(file, candidate.name, &start)
+}
+
+/// A member as a segment; `None` if it is not named like one. `before` is the segment found before it.
+///
+/// The position of a member coded as records is in its head, but the version and the cluster are not. They are those of the
+/// segment before if the two are consecutive; else the start of the content is decoded. Reading checks them in every page.
+fn look_into_member(
+    candidate: &Candidate,
+    member: &Member,
+    before: Option<&SegmentFile>,
+) -> Result<Option<Look>, UnreadableReason> {
+    let name = match FileKind::of(&member.name) {
+        FileKind::Segment { name, partial } => Some((name, partial)),
+        _ if member.place.is_some() => None,
+        _ => return Ok(None),
+    };
+    let file = Content {
+        path: &candidate.path,
+        compression: Compression::Walden,
+        member: Some(member),
+        size_on_disk: member.stored,
+    };
+    let is_next = |before: &&SegmentFile| {
+        let is_of_same_archive = before.path.parent() == candidate.path.parent();
+        is_of_same_archive
+            && before.compression == Compression::Walden
+            && member.place.zip(name).is_some_and(|(place, (name, _))| {
+                before.start.plus(before.segment_size.bytes()) == place.start
+                    && before.segment_size == place.size
+                    && before.name.timeline == name.timeline
+                    && name.start(place.size) == Some(place.start)
+            })
+    };
+    if let (Some(before), Some((name, partial))) = (before.filter(is_next), name) {
+        let start = before.start.plus(before.segment_size.bytes());
+        return Ok(Some(Look::Segment(SegmentFile {
+            path: candidate.path.clone(),
+            name,
+            partial,
+            member: Some(member.number),
+            needs_previous: !member.is_keyframe,
+            size_on_disk: member.stored,
+            start,
+            ..before.clone()
+        })));
     }
-    let address = match PageHeader::parse(&start) {
+    let start =
+        compressed::start(&candidate.path, member.number, PAGE_BYTES).map_err(UnreadableReason::Io)?;
+    look_into_content(file, name, &start).map(Some)
+}
+
+/// Bytes of a member's content that are decoded to look into it.
+const PAGE_BYTES: usize = 8 << 10;
+
+/// Where content is from.
+struct Content<'a> {
+    path: &'a Path,
+    compression: Compression,
+    member: Option<&'a Member>,
+    size_on_disk: u64,
+}
+
+/// Looks into the start of a segment's content.
+fn look_into_content(
+    file: Content<'_>,
+    name: Option<(SegmentName, bool)>,
+    start: &[u8],
+) -> Result<Look, UnreadableReason> {
+    let (path, size_on_disk) = (file.path.to_owned(), file.size_on_disk);
+    if start.iter().all(|byte| *byte == 0) {
+        let (name, _) = name.ok_or(UnreadableReason::NotWal)?;
+        return Ok(Look::Spare(Spare { path, name, size_on_disk, kind: SpareKind::Preallocated }));
+    }
+    let address = match PageHeader::parse(start) {
         Ok(header) if header.long.is_none() => return Err(UnreadableReason::MidSegment(header.address)),
         Ok(header) => header.address,
         Err(PageHeaderError::Magic(magic, _)) => return Err(of_magic(magic)),
         Err(other) => return Err(UnreadableReason::Header(FaultKind::PageHeader(other))),
     };
-    let info = StreamInfo::of_segment(&start).map_err(UnreadableReason::Header)?;
+    let info = StreamInfo::of_segment(start).map_err(UnreadableReason::Header)?;
     let size = info.segment_size;
     if size.offset_of(address) != 0 {
         return Err(UnreadableReason::MidSegment(address));
     }
     let holds = SegmentName::new(info.timeline, size.segment_of(address), size);
-    let (name, partial) = candidate.name.unwrap_or((holds, false));
+    let (name, partial) = name.unwrap_or((holds, false));
     match name.start(size) {
         // The first segment of a timeline begins with pages of the one before.
         Some(start) if start == address && info.timeline <= name.timeline => {}
         Some(start) if start > address => {
             let kind = SpareKind::Recycled(holds);
-            return Ok(Look::Spare(Spare { path, name, size_on_disk: peek.size, kind }));
+            return Ok(Look::Spare(Spare { path, name, size_on_disk, kind }));
         }
         _ => return Err(UnreadableReason::Misnamed(holds)),
     }
@@ -662,8 +747,10 @@ fn look_into(candidate: &Candidate) -> Result<Look, UnreadableReason> {
         path,
         name,
         partial,
-        compression,
-        size_on_disk: peek.size,
+        compression: file.compression,
+        member: file.member.map(|member| member.number),
+        needs_previous: file.member.is_some_and(|member| !member.is_keyframe),
+        size_on_disk,
         start: address,
         version: info.version,
         system_id: info.system_id,
@@ -678,6 +765,15 @@ fn of_magic(magic: u16) -> UnreadableReason {
         Err(what) => UnreadableReason::Magic(magic, what),
         // The magic is right and what follows is not.
         Ok(_) => UnreadableReason::Header(FaultKind::PageHeader(PageHeaderError::Short)),
+    }
+}
+
+impl std::error::Error for Unreadable {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.reason {
+            UnreadableReason::Io(error) => Some(error),
+            _ => None,
+        }
     }
 }
 
@@ -753,25 +849,15 @@ impl fmt::Display for Gap {
     }
 }
 
-fn reason(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            "permission denied; run as the user that owns the files, or copy them to where you may read them"
-                .into()
-        }
-        _ => error.to_string(),
-    }
-}
-
-fn no_segments(paths: &[PathBuf], inventory: &Inventory) -> String {
+fn no_segments(paths: &[PathBuf], inventory: &Inventory, unreadable: Option<&Unreadable>) -> String {
     let places: Vec<_> = paths.iter().take(3).map(|path| path.display().to_string()).collect();
     let places = places.join(", ") + if paths.len() > 3 { ", ..." } else { "" };
     let mut text = format!("no WAL segments in {places}");
     let (files, _) = inventory.spare_bytes();
-    if let Some(first) = inventory.unreadable.first() {
+    if let Some(first) = unreadable {
         text += &format!(" that can be read: {first}");
-        if inventory.unreadable.len() > 1 {
-            text += &format!(" (and {} more files)", inventory.unreadable.len() - 1);
+        if !inventory.unreadable.is_empty() {
+            text += &format!(" (and {} more files)", inventory.unreadable.len());
         }
     } else if let [Spare { name, kind: SpareKind::Recycled(holds), .. }, ..] = inventory.spares.as_slice() {
         text += &format!(

@@ -1,4 +1,4 @@
-//! Segment files as streams of log bytes, whatever program compressed them.
+//! Reads segment files, decompressing any known format.
 //!
 //! The content decides, never the name: archivers store compressed segments under plain names (Barman) and change
 //! their codec over the years. Memory stays bounded whatever a file claims about itself.
@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use brotli_decompressor::BrotliDecoderParameter::BROTLI_DECODER_PARAM_LARGE_WINDOW;
 use bzip2::bufread::MultiBzDecoder;
@@ -18,6 +19,7 @@ use liblzma::bufread::XzDecoder;
 use liblzma::stream::{CONCATENATED, Stream};
 use walden_format::page::{LONG_HEADER, PageHeader};
 
+use crate::compressed::Members;
 use crate::inventory::SegmentFile;
 
 /// How a file is compressed.
@@ -33,6 +35,8 @@ pub enum Compression {
     Lzma,
     Bzip2,
     Brotli,
+    /// By `walden compress`, alone or in a pack.
+    Walden,
 }
 
 impl fmt::Display for Compression {
@@ -46,16 +50,31 @@ impl fmt::Display for Compression {
             Compression::Lzma => "lzma",
             Compression::Bzip2 => "bzip2",
             Compression::Brotli => "brotli",
+            Compression::Walden => "walden",
         })
     }
 }
 
 /// Opens a segment for reading from its first byte, decompressed.
 ///
+/// A segment in a pack is decoded as a whole, from the last keyframe before it on; a scan of a run decodes each member once.
+///
 /// # Errors
 /// The file system's, with the file's name.
 pub fn open(file: &SegmentFile) -> io::Result<SegmentReader> {
-    open_path(&file.path, file.compression)
+    open_with(file, &mut Members::default())
+}
+
+/// Opens a segment; `members` keeps what the next member of the same pack needs.
+pub(crate) fn open_with(file: &SegmentFile, members: &mut Members) -> io::Result<SegmentReader> {
+    let Some(member) = file.member else { return open_path(&file.path, file.compression) };
+    let content = members.read(&file.path, member)?;
+    let source = Source::Decoded { content, at: 0 };
+    Ok(SegmentReader {
+        path: file.path.clone(),
+        compression: file.compression,
+        state: State::Reading(source),
+    })
 }
 
 /// Opens a file whose compression is known; see [`detect`].
@@ -68,6 +87,11 @@ pub fn open_path(path: &Path, compression: Compression) -> io::Result<SegmentRea
     #[cfg(target_os = "linux")]
     // Only advice: a file system without it reads as well.
     let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
+    if compression == Compression::Walden {
+        let content = Members::default().read(path, 0)?;
+        let state = State::Reading(Source::Decoded { content, at: 0 });
+        return Ok(SegmentReader { path: path.to_owned(), compression, state });
+    }
     let source = decoder(file, compression, COMPRESSED_READ).map_err(named)?;
     Ok(SegmentReader { path: path.to_owned(), compression, state: State::Reading(source) })
 }
@@ -78,7 +102,7 @@ pub fn open_path(path: &Path, compression: Compression) -> io::Result<SegmentRea
 /// recognised by a signature either. The error of another known format (encrypted, snappy, ...) names it.
 ///
 /// # Errors
-/// The file system's, damaged compressed data, and a format that can't be read; each with the file's name.
+/// Those of the file system, damaged compressed data, and a format that cannot be read; each with the file's name.
 pub fn detect(path: &Path) -> io::Result<Option<Compression>> {
     Ok(peek(path)?.content.ok().map(|(compression, _)| compression))
 }
@@ -120,6 +144,11 @@ enum State {
 enum Source {
     Plain(File),
     Compressed(Box<dyn Read + Send>),
+    /// A member of a file that `walden compress` wrote, and how much of it has been read.
+    Decoded {
+        content: Arc<Vec<u8>>,
+        at: usize,
+    },
 }
 
 impl SegmentReader {
@@ -151,6 +180,13 @@ impl Read for SegmentReader {
         let result = match &mut self.state {
             State::Reading(Source::Plain(file)) => file.read(buf),
             State::Reading(Source::Compressed(decoder)) => decoder.read(buf),
+            State::Reading(Source::Decoded { content, at }) => {
+                let left = content.get(*at..).unwrap_or_default();
+                let got = left.len().min(buf.len());
+                buf[..got].copy_from_slice(&left[..got]);
+                *at += got;
+                Ok(got)
+            }
             State::Ended => return Ok(0),
             State::Failed(kind, text) => return Err(io::Error::new(*kind, text.clone())),
         };
@@ -201,6 +237,7 @@ fn decoder(file: File, compression: Compression, buffer: usize) -> io::Result<So
         Compression::Lzma => Box::new(XzDecoder::new_stream(input, Stream::new_lzma_decoder(XZ_MEMORY)?)),
         Compression::Bzip2 => Box::new(MultiBzDecoder::new(input)),
         Compression::Brotli => Box::new(BrotliReader::new(input, buffer)),
+        Compression::Walden => return Err(io::ErrorKind::Unsupported.into()),
     };
     Ok(Source::Compressed(decoder))
 }
@@ -282,7 +319,7 @@ pub(crate) struct Peek {
     pub content: Result<(Compression, Vec<u8>), Foreign>,
 }
 
-/// Content that can't be read.
+/// Content that cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Foreign {
     /// Encrypted, by what.
@@ -409,6 +446,7 @@ fn could_be_openpgp(raw: &[u8]) -> bool {
 fn decompressed_start(path: &Path, compression: Compression) -> io::Result<Vec<u8>> {
     let mut source = match decoder(File::open(path)?, compression, COMPRESSED_PEEK)? {
         Source::Plain(file) => return read_start(&mut &file, PEEK),
+        Source::Decoded { content, .. } => return Ok(content.iter().copied().take(PEEK).collect()),
         Source::Compressed(source) => source,
     };
     let mut start = vec![0; PEEK];

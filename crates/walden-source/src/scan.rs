@@ -1,15 +1,13 @@
-//! One run of segments, read in parallel: each segment by one thread, what was found merged in the log's order.
+//! Scans a run of segments in parallel: one thread decodes a segment, and the outcomes are merged in WAL order.
 //!
-//! A thread takes the records that start in its segment and reads on into the next ones only for the end of the last
-//! record. What it reports therefore depends on the segment alone, never on the number of threads. Threads don't get
-//! further ahead of the merge than a few segments, so memory does not grow with the run.
+//! A thread decodes the records that start in its segment, and reads the next ones only for the end of the last record. So its
+//! outcome depends on the segment alone, never on the number of threads. Threads do not get further ahead of the merge than a few
+//! segments, so memory does not grow with the run.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
-use std::sync::{Condvar, Mutex, PoisonError};
 
 use walden_format::crc::record_crc;
 use walden_format::fault::{Fault, FaultKind};
@@ -19,78 +17,79 @@ use walden_format::record::{RECORD_HEADER, RecordHeader};
 use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
 
 use crate::inventory::{Run, SegmentFile};
-use crate::windows::{Ahead, Direct, Windows};
+use crate::windows::{Ahead, Direct, SharedMembers, Windows};
+use crate::workers::run_in_order;
 
 /// Bytes read at a time for the end of a record in the next segment.
 const SPILL_WINDOW: usize = 64 << 10;
 
-/// How to scan.
+/// Options of a scan.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanOptions {
-    /// Threads that decode; at least 1.
+    /// Maximum number of threads, the calling one among them; 0 counts as 1.
     pub threads: usize,
-    /// Records from this position on. Segments that end before it are not opened.
+    /// Start of the range. Segments that end before it are not opened.
     pub from: Option<Lsn>,
-    /// Records that start before this position.
+    /// End of the range: records that start before it.
     pub to: Option<Lsn>,
 }
 
-/// What a thread learned of one segment.
+/// The outcome of one segment.
 #[derive(Debug)]
 pub struct SegmentOutcome<V> {
-    /// Which of the run's segments.
+    /// Index of the segment in the run.
     pub index: usize,
-    /// What was reported to it adds up to the bytes from the segment's start to `position`, without those of later
-    /// segments' page headers and with the rest of the last record there.
+    /// The visitor. What it has seen adds up to the bytes from the segment's start to `position`, without the page headers of
+    /// later segments.
     pub visitor: V,
-    /// Where the segment starts.
+    /// Start of the segment.
     pub start: Lsn,
     /// Everything before this has been reported.
     pub position: Lsn,
-    /// How it ended.
+    /// How decoding ended.
     pub end: SegmentEnd,
     first: Option<(Lsn, Lsn)>,
     last: Option<Lsn>,
 }
 
-/// How a segment ended.
+/// How the decoding of a segment ended.
 #[derive(Debug)]
 pub enum SegmentEnd {
-    /// At its end, or with its last record in a later segment.
+    /// At its end, or at the end of its last record in a later segment.
     Complete,
-    /// At the limit asked for, or where the visitor had enough.
+    /// At the end of the range, or where the visitor stopped.
     Limit,
-    /// The log ends in this segment.
+    /// At the end of the WAL, in this segment.
     EndOfLog(Tail),
-    /// What follows `position` can't be read.
+    /// At damage behind `position`.
     Damaged(Damage),
 }
 
-/// What is between the last record and the end of the segment that the log ends in; bytes that add up to it.
+/// The bytes between the last record and the end of the segment that the WAL ends in, by kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tail {
-    /// The beginning of a record whose rest is in a segment that is not at hand.
+    /// Start of a record that continues in a segment that is not in the run.
     pub cut_record: u64,
-    /// Never written, or zeroed before use.
+    /// Zeros: never written.
     pub zero: u64,
-    /// Pages left from the file's earlier life as another segment.
+    /// Pages of an earlier segment in a recycled file.
     pub recycled: u64,
-    /// Anything else: a record that was being written when the server stopped.
+    /// Anything else: a record that was partly written when the server stopped.
     pub torn: u64,
-    /// Why the log ends here, unless it is for `cut_record`.
+    /// The fault at the end of the WAL; `None` for `cut_record`.
     pub fault: Option<Fault>,
 }
 
-/// A place where the log can't be read although it goes on, with the file that it is in.
+/// Damage: a place that cannot be decoded although the WAL continues behind it.
 #[derive(Debug)]
 pub struct Damage {
     /// The file.
     pub path: PathBuf,
     /// The segment.
     pub segment: SegmentName,
-    /// Bytes into the segment.
+    /// Offset in the segment, in bytes.
     pub offset: u64,
-    /// The page or record that can't be read.
+    /// LSN of the page or record.
     pub lsn: Lsn,
     /// What is wrong.
     pub kind: DamageKind,
@@ -99,13 +98,13 @@ pub struct Damage {
 /// What is wrong with a segment.
 #[derive(Debug)]
 pub enum DamageKind {
-    /// Its bytes.
+    /// The content is not valid WAL.
     Fault(Fault),
     /// It is shorter than a segment.
     Truncated {
-        /// Bytes of a whole segment.
+        /// Bytes of a complete segment.
         expected: u64,
-        /// Bytes that there are.
+        /// Bytes found.
         found: u64,
     },
     /// It could not be read or decompressed.
@@ -119,9 +118,9 @@ impl fmt::Display for Damage {
         match &self.kind {
             DamageKind::Fault(fault) => write!(f, "{fault}"),
             DamageKind::Truncated { expected, found } => {
-                write!(f, "the segment ends too early: expected {expected} bytes, found {found}")
+                write!(f, "cannot read the whole segment: expected {expected} bytes, found {found}")
             }
-            DamageKind::Io(error) => write!(f, "expected readable data, found: {error}"),
+            DamageKind::Io(error) => write!(f, "cannot read the segment: {error}"),
         }
     }
 }
@@ -147,46 +146,71 @@ impl Damage {
     }
 }
 
-/// Reads a run; `make` makes a visitor per segment, `merge` gets them in the log's order.
+/// Scans a run: `make` creates a visitor for each segment, `merge` gets the outcomes in WAL order, on the calling thread.
 ///
-/// The first damage ends the scan: it is handed to `merge` with its segment, and nothing comes after it.
+/// Starts at most `options.threads - 1` threads, which have ended when it returns. The first damage ends the scan: `merge` gets it
+/// with its segment.
 pub fn scan<V: Visitor + Send>(
     run: &Run,
     options: ScanOptions,
     make: impl Fn(usize) -> V + Sync,
     mut merge: impl FnMut(SegmentOutcome<V>) -> ControlFlow<()>,
 ) {
-    let wanted = wanted_segments(run, options);
-    let threads = options.threads.clamp(1, wanted.len().max(1));
-    let queue = Queue::new(wanted, 2 * threads + 1);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                // If this thread panics, the merging one must not wait for ever.
-                let _stop = StopOnPanic(&queue);
-                let mut windows = Direct::new();
-                while let Some(index) = queue.claim() {
-                    queue.deliver(read_settled(run, index, options, || make(index), &mut windows));
+    let groups = groups(run, wanted_segments(run, options));
+    let mut link = Link::default();
+    run_in_order(
+        0..groups.len(),
+        options.threads,
+        Direct::new,
+        |windows, group| {
+            let mut outcomes = Vec::with_capacity(groups[group].len());
+            for index in groups[group].clone() {
+                let outcome = read_settled(run, index, options, || make(index), windows);
+                let is_last = outcome.end.is_last();
+                outcomes.push(outcome);
+                if is_last {
+                    break;
                 }
-            });
-        }
-        let mut link = Link::default();
-        while let Some(mut outcome) = queue.next() {
-            link.check(&mut outcome, run);
-            let last =
-                matches!(outcome.end, SegmentEnd::Damaged(_) | SegmentEnd::EndOfLog(_) | SegmentEnd::Limit);
-            if merge(outcome).is_break() || last {
-                break;
             }
-        }
-        queue.stop();
-    });
+            outcomes
+        },
+        |outcomes| {
+            for mut outcome in outcomes {
+                link.check(&mut outcome, run);
+                let is_last = outcome.end.is_last();
+                if merge(outcome).is_break() || is_last {
+                    return ControlFlow::Break(());
+                }
+            }
+            ControlFlow::Continue(())
+        },
+    );
 }
 
-/// Reads a run in the log's order with one visitor, which therefore sees everything that came before a record.
+/// What one worker reads in one go: a segment, or the members of a pack from one keyframe to the next, which would otherwise be
+/// decoded by several workers.
+fn groups(run: &Run, wanted: Range<usize>) -> Vec<Range<usize>> {
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    for index in wanted {
+        match groups.last_mut() {
+            Some(group) if run.segments[index].needs_previous => group.end = index + 1,
+            _ => groups.push(index..index + 1),
+        }
+    }
+    groups
+}
+
+impl SegmentEnd {
+    /// Whether nothing is read behind it.
+    fn is_last(&self) -> bool {
+        !matches!(self, SegmentEnd::Complete)
+    }
+}
+
+/// Scans a run in WAL order with one visitor.
 ///
-/// With more than one thread allowed, another one reads ahead (and decompresses). `done` is told the bytes of each segment
-/// read. Comes back with how far it got and why no further.
+/// If `options` allow more than one thread, a second one reads ahead and decompresses. `done` gets the bytes of each segment that
+/// was read. Returns the position reached, and how the scan ended.
 pub fn scan_in_order<V: Visitor>(
     run: &Run,
     options: ScanOptions,
@@ -196,8 +220,7 @@ pub fn scan_in_order<V: Visitor>(
     scan_again(run, options, Lsn(0), visitor, done)
 }
 
-/// As [`scan_in_order`] of what another scan found right up to `checked`: the checksums of records before that are not
-/// computed again.
+/// Like [`scan_in_order`], without verifying the checksums of records before `checked`, which an earlier scan has verified.
 pub fn scan_again<V: Visitor>(
     run: &Run,
     options: ScanOptions,
@@ -217,7 +240,7 @@ pub fn scan_again<V: Visitor>(
 
 fn in_order<V: Visitor>(
     run: &Run,
-    wanted: std::ops::Range<usize>,
+    wanted: Range<usize>,
     options: ScanOptions,
     checked: Lsn,
     visitor: &mut V,
@@ -239,7 +262,7 @@ fn in_order<V: Visitor>(
     (reached, SegmentEnd::Complete)
 }
 
-/// What a stream over this segment has to know.
+/// The parameters for decoding a segment.
 pub fn stream_info(segment: &SegmentFile) -> StreamInfo {
     StreamInfo {
         version: segment.version,
@@ -251,7 +274,7 @@ pub fn stream_info(segment: &SegmentFile) -> StreamInfo {
     }
 }
 
-fn wanted_segments(run: &Run, options: ScanOptions) -> std::ops::Range<usize> {
+fn wanted_segments(run: &Run, options: ScanOptions) -> Range<usize> {
     let size = run.segment_size.bytes();
     let before = |lsn: Lsn| run.segments.iter().take_while(|segment| segment.start < lsn).count();
     let first = options
@@ -261,7 +284,7 @@ fn wanted_segments(run: &Run, options: ScanOptions) -> std::ops::Range<usize> {
     first..last.max(first)
 }
 
-/// Checks that each segment's first record follows the one before's last.
+/// Checks that the first record of a segment links back to the last one of the segment before.
 #[derive(Default)]
 struct Link {
     previous: Option<Lsn>,
@@ -294,10 +317,10 @@ fn damage_at(run: &Run, at: Lsn, lsn: Lsn, kind: DamageKind) -> Damage {
     }
 }
 
-/// Reads a segment until it holds still.
+/// Reads a segment, again if a running server may have written to it meanwhile.
 ///
-/// A running server may write pages between two reads of its segment: the earlier read saw nothing where the later one
-/// finds the log going on, which looks like damage. Damage stays where it is when read again; a server gets further.
+/// If a server writes pages between two reads, the earlier one found the end of the WAL where the later one finds more, which
+/// looks like damage. Damage is at the same place when read again; a server gets further.
 fn read_settled<V: Visitor>(
     run: &Run,
     index: usize,
@@ -386,19 +409,20 @@ fn feed_segment<V: Visitor>(
         return Ok(SegmentEnd::EndOfLog(Tail { torn, ..Tail::default() }));
     }
     if decoder.unfinished().is_some() {
-        return finish_in_next(run, index, decoder, visitor);
+        return finish_in_next(run, index, decoder, visitor, windows.members());
     }
     Ok(SegmentEnd::Complete)
 }
 
-/// Reads the segments after `index` for the rest of its last record.
+/// Reads the segments behind `index` for the end of its last record.
 fn finish_in_next<V: Visitor>(
     run: &Run,
     index: usize,
     decoder: &mut Decoder,
     visitor: &mut V,
+    members: SharedMembers,
 ) -> Result<SegmentEnd, DamageKind> {
-    let mut windows = Direct::of(SPILL_WINDOW);
+    let mut windows = Direct::sharing(members, SPILL_WINDOW);
     let mut next_start = run.segments[index].start.plus(run.segment_size.bytes());
     for segment in &run.segments[index + 1..] {
         windows.open(segment).map_err(DamageKind::Io)?;
@@ -434,7 +458,7 @@ fn finish_in_next<V: Visitor>(
     Ok(SegmentEnd::EndOfLog(Tail { cut_record, ..Tail::default() }))
 }
 
-/// A fault with what is needed to say whether it is the end of the log or damage.
+/// A fault, with what is needed to distinguish the end of the WAL from damage.
 struct FaultPlace<'a> {
     segment: &'a SegmentFile,
     /// Bytes of the segment before `window`.
@@ -445,7 +469,8 @@ struct FaultPlace<'a> {
 }
 
 impl FaultPlace<'_> {
-    /// The log goes on behind damage and does not go on behind its end: looks for valid pages and records there.
+    /// Decides whether a fault is damage, behind which there are valid pages or records, or the end of the WAL, behind which there
+    /// are none.
     fn judge(
         &self,
         fault: Fault,
@@ -460,7 +485,7 @@ impl FaultPlace<'_> {
         }
         let page_bytes = self.segment.page_bytes as usize;
         let page_of_fault = (fault.at.0.saturating_sub(self.segment.start.0) / page_bytes as u64) as usize;
-        // A fault at a page boundary or in a record that began before: the page at hand is the last one pushed.
+        // A fault at a page boundary or in a record from an earlier page: the page is the last one pushed.
         let start = (page_of_fault * page_bytes).saturating_sub(self.offset as usize);
         let page = self.window.get(start..).unwrap_or(&[]);
         let page = &page[..page.len().min(page_bytes)];
@@ -470,7 +495,7 @@ impl FaultPlace<'_> {
         let mut tail = Tail { fault: Some(fault), ..Tail::default() };
         let position = decoder.position().0;
         let here = self.segment.start.0 + self.offset + start as u64;
-        // Pages before the faulty one that hold the beginning of the record.
+        // Pages before the fault that have the start of the record.
         tail.torn += here.saturating_sub(position);
         let from = (position.saturating_sub(here) as usize).min(page.len());
         if is_zero_or_foreign(page, here, self.segment) == Some(PageLeft::Recycled) && from == 0 {
@@ -512,7 +537,7 @@ impl FaultPlace<'_> {
 
 #[derive(PartialEq)]
 enum PageLeft {
-    /// It belongs here: the log goes on.
+    /// It belongs here: the WAL continues.
     Valid,
     Zero,
     Recycled,
@@ -526,14 +551,14 @@ fn is_zero_or_foreign(page: &[u8], lsn: u64, segment: &SegmentFile) -> Option<Pa
     }
 }
 
-/// Word by word: the end of the log may be 16 MB of zeros, as long to look at as to decode.
+/// Compares 64 bytes at a time: the end of the WAL may be 16 MB of zeros.
 fn is_zero(page: &[u8]) -> bool {
     let (words, rest) = page.as_chunks::<64>();
     let zero = |bytes: &[u8]| bytes.iter().fold(0, |all, byte| all | byte) == 0;
     words.iter().all(|word| zero(word)) && zero(rest)
 }
 
-/// Whether a whole record that points back to the faulty place or beyond it follows in the same page.
+/// Whether a complete record that links back to the fault or behind it follows in the same page.
 fn goes_on_in_page(page: &[u8], fault: Fault, address: u64) -> bool {
     let first = (fault.lsn.0.saturating_sub(address) as usize + 8) & !7;
     (first..page.len().saturating_sub(RECORD_HEADER)).step_by(8).any(|at| {
@@ -547,83 +572,4 @@ fn goes_on_in_page(page: &[u8], fault: Fault, address: u64) -> bool {
         };
         record_crc(bytes) == header.crc
     })
-}
-
-/// Hands out segments in order and takes outcomes back in order, with a bound on how far apart the two get.
-struct Queue<V> {
-    state: Mutex<QueueState<V>>,
-    changed: Condvar,
-    ahead: usize,
-}
-
-struct QueueState<V> {
-    next_claim: usize,
-    next_merge: usize,
-    end: usize,
-    stopped: bool,
-    ready: BTreeMap<usize, SegmentOutcome<V>>,
-}
-
-impl<V> Queue<V> {
-    fn new(segments: std::ops::Range<usize>, ahead: usize) -> Queue<V> {
-        let state = QueueState {
-            next_claim: segments.start,
-            next_merge: segments.start,
-            end: segments.end,
-            stopped: false,
-            ready: BTreeMap::new(),
-        };
-        Queue { state: Mutex::new(state), changed: Condvar::new(), ahead }
-    }
-
-    fn claim(&self) -> Option<usize> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if state.stopped || state.next_claim >= state.end {
-                return None;
-            }
-            if state.next_claim < state.next_merge + self.ahead {
-                state.next_claim += 1;
-                return Some(state.next_claim - 1);
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn deliver(&self, outcome: SegmentOutcome<V>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.ready.insert(outcome.index, outcome);
-        self.changed.notify_all();
-    }
-
-    fn next(&self) -> Option<SegmentOutcome<V>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if state.stopped || state.next_merge >= state.end {
-                return None;
-            }
-            let wanted = state.next_merge;
-            if let Some(outcome) = state.ready.remove(&wanted) {
-                state.next_merge += 1;
-                self.changed.notify_all();
-                return Some(outcome);
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn stop(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).stopped = true;
-        self.changed.notify_all();
-    }
-}
-
-struct StopOnPanic<'a, V>(&'a Queue<V>);
-
-impl<V> Drop for StopOnPanic<'_, V> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.stop();
-        }
-    }
 }

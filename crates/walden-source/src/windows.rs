@@ -1,53 +1,66 @@
-//! A segment's bytes, some at a time: read when they are asked for, or ahead of that by another thread.
+//! Reads the bytes of segments in windows: on demand, or ahead by another thread.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Scope;
 
+use crate::compressed::Members;
 use crate::inventory::SegmentFile;
-use crate::open::{SegmentReader, fill, open};
+use crate::open::{SegmentReader, fill, open, open_with};
 
-/// Bytes read at a time: large enough that system calls don't matter, small enough to stay in a core's cache.
+/// Bytes read at a time: large enough to make system calls cheap, small enough for a core's cache.
 const WINDOW: usize = 128 << 10;
-/// Bytes that a thread reads ahead at a time: to hand them over may wake a sleeping core, which takes as long as to read
-/// some hundred kB.
+/// Bytes that a thread reads ahead at a time: handing them over may wake a sleeping core, which takes as long as reading some
+/// hundred kB.
 const WINDOW_AHEAD: usize = 1 << 20;
-/// Windows read ahead at most, beside the one being filled and the one being used.
+/// Maximum number of windows read ahead, in addition to the ones being filled and used.
 const MAX_AHEAD: usize = 3;
 
-/// It ends before its time only if it panics.
+/// The reading thread ends early only if it panics.
 const GONE: &str = "the thread that reads ahead is gone";
 
-/// Where a segment's bytes come from.
+/// Decoded members of packs, shared by the readers of one run.
+pub(crate) type SharedMembers = Arc<Mutex<Members>>;
+
+/// A source of windows of a segment.
 pub(crate) trait Windows {
-    /// Goes to a segment's start.
+    /// The members of packs that were decoded last, to be shared with other readers of the same run.
+    fn members(&self) -> SharedMembers;
+
+    /// Opens a segment at its start.
     fn open(&mut self, segment: &SegmentFile) -> io::Result<()>;
 
-    /// The next bytes of it, whole pages but at its end: none behind that. An error comes beside what was read before it.
+    /// The next window: whole pages, except at the end; empty behind it. An error is returned with the bytes read before it.
     fn next(&mut self) -> (&[u8], Option<io::Error>);
 }
 
-/// Reads when asked.
+/// Reads on demand.
 pub(crate) struct Direct {
+    members: SharedMembers,
     window: Vec<u8>,
     segment: Option<Segment>,
 }
 
 impl Direct {
     pub fn new() -> Direct {
-        Direct::of(WINDOW)
+        Direct::sharing(SharedMembers::default(), WINDOW)
     }
 
-    /// With windows of so many bytes.
-    pub fn of(bytes: usize) -> Direct {
-        Direct { window: vec![0; bytes], segment: None }
+    /// With shared members and windows of so many bytes.
+    pub fn sharing(members: SharedMembers, bytes: usize) -> Direct {
+        Direct { members, window: vec![0; bytes], segment: None }
     }
 }
 
 impl Windows for Direct {
+    fn members(&self) -> SharedMembers {
+        Arc::clone(&self.members)
+    }
+
     fn open(&mut self, segment: &SegmentFile) -> io::Result<()> {
         self.segment = None;
-        self.segment = Some(Segment::open(segment)?);
+        self.segment = Some(Segment::open(segment, &self.members)?);
         Ok(())
     }
 
@@ -58,15 +71,19 @@ impl Windows for Direct {
     }
 }
 
-/// A segment being read, and how much of it is left: what is behind its size is not read.
+/// A segment being read, up to its size.
 struct Segment {
     reader: SegmentReader,
     left: u64,
 }
 
 impl Segment {
-    fn open(file: &SegmentFile) -> io::Result<Segment> {
-        Ok(Segment { reader: open(file)?, left: file.segment_size.bytes() })
+    fn open(file: &SegmentFile, members: &SharedMembers) -> io::Result<Segment> {
+        let reader = match file.member {
+            None => open(file)?,
+            Some(_) => open_with(file, &mut members.lock().unwrap_or_else(PoisonError::into_inner))?,
+        };
+        Ok(Segment { reader, left: file.segment_size.bytes() })
     }
 
     fn read(&mut self, window: &mut [u8]) -> (usize, Option<io::Error>) {
@@ -77,13 +94,14 @@ impl Segment {
     }
 }
 
-/// Has segments read, one after another, by a thread of their own.
+/// Reads segments in order by another thread.
 pub(crate) struct Ahead {
+    members: SharedMembers,
     pieces: Receiver<Piece>,
-    /// Windows to be filled again.
+    /// Used windows, for reuse.
     used: Sender<Vec<u8>>,
     window: Vec<u8>,
-    /// The segment at hand has no more.
+    /// Whether the current segment has been read.
     ended: bool,
 }
 
@@ -102,17 +120,24 @@ impl Ahead {
     ) -> Ahead {
         let (to, pieces) = sync_channel(MAX_AHEAD);
         let (used, free) = channel();
+        let members = SharedMembers::default();
+        let shared = Arc::clone(&members);
         scope.spawn(move || {
-            // Nobody listens any more once the scan is over.
-            segments.iter().try_for_each(|segment| read_ahead(segment, &to, &free))
+            // The receiver is closed once the scan has ended.
+            segments.iter().try_for_each(|segment| read_ahead(segment, &shared, &to, &free))
         });
-        Ahead { pieces, used, window: Vec::new(), ended: true }
+        Ahead { members, pieces, used, window: Vec::new(), ended: true }
     }
 }
 
-/// Reads a segment; nothing if nobody wants it.
-fn read_ahead(segment: &SegmentFile, to: &SyncSender<Piece>, free: &Receiver<Vec<u8>>) -> Option<()> {
-    let mut segment = match Segment::open(segment) {
+/// Reads a segment; `None` if the receiver is closed.
+fn read_ahead(
+    segment: &SegmentFile,
+    members: &SharedMembers,
+    to: &SyncSender<Piece>,
+    free: &Receiver<Vec<u8>>,
+) -> Option<()> {
+    let mut segment = match Segment::open(segment, members) {
         Ok(segment) => {
             to.send(Piece::Opened(Ok(()))).ok()?;
             segment
@@ -131,6 +156,10 @@ fn read_ahead(segment: &SegmentFile, to: &SyncSender<Piece>, free: &Receiver<Vec
 }
 
 impl Windows for Ahead {
+    fn members(&self) -> SharedMembers {
+        Arc::clone(&self.members)
+    }
+
     fn open(&mut self, _: &SegmentFile) -> io::Result<()> {
         loop {
             match self.pieces.recv() {
@@ -138,7 +167,7 @@ impl Windows for Ahead {
                     self.ended = opened.is_err();
                     return opened;
                 }
-                // What is left of the segment before.
+                // Windows of the segment before that were not used.
                 Ok(Piece::Bytes(..)) => {}
                 Err(_) => return Err(io::Error::other(GONE)),
             }
@@ -151,7 +180,7 @@ impl Windows for Ahead {
         }
         let used = std::mem::take(&mut self.window);
         if !used.is_empty() {
-            // Without its thread there is nobody to fill it.
+            // Fails if the thread has ended, which does not matter.
             let _ = self.used.send(used);
         }
         let (window, got, stopped) = match self.pieces.recv() {

@@ -1,4 +1,6 @@
-//! Predicts how much WAL the same work would write under other settings.
+#![doc = include_str!("../README.md")]
+//!
+//! # How it works
 //!
 //! A *trace* is a run of WAL segments. It is replayed record by record into simulated servers, one per set of settings. The
 //! sizes of records determine the insert position, the position and the clock determine when segments fill up and checkpoints

@@ -9,7 +9,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 
@@ -25,6 +24,7 @@ use walden_format::page::LONG_HEADER;
 use walden_format::stream::StreamInfo;
 use walden_report::table::{Row, table};
 use walden_report::units;
+use walden_source::workers::map_in_order;
 
 use crate::output::{self, Output};
 use crate::progress::Progress;
@@ -160,7 +160,7 @@ pub fn run(args: &CompressArgs) -> Result<ExitCode> {
         vec![pack(args, name.as_deref(), inputs, &advance)?]
     } else {
         let threads = args.threads.map_or_else(terminal::cores, usize::from);
-        let results = in_parallel(&inputs, threads, |input| single(args, input, &advance));
+        let results = map_in_order(&inputs, threads, |input| single(args, input, &advance));
         let (done, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
         errors.extend(failed.into_iter().filter_map(Result::err));
         done.into_iter().filter_map(Result::ok).collect()
@@ -171,32 +171,6 @@ pub fn run(args: &CompressArgs) -> Result<ExitCode> {
     errors.iter().for_each(output::report);
     print(args, &results, errors.len(), started.elapsed().as_secs_f64())?;
     Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
-}
-
-/// Does something with each item, on several threads; results in the items' order.
-pub fn in_parallel<T: Sync, R: Send>(items: &[T], threads: usize, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let next = AtomicUsize::new(0);
-    let results: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::new());
-    let take_part = || {
-        while let Some((index, item)) =
-            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|index| Some((index, items.get(index)?)))
-        {
-            let result = work(item);
-            if let Ok(mut results) = results.lock() {
-                results.push((index, result));
-            }
-        }
-    };
-    // This thread takes part: what it allocates comes from the heap, which is on large pages.
-    std::thread::scope(|scope| {
-        for _ in 1..threads.min(items.len()) {
-            scope.spawn(take_part);
-        }
-        take_part();
-    });
-    let mut results = results.into_inner().unwrap_or_default();
-    results.sort_by_key(|(index, _)| *index);
-    results.into_iter().map(|(_, result)| result).collect()
 }
 
 /// A file to compress.

@@ -11,8 +11,9 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
 use walden_codec::container::{self, Binding, Entry, Error, Head, Loss, ReadLimits, Reader, Summary, Walk};
 use walden_report::units;
+use walden_source::workers::map_in_order;
 
-use crate::compress::{in_parallel, open};
+use crate::compress::open;
 use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::redo::parse_size;
@@ -111,7 +112,7 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let stdout = Turns::new(io::stdout());
     let files: Vec<(usize, &PathBuf)> = args.files.iter().enumerate().collect();
-    let results = in_parallel(&files, threads, |&(number, path)| {
+    let results = map_in_order(&files, threads, |&(number, path)| {
         if args.salvage {
             return salvage(args, path, &advance);
         }

@@ -56,7 +56,7 @@ const STATEMENTS: &[(&str, &str)] = &[
          CREATE INDEX orders_note ON orders (note)",
     ),
     (
-        "updates of an indexed column, which can't be HOT",
+        "updates of an indexed column, which cannot be HOT",
         "UPDATE orders SET state = 'paid', changed = clock_timestamp() WHERE id % 3 = 0",
     ),
     (

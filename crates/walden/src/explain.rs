@@ -106,7 +106,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     if args.sources.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    let inventory = Inventory::of(&args.sources)?;
+    let inventory = Inventory::with_threads(&args.sources, terminal::io_threads())?;
     tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
     output::can_write(&args.html)?;

@@ -18,7 +18,6 @@ use tempfile::NamedTempFile;
 use walden_codec::container::Meta;
 use walden_report::html::Page;
 use walden_report::table::harmless;
-use walden_source::inventory::InventoryError;
 
 /// A file that is being written.
 pub struct Output {
@@ -200,12 +199,7 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     if error.chain().any(|cause| cause.is::<postgres::Error>()) {
         return None;
     }
-    let of_inventory = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref().and_then(InventoryError::of_file).map(io::Error::kind)
-    };
-    let kind_of = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref().map(io::Error::kind).or_else(|| of_inventory(cause))
-    };
+    let kind_of = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref().map(io::Error::kind);
     let kind = error.chain().find_map(kind_of)?;
     Some(match kind {
         io::ErrorKind::NotFound => "check the name; a file may also have been removed or recycled meanwhile",
@@ -223,9 +217,22 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     })
 }
 
+/// An error with its causes, without those whose text is already there.
+fn chain_text(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 /// Prints an error, and what can be done about it.
 pub fn report(error: &anyhow::Error) {
-    tell(&format!("error: {error:#}"));
+    tell(&format!("error: {}", chain_text(error)));
     if let Some(hint) = hint_of(error) {
         eprintln!("hint: {hint}");
     }
@@ -336,8 +343,11 @@ mod tests {
             let reason = UnreadableReason::Io(io::ErrorKind::PermissionDenied.into());
             Unreadable { path: "wal/000000010000000000000001".into(), reason }
         };
-        let inventory = Inventory { unreadable: vec![denied()], ..Inventory::default() };
-        let nothing = InventoryError::NoSegments { paths: vec!["wal".into()], inventory: inventory.into() };
+        let nothing = InventoryError::NoSegments {
+            paths: vec!["wal".into()],
+            inventory: Box::default(),
+            first_unreadable: Some(denied()),
+        };
         for error in [InventoryError::Unreadable(denied()), nothing] {
             let hint = hint_of(&anyhow::Error::from(error)).unwrap();
             assert!(hint.contains("needs to read the files"), "{hint}");

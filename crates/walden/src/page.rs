@@ -1,5 +1,8 @@
 //! `walden page`: one block's history, and its page at a moment.
 
+mod json;
+mod key;
+
 use std::fs::{self, File};
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -10,21 +13,23 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use walden_format::lsn::Lsn;
-use walden_format::record::{Compression, Fork, Record, RelFileLocator};
+use walden_format::record::Record;
 use walden_format::stream::Visitor;
 use walden_format::version::Major;
 use walden_redo::Page;
 use walden_redo::describe::diff::diff;
-use walden_redo::describe::follow::{Base, Entry, Follow, PageState, Snapshot};
+use walden_redo::describe::follow::{Base, Follow, PageState, Snapshot};
 use walden_redo::describe::{Description, describe};
 use walden_redo::page::checksum;
 use walden_redo::{BlockKey, Unknown};
 use walden_report::table::Look;
 use walden_source::datadir::DataDir;
 use walden_source::inventory::{Inventory, Run};
-use walden_source::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, Names};
+use walden_source::names::Names;
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
 
+pub(crate) use self::key::parse_file;
+use self::key::{label, ranges, wanted};
 use crate::base::{self, BasePage};
 use crate::progress::Progress;
 use crate::terminal::Format;
@@ -129,7 +134,7 @@ pub fn run(args: &PageArgs) -> Result<ExitCode> {
     if let Some(path) = args.out.as_ref().filter(|path| !args.force && path.exists()) {
         return Ok(fail(USAGE, &format!("{} is already there; --force replaces it", path.display())));
     }
-    let inventory = Inventory::of(&args.sources)?;
+    let inventory = Inventory::with_threads(&args.sources, terminal::io_threads())?;
     explain::tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
     if let [first, .., last] = inventory.runs.as_slice()
@@ -294,7 +299,7 @@ impl View<'_> {
             Format::Json => {
                 let mut document = self.document();
                 document["end_lsn"] = json!(end.to_string());
-                document["records"] = follow.history.iter().map(entry).collect();
+                document["records"] = follow.history.iter().map(json::entry).collect();
                 terminal::print(&terminal::json(&document)?)?;
             }
             Format::Table => {
@@ -311,7 +316,7 @@ impl View<'_> {
         let Some(page) = self.known(snapshot, follow, range) else {
             if self.args.format == Format::Json {
                 let mut document = self.document();
-                document["moment"] = moment(snapshot, version);
+                document["moment"] = json::moment(snapshot, version);
                 terminal::print(&terminal::json(&document)?)?;
             }
             return Ok(ExitCode::from(FOUND));
@@ -324,7 +329,7 @@ impl View<'_> {
         match self.args.format {
             Format::Json => {
                 let mut document = self.document();
-                document["moment"] = moment(snapshot, version);
+                document["moment"] = json::moment(snapshot, version);
                 document["page"] = serde_json::to_value(&described)?;
                 terminal::print(&terminal::json(&document)?)?;
             }
@@ -346,8 +351,8 @@ impl View<'_> {
             Format::Json => {
                 let version = follow.version();
                 let mut document = self.document();
-                document["before"] = moment(first, version);
-                document["after"] = moment(second, version);
+                document["before"] = json::moment(first, version);
+                document["after"] = json::moment(second, version);
                 document["changes"] = serde_json::to_value(&changes)?;
                 terminal::print(&terminal::json(&document)?)?;
             }
@@ -372,7 +377,7 @@ impl View<'_> {
             return None;
         }
         if at == END && self.damage.is_some() {
-            eprintln!("error: the log's end is not known, as it can't be read from {end} on");
+            eprintln!("error: cannot determine the end of the WAL: it cannot be read from {end} on");
             return None;
         }
         if let Some(page) = snapshot.page.as_deref() {
@@ -385,7 +390,7 @@ impl View<'_> {
         let label = &self.label;
         let why = match snapshot.state {
             PageState::Untouched => "no record before touched it".into(),
-            PageState::Gone => "its file was removed, cut or made anew".into(),
+            PageState::Gone => "its file was removed, truncated or created again".into(),
             state => state.to_string(),
         };
         eprintln!("error: {label} is not known at {}: {why}", shown(snapshot));
@@ -497,58 +502,6 @@ fn shown(snapshot: &Snapshot) -> String {
     if snapshot.at == END { format!("the log's end, {}", snapshot.reached) } else { snapshot.at.to_string() }
 }
 
-fn moment(snapshot: &Snapshot, version: Major) -> Value {
-    let last = snapshot.last.map(|last| {
-        json!({
-            "lsn": last.lsn.to_string(),
-            "resource_manager": last.kind.resource_manager(version),
-            "record": last.kind.name(version),
-        })
-    });
-    json!({
-        "lsn": if snapshot.at == END { snapshot.reached } else { snapshot.at }.to_string(),
-        "known": snapshot.page.is_some(),
-        "state": snapshot.state.to_string(),
-        "last_record": last,
-    })
-}
-
-fn entry(entry: &Entry) -> Value {
-    let image = entry.image.map(|image| {
-        let compression = match image.compression {
-            Compression::None => "none",
-            Compression::Pglz => "pglz",
-            Compression::Lz4 => "lz4",
-            Compression::Zstd => "zstd",
-        };
-        json!({"bytes": image.len, "compression": compression, "hole_bytes": image.hole_len, "restored": image.apply})
-    });
-    json!({
-        "lsn": entry.lsn.to_string(),
-        "end_lsn": entry.end.to_string(),
-        "xid": entry.xid,
-        "time": entry.ended.map(|ended| ended.time.to_string()),
-        "committed": entry.ended.map(|ended| ended.committed),
-        "resource_manager": entry.kind.resource_manager(entry.version),
-        "record": entry.kind.name(entry.version),
-        "bytes": entry.record_bytes,
-        "data_bytes": entry.data_bytes,
-        "image": image,
-        "init": entry.init,
-        "in_backup": entry.ahead,
-        "page": match entry.state {
-            PageState::Exact => "exact",
-            PageState::Untracked => "untracked",
-            PageState::Gone => "gone",
-            _ => "unknown",
-        },
-        "why": match entry.state {
-            PageState::Exact | PageState::Untracked | PageState::Gone => None,
-            state => Some(state.to_string()),
-        },
-    })
-}
-
 /// Writes a file that is there as a whole or not at all.
 fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let name = path.file_name().context("not a file's name")?.to_string_lossy();
@@ -565,145 +518,9 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// What `--relation`, `--fork` and `--block` stand for.
-fn wanted(args: &PageArgs, names: &Names) -> Result<BlockKey, String> {
-    let text = args.relation.as_str();
-    let (relation, fork) = match parse_file(text) {
-        Some(found) => found,
-        None => (by_name(text, names, !args.names.is_empty())?, None),
-    };
-    let given = args.fork.map(|fork| match fork {
-        ForkName::Main => Fork::MAIN,
-        ForkName::Fsm => Fork::FREE_SPACE_MAP,
-        ForkName::Vm => Fork::VISIBILITY_MAP,
-        ForkName::Init => Fork::INIT,
-    });
-    if let (Some(given), Some(of_path)) = (given, fork)
-        && given != of_path
-    {
-        return Err(format!("{text} is of the fork {of_path}, --fork says {given}"));
-    }
-    Ok(BlockKey { relation, fork: given.or(fork).unwrap_or(Fork::MAIN), block: args.block })
-}
-
-/// `1663/5/16384`, or a path below the data directory, whose fork it says.
-pub(crate) fn parse_file(text: &str) -> Option<(RelFileLocator, Option<Fork>)> {
-    let parts: Vec<&str> = text.trim_matches('"').split('/').collect();
-    let number = |text: &str| text.parse::<u32>().ok();
-    let file = |name: &str| {
-        let name = name.split_once('.').map_or(name, |(name, _)| name);
-        match name.split_once('_') {
-            None => Some((number(name)?, None)),
-            Some((name, "fsm")) => Some((number(name)?, Some(Fork::FREE_SPACE_MAP))),
-            Some((name, "vm")) => Some((number(name)?, Some(Fork::VISIBILITY_MAP))),
-            Some((name, "init")) => Some((number(name)?, Some(Fork::INIT))),
-            Some(_) => None,
-        }
-    };
-    let locator = |tablespace, database, relation| RelFileLocator { tablespace, database, relation };
-    match parts.as_slice() {
-        ["global", name] => file(name).map(|(name, fork)| (locator(GLOBAL_TABLESPACE, 0, name), fork)),
-        ["base", database, name] => {
-            let (name, fork) = file(name)?;
-            Some((locator(DEFAULT_TABLESPACE, number(database)?, name), fork))
-        }
-        ["pg_tblspc", tablespace, _, database, name] => {
-            let (name, fork) = file(name)?;
-            Some((locator(number(tablespace)?, number(database)?, name), fork))
-        }
-        [tablespace, database, relation] => {
-            Some((locator(number(tablespace)?, number(database)?, number(relation)?), None))
-        }
-        _ => None,
-    }
-}
-
-fn by_name(name: &str, names: &Names, are_given: bool) -> Result<RelFileLocator, String> {
-    if !are_given {
-        return Err(format!(
-            "\"{name}\" is a name, which the log does not know: give --names with a connection string or a saved file, \
-             or TABLESPACE/DATABASE/FILE as numbers (SELECT pg_relation_filepath('{name}') says base/DATABASE/FILE)"
-        ));
-    }
-    let found = names.files_of(name);
-    let current: Vec<_> = found.iter().filter(|(_, _, is_current)| *is_current).collect();
-    match (current.as_slice(), found.as_slice()) {
-        ([(file, _, _)], _) | ([], [(file, _, _)]) => Ok(*file),
-        ([], []) => Err(format!("no table, index or sequence with a file is called {name}")),
-        _ => {
-            let list: Vec<String> = found
-                .iter()
-                .map(|(file, relation, _)| {
-                    let database =
-                        names.database(file.database).map_or("", |database| database.name.as_str());
-                    format!("{file} ({database}.{}.{})", relation.schema, relation.name)
-                })
-                .collect();
-            Err(format!("more than one file is called {name}: choose from {}", list.join(", ")))
-        }
-    }
-}
-
-fn label(key: BlockKey, names: &Names) -> String {
-    match names.resolve(key.relation).relation() {
-        Some(relation) => {
-            let fork = if key.fork == Fork::MAIN { String::new() } else { format!(" {}", key.fork) };
-            format!("{relation}{fork} block {} ({})", key.block, key.relation)
-        }
-        None => key.to_string(),
-    }
-}
-
-/// Runs of numbers, not more than some.
-fn ranges(numbers: impl Iterator<Item = u32>) -> String {
-    const MOST: usize = 10;
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for number in numbers {
-        match runs.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
-            _ => runs.push((number, number)),
-        }
-    }
-    let text = |&(first, last): &(u32, u32)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    };
-    let shown: Vec<String> = runs.iter().take(MOST).map(text).collect();
-    let more = if runs.len() > MOST { ", ..." } else { "" };
-    format!("{}{more}", shown.join(", "))
-}
-
 fn parse_moment(text: &str) -> Result<Lsn, String> {
     if text.eq_ignore_ascii_case("end") {
         return Ok(END);
     }
     text.parse().map_err(|error| format!("{error}, or `end`"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_are_numbers_or_paths() {
-        let of = |tablespace, database, relation| RelFileLocator { tablespace, database, relation };
-        assert_eq!(parse_file("1663/5/16384"), Some((of(1663, 5, 16384), None)));
-        assert_eq!(parse_file("\"base/5/16384\""), Some((of(1663, 5, 16384), None)));
-        assert_eq!(parse_file("base/5/16384_vm"), Some((of(1663, 5, 16384), Some(Fork::VISIBILITY_MAP))));
-        assert_eq!(parse_file("base/5/16384.3"), Some((of(1663, 5, 16384), None)));
-        assert_eq!(parse_file("global/1262"), Some((of(1664, 0, 1262), None)));
-        assert_eq!(
-            parse_file("pg_tblspc/77/PG_18_202506291/5/16384_fsm"),
-            Some((of(77, 5, 16384), Some(Fork::FREE_SPACE_MAP)))
-        );
-        for name in ["t", "public.t", "base/x/1", "1/2", "base/5/16384_x"] {
-            assert_eq!(parse_file(name), None, "{name}");
-        }
-    }
-
-    #[test]
-    fn ranges_are_short() {
-        assert_eq!(ranges([1, 2, 3, 7, 9, 10].into_iter()), "1-3, 7, 9-10");
-        assert!(ranges((0..100).map(|number| 2 * number)).ends_with("18, ..."));
-    }
 }

@@ -58,3 +58,8 @@ pub fn width() -> usize {
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
+
+/// Threads for opening many small files, which is waiting as much as work.
+pub fn io_threads() -> usize {
+    (2 * cores()).min(16)
+}

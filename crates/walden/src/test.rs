@@ -12,9 +12,10 @@ use walden_codec::coder::Breakdown;
 use walden_codec::container::{self, Entry, Error, Head, Loss, Reader};
 use walden_report::table::{Row, table};
 use walden_report::units;
+use walden_source::workers::map_in_order;
 
 use crate::breakdown::{self, Counted};
-use crate::compress::{MAX_ROWS, form_name, in_parallel, open, ratio};
+use crate::compress::{MAX_ROWS, form_name, open, ratio};
 use crate::decompress::{LimitArgs, report, unverified, words_of};
 use crate::progress::Progress;
 use crate::terminal::Format;
@@ -90,7 +91,7 @@ pub fn run(args: &TestArgs) -> Result<ExitCode> {
         }
     };
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
-    let results = in_parallel(&args.files, threads, |path| {
+    let results = map_in_order(&args.files, threads, |path| {
         if args.list { list(args, path) } else { test(args, path, &advance) }
     });
     if let Ok(progress) = progress.into_inner() {

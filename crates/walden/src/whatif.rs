@@ -39,7 +39,7 @@ Examples:
   walden whatif /archive/wal --sweep max_wal_size=1GB,8GB --sweep wal_compression=off,lz4,zstd --html whatif.html
       the same as a page with charts
   walden whatif /archive/wal --traced max_wal_size=1GB --names 'host=/run/postgresql'
-      the settings that the log was written under, told where the log does not show them
+      the settings that the WAL was written under, given where it does not show them
   walden whatif /archive/wal --advise 'halve the WAL with recovery under 2 minutes'
       settings that reach an aim, as ALTER SYSTEM lines
 
@@ -83,12 +83,12 @@ pub struct WhatifArgs {
     #[arg(long, value_name = "DSN|FILE")]
     names: Vec<String>,
 
-    /// A base backup in plain format, or a stopped server's data directory, that the log goes on from: tells the pages
+    /// A base backup in plain format, or a stopped server's data directory, as of before the trace: has the pages
     /// that the log alone does not
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
 
-    /// Start with the first record at or after this LSN or time; what is before only tells of pages
+    /// Start with the first record at or after this LSN or time; earlier ones are only replayed
     #[arg(long, value_name = "LSN|TIME", value_parser = crate::explain::parse_bound)]
     from: Option<Bound>,
 
@@ -108,7 +108,7 @@ pub struct WhatifArgs {
     #[arg(long, value_name = "COMMAND")]
     archiver: Option<String>,
 
-    /// How fast this server recovers, such as 80MB a second [default: told from this machine's own replay]
+    /// How fast this server recovers, such as 80MB a second [default: a third of the speed of the replay on this machine]
     #[arg(long, value_name = "SIZE", value_parser = redo::parse_size)]
     redo_rate: Option<usize>,
 
@@ -161,7 +161,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
         );
     }
     output::can_write(args.html.iter().chain(&args.svg))?;
-    let inventory = Inventory::of(&args.sources)?;
+    let inventory = Inventory::with_threads(&args.sources, terminal::io_threads())?;
     tell_about(&inventory);
     let base = args.base.as_deref().map(|path| redo::open_base(path, &inventory)).transpose()?;
     let run = match &base {

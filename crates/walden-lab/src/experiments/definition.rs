@@ -221,7 +221,7 @@ pub fn shipped() -> Result<Vec<Definition>> {
 /// experiment's.
 ///
 /// # Errors
-/// The file can't be read, or is no definition.
+/// The file cannot be read, or is not a definition.
 pub fn find(name: &str) -> Result<Option<Definition>> {
     if name.ends_with(".toml") {
         let path = Path::new(name);
@@ -324,7 +324,7 @@ impl Kind {
         }
     }
 
-    /// Why an experiment of this kind can't run on a server that is there, if it can't.
+    /// Why an experiment of this kind cannot run on an existing server, if so.
     pub fn refuses_dsn(self) -> Option<&'static str> {
         match self {
             Kind::WalLevel => {

@@ -90,13 +90,13 @@ pub trait Analysis {
     /// The bytes of a range by what they are, adding up to the range.
     ///
     /// # Errors
-    /// The log can't be read.
+    /// The WAL cannot be read.
     fn buckets(&self, wal: &Path, from: Lsn, to: Lsn) -> Result<BTreeMap<String, u64>>;
 
     /// Checkpoints that began in a range because of volume, and because of time; `settings` in the units of `pg_settings`.
     ///
     /// # Errors
-    /// The log can't be read.
+    /// The WAL cannot be read.
     fn checkpoints(
         &self,
         wal: &Path,
@@ -108,14 +108,14 @@ pub trait Analysis {
     /// the log has no images of it.
     ///
     /// # Errors
-    /// The log can't be read.
+    /// The WAL cannot be read.
     fn row_changes(&self, wal: &Path, table: &Relation, phases: &[Phase]) -> Result<Vec<RowChanges>>;
 
     /// What a range of the log would have been under each set of settings instead of those that it was written under,
     /// `traced`; all in the units of `pg_settings`. The log may come with a data directory that it goes on from.
     ///
     /// # Errors
-    /// The log can't be read, or a setting is not known.
+    /// The WAL cannot be read, or a setting is not known.
     fn predict(
         &self,
         log: (&Path, Option<&Path>),
@@ -191,7 +191,7 @@ pub fn run(definition: &Definition, options: &Options, analysis: &dyn Analysis) 
         lab.notes.push("what else was at work on the server meanwhile is counted too".into());
         if options.keep.is_some() {
             lab.unavailable
-                .push("the WAL of a server that is there can't be kept: its files are out of reach".into());
+                .push("cannot keep the WAL of an existing server: its files are not accessible".into());
         }
     }
     options.progress.finish();
@@ -222,7 +222,7 @@ pub fn run(definition: &Definition, options: &Options, analysis: &dyn Analysis) 
 /// They don't.
 pub fn check(definition: &Definition, options: &Options) -> Result<()> {
     if let (Some(why), true) = (definition.kind.refuses_dsn(), options.dsn.is_some()) {
-        bail!("{} can't run on a server that is there: {why}", definition.name);
+        bail!("cannot run {} on an existing server: {why}", definition.name);
     }
     ensure!(
         options.oracle_dsn.is_none() || definition.kind == Kind::FullPageWrites,

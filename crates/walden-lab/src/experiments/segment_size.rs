@@ -85,10 +85,10 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     lab.notes.push(match cached {
         Some(percent) => format!(
             "cold: the cache was asked to let go of each file before its loop (posix_fadvise); after that {percent:.0} % of \
-             the bytes were still in it. Below files there may be other caches, which nobody here can empty"
+             the bytes were still in it. Below files there may be other caches, which cannot be emptied from here"
         ),
         None => "cold: the cache was asked to let go of each file before its loop (posix_fadvise); without fincore \
-                 (package util-linux-extra) it can't be told whether it did"
+                 (package util-linux-extra) it is not known whether it did"
             .into(),
     });
     drop(guard);
@@ -189,7 +189,7 @@ impl Files {
         Ok(())
     }
 
-    /// How much of them the cache has after letting go; nothing if that can't be told.
+    /// How much of them the cache has after letting go; `None` if not known.
     fn cached_percent(&self) -> Result<Option<f64>> {
         self.cache(true)?;
         let output = Command::new("fincore").args(["-b", "-n", "-o", "RES"]).args(self.paths()).output();

@@ -143,7 +143,7 @@ const WORKLOADS: &[Workload] = &[
     },
     Workload {
         name: "mixed-paced",
-        about: "the same at 400 transactions a second, so that autovacuum, which goes by the clock, does much the same each time",
+        about: "the same at 400 transactions a second, so that autovacuum, which depends on the clock, does much the same each time",
         default_size: 30_000,
         settings: MIXED,
         setup: mixed::setup,

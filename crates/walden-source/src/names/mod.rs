@@ -134,22 +134,23 @@ pub enum Resolved<'a> {
     Unresolved,
 }
 
-/// Why there are no names.
+/// Why reading names failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NamesError {
-    /// The server can't be reached, or does not let us in.
+    /// The server cannot be reached, or refuses the connection.
     #[error("cannot read names from the server: {0}")]
     Server(String),
-    /// The file system's.
-    #[error("{}: {error}", .path.display())]
+    /// The file cannot be read or written.
+    #[error("cannot read or write names in {}", .path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// The file system's words.
+        /// The error of the file system.
+        #[source]
         error: std::io::Error,
     },
-    /// A file that is none of ours.
-    #[error("{}: not a file of names: {what}; save one with --save-names", .path.display())]
+    /// The file is not one of names.
+    #[error("cannot read names from {}: expected a file saved by --save-names, found {what}", .path.display())]
     Format {
         /// The file.
         path: PathBuf,
@@ -157,7 +158,7 @@ pub enum NamesError {
         what: String,
     },
     /// Names of two clusters.
-    #[error("the names are of another cluster: system identifier {found}, expected {expected}")]
+    #[error("cannot add names of another cluster: expected system identifier {expected}, found {found}")]
     OtherCluster {
         /// Of the names so far.
         expected: u64,
@@ -172,7 +173,7 @@ struct NamedFile {
     current: bool,
 }
 
-/// More rewrites in a row than this are not followed; a chain may be a circle when numbers are used again.
+/// Maximum number of consecutive rewrites that are followed; reused numbers may form a cycle.
 const MAX_CHAIN: usize = 10_000;
 
 impl Names {
@@ -201,7 +202,7 @@ impl Names {
     /// databases that don't let us in are named in [`Names::notes`]. Needs no privileges. There is no TLS.
     ///
     /// # Errors
-    /// The server can't be reached, does not let us in, or is older than 9.5.
+    /// The server cannot be reached, refuses the connection, or is older than 9.5.
     pub fn from_server(conninfo: &str) -> Result<Names, NamesError> {
         server::read(conninfo)
     }
@@ -209,7 +210,7 @@ impl Names {
     /// Reads names from a file that [`Names::save`] wrote.
     ///
     /// # Errors
-    /// The file can't be read or is none of ours.
+    /// The file cannot be read, or is not a file of names.
     pub fn load(path: &Path) -> Result<Names, NamesError> {
         saved::load(path)
     }
@@ -235,10 +236,10 @@ impl Names {
         self.version = Some(version);
     }
 
-    /// Adds what was read later: new names win, old files and dropped relations stay known.
+    /// Adds names that were read later: these take precedence; old files and dropped relations are kept.
     ///
     /// # Errors
-    /// Both say which cluster they are of, and it is not the same. Nothing has changed then.
+    /// Both have a system identifier and they differ. Nothing is changed then.
     pub fn merge(&mut self, newer: Names) -> Result<(), NamesError> {
         if let (Some(expected), Some(found)) = (self.origin.system_id, newer.origin.system_id)
             && expected != found
@@ -302,9 +303,7 @@ impl Names {
         }
     }
 
-    /// Takes note of a rewrite: what had the file `old` has the file `new` after it.
-    ///
-    /// With a name for either, both have it.
+    /// Adds a rewrite: the relation with the file `old` has the file `new` after it. A name for one of them then applies to both.
     pub fn learn_rewrite(&mut self, old: RelFileLocator, new: RelFileLocator) {
         if old != new {
             self.successors.insert(old, new);
@@ -312,7 +311,7 @@ impl Names {
         }
     }
 
-    /// Whose file this is.
+    /// The relation that a file belongs to.
     pub fn resolve(&self, file: RelFileLocator) -> Resolved<'_> {
         let direct = self.resolve_directly(file);
         if direct != Resolved::Unresolved {

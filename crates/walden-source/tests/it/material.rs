@@ -84,7 +84,7 @@ pub fn compress(content: &[u8], compression: Compression) -> Vec<u8> {
         out
     };
     match compression {
-        Compression::None => content.to_vec(),
+        Compression::None | Compression::Walden => content.to_vec(),
         Compression::Gzip => {
             through(Box::new(flate2::read::GzEncoder::new(content, flate2::Compression::fast())))
         }

@@ -87,7 +87,7 @@ fn speeds<'a>(
     Section::new(&title).chart(chart, note).table(table)
 }
 
-/// Prints results, and writes a page. What took so long to find out is printed even if it can't be written.
+/// Prints results, and writes a page. Results are printed even if the page cannot be written.
 fn show<T: Serialize>(
     results: &[T],
     format: Format,

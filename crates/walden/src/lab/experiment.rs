@@ -131,7 +131,7 @@ pub fn run(
     let out = files.out.as_ref().map_or(Ok(()), write);
     let page = |path: &PathBuf| output::write_page(path, &experiment_html::page(&report, definition.kind));
     let html = files.html.as_ref().map_or(Ok(()), page);
-    // What took hours to find out is printed even if it can't be written.
+    // Results that took hours are printed even if they cannot be written.
     let printed = terminal::show(format, || &report, || tables(&report));
     out.and(html).and(printed)
 }

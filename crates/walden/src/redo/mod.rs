@@ -99,7 +99,7 @@ struct Replayed {
 
 impl Material {
     fn open(inputs: &Inputs) -> Result<Material> {
-        let inventory = Inventory::of(&inputs.sources)?;
+        let inventory = Inventory::with_threads(&inputs.sources, crate::terminal::io_threads())?;
         tell_about(&inventory);
         let base = inputs.base.as_deref().map(|path| open_base(path, &inventory)).transpose()?;
         let memory_bytes = inputs.memory.unwrap_or_else(quarter_of_memory);

@@ -268,7 +268,7 @@ fn a_users_server_is_left_as_it_was() {
         assert_eq!(settings["full_page_writes"]["value"], *value);
         assert_eq!(settings["max_wal_size"]["value"], "102400");
     }
-    assert!(report["unavailable"].to_string().contains("out of reach"));
+    assert!(report["unavailable"].to_string().contains("not accessible"));
     assert_eq!(own_settings(&cluster), before);
     assert_eq!(before.0, [("max_wal_size".to_owned(), "777MB".to_owned())]);
 

@@ -5,6 +5,7 @@
 mod browser;
 mod codecs;
 mod compress;
+mod compressed_sources;
 mod demo;
 mod golden;
 mod html;

@@ -14,7 +14,7 @@ use crate::{output, terminal};
 
 /// Prints and writes what the options ask for.
 pub fn all(args: &CodecsArgs, results: &Results) -> Result<()> {
-    // What took an hour to find out is printed even if it can't be written.
+    // Results that took an hour are printed even if they cannot be written.
     let written = write(args, results);
     let printed = terminal::show(args.format, || results, || tables(args, results));
     written.and(printed)
@@ -52,7 +52,7 @@ fn tables(args: &CodecsArgs, results: &Results) -> String {
 }
 
 const LEGEND: &str = "Averages per segment: MB (10^6 bytes), its ratio to xz -2 on the same segments, seconds of wall and CPU \
-                      time, the most memory at once in MB; then the way back. * nobody else is smaller in less time.";
+                      time, the most memory at once in MB; then the way back. * no other is smaller in less time.";
 
 fn corpus_table(look: Look, corpus: &CorpusResults) -> String {
     let title = title(corpus);
@@ -258,7 +258,7 @@ fn page(results: &Results) -> Page {
 }
 
 const PARETO_NOTE: &str = "Both scales are logarithmic: lower is smaller, further left is faster. The wide grey line is the \
-                           front: nobody else is smaller in less time. A line joins the levels of one program.";
+                           front: no other is smaller in less time. A line joins the levels of one program.";
 
 /// What is smallest, and what is ours, in a line each.
 fn facts(page: &mut Page, corpus: &CorpusResults) {

@@ -1,0 +1,129 @@
+//! The sums are exact: over whole runs, cut ranges, damaged and several segments, and for any number of threads.
+
+use std::fs;
+
+use walden_explain::group::{Dimension, ViewSpec};
+use walden_explain::{Explanation, Request};
+use walden_format::lsn::Lsn;
+use walden_source::inventory::Inventory;
+
+use crate::material::{
+    GOLDEN, Log, SEGMENT, explain_folder, explain_golden, golden, range, record_starts, request, unpack,
+};
+
+/// All sums of an explanation add up to the bytes of its ranges.
+fn check(explanation: &Explanation) {
+    let bytes: u64 = explanation.ranges.iter().map(|range| range.end.bytes_since(range.start)).sum();
+    assert_eq!(explanation.file_bytes, bytes);
+    assert_eq!(explanation.buckets.total(), bytes);
+    assert_eq!(explanation.cells.iter().map(|(_, tally)| tally.bytes()).sum::<u64>(), bytes);
+    assert_eq!(explanation.cells.iter().map(|(_, tally)| tally.records).sum::<u64>(), explanation.records);
+    for view in &explanation.views {
+        let rows: u64 = view.rows.iter().map(|(_, tally)| tally.bytes()).sum();
+        assert_eq!(rows + view.rest.1.bytes(), bytes, "{:?}", view.spec);
+    }
+    let sums = explanation.transaction_sums;
+    assert_eq!(sums.bytes + sums.system_bytes, explanation.record_bytes());
+}
+
+fn all_views() -> Vec<ViewSpec> {
+    let by = |dimensions: &[Dimension]| ViewSpec { dimensions: dimensions.to_vec() };
+    vec![
+        by(&[Dimension::Relation]),
+        by(&[Dimension::Record, Dimension::Database]),
+        by(&[Dimension::Xid]),
+        by(&[Dimension::Time, Dimension::Relation]),
+        by(&[Dimension::Checkpoint]),
+    ]
+}
+
+#[test]
+fn whole_segments_add_up_in_every_view() {
+    for version in GOLDEN {
+        let inventory = Inventory::of(&[golden(version)]).unwrap();
+        let explanations = explain_golden(version, &request(all_views()));
+        explanations.iter().for_each(check);
+        assert!(explanations.iter().all(|one| one.damage.is_none()), "{version}");
+        let bytes: u64 = explanations.iter().map(|one| one.file_bytes).sum();
+        assert_eq!(bytes, (inventory.segments().count() * SEGMENT) as u64, "{version}");
+        let records: u64 = explanations.iter().map(|one| one.records).sum();
+        assert_eq!(records, record_starts(&inventory).len() as u64, "{version}");
+    }
+}
+
+#[test]
+fn the_sums_do_not_depend_on_the_number_of_threads() {
+    for version in ["15.18-lz4", "18.6"] {
+        let of = |threads| {
+            let explanation = explain_golden(version, &Request { threads, ..request(all_views()) }).remove(0);
+            let views: Vec<_> = explanation.views.iter().map(|view| view.rows.clone()).collect();
+            (explanation.cells, views, explanation.transactions, explanation.transaction_sums)
+        };
+        assert_eq!(of(1), of(3), "{version}");
+    }
+}
+
+/// Two ranges that meet have the sums of the range over both, but for the page header between them.
+#[test]
+fn adjacent_ranges_add_up() {
+    for version in ["15.18", "17.11", "18.6"] {
+        let inventory = Inventory::of(&[golden(version)]).unwrap();
+        let starts = record_starts(&inventory);
+        for step in 1..8 {
+            let (a, b, c) = (step * 13, starts.len() * step / 9, starts.len() - 1 - step);
+            let [a, b, c] = [a, b, c].map(|at| Some(starts[at]));
+            let of = |from, to| explain_folder(&golden(version), &range(from, to));
+            let (left, right, both) = (of(a, b), of(b, c), of(a, c));
+            [&left, &right, &both].into_iter().for_each(check);
+            assert_eq!(left.records + right.records, both.records, "{version} {b:?}");
+            let header = both.file_bytes - left.file_bytes - right.file_bytes;
+            assert!([0, 24, 40].contains(&header), "{version} {b:?}: {header}");
+            assert_eq!(Some(both.ranges[0].start), a);
+        }
+    }
+}
+
+#[test]
+fn damage_ends_the_sums_at_the_record_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = unpack("17.11", folder.path()).remove(0);
+    let inventory = Inventory::of(&[folder.path()]).unwrap();
+    let (start, starts) = (inventory.runs[0].start(), record_starts(&inventory));
+    let intact = fs::read(&path).unwrap();
+    for at in [100, starts.len() / 3, starts.len() / 2] {
+        let record = starts[at];
+        let mut content = intact.clone();
+        // Within the record's header: its transaction ID.
+        content[record.bytes_since(start) as usize + 5] ^= 0x20;
+        fs::write(&path, content).unwrap();
+        let explanation = explain_folder(folder.path(), &request(all_views()));
+        check(&explanation);
+        assert_eq!(explanation.records, at as u64);
+        let damage = explanation.damage.as_ref().unwrap();
+        assert_eq!((damage.lsn, damage.path.as_path()), (record, path.as_path()));
+        assert!(damage.offset.abs_diff(record.bytes_since(start)) < 24, "{}", damage.offset);
+        assert!(explanation.ranges[0].end <= record);
+    }
+}
+
+#[test]
+fn records_across_segments_are_counted_once() {
+    let mut log = Log::new();
+    let mut records = 0;
+    while log.writer.bytes.len() < 3 * SEGMENT - 8192 {
+        log.heap_insert(9, 16384, 3000 + records % 5000);
+        records += 1;
+    }
+    let explanation = log.explain(&request(all_views()));
+    check(&explanation);
+    assert_eq!(explanation.records, records as u64);
+    let heap = explanation.cells.iter().find(|(cell, _)| cell.kind.is_some()).unwrap().1;
+    assert_eq!(heap.records, records as u64);
+    let bytes: usize = log.writer.records.iter().map(|(_, bytes)| bytes.len().next_multiple_of(8)).sum();
+    assert_eq!(explanation.record_bytes(), bytes as u64);
+    // The middle segment alone starts with the end of a record.
+    let middle = Lsn(6 << 20);
+    let alone = log.explain(&range(Some(middle), Some(middle.plus(SEGMENT as u64))));
+    check(&alone);
+    assert!(alone.records > 0 && alone.records < explanation.records);
+}

@@ -1,0 +1,48 @@
+//! Causes of checkpoints, from the records of a log.
+
+use walden_explain::checkpoints::{Cause, CheckpointSettings, explain_checkpoints};
+
+use crate::material::{Log, SEGMENT, request};
+
+/// Checkpoints that begin at the end of every second segment.
+fn by_volume(seconds: i64) -> Log {
+    let mut log = Log::new();
+    for number in 1..=4 {
+        while log.writer.bytes.len() < number * 2 * SEGMENT {
+            log.heap_insert(1, 16384, 4000);
+        }
+        log.checkpoint(number as i64 * seconds, true);
+    }
+    log
+}
+
+#[test]
+fn volume_and_time_are_told_apart_by_the_settings() {
+    let settings = CheckpointSettings {
+        timeout: 300,
+        max_wal_size: 4 << 20,
+        completion_target_milli: 900,
+        keeps_one: true,
+    };
+    let causes = |seconds| {
+        let explanation = by_volume(seconds).explain(&request(Vec::new()));
+        assert_eq!(explanation.checkpoints.len(), 4);
+        let checkpoints =
+            explain_checkpoints(&explanation.checkpoints, explanation.segment_size, Some(settings));
+        let distances = checkpoints.iter().filter_map(|one| one.distance);
+        assert!(distances.into_iter().all(|distance| distance.abs_diff(2 * SEGMENT as u64) < 8192));
+        checkpoints.iter().map(|one| one.cause).collect::<Vec<_>>()
+    };
+    assert_eq!(causes(7), [Cause::First, Cause::Volume, Cause::Volume, Cause::Volume]);
+    assert_eq!(causes(300), [Cause::First, Cause::Time, Cause::Time, Cause::Time]);
+}
+
+#[test]
+fn the_document_counts_causes_and_says_whether_they_are_inferred() {
+    let document = by_volume(300).document();
+    assert_eq!(document.checkpoints.count, 4);
+    assert_eq!(document.checkpoints.by_cause["time"], 3);
+    assert!(!document.checkpoints.causes_from_settings);
+    assert_eq!(document.checkpoints.mean_interval_seconds, Some(300.0));
+    assert_eq!(document.settings["full_page_writes"], "on");
+}

@@ -1,0 +1,176 @@
+//! Logs: records by hand, their segments as files, and the golden segments.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use walden_explain::document::{Context, Document};
+use walden_explain::group::ViewSpec;
+use walden_explain::{Bound, Explanation, Request, explain};
+use walden_format::lsn::{Lsn, SegmentName};
+use walden_format::rmgr::info::{btree, heap, xact, xlog};
+use walden_format::rmgr::rmid;
+use walden_format::version::Major;
+use walden_source::inventory::Inventory;
+use walden_source::names::Names;
+use walden_source::open;
+
+use crate::writer::LogWriter;
+
+pub const SEGMENT: usize = 1 << 20;
+pub const GOLDEN: [&str; 10] = [
+    "14.23",
+    "15.18",
+    "15.18-first",
+    "15.18-lz4",
+    "15.18-pglz",
+    "15.18-zstd",
+    "16.14",
+    "17.10",
+    "17.11",
+    "18.6",
+];
+
+pub fn golden(version: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden").join(version)
+}
+
+/// A log with the records of a workload.
+pub struct Log {
+    pub writer: LogWriter,
+}
+
+impl Log {
+    pub fn new() -> Log {
+        Log { writer: LogWriter::new(Major::V15) }
+    }
+
+    /// A record with one block without an image.
+    pub fn block_record(&mut self, rmid: u8, info: u8, xid: u32, relation: u32, data: usize) -> Lsn {
+        let mut rest = vec![0, 0x20];
+        rest.extend((data as u16).to_le_bytes());
+        for field in [1663, 5, relation, 7] {
+            rest.extend(u32::to_le_bytes(field));
+        }
+        // Main data: an offset number and flags.
+        rest.extend([255, 3]);
+        rest.resize(rest.len() + data, 0x11);
+        rest.extend([1, 0, 0]);
+        self.writer.record(rmid, info, xid, &rest)
+    }
+
+    pub fn heap_insert(&mut self, xid: u32, relation: u32, data: usize) -> Lsn {
+        self.block_record(rmid::HEAP, heap::INSERT, xid, relation, data)
+    }
+
+    pub fn index_insert(&mut self, xid: u32, relation: u32, data: usize) -> Lsn {
+        self.block_record(rmid::BTREE, btree::INSERT_LEAF, xid, relation, data)
+    }
+
+    /// A commit or abort record at a time in seconds since 2000-01-01 UTC.
+    pub fn end(&mut self, xid: u32, is_commit: bool, seconds: i64, subxids: &[u32]) {
+        let mut data = (seconds * 1_000_000).to_le_bytes().to_vec();
+        let mut info = if is_commit { xact::COMMIT } else { xact::ABORT };
+        if !subxids.is_empty() {
+            // XLOG_XACT_HAS_INFO, XACT_XINFO_HAS_SUBXACTS
+            info |= 0x80;
+            data.extend(2_u32.to_le_bytes());
+            data.extend((subxids.len() as u32).to_le_bytes());
+            subxids.iter().for_each(|subxid| data.extend(subxid.to_le_bytes()));
+        }
+        let mut rest = vec![255, data.len() as u8];
+        rest.extend(data);
+        self.writer.record(rmid::XACT, info, xid, &rest);
+    }
+
+    /// An online checkpoint, with its redo pointer right here, begun at a time in seconds since 1970-01-01 UTC.
+    pub fn checkpoint(&mut self, time: i64, full_page_writes: bool) {
+        let redo = self.writer.position();
+        let mut data = vec![0; 88];
+        data[..8].copy_from_slice(&redo.0.to_le_bytes());
+        data[8] = 3;
+        data[12] = 3;
+        data[16] = full_page_writes.into();
+        data[64..72].copy_from_slice(&time.to_le_bytes());
+        let mut rest = vec![255, 88];
+        rest.extend(data);
+        self.writer.record(rmid::XLOG, xlog::CHECKPOINT_ONLINE, 0, &rest);
+    }
+
+    /// Writes the log as segments; the last one ends in zeros.
+    pub fn save(&self, folder: &Path) {
+        let info = &self.writer.info;
+        for (at, content) in self.writer.bytes.chunks(SEGMENT).enumerate() {
+            let number = info.segment_size.segment_of(self.writer.start) + at as u64;
+            let name = SegmentName::new(info.timeline, number, info.segment_size).to_string();
+            let mut content = content.to_vec();
+            content.resize(SEGMENT, 0);
+            fs::write(folder.join(name), content).unwrap();
+        }
+    }
+
+    pub fn explain(&self, request: &Request) -> Explanation {
+        let folder = tempfile::tempdir().unwrap();
+        self.save(folder.path());
+        explain_folder(folder.path(), request)
+    }
+
+    pub fn document(&self) -> Document {
+        document(&self.explain(&request(Vec::new())))
+    }
+}
+
+pub fn request(views: Vec<ViewSpec>) -> Request {
+    Request { views, top: 1000, ..Request::new(2) }
+}
+
+pub fn range(from: Option<Lsn>, to: Option<Lsn>) -> Request {
+    Request { from: from.map(Bound::Lsn), to: to.map(Bound::Lsn), ..Request::new(1) }
+}
+
+pub fn explain_folder(folder: &Path, request: &Request) -> Explanation {
+    let inventory = Inventory::of(&[folder]).unwrap();
+    explain(&inventory.runs, request, |_| {}).unwrap()
+}
+
+/// Explains each run of a golden cluster: some hold the WAL of two servers.
+pub fn explain_golden(version: &str, request: &Request) -> Vec<Explanation> {
+    let inventory = Inventory::of(&[golden(version)]).unwrap();
+    let runs = inventory.runs.iter();
+    runs.map(|run| explain(std::slice::from_ref(run), request, |_| {}).unwrap()).collect()
+}
+
+pub fn document(explanation: &Explanation) -> Document {
+    let names = Names::default();
+    Document::new(explanation, &Context { names: &names, checkpoint_settings: None, top: None })
+}
+
+/// Writes a golden cluster's segments uncompressed, and returns their paths.
+pub fn unpack(version: &str, folder: &Path) -> Vec<PathBuf> {
+    let inventory = Inventory::of(&[golden(version)]).unwrap();
+    let unpack = |segment| {
+        let mut content = Vec::new();
+        open::open(segment).unwrap().read_to_end(&mut content).unwrap();
+        let path = folder.join(segment.name.to_string());
+        fs::write(&path, content).unwrap();
+        path
+    };
+    inventory.segments().map(unpack).collect()
+}
+
+/// Start of each record of a run.
+pub fn record_starts(inventory: &Inventory) -> Vec<Lsn> {
+    struct Starts(Vec<Lsn>);
+    impl walden_format::stream::Visitor for Starts {
+        fn record(&mut self, record: &walden_format::record::Record<'_>) -> std::ops::ControlFlow<()> {
+            self.0.push(record.lsn);
+            std::ops::ControlFlow::Continue(())
+        }
+    }
+    let mut starts = Starts(Vec::new());
+    let options = walden_source::scan::ScanOptions { threads: 1, from: None, to: None };
+    for run in &inventory.runs {
+        walden_source::scan::scan_in_order(run, options, &mut starts, |_| {});
+    }
+    starts.0
+}

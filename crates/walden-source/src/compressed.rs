@@ -1,0 +1,198 @@
+//! Files that `walden compress` wrote, as sources of segments: one in segment form (`.wlz`), many in a pack (`.wpk`).
+//!
+//! A member of a pack is decoded from the last keyframe before it. [`Members`] keeps a pack open and the last members decoded,
+//! so that reading members in order decodes each of them once.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use walden_codec::container::{Entry, Error, FileForm, Head, Place, ReadLimits, Reader};
+
+/// Bytes of decoded members that are kept, at least two of them: the one being read, the next one for the end of its last
+/// record, and what a thread reads ahead.
+const KEPT_BYTES: usize = 8 << 20;
+
+/// A member of a file, as far as its head describes it.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    /// Number within the file.
+    pub number: u64,
+    /// Name of the original file, without its folder.
+    pub name: String,
+    /// Position in the WAL, if it is coded as records.
+    pub place: Option<Place>,
+    /// Bytes that it takes in the file.
+    pub stored: u64,
+    /// Whether it can be decoded without the member before it.
+    pub is_keyframe: bool,
+}
+
+/// The members of a compressed file; `None` if `walden compress` did not write it.
+pub(crate) fn members(path: &Path) -> io::Result<Option<Vec<Member>>> {
+    let mut pack = match Pack::open(path) {
+        Ok(pack) => pack,
+        Err(Error::Foreign) => return Ok(None),
+        Err(error) => return Err(named(path, error)),
+    };
+    let member = |head: &Head, stored: u64| {
+        let name = String::from_utf8_lossy(&head.meta.name);
+        let name = name.rsplit('/').next().unwrap_or_default().to_owned();
+        Member { number: head.number, name, place: head.place, stored, is_keyframe: head.keyframe }
+    };
+    let members = match pack.entries.as_slice() {
+        [] => {
+            let size = pack.reader.file_bytes();
+            let head = pack.reader.next().map_err(|error| named(path, error))?;
+            head.iter().map(|head| member(head, size)).collect()
+        }
+        entries => entries.iter().map(|entry| member(&entry.head, entry.stored)).collect(),
+    };
+    Ok(Some(members))
+}
+
+/// Decoded members, for reading them in order.
+#[derive(Default)]
+pub(crate) struct Members {
+    pack: Option<(PathBuf, Pack)>,
+    decoded: VecDeque<(PathBuf, u64, Arc<Vec<u8>>)>,
+}
+
+impl Members {
+    /// The content of a member.
+    pub fn read(&mut self, path: &Path, number: u64) -> io::Result<Arc<Vec<u8>>> {
+        let is_wanted = |one: &&(PathBuf, u64, Arc<Vec<u8>>)| one.1 == number && one.0 == path;
+        if let Some((_, _, content)) = self.decoded.iter().find(is_wanted) {
+            return Ok(Arc::clone(content));
+        }
+        // A pack whose decoding failed is opened again, as its reader is in no defined position.
+        let mut pack = match self.pack.take().filter(|(of, _)| of == path) {
+            Some((_, pack)) => pack,
+            None => Pack::open(path).map_err(|error| named(path, error))?,
+        };
+        let content = Arc::new(pack.decode(number).map_err(|error| named(path, error))?);
+        self.pack = Some((path.to_owned(), pack));
+        let bytes = |all: &VecDeque<(PathBuf, u64, Arc<Vec<u8>>)>| -> usize {
+            all.iter().map(|(_, _, content)| content.len()).sum()
+        };
+        self.decoded.push_back((path.to_owned(), number, Arc::clone(&content)));
+        while self.decoded.len() > 2 && bytes(&self.decoded) > KEPT_BYTES {
+            self.decoded.pop_front();
+        }
+        Ok(content)
+    }
+}
+
+/// A compressed file that is open.
+struct Pack {
+    reader: Reader<BufReader<File>>,
+    /// Of the members; empty in segment form.
+    entries: Vec<Entry>,
+    /// The member that can be decoded next without a keyframe.
+    next: Option<u64>,
+}
+
+impl Pack {
+    fn open(path: &Path) -> Result<Pack, Error> {
+        let file = BufReader::with_capacity(256 << 10, File::open(path).map_err(Error::Io)?);
+        let mut reader = Reader::open(file, ReadLimits::default())?;
+        let is_pack = reader.header().is_some_and(|header| header.form == FileForm::Pack);
+        let entries = if is_pack { reader.index()? } else { Vec::new() };
+        Ok(Pack { reader, entries, next: None })
+    }
+
+    /// Decodes a member, with those before it since the last keyframe if the reader is not right before it.
+    fn decode(&mut self, number: u64) -> Result<Vec<u8>, Error> {
+        let Some(until) = self.entries.iter().position(|entry| entry.head.number == number) else {
+            return self.decode_segment_form();
+        };
+        let keyframe = self.entries[..=until].iter().rposition(|entry| entry.head.keyframe).unwrap_or(0);
+        let first =
+            self.next.and_then(|next| self.entries.iter().position(|entry| entry.head.number == next));
+        let first = first.filter(|first| (keyframe..=until).contains(first)).unwrap_or(keyframe);
+        for entry in &self.entries[first..until] {
+            self.next = None;
+            let head = self.reader.seek(entry)?;
+            self.reader.decode(&head, &mut io::sink())?;
+        }
+        self.next = None;
+        let mut content = Vec::new();
+        let head = self.reader.seek(&self.entries[until])?;
+        self.reader.decode(&head, &mut content)?;
+        self.next = self.entries.get(until + 1).map(|entry| entry.head.number);
+        Ok(content)
+    }
+
+    fn decode_segment_form(&mut self) -> Result<Vec<u8>, Error> {
+        let mut content = Vec::new();
+        if let Some(head) = self.reader.next()? {
+            self.reader.decode(&head, &mut content)?;
+        }
+        Ok(content)
+    }
+}
+
+/// The start of a member's content: up to `bytes` of it.
+pub(crate) fn start(path: &Path, number: u64, bytes: usize) -> io::Result<Vec<u8>> {
+    let mut pack = Pack::open(path).map_err(|error| named(path, error))?;
+    let is_keyframe = |entry: &&Entry| entry.head.number == number && entry.head.keyframe;
+    if let Some(entry) = pack.entries.iter().find(is_keyframe).cloned() {
+        let head = pack.reader.seek(&entry).map_err(|error| named(path, error))?;
+        return pack.start(&head, bytes).map_err(|error| named(path, error));
+    }
+    if !pack.entries.is_empty() {
+        let mut content = pack.decode(number).map_err(|error| named(path, error))?;
+        content.truncate(bytes);
+        return Ok(content);
+    }
+    match pack.reader.next().map_err(|error| named(path, error))? {
+        Some(head) => pack.start(&head, bytes).map_err(|error| named(path, error)),
+        None => Ok(Vec::new()),
+    }
+}
+
+impl Pack {
+    fn start(&mut self, head: &Head, bytes: usize) -> Result<Vec<u8>, Error> {
+        let mut start = Start { content: Vec::with_capacity(bytes), bytes };
+        match self.reader.decode(head, &mut start) {
+            Err(_) if start.content.len() == bytes => Ok(start.content),
+            Err(error) => Err(error),
+            Ok(_) => Ok(start.content),
+        }
+    }
+}
+
+/// Takes bytes until there are enough, and then ends the decoding by an error.
+struct Start {
+    content: Vec<u8>,
+    bytes: usize,
+}
+
+impl Write for Start {
+    fn write(&mut self, more: &[u8]) -> io::Result<usize> {
+        let wanted = more.len().min(self.bytes - self.content.len());
+        self.content.extend(&more[..wanted]);
+        if wanted == 0 && !more.is_empty() { Err(io::ErrorKind::WriteZero.into()) } else { Ok(wanted) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An error with the file's name.
+fn named(path: &Path, error: Error) -> io::Error {
+    let mut text = format!("{}: {error}", path.display());
+    let mut cause = std::error::Error::source(&error);
+    while let Some(one) = cause {
+        text = format!("{text}: {one}");
+        cause = one.source();
+    }
+    let kind = match &error {
+        Error::Io(error) | Error::Original(error) => error.kind(),
+        _ => io::ErrorKind::InvalidData,
+    };
+    io::Error::new(kind, text)
+}

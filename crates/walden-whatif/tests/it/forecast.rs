@@ -1,0 +1,259 @@
+//! Forecasts of the golden segments and of logs made in memory, without a server.
+
+use std::path::{Path, PathBuf};
+
+use walden_format::lsn::SegmentName;
+use walden_format::rmgr::info::{heap, xact, xlog};
+use walden_format::rmgr::rmid;
+use walden_format::version::Major;
+use walden_redo::recompress::Method;
+use walden_source::inventory::Inventory;
+use walden_whatif::learn::Origin;
+use walden_whatif::{Bucket, Forecast, Prediction, Question, predict};
+
+use crate::writer::LogWriter;
+
+/// Predicts sets of settings, each as `name=value ...`.
+fn forecast(folder: &Path, changes: &[&str]) -> Forecast {
+    let inventory = Inventory::of(&[folder]).unwrap();
+    let change = |text: &&str| {
+        let pairs = text.split_whitespace().map(|pair| pair.split_once('=').unwrap());
+        pairs.map(|(name, value)| (name.to_string(), value.to_string())).collect()
+    };
+    let question = Question {
+        changes: changes.iter().map(change).collect(),
+        threads: 2,
+        memory_bytes: 64 << 20,
+        ..Question::default()
+    };
+    let forecast = predict(&inventory.runs[0], &question, &|_| ()).unwrap();
+    assert_eq!(forecast.actual.total(), forecast.trace_bytes);
+    for (_, prediction) in &forecast.predictions {
+        assert_eq!(prediction.buckets.total(), prediction.bytes);
+    }
+    forecast
+}
+
+fn golden(version: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden").join(version)
+}
+
+fn only(forecast: &Forecast) -> &Prediction {
+    &forecast.predictions[0].1
+}
+
+/// The golden segments start within the work of a server, so most of their pages are not known; records and forced images do
+/// not depend on them, and the rule for images is applied to known pages only.
+#[test]
+fn the_self_check_reproduces_what_the_trace_shows() {
+    for version in ["14.23", "15.18", "16.14", "17.10", "17.11"] {
+        let forecast = forecast(&golden(version), &[]);
+        let counts = forecast.diagnostics;
+        assert!(counts.decisions > 4000 && counts.pages_unknown > 0, "{version}: {counts:?}");
+        assert_eq!(counts.missing_images + counts.unexpected_images, 0, "{version}: {counts:?}");
+        let bytes = |bucket| (forecast.self_check.buckets.get(bucket), forecast.actual.get(bucket));
+        let (predicted, actual) = bytes(Bucket::ForcedImages);
+        assert_eq!(predicted, actual, "{version}");
+        let (predicted, actual) = bytes(Bucket::Records);
+        assert!(predicted.abs_diff(actual) * 100 < actual, "{version}: {predicted} for {actual}");
+    }
+}
+
+#[test]
+fn settings_are_learned_from_the_trace() {
+    let value = |forecast: &Forecast, name: &str| {
+        let row = forecast.learned.traced.iter().find(|row| row.name == name).unwrap();
+        (row.value.clone(), row.from)
+    };
+    for (version, compression) in
+        [("15.18-pglz", Method::Pglz), ("15.18-lz4", Method::Lz4), ("15.18-zstd", Method::Zstd)]
+    {
+        let forecast = forecast(&golden(version), &[]);
+        assert_eq!(forecast.learned.settings.wal_compression, Some(compression));
+        assert_eq!(value(&forecast, "wal_compression").1, Origin::Learned);
+        assert_eq!(value(&forecast, "wal_segment_size"), ("1MB".into(), Origin::Learned));
+    }
+}
+
+#[test]
+fn without_full_page_writes_only_forced_images_are_left() {
+    let forecast = forecast(&golden("15.18"), &["full_page_writes=off", "full_page_writes=on"]);
+    let [(_, off), (_, on)] = forecast.predictions.as_slice() else { panic!() };
+    assert!(forecast.actual.get(Bucket::CheckpointImages) > 0);
+    assert_eq!(off.buckets.get(Bucket::CheckpointImages), 0);
+    assert_eq!(off.buckets.get(Bucket::ForcedImages), forecast.actual.get(Bucket::ForcedImages));
+    assert!(
+        off.buckets.get(Bucket::Records) > forecast.actual.get(Bucket::Records),
+        "displaced data is back"
+    );
+    assert_eq!(on.buckets, forecast.self_check.buckets);
+}
+
+#[test]
+fn compression_shrinks_images_and_nothing_else() {
+    let forecast = forecast(
+        &golden("15.18"),
+        &["wal_compression=pglz", "wal_compression=lz4", "wal_compression=zstd", "wal_compression=off"],
+    );
+    let off = &forecast.predictions[3].1;
+    assert_eq!(off.buckets, forecast.self_check.buckets);
+    for (settings, prediction) in &forecast.predictions[..3] {
+        assert!(prediction.buckets.images() < off.buckets.images() * 9 / 10, "{settings:?}");
+        assert!(prediction.buckets.images() > 0);
+        assert_eq!(prediction.buckets.get(Bucket::Records), off.buckets.get(Bucket::Records));
+        assert_eq!(prediction.images, off.images);
+    }
+}
+
+#[test]
+fn uncompressed_images_are_predicted_from_a_compressed_trace() {
+    let forecast = forecast(&golden("15.18-lz4"), &["wal_compression=off"]);
+    let compressed = &forecast.self_check;
+    assert!(only(&forecast).buckets.images() > compressed.buckets.images());
+    assert_eq!(only(&forecast).images, compressed.images);
+    assert_eq!(only(&forecast).buckets.get(Bucket::Records), compressed.buckets.get(Bucket::Records));
+}
+
+#[test]
+fn the_segment_size_moves_page_headers_alone() {
+    let forecast = forecast(&golden("15.18"), &["wal_segment_size=1MB", "wal_segment_size=16MB"]);
+    let [(_, small), (_, large)] = forecast.predictions.as_slice() else { panic!() };
+    for bucket in Bucket::ALL.into_iter().filter(|bucket| *bucket != Bucket::PageHeaders) {
+        assert_eq!(small.buckets.get(bucket), large.buckets.get(bucket), "{bucket:?}");
+    }
+    let headers = |one: &Prediction| one.buckets.get(Bucket::PageHeaders);
+    // A long header has 16 bytes more, at the start of each segment.
+    assert!((headers(small) - headers(large)) % 16 == 0 && headers(small) >= headers(large));
+    assert!(large.segments <= small.segments);
+}
+
+/// A table whose pages are initialized in the log, with a checkpoint and one more insert into each page; written with
+/// `full_page_writes=off`, so that the log itself has no image.
+struct Table {
+    writer: LogWriter,
+    pages: u32,
+}
+
+impl Table {
+    fn new(pages: u32) -> Table {
+        let mut table = Table { writer: LogWriter::new(Major::V15), pages };
+        table.checkpoint(0);
+        (0..pages).for_each(|block| table.insert(block, 1, true));
+        table
+    }
+
+    fn insert(&mut self, block: u32, offset: u16, is_first: bool) {
+        const WILL_INIT: u8 = 0x40;
+        const HAS_DATA: u8 = 0x20;
+        let mut rest = vec![0, HAS_DATA | if is_first { WILL_INIT } else { 0 }];
+        // xl_heap_header: infomask2, infomask, t_hoff; then the tuple behind its fixed header.
+        let mut data = vec![1, 0, 2, 8, 24, 0];
+        data.extend([0x55; 100]);
+        rest.extend((data.len() as u16).to_le_bytes());
+        for field in [1663, 5, 16384, block] {
+            rest.extend(u32::to_le_bytes(field));
+        }
+        rest.extend([255, 3]);
+        rest.extend(data);
+        rest.extend(offset.to_le_bytes());
+        rest.push(0);
+        let info = heap::INSERT | if is_first { heap::INIT_PAGE } else { 0 };
+        self.writer.record(rmid::HEAP, info, 700, &rest);
+    }
+
+    fn commit(&mut self, seconds: i64) {
+        let mut rest = vec![255, 8];
+        rest.extend((seconds * 1_000_000).to_le_bytes());
+        self.writer.record(rmid::XACT, xact::COMMIT, 700, &rest);
+    }
+
+    /// An online checkpoint that began at a time in seconds since 2000-01-01 UTC.
+    fn checkpoint(&mut self, seconds: i64) {
+        let redo = self.writer.position();
+        let mut data = vec![0; 88];
+        data[..8].copy_from_slice(&redo.0.to_le_bytes());
+        (data[8], data[12]) = (3, 3);
+        data[64..72].copy_from_slice(&(946_684_800 + seconds).to_le_bytes());
+        let mut rest = vec![255, 88];
+        rest.extend(data);
+        self.writer.record(rmid::XLOG, xlog::CHECKPOINT_ONLINE, 0, &rest);
+    }
+
+    fn forecast(&self, changes: &[&str]) -> Forecast {
+        let folder = tempfile::tempdir().unwrap();
+        let info = &self.writer.info;
+        for (at, content) in self.writer.bytes.chunks(1 << 20).enumerate() {
+            let number = info.segment_size.segment_of(self.writer.start) + at as u64;
+            let name = SegmentName::new(info.timeline, number, info.segment_size).to_string();
+            let mut content = content.to_vec();
+            content.resize(1 << 20, 0);
+            std::fs::write(folder.path().join(name), content).unwrap();
+        }
+        forecast(folder.path(), changes)
+    }
+}
+
+#[test]
+fn a_page_has_an_image_at_its_first_change_after_the_redo_pointer() {
+    let mut table = Table::new(50);
+    let images = |table: &Table| {
+        let forecast = table.forecast(&["full_page_writes=on"]);
+        assert!(!forecast.learned.settings.full_page_writes, "as the checkpoints log it");
+        assert_eq!(forecast.diagnostics.pages_unknown, 0);
+        let records = forecast.actual.get(Bucket::Records);
+        assert_eq!(forecast.self_check.buckets.get(Bucket::Records), records);
+        only(&forecast).images
+    };
+    table.commit(10);
+    // Changed again in the same cycle: no image.
+    (0..table.pages).for_each(|block| table.insert(block, 2, false));
+    assert_eq!(images(&table), 0);
+    table.checkpoint(15);
+    table.commit(20);
+    // The first change of 20 pages after the redo pointer, twice.
+    for offset in [3, 4] {
+        (0..20).for_each(|block| table.insert(block, offset, false));
+    }
+    assert_eq!(images(&table), 20);
+    table.checkpoint(25);
+    (0..7).for_each(|block| table.insert(block, 5, false));
+    assert_eq!(images(&table), 27);
+}
+
+#[test]
+fn the_size_of_an_image_is_the_page_without_its_hole() {
+    let mut table = Table::new(10);
+    table.commit(10);
+    table.checkpoint(15);
+    (0..10).for_each(|block| table.insert(block, 2, false));
+    let forecast = table.forecast(&["full_page_writes=on"]);
+    // Page header, two line pointers and two tuples of 24 + 100 bytes, aligned; the image header is 5 bytes.
+    let page = 24 + 2 * 4 + 2 * (24 + 100_u64).next_multiple_of(8);
+    assert_eq!(only(&forecast).buckets.get(Bucket::CheckpointImages), 10 * (page + 5));
+    assert_eq!(only(&forecast).sampling_error, 0.0);
+}
+
+#[test]
+fn a_smaller_max_wal_size_brings_checkpoints_and_images() {
+    let mut table = Table::new(300);
+    for round in 0..60 {
+        table.commit(10 + i64::from(round));
+        for block in 0..table.pages {
+            table.insert(block, round + 2, false);
+        }
+    }
+    let forecast = table.forecast(&[
+        "full_page_writes=on max_wal_size=2MB",
+        "full_page_writes=on max_wal_size=1GB",
+        "max_wal_size=2MB",
+    ]);
+    let [(_, small), (_, large), (_, without)] = forecast.predictions.as_slice() else { panic!() };
+    assert!(small.checkpoints.len() as u64 >= forecast.trace_bytes / (1 << 20), "{:?}", small.checkpoints);
+    assert_eq!(large.images, 0);
+    assert_eq!(without.images, 0);
+    // Each page has at most one image per checkpoint, and most have one after each.
+    let (cycles, pages) = (small.checkpoints.len() as u64, u64::from(table.pages));
+    assert!((pages * (cycles - 1)..=pages * cycles).contains(&small.images), "{cycles}: {}", small.images);
+    assert!(small.bytes > large.bytes);
+    assert_eq!(large.buckets.get(Bucket::Records), forecast.actual.get(Bucket::Records));
+}
