@@ -309,7 +309,7 @@ fn remove_on_signals() {
 
 #[cfg(test)]
 mod tests {
-    use walden_source::inventory::{Inventory, Unreadable, UnreadableReason};
+    use walden_source::inventory::{InventoryError, Unreadable, UnreadableReason};
 
     use walden_codec::container;
 

@@ -13,9 +13,8 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use walden_format::lsn::Lsn;
-use walden_format::record::Record;
+use walden_format::record::{Fork, Record};
 use walden_format::stream::Visitor;
-use walden_format::version::Major;
 use walden_redo::Page;
 use walden_redo::describe::diff::diff;
 use walden_redo::describe::follow::{Base, Follow, PageState, Snapshot};
@@ -25,7 +24,6 @@ use walden_redo::{BlockKey, Unknown};
 use walden_report::table::Look;
 use walden_source::datadir::DataDir;
 use walden_source::inventory::{Inventory, Run};
-use walden_source::names::Names;
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
 
 pub(crate) use self::key::parse_file;

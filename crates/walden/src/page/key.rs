@@ -1,7 +1,7 @@
 //! Which page: files and names as arguments, and as text.
 
 use walden_format::record::{Fork, RelFileLocator};
-use walden_redo::store::BlockKey;
+use walden_redo::BlockKey;
 use walden_source::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE, Names};
 
 use super::{ForkName, PageArgs};

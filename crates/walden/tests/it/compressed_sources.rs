@@ -7,6 +7,14 @@ use serde_json::Value;
 
 use crate::material::{Run, explain_json, golden, walden, write};
 
+walden_testing::tests! {
+    explain_reads_the_same_from_segments_single_files_and_packs,
+    a_single_file_is_a_source_under_any_name,
+    segments_in_a_pack_and_beside_it_are_duplicates,
+    whatif_and_redo_read_packs,
+    a_damaged_pack_is_reported_by_its_name,
+}
+
 /// Segments, the same alone as `.wlz`, and together as `.wpk`.
 struct Forms {
     folder: tempfile::TempDir,
@@ -58,7 +66,6 @@ fn walk(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
 }
 
-#[test]
 fn explain_reads_the_same_from_segments_single_files_and_packs() {
     for version in ["17.11", "18.6"] {
         let forms = Forms::new(version, &[]);
@@ -79,7 +86,6 @@ fn explain_reads_the_same_from_segments_single_files_and_packs() {
     }
 }
 
-#[test]
 fn a_single_file_is_a_source_under_any_name() {
     let forms = Forms::new("17.11", &[]);
     let file = Forms::file(&forms.singles(), "wlz");
@@ -88,7 +94,6 @@ fn a_single_file_is_a_source_under_any_name() {
     assert_eq!(explain_json(&[&renamed]), explain_json(&[&forms.segments()]));
 }
 
-#[test]
 fn segments_in_a_pack_and_beside_it_are_duplicates() {
     let forms = Forms::new("18.6", &[]);
     let run = walden(&[
@@ -123,7 +128,6 @@ fn without_times(mut json: Value) -> Value {
     json
 }
 
-#[test]
 fn whatif_and_redo_read_packs() {
     let forms = Forms::new("17.11", &[]);
     let pack = Forms::file(&forms.packs(), "wpk");
@@ -147,7 +151,6 @@ fn whatif_and_redo_read_packs() {
     }
 }
 
-#[test]
 fn a_damaged_pack_is_reported_by_its_name() {
     let forms = Forms::new("18.6", &[]);
     let pack = Forms::file(&forms.packs(), "wpk");

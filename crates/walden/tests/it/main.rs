@@ -26,6 +26,7 @@ fn main() -> ExitCode {
     let modules = [
         codecs::TESTS,
         compress::TESTS,
+        compressed_sources::TESTS,
         demo::TESTS,
         golden::TESTS,
         html::TESTS,
