@@ -251,9 +251,9 @@ fn a_smaller_max_wal_size_brings_checkpoints_and_images() {
     assert!(small.checkpoints.len() as u64 >= forecast.trace_bytes / (1 << 20), "{:?}", small.checkpoints);
     assert_eq!(large.images, 0);
     assert_eq!(without.images, 0);
-    // Each page has at most one image per checkpoint, and most have one after each.
+    // Each page has at most one image per checkpoint. The images fill segments in turn, so that each cycle has some pages only.
     let (cycles, pages) = (small.checkpoints.len() as u64, u64::from(table.pages));
-    assert!((pages * (cycles - 1)..=pages * cycles).contains(&small.images), "{cycles}: {}", small.images);
+    assert!((2 * pages..=pages * cycles).contains(&small.images), "{cycles}: {}", small.images);
     assert!(small.bytes > large.bytes);
     assert_eq!(large.buckets.get(Bucket::Records), forecast.actual.get(Bucket::Records));
 }
