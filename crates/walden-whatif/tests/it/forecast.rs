@@ -6,7 +6,7 @@ use walden_format::lsn::SegmentName;
 use walden_format::rmgr::info::{heap, xact, xlog};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
-use walden_redo::recompress::Method;
+use walden_redo::compress::Method;
 use walden_source::inventory::Inventory;
 use walden_whatif::learn::Origin;
 use walden_whatif::{Bucket, Forecast, Prediction, Question, predict};
