@@ -1,4 +1,6 @@
-//! Lossless compression of PostgreSQL's write-ahead log, with everything that is known of WAL as prediction.
+#![doc = include_str!("../README.md")]
+//!
+//! # Inside
 //!
 //! A segment goes through these stages, and back in the reverse order:
 //!
@@ -63,6 +65,8 @@ mod record;
 mod tuple;
 mod value;
 mod zigzag;
+
+pub use container::{compress, decompress};
 
 /// A compressed form that can't be what was written: what is wrong with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,6 +10,7 @@ mod layout;
 mod limits;
 mod reader;
 mod salvage;
+mod stream;
 mod writer;
 
 use std::fmt;
@@ -19,6 +20,7 @@ pub use layout::{End, Entry, FORMAT_VERSION, FileForm, FileHeader, Hash, Head, M
 pub use limits::{Excess, Needs, ReadLimits};
 pub use reader::{Binding, Forward, Reader, Summary};
 pub use salvage::{Decode, Loss, Walk, walk};
+pub use stream::{compress, decompress};
 pub use writer::{Added, KEYFRAME_BYTES, WriteOptions, Writer};
 
 /// Why a file cannot be read or written.
