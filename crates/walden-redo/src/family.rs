@@ -1,4 +1,4 @@
-//! Whose page a page is, told from the page itself: images of the log's own resource manager don't say.
+//! Which access method a page belongs to, by its content: records of the log's own resource manager do not say.
 
 use walden_format::record::Fork;
 use walden_format::rmgr::rmid;
@@ -32,9 +32,10 @@ pub enum Family {
 }
 
 impl Family {
-    /// What a page looks like.
+    /// The family of a page by its content.
     ///
-    /// The last two bytes tell indexes apart, which is what they are there for; GIN has no such mark and is what is left.
+    /// The last two bytes are page ids of index access methods, which are there for this. GIN has none, so pages with a
+    /// special area of its size and no known page id are taken for GIN's.
     pub fn of(page: &Page, fork: Fork) -> Family {
         match fork {
             Fork::FREE_SPACE_MAP => return Family::FreeSpaceMap,
@@ -75,7 +76,7 @@ impl Family {
         })
     }
 
-    /// What people call it.
+    /// Its name in output.
     pub fn name(self) -> &'static str {
         match self {
             Family::New => "new",

@@ -1,4 +1,4 @@
-//! A full-page image back to the page that it was taken of.
+//! Restores full-page images.
 
 use walden_format::record::{Compression, Image};
 
@@ -24,7 +24,7 @@ pub fn restore_image(image: &Image, stored: &[u8], page: &mut Page) -> Result<()
     let content = &mut page.0[..expected];
     let got = Method::of(image.compression).and_then(|method| method.decompress(stored, content));
     if got != Some(expected) {
-        return Err(Misfit("the image's bytes can't be restored"));
+        return Err(Misfit("the image's bytes cannot be restored"));
     }
     page.0.copy_within(hole..expected, hole + hole_len);
     page.0[hole..hole + hole_len].fill(0);

@@ -6,7 +6,6 @@
 //! it that cannot be replayed); nothing is guessed.
 //!
 //! PostgreSQL's own redo routines decide what is right, and its full-page images judge: see [`check`].
-#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod check;
@@ -26,6 +25,10 @@ mod step;
 mod store;
 #[cfg(test)]
 mod testing;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 pub use family::Family;
 pub use image::restore_image;

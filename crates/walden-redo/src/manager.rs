@@ -12,8 +12,8 @@ pub(crate) struct Manager {
     pub redo: fn(&mut Step<'_, '_>) -> Result<(), Misfit>,
     /// Makes equal what may differ between PostgreSQL's page and replay's (`rm_mask`).
     pub mask: fn(&mut Page, Major, Fork),
-    /// Reconstructs the data that a block of the record would have if it had no full-page image; nothing if that cannot be
-    /// told from the pages.
+    /// Reconstructs the data that a block of the record would have if it had no full-page image; nothing if the
+    /// pages do not show it.
     pub block_data: fn(&PagesAround<'_>, &BlockRef) -> Option<Vec<u8>>,
 }
 

@@ -10,10 +10,10 @@ use crate::pool::PageBox;
 use crate::step::{Role, Step, Touched};
 use crate::store::{BlockKey, LastRecord, PageStore, State, Unknown};
 
-/// Sees records and pages as they are replayed.
+/// Gets each record and its pages as they are replayed.
 pub trait Observer {
     /// Whether it looks at what replay itself has no use for: images of `wal_consistency_checking`, and pages before they
-    /// are made anew.
+    /// are initialized.
     const ALL_IMAGES: bool = false;
 
     /// Before a record changes anything: the pages as they were.
@@ -67,9 +67,10 @@ impl Replay {
         self.apply_but(record, BlockSet::default(), observer);
     }
 
-    /// Replays a record but for these of its blocks, of which nothing is known then; whether it fit the pages of the others.
+    /// Replays a record except for the blocks in `left`, whose pages are unknown afterwards. Returns whether the record fit the
+    /// pages of the others.
     ///
-    /// What becomes of a page is not told by another, so those of the other blocks are as if all had been replayed.
+    /// A page does not depend on another one, so those of the other blocks are as if all had been replayed.
     pub fn apply_but<O: Observer>(&mut self, record: &Record<'_>, left: BlockSet, observer: &mut O) -> bool {
         if record.blocks.is_empty() {
             storage::replay(record, &mut self.store);
@@ -91,7 +92,7 @@ impl Replay {
         observer.before(record, touched);
         let anew = |block: &BlockRef| block.image.is_some() || block.will_init;
         if record.blocks.iter().any(anew) {
-            self.make_anew(touched);
+            self.apply_images(touched);
         }
         let nothing_known = touched.iter().all(|touched| matches!(touched.role, Role::Unknown(_)));
         let outcome = match manager(record.header.rmid) {
@@ -127,9 +128,9 @@ impl Replay {
         outcome.is_ok()
     }
 
-    /// Has pages be what the record's images and promises make them, before its changes.
+    /// Restores the record's images and zeroes the pages that it initializes, before its changes.
     #[inline(never)]
-    fn make_anew(&mut self, touched: &mut [Touched]) {
+    fn apply_images(&mut self, touched: &mut [Touched]) {
         for touched in touched {
             match touched.role {
                 Role::Restored if touched.image.is_some() => {
@@ -148,7 +149,7 @@ impl Replay {
         let key = BlockKey::of(block);
         let is_restored = block.image.is_some_and(|image| image.apply);
         if (is_restored || block.will_init) && !all_images {
-            return self.touch_anew(record, block, key, touched);
+            return self.touch_overwritten(record, block, key, touched);
         }
         let slot = self.store.slot(key);
         let (was, fresh) = (self.store.state(slot), self.store.is_fresh(slot));
@@ -164,7 +165,7 @@ impl Replay {
         }
     }
 
-    /// Has nothing be known of a block's page from then on.
+    /// Makes a block's page unknown.
     #[inline(never)]
     fn leave(&mut self, block: &BlockRef, touched: &mut Touched) {
         let key = BlockKey::of(block);
@@ -194,7 +195,7 @@ impl Replay {
                 touched.role = Role::Restored;
             }
         }
-        // A page that is made anew is so even where the base is ahead: what it was is not looked at
+        // A page that is initialized is so even where the base is ahead: what it was is not looked at
         // (`XLogInitBufferForRedo`), and the base may have caught it half written.
         if block.will_init && touched.role != Role::Restored {
             touched.role = Role::Init;
@@ -205,10 +206,16 @@ impl Replay {
         }
     }
 
-    /// The same for a page of which nothing stays, where nobody looks at what it was: that is not even read.
+    /// The same for a page that is overwritten whole, where the observer does not need what it was: that is not even read.
     #[inline]
-    fn touch_anew(&mut self, record: &Record<'_>, block: &BlockRef, key: BlockKey, touched: &mut Touched) {
-        let (slot, mut page) = self.store.take_anew(key);
+    fn touch_overwritten(
+        &mut self,
+        record: &Record<'_>,
+        block: &BlockRef,
+        key: BlockKey,
+        touched: &mut Touched,
+    ) {
+        let (slot, mut page) = self.store.take_to_overwrite(key);
         let (was, fresh) = (self.store.state(slot), self.store.is_fresh(slot));
         let restored = match &block.image {
             Some(image) if image.apply => {
@@ -235,7 +242,8 @@ pub fn rehearse(
     bare: &Record<'_>,
     before: impl Iterator<Item = Option<PageBox>>,
 ) -> Result<Vec<Option<PageBox>>, Misfit> {
-    let manager = manager(bare.header.rmid).ok_or(Misfit("nobody here can replay the record"))?;
+    let manager =
+        manager(bare.header.rmid).ok_or(Misfit("the record's resource manager cannot be replayed"))?;
     let mut touched: Vec<Touched> =
         bare.blocks.iter().zip(before).map(|(block, page)| Touched::alone(block, page)).collect();
     (manager.redo)(&mut Step { record: bare, touched: &mut touched, store: None })?;

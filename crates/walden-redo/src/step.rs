@@ -35,7 +35,7 @@ pub enum Role {
     Redo,
     /// Its page is the record's image.
     Restored,
-    /// Its page is made anew.
+    /// The record initializes its page.
     Init,
     /// Its page is not known.
     Unknown(State),
@@ -169,9 +169,9 @@ impl<'r> Step<'_, 'r> {
         self.record.main_data()
     }
 
-    /// The record's fields. A record that has none, or that can't be read, fits no page.
+    /// The record's fields. A record that has none, or that cannot be read, fits no page.
     pub fn payload(&self) -> Result<Payload<'r>, Misfit> {
-        payload::parse(self.record).map_err(|_| Misfit("the record's fields can't be read"))
+        payload::parse(self.record).map_err(|_| Misfit("the record's fields cannot be read"))
     }
 
     /// A block of the record.

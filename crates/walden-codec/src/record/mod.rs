@@ -125,11 +125,8 @@ struct Fields<'a> {
 impl Model {
     /// Nothing known yet.
     pub fn new(version: Major, limits: Limits) -> Model {
-        let store = PageStore::new(StoreOptions {
-            memory_bytes: limits.page_memory,
-            // Files are done one beside the other, each by one thread.
-            ..StoreOptions::default()
-        });
+        let store =
+            PageStore::new(StoreOptions { memory_bytes: limits.page_memory, ..StoreOptions::default() });
         Model {
             version,
             prev: Lsn::INVALID,

@@ -28,7 +28,7 @@ use crate::store::{BlockKey, LastRecord, State, Unknown};
 /// Differences that are kept; all are counted.
 const MAX_DIFFERENCES: usize = 1000;
 
-/// How many images of a kind were held against replay, and how that went.
+/// How many images of a kind were compared with replay, and the outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct Counts {
     /// Replay gave the same bytes (LSN, checksum and the unused middle of the page aside).
@@ -39,9 +39,9 @@ pub struct Counts {
     pub different: u64,
     /// Not compared: the page before was not known.
     pub unknown_before: u64,
-    /// Not compared: the page before had been changed by a record that can't be replayed, or its own record can't be.
+    /// Not compared: the page before had been changed by a record that cannot be replayed, or its own record can't be.
     pub untracked: u64,
-    /// Not compared: what the image displaced can't be told from it.
+    /// Not compared: the record's data cannot be reconstructed from the image.
     pub unpredicted: u64,
     /// Nothing to compare: the image is the change itself, not the outcome of one.
     pub whole_pages: u64,
@@ -219,7 +219,8 @@ impl Check {
         }
     }
 
-    /// What can be told from the images that `wal_consistency_checking` put beside the data.
+    /// Counts how the data reconstructed from images compares with the record's, where `wal_consistency_checking` put images
+    /// beside the data.
     fn check_reconstructed(&mut self, record: &Record<'_>, touched: &[Touched]) {
         for index in 0..touched.len() {
             let Some(outcome) = reconstruct::compare(record, touched, index) else { continue };

@@ -1,6 +1,6 @@
 //! PostgreSQL's own compression format, pglz: decompression, and compression to the very bytes that PostgreSQL makes.
 //!
-//! A control byte's bits tell, lowest first, whether a literal byte (0) or a tag (1) follows. A tag is two bytes, `oooo
+//! A control byte's bits say, lowest first, whether a literal byte (0) or a tag (1) follows. A tag is two bytes, `oooo
 //! llll` and `oooooooo`: length - 3 and the distance back; a length of 18 is followed by a byte that adds to it.
 //! `pg_lzcompress.c` decides.
 //!
@@ -119,7 +119,7 @@ struct Entry {
 
 const MIN_MATCH: usize = 3;
 const MAX_MATCH: usize = 273;
-/// A tag could tell one more, but the server does not use it.
+/// A tag could hold one more, but the server does not use it.
 const MAX_DISTANCE: usize = 4094;
 const WINDOW: usize = 4096;
 const BUCKETS: usize = 8192;
@@ -268,7 +268,7 @@ impl Pglz {
         (best_len > 0).then_some((best_len, best_distance))
     }
 
-    /// The match at the last position but two. The server looks into the list that the first byte alone tells; what it
+    /// The match at the last position but two. The server looks into the list that the first byte alone selects; what it
     /// can find there are positions with the same three bytes and the one fourth byte that leads to this list.
     fn find_last<const SIGNED: bool>(&self, source: &[u8], at: usize, mask: usize) -> Option<(usize, usize)> {
         let [first, second, third] = *source[at..].first_chunk()?;

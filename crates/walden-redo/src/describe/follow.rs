@@ -65,9 +65,9 @@ pub enum PageState {
     Exact,
     /// Not.
     Unknown(Unknown),
-    /// Not: a record of a resource manager that can't be replayed changed it.
+    /// Not: a record of a resource manager that cannot be replayed changed it.
     Untracked,
-    /// There is none: its file was removed, made anew or cut.
+    /// There is none: its file was removed, initialized or cut.
     Gone,
     /// Not: the log has a gap.
     Gap {

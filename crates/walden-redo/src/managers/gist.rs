@@ -167,7 +167,7 @@ fn mask_page(page: &mut Page, _: Major, _: Fork) {
     }
 }
 
-/// Only the updated page has data, and only where it is not made anew.
+/// Only the updated page has data, and only where the record does not initialize it.
 fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
     if around.record.rmgr_info() != PAGE_UPDATE || block.id != 0 {
         return Some(Vec::new());

@@ -299,11 +299,11 @@ mod metapage {
         if HashPageOpaqueData::of(page)?.page_type() == LH_META_PAGE {
             Ok(())
         } else {
-            Err(Misfit("the page is not a hash index's meta page"))
+            Err(Misfit("the page is not a hash index's metapage"))
         }
     }
 
-    /// Makes a meta page (`_hash_init_metabuffer`).
+    /// Makes a metapage (`_hash_init_metabuffer`).
     pub fn init(page: &mut Page, tuples: f64, procedure: u32, fill_factor: u16) {
         let wanted = tuples / f64::from(fill_factor);
         let buckets = if wanted <= 2.0 {

@@ -1,4 +1,4 @@
-//! Items in the records of index access methods: how records list them, and how they can be told from pages.
+//! Items in the records of index access methods: how records list them, and how they are found by comparing pages.
 
 use walden_format::reader::Reader;
 
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_items_are_told_in_the_order_in_which_they_came() {
+    fn the_newest_items_are_in_the_order_in_which_they_came() {
         let page = page_of(&[
             (1, b"old-one-"),
             (2, b"old-two-"),
@@ -225,13 +225,13 @@ mod tests {
             (1, b"new-two-"),
             (5, b"new-3---"),
         ]);
-        let told = newest_items(&page, 3_u16).unwrap();
-        assert_eq!(told, [(2, &b"new-one-"[..]), (1, b"new-two-"), (5, b"new-3---")]);
+        let newest = newest_items(&page, 3_u16).unwrap();
+        assert_eq!(newest, [(2, &b"new-one-"[..]), (1, b"new-two-"), (5, b"new-3---")]);
         assert!(newest_items(&page, 6_u16).is_none());
     }
 
     #[test]
-    fn missing_items_are_told_whatever_came_behind() {
+    fn missing_items_are_found_whatever_came_behind() {
         let before = page_of(&[(1, b"aaaaaaaa"), (2, b"bbbbbbbb"), (3, b"cccccccc"), (4, b"dddddddd")]);
         let after = page_of(&[(1, b"bbbbbbbb"), (2, b"dddddddd"), (3, b"eeeeeeee")]);
         assert_eq!(missing_items(&before, &after, 2), Some(vec![1, 3]));

@@ -1,4 +1,5 @@
-//! Sequences: the resource manager Sequence. A sequence is one page with one row version, made anew by each record.
+//! Sequences: the resource manager Sequence. A sequence is one page with one heap tuple, which
+//! each record writes whole.
 //!
 //! `seq_redo` in `sequence.c`, since 19 `sequence_xlog.c`, decides.
 
@@ -13,11 +14,11 @@ use crate::step::Step;
 
 pub(crate) static SEQUENCE: Manager = Manager { redo, mask: mask_page, block_data };
 
-/// Bytes of the fields before the row version: the relation's name (`xl_seq_rec`).
+/// Bytes of the fields before the heap tuple: the relation's name (`xl_seq_rec`).
 const FIELDS: usize = 12;
 
 fn redo(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
-    let tuple = step.main().get(FIELDS..).ok_or(Misfit("the record's fields can't be read"))?;
+    let tuple = step.main().get(FIELDS..).ok_or(Misfit("the record's fields cannot be read"))?;
     let Some(page) = step.init(0) else { return Ok(()) };
     SequenceMagic(SEQ_MAGIC).init(page);
     page.insert_item(tuple, 1)

@@ -461,7 +461,7 @@ fn count(page: &mut Page, counter: fn(&mut SpGistPageOpaqueData) -> &mut u16, by
     opaque.write(page);
 }
 
-/// `spg_mask`, and what the meta page remembers of pages with room, which no record ever tells.
+/// `spg_mask`, and the metapage's list of pages with free space, which is never logged.
 fn mask_page(page: &mut Page, _: Major, _: Fork) {
     mask::hint_bits(page);
     if page.lower() >= PAGE_HEADER_BYTES {
@@ -473,7 +473,7 @@ fn mask_page(page: &mut Page, _: Major, _: Fork) {
     }
 }
 
-/// Images displace nothing: no block has data.
+/// No block ever has data: all is in the main data.
 fn block_data(_: &PagesAround<'_>, _: &BlockRef) -> Option<Vec<u8>> {
     Some(Vec::new())
 }

@@ -55,7 +55,7 @@ pub(crate) fn replay(record: &Record<'_>, store: &mut PageStore) {
         Ok(Payload::Checkpoint(checkpoint)) if checkpoint.checksums.is_some_and(|state| state.0 != 0) => {
             store.log_hints();
         }
-        // A record that can't be read changes nothing that is known here: PostgreSQL could not replay it either.
+        // A record that cannot be read changes nothing that is known here: PostgreSQL could not replay it either.
         _ => {}
     }
 }

@@ -7,7 +7,7 @@ use super::line_pointer::{ItemState, LINE_POINTER_BYTES, LinePointer, line_point
 use super::{Misfit, PAGE_BYTES, PAGE_HEADER_BYTES, Page, flags};
 
 impl Page {
-    /// Closes the gaps between a table's row versions, and with `truncate` takes unused line pointers off the end
+    /// Closes the gaps between a table's heap tuples, and with `truncate` takes unused line pointers off the end
     /// (`PageRepairFragmentation`, which does that since 15).
     pub fn repair_fragmentation(&mut self, truncate: bool) -> Result<(), Misfit> {
         self.check()?;
@@ -76,7 +76,8 @@ impl Page {
         }
     }
 
-    /// Gives each item its place, and tells which bytes have to move there; how many runs that are. The hot loop of replay.
+    /// Gives each item its new place, and lists the runs of bytes that have to move there: returns how many. The hot loop of
+    /// replay.
     fn lay_out(
         &mut self,
         numbers: &mut [u16; MAX_LINE_POINTERS],
@@ -84,7 +85,7 @@ impl Page {
     ) -> Result<usize, Misfit> {
         let (lower, lowest, special) = (self.lower(), self.upper() as u32, self.special() as u32);
         let (pointers, _) = self.0[PAGE_HEADER_BYTES..lower].as_chunks_mut::<LINE_POINTER_BYTES>();
-        // Line pointers with and without items come in any order, which no branch should have to foresee.
+        // Line pointers with and without items come in any order, which a branch would mispredict.
         let mut items = 0;
         for (number, bytes) in (0..).zip(pointers.iter()) {
             numbers[items % MAX_LINE_POINTERS] = number;
@@ -155,7 +156,7 @@ impl Page {
     }
 }
 
-/// Items that lie beside each other and move.
+/// Adjacent items that move together.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     from: u16,
@@ -174,12 +175,12 @@ impl Run {
 }
 
 const MAX_LINE_POINTERS: usize = PAGE_BYTES / LINE_POINTER_BYTES;
-/// So many runs can be told apart with little effort.
+/// Up to so many runs are moved where they are; that takes a quadratic comparison.
 const FEW_RUNS: usize = 16;
 /// An item takes at least 8 bytes.
 const MAX_RUNS: usize = PAGE_BYTES / 8;
 
-/// Where items are while they change their order.
+/// Buffers for the items while they change their order.
 struct Scratch {
     bytes: [u8; PAGE_BYTES],
     numbers: [u16; MAX_LINE_POINTERS],

@@ -72,13 +72,13 @@ impl Page {
     pub fn insert_item(&mut self, item: &[u8], number: u16) -> Result<(), Misfit> {
         self.check()?;
         if number == 0 {
-            return Err(Misfit("an item's line pointer can't be 0"));
+            return Err(Misfit("an item's line pointer cannot be 0"));
         }
         let limit = self.items() + 1;
         self.place(item, number, limit, number < limit).map(drop)
     }
 
-    /// Puts a row version at a line pointer that must be unused or the next one (`PageAddItem` of tables, overwriting).
+    /// Puts a heap tuple at a line pointer that must be unused or the next one (`PageAddItem` of tables, overwriting).
     pub fn add_heap_item(&mut self, item_bytes: usize, number: u16) -> Result<&mut [u8], Misfit> {
         self.check()?;
         let limit = self.items() + 1;
@@ -98,7 +98,7 @@ impl Page {
     pub fn put_item(&mut self, item: &[u8], number: u16) -> Result<(), Misfit> {
         self.check()?;
         if number == 0 {
-            return Err(Misfit("an item's line pointer can't be 0"));
+            return Err(Misfit("an item's line pointer cannot be 0"));
         }
         if let Some(pointer) = self.line_pointer(number)
             && (pointer.state() != ItemState::Unused || !pointer.is_empty())

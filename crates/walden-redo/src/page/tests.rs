@@ -77,7 +77,7 @@ proptest! {
         }
     }
 
-    /// As a table's page lives: a row version goes, the rest close ranks, another one takes its line pointer.
+    /// As a table's page lives: a heap tuple goes, the rest close ranks, another one takes its line pointer.
     #[test]
     fn items_keep_their_bytes_as_others_come_and_go(
         sizes in proptest::collection::vec(1_usize..100, 2..60),

@@ -15,7 +15,7 @@ pub trait BasePages: std::fmt::Debug + Send {
     /// Reads a page; whether there is one.
     fn read(&mut self, key: BlockKey, page: &mut Page) -> io::Result<bool>;
 
-    /// Whether a page may be of several moments because it was written while it was copied, and that can't be seen.
+    /// Whether a page may be torn (written while it was copied) without a way to see it: there are no checksums.
     fn may_be_torn(&self) -> bool {
         false
     }

@@ -6,14 +6,14 @@ use super::index::{ForkKey, Recent};
 use super::{PageStore, Slot};
 
 impl PageStore {
-    /// A relation's files are gone, or made anew.
+    /// A relation's files are gone, or initialized.
     pub fn drop_relation(&mut self, relation: RelFileLocator) {
         for fork in 0..4 {
             self.drop_fork(relation, Fork(fork));
         }
     }
 
-    /// A file of a relation is gone, or made anew.
+    /// A file of a relation is gone, or initialized.
     pub fn drop_fork(&mut self, relation: RelFileLocator, fork: Fork) {
         if let Some(base) = &mut self.base {
             base.cut((relation, fork), 0);
@@ -32,7 +32,7 @@ impl PageStore {
         gone.into_iter().for_each(|slot| self.release(slot));
     }
 
-    /// A database's files in a tablespace (or in all) are gone, or about to be made anew.
+    /// A database's files in a tablespace (or in all) are gone, or about to be initialized.
     pub fn drop_database(&mut self, database: u32, tablespace: Option<u32>) {
         let of_database =
             |of: u32, within: u32| of == database && tablespace.is_none_or(|tablespace| within == tablespace);

@@ -1,7 +1,7 @@
 //! Which entry a block has.
 //!
 //! Finding a block is the hot loop of replay, so it mostly takes two small arrays of recent finds and the entry itself: which
-//! block an entry is for tells whether the find still holds.
+//! block an entry is for shows whether the find is still valid.
 
 use rustc_hash::FxHashMap;
 use walden_format::lsn::Lsn;

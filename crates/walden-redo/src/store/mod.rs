@@ -90,7 +90,7 @@ pub struct StoreOptions {
     pub memory_bytes: usize,
     /// The folder for the temporary file of pages beyond that.
     pub spill_dir: PathBuf,
-    /// Where blocks come from that the log changes without having told of them before.
+    /// Pages that the log changes without an image of them before: a base backup.
     pub base: Option<Box<dyn BasePages>>,
 }
 
@@ -110,7 +110,7 @@ const MAX_BUFFERS: usize = 64;
 /// Bytes that are counted for a fork.
 const FORK_BYTES: usize = 192;
 
-/// Why the store could not keep a page: the disk is full, or a file of the base can't be read.
+/// Why the store could not keep a page: the disk is full, or a file of the base backup cannot be read.
 ///
 /// Its pages are unknown from then on, so what is replayed after it says little.
 #[derive(Debug)]
@@ -230,7 +230,7 @@ impl PageStore {
 
     /// The place of a page of which nothing will stay, and a page to fill, with any content: what it was is not read.
     #[inline]
-    pub fn take_anew(&mut self, key: BlockKey) -> (Slot, PageBox) {
+    pub fn take_to_overwrite(&mut self, key: BlockKey) -> (Slot, PageBox) {
         let base = self.base.take();
         let slot = self.slot(key);
         self.base = base;
@@ -400,7 +400,7 @@ impl PageStore {
         self.forget(slot);
     }
 
-    /// A page to fill, with any content.
+    /// A page of any content, to be filled.
     #[inline]
     pub fn buffer(&mut self) -> PageBox {
         self.buffers.pop().unwrap_or_else(PageBox::any)

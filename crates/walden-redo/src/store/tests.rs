@@ -32,7 +32,7 @@ fn small() -> PageStore {
     PageStore::new(StoreOptions { memory_bytes: 0, ..StoreOptions::default() })
 }
 
-/// A base of 4 blocks in each relation, full of their block's number plus 100; the third can't be read.
+/// A base of 4 blocks in each relation, full of their block's number plus 100; the third cannot be read.
 #[derive(Debug)]
 struct FourBlocks;
 

@@ -28,7 +28,7 @@ impl Release {
         !matches!(self, Release::V1_4_7 | Release::V1_4_4)
     }
 
-    /// Whether symbols whose share in so many is less than one state are told from those with one.
+    /// Whether symbols whose share in so many is less than one state are marked apart from those with one.
     pub(super) fn less_than_one(self, total: u32) -> bool {
         total >= 2048 || self == Release::V1_4_4
     }

@@ -135,7 +135,7 @@ pub(super) fn best_log(most: u32, total: u32, highest: usize, spare: u32) -> u32
     (total - 1).max(1).ilog2().wrapping_sub(spare).min(most).max(fewest).max(MIN_LOG)
 }
 
-/// Shares 2^`log` states among symbols by their counts; those with less than a whole state get one, told apart if
+/// Shares 2^`log` states among symbols by their counts; those with less than a whole state get one, marked as such if
 /// `less_than_one`. Nothing if that does not work out.
 pub(super) fn normalize(counts: &[u32], total: u32, log: u32, less_than_one: bool) -> Option<Shares> {
     /// By how much a share below 8 has to be above a whole number to be rounded up, in 2^-20.

@@ -1,6 +1,6 @@
 //! Bytes as codes of whole bits, the frequent ones in fewer.
 //!
-//! The codes follow from their lengths alone, so the lengths are what a decoder is told. They are those of a Huffman
+//! The codes follow from their lengths alone, so a frame has the lengths. They are those of a Huffman
 //! tree; where that is too deep it is made flatter, and which of equally frequent bytes gets the shorter code hangs on the
 //! order that they are sorted in.
 
@@ -155,7 +155,7 @@ impl Huffman {
         true
     }
 
-    /// Whether there is reason to code the weights; an error if they can't be.
+    /// Whether there is reason to code the weights; an error if they cannot be coded.
     fn code_weights(&mut self, release: Release, weights: &[u8], target: &mut Vec<u8>) -> Result<bool, ()> {
         let mut counts = [0_u32; MAX_BITS as usize + 2];
         for &weight in weights {

@@ -1,7 +1,7 @@
 //! zstd frames, compressed to the very bytes that libzstd makes of them at its default level, as servers do for full-page
 //! images.
 //!
-//! A frame is what a match finder and an entropy stage make of a page: `matches` tells which copies libzstd finds, and
+//! A frame is what a match finder and an entropy stage make of a page: `matches` finds the copies that libzstd finds, and
 //! `frame` how it writes literals and copies down. Both are as some of its releases did it, and a file that depends on that
 //! has to be read by every later Walden: so it is ours here, and the library judges it in tests.
 
@@ -26,7 +26,7 @@ pub enum Release {
     /// From 1.5.1 to 1.5.6: positions are searched two at a time; bytes that are often and equally often literals come in
     /// another order.
     V1_5_1,
-    /// From 1.4.7 to 1.5.0: tables of few codes do not tell those that are rarer than one state.
+    /// From 1.4.7 to 1.5.0: tables of few codes do not mark those that are rarer than one state.
     V1_4_7,
     /// 1.4.4 and 1.4.5. What those before made, of which servers need 1.4.0 or later, is not here.
     V1_4_4,

@@ -1,7 +1,7 @@
-//! What the images of B-tree pages displaced.
+//! Reconstructs the data of blocks that have an image in a B-tree's records.
 //!
-//! Pages that a record makes anew (right halves, roots, meta pages, deleted pages) never have images; their data is always
-//! there. Links and flags of other pages are changed without data.
+//! Pages that a record initializes (right halves, roots, metapages, deleted pages) never have images; their data is always
+//! there. The special areas of other pages are changed without data.
 
 use walden_format::payload::btree::BtreeSplit;
 use walden_format::payload::{self, Payload};
@@ -52,10 +52,10 @@ fn posting_insert(before: &Page, after: &Page, number: u16) -> Option<Vec<u8>> {
     Some(data)
 }
 
-/// The left page's new tuple, if it has to be told, and its high key.
+/// The left page's new tuple, if the record has to have it, and its high key.
 fn left_page(around: &PagesAround<'_>, after: &Page, split: &BtreeSplit) -> Option<Vec<u8>> {
     let mut data = Vec::new();
-    // The page before was the last of its level unless there is another to be told of its new neighbour. It gets a high
+    // The page before was the last of its level unless block 2 is a sibling that gets a new neighbour. It gets a high
     // key now, which such a page has not.
     let was_last = around.record.block(2).is_none();
     let number = split.new_item_offset.checked_add(was_last.into())?;

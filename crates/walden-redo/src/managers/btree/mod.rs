@@ -73,7 +73,7 @@ fn mask_page(page: &mut Page, _: Major, _: Fork) {
 /// The only field of the `INSERT` kinds' main data.
 #[inline]
 fn item_number(main: &[u8]) -> Result<u16, Misfit> {
-    let bytes = main.first_chunk().ok_or(Misfit("the record's fields can't be read"))?;
+    let bytes = main.first_chunk().ok_or(Misfit("the record's fields cannot be read"))?;
     Ok(u16::from_le_bytes(*bytes))
 }
 
@@ -82,7 +82,7 @@ fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let item = step.data(0);
     let Some(page) = step.page(0) else { return Ok(()) };
     if item.len() < INDEX_TUPLE_HEADER_BYTES {
-        return Err(Misfit("a tuple's size can't be right"));
+        return Err(Misfit("a tuple's size cannot be right"));
     }
     page.insert_item(item, number)
 }
@@ -93,7 +93,7 @@ fn insert_and_split_posting(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let number = item_number(step.main())?;
     let data = step.data(0);
     let Some(page) = step.page(0) else { return Ok(()) };
-    let too_short = Misfit("a tuple's size can't be right");
+    let too_short = Misfit("a tuple's size cannot be right");
     let (at, item) = data
         .split_at_checked(2)
         .filter(|(_, item)| item.len() >= INDEX_TUPLE_HEADER_BYTES)
@@ -166,7 +166,7 @@ fn split(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-const UNREADABLE: Misfit = Misfit("the record's fields can't be read");
+const UNREADABLE: Misfit = Misfit("the record's fields cannot be read");
 
 /// What becomes of the page that was split.
 struct LeftSplit {
@@ -398,7 +398,7 @@ fn new_root(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     restore_meta(step, 2)
 }
 
-/// Makes the meta page anew (`_bt_restore_meta`).
+/// Initializes the metapage (`_bt_restore_meta`).
 fn restore_meta(step: &mut Step<'_, '_>, id: u8) -> Result<(), Misfit> {
     let meta = match step.payload()? {
         Payload::BtreeInsert(insert) => insert.meta,

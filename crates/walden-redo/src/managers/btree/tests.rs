@@ -8,7 +8,7 @@ use crate::check::Check;
 use crate::store::BlockKey;
 use crate::{PageBox, Replay};
 
-/// A block of a record that is put together here.
+/// A block of a record that a test assembles.
 #[derive(Clone, Debug)]
 struct Block {
     id: u8,
@@ -135,7 +135,7 @@ fn a_split_posting_list_stays_left_and_its_last_row_goes_right() {
     let opaque = BTPageOpaqueData::of(&one).unwrap();
     assert_eq!((opaque.next, opaque.flags), (2, flags::BTP_LEAF | flags::BTP_INCOMPLETE_SPLIT));
 
-    // The left page's image instead of its data tells what the data was.
+    // With the left page's image in place of its data, the data is reconstructed.
     let mut log = Log::default();
     log.knows(1, &leaf(&[plain(6, 1), posting(7, &[3, 5, 9]), plain(8, 1)]));
     let image = Block { image: Some(one), data: Vec::new(), ..left };

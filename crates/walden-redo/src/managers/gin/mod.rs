@@ -111,7 +111,7 @@ fn insert_entry(page: &mut Page, children: Option<Children>, data: &[u8]) -> Res
     page.insert_item(tuple, number)
 }
 
-/// A split page is not told in any other way than by its image; the child that was split before is.
+/// The pages of a split always have images. The child whose split this completes has not.
 fn split(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let XlGinSplit { flags, .. } = XlGinSplit::read(step.main()).ok_or(SHORT)?;
     for id in 0..3 {
@@ -234,7 +234,7 @@ fn entry_data(before: Option<&Page>, after: &Page) -> Option<Vec<u8>> {
         after.line_pointer(*number).is_some_and(|pointer| usize::from(pointer.offset()) == after.upper())
     };
     let number = (1..=after.items()).find(is_last)?;
-    // Of a page not known before, nothing tells whether the tuple replaced another; the length is the same.
+    // Of a page not known before, it is not known whether the tuple replaced another; the length is the same.
     let replaces = before.is_some_and(|before| before.items() == after.items());
     let mut data = number.to_le_bytes().to_vec();
     data.extend([u8::from(replaces), 0]);

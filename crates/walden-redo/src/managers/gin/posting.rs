@@ -401,7 +401,7 @@ fn decode(segment: &[u8]) -> Result<Vec<u64>, Misfit> {
             rows.push(last);
         }
         if shift > MAX_SHIFT || last > GREATEST_ROW {
-            return Err(Misfit("a segment can't be read"));
+            return Err(Misfit("a segment cannot be read"));
         }
     }
     Ok(rows)

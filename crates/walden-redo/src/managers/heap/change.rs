@@ -1,4 +1,4 @@
-//! Row versions that are there already: updated, deleted, locked, confirmed, overwritten.
+//! Heap tuples that are there already: updated, deleted, locked, confirmed, overwritten.
 
 use walden_format::payload::heap::{
     SharedLengths, XlHeapDelete, XlHeapHeader, XlHeapLock, XlHeapOffset, XlHeapUpdate,
@@ -21,7 +21,7 @@ use crate::step::Step;
 /// A shorter prefix or suffix is not worth its length (`log_heap_update`).
 const MIN_SHARED_BYTES: usize = 3;
 
-/// The header of a row version that must be there.
+/// The header of a heap tuple that must be there.
 #[inline]
 fn header(page: &mut Page, number: u16) -> Result<HeapTupleHeaderMut<'_>, Misfit> {
     HeapTupleHeaderMut::of(page.normal_item_mut(number)?)
@@ -57,7 +57,7 @@ pub(super) fn delete(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// `UPDATE` and `HOT_UPDATE` (`heap_xlog_update`). Block 0 is the new row version's, block 1 the old one's if it is
+/// `UPDATE` and `HOT_UPDATE` (`heap_xlog_update`). Block 0 is the new heap tuple's, block 1 the old one's if it is
 /// another.
 pub(super) fn update(step: &mut Step<'_, '_>, hot: bool) -> Result<(), Misfit> {
     let update = XlHeapUpdate::read(step.main()).ok_or(UNREADABLE)?;
@@ -99,7 +99,7 @@ pub(super) fn update(step: &mut Step<'_, '_>, hot: bool) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// Puts an update's new row version on the page, beginning and end taken from the old one if the record says so.
+/// Puts an update's new heap tuple on the page, beginning and end taken from the old one if the record says so.
 #[inline]
 fn put_new(
     page: &mut Page,
@@ -109,7 +109,7 @@ fn put_new(
     id: Tid,
     same_page: bool,
 ) -> Result<(), Misfit> {
-    const CUT: Misfit = Misfit("the record has no whole row version");
+    const CUT: Misfit = Misfit("the record has no whole heap tuple");
     let (SharedLengths { prefix, suffix }, data) = SharedLengths::split(update.flags, data).ok_or(CUT)?;
     let (prefix, suffix) = (usize::from(prefix), usize::from(suffix));
     let (logged, data) = data.split_first_chunk::<LOGGED_FIELDS_BYTES>().ok_or(CUT)?;
@@ -121,12 +121,12 @@ fn put_new(
         return Ok(());
     }
     if !same_page {
-        return Err(Misfit("the record takes bytes from a row version of another page"));
+        return Err(Misfit("the record takes bytes from a heap tuple of another page"));
     }
     let old = page.normal_range(update.old_offset)?;
     let old_start = old.start + usize::from(HeapTupleHeader::of(&page.0[old.clone()]).ok_or(CUT)?.hoff());
     if old_start + prefix > old.end || old_start + suffix > old.end {
-        return Err(Misfit("the old row version is too short for what the record takes from it"));
+        return Err(Misfit("the old heap tuple is too short for what the record takes from it"));
     }
     // The null bitmap is in the record, before what follows the prefix.
     let bitmap = if prefix > 0 {
@@ -204,19 +204,19 @@ pub(super) fn inplace(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let start = HeapTupleHeader::of(item).map_or(0, |header| header.hoff().into());
     match item.get_mut(start..) {
         Some(attributes) if attributes.len() == data.len() => attributes.copy_from_slice(data),
-        _ => return Err(Misfit("the row version to overwrite has another length")),
+        _ => return Err(Misfit("the heap tuple to overwrite has another length")),
     }
     Ok(())
 }
 
-/// An `INPLACE`'s row version without its header.
+/// An `INPLACE`'s heap tuple without its header.
 pub(super) fn inplace_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let XlHeapOffset { offset } = XlHeapOffset::read(around.record.main_data())?;
     let item = around.after(0)?.normal_item(offset).ok()?;
     item.get(HeapTupleHeader::of(item)?.hoff().into()..).map(<[u8]>::to_vec)
 }
 
-/// The new row version of an update on the image, and how much of it `log_heap_update` would have left out.
+/// The new heap tuple of an update on the image, and how much of it `log_heap_update` would have left out.
 struct Shared<'p> {
     new: &'p [u8],
     attributes: usize,
@@ -254,7 +254,7 @@ pub(crate) fn shared_with_old(around: &PagesAround<'_>) -> Option<(usize, usize)
     if let Some(shared) = Shared::of(around) {
         return Some((shared.prefix, shared.suffix));
     }
-    // The new row version is in the record, whole or not.
+    // The new heap tuple is in the record, whole or not.
     let update = XlHeapUpdate::read(around.record.main_data())?;
     let data = around.record.block_data(around.record.block(0)?);
     if update.flags.prefix_from_old() || update.flags.suffix_from_old() {
@@ -271,14 +271,14 @@ pub(crate) fn shared_with_old(around: &PagesAround<'_>) -> Option<(usize, usize)
     Some(shared(old, new))
 }
 
-/// What two row versions begin and end with alike, as far as it is worth its length.
+/// What two heap tuples begin and end with alike, as far as it is worth its length.
 fn shared(old: &[u8], new: &[u8]) -> (usize, usize) {
     let prefix = worth(old.iter().zip(new).take_while(|(old, new)| old == new).count());
     let ends = old[prefix..].iter().rev().zip(new[prefix..].iter().rev());
     (prefix, worth(ends.take_while(|(old, new)| old == new).count()))
 }
 
-/// An update's new row version.
+/// An update's new heap tuple.
 pub(super) fn update_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let Shared { new, attributes, prefix, suffix } = Shared::of(around)?;
     let mut data = Vec::with_capacity(new.len());
@@ -289,8 +289,8 @@ pub(super) fn update_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     Some(data)
 }
 
-/// Makes the flags in an update's main data say what its displaced data has: with an image the writer did not look for a
-/// common beginning and end.
+/// Sets the flags in an update's main data to what its reconstructed data has: with an image the writer did not look for a
+/// common prefix and suffix.
 pub(crate) fn set_prefix_and_suffix_flags(around: &PagesAround<'_>, main: &mut [u8]) {
     let is_update = matches!(around.record.rmgr_info() & OPMASK, UPDATE | HOT_UPDATE);
     let Some((shared, update)) =

@@ -1,4 +1,4 @@
-//! New row versions: `INSERT` and `MULTI_INSERT`.
+//! Inserted heap tuples: `INSERT` and `MULTI_INSERT`.
 
 use walden_format::payload::heap::{XlHeapHeader, XlHeapInsert, XlHeapMultiInsert};
 use walden_format::rmgr::info::heap::INIT_PAGE;
@@ -14,7 +14,7 @@ use crate::page::maps::VISIBILITYMAP_VALID_BITS;
 use crate::page::{Misfit, Page, Tid, flags as page_flags};
 use crate::step::Step;
 
-/// What all row versions of a record have in common.
+/// What all heap tuples of a record have in common.
 #[derive(Clone, Copy)]
 struct Inserter {
     xid: u32,
@@ -26,7 +26,7 @@ impl Inserter {
         Inserter { xid: step.record.header.xid, block: block_number(step, 0) }
     }
 
-    /// Puts a row version on the page; `logged` are the three fields of its header, `rest` what follows the header.
+    /// Puts a heap tuple on the page; `logged` are the three fields of its header, `rest` what follows the header.
     #[inline]
     fn put(
         self,
@@ -42,7 +42,7 @@ impl Inserter {
     }
 }
 
-/// Writes the header of a new row version.
+/// Writes the header of a new heap tuple.
 #[inline]
 pub(super) fn new_header(
     item: &mut [u8],
@@ -62,7 +62,7 @@ pub(super) fn new_header(
     Ok(())
 }
 
-/// The page that row versions go to, made anew if the record says so.
+/// The page that gets the tuples, initialized if the record says so.
 #[inline]
 pub(super) fn target<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Option<&'s mut Page> {
     if step.kind() & INIT_PAGE == 0 {
@@ -81,13 +81,13 @@ pub(super) fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     }
     let (inserter, version, data) = (Inserter::of(step), step.version(), step.data(0));
     let Some(page) = target(step, 0) else { return Ok(()) };
-    let (logged, rest) = data.split_first_chunk().ok_or(Misfit("the record has no row version"))?;
+    let (logged, rest) = data.split_first_chunk().ok_or(Misfit("the record has no heap tuple"))?;
     inserter.put(page, offset, logged, rest)?;
     let mut changed = (0, 0);
     if flags.all_visible_cleared() {
         changed.1 = page_flags::PD_ALL_VISIBLE;
     }
-    // Until 18 the flag was foreseen for a single row version, too.
+    // Until 18 redo heeded the flag for a single tuple, too.
     if flags.all_frozen_set() && version >= Major::V14 && version < Major::V19 {
         changed.0 = page_flags::PD_ALL_VISIBLE;
     }
@@ -124,14 +124,14 @@ pub(super) fn multi_insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
                 let at = usize::from(index) * 2;
                 numbers.get(at..at + 2).map(|number| u16_of(number[0], number[1]))
             };
-            let number = number.ok_or(Misfit("the record has not as many line pointers as row versions"))?;
+            let number = number.ok_or(Misfit("the record has not as many line pointers as heap tuples"))?;
             at += at & 1;
             let (logged, rest) =
-                multi_tuple(data, &mut at).ok_or(Misfit("the record has not all its row versions"))?;
+                multi_tuple(data, &mut at).ok_or(Misfit("the record has not all its heap tuples"))?;
             inserter.put(page, number, logged, rest)?;
         }
         if at != data.len() {
-            return Err(Misfit("the record has more than its row versions"));
+            return Err(Misfit("the record has more than its heap tuples"));
         }
         if flags.all_visible_cleared() {
             page.change_flags(0, page_flags::PD_ALL_VISIBLE);
@@ -154,7 +154,7 @@ pub(super) fn multi_insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// A row version of a `MULTI_INSERT` (`xl_multi_insert_tuple`): the header's fields and what follows the header.
+/// A heap tuple of a `MULTI_INSERT` (`xl_multi_insert_tuple`): the header's fields and what follows the header.
 #[inline]
 fn multi_tuple<'a>(data: &'a [u8], at: &mut usize) -> Option<(&'a [u8; LOGGED_FIELDS_BYTES], &'a [u8])> {
     let (len, data) = data.get(*at..)?.split_first_chunk::<2>()?;
@@ -164,7 +164,7 @@ fn multi_tuple<'a>(data: &'a [u8], at: &mut usize) -> Option<(&'a [u8; LOGGED_FI
     Some((logged, rest))
 }
 
-/// The row version of an `INSERT`.
+/// The heap tuple of an `INSERT`.
 pub(super) fn insert_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let XlHeapInsert { offset, .. } = XlHeapInsert::read(around.record.main_data())?;
     let mut data = Vec::new();
@@ -178,7 +178,7 @@ fn push_tuple(data: &mut Vec<u8>, item: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// The row versions of a `MULTI_INSERT`. One that makes its page anew has no image.
+/// The heap tuples of a `MULTI_INSERT`. One that makes its page anew has no image.
 pub(super) fn multi_insert_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let (XlHeapMultiInsert { count, .. }, numbers) = XlHeapMultiInsert::split(around.record.main_data())?;
     let numbers = numbers.get(..2 * usize::from(count))?;

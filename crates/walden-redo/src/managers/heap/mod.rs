@@ -93,7 +93,7 @@ fn block_number(step: &Step<'_, '_>, id: u8) -> u32 {
     step.block(id).map_or(0, |block| block.block)
 }
 
-/// A transaction made a row version that may be pruned one day (`PageSetPrunable`).
+/// A transaction made a heap tuple that may be pruned one day (`PageSetPrunable`).
 #[inline]
 fn set_prunable(page: &mut Page, xid: u32) {
     let known = page.prune_xid();
@@ -144,7 +144,7 @@ fn mask_page(page: &mut Page, _: Major, fork: Fork) {
     }
 }
 
-/// The part of the mask that needs the page's place: redo lets a speculative row version lead to itself, on the primary it
+/// The part of the mask that needs the page's place: redo lets a speculative heap tuple lead to itself, on the primary it
 /// has its token until it is confirmed.
 pub(crate) fn mask_speculative(page: &mut Page, block: u32) {
     for number in 1..=page.items() {

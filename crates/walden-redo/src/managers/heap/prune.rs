@@ -1,4 +1,4 @@
-//! Row versions that nobody needs, and those that are frozen: `PRUNE`, `VACUUM` and `FREEZE_PAGE`, since 17 all in one,
+//! Heap tuples that nobody needs, and those that are frozen: `PRUNE`, `VACUUM` and `FREEZE_PAGE`, since 17 all in one,
 //! `PRUNE_ON_ACCESS`, `PRUNE_VACUUM_SCAN` and `PRUNE_VACUUM_CLEANUP`.
 //!
 //! Writers: `pruneheap.c`, `vacuumlazy.c`.
@@ -26,7 +26,7 @@ const FREEZE_XVAC: u8 = 0x02;
 const INVALID_XVAC: u8 = 0x04;
 /// `FrozenTransactionId`
 const FROZEN_XID: u32 = 2;
-/// Bytes of a plan to freeze: since 16 of some row versions alike, before of one.
+/// Bytes of a plan to freeze: since 16 of some heap tuples alike, before of one.
 const PLAN: usize = 12;
 
 const CUT: Misfit = Misfit("the record has not all its line pointers");
@@ -108,7 +108,7 @@ pub(super) fn vacuum(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Pruned { unused, ..Pruned::default() }.execute(page, version, true)
 }
 
-/// How row versions are frozen (`HeapTupleFreeze`). The order is that of plans in a record.
+/// How heap tuples are frozen (`HeapTupleFreeze`). The order is that of plans in a record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Plan {
     xmax: u32,
@@ -133,7 +133,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The plan that made this of a row version's header; nothing if it was not frozen.
+    /// The plan that made this of a heap tuple's header; nothing if it was not frozen.
     ///
     /// Freezing shows in the frozen `xmin` or in another `xmax`, both of which nothing else changes in such a record.
     fn between(before: &HeapTupleHeader<'_>, after: &HeapTupleHeader<'_>) -> Option<Plan> {
@@ -172,7 +172,7 @@ pub(super) fn freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// Plans for some row versions each, whose line pointers are next in `numbers`.
+/// Plans for some heap tuples each, whose line pointers are next in `numbers`.
 fn freeze_alike(page: &mut Page, plans: &[u8], numbers: &mut Reader<'_>) -> Result<(), Misfit> {
     for plan in plans.as_chunks::<PLAN>().0 {
         // xlhp_freeze_plan: xmax u32, t_infomask2 u16, t_infomask u16, frzflags u8, padding, ntuples u16.
@@ -299,7 +299,7 @@ impl<'p> Compared<'p> {
         })
     }
 
-    /// The next member of a chain, and its `xmin` as far as the row version tells.
+    /// The next member of a chain, and its `xmin` as far as the heap tuple has it.
     fn next(&self, number: u16) -> Option<(u16, Option<u32>)> {
         let header =
             self.header(number).filter(|header| header.infomask2() & infomask2::HEAP_HOT_UPDATED != 0)?;
@@ -380,7 +380,7 @@ fn push_counted(data: &mut Vec<u8>, numbers: &[u16], per_item: usize) {
     push_numbers(data, numbers);
 }
 
-/// Plans since 16, each with as many row versions as are frozen alike (`heap_log_freeze_plan`); how many plans.
+/// Plans since 16, each with as many heap tuples as are frozen alike (`heap_log_freeze_plan`); how many plans.
 fn push_plans(data: &mut Vec<u8>, frozen: &mut [(Plan, u16)]) -> u16 {
     frozen.sort_unstable();
     let mut plans = 0;

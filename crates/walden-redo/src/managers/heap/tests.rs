@@ -15,7 +15,7 @@ use crate::{PageBox, Replay};
 const TABLE: RelFileLocator = RelFileLocator { tablespace: 1663, database: 1, relation: 2 };
 const XID: u32 = 700;
 
-/// A block of a record that is put together here.
+/// A block of a record that a test assembles.
 #[derive(Clone, Debug)]
 struct Block {
     id: u8,
@@ -244,7 +244,7 @@ fn transactions_wrap_around() {
     assert!(!precedes(4, 3) && !precedes(3, u32::MAX) && !precedes(5, 5));
 }
 
-/// A table's page with some row versions and line pointers, some of them wrong.
+/// A table's page with some heap tuples and line pointers, some of them wrong.
 fn any_page() -> impl Strategy<Value = Page> {
     let items = prop::collection::vec((0u8..4, 0usize..80), 0..12);
     let wrong = prop::collection::vec((0usize..PAGE_BYTES, any::<u8>()), 0..3);
