@@ -4,22 +4,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use walden_testing::{Need, Outcome};
 
 #[path = "../../examples/columns.rs"]
 mod columns;
-
-/// Golden files with modelled parts, which `tests/format/entropy.py` does not decode yet.
-const MODELLED: [&str; 7] = [
-    "records-14.wlz",
-    "records-level-7.wlz",
-    "records-level-8.wlz",
-    "records-level-9.wlz",
-    "records-words-7.wlz",
-    "records-words-8.wlz",
-    "records-words-9.wlz",
-];
 
 fn main() -> ExitCode {
     walden_testing::run(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/specification"), &[TESTS])
@@ -31,25 +21,39 @@ walden_testing::tests! {
 
 fn an_independent_decoder_gets_the_same_columns() -> Outcome {
     let python = Need::Python.find()?;
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = root.join("../../tests/format/decode.py");
-    let mut files: Vec<PathBuf> = fs::read_dir(root.join("tests/golden/v1"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| !MODELLED.iter().any(|name| path.ends_with(name)))
-        .collect();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1");
+    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
-    assert!(files.len() > 10, "{files:?}");
-    for path in files {
-        let output = Command::new(&python).arg("-B").arg(&program).arg(&path).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{}: {said}", path.display());
-        let found = String::from_utf8(output.stdout).unwrap();
-        let expected = columns::lines_of(&fs::read(&path).unwrap()).unwrap();
-        assert!(found.lines().eq(expected.iter().map(String::as_str)), "{}: {}", path.display(), {
-            let differs = found.lines().zip(&expected).find(|(found, expected)| found != expected);
-            format!("first other line: {differs:?}; {} and {} lines", found.lines().count(), expected.len())
-        });
-    }
+    assert!(files.len() > 20, "{files:?}");
+    // A file takes up to ten seconds.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(path) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    compare(python.as_ref(), path);
+                }
+            });
+        }
+    });
     Ok(())
+}
+
+/// Compares the columns of a file.
+fn compare(python: &Path, path: &Path) {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/format/decode.py");
+    let output = Command::new(python).arg("-B").arg(&program).arg(path).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {errors}", path.display());
+    let found = String::from_utf8(output.stdout).unwrap();
+    let expected = columns::lines_of(&fs::read(path).unwrap()).unwrap();
+    assert!(found.lines().eq(expected.iter().map(String::as_str)), "{}: {}", path.display(), {
+        let differs = found.lines().zip(&expected).find(|(found, expected)| found != expected);
+        format!(
+            "first line that differs: {differs:?}; {} and {} lines",
+            found.lines().count(),
+            expected.len()
+        )
+    });
 }
