@@ -1,15 +1,14 @@
 //! Bytes to columns to segments.
 
 use walden_format::lsn::Lsn;
-use walden_format::page::{LONG_HEADER, SHORT_HEADER};
-use walden_format::stream::StreamInfo;
+use walden_format::page::LONG_HEADER;
 use walden_format::version::Major;
 
 use super::frame::{End, FrameColumns, SegmentFrame, total_len_of};
-use super::{Encoded, Form, Limits, State, max_column_weight, start_of};
+use super::{Encoded, Form, Limits, State, max_column_weight};
 use crate::columns::{self, Coder};
 use crate::entropy::Unpacker;
-use crate::framing::{FLUSH_BYTES, PageSink, PageWriter, StreamingSink};
+use crate::framing::{FLUSH_BYTES, FirstPage, PageSink, PageWriter, StreamingSink};
 use crate::meter::Metered;
 use crate::record::Model;
 use crate::{Corrupt, corrupt};
@@ -61,7 +60,7 @@ impl Decoder {
         let decoded = match encoded.form {
             Form::Bytes => {
                 let mut rest = &encoded.content[..];
-                let mut unpacker = Unpacker::new(false).allow_modelled(self.limits.may_model);
+                let mut unpacker = Unpacker::new(false).allow_mixing(self.limits.may_model);
                 unpacker.part(&mut rest, bytes).map(|decoded| {
                     out(&decoded);
                     decoded.len()
@@ -140,7 +139,7 @@ fn first_chunk(
     limits: Limits,
 ) -> Result<State<columns::Decoder, Unpacker>, Corrupt> {
     let mut coder = columns::Decoder::default();
-    let mut entropy = Unpacker::new(!is_alone).allow_modelled(limits.may_model);
+    let mut entropy = Unpacker::new(!is_alone).allow_mixing(limits.may_model);
     if is_metered {
         coder.meter();
     }
@@ -158,12 +157,8 @@ struct SegmentDecoder<'d, 'o> {
     model: &'d mut Model,
     frame: SegmentFrame,
     pages: PageWriter<StreamingSink<'o>>,
-    /// The first page's header.
-    first: [u8; LONG_HEADER],
-    /// Of the segment.
-    bytes: usize,
+    first: FirstPage,
     max_blocks: usize,
-    page_bytes: usize,
     /// For use within.
     scratch: Vec<u8>,
 }
@@ -178,35 +173,23 @@ impl<'d, 'o> SegmentDecoder<'d, 'o> {
         out: &'o mut dyn FnMut(&[u8]),
     ) -> Result<SegmentDecoder<'d, 'o>, Corrupt> {
         let first = coder.array(columns.bytes, &[0; LONG_HEADER])?;
-        let info = StreamInfo::of_segment(&first)
+        let first = FirstPage::parse(&first)
             .map_err(|_| corrupt("cannot decode the first page's header: expected PostgreSQL's fields"))?;
-        if info.segment_size.bytes() != bytes as u64 {
+        if first.segment_bytes() != bytes {
             return Err(corrupt("cannot decode the segment: expected the size that its first page states"));
         }
-        let page_bytes = info.page_bytes as usize;
-        let frame = SegmentFrame::default().code(coder, columns.numbers, (bytes / page_bytes) as u32)?;
-        model.start(info.version, bytes);
+        let frame = SegmentFrame::default().code(coder, columns.numbers, first.pages())?;
+        model.start(first.info.version, bytes);
         if frame.records > 0 {
             model.set_prev(Lsn(frame.first_prev));
         }
-        let pages = PageWriter::new(first, &info, frame.changes.clone(), StreamingSink::new(out));
-        Ok(SegmentDecoder {
-            coder,
-            columns,
-            model,
-            frame,
-            pages,
-            first,
-            bytes,
-            max_blocks,
-            page_bytes,
-            scratch: Vec::new(),
-        })
+        let pages = PageWriter::new(first, frame.changes.clone(), StreamingSink::new(out));
+        Ok(SegmentDecoder { coder, columns, model, frame, pages, first, max_blocks, scratch: Vec::new() })
     }
 
     /// The remainder of a record that began before the segment.
     fn head(&mut self, missing: usize) -> Result<(), Corrupt> {
-        let total = total_len_of(&self.first[16..20]);
+        let total = self.first.header.remaining;
         let len = (total as usize)
             .min(self.pages.space_left())
             .checked_sub(missing)
@@ -228,15 +211,16 @@ impl<'d, 'o> SegmentDecoder<'d, 'o> {
 
     /// Decodes so many records.
     fn records(&mut self, count: u64) -> Result<(), Corrupt> {
-        let start = start_of(&self.first);
+        let (start, geometry) = (self.first.start(), self.first.info.geometry());
         for _ in 0..count {
             let at = self.pages.next_start();
-            if at >= self.bytes {
+            if at >= self.first.segment_bytes() {
                 return Err(corrupt("cannot decode a record: expected it to start in the segment"));
             }
+            let lsn = start.plus(at as u64);
             // The end depends on the record's length, and that on the record.
-            let end = |len: usize| start.plus(end_of(at, len, self.page_bytes) as u64);
-            self.model.record(self.coder, None, start.plus(at as u64), end)?;
+            let end = |len: usize| Lsn(geometry.record_end(lsn, len as u64).0.saturating_add(7) & !7);
+            self.model.record(self.coder, None, lsn, end)?;
             if self.model.out.len() > self.pages.space_left() {
                 return Err(corrupt("cannot decode a record: expected it to end in the segment"));
             }
@@ -286,7 +270,7 @@ impl<'d, 'o> SegmentDecoder<'d, 'o> {
                     self.pages.out.put(&self.scratch);
                     left -= now;
                 }
-                self.pages.out.put_zeros_to(self.bytes.max(self.pages.out.len()));
+                self.pages.out.put_zeros_to(self.first.segment_bytes().max(self.pages.out.len()));
             }
         }
         Ok(())
@@ -296,23 +280,10 @@ impl<'d, 'o> SegmentDecoder<'d, 'o> {
     fn finish(mut self) -> Result<usize, Corrupt> {
         self.coder.finish()?;
         self.pages.out.flush();
-        if self.pages.out.len() == self.bytes {
-            Ok(self.bytes)
+        if self.pages.out.len() == self.first.segment_bytes() {
+            Ok(self.first.segment_bytes())
         } else {
             Err(corrupt("cannot decode the segment: expected its pages to fill it"))
         }
-    }
-}
-
-/// Where the next record could start after one of `len` bytes from `at` on.
-fn end_of(at: usize, len: usize, page_bytes: usize) -> usize {
-    let (mut at, mut left) = (at, len);
-    loop {
-        let space = page_bytes - at % page_bytes;
-        if left <= space {
-            return (at + left).next_multiple_of(8);
-        }
-        left -= space;
-        at += space + SHORT_HEADER;
     }
 }

@@ -6,13 +6,14 @@ use std::ops::ControlFlow;
 use walden_format::lsn::Lsn;
 use walden_format::page::{LONG_HEADER, PageHeader, SHORT_HEADER};
 use walden_format::record::Record;
-use walden_format::stream::{Decoder as StreamDecoder, Progress, StreamInfo, Visitor};
+use walden_format::stream::{Decoder as StreamDecoder, Progress, Visitor};
+use walden_format::version::Major;
 
 use super::frame::{Abandoned, End, FrameColumns, SegmentFrame, total_len_of};
-use super::{Encoded, Form, Limits, Original, State, Statistics, max_column_weight, start_of};
+use super::{Encoded, Form, Limits, Original, State, Statistics, max_column_weight};
 use crate::columns::{self, Coder};
 use crate::entropy::Packer;
-use crate::framing::{ComparingSink, PageSink, PageWriter};
+use crate::framing::{ComparingSink, FirstPage, PageSink, PageWriter};
 use crate::record::Model;
 
 /// From this level on, nothing is left out that makes decoding slow: values that the server compressed are coded
@@ -150,37 +151,36 @@ impl Encoder {
 
     /// Fills the columns from a segment; the hash of the bytes that they stand for.
     fn encode_records(&mut self, mut original: Original<'_>) -> Option<[u8; 32]> {
-        let segment = Segment::of(&original)?;
+        let first = first_page(&original)?;
         let State { coder, frame: frame_columns, model, .. } = match &mut self.state {
             Some(state) => state,
-            None => self.state.insert(new_state(self.level, self.limits, self.is_alone, &segment)?),
+            None => self.state.insert(new_state(self.level, self.limits, self.is_alone, first.info.version)?),
         };
-        model.start(segment.info.version, segment.bytes);
-        read_ahead(&mut original, &segment, model)?;
-        if !original.piece(0)?.starts_with(&segment.first) {
+        model.start(first.info.version, first.segment_bytes());
+        read_ahead(&mut original, &first, model)?;
+        if !original.piece(0)?.starts_with(&first.bytes) {
             return None;
         }
-        let head_total = total_len_of(&segment.first[16..20]);
-        let head = head_of(&mut original, head_total, segment.page_bytes())?;
-        let pages = PageWriter::new(segment.first, &segment.info, Vec::new(), ComparingSink::new(original));
-        let max_weight = max_column_weight(segment.bytes).min(self.limits.columns);
-        let mut feed = Feed::new(segment, model, coder, pages, max_weight);
-        let head_missing = feed.head(&head, head_total)?;
+        let head = head_of(&mut original, first.header.remaining, first.page_bytes())?;
+        let pages = PageWriter::new(first, Vec::new(), ComparingSink::new(original));
+        let max_weight = max_column_weight(first.segment_bytes()).min(self.limits.columns);
+        let mut feed = Feed::new(first, model, coder, pages, max_weight);
+        let head_missing = feed.head(&head, first.header.remaining)?;
         let tail = feed.run()?;
-        let Feed { model, coder, mut pages, segment, frame, abandoned, .. } = feed;
+        let Feed { model, coder, mut pages, frame, abandoned, .. } = feed;
         model.finish(coder).ok()?;
-        let (end, tail) = tail_of(&mut pages, &segment, tail)?;
+        let (end, tail) = tail_of(&mut pages, &first, tail)?;
         let mut scratch = Vec::new();
-        coder.bytes(frame_columns.bytes, &segment.first, LONG_HEADER, &mut scratch).ok()?;
+        coder.bytes(frame_columns.bytes, &first.bytes, LONG_HEADER, &mut scratch).ok()?;
         let changes = pages.changes().to_vec();
         let frame = SegmentFrame { end, tail_bytes: tail.len(), head_missing, changes, ..frame };
-        frame.code(coder, frame_columns.numbers, segment.pages()).ok()?;
+        frame.code(coder, frame_columns.numbers, first.pages()).ok()?;
         for bytes in [&head].into_iter().chain(&abandoned).chain([&tail]) {
             coder.bytes(frame_columns.bytes, bytes, bytes.len(), &mut scratch).ok()?;
         }
         let weight = coder.weight();
         self.has_exceeded_limits = weight > self.limits.columns || model.most_blocks() > self.limits.blocks;
-        let is_within = weight <= max_column_weight(segment.bytes) && !self.has_exceeded_limits;
+        let is_within = weight <= max_column_weight(first.segment_bytes()) && !self.has_exceeded_limits;
         pages.out.original.hash().filter(|_| is_within)
     }
 }
@@ -190,11 +190,11 @@ fn new_state(
     level: u8,
     limits: Limits,
     is_alone: bool,
-    segment: &Segment,
+    version: Major,
 ) -> Option<State<columns::Encoder, Packer>> {
     let mut coder = columns::Encoder::default();
     let frame = FrameColumns::new(&mut coder).ok()?;
-    let mut model = Model::new(segment.info.version, limits);
+    let mut model = Model::new(version, limits);
     if level < MIN_THOROUGH_LEVEL {
         model.set_fast_mode();
     }
@@ -204,42 +204,24 @@ fn new_state(
     Some(State { coder, entropy: Packer::new(level, !is_alone), frame, model })
 }
 
-/// What is known of a segment from its first page's header.
-struct Segment {
-    first: [u8; LONG_HEADER],
-    info: StreamInfo,
-    start: Lsn,
-    bytes: usize,
+/// The first page of a segment; `None` if that is no segment's, or one of another length.
+fn first_page(original: &Original<'_>) -> Option<FirstPage> {
+    let mut first = FirstPage::parse(&original.start()?).ok()?;
+    // Pages may belong to any later timeline: the file's own is not known here.
+    first.info.timeline = u32::MAX;
+    let is_whole =
+        original.bytes() == first.segment_bytes() && first.info.segment_size.offset_of(first.start()) == 0;
+    is_whole.then_some(first)
 }
 
-impl Segment {
-    /// `None` if that is no segment's, or one of another length.
-    fn of(original: &Original<'_>) -> Option<Segment> {
-        let first = original.start()?;
-        // Pages may belong to any later timeline: the file's own is not known here.
-        let info = StreamInfo { timeline: u32::MAX, ..StreamInfo::of_segment(&first).ok()? };
-        let (start, bytes) = (start_of(&first), info.segment_size.bytes() as usize);
-        let is_whole = original.bytes() == bytes && info.segment_size.offset_of(start) == 0;
-        is_whole.then_some(Segment { first, info, start, bytes })
-    }
-
-    fn page_bytes(&self) -> usize {
-        self.info.page_bytes as usize
-    }
-
-    fn pages(&self) -> u32 {
-        (self.bytes / self.page_bytes()) as u32
-    }
-
-    /// The segment's records from an offset on.
-    fn stream(&self, from: usize) -> StreamDecoder {
-        let end = self.start.plus(self.bytes as u64);
-        StreamDecoder::new(self.info, self.start.plus(from as u64), end)
-    }
+/// The records of a segment from an offset on.
+fn stream_from(first: &FirstPage, offset: usize) -> StreamDecoder {
+    let (start, end) = (first.start().plus(offset as u64), first.start().plus(first.segment_bytes() as u64));
+    StreamDecoder::new(first.info, start, end)
 }
 
 /// Shows the model the records that it will code, so that it can choose schemas and the like.
-fn read_ahead(original: &mut Original<'_>, segment: &Segment, model: &mut Model) -> Option<()> {
+fn read_ahead(original: &mut Original<'_>, first: &FirstPage, model: &mut Model) -> Option<()> {
     /// Passes records to the model's planning.
     struct Ahead<'m>(&'m mut Model);
 
@@ -251,7 +233,7 @@ fn read_ahead(original: &mut Original<'_>, segment: &Segment, model: &mut Model)
     }
 
     // The second pass verifies checksums.
-    let stream = |piece: usize| segment.stream(piece * Original::PIECE).checked_until(Lsn(u64::MAX));
+    let stream = |piece: usize| stream_from(first, piece * Original::PIECE).checked_until(Lsn(u64::MAX));
     let (mut ahead, mut next, mut quiet) = (stream(0), 0, 0);
     original.read_ahead(|number, piece| {
         if number != next {
@@ -266,7 +248,7 @@ fn read_ahead(original: &mut Original<'_>, segment: &Segment, model: &mut Model)
 
 /// Passes records to the model, as long as the pages around them are the original's.
 struct Feed<'s, 'i> {
-    segment: Segment,
+    first: FirstPage,
     model: &'s mut Model,
     coder: &'s mut columns::Encoder,
     /// What decoding will write.
@@ -293,14 +275,14 @@ impl<'s, 'i> Feed<'s, 'i> {
     const RESERVED: usize = 2;
 
     fn new(
-        segment: Segment,
+        first: FirstPage,
         model: &'s mut Model,
         coder: &'s mut columns::Encoder,
         pages: PageWriter<ComparingSink<'i>>,
         max_weight: usize,
     ) -> Feed<'s, 'i> {
         Feed {
-            segment,
+            first,
             model,
             coder,
             pages,
@@ -322,7 +304,7 @@ impl<'s, 'i> Feed<'s, 'i> {
             return;
         }
         self.measure_at = at + Self::MEASURE_EACH;
-        let reserved = Self::RESERVED * self.segment.bytes.saturating_sub(at);
+        let reserved = Self::RESERVED * self.first.segment_bytes().saturating_sub(at);
         self.model.set_growth_left(self.max_weight.saturating_sub(self.coder.weight() + reserved));
     }
 
@@ -338,7 +320,7 @@ impl<'s, 'i> Feed<'s, 'i> {
 
     /// Codes all records; where an unfinished record starts after them. `None` if the segment cannot be coded as records.
     fn run(&mut self) -> Option<Option<usize>> {
-        let mut stream = self.segment.stream(0);
+        let mut stream = stream_from(&self.first, 0);
         let (mut progress, mut pieces) = (Ok(Progress::More), 0..self.pages.out.original.pieces());
         while let (Ok(Progress::More), Some(number)) = (&progress, pieces.next()) {
             let piece = self.pages.out.original.piece(number)?;
@@ -350,7 +332,7 @@ impl<'s, 'i> Feed<'s, 'i> {
             return None;
         }
         let unfinished = stream.unfinished().filter(|_| progress.is_ok() && !self.is_odd);
-        Some(unfinished.map(|unfinished| unfinished.lsn.bytes_since(self.segment.start) as usize))
+        Some(unfinished.map(|unfinished| unfinished.lsn.bytes_since(self.first.start()) as usize))
     }
 
     /// Goes back to where all was equal to the original. The remainder of the segment is coded as bytes.
@@ -368,7 +350,7 @@ impl Visitor for Feed<'_, '_> {
         let from = self.pages.out.len();
         let at = self.pages.next_start();
         self.pages.record(record.bytes(), record.bytes().len() as u32);
-        if self.segment.start.plus(at as u64) != record.lsn || !self.pages.out.is_same() {
+        if self.first.start().plus(at as u64) != record.lsn || !self.pages.out.is_same() {
             self.give_up(from);
             return ControlFlow::Break(());
         }
@@ -391,8 +373,8 @@ impl Visitor for Feed<'_, '_> {
     fn abandoned(&mut self, lsn: Lsn, bytes: u64) {
         let from = self.pages.out.len();
         let at = self.pages.next_start();
-        let is_here = self.segment.start.plus(at as u64) == lsn;
-        let page_bytes = self.segment.page_bytes();
+        let is_here = self.first.start().plus(at as u64) == lsn;
+        let page_bytes = self.first.page_bytes();
         let original = &mut self.pages.out.original;
         match content_of(original, at, bytes as usize, page_bytes).filter(|_| is_here && !self.is_odd) {
             Some(content) => {
@@ -414,21 +396,21 @@ impl Visitor for Feed<'_, '_> {
 /// What comes after the last record: how the segment ends, and the bytes of that.
 fn tail_of(
     pages: &mut PageWriter<ComparingSink<'_>>,
-    segment: &Segment,
+    first: &FirstPage,
     unfinished: Option<usize>,
 ) -> Option<(End, Vec<u8>)> {
     let from = pages.out.len();
     if let Some(at) = unfinished {
-        let tail = pages.out.original.content(at, segment.bytes, segment.page_bytes())?;
+        let tail = pages.out.original.content(at, first.segment_bytes(), first.page_bytes())?;
         if pages.next_start() == at {
             pages.record(&tail, total_len_of(&tail));
-            if pages.out.len() == segment.bytes && pages.out.is_same() {
+            if pages.out.len() == first.segment_bytes() && pages.out.is_same() {
                 return Some((End::Cut, tail));
             }
         }
         pages.rewind_to(from);
     }
-    if from == segment.bytes {
+    if from == first.segment_bytes() {
         return Some((End::Full, Vec::new()));
     }
     let mut tail = pages.out.original.all_from(from)?;

@@ -2,11 +2,10 @@ use walden_format::crc::record_crc;
 use walden_format::lsn::Lsn;
 use walden_format::page::{LONG_HEADER, SHORT_HEADER};
 use walden_format::rmgr::rmid;
-use walden_format::stream::StreamInfo;
 use walden_redo::compress::zstd::{Release, Zstd};
 
 use super::*;
-use crate::framing::{HeaderChange, HeaderFields, PageSink, PageWriter, StreamingSink};
+use crate::framing::{FirstPage, HeaderChange, HeaderFields, PageSink, PageWriter, StreamingSink};
 
 const SEGMENT: usize = 4 << 20;
 const PAGE: usize = 8192;
@@ -58,11 +57,10 @@ fn segment_of(
     changes: Vec<HeaderChange>,
     write: impl FnOnce(&mut PageWriter<StreamingSink<'_>>),
 ) -> Vec<u8> {
-    let first = first_header(continued);
-    let info = StreamInfo::of_segment(&first).expect("a first page");
+    let first = FirstPage::parse(&first_header(continued)).expect("a first page");
     let mut segment = Vec::new();
     let mut take = |bytes: &[u8]| segment.extend_from_slice(bytes);
-    let mut pages = PageWriter::new(first, &info, changes, StreamingSink::new(&mut take));
+    let mut pages = PageWriter::new(first, changes, StreamingSink::new(&mut take));
     write(&mut pages);
     pages.out.put_zeros_to(SEGMENT);
     pages.out.flush();

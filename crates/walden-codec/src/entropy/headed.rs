@@ -1,21 +1,21 @@
-//! Content with a head that is known only after it.
+//! Content with a header that is known only after it.
 
-/// Bytes before which something was put that was known only after them.
-pub struct Headed {
+/// Bytes with a header before them, without moving them.
+pub struct WithHeader {
     bytes: Vec<u8>,
     start: usize,
 }
 
-impl Headed {
-    /// `bytes` from `body_at` on, after `head`, which takes as much as there is before at most.
-    pub fn new(head: &[u8], mut bytes: Vec<u8>, body_at: usize) -> Headed {
-        let start = body_at - head.len();
-        bytes[start..body_at].copy_from_slice(head);
-        Headed { bytes, start }
+impl WithHeader {
+    /// `bytes` from `body_at` on, after `header`, which must fit before that.
+    pub fn new(header: &[u8], mut bytes: Vec<u8>, body_at: usize) -> WithHeader {
+        let start = body_at - header.len();
+        bytes[start..body_at].copy_from_slice(header);
+        WithHeader { bytes, start }
     }
 }
 
-impl std::ops::Deref for Headed {
+impl std::ops::Deref for WithHeader {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {

@@ -3,25 +3,15 @@
 //! A page's header follows from the page's position and from how much of a record goes on in it, but for its other flags
 //! and its timeline ([`HeaderFields`]), of which only changes from page to page are coded.
 
+mod first_page;
 mod original;
 mod sink;
 
-use walden_format::lsn::Lsn;
-use walden_format::page::{LONG_HEADER, SHORT_HEADER};
-use walden_format::stream::StreamInfo;
+use walden_format::page::{PageHeader, SHORT_HEADER, flags};
 
+pub use self::first_page::{FirstPage, start_of};
 pub use self::original::{Input, Original};
 pub use self::sink::{ComparingSink, FLUSH_BYTES, PageSink, StreamingSink};
-
-/// `XLP_FIRST_IS_CONTRECORD`
-const CONTINUES: u16 = 0x0001;
-/// `XLP_LONG_HEADER`
-const LONG: u16 = 0x0002;
-
-/// The LSN of a segment whose first page has this header.
-pub fn start_of(first: &[u8; LONG_HEADER]) -> Lsn {
-    Lsn(u64::from_le_bytes(first[8..16].try_into().unwrap_or_default()))
-}
 
 /// What a page header has that does not follow from the page's position and the records around it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -35,17 +25,15 @@ pub struct HeaderFields {
 }
 
 impl HeaderFields {
+    const DERIVED: u16 = flags::FIRST_IS_CONTRECORD | flags::LONG_HEADER;
+
     /// Fields by their values; `None` if the flags have a derived one.
     pub fn new(flags: u16, timeline: u32) -> Option<HeaderFields> {
-        (flags & (CONTINUES | LONG) == 0).then_some(HeaderFields { flags, timeline })
+        (flags & HeaderFields::DERIVED == 0).then_some(HeaderFields { flags, timeline })
     }
 
-    fn of(header: &[u8; 8]) -> HeaderFields {
-        let [_, _, info @ .., a, b, c, d] = *header;
-        HeaderFields {
-            flags: u16::from_le_bytes(info) & !(CONTINUES | LONG),
-            timeline: u32::from_le_bytes([a, b, c, d]),
-        }
+    fn of(header: &PageHeader) -> HeaderFields {
+        HeaderFields { flags: header.info & !HeaderFields::DERIVED, timeline: header.timeline }
     }
 }
 
@@ -60,8 +48,7 @@ pub struct HeaderChange {
 
 /// Writes the pages of a segment around its records.
 pub struct PageWriter<P> {
-    /// The first page's header, as it is.
-    first: [u8; LONG_HEADER],
+    first: FirstPage,
     /// A power of two.
     page_bytes: usize,
     /// What has been written.
@@ -77,27 +64,10 @@ pub struct PageWriter<P> {
 }
 
 impl<P: PageSink> PageWriter<P> {
-    /// Starts a segment whose first page has this header, and of which the headers change as given (nothing when encoding).
-    pub fn new(
-        first: [u8; LONG_HEADER],
-        info: &StreamInfo,
-        changes: Vec<HeaderChange>,
-        out: P,
-    ) -> PageWriter<P> {
-        let fields = HeaderFields::of(first.first_chunk().expect("a header is longer"));
-        PageWriter {
-            first,
-            page_bytes: info.page_bytes as usize,
-            out,
-            left: 0,
-            fields,
-            changes,
-            changes_done: 0,
-        }
-    }
-
-    fn segment_bytes(&self) -> usize {
-        u32::from_le_bytes([self.first[32], self.first[33], self.first[34], self.first[35]]) as usize
+    /// Starts a segment with this first page, and of which the headers change as given (nothing when encoding).
+    pub fn new(first: FirstPage, changes: Vec<HeaderChange>, out: P) -> PageWriter<P> {
+        let fields = HeaderFields::of(&first.header);
+        PageWriter { page_bytes: first.page_bytes(), first, out, left: 0, fields, changes, changes_done: 0 }
     }
 
     /// Where headers change.
@@ -107,7 +77,7 @@ impl<P: PageSink> PageWriter<P> {
 
     /// Whether the segment is full.
     pub fn is_full(&self) -> bool {
-        self.out.len() >= self.segment_bytes()
+        self.out.len() >= self.first.segment_bytes()
     }
 
     /// Whether the next byte is a page's first.
@@ -118,10 +88,11 @@ impl<P: PageSink> PageWriter<P> {
     /// Bytes of records that fit from here on until the segment is full.
     pub fn space_left(&self) -> usize {
         let at = self.out.len();
-        let left = self.segment_bytes().saturating_sub(at);
-        let headers = left / self.page_bytes * SHORT_HEADER;
-        let first = if at == 0 { LONG_HEADER - SHORT_HEADER } else { 0 };
-        left.saturating_sub(headers + first)
+        let left = self.first.segment_bytes().saturating_sub(at);
+        let start = self.first.start();
+        // Of a page that starts here, the header is still to be written.
+        let (from, to) = (start.plus(at as u64), start.plus(self.first.segment_bytes() as u64));
+        left.saturating_sub(self.first.info.geometry().header_bytes_between(from, to) as usize)
     }
 
     /// Writes a record, or the remainder of one: `left` is its length from here on, of which `bytes` are given.
@@ -141,7 +112,7 @@ impl<P: PageSink> PageWriter<P> {
         }
     }
 
-    /// The record that was written last goes on nowhere: a crash cut it off.
+    /// Ends the record that was written last, though bytes are left of it: a crash cut it off.
     pub fn abandon_record(&mut self) {
         self.left = 0;
     }
@@ -166,24 +137,27 @@ impl<P: PageSink> PageWriter<P> {
             return;
         }
         if at == 0 {
-            self.out.put(&self.first);
+            self.out.put(&self.first.bytes);
             return;
         }
         self.next_fields((at / self.page_bytes) as u32);
-        let info = self.fields.flags | if self.left > 0 { CONTINUES } else { 0 };
-        let mut header = [0; SHORT_HEADER];
-        header[0..2].copy_from_slice(&self.first[0..2]);
-        header[2..4].copy_from_slice(&info.to_le_bytes());
-        header[4..8].copy_from_slice(&self.fields.timeline.to_le_bytes());
-        header[8..16].copy_from_slice(&start_of(&self.first).0.wrapping_add(at as u64).to_le_bytes());
-        header[16..20].copy_from_slice(&self.left.to_le_bytes());
-        self.out.put(&header);
+        let continues = if self.left > 0 { flags::FIRST_IS_CONTRECORD } else { 0 };
+        let header = PageHeader {
+            info: self.fields.flags | continues,
+            timeline: self.fields.timeline,
+            address: self.first.start().plus(at as u64),
+            remaining: self.left,
+            long: None,
+            ..self.first.header
+        };
+        self.out.put(&header.to_bytes()[..SHORT_HEADER]);
     }
 
     /// Takes the fields of a page's header from the original or from the changes.
     fn next_fields(&mut self, page: u32) {
-        if let Some(original) = self.out.peek() {
-            let fields = HeaderFields::of(original);
+        let original: Option<&[u8; SHORT_HEADER]> = self.out.peek();
+        if let Some(header) = original.and_then(|original| PageHeader::parse(original).ok()) {
+            let fields = HeaderFields::of(&header);
             if fields != self.fields {
                 self.changes.push(HeaderChange { page, fields });
             }
@@ -204,7 +178,7 @@ impl PageWriter<ComparingSink<'_>> {
         let is_before = |change: &HeaderChange| (change.page as usize) * self.page_bytes < len;
         self.changes_done = self.changes.iter().take_while(|change| is_before(change)).count();
         self.changes.truncate(self.changes_done);
-        let first = HeaderFields::of(self.first.first_chunk().expect("a header is longer"));
+        let first = HeaderFields::of(&self.first.header);
         self.fields = self.changes.last().map_or(first, |change| change.fields);
     }
 }
@@ -213,33 +187,28 @@ impl PageWriter<ComparingSink<'_>> {
 mod tests {
     use std::io::{self, Cursor, Read, Seek, SeekFrom};
 
+    use walden_format::page::LONG_HEADER;
+
     use super::*;
 
     const PAGE: usize = 8192;
 
-    fn info() -> StreamInfo {
-        use walden_format::lsn::SegmentSize;
-        use walden_format::version::Major;
-        StreamInfo {
-            version: Major::V18,
-            timeline: 1,
-            system_id: 7,
-            segment_size: SegmentSize::new(1 << 20).expect("a size"),
-            page_bytes: PAGE as u32,
-            data_page_bytes: 8192,
-        }
+    fn first_page() -> FirstPage {
+        FirstPage::parse(&first()).expect("a first page")
     }
 
     fn first() -> [u8; LONG_HEADER] {
         let mut first = [0; LONG_HEADER];
-        first[2] = LONG as u8;
+        // PostgreSQL 18.
+        first[..3].copy_from_slice(&[0x18, 0xD1, flags::LONG_HEADER as u8]);
         first[10] = 0x30;
         first[32..36].copy_from_slice(&(1_u32 << 20).to_le_bytes());
+        first[36..40].copy_from_slice(&(PAGE as u32).to_le_bytes());
         first
     }
 
     #[test]
-    fn what_was_let_go_is_gone_and_the_rest_is_there() {
+    fn released_pieces_are_gone_and_the_others_are_there() {
         let bytes: Vec<u8> = (0..5 * Original::PIECE / 2).map(|at| (at / 1000) as u8).collect();
         let mut input = Cursor::new(&bytes[..]);
         let mut original = Original::of(&mut input).expect("it can be read");
@@ -274,7 +243,7 @@ mod tests {
         };
         assert_eq!(original.read_ahead(see), Some(()));
         let piece = |number: usize| bytes[5..][number * Original::PIECE..][..Original::PIECE].to_vec();
-        assert!(seen == [(0, piece(0)), (2, piece(2))], "what was wanted");
+        assert!(seen == [(0, piece(0)), (2, piece(2))], "the pieces that were asked for");
         for number in 0..3 {
             assert_eq!(original.hash(), None, "not all is read");
             let piece = original.piece(number).expect("a piece");
@@ -309,9 +278,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_of_a_file_that_changes_is_what_is_hashed() {
+    fn the_hash_of_a_changing_file_is_of_the_bytes_that_are_encoded() {
         let version = |byte| vec![byte; Original::PIECE + 9];
-        // Placed at the beginning to tell how it begins, to look ahead, and to be read.
+        // One for each seek to the beginning: for the header, the first pass, the second pass.
         let later = vec![version(2), version(1), version(0)];
         let mut file = Changing { now: Cursor::new(version(0)), later };
         let mut original = Original::of(&mut file).expect("it can be read");
@@ -334,7 +303,7 @@ mod tests {
 
     /// Records of many lengths, some longer than a page, and empty pages after them.
     fn write<P: PageSink>(out: P) -> P {
-        let mut pages = PageWriter::new(first(), &info(), Vec::new(), out);
+        let mut pages = PageWriter::new(first_page(), Vec::new(), out);
         for len in (24..).step_by(331).take(60).chain([300_000]) {
             pages.next_start();
             pages.record(&vec![len as u8; len], len as u32);
@@ -362,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_streamed_is_compared_as_the_same() {
+    fn streamed_pages_compare_as_equal() {
         let mut whole: Vec<u8> = Vec::new();
         let mut times = 0;
         let mut take = |bytes: &[u8]| {
@@ -381,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_seen_and_can_be_left_again() {
+    fn a_difference_is_found_and_can_be_rewound() {
         let original = [[1; 16], [0; 16]].concat();
         let mut input = Cursor::new(&original[..]);
         let mut compared = compared(&mut input);

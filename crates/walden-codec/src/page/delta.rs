@@ -17,9 +17,9 @@ impl DeltaColumns {
     /// Names them.
     pub fn new<S: Coder>(coder: &mut S) -> Result<DeltaColumns, Corrupt> {
         Ok(DeltaColumns {
-            gap: coder.column(Kind::Symbols(Class::ImageDifferences))?,
-            run: coder.column(Kind::Symbols(Class::ImageDifferences))?,
-            bytes: coder.column(Kind::Bytes(Class::ImageDifferences))?,
+            gap: coder.column(Kind::Symbols(Class::ImageDeltas))?,
+            run: coder.column(Kind::Symbols(Class::ImageDeltas))?,
+            bytes: coder.column(Kind::Bytes(Class::ImageDeltas))?,
         })
     }
 }

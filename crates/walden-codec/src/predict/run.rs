@@ -15,7 +15,7 @@ use walden_redo::page::{PAGE_BYTES, Page, max_align};
 use super::attributes::varlena::{MAX_SHORT_BYTES, SHORT};
 use super::attributes::{FORM_REPEATED, FORM_SCHEMA, LastTuple, MAX_VALUES, RepeatCounter, Rows, Schema};
 use crate::Corrupt;
-use crate::columns::{Coder, Column, get_number};
+use crate::columns::{Coder, Column, get_leb128};
 use crate::tuple::items::{item, line_pointer, normal, put_line_pointer, right_before};
 use crate::tuple::schema::{Field, Span, Varlena, aligned, read};
 
@@ -147,7 +147,7 @@ impl Run {
             return;
         }
         let mut lengths = [&[][..]; MAX_VALUES];
-        schema.lengths().zip(&mut lengths).for_each(|(column, ahead)| *ahead = coder.ahead(column));
+        schema.lengths().zip(&mut lengths).for_each(|(column, ahead)| *ahead = coder.remaining(column));
         let values = schema.lengths().count();
         let (lengths, mut before) = (&mut lengths[..values], [&[][..]; MAX_VALUES]);
         let (mut last, mut last_len) = (items.last, 0);
@@ -189,7 +189,7 @@ impl Run {
             at = match *field {
                 Field::Fixed { width, align } => aligned(at, align.into()) + usize::from(width),
                 Field::Varlena => {
-                    let length = next.next().and_then(|ahead| get_number(ahead).ok());
+                    let length = next.next().and_then(|ahead| get_leb128(ahead).ok());
                     let len = length.filter(|len| len & 3 == SHORT && len >> 2 <= MAX_SHORT_BYTES)?;
                     self.values.push((len >> 2) as usize);
                     at + 1 + (len >> 2) as usize

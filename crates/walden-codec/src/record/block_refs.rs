@@ -41,7 +41,7 @@ impl BlockRefs {
                 rank => rank,
             },
         };
-        let number = match current.coder.symbol_of(shape.relation, symbol)? {
+        let number = match current.coder.symbol_with(shape.relation, symbol)? {
             rank @ 1..=RANKS => {
                 return shape.relations.promote(rank).ok_or_else(|| corrupt("a relation's rank can't be"));
             }
@@ -92,7 +92,7 @@ impl BlockRefs {
             0 => NEW,
             rank => rank,
         };
-        let block = match current.coder.symbol_of(shape.block, symbol)? {
+        let block = match current.coder.symbol_with(shape.block, symbol)? {
             rank @ 1..=RANKS => recent.promote(rank).ok_or_else(|| corrupt("a block's rank can't be"))?,
             symbol => {
                 let block = match symbol {

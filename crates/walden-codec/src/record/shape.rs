@@ -116,7 +116,7 @@ impl Shapes {
                 rank => 1 + rank,
             },
         };
-        let number = match current.coder.symbol_of(*column, symbol)? {
+        let number = match current.coder.symbol_with(*column, symbol)? {
             NONE => {
                 self.last = 0;
                 return Ok(None);

@@ -22,7 +22,7 @@ impl Transactions {
             0 => 1 + RANKS + zigzag_delta_u64(xid.into(), self.highest.into()),
             rank => rank,
         };
-        let symbol = current.coder.symbol_of(current.columns.xid, symbol)?;
+        let symbol = current.coder.symbol_with(current.columns.xid, symbol)?;
         if symbol <= RANKS {
             return self.recent.promote(symbol).ok_or_else(|| corrupt("a transaction's rank can't be"));
         }

@@ -30,7 +30,7 @@ use walden_redo::page::index_tuple::{
 };
 use walden_redo::page::{Page, SpecialArea};
 
-use crate::columns::put_number;
+use crate::columns::put_leb128;
 use walden_redo::page::Tid;
 use walden_redo::page::tid::TID_BYTES;
 
@@ -260,7 +260,7 @@ pub fn put_tids(tids: &[Tid], out: &mut Vec<u8>) -> bool {
             out.extend_from_slice(&[distance as u8 & 0x7F | (long as u8) << 7, (distance >> 7) as u8]);
             out.truncate(out.len() - 1 + long);
         } else {
-            put_number(out, distance);
+            put_leb128(out, distance);
         }
         last = number_of(tid);
     }

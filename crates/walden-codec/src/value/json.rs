@@ -110,14 +110,14 @@ impl Columns {
     /// Names the columns of a field.
     pub fn new<S: Coder>(coder: &mut S) -> Result<Columns, Corrupt> {
         Ok(Columns {
-            forms: coder.column(Kind::Symbols(Class::RowHeaders))?,
+            forms: coder.column(Kind::Symbols(Class::TupleHeaders))?,
             keys: coder.column(Kind::Bytes(Class::Text))?,
             strings: coder.column(Kind::Bytes(Class::Text))?,
-            lengths: coder.column(Kind::Symbols(Class::RowHeaders))?,
+            lengths: coder.column(Kind::Symbols(Class::TupleHeaders))?,
             numbers: coder.column(Kind::Bytes(Class::Fixed))?,
             heads: coder.column(Kind::Rows(Class::Fixed, NUMBER_HEAD as u16))?,
             by_head: FxHashMap::default(),
-            digit_lengths: coder.column(Kind::Symbols(Class::RowHeaders))?,
+            digit_lengths: coder.column(Kind::Symbols(Class::TupleHeaders))?,
             digits: FxHashMap::default(),
             entries: Vec::new(),
         })

@@ -421,8 +421,8 @@ impl Vectors {
         let columns = match self.columns {
             Some(columns) => columns,
             None => *self.columns.insert(Columns {
-                forms: coder.shared_column(Kind::Symbols(Class::RowHeaders))?,
-                lengths: coder.shared_column(Kind::Symbols(Class::RowHeaders))?,
+                forms: coder.shared_column(Kind::Symbols(Class::TupleHeaders))?,
+                lengths: coder.shared_column(Kind::Symbols(Class::TupleHeaders))?,
                 words: coder.shared_column(Kind::Bytes(Class::Text))?,
                 residuals: coder.shared_column(Kind::Bytes(Class::Text))?,
             }),

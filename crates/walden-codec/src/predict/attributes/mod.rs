@@ -155,7 +155,7 @@ impl Schema {
             columns.push(FieldColumns::new(coder, field)?);
         }
         let is_toast = matches!(fields[..], [Field::Fixed { width: 8, .. }, Field::Varlena]);
-        let chunks = if is_toast { Some(coder.column(Kind::Symbols(Class::RowHeaders))?) } else { None };
+        let chunks = if is_toast { Some(coder.column(Kind::Symbols(Class::TupleHeaders))?) } else { None };
         let changes = fields.iter().map(|_| None).collect();
         Ok(Schema { fields, columns, changes, chunks })
     }
@@ -200,11 +200,11 @@ impl FieldColumns {
             Field::Varlena => {
                 let content = coder.column(Kind::Bytes(Class::Text))?;
                 Ok(FieldColumns {
-                    length: coder.column(Kind::Symbols(Class::RowHeaders))?,
+                    length: coder.column(Kind::Symbols(Class::TupleHeaders))?,
                     content,
                     external: coder.column(Kind::Rows(Class::Fixed, EXTERNAL_BYTES as u16 - 2))?,
                     compressed: coder.column(Kind::Bytes(Class::Raw))?,
-                    expanded: coder.column(Kind::Symbols(Class::RowHeaders))?,
+                    expanded: coder.column(Kind::Symbols(Class::TupleHeaders))?,
                 })
             }
         }
@@ -310,9 +310,9 @@ impl Rows {
         let layouts = &mut self.layouts;
         let number = self.numbers.get(key, key.mixed(), || {
             layouts.push(Layout {
-                form: coder.column(Kind::Symbols(Class::RowHeaders))?,
-                changed: coder.column(Kind::Symbols(Class::RowHeaders))?,
-                lengths: coder.column(Kind::Symbols(Class::RowHeaders))?,
+                form: coder.column(Kind::Symbols(Class::TupleHeaders))?,
+                changed: coder.column(Kind::Symbols(Class::TupleHeaders))?,
+                lengths: coder.column(Kind::Symbols(Class::TupleHeaders))?,
                 bytes: coder.column(Kind::Bytes(Class::Text))?,
                 schema: None,
                 last: LastTuple::default(),
@@ -370,7 +370,7 @@ impl Rows {
             return Err(corrupt("the last row is not kept"));
         }
         let changed = match old {
-            Some(old) => coder.symbol_of(*changed, || changed_fields((source, spans), (old, old_spans)))?,
+            Some(old) => coder.symbol_with(*changed, || changed_fields((source, spans), (old, old_spans)))?,
             None => u64::MAX,
         };
         for (index, (field, columns)) in fields.iter().zip(&*columns).enumerate() {

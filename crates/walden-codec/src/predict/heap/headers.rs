@@ -99,12 +99,12 @@ impl HeapHeaders {
         source: Option<&HeapHeader>,
     ) -> Result<HeapHeader, Corrupt> {
         let column =
-            names.column(coder, Topic::TupleHeader, [relation, 0, 0], Kind::Symbols(Class::RowHeaders))?;
+            names.column(coder, Topic::TupleHeader, [relation, 0, 0], Kind::Symbols(Class::TupleHeaders))?;
         let known_headers = self.relation(relation);
         let known = source.and_then(|header| known_headers.headers.find(header));
         match coder.symbol(column, known.map_or(0, |number| number + 1))? {
             0 => {
-                let kind = Kind::Rows(Class::RowHeaders, LOGGED_FIELDS_BYTES as u16);
+                let kind = Kind::Rows(Class::TupleHeaders, LOGGED_FIELDS_BYTES as u16);
                 let column = names.column(coder, Topic::TupleHeader, [relation, 1, 0], kind)?;
                 let header = coder.array(column, source.unwrap_or(&HeapHeader::default()))?;
                 if known_headers.headers.0.len() < MAX_HEADERS {
@@ -129,7 +129,7 @@ impl HeapHeaders {
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<Option<u64>, Corrupt> {
-        let symbols = Kind::Symbols(Class::RowHeaders);
+        let symbols = Kind::Symbols(Class::TupleHeaders);
         let column = names.column(coder, Topic::NullBitmap, bitmap_column(relation, header), symbols)?;
         let known_headers = self.relation(relation);
         let known = known_headers.bitmaps(fields(header).header_len);
@@ -144,7 +144,7 @@ impl HeapHeaders {
             NO_BITMAP => Ok(None),
             NEW_BITMAP => {
                 let bytes = bytes.ok_or_else(|| corrupt("a row's attributes can't begin there"))?;
-                let kind = Kind::Bytes(Class::RowHeaders);
+                let kind = Kind::Bytes(Class::TupleHeaders);
                 let column = names.column(
                     coder,
                     Topic::NullBitmap,

@@ -115,7 +115,7 @@ impl<S: Coder> Predictor<S> for NewTuples {
     ) -> Result<(), Corrupt> {
         let mut source = source.map(MultiInsert::new);
         let like = [self.relation.number, 0, 0];
-        let kind = Kind::Symbols(Class::RowHeaders);
+        let kind = Kind::Symbols(Class::TupleHeaders);
         let gaps = coder.names.column(coder.coder, Topic::MultiInsert, like, kind)?;
         let start = out.len();
         for _ in 0..self.count {

@@ -2,7 +2,7 @@
 
 use super::headers::SimilarHeaders;
 use super::visibility::{VISIBILITY_BYTES, Visibility};
-use crate::columns::{Coder, all_repeated};
+use crate::columns::{Coder, count_repeated};
 use crate::predict::TupleCoder;
 use crate::predict::attributes::{FORM_REPEATED, FORM_SCHEMA};
 use crate::predict::relation::Place;
@@ -37,10 +37,10 @@ impl<S: Coder> TupleCoder<'_, S> {
                 symbol.is_some()
             }),
             None => {
-                run.is_repeated = self.coder.ahead(form).first() == Some(&FORM_REPEATED);
+                run.is_repeated = self.coder.remaining(form).first() == Some(&FORM_REPEATED);
                 constant[0].1 = run.form();
-                let most = all_repeated(self.coder, &constant, items.left());
-                let ahead = self.coder.ahead(headers.column);
+                let most = count_repeated(self.coder, &constant, items.left());
+                let ahead = self.coder.remaining(headers.column);
                 let mut last = None;
                 let is_similar = |symbol: &&u8| {
                     let is_similar =

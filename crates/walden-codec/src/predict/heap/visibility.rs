@@ -5,7 +5,7 @@ use walden_redo::page::heap_tuple::{
     HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader, HeapTupleHeaderMut, LOGGED_FIELDS,
 };
 
-use crate::columns::{Class, Coder, Column, Kind, all_repeated, narrow};
+use crate::columns::{Class, Coder, Column, Kind, count_repeated, narrow};
 use crate::predict::TupleCoder;
 use crate::predict::names::Topic;
 use crate::predict::relation::Place;
@@ -104,7 +104,7 @@ impl Visibility {
         let column = match self.columns[what] {
             Some(column) => column,
             None => {
-                let (like, kind) = ([relation, what as u32, 0], Kind::Symbols(Class::RowHeaders));
+                let (like, kind) = ([relation, what as u32, 0], Kind::Symbols(Class::TupleHeaders));
                 let column = coder.names.column(coder.coder, Topic::Visibility, like, kind)?;
                 *self.columns[what].insert(column)
             }
@@ -126,9 +126,9 @@ impl Visibility {
         let constant = |xmax: u8, cid: u8| [(xmins, 0), (xmaxs, xmax), (cids, cid), (ctids, ITSELF as u8)];
         let found = match source {
             Some(page) => self.find_run_on_page(first, tuples, page),
-            None => match (coder.ahead(xmaxs).first(), coder.ahead(cids).first()) {
+            None => match (coder.remaining(xmaxs).first(), coder.remaining(cids).first()) {
                 (Some(&xmax @ ..=1), Some(&cid)) => {
-                    Some((xmax, cid, all_repeated(coder, &constant(xmax, cid), tuples.len())))
+                    Some((xmax, cid, count_repeated(coder, &constant(xmax, cid), tuples.len())))
                 }
                 _ => None,
             },

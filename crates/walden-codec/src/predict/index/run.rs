@@ -6,7 +6,7 @@ use walden_redo::PageStore;
 
 use super::{Context, TID_OTHER, TupleColumns, TupleFlags};
 use crate::Corrupt;
-use crate::columns::{Coder, all_repeated};
+use crate::columns::{Coder, count_repeated};
 use crate::predict::TupleCoder;
 use crate::predict::attributes::{FORM_REPEATED, FORM_SCHEMA};
 use crate::predict::relation::Relation;
@@ -35,9 +35,9 @@ impl<S: Coder> TupleCoder<'_, S> {
         match items.source {
             Some(_) => self.find_tuples_on_page(&mut run, (relation, context), flags, (items, &layout)),
             None => {
-                run.is_repeated = self.coder.ahead(form).first() == Some(&FORM_REPEATED);
+                run.is_repeated = self.coder.remaining(form).first() == Some(&FORM_REPEATED);
                 constant[0].1 = run.form();
-                let most = all_repeated(self.coder, &constant, items.left());
+                let most = count_repeated(self.coder, &constant, items.left());
                 self.find_tuples_in_columns(&mut run, (table, &columns), (items, &layout), most);
             }
         }
@@ -85,7 +85,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         most: usize,
     ) {
         let mut known = KnownTuples { table, unknown: None };
-        let tids = self.coder.ahead(columns.tids).chunks_exact(TID_BYTES).take(most);
+        let tids = self.coder.remaining(columns.tids).chunks_exact(TID_BYTES).take(most);
         let most = tids.take_while(|tid| !known.may_have(self.store, Tid::read(tid))).count();
         run.find_in_columns((self.coder, self.rows), items, layout, most);
     }

@@ -1,36 +1,35 @@
-//! Rows before they are modelled: which positions never change, which are better told as their difference from the row above,
-//! and which nothing tells of.
+//! How the positions of rows are coded: constant, as the difference from the row above, by order 0, or mixed as they are.
 
 /// How a position of rows is coded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mode(pub u8);
 
 impl Mode {
-    /// Predicted, as it is.
-    pub const PLAIN: Mode = Mode(0);
+    /// Coded by mixing, as it is.
+    pub const MIXED: Mode = Mode(0);
     /// All rows have the first row's byte.
-    const STILL: u8 = 1;
-    /// Of a number, lowest byte first, the difference from that of the row above: its first byte, or one after that.
+    const CONSTANT: u8 = 1;
+    /// A byte of a little-endian number of which the difference from the row above is coded: its first byte, or another.
     const DIFFERENCE: u8 = 2;
     const CONTINUED: u8 = 4;
-    /// Not predicted, but by how frequent bytes are.
-    const DIRECT: u8 = 8;
+    /// Coded by the frequencies of bytes alone.
+    const ORDER0: u8 = 8;
 
     /// Bits of a mode.
     pub const BITS: u32 = 4;
 
     /// Whether all rows have the same byte.
-    pub fn is_still(self) -> bool {
-        self.0 & Mode::STILL != 0
+    pub fn is_constant(self) -> bool {
+        self.0 & Mode::CONSTANT != 0
     }
 
-    /// Whether only how frequent bytes are is of use.
-    pub fn is_direct(self) -> bool {
-        self.0 & Mode::DIRECT != 0 && !self.is_still()
+    /// Whether the position is coded by the frequencies of bytes alone.
+    pub fn is_order0(self) -> bool {
+        self.0 & Mode::ORDER0 != 0 && !self.is_constant()
     }
 
     fn is_difference(self) -> bool {
-        self.0 & (Mode::DIFFERENCE | Mode::CONTINUED) != 0 && !self.is_still()
+        self.0 & (Mode::DIFFERENCE | Mode::CONTINUED) != 0 && !self.is_constant()
     }
 
     fn is_continued(self) -> bool {
@@ -38,10 +37,10 @@ impl Mode {
     }
 }
 
-/// Below this many rows, all positions are plain.
-pub const FEWEST: usize = 8;
+/// With fewer rows, all positions are mixed.
+pub const MIN_ROWS: usize = 8;
 
-/// Makes differences of rows, from the last to the first.
+/// Replaces rows by their differences from the row above, from the last to the first.
 pub fn to_differences(bytes: &mut [u8], modes: &[Mode]) {
     let width = modes.len();
     if !modes.iter().any(|mode| mode.is_difference()) {
@@ -65,7 +64,7 @@ pub fn to_differences(bytes: &mut [u8], modes: &[Mode]) {
     }
 }
 
-/// The way back.
+/// The inverse of [`to_differences`].
 pub fn from_differences(bytes: &mut [u8], modes: &[Mode]) {
     let width = modes.len();
     if !modes.iter().any(|mode| mode.is_difference()) {
@@ -89,25 +88,25 @@ pub fn from_differences(bytes: &mut [u8], modes: &[Mode]) {
     }
 }
 
-/// Whether positions tell more than bytes in any order. Only encoding asks.
-pub fn have_form(bytes: &[u8], width: usize) -> bool {
+/// Whether bytes are more alike by position than in any order. Only encoding decides.
+pub fn have_structure(bytes: &[u8], width: usize) -> bool {
     let sample = &bytes[..bytes.len().min(SAMPLED_BYTES) / width * width];
     let mut counts = [0_u32; 256];
     sample.iter().for_each(|&byte| counts[usize::from(byte)] += 1);
     let by_position: f64 = (0..width)
         .map(|position| costs(sample, width, position))
-        .map(|costs| costs.plain.min(costs.difference).min(costs.continued))
+        .map(|costs| costs.mixed.min(costs.difference).min(costs.continued))
         .sum();
     sample.len() / width >= 64 && by_position < bits(&counts) / 4.0
 }
 
 const SAMPLED_BYTES: usize = 1 << 20;
 
-/// Which modes promise fewest bytes and least work. Only encoding asks.
+/// The modes with the smallest estimated size, and the least work. Only encoding decides.
 pub fn choose(bytes: &[u8], width: usize) -> Vec<Mode> {
     let rows = bytes.len() / width;
-    if rows < FEWEST {
-        return vec![Mode::PLAIN; width];
+    if rows < MIN_ROWS {
+        return vec![Mode::MIXED; width];
     }
     let mut modes = Vec::with_capacity(width);
     let mut state = [0.0, f64::MAX];
@@ -116,17 +115,17 @@ pub fn choose(bytes: &[u8], width: usize) -> Vec<Mode> {
     for position in 0..width {
         let costs = costs(&bytes[..sampled * width], width, position);
         if bytes[position..].iter().step_by(width).all(|&byte| byte == bytes[position]) {
-            modes.push(Mode(Mode::STILL));
+            modes.push(Mode(Mode::CONSTANT));
         } else {
-            modes.push(Mode::PLAIN);
+            modes.push(Mode::MIXED);
         }
-        // What all up to here costs if this position is a difference, or none.
-        let plain = state[0].min(state[1]) + costs.plain;
+        // Dynamic programming: the cost of all positions up to here, if this one is none or is a difference.
+        let mixed = state[0].min(state[1]) + costs.mixed;
         let new = state[0].min(state[1]) + costs.difference;
         let on = state[1] + costs.continued;
         steps.push([u8::from(state[1] < state[0]), u8::from(on < new)]);
-        state = [plain, new.min(on)];
-        if modes[position].is_still() {
+        state = [mixed, new.min(on)];
+        if modes[position].is_constant() {
             state[1] = f64::MAX;
         }
     }
@@ -140,27 +139,27 @@ pub fn choose(bytes: &[u8], width: usize) -> Vec<Mode> {
             at = before.into();
         }
     }
-    if rows >= MIN_FOR_DIRECT {
+    if rows >= MIN_FOR_ORDER0 {
         let mut sample = bytes[..sampled * width].to_vec();
         to_differences(&mut sample, &modes);
         for (position, mode) in modes.iter_mut().enumerate() {
-            if !mode.is_still() && is_noise(&sample, width, position) {
-                mode.0 |= Mode::DIRECT;
+            if !mode.is_constant() && is_noise(&sample, width, position) {
+                mode.0 |= Mode::ORDER0;
             }
         }
     }
     modes
 }
 
-/// Below this many rows, nobody can tell what is noise.
-const MIN_FOR_DIRECT: usize = 2000;
+/// With fewer rows, noise cannot be recognized.
+const MIN_FOR_ORDER0: usize = 2000;
 
-/// Whether a position's bytes are many, and not those that came last in a context, but by chance.
+/// Whether a position has many different bytes, and contexts predict them only by chance.
 fn is_noise(bytes: &[u8], width: usize, position: usize) -> bool {
     let rows = bytes.len() / width;
     let mut counts = [0_u32; 256];
     let mut last = vec![0_u16; 3 << 16];
-    let mut right = [0_u32; 3];
+    let mut hits = [0_u32; 3];
     let mut above = bytes;
     for row in bytes.chunks_exact(width) {
         let byte = row[position];
@@ -169,7 +168,7 @@ fn is_noise(bytes: &[u8], width: usize, position: usize) -> bool {
         let contexts = [up << 8 | left(1), left(2) << 8 | left(1), left(3) << 8 | left(2)];
         for (test, context) in contexts.into_iter().enumerate() {
             let last = &mut last[test << 16 | context];
-            right[test] += u32::from(*last == 0x100 | u16::from(byte));
+            hits[test] += u32::from(*last == 0x100 | u16::from(byte));
             *last = 0x100 | u16::from(byte);
         }
         counts[usize::from(byte)] += 1;
@@ -177,18 +176,18 @@ fn is_noise(bytes: &[u8], width: usize, position: usize) -> bool {
     }
     let chance = counts.iter().map(|&count| (f64::from(count) / rows as f64).powi(2)).sum::<f64>();
     let most = (chance * CHANCE.0 + CHANCE.1) * rows as f64;
-    bits(&counts) > DIRECT_BITS * rows as f64 && right.iter().all(|&right| f64::from(right) < most)
+    bits(&counts) > ORDER0_BITS * rows as f64 && hits.iter().all(|&hits| f64::from(hits) < most)
 }
 
 const CHANCE: (f64, f64) = (1.05, 0.003);
-const DIRECT_BITS: f64 = 2.5;
+const ORDER0_BITS: f64 = 2.5;
 
-/// Rows that are looked at.
+/// Rows that are sampled.
 const SAMPLED: usize = 16 << 10;
 
-/// Bits of a position in each mode, about.
+/// Estimated bits of a position in each mode.
 struct Costs {
-    plain: f64,
+    mixed: f64,
     difference: f64,
     continued: f64,
 }
@@ -208,10 +207,10 @@ fn costs(bytes: &[u8], width: usize, position: usize) -> Costs {
         }
         above = Some(row);
     }
-    let [plain, difference, continued] = counts.map(|counts| bits(&counts));
-    // A difference must be worth it: a plain byte is also told by the one above.
+    let [mixed, difference, continued] = counts.map(|counts| bits(&counts));
+    // A difference must be clearly better: mixing also predicts a byte from the one above.
     let (difference, continued) = (difference * 1.05 + 64.0, continued * 1.05 + 64.0);
-    Costs { plain, difference, continued }
+    Costs { mixed, difference, continued }
 }
 
 fn bits(counts: &[u32; 256]) -> f64 {
@@ -244,25 +243,25 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_what_the_rows_are_like() {
+    fn modes_fit_the_rows() {
         let modes = choose(&rows(), 7);
         let expected = [
             Mode::DIFFERENCE,
             Mode::CONTINUED,
             Mode::CONTINUED,
-            Mode::STILL,
-            Mode::DIRECT,
-            Mode::STILL,
-            Mode::PLAIN.0,
+            Mode::CONSTANT,
+            Mode::ORDER0,
+            Mode::CONSTANT,
+            Mode::MIXED.0,
         ];
         let got: Vec<u8> = modes.iter().map(|mode| mode.0).collect();
         assert_eq!(got[1..3], expected[1..3]);
         assert_eq!(got[3..], expected[3..]);
-        assert_eq!(got[0] & !Mode::DIRECT, expected[0]);
+        assert_eq!(got[0] & !Mode::ORDER0, expected[0]);
     }
 
     #[test]
-    fn differences_come_back_in_any_modes() {
+    fn differences_are_invertible_in_any_modes() {
         let rows = rows();
         for seed in 0..200_usize {
             let modes: Vec<Mode> =
@@ -275,13 +274,13 @@ mod tests {
     }
 
     #[test]
-    fn wide_rows_with_a_form_are_told_from_text() {
+    fn wide_rows_with_structure_are_not_taken_for_text() {
         let formed: Vec<u8> = (0..200_u32)
             .flat_map(|row| (0..300_u32).flat_map(move |at| (row * 3 + at).to_le_bytes()))
             .collect();
-        assert!(have_form(&formed, 1200));
+        assert!(have_structure(&formed, 1200));
         let text = b"what is written here is in no row, whatever its width. ".repeat(3000);
-        assert!(!have_form(&text[..1201 * 100], 1201));
-        assert!(!have_form(&[], 300));
+        assert!(!have_structure(&text[..1201 * 100], 1201));
+        assert!(!have_structure(&[], 300));
     }
 }

@@ -1,30 +1,30 @@
-//! A binary range coder: bits of any probability, to a fraction of a bit each.
+//! A binary range coder with carry propagation.
 //!
-//! One function codes in both directions: encoding writes the bit it is given, decoding ignores that and gives the one that
+//! One function codes in both directions: encoding writes the bit it is given, decoding ignores that and returns the one that
 //! was written. So a model is written once.
 
-/// Codes bits, one way or the other.
-pub trait Bits {
-    /// Whether it writes the bits that it is given.
+/// One of the two directions.
+pub trait BinaryCoder {
+    /// Whether the bits that are given are the ones that are coded.
     const ENCODES: bool;
 
-    /// Codes a bit of which `one` is the probability to be 1, in 1/65536, from 1 to 65535.
-    fn code(&mut self, bit: u32, one: u32) -> u32;
+    /// Codes a bit that is 1 with the probability `one` in 1/65536, from 1 to 65535.
+    fn code_bit(&mut self, bit: u32, one: u32) -> u32;
 
-    /// Codes one of 16 values. `below` has for each the probability of those below it, in 1/[`ONE`]; each has one itself.
-    fn nibble(&mut self, value: u32, below: &[u16; 16]) -> u32;
+    /// Codes one of 16 values. `below` has for each the probability of all below it, in 1/[`ONE`]; they ascend.
+    fn code_nibble(&mut self, value: u32, below: &[u16; 16]) -> u32;
 
-    /// So many choices that only an encoder makes. They are not coded by this.
+    /// So many choices that only an encoder makes; the model codes them. A decoder gets zeros.
     fn choices(&mut self, count: usize, choose: impl FnOnce() -> Vec<u8>) -> Vec<u8>;
 }
 
-/// All of the probability of nibbles.
+/// The sum of the probabilities of nibbles.
 pub const ONE: u16 = 1 << 15;
 
-/// A range is widened when it gets below this.
-const NARROW: u32 = 1 << 24;
+/// The range is normalized when it gets below this.
+const MIN_RANGE: u32 = 1 << 24;
 
-/// Where the part of a range that is a nibble's starts, and how long it is. The last one has what remains.
+/// Start and length of a nibble's part of the range. The last nibble has what remains.
 #[inline]
 fn part(range: u32, value: usize, below: &[u16; 16]) -> (u32, u32) {
     let step = range >> 15;
@@ -33,30 +33,30 @@ fn part(range: u32, value: usize, below: &[u16; 16]) -> (u32, u32) {
     (start, range)
 }
 
-/// Writes bits.
+/// Encodes bits.
 pub struct Encoder {
     low: u64,
     range: u32,
-    /// The byte that a carry may still change, and how many bytes of 0xFF are after it.
+    /// The last byte, which a carry may still change, and how many bytes of 0xFF follow it.
     held: Option<u8>,
-    full: u64,
+    pending_ff: u64,
     out: Vec<u8>,
-    /// All choices that were made.
+    /// All choices so far.
     pub chosen: Vec<u8>,
 }
 
 impl Encoder {
-    /// Nothing written yet.
+    /// An encoder without output.
     pub fn new() -> Encoder {
-        Encoder { low: 0, range: u32::MAX, held: None, full: 0, out: Vec::new(), chosen: Vec::new() }
+        Encoder { low: 0, range: u32::MAX, held: None, pending_ff: 0, out: Vec::new(), chosen: Vec::new() }
     }
 
-    /// Ends the bits, and gives their bytes.
+    /// Flushes the encoder; its output.
     pub fn finish(mut self) -> Vec<u8> {
         for _ in 0..5 {
             self.shift();
         }
-        // Reading gives zeros after the end.
+        // A decoder reads zeros after the end.
         while self.out.last() == Some(&0) {
             self.out.pop();
         }
@@ -64,8 +64,8 @@ impl Encoder {
     }
 
     #[inline]
-    fn widen(&mut self) {
-        while self.range < NARROW {
+    fn normalize(&mut self) {
+        while self.range < MIN_RANGE {
             self.range <<= 8;
             self.shift();
         }
@@ -75,26 +75,26 @@ impl Encoder {
         let carry = (self.low >> 32) as u8;
         let byte = (self.low >> 24) as u8;
         if carry == 0 && byte == 0xFF {
-            self.full += 1;
+            self.pending_ff += 1;
         } else {
             if let Some(held) = self.held {
                 self.out.push(held.wrapping_add(carry));
             }
-            for _ in 0..self.full {
+            for _ in 0..self.pending_ff {
                 self.out.push(0xFF_u8.wrapping_add(carry));
             }
-            self.full = 0;
+            self.pending_ff = 0;
             self.held = Some(byte);
         }
         self.low = (self.low & 0x00FF_FFFF) << 8;
     }
 }
 
-impl Bits for Encoder {
+impl BinaryCoder for Encoder {
     const ENCODES: bool = true;
 
     #[inline]
-    fn code(&mut self, bit: u32, one: u32) -> u32 {
+    fn code_bit(&mut self, bit: u32, one: u32) -> u32 {
         let bound = (self.range >> 16) * one;
         if bit != 0 {
             self.range = bound;
@@ -102,17 +102,17 @@ impl Bits for Encoder {
             self.low += u64::from(bound);
             self.range -= bound;
         }
-        self.widen();
+        self.normalize();
         bit
     }
 
     #[inline]
-    fn nibble(&mut self, value: u32, below: &[u16; 16]) -> u32 {
+    fn code_nibble(&mut self, value: u32, below: &[u16; 16]) -> u32 {
         let value = value & 15;
         let (start, range) = part(self.range, value as usize, below);
         self.low += u64::from(start);
         self.range = range;
-        self.widen();
+        self.normalize();
         value
     }
 
@@ -123,21 +123,22 @@ impl Bits for Encoder {
     }
 }
 
-/// Has a model learn what is coded otherwise, with the choices that the encoder made.
-pub struct Nowhere<'a> {
+/// Codes nowhere: a model learns what was coded otherwise, with the choices that the encoder made.
+pub struct Learner<'a> {
+    /// Choices that are left.
     pub chosen: &'a [u8],
 }
 
-impl Bits for Nowhere<'_> {
+impl BinaryCoder for Learner<'_> {
     const ENCODES: bool = true;
 
     #[inline]
-    fn code(&mut self, bit: u32, _: u32) -> u32 {
+    fn code_bit(&mut self, bit: u32, _: u32) -> u32 {
         bit
     }
 
     #[inline]
-    fn nibble(&mut self, value: u32, _: &[u16; 16]) -> u32 {
+    fn code_nibble(&mut self, value: u32, _: &[u16; 16]) -> u32 {
         value & 15
     }
 
@@ -150,7 +151,7 @@ impl Bits for Nowhere<'_> {
     }
 }
 
-/// Reads bits. Whatever the bytes are, it gives some; after the last byte come zeros.
+/// Decodes bits. Any bytes are some bits; after the last byte come zeros.
 pub struct Decoder<'a> {
     code: u32,
     range: u32,
@@ -158,7 +159,7 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Reads what an [`Encoder`] wrote.
+    /// Decodes the output of an [`Encoder`].
     pub fn new(bytes: &'a [u8]) -> Decoder<'a> {
         let mut decoder = Decoder { code: 0, range: u32::MAX, rest: bytes };
         for _ in 0..4 {
@@ -168,8 +169,8 @@ impl<'a> Decoder<'a> {
     }
 
     #[inline]
-    fn widen(&mut self) {
-        while self.range < NARROW {
+    fn normalize(&mut self) {
+        while self.range < MIN_RANGE {
             self.range <<= 8;
             self.code = self.code << 8 | u32::from(self.next());
         }
@@ -183,11 +184,11 @@ impl<'a> Decoder<'a> {
     }
 }
 
-impl Bits for Decoder<'_> {
+impl BinaryCoder for Decoder<'_> {
     const ENCODES: bool = false;
 
     #[inline]
-    fn code(&mut self, _: u32, one: u32) -> u32 {
+    fn code_bit(&mut self, _: u32, one: u32) -> u32 {
         let bound = (self.range >> 16) * one;
         let bit = u32::from(self.code < bound);
         if bit != 0 {
@@ -196,18 +197,18 @@ impl Bits for Decoder<'_> {
             self.code -= bound;
             self.range -= bound;
         }
-        self.widen();
+        self.normalize();
         bit
     }
 
     #[inline]
-    fn nibble(&mut self, _: u32, below: &[u16; 16]) -> u32 {
+    fn code_nibble(&mut self, _: u32, below: &[u16; 16]) -> u32 {
         let at = self.code / (self.range >> 15);
         let value = below[1..].iter().map(|&below| u32::from(u32::from(below) <= at)).sum();
         let (start, range) = part(self.range, value as usize, below);
         self.code = self.code.wrapping_sub(start);
         self.range = range;
-        self.widen();
+        self.normalize();
         value
     }
 
@@ -238,23 +239,23 @@ mod tests {
     fn bits_come_back_whatever_their_probability() {
         let mut encoder = Encoder::new();
         bits(100_000).for_each(|(bit, one)| {
-            encoder.code(bit, one);
+            encoder.code_bit(bit, one);
         });
         // And against all odds, which makes for carries.
         bits(2_000).for_each(|(bit, one)| {
-            encoder.code(1 - bit, one);
+            encoder.code_bit(1 - bit, one);
         });
         let bytes = encoder.finish();
         let mut decoder = Decoder::new(&bytes);
-        assert!(bits(100_000).all(|(bit, one)| decoder.code(0, one) == bit));
-        assert!(bits(2_000).all(|(bit, one)| decoder.code(0, one) == 1 - bit));
+        assert!(bits(100_000).all(|(bit, one)| decoder.code_bit(0, one) == bit));
+        assert!(bits(2_000).all(|(bit, one)| decoder.code_bit(0, one) == 1 - bit));
     }
 
     #[test]
     fn likely_bits_take_next_to_nothing() {
         let mut encoder = Encoder::new();
         (0..65536).for_each(|_| {
-            encoder.code(1, 65535);
+            encoder.code_bit(1, 65535);
         });
         assert!(encoder.finish().len() <= 4);
     }

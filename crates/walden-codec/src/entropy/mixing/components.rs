@@ -1,36 +1,36 @@
-//! Probabilities that learn, and their mixture in the logistic domain. Integers only: both sides must get the same ones.
+//! Counters, mixers and adaptive probability maps, in integer arithmetic: encoder and decoder must compute the same.
 //!
-//! A probability p is mixed as its *stretch*, ln(p / (1 - p)), in 1/256.
+//! A probability p is mixed as its *stretch*, ln(p / (1 - p)), in 1/256; *squash* is the inverse.
 
 use std::sync::LazyLock;
 
-/// The largest stretch of a mixture.
-const WIDEST: i32 = 2815;
+/// The largest stretch that is squashed.
+const MAX_STRETCH: i32 = 2815;
 
-/// What turns probabilities into stretches and back.
+/// Tables of stretch and squash, and of learning rates.
 pub struct Tables {
     /// The stretch of a probability in 1/4096.
     stretch: Vec<i16>,
-    /// The probability in 1/65536 of a stretch, from -[`WIDEST`] on.
+    /// The probability in 1/65536 of a stretch, from -[`MAX_STRETCH`] on.
     squash: Vec<u16>,
-    /// How much of an error a counter takes that has seen so many bits, in 1/65536.
+    /// The part of an error that a counter learns which has seen so many bits, in 1/65536.
     rate: Vec<u32>,
 }
 
-/// Computed once.
+/// The tables, computed once.
 pub static TABLES: LazyLock<Tables> = LazyLock::new(|| {
     // e to the 1/256, in 2 to the -50.
     const ONE: u128 = 1 << 50;
     const STEP: u128 = 1_130_306_554_484_061;
     let mut power = ONE;
     let mut half = Vec::new();
-    for _ in 0..=WIDEST {
+    for _ in 0..=MAX_STRETCH {
         // 1 / (1 + 1 / power)
         half.push((power * 65536 / (power + ONE)) as u32);
-        // Less of it, so that the product has room: it comes to 2 to the 72.
+        // Shifted first, so that the product does not overflow: it comes to 2 to the 72.
         power = (power >> 12) * STEP / (ONE >> 12);
     }
-    let squash: Vec<u16> = (-WIDEST..=WIDEST)
+    let squash: Vec<u16> = (-MAX_STRETCH..=MAX_STRETCH)
         .map(|at| {
             let p = half[at.unsigned_abs() as usize];
             (if at < 0 { 65536 - p } else { p }).clamp(1, 65535) as u16
@@ -43,7 +43,7 @@ pub static TABLES: LazyLock<Tables> = LazyLock::new(|| {
         while at + 1 < squash.len() && u32::from(squash[at]) < p * 16 + 8 {
             at += 1;
         }
-        stretch.push((at as i32 - WIDEST).clamp(-2047, 2047) as i16);
+        stretch.push((at as i32 - MAX_STRETCH).clamp(-2047, 2047) as i16);
     }
     let rate = (0..1024).map(|seen| 65536 * 2 / (seen * 2 + 3)).collect();
     Tables { stretch, squash, rate }
@@ -59,16 +59,16 @@ impl Tables {
     /// The probability in 1/65536 of a stretch.
     #[inline]
     pub fn squash(&self, stretch: i32) -> u32 {
-        self.squash[(stretch.clamp(-WIDEST, WIDEST) + WIDEST) as usize].into()
+        self.squash[(stretch.clamp(-MAX_STRETCH, MAX_STRETCH) + MAX_STRETCH) as usize].into()
     }
 }
 
-/// A probability in the upper 22 bits, and how many bits it has seen in the lower 10.
+/// An adaptive probability: 22 bits, and in the lower 10 how many bits it has seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counter(pub u32);
 
 impl Counter {
-    /// Nothing seen.
+    /// A counter that has seen nothing.
     pub const NEW: Counter = Counter(1 << 31);
 
     /// The probability of a 1, in 1/65536.
@@ -77,13 +77,12 @@ impl Counter {
         self.0 >> 16
     }
 
-    /// How many bits it has seen, up to the limit.
     #[inline]
-    pub fn seen(self) -> u32 {
+    fn seen(self) -> u32 {
         self.0 & 0x3FF
     }
 
-    /// Learns a bit; more than `limit` bits count as that many.
+    /// Learns a bit; having seen more than `limit` bits counts as having seen `limit`.
     #[inline]
     pub fn learn(&mut self, tables: &Tables, bit: u32, limit: u32) {
         let (p, seen) = (i64::from(self.0 >> 10), self.seen());
@@ -93,9 +92,9 @@ impl Counter {
     }
 }
 
-/// Weighs `N` predictions; which weights are used is told by a context.
+/// A logistic mixer of `N` predictions, with a set of weights for each context.
 ///
-/// Weights and predictions have 16 bits, and `N` is a multiple of 8, so that a mixture takes a few wide instructions.
+/// Weights and inputs have 16 bits, and `N` is a multiple of 8, so that mixing takes a few vector instructions.
 pub struct Mixer<const N: usize> {
     weights: Vec<[i16; N]>,
     at: usize,
@@ -107,54 +106,55 @@ pub struct Mixer<const N: usize> {
 pub const WEIGHT: i16 = 1 << 13;
 
 impl<const N: usize> Mixer<N> {
-    /// With so many sets of weights, which start as given.
+    /// A mixer with so many sets of weights, all of which start as `weight`.
     pub fn new(sets: usize, weight: i16, rate: i32) -> Mixer<N> {
         Mixer { weights: vec![[weight; N]; sets], at: 0, p: 0, rate }
     }
 
-    /// The mixture's stretch with the weights of a set.
+    /// The stretch of the mixed inputs, with the weights of a set.
     #[inline]
     pub fn mix(&mut self, tables: &Tables, inputs: &[i16; N], set: usize) -> i32 {
         self.at = set;
         let weights = &self.weights[set];
         let sum: i32 =
             weights.iter().zip(inputs).map(|(&weight, &input)| i32::from(weight) * i32::from(input)).sum();
-        let stretch = (sum >> 13).clamp(-WIDEST, WIDEST);
+        let stretch = (sum >> 13).clamp(-MAX_STRETCH, MAX_STRETCH);
         self.p = tables.squash(stretch);
         stretch
     }
 
-    /// Learns which bit it was.
+    /// Learns the bit that the last mix predicted.
     #[inline]
     pub fn learn(&mut self, inputs: &[i16; N], bit: u32) {
         let error = ((((bit << 16) as i32 - self.p as i32) * self.rate) >> 8) as i16;
         for (weight, &input) in self.weights[self.at].iter_mut().zip(inputs) {
-            // Half of it, rounded, without leaving 16 bits.
+            // Half of it, rounded, saturating.
             let twice = ((i32::from(input) * i32::from(error)) >> 16) as i16;
             *weight = weight.saturating_add((twice + 1) >> 1);
         }
     }
 }
 
-/// Corrects a probability by what came of it before, in a context.
-pub struct Correction {
-    /// For each context, the probabilities that came of 33 stretches, in 1/65536.
+/// An adaptive probability map (secondary symbol estimation): refines a probability by the bits that followed similar ones
+/// in a context.
+pub struct Apm {
+    /// For each context, the probabilities at 33 stretches, in 1/65536.
     table: Vec<u16>,
     at: usize,
 }
 
-impl Correction {
+impl Apm {
     const STEPS: usize = 33;
 
-    /// Corrects nothing yet.
-    pub fn new(tables: &Tables, contexts: usize) -> Correction {
+    /// A map that changes nothing yet.
+    pub fn new(tables: &Tables, contexts: usize) -> Apm {
         let row = (0..Self::STEPS as i32).map(|step| tables.squash((step - 16) * 128) as u16);
-        Correction { table: row.collect::<Vec<u16>>().repeat(contexts), at: 0 }
+        Apm { table: row.collect::<Vec<u16>>().repeat(contexts), at: 0 }
     }
 
-    /// The probability that comes of a stretch.
+    /// The refined probability of a stretch, in 1/65536.
     #[inline]
-    pub fn correct(&mut self, stretch: i32, context: usize) -> u32 {
+    pub fn refine(&mut self, stretch: i32, context: usize) -> u32 {
         let place = (stretch.clamp(-2047, 2047) + 2048) as usize;
         let (step, part) = (place >> 7, (place & 127) as u32);
         let at = context * Self::STEPS + step;
@@ -163,7 +163,7 @@ impl Correction {
         (u32::from(pair[0]) * (128 - part) + u32::from(pair[1]) * part) >> 7
     }
 
-    /// Learns which bit it was.
+    /// Learns the bit that the last refined probability predicted.
     #[inline]
     pub fn learn(&mut self, bit: u32) {
         let p = &mut self.table[self.at];
@@ -176,11 +176,11 @@ impl Correction {
 mod tests {
     use super::*;
 
-    /// Both sides must compute the same, whatever machine they run on.
+    /// Encoder and decoder must compute the same, on any machine.
     #[test]
-    fn tables_are_these() {
+    fn tables_are_pinned() {
         let tables = &*TABLES;
-        assert_eq!(tables.squash.len(), 2 * WIDEST as usize + 1);
+        assert_eq!(tables.squash.len(), 2 * MAX_STRETCH as usize + 1);
         let sum = |values: &mut dyn Iterator<Item = i64>| {
             values.fold(0_i64, |sum, value| sum.wrapping_mul(31).wrapping_add(value))
         };
@@ -199,7 +199,7 @@ mod tests {
     const RATE: i64 = -4979862303060032710;
 
     #[test]
-    fn squashing_undoes_stretching() {
+    fn squash_is_the_inverse_of_stretch() {
         let tables = &*TABLES;
         assert_eq!(tables.squash(0), 32768);
         for p in (64..65472).step_by(16) {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_learn_what_they_see() {
+    fn counters_converge_to_the_frequency_of_ones() {
         let mut counter = Counter::NEW;
         (0..2000).for_each(|at| counter.learn(&TABLES, u32::from(at % 4 == 0), 1000));
         assert!((counter.p() as i32 - 16384).abs() < 1000, "{}", counter.p());
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mixer_learns_whom_to_believe() {
+    fn a_mixer_learns_which_input_is_right() {
         let mut mixer = Mixer::<8>::new(1, WEIGHT / 4, 24);
         let mut p = 0;
         for at in 0..5000_u32 {
@@ -233,13 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn a_correction_corrects() {
-        let mut correction = Correction::new(&TABLES, 2);
+    fn an_apm_learns_what_follows_a_probability() {
+        let mut apm = Apm::new(&TABLES, 2);
         for _ in 0..1000 {
-            correction.correct(0, 1);
-            correction.learn(1);
+            apm.refine(0, 1);
+            apm.learn(1);
         }
-        assert!(correction.correct(0, 1) > 60000);
-        assert!((correction.correct(0, 0) as i32 - 32768).abs() < 300);
+        assert!(apm.refine(0, 1) > 60000);
+        assert!((apm.refine(0, 0) as i32 - 32768).abs() < 300);
     }
 }

@@ -1,4 +1,4 @@
-//! zstd, which may refer to what came before.
+//! zstd, with or without a prefix.
 
 use std::io::Cursor;
 
@@ -6,58 +6,58 @@ use zstd::zstd_safe::{CCtx, CParameter, DCtx, DParameter, ResetDirective};
 
 use crate::Corrupt;
 
-/// Matches reach this far back, as a power of 2: over what came before, and a part of usual length.
+/// The window with a prefix, as a power of 2: it covers the prefix and a part of usual length.
 const WINDOW: u32 = 24;
 
-/// Tables of the high levels have this many entries at most, as a power of 2: larger ones take more to clear than they find
-/// in what a column's class has.
+/// The most entries of the tables of high levels, as a power of 2: larger ones take more time to clear than they save in the
+/// columns of a class.
 const MAX_ENTRIES: u32 = 21;
-/// From here on, they would have more.
+/// From this level on, they would have more.
 const LARGE_TABLES: i32 = 10;
 
-/// The level at which tables are smaller than it has them by itself, so that a processor's own cache holds them.
+/// At this level, tables are smaller than zstd's, so that they fit a processor core's own cache.
 const SMALL_TABLES: i32 = 3;
 
-/// What zstd's tables are of at that level.
+/// zstd's tables at that level.
 struct Tables {
-    /// Entries, as a power of 2: of what is long, and of what is short.
+    /// Entries of the tables of long and of short strings, as a power of 2.
     long: u32,
     short: u32,
-    /// Bytes that are short.
-    least: u32,
+    /// Bytes of a short string.
+    min_match: u32,
 }
 
 /// Half of what the level has: it takes a fifth less time, for 0.7 % more bytes.
-const OF_TEXT: Tables = Tables { long: 16, short: 15, least: 5 };
+const TEXT_TABLES: Tables = Tables { long: 16, short: 15, min_match: 5 };
 /// Half of that again: what numbers have in common is near, and longer than by chance. Up to half of the time, and 2 % fewer to
 /// 1 % more bytes.
-const OF_NUMBERS: Tables = Tables { long: 15, short: 14, least: 6 };
+const NUMBER_TABLES: Tables = Tables { long: 15, short: 14, min_match: 6 };
 
-/// How hard it is tried.
+/// How much time compression takes.
 #[derive(Clone, Copy)]
 pub struct Effort {
     /// zstd's level.
     pub level: i32,
-    /// Whether there is text in the content, or else numbers.
+    /// Whether the content is text rather than numbers.
     pub is_text: bool,
 }
 
-/// Compresses, and keeps the room that it took for the next part.
+/// Compresses, and keeps its memory for the next part.
 #[derive(Default)]
 pub struct Compressor(Option<CCtx<'static>>);
 
 impl Compressor {
-    /// Compresses after `before`; nothing if that fails.
-    pub fn compress(&mut self, content: &[u8], before: &[u8], effort: Effort) -> Option<Vec<u8>> {
-        let mut packed = Vec::with_capacity(zstd::zstd_safe::compress_bound(content.len()));
-        if !before.is_empty() {
-            // One that refers to something does not live longer than that.
+    /// Compresses with a prefix that may be empty; `None` if that fails.
+    pub fn compress(&mut self, content: &[u8], prefix: &[u8], effort: Effort) -> Option<Vec<u8>> {
+        let mut compressed = Vec::with_capacity(zstd::zstd_safe::compress_bound(content.len()));
+        if !prefix.is_empty() {
+            // A context that refers to a prefix must not outlive it.
             let mut context = CCtx::try_create()?;
             set_effort(&mut context, effort)?;
             context.set_parameter(CParameter::WindowLog(WINDOW)).ok()?;
-            context.ref_prefix(before).ok()?;
-            context.compress2(&mut packed, content).ok()?;
-            return Some(packed);
+            context.ref_prefix(prefix).ok()?;
+            context.compress2(&mut compressed, content).ok()?;
+            return Some(compressed);
         }
         let context = match &mut self.0 {
             Some(context) => context,
@@ -65,8 +65,8 @@ impl Compressor {
         };
         context.reset(ResetDirective::SessionAndParameters).ok()?;
         set_effort(context, effort)?;
-        context.compress2(&mut packed, content).ok()?;
-        Some(packed)
+        context.compress2(&mut compressed, content).ok()?;
+        Some(compressed)
     }
 }
 
@@ -75,8 +75,8 @@ fn set_effort(context: &mut CCtx<'_>, Effort { level, is_text }: Effort) -> Opti
     set(CParameter::CompressionLevel(level))?;
     let (long, short) = match level {
         SMALL_TABLES => {
-            let Tables { long, short, least } = if is_text { OF_TEXT } else { OF_NUMBERS };
-            set(CParameter::MinMatch(least))?;
+            let Tables { long, short, min_match } = if is_text { TEXT_TABLES } else { NUMBER_TABLES };
+            set(CParameter::MinMatch(min_match))?;
             (long, short)
         }
         LARGE_TABLES.. => (MAX_ENTRIES, MAX_ENTRIES),
@@ -87,35 +87,35 @@ fn set_effort(context: &mut CCtx<'_>, Effort { level, is_text }: Effort) -> Opti
     Some(())
 }
 
-/// Decompresses, and keeps the room that it took for the next part.
+/// Decompresses, and keeps its memory for the next part.
 #[derive(Default)]
 pub struct Decompressor(Option<DCtx<'static>>);
 
 impl Decompressor {
-    /// Decompresses what has `raw` bytes, or fewer, after `before`; it is appended to `out`.
+    /// Appends up to `raw` bytes that were compressed with this prefix.
     pub fn decompress(
         &mut self,
-        packed: &[u8],
-        before: &[u8],
+        compressed: &[u8],
+        prefix: &[u8],
         raw: usize,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let wrong = Corrupt("a part can't be decompressed");
+        let wrong = Corrupt("cannot decompress a part: expected a zstd frame of its length");
         out.reserve(raw);
         let mut end = Cursor::new(&mut *out);
         end.set_position(end.get_ref().len() as u64);
-        if !before.is_empty() {
-            // One that refers to something does not live longer than that.
+        if !prefix.is_empty() {
+            // A context that refers to a prefix must not outlive it.
             let mut context = new_context().ok_or(wrong)?;
-            context.ref_prefix(before).map_err(|_| wrong)?;
-            context.decompress(&mut end, packed).map_err(|_| wrong)?;
+            context.ref_prefix(prefix).map_err(|_| wrong)?;
+            context.decompress(&mut end, compressed).map_err(|_| wrong)?;
             return Ok(());
         }
         let context = match &mut self.0 {
             Some(context) => context,
             none => none.insert(new_context().ok_or(wrong)?),
         };
-        context.decompress(&mut end, packed).map_err(|_| wrong)?;
+        context.decompress(&mut end, compressed).map_err(|_| wrong)?;
         Ok(())
     }
 }

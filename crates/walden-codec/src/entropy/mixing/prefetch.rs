@@ -1,6 +1,6 @@
-//! Has the processor bring near what is read soon. Nothing that is computed depends on it.
+//! Prefetching into the processor's cache. No result depends on it.
 
-/// Brings an element near, if there is such a one.
+/// Prefetches an element, if there is such a one.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 #[inline(always)]
@@ -13,7 +13,7 @@ pub fn prefetch<T>(of: &[T], at: usize) {
     }
 }
 
-/// Elsewhere, what is read is waited for.
+/// Other architectures do without.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 pub fn prefetch<T>(_: &[T], _: usize) {}
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_element_may_be_asked_for() {
+    fn any_index_may_be_prefetched() {
         let elements = [1_u64, 2, 3];
         (0..5).chain([usize::MAX]).for_each(|at| prefetch(&elements, at));
         prefetch::<u8>(&[], 0);

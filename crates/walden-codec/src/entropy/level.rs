@@ -1,0 +1,86 @@
+//! What each compression level does.
+
+use std::ops::RangeInclusive;
+
+use super::FORM_BYTES;
+use super::zstd_coder::Effort;
+use crate::columns::Class;
+
+/// A method of compression.
+#[derive(Clone, Copy)]
+pub enum Means {
+    /// zstd at a level of its own.
+    Zstd(i32),
+    /// Context mixing with an effort, or zstd where that is smaller.
+    Mixing(u8),
+}
+
+impl Means {
+    /// The method of a level, 1 to 9.
+    pub fn of_level(level: u8) -> Means {
+        LEVELS[usize::from(level.clamp(1, 9)) - 1]
+    }
+}
+
+const LEVELS: [Means; 9] = [
+    Means::Zstd(1),
+    Means::Zstd(2),
+    Means::Zstd(3),
+    Means::Zstd(4),
+    Means::Zstd(5),
+    Means::Zstd(HIGHEST),
+    Means::Mixing(0),
+    Means::Mixing(1),
+    Means::Mixing(2),
+];
+
+/// zstd's level beside context mixing, where it is kept only if it is smaller; and for contents so small that time does not
+/// matter.
+pub const SECOND_LEVEL: i32 = 5;
+pub const SMALL_LEVEL: i32 = 9;
+pub const SMALL: usize = 64 << 10;
+
+/// The highest of zstd's levels that are used, for text and for anything else: text would take three times as long at the
+/// latter, for 2 %.
+const HIGHEST: i32 = 12;
+const HIGHEST_OF_NUMBERS: i32 = 16;
+
+/// Up to this level, only text is searched for words.
+const FAST: i32 = 3;
+/// Classes that are searched for words: those first that are text.
+const WITH_WORDS: [Class; 4] = [Class::Text, Class::Expanded, Class::Payload, Class::ImageBytes];
+const TEXT_CLASSES: usize = 2;
+
+/// Classes whose contents have next to nothing in common with earlier ones.
+const WITHOUT_PREFIX: [Class; 2] = [Class::Fixed, Class::TupleHeaders];
+/// Bytes of the prefix that zstd is given: it reads them again each time, and what is alike is near. Never many more than a
+/// content has itself, as reading the prefix would take most of the time.
+const PREFIX_BYTES: RangeInclusive<usize> = 64 << 10..=1 << 20;
+
+/// Whether a class is searched for words.
+pub fn has_words(class: usize, level: i32) -> bool {
+    let classes = if level <= FAST { &WITH_WORDS[..TEXT_CLASSES] } else { &WITH_WORDS };
+    is_among(class, classes)
+}
+
+/// Whether the contents of a class are compressed after earlier ones.
+pub fn has_prefix(class: usize) -> bool {
+    !is_among(class, &WITHOUT_PREFIX)
+}
+
+/// The part of the earlier contents that a content is compressed after.
+pub fn prefix_for(content: usize, before: &[u8]) -> &[u8] {
+    let len = content.clamp(*PREFIX_BYTES.start(), *PREFIX_BYTES.end());
+    &before[before.len().saturating_sub(len)..]
+}
+
+/// zstd's effort for a class at a level.
+pub fn effort_of(class: usize, level: i32) -> Effort {
+    let is_text = class == FORM_BYTES || is_among(class, &WITH_WORDS[..TEXT_CLASSES]);
+    let level = if level == HIGHEST && !is_text { HIGHEST_OF_NUMBERS } else { level };
+    Effort { level, is_text: class == FORM_BYTES || is_among(class, &WITH_WORDS) }
+}
+
+fn is_among(class: usize, classes: &[Class]) -> bool {
+    classes.iter().any(|&other| other as usize == class)
+}

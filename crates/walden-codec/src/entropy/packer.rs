@@ -1,0 +1,244 @@
+//! Compresses columns.
+
+use super::headed::WithHeader;
+use super::layout::Layout;
+use super::level::{self, Means, SECOND_LEVEL, SMALL, SMALL_LEVEL, effort_of};
+use super::mixing::range_coder;
+use super::part::{
+    CODER_DICTIONARY, CODER_LEARNED, CODER_MIXED, CODER_MIXED_COLUMNS, CODER_MIXED_DICTIONARY, CODER_STORED,
+    CODER_ZSTD, CODER_ZSTD_PREFIX, put_part,
+};
+use super::state::State;
+use super::{DIRECTORY, FORM_BYTES, dictionary, zstd_coder};
+use crate::columns::{Class, Content, Form, put_leb128};
+
+/// Sizes of a class of columns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Statistics {
+    /// The class.
+    pub class: Class,
+    /// Bytes of its columns.
+    pub bytes: u64,
+    /// Bytes of its parts.
+    pub stored: u64,
+}
+
+/// Compresses columns; keeps, from chunk to chunk, what helps with the next.
+pub struct Packer {
+    means: Means,
+    state: State,
+    zstd: zstd_coder::Compressor,
+    statistics: Vec<Statistics>,
+}
+
+/// A column to code by context mixing: its number, form and bytes.
+type MixedColumn<'c> = (u32, Form, &'c mut Vec<u8>);
+
+/// A content that zstd compressed.
+struct Compressed {
+    coder: u8,
+    raw: usize,
+    stored: Vec<u8>,
+}
+
+impl Compressed {
+    /// Whether it is so small that context mixing would take time and gain nothing worth it.
+    fn is_tiny(&self) -> bool {
+        self.stored.len() * 400 < self.raw
+    }
+
+    fn put(self, state: &mut State, class: usize, content: &[u8], out: &mut Vec<u8>) {
+        put_part(self.coder, self.raw, &self.stored, out);
+        if self.coder != CODER_DICTIONARY && level::has_prefix(class) {
+            state.remember(class, content);
+        }
+    }
+}
+
+impl Packer {
+    /// A packer of a level from 1 to 9; `goes_on` if another chunk may follow, or another part in a class.
+    pub fn new(level: u8, goes_on: bool) -> Packer {
+        Packer {
+            means: Means::of_level(level),
+            state: State::new(goes_on),
+            zstd: zstd_coder::Compressor::default(),
+            statistics: Vec::new(),
+        }
+    }
+
+    /// Sizes of classes so far.
+    pub fn statistics(&self) -> &[Statistics] {
+        &self.statistics
+    }
+
+    /// Appends a directory of columns as a part.
+    pub fn directory(&mut self, directory: &[u8], out: &mut Vec<u8>) {
+        self.content(DIRECTORY, directory, out);
+    }
+
+    /// Appends bytes as one part.
+    pub fn part(&mut self, content: &[u8], out: &mut Vec<u8>) {
+        self.content(FORM_BYTES, content, out);
+    }
+
+    /// Appends the columns of a class as a part, and clears them.
+    pub fn class(&mut self, class: Class, columns: &mut [&mut Content], out: &mut Vec<u8>) {
+        let before = out.len();
+        let bytes = columns.iter().map(|column| column.len() as u64).sum();
+        let laid_out = self.lay_out(columns);
+        match self.means {
+            Means::Zstd(_) => {
+                // Compression needs their memory.
+                columns.iter_mut().for_each(|column| column.clear());
+                self.compress(class as usize, &laid_out).put(&mut self.state, class as usize, &laid_out, out);
+            }
+            Means::Mixing(effort) if class == Class::Text => self.text(effort, &laid_out, out),
+            Means::Mixing(effort) => {
+                let mut copies: Vec<Vec<u8>> =
+                    columns.iter().map(|column| column.pieces().collect::<Vec<_>>().concat()).collect();
+                let mut mixed: Vec<MixedColumn<'_>> = columns
+                    .iter()
+                    .zip(&mut copies)
+                    .map(|(column, bytes)| (column.number, column.form, bytes))
+                    .collect();
+                self.smaller(effort, class as usize, &laid_out, &mut mixed, out);
+            }
+        }
+        columns.iter_mut().for_each(|column| column.clear());
+        self.count(class, bytes, (out.len() - before) as u64);
+    }
+
+    fn lay_out(&mut self, columns: &[&mut Content]) -> WithHeader {
+        let mut layout = Layout::new(columns.iter().map(|column| (column.form, column.len())));
+        columns.iter().for_each(|column| layout.push(column, &mut self.zstd));
+        layout.finish()
+    }
+
+    /// Context mixing of all text as one: what is alike in it is not of one column.
+    fn text(&mut self, effort: u8, content: &[u8], out: &mut Vec<u8>) {
+        let class = Class::Text as usize;
+        let compressed = self.compress(class, content);
+        if compressed.is_tiny() {
+            return compressed.put(&mut self.state, class, content, out);
+        }
+        let (coder, mut content) = match dictionary::encode(content) {
+            Some(coded) => (CODER_MIXED_DICTIONARY, coded.to_vec()),
+            None => (CODER_MIXED, content.to_vec()),
+        };
+        let raw = content.len();
+        let (stored, _) = self.mix(effort, class, &mut [(0, Form::Bytes, &mut content)]);
+        put_part(coder + effort, raw, &stored, out);
+    }
+
+    fn content(&mut self, class: usize, content: &[u8], out: &mut Vec<u8>) {
+        match self.means {
+            Means::Zstd(_) => self.compress(class, content).put(&mut self.state, class, content, out),
+            Means::Mixing(effort) => {
+                let mut copy = content.to_vec();
+                self.smaller(effort, class, content, &mut [(0, Form::Bytes, &mut copy)], out);
+            }
+        }
+    }
+
+    /// Appends the content of a class by zstd, or its columns by context mixing, whichever is smaller.
+    fn smaller(
+        &mut self,
+        effort: u8,
+        class: usize,
+        content: &[u8],
+        columns: &mut [MixedColumn<'_>],
+        out: &mut Vec<u8>,
+    ) {
+        let compressed = self.compress(class, content);
+        if compressed.is_tiny() {
+            return compressed.put(&mut self.state, class, content, out);
+        }
+        let raw = columns.iter().map(|(_, _, bytes)| bytes.len()).sum();
+        let (mixed, chosen) = self.mix(effort, class, columns);
+        let level = if compressed.stored.len() < SMALL { SMALL_LEVEL } else { SECOND_LEVEL };
+        match self.zstd.compress(content, &[], effort_of(class, level)) {
+            Some(zstd) if compressed.stored.len() < mixed.len() && zstd.len() < mixed.len() => {
+                let learned = self.learned(&chosen, &zstd).filter(|learned| learned.len() < mixed.len());
+                match learned {
+                    Some(learned) => put_part(CODER_LEARNED + effort, content.len(), &learned, out),
+                    None => put_part(CODER_MIXED_COLUMNS + effort, raw, &mixed, out),
+                }
+            }
+            _ => put_part(CODER_MIXED_COLUMNS + effort, raw, &mixed, out),
+        }
+    }
+
+    /// The stored bytes of a part that context mixing learns without having coded it.
+    pub(super) fn learned(&mut self, chosen: &[u8], zstd: &[u8]) -> Option<Vec<u8>> {
+        let stored = match chosen {
+            [] => Vec::new(),
+            _ => self.zstd.compress(chosen, &[], effort_of(FORM_BYTES, SMALL_LEVEL))?,
+        };
+        let mut learned = Vec::new();
+        put_leb128(&mut learned, chosen.len() as u64);
+        put_leb128(&mut learned, stored.len() as u64);
+        learned.extend(stored);
+        learned.extend_from_slice(zstd);
+        Some(learned)
+    }
+
+    /// Codes columns by context mixing; their bytes, and the choices that were made.
+    pub(super) fn mix(
+        &mut self,
+        effort: u8,
+        class: usize,
+        columns: &mut [MixedColumn<'_>],
+    ) -> (Vec<u8>, Vec<u8>) {
+        let mut encoder = range_coder::Encoder::new();
+        if let Ok(mixer) = self.state.mixer(effort) {
+            for (number, form, bytes) in columns {
+                mixer.column(&mut encoder, class, *number, *form, bytes);
+            }
+        }
+        let chosen = std::mem::take(&mut encoder.chosen);
+        (encoder.finish(), chosen)
+    }
+
+    /// Compresses a content without context mixing.
+    fn compress(&mut self, class: usize, content: &[u8]) -> Compressed {
+        let (level, is_mixing) = match self.means {
+            Means::Zstd(level) => (level, false),
+            Means::Mixing(_) => (SECOND_LEVEL, true),
+        };
+        if !is_mixing
+            && level::has_words(class, level)
+            && let Some(coded) = dictionary::encode(content)
+            && let Some(stored) = self.zstd.compress(&coded, &[], effort_of(class, level))
+        {
+            return Compressed { coder: CODER_DICTIONARY, raw: coded.len(), stored };
+        }
+        let prefix = match level::has_prefix(class) {
+            true => level::prefix_for(content.len(), self.state.before(class)),
+            false => &[],
+        };
+        let coder = if prefix.is_empty() { CODER_ZSTD } else { CODER_ZSTD_PREFIX };
+        let mut stored = self.zstd.compress(content, prefix, effort_of(class, level));
+        if let Some(first) = &stored
+            && is_mixing
+            && first.len() < SMALL
+            && let Some(second) = self.zstd.compress(content, prefix, effort_of(class, SMALL_LEVEL))
+            && second.len() < first.len()
+        {
+            stored = Some(second);
+        }
+        match stored {
+            Some(stored) if stored.len() < content.len() => Compressed { coder, raw: content.len(), stored },
+            _ => Compressed { coder: CODER_STORED, raw: content.len(), stored: content.to_vec() },
+        }
+    }
+
+    fn count(&mut self, class: Class, bytes: u64, stored: u64) {
+        match self.statistics.iter_mut().find(|of| of.class == class) {
+            Some(of) => {
+                of.bytes += bytes;
+                of.stored += stored;
+            }
+            None => self.statistics.push(Statistics { class, bytes, stored }),
+        }
+    }
+}

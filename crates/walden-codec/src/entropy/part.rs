@@ -1,0 +1,108 @@
+//! A part as it is stored:
+//!
+//! ```text
+//! coder       1 byte: 0 stored, 1 zstd, 2 zstd after a prefix, 3 zstd of dictionary-coded text; and with an effort from 0 to
+//!             2: from 4 on zstd of what context mixing learns as well, from 8 on context mixing column by column, from 16 on
+//!             of one content, from 24 on of one dictionary-coded text
+//! raw         LEB128: bytes after decompression
+//! stored      LEB128: bytes that follow the checksum
+//! checksum    4 bytes: CRC-32C of the stored bytes
+//! ...
+//! ```
+
+use walden_format::crc::crc32c_append;
+
+use super::zstd_coder;
+use crate::columns::{get_leb128, put_leb128};
+use crate::{Corrupt, corrupt};
+
+/// The content as it is.
+pub const CODER_STORED: u8 = 0;
+/// zstd.
+pub const CODER_ZSTD: u8 = 1;
+/// zstd with earlier contents of the class as prefix.
+pub const CODER_ZSTD_PREFIX: u8 = 2;
+/// zstd of dictionary-coded text.
+pub const CODER_DICTIONARY: u8 = 3;
+/// zstd of what context mixing learns as well; plus the effort.
+pub const CODER_LEARNED: u8 = 4;
+/// Context mixing of each column; plus the effort.
+pub const CODER_MIXED_COLUMNS: u8 = 8;
+/// Context mixing of one content; plus the effort.
+pub const CODER_MIXED: u8 = 16;
+/// Context mixing of dictionary-coded text; plus the effort.
+pub const CODER_MIXED_DICTIONARY: u8 = 24;
+
+/// Appends a part.
+pub fn put_part(coder: u8, raw: usize, stored: &[u8], out: &mut Vec<u8>) {
+    out.push(coder);
+    put_leb128(out, raw as u64);
+    put_leb128(out, stored.len() as u64);
+    out.extend(crc32c_append(0, stored).to_le_bytes());
+    out.extend_from_slice(stored);
+}
+
+/// A part that is not decompressed yet.
+pub struct Part<'a> {
+    /// How it is coded.
+    pub coder: u8,
+    /// Bytes after decompression.
+    pub raw: usize,
+    /// The stored bytes.
+    pub stored: &'a [u8],
+}
+
+impl<'a> Part<'a> {
+    /// Reads a part of at most `max` bytes after decompression, and advances the input.
+    pub fn read(input: &mut &'a [u8], max: usize) -> Result<Part<'a>, Corrupt> {
+        let cut = || corrupt("cannot read a part: it is cut short");
+        let (&coder, after) = input.split_first().ok_or_else(cut)?;
+        *input = after;
+        let raw = usize::try_from(get_leb128(input)?).unwrap_or(usize::MAX);
+        let stored = usize::try_from(get_leb128(input)?).unwrap_or(usize::MAX);
+        if raw > max {
+            return Err(corrupt("cannot read a part: expected fewer bytes than it states"));
+        }
+        let (checksum, after) = input.split_first_chunk::<4>().ok_or_else(cut)?;
+        let (stored, after) = after.split_at_checked(stored).ok_or_else(cut)?;
+        *input = after;
+        if crc32c_append(0, stored) != u32::from_le_bytes(*checksum) {
+            return Err(corrupt("cannot read a part: expected another checksum"));
+        }
+        Ok(Part { coder, raw, stored })
+    }
+
+    /// Whether the content is part of the prefix of later ones.
+    pub fn is_prefix(&self) -> bool {
+        matches!(self.coder, CODER_STORED | CODER_ZSTD | CODER_ZSTD_PREFIX)
+    }
+
+    /// The effort of the context mixing that learns the content without having coded it.
+    pub fn learned_effort(&self) -> Option<u8> {
+        (CODER_LEARNED..CODER_MIXED_COLUMNS).contains(&self.coder).then(|| self.coder - CODER_LEARNED)
+    }
+
+    /// The content of a learned part, and the choices of the encoder's context mixing.
+    pub fn with_choices(&self, zstd: &mut zstd_coder::Decompressor) -> Result<(Vec<u8>, Vec<u8>), Corrupt> {
+        let mut input = self.stored;
+        let count = usize::try_from(get_leb128(&mut input)?).unwrap_or(usize::MAX);
+        let stored = usize::try_from(get_leb128(&mut input)?).unwrap_or(usize::MAX);
+        let (stored, content) =
+            input.split_at_checked(stored).ok_or_else(|| corrupt("cannot read a part: it is cut short"))?;
+        // Each choice is made for some bytes.
+        if count > self.raw {
+            return Err(corrupt("cannot read a part: expected fewer choices than bytes"));
+        }
+        let mut chosen = Vec::new();
+        if count > 0 {
+            zstd.decompress(stored, &[], count, &mut chosen)?;
+        }
+        let mut raw = Vec::new();
+        zstd.decompress(content, &[], self.raw, &mut raw)?;
+        if raw.len() == self.raw && chosen.len() == count {
+            Ok((raw, chosen))
+        } else {
+            Err(corrupt("cannot decompress a part: expected the length that it states"))
+        }
+    }
+}

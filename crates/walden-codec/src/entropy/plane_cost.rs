@@ -1,0 +1,74 @@
+//! Which form of a plane compresses better.
+
+/// Estimates the bits of planes under an order-0 coder, in 1/16. Only encoding needs it, so it may differ between machines.
+pub struct Costs {
+    /// Bytes of each plane.
+    total: usize,
+    /// The cost of all bytes of one value, by their number, once it is known.
+    by_count: Vec<u64>,
+    /// Counts of bytes, in two tables, as the same byte often comes twice in a row. Zeros between planes.
+    counts: [[u32; 256]; 2],
+}
+
+impl Default for Costs {
+    fn default() -> Costs {
+        Costs { total: 0, by_count: Vec::new(), counts: [[0; 256]; 2] }
+    }
+}
+
+impl Costs {
+    /// Costs of more frequent bytes are not kept: these are few.
+    const KNOWN: usize = 1024;
+    const UNKNOWN: u64 = u64::MAX;
+    /// For planes up to this length, the bytes of the plane are summed up, instead of all 256 values.
+    const SHORT: usize = 192;
+
+    /// Prepares for planes of so many bytes.
+    pub fn start(&mut self, total: usize) {
+        if total != self.total {
+            self.total = total;
+            self.by_count.clear();
+            self.by_count.resize(Costs::KNOWN.min(total + 1), Costs::UNKNOWN);
+        }
+    }
+
+    /// The cost of a plane.
+    pub fn of(&mut self, plane: &[u8]) -> u64 {
+        let (pairs, last) = plane.as_chunks::<2>();
+        for [first, second] in pairs {
+            self.counts[0][usize::from(*first)] += 1;
+            self.counts[1][usize::from(*second)] += 1;
+        }
+        for &last in last {
+            self.counts[0][usize::from(last)] += 1;
+        }
+        let mut sum = 0;
+        if plane.len() <= Costs::SHORT {
+            plane.iter().for_each(|&byte| sum += self.of_byte(byte));
+        } else {
+            (0..=255).for_each(|byte| sum += self.of_byte(byte));
+        }
+        sum
+    }
+
+    /// The cost of all bytes of a value, whose counts become 0.
+    #[inline]
+    fn of_byte(&mut self, byte: u8) -> u64 {
+        let [first, second] = &mut self.counts;
+        let at = usize::from(byte);
+        let count = std::mem::take(&mut first[at]) + std::mem::take(&mut second[at]);
+        if count == 0 {
+            return 0;
+        }
+        let total = self.total as f32;
+        let cost = || (count as f32 * (total / count as f32).log2() * 16.0) as u64;
+        match self.by_count.get_mut(count as usize) {
+            Some(known) if *known != Costs::UNKNOWN => *known,
+            Some(unknown) => {
+                *unknown = cost();
+                *unknown
+            }
+            None => cost(),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+use super::level::{SECOND_LEVEL, effort_of};
+use super::part::{CODER_LEARNED, CODER_MIXED_COLUMNS, Part, put_part};
+use super::*;
+use crate::columns::{self, Class, Coder, Column, Decoder, Encoder, Form, Kind, Wanted, put_leb128};
+
+/// Pseudo-random numbers.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        (self.0 >> 33) % bound
+    }
+}
+
+const KINDS: [Kind; 8] = [
+    Kind::Symbols(Class::Shapes),
+    Kind::Rows(Class::Blocks, 4),
+    Kind::Rows(Class::Fixed, 1),
+    Kind::Rows(Class::Fixed, 24),
+    Kind::Rows(Class::Fixed, 900),
+    Kind::Bytes(Class::Text),
+    Kind::Symbols(Class::Blocks),
+    Kind::Bytes(Class::Raw),
+];
+
+/// Bytes for a column: of any length, among them none, and more or less like real ones.
+fn content(kind: Kind, numbers: &mut Numbers) -> Vec<u8> {
+    let rows = [0, 1, 3, 40, 700][numbers.below(5) as usize];
+    let mut bytes = Vec::new();
+    for row in 0..rows {
+        match kind {
+            Kind::Symbols(_) => {
+                let bits = numbers.below(20);
+                put_leb128(&mut bytes, numbers.below(1 << bits));
+            }
+            Kind::Rows(_, width) => {
+                let row: Vec<u8> = (0..width)
+                    .map(|at| match at % 4 {
+                        0 => (row + u64::from(at)) as u8,
+                        1 => at as u8,
+                        2 => numbers.below(3) as u8,
+                        _ => numbers.below(256) as u8,
+                    })
+                    .collect();
+                bytes.extend(row);
+            }
+            Kind::Bytes(_) => {
+                bytes
+                    .extend([&b"select "[..], b"\0\0\x10", b"name", &[row as u8]][numbers.below(4) as usize]);
+            }
+        }
+    }
+    bytes
+}
+
+/// Chunks at a level, and what their columns had.
+fn chunks(level: u8, seed: u64, count: usize) -> Vec<(Vec<u8>, Vec<Vec<u8>>)> {
+    let mut numbers = Numbers(seed);
+    let (mut encoder, mut packer) = (Encoder::default(), Packer::new(level, true));
+    let columns: Vec<Column> = KINDS.iter().map(|&kind| encoder.column(kind).unwrap()).collect();
+    let chunk = |_| {
+        let contents: Vec<Vec<u8>> = KINDS.iter().map(|&kind| content(kind, &mut numbers)).collect();
+        for (&column, bytes) in columns.iter().zip(&contents) {
+            encoder.bytes(column, bytes, bytes.len(), &mut Vec::new()).unwrap();
+        }
+        (encoder.chunk(&mut packer), contents)
+    };
+    (0..count).map(chunk).collect()
+}
+
+#[test]
+fn columns_are_decoded_at_every_level_chunk_after_chunk() {
+    for level in 1..=9 {
+        for seed in 0..3 {
+            let (mut decoder, mut unpacker) = (Decoder::default(), Unpacker::new(true));
+            let mut columns = Vec::new();
+            for (chunk, contents) in chunks(level, seed, 4) {
+                decoder.chunk(&mut unpacker, &chunk, 1 << 24).unwrap();
+                if columns.is_empty() {
+                    columns.extend(KINDS.iter().map(|&kind| decoder.column(kind).unwrap()));
+                }
+                for (&column, bytes) in columns.iter().zip(&contents) {
+                    let mut back = Vec::new();
+                    decoder.bytes(column, &[], bytes.len(), &mut back).unwrap();
+                    assert_eq!(back, *bytes, "level {level}, seed {seed}");
+                }
+                decoder.finish().unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn columns_of_incomplete_rows_are_decoded() {
+    let bytes: Vec<u8> = (0..1003).map(|at| (at / 3) as u8).collect();
+    for level in [1, 5, 7, 8] {
+        let mut content = columns::Content::of(Class::Fixed, Form::Rows(4), &bytes);
+        let mut out = Vec::new();
+        Packer::new(level, true).class(Class::Fixed, &mut [&mut content], &mut out);
+        let (mut rest, mut back) = (&out[..], Vec::new());
+        let wanted = Wanted { number: 0, form: Form::Rows(4), bytes: bytes.len() };
+        let mut at = 0;
+        let place = |_: &Wanted, start| at = start;
+        Unpacker::new(true).class(Class::Fixed, &[wanted], &mut rest, &mut back, place).unwrap();
+        assert_eq!((&back[at..at + bytes.len()], rest), (&bytes[..], &[][..]));
+    }
+}
+
+/// What context mixing has not coded, it has learned, on both sides.
+#[test]
+fn contents_that_zstd_compresses_better_are_coded_by_it() {
+    let noise: Vec<u8> = (0..3000_u32).map(|at| (at.wrapping_mul(0x9E37_79B9) >> 11) as u8).collect();
+    // Repeated from far back, which the fast effort has forgotten.
+    let bytes = [noise.clone(), vec![0; 40], noise].concat();
+    for level in [7, 8, 9] {
+        let (mut packer, mut unpacker, mut out) = (Packer::new(level, true), Unpacker::new(true), Vec::new());
+        for part in [&bytes[..], &bytes[..3], &bytes[..2000], &[7; 100_000]] {
+            out.clear();
+            packer.part(part, &mut out);
+            let mut smallest = Vec::new();
+            Packer::new(5, true).part(part, &mut smallest);
+            assert!(out.len() <= smallest.len() + 4, "level {level}: {} {}", out.len(), smallest.len());
+            assert!(unpacker.part(&mut &out[..], part.len()).unwrap() == part);
+        }
+    }
+    let (mut packer, mut unpacker) = (Packer::new(7, true), Unpacker::new(true));
+    let (mut learned, mut after) = (Vec::new(), Vec::new());
+    let zstd =
+        zstd_coder::Compressor::default().compress(&bytes, &[], effort_of(FORM_BYTES, SECOND_LEVEL)).unwrap();
+    let zstd = packer.learned(&[], &zstd).unwrap();
+    put_part(CODER_LEARNED, bytes.len(), &zstd, &mut learned);
+    packer.mix(0, FORM_BYTES, &mut [(0, Form::Bytes, &mut bytes.clone())]);
+    packer.part(&bytes, &mut after);
+    assert!(unpacker.part(&mut &learned[..], bytes.len()).unwrap() == bytes);
+    assert!(unpacker.part(&mut &after[..], bytes.len()).unwrap() == bytes);
+}
+
+#[test]
+fn a_second_chunk_gains_from_the_first() {
+    let text: Vec<u8> =
+        (0..20_000_u32).flat_map(|at| (at.wrapping_mul(0x9E37_79B9) >> 7).to_le_bytes()).collect();
+    for level in [1, 5, 7, 9] {
+        let mut packer = Packer::new(level, true);
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        packer.part(&text, &mut first);
+        packer.part(&text, &mut second);
+        assert!(second.len() * 10 < first.len(), "level {level}: {} then {}", first.len(), second.len());
+        let mut unpacker = Unpacker::new(true);
+        assert!(unpacker.part(&mut &first[..], text.len()).unwrap() == text);
+        assert!(unpacker.part(&mut &second[..], text.len()).unwrap() == text);
+    }
+}
+
+#[test]
+fn a_chunk_that_is_cut_short_is_refused() {
+    for level in [1, 5, 7] {
+        let (chunk, _) = chunks(level, 1, 1).remove(0);
+        for len in (0..chunk.len()).step_by(chunk.len() / 50 + 1) {
+            let decoded = Decoder::default().chunk(&mut Unpacker::new(true), &chunk[..len], 1 << 24);
+            assert!(decoded.is_err(), "level {level}, {len} of {}", chunk.len());
+        }
+    }
+}
+
+#[test]
+fn a_changed_byte_is_refused() {
+    for level in [1, 5, 7] {
+        let (mut chunk, _) = chunks(level, 1, 1).remove(0);
+        for at in (0..chunk.len()).step_by(chunk.len() / 50 + 1) {
+            chunk[at] ^= 0x11;
+            let decoded = Decoder::default().chunk(&mut Unpacker::new(true), &chunk, 1 << 24);
+            assert!(decoded.is_err(), "level {level}, byte {at} of {}", chunk.len());
+            chunk[at] ^= 0x11;
+        }
+    }
+}
+
+/// With the right checksum, the compressed bytes themselves may be anything.
+#[test]
+fn no_stored_bytes_make_decoding_panic() {
+    let mut numbers = Numbers(5);
+    let bytes = content(Kind::Rows(Class::Fixed, 24), &mut Numbers(1)).repeat(3);
+    for (coder, tries) in [(0, 20), (1, 200), (2, 200), (3, 20), (4, 5), (5, 3), (6, 1), (255, 1)] {
+        let level = if coder < CODER_MIXED_COLUMNS { 5 } else { (coder - CODER_MIXED_COLUMNS).min(2) + 7 };
+        let mut column = columns::Content::of(Class::Fixed, Form::Rows(24), &bytes);
+        let mut whole = Vec::new();
+        Packer::new(level, true).class(Class::Fixed, &mut [&mut column], &mut whole);
+        let part = Part::read(&mut &whole[..], usize::MAX).unwrap();
+        for _ in 0..tries {
+            let mut packed = part.stored.to_vec();
+            for _ in 0..3 {
+                let at = numbers.below(packed.len() as u64) as usize;
+                packed[at] = numbers.below(256) as u8;
+            }
+            packed.truncate(numbers.below(packed.len() as u64 + 1) as usize);
+            let mut out = Vec::new();
+            put_part(coder, part.raw, &packed, &mut out);
+            // An error, or other bytes.
+            let wanted = Wanted { number: 0, form: Form::Rows(24), bytes: bytes.len() };
+            let _ =
+                Unpacker::new(true).class(Class::Fixed, &[wanted], &mut &out[..], &mut Vec::new(), |_, _| ());
+        }
+    }
+}
+
+#[test]
+fn statistics_have_the_sizes_of_classes() {
+    let bytes = vec![7; 1000];
+    let mut column = columns::Content::of(Class::Text, Form::Bytes, &bytes);
+    let (mut packer, mut out) = (Packer::new(5, true), Vec::new());
+    packer.class(Class::Text, &mut [&mut column], &mut out);
+    let expected = Statistics { class: Class::Text, bytes: 1000, stored: out.len() as u64 };
+    assert_eq!(packer.statistics(), [expected]);
+}

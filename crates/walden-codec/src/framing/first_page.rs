@@ -1,0 +1,54 @@
+//! The first page of a segment, whose header says what the segment is.
+
+use walden_format::fault::FaultKind;
+use walden_format::lsn::Lsn;
+use walden_format::page::{LONG_HEADER, PageHeader};
+use walden_format::stream::StreamInfo;
+
+/// The LSN of a segment whose first page has this header; 0 if it is none.
+pub fn start_of(first: &[u8; LONG_HEADER]) -> Lsn {
+    PageHeader::parse(first).map_or(Lsn(0), |header| header.address)
+}
+
+/// The header of a segment's first page.
+#[derive(Clone, Copy, Debug)]
+pub struct FirstPage {
+    /// As it is.
+    pub bytes: [u8; LONG_HEADER],
+    /// Its fields.
+    pub header: PageHeader,
+    /// What it says of the segment.
+    pub info: StreamInfo,
+}
+
+impl FirstPage {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// Fields that PostgreSQL does not write.
+    pub fn parse(bytes: &[u8; LONG_HEADER]) -> Result<FirstPage, FaultKind> {
+        let info = StreamInfo::of_segment(bytes)?;
+        let header = PageHeader::parse(bytes).map_err(FaultKind::PageHeader)?;
+        Ok(FirstPage { bytes: *bytes, header, info })
+    }
+
+    /// The LSN of the segment.
+    pub fn start(&self) -> Lsn {
+        self.header.address
+    }
+
+    /// The segment's size in bytes.
+    pub fn segment_bytes(&self) -> usize {
+        self.info.segment_size.bytes() as usize
+    }
+
+    /// The size of its pages in bytes.
+    pub fn page_bytes(&self) -> usize {
+        self.info.page_bytes as usize
+    }
+
+    /// The number of its pages.
+    pub fn pages(&self) -> u32 {
+        (self.segment_bytes() / self.page_bytes()) as u32
+    }
+}
