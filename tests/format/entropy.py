@@ -1,4 +1,4 @@
-"""The modelled coder of `docs/format.md`: context mixing over bytes, and the range coder."""
+"""The context-mixing coder of `docs/format.md`, with its range coder."""
 
 M64 = (1 << 64) - 1
 
@@ -213,7 +213,7 @@ class Model:
         self.match_at = self.match_len = self.left = 0
 
     def decode(self, stored, klass, columns):
-        """The bytes of each column of a modelled part: `columns` has number, form and bytes of each."""
+        """The bytes of each column of a part: `columns` has number, form and bytes of each."""
         coder = RangeDecoder(stored)
         return [bytes(self._column(coder, klass, n, form, bytearray(size))) for n, form, size in columns]
 

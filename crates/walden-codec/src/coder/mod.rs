@@ -49,7 +49,7 @@ pub struct Limits {
     pub columns: usize,
     /// Blocks that may have to be kept at one time; [`BLOCK_NOTES`] and a page each.
     pub blocks: usize,
-    /// Whether parts may be decoded that are modelled, as those of levels 7 to 9 are: that takes 128 MB of memory.
+    /// Whether parts of context mixing may be decoded, as levels 7 to 9 have them: that takes 128 MB of memory.
     pub may_model: bool,
 }
 

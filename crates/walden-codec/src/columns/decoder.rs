@@ -217,7 +217,7 @@ impl Coder for Decoder {
     fn text(&mut self, column: Column, _: &[u8], target: &mut Vec<u8>) -> Result<(), Corrupt> {
         let (at, end) = &mut self.left[column.0 as usize];
         let rest = &self.bytes[*at..*end];
-        let len = memchr::memchr(0, rest).ok_or_else(|| cut_short())?;
+        let len = memchr::memchr(0, rest).ok_or_else(cut_short)?;
         target.extend_from_slice(&rest[..len]);
         *at += len + 1;
         Ok(())
@@ -238,7 +238,7 @@ impl Coder for Decoder {
         let (at, end) = &mut self.left[column.0 as usize];
         let mut rest = &self.bytes[*at..*end];
         for (at, len) in places {
-            let (taken, after) = rest.split_at_checked(len).ok_or_else(|| cut_short())?;
+            let (taken, after) = rest.split_at_checked(len).ok_or_else(cut_short)?;
             target[at..at + len].copy_from_slice(taken);
             rest = after;
         }
