@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
-use std::io::{BufWriter, Read, Seek, SeekFrom};
+use std::io::{self, BufWriter, IsTerminal as _, Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use clap::{ArgAction, Args};
 use serde_json::{Value, json};
 use walden_codec::coder::{Form, start_of};
 use walden_codec::container::{
-    Added, FileForm, KEYFRAME_BYTES, Needs, ReadLimits, Reader, WriteOptions, Writer,
+    Added, FileForm, KEYFRAME_BYTES, Meta, Needs, ReadLimits, Reader, WriteOptions, Writer,
 };
 use walden_format::lsn::{Lsn, SegmentName, Timeline};
 use walden_format::page::LONG_HEADER;
@@ -30,7 +30,7 @@ use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::redo::parse_size;
 use crate::terminal::Format;
-use crate::{DAMAGED, memory, terminal};
+use crate::{DAMAGED, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,8 +42,10 @@ Examples:
       consecutive segments into one file, which is smaller: what one says need not be said again by the next
   walden decompress /backup/*.wpk -o /restore
       and back
+  ssh db cat pg_wal/0000000100000A2B000000C5 | walden compress - > 0000000100000A2B000000C5.wlz
+      standard input to standard output
 
-Segments are understood record by record; anything else (other versions, damaged or encrypted segments, history and backup files) is compressed as bytes. Everything comes back byte for byte, with its name, permissions and time.
+Segments are understood record by record; anything else (other versions, damaged or encrypted segments, history and backup files) is compressed as bytes. Everything comes back byte for byte, with its name, permissions and time. A compressed file that is there already stays; if the same would be written again, that is no error.
 
 Exit status: 0 done, 2 wrong usage, 3 a file could not be read or written (the others are done).";
 
@@ -51,7 +53,8 @@ Exit status: 0 done, 2 wrong usage, 3 a file could not be read or written (the o
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct CompressArgs {
-    /// Files, or folders of files (searched to the bottom; compressed files in them are left out)
+    /// Files, or folders of files (searched to the bottom; compressed files in them are left out); - for standard input, which
+    /// goes to standard output
     #[arg(value_name = "FILE|DIR", required = true)]
     files: Vec<PathBuf>,
 
@@ -141,8 +144,10 @@ pub const MAX_ROWS: usize = 50;
 
 /// Runs the command.
 pub fn run(args: &CompressArgs) -> Result<ExitCode> {
-    memory::keep_what_is_freed();
     let started = Instant::now();
+    if args.files.iter().any(|path| is_stream(path)) {
+        return stream(args);
+    }
     let (inputs, mut errors) = gather(&args.files);
     let total =
         inputs.iter().filter_map(|input| fs::metadata(&input.path).ok()).map(|found| found.len()).sum();
@@ -203,39 +208,97 @@ fn single(args: &CompressArgs, input: &Input, advance: &(dyn Fn(u64) + Sync)) ->
         None => with_ending(&input.path),
     };
     let (mut source, found) = open(&input.path)?;
-    let output = Output::create(&target, args.force)?;
     let name = input.path.file_name().unwrap_or_default().as_bytes().to_vec();
+    if !args.force {
+        // What was made of another file stays, and that is seen now, not after the work.
+        refuse_other_members(&target, &[(&name, found.len())])?;
+    }
+    let output = Output::create(&target, args.force)?;
     let meta = output::meta_of(name, &found);
-    let mut as_bytes = false;
     let mut counted = Counted { input: &mut source, left: found.len(), advance };
-    let added = loop {
-        let mut writer =
-            Writer::new(BufWriter::new(output.file()), options(args, FileForm::Segment, found.len()));
-        let added = writer.add(meta.clone(), as_bytes, &mut counted);
-        let written = added.and_then(|added| writer.finish().map(|_| added));
-        let added = written.with_context(|| format!("compress {}", input.path.display()))?;
-        warn_of_failure(&input.path, &added);
-        if args.no_verify {
-            break added;
-        }
-        match verify(output.file(), &added) {
-            Ok(()) => break added,
-            Err(error) if !as_bytes && added.entry.head.form == Form::Records => {
-                warn_of(&input.path, &error);
-                as_bytes = true;
-                counted.seek(SeekFrom::Start(0))?;
-                output.file().set_len(0)?;
-                (&mut output.file()).seek(SeekFrom::Start(0))?;
-            }
-            Err(error) => return Err(error.context(format!("verify {}", target.display()))),
-        }
-    };
+    let added = write_verified(args, &meta, &mut counted, found.len(), output.file(), &input.path)?;
     output.commit(&meta)?;
     if args.rm {
         remove(&input.path, &found)?;
     }
     let input = Input { path: input.path.clone(), relative: input.relative.clone() };
     Ok(Done { output: target, output_bytes: added.file_end, members: vec![(input, added)] })
+}
+
+/// Compresses a file of so many bytes to one in segment form, and decodes that; as bytes, if its records do not come back.
+fn write_verified(
+    args: &CompressArgs,
+    meta: &Meta,
+    source: &mut (impl Read + Seek),
+    bytes: u64,
+    output: &File,
+    path: &Path,
+) -> Result<Added> {
+    let mut as_bytes = false;
+    loop {
+        let mut writer = Writer::new(BufWriter::new(output), options(args, FileForm::Segment, bytes));
+        let added = writer.add(meta.clone(), as_bytes, source);
+        let written = added.and_then(|added| writer.finish().map(|_| added));
+        let added = written.with_context(|| format!("compress {}", path.display()))?;
+        warn_of_failure(path, &added);
+        if args.no_verify {
+            return Ok(added);
+        }
+        match verify(output, &added) {
+            Ok(()) => return Ok(added),
+            Err(error) if !as_bytes && added.entry.head.form == Form::Records => {
+                warn_of(path, &error);
+                as_bytes = true;
+                source.seek(SeekFrom::Start(0))?;
+                output.set_len(0)?;
+                (&mut &*output).seek(SeekFrom::Start(0))?;
+            }
+            Err(error) => {
+                return Err(error.context(format!("verify what {} was compressed to", path.display())));
+            }
+        }
+    }
+}
+
+/// An error if the target is there and was not made of such files: their names and bytes.
+fn refuse_other_members(target: &Path, members: &[(&[u8], u64)]) -> Result<()> {
+    let is_like = || {
+        let mut reader = Reader::open(File::open(target).ok()?, OWN).ok()?;
+        let (entries, fault) = reader.entries();
+        let found = entries.iter().map(|entry| (&entry.head.meta.name[..], entry.end.bytes));
+        Some(fault.is_none() && found.eq(members.iter().copied()))
+    };
+    if is_like() == Some(true) { Ok(()) } else { output::refuse_existing(target, false) }
+}
+
+/// Standard input to standard output.
+fn stream(args: &CompressArgs) -> Result<ExitCode> {
+    const ALONE: &str =
+        "- is standard input, which goes to standard output: without --output, --pack, --rm and other files";
+    let is_alone = args.files.len() == 1 && args.output.is_none() && args.pack.is_none() && !args.rm;
+    ensure!(is_alone, ALONE);
+    ensure!(
+        !io::stdout().is_terminal(),
+        "compressed data is not written to a terminal; redirect standard output"
+    );
+    let named = "standard input";
+    let temporary = || tempfile::tempfile().with_context(|| format!("make a temporary file for {named}"));
+    let (mut source, mut output) = (temporary()?, temporary()?);
+    let bytes = io::copy(&mut io::stdin().lock(), &mut source).with_context(|| format!("read {named}"))?;
+    source.seek(SeekFrom::Start(0))?;
+    let meta = Meta { name: STDIN_NAME.into(), ..Meta::default() };
+    write_verified(args, &meta, &mut source, bytes, &output, Path::new(named))?;
+    output.seek(SeekFrom::Start(0))?;
+    io::copy(&mut output, &mut io::stdout().lock()).context("write to standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The name of a member that came from standard input.
+const STDIN_NAME: &str = "stdin";
+
+/// Whether a file's name stands for standard input and output.
+pub fn is_stream(path: &Path) -> bool {
+    path == Path::new("-")
 }
 
 /// Whatever this program has just written may be decoded.
@@ -284,14 +347,20 @@ fn pack(
 ) -> Result<Done> {
     let inputs = in_order(inputs)?;
     let target = pack_target(args, name, &inputs);
-    output::refuse_existing(&target, args.force)?;
+    if !args.force {
+        let members: Option<Vec<(&[u8], u64)>> = inputs
+            .iter()
+            .map(|input| Some((input.relative.as_os_str().as_bytes(), fs::metadata(&input.path).ok()?.len())))
+            .collect();
+        refuse_other_members(&target, &members.unwrap_or_default())?;
+    }
     let mut as_bytes = BTreeSet::new();
     loop {
         let output = Output::create(&target, args.force)?;
         match write_pack(args, &output, &inputs, &as_bytes, advance)? {
             Packed::Done { added, found, bytes } => {
                 let meta = output::meta_of(Vec::new(), &found[0]);
-                output.commit(&walden_codec::container::Meta { modified: None, ..meta })?;
+                output.commit(&Meta { modified: None, ..meta })?;
                 if args.rm {
                     for (input, found) in inputs.iter().zip(&found) {
                         remove(&input.path, found)?;
@@ -519,7 +588,21 @@ fn search(folder: &Path, relative: &Path, inputs: &mut Vec<Input>) -> Result<()>
             if name != NOT_LOG {
                 search(&path, &relative.join(&name), inputs)?;
             }
-        } else if kind.is_file() && !is_compressed(&path) {
+            continue;
+        }
+        // A link to a segment is read as the segment; one that leads nowhere is an error, one to a folder could lead around.
+        let is_link = kind.is_symlink();
+        let found = if is_link {
+            fs::metadata(&path).with_context(|| path.display().to_string())?
+        } else {
+            entry.metadata().with_context(named)?
+        };
+        if found.is_dir() {
+            eprintln!(
+                "warning: {} is a link to a folder and is left out; name that folder, too",
+                path.display()
+            );
+        } else if found.is_file() && !is_compressed(&path) && !output::is_temporary(&name) {
             inputs.push(Input { path, relative: relative.join(&name) });
         }
     }
@@ -543,6 +626,7 @@ pub fn open(path: &Path) -> Result<(File, Metadata)> {
 /// Removes an original, unless it has changed since it was read.
 fn remove(path: &Path, read: &Metadata) -> Result<()> {
     let now = fs::symlink_metadata(path).with_context(|| format!("remove {}", path.display()))?;
+    ensure!(!now.is_symlink(), "{} is a link and is not removed, nor what it leads to", path.display());
     let key = |found: &Metadata| (found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec());
     ensure!(key(&now) == key(read), "{} has changed since it was read and is not removed", path.display());
     fs::remove_file(path).with_context(|| format!("remove {}", path.display()))

@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::Args;
 use walden_codec::container::{self, Binding, Entry, Error, Head, Loss, ReadLimits, Reader, Summary, Walk};
 use walden_report::units;
 use walden_source::workers::map_in_order;
 
-use crate::compress::open;
+use crate::compress::{is_stream, open};
 use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::redo::parse_size;
 use crate::turns::{Turn, Turns};
-use crate::{DAMAGED, FOUND, memory, terminal};
+use crate::{DAMAGED, FOUND, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,6 +28,8 @@ Examples:
       all members of packs
   walden decompress --member 0000000100000A2B000000C5 --stdout march.wpk | pg_waldump ...
       one member of a pack; it is decoded from the last keyframe before it on
+  walden decompress - < 0000000100000A2B000000C5.wlz > 0000000100000A2B000000C5
+      standard input to standard output
   walden decompress --salvage -o /restore damaged.wpk
       everything that is not damaged, and a list of what is lost
 
@@ -39,7 +41,7 @@ Exit status: 0 done, 1 salvaged, but something is lost, 2 wrong usage, 3 a file 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct DecompressArgs {
-    /// Compressed files
+    /// Compressed files; - for standard input, which goes to standard output if no --output is given
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
@@ -101,7 +103,9 @@ impl LimitArgs {
 
 /// Runs the command.
 pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
-    memory::keep_what_is_freed();
+    if args.files.iter().any(|path| is_stream(path)) {
+        return stream(args);
+    }
     let total = args.files.iter().filter_map(|path| path.metadata().ok()).map(|found| found.len()).sum();
     let progress = Mutex::new(Progress::bytes("decompressing", total));
     let advance = |bytes| {
@@ -147,6 +151,28 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
     Ok(code)
 }
 
+/// Standard input, member by member.
+fn stream(args: &DecompressArgs) -> Result<ExitCode> {
+    let is_alone = args.files.len() == 1 && args.member.is_empty() && !args.salvage;
+    ensure!(is_alone, "- is standard input, which is read once: without --member, --salvage and other files");
+    let path = Path::new("standard input");
+    let stdout = (args.stdout || args.output.is_none()).then(|| Turns::new(io::stdout()));
+    let mut out = stdout.as_ref().map(|stdout| stdout.take(0)).transpose().context(TO_STDOUT)?;
+    let mut extract_all = || -> Result<()> {
+        let mut reader = Reader::open_stream(io::stdin().lock(), args.limits.to_limits())?;
+        while let Some(head) = reader.next()? {
+            extract(args, path, &mut reader, &head, out.as_mut(), &|_| ())?;
+        }
+        Ok(())
+    };
+    if let Err(error) = extract_all() {
+        report(path, &error);
+        return Ok(ExitCode::from(DAMAGED));
+    }
+    out.map_or(Ok(()), Turn::finish).context(TO_STDOUT)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 const TO_STDOUT: &str = "write to standard output";
 
 type Stdout<'t> = Turn<'t, io::Stdout>;
@@ -180,7 +206,7 @@ fn whole(
     if !args.stdout {
         // Before the work, not after it.
         for entry in &wanted {
-            output::refuse_existing(&target_of(args, path, &entry.head)?, args.force)?;
+            output::refuse_other_size(&target_of(args, path, &entry.head)?, entry.end.bytes, args.force)?;
         }
     }
     if args.member.is_empty() {

@@ -68,8 +68,14 @@ enum Command {
     Man(man::ManArgs),
 }
 
+#[allow(unsafe_code)]
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
+    let command = Arguments::parse().command;
+    if matches!(command, Command::Compress(_) | Command::Decompress(_) | Command::Test(_)) {
+        // SAFETY: nothing before has started a thread.
+        unsafe { memory::keep_freed() };
+    }
+    let result = match command {
         #[cfg(feature = "lab")]
         Command::Demo(args) => demo::run(&args),
         Command::Explain(args) => explain::run(&args),

@@ -4,8 +4,10 @@
 //! replaced. What is not finished when the process is asked to end is removed.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -59,11 +61,27 @@ impl Drop for Claim {
 /// Temporary files of this process.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
+/// The ending of temporary files: what a killed process leaves is recognised by it.
+const TEMPORARY_ENDING: &str = ".walden-tmp";
+/// A temporary file whose process is gone may be younger than this, but so may one that is not locked yet.
+const MIN_LEFTOVER_AGE: Duration = Duration::from_secs(60);
+
+/// What became of an output.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Written {
+    /// It is there now.
+    New,
+    /// A file with the same bytes was there already and was left as it is.
+    Same,
+}
+
 impl Output {
-    /// Makes a temporary file beside the target, and folders above it.
+    /// Makes a temporary file beside the target, and folders above it. Whether an existing target may stay is seen when all is
+    /// written: if it is the same, all is well.
     pub fn create(target: &Path, replace: bool) -> Result<Output> {
         let claim = Claim::on(target)?;
         make_folder(folder_of(target))?;
+        remove_leftovers(folder_of(target));
         remove_on_signals();
         // For the owner alone until it has the permissions of what it was made from.
         let output = Output::with_mode(target, replace, 0o600)?;
@@ -71,7 +89,7 @@ impl Output {
     }
 
     fn with_mode(target: &Path, replace: bool, mode: u32) -> Result<Output> {
-        refuse_existing(target, replace)?;
+        refuse_folder(target)?;
         let folder = folder_of(target);
         let mut prefix = std::ffi::OsString::from(".");
         prefix.push(target.file_name().unwrap_or_default());
@@ -79,10 +97,12 @@ impl Output {
         let mut unfinished = unfinished();
         let temporary = tempfile::Builder::new()
             .prefix(&prefix)
-            .suffix(".tmp")
+            .suffix(TEMPORARY_ENDING)
             .permissions(Permissions::from_mode(mode))
             .tempfile_in(folder)
             .with_context(|| format!("make a temporary file in {}", folder.display()))?;
+        // Held as long as the file is written; without a lock, another process leaves a file alone that is young.
+        let _ = temporary.as_file().try_lock();
         unfinished.push(temporary.path().to_owned());
         Ok(Output { temporary, target: target.to_owned(), claim: None, replace })
     }
@@ -98,7 +118,10 @@ impl Output {
     }
 
     /// Gives the file its name, and the time of change and permissions of `meta`.
-    pub fn commit(self, meta: &Meta) -> Result<()> {
+    ///
+    /// # Errors
+    /// The file system's, and an existing target with other bytes, unless it is to be replaced.
+    pub fn commit(self, meta: &Meta) -> Result<Written> {
         let Output { temporary, target, mut claim, replace } = self;
         let named = || format!("write {}", target.display());
         if let Some(mode) = meta.mode {
@@ -119,12 +142,70 @@ impl Output {
         match persisted {
             Ok(_) => claim.iter_mut().for_each(|claim| claim.is_written = true),
             Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
-                refuse_existing(&target, replace)?;
-                return Err(error.error).with_context(named);
+                let is_same = is_same_content(error.file.path(), &target);
+                if !is_same.with_context(|| format!("compare with {}", target.display()))? {
+                    refuse_existing(&target, replace)?;
+                }
+                // Whoever removes the original next relies on it.
+                File::open(&target).and_then(|file| file.sync_all()).with_context(named)?;
+                claim.iter_mut().for_each(|claim| claim.is_written = true);
+                sync_folder(folder_of(&target))?;
+                return Ok(Written::Same);
             }
             Err(error) => return Err(error.error).with_context(named),
         }
-        sync_folder(folder_of(&target))
+        sync_folder(folder_of(&target))?;
+        Ok(Written::New)
+    }
+}
+
+/// Whether a file is the temporary file of a process, perhaps one that was killed.
+pub fn is_temporary(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    // Builds before the first release gave them another ending.
+    let is_old = || {
+        let before = name.strip_suffix(b".tmp").and_then(|name| name.get(..name.len().checked_sub(7)?));
+        before.is_some_and(|name| name.ends_with(b".wlz") || name.ends_with(b".wpk"))
+    };
+    name.starts_with(b".") && (name.ends_with(TEMPORARY_ENDING.as_bytes()) || is_old())
+}
+
+/// Removes what killed processes left in a folder, once in the life of this one. What cannot be removed stays.
+fn remove_leftovers(folder: &Path) {
+    static SEARCHED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let is_new = SEARCHED.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned());
+    let Some(entries) = is_new.then(|| fs::read_dir(folder).ok()).flatten() else { return };
+    for entry in entries.flatten().filter(|entry| is_temporary(&entry.file_name())) {
+        let path = entry.path();
+        let is_regular = entry.file_type().is_ok_and(|kind| kind.is_file());
+        let modified = entry.metadata().and_then(|found| found.modified());
+        let is_old = modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age >= MIN_LEFTOVER_AGE));
+        // A process that writes holds the lock.
+        if is_regular && is_old && File::open(&path).is_ok_and(|file| file.try_lock().is_ok()) {
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+/// Whether two files have the same bytes.
+fn is_same_content(one: &Path, other: &Path) -> io::Result<bool> {
+    const AT_ONCE: usize = 1 << 20;
+    let found = fs::symlink_metadata(other)?;
+    if !found.is_file() || fs::metadata(one)?.len() != found.len() {
+        return Ok(false);
+    }
+    let (mut one, mut other) = (File::open(one)?, File::open(other)?);
+    let (mut bytes, mut others) = (Vec::with_capacity(AT_ONCE), Vec::with_capacity(AT_ONCE));
+    loop {
+        (bytes.clear(), others.clear());
+        (&mut one).take(AT_ONCE as u64).read_to_end(&mut bytes)?;
+        (&mut other).take(AT_ONCE as u64).read_to_end(&mut others)?;
+        if bytes != others {
+            return Ok(false);
+        }
+        if bytes.is_empty() {
+            return Ok(true);
+        }
     }
 }
 
@@ -152,6 +233,13 @@ pub fn write_page(path: &Path, page: &Page) -> Result<()> {
     write_text(path, &page.render())
 }
 
+/// Writes a file; what was there is replaced.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let output = Output::with_mode(path, true, 0o666)?;
+    output.file().write_all(bytes).with_context(|| format!("write {}", path.display()))?;
+    output.commit(&Meta::default()).map(drop)
+}
+
 /// Writes a text; what was there is replaced.
 pub fn write_text(path: &Path, text: &str) -> Result<()> {
     let named = || format!("write {}", path.display());
@@ -159,7 +247,7 @@ pub fn write_text(path: &Path, text: &str) -> Result<()> {
         None => fs::write(path, text).with_context(named),
         Some(output) => {
             output.file().write_all(text.as_bytes()).with_context(named)?;
-            output.commit(&Meta::default())
+            output.commit(&Meta::default()).map(drop)
         }
     }
 }
@@ -243,10 +331,26 @@ pub fn tell(line: &str) {
     eprintln!("{}", harmless(line));
 }
 
-/// An error if the target is there and may not be replaced.
-pub fn refuse_existing(target: &Path, replace: bool) -> Result<()> {
+/// An error if the target is a folder.
+fn refuse_folder(target: &Path) -> Result<()> {
     match fs::symlink_metadata(target) {
         Ok(found) if found.is_dir() => bail!("{} is a folder", target.display()),
+        _ => Ok(()),
+    }
+}
+
+/// An error if the target is there, may not be replaced, and cannot have so many bytes as are to be written.
+pub fn refuse_other_size(target: &Path, bytes: u64, replace: bool) -> Result<()> {
+    match fs::symlink_metadata(target) {
+        Ok(found) if found.is_file() && found.len() == bytes => Ok(()),
+        _ => refuse_existing(target, replace),
+    }
+}
+
+/// An error if the target is there and may not be replaced.
+pub fn refuse_existing(target: &Path, replace: bool) -> Result<()> {
+    refuse_folder(target)?;
+    match fs::symlink_metadata(target) {
         Ok(_) if !replace => {
             bail!("{} exists already and is left as it is; --force replaces it", target.display())
         }

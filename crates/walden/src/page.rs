@@ -3,8 +3,7 @@
 mod json;
 mod key;
 
-use std::fs::{self, File};
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -31,7 +30,7 @@ use self::key::{label, ranges, wanted};
 use crate::base::{self, BasePage};
 use crate::progress::Progress;
 use crate::terminal::Format;
-use crate::{DAMAGED, FOUND, explain, names, terminal};
+use crate::{DAMAGED, FOUND, explain, names, output, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -453,7 +452,7 @@ impl View<'_> {
         if set {
             checksum::set_checksum(&mut page, self.key.block);
         }
-        replace(path, &page.0).with_context(|| format!("write {}", path.display()))?;
+        output::replace(path, &page.0).with_context(|| format!("write {}", path.display()))?;
         let file_blocks =
             self.base.as_ref().map_or(base::FILE_BLOCKS, |base| base.control().blocks_per_segment);
         let file = base::file_path(self.key, file_blocks);
@@ -498,22 +497,6 @@ fn look() -> Look {
 
 fn shown(snapshot: &Snapshot) -> String {
     if snapshot.at == END { format!("the log's end, {}", snapshot.reached) } else { snapshot.at.to_string() }
-}
-
-/// Writes a file that is there as a whole or not at all.
-fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    let name = path.file_name().context("not a file's name")?.to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
-    let write = || -> std::io::Result<()> {
-        let mut file = File::create(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
-    };
-    write().inspect_err(|_| drop(fs::remove_file(&temporary)))?;
-    Ok(())
 }
 
 fn parse_moment(text: &str) -> Result<Lsn, String> {

@@ -15,11 +15,11 @@ use walden_report::units;
 use walden_source::workers::map_in_order;
 
 use crate::breakdown::{self, Counted};
-use crate::compress::{MAX_ROWS, form_name, open, ratio};
+use crate::compress::{MAX_ROWS, form_name, is_stream, open, ratio};
 use crate::decompress::{LimitArgs, report, unverified, words_of};
 use crate::progress::Progress;
 use crate::terminal::Format;
-use crate::{DAMAGED, FOUND, memory, output, terminal};
+use crate::{DAMAGED, FOUND, output, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,7 +36,7 @@ Exit status: 0 everything is as it was, 1 something is damaged, 2 wrong usage, 3
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct TestArgs {
-    /// Compressed files
+    /// Compressed files; - for standard input
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
@@ -81,7 +81,6 @@ struct Member {
 
 /// Runs the command.
 pub fn run(args: &TestArgs) -> Result<ExitCode> {
-    memory::keep_what_is_freed();
     let started = Instant::now();
     let total = args.files.iter().filter_map(|path| path.metadata().ok()).map(|found| found.len()).sum();
     let progress = Mutex::new(Progress::bytes("testing", total));
@@ -147,7 +146,34 @@ fn count<'f>(path: &'f Path, found: &Found) -> Counted<'f> {
     }
 }
 
+/// A stream is read once: to the first damage.
+fn test_stream(args: &TestArgs) -> Result<Found> {
+    let mut reader = Reader::open_stream(std::io::stdin().lock(), args.limits.to_limits())?;
+    let mut found = Found::default();
+    let mut read_all = || -> Result<(), Error> {
+        while let Some(head) = reader.next()? {
+            let summary = reader.decode(&head, &mut std::io::sink())?;
+            found.members.push(Member {
+                head,
+                original: summary.end.bytes,
+                stored: summary.stored,
+                hash: summary.end.hash,
+            });
+        }
+        Ok(())
+    };
+    match read_all() {
+        Err(error @ (Error::Damage(_) | Error::Limit { .. })) => found.damage.push(error),
+        read => read?,
+    }
+    found.file_bytes = reader.position();
+    Ok(found)
+}
+
 fn test(args: &TestArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<Found> {
+    if is_stream(path) {
+        return test_stream(args);
+    }
     let (file, found) = open(path)?;
     let file_bytes = found.len();
     let mut breakdown = Breakdown::default();

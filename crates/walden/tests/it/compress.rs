@@ -32,6 +32,12 @@ walden_testing::tests! {
     golden_clusters_compress_to_no_more_than_before,
     an_interrupt_leaves_no_partial_file,
     statistics_count_each_byte_of_a_file_once,
+    the_same_output_again_is_no_error,
+    standard_input_goes_to_standard_output,
+    links_to_segments_are_followed,
+    leftovers_are_removed_and_never_packed,
+    clusters_in_one_pack_are_kept_apart,
+    files_that_need_more_than_allowed_are_refused,
 }
 
 /// Runs the program in words; paths are the words' `{}`.
@@ -257,10 +263,23 @@ fn a_folder_is_compressed_file_by_file() {
     let after = files(&archive);
     assert_eq!(after.len(), 2 * before.len() - 1);
     assert!(before.iter().all(|(name, bytes)| after[name] == *bytes));
-    // Compressed files are not compressed again, and nothing is overwritten.
-    let again = run("compress {}", &[&archive]);
-    assert_eq!((again.code, again.errors().len()), (3, before.len() - 1), "{again:?}");
-    assert!(again.errors().iter().all(|error| error.contains("exists already") && error.contains("--force")));
+    // Compressed files are not compressed again, and what is there already is no error.
+    done("compress {}", &[&archive]);
+    assert!(files(&archive) == after);
+    // Nothing is overwritten by what was made of another file, or otherwise.
+    let empty = archive.join("empty");
+    fs::write(&empty, "no more").unwrap();
+    for level in ["-3", "-1"] {
+        let again = run(&format!("compress {level} {{}}"), &[&archive]);
+        let expected = if level == "-3" { 1 } else { before.len() - 1 };
+        assert_eq!((again.code, again.errors().len()), (3, expected), "{again:?}");
+        assert!(
+            again.errors().iter().all(|error| error.contains("exists already") && error.contains("--force"))
+        );
+    }
+    let modified = fs::metadata(folder.path().join("archive/00000002.history")).unwrap().modified().unwrap();
+    fs::write(&empty, "").unwrap();
+    fs::File::options().append(true).open(&empty).unwrap().set_modified(modified).unwrap();
     assert!(files(&archive) == after);
     // With --rm, only the compressed ones stay, and give the originals back beside them.
     done("compress --rm --force {}", &[&archive]);
@@ -608,4 +627,161 @@ fn an_interrupt_leaves_no_partial_file() {
     assert!(killed.success());
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(files(&output).is_empty() && large.exists());
+}
+
+/// As an `archive_command` needs it that is repeated after a crash.
+fn the_same_output_again_is_no_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = archive_without_status(folder.path());
+    let [out, pack, back] = ["out", "a.wpk", "back"].map(|name| folder.path().join(name));
+    for _ in 0..2 {
+        done("compress -o {} {}", &[&out, &archive]);
+        done("compress --pack={} {}", &[&pack, &archive]);
+        done("decompress -o {} {}", &[&back, &pack]);
+    }
+    let before = files(folder.path());
+    // Of the same size.
+    let history = archive.join("00000002.history");
+    let other = fs::read(&history).unwrap().to_ascii_uppercase();
+    fs::write(&history, &other).unwrap();
+    fs::write(back.join("00000002.history"), &other).unwrap();
+    for (words, paths) in [
+        ("compress -o {} {}", [&out, &history]),
+        ("compress --pack={} {}", [&pack, &archive]),
+        ("decompress -o {} {}", [&back, &pack]),
+    ] {
+        let refused = run(words, &paths.map(PathBuf::as_path));
+        assert!(refused.code == 3 && refused.errors()[0].contains("exists already"), "{words}: {refused:?}");
+    }
+    let after = files(folder.path());
+    assert!(before.keys().eq(after.keys()), "no temporary files");
+    let changed = before.iter().filter(|(name, bytes)| after[*name] != **bytes).count();
+    assert_eq!(changed, 2, "only what the test has written");
+    // What is there with the same bytes is good enough to remove the original.
+    fs::write(&history, b"1\t0/C000000\tno recovery target specified\n").unwrap();
+    let segment = archive.join("00000001000000000000000A");
+    done("compress --rm -o {} {}", &[&out, &segment]);
+    assert!(!segment.exists());
+}
+
+fn standard_input_goes_to_standard_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let piped = |arguments: &[&str], input: &[u8]| {
+        let path = write(folder.path(), "input", input);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_walden"));
+        let run = command.args(arguments).stdin(fs::File::open(path).unwrap()).output().unwrap();
+        (run.status.code(), run.stdout, String::from_utf8(run.stderr).unwrap())
+    };
+    for original in golden("18.6").into_values().chain([Vec::new(), b"a text".repeat(1000)]) {
+        let (code, compressed, said) = piped(&["compress", "-"], &original);
+        assert_eq!((code, said.as_str()), (Some(0), ""));
+        assert!(compressed.len() < original.len() / 5 || original.is_empty());
+        assert!(piped(&["decompress", "-"], &compressed) == (Some(0), original, String::new()));
+        assert_eq!(piped(&["test", "-"], &compressed).0, Some(0));
+        let cut = &compressed[..compressed.len() - 1];
+        let (code, _, said) = piped(&["decompress", "-"], cut);
+        assert!(code == Some(3) && said.contains("standard input: "), "{said}");
+        assert_eq!(piped(&["test", "-"], cut).0, Some(1));
+    }
+    let archive = archive_without_status(folder.path());
+    let [pack, out] = ["a.wpk", "out"].map(|name| folder.path().join(name));
+    done("compress --pack={} {}", &[&pack, &archive]);
+    let pack = fs::read(pack).unwrap();
+    assert_eq!(piped(&["decompress", "-", "-o", out.to_str().unwrap()], &pack).0, Some(0));
+    assert_same(&out, &archive);
+    let (code, _, said) = piped(&["compress", "-", "other"], b"");
+    assert!(code == Some(3) && said.contains("- is standard input"), "{said}");
+}
+
+fn links_to_segments_are_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = archive_without_status(folder.path());
+    let links = folder.path().join("links");
+    fs::create_dir(&links).unwrap();
+    let name = "00000001000000000000000A";
+    std::os::unix::fs::symlink(archive.join(name), links.join(name)).unwrap();
+    std::os::unix::fs::symlink(&archive, links.join("folder")).unwrap();
+    let out = folder.path().join("out");
+    let linked = run("compress -o {} {}", &[&out, &links]);
+    assert!(linked.code == 0 && linked.stderr.contains("links/folder is a link to a folder"), "{linked:?}");
+    let segment = out.join(format!("{name}.wlz"));
+    assert!(files(&out).len() == 1 && segment.exists());
+    done("decompress -o {} {}", &[&out, &segment]);
+    assert!(fs::read(out.join(name)).unwrap() == fs::read(archive.join(name)).unwrap());
+    let kept = run("compress --force --rm -o {} {}", &[&out, &links]);
+    assert!(kept.code == 3 && kept.errors()[0].contains("is a link and is not removed"), "{kept:?}");
+    assert!(archive.join(name).exists() && links.join(name).exists());
+    std::os::unix::fs::symlink("nowhere", links.join("dangling")).unwrap();
+    let failed = run("compress -o {} {}", &[&out, &links]);
+    assert!(failed.code == 3 && failed.errors()[0].contains("links/dangling"), "{failed:?}");
+}
+
+fn leftovers_are_removed_and_never_packed() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = archive_without_status(folder.path());
+    let expected = files(&archive);
+    let [stale, old, young] = [".x.wlz.AbCdEf.walden-tmp", ".x.wlz.AbCdEf.tmp", ".y.wpk.AbCdEf.walden-tmp"]
+        .map(|name| write(&archive, name, b"half of it"));
+    let long_ago = SystemTime::now() - Duration::from_secs(3600);
+    for path in [&stale, &old] {
+        fs::File::options().append(true).open(path).unwrap().set_modified(long_ago).unwrap();
+    }
+    let [pack, back] = ["a.wpk", "back"].map(|name| folder.path().join(name));
+    done("compress --pack={} {}", &[&pack, &archive]);
+    done("decompress -o {} {}", &[&back, &pack]);
+    assert!(files(&back) == expected);
+    // A process that is there holds the lock of its file.
+    let held = fs::File::options().append(true).open(&stale).unwrap();
+    held.lock().unwrap();
+    let next_to_it = archive.join("pack.wpk");
+    done("compress --pack={} {}", &[&next_to_it, &archive]);
+    assert!(stale.exists() && !old.exists() && young.exists());
+    drop(held);
+    fs::remove_file(&next_to_it).unwrap();
+    done("compress --pack={} {}", &[&next_to_it, &archive]);
+    assert!(!stale.exists() && young.exists(), "it may be another process's that has no lock yet");
+}
+
+/// Segments of two clusters at the same places: each shares with those of its own.
+fn clusters_in_one_pack_are_kept_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let both = folder.path().join("both");
+    let mut sum = 0;
+    for (cluster, id) in [("one", 1_u8), ("two", 2)] {
+        for (name, mut segment) in golden("18.6") {
+            // The system identifier, in the first page's header.
+            segment[24] = id;
+            write(&both.join(cluster), &name, &segment);
+        }
+        let pack = folder.path().join(format!("{cluster}.wpk"));
+        let made = json(&done("compress --format json --pack={} {}", &[&pack, &both.join(cluster)]));
+        sum += made["compressed_bytes"].as_u64().unwrap();
+    }
+    let pack = folder.path().join("both.wpk");
+    let made = json(&done("compress --format json --pack={} {}", &[&pack, &both]));
+    let members = made["outputs"][0]["members"].as_array().unwrap();
+    let keyframes: Vec<bool> = members.iter().map(|member| member["keyframe"] == true).collect();
+    assert_eq!(keyframes, [true, false, false, true, false, false]);
+    assert!(made["compressed_bytes"].as_u64().unwrap() <= sum);
+}
+
+fn files_that_need_more_than_allowed_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = archive_without_status(folder.path());
+    let [pack, small, out] = ["a.wpk", "small.wpk", "out"].map(|name| folder.path().join(name));
+    done("compress --pack={} {}", &[&pack, &archive]);
+    for command in ["test", "test --list", "decompress --stdout", "decompress --salvage"] {
+        let refused = run(&format!("{command} --memory 100MB {{}}"), &[&pack]);
+        assert!(
+            refused.code == 3 && refused.stderr.contains("MB of memory: expected at most 100 MB"),
+            "{refused:?}"
+        );
+        assert!(refused.stderr.contains("hint: allow more with --memory"), "{refused:?}");
+        let refused = run(&format!("{command} --spill 1MB {{}}"), &[&pack]);
+        assert!(refused.code == 3 && refused.stderr.contains("hint: allow more with --spill"), "{refused:?}");
+    }
+    // Who compresses says what there is.
+    done("compress --memory 200MB --spill 16MB --pack={} {}", &[&small, &archive]);
+    done("decompress --memory 200MB --spill 16MB -o {} {}", &[&out, &small]);
+    assert_same(&out, &archive);
 }
