@@ -442,6 +442,8 @@ impl FileKind {
             return match segment_suffix(rest) {
                 Some(partial) => FileKind::Segment { name, partial },
                 None if is_backup_label(rest) => FileKind::BackupLabel,
+                // Packs are named after their first and last segment.
+                None if rest.ends_with(".wpk") => FileKind::Pack,
                 None => FileKind::Other,
             };
         }
