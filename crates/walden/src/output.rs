@@ -197,7 +197,8 @@ fn is_same_content(one: &Path, other: &Path) -> io::Result<bool> {
     let (mut one, mut other) = (File::open(one)?, File::open(other)?);
     let (mut bytes, mut others) = (Vec::with_capacity(AT_ONCE), Vec::with_capacity(AT_ONCE));
     loop {
-        (bytes.clear(), others.clear());
+        bytes.clear();
+        others.clear();
         (&mut one).take(AT_ONCE as u64).read_to_end(&mut bytes)?;
         (&mut other).take(AT_ONCE as u64).read_to_end(&mut others)?;
         if bytes != others {
