@@ -223,7 +223,9 @@ mod tests {
         let mut number = 1;
         while number <= 40 {
             let mut tuple_coder = predictors.tuple_coder(&mut coder, &mut store);
-            let source = Some(&given(number)[..]);
+            let mut tuple = [0; HEAP_TUPLE_HEADER_BYTES];
+            tuple[..VISIBILITY_BYTES].copy_from_slice(&given(number));
+            let source = Some(&tuple[..]);
             assert_eq!(
                 visibility.code(&mut tuple_coder, place, number, source).expect("a row"),
                 given(number)
