@@ -154,7 +154,7 @@ pub(super) fn finish(lab: &mut Lab<'_>, stage: Stage, others: &mut Option<Others
         Ok(())
     })?;
     if is_trace(lab, &run.case) && lab.options.dsn.is_some() {
-        failed = Some("predictions: the log of a server that is there is out of reach".into());
+        failed = Some("cannot predict: the log of an existing server is not accessible".into());
     }
     lab.unavailable.extend(failed);
     Ok(run)

@@ -105,7 +105,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     if lab.options.dsn.is_some() {
         lab.unavailable.push(
             "categories of bytes, bytes by process and Oracle's model: the files and processes of a server that is there \
-             are out of reach"
+             are not accessible"
                 .into(),
         );
     }
