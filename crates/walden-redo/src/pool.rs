@@ -2,33 +2,41 @@
 
 use std::ops::{Deref, DerefMut};
 
-use zerocopy::FromZeros;
+use zerocopy::{transmute_mut, transmute_ref};
 
-use crate::page::Page;
+use crate::page::{PAGE_BYTES, Page};
+
+/// A page as words: a vector of them becomes a page without being copied, and has a page's alignment.
+type Words = [u64; PAGE_BYTES / size_of::<u64>()];
 
 /// A page on the heap, which a page store lends out and takes back.
 #[derive(Clone)]
-pub struct PageBox(Box<Page>);
+pub struct PageBox(Box<Words>);
 
 impl PageBox {
     /// A page with any content, to be filled.
     pub fn any() -> PageBox {
         PageBox::default()
     }
+
+    fn of(words: Vec<u64>) -> PageBox {
+        // Every caller's vector has a page's words.
+        PageBox(words.into_boxed_slice().try_into().unwrap_or_else(|_| Box::new([0; _])))
+    }
 }
 
 impl Default for PageBox {
     /// Zeros.
     fn default() -> PageBox {
-        PageBox(Page::new_box_zeroed().unwrap_or_else(|_| Box::default()))
+        PageBox::of(vec![0; PAGE_BYTES / size_of::<u64>()])
     }
 }
 
 impl From<&Page> for PageBox {
+    /// A copy, without clearing the memory first: replay copies a page for most records.
     fn from(page: &Page) -> PageBox {
-        let mut copy = PageBox::any();
-        copy.0.0.clone_from(&page.0);
-        copy
+        let words: &Words = transmute_ref!(page);
+        PageBox::of(words.to_vec())
     }
 }
 
@@ -37,14 +45,14 @@ impl Deref for PageBox {
 
     #[inline]
     fn deref(&self) -> &Page {
-        &self.0
+        transmute_ref!(&*self.0)
     }
 }
 
 impl DerefMut for PageBox {
     #[inline]
     fn deref_mut(&mut self) -> &mut Page {
-        &mut self.0
+        transmute_mut!(&mut *self.0)
     }
 }
 
