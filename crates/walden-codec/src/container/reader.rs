@@ -252,12 +252,20 @@ impl<R: Read + Seek> Reader<R> {
                 return Ok(None);
             }
             let segment = self.header.is_some_and(|header| header.form == FileForm::Segment);
-            if segment && self.member == 1 {
-                self.expect_end()?;
-                continue;
-            }
+            let is_complete = segment && self.member == 1;
             let offset = self.at;
-            let frame = self.frame_header()?;
+            let frame = match self.frame_header_or_end()? {
+                None if is_complete => {
+                    self.ended = true;
+                    continue;
+                }
+                None => return Err(self.cut_frame_header(0)),
+                Some(frame) => frame,
+            };
+            if is_complete && !frame.kind.may_be_skipped() {
+                let found = format!("a frame of kind {}", frame.kind.0);
+                return Err(self.damage("the file's end", offset, "nothing more", found));
+            }
             match frame.kind {
                 Kind::HEAD => return self.next_head(frame, offset).map(Some),
                 Kind::INDEX => self.pass_index(frame, offset)?,
@@ -655,24 +663,33 @@ impl<R: Read + Seek> Reader<R> {
 
     /// The header of the next frame, which must be the next of this file.
     fn frame_header(&mut self) -> Result<FrameHeader, Error> {
+        self.frame_header_or_end()?.ok_or_else(|| self.cut_frame_header(0))
+    }
+
+    /// The same, or nothing at the end of the file.
+    fn frame_header_or_end(&mut self) -> Result<Option<FrameHeader>, Error> {
         let offset = self.at;
-        let frame = self.any_frame_header()?;
+        let Some(frame) = self.any_frame_header_or_end()? else { return Ok(None) };
         if frame.number != self.frame {
             let (expected, found) = (format!("frame {}", self.frame), format!("frame {}", frame.number));
             return Err(self.damage("a frame's header", offset, expected, found));
         }
         self.frame = self.frame.saturating_add(1);
-        Ok(frame)
+        Ok(Some(frame))
     }
 
     fn any_frame_header(&mut self) -> Result<FrameHeader, Error> {
+        self.any_frame_header_or_end()?.ok_or_else(|| self.cut_frame_header(0))
+    }
+
+    fn any_frame_header_or_end(&mut self) -> Result<Option<FrameHeader>, Error> {
         const PART: &str = "a frame's header";
         let offset = self.at;
         let mut bytes = [0; FRAME_HEADER];
-        let got = self.fill(&mut bytes)?;
-        if got < FRAME_HEADER {
-            let found = if got == 0 { "the end of the file".to_owned() } else { format!("{got} bytes") };
-            return Err(self.damage(PART, offset, format!("{FRAME_HEADER} bytes"), found));
+        match self.fill(&mut bytes)? {
+            0 => return Ok(None),
+            FRAME_HEADER => {}
+            got => return Err(self.cut_frame_header(got)),
         }
         let frame = FrameHeader::parse(&bytes)
             .map_err(|(expected, found)| self.damage(PART, offset, expected, found))?;
@@ -686,7 +703,13 @@ impl<R: Read + Seek> Reader<R> {
             let expected = format!("{} bytes after it", frame.bytes);
             return Err(self.damage(PART, offset, expected, format!("{left} bytes")));
         }
-        Ok(frame)
+        Ok(Some(frame))
+    }
+
+    /// A frame's header of which the file has only so many bytes.
+    fn cut_frame_header(&self, got: usize) -> Error {
+        let found = if got == 0 { "the end of the file".to_owned() } else { format!("{got} bytes") };
+        self.damage("a frame's header", self.at, format!("{FRAME_HEADER} bytes"), found)
     }
 
     /// What the file has from here on, as far as it goes.

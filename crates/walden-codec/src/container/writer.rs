@@ -216,6 +216,19 @@ impl<W: Write> Writer<W> {
         Ok(self.out)
     }
 
+    /// Adds a frame of a kind that readers which do not know it leave out: 128 or above.
+    ///
+    /// # Errors
+    /// The file system's, and a kind that readers would refuse.
+    pub fn add_extra(&mut self, kind: u8, content: &[u8]) -> Result<(), Error> {
+        if !Kind(kind).may_be_skipped() {
+            let what = "the kind of an extra frame, counted down from 255";
+            return Err(Error::Limit { what, allowed: 127, found: (255 - kind).into() });
+        }
+        self.identify(&[], &[], self.options.needs)?;
+        self.frame(Kind(kind), &[content])
+    }
+
     /// Makes everything so far readable by others.
     ///
     /// # Errors
