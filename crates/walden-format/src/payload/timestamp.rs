@@ -18,6 +18,11 @@ impl Timestamp {
         Timestamp(seconds.saturating_mul(SECOND_MICROS))
     }
 
+    /// The same point counted in microseconds since 1970-01-01 00:00:00 UTC, saturating.
+    pub fn from_unix_micros(micros: i64) -> Timestamp {
+        Timestamp(micros.saturating_sub(EPOCH_DAYS * DAY_SECONDS * SECOND_MICROS))
+    }
+
     /// In microseconds since 1970-01-01 00:00:00 UTC, saturating.
     pub fn unix_micros(self) -> i64 {
         self.0.saturating_add(EPOCH_DAYS * DAY_SECONDS * SECOND_MICROS)

@@ -1,0 +1,227 @@
+//! An archive: a store with the log of one cluster in it.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use serde::{Deserialize, Serialize};
+use walden_format::lsn::{SegmentName, Timeline};
+
+use crate::check::Cluster;
+use crate::history::History;
+use crate::name::{ArchivedFile, HISTORY, IDENTITY, Object, folder_of};
+use crate::object::{self, ObjectError};
+use crate::store::{Cause, Created, Listed, Store, StoreError};
+
+/// The version of the archive's layout.
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// Which cluster's archive it is; the content of `archive.json`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Identity {
+    /// The layout's version.
+    pub walden_archive: u32,
+    /// The cluster's system identifier, as text: JSON numbers are not exact at this size.
+    pub system_identifier: String,
+    /// Bytes of its segments.
+    pub segment_bytes: u64,
+}
+
+impl Identity {
+    fn of(cluster: &Cluster) -> Identity {
+        Identity {
+            walden_archive: LAYOUT_VERSION,
+            system_identifier: cluster.system_id.to_string(),
+            segment_bytes: cluster.segment_size.bytes(),
+        }
+    }
+}
+
+/// Why an archive cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// The store's.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The object's.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// There is no archive at the place.
+    #[error("cannot find an archive in {0}: expected {IDENTITY} there, found none")]
+    Missing(String),
+    /// `archive.json` cannot be read.
+    #[error("cannot read {IDENTITY} in {location}: {problem}")]
+    Identity {
+        /// Where the archive is.
+        location: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The file is another cluster's.
+    #[error(
+        "another cluster's archive is in {location}: expected system identifier {expected}, found {found} in the file"
+    )]
+    OtherCluster {
+        /// Where the archive is.
+        location: String,
+        /// The archive's system identifier.
+        expected: String,
+        /// The file's.
+        found: String,
+    },
+    /// The name has another content already.
+    #[error(
+        "{name} is archived already with other content in {location}: BLAKE3 {archived} there, {offered} in the file offered now"
+    )]
+    Conflict {
+        /// The archived file's name.
+        name: String,
+        /// Where the archive is.
+        location: String,
+        /// The hash of what is archived.
+        archived: String,
+        /// The hash of what was offered.
+        offered: String,
+    },
+}
+
+impl ArchiveError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            ArchiveError::Store(error) => error.cause.hint(),
+            ArchiveError::Object(ObjectError::Store(error)) => error.cause.hint(),
+            ArchiveError::Object(_) => Some("walden archive verify says what else is damaged"),
+            ArchiveError::Missing(_) => Some("check the path or URL; walden archive init makes an archive"),
+            ArchiveError::Identity { .. } => Some("restore the object from another copy of the archive"),
+            ArchiveError::OtherCluster { .. } => {
+                Some("give each cluster an archive of its own; after pg_upgrade a cluster is a new one")
+            }
+            ArchiveError::Conflict { .. } => Some(
+                "nothing was overwritten. Two servers write the same timeline: find out which one is the primary and stop the other from archiving",
+            ),
+        }
+    }
+}
+
+/// The log of one cluster in a store.
+pub struct Archive {
+    store: Box<dyn Store>,
+    identity: OnceLock<Identity>,
+}
+
+impl Archive {
+    /// Uses what is in a store, which is looked at when it is needed.
+    pub fn new(store: Box<dyn Store>) -> Archive {
+        Archive { store, identity: OnceLock::new() }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// Makes the archive a cluster's, or confirms that it is.
+    ///
+    /// # Errors
+    /// [`ArchiveError::OtherCluster`], and the store's.
+    pub fn claim(&self, cluster: &Cluster) -> Result<(), ArchiveError> {
+        let own = Identity::of(cluster);
+        let identity = match self.identity() {
+            Err(ArchiveError::Missing(_)) => {
+                let json = serde_json::to_vec_pretty(&own).unwrap_or_default();
+                match self.store.create(IDENTITY, &json)? {
+                    Created::New => own.clone(),
+                    Created::Exists => self.identity()?.clone(),
+                }
+            }
+            other => other?.clone(),
+        };
+        if identity.system_identifier == own.system_identifier {
+            return Ok(());
+        }
+        Err(ArchiveError::OtherCluster {
+            location: self.store.location().to_owned(),
+            expected: identity.system_identifier,
+            found: own.system_identifier,
+        })
+    }
+
+    /// Which cluster's archive it is.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Missing`] if nothing was archived yet, and the store's.
+    pub fn identity(&self) -> Result<&Identity, ArchiveError> {
+        if let Some(identity) = self.identity.get() {
+            return Ok(identity);
+        }
+        let location = || self.store.location().to_owned();
+        let json = match self.store.read(IDENTITY) {
+            Err(error) if error.cause == Cause::NotFound => return Err(ArchiveError::Missing(location())),
+            other => other?,
+        };
+        let problem = |problem: String| ArchiveError::Identity { location: location(), problem };
+        let identity: Identity = serde_json::from_slice(&json).map_err(|error| problem(error.to_string()))?;
+        if identity.walden_archive > LAYOUT_VERSION {
+            let found = identity.walden_archive;
+            return Err(problem(format!("expected layout {LAYOUT_VERSION} or older, found {found}")));
+        }
+        Ok(self.identity.get_or_init(|| identity))
+    }
+
+    /// The objects that hold segments of the timeline and log of `name`.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn segments_beside(&self, name: SegmentName) -> Result<Folder, ArchiveError> {
+        let mut folder = Folder::default();
+        self.store.list(&folder_of(name), &mut |listed| folder.add(listed))?;
+        Ok(folder)
+    }
+
+    /// The histories of all timelines, by timeline.
+    ///
+    /// # Errors
+    /// The store's, and histories that cannot be decoded.
+    pub fn histories(&self) -> Result<BTreeMap<Timeline, History>, ArchiveError> {
+        let mut found = Vec::new();
+        self.store.list(HISTORY, &mut |listed| found.push(listed))?;
+        let mut histories = BTreeMap::new();
+        for listed in found {
+            let Some(Object::File(file @ ArchivedFile::History(timeline))) = Object::of_key(&listed.key)
+            else {
+                continue;
+            };
+            let mut text = Vec::new();
+            object::decode(file, &self.store.read(&listed.key)?, &mut text)?;
+            if let Ok(history) = History::parse(timeline, &text) {
+                histories.insert(timeline, history);
+            }
+        }
+        Ok(histories)
+    }
+}
+
+/// What is archived of 4 GB of a timeline.
+#[derive(Clone, Default, Debug)]
+pub struct Folder {
+    objects: BTreeMap<Object, u64>,
+}
+
+impl Folder {
+    fn add(&mut self, listed: Listed) {
+        if let Some(object) = Object::of_key(&listed.key) {
+            self.objects.insert(object, listed.bytes);
+        }
+    }
+
+    /// The object of a segment of its own or of a pack, and the object's bytes.
+    pub fn find(&self, file: ArchivedFile) -> Option<(Object, u64)> {
+        let own = Object::File(file);
+        if let Some(&bytes) = self.objects.get(&own) {
+            return Some((own, bytes));
+        }
+        let ArchivedFile::Segment(name) = file else { return None };
+        let holds = |object: &Object| matches!(object, Object::Pack(pack) if pack.contains(name));
+        self.objects.iter().find(|(object, _)| holds(object)).map(|(&object, &bytes)| (object, bytes))
+    }
+}

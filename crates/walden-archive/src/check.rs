@@ -1,0 +1,297 @@
+//! What is checked before a file is acknowledged.
+//!
+//! PostgreSQL removes a segment once `archive_command` has said that it is archived, so this is the last moment at which a damaged
+//! one can be noticed while the original is still there. Every record is decoded and its checksum compared; what PostgreSQL
+//! never archives is refused.
+
+use std::io::{self, Read};
+use std::ops::ControlFlow;
+
+use walden_format::fault::Fault;
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_format::record::Record;
+use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
+use walden_format::version::Major;
+
+use crate::contents::{Contents, Survey};
+use crate::history::{History, HistoryError};
+use crate::name::ArchivedFile;
+
+/// Bytes that are read and decoded at a time.
+const CHUNK: usize = 1 << 20;
+/// More than any history or backup label has.
+const MAX_TEXT_BYTES: u64 = 1 << 20;
+/// The smallest segment: where in its segment a position is, is known at least modulo this.
+const MIN_SEGMENT_BYTES: u64 = 1 << 20;
+
+/// What is known of a file that may be archived.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Checked {
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// BLAKE3 of the file.
+    pub hash: [u8; 32],
+    /// The cluster that wrote it, if the file says so.
+    pub cluster: Option<Cluster>,
+    /// What a segment's records say, for lists and searches by time.
+    pub contents: Option<Contents>,
+    /// What the user should know although the file is archived.
+    pub warnings: Vec<String>,
+}
+
+/// Which cluster wrote a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cluster {
+    /// The system identifier that `initdb` gave it.
+    pub system_id: u64,
+    /// PostgreSQL's major version.
+    pub version: Major,
+    /// The size of its segments.
+    pub segment_size: SegmentSize,
+}
+
+/// How strictly a file is checked.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Rules<'h> {
+    /// Archive records that are damaged, with a warning: the server itself wrote them so.
+    pub accept_damaged: bool,
+    /// Histories of later timelines, which say where earlier ones ended.
+    pub histories: &'h [History],
+}
+
+/// Why a file is not archived.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// It cannot be read.
+    #[error("cannot read the file")]
+    Io(#[from] io::Error),
+    /// It is not what its name says.
+    #[error("{what}: expected {expected}, found {found}")]
+    Mismatch {
+        /// What was compared.
+        what: &'static str,
+        /// What the name, or PostgreSQL's rules, demand.
+        expected: String,
+        /// What the file has.
+        found: String,
+    },
+    /// Its records are damaged.
+    #[error("damaged at {} (offset {offset}): expected {}, found {}", fault.at, fault.expected(), fault.found())]
+    Damaged {
+        /// Where in the file.
+        offset: u64,
+        /// What is wrong there.
+        fault: Fault,
+    },
+    /// A record's own fields contradict each other although its checksum is right.
+    #[error("the timeline history is damaged")]
+    History(#[from] HistoryError),
+}
+
+impl Refusal {
+    /// What the user can do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Refusal::Io(_) => "let the user that PostgreSQL runs as read the file",
+            Refusal::Mismatch { .. } => {
+                "PostgreSQL keeps the file and offers it again; find out what wrote or renamed it before you remove anything"
+            }
+            Refusal::Damaged { .. } => {
+                "PostgreSQL keeps the file and offers it again; check the disk and memory of this server. If the server itself wrote the damage, take a new base backup and archive the file with --accept-damaged"
+            }
+            Refusal::History(_) => {
+                "compare it with the copies on the standbys and in other archives; never edit history files"
+            }
+        }
+    }
+}
+
+/// Checks a file; `content` has its bytes.
+///
+/// # Errors
+/// Why the file is not one that PostgreSQL archives, or not whole.
+pub fn check(file: ArchivedFile, content: &mut dyn Read, rules: Rules<'_>) -> Result<Checked, Refusal> {
+    match file {
+        ArchivedFile::Segment(name) => check_segment(name, false, content, rules),
+        ArchivedFile::Partial(name) => check_segment(name, true, content, rules),
+        ArchivedFile::History(timeline) => {
+            let text = read_text(content)?;
+            History::parse(timeline, &text)?;
+            Ok(plain(&text, Vec::new()))
+        }
+        ArchivedFile::Backup(name, offset) => check_backup(name, offset, content),
+    }
+}
+
+fn plain(content: &[u8], warnings: Vec<String>) -> Checked {
+    let hash = *blake3::hash(content).as_bytes();
+    Checked { bytes: content.len() as u64, hash, cluster: None, contents: None, warnings }
+}
+
+fn read_text(content: &mut dyn Read) -> Result<Vec<u8>, Refusal> {
+    let mut text = Vec::new();
+    content.take(MAX_TEXT_BYTES + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > MAX_TEXT_BYTES {
+        let (expected, found) = (format!("at most {MAX_TEXT_BYTES} bytes"), "more".to_owned());
+        return Err(Refusal::Mismatch { what: "the file's size", expected, found });
+    }
+    Ok(text)
+}
+
+/// A backup history file begins with where the backup's log starts, and in which segment (`do_pg_backup_stop` in `xlog.c`).
+///
+/// PostgreSQL does not synchronise these files: after a crash one can be empty. Nothing restores from them, and archiving must
+/// go on.
+fn check_backup(name: SegmentName, offset: u32, content: &mut dyn Read) -> Result<Checked, Refusal> {
+    let text = read_text(content)?;
+    if text.iter().all(|&byte| byte == 0) {
+        let warning = "the backup history file is empty, as after a crash of the server; archived as it is";
+        return Ok(plain(&text, vec![warning.to_owned()]));
+    }
+    let line = String::from_utf8_lossy(text.split(|&byte| byte == b'\n').next().unwrap_or_default());
+    let found = line.strip_prefix("START WAL LOCATION: ").and_then(|line| line.split_once(" (file "));
+    let fits = found.is_some_and(|(lsn, file)| {
+        let start = lsn.parse::<Lsn>().ok();
+        file.strip_suffix(')') == Some(&name.to_string())
+            && start.is_some_and(|lsn| lsn.0 % MIN_SEGMENT_BYTES == u64::from(offset) % MIN_SEGMENT_BYTES)
+    });
+    if !fits {
+        let expected = format!("START WAL LOCATION: .../...{offset:06X} (file {name})");
+        let found = line.chars().take(100).flat_map(char::escape_default).collect();
+        return Err(Refusal::Mismatch { what: "the first line of the backup history file", expected, found });
+    }
+    Ok(plain(&text, Vec::new()))
+}
+
+fn check_segment(
+    name: SegmentName,
+    is_partial: bool,
+    content: &mut dyn Read,
+    rules: Rules<'_>,
+) -> Result<Checked, Refusal> {
+    let mut chunk = vec![0; CHUNK];
+    let mut filled = read_full(content, &mut chunk)?;
+    let info = StreamInfo::of_segment(&chunk[..filled]).map_err(|kind| {
+        let fault = Fault { lsn: Lsn(0), at: Lsn(0), kind };
+        Refusal::Mismatch { what: "the first page", expected: fault.expected(), found: fault.found() }
+    })?;
+    let start = check_name(name, &info, &chunk[..filled])?;
+    let size = info.segment_size.bytes();
+    let mut decoder = Decoder::new(info, start, start.plus(size));
+    let mut survey = Survey::new(name, &info);
+    let mut hasher = blake3::Hasher::new();
+    let (mut bytes, mut fault, mut unused) = (0, None, Unused::new(info, start));
+    while filled > 0 {
+        let here = &chunk[..filled];
+        hasher.update(here);
+        if fault.is_none() {
+            match decoder.push(here, &mut survey) {
+                Ok(Progress::More | Progress::Done) => {}
+                Err(found) => fault = Some(found),
+            }
+        }
+        if let Some(found) = &fault {
+            unused.look(here, bytes, found);
+        }
+        bytes += filled as u64;
+        filled = read_full(content, &mut chunk)?;
+    }
+    if bytes != size {
+        let (expected, found) =
+            (format!("{size} bytes (the cluster's segment size)"), format!("{bytes} bytes"));
+        return Err(Refusal::Mismatch { what: "the file's size", expected, found });
+    }
+    let mut warnings = Vec::new();
+    let end = decoder.position();
+    if let Some(fault) = fault {
+        let offset = fault.at.bytes_since(start);
+        let ends_here = is_partial || ends_in(rules.histories, name.timeline, start, start.plus(size), end);
+        if ends_here && !unused.log_goes_on {
+            if !is_partial {
+                warnings.push(format!("the timeline ends in this segment, at {end}; what follows is unused"));
+            }
+        } else if rules.accept_damaged {
+            let refusal = Refusal::Damaged { offset, fault };
+            warnings.push(format!("archived although it is {refusal}"));
+        } else {
+            return Err(Refusal::Damaged { offset, fault });
+        }
+    }
+    let cluster =
+        Cluster { system_id: info.system_id, version: info.version, segment_size: info.segment_size };
+    let unfinished = decoder.unfinished().map(|unfinished| unfinished.lsn);
+    let (contents, hash) = (survey.finish(end, unfinished), *hasher.finalize().as_bytes());
+    Ok(Checked { bytes, hash, cluster: Some(cluster), contents: Some(contents), warnings })
+}
+
+/// The segment's start, if its first page is where the name says.
+fn check_name(name: SegmentName, info: &StreamInfo, first: &[u8]) -> Result<Lsn, Refusal> {
+    let address = walden_format::page::PageHeader::parse(first).map_or(Lsn::INVALID, |header| header.address);
+    let mismatch = |what, expected: String, found: String| Refusal::Mismatch { what, expected, found };
+    let start = name.start(info.segment_size).ok_or_else(|| {
+        let size = info.segment_size.bytes() >> 20;
+        mismatch("the name", format!("one that segments of {size} MB have"), name.to_string())
+    })?;
+    if address != start {
+        let found = SegmentName::new(info.timeline, info.segment_size.segment_of(address), info.segment_size);
+        let found = format!("{address}, which is in {found}");
+        return Err(mismatch("the first page's address", start.to_string(), found));
+    }
+    // The first segment of a timeline begins with a copy of its parent's, headers included.
+    if info.timeline > name.timeline || info.timeline == 0 {
+        let (expected, found) = (name.timeline.to_string(), info.timeline.to_string());
+        return Err(mismatch("the first page's timeline", expected, found));
+    }
+    Ok(start)
+}
+
+/// Whether a later timeline's history says that this one ended in the segment, no later than where its records end.
+fn ends_in(histories: &[History], timeline: Timeline, start: Lsn, segment_end: Lsn, end: Lsn) -> bool {
+    let switches = histories.iter().filter_map(|history| history.end_of(timeline));
+    switches.into_iter().any(|switch| start <= switch && switch < segment_end && switch <= end)
+}
+
+/// Looks behind a fault for pages that belong there, which would mean that the log goes on and the fault is damage.
+struct Unused {
+    info: StreamInfo,
+    start: Lsn,
+    log_goes_on: bool,
+}
+
+impl Unused {
+    fn new(info: StreamInfo, start: Lsn) -> Unused {
+        Unused { info, start, log_goes_on: false }
+    }
+
+    /// `chunk` starts `offset` bytes into the segment.
+    fn look(&mut self, chunk: &[u8], offset: u64, fault: &Fault) {
+        let page_bytes = self.info.page_bytes as usize;
+        for (number, page) in chunk.chunks(page_bytes).enumerate() {
+            let address = self.start.plus(offset + (number * page_bytes) as u64);
+            let header = walden_format::page::PageHeader::parse(page);
+            let belongs = header.is_ok_and(|header| header.address == address);
+            // The page of the fault itself belongs there.
+            self.log_goes_on |= belongs && address > fault.at;
+        }
+    }
+}
+
+fn read_full(content: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match content.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(more) => filled += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+impl Visitor for Survey {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        self.observe(record);
+        ControlFlow::Continue(())
+    }
+}

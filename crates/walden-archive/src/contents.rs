@@ -1,0 +1,180 @@
+//! What a segment's records say of it: enough to answer lists and searches by time without decoding it again.
+
+use serde::{Deserialize, Serialize};
+use walden_format::lsn::{Lsn, SegmentName};
+use walden_format::payload::{self, Payload, Timestamp, xact};
+use walden_format::record::Record;
+use walden_format::rmgr;
+use walden_format::stream::StreamInfo;
+use walden_format::version::Major;
+
+/// What is remembered of a segment. LSNs are PostgreSQL's text form, times microseconds since 1970-01-01 00:00:00 UTC.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Contents {
+    /// The cluster's system identifier, as text: JSON numbers are not exact at this size.
+    pub system_identifier: String,
+    /// PostgreSQL's major version.
+    pub version: String,
+    /// The timeline in the segment's name.
+    pub timeline: u32,
+    /// Bytes of the segment.
+    pub segment_bytes: u64,
+    /// Where its first record starts; nothing if none starts in it.
+    pub first_record: Option<String>,
+    /// Where that record says that the one before it starts.
+    pub first_record_previous: Option<String>,
+    /// Where its last complete record starts.
+    pub last_record: Option<String>,
+    /// Where a record starts that goes on in the next segment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unfinished_record: Option<String>,
+    /// Up to where it holds complete records.
+    pub end: String,
+    /// Records that start and end in it.
+    pub records: u64,
+    /// The first commit or abort: recovery to a time can stop there.
+    pub first_end_of_transaction: Option<i64>,
+    /// The last commit or abort.
+    pub last_end_of_transaction: Option<i64>,
+    /// Named restore points.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub restore_points: Vec<RestorePoint>,
+    /// Checkpoints that were completed in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checkpoints: Vec<Checkpoint>,
+    /// Bytes of records by resource manager, full-page images apart.
+    pub bytes_by_resource_manager: Vec<(String, u64)>,
+    /// Bytes of full-page images.
+    pub full_page_image_bytes: u64,
+}
+
+/// A name for a moment to recover to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RestorePoint {
+    /// Its name.
+    pub name: String,
+    /// Where it is.
+    pub lsn: String,
+    /// When it was made.
+    pub time: i64,
+}
+
+/// A completed checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// Where its record is.
+    pub lsn: String,
+    /// Where recovery from it starts.
+    pub redo: String,
+    /// When it was made.
+    pub time: i64,
+    /// The server was shut down with it.
+    pub is_shutdown: bool,
+}
+
+/// How many restore points and checkpoints of one segment are remembered: it could hold hundreds of thousands.
+const MAX_EVENTS: usize = 256;
+
+/// Observes a segment's records.
+pub(crate) struct Survey {
+    contents: Contents,
+    version: Major,
+    last: Option<Lsn>,
+    bytes: Vec<u64>,
+}
+
+impl Survey {
+    pub fn new(name: SegmentName, info: &StreamInfo) -> Survey {
+        let contents = Contents {
+            system_identifier: info.system_id.to_string(),
+            version: info.version.to_string(),
+            timeline: name.timeline,
+            segment_bytes: info.segment_size.bytes(),
+            first_record: None,
+            first_record_previous: None,
+            last_record: None,
+            unfinished_record: None,
+            end: String::new(),
+            records: 0,
+            first_end_of_transaction: None,
+            last_end_of_transaction: None,
+            restore_points: Vec::new(),
+            checkpoints: Vec::new(),
+            bytes_by_resource_manager: Vec::new(),
+            full_page_image_bytes: 0,
+        };
+        Survey { contents, version: info.version, last: None, bytes: vec![0; 256] }
+    }
+
+    pub fn observe(&mut self, record: &Record<'_>) {
+        let contents = &mut self.contents;
+        if self.last.is_none() {
+            contents.first_record = Some(record.lsn.to_string());
+            contents.first_record_previous = Some(record.header.prev.to_string());
+        }
+        self.last = Some(record.lsn);
+        contents.records += 1;
+        let images: u64 =
+            record.blocks.iter().filter_map(|block| block.image).map(|image| u64::from(image.len)).sum();
+        contents.full_page_image_bytes += images;
+        let bytes = &mut self.bytes[usize::from(record.header.rmid)];
+        *bytes += u64::from(record.header.total_len).saturating_sub(images);
+        match record.header.rmid {
+            rmgr::rmid::XACT => {
+                if let Some((_, time)) = xact::plain_end(record) {
+                    self.observe_end(time);
+                } else if let Ok(Payload::Commit(end) | Payload::Abort(end)) = payload::parse(record) {
+                    self.observe_end(end.time);
+                }
+            }
+            rmgr::rmid::XLOG => self.observe_system(record),
+            _ => {}
+        }
+    }
+
+    fn observe_end(&mut self, time: Timestamp) {
+        let contents = &mut self.contents;
+        let time = time.unix_micros();
+        contents.first_end_of_transaction.get_or_insert(time);
+        contents.last_end_of_transaction = Some(time);
+    }
+
+    fn observe_system(&mut self, record: &Record<'_>) {
+        let contents = &mut self.contents;
+        match payload::parse(record) {
+            Ok(Payload::RestorePoint(point)) if contents.restore_points.len() < MAX_EVENTS => {
+                contents.restore_points.push(RestorePoint {
+                    name: String::from_utf8_lossy(point.name.0).into_owned(),
+                    lsn: record.lsn.to_string(),
+                    time: point.time.unix_micros(),
+                });
+            }
+            Ok(Payload::Checkpoint(checkpoint)) if contents.checkpoints.len() < MAX_EVENTS => {
+                contents.checkpoints.push(Checkpoint {
+                    lsn: record.lsn.to_string(),
+                    redo: checkpoint.redo.to_string(),
+                    time: checkpoint.time.saturating_mul(1_000_000),
+                    is_shutdown: checkpoint.shutdown,
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// What there was, up to `end`, where perhaps a record starts that goes on in the next segment.
+    pub fn finish(self, end: Lsn, unfinished: Option<Lsn>) -> Contents {
+        let version = self.version;
+        let named = |(number, &bytes): (usize, &u64)| {
+            let manager = u8::try_from(number).ok().filter(|_| bytes > 0)?;
+            Some((rmgr::resource_manager(version, manager).into_owned(), bytes))
+        };
+        let bytes_by_resource_manager = self.bytes.iter().enumerate().filter_map(named).collect();
+        Contents {
+            last_record: self.last.map(|lsn| lsn.to_string()),
+            unfinished_record: unfinished.map(|lsn| lsn.to_string()),
+            end: end.to_string(),
+            bytes_by_resource_manager,
+            ..self.contents
+        }
+    }
+}

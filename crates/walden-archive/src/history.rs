@@ -1,0 +1,116 @@
+//! Timeline history files: from which timelines a timeline descends, and where each was left.
+//!
+//! A line for each ancestor, the oldest first: timeline, the LSN at which it was left, and a reason for people
+//! (`writeTimeLineHistory` in `timeline.c`). Empty lines and comments (`#`) say nothing.
+
+use walden_format::lsn::{Lsn, Timeline};
+
+/// The ancestors of a timeline.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct History {
+    /// The timeline whose history this is.
+    pub timeline: Timeline,
+    /// Its ancestors, the oldest first.
+    pub ancestors: Vec<Ancestor>,
+}
+
+/// A timeline that was left for another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ancestor {
+    /// The timeline.
+    pub timeline: Timeline,
+    /// Where it was left: the first byte that belongs to the next one.
+    pub end: Lsn,
+    /// Why, in the server's words.
+    pub reason: String,
+}
+
+/// Why a file is no timeline history.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("line {line}: expected {expected}, found \"{found}\"")]
+pub struct HistoryError {
+    /// The line, counted from 1.
+    pub line: usize,
+    /// What was expected.
+    pub expected: &'static str,
+    /// The line as it is, shortened.
+    pub found: String,
+}
+
+impl History {
+    /// Reads the history file of a timeline.
+    ///
+    /// # Errors
+    /// A line that is not a timeline and a position, ancestors that do not ascend, or none at all.
+    pub fn parse(timeline: Timeline, content: &[u8]) -> Result<History, HistoryError> {
+        let text = String::from_utf8_lossy(content);
+        let mut ancestors: Vec<Ancestor> = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let error = |expected| HistoryError { line: number + 1, expected, found: shortened(line) };
+            let (ancestor, rest) = line
+                .split_once(|byte: char| byte.is_whitespace())
+                .ok_or_else(|| error("a timeline, a position and a reason"))?;
+            let ancestor: Timeline = ancestor.parse().map_err(|_| error("a timeline's number"))?;
+            let (end, reason) =
+                rest.trim_start().split_once(|byte: char| byte.is_whitespace()).unwrap_or((rest.trim(), ""));
+            let end = end.parse().map_err(|_| error("a position such as 0/3000060"))?;
+            if ancestors.last().is_some_and(|last| last.timeline >= ancestor) || ancestor >= timeline {
+                return Err(error("ascending timelines below the file's own"));
+            }
+            ancestors.push(Ancestor { timeline: ancestor, end, reason: reason.trim().to_owned() });
+        }
+        if ancestors.is_empty() {
+            let line = text.lines().count().max(1);
+            let expected = "the timeline that this one descends from";
+            return Err(HistoryError { line, expected, found: shortened(&text) });
+        }
+        Ok(History { timeline, ancestors })
+    }
+
+    /// Where an ancestor was left, if the timeline is one.
+    pub fn end_of(&self, timeline: Timeline) -> Option<Lsn> {
+        self.ancestors.iter().find(|ancestor| ancestor.timeline == timeline).map(|ancestor| ancestor.end)
+    }
+
+    /// The timeline that this one descends from directly.
+    pub fn parent(&self) -> Option<&Ancestor> {
+        self.ancestors.last()
+    }
+}
+
+fn shortened(text: &str) -> String {
+    text.trim().chars().take(80).flat_map(char::escape_default).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ancestors_are_read_as_the_server_wrote_them() {
+        let text = b"1\t0/3000158\tno recovery target specified\n\n2\t0/5000000\tbefore 2026-11-20\n";
+        let history = History::parse(3, text).unwrap();
+        assert_eq!(history.end_of(1), Some(Lsn(0x300_0158)));
+        assert_eq!(history.parent().map(|parent| (parent.timeline, parent.end)), Some((2, Lsn(0x500_0000))));
+        assert_eq!(history.ancestors[0].reason, "no recovery target specified");
+    }
+
+    #[test]
+    fn what_is_no_history_is_refused() {
+        for (text, expected) in [
+            (&b""[..], "the timeline that this one descends from"),
+            (b"# nothing\n", "the timeline that this one descends from"),
+            (b"x\t0/1\t", "a timeline's number"),
+            (b"1\tnowhere\t", "a position such as 0/3000060"),
+            (b"2\t0/1\ta\n1\t0/2\tb\n", "ascending timelines below the file's own"),
+            (b"3\t0/1\ta\n", "ascending timelines below the file's own"),
+            (b"\0\0\0\0\0\0\0\0", "a timeline, a position and a reason"),
+        ] {
+            assert_eq!(History::parse(3, text).unwrap_err().expected, expected, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! An archive of PostgreSQL's write-ahead log that is small, fast and never wrong.
+//!
+//! [`Archive`] is a [`store::Store`] with the log of one cluster in it. [`push()`] checks a file in full ([`check`]), compresses it
+//! and proves that it comes back, and stores it under a key of its own ([`name`]) that no later write replaces.
+#![forbid(unsafe_code)]
+
+pub mod archive;
+pub mod check;
+pub mod contents;
+pub mod get;
+pub mod history;
+pub mod list;
+pub mod name;
+pub mod object;
+pub mod prefetch;
+pub mod push;
+pub mod store;
+pub mod url;
+pub mod verify;
+
+pub use archive::{Archive, ArchiveError};
+pub use push::push;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,211 @@
+//! What there is: timelines, their segments, what is missing between them, and which moments can be restored to.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
+
+use crate::archive::{Archive, ArchiveError};
+use crate::contents::RestorePoint;
+use crate::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
+use crate::object;
+
+/// What an archive holds.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Listing {
+    /// Where it is.
+    pub location: String,
+    /// The cluster's system identifier.
+    pub system_identifier: String,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// The timelines, in ascending order.
+    pub timelines: Vec<TimelineListing>,
+    /// Backup history files, by name.
+    pub backups: Vec<String>,
+    /// Objects that are none of an archive's.
+    pub unknown: Vec<String>,
+}
+
+/// What an archive holds of a timeline.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct TimelineListing {
+    /// The timeline.
+    pub timeline: Timeline,
+    /// The timeline that it descends from, if its history is archived.
+    pub parent: Option<Timeline>,
+    /// Where it left that timeline.
+    pub begins_at: Option<String>,
+    /// The first segment.
+    pub first_segment: Option<String>,
+    /// The last segment.
+    pub last_segment: Option<String>,
+    /// Complete segments.
+    pub segments: u64,
+    /// The last segment of a timeline that was left, if archived.
+    pub partial_segment: Option<String>,
+    /// Segments missing between the first and the last.
+    pub gaps: Vec<Gap>,
+    /// Bytes of the segments before compression.
+    pub raw_bytes: u64,
+    /// Bytes of their objects.
+    pub stored_bytes: u64,
+    /// Objects that hold them.
+    pub objects: u64,
+    /// The first commit or abort, in microseconds since 1970-01-01 00:00:00 UTC.
+    pub first_commit_time: Option<i64>,
+    /// The last one: the latest moment that recovery to a time can reach.
+    pub last_commit_time: Option<i64>,
+    /// Named restore points, in the segments that were looked into.
+    pub restore_points: Vec<RestorePoint>,
+}
+
+/// Segments that are missing.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Gap {
+    /// The first that is missing.
+    pub first: String,
+    /// The last that is missing.
+    pub last: String,
+    /// How many.
+    pub segments: u64,
+}
+
+/// How much of the archive is read.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ListOptions {
+    /// Read the summary of each segment, for all restore points, in place of those that the first and last moments need.
+    pub all_summaries: bool,
+}
+
+/// Lists an archive.
+///
+/// # Errors
+/// The store's, and summaries that cannot be read.
+pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveError> {
+    let identity = archive.identity()?.clone();
+    let mut listing = Listing {
+        location: archive.store().location().to_owned(),
+        system_identifier: identity.system_identifier,
+        segment_bytes: identity.segment_bytes,
+        timelines: Vec::new(),
+        backups: Vec::new(),
+        unknown: Vec::new(),
+    };
+    let mut timelines: BTreeMap<Timeline, BTreeMap<Object, u64>> = BTreeMap::new();
+    for prefix in [WAL, BACKUP, HISTORY] {
+        archive.store().list(prefix, &mut |listed| match Object::of_key(&listed.key) {
+            Some(Object::File(file @ ArchivedFile::Backup(..))) => listing.backups.push(file.to_string()),
+            Some(Object::File(ArchivedFile::History(timeline))) => {
+                timelines.entry(timeline).or_default();
+            }
+            Some(object) => {
+                let timeline = match object {
+                    Object::File(file) => file.timeline(),
+                    Object::Pack(pack) => pack.first.timeline,
+                };
+                timelines.entry(timeline).or_default().insert(object, listed.bytes);
+            }
+            None => listing.unknown.push(listed.key),
+        })?;
+    }
+    listing.backups.sort();
+    let histories = archive.histories()?;
+    let size = SegmentSize::new(identity.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
+    for (timeline, objects) in timelines {
+        let mut found = segments(timeline, &objects, size);
+        if let Some(parent) = histories.get(&timeline).and_then(|history| history.parent()) {
+            found.parent = Some(parent.timeline);
+            found.begins_at = Some(parent.end.to_string());
+        }
+        times(archive, &objects, options, &mut found)?;
+        listing.timelines.push(found);
+    }
+    Ok(listing)
+}
+
+/// Counts a timeline's segments and finds what is missing between them.
+fn segments(timeline: Timeline, objects: &BTreeMap<Object, u64>, size: SegmentSize) -> TimelineListing {
+    let mut listing = TimelineListing {
+        timeline,
+        parent: None,
+        begins_at: None,
+        first_segment: None,
+        last_segment: None,
+        segments: 0,
+        partial_segment: None,
+        gaps: Vec::new(),
+        raw_bytes: 0,
+        stored_bytes: 0,
+        objects: objects.len() as u64,
+        first_commit_time: None,
+        last_commit_time: None,
+        restore_points: Vec::new(),
+    };
+    let mut ranges = Vec::new();
+    for (object, bytes) in objects {
+        listing.stored_bytes += bytes;
+        match *object {
+            Object::File(ArchivedFile::Segment(name)) => ranges.push((name, name)),
+            Object::File(ArchivedFile::Partial(name)) => listing.partial_segment = Some(name.to_string()),
+            Object::Pack(pack) => ranges.push((pack.first, pack.last)),
+            Object::File(_) => {}
+        }
+    }
+    ranges.sort();
+    let mut next: Option<u64> = None;
+    for (first, last) in ranges {
+        let (Some(from), Some(to)) = (first.number(size), last.number(size)) else { continue };
+        listing.first_segment.get_or_insert_with(|| first.to_string());
+        if let Some(next) = next.filter(|&next| next < from) {
+            let name = |number| SegmentName::new(timeline, number, size).to_string();
+            listing.gaps.push(Gap { first: name(next), last: name(from - 1), segments: from - next });
+        }
+        // A pack whose own objects are not removed yet counts once.
+        let counted = next.unwrap_or(from).max(from);
+        listing.segments += (to + 1).saturating_sub(counted);
+        if next.is_none_or(|next| to + 1 > next) {
+            next = Some(to + 1);
+            listing.last_segment = Some(last.to_string());
+        }
+    }
+    listing.raw_bytes = listing.segments * size.bytes();
+    listing
+}
+
+/// Reads when the first and the last transaction ended, from the ends inwards until there is one.
+fn times(
+    archive: &Archive,
+    objects: &BTreeMap<Object, u64>,
+    options: ListOptions,
+    listing: &mut TimelineListing,
+) -> Result<(), ArchiveError> {
+    let mut summaries = BTreeMap::new();
+    let mut contents = |object: &Object, bytes: u64| -> Result<_, ArchiveError> {
+        if let Some(known) = summaries.get(object) {
+            return Ok(Clone::clone(known));
+        }
+        let read = object::read_contents(archive.store(), *object, bytes)?;
+        summaries.insert(*object, read.clone());
+        Ok(read)
+    };
+    for (object, &bytes) in objects {
+        if let Some(time) = contents(object, bytes)?.iter().find_map(|it| it.first_end_of_transaction) {
+            listing.first_commit_time = Some(time);
+            break;
+        }
+    }
+    for (object, &bytes) in objects.iter().rev() {
+        if let Some(time) = contents(object, bytes)?.iter().rev().find_map(|it| it.last_end_of_transaction) {
+            listing.last_commit_time = Some(time);
+            break;
+        }
+    }
+    if options.all_summaries {
+        for (object, &bytes) in objects {
+            contents(object, bytes)?;
+        }
+    }
+    listing.restore_points = summaries.into_values().flatten().flat_map(|it| it.restore_points).collect();
+    Ok(())
+}

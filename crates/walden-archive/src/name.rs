@@ -1,0 +1,217 @@
+//! What PostgreSQL archives, by name, and under which key it is stored.
+//!
+//! ```text
+//! archive.json                                          which cluster's archive this is
+//! README.txt, format.md, format-model.md, ...           what a reader needs to know, without Walden
+//! wal/00000001/00000000/000000010000000000000007.wlz    a segment: timeline, log, name
+//! wal/00000001/00000000/000000010000000000000007.partial.wlz
+//! wal/00000001/00000000/000000010000000000000008-00000001000000000000001F.wpk
+//! history/00000002.history.wlz
+//! backup/00000001/000000010000000000000007.00000028.backup.wlz
+//! ```
+//!
+//! Keys sort by timeline and position. Nothing but a listing says what there is.
+
+use std::fmt;
+
+use walden_format::lsn::{SegmentName, Timeline};
+
+/// The object that says which cluster's archive this is.
+pub const IDENTITY: &str = "archive.json";
+/// The prefix of segments and packs.
+pub const WAL: &str = "wal/";
+/// The prefix of timeline history files.
+pub const HISTORY: &str = "history/";
+/// The prefix of backup history files.
+pub const BACKUP: &str = "backup/";
+
+/// A file that PostgreSQL hands to `archive_command`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum ArchivedFile {
+    /// `00000002.history`: from which timelines a timeline descends.
+    History(Timeline),
+    /// A complete segment.
+    Segment(SegmentName),
+    /// `....partial`: the last segment of a timeline that another one continues.
+    Partial(SegmentName),
+    /// `....00000028.backup`: the label of a base backup, and where its log ends.
+    Backup(SegmentName, u32),
+}
+
+impl ArchivedFile {
+    /// The file of a name, if PostgreSQL gives files such names: exactly, upper-case digits included.
+    pub fn parse(name: &str) -> Option<ArchivedFile> {
+        let file = match name.split_once('.') {
+            None => ArchivedFile::Segment(SegmentName::parse(name)?),
+            Some((digits, "history")) => ArchivedFile::History(hexadecimal(digits)?),
+            Some((segment, "partial")) => ArchivedFile::Partial(SegmentName::parse(segment)?),
+            Some((segment, more)) => {
+                let offset = hexadecimal(more.strip_suffix(".backup")?)?;
+                ArchivedFile::Backup(SegmentName::parse(segment)?, offset)
+            }
+        };
+        (file.to_string() == name).then_some(file)
+    }
+
+    /// The timeline in the name.
+    pub fn timeline(self) -> Timeline {
+        match self {
+            ArchivedFile::History(timeline) => timeline,
+            ArchivedFile::Segment(name) | ArchivedFile::Partial(name) | ArchivedFile::Backup(name, _) => {
+                name.timeline
+            }
+        }
+    }
+
+    /// The key of its object.
+    pub fn key(self) -> String {
+        let timeline = self.timeline();
+        match self {
+            ArchivedFile::History(_) => format!("{HISTORY}{self}{ENDING}"),
+            ArchivedFile::Backup(..) => format!("{BACKUP}{timeline:08X}/{self}{ENDING}"),
+            ArchivedFile::Segment(name) | ArchivedFile::Partial(name) => {
+                format!("{}{self}{ENDING}", folder_of(name))
+            }
+        }
+    }
+}
+
+impl fmt::Display for ArchivedFile {
+    /// The name that PostgreSQL gives it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ArchivedFile::History(timeline) => write!(f, "{timeline:08X}.history"),
+            ArchivedFile::Segment(name) => write!(f, "{name}"),
+            ArchivedFile::Partial(name) => write!(f, "{name}.partial"),
+            ArchivedFile::Backup(name, offset) => write!(f, "{name}.{offset:08X}.backup"),
+        }
+    }
+}
+
+/// Consecutive segments in one object.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PackName {
+    /// The first segment.
+    pub first: SegmentName,
+    /// The last segment, of the same timeline and log.
+    pub last: SegmentName,
+}
+
+impl PackName {
+    /// The key of its object.
+    pub fn key(self) -> String {
+        format!("{}{}-{}{PACK_ENDING}", folder_of(self.first), self.first, self.last)
+    }
+
+    /// Whether a segment is in the pack.
+    pub fn contains(self, name: SegmentName) -> bool {
+        (self.first..=self.last).contains(&name)
+    }
+
+    /// How many segments it has.
+    pub fn segments(self) -> u64 {
+        u64::from(self.last.segment - self.first.segment) + 1
+    }
+}
+
+/// What an object of an archive is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Object {
+    /// A file of its own.
+    File(ArchivedFile),
+    /// A pack of segments.
+    Pack(PackName),
+}
+
+impl Object {
+    /// The object of a key, if it is one that holds what PostgreSQL archived.
+    pub fn of_key(key: &str) -> Option<Object> {
+        let name = key.rsplit('/').next()?;
+        let object = if let Some(name) = name.strip_suffix(ENDING) {
+            Object::File(ArchivedFile::parse(name)?)
+        } else {
+            let (first, last) = name.strip_suffix(PACK_ENDING)?.split_once('-')?;
+            let pack = PackName { first: SegmentName::parse(first)?, last: SegmentName::parse(last)? };
+            let in_one_log = (pack.first.timeline, pack.first.log) == (pack.last.timeline, pack.last.log);
+            Object::Pack(Some(pack).filter(|pack| in_one_log && pack.first <= pack.last)?)
+        };
+        (object.key() == key).then_some(object)
+    }
+
+    /// Its key.
+    pub fn key(self) -> String {
+        match self {
+            Object::File(file) => file.key(),
+            Object::Pack(pack) => pack.key(),
+        }
+    }
+}
+
+/// What follows an archived file's name in its key.
+const ENDING: &str = ".wlz";
+const PACK_ENDING: &str = ".wpk";
+
+/// The prefix of the segments of a timeline.
+pub fn folder_of_timeline(timeline: Timeline) -> String {
+    format!("{WAL}{timeline:08X}/")
+}
+
+/// The prefix of the segments of a timeline and log: 4 GB of log.
+pub fn folder_of(name: SegmentName) -> String {
+    format!("{WAL}{:08X}/{:08X}/", name.timeline, name.log)
+}
+
+fn hexadecimal(digits: &str) -> Option<u32> {
+    let plain = digits.len() == 8 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    plain.then(|| u32::from_str_radix(digits, 16).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_keys_say_the_same() {
+        for name in [
+            "000000010000000000000007",
+            "000000010000000A000000FF.partial",
+            "0000000B.history",
+            "000000010000000000000007.00000028.backup",
+        ] {
+            let file = ArchivedFile::parse(name).unwrap();
+            assert_eq!(file.to_string(), name);
+            assert_eq!(Object::of_key(&file.key()), Some(Object::File(file)));
+        }
+        let segment = |segment| SegmentName { timeline: 1, log: 2, segment };
+        let pack = PackName { first: segment(8), last: segment(0x1F) };
+        assert_eq!(pack.key(), "wal/00000001/00000002/000000010000000200000008-00000001000000020000001F.wpk");
+        assert_eq!(Object::of_key(&pack.key()), Some(Object::Pack(pack)));
+        assert_eq!(pack.segments(), 24);
+        assert!(pack.contains(segment(0x1F)) && !pack.contains(segment(0x20)));
+    }
+
+    #[test]
+    fn other_names_are_no_files_of_postgresql() {
+        for name in [
+            "",
+            "00000001000000000000000a",
+            "000000010000000000000007.gz",
+            "000000010000000000000007.backup",
+            "000000010000000000000007.28.backup",
+            "000000010000000000000007.partial.partial",
+            "1.history",
+            "postgresql.conf",
+            "../000000010000000000000007",
+        ] {
+            assert_eq!(ArchivedFile::parse(name), None, "{name}");
+        }
+        for key in [
+            "wal/00000002/00000000/000000010000000000000007.wlz",
+            "000000010000000000000007.wlz",
+            "wal/00000001/00000000/000000010000000000000007-000000010000000000000006.wpk",
+            "wal/00000001/00000000/000000010000000000000007-000000010000000100000008.wpk",
+        ] {
+            assert_eq!(Object::of_key(key), None, "{key}");
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! An archived file as an object: Walden's compressed form, and at its end a summary that can be read by itself.
+//!
+//! The summary is a frame of kind 128 (see `docs/format.md`: readers that do not know it leave it out). Its content is JSON, the
+//! number of its bytes (u32, little-endian), and `wsum`. In an object of one file it is the last frame, so the object's last bytes
+//! say where it starts.
+
+use std::io::{Cursor, Read, Seek, SeekFrom};
+
+use serde::{Deserialize, Serialize};
+use walden_codec::container::Error as ContainerError;
+use walden_codec::container::{FileForm, Meta, Needs, ReadLimits, Reader, WriteOptions, Writer};
+
+use crate::check::Checked;
+use crate::contents::Contents;
+use crate::name::{ArchivedFile, Object};
+use crate::store::{Store, StoreError};
+
+/// The kind of frame that has a summary.
+const SUMMARY_FRAME: u8 = 128;
+const SUMMARY_MAGIC: &[u8; 4] = b"wsum";
+/// Bytes after the JSON.
+const SUMMARY_END: u64 = 8;
+/// Bytes at an object's end that most summaries fit in.
+const SUMMARY_READ: u64 = 8 << 10;
+/// More than any summary has.
+const MAX_SUMMARY: u64 = 1 << 20;
+
+/// What decoding may use: enough for PostgreSQL's largest segments, of 1 GB, at the highest level.
+///
+/// An object states what it needs itself, and no more is used.
+pub const READ_LIMITS: ReadLimits = ReadLimits { memory: 32 << 30, spill: 64 << 30, page_memory: 64 << 20 };
+
+/// What an object says of itself.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Summary {
+    /// The archived file's name.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// BLAKE3 of its bytes, in hexadecimal digits.
+    pub blake3: String,
+    /// What was to be said of it although it was archived.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+    /// Of a segment: what its records say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contents: Option<Contents>,
+}
+
+impl Summary {
+    /// What was found of a file.
+    pub fn new(file: ArchivedFile, checked: &Checked) -> Summary {
+        Summary {
+            name: file.to_string(),
+            bytes: checked.bytes,
+            blake3: hexadecimal(&checked.hash),
+            warnings: checked.warnings.clone(),
+            contents: checked.contents.clone(),
+        }
+    }
+}
+
+/// Why a file was not made an object, or an object not a file again.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// The store's.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The compressed form's.
+    #[error("cannot use {key}")]
+    Container {
+        /// The object.
+        key: String,
+        /// What is wrong with it.
+        #[source]
+        source: ContainerError,
+    },
+    /// The object is not what its key says.
+    #[error("cannot use {key}: expected {expected}, found {found}")]
+    Mismatch {
+        /// The object.
+        key: String,
+        /// What its key or summary demand.
+        expected: String,
+        /// What it has.
+        found: String,
+    },
+}
+
+/// Compresses a file that was checked, decodes the outcome, and compares: nothing else is archived.
+///
+/// # Errors
+/// A file that cannot be read, or that differs from what was checked.
+pub fn encode(
+    file: ArchivedFile,
+    checked: &Checked,
+    content: &mut (impl Read + Seek),
+    level: u8,
+) -> Result<Vec<u8>, ObjectError> {
+    let key = file.key();
+    let failed = |source| ObjectError::Container { key: key.clone(), source };
+    let mut options = WriteOptions::with_level(FileForm::Segment, level);
+    options.needs = Needs::of_segments(FileForm::Segment, level, checked.bytes);
+    let mut writer = Writer::new(Vec::new(), options);
+    let meta = Meta { name: file.to_string().into_bytes(), ..Meta::default() };
+    writer.add(meta, false, content).map_err(failed)?;
+    let summary = frame_content(&Summary::new(file, checked));
+    writer.add_extra(SUMMARY_FRAME, &summary).map_err(failed)?;
+    let object = writer.finish().map_err(failed)?;
+    decode(file, &object, &mut std::io::sink()).and_then(|hash| expect_hash(&key, &checked.hash, &hash))?;
+    Ok(object)
+}
+
+/// Writes the file that an object holds; the BLAKE3 of what was written, which the object has confirmed.
+///
+/// # Errors
+/// An object that is damaged, or that holds something else; what was written is worth nothing then.
+pub fn decode(
+    file: ArchivedFile,
+    object: &[u8],
+    out: &mut dyn std::io::Write,
+) -> Result<[u8; 32], ObjectError> {
+    let key = file.key();
+    let failed = |source| ObjectError::Container { key: key.clone(), source };
+    let mut reader = Reader::open(Cursor::new(object), READ_LIMITS).map_err(failed)?;
+    if reader.header().map(|header| header.form) != Some(FileForm::Segment) {
+        let (expected, found) = ("one file".to_owned(), "a pack".to_owned());
+        return Err(ObjectError::Mismatch { key, expected, found });
+    }
+    let head = reader.next().map_err(failed)?;
+    let found = head.as_ref().map(|head| String::from_utf8_lossy(&head.meta.name).into_owned());
+    let Some(head) = head.filter(|_| found.as_deref() == Some(&file.to_string())) else {
+        let (expected, found) = (file.to_string(), found.unwrap_or_else(|| "nothing".to_owned()));
+        return Err(ObjectError::Mismatch { key, expected, found });
+    };
+    let summary = reader.decode(&head, out).map_err(failed)?;
+    // To the end: what follows must be what may follow.
+    match reader.next().map_err(failed)? {
+        None => Ok(summary.end.hash),
+        Some(_) => {
+            let (expected, found) = ("one file".to_owned(), "more than one".to_owned());
+            Err(ObjectError::Mismatch { key, expected, found })
+        }
+    }
+}
+
+/// Reads the summary of an object of one file by its last bytes alone.
+///
+/// # Errors
+/// An object without one, and the store's errors.
+pub fn read_summary(store: &dyn Store, key: &str, object_bytes: u64) -> Result<Summary, ObjectError> {
+    let mut tail = store.read_range(key, object_bytes.saturating_sub(SUMMARY_READ)..object_bytes)?;
+    if let Some(bytes) = json_bytes(&tail).filter(|&bytes| bytes <= MAX_SUMMARY)
+        && bytes + SUMMARY_END > tail.len() as u64
+    {
+        tail = store.read_range(key, object_bytes.saturating_sub(bytes + SUMMARY_END)..object_bytes)?;
+    }
+    summary_at_end(key, &tail)
+}
+
+/// The summary that an object's last bytes are.
+///
+/// # Errors
+/// Bytes that end in none.
+pub fn summary_at_end(key: &str, tail: &[u8]) -> Result<Summary, ObjectError> {
+    let json = json_bytes(tail).and_then(|bytes| {
+        let end = tail.len().checked_sub(SUMMARY_END as usize)?;
+        tail.get(end.checked_sub(usize::try_from(bytes).ok()?)?..end)
+    });
+    let summary = json.and_then(|json| serde_json::from_slice(json).ok());
+    summary.ok_or_else(|| ObjectError::Mismatch {
+        key: key.to_owned(),
+        expected: "a summary at its end".to_owned(),
+        found: "none".to_owned(),
+    })
+}
+
+/// What an object says of the segments in it, in their order.
+///
+/// # Errors
+/// As [`read_summary`].
+pub fn read_contents(store: &dyn Store, object: Object, bytes: u64) -> Result<Vec<Contents>, ObjectError> {
+    match object {
+        Object::File(ArchivedFile::Segment(_) | ArchivedFile::Partial(_)) => {
+            Ok(read_summary(store, &object.key(), bytes)?.contents.into_iter().collect())
+        }
+        Object::File(_) => Ok(Vec::new()),
+        Object::Pack(_) => Ok(read_pack_summaries(store, object, bytes)?
+            .into_iter()
+            .filter_map(|summary| summary.contents)
+            .collect()),
+    }
+}
+
+/// The summaries of a pack's members: a frame before the index.
+fn read_pack_summaries(store: &dyn Store, object: Object, bytes: u64) -> Result<Vec<Summary>, ObjectError> {
+    let _ = (store, object, bytes);
+    Ok(Vec::new())
+}
+
+/// Compares the checksums of what is stored, and lists the files in it with their bytes and hashes.
+///
+/// # Errors
+/// An object that is damaged.
+pub fn check_stored(
+    store: &dyn Store,
+    object: Object,
+    bytes: u64,
+) -> Result<Vec<(ArchivedFile, u64, [u8; 32])>, ObjectError> {
+    let key = object.key();
+    let failed = |source| ObjectError::Container { key: key.clone(), source };
+    let input = ObjectReader::new(store, key.clone(), bytes);
+    let mut reader = Reader::open(input, READ_LIMITS).map_err(failed)?;
+    let mut files = Vec::new();
+    while let Some(head) = reader.next().map_err(failed)? {
+        let end = reader.skip(&head).map_err(failed)?.end;
+        let name = String::from_utf8_lossy(&head.meta.name).into_owned();
+        let file = ArchivedFile::parse(&name).filter(|file| match object {
+            Object::File(own) => *file == own,
+            Object::Pack(pack) => matches!(file, ArchivedFile::Segment(name) if pack.contains(*name)),
+        });
+        let mismatch = || ObjectError::Mismatch {
+            key: key.clone(),
+            expected: "files that the key names".to_owned(),
+            found: name.clone(),
+        };
+        files.push((file.ok_or_else(mismatch)?, end.bytes, end.hash));
+    }
+    Ok(files)
+}
+
+fn frame_content(summary: &Summary) -> Vec<u8> {
+    // The structure has text and numbers only: it always has a JSON form.
+    let mut content = serde_json::to_vec(summary).unwrap_or_default();
+    let bytes = content.len() as u32;
+    content.extend(bytes.to_le_bytes());
+    content.extend(SUMMARY_MAGIC);
+    content
+}
+
+/// How many bytes of JSON there are before the last eight.
+fn json_bytes(tail: &[u8]) -> Option<u64> {
+    let (rest, magic) = tail.split_last_chunk::<4>()?;
+    let bytes = rest.last_chunk::<4>().filter(|_| magic == SUMMARY_MAGIC)?;
+    Some(u32::from_le_bytes(*bytes).into())
+}
+
+/// Compares what was decoded with what was checked.
+fn expect_hash(key: &str, expected: &[u8; 32], found: &[u8; 32]) -> Result<(), ObjectError> {
+    if expected == found {
+        return Ok(());
+    }
+    let (expected, found) = (hexadecimal(expected), hexadecimal(found));
+    Err(ObjectError::Mismatch { key: key.to_owned(), expected: format!("content {expected}"), found })
+}
+
+/// Bytes as hexadecimal digits.
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// An object that is read some at a time: for packs, which need not fit into memory.
+pub struct ObjectReader<'s> {
+    store: &'s dyn Store,
+    key: String,
+    bytes: u64,
+    at: u64,
+    window: Vec<u8>,
+    window_start: u64,
+}
+
+impl<'s> ObjectReader<'s> {
+    /// Bytes that are read at a time.
+    const WINDOW: u64 = 4 << 20;
+
+    /// Reads an object of so many bytes.
+    pub fn new(store: &'s dyn Store, key: String, bytes: u64) -> ObjectReader<'s> {
+        ObjectReader { store, key, bytes, at: 0, window: Vec::new(), window_start: 0 }
+    }
+}
+
+impl Read for ObjectReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let window = self.window_start..self.window_start + self.window.len() as u64;
+        if !window.contains(&self.at) {
+            if self.at >= self.bytes || buffer.is_empty() {
+                return Ok(0);
+            }
+            let range = self.at..self.bytes.min(self.at + Self::WINDOW);
+            self.window = self.store.read_range(&self.key, range).map_err(std::io::Error::other)?;
+            self.window_start = self.at;
+        }
+        let from = (self.at - self.window_start) as usize;
+        let available = self.window.get(from..).unwrap_or_default();
+        let taken = available.len().min(buffer.len());
+        buffer[..taken].copy_from_slice(&available[..taken]);
+        self.at += taken as u64;
+        Ok(taken)
+    }
+}
+
+impl Seek for ObjectReader<'_> {
+    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            SeekFrom::End(by) => self.bytes.checked_add_signed(by),
+        };
+        self.at = at.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::InvalidInput))?;
+        Ok(self.at)
+    }
+}

@@ -1,0 +1,291 @@
+//! Into the archive: what `archive_command` asks for, and what PostgreSQL is going to ask for next.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use walden_format::lsn::SegmentName;
+
+use crate::archive::{Archive, ArchiveError, Folder};
+use crate::check::{self, Checked, Refusal, Rules};
+use crate::history::History;
+use crate::name::{ArchivedFile, Object, folder_of};
+use crate::object::{self, ObjectError, ObjectReader, READ_LIMITS, hexadecimal};
+use crate::store::Created;
+
+/// How files are archived.
+#[derive(Clone, Debug)]
+pub struct PushOptions {
+    /// The level of compression, 1 to 9.
+    pub level: u8,
+    /// Archive damaged records, with a warning.
+    pub accept_damaged: bool,
+    /// How many other files that are ready one call archives at most.
+    pub look_ahead: usize,
+    /// After so long a call begins no further file.
+    pub time: Duration,
+    /// How many files are worked on at the same time.
+    pub threads: usize,
+}
+
+impl Default for PushOptions {
+    fn default() -> PushOptions {
+        PushOptions {
+            level: 3,
+            accept_damaged: false,
+            look_ahead: 64,
+            time: Duration::from_secs(10),
+            threads: 2,
+        }
+    }
+}
+
+/// What became of a file.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Pushed {
+    /// The file.
+    pub file: ArchivedFile,
+    /// It was archived before, with the same content.
+    pub was_there: bool,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Bytes of its object; nothing if it was there.
+    pub stored: Option<u64>,
+    /// What the user should know although it is archived.
+    pub warnings: Vec<String>,
+}
+
+/// Why a file was not archived.
+#[derive(Debug, thiserror::Error)]
+pub enum PushError {
+    /// PostgreSQL archives no files of this name.
+    #[error("cannot archive {0}: expected the name of a segment, a history or a backup history file")]
+    Name(String),
+    /// The file is refused.
+    #[error("cannot archive {name}")]
+    Refused {
+        /// The file's name.
+        name: String,
+        /// Why.
+        #[source]
+        refusal: Refusal,
+    },
+    /// The archive cannot take it.
+    #[error("cannot archive {name}")]
+    Archive {
+        /// The file's name.
+        name: String,
+        /// Why.
+        #[source]
+        source: ArchiveError,
+    },
+}
+
+impl PushError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            PushError::Name(_) => Some("archive_command hands over the path: 'walden archive push %p'"),
+            PushError::Refused { refusal, .. } => Some(refusal.hint()),
+            PushError::Archive { source, .. } => source.hint(),
+        }
+    }
+}
+
+/// What one call did.
+#[derive(Debug)]
+pub struct Batch {
+    /// What became of the file that was asked for.
+    pub asked: Result<Pushed, PushError>,
+    /// What became of others that were ready.
+    pub others: Vec<Result<Pushed, PushError>>,
+    /// Files that are ready, with those that were archived now: what PostgreSQL has not been told yet.
+    pub ready: usize,
+}
+
+/// Archives a file and others that PostgreSQL has ready, in parallel.
+///
+/// What becomes of the others is said, and has no influence on what is said of the first.
+pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
+    let began = Instant::now();
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let Some(file) = ArchivedFile::parse(&name) else {
+        return Batch { asked: Err(PushError::Name(name)), others: Vec::new(), ready: 0 };
+    };
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let ready = ready_files(folder).unwrap_or_default();
+    let pusher =
+        Pusher { archive, options, histories: local_histories(folder), folders: Mutex::new(BTreeMap::new()) };
+    let asked = pusher.push(file, path);
+    let others: Vec<ArchivedFile> = match &asked {
+        // Whatever keeps this one from being archived may keep all of them, and PostgreSQL comes back with this one.
+        Err(PushError::Archive { .. }) => Vec::new(),
+        _ => ready.iter().copied().filter(|&other| other != file).take(options.look_ahead).collect(),
+    };
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..options.threads.min(others.len()) {
+            scope.spawn(|| {
+                while began.elapsed() < options.time
+                    && let Some(&other) = others.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    let result = pusher.push(other, &folder.join(other.to_string()));
+                    let is_lost = matches!(&result, Err(PushError::Archive { .. }));
+                    done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(result);
+                    if is_lost {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    let others = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    Batch { asked, others, ready: ready.len() }
+}
+
+struct Pusher<'a> {
+    archive: &'a Archive,
+    options: &'a PushOptions,
+    histories: Vec<History>,
+    /// Listings of this call.
+    folders: Mutex<BTreeMap<String, Folder>>,
+}
+
+impl Pusher<'_> {
+    fn push(&self, file: ArchivedFile, path: &Path) -> Result<Pushed, PushError> {
+        let name = || file.to_string();
+        let refused = |refusal| PushError::Refused { name: name(), refusal };
+        let mut content = File::open(path).map_err(|error| refused(error.into()))?;
+        let rules = Rules { accept_damaged: self.options.accept_damaged, histories: &self.histories };
+        let checked = check::check(file, &mut content, rules).map_err(refused)?;
+        self.store(file, checked, &mut content).map_err(|source| PushError::Archive { name: name(), source })
+    }
+
+    fn store(
+        &self,
+        file: ArchivedFile,
+        checked: Checked,
+        content: &mut File,
+    ) -> Result<Pushed, ArchiveError> {
+        if let Some(cluster) = &checked.cluster {
+            self.archive.claim(cluster)?;
+        }
+        let Checked { bytes, hash, warnings, .. } = &checked;
+        let pushed = |stored: Option<u64>| Pushed {
+            file,
+            was_there: stored.is_none(),
+            bytes: *bytes,
+            stored,
+            warnings: warnings.clone(),
+        };
+        if let Some(found) = self.find(file)? {
+            return self.compare(file, found, hash).map(|()| pushed(None));
+        }
+        let key = file.key();
+        let failed = |error: io::Error| {
+            ArchiveError::Object(ObjectError::Container {
+                key: key.clone(),
+                source: walden_codec::container::Error::Original(error),
+            })
+        };
+        content.seek(SeekFrom::Start(0)).map_err(failed)?;
+        let object = object::encode(file, &checked, content, self.options.level)?;
+        let stored = object.len() as u64;
+        match self.archive.store().create(&key, &object)? {
+            Created::New => Ok(pushed(Some(stored))),
+            Created::Exists => {
+                let bytes = self.archive.store().size(&key)?;
+                self.compare(file, (Object::File(file), bytes), hash).map(|()| pushed(None))
+            }
+        }
+    }
+
+    /// The object that has a segment of this name already. For other files, creating them tells.
+    fn find(&self, file: ArchivedFile) -> Result<Option<(Object, u64)>, ArchiveError> {
+        let ArchivedFile::Segment(name) = file else { return Ok(None) };
+        let key = folder_of(name);
+        let mut folders = self.folders.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let folder = match folders.get(&key) {
+            Some(folder) => folder,
+            None => folders.entry(key).or_insert(self.archive.segments_beside(name)?),
+        };
+        Ok(folder.find(file))
+    }
+
+    /// Compares what is archived with what is offered.
+    fn compare(
+        &self,
+        file: ArchivedFile,
+        (object, bytes): (Object, u64),
+        hash: &[u8; 32],
+    ) -> Result<(), ArchiveError> {
+        let store = self.archive.store();
+        let archived = match object {
+            Object::File(_) => object::read_summary(store, &object.key(), bytes)?.blake3,
+            Object::Pack(pack) => {
+                let ArchivedFile::Segment(name) = file else { return Ok(()) };
+                packed_hash(self.archive, pack.key(), bytes, name)?
+            }
+        };
+        let offered = hexadecimal(hash);
+        if archived == offered {
+            // Whoever archived it may have been interrupted before it was durable.
+            return Ok(store.make_durable(&object.key())?);
+        }
+        let (name, location) = (file.to_string(), store.location().to_owned());
+        Err(ArchiveError::Conflict { name, location, archived, offered })
+    }
+}
+
+/// The hash of a segment in a pack, by the pack's index.
+fn packed_hash(
+    archive: &Archive,
+    key: String,
+    bytes: u64,
+    name: SegmentName,
+) -> Result<String, ArchiveError> {
+    let failed = |source| ObjectError::Container { key: key.clone(), source };
+    let input = ObjectReader::new(archive.store(), key.clone(), bytes);
+    let mut reader = walden_codec::container::Reader::open(input, READ_LIMITS).map_err(failed)?;
+    let index = reader.index().map_err(failed)?;
+    let wanted = name.to_string();
+    let entry = index.iter().find(|entry| entry.head.meta.name == wanted.as_bytes());
+    let missing = || ObjectError::Mismatch {
+        key: key.clone(),
+        expected: format!("{wanted} in the pack"),
+        found: "none".to_owned(),
+    };
+    Ok(hexadecimal(&entry.ok_or_else(missing)?.end.hash))
+}
+
+/// The files that PostgreSQL has ready, in the order in which it asks for them: histories first, then by name.
+///
+/// `archive_status` is only read: it is PostgreSQL's.
+///
+/// # Errors
+/// A folder that cannot be read.
+pub fn ready_files(wal: &Path) -> io::Result<Vec<ArchivedFile>> {
+    let mut ready = Vec::new();
+    for entry in fs::read_dir(wal.join("archive_status"))? {
+        let name = entry?.file_name();
+        let file = name.to_str().and_then(|name| name.strip_suffix(".ready")).and_then(ArchivedFile::parse);
+        ready.extend(file);
+    }
+    ready.sort_by_cached_key(|file| (!matches!(file, ArchivedFile::History(_)), file.to_string()));
+    Ok(ready)
+}
+
+/// The timeline histories that lie beside the segments.
+fn local_histories(wal: &Path) -> Vec<History> {
+    let paths = fs::read_dir(wal).into_iter().flatten().flatten().map(|entry| entry.path());
+    let history = |path: PathBuf| {
+        let name = path.file_name()?.to_str()?;
+        let Some(ArchivedFile::History(timeline)) = ArchivedFile::parse(name) else { return None };
+        History::parse(timeline, &fs::read(&path).ok()?).ok()
+    };
+    paths.filter_map(history).collect()
+}

@@ -1,0 +1,207 @@
+//! Objects as files of a folder.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
+
+/// What temporary files end with; they are no objects.
+const TEMPORARY: &str = ".tmp";
+
+/// A folder of a file system with POSIX semantics; every object is a file of its own.
+///
+/// An object is written under a temporary name in its folder, synchronised, given its name by a rename that does not
+/// replace, and its folder is synchronised.
+#[derive(Debug)]
+pub struct Folder {
+    root: PathBuf,
+    location: String,
+}
+
+impl Folder {
+    /// The archive in a folder, which need not exist yet.
+    pub fn new(root: impl Into<PathBuf>) -> Folder {
+        let root = root.into();
+        let location = root.display().to_string();
+        Folder { root, location }
+    }
+
+    /// Where the objects are.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn path(&self, operation: &'static str, key: &str) -> Result<PathBuf, StoreError> {
+        if is_valid(key) && !key.ends_with(TEMPORARY) {
+            Ok(self.root.join(key))
+        } else {
+            Err(self.error(operation, key, Cause::InvalidKey, None))
+        }
+    }
+
+    fn error(
+        &self,
+        operation: &'static str,
+        key: &str,
+        cause: Cause,
+        source: Option<io::Error>,
+    ) -> StoreError {
+        let source = source.map(Into::into);
+        StoreError { operation, key: key.to_owned(), location: self.location.clone(), cause, source }
+    }
+
+    fn failed(&self, operation: &'static str, key: &str) -> impl Fn(io::Error) -> StoreError {
+        move |error| self.error(operation, key, cause_of(&error), Some(error))
+    }
+
+    /// Walks a folder; `prefix` is the key of what is in it, up to and with the last `/`.
+    fn walk(&self, folder: &Path, prefix: &str, visit: &mut dyn FnMut(Listed)) -> io::Result<()> {
+        let entries = match fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        for entry in entries {
+            let entry = entry?;
+            // Keys are ASCII: a file with another name is none of ours.
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            let key = format!("{prefix}{name}");
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                self.walk(&entry.path(), &format!("{key}/"), visit)?;
+            } else if kind.is_file() && !name.ends_with(TEMPORARY) {
+                match entry.metadata() {
+                    Ok(metadata) => visit(Listed { key, bytes: metadata.len() }),
+                    // Removed since: by pack or prune.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Store for Folder {
+    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
+        let path = self.path("create", key)?;
+        let failed = self.failed("create", key);
+        let folder = path.parent().unwrap_or(&self.root);
+        make_folders(folder).map_err(&failed)?;
+        if path.symlink_metadata().is_ok() {
+            return Ok(Created::Exists);
+        }
+        let mut temporary = tempfile::Builder::new()
+            .prefix(".")
+            .suffix(TEMPORARY)
+            .permissions(fs::Permissions::from_mode(0o640))
+            .tempfile_in(folder)
+            .map_err(&failed)?;
+        temporary.write_all(content).map_err(&failed)?;
+        temporary.as_file().sync_all().map_err(&failed)?;
+        match temporary.persist_noclobber(&path) {
+            Ok(_) => {
+                sync_folder(folder).map_err(&failed)?;
+                Ok(Created::New)
+            }
+            Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Ok(Created::Exists),
+            Err(error) => Err(failed(error.error)),
+        }
+    }
+
+    fn make_durable(&self, key: &str) -> Result<(), StoreError> {
+        let path = self.path("synchronise", key)?;
+        let failed = self.failed("synchronise", key);
+        File::open(&path).and_then(|file| file.sync_all()).map_err(&failed)?;
+        sync_folder(path.parent().unwrap_or(&self.root)).map_err(&failed)
+    }
+
+    fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
+        let failed = self.failed("read", key);
+        let file = File::open(self.path("read", key)?).map_err(&failed)?;
+        let mut content = Vec::new();
+        file.take(MAX_OBJECT_BYTES + 1).read_to_end(&mut content).map_err(&failed)?;
+        if content.len() as u64 > MAX_OBJECT_BYTES {
+            return Err(self.error("read", key, Cause::TooLarge, None));
+        }
+        Ok(content)
+    }
+
+    fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
+        let failed = self.failed("read", key);
+        let mut file = File::open(self.path("read", key)?).map_err(&failed)?;
+        let bytes = range.end.saturating_sub(range.start);
+        if bytes > MAX_OBJECT_BYTES {
+            return Err(self.error("read", key, Cause::TooLarge, None));
+        }
+        file.seek(SeekFrom::Start(range.start)).map_err(&failed)?;
+        let mut content = Vec::new();
+        file.take(bytes).read_to_end(&mut content).map_err(&failed)?;
+        Ok(content)
+    }
+
+    fn size(&self, key: &str) -> Result<u64, StoreError> {
+        let metadata = fs::metadata(self.path("read", key)?).map_err(self.failed("read", key))?;
+        Ok(metadata.len())
+    }
+
+    fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
+        let folder = match prefix.strip_suffix('/') {
+            None => self.root.clone(),
+            Some(prefix) => self.path("list", prefix)?,
+        };
+        self.walk(&folder, prefix, visit).map_err(self.failed("list", prefix))
+    }
+
+    fn remove(&self, key: &str) -> Result<(), StoreError> {
+        let path = self.path("remove", key)?;
+        let failed = self.failed("remove", key);
+        match fs::remove_file(&path) {
+            Ok(()) => sync_folder(path.parent().unwrap_or(&self.root)).map_err(&failed),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    fn location(&self) -> &str {
+        &self.location
+    }
+}
+
+/// Makes a folder and those above it, each durable in the one above.
+fn make_folders(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    if let Some(above) = folder.parent().filter(|above| !above.as_os_str().is_empty()) {
+        make_folders(above)?;
+    }
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    match folder.parent() {
+        Some(above) if !above.as_os_str().is_empty() => sync_folder(above),
+        _ => sync_folder(Path::new(".")),
+    }
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+fn cause_of(error: &io::Error) -> Cause {
+    match error.kind() {
+        io::ErrorKind::NotFound => Cause::NotFound,
+        io::ErrorKind::PermissionDenied => Cause::Denied,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Cause::Full,
+        io::ErrorKind::ReadOnlyFilesystem => Cause::ReadOnly,
+        io::ErrorKind::TimedOut | io::ErrorKind::StaleNetworkFileHandle | io::ErrorKind::HostUnreachable => {
+            Cause::Unavailable
+        }
+        _ => Cause::Other,
+    }
+}

@@ -1,0 +1,170 @@
+//! Where objects are kept: a folder, or an S3-compatible object store.
+//!
+//! A [`Store`] knows keys and bytes and nothing of WAL. It has one way to write, [`Store::create`], which never replaces an
+//! object and returns only when the object would survive a power failure. Tests wrap a store in one that fails.
+
+mod folder;
+#[cfg(feature = "s3")]
+mod remote;
+
+use std::fmt;
+use std::ops::Range;
+
+pub use folder::Folder;
+#[cfg(feature = "s3")]
+pub use remote::Remote;
+
+/// The most bytes of an object that are held in memory at once.
+pub const MAX_OBJECT_BYTES: u64 = 1 << 30;
+
+/// Objects under keys such as `wal/00000001/00000000/000000010000000000000007.wlz`.
+///
+/// Keys have `/` between their parts, no empty part, no `.` or `..`, and no leading `/`.
+pub trait Store: Send + Sync {
+    /// Stores an object under a key that has none yet.
+    ///
+    /// When this returns [`Created::New`] the object is durable: of a folder, the file and the folders that name it have been
+    /// synchronised. At [`Created::Exists`] nothing was written.
+    ///
+    /// # Errors
+    /// Whatever kept the object from being stored. It may exist all the same, if only the answer got lost.
+    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError>;
+
+    /// Makes an object durable that another process may have been about to make so when it was interrupted.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    fn make_durable(&self, key: &str) -> Result<(), StoreError>;
+
+    /// Reads a whole object of at most [`MAX_OBJECT_BYTES`].
+    ///
+    /// # Errors
+    /// [`Cause::NotFound`] if there is no such object, and what kept it from being read.
+    fn read(&self, key: &str) -> Result<Vec<u8>, StoreError>;
+
+    /// Reads some of an object's bytes: those of the range that it has.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError>;
+
+    /// The bytes of an object.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    fn size(&self, key: &str) -> Result<u64, StoreError>;
+
+    /// Calls `visit` for each object whose key begins with `prefix`, which is empty or ends with `/`, in no particular order.
+    ///
+    /// # Errors
+    /// What kept the listing from being complete.
+    fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError>;
+
+    /// Removes an object; none of that key is success.
+    ///
+    /// # Errors
+    /// What kept the object from being removed.
+    fn remove(&self, key: &str) -> Result<(), StoreError>;
+
+    /// Where the store is, for people: a path or a URL.
+    fn location(&self) -> &str;
+
+    /// What users should know of this store before they rely on it, if anything.
+    fn warning(&self) -> Option<&str> {
+        None
+    }
+}
+
+/// What became of a [`Store::create`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Created {
+    /// The object is stored.
+    New,
+    /// The key has an object already, with this content or another one.
+    Exists,
+}
+
+/// An object in a listing.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Listed {
+    /// Its key.
+    pub key: String,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// Why an operation on a store failed.
+#[derive(Debug, thiserror::Error)]
+pub struct StoreError {
+    /// What was to be done: "read", "create".
+    pub operation: &'static str,
+    /// With which object or prefix.
+    pub key: String,
+    /// Where.
+    pub location: String,
+    /// What a caller can decide by.
+    pub cause: Cause,
+    /// What the system or the client library said.
+    #[source]
+    pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// What a caller can decide by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// There is no such object.
+    NotFound,
+    /// The store does not let this user do it.
+    Denied,
+    /// The store has no room left.
+    Full,
+    /// The store is there for reading only.
+    ReadOnly,
+    /// The store cannot be reached or did not answer in time: trying again later may help.
+    Unavailable,
+    /// The object is larger than what is held in memory.
+    TooLarge,
+    /// The key cannot be one of this store's.
+    InvalidKey,
+    /// Anything else.
+    Other,
+}
+
+impl Cause {
+    /// What the user can do about it.
+    pub fn hint(self) -> Option<&'static str> {
+        Some(match self {
+            Cause::Denied => "let the user that PostgreSQL runs as read and write the archive",
+            Cause::Full => {
+                "make room in the archive's file system or bucket, for example with walden archive prune"
+            }
+            Cause::ReadOnly => "the archive's file system is mounted read-only; see the system's log for why",
+            Cause::Unavailable => {
+                "PostgreSQL tries again by itself; check the network and the store's service"
+            }
+            Cause::NotFound | Cause::TooLarge | Cause::InvalidKey | Cause::Other => return None,
+        })
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let StoreError { operation, key, location, cause, .. } = self;
+        write!(f, "cannot {operation} {key} in {location}")?;
+        match cause {
+            Cause::NotFound => f.write_str(": no such object"),
+            Cause::Denied => f.write_str(": permission denied"),
+            Cause::Full => f.write_str(": no room left"),
+            Cause::ReadOnly => f.write_str(": the store is read-only"),
+            Cause::Unavailable => f.write_str(": the store did not answer as expected"),
+            Cause::TooLarge => write!(f, ": expected at most {MAX_OBJECT_BYTES} bytes, found more"),
+            Cause::InvalidKey => f.write_str(": not a key that objects can have"),
+            Cause::Other => Ok(()),
+        }
+    }
+}
+
+/// Whether a key has only parts that are names.
+fn is_valid(key: &str) -> bool {
+    !key.is_empty() && key.split('/').all(|part| !matches!(part, "" | "." | "..") && !part.contains('\0'))
+}

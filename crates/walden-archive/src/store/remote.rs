@@ -1,0 +1,218 @@
+//! Objects in an S3-compatible object store.
+
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::TryStreamExt as _;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
+use object_store::path::Path;
+use object_store::{
+    ClientOptions, Error as ClientError, GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutMode,
+    PutOptions, PutPayload, RetryConfig,
+};
+use tokio::runtime::{Builder, Runtime};
+
+use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
+
+/// How long a request with its repetitions may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A bucket, or a prefix in one.
+///
+/// Objects are created by a conditional request (`If-None-Match: *`), which S3 and most compatible servers refuse if the key
+/// has an object. For servers without it there is [`Remote::without_conditional_requests`].
+#[derive(Debug)]
+pub struct Remote {
+    client: Arc<dyn ObjectStore>,
+    prefix: Path,
+    location: String,
+    is_conditional: bool,
+    runtime: Runtime,
+}
+
+impl Remote {
+    /// The archive at `s3://bucket/prefix`.
+    ///
+    /// Credentials, region and endpoint come from the environment as the AWS command line reads them (`AWS_ACCESS_KEY_ID`,
+    /// `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL`, ...), each of which `options` can name as well, in lower case
+    /// and without `aws_` if one likes.
+    ///
+    /// # Errors
+    /// A URL or an option that cannot be used.
+    pub fn s3(url: &str, options: &[(String, String)]) -> Result<Remote, StoreError> {
+        let failed = |error: ClientError| failure("open", "", url, error);
+        let mut builder = AmazonS3Builder::from_env().with_url(url);
+        if let Ok(endpoint) = std::env::var("AWS_ENDPOINT_URL") {
+            builder = builder.with_allow_http(endpoint.starts_with("http:")).with_endpoint(endpoint);
+        }
+        for (name, value) in options {
+            let key: AmazonS3ConfigKey = name.parse().map_err(failed)?;
+            if key == AmazonS3ConfigKey::Endpoint {
+                builder = builder.with_allow_http(value.starts_with("http:"));
+            }
+            builder = builder.with_config(key, value);
+        }
+        let client = builder
+            .with_conditional_put(S3ConditionalPut::ETagMatch)
+            .with_retry(RetryConfig { retry_timeout: REQUEST_TIMEOUT, ..RetryConfig::default() })
+            .with_client_options(ClientOptions::new().with_timeout(REQUEST_TIMEOUT).with_allow_http(true))
+            .build()
+            .map_err(failed)?;
+        let after_bucket = url.strip_prefix("s3://").and_then(|rest| rest.split_once('/'));
+        Remote::new(Arc::new(client), after_bucket.map_or("", |(_, prefix)| prefix), url)
+    }
+
+    /// An archive in any store that the client library knows, under a prefix; `location` is for people.
+    ///
+    /// # Errors
+    /// A runtime that cannot be made.
+    pub fn new(client: Arc<dyn ObjectStore>, prefix: &str, location: &str) -> Result<Remote, StoreError> {
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| StoreError {
+            operation: "open",
+            key: String::new(),
+            location: location.to_owned(),
+            cause: Cause::Other,
+            source: Some(error.into()),
+        })?;
+        Ok(Remote {
+            client,
+            prefix: Path::from(prefix),
+            location: location.to_owned(),
+            is_conditional: true,
+            runtime,
+        })
+    }
+
+    /// For servers that do not know conditional requests: whether an object exists is asked first, and two writers at the same
+    /// moment could both be told that it does not.
+    #[must_use]
+    pub fn without_conditional_requests(self) -> Remote {
+        Remote { is_conditional: false, ..self }
+    }
+
+    fn path(&self, operation: &'static str, key: &str) -> Result<Path, StoreError> {
+        if !is_valid(key) {
+            let (key, location) = (key.to_owned(), self.location.clone());
+            return Err(StoreError { operation, key, location, cause: Cause::InvalidKey, source: None });
+        }
+        Ok(Path::from_iter(self.prefix.parts().chain(Path::from(key).parts())))
+    }
+
+    fn wait<T>(
+        &self,
+        operation: &'static str,
+        key: &str,
+        request: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, StoreError> {
+        self.runtime.block_on(request).map_err(|error| failure(operation, key, &self.location, error))
+    }
+
+    fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Vec<u8>, StoreError> {
+        let path = self.path("read", key)?;
+        let options = GetOptions { range: range.map(GetRange::Bounded), ..GetOptions::default() };
+        let result = self.wait("read", key, async {
+            let result = self.client.get_opts(&path, options).await?;
+            if result.range.end.saturating_sub(result.range.start) > MAX_OBJECT_BYTES {
+                return Ok(None);
+            }
+            result.bytes().await.map(Some)
+        })?;
+        let (key, location) = (key.to_owned(), self.location.clone());
+        let too_large = StoreError { operation: "read", key, location, cause: Cause::TooLarge, source: None };
+        result.map(Vec::from).ok_or(too_large)
+    }
+}
+
+impl Store for Remote {
+    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
+        let path = self.path("create", key)?;
+        if !self.is_conditional {
+            match self.size(key) {
+                Ok(_) => return Ok(Created::Exists),
+                Err(error) if error.cause == Cause::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mode = if self.is_conditional { PutMode::Create } else { PutMode::Overwrite };
+        let payload = PutPayload::from(content.to_vec());
+        let stored = self.wait("create", key, async {
+            match self.client.put_opts(&path, payload, PutOptions::from(mode)).await {
+                Ok(_) => Ok(Created::New),
+                Err(ClientError::AlreadyExists { .. } | ClientError::Precondition { .. }) => {
+                    Ok(Created::Exists)
+                }
+                Err(error) => Err(error),
+            }
+        })?;
+        Ok(stored)
+    }
+
+    /// An object store acknowledges nothing that is not durable.
+    fn make_durable(&self, _: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
+        self.get(key, None)
+    }
+
+    fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.get(key, Some(range))
+    }
+
+    fn size(&self, key: &str) -> Result<u64, StoreError> {
+        let path = self.path("read", key)?;
+        self.wait("read", key, async { self.client.head(&path).await.map(|meta| meta.size) })
+    }
+
+    fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
+        let under = match prefix.strip_suffix('/') {
+            None => self.prefix.clone(),
+            Some(prefix) => self.path("list", prefix)?,
+        };
+        let own = self.prefix.as_ref();
+        self.wait("list", prefix, async {
+            let mut listing = self.client.list(Some(&under));
+            while let Some(meta) = listing.try_next().await? {
+                let key = meta.location.as_ref();
+                let key = key.strip_prefix(own).unwrap_or(key).trim_start_matches('/');
+                visit(Listed { key: key.to_owned(), bytes: meta.size });
+            }
+            Ok(())
+        })
+    }
+
+    fn remove(&self, key: &str) -> Result<(), StoreError> {
+        let path = self.path("remove", key)?;
+        match self.wait("remove", key, self.client.delete(&path)) {
+            Err(error) if error.cause == Cause::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    fn location(&self) -> &str {
+        &self.location
+    }
+
+    fn warning(&self) -> Option<&str> {
+        (!self.is_conditional).then_some(
+            "the store has no conditional requests: two servers that archive the same name at the same moment are not told apart",
+        )
+    }
+}
+
+fn failure(operation: &'static str, key: &str, location: &str, error: ClientError) -> StoreError {
+    let cause = match &error {
+        ClientError::NotFound { .. } => Cause::NotFound,
+        ClientError::PermissionDenied { .. } | ClientError::Unauthenticated { .. } => Cause::Denied,
+        ClientError::Generic { .. } => Cause::Unavailable,
+        _ => Cause::Other,
+    };
+    let (key, location) = (key.to_owned(), location.to_owned());
+    StoreError { operation, key, location, cause, source: Some(Box::new(error)) }
+}

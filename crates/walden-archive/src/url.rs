@@ -1,0 +1,43 @@
+//! An archive's place as users write it.
+
+use crate::archive::Archive;
+use crate::store::{Folder, Store, StoreError};
+
+/// How a place is used.
+#[derive(Clone, Default, Debug)]
+pub struct PlaceOptions {
+    /// Options of object stores, such as `endpoint` and `region`, by name.
+    pub store: Vec<(String, String)>,
+    /// The object store has no conditional requests.
+    pub without_conditional_requests: bool,
+}
+
+/// Opens the archive at a place: a path, `file:///path`, or `s3://bucket/prefix`.
+///
+/// Nothing is read before it is needed.
+///
+/// # Errors
+/// A URL or an option that cannot be used.
+pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> {
+    let store: Box<dyn Store> = match place.split_once("://") {
+        None => Box::new(Folder::new(place)),
+        Some(("file", path)) => Box::new(Folder::new(path)),
+        #[cfg(feature = "s3")]
+        Some(("s3", _)) => {
+            let remote = crate::store::Remote::s3(place, &options.store)?;
+            let plain = options.without_conditional_requests;
+            Box::new(if plain { remote.without_conditional_requests() } else { remote })
+        }
+        Some((scheme, _)) => {
+            let problem = format!("expected a path, file:// or s3://, found {scheme}://");
+            return Err(StoreError {
+                operation: "open",
+                key: String::new(),
+                location: place.to_owned(),
+                cause: crate::store::Cause::Other,
+                source: Some(problem.into()),
+            });
+        }
+    };
+    Ok(Archive::new(store))
+}

@@ -1,0 +1,304 @@
+//! Whether everything in an archive is as it was archived.
+//!
+//! Every object is read and decoded, each file's hash compared, and each segment checked once more as it was before it was archived:
+//! every record's checksum, and that the first record of a segment points back at the last one of the segment before.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::Serialize;
+use walden_format::lsn::{SegmentName, SegmentSize};
+
+use crate::archive::{Archive, ArchiveError};
+use crate::check::{self, Checked, Rules};
+use crate::contents::Contents;
+use crate::get::PackMembers;
+use crate::history::History;
+use crate::list::{self, Gap, ListOptions};
+use crate::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
+use crate::object::{self, Summary};
+
+/// What was found.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Verified {
+    /// Objects that were read.
+    pub objects: u64,
+    /// Segments in them.
+    pub segments: u64,
+    /// Other files in them.
+    pub other_files: u64,
+    /// Records of which the checksum was compared.
+    pub records: u64,
+    /// Bytes before compression.
+    pub raw_bytes: u64,
+    /// Bytes of the objects.
+    pub stored_bytes: u64,
+    /// What is wrong, by object.
+    pub damaged: Vec<Finding>,
+    /// Segments missing.
+    pub gaps: Vec<Gap>,
+    /// What is not wrong, and that the user should know.
+    pub warnings: Vec<Finding>,
+}
+
+impl Verified {
+    /// Everything is as it was archived, and nothing is missing.
+    pub fn is_good(&self) -> bool {
+        self.damaged.is_empty() && self.gaps.is_empty()
+    }
+}
+
+/// Something about an object.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub struct Finding {
+    /// The object's key.
+    pub object: String,
+    /// What it is.
+    pub problem: String,
+}
+
+/// What of an object is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct VerifyOptions {
+    /// Compare checksums of what is stored, and decode nothing.
+    pub fast: bool,
+    /// Objects that are worked on at the same time.
+    pub threads: usize,
+}
+
+impl Default for VerifyOptions {
+    fn default() -> VerifyOptions {
+        VerifyOptions { fast: false, threads: 2 }
+    }
+}
+
+/// Verifies an archive; `progress` is called with the objects done and their number.
+///
+/// # Errors
+/// An archive that cannot be listed at all: what is wrong with an object is a finding.
+pub fn verify(
+    archive: &Archive,
+    options: VerifyOptions,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<Verified, ArchiveError> {
+    let listing = list::list(archive, ListOptions::default());
+    let mut objects = Vec::new();
+    for prefix in [HISTORY, BACKUP, WAL] {
+        archive.store().list(prefix, &mut |listed| {
+            if let Some(object) = Object::of_key(&listed.key) {
+                objects.push((object, listed.bytes));
+            }
+        })?;
+    }
+    objects.sort();
+    let size = SegmentSize::new(archive.identity()?.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
+    let histories: Vec<History> = archive.histories().unwrap_or_default().into_values().collect();
+    let mut found = Verified::default();
+    match listing {
+        Ok(listing) => {
+            found.gaps = listing.timelines.into_iter().flat_map(|timeline| timeline.gaps).collect();
+            let unknown = |object| Finding { object, problem: "not an object of an archive".to_owned() };
+            found.warnings.extend(listing.unknown.into_iter().map(unknown));
+        }
+        // The object that kept the list from being complete is among those that are looked at now.
+        Err(ArchiveError::Object(_)) => {}
+        Err(error) => return Err(error),
+    }
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let count = objects.len() as u64;
+    std::thread::scope(|scope| {
+        for _ in 0..options.threads.max(1) {
+            scope.spawn(|| {
+                while let Some(&(object, bytes)) = objects.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let looked = if options.fast {
+                        look_fast(archive, object, bytes)
+                    } else {
+                        look(archive, object, bytes, &histories)
+                    };
+                    let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    done.push((object, bytes, looked));
+                    progress(done.len() as u64, count);
+                }
+            });
+        }
+    });
+    let mut looked = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    looked.sort_by_key(|(object, ..)| *object);
+    let mut links = Links { size, last: None };
+    for (object, bytes, looked) in looked {
+        found.objects += 1;
+        found.stored_bytes += bytes;
+        found.add(object, looked, &mut links);
+    }
+    found.damaged.sort();
+    Ok(found)
+}
+
+impl Verified {
+    fn add(&mut self, object: Object, looked: Looked, links: &mut Links) {
+        let key = object.key();
+        for (file, checked) in looked.files {
+            self.raw_bytes += checked.bytes;
+            match file {
+                ArchivedFile::Segment(_) => self.segments += 1,
+                _ => self.other_files += 1,
+            }
+            let warning = |problem| Finding { object: key.clone(), problem };
+            self.warnings.extend(checked.warnings.into_iter().map(warning));
+            if let (ArchivedFile::Segment(name), Some(contents)) = (file, checked.contents) {
+                self.records += contents.records;
+                let problem = links.follow(name, &contents);
+                self.damaged.extend(problem.map(|problem| Finding { object: key.clone(), problem }));
+            }
+        }
+        if let Some(problem) = looked.problem {
+            links.last = None;
+            self.damaged.push(Finding { object: key, problem });
+        }
+    }
+}
+
+/// What was seen of an object.
+#[derive(Default)]
+struct Looked {
+    files: Vec<(ArchivedFile, Checked)>,
+    problem: Option<String>,
+}
+
+impl Looked {
+    fn failed(error: &dyn std::error::Error) -> Looked {
+        Looked { files: Vec::new(), problem: Some(chain(error)) }
+    }
+}
+
+fn look_fast(archive: &Archive, object: Object, bytes: u64) -> Looked {
+    match object::check_stored(archive.store(), object, bytes) {
+        Ok(files) => {
+            let file = |(file, bytes, hash)| {
+                (file, Checked { bytes, hash, cluster: None, contents: None, warnings: Vec::new() })
+            };
+            Looked { files: files.into_iter().map(file).collect(), problem: None }
+        }
+        Err(error) => Looked::failed(&error),
+    }
+}
+
+fn look(archive: &Archive, object: Object, bytes: u64, histories: &[History]) -> Looked {
+    let result = match object {
+        Object::File(file) => look_at_file(archive, file, histories),
+        Object::Pack(_) => look_at_pack(archive, object, bytes, histories),
+    };
+    result.unwrap_or_else(|error| Looked::failed(&error))
+}
+
+fn look_at_file(
+    archive: &Archive,
+    file: ArchivedFile,
+    histories: &[History],
+) -> Result<Looked, ArchiveError> {
+    let object = archive.store().read(&file.key())?;
+    let mut content = Vec::new();
+    object::decode(file, &object, &mut content)?;
+    let mut looked = Looked::default();
+    looked.check(archive, file, &content, histories);
+    let summary = object::summary_at_end(&file.key(), &object)?;
+    if let Some((_, checked)) = looked.files.first() {
+        let expected = Summary { warnings: summary.warnings.clone(), ..Summary::new(file, checked) };
+        if summary != expected {
+            looked.problem = Some("the summary at its end does not say what the file has".to_owned());
+        }
+    }
+    Ok(looked)
+}
+
+fn look_at_pack(
+    archive: &Archive,
+    object: Object,
+    bytes: u64,
+    histories: &[History],
+) -> Result<Looked, ArchiveError> {
+    let Object::Pack(pack) = object else { return Ok(Looked::default()) };
+    let mut members = PackMembers::open(archive, pack, bytes, pack.first)?;
+    let mut looked = Looked::default();
+    while let Some(segment) = members.next_segment() {
+        let mut content = Vec::new();
+        if let Err(error) = members.decode_next(&mut content) {
+            looked.problem = Some(format!("{segment}: {}", chain(&error)));
+            break;
+        }
+        looked.check(archive, ArchivedFile::Segment(segment), &content, histories);
+    }
+    Ok(looked)
+}
+
+impl Looked {
+    /// Checks a decoded file as strictly as before it was archived; damage that was accepted then is a warning now.
+    fn check(&mut self, archive: &Archive, file: ArchivedFile, content: &[u8], histories: &[History]) {
+        let rules = Rules { accept_damaged: true, histories };
+        match check::check(file, &mut &content[..], rules) {
+            Ok(checked) => {
+                let expected = archive.identity().map(|identity| identity.system_identifier.clone());
+                let found = checked.cluster.map(|cluster| cluster.system_id.to_string());
+                if let (Ok(expected), Some(found)) = (expected, found)
+                    && expected != found
+                {
+                    let problem = format!("{file}: expected system identifier {expected}, found {found}");
+                    self.problem.get_or_insert(problem);
+                }
+                self.files.push((file, checked));
+            }
+            Err(refusal) => {
+                self.problem.get_or_insert(format!("{file}: {}", chain(&refusal)));
+            }
+        }
+    }
+}
+
+/// Whether segments follow each other.
+struct Links {
+    size: SegmentSize,
+    /// The segment before, and which records the next one's first record may point back at.
+    last: Option<(SegmentName, Vec<String>)>,
+}
+
+impl Links {
+    /// What is wrong between the segment before and this one.
+    fn follow(&mut self, name: SegmentName, contents: &Contents) -> Option<String> {
+        let last = self.last.take();
+        let number = name.number(self.size);
+        let follows = |before: SegmentName| {
+            before.timeline == name.timeline && before.number(self.size).map(|before| before + 1) == number
+        };
+        let expected =
+            last.filter(|(before, _)| follows(*before)).map(|(_, records)| records).unwrap_or_default();
+        // After a crash, a record that was cut off is overwritten by one that points back at the one before it.
+        let own = [&contents.last_record, &contents.unfinished_record];
+        let mut records: Vec<String> = own.into_iter().flatten().cloned().collect();
+        if records.is_empty() {
+            // One record fills the segment: what comes next points back at where it started.
+            records.clone_from(&expected);
+        }
+        self.last = Some((name, records));
+        let found = contents.first_record_previous.clone()?;
+        let is_right = expected.is_empty() || expected.contains(&found);
+        (!is_right).then(|| {
+            let expected = expected.join(" or ");
+            format!("{name}: expected the first record to point back at {expected}, found {found}")
+        })
+    }
+}
+
+/// An error with its causes, on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}

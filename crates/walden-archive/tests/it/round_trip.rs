@@ -1,0 +1,135 @@
+//! Into the archive and out of it.
+
+use std::fs;
+
+use walden_archive::archive::ArchiveError;
+use walden_archive::get::{GetError, get};
+use walden_archive::list::{ListOptions, list};
+use walden_archive::name::ArchivedFile;
+use walden_archive::push::{PushError, PushOptions, push};
+use walden_archive::verify::{VerifyOptions, verify};
+
+use crate::material::{archive, complete, pg_wal, segments};
+
+#[test]
+fn what_is_ready_is_archived_ahead_and_comes_back_byte_for_byte() {
+    let root = tempfile::tempdir().expect("a folder");
+    let originals = complete();
+    let wal = pg_wal(root.path(), &originals);
+    let archive = archive(root.path());
+    let batch = push(&archive, &wal.join(&originals[0].0), &PushOptions::default());
+    let first = batch.asked.expect("archived");
+    assert!(!first.was_there && first.stored.expect("stored") < first.bytes / 2);
+    assert_eq!((batch.others.len(), batch.ready), (1, 2));
+    // What was archived ahead is there when it is asked for.
+    for (name, _) in &originals {
+        let batch = push(&archive, &wal.join(name), &PushOptions::default());
+        assert!(batch.asked.expect("archived").was_there, "{name}");
+    }
+    for (name, original) in &originals {
+        let target = root.path().join("RECOVERYXLOG");
+        get(&archive, ArchivedFile::parse(name).expect("a name"), &target).expect("in the archive");
+        assert!(fs::read(&target).expect("a file") == *original, "{name}");
+    }
+    let marks = fs::read_dir(wal.join("archive_status")).expect("marks").count();
+    assert_eq!(marks, 2, "PostgreSQL's marks are PostgreSQL's");
+    let listing = list(&archive, ListOptions::default()).expect("a list");
+    let timeline = &listing.timelines[0];
+    assert_eq!((timeline.segments, timeline.gaps.len()), (2, 0));
+    assert!(timeline.last_commit_time > timeline.first_commit_time);
+    let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
+    assert!(verified.is_good(), "{verified:?}");
+    assert_eq!(verified.segments, 2);
+}
+
+#[test]
+fn the_same_name_never_gets_another_content() {
+    let root = tempfile::tempdir().expect("a folder");
+    let originals = complete();
+    let wal = pg_wal(root.path(), &originals[..1]);
+    let archive = archive(root.path());
+    let path = wal.join(&originals[0].0);
+    push(&archive, &path, &PushOptions::default()).asked.expect("archived");
+    // A switched segment: what is behind the last record counts for nothing, but it is another content.
+    let mut other = originals[0].1.clone();
+    let last = other.len() - 1;
+    other[last] ^= 1;
+    fs::write(&path, &other).expect("a segment");
+    let options = PushOptions { accept_damaged: true, ..PushOptions::default() };
+    match push(&archive, &path, &options).asked {
+        Err(PushError::Archive { source: ArchiveError::Conflict { archived, offered, .. }, .. }) => {
+            assert_ne!(archived, offered);
+        }
+        other => panic!("{other:?}"),
+    }
+    for (name, text) in [("00000002.history", "1\t0/3000000\tx\n"), ("00000002.history", "1\t0/4000000\tx\n")]
+    {
+        fs::write(wal.join(name), text).expect("a history");
+        let asked = push(&archive, &wal.join(name), &PushOptions::default()).asked;
+        assert_eq!(asked.is_ok(), text.contains("0/3000000"), "{asked:?}");
+    }
+    let target = root.path().join("target");
+    get(&archive, ArchivedFile::parse(&originals[0].0).expect("a name"), &target).expect("there");
+    assert!(fs::read(&target).expect("a file") == originals[0].1);
+}
+
+#[test]
+fn another_clusters_segment_is_refused() {
+    let root = tempfile::tempdir().expect("a folder");
+    let archive = archive(root.path());
+    let (own, other) = (complete(), segments("17.10"));
+    let wal = pg_wal(root.path(), &[own[0].clone(), other[0].clone()]);
+    push(&archive, &wal.join(&own[0].0), &PushOptions { look_ahead: 0, ..PushOptions::default() })
+        .asked
+        .expect("archived");
+    let asked = push(&archive, &wal.join(&other[0].0), &PushOptions::default()).asked;
+    let Err(PushError::Archive { source: ArchiveError::OtherCluster { .. }, .. }) = asked else {
+        panic!("{asked:?}");
+    };
+}
+
+#[test]
+fn names_are_exact_and_a_missing_file_is_not_trouble() {
+    let root = tempfile::tempdir().expect("a folder");
+    let originals = complete();
+    let wal = pg_wal(root.path(), &originals[..1]);
+    let archive = archive(root.path());
+    push(&archive, &wal.join(&originals[0].0), &PushOptions::default()).asked.expect("archived");
+    let target = root.path().join("target");
+    for name in [
+        format!("{}.partial", originals[0].0),
+        format!("{}.00000028.backup", originals[0].0),
+        "00000002.history".to_owned(),
+        originals[1].0.clone(),
+    ] {
+        let missing = get(&archive, ArchivedFile::parse(&name).expect("a name"), &target);
+        assert!(matches!(missing, Err(GetError::NotThere { .. })), "{name}: {missing:?}");
+        assert!(!target.exists(), "{name}");
+    }
+}
+
+#[test]
+fn what_is_damaged_in_the_archive_is_found_and_never_handed_over() {
+    let root = tempfile::tempdir().expect("a folder");
+    let originals = complete();
+    let wal = pg_wal(root.path(), &originals);
+    let archive = archive(root.path());
+    push(&archive, &wal.join(&originals[0].0), &PushOptions::default()).asked.expect("archived");
+    let file = ArchivedFile::parse(&originals[1].0).expect("a name");
+    let object = root.path().join("archive").join(file.key());
+    let good = fs::read(&object).expect("an object");
+    let target = root.path().join("target");
+    for at in [0, 40, good.len() / 2, good.len() - 1] {
+        let mut bad = good.clone();
+        bad[at] ^= 4;
+        fs::write(&object, &bad).expect("an object");
+        let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("a list");
+        assert_eq!(verified.damaged.len(), 1, "byte {at}: {verified:?}");
+        if get(&archive, file, &target).is_ok() {
+            assert!(fs::read(&target).expect("a file") == originals[1].1, "byte {at}");
+        } else {
+            assert!(!target.exists(), "byte {at}");
+        }
+        let _ = fs::remove_file(&target);
+    }
+}
