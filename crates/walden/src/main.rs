@@ -2,6 +2,7 @@
 
 #![deny(clippy::print_stdout, reason = "it panics when the reader closes the pipe; see `terminal::print`")]
 
+mod archive;
 mod base;
 #[cfg(feature = "bench")]
 mod bench;
@@ -60,6 +61,7 @@ enum Command {
     Compress(compress::CompressArgs),
     Decompress(decompress::DecompressArgs),
     Test(test::TestArgs),
+    Archive(archive::ArchiveArgs),
     #[cfg(feature = "lab")]
     Lab(lab::LabArgs),
     #[cfg(feature = "bench")]
@@ -70,8 +72,16 @@ enum Command {
 
 #[allow(unsafe_code)]
 fn main() -> ExitCode {
-    let command = Arguments::parse().command;
-    if matches!(command, Command::Compress(_) | Command::Decompress(_) | Command::Test(_)) {
+    let command = parse().command;
+    if matches!(
+        command,
+        Command::Compress(_)
+            | Command::Decompress(_)
+            | Command::Test(_)
+            | Command::Redo(_)
+            | Command::Page(_)
+            | Command::Archive(_)
+    ) {
         // SAFETY: nothing before has started a thread.
         unsafe { memory::keep_freed() };
     }
@@ -85,6 +95,7 @@ fn main() -> ExitCode {
         Command::Compress(args) => compress::run(&args),
         Command::Decompress(args) => decompress::run(&args),
         Command::Test(args) => test::run(&args),
+        Command::Archive(args) => archive::run(&args),
         #[cfg(feature = "lab")]
         Command::Lab(args) => lab::run(&args),
         #[cfg(feature = "bench")]
@@ -100,6 +111,21 @@ fn main() -> ExitCode {
             ExitCode::from(DAMAGED)
         }
     }
+}
+
+/// The arguments; wrong ones end the process.
+///
+/// PostgreSQL takes a restore command's exit status of 1 to 125 for "the archive has no such file", after which it ends recovery. A wrong
+/// option must not look like that.
+fn parse() -> Arguments {
+    Arguments::try_parse().unwrap_or_else(|error| {
+        let words: Vec<_> = std::env::args_os().skip(1).take(2).collect();
+        if error.use_stderr() && words == ["archive", "get"] {
+            let _ = error.print();
+            std::process::exit(archive::TROUBLE.into());
+        }
+        error.exit()
+    })
 }
 
 /// Ends the process with the message and exit status of any other wrong usage.

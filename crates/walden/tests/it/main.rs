@@ -2,6 +2,7 @@
 //!
 //! Tests that need what is not there are shown as ignored, and fail if `WALDEN_REQUIRE` names it (see `walden-testing`).
 
+mod archive;
 mod browser;
 mod codecs;
 mod compress;
@@ -24,6 +25,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let modules = [
+        archive::TESTS,
         codecs::TESTS,
         compress::TESTS,
         compressed_sources::TESTS,

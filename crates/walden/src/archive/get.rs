@@ -1,0 +1,146 @@
+//! `walden archive get`: what `restore_command` calls, and the process that fetches ahead of it.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use walden_archive::Archive;
+use walden_archive::get::{self, GetError};
+use walden_archive::name::ArchivedFile;
+use walden_archive::prefetch::{self, PrefetchOptions, Spool};
+
+use super::place::Place;
+use super::push::complain;
+
+/// The archive has no such file: PostgreSQL goes on, and ends recovery if it was the last one.
+const NOT_THERE: u8 = 1;
+/// The file cannot be had although it may be there: above 125, so that PostgreSQL stops in place of ending recovery early.
+pub const TROUBLE: u8 = 200;
+
+const EXAMPLES: &str = "\
+Examples:
+  restore_command = 'walden archive get %f \"%p\"'
+      in postgresql.conf, with walden.toml in the data directory or in /etc/walden
+  walden archive get --repo /backup/main 000000010000000000000007 ./000000010000000000000007
+
+While recovery goes on, a process in the background fetches the segments that come next into pg_wal, from where they are handed \
+over by a rename.
+
+Exit status: 0 the file is there; 1 the archive does not have it, and PostgreSQL goes on without it; 200 anything else, which makes \
+PostgreSQL stop: it must not take an archive that cannot be read for one that has ended.";
+
+/// Get a file back out of the archive
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct GetArgs {
+    /// The file's name: %f
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// Where to write it: %p
+    #[arg(value_name = "PATH")]
+    target: PathBuf,
+
+    #[command(flatten)]
+    place: Place,
+
+    /// Segments that are fetched ahead at most, 0 for none [default: 16]
+    #[arg(long, value_name = "N")]
+    prefetch: Option<usize>,
+}
+
+/// Fetch ahead of recovery (started by `walden archive get`)
+#[derive(Args, Debug)]
+pub struct PrefetchArgs {
+    /// The folder beside which segments are kept
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+
+    #[command(flatten)]
+    place: Place,
+
+    /// Segments that lie ready at most
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    segments: usize,
+
+    /// Seconds without a request after which the process ends
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    idle: u64,
+}
+
+/// Runs `walden archive get`.
+pub fn run(args: &GetArgs) -> ExitCode {
+    match hand_over(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let got = error.downcast_ref::<GetError>();
+            if let Some(GetError::NotThere { .. }) = got {
+                crate::output::tell(&error.to_string());
+                return ExitCode::from(NOT_THERE);
+            }
+            complain("", error.as_ref(), got.and_then(GetError::hint));
+            ExitCode::from(TROUBLE)
+        }
+    }
+}
+
+fn hand_over(args: &GetArgs) -> Result<()> {
+    let (archive, section) = args.place.open()?;
+    let Some(file) = ArchivedFile::parse(&args.name) else {
+        let (name, location) = (args.name.clone(), archive.store().location().to_owned());
+        return Err(GetError::NotThere { name, location }.into());
+    };
+    let ahead = args.prefetch.or(section.prefetch).unwrap_or(PrefetchOptions::default().segments);
+    let ArchivedFile::Segment(segment) = file else {
+        return Ok(get::get(&archive, file, &args.target)?);
+    };
+    let folder =
+        args.target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let spool = Spool::new(folder, &archive);
+    let lies_ready = ahead > 0 && spool.take(segment, &args.target).unwrap_or(false);
+    if !lies_ready {
+        get::get(&archive, file, &args.target)?;
+    }
+    // Fetching ahead is for speed alone: whatever keeps it from working must not keep recovery from going on.
+    if ahead > 0 && spool.note(segment).is_ok() {
+        start_prefetch(args, &archive, &spool, folder, ahead);
+    }
+    Ok(())
+}
+
+/// Starts the process that fetches ahead, unless it runs.
+fn start_prefetch(args: &GetArgs, archive: &Archive, spool: &Spool, folder: &Path, ahead: usize) {
+    match spool.lock() {
+        // Let go, for the process to take it.
+        Ok(Some(lock)) => drop(lock),
+        _ => return,
+    }
+    let Ok(program) = std::env::current_exe() else { return };
+    let mut command = Command::new(program);
+    command.args(["archive", "prefetch", "--segments", &ahead.to_string()]);
+    command.args(["--repo", archive.store().location()]);
+    if let Some(config) = &args.place.config {
+        command.arg("--config").arg(config);
+    }
+    command.arg(folder);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // A group of its own: the server's shutdown waits for restore_command and not for this.
+    let _ = command.process_group(0).spawn();
+}
+
+/// Runs `walden archive prefetch`.
+pub fn run_prefetch(args: &PrefetchArgs) -> Result<ExitCode> {
+    let (archive, section) = args.place.open()?;
+    let spool = Spool::new(&args.folder, &archive);
+    let Some(lock) = spool.lock()? else { return Ok(ExitCode::SUCCESS) };
+    let options = PrefetchOptions {
+        segments: args.segments,
+        threads: section.threads.unwrap_or_else(crate::terminal::cores),
+        idle: Duration::from_secs(args.idle),
+    };
+    prefetch::prefetch(&archive, &spool, lock, &options)?;
+    Ok(ExitCode::SUCCESS)
+}

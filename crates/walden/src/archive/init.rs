@@ -1,0 +1,59 @@
+//! `walden archive init`: a configuration file, and the lines for postgresql.conf.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use super::place::{FILE, Place};
+use crate::terminal;
+
+const EXAMPLES: &str = "\
+Examples:
+  walden archive init --repo /backup/main -o /var/lib/postgresql/18/main/walden.toml
+  walden archive init --repo s3://backups/main";
+
+/// Write walden.toml and print the lines for postgresql.conf
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct InitArgs {
+    /// The archive: a folder, or s3://BUCKET/PREFIX
+    #[arg(long, value_name = "URL")]
+    repo: String,
+
+    /// Where to write the configuration
+    #[arg(short, long, value_name = "FILE", default_value = FILE)]
+    output: PathBuf,
+}
+
+/// Runs `walden archive init`.
+pub fn run(args: &InitArgs) -> Result<ExitCode> {
+    if args.output.exists() {
+        bail!(
+            "cannot write {}: it exists already; edit it, or name another file with -o",
+            args.output.display()
+        );
+    }
+    // A relative path would mean another folder to each program that reads the file.
+    let repo = match args.repo.contains("://") {
+        true => args.repo.clone(),
+        false => std::path::absolute(&args.repo)?.display().to_string(),
+    };
+    let place = Place { repo: Some(repo.clone()), config: None };
+    let (archive, _) = place.open()?;
+    // The store answers: an archive of another cluster would be found at the first push, a wrong place now.
+    archive.store().list("", &mut |_| {}).context("cannot use the archive")?;
+    let text = format!(
+        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}\n\n# level = 3            # 1 (fast) to 9 (small)\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000\n# prefetch = 16        # segments that lie ready for recovery\n\n# [archive.store]      # object stores: what the environment does not say\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n",
+        serde_json::Value::String(repo)
+    );
+    crate::output::write_text(&args.output, &text)?;
+    let program = std::env::current_exe().map_or("walden".to_owned(), |path| path.display().to_string());
+    let config = std::path::absolute(&args.output)?;
+    let config = config.display();
+    terminal::print(&format!(
+        "{config} is written. In postgresql.conf:\n\n  archive_mode = on\n  archive_command = '{program} archive push --config {config} %p'\n  restore_command = '{program} archive get --config {config} %f \"%p\"'\n\narchive_mode needs a restart; then `SELECT pg_switch_wal()` archives the first segment, and `walden archive list --config {config}` shows it.\n"
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}

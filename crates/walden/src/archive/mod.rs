@@ -1,0 +1,60 @@
+//! `walden archive`: WAL into an archive, out of it, and whether it is whole.
+
+mod get;
+mod init;
+mod list;
+mod place;
+mod push;
+mod verify;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+pub use get::TROUBLE;
+
+const EXAMPLES: &str = "\
+Examples:
+  walden archive init --repo /backup/main
+      write walden.toml and print the lines for postgresql.conf
+  archive_command = 'walden archive push %p'
+  restore_command = 'walden archive get %f \"%p\"'
+  walden archive list --repo s3://backups/main
+      timelines, gaps, sizes, and which moments can be restored to
+  walden archive verify
+      read and check everything
+
+The archive is named by --repo, by WALDEN_REPO, or by walden.toml in the working directory (for PostgreSQL, the data directory) \
+or in /etc/walden.";
+
+/// Keep WAL in an archive: compressed, checked in full, never overwritten
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct ArchiveArgs {
+    #[command(subcommand)]
+    command: ArchiveCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum ArchiveCommand {
+    Init(init::InitArgs),
+    Push(push::PushArgs),
+    Get(get::GetArgs),
+    #[command(hide = true)]
+    Prefetch(get::PrefetchArgs),
+    List(list::ListArgs),
+    Verify(verify::VerifyArgs),
+}
+
+/// Runs `walden archive`.
+pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
+    match &args.command {
+        ArchiveCommand::Init(args) => init::run(args),
+        ArchiveCommand::Push(args) => push::run(args),
+        ArchiveCommand::Get(args) => Ok(get::run(args)),
+        ArchiveCommand::Prefetch(args) => get::run_prefetch(args),
+        ArchiveCommand::List(args) => list::run(args),
+        ArchiveCommand::Verify(args) => verify::run(args),
+    }
+}

@@ -1,0 +1,92 @@
+//! Where the archive is, and how it is used: options, the environment, `walden.toml`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde::Deserialize;
+use walden_archive::Archive;
+use walden_archive::url::{self, PlaceOptions};
+
+/// The file that is looked for.
+pub const FILE: &str = "walden.toml";
+const SYSTEM_FOLDER: &str = "/etc/walden";
+
+/// Which archive.
+#[derive(Args, Clone, Debug)]
+pub struct Place {
+    /// The archive: a folder, or s3://BUCKET/PREFIX
+    #[arg(long, value_name = "URL", env = "WALDEN_REPO")]
+    pub repo: Option<String>,
+
+    /// The configuration file [default: walden.toml in the working directory, else in /etc/walden]
+    #[arg(long, value_name = "FILE", env = "WALDEN_CONFIG")]
+    pub config: Option<PathBuf>,
+}
+
+/// The content of `walden.toml`.
+#[derive(Clone, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Configuration {
+    /// The section `[archive]`.
+    #[serde(default)]
+    pub archive: ArchiveSection,
+}
+
+/// What can be said of an archive.
+#[derive(Clone, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArchiveSection {
+    /// The archive's place.
+    pub repo: Option<String>,
+    /// Level of compression of pushed segments, 1 to 9.
+    pub level: Option<u8>,
+    /// Files that are archived ahead by one call.
+    pub look_ahead: Option<usize>,
+    /// Threads of a call.
+    pub threads: Option<usize>,
+    /// Files that may wait before it is said loudly.
+    pub backlog_warning: Option<usize>,
+    /// Segments that lie ready for recovery.
+    pub prefetch: Option<usize>,
+    /// The object store has no conditional requests.
+    #[serde(default)]
+    pub without_conditional_requests: bool,
+    /// Options of object stores by name, such as endpoint and region.
+    #[serde(default)]
+    pub store: BTreeMap<String, String>,
+}
+
+impl Place {
+    /// The configuration, and where it was read.
+    pub fn configuration(&self) -> Result<(ArchiveSection, Option<PathBuf>)> {
+        let path = match &self.config {
+            Some(path) => Some(path.clone()),
+            None => [PathBuf::from(FILE), Path::new(SYSTEM_FOLDER).join(FILE)]
+                .into_iter()
+                .find(|path| path.exists()),
+        };
+        let Some(path) = path else { return Ok((ArchiveSection::default(), None)) };
+        let text =
+            std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let configuration: Configuration =
+            toml::from_str(&text).with_context(|| format!("cannot use {}", path.display()))?;
+        Ok((configuration.archive, Some(path)))
+    }
+
+    /// Opens the archive; the configuration is given back.
+    pub fn open(&self) -> Result<(Archive, ArchiveSection)> {
+        let (section, _) = self.configuration()?;
+        let Some(repo) = self.repo.as_ref().or(section.repo.as_ref()) else {
+            bail!(
+                "cannot tell which archive: expected --repo URL, WALDEN_REPO, or repo in the [archive] section of {FILE} in the working directory or {SYSTEM_FOLDER}"
+            );
+        };
+        let options = PlaceOptions {
+            store: section.store.clone().into_iter().collect(),
+            without_conditional_requests: section.without_conditional_requests,
+        };
+        Ok((url::open(repo, &options)?, section))
+    }
+}

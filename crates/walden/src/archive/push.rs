@@ -1,0 +1,107 @@
+//! `walden archive push`: what `archive_command` calls.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use walden_archive::push::{self, PushOptions, Pushed};
+
+use super::place::Place;
+use crate::output;
+
+const EXAMPLES: &str = "\
+Examples:
+  archive_command = 'walden archive push %p'
+      in postgresql.conf, with walden.toml in the data directory or in /etc/walden
+  walden archive push --repo /backup/main pg_wal/000000010000000000000007
+
+Each call also archives other segments that PostgreSQL has ready, so that the next calls find them done. PostgreSQL's own marks \
+in archive_status are read and never changed.
+
+Exit status: 0 the file is archived, durable, and comes back byte for byte; 1 it is not, and PostgreSQL keeps it and tries again; \
+2 wrong usage.";
+
+/// Archive a file that PostgreSQL has ready, checked in full
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct PushArgs {
+    /// The file, as PostgreSQL names it: %p
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+
+    #[command(flatten)]
+    place: Place,
+
+    /// Level of compression, 1 (fast) to 9 (small) [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=9))]
+    level: Option<u8>,
+
+    /// Archive at most so many other files that are ready [default: 64]
+    #[arg(long, value_name = "N")]
+    look_ahead: Option<usize>,
+
+    /// Files that are worked on at the same time [default: one per core]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+
+    /// Archive a segment although its records are damaged: the server itself wrote them so
+    #[arg(long)]
+    accept_damaged: bool,
+}
+
+/// More files that wait than this are worth a warning in the server's log.
+const BACKLOG: usize = 1000;
+
+/// Runs `walden archive push`.
+pub fn run(args: &PushArgs) -> Result<ExitCode> {
+    let (archive, section) = args.place.open()?;
+    let defaults = PushOptions::default();
+    let options = PushOptions {
+        level: args.level.or(section.level).unwrap_or(defaults.level),
+        accept_damaged: args.accept_damaged,
+        look_ahead: args.look_ahead.or(section.look_ahead).unwrap_or(defaults.look_ahead),
+        time: Duration::from_secs(10),
+        threads: args.threads.or(section.threads).unwrap_or_else(crate::terminal::cores),
+    };
+    let batch = push::push(&archive, &args.path, &options);
+    for other in &batch.others {
+        match other {
+            Ok(pushed) => warn(pushed),
+            // It is the one that is asked for soon: until then it does not matter to PostgreSQL, but it does to people.
+            Err(error) => complain("ahead of time: ", error, error.hint()),
+        }
+    }
+    let backlog = section.backlog_warning.unwrap_or(BACKLOG);
+    if batch.ready > backlog {
+        output::tell(&format!(
+            "WARNING: {} files wait to be archived (more than {backlog}): pg_wal grows until they are",
+            batch.ready
+        ));
+    }
+    match &batch.asked {
+        Ok(pushed) => {
+            warn(pushed);
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => {
+            complain("", error, error.hint());
+            Ok(ExitCode::from(1))
+        }
+    }
+}
+
+fn warn(pushed: &Pushed) {
+    for warning in &pushed.warnings {
+        output::tell(&format!("WARNING: {}: {warning}", pushed.file));
+    }
+}
+
+/// In the form of PostgreSQL's own log, where it ends up.
+pub fn complain(when: &str, error: &dyn std::error::Error, hint: Option<&str>) {
+    output::tell(&format!("ERROR: {when}{}", walden_archive::verify::chain(error)));
+    if let Some(hint) = hint {
+        output::tell(&format!("HINT: {hint}"));
+    }
+}

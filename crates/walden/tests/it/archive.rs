@@ -1,0 +1,241 @@
+//! The archive, judged by servers that really recover from it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use postgres::Client;
+use serde_json::Value;
+use walden_lab::{Cluster, ClusterBuilder, StopMode};
+use walden_testing::{Outcome, postgres};
+
+use crate::material::{golden, walden};
+
+walden_testing::tests! {
+    servers_of_14_recover_from_the_archive,
+    servers_of_15_recover_from_the_archive,
+    servers_of_16_recover_from_the_archive,
+    servers_of_17_recover_from_the_archive,
+    servers_of_18_recover_from_the_archive,
+    restore_command_tells_a_missing_file_from_trouble,
+    a_configuration_is_written_and_used,
+}
+
+fn servers_of_14_recover_from_the_archive() -> Outcome {
+    recover_from_the_archive(14)
+}
+
+fn servers_of_15_recover_from_the_archive() -> Outcome {
+    recover_from_the_archive(15)
+}
+
+fn servers_of_16_recover_from_the_archive() -> Outcome {
+    recover_from_the_archive(16)
+}
+
+fn servers_of_17_recover_from_the_archive() -> Outcome {
+    recover_from_the_archive(17)
+}
+
+fn servers_of_18_recover_from_the_archive() -> Outcome {
+    recover_from_the_archive(18)
+}
+
+/// A number that says what is in the table.
+const CONTENT: &str = "SELECT md5(string_agg(t::text, ',' ORDER BY id)) FROM t";
+
+/// Base backup, work, archive, destroy; then to a restore point, to a time, to the end, and across the timeline switch.
+fn recover_from_the_archive(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
+    let program = program_for(&primary);
+    let repo = primary.make_folder("repo").unwrap();
+    primary.client("postgres").unwrap().batch_execute("CREATE TABLE t (id int PRIMARY KEY, v text)").unwrap();
+    primary.stop(StopMode::Fast).unwrap();
+    let backup = primary.dir().join("backup");
+    primary.copy_data(&backup).unwrap();
+    let push = format!("{} archive push --repo {} %p", program.display(), repo.display());
+    primary.configure(&[("archive_mode", "on"), ("archive_command", &push)]).unwrap();
+    primary.start().unwrap();
+    let mut client = primary.client("postgres").unwrap();
+    work(&mut client, 0);
+    let at_point = content(&mut client);
+    client.batch_execute("SELECT pg_create_restore_point('before_more')").unwrap();
+    work(&mut client, 1);
+    let at_time = content(&mut client);
+    let time: String = client.query_one("SELECT clock_timestamp()::text", &[]).unwrap().get(0);
+    std::thread::sleep(Duration::from_millis(20));
+    work(&mut client, 2);
+    let at_end = content(&mut client);
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    wait_until_archived(&mut client);
+    drop(client);
+    primary.crash().unwrap();
+
+    let get = format!("{} archive get --repo {} %f \"%p\"", program.display(), repo.display());
+    let restore = |settings: &[(&str, &str)]| -> Cluster {
+        let builder = ClusterBuilder::new(installation.clone())
+            .copy_of(&backup)
+            .setting("restore_command", &get)
+            .setting("recovery_target_action", "promote")
+            .setting("archive_mode", "on")
+            .setting("archive_command", &push);
+        let builder = settings.iter().fold(builder, |builder, (name, value)| builder.setting(name, value));
+        let cluster = builder
+            .start_after(|data| Ok(fs::write(data.join("recovery.signal"), "")?))
+            .unwrap_or_else(|error| panic!("{version}, {settings:?}: {error:#}"));
+        wait_until_promoted(&cluster);
+        cluster
+    };
+    // Each promoted server archives its own timeline and history beside the others'.
+    for (settings, expected) in [
+        (&[("recovery_target_name", "before_more")][..], &at_point),
+        (&[("recovery_target_time", time.as_str()), ("recovery_target_timeline", "1")], &at_time),
+        (&[("recovery_target_timeline", "1")], &at_end),
+    ] {
+        let restored = restore(settings);
+        assert_eq!(content(&mut restored.client("postgres").unwrap()), *expected, "{version}: {settings:?}");
+        restored.stop(StopMode::Fast).unwrap();
+    }
+    // The third went on from the end, on a timeline of its own: more work there, and recovery across the switch.
+    let promoted = restore(&[("recovery_target_timeline", "1")]);
+    let mut client = promoted.client("postgres").unwrap();
+    work(&mut client, 3);
+    let on_new_timeline = content(&mut client);
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    wait_until_archived(&mut client);
+    drop(client);
+    promoted.crash().unwrap();
+    let followed = restore(&[("recovery_target_timeline", "latest")]);
+    assert_eq!(content(&mut followed.client("postgres").unwrap()), on_new_timeline, "{version}: latest");
+    followed.stop(StopMode::Fast).unwrap();
+
+    let listing = json(&["archive", "list", "--all", "--format", "json", "--repo", text(&repo)]);
+    let timelines = listing["timelines"].as_array().unwrap();
+    assert!(timelines.len() >= 5, "{listing:#}");
+    assert_eq!(timelines[0]["gaps"].as_array().unwrap().len(), 0, "{listing:#}");
+    assert_eq!(timelines[0]["restore_points"][0]["name"], "before_more");
+    let verified = walden(&["archive", "verify", "--format", "json", "--repo", text(&repo)]);
+    assert_eq!(verified.code, 0, "{verified:?}");
+    let verified: Value = serde_json::from_str(&verified.stdout).unwrap();
+    assert!(verified["segments"].as_u64().unwrap() > 10 && verified["records"].as_u64().unwrap() > 1000);
+    Ok(())
+}
+
+/// The program where the server's account can run it.
+fn program_for(cluster: &Cluster) -> PathBuf {
+    let folder = cluster.make_folder("bin").unwrap();
+    let program = folder.join("walden");
+    fs::copy(env!("CARGO_BIN_EXE_walden"), &program).unwrap();
+    program
+}
+
+fn work(client: &mut Client, round: i32) {
+    for part in 0..4 {
+        let first = round * 40_000 + part * 10_000;
+        let insert =
+            format!("INSERT INTO t SELECT i, md5(i::text) FROM generate_series({first}, {first} + 9999) i");
+        client.batch_execute(&insert).unwrap();
+    }
+    client.batch_execute("UPDATE t SET v = v || 'x' WHERE id % 7 = 0").unwrap();
+}
+
+fn content(client: &mut Client) -> String {
+    client.query_one(CONTENT, &[]).unwrap().get(0)
+}
+
+fn wait_until_archived(client: &mut Client) {
+    wait(|| {
+        let row = client.query_one(
+            "SELECT coalesce(last_archived_wal >= pg_walfile_name(pg_current_wal_lsn() - 1), false), failed_count,
+                    last_failed_wal FROM pg_stat_archiver",
+            &[],
+        );
+        let row = row.unwrap();
+        assert_eq!(row.get::<_, i64>(1), 0, "failed: {:?}", row.get::<_, Option<String>>(2));
+        row.get(0)
+    });
+}
+
+fn wait_until_promoted(cluster: &Cluster) {
+    wait(|| {
+        let mut client = cluster.client("postgres").unwrap();
+        !client.query_one("SELECT pg_is_in_recovery()", &[]).unwrap().get::<_, bool>(0)
+    });
+}
+
+fn wait(mut is_done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_done() {
+        assert!(began.elapsed() < Duration::from_secs(120), "it takes too long");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let run = walden(arguments);
+    serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
+}
+
+/// PostgreSQL takes 1 to 125 for "not there" and ends recovery: nothing else may end so.
+fn restore_command_tells_a_missing_file_from_trouble() {
+    let folder = tempfile::tempdir().unwrap();
+    let (repo, wal) = (folder.path().join("repo"), folder.path().join("pg_wal"));
+    fs::create_dir(&wal).unwrap();
+    let name = "00000001000000000000000A";
+    let target = wal.join("RECOVERYXLOG");
+    fs::write(wal.join(name), &golden("18.6")[name]).unwrap();
+    let get = |repo: &Path, name: &str| {
+        walden(&["archive", "get", "--prefetch", "0", "--repo", text(repo), name, text(&target)])
+    };
+    let pushed = walden(&["archive", "push", "--repo", text(&repo), text(&wal.join(name))]);
+    assert_eq!((pushed.code, pushed.stderr.as_str()), (0, ""));
+    assert_eq!(get(&repo, name).code, 0);
+    assert_eq!(&fs::read(&target).unwrap(), &golden("18.6")[name]);
+    fs::remove_file(&target).unwrap();
+    assert_eq!(get(&repo, "00000001000000000000000B").code, 1);
+    assert_eq!(get(&repo, "00000002.history").code, 1);
+    // A damaged object, a store that cannot be read, an unknown option, a target that cannot be written.
+    let object = repo.join(format!("wal/00000001/00000000/{name}.wlz"));
+    let good = fs::read(&object).unwrap();
+    fs::write(&object, &good[..good.len() / 2]).unwrap();
+    assert!(get(&repo, name).code > 125);
+    assert!(!target.exists());
+    fs::write(&object, &good).unwrap();
+    assert!(walden(&["archive", "get", "--no-such-option", name, text(&target)]).code > 125);
+    assert!(walden(&["archive", "get", "--repo", "ftp://x/y", name, text(&target)]).code > 125);
+    let nowhere = folder.path().join("nowhere/RECOVERYXLOG");
+    let unwritable =
+        walden(&["archive", "get", "--prefetch", "0", "--repo", text(&repo), name, text(&nowhere)]);
+    assert!(unwritable.code > 125, "{unwritable:?}");
+}
+
+fn a_configuration_is_written_and_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let (repo, config) = (folder.path().join("repo"), folder.path().join("walden.toml"));
+    let init = walden(&["archive", "init", "--repo", text(&repo), "-o", text(&config)]);
+    assert_eq!(init.code, 0, "{init:?}");
+    assert!(init.stdout.contains("archive_command = '"), "{}", init.stdout);
+    let again = walden(&["archive", "init", "--repo", text(&repo), "-o", text(&config)]);
+    assert_eq!(again.code, 3, "{again:?}");
+    let name = "00000001000000000000000A";
+    let segment = folder.path().join(name);
+    fs::write(&segment, &golden("18.6")[name]).unwrap();
+    let pushed = walden(&["archive", "push", "--config", text(&config), text(&segment)]);
+    assert_eq!(pushed.code, 0, "{pushed:?}");
+    let listing = json(&["archive", "list", "--format", "json", "--config", text(&config)]);
+    assert_eq!(listing["timelines"][0]["segments"], 1);
+    // What is refused says why and what to do.
+    let other = folder.path().join("00000001000000000000000C");
+    fs::write(&other, &golden("18.6")[name]).unwrap();
+    let refused = walden(&["archive", "push", "--config", text(&config), text(&other)]);
+    assert_eq!(refused.code, 1);
+    assert!(
+        refused.stderr.contains("the first page's address") && refused.stderr.contains("HINT: "),
+        "{refused:?}"
+    );
+}
