@@ -18,6 +18,7 @@ pub struct PlaceOptions {
 ///
 /// # Errors
 /// A URL or an option that cannot be used.
+#[cfg_attr(not(feature = "s3"), allow(unused_variables))]
 pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> {
     let store: Box<dyn Store> = match place.split_once("://") {
         None => Box::new(Folder::new(place)),
@@ -29,7 +30,12 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
             Box::new(if plain { remote.without_conditional_requests() } else { remote })
         }
         Some((scheme, _)) => {
-            let problem = format!("expected a path, file:// or s3://, found {scheme}://");
+            let stores = if cfg!(feature = "s3") {
+                "a path, file:// or s3://"
+            } else {
+                "a path or file:// (built without s3)"
+            };
+            let problem = format!("expected {stores}, found {scheme}://");
             return Err(StoreError {
                 operation: "open",
                 key: String::new(),

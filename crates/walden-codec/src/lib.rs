@@ -32,7 +32,7 @@
 //! distances from those before. Lengths and the checksum follow from the rest. Both directions replay each record
 //! (`walden-redo`), so the pages before the next one are known to both.
 //!
-//! **Predictors** (`predict/`). For each access method, [`predict::Predictor`] is implemented for what its records have of a
+//! **Predictors** (`predict/`). For each access method, `predict::Predictor` is implemented for what its records have of a
 //! block and for the items of its pages. Attributes of tuples are found by schemas that encoding infers from the tuples
 //! (`tuple/schema.rs`, `predict/attributes/`); an index tuple's key is made of its heap tuple (`predict/index/`); a GIN entry
 //! of the pending list (`predict/gin/`). Runs of similar items are coded field by field at once (`predict/run.rs`).

@@ -55,7 +55,7 @@ enum Command {
     #[cfg(feature = "lab")]
     Demo(demo::DemoArgs),
     Explain(explain::ExplainArgs),
-    Whatif(whatif::WhatifArgs),
+    Whatif(Box<whatif::WhatifArgs>),
     Page(page::PageArgs),
     Redo(redo::RedoArgs),
     Compress(compress::CompressArgs),
