@@ -5,7 +5,6 @@
 use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
-use walden_codec::coder::Limits;
 use walden_codec::container::{FileForm, Meta, ReadLimits, Reader, WriteOptions, Writer};
 use walden_format::crc::crc32c_append;
 use walden_format::version::Major;
@@ -23,15 +22,18 @@ fuzz_target!(|data: &[u8]| {
         let (first, second) = data.split_at(data.len() * usize::from(*cut) / 256);
         files = vec![segment(first, version, 1), segment(second, version, 2)];
     }
-    let limits = Limits { page_memory: 1 << 20, ..Limits::default() };
-    let options = WriteOptions { form: FileForm::Pack, level: 1, keyframe: 8, limits };
+    let options = WriteOptions {
+        keyframe: 8 * SEGMENT as u64,
+        page_memory: 1 << 20,
+        ..WriteOptions::with_level(FileForm::Pack, 1)
+    };
     let mut writer = Writer::new(Vec::new(), options);
     for (number, file) in files.iter().enumerate() {
         let meta = Meta { name: vec![b'a' + number as u8], ..Meta::default() };
         writer.add(meta, false, &mut Cursor::new(file)).expect("writing to memory");
     }
     let pack = writer.finish().expect("writing to memory");
-    let limits = ReadLimits { segment_bytes: SEGMENT as u64, coder: limits };
+    let limits = ReadLimits { page_memory: 1 << 20, ..ReadLimits::default() };
     let mut reader = Reader::open(Cursor::new(&pack), limits).expect("a pack");
     let mut out = Vec::new();
     for file in &files {
