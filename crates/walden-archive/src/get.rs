@@ -75,7 +75,7 @@ pub fn find(archive: &Archive, file: ArchivedFile) -> Result<Option<(Object, u64
 ///
 /// # Errors
 /// [`GetError::NotThere`] if nothing of the name is archived; everything else means that the archive has it, or may have it, and
-/// that it cannot be had.
+/// that it cannot be read.
 pub fn get(archive: &Archive, file: ArchivedFile, target: &Path) -> Result<(), GetError> {
     let name = || file.to_string();
     let failed = |source| GetError::Archive { name: name(), source };

@@ -103,7 +103,7 @@ pub struct Batch {
     pub asked: Result<Pushed, PushError>,
     /// What became of others that were ready.
     pub others: Vec<Result<Pushed, PushError>>,
-    /// Files that are ready, with those that were archived now: what PostgreSQL has not been told yet.
+    /// Files that are ready, with those that were archived now: PostgreSQL has not marked them as done yet.
     pub ready: usize,
 }
 
@@ -204,7 +204,7 @@ impl Pusher<'_> {
         }
     }
 
-    /// The object that has a segment of this name already. For other files, creating them tells.
+    /// The object that has a segment of this name already. For other files, the attempt to create them shows it.
     fn find(&self, file: ArchivedFile) -> Result<Option<(Object, u64)>, ArchiveError> {
         let ArchivedFile::Segment(name) = file else { return Ok(None) };
         let key = folder_of(name);

@@ -86,7 +86,7 @@ impl Remote {
     }
 
     /// For servers that do not know conditional requests: whether an object exists is asked first, and two writers at the same
-    /// moment could both be told that it does not.
+    /// moment could both find none.
     #[must_use]
     pub fn without_conditional_requests(self) -> Remote {
         Remote { is_conditional: false, ..self }
@@ -201,7 +201,7 @@ impl Store for Remote {
 
     fn warning(&self) -> Option<&str> {
         (!self.is_conditional).then_some(
-            "the store has no conditional requests: two servers that archive the same name at the same moment are not told apart",
+            "the store has no conditional requests: two servers that archive the same name at the same moment both succeed, and the second overwrites",
         )
     }
 }

@@ -17,7 +17,7 @@ use super::push::complain;
 
 /// The archive has no such file: PostgreSQL goes on, and ends recovery if it was the last one.
 const NOT_THERE: u8 = 1;
-/// The file cannot be had although it may be there: above 125, so that PostgreSQL stops in place of ending recovery early.
+/// The file cannot be read although it may be there: above 125, so that PostgreSQL stops in place of ending recovery early.
 pub const TROUBLE: u8 = 200;
 
 const EXAMPLES: &str = "\

@@ -80,7 +80,7 @@ impl Place {
         let (section, _) = self.configuration()?;
         let Some(repo) = self.repo.as_ref().or(section.repo.as_ref()) else {
             bail!(
-                "cannot tell which archive: expected --repo URL, WALDEN_REPO, or repo in the [archive] section of {FILE} in the working directory or {SYSTEM_FOLDER}"
+                "cannot choose an archive: expected --repo URL, WALDEN_REPO, or repo in the [archive] section of {FILE} in the working directory or {SYSTEM_FOLDER}"
             );
         };
         let options = PlaceOptions {
