@@ -83,7 +83,7 @@ pub enum Refusal {
         /// What is wrong there.
         fault: Fault,
     },
-    /// A record's own fields contradict each other although its checksum is right.
+    /// It is not a timeline history as PostgreSQL writes them.
     #[error("the timeline history is damaged")]
     History(#[from] HistoryError),
 }

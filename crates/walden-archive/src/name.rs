@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! archive.json                                          which cluster's archive this is
-//! README.txt, format.md, format-model.md, ...           what a reader needs to know, without Walden
 //! wal/00000001/00000000/000000010000000000000007.wlz    a segment: timeline, log, name
 //! wal/00000001/00000000/000000010000000000000007.partial.wlz
 //! wal/00000001/00000000/000000010000000000000008-00000001000000000000001F.wpk
