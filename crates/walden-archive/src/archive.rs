@@ -1,7 +1,7 @@
 //! An archive: a store with the log of one cluster in it.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use walden_format::lsn::{SegmentName, Timeline};
@@ -48,6 +48,16 @@ pub enum ArchiveError {
     /// There is no archive at the place.
     #[error("cannot find an archive in {0}: expected {IDENTITY} there, found none")]
     Missing(String),
+    /// It has no segments where some are wanted.
+    #[error(
+        "cannot find segments in {location}: expected some along timeline {timeline} in the range, found none"
+    )]
+    NoSegments {
+        /// Where the archive is.
+        location: String,
+        /// The timeline that was followed.
+        timeline: Timeline,
+    },
     /// `archive.json` cannot be read.
     #[error("cannot read {IDENTITY} in {location}: {problem}")]
     Identity {
@@ -92,6 +102,7 @@ impl ArchiveError {
             ArchiveError::Object(ObjectError::Store(error)) => error.cause.hint(),
             ArchiveError::Object(_) => Some("walden archive verify says what else is damaged"),
             ArchiveError::Missing(_) => Some("check the path or URL; walden archive init makes an archive"),
+            ArchiveError::NoSegments { .. } => Some("walden archive list shows timelines and their segments"),
             ArchiveError::Identity { .. } => Some("restore the object from another copy of the archive"),
             ArchiveError::OtherCluster { .. } => {
                 Some("give each cluster an archive of its own; after pg_upgrade a cluster is a new one")
@@ -105,19 +116,24 @@ impl ArchiveError {
 
 /// The log of one cluster in a store.
 pub struct Archive {
-    store: Box<dyn Store>,
+    store: Arc<dyn Store>,
     identity: OnceLock<Identity>,
 }
 
 impl Archive {
     /// Uses what is in a store, which is looked at when it is needed.
     pub fn new(store: Box<dyn Store>) -> Archive {
-        Archive { store, identity: OnceLock::new() }
+        Archive { store: store.into(), identity: OnceLock::new() }
     }
 
     /// The store.
     pub fn store(&self) -> &dyn Store {
         &*self.store
+    }
+
+    /// The store, for what outlives a borrow of the archive.
+    pub fn shared_store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store)
     }
 
     /// Makes the archive a cluster's, or confirms that it is.

@@ -11,7 +11,7 @@ use walden_format::lsn::SegmentName;
 use crate::archive::{Archive, ArchiveError};
 use crate::name::{ArchivedFile, Object, PackName};
 use crate::object::{self, ObjectError, ObjectReader, READ_LIMITS};
-use crate::store::Cause;
+use crate::store::{Cause, Store};
 
 /// Why a file was not handed over.
 #[derive(Debug, thiserror::Error)]
@@ -158,7 +158,7 @@ impl Drop for Incoming {
 /// Segments of a pack, one after the other: each is decoded once, however many follow.
 pub struct PackMembers<'a> {
     key: String,
-    reader: Reader<ObjectReader<'a>>,
+    reader: Reader<ObjectReader<&'a dyn Store>>,
     /// The head of the next member, if it was read already.
     head: Option<Head>,
     next: SegmentName,

@@ -137,6 +137,14 @@ impl Object {
         (object.key() == key).then_some(object)
     }
 
+    /// The timeline in its name.
+    pub fn timeline(self) -> Timeline {
+        match self {
+            Object::File(file) => file.timeline(),
+            Object::Pack(pack) => pack.first.timeline,
+        }
+    }
+
     /// Its key.
     pub fn key(self) -> String {
         match self {

@@ -5,6 +5,7 @@
 //! say where it starts.
 
 use std::io::{Cursor, Read, Seek, SeekFrom};
+use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 use walden_codec::container::Error as ContainerError;
@@ -251,8 +252,8 @@ pub fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 /// An object that is read some at a time: for packs, which need not fit into memory.
-pub struct ObjectReader<'s> {
-    store: &'s dyn Store,
+pub struct ObjectReader<S> {
+    store: S,
     key: String,
     bytes: u64,
     at: u64,
@@ -260,17 +261,17 @@ pub struct ObjectReader<'s> {
     window_start: u64,
 }
 
-impl<'s> ObjectReader<'s> {
+impl<S> ObjectReader<S> {
     /// Bytes that are read at a time.
     const WINDOW: u64 = 4 << 20;
 
-    /// Reads an object of so many bytes.
-    pub fn new(store: &'s dyn Store, key: String, bytes: u64) -> ObjectReader<'s> {
+    /// Reads an object of so many bytes; `store` is a reference to the store, counted or not.
+    pub fn new(store: S, key: String, bytes: u64) -> ObjectReader<S> {
         ObjectReader { store, key, bytes, at: 0, window: Vec::new(), window_start: 0 }
     }
 }
 
-impl Read for ObjectReader<'_> {
+impl<S: Deref<Target: Store>> Read for ObjectReader<S> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let window = self.window_start..self.window_start + self.window.len() as u64;
         if !window.contains(&self.at) {
@@ -290,7 +291,7 @@ impl Read for ObjectReader<'_> {
     }
 }
 
-impl Seek for ObjectReader<'_> {
+impl<S> Seek for ObjectReader<S> {
     fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
         let at = match to {
             SeekFrom::Start(at) => Some(at),

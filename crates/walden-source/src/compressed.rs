@@ -9,6 +9,8 @@ use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::inventory::SegmentFile;
+use crate::store::{SegmentContents, SharedStore};
 use walden_codec::container::{Entry, Error, FileForm, Head, Place, ReadLimits, Reader};
 
 /// Bytes of decoded members that are kept, at least two of them: the one being read, the next one for the end of its last
@@ -57,15 +59,30 @@ pub(crate) fn members(path: &Path) -> io::Result<Option<Vec<Member>>> {
 #[derive(Default)]
 pub(crate) struct Members {
     pack: Option<(PathBuf, Pack)>,
+    stored: Option<(SharedStore, Box<dyn SegmentContents>)>,
     decoded: VecDeque<(PathBuf, u64, Arc<Vec<u8>>)>,
 }
 
 impl Members {
-    /// The content of a member.
+    /// The content of a segment that is a member of a file, or in a store.
+    pub fn read_segment(&mut self, file: &SegmentFile, number: u64) -> io::Result<Arc<Vec<u8>>> {
+        let Some(store) = &file.store else { return self.read(&file.path, number) };
+        if let Some(content) = self.find(&file.path, number) {
+            return Ok(content);
+        }
+        if self.stored.as_ref().is_none_or(|(of, _)| of != store) {
+            self.stored = Some((store.clone(), store.reader()));
+        }
+        let Some((_, reader)) = &mut self.stored else { return Err(io::ErrorKind::NotFound.into()) };
+        let content = reader.read(number)?;
+        self.keep(&file.path, number, &content);
+        Ok(content)
+    }
+
+    /// The content of a member of a file.
     pub fn read(&mut self, path: &Path, number: u64) -> io::Result<Arc<Vec<u8>>> {
-        let is_wanted = |one: &&(PathBuf, u64, Arc<Vec<u8>>)| one.1 == number && one.0 == path;
-        if let Some((_, _, content)) = self.decoded.iter().find(is_wanted) {
-            return Ok(Arc::clone(content));
+        if let Some(content) = self.find(path, number) {
+            return Ok(content);
         }
         // A pack whose decoding failed is opened again, as its reader is in no defined position.
         let mut pack = match self.pack.take().filter(|(of, _)| of == path) {
@@ -74,14 +91,23 @@ impl Members {
         };
         let content = Arc::new(pack.decode(number).map_err(|error| named(path, error))?);
         self.pack = Some((path.to_owned(), pack));
+        self.keep(path, number, &content);
+        Ok(content)
+    }
+
+    fn find(&self, path: &Path, number: u64) -> Option<Arc<Vec<u8>>> {
+        let is_wanted = |one: &&(PathBuf, u64, Arc<Vec<u8>>)| one.1 == number && one.0 == path;
+        self.decoded.iter().find(is_wanted).map(|(_, _, content)| Arc::clone(content))
+    }
+
+    fn keep(&mut self, path: &Path, number: u64, content: &Arc<Vec<u8>>) {
         let bytes = |all: &VecDeque<(PathBuf, u64, Arc<Vec<u8>>)>| -> usize {
             all.iter().map(|(_, _, content)| content.len()).sum()
         };
-        self.decoded.push_back((path.to_owned(), number, Arc::clone(&content)));
+        self.decoded.push_back((path.to_owned(), number, Arc::clone(content)));
         while self.decoded.len() > 2 && bytes(&self.decoded) > KEPT_BYTES {
             self.decoded.pop_front();
         }
-        Ok(content)
     }
 }
 

@@ -20,6 +20,7 @@ use walden_format::version::{Major, UnreadableMagic};
 
 use crate::compressed::{self, Member};
 use crate::open::{self, Compression, Foreign, fill};
+use crate::store::SharedStore;
 use crate::workers::map_in_order;
 
 /// The segments and other files found in a set of paths.
@@ -35,6 +36,8 @@ pub struct Inventory {
     pub unreadable: Vec<Unreadable>,
     /// Other files and folders that were skipped.
     pub ignored: Vec<Ignored>,
+    /// The runs are one log along a timeline and its ancestors; see [`Inventory::follow`].
+    pub is_one_log: bool,
 }
 
 /// Consecutive segments of one timeline of one cluster, written by one version.
@@ -63,8 +66,10 @@ pub struct SegmentFile {
     pub partial: bool,
     /// How the file is compressed.
     pub compression: Compression,
-    /// The number of the member that holds the segment, in a file of `walden compress`.
+    /// The number of the member that holds the segment, in a file of `walden compress` or in `store`.
     pub member: Option<u64>,
+    /// Where the segment is read from, if `path` is not a file but its place in a store, for messages.
+    pub store: Option<SharedStore>,
     /// Whether the segment is decoded as a difference from the one before it in the same pack.
     pub needs_previous: bool,
     /// Bytes that the segment takes on disk.
@@ -147,6 +152,8 @@ pub enum IgnoredReason {
     BaseBackup,
     /// A folder that leads back to one that was already searched.
     Loop,
+    /// A segment of a timeline, or of a part of it, that the log does not follow.
+    OtherTimeline,
 }
 
 /// A file that cannot be read as a segment.
@@ -230,6 +237,18 @@ impl Inventory {
     /// A path that cannot be read, a file in `paths` that is not a segment, or no segment at all. Files within folders that cannot
     /// be read are in [`Inventory::unreadable`] instead.
     pub fn with_threads<P: AsRef<Path>>(paths: &[P], threads: usize) -> Result<Inventory, InventoryError> {
+        Inventory::with_segments(paths, Vec::new(), threads)
+    }
+
+    /// The same, with `segments` that are not in `paths`: those of a store.
+    ///
+    /// # Errors
+    /// As [`Inventory::with_threads`].
+    pub fn with_segments<P: AsRef<Path>>(
+        paths: &[P],
+        mut segments: Vec<SegmentFile>,
+        threads: usize,
+    ) -> Result<Inventory, InventoryError> {
         let mut inventory = Inventory::default();
         let mut search =
             Search { inventory: &mut inventory, candidates: Vec::new(), folders: HashSet::new() };
@@ -243,7 +262,7 @@ impl Inventory {
         candidates.retain(|candidate| seen.insert(candidate.file));
         candidates.sort_by(|a, b| a.path.cmp(&b.path));
 
-        let mut segments = Vec::with_capacity(candidates.len());
+        segments.reserve(candidates.len());
         for (candidate, look) in candidates.iter().zip(map_in_order(&candidates, threads, look_into)) {
             match look {
                 Ok(Look::Segment(segment)) => segments.push(segment),
@@ -312,17 +331,20 @@ impl Inventory {
     pub fn gaps(&self) -> Vec<Gap> {
         let gap = |pair: &[Run]| {
             let (Some(left), Some(right)) = (pair.first(), pair.get(1)) else { return None };
-            if left.key() != right.key() {
+            let is_one_cluster = left.system_id == right.system_id && left.version == right.version;
+            if left.key() != right.key() && !(self.is_one_log && is_one_cluster) {
                 return None;
             }
             let size = left.segment_size;
             let first = size.segment_of(left.end());
             let segments =
                 size.segment_of(right.start()).checked_sub(first).filter(|missing| *missing > 0)?;
+            // With a change of timeline in the gap, the last one that is missing is on the later one.
+            let later = right.segments.first().map_or(right.timeline, |segment| segment.name.timeline);
             Some(Gap {
                 system_id: left.system_id,
                 first: SegmentName::new(left.timeline, first, size),
-                last: SegmentName::new(left.timeline, first + segments - 1, size),
+                last: SegmentName::new(later, first + segments - 1, size),
                 segments,
             })
         };
@@ -751,6 +773,7 @@ fn look_into_content(
         partial,
         compression: file.compression,
         member: file.member.map(|member| member.number),
+        store: None,
         needs_previous: file.member.is_some_and(|member| !member.is_keyframe),
         size_on_disk,
         start: address,
@@ -838,6 +861,7 @@ impl fmt::Display for IgnoredReason {
             IgnoredReason::OtherName => "not named like a segment",
             IgnoredReason::BaseBackup => "a base backup",
             IgnoredReason::Loop => "already searched",
+            IgnoredReason::OtherTimeline => "of another timeline",
         })
     }
 }

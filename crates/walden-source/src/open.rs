@@ -68,7 +68,7 @@ pub fn open(file: &SegmentFile) -> io::Result<SegmentReader> {
 /// Opens a segment; `members` keeps what the next member of the same pack needs.
 pub(crate) fn open_with(file: &SegmentFile, members: &mut Members) -> io::Result<SegmentReader> {
     let Some(member) = file.member else { return open_path(&file.path, file.compression) };
-    let content = members.read(&file.path, member)?;
+    let content = members.read_segment(file, member)?;
     let source = Source::Decoded { content, at: 0 };
     Ok(SegmentReader {
         path: file.path.clone(),

@@ -16,6 +16,7 @@ use walden_source::names::Names;
 use walden_source::scan::Damage;
 
 use crate::progress::Progress;
+use crate::sources::{self, SourceRange};
 use crate::{DAMAGED, names, output, terminal};
 
 const EXAMPLES: &str = "\
@@ -30,6 +31,8 @@ Examples:
       one night, minute by minute
   walden explain --by checkpoint --format csv /archive/wal > cycles.csv
       each checkpoint cycle as a line for a spreadsheet
+  walden explain --from '2026-11-20 22:00' s3://backups/main
+      of an archive in an object store no more is read than the range needs
   walden explain --html wal.html --names names.json /archive/wal
       a page with charts beside what is printed
   walden explain --names 'host=/run/postgresql' --save-names names.json
@@ -43,9 +46,15 @@ Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes be
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ExplainArgs {
-    /// Segments, or folders of segments: pg_wal, a data directory, an archive (compressed or not)
+    /// Segments, folders of segments (pg_wal, a data directory, an archive, compressed or not), or archives of
+    /// `walden archive` (a folder, or s3://BUCKET/PREFIX)
     #[arg(value_name = "SOURCE", required_unless_present = "save_names")]
     sources: Vec<PathBuf>,
+
+    /// Follow the log that ends on this timeline, from its ancestors on [default: of an archive the newest; else each
+    /// timeline by itself]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    timeline: Option<u32>,
 
     /// Split by relation, record, xid, database, time or checkpoint; several with commas make combinations; may be
     /// given more than once
@@ -106,7 +115,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     if args.sources.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    let inventory = Inventory::with_threads(&args.sources, terminal::io_threads())?;
+    let inventory = sources::open(&args.sources, &source_range(args))?;
     tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
     output::can_write(&args.html)?;
@@ -129,6 +138,15 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     }
     print(&document, args.format)?;
     Ok(ended(&inventory, explanation.damage.as_ref()))
+}
+
+/// What of an archive is needed. A checkpoint behind the range says where in it a cycle begins.
+fn source_range(args: &ExplainArgs) -> SourceRange {
+    let by_checkpoint = args.by.iter().any(|view| view.dimensions.contains(&Dimension::Checkpoint));
+    match by_checkpoint || args.html.is_some() {
+        true => SourceRange::all(args.timeline),
+        false => SourceRange { timeline: args.timeline, from: args.from, to: args.to },
+    }
 }
 
 /// What could not be read, and the exit status that says so.

@@ -24,6 +24,7 @@ mod output;
 mod page;
 mod progress;
 mod redo;
+mod sources;
 mod terminal;
 mod test;
 mod turns;

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
+use walden_explain::Bound;
 use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, Record};
 use walden_format::stream::Visitor;
@@ -22,13 +23,14 @@ use walden_redo::page::checksum;
 use walden_redo::{BlockKey, Unknown};
 use walden_report::table::Look;
 use walden_source::datadir::DataDir;
-use walden_source::inventory::{Inventory, Run};
+use walden_source::inventory::Run;
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
 
 pub(crate) use self::key::parse_file;
 use self::key::{label, ranges, wanted};
 use crate::base::{self, BasePage};
 use crate::progress::Progress;
+use crate::sources::{self, SourceRange};
 use crate::terminal::Format;
 use crate::{DAMAGED, FOUND, explain, names, output, terminal};
 
@@ -52,9 +54,14 @@ const USAGE: u8 = 2;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct PageArgs {
-    /// Segments, or folders of segments: pg_wal, a data directory, an archive (compressed or not)
+    /// Segments, folders of segments (pg_wal, a data directory, an archive, compressed or not), or archives of
+    /// `walden archive` (a folder, or s3://BUCKET/PREFIX)
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<PathBuf>,
+
+    /// Follow the log that ends on this timeline, from its ancestors on [default: the newest]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    timeline: Option<u32>,
 
     /// Whose block: TABLESPACE/DATABASE/FILE as numbers, a path such as base/5/16384 as in the server's messages, or
     /// with --names a table's or index's name
@@ -131,7 +138,9 @@ pub fn run(args: &PageArgs) -> Result<ExitCode> {
     if let Some(path) = args.out.as_ref().filter(|path| !args.force && path.exists()) {
         return Ok(fail(USAGE, &format!("{} is already there; --force replaces it", path.display())));
     }
-    let inventory = Inventory::with_threads(&args.sources, terminal::io_threads())?;
+    let latest = args.at.iter().chain(&args.diff).max().filter(|&&latest| latest != END);
+    let to = latest.map(|&latest| Bound::Lsn(latest));
+    let inventory = sources::open(&args.sources, &SourceRange { timeline: args.timeline, from: None, to })?;
     explain::tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
     if let [first, .., last] = inventory.runs.as_slice()

@@ -25,6 +25,7 @@ use walden_whatif::{Forecast, OpenBase, Question, ReadProgress, predict};
 
 use crate::explain::{ended, tell_about};
 use crate::progress::Progress;
+use crate::sources::{self, SourceRange};
 use crate::terminal::Format;
 use crate::{names, output, page, redo, terminal};
 
@@ -51,9 +52,15 @@ Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes be
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct WhatifArgs {
-    /// Segments, or folders of segments: a trace of the work, with at least one checkpoint in it
+    /// Segments, folders of segments, or archives of `walden archive` (a folder, or s3://BUCKET/PREFIX): a trace of the
+    /// work, with at least one checkpoint in it
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<PathBuf>,
+
+    /// Follow the log that ends on this timeline, from its ancestors on [default: of an archive the newest; else each
+    /// timeline by itself]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    timeline: Option<u32>,
 
     /// A setting to try, as in postgresql.conf; several are changed together
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_setting)]
@@ -161,7 +168,8 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
         );
     }
     output::can_write(args.html.iter().chain(&args.svg))?;
-    let inventory = Inventory::with_threads(&args.sources, terminal::io_threads())?;
+    let inventory =
+        sources::open(&args.sources, &SourceRange { timeline: args.timeline, from: None, to: args.to })?;
     tell_about(&inventory);
     let base = args.base.as_deref().map(|path| redo::open_base(path, &inventory)).transpose()?;
     let run = match &base {

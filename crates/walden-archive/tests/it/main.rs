@@ -4,3 +4,4 @@ mod check;
 mod faults;
 mod material;
 mod round_trip;
+mod source;

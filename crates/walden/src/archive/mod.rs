@@ -13,6 +13,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 
 pub use get::TROUBLE;
+pub use place::Place;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -59,6 +59,11 @@ pub struct ArchiveSection {
 }
 
 impl Place {
+    /// An archive that is named by its URL, with whatever the configuration says of its store.
+    pub fn of(repo: String) -> Place {
+        Place { repo: Some(repo), config: std::env::var_os("WALDEN_CONFIG").map(PathBuf::from) }
+    }
+
     /// The configuration, and where it was read.
     pub fn configuration(&self) -> Result<(ArchiveSection, Option<PathBuf>)> {
         let path = match &self.config {

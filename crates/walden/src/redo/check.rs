@@ -89,7 +89,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
         let is_damaged = run.damage.is_some();
         outcome.damages.extend(run.damage);
         let Some(data) = pgdata else { continue };
-        if !run.came && !is_damaged {
+        if !run.has_last && !is_damaged {
             bail!(
                 "the WAL ends at {}, before the last checkpoint of {}, {}\nhint: give the server's pg_wal as a further \
                  source",
@@ -98,7 +98,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
                 data.control().checkpoint
             );
         }
-        if run.came {
+        if run.has_last {
             let mut store = run.store;
             let read = |key: BlockKey, page: &mut walden_redo::Page| {
                 data.read_page(key.relation, key.fork, key.block, &mut page.0)

@@ -3,24 +3,22 @@
 mod check;
 mod replay;
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use walden_format::lsn::Lsn;
-use walden_format::record::Record;
-use walden_format::stream::Visitor;
-use walden_redo::{BasePages, StoreOptions};
-use walden_redo::{Observer, PageStore, Replay};
+use walden_redo::{BasePages, Observer};
 use walden_source::datadir::{DataDir, DatabaseState};
 use walden_source::inventory::{Inventory, Run};
-use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_in_order};
+use walden_source::replay::{ReplayOptions, Replayed, replay_run};
+use walden_source::scan::Damage;
 
 use crate::DAMAGED;
 use crate::explain::tell_about;
 use crate::progress::Progress;
+use crate::sources::{self, SourceRange};
 
 /// Replay WAL into pages
 #[derive(Args, Debug)]
@@ -46,9 +44,14 @@ pub fn run(args: &RedoArgs) -> Result<ExitCode> {
 /// What is replayed, and in how much memory.
 #[derive(Args, Debug)]
 struct Inputs {
-    /// Segments, or folders of segments
+    /// Segments, folders of segments, or archives of `walden archive` (a folder, or s3://BUCKET/PREFIX)
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<PathBuf>,
+
+    /// Follow the log that ends on this timeline, from its ancestors on [default: of an archive the newest; else each
+    /// timeline by itself]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    timeline: Option<u32>,
 
     /// A base backup in plain format, or a stopped server's data directory, that the log goes on from: pages start as
     /// they are there
@@ -86,20 +89,9 @@ struct Material {
     threads: usize,
 }
 
-/// A run replayed.
-struct Replayed {
-    store: PageStore,
-    /// Where replay began, and how far it got.
-    from: Lsn,
-    reached: Lsn,
-    /// The record that was to be the last one came.
-    came: bool,
-    damage: Option<Damage>,
-}
-
 impl Material {
     fn open(inputs: &Inputs) -> Result<Material> {
-        let inventory = Inventory::with_threads(&inputs.sources, crate::terminal::io_threads())?;
+        let inventory = sources::open(&inputs.sources, &SourceRange::all(inputs.timeline))?;
         tell_about(&inventory);
         let base = inputs.base.as_deref().map(|path| open_base(path, &inventory)).transpose()?;
         let memory_bytes = inputs.memory.unwrap_or_else(quarter_of_memory);
@@ -112,8 +104,7 @@ impl Material {
         self.inventory.runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum()
     }
 
-    /// Replays a run, up to the record `last` if there is one. A run starts behind a gap, or on another timeline: what was
-    /// known of the pages before does not hold there.
+    /// Replays a run, up to the record `last` if there is one.
     fn replay<O: Observer>(
         &mut self,
         index: usize,
@@ -122,54 +113,17 @@ impl Material {
         observer: &mut O,
         progress: &mut Progress,
     ) -> Result<Replayed> {
-        let run = &self.inventory.runs[index];
         let base = self.base.take_if(|(at, _)| *at == index).map(|(_, data)| data);
-        let logs_hints = logs_hints || base.as_ref().is_some_and(|data| data.control().logs_hints());
-        // What the base's files already have is not replayed a second time.
-        let from = base.as_ref().map(DataDir::redo_from);
-        let base = base.map(|data| Box::new(data) as Box<dyn BasePages>);
-        let options = StoreOptions { memory_bytes: self.memory_bytes, base, ..StoreOptions::default() };
-        let mut store = PageStore::new(options);
-        if logs_hints {
-            store.log_hints();
-        }
-        let mut replayer = Replayer { replay: Replay::new(store), observer, last, came: false };
-        let options = ScanOptions { threads: self.threads, from, to: None };
-        let (reached, end) = scan_in_order(run, options, &mut replayer, |bytes| progress.advance(bytes));
-        let Replayer { replay: Replay { store, .. }, came, .. } = replayer;
-        if let Some(failure) = store.failure() {
+        let (memory_bytes, threads) = (self.memory_bytes, self.threads);
+        let options = ReplayOptions { base, logs_hints, last, memory_bytes, threads };
+        let replayed =
+            replay_run(&self.inventory.runs[index], options, observer, |bytes| progress.advance(bytes));
+        if let Some(failure) = replayed.store.failure() {
             bail!(
                 "{failure}\nhint: TMPDIR says where the temporary file is; with a larger --memory it is smaller"
             );
         }
-        let damage = match end {
-            SegmentEnd::Damaged(damage) => Some(damage),
-            _ => None,
-        };
-        Ok(Replayed { store, from: from.unwrap_or(run.start()), reached, came, damage })
-    }
-}
-
-/// Replays each record of a run.
-struct Replayer<'o, O> {
-    replay: Replay,
-    observer: &'o mut O,
-    /// The last record to replay, and whether it came.
-    last: Option<Lsn>,
-    came: bool,
-}
-
-impl<O: Observer> Visitor for Replayer<'_, O> {
-    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
-        if self.last.is_some_and(|last| record.lsn > last) {
-            return ControlFlow::Break(());
-        }
-        self.replay.apply(record, self.observer);
-        self.came |= self.last == Some(record.lsn);
-        if self.came || self.replay.store.failure().is_some() {
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
+        Ok(replayed)
     }
 }
 

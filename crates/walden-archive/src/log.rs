@@ -1,0 +1,309 @@
+//! One log of an archive: the segments along a timeline and its ancestors, as recovery reads them.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
+use walden_source::timelines::{Stretch, timeline_of};
+
+use crate::archive::{Archive, ArchiveError};
+use crate::contents::Contents;
+use crate::history::History;
+use crate::list::Gap;
+use crate::name::{ArchivedFile, Object, WAL, folder_of, folder_of_timeline};
+use crate::object;
+
+/// A segment of a log, and the object that has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogSegment {
+    /// The segment.
+    pub name: SegmentName,
+    /// Its number on its timeline and on every other one.
+    pub number: u64,
+    /// It is the unfinished last segment of a timeline that was left.
+    pub is_partial: bool,
+    /// The object.
+    pub object: Object,
+    /// Bytes of the object.
+    pub bytes: u64,
+}
+
+impl LogSegment {
+    /// The file that PostgreSQL archived.
+    pub fn file(&self) -> ArchivedFile {
+        match self.is_partial {
+            true => ArchivedFile::Partial(self.name),
+            false => ArchivedFile::Segment(self.name),
+        }
+    }
+}
+
+/// The segments along a timeline and its ancestors.
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// Bytes of a segment.
+    pub size: SegmentSize,
+    /// The timelines, in the log's order; never empty.
+    pub stretches: Vec<Stretch>,
+    /// What is archived of the log, in its order.
+    pub segments: Vec<LogSegment>,
+}
+
+/// Fewer logs of 4 GB than this are listed one by one, in place of the whole timeline.
+const MAX_LISTED_FOLDERS: u64 = 64;
+
+impl Log {
+    /// Finds the segments along `timeline`, or along the newest one that has segments, with numbers in `range`.
+    ///
+    /// Nothing is found if the archive has no segments there. The ancestors of a timeline whose history is not archived are not
+    /// known: its log begins with its own first segment.
+    ///
+    /// # Errors
+    /// The store's, and histories that cannot be decoded.
+    pub fn of(
+        archive: &Archive,
+        timeline: Option<Timeline>,
+        range: RangeInclusive<u64>,
+    ) -> Result<Log, ArchiveError> {
+        let identity = archive.identity()?;
+        let size = SegmentSize::new(identity.segment_bytes).ok_or_else(|| ArchiveError::Identity {
+            location: archive.store().location().to_owned(),
+            problem: format!("expected a segment size of PostgreSQL, found {} bytes", identity.segment_bytes),
+        })?;
+        let histories = archive.histories()?;
+        let timeline = match timeline {
+            Some(timeline) => timeline,
+            None => newest_timeline(archive, &histories)?,
+        };
+        let stretches = stretches(timeline, histories.get(&timeline));
+        let mut found = BTreeMap::new();
+        for stretch in &stretches {
+            let last = stretch.end.map_or(u64::MAX, |end| size.segment_of(end));
+            let range = *range.start()..=last.min(*range.end());
+            list_segments(archive, stretch.timeline, range, size, &mut found)?;
+        }
+        let follows = |segment: &LogSegment| {
+            let is_last = segment.name.timeline == timeline;
+            timeline_of(&stretches, segment.number, size) == Some(segment.name.timeline)
+                && (is_last || !segment.is_partial)
+                && range.contains(&segment.number)
+        };
+        let mut segments: Vec<LogSegment> = found.into_values().filter(follows).collect();
+        segments.sort_by_key(|segment| (segment.number, segment.is_partial));
+        segments.dedup_by_key(|segment| segment.number);
+        Ok(Log { size, stretches, segments })
+    }
+
+    /// The timeline that the log ends on.
+    pub fn timeline(&self) -> Timeline {
+        self.stretches.last().map_or(1, |stretch| stretch.timeline)
+    }
+
+    /// Segments that are missing between the first and the last.
+    pub fn gaps(&self) -> Vec<Gap> {
+        let name = |number| {
+            let timeline = timeline_of(&self.stretches, number, self.size).unwrap_or(self.timeline());
+            SegmentName::new(timeline, number, self.size).to_string()
+        };
+        let gap = |pair: &[LogSegment]| {
+            let (before, after) = (pair[0].number, pair[1].number);
+            (before + 1 < after).then(|| Gap {
+                first: name(before + 1),
+                last: name(after - 1),
+                segments: after - before - 1,
+            })
+        };
+        self.segments.windows(2).filter_map(gap).collect()
+    }
+
+    /// Leaves the segments in which a log from one time to another is, by when their transactions ended: microseconds since
+    /// 1970-01-01 00:00:00 UTC. They are found by bisection, and what is not known is left.
+    ///
+    /// # Errors
+    /// The store's, and summaries that cannot be read.
+    pub fn narrow(
+        &mut self,
+        archive: &Archive,
+        from: Option<i64>,
+        to: Option<i64>,
+    ) -> Result<(), ArchiveError> {
+        let mut ends = Ends::new(archive, &self.segments);
+        let first = match from {
+            None => 0,
+            Some(from) => {
+                let reached = ends.first_reaching(from)?;
+                // The range begins behind the last transaction before it.
+                ends.last_known(reached)?.unwrap_or(0)
+            }
+        };
+        let last = match to {
+            None => self.segments.len(),
+            // With the end of a record that begins in the segment.
+            Some(to) => ends.first_reaching(to)?.saturating_add(2).min(self.segments.len()),
+        };
+        self.segments.truncate(last);
+        self.segments.drain(..first.min(last));
+        Ok(())
+    }
+}
+
+/// When transactions ended in segments, read from their summaries as far as needed.
+pub struct Ends<'a> {
+    archive: &'a Archive,
+    segments: &'a [LogSegment],
+    known: BTreeMap<Object, Vec<Contents>>,
+}
+
+impl<'a> Ends<'a> {
+    /// Of segments in the log's order.
+    pub fn new(archive: &'a Archive, segments: &'a [LogSegment]) -> Ends<'a> {
+        Ends { archive, segments, known: BTreeMap::new() }
+    }
+
+    /// The first and the last end of a transaction in a segment; nothing if there is none, or if it is not known.
+    ///
+    /// # Errors
+    /// The store's, and summaries that cannot be read.
+    pub fn of(&mut self, index: usize) -> Result<Option<(i64, i64)>, ArchiveError> {
+        let Some(segment) = self.segments.get(index) else { return Ok(None) };
+        if !self.known.contains_key(&segment.object) {
+            let contents = object::read_contents(self.archive.store(), segment.object, segment.bytes)?;
+            self.known.insert(segment.object, contents);
+        }
+        let starts_in = |contents: &&Contents| is_of(contents, segment);
+        let contents = self.known.get(&segment.object).and_then(|all| match all.as_slice() {
+            [one] => Some(one),
+            several => several.iter().find(starts_in),
+        });
+        let ends = contents.map(|it| (it.first_end_of_transaction, it.last_end_of_transaction));
+        Ok(ends.and_then(|(first, last)| first.zip(last)))
+    }
+
+    /// The first segment in which a transaction ended at `time` or later, by bisection; the number of segments if none is.
+    ///
+    /// # Errors
+    /// As [`Ends::of`].
+    pub fn first_reaching(&mut self, time: i64) -> Result<usize, ArchiveError> {
+        let (mut low, mut high) = (0, self.segments.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let mut probe = middle;
+            let last = loop {
+                match self.of(probe)? {
+                    Some((_, last)) => break Some(last),
+                    None if probe == low => break None,
+                    None => probe -= 1,
+                }
+            };
+            match last.is_some_and(|last| last >= time) {
+                true => high = probe,
+                false => low = middle + 1,
+            }
+        }
+        // Where nothing is known between the last one before the time and the first one after it, the latter is meant.
+        while low < self.segments.len() && self.of(low)?.is_none_or(|(_, last)| last < time) {
+            low += 1;
+        }
+        Ok(low)
+    }
+
+    /// The last segment before `index` in which a transaction ended.
+    ///
+    /// # Errors
+    /// As [`Ends::of`].
+    pub fn last_known(&mut self, index: usize) -> Result<Option<usize>, ArchiveError> {
+        for before in (0..index).rev() {
+            if self.of(before)?.is_some() {
+                return Ok(Some(before));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Whether a segment's records are what `contents` says.
+fn is_of(contents: &Contents, segment: &LogSegment) -> bool {
+    let first = contents.first_record.as_ref().and_then(|lsn| lsn.parse::<walden_format::lsn::Lsn>().ok());
+    first.is_some_and(|lsn| lsn.0.checked_div(contents.segment_bytes) == Some(segment.number))
+}
+
+/// The timelines from which one descends, and itself.
+pub fn stretches(timeline: Timeline, history: Option<&History>) -> Vec<Stretch> {
+    let ancestors = history.into_iter().flat_map(|history| &history.ancestors);
+    ancestors
+        .map(|ancestor| Stretch { timeline: ancestor.timeline, end: Some(ancestor.end) })
+        .chain([Stretch { timeline, end: None }])
+        .collect()
+}
+
+/// The newest timeline that has segments; 1 if there are none at all.
+fn newest_timeline(
+    archive: &Archive,
+    histories: &BTreeMap<Timeline, History>,
+) -> Result<Timeline, ArchiveError> {
+    for &timeline in histories.keys().rev() {
+        let mut has_segments = false;
+        archive.store().list(&folder_of_timeline(timeline), &mut |listed| {
+            has_segments |= Object::of_key(&listed.key).is_some();
+        })?;
+        if has_segments {
+            return Ok(timeline);
+        }
+    }
+    let mut newest = 1;
+    archive.store().list(WAL, &mut |listed| {
+        if let Some(object) = Object::of_key(&listed.key) {
+            newest = newest.max(object.timeline());
+        }
+    })?;
+    Ok(newest)
+}
+
+/// Finds the segments of a timeline with numbers in a range. A segment's own object goes before a pack that has it too.
+fn list_segments(
+    archive: &Archive,
+    timeline: Timeline,
+    range: RangeInclusive<u64>,
+    size: SegmentSize,
+    found: &mut BTreeMap<(SegmentName, bool), LogSegment>,
+) -> Result<(), ArchiveError> {
+    if range.is_empty() {
+        return Ok(());
+    }
+    let (first, last) = [range.start(), range.end()].map(|number| number / segments_per_log(size)).into();
+    let folders = match last - first < MAX_LISTED_FOLDERS {
+        true => (first..=last)
+            .map(|log| folder_of(SegmentName::new(timeline, log * segments_per_log(size), size)))
+            .collect(),
+        false => vec![folder_of_timeline(timeline)],
+    };
+    let mut add = |name: SegmentName, is_partial, object, bytes| {
+        let Some(number) = name.number(size).filter(|number| range.contains(number)) else { return };
+        let segment = LogSegment { name, number, is_partial, object, bytes };
+        match object {
+            Object::Pack(_) => drop(found.entry((name, is_partial)).or_insert(segment)),
+            Object::File(_) => drop(found.insert((name, is_partial), segment)),
+        }
+    };
+    for folder in folders {
+        archive.store().list(&folder, &mut |listed| match Object::of_key(&listed.key) {
+            Some(object @ Object::File(ArchivedFile::Segment(name))) => {
+                add(name, false, object, listed.bytes);
+            }
+            Some(object @ Object::File(ArchivedFile::Partial(name))) => add(name, true, object, listed.bytes),
+            Some(object @ Object::Pack(pack)) => {
+                // A name may say anything: a log has no more segments than this.
+                let last = u64::from(pack.last.segment).min(segments_per_log(size) - 1) as u32;
+                for segment in pack.first.segment..=last {
+                    add(SegmentName { segment, ..pack.first }, false, object, listed.bytes);
+                }
+            }
+            Some(Object::File(ArchivedFile::History(_) | ArchivedFile::Backup(..))) | None => {}
+        })?;
+    }
+    Ok(())
+}
+
+fn segments_per_log(size: SegmentSize) -> u64 {
+    (1 << 32) / size.bytes()
+}

@@ -1,0 +1,149 @@
+//! An archive as a source of segments.
+
+use std::fs;
+use std::io::Read;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use walden_archive::archive::{Archive, ArchiveError};
+use walden_archive::push::{PushOptions, push};
+use walden_archive::source::{Bound, Source, SourceOptions, open};
+use walden_archive::store::{Created, Folder, Listed, Store, StoreError};
+use walden_format::lsn::Lsn;
+use walden_source::inventory::Inventory;
+
+use crate::material::{complete, pg_wal};
+
+/// A folder that remembers which objects were read as a whole.
+struct Recording {
+    folder: Folder,
+    read: Arc<Mutex<Vec<String>>>,
+}
+
+impl Store for Recording {
+    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
+        self.folder.create(key, content)
+    }
+    fn make_durable(&self, key: &str) -> Result<(), StoreError> {
+        self.folder.make_durable(key)
+    }
+    fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
+        self.read.lock().expect("a lock").push(key.to_owned());
+        self.folder.read(key)
+    }
+    fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
+        self.folder.read_range(key, range)
+    }
+    fn size(&self, key: &str) -> Result<u64, StoreError> {
+        self.folder.size(key)
+    }
+    fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
+        self.folder.list(prefix, visit)
+    }
+    fn remove(&self, key: &str) -> Result<(), StoreError> {
+        self.folder.remove(key)
+    }
+    fn location(&self) -> &str {
+        self.folder.location()
+    }
+}
+
+/// An archive of the golden segments; the second one is also on timeline 2, which begins in it.
+fn archived(root: &Path) -> (Archive, Arc<Mutex<Vec<String>>>) {
+    let originals = complete();
+    let mut files = originals.clone();
+    let second = &originals[1];
+    files.push((second.0.replacen("00000001", "00000002", 1), second.1.clone()));
+    files.push(("00000002.history".to_owned(), b"1\t0/B80000\tno reason\n".to_vec()));
+    let wal = pg_wal(root, &files);
+    let read = Arc::default();
+    let store = Recording { folder: Folder::new(root.join("archive")), read: Arc::clone(&read) };
+    let archive = Archive::new(Box::new(store));
+    let batch = push(&archive, &wal.join(&files[0].0), &PushOptions::default());
+    batch.asked.expect("archived");
+    assert!(batch.others.len() == 3 && batch.others.iter().all(Result::is_ok), "{:?}", batch.others);
+    read.lock().expect("a lock").clear();
+    (archive, read)
+}
+
+fn options() -> SourceOptions {
+    SourceOptions { timeline: None, from: None, to: None, threads: 2 }
+}
+
+fn names(source: &Source) -> Vec<String> {
+    source.segments.iter().map(|segment| segment.name.to_string()).collect()
+}
+
+#[test]
+fn an_archive_is_one_log_along_its_newest_timeline() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (archive, _) = archived(root.path());
+    let source = open(&archive, &options()).expect("a log");
+    assert_eq!(names(&source), ["00000001000000000000000A", "00000002000000000000000B"]);
+    let originals = complete();
+    for (segment, (_, original)) in source.segments.iter().zip(&originals) {
+        let mut content = Vec::new();
+        let mut reader = walden_source::open::open(segment).expect("it opens");
+        reader.read_to_end(&mut content).expect("it is read");
+        assert!(content == *original, "{}", segment.name);
+    }
+    let nothing: [&str; 0] = [];
+    let mut inventory = Inventory::with_segments(&nothing, source.segments.clone(), 1).expect("segments");
+    inventory.follow(source.system_id, &source.stretches);
+    assert_eq!((inventory.runs.len(), inventory.runs[0].timeline), (1, 2));
+    let first = open(&archive, &SourceOptions { timeline: Some(1), ..options() }).expect("a log");
+    assert_eq!(names(&first), ["00000001000000000000000A", "00000001000000000000000B"]);
+}
+
+#[test]
+fn no_more_is_read_than_a_range_needs() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (archive, read) = archived(root.path());
+    let from = Some(Bound::Lsn(Lsn(0xB0_0100)));
+    let source = open(&archive, &SourceOptions { from, ..options() }).expect("a log");
+    assert_eq!(names(&source), ["00000002000000000000000B"]);
+    let read: Vec<String> = read.lock().expect("a lock").drain(..).collect();
+    let segments: Vec<&String> = read.iter().filter(|key| key.starts_with("wal/")).collect();
+    assert_eq!(segments, ["wal/00000002/00000000/00000002000000000000000B.wlz"]);
+    let nowhere = Some(Bound::Lsn(Lsn(0xD0_0000)));
+    let error = open(&archive, &SourceOptions { from: nowhere, ..options() });
+    assert!(matches!(error, Err(ArchiveError::NoSegments { timeline: 2, .. })), "{error:?}");
+}
+
+#[test]
+fn a_range_of_times_is_found_by_the_summaries() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (archive, _) = archived(root.path());
+    let listing = walden_archive::list::list(&archive, Default::default()).expect("a list");
+    let first = listing.timelines[0].first_commit_time.expect("a time");
+    let last = listing.timelines[0].last_commit_time.expect("a time");
+    let at = |from: Option<i64>, to: Option<i64>| {
+        let (from, to) = (from.map(Bound::Time), to.map(Bound::Time));
+        names(&open(&archive, &SourceOptions { from, to, ..options() }).expect("a log"))
+    };
+    assert_eq!(at(None, None).len(), 2);
+    assert_eq!(at(Some(first), None).len(), 2, "all of it ends then or later");
+    // The range begins behind the last commit, so the segment that has it is kept.
+    let segments = ["00000001000000000000000A", "00000002000000000000000B"];
+    let kept = if listing.timelines[1].last_commit_time.is_some() { &segments[1..] } else { &segments[..] };
+    assert_eq!(at(Some(last + 1), None), kept);
+    assert_eq!(at(None, Some(first)).len(), 2, "with the end of the first segment's last record");
+}
+
+#[test]
+fn a_damaged_object_is_an_error_where_it_is_read() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (archive, _) = archived(root.path());
+    let source = open(&archive, &options()).expect("a log");
+    let object = root.path().join("archive/wal/00000002/00000000/00000002000000000000000B.wlz");
+    let mut bytes = fs::read(&object).expect("an object");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&object, bytes).expect("an object");
+    let mut content = Vec::new();
+    let read = walden_source::open::open(&source.segments[1]).and_then(|mut it| it.read_to_end(&mut content));
+    let error = read.expect_err("damaged").to_string();
+    assert!(error.contains("00000002000000000000000B.wlz"), "{error}");
+    assert!(walden_source::open::open(&source.segments[0]).is_ok());
+}
