@@ -486,6 +486,31 @@ impl<R: Read + Seek> Reader<R> {
         Ok(entries)
     }
 
+    /// The contents of the frames of a kind, 128 or above, that lie between a pack's last member and its index, which is what
+    /// [`Reader::index`] returned. Reading has to be placed by [`Reader::seek`] after it.
+    ///
+    /// # Errors
+    /// The file system's, and damage.
+    pub fn extras(&mut self, index: &[Entry], kind: u8) -> Result<Vec<Vec<u8>>, Error> {
+        self.at = index.last().map_or(FILE_HEADER as u64, |last| last.offset.saturating_add(last.stored));
+        let mut found = Vec::new();
+        loop {
+            let offset = self.at;
+            let frame = self.any_frame_header()?;
+            match frame.kind {
+                Kind::INDEX => return Ok(found),
+                Kind(own) if own == kind && frame.kind.may_be_skipped() => {
+                    found.push(self.content(frame, offset, self.bytes, "an extra frame")?);
+                }
+                kind if kind.may_be_skipped() => self.pass(frame),
+                kind => {
+                    let found = format!("a frame of kind {}", kind.0);
+                    return Err(self.damage("a frame", offset, "the index", found));
+                }
+            }
+        }
+    }
+
     /// Whether members that follow each other are bound to each other, from the file's header to the footer.
     fn check_bindings(&self, entries: &[Entry], footer: &Footer, offset: u64) -> Result<(), Error> {
         let mut before = self.header.map(FileHeader::binding);
