@@ -3,13 +3,13 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
+use crate::pending::{self, ENDING};
 
-/// What temporary files end with; they are no objects.
-const TEMPORARY: &str = ".tmp";
+/// The permissions of objects.
+const MODE: u32 = 0o640;
 
 /// A folder of a file system with POSIX semantics; every object is a file of its own.
 ///
@@ -35,7 +35,7 @@ impl Folder {
     }
 
     fn path(&self, operation: &'static str, key: &str) -> Result<PathBuf, StoreError> {
-        if is_valid(key) && !key.ends_with(TEMPORARY) {
+        if is_valid(key) && !key.ends_with(ENDING) {
             Ok(self.root.join(key))
         } else {
             Err(self.error(operation, key, Cause::InvalidKey, None))
@@ -72,7 +72,7 @@ impl Folder {
             let kind = entry.file_type()?;
             if kind.is_dir() {
                 self.walk(&entry.path(), &format!("{key}/"), visit)?;
-            } else if kind.is_file() && !name.ends_with(TEMPORARY) {
+            } else if kind.is_file() && !name.ends_with(ENDING) {
                 match entry.metadata() {
                     Ok(metadata) => visit(Listed { key, bytes: metadata.len() }),
                     // Removed since: by pack or prune.
@@ -94,12 +94,7 @@ impl Store for Folder {
         if path.symlink_metadata().is_ok() {
             return Ok(Created::Exists);
         }
-        let mut temporary = tempfile::Builder::new()
-            .prefix(".")
-            .suffix(TEMPORARY)
-            .permissions(fs::Permissions::from_mode(0o640))
-            .tempfile_in(folder)
-            .map_err(&failed)?;
+        let mut temporary = pending::begin(&path, MODE).map_err(&failed)?;
         temporary.write_all(content).map_err(&failed)?;
         temporary.as_file().sync_all().map_err(&failed)?;
         match temporary.persist_noclobber(&path) {
@@ -166,9 +161,27 @@ impl Store for Folder {
         }
     }
 
+    fn remove_leftovers(&self) -> Result<(), StoreError> {
+        remove_leftovers_below(&self.root).map_err(self.failed("remove leftovers in", ""))
+    }
+
     fn location(&self) -> &str {
         &self.location
     }
+}
+
+fn remove_leftovers_below(folder: &Path) -> io::Result<()> {
+    if !folder.is_dir() {
+        return Ok(());
+    }
+    pending::remove_leftovers_in(folder)?;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_leftovers_below(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes a folder and those above it, each durable in the one above.

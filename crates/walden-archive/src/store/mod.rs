@@ -66,6 +66,12 @@ pub trait Store: Send + Sync {
     /// What kept the object from being removed.
     fn remove(&self, key: &str) -> Result<(), StoreError>;
 
+    /// Removes what writers left unfinished that were killed, and nothing that is being written: no object of either.
+    ///
+    /// # Errors
+    /// What kept it from being removed.
+    fn remove_leftovers(&self) -> Result<(), StoreError>;
+
     /// Where the store is, for people: a path or a URL.
     fn location(&self) -> &str;
 

@@ -195,6 +195,11 @@ impl Store for Remote {
         }
     }
 
+    /// An object store keeps no part of an object.
+    fn remove_leftovers(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     fn location(&self) -> &str {
         &self.location
     }

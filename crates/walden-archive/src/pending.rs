@@ -1,0 +1,181 @@
+//! Files that appear complete or not at all.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use tempfile::{NamedTempFile, TempPath};
+
+/// What the names of files end with that are being written.
+pub const ENDING: &str = ".tmp";
+
+/// How often the temporary file of a name is tried before another name is used.
+const ATTEMPTS: usize = 4;
+
+/// Begins a file: under a temporary name beside `target`, which it gets by [`NamedTempFile::persist`] or `persist_noclobber`.
+///
+/// The temporary name follows from the target's, so what a killed process left is used by the next that writes the same, and no
+/// leftovers accumulate. The file is locked while it is written: where another process is writing it, a name of its own is made.
+///
+/// # Errors
+/// The file system's.
+pub fn begin(target: &Path, mode: u32) -> io::Result<NamedTempFile> {
+    let mut name = OsString::from(".");
+    name.push(target.file_name().unwrap_or_default());
+    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut own = name.clone();
+    own.push(ENDING);
+    let path = folder.join(own);
+    for _ in 0..ATTEMPTS {
+        if let Some(file) = claim(&path, mode)? {
+            return Ok(NamedTempFile::from_parts(file, TempPath::try_from_path(path)?));
+        }
+    }
+    name.push(".");
+    let permissions = Permissions::from_mode(mode);
+    let random =
+        tempfile::Builder::new().prefix(&name).suffix(ENDING).permissions(permissions).tempfile_in(folder)?;
+    // So that nobody takes it for a leftover.
+    let _ = random.as_file().try_lock();
+    Ok(random)
+}
+
+/// Opens and locks a temporary file, empty; nothing if it cannot be this process's alone.
+fn claim(path: &Path, mode: u32) -> io::Result<Option<File>> {
+    let mut options = OpenOptions::new();
+    options.write(true).read(true).create(true).truncate(false).mode(mode);
+    options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+    let file = match options.open(path) {
+        // Another user's leftover, or a link that somebody put there.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && path.exists() => return Ok(None),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
+            return Ok(None);
+        }
+        other => other?,
+    };
+    // Where there are no locks, every writer has a name of its own.
+    if let Err(TryLockError::Error(_)) = file.try_lock() {
+        let _ = fs::remove_file(path);
+        return Ok(None);
+    }
+    if !is_locked_now(&file, path)? {
+        return Ok(None);
+    }
+    // On file systems without a rename that does not replace, a name is given by a link: what a process left that was killed
+    // right after it is the file itself.
+    if file.metadata()?.nlink() > 1 {
+        fs::remove_file(path)?;
+        return Ok(None);
+    }
+    file.set_len(0)?;
+    file.set_permissions(Permissions::from_mode(mode))?;
+    Ok(Some(file))
+}
+
+/// Locks a file; false if another process has it locked, or has renamed or removed it since it was opened.
+fn is_locked_now(file: &File, path: &Path) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(_) => return Ok(false),
+    }
+    let own = file.metadata()?;
+    match path.symlink_metadata() {
+        Ok(there) => Ok((there.dev(), there.ino()) == (own.dev(), own.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes a temporary file that no process is writing any more; whether it was one.
+///
+/// # Errors
+/// The file system's.
+pub fn remove_leftover(path: &Path) -> io::Result<bool> {
+    let file = match OpenOptions::new().write(true).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    if !is_locked_now(&file, path)? {
+        return Ok(false);
+    }
+    fs::remove_file(path)?;
+    Ok(true)
+}
+
+/// Whether a file of this name is one that is being written.
+pub fn is_temporary(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(ENDING)
+}
+
+/// The temporary files in a folder that nobody writes any more are removed.
+///
+/// # Errors
+/// A folder that cannot be read.
+pub fn remove_leftovers_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut removed = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let is_own = entry.file_name().to_str().is_some_and(is_temporary);
+        if is_own && entry.file_type()?.is_file() && remove_leftover(&entry.path())? {
+            removed.push(entry.path());
+        }
+    }
+    Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn two_writers_of_one_name_do_not_disturb_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("file");
+        let mut first = begin(&target, 0o640).unwrap();
+        let mut second = begin(&target, 0o640).unwrap();
+        first.write_all(b"first").unwrap();
+        second.write_all(b"second").unwrap();
+        assert!(remove_leftovers_in(folder.path()).unwrap().is_empty());
+        assert_eq!(names(folder.path()).len(), 2);
+        second.persist_noclobber(&target).unwrap();
+        assert!(first.persist_noclobber(&target).is_err());
+        assert_eq!(fs::read(&target).unwrap(), b"second");
+        assert_eq!(names(folder.path()), ["file"]);
+        assert_eq!(fs::metadata(&target).unwrap().mode() & 0o777, 0o640);
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_used_or_removed_but_never_what_it_published() {
+        let folder = tempfile::tempdir().unwrap();
+        let (target, temporary) = (folder.path().join("file"), folder.path().join(".file.tmp"));
+        fs::write(&temporary, b"half").unwrap();
+        let mut file = begin(&target, 0o600).unwrap();
+        file.write_all(b"x").unwrap();
+        file.persist(&target).unwrap();
+        assert_eq!((fs::read(&target).unwrap(), names(folder.path()).len()), (b"x".to_vec(), 1));
+        // Killed between a link and the removal of the temporary name.
+        fs::hard_link(&target, &temporary).unwrap();
+        drop(begin(&target, 0o600).unwrap());
+        assert_eq!(fs::read(&target).unwrap(), b"x");
+        fs::hard_link(&target, &temporary).unwrap();
+        assert_eq!(remove_leftovers_in(folder.path()).unwrap(), [temporary.clone()]);
+        assert_eq!(fs::read(&target).unwrap(), b"x");
+        // A link to elsewhere is not followed.
+        std::os::unix::fs::symlink(&target, &temporary).unwrap();
+        begin(&target, 0o600).unwrap().write_all(b"y").unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"x");
+    }
+}
