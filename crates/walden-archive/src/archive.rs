@@ -95,6 +95,15 @@ pub enum ArchiveError {
 }
 
 impl ArchiveError {
+    /// Whether an object was asked for that is not there: what it held may be in another one by now.
+    pub fn is_not_found(&self) -> bool {
+        match self {
+            ArchiveError::Store(error) => error.cause == Cause::NotFound,
+            ArchiveError::Object(error) => error.is_not_found(),
+            _ => false,
+        }
+    }
+
     /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -188,10 +197,10 @@ impl Archive {
     ///
     /// # Errors
     /// The store's.
-    pub fn segments_beside(&self, name: SegmentName) -> Result<Folder, ArchiveError> {
-        let mut folder = Folder::default();
-        self.store.list(&folder_of(name), &mut |listed| folder.add(listed))?;
-        Ok(folder)
+    pub fn segments_beside(&self, name: SegmentName) -> Result<LogListing, ArchiveError> {
+        let mut listing = LogListing::default();
+        self.store.list(&folder_of(name), &mut |listed| listing.add(listed))?;
+        Ok(listing)
     }
 
     /// The histories of all timelines, by timeline.
@@ -219,11 +228,11 @@ impl Archive {
 
 /// What is archived of 4 GB of a timeline.
 #[derive(Clone, Default, Debug)]
-pub struct Folder {
+pub struct LogListing {
     objects: BTreeMap<Object, u64>,
 }
 
-impl Folder {
+impl LogListing {
     fn add(&mut self, listed: Listed) {
         if let Some(object) = Object::of_key(&listed.key) {
             self.objects.insert(object, listed.bytes);

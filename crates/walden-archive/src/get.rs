@@ -1,16 +1,16 @@
 //! Out of the archive: what `restore_command` asks for, from where it was fetched ahead or from the archive itself.
 
-use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use walden_codec::container::{Head, Reader};
+use tempfile::NamedTempFile;
+use walden_codec::container::{Entry, Head, Reader};
 use walden_format::lsn::SegmentName;
 
 use crate::archive::{Archive, ArchiveError};
 use crate::name::{ArchivedFile, Object, PackName};
 use crate::object::{self, ObjectError, ObjectReader, READ_LIMITS};
+use crate::pending;
 use crate::store::{Cause, Store};
 
 /// Why a file was not handed over.
@@ -59,15 +59,41 @@ impl GetError {
 /// # Errors
 /// The store's.
 pub fn find(archive: &Archive, file: ArchivedFile) -> Result<Option<(Object, u64)>, ArchiveError> {
-    let key = file.key();
-    match archive.store().size(&key) {
-        Ok(bytes) => return Ok(Some((Object::File(file), bytes))),
-        Err(error) if error.cause == Cause::NotFound => {}
-        Err(error) => return Err(error.into()),
+    // A pack is there before its segments' own objects are removed. A listing that was begun before that may have neither, as the
+    // second one cannot.
+    for _ in 0..2 {
+        match archive.store().size(&file.key()) {
+            Ok(bytes) => return Ok(Some((Object::File(file), bytes))),
+            Err(error) if error.cause == Cause::NotFound => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ArchivedFile::Segment(name) = file else { return Ok(None) };
+        if let Some(found) = archive.segments_beside(name)?.find(file) {
+            return Ok(Some(found));
+        }
     }
-    match file {
-        ArchivedFile::Segment(name) => Ok(archive.segments_beside(name)?.find(file)),
-        _ => Ok(None),
+    Ok(None)
+}
+
+/// How often a file is looked for whose object is gone once it is read: into a pack, from there into a larger one, pruned.
+const ATTEMPTS: usize = 4;
+
+/// Finds a file's object and uses it. If the object is not there any more when it is used, the file is looked for again.
+///
+/// # Errors
+/// The store's, and those of `read`.
+pub fn with_object<T>(
+    archive: &Archive,
+    file: ArchivedFile,
+    mut read: impl FnMut(Object, u64) -> Result<T, ArchiveError>,
+) -> Result<Option<T>, ArchiveError> {
+    let mut attempt = 1;
+    loop {
+        let Some((object, bytes)) = find(archive, file)? else { return Ok(None) };
+        match read(object, bytes) {
+            Err(error) if error.is_not_found() && attempt < ATTEMPTS => attempt += 1,
+            other => return other.map(Some),
+        }
     }
 }
 
@@ -78,61 +104,71 @@ pub fn find(archive: &Archive, file: ArchivedFile) -> Result<Option<(Object, u64
 /// that it cannot be read.
 pub fn get(archive: &Archive, file: ArchivedFile, target: &Path) -> Result<(), GetError> {
     let name = || file.to_string();
-    let failed = |source| GetError::Archive { name: name(), source };
-    let Some((object, bytes)) = find(archive, file).map_err(failed)? else {
-        return Err(GetError::NotThere { name: name(), location: archive.store().location().to_owned() });
-    };
-    let mut output = Incoming::create(target)?;
-    match object {
-        Object::File(_) => {
-            let object = archive.store().read(&object.key()).map_err(|error| failed(error.into()))?;
-            object::decode(file, &object, &mut output).map_err(|error| failed(error.into()))?;
+    let write = |source| GetError::Write { path: target.to_owned(), source };
+    let content = with_object(archive, file, |object, bytes| {
+        // A file that cannot be written is no trouble of the archive's.
+        let mut output = match Incoming::create(target) {
+            Ok(output) => output,
+            Err(error) => return Ok(Err(error)),
+        };
+        decode(archive, file, object, bytes, &mut output)?;
+        Ok(Ok(output))
+    });
+    match content.map_err(|source| GetError::Archive { name: name(), source })? {
+        None => Err(GetError::NotThere { name: name(), location: archive.store().location().to_owned() }),
+        Some(output) => output.map_err(write)?.publish().map_err(write),
+    }
+}
+
+/// Writes the file that an object of so many bytes holds; what was written is worth nothing unless this succeeds.
+///
+/// # Errors
+/// The store's, and an object that is damaged.
+pub fn decode(
+    archive: &Archive,
+    file: ArchivedFile,
+    object: Object,
+    bytes: u64,
+    out: &mut dyn Write,
+) -> Result<(), ArchiveError> {
+    match (object, file) {
+        (Object::Pack(pack), ArchivedFile::Segment(segment)) => {
+            let mut members = PackMembers::open(archive, pack, bytes)?;
+            members.go_to(segment)?;
+            members.decode_next(out)
         }
-        Object::Pack(pack) => {
-            let ArchivedFile::Segment(segment) = file else { return Ok(()) };
-            let mut members = PackMembers::open(archive, pack, bytes, segment).map_err(failed)?;
-            members.decode_next(&mut output).map_err(failed)?;
+        _ => {
+            let content = archive.store().read(&object.key())?;
+            object::decode(file, &content, out)?;
+            Ok(())
         }
     }
-    output.publish()
 }
 
 /// A file that is being written under another name.
 pub struct Incoming {
-    temporary: PathBuf,
     target: PathBuf,
-    file: BufWriter<File>,
-    is_published: bool,
+    file: BufWriter<NamedTempFile>,
 }
 
 impl Incoming {
     /// Begins a file in the target's folder.
     ///
     /// # Errors
-    /// [`GetError::Write`].
-    pub fn create(target: &Path) -> Result<Incoming, GetError> {
-        let mut name = std::ffi::OsString::from(".");
-        name.push(target.file_name().unwrap_or_default());
-        name.push(format!(".{}.tmp", std::process::id()));
-        let temporary = target.with_file_name(name);
-        let open = || {
-            let file = File::create(&temporary)?;
-            file.set_permissions(fs::Permissions::from_mode(0o600))?;
-            Ok(BufWriter::with_capacity(1 << 18, file))
-        };
-        let failed = |source| GetError::Write { path: target.to_owned(), source };
-        let file = open().map_err(failed)?;
-        Ok(Incoming { temporary, target: target.to_owned(), file, is_published: false })
+    /// The file system's.
+    pub fn create(target: &Path) -> io::Result<Incoming> {
+        let file = BufWriter::with_capacity(1 << 18, pending::begin(target, 0o600)?);
+        Ok(Incoming { target: target.to_owned(), file })
     }
 
     /// Gives the file its name. It is not synchronised: after a crash, recovery asks for it again.
     ///
     /// # Errors
-    /// [`GetError::Write`].
-    pub fn publish(mut self) -> Result<(), GetError> {
-        let result = self.file.flush().and_then(|()| fs::rename(&self.temporary, &self.target));
-        self.is_published = result.is_ok();
-        result.map_err(|source| GetError::Write { path: self.target.clone(), source })
+    /// The file system's.
+    pub fn publish(self) -> io::Result<()> {
+        let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.persist(&self.target)?;
+        Ok(())
     }
 }
 
@@ -146,19 +182,11 @@ impl Write for Incoming {
     }
 }
 
-impl Drop for Incoming {
-    fn drop(&mut self) {
-        if !self.is_published {
-            // What is left over is hidden and of no use to anybody.
-            let _ = fs::remove_file(&self.temporary);
-        }
-    }
-}
-
 /// Segments of a pack, one after the other: each is decoded once, however many follow.
 pub struct PackMembers<'a> {
     key: String,
     reader: Reader<ObjectReader<&'a dyn Store>>,
+    index: Vec<Entry>,
     /// The head of the next member, if it was read already.
     head: Option<Head>,
     next: SegmentName,
@@ -166,39 +194,61 @@ pub struct PackMembers<'a> {
 }
 
 impl<'a> PackMembers<'a> {
-    /// Goes to a segment of a pack of so many bytes; those from the last keyframe on are decoded on the way.
+    /// Opens a pack of so many bytes, at its first segment.
     ///
     /// # Errors
-    /// A pack that is damaged or does not have the segment.
-    pub fn open(
-        archive: &'a Archive,
-        pack: PackName,
-        bytes: u64,
-        segment: SegmentName,
-    ) -> Result<PackMembers<'a>, ArchiveError> {
+    /// A pack that is damaged or has other segments than its key says.
+    pub fn open(archive: &'a Archive, pack: PackName, bytes: u64) -> Result<PackMembers<'a>, ArchiveError> {
         let key = pack.key();
         let failed = |source| ObjectError::Container { key: key.clone(), source };
         let input = ObjectReader::new(archive.store(), key.clone(), bytes);
         let mut reader = Reader::open(input, READ_LIMITS).map_err(failed)?;
         let index = reader.index().map_err(failed)?;
-        let wanted = segment.to_string();
-        let at =
-            index.iter().position(|entry| entry.head.meta.name == wanted.as_bytes()).ok_or_else(|| {
-                let (expected, found) = (format!("{wanted} in the pack"), "none".to_owned());
-                ObjectError::Mismatch { key: key.clone(), expected, found }
-            })?;
-        let keyframe = index[..=at].iter().rposition(|entry| entry.head.keyframe).unwrap_or(0);
-        let mut head = reader.seek(&index[keyframe]).map_err(failed)?;
-        let missing = || ObjectError::Mismatch {
-            key: key.clone(),
-            expected: wanted.clone(),
-            found: "the pack's end".to_owned(),
-        };
-        for _ in keyframe..at {
-            reader.decode(&head, &mut io::sink()).map_err(failed)?;
-            head = reader.next().map_err(failed)?.ok_or_else(missing)?;
+        let has_own = index.len() as u64 == pack.segments()
+            && pack
+                .names()
+                .zip(&index)
+                .all(|(name, entry)| entry.head.meta.name == name.to_string().as_bytes());
+        if !has_own {
+            let (expected, found) = ("the segments that its key names".to_owned(), "others".to_owned());
+            return Err(ObjectError::Mismatch { key, expected, found }.into());
         }
-        Ok(PackMembers { key, reader, head: Some(head), next: segment, pack })
+        let head = reader.seek(&index[0]).map_err(failed)?;
+        Ok(PackMembers { key, reader, index, head: Some(head), next: pack.first, pack })
+    }
+
+    /// The pack.
+    pub fn pack(&self) -> PackName {
+        self.pack
+    }
+
+    /// The last segment at or before one, both of the pack, that can be decoded without those before it.
+    pub fn keyframe_of(&self, segment: SegmentName) -> SegmentName {
+        let at = (segment.segment.saturating_sub(self.pack.first.segment) as usize).min(self.index.len() - 1);
+        let keyframe = self.index[..=at].iter().rposition(|entry| entry.head.keyframe).unwrap_or(0);
+        SegmentName { segment: self.pack.first.segment + keyframe as u32, ..self.pack.first }
+    }
+
+    /// Goes to a segment: those before it are decoded as far as it needs them.
+    ///
+    /// # Errors
+    /// A pack that is damaged or does not have the segment.
+    pub fn go_to(&mut self, segment: SegmentName) -> Result<(), ArchiveError> {
+        if !self.pack.contains(segment) {
+            let (key, expected) = (self.key.clone(), segment.to_string());
+            return Err(ObjectError::Mismatch { key, expected, found: "other segments".to_owned() }.into());
+        }
+        let keyframe = self.keyframe_of(segment);
+        if self.next < keyframe || segment < self.next {
+            let entry = &self.index[(keyframe.segment - self.pack.first.segment) as usize];
+            let head = self.reader.seek(entry);
+            let head = head.map_err(|source| ObjectError::Container { key: self.key.clone(), source })?;
+            (self.head, self.next) = (Some(head), keyframe);
+        }
+        while self.next < segment {
+            self.decode_next(&mut io::sink())?;
+        }
+        Ok(())
     }
 
     /// The segment that [`PackMembers::decode_next`] decodes; nothing at the end.

@@ -13,6 +13,8 @@ pub mod list;
 pub mod log;
 pub mod name;
 pub mod object;
+pub mod pack;
+mod pending;
 pub mod prefetch;
 pub mod push;
 pub mod source;

@@ -1,6 +1,6 @@
 //! What there is: timelines, their segments, what is missing between them, and which moments can be restored to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
@@ -207,5 +207,8 @@ fn times(
         }
     }
     listing.restore_points = summaries.into_values().flatten().flat_map(|it| it.restore_points).collect();
+    // Of a segment that is in a pack and in its own object, only once.
+    let mut seen = BTreeSet::new();
+    listing.restore_points.retain(|point| seen.insert((point.lsn.clone(), point.name.clone())));
     Ok(())
 }

@@ -11,6 +11,7 @@
 //!
 //! Keys sort by timeline and position. Nothing but a listing says what there is.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use walden_format::lsn::{SegmentName, Timeline};
@@ -87,6 +88,9 @@ impl fmt::Display for ArchivedFile {
     }
 }
 
+/// Segments of a log, of 4 GB, if they are as small as PostgreSQL allows: 1 MB.
+const MAX_SEGMENTS_OF_LOG: u32 = 4096;
+
 /// Consecutive segments in one object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PackName {
@@ -111,10 +115,17 @@ impl PackName {
     pub fn segments(self) -> u64 {
         u64::from(self.last.segment - self.first.segment) + 1
     }
+
+    /// Its segments, in their order.
+    pub fn names(self) -> impl Iterator<Item = SegmentName> {
+        (self.first.segment..=self.last.segment).map(move |segment| SegmentName { segment, ..self.first })
+    }
 }
 
 /// What an object of an archive is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+///
+/// Objects are ordered by what they are, timeline and position.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Object {
     /// A file of its own.
     File(ArchivedFile),
@@ -132,7 +143,8 @@ impl Object {
             let (first, last) = name.strip_suffix(PACK_ENDING)?.split_once('-')?;
             let pack = PackName { first: SegmentName::parse(first)?, last: SegmentName::parse(last)? };
             let in_one_log = (pack.first.timeline, pack.first.log) == (pack.last.timeline, pack.last.log);
-            Object::Pack(Some(pack).filter(|pack| in_one_log && pack.first <= pack.last)?)
+            let is_range = pack.first <= pack.last && pack.last.segment < MAX_SEGMENTS_OF_LOG;
+            Object::Pack(Some(pack).filter(|_| in_one_log && is_range)?)
         };
         (object.key() == key).then_some(object)
     }
@@ -151,6 +163,38 @@ impl Object {
             Object::File(file) => file.key(),
             Object::Pack(pack) => pack.key(),
         }
+    }
+
+    /// The first and the last segment in it, if it has complete segments.
+    pub fn segments(self) -> Option<(SegmentName, SegmentName)> {
+        match self {
+            Object::File(ArchivedFile::Segment(name)) => Some((name, name)),
+            Object::Pack(pack) => Some((pack.first, pack.last)),
+            Object::File(_) => None,
+        }
+    }
+
+    fn order(self) -> impl Ord {
+        let of_timeline = |timeline| SegmentName { timeline, log: 0, segment: 0 };
+        match self {
+            Object::File(ArchivedFile::History(timeline)) => (0, of_timeline(timeline), 0, 0),
+            Object::File(ArchivedFile::Backup(name, offset)) => (1, name, 0, offset),
+            Object::File(ArchivedFile::Segment(name)) => (2, name, 0, 0),
+            Object::Pack(pack) => (2, pack.first, 1, pack.last.segment),
+            Object::File(ArchivedFile::Partial(name)) => (2, name, 2, 0),
+        }
+    }
+}
+
+impl Ord for Object {
+    fn cmp(&self, other: &Object) -> Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+impl PartialOrd for Object {
+    fn partial_cmp(&self, other: &Object) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -195,6 +239,17 @@ mod tests {
         assert_eq!(Object::of_key(&pack.key()), Some(Object::Pack(pack)));
         assert_eq!(pack.segments(), 24);
         assert!(pack.contains(segment(0x1F)) && !pack.contains(segment(0x20)));
+    }
+
+    #[test]
+    fn objects_are_in_the_order_of_the_log() {
+        let segment = |segment| SegmentName { timeline: 1, log: 2, segment };
+        let single = |number| Object::File(ArchivedFile::Segment(segment(number)));
+        let pack = |first, last| Object::Pack(PackName { first: segment(first), last: segment(last) });
+        let partial = Object::File(ArchivedFile::Partial(segment(9)));
+        let sorted = [single(0), pack(0, 3), pack(0, 7), single(5), pack(8, 9), partial, single(10)];
+        assert!(sorted.is_sorted());
+        assert!(Object::File(ArchivedFile::History(7)) < single(0));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! The summary is a frame of kind 128 (see `docs/format.md`: readers that do not know it leave it out). Its content is JSON, the
 //! number of its bytes (u32, little-endian), and `wsum`. In an object of one file it is the last frame, so the object's last bytes
-//! say where it starts.
+//! say where it starts. A pack has one for each of its segments, in their order, between the last member and the index.
 
 use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::ops::Deref;
@@ -13,11 +13,11 @@ use walden_codec::container::{FileForm, Meta, Needs, ReadLimits, Reader, WriteOp
 
 use crate::check::Checked;
 use crate::contents::Contents;
-use crate::name::{ArchivedFile, Object};
-use crate::store::{Store, StoreError};
+use crate::name::{ArchivedFile, Object, PackName};
+use crate::store::{Cause, Store, StoreError};
 
 /// The kind of frame that has a summary.
-const SUMMARY_FRAME: u8 = 128;
+pub(crate) const SUMMARY_FRAME: u8 = 128;
 const SUMMARY_MAGIC: &[u8; 4] = b"wsum";
 /// Bytes after the JSON.
 const SUMMARY_END: u64 = 8;
@@ -88,6 +88,19 @@ pub enum ObjectError {
     },
 }
 
+impl ObjectError {
+    /// Whether the object is not there.
+    pub fn is_not_found(&self) -> bool {
+        match self {
+            ObjectError::Store(error) => error.cause == Cause::NotFound,
+            ObjectError::Container { source: ContainerError::Io(error), .. } => {
+                error.kind() == std::io::ErrorKind::NotFound
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Compresses a file that was checked, decodes the outcome, and compares: nothing else is archived.
 ///
 /// # Errors
@@ -108,7 +121,8 @@ pub fn encode(
     let summary = frame_content(&Summary::new(file, checked));
     writer.add_extra(SUMMARY_FRAME, &summary).map_err(failed)?;
     let object = writer.finish().map_err(failed)?;
-    decode(file, &object, &mut std::io::sink()).and_then(|hash| expect_hash(&key, &checked.hash, &hash))?;
+    decode(file, &object, &mut std::io::sink())
+        .and_then(|hash| expect_hash(&key, &hash, &hexadecimal(&checked.hash)))?;
     Ok(object)
 }
 
@@ -176,18 +190,82 @@ pub fn summary_at_end(key: &str, tail: &[u8]) -> Result<Summary, ObjectError> {
     })
 }
 
-/// What an object's summary says of the segment in it; nothing if it has none.
+/// Reads the summaries of a pack's segments, in their order, and compares them with its index.
 ///
 /// # Errors
-/// As [`read_summary`].
-pub fn read_contents(store: &dyn Store, object: Object, bytes: u64) -> Result<Vec<Contents>, ObjectError> {
-    match object {
-        Object::File(ArchivedFile::Segment(_) | ArchivedFile::Partial(_)) => {
-            Ok(read_summary(store, &object.key(), bytes)?.contents.into_iter().collect())
-        }
-        // Packs have no summaries: their segments have to be decoded.
-        Object::File(_) | Object::Pack(_) => Ok(Vec::new()),
+/// A pack that is damaged or has no such summaries, and the store's errors.
+pub fn read_pack_summaries(
+    store: &dyn Store,
+    pack: PackName,
+    object_bytes: u64,
+) -> Result<Vec<Summary>, ObjectError> {
+    summaries_of_pack(pack, ObjectReader::new(store, pack.key(), object_bytes))
+}
+
+/// As [`read_pack_summaries`].
+pub(crate) fn summaries_of_pack(
+    pack: PackName,
+    input: impl Read + Seek,
+) -> Result<Vec<Summary>, ObjectError> {
+    let key = pack.key();
+    let failed = |source| ObjectError::Container { key: key.clone(), source };
+    let mut reader = Reader::open(input, READ_LIMITS).map_err(failed)?;
+    let index = reader.index().map_err(failed)?;
+    let frames = reader.extras(&index, SUMMARY_FRAME).map_err(failed)?;
+    let mismatch =
+        |expected: String, found: String| Err(ObjectError::Mismatch { key: key.clone(), expected, found });
+    if frames.len() != index.len() || index.len() as u64 != pack.segments() {
+        let expected = format!("{} segments, each with a summary", pack.segments());
+        return mismatch(expected, format!("{} with {} summaries", index.len(), frames.len()));
     }
+    let mut summaries = Vec::with_capacity(frames.len());
+    for ((name, entry), frame) in pack.names().zip(&index).zip(frames) {
+        let summary = summary_at_end(&key, &frame)?;
+        let is_own = entry.head.meta.name == name.to_string().as_bytes() && summary.name == name.to_string();
+        if !is_own || summary.blake3 != hexadecimal(&entry.end.hash) {
+            let found = String::from_utf8_lossy(&entry.head.meta.name);
+            return mismatch(
+                format!("{name} and its summary"),
+                format!("{found} and a summary of {}", summary.name),
+            );
+        }
+        summaries.push(summary);
+    }
+    Ok(summaries)
+}
+
+/// Reads what an object says of a file in it.
+///
+/// # Errors
+/// As [`read_summary`] and [`read_pack_summaries`], and an object without the file.
+pub fn read_summary_of(
+    store: &dyn Store,
+    file: ArchivedFile,
+    object: Object,
+    object_bytes: u64,
+) -> Result<Summary, ObjectError> {
+    let (key, name) = (object.key(), file.to_string());
+    let summaries = match object {
+        Object::File(_) => vec![read_summary(store, &key, object_bytes)?],
+        Object::Pack(pack) => read_pack_summaries(store, pack, object_bytes)?,
+    };
+    let found = summaries.into_iter().find(|summary| summary.name == name);
+    found.ok_or_else(|| ObjectError::Mismatch { key, expected: name, found: "other files".to_owned() })
+}
+
+/// What an object's summaries say of the segments in it; nothing if it has none.
+///
+/// # Errors
+/// As [`read_summary`] and [`read_pack_summaries`].
+pub fn read_contents(store: &dyn Store, object: Object, bytes: u64) -> Result<Vec<Contents>, ObjectError> {
+    let summaries = match object {
+        Object::File(ArchivedFile::Segment(_) | ArchivedFile::Partial(_)) => {
+            vec![read_summary(store, &object.key(), bytes)?]
+        }
+        Object::Pack(pack) => read_pack_summaries(store, pack, bytes)?,
+        Object::File(_) => Vec::new(),
+    };
+    Ok(summaries.into_iter().filter_map(|summary| summary.contents).collect())
 }
 
 /// Compares the checksums of what is stored, and lists the files in it with their bytes and hashes.
@@ -221,7 +299,8 @@ pub fn check_stored(
     Ok(files)
 }
 
-fn frame_content(summary: &Summary) -> Vec<u8> {
+/// A summary as the content of its frame.
+pub(crate) fn frame_content(summary: &Summary) -> Vec<u8> {
     // The structure has text and numbers only: it always has a JSON form.
     let mut content = serde_json::to_vec(summary).unwrap_or_default();
     let bytes = content.len() as u32;
@@ -237,12 +316,12 @@ fn json_bytes(tail: &[u8]) -> Option<u64> {
     Some(u32::from_le_bytes(*bytes).into())
 }
 
-/// Compares what was decoded with what was checked.
-fn expect_hash(key: &str, expected: &[u8; 32], found: &[u8; 32]) -> Result<(), ObjectError> {
-    if expected == found {
+/// Compares a file's BLAKE3 with what it must be, in hexadecimal digits.
+pub(crate) fn expect_hash(key: &str, found: &[u8; 32], expected: &str) -> Result<(), ObjectError> {
+    let found = hexadecimal(found);
+    if found == expected {
         return Ok(());
     }
-    let (expected, found) = (hexadecimal(expected), hexadecimal(found));
     Err(ObjectError::Mismatch { key: key.to_owned(), expected: format!("content {expected}"), found })
 }
 
@@ -252,6 +331,9 @@ pub fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 /// An object that is read some at a time: for packs, which need not fit into memory.
+///
+/// What is read at a time grows while reading goes on in order, so that the index and the summaries at a pack's end cost little, and
+/// decoding few requests.
 pub struct ObjectReader<S> {
     store: S,
     key: String,
@@ -259,15 +341,32 @@ pub struct ObjectReader<S> {
     at: u64,
     window: Vec<u8>,
     window_start: u64,
+    /// Bytes that are read next if reading goes on in order.
+    next_window: u64,
 }
 
-impl<S> ObjectReader<S> {
-    /// Bytes that are read at a time.
-    const WINDOW: u64 = 4 << 20;
+/// Bytes of an object that are read at a time at first, and at its end.
+const MIN_WINDOW: u64 = 64 << 10;
+/// Bytes of an object that are read at a time at most.
+const MAX_WINDOW: u64 = 4 << 20;
 
+impl<S> ObjectReader<S> {
     /// Reads an object of so many bytes; `store` is a reference to the store, counted or not.
     pub fn new(store: S, key: String, bytes: u64) -> ObjectReader<S> {
-        ObjectReader { store, key, bytes, at: 0, window: Vec::new(), window_start: 0 }
+        let next_window = MIN_WINDOW;
+        ObjectReader { store, key, bytes, at: 0, window: Vec::new(), window_start: 0, next_window }
+    }
+
+    /// Which bytes are read for those at the position.
+    fn choose_window(&mut self) -> std::ops::Range<u64> {
+        let end_start = self.bytes.saturating_sub(MIN_WINDOW);
+        let is_next = self.at == self.window_start + self.window.len() as u64;
+        self.next_window = match is_next {
+            true => (2 * self.next_window).min(MAX_WINDOW),
+            false => MIN_WINDOW,
+        };
+        let start = if is_next { self.at } else { self.at.min(end_start) };
+        start..self.bytes.min(self.at.saturating_add(self.next_window))
     }
 }
 
@@ -278,9 +377,9 @@ impl<S: Deref<Target: Store>> Read for ObjectReader<S> {
             if self.at >= self.bytes || buffer.is_empty() {
                 return Ok(0);
             }
-            let range = self.at..self.bytes.min(self.at + Self::WINDOW);
-            self.window = self.store.read_range(&self.key, range).map_err(std::io::Error::other)?;
-            self.window_start = self.at;
+            let range = self.choose_window();
+            self.window_start = range.start;
+            self.window = self.store.read_range(&self.key, range).map_err(io_error)?;
         }
         let from = (self.at - self.window_start) as usize;
         let available = self.window.get(from..).unwrap_or_default();
@@ -288,6 +387,13 @@ impl<S: Deref<Target: Store>> Read for ObjectReader<S> {
         buffer[..taken].copy_from_slice(&available[..taken]);
         self.at += taken as u64;
         Ok(taken)
+    }
+}
+
+fn io_error(error: StoreError) -> std::io::Error {
+    match error.cause {
+        Cause::NotFound => std::io::Error::new(std::io::ErrorKind::NotFound, error),
+        _ => std::io::Error::other(error),
     }
 }
 

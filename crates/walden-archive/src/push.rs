@@ -3,18 +3,19 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use walden_format::lsn::SegmentName;
+use walden_source::workers;
 
-use crate::archive::{Archive, ArchiveError, Folder};
+use crate::archive::{Archive, ArchiveError, LogListing};
 use crate::check::{self, Checked, Refusal, Rules};
+use crate::get;
 use crate::history::History;
 use crate::name::{ArchivedFile, Object, folder_of};
-use crate::object::{self, ObjectError, ObjectReader, READ_LIMITS, hexadecimal};
+use crate::object::{self, ObjectError, Summary, hexadecimal};
 use crate::store::Created;
 
 /// How files are archived.
@@ -126,25 +127,24 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
         Err(PushError::Archive { .. }) => Vec::new(),
         _ => ready.iter().copied().filter(|&other| other != file).take(options.look_ahead).collect(),
     };
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..options.threads.min(others.len()) {
-            scope.spawn(|| {
-                while began.elapsed() < options.time
-                    && let Some(&other) = others.get(next.fetch_add(1, Ordering::Relaxed))
-                {
-                    let result = pusher.push(other, &folder.join(other.to_string()));
-                    let is_lost = matches!(&result, Err(PushError::Archive { .. }));
-                    done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(result);
-                    if is_lost {
-                        break;
-                    }
-                }
-            });
-        }
-    });
-    let others = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    Batch { asked, others, ready: ready.len() }
+    let mut results = Vec::new();
+    workers::run_in_order(
+        0..others.len(),
+        options.threads,
+        || (),
+        |(), index| {
+            let other = others[index];
+            let is_in_time = began.elapsed() < options.time;
+            is_in_time.then(|| pusher.push(other, &folder.join(other.to_string())))
+        },
+        |result| {
+            let Some(result) = result else { return ControlFlow::Break(()) };
+            let is_lost = matches!(&result, Err(PushError::Archive { .. }));
+            results.push(result);
+            if is_lost { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        },
+    );
+    Batch { asked, others: results, ready: ready.len() }
 }
 
 struct Pusher<'a> {
@@ -152,7 +152,7 @@ struct Pusher<'a> {
     options: &'a PushOptions,
     histories: Vec<History>,
     /// Listings of this call.
-    folders: Mutex<BTreeMap<String, Folder>>,
+    folders: Mutex<BTreeMap<String, LogListing>>,
 }
 
 impl Pusher<'_> {
@@ -160,9 +160,25 @@ impl Pusher<'_> {
         let name = || file.to_string();
         let refused = |refusal| PushError::Refused { name: name(), refusal };
         let mut content = File::open(path).map_err(|error| refused(error.into()))?;
+        if let Some(pushed) = self.find_same(file, &mut content)? {
+            return Ok(pushed);
+        }
         let rules = Rules { accept_damaged: self.options.accept_damaged, histories: &self.histories };
         let checked = check::check(file, &mut content, rules).map_err(refused)?;
         self.store(file, checked, &mut content).map_err(|source| PushError::Archive { name: name(), source })
+    }
+
+    /// What is known of a segment if it is archived with the same content: it was checked then.
+    fn find_same(&self, file: ArchivedFile, content: &mut File) -> Result<Option<Pushed>, PushError> {
+        let failed = |source| PushError::Archive { name: file.to_string(), source };
+        let Some(found) = self.find(file).map_err(failed)? else { return Ok(None) };
+        let mut hasher = blake3::Hasher::new();
+        let hashed = hasher.update_reader(&mut *content).and_then(|_| content.rewind());
+        hashed.map_err(|error| PushError::Refused { name: file.to_string(), refusal: error.into() })?;
+        let summary = self.archived(file, Some(found)).map_err(failed)?;
+        let is_same = summary.blake3 == hexadecimal(hasher.finalize().as_bytes());
+        let Summary { bytes, warnings, .. } = summary;
+        Ok(is_same.then_some(Pushed { file, was_there: true, bytes, stored: None, warnings }))
     }
 
     fn store(
@@ -183,7 +199,7 @@ impl Pusher<'_> {
             warnings: warnings.clone(),
         };
         if let Some(found) = self.find(file)? {
-            return self.compare(file, found, hash).map(|()| pushed(None));
+            return self.compare(file, Some(found), hash).map(|()| pushed(None));
         }
         let key = file.key();
         let failed = |error: io::Error| {
@@ -197,10 +213,7 @@ impl Pusher<'_> {
         let stored = object.len() as u64;
         match self.archive.store().create(&key, &object)? {
             Created::New => Ok(pushed(Some(stored))),
-            Created::Exists => {
-                let bytes = self.archive.store().size(&key)?;
-                self.compare(file, (Object::File(file), bytes), hash).map(|()| pushed(None))
-            }
+            Created::Exists => self.compare(file, None, hash).map(|()| pushed(None)),
         }
     }
 
@@ -220,46 +233,36 @@ impl Pusher<'_> {
     fn compare(
         &self,
         file: ArchivedFile,
-        (object, bytes): (Object, u64),
+        found: Option<(Object, u64)>,
         hash: &[u8; 32],
     ) -> Result<(), ArchiveError> {
-        let store = self.archive.store();
-        let archived = match object {
-            Object::File(_) => object::read_summary(store, &object.key(), bytes)?.blake3,
-            Object::Pack(pack) => {
-                let ArchivedFile::Segment(name) = file else { return Ok(()) };
-                packed_hash(self.archive, pack.key(), bytes, name)?
-            }
-        };
-        let offered = hexadecimal(hash);
+        let (archived, offered) = (self.archived(file, found)?.blake3, hexadecimal(hash));
         if archived == offered {
-            // Whoever archived it may have been interrupted before it was durable.
-            return Ok(store.make_durable(&object.key())?);
+            return Ok(());
         }
-        let (name, location) = (file.to_string(), store.location().to_owned());
+        let (name, location) = (file.to_string(), self.archive.store().location().to_owned());
         Err(ArchiveError::Conflict { name, location, archived, offered })
     }
-}
 
-/// The hash of a segment in a pack, by the pack's index.
-fn packed_hash(
-    archive: &Archive,
-    key: String,
-    bytes: u64,
-    name: SegmentName,
-) -> Result<String, ArchiveError> {
-    let failed = |source| ObjectError::Container { key: key.clone(), source };
-    let input = ObjectReader::new(archive.store(), key.clone(), bytes);
-    let mut reader = walden_codec::container::Reader::open(input, READ_LIMITS).map_err(failed)?;
-    let index = reader.index().map_err(failed)?;
-    let wanted = name.to_string();
-    let entry = index.iter().find(|entry| entry.head.meta.name == wanted.as_bytes());
-    let missing = || ObjectError::Mismatch {
-        key: key.clone(),
-        expected: format!("{wanted} in the pack"),
-        found: "none".to_owned(),
-    };
-    Ok(hexadecimal(&entry.ok_or_else(missing)?.end.hash))
+    /// The summary of a file that is archived, `found` in an object or to be looked for, and durable from now on: whoever archived
+    /// it may have been interrupted before it was.
+    fn archived(&self, file: ArchivedFile, found: Option<(Object, u64)>) -> Result<Summary, ArchiveError> {
+        let store = self.archive.store();
+        let read = |object: Object, bytes| -> Result<Summary, ArchiveError> {
+            let summary = object::read_summary_of(store, file, object, bytes)?;
+            store.make_durable(&object.key())?;
+            Ok(summary)
+        };
+        match found.map(|(object, bytes)| read(object, bytes)) {
+            // Packed since it was listed.
+            Some(Err(error)) if error.is_not_found() => {}
+            Some(result) => return result,
+            None => {}
+        }
+        let summary = get::with_object(self.archive, file, read)?;
+        let (expected, found) = ("the object that was listed".to_owned(), "none".to_owned());
+        summary.ok_or_else(|| ObjectError::Mismatch { key: file.key(), expected, found }.into())
+    }
 }
 
 /// The files that PostgreSQL has ready, in the order in which it asks for them: histories first, then by name.

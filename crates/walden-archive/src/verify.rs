@@ -218,7 +218,7 @@ fn look_at_pack(
     histories: &[History],
 ) -> Result<Looked, ArchiveError> {
     let Object::Pack(pack) = object else { return Ok(Looked::default()) };
-    let mut members = PackMembers::open(archive, pack, bytes, pack.first)?;
+    let mut members = PackMembers::open(archive, pack, bytes)?;
     let mut looked = Looked::default();
     while let Some(segment) = members.next_segment() {
         let mut content = Vec::new();

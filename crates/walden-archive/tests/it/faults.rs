@@ -76,6 +76,9 @@ impl Store for Faulty {
     fn remove(&self, key: &str) -> Result<(), StoreError> {
         self.run(key, || self.folder.remove(key))
     }
+    fn remove_leftovers(&self) -> Result<(), StoreError> {
+        self.run("", || self.folder.remove_leftovers())
+    }
     fn location(&self) -> &str {
         self.folder.location()
     }

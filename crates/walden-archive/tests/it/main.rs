@@ -3,5 +3,10 @@
 mod check;
 mod faults;
 mod material;
+mod pack;
 mod round_trip;
 mod source;
+
+#[allow(dead_code, reason = "walden-format's own tests use all of it")]
+#[path = "../../../walden-format/tests/it/writer.rs"]
+mod writer;

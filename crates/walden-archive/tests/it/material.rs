@@ -5,7 +5,14 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use walden_archive::archive::Archive;
-use walden_archive::store::Folder;
+use walden_archive::name::{ArchivedFile, Object};
+use walden_archive::push::{PushOptions, push};
+use walden_archive::store::{Folder, Store};
+use walden_format::lsn::{Lsn, SegmentName};
+use walden_format::rmgr::rmid;
+use walden_format::version::Major;
+
+use crate::writer::LogWriter;
 
 /// The segments of a version: names and bytes, consecutive.
 pub fn segments(version: &str) -> Vec<(String, Vec<u8>)> {
@@ -47,4 +54,89 @@ pub fn pg_wal(root: &Path, segments: &[(String, Vec<u8>)]) -> PathBuf {
 /// An archive in a folder.
 pub fn archive(root: &Path) -> Archive {
     Archive::new(Box::new(Folder::new(root.join("archive"))))
+}
+
+/// Microseconds from 1970 to 2000, from where PostgreSQL counts.
+const POSTGRES_EPOCH: i64 = 946_684_800_000_000;
+
+/// The moment of the only commit in a segment of [`log`], in microseconds since 1970.
+pub fn commit_time(number: u64) -> i64 {
+    POSTGRES_EPOCH + number as i64 * 3_600_000_000
+}
+
+/// Consecutive segments of 1 MB of a timeline: numbers from `first` on, each with a commit, ended by a switch.
+pub fn log(timeline: u32, first: u64, count: u64) -> Vec<(String, Vec<u8>)> {
+    let mut writer = LogWriter::new(Major::V18);
+    writer.info.timeline = timeline;
+    writer.start = Lsn(first << 20);
+    writer.previous = Lsn((first << 20) - 32);
+    let size = writer.info.segment_size;
+    for number in first..first + count {
+        for part in 0..20 {
+            // XLOG_NOOP with some text.
+            let text = format!("what segment {number} says in part {part} of it").repeat(8);
+            writer.main_data(rmid::XLOG, 0x20, text.as_bytes());
+        }
+        let time = commit_time(number) - POSTGRES_EPOCH;
+        writer.main_data(rmid::XACT, 0, &time.to_le_bytes());
+        writer.switch();
+    }
+    let segments = writer.bytes.chunks(1 << 20).zip(first..);
+    segments
+        .map(|(bytes, number)| (SegmentName::new(timeline, number, size).to_string(), bytes.to_vec()))
+        .collect()
+}
+
+/// Archives files of a server's pg_wal, the first of which is asked for.
+pub fn push_all(archive: &Archive, wal: &Path, files: &[(String, Vec<u8>)]) {
+    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    for (name, _) in files {
+        push(archive, &wal.join(name), &options).asked.unwrap_or_else(|error| panic!("{name}: {error:?}"));
+    }
+}
+
+/// An archive in a folder, with these segments in it.
+pub fn archive_of(root: &Path, segments: &[(String, Vec<u8>)]) -> Archive {
+    let archive = archive(root);
+    push_all(&archive, &pg_wal(root, segments), segments);
+    archive
+}
+
+/// Asserts that the archive gives each of these files, byte for byte.
+pub fn expect_all(archive: &Archive, files: &[(String, Vec<u8>)], what: &str) {
+    let target = tempfile::tempdir().expect("a folder");
+    for (name, original) in files {
+        let path = target.path().join(name);
+        let file = ArchivedFile::parse(name).expect("a name");
+        walden_archive::get::get(archive, file, &path).unwrap_or_else(|error| {
+            panic!("{what}: {name}: {}", walden_archive::verify::chain(&error));
+        });
+        assert!(fs::read(&path).expect("a file") == *original, "{what}: {name}");
+    }
+}
+
+/// The segments and packs of a store, as the last part of their keys.
+pub fn stored(store: &dyn Store) -> Vec<String> {
+    let mut found = Vec::new();
+    store
+        .list("wal/", &mut |listed| {
+            assert!(Object::of_key(&listed.key).is_some(), "{}", listed.key);
+            found.push(listed.key.rsplit('/').next().expect("a name").to_owned());
+        })
+        .expect("a list");
+    found.sort();
+    found
+}
+
+/// The files below a folder that are no objects: what somebody left behind.
+pub fn leftovers(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().map(|entry| entry.expect("an entry")) {
+        if entry.file_type().expect("a type").is_dir() {
+            found.extend(leftovers(&entry.path()));
+        } else if entry.file_name().to_string_lossy().ends_with(".tmp") {
+            found.push(entry.path());
+        }
+    }
+    found
 }

@@ -44,6 +44,9 @@ impl Store for Recording {
     fn remove(&self, key: &str) -> Result<(), StoreError> {
         self.folder.remove(key)
     }
+    fn remove_leftovers(&self) -> Result<(), StoreError> {
+        self.folder.remove_leftovers()
+    }
     fn location(&self) -> &str {
         self.folder.location()
     }

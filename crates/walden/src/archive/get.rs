@@ -100,13 +100,23 @@ fn hand_over(args: &GetArgs) -> Result<()> {
     let folder =
         args.target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let spool = Spool::new(folder, &archive);
-    let lies_ready = ahead > 0 && spool.take(segment, &args.target).unwrap_or(false);
-    if !lies_ready {
-        get::get(&archive, file, &args.target)?;
+    let is_ahead = ahead > 0 && spool.is_ahead(segment);
+    let note = || {
+        // Fetching ahead is for speed alone: whatever keeps it from working must not keep recovery from going on.
+        if ahead > 0 && spool.note(segment).is_ok() {
+            start_prefetch(args, &archive, &spool, folder, ahead);
+        }
+    };
+    if is_ahead {
+        // Before the segment is taken, so that it is not fetched again.
+        note();
+        if spool.take(segment, &args.target).unwrap_or(false) {
+            return Ok(());
+        }
     }
-    // Fetching ahead is for speed alone: whatever keeps it from working must not keep recovery from going on.
-    if ahead > 0 && spool.note(segment).is_ok() {
-        start_prefetch(args, &archive, &spool, folder, ahead);
+    get::get(&archive, file, &args.target)?;
+    if !is_ahead {
+        note();
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 mod get;
 mod init;
 mod list;
+mod pack;
 mod place;
 mod push;
 mod verify;
@@ -45,6 +46,7 @@ enum ArchiveCommand {
     #[command(hide = true)]
     Prefetch(get::PrefetchArgs),
     List(list::ListArgs),
+    Pack(pack::PackArgs),
     Verify(verify::VerifyArgs),
 }
 
@@ -56,6 +58,7 @@ pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
         ArchiveCommand::Get(args) => Ok(get::run(args)),
         ArchiveCommand::Prefetch(args) => get::run_prefetch(args),
         ArchiveCommand::List(args) => list::run(args),
+        ArchiveCommand::Pack(args) => pack::run(args),
         ArchiveCommand::Verify(args) => verify::run(args),
     }
 }

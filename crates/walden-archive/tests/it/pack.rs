@@ -1,0 +1,293 @@
+//! Segments in packs: what is packed, what is there at any moment, and what is read from packs.
+
+use std::fs;
+use std::time::Duration;
+
+use walden_archive::Archive;
+use walden_archive::archive::ArchiveError;
+use walden_archive::get::{GetError, PackMembers, get};
+use walden_archive::list::{ListOptions, list};
+use walden_archive::name::{ArchivedFile, Object};
+use walden_archive::pack::{PackOptions, Packed, pack};
+use walden_archive::prefetch::{PrefetchOptions, Spool, prefetch};
+use walden_archive::push::{PushError, PushOptions, push};
+use walden_archive::verify::{VerifyOptions, verify};
+
+use crate::material::{
+    archive, archive_of, commit_time, expect_all, leftovers, log, pg_wal, push_all, stored,
+};
+
+fn options(segments: u64, keep: u64) -> PackOptions {
+    PackOptions { segments: Some(segments), keep, ..PackOptions::default() }
+}
+
+fn packed(archive: &Archive, options: &PackOptions) -> Packed {
+    let packed = pack(archive, options, &|_, _| {}).expect("packed");
+    assert!(packed.is_good(), "{packed:?}");
+    packed
+}
+
+#[test]
+fn packs_take_the_place_of_segments_and_everything_comes_back() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = log(1, 3, 20);
+    let archive = archive_of(root.path(), &segments);
+    let before = list(&archive, ListOptions { all_summaries: true }).expect("a list");
+    let planned = packed(&archive, &PackOptions { is_dry_run: true, ..options(8, 2) });
+    assert_eq!(stored(archive.store()).len(), 20);
+    let done = packed(&archive, &options(8, 2));
+    assert_eq!((done.segments, done.packs.len()), (planned.segments, planned.packs.len()));
+    let names = [
+        "000000010000000000000003-000000010000000000000007.wpk",
+        "000000010000000000000008-00000001000000000000000F.wpk",
+    ];
+    assert_eq!(stored(archive.store())[..2], names);
+    assert_eq!((done.segments, done.objects_before, done.objects_after), (13, 20, Some(9)));
+    assert!(done.bytes_after.expect("bytes") < done.bytes_before);
+    expect_all(&archive, &segments, "packed");
+    // What lists and searches by time say is the same, without decoding anything.
+    let after = list(&archive, ListOptions { all_summaries: true }).expect("a list");
+    let (mut expected, found) = (before.timelines[0].clone(), after.timelines[0].clone());
+    (expected.stored_bytes, expected.objects) = (found.stored_bytes, found.objects);
+    assert_eq!(found, expected);
+    assert_eq!(found.first_commit_time, Some(commit_time(3)));
+    let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
+    assert!(verified.is_good() && verified.segments == 20, "{verified:?}");
+    // A second run finds nothing to do.
+    let again = packed(&archive, &options(8, 2));
+    assert_eq!((again.segments, again.tidied.len()), (0, 0));
+    assert_eq!(leftovers(root.path()), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn what_is_young_by_its_commits_stays_and_a_clock_that_was_set_does_no_harm() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = log(1, 0x10, 16);
+    let archive = archive_of(root.path(), &segments);
+    let before = |moment| PackOptions { before: Some(moment), ..options(4, 0) };
+    assert_eq!(packed(&archive, &before(commit_time(0x0F))).segments, 0);
+    assert_eq!(packed(&archive, &before(commit_time(0x18) - 1)).segments, 8);
+    assert_eq!(packed(&archive, &before(commit_time(0x1A))).segments, 0);
+    // A clock far in the future: all is old.
+    assert_eq!(packed(&archive, &before(i64::MAX)).segments, 8);
+    expect_all(&archive, &segments, "packed");
+}
+
+#[test]
+fn a_packed_segment_is_pushed_again_only_if_it_is_the_same() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = log(1, 8, 8);
+    let archive = archive_of(root.path(), &segments);
+    packed(&archive, &options(8, 0));
+    let wal = root.path().join("pg_wal");
+    let again = push(&archive, &wal.join(&segments[3].0), &PushOptions::default());
+    assert!(again.asked.expect("archived").was_there);
+    assert!(again.others.iter().all(|other| other.as_ref().expect("archived").was_there));
+    assert_eq!(stored(archive.store()).len(), 1);
+    // Another content, although as valid as the first.
+    let other = log(1, 11, 1).swap_remove(0).1;
+    assert_ne!(other, segments[3].1);
+    fs::write(wal.join(&segments[3].0), &other).expect("a segment");
+    match push(&archive, &wal.join(&segments[3].0), &PushOptions::default()).asked {
+        Err(PushError::Archive { source: ArchiveError::Conflict { .. }, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(stored(archive.store()).len(), 1);
+    expect_all(&archive, &segments, "packed");
+}
+
+#[test]
+fn what_an_interrupted_run_left_twice_is_compared_and_removed() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = log(1, 0x20, 16);
+    let archive = archive_of(root.path(), &segments);
+    let folder = root.path().join("archive/wal/00000001/00000000");
+    let copies: Vec<_> = segments
+        .iter()
+        .map(|(name, _)| (folder.join(format!("{name}.wlz")), fs::read(folder.join(format!("{name}.wlz")))))
+        .collect();
+    packed(&archive, &options(4, 0));
+    // Killed before the segments' own objects were removed; and packs of another size were asked for before.
+    for (path, bytes) in &copies {
+        fs::write(path, bytes.as_ref().expect("an object")).expect("an object");
+    }
+    for pack in stored(archive.store()).iter().filter(|name| name.ends_with(".wpk")).skip(2) {
+        fs::remove_file(folder.join(pack)).expect("a pack");
+    }
+    let planned = packed(&archive, &PackOptions { is_dry_run: true, ..options(8, 0) });
+    assert_eq!((planned.tidied.len(), planned.segments), (8, 8));
+    let done = packed(&archive, &options(8, 0));
+    assert_eq!((done.tidied.len(), done.segments), (8, 8));
+    assert_eq!(stored(archive.store()).len(), 3);
+    expect_all(&archive, &segments, "tidied");
+    // A pack within a larger one.
+    let small =
+        fs::read(folder.join("000000010000000000000020-000000010000000000000023.wpk")).expect("a pack");
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    let other = archive_of(elsewhere.path(), &segments);
+    packed(&other, &options(16, 0));
+    let place = elsewhere.path().join("archive/wal/00000001/00000000");
+    fs::write(place.join("000000010000000000000020-000000010000000000000023.wpk"), small).expect("a pack");
+    let done = packed(&other, &options(16, 0));
+    assert_eq!(done.tidied.len(), 1);
+    assert_eq!(stored(other.store()).len(), 1);
+    expect_all(&other, &segments, "in a larger pack");
+}
+
+#[test]
+fn a_damaged_pack_never_costs_a_segment() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = log(1, 0x20, 8);
+    let archive = archive_of(root.path(), &segments);
+    let folder = root.path().join("archive/wal/00000001/00000000");
+    let single = |at: usize| folder.join(format!("{}.wlz", segments[at].0));
+    let copy = fs::read(single(5)).expect("an object");
+    packed(&archive, &options(8, 0));
+    let path = folder.join(&stored(archive.store())[0]);
+    let good = fs::read(&path).expect("a pack");
+    fs::write(single(5), &copy).expect("an object");
+    for at in [3, 100, good.len() / 3, good.len() / 2, good.len() - 200, good.len() - 1] {
+        let mut bad = good.clone();
+        bad[at] ^= 0x20;
+        fs::write(&path, &bad).expect("a pack");
+        let found = pack(&archive, &options(8, 0), &|_, _| {}).expect("a report");
+        assert!(single(5).exists());
+        // A summary frame's damage is of no matter to the segments.
+        assert!(found.problems.len() == 1 || found.tidied.is_empty(), "byte {at}: {found:?}");
+        expect_all(&archive, &segments[5..6], "beside a damaged pack");
+        for (name, original) in &segments {
+            let target = root.path().join("target");
+            match get(&archive, ArchivedFile::parse(name).expect("a name"), &target) {
+                Ok(()) => assert!(fs::read(&target).expect("a file") == *original, "{at} {name}"),
+                Err(GetError::Archive { .. }) => {}
+                Err(error) => panic!("{at} {name}: {error:?}"),
+            }
+        }
+        let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("a list");
+        assert!(!verified.is_good(), "byte {at}");
+    }
+    // Two contents under one name: both are kept, and it is reported.
+    fs::write(&path, &good).expect("a pack");
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    let mut other = segments.clone();
+    let last = other[5].1.len() - 1;
+    other[5].1[last] ^= 1;
+    let wal = pg_wal(elsewhere.path(), &other[5..6]);
+    let other_archive = crate::material::archive(elsewhere.path());
+    let accept = PushOptions { accept_damaged: true, ..PushOptions::default() };
+    push(&other_archive, &wal.join(&other[5].0), &accept).asked.expect("archived");
+    let object =
+        elsewhere.path().join("archive").join(ArchivedFile::parse(&other[5].0).expect("a name").key());
+    fs::copy(object, single(5)).expect("an object");
+    let found = pack(&archive, &options(8, 0), &|_, _| {}).expect("a report");
+    assert_eq!((found.problems.len(), found.tidied.len()), (1, 0), "{found:?}");
+    assert!(single(5).exists() && path.exists());
+}
+
+#[test]
+fn a_pack_ends_early_where_memory_does() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = log(1, 0x24, 12);
+    let archive = archive_of(root.path(), &segments);
+    let short = PackOptions { max_bytes: (1 << 20) + 8_000, ..options(12, 0) };
+    let done = packed(&archive, &short);
+    assert!(done.packs.len() > 1 && done.segments == 12, "{done:?}");
+    expect_all(&archive, &segments, "in short packs");
+    // Less than anything can be coded with is an error that changes nothing.
+    let other = log(1, 0x30, 12);
+    push_all(&archive, &pg_wal(root.path(), &other), &other);
+    let nothing = PackOptions { memory: Some(1 << 20), ..options(12, 0) };
+    let found = pack(&archive, &nothing, &|_, _| {}).expect("a report");
+    assert_eq!((found.problems.len(), found.segments), (1, 0));
+    expect_all(&archive, &other, "not packed");
+}
+
+#[test]
+fn members_are_decoded_from_the_nearest_keyframe() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = log(1, 0x28, 20);
+    let archive = archive_of(root.path(), &segments);
+    packed(&archive, &options(20, 0));
+    let mut found = Vec::new();
+    archive.store().list("wal/", &mut |listed| found.push(listed)).expect("a list");
+    let Some(Object::Pack(name)) = Object::of_key(&found[0].key) else { panic!("{found:?}") };
+    let mut members = PackMembers::open(&archive, name, found[0].bytes).expect("a pack");
+    let names: Vec<_> = name.names().collect();
+    let keyframes: Vec<_> = names.iter().filter(|name| members.keyframe_of(**name) == **name).collect();
+    assert_eq!(keyframes, [&names[0], &names[8], &names[16]]);
+    for at in [3, 4, 12, 2, 19, 0, 17, 18] {
+        members.go_to(names[at]).expect("a segment");
+        let mut content = Vec::new();
+        members.decode_next(&mut content).expect("a segment");
+        assert!(content == segments[at].1, "{at}");
+    }
+}
+
+#[test]
+fn recovery_gets_every_segment_in_order_while_they_are_packed_and_pruned_behind_it() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = log(1, 0x20, 40);
+    let archive = archive_of(root.path(), &segments);
+    packed(&archive, &options(16, 30));
+    let spool = Spool::new(root.path(), &archive);
+    let lock = spool.lock().expect("a lock").expect("no other process");
+    let ahead = PrefetchOptions { segments: 12, threads: 2, idle: Duration::from_secs(2) };
+    let target = root.path().join("RECOVERYXLOG");
+    std::thread::scope(|scope| {
+        let fetching = scope.spawn(|| prefetch(&archive, &spool, lock, &ahead));
+        let other = crate::material::archive(root.path());
+        scope.spawn(move || {
+            packed(&other, &options(8, 8));
+            packed(&other, &options(4, 0));
+        });
+        let mut ready = 0;
+        for (name, original) in &segments {
+            let Some(ArchivedFile::Segment(segment)) = ArchivedFile::parse(name) else { panic!("{name}") };
+            spool.note(segment).expect("a note");
+            if spool.take(segment, &target).expect("the spool") {
+                ready += 1;
+            } else {
+                get(&archive, ArchivedFile::Segment(segment), &target).expect(name);
+            }
+            assert!(fs::read(&target).expect("a file") == *original, "{name}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(ready > 20, "{ready} segments lay ready");
+        fetching.join().expect("a thread").expect("fetched");
+    });
+    assert_eq!(leftovers(spool.folder()), Vec::<std::path::PathBuf>::new());
+    expect_all(&archive, &segments, "afterwards");
+}
+
+#[test]
+fn two_at_once_and_servers_that_push_do_not_disturb_each_other() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = log(1, 0x20, 32);
+    let archive = archive_of(root.path(), &segments[..20]);
+    let wal = pg_wal(root.path(), &segments);
+    std::thread::scope(|scope| {
+        for sizes in [[8, 4], [8, 8], [4, 16]] {
+            let other = crate::material::archive(root.path());
+            scope.spawn(move || {
+                for segments in sizes {
+                    packed(&other, &options(segments, 6));
+                }
+            });
+        }
+        push_all(&archive, &wal, &segments[20..]);
+        expect_all(&archive, &segments[..20], "meanwhile");
+    });
+    let last = packed(&crate::material::archive(root.path()), &options(8, 0));
+    assert!(last.segments > 0);
+    expect_all(&archive, &segments, "afterwards");
+    let listing = list(&archive, ListOptions::default()).expect("a list");
+    assert_eq!((listing.timelines[0].segments, listing.timelines[0].gaps.len()), (32, 0));
+    assert_eq!(leftovers(root.path()), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn an_archive_that_is_not_there_is_none_to_pack() {
+    let root = tempfile::tempdir().expect("a folder");
+    let missing = pack(&archive(root.path()), &PackOptions::default(), &|_, _| {});
+    assert!(matches!(missing, Err(ArchiveError::Missing(_))), "{missing:?}");
+}

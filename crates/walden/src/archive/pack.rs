@@ -1,0 +1,146 @@
+//! `walden archive pack`: runs of segments into packs.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+use std::sync::Mutex;
+
+use anyhow::Result;
+use clap::Args;
+use jiff::Zoned;
+use walden_archive::pack::{self, PackOptions, Packed};
+use walden_report::units;
+
+use super::place::Place;
+use crate::FOUND;
+use crate::progress::Progress;
+use crate::redo::parse_size;
+use crate::terminal::{self, Format};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden archive pack --repo /backup/main
+      from cron, for example once a day
+  walden archive pack --older-than 7d --level 9
+      what is older than a week, as small as it gets, slowly
+  walden archive pack --dry-run
+      what would be packed
+
+A pack is decoded and compared with its segments, stored, read back and compared once more; then the segments' own objects are \
+removed. It can be interrupted at any time: the next run removes what is there twice. Servers may push and recover meanwhile.
+
+Exit status: 0 done; 1 an object is damaged or could not be packed, and was left as it is; 3 the archive could not be listed.";
+
+/// Rewrite runs of segments into packs: fewer objects, and smaller
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct PackArgs {
+    #[command(flatten)]
+    place: Place,
+
+    /// Segments of a pack at most [default: 512 MB of WAL]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
+    segments: Option<u64>,
+
+    /// Leave the newest segments of each timeline as they are
+    #[arg(long, value_name = "N", default_value_t = PackOptions::default().keep)]
+    keep: u64,
+
+    /// Pack only what is older, by the times of its commits and checkpoints: 12h, 7d
+    #[arg(long, value_name = "TIME", value_parser = parse_age)]
+    older_than: Option<jiff::Span>,
+
+    /// Level of compression, 1 (fast) to 9 (small)
+    #[arg(long, value_name = "N", default_value_t = PackOptions::default().level,
+        value_parser = clap::value_parser!(u8).range(1..=9))]
+    level: u8,
+
+    /// Memory for coding: a segment that needs more is compressed as bytes, and a pack that gets larger than a quarter of it
+    /// ends early [default: what the largest segment may need]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<usize>,
+
+    /// Packs that are written at the same time
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: usize,
+
+    /// Change nothing: print what would be packed
+    #[arg(long)]
+    dry_run: bool,
+
+    /// How to print it
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Reads an age such as `7d`.
+pub(super) fn parse_age(text: &str) -> Result<jiff::Span, String> {
+    let wrong = || format!("expected an age such as 12h or 7d, found \"{text}\"");
+    let span: jiff::Span = text.parse().map_err(|_| wrong())?;
+    if span.is_negative() { Err(wrong()) } else { Ok(span) }
+}
+
+/// Runs `walden archive pack`.
+pub fn run(args: &PackArgs) -> Result<ExitCode> {
+    let (archive, _) = args.place.open()?;
+    let before = match args.older_than {
+        Some(age) => Some(Zoned::now().checked_sub(age)?.timestamp().as_microsecond()),
+        None => None,
+    };
+    let memory = args.memory.map(|bytes| bytes as u64);
+    let max_bytes = PackOptions::default().max_bytes;
+    let options = PackOptions {
+        segments: args.segments,
+        keep: args.keep,
+        before,
+        level: args.level,
+        max_bytes: memory.map_or(max_bytes, |memory| max_bytes.min(memory / 4)),
+        memory,
+        threads: args.threads,
+        is_dry_run: args.dry_run,
+    };
+    let segment_bytes = archive.identity()?.segment_bytes;
+    let progress: Mutex<Option<(Progress, u64)>> = Mutex::new(None);
+    let packed = pack::pack(&archive, &options, &|done, all| {
+        let mut progress = progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (bar, shown) = progress.get_or_insert_with(|| (Progress::bytes("pack", all * segment_bytes), 0));
+        bar.advance(done.saturating_sub(*shown) * segment_bytes);
+        *shown = done.max(*shown);
+    })?;
+    if let Some((bar, _)) = progress.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+        bar.finish();
+    }
+    terminal::show(args.format, || &packed, || table(&packed))?;
+    Ok(if packed.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+}
+
+fn table(packed: &Packed) -> String {
+    let mut text = String::new();
+    let Packed { is_dry_run, segments, packs, .. } = packed;
+    for pack in packs {
+        let before = units::bytes(pack.bytes_before);
+        let after = pack.bytes.map_or(String::new(), |bytes| format!(" -> {}", units::bytes(bytes)));
+        let _ = writeln!(text, "{}: {} segments, {before}{after}", pack.object, pack.segments);
+    }
+    let verb = if *is_dry_run { "would be packed" } else { "packed" };
+    let _ = writeln!(text, "{segments} segments {verb} into {} packs", packs.len());
+    if !packed.tidied.is_empty() {
+        let verb = if *is_dry_run { "would be removed" } else { "removed" };
+        let _ = writeln!(text, "{} objects {verb} whose segments are in a pack too", packed.tidied.len());
+    }
+    if packed.incompressible_segments > 0 {
+        let _ = writeln!(
+            text,
+            "{} segments stay as they are: a pack of them would be larger (a higher --level may help)",
+            packed.incompressible_segments
+        );
+    }
+    if let (Some(objects), Some(bytes)) = (packed.objects_after, packed.bytes_after) {
+        let before = (packed.objects_before, packed.bytes_before);
+        let (was, is) = (units::bytes(before.1), units::bytes(bytes));
+        let _ = writeln!(text, "objects: {} before, {objects} now; stored: {was} before, {is} now", before.0);
+    }
+    for finding in &packed.problems {
+        let _ = writeln!(text, "LEFT AS IT IS: {}: {}", finding.object, finding.problem);
+    }
+    text
+}
