@@ -55,7 +55,7 @@ impl<S: Coder> TupleCoder<'_, S> {
                     columns.put_item(self.coder, (form, pointer), &bytes, &mut last, target)?
                 }
                 Form::Unused | Form::Dead | Form::Redirect => {
-                    return Err(corrupt("a line pointer's form can't be"));
+                    return Err(corrupt("cannot decode a page: expected a line pointer with an item"));
                 }
             };
             put_line_pointer(target, number, pointer);
@@ -85,7 +85,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             }
             len => usize::try_from(len - 1).ok().filter(|&len| len <= PAGE_BYTES),
         };
-        let len = len.ok_or_else(|| corrupt("an item can't be so long"))?;
+        let len = len.ok_or_else(|| corrupt("cannot decode an item: expected at most 8192 bytes"))?;
         let skipped = if len >= ITEM_HEADER { ITEM_HEADER } else { 0 };
         if skipped > 0 {
             self.changed_header(relation, old, source, out)?;
@@ -99,7 +99,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let end = ends.take(most - first.min(most)).take_while(|(new, old)| new == old).count();
         let first = self.coder.symbol(common, first as u64)?;
         let end = self.coder.symbol(common, end as u64)?;
-        let wrong = Corrupt("an item can't have that in common");
+        let wrong = Corrupt("cannot decode an item: expected a shared prefix and suffix within both");
         let first = usize::try_from(first).ok().filter(|&first| first <= most).ok_or(wrong)?;
         let end = usize::try_from(end).ok().filter(|&end| end <= most - first).ok_or(wrong)?;
         out.extend_from_slice(&old[..first]);

@@ -32,9 +32,9 @@ pub fn code_delta<S: Coder>(
     page: &mut [u8],
     source: Option<&[u8]>,
 ) -> Result<(), Corrupt> {
-    let wrong = Corrupt("a difference is beyond the page");
+    let wrong = Corrupt("cannot decode a delta: expected gaps and runs within the page");
     if source.is_some_and(|source| source.len() != page.len()) {
-        return Err(corrupt("an image has another length than it says"));
+        return Err(corrupt("cannot encode a delta: expected a base as long as the page"));
     }
     let (mut at, mut mixed, mut bytes) = (0_usize, Vec::new(), Vec::new());
     loop {

@@ -72,7 +72,7 @@ impl PageKind {
             3 => PageKind::Items,
             4 => PageKind::GinRows,
             5 => PageKind::GinEntries,
-            _ => return Err(corrupt("a page's kind can't be")),
+            _ => return Err(corrupt("cannot decode a page: expected kind 0 to 5")),
         })
     }
 }

@@ -53,7 +53,7 @@ impl Form {
         const FORMS: [Form; 6] =
             [Form::Any, Form::Unused, Form::Dead, Form::Redirect, Form::Next, Form::Elsewhere];
         let form = usize::try_from(code).ok().and_then(|code| FORMS.get(code));
-        form.copied().ok_or_else(|| corrupt("a line pointer's form can't be"))
+        form.copied().ok_or_else(|| corrupt("cannot decode a line pointer: expected form 0 to 5"))
     }
 }
 
@@ -111,7 +111,9 @@ impl LinePointerColumns {
             Form::Redirect => {
                 let to = coder.symbol(self.offsets, pointer.offset().into())?;
                 let to = u16::try_from(to).ok().filter(|&to| LinePointer::redirect(to).offset() == to);
-                Ok(LinePointer::redirect(to.ok_or_else(|| corrupt("an item can't be there"))?))
+                Ok(LinePointer::redirect(to.ok_or_else(|| {
+                    corrupt("cannot decode a redirect: expected an offset number of 15 bits")
+                })?))
             }
             Form::Any | Form::Next | Form::Elsewhere => {
                 Ok(LinePointer(u32::from_le_bytes(coder.array(self.any, &pointer.0.to_le_bytes())?)))
@@ -130,12 +132,13 @@ impl LinePointerColumns {
     ) -> Result<LinePointer, Corrupt> {
         let len = bytes.len();
         let offset = if form == Form::Next {
-            right_before(*last, len).ok_or_else(|| corrupt("an item is before the page"))?
+            right_before(*last, len)
+                .ok_or_else(|| corrupt("cannot decode an item: expected one that fits before the last"))?
         } else {
             usize::try_from(coder.symbol(self.offsets, pointer.offset().into())?).unwrap_or(usize::MAX)
         };
         let end = offset.checked_add(len).filter(|&end| end <= PAGE_BYTES);
-        let end = end.ok_or_else(|| corrupt("an item is beyond the page"))?;
+        let end = end.ok_or_else(|| corrupt("cannot decode an item: expected one that ends on the page"))?;
         target.0[offset..end].copy_from_slice(bytes);
         *last = offset;
         normal(offset, len)

@@ -109,7 +109,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         target.0[..PAGE_HEADER_BYTES].copy_from_slice(&header);
         let special = target.special();
         if !(PAGE_HEADER_BYTES..=PAGE_BYTES).contains(&special) || target.lower() > PAGE_BYTES {
-            return Err(corrupt("a page's header can't be"));
+            return Err(corrupt("cannot decode a page: expected pd_lower and pd_special on it"));
         }
         Ok(special)
     }

@@ -31,7 +31,7 @@ impl<S: Coder> Predictor<S> for UnknownItems {
             names.column(*coder, Topic::LinePointers, column(0), Kind::Symbols(Class::PageHeaders))?;
         let len = coder.symbol(lengths, source.map_or(0, |item| item.len() as u64))?;
         let len = usize::try_from(len).ok().filter(|&len| len <= PAGE_BYTES);
-        let len = len.ok_or_else(|| corrupt("an item can't be so long"))?;
+        let len = len.ok_or_else(|| corrupt("cannot decode an item: expected at most 8192 bytes"))?;
         let bytes = names.column(*coder, Topic::LinePointers, column(1), Kind::Bytes(Class::Text))?;
         coder.bytes(bytes, source.unwrap_or_default(), len, out)
     }

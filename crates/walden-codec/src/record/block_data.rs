@@ -97,7 +97,7 @@ impl Model {
         let column = names.column(coder, Topic::DataLength, like, Kind::Symbols(Class::BlockData))?;
         let bytes = source.bytes.unwrap_or_default();
         let len = u16::try_from(coder.symbol(column, bytes.len() as u64)?);
-        let len = len.map_err(|_| corrupt("a length can't be"))?;
+        let len = len.map_err(|_| corrupt("cannot decode block data: expected less than 64 kB"))?;
         if len == 0 {
             return Ok(());
         }

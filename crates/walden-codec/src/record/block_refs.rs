@@ -43,13 +43,16 @@ impl BlockRefs {
         };
         let number = match current.coder.symbol_with(shape.relation, symbol)? {
             rank @ 1..=RANKS => {
-                return shape.relations.promote(rank).ok_or_else(|| corrupt("a relation's rank can't be"));
+                return shape
+                    .relations
+                    .promote(rank)
+                    .ok_or_else(|| corrupt("cannot decode a relation: expected the rank of a recent one"));
             }
             NEW => self.new_relation(current, relation.unwrap_or_default())?,
             number => narrow(number - 1 - RANKS)?,
         };
         if number as usize >= self.relations.len() {
-            return Err(corrupt("a relation's number can't be"));
+            return Err(corrupt("cannot decode a relation: expected the number of a known one"));
         }
         shape.relations.push(number);
         Ok(number)
@@ -83,7 +86,8 @@ impl BlockRefs {
         const NEW: u64 = 0;
         const AFTER_LAST: u64 = 1 + RANKS;
         let locator = self.relations.get(relation as usize);
-        let locator = *locator.ok_or_else(|| corrupt("a relation's number can't be"))?;
+        let locator = *locator
+            .ok_or_else(|| corrupt("cannot decode a relation: expected the number of a known one"))?;
         current.coder.set_relation(Some(locator));
         let recent = self.recent_blocks(relation, fork);
         let last = recent.last();
@@ -93,7 +97,9 @@ impl BlockRefs {
             rank => rank,
         };
         let block = match current.coder.symbol_with(shape.block, symbol)? {
-            rank @ 1..=RANKS => recent.promote(rank).ok_or_else(|| corrupt("a block's rank can't be"))?,
+            rank @ 1..=RANKS => recent
+                .promote(rank)
+                .ok_or_else(|| corrupt("cannot decode a block number: expected the rank of a recent one"))?,
             symbol => {
                 let block = match symbol {
                     NEW => {
@@ -102,7 +108,9 @@ impl BlockRefs {
                         let column = names.column(current.coder, Topic::NewBlock, like, kind)?;
                         u32::from_le_bytes(current.coder.array(column, &block.to_le_bytes())?)
                     }
-                    _ => last.ok_or_else(|| corrupt("there is no last block"))?.wrapping_add(1),
+                    _ => last
+                        .ok_or_else(|| corrupt("cannot decode a block number: expected an earlier block"))?
+                        .wrapping_add(1),
                 };
                 recent.push(block);
                 block

@@ -67,7 +67,8 @@ impl Model {
         let column = current.columns.image_header;
         let mut code = |value: Option<u16>| {
             let value = current.coder.symbol(column, value.unwrap_or(0).into())?;
-            u16::try_from(value).map_err(|_| corrupt("an image's size can't be"))
+            u16::try_from(value)
+                .map_err(|_| corrupt("cannot decode an image's header: expected fields of 16 bits"))
         };
         let info = ImageInfo(info);
         let compression = info.compression(self.version);
@@ -178,7 +179,9 @@ impl ImageForm {
     fn from_number(number: u64) -> Result<ImageForm, Corrupt> {
         let Some(number) = number.checked_sub(1) else { return Ok(ImageForm::AsIs) };
         let method = Method::ALL.get(usize::try_from(number).unwrap_or(usize::MAX));
-        Ok(ImageForm::Compressed(*method.ok_or_else(|| corrupt("an image's method is not known"))?))
+        Ok(ImageForm::Compressed(
+            *method.ok_or_else(|| corrupt("cannot decode an image: expected a known compression method"))?,
+        ))
     }
 }
 

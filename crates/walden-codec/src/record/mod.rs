@@ -236,7 +236,8 @@ impl Model {
         let xid = self.transactions.xid(current, current.source.map_or(0, |record| record.header.xid))?;
         let main_len = current.source.map_or(0, |record| record.main_len.into());
         let main_len = current.coder.symbol(self.shapes.get(shape).main_len, main_len)?;
-        let main_len = usize::try_from(main_len).map_err(|_| corrupt("a length can't be"))?;
+        let main_len = usize::try_from(main_len)
+            .map_err(|_| corrupt("cannot decode a record: expected main data that fits in memory"))?;
         let mut main = std::mem::take(&mut self.main);
         main.clear();
         self.main_data(current, (shape, xid), main_len, &mut main)?;
@@ -270,7 +271,8 @@ impl Model {
             }
             return Ok(());
         }
-        let header = RecordHeader::parse(&self.out).ok_or_else(|| corrupt("a record is cut short"))?;
+        let header = RecordHeader::parse(&self.out)
+            .ok_or_else(|| corrupt("cannot decode a record: expected at least its header"))?;
         let place = (current.lsn, (current.end)(self.out.len()));
         let mut refs = std::mem::take(&mut self.refs);
         let record = decode(&self.out, header, place, self.version, PAGE_BYTES as u32, &mut refs);

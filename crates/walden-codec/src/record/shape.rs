@@ -123,7 +123,7 @@ impl Shapes {
             }
             rank @ 2..=MAX_RANK => {
                 let number = self.followers[context].0.promote(rank - 1);
-                number.ok_or_else(|| corrupt("a shape's rank can't be"))?
+                number.ok_or_else(|| corrupt("cannot decode a shape: expected the rank of a recent one"))?
             }
             symbol => {
                 let number = match symbol {
@@ -135,7 +135,7 @@ impl Shapes {
             }
         };
         if number == 0 || number as usize > self.shapes.len() {
-            return Err(corrupt("a shape's number can't be"));
+            return Err(corrupt("cannot decode a shape: expected the number of a known one"));
         }
         self.key = key;
         self.last = number;
@@ -152,8 +152,9 @@ impl Shapes {
         let [len] = coder.array(columns.shape_bytes, &[key.len() as u8])?;
         let mut bytes = Vec::new();
         coder.bytes(columns.shape_bytes, key, len.into(), &mut bytes)?;
-        let (&[info, rmid, main, extra], blocks) =
-            bytes.split_first_chunk().ok_or_else(|| corrupt("a shape is cut short"))?;
+        let (&[info, rmid, main, extra], blocks) = bytes
+            .split_first_chunk()
+            .ok_or_else(|| corrupt("cannot decode a shape: expected at least 4 bytes"))?;
         let block = |&[id, flags, image_info]: &[u8; 3]| ShapeBlock { id, flags, image_info };
         self.shapes.push(Shape {
             info,

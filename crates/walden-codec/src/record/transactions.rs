@@ -24,7 +24,10 @@ impl Transactions {
         };
         let symbol = current.coder.symbol_with(current.columns.xid, symbol)?;
         if symbol <= RANKS {
-            return self.recent.promote(symbol).ok_or_else(|| corrupt("a transaction's rank can't be"));
+            return self
+                .recent
+                .promote(symbol)
+                .ok_or_else(|| corrupt("cannot decode an xid: expected the rank of a recent one"));
         }
         let xid = zigzag_value_u64(symbol - 1 - RANKS, self.highest.into()) as u32;
         self.recent.push(xid);

@@ -28,7 +28,7 @@ pub fn item(page: &Page, number: u16) -> Option<&[u8]> {
 pub fn normal(offset: usize, len: usize) -> Result<LinePointer, Corrupt> {
     const MAX: usize = 0x7FFF;
     if offset > MAX || len > MAX {
-        return Err(corrupt("an item can't be there"));
+        return Err(corrupt("cannot make a line pointer: expected an offset and length of 15 bits"));
     }
     Ok(LinePointer::new(offset as u16, ItemState::Normal, len as u16))
 }

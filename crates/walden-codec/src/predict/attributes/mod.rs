@@ -183,7 +183,9 @@ fn code_field<S: Coder>(
         VARLENA => Some(Field::Varlena),
         code => {
             let width = u16::try_from((code - FIXED) / 4).ok().filter(|&width| width > 0);
-            let width = width.ok_or_else(|| corrupt("a field's width can't be"))?;
+            let width = width.ok_or_else(|| {
+                corrupt("cannot decode a schema: expected field widths of 1 to 65535 bytes")
+            })?;
             Some(Field::Fixed { width, align: 1 << ((code - FIXED) % 4) })
         }
     })
@@ -299,7 +301,7 @@ impl Rows {
                 layout.schema = Some(Schema::code(coder, column, &fields)?);
                 form
             }
-            _ => return Err(corrupt("a row's form can't be")),
+            _ => return Err(corrupt("cannot decode a tuple: expected a known form")),
         };
         let tuple = Tuple { number, end_align, is_repeated: form == FORM_REPEATED, old, source };
         self.code_fields(coder, tuple, (key.0, locator), out)
@@ -360,14 +362,16 @@ impl Rows {
         let Rows { layouts, spans, old_spans, last_spans, survey, recompressor, vectors, .. } = self;
         let Tuple { number, end_align, is_repeated, old, source } = tuple;
         let Layout { changed, schema, last, .. } = &mut layouts[number];
-        let schema = schema.as_mut().ok_or_else(|| corrupt("a row's schema is missing"))?;
+        let schema = schema
+            .as_mut()
+            .ok_or_else(|| corrupt("cannot decode a tuple: expected a schema for its layout"))?;
         let keeps = !is_repeated && schema.has_values();
         let Schema { fields, columns, changes, chunks } = schema;
         let origin = out.len();
         let old = old.filter(|old| read(fields, old, end_align, old_spans));
         let repeated = is_repeated.then_some(last.attributes());
         if repeated.is_some_and(|last| !read(fields, last, end_align, last_spans)) {
-            return Err(corrupt("the last row is not kept"));
+            return Err(corrupt("cannot decode a tuple: expected an earlier one to repeat"));
         }
         let changed = match old {
             Some(old) => coder.symbol_with(*changed, || changed_fields((source, spans), (old, old_spans)))?,

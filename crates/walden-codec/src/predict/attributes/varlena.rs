@@ -68,7 +68,7 @@ impl<S: Coder> ValueCoder<'_, S> {
         match symbol & 3 {
             SHORT => {
                 if len as u64 > MAX_SHORT_BYTES {
-                    return Err(corrupt("a short value can't be so long"));
+                    return Err(corrupt("cannot decode a short varlena: expected 1 to 126 bytes"));
                 }
                 out.push((len as u8 + 1) << 1 | 1);
                 self.coder.bytes(content, bytes, len, out)
@@ -80,7 +80,7 @@ impl<S: Coder> ValueCoder<'_, S> {
             EXTERNAL => {
                 let value = self.vectors.code(self.coder, content, literal)?.unwrap_or_default();
                 if value.is_empty() || value.len() as u64 > MAX_SHORT_BYTES {
-                    return Err(corrupt("a short value can't be so long"));
+                    return Err(corrupt("cannot decode a short varlena: expected 1 to 126 bytes"));
                 }
                 out.push((value.len() as u8 + 1) << 1 | 1);
                 out.extend_from_slice(&value);
@@ -166,7 +166,9 @@ impl<S: Coder> ValueCoder<'_, S> {
         let len = self.coder.symbol(expanded, source.map_or(0, |value| value.len() as u64))?;
         if len == 0 {
             let value = self.vectors.code(self.coder, content, literal)?;
-            return value.ok_or_else(|| corrupt("a compressed value can't be empty"));
+            return value.ok_or_else(|| {
+                corrupt("cannot decode a compressed value: expected a value of a known type")
+            });
         }
         let mut value = Vec::new();
         let len = usize::try_from(len).unwrap_or(usize::MAX);
@@ -214,12 +216,14 @@ impl<S: Coder> ValueCoder<'_, S> {
             form => {
                 let stored = self.whole_value(form, whole)?;
                 let number = value_of_first_chunk(&out[self.origin..]);
-                let number = number.ok_or_else(|| corrupt("a value can't start there"))?;
+                let number = number
+                    .ok_or_else(|| corrupt("cannot decode a TOAST chunk: expected the first of its value"))?;
                 self.recompressor.remember(relation, number, &stored);
             }
         }
         let chunk = self.recompressor.chunk(relation, &out[self.origin..]);
-        let chunk = chunk.ok_or_else(|| corrupt("a value's chunk is not known"))?;
+        let chunk =
+            chunk.ok_or_else(|| corrupt("cannot decode a TOAST chunk: expected one of a known value"))?;
         pad(out, self.origin, 4);
         out.extend_from_slice(&header(chunk.len() + 4)?.to_le_bytes());
         out.extend_from_slice(chunk);
@@ -256,15 +260,15 @@ impl<S: Coder> ValueCoder<'_, S> {
             return Ok(stored);
         }
         if form != FIRST_PLAIN {
-            return Err(corrupt("a chunk can't be told so"));
+            return Err(corrupt("cannot decode a TOAST chunk: expected a known form"));
         }
         let stored = self.vectors.code(self.coder, self.columns.content, source.literal)?;
-        stored.ok_or_else(|| corrupt("a value can't be told"))
+        stored.ok_or_else(|| corrupt("cannot decode a TOAST value: expected a value of a known type"))
     }
 }
 
 /// A varlena's header of four bytes, for so many bytes with it.
 fn header(len: usize) -> Result<u32, Corrupt> {
     let len = u32::try_from(len).ok().filter(|&len| len < 1 << 30);
-    Ok(len.ok_or_else(|| corrupt("a value can't be so long"))? << 2)
+    Ok(len.ok_or_else(|| corrupt("cannot decode a varlena: expected less than 1 GB"))? << 2)
 }

@@ -129,7 +129,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             let column = self.entry_column(relation, 6, replaces)?;
             usize::try_from(self.coder.symbol(column, skip as u64)?).unwrap_or(usize::MAX)
         };
-        let wrong = Corrupt("an entry can't be told from the pending list");
+        let wrong = Corrupt("cannot decode a GIN entry: expected one that the pending list predicts");
         let ((tuple, tids), sort_key) = {
             let mut ways = self.pending.next(relation.number, before);
             let (key, tids) = ways.nth(skip.min(MAX_SKIP)).ok_or(wrong)?;
@@ -190,13 +190,14 @@ impl<S: Coder> TupleCoder<'_, S> {
         let growth = zigzag_value_u64(growth, 0).cast_signed();
         let len = (old.len() as i64).checked_add(growth).and_then(|len| usize::try_from(len).ok());
         let len = len.filter(|&len| len <= u16::MAX.into());
-        let len = len.ok_or_else(|| corrupt("an entry can't be so long"))?;
+        let len = len.ok_or_else(|| corrupt("cannot decode a GIN entry: expected at most 65535 bytes"))?;
         let most = old.len().min(len);
         let same = body.iter().zip(old).take_while(|(new, old)| new == old).count();
         let away =
             if old.is_empty() { 0 } else { self.coder.symbol(common, (most - same.min(most)) as u64)? };
         let same = usize::try_from(away).ok().and_then(|away| most.checked_sub(away));
-        let same = same.ok_or_else(|| corrupt("an entry can't have that in common"))?;
+        let same =
+            same.ok_or_else(|| corrupt("cannot decode a GIN entry: expected a shared prefix within both"))?;
         out.extend_from_slice(&old[..same]);
         let kind = Kind::Bytes(if is_known { Class::Payload } else { Class::Text });
         let column = self.names.column(self.coder, Topic::GinEntry, like(4), kind)?;

@@ -80,7 +80,9 @@ impl<S: Coder> Predictor<S> for PageEntries {
             }
             new_entry(&key, &tids)
         };
-        out.extend(made.ok_or_else(|| corrupt("an entry can't be"))?);
+        out.extend(
+            made.ok_or_else(|| corrupt("cannot decode a GIN entry: expected a key and TIDs that fit"))?,
+        );
         Ok(())
     }
 }
@@ -100,8 +102,8 @@ impl PageEntries {
         let form = coder.coder.symbol(forms, form)?;
         if form & NEW_FLAGS != 0 {
             let flags = coder.coder.symbol(forms, source.map_or(0, |key| key.flags.into()))?;
-            self.flags =
-                u16::try_from(flags & !u64::from(INDEX_SIZE_MASK)).map_err(|_| corrupt("flags can't be"))?;
+            self.flags = u16::try_from(flags & !u64::from(INDEX_SIZE_MASK))
+                .map_err(|_| corrupt("cannot decode a GIN key: expected flags of 16 bits"))?;
         }
         let bytes = as_text.or(source.map(|key| &key.bytes[..])).unwrap_or_default();
         self.key_bytes(coder, bytes)?;
@@ -113,7 +115,7 @@ impl PageEntries {
         /// The longest text with a header of one byte.
         const MAX_TEXT_BYTES: usize = 126;
         if self.key.len() > MAX_TEXT_BYTES {
-            return Err(corrupt("a key can't be so long"));
+            return Err(corrupt("cannot decode a GIN key: expected fewer bytes"));
         }
         bytes.push((self.key.len() as u8 + 1) << 1 | 1);
         bytes.extend_from_slice(&self.key);
@@ -123,7 +125,7 @@ impl PageEntries {
 
     /// Codes how many bytes of the last key stay, and those after them.
     fn key_bytes<S: Coder>(&mut self, coder: &mut TupleCoder<'_, S>, source: &[u8]) -> Result<(), Corrupt> {
-        let wrong = Corrupt("a key can't be so long");
+        let wrong = Corrupt("cannot decode a GIN key: expected fewer bytes");
         let relation = self.relation.number;
         let same = source.iter().zip(&self.key).take_while(|(new, last)| new == last).count();
         let common = coder.gin_column([relation, 4, 1])?;
@@ -166,7 +168,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let counts = self.segment_counts(column, &tids, counts)?;
         let mut list = Vec::new();
         if !put_segments(&tids, &counts, &mut list) || GIN_DATA + list.len() > target.special() {
-            return Err(corrupt("a page can't have these rows"));
+            return Err(corrupt("cannot decode a posting tree page: expected TIDs that fit"));
         }
         target.0[GIN_DATA..GIN_DATA + list.len()].copy_from_slice(&list);
         Ok(())
@@ -184,11 +186,16 @@ impl<S: Coder> TupleCoder<'_, S> {
         let fill = self.coder.symbol(column, fill.map_or(0, |fill| 1 + fill as u64))?;
         if let Some(fill) = fill.checked_sub(1) {
             let most = usize::try_from(fill).ok().and_then(|fill| FILLS.get(fill));
-            return Ok(filled(tids, *most.ok_or_else(|| corrupt("segments can't be filled so"))?));
+            return Ok(filled(
+                tids,
+                *most.ok_or_else(|| {
+                    corrupt("cannot decode a posting list: expected a known way of filling segments")
+                })?,
+            ));
         }
         let number = self.coder.symbol(column, source.map_or(0, |counts| counts.len() as u64))?;
         if number > tids.len() as u64 {
-            return Err(corrupt("a list can't have so many segments"));
+            return Err(corrupt("cannot decode a posting list: expected no more segments than TIDs"));
         }
         let mut count = |at: usize| {
             let count = self.coder.symbol(column, source.map_or(0, |counts| counts[at] as u64))?;
@@ -208,7 +215,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         const SAME: u64 = 0;
         const NEXT: u64 = 1;
         const FAR: u64 = 2;
-        let wrong = Corrupt("a list can't have these rows");
+        let wrong = Corrupt("cannot decode a posting list: expected TIDs that fit their types");
         let count = usize::try_from(count).ok().filter(|&count| count <= PAGE_BYTES).ok_or(wrong)?;
         let steps = self.gin_column([relation, what, 10])?;
         let far = self.gin_column([relation, what, 11])?;

@@ -96,7 +96,10 @@ impl<S: Coder> TupleCoder<'_, S> {
         let latest = self.keys.latest.filter(|latest| first.is_none() || tid == Some(*latest));
         let tid = match self.coder.symbol(column, latest.is_some().into())? {
             0 => self.pending_tid(tids, tid)?,
-            _ => self.keys.latest.ok_or_else(|| corrupt("there is no latest row"))?,
+            _ => self
+                .keys
+                .latest
+                .ok_or_else(|| corrupt("cannot decode a pending tuple: expected an earlier heap insert"))?,
         };
         // 0 for none; else 1 + which text; then how many words are left out.
         let known = first.and_then(word_of).and_then(|word| {
@@ -137,16 +140,19 @@ impl<S: Coder> TupleCoder<'_, S> {
                 return Ok(());
             }
             form @ (OTHER | OTHER_TID) => form,
-            _ => return Err(corrupt("a pending tuple can't be told")),
+            _ => return Err(corrupt("cannot decode a pending tuple: expected a known form")),
         };
         out.truncate(start);
         if form == OTHER_TID {
             expected.tid = self.pending_tid(columns.tids, source.and_then(Tid::read))?;
         }
         let info = self.coder.symbol(columns.sizes, source.and_then(t_info).unwrap_or(0).into())?;
-        let info = u16::try_from(info).map_err(|_| corrupt("a tuple's size can't be"))?;
+        let info = u16::try_from(info)
+            .map_err(|_| corrupt("cannot decode a pending tuple: expected a t_info with at least 8 bytes"))?;
         let len = usize::from(info & INDEX_SIZE_MASK).checked_sub(HEADER);
-        let len = len.ok_or_else(|| corrupt("a tuple's size can't be"))?;
+        let len = len.ok_or_else(|| {
+            corrupt("cannot decode a pending tuple: expected a t_info with at least 8 bytes")
+        })?;
         out.extend_from_slice(&expected.tid.to_bytes());
         out.extend_from_slice(&info.to_le_bytes());
         self.coder.bytes(columns.keys, source.map_or(&[], |tuple| &tuple[HEADER..]), len, out)?;

@@ -113,7 +113,9 @@ impl HeapHeaders {
                 Ok(header)
             }
             number => {
-                known_headers.headers.get(number - 1).copied().ok_or_else(|| corrupt("a row's head can't be"))
+                known_headers.headers.get(number - 1).copied().ok_or_else(|| {
+                    corrupt("cannot decode a tuple header: expected the number of a known one")
+                })
             }
         }
     }
@@ -143,7 +145,9 @@ impl HeapHeaders {
         match coder.symbol(column, symbol)? {
             NO_BITMAP => Ok(None),
             NEW_BITMAP => {
-                let bytes = bytes.ok_or_else(|| corrupt("a row's attributes can't begin there"))?;
+                let bytes = bytes.ok_or_else(|| {
+                    corrupt("cannot decode a tuple header: expected t_hoff after the null bitmap")
+                })?;
                 let kind = Kind::Bytes(Class::TupleHeaders);
                 let column = names.column(
                     coder,
@@ -158,7 +162,9 @@ impl HeapHeaders {
             symbol => {
                 let number = symbol - NEW_BITMAP - 1;
                 let bitmap = known.and_then(|known| known.get(number));
-                let bitmap = bitmap.ok_or_else(|| corrupt("a null bitmap can't be"))?;
+                let bitmap = bitmap.ok_or_else(|| {
+                    corrupt("cannot decode a null bitmap: expected the number of a known one")
+                })?;
                 out.extend_from_slice(bitmap);
                 Ok(Some(number))
             }

@@ -79,18 +79,22 @@ impl<S: Coder> Predictor<S> for NewTuplePart<'_> {
         _: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let old = self.old.ok_or_else(|| corrupt("the old row is not known"))?;
+        let old = self
+            .old
+            .ok_or_else(|| corrupt("cannot decode an update: expected its old tuple on a known page"))?;
         let [completed, mut whole] = std::mem::take(&mut coder.heap_headers.whole_tuples);
         whole.clear();
         let header = coder.heap_headers.completed_header.take();
         let source = header.as_ref().map(|header| (header, &completed[..]));
         let header = coder.heap_tuple_body(self.relation, Some(old), source, &mut whole)?;
         let bitmap = fields(&header).null_bitmap_len().filter(|&bytes| bytes <= whole.len());
-        let (bitmap, attributes) = whole.split_at(bitmap.ok_or_else(|| corrupt("a row is cut short"))?);
+        let (bitmap, attributes) = whole.split_at(
+            bitmap.ok_or_else(|| corrupt("cannot decode a tuple: expected at least its null bitmap"))?,
+        );
         let shared = shared_lengths(old.attributes, attributes);
-        let shared = shared.ok_or_else(|| corrupt("a row can't be so long"))?;
+        let shared = shared.ok_or_else(|| corrupt("cannot decode a tuple: expected at most 65535 bytes"))?;
         if shared.flagged(self.flags) != self.flags {
-            return Err(corrupt("a row has other bytes in common with the old one"));
+            return Err(corrupt("cannot decode an update: expected other shared bytes with the old tuple"));
         }
         shared.write(out);
         out.extend_from_slice(&header);
@@ -129,7 +133,8 @@ impl<S: Coder> Predictor<S> for NewTuples {
             out.extend_from_slice(&[0; 2]);
             coder.heap_tuple(self.relation, None, next.map(|tuple| (tuple.header, tuple.body)), out)?;
             let len = out.len() - at - XlMultiInsertTuple::WIDTH;
-            let len = u16::try_from(len).map_err(|_| corrupt("a row can't be so long"))?;
+            let len = u16::try_from(len)
+                .map_err(|_| corrupt("cannot decode a tuple: expected at most 65535 bytes"))?;
             out[at..at + 2].copy_from_slice(&len.to_le_bytes());
         }
         Ok(())

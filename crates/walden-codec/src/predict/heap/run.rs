@@ -89,7 +89,9 @@ impl<S: Coder> TupleCoder<'_, S> {
             }
             if header_symbol != Some(symbols[at]) {
                 let known = headers.header(self.heap_headers, symbols[at]);
-                let known = known.ok_or_else(|| corrupt("a row's head can't be"))?;
+                let known = known.ok_or_else(|| {
+                    corrupt("cannot decode a tuple header: expected the number of a known one")
+                })?;
                 header_symbol = Some(symbols[at]);
                 header[VISIBILITY_BYTES..HEAP_TUPLE_HEADER_BYTES].copy_from_slice(&known);
             }

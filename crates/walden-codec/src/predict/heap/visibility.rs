@@ -88,7 +88,8 @@ impl Visibility {
             ITSELF => Ok(own),
             distance => {
                 let number = self.symbol(coder, relation, CTID_NUMBER, source.offset_number.into())?;
-                let number = u16::try_from(number).map_err(|_| corrupt("a row's place can't be"))?;
+                let number = u16::try_from(number)
+                    .map_err(|_| corrupt("cannot decode a t_ctid: expected an offset number of 16 bits"))?;
                 Ok(Tid { block: zigzag_value(narrow(distance - 1)?, own.block), offset_number: number })
             }
         }

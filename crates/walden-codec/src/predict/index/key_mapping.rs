@@ -102,9 +102,9 @@ impl KeyMapping {
                 return Ok(KeyMapping(pieces));
             }
             if pieces.len() == KeyMapping::MAX_PIECES {
-                return Err(corrupt("a key can't have so many parts"));
+                return Err(corrupt("cannot decode a key mapping: expected fewer pieces"));
             }
-            let wrong = Corrupt("a key's part can't be");
+            let wrong = Corrupt("cannot decode a key mapping: expected fields of 16 bits");
             let mut number =
                 |value: u16| u16::try_from(coder.symbol(column, value.into())?).map_err(|_| wrong);
             let field = number(match piece {

@@ -144,12 +144,13 @@ pub fn code_parts<S: Coder>(
     const MOST: u64 = 64;
     let count = coder.symbol(column, source.map_or(0, |parts| parts.len() as u64))?;
     if count > MOST {
-        return Err(corrupt("a key can't have so many parts"));
+        return Err(corrupt("cannot decode an order of keys: expected at most 64 parts"));
     }
     (0..count as usize)
         .map(|at| {
             let code = coder.symbol(column, source.map_or(0, |parts| parts[at] as u64))?;
-            KeyPart::from_code(code).ok_or_else(|| corrupt("keys can't be in such an order"))
+            KeyPart::from_code(code)
+                .ok_or_else(|| corrupt("cannot decode an order of keys: expected a known type of part"))
         })
         .collect()
 }

@@ -98,12 +98,14 @@ impl<S: Coder> TupleCoder<'_, S> {
                 )?;
                 let mapping = KeyMapping::code(self.coder, column, new.as_ref())?;
                 if !mapping.key(row, spans, key) {
-                    return Err(corrupt("a key can't be is_made of its row"));
+                    return Err(corrupt(
+                        "cannot decode a key mapping: expected fields that the heap tuple has",
+                    ));
                 }
                 self.keys.index(relation.number).set_mapping(layout, row_layout, mapping);
                 Ok(true)
             }
-            _ => Err(corrupt("a key's form can't be")),
+            _ => Err(corrupt("cannot decode an index key: expected a known form")),
         }
     }
 
@@ -138,8 +140,9 @@ impl<S: Coder> TupleCoder<'_, S> {
             self.names.column(self.coder, Topic::HeapTids, [0, 0, 7], Kind::Symbols(Class::Shapes))?;
         let symbol = self.coder.symbol(column, found.map_or(0, |table| 1 + u64::from(table.number)))?;
         if symbol > 0 {
-            let table =
-                self.keys.table_by_number(symbol - 1).ok_or_else(|| corrupt("there is no such table"))?;
+            let table = self.keys.table_by_number(symbol - 1).ok_or_else(|| {
+                corrupt("cannot decode an index's table: expected the number of a known one")
+            })?;
             self.keys.index(relation.number).belongs_to(table);
         }
         Ok(())

@@ -201,7 +201,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         }
         let len = out.len() - start;
         if len > INDEX_SIZE_MASK.into() {
-            return Err(corrupt("an index tuple can't be so long"));
+            return Err(corrupt("cannot decode an index tuple: expected at most 8191 bytes"));
         }
         let info = info | len as u16;
         out[start + TID_BYTES..start + INDEX_TUPLE_HEADER_BYTES].copy_from_slice(&info.to_le_bytes());
@@ -219,7 +219,10 @@ impl<S: Coder> TupleCoder<'_, S> {
         let column = self.names.column(self.coder, Topic::IndexForms, like, kind)?;
         let flags = source.map_or(0, |tuple| tuple.info >> 13);
         let flags = u16::try_from(self.coder.symbol(column, flags.into())?);
-        let flags = flags.ok().filter(|&flags| flags < 8).ok_or_else(|| corrupt("flags can't be"))?;
+        let flags = flags
+            .ok()
+            .filter(|&flags| flags < 8)
+            .ok_or_else(|| corrupt("cannot decode an index tuple: expected flags of 3 bits"))?;
         Ok(flags << 13)
     }
 

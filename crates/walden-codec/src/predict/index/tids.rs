@@ -16,7 +16,7 @@ const TID_EXPECTED: u64 = 1;
 /// The next in the order of keys, or so many after it; from here on.
 const TID_ORDERED: u64 = 3;
 
-const WRONG: Corrupt = Corrupt("a row can't be expected there");
+const WRONG: Corrupt = Corrupt("cannot decode a TID: expected one that a predictor has");
 
 impl<S: Coder> TupleCoder<'_, S> {
     /// Codes which heap tuple an index tuple is for: one that is expected, or any.
