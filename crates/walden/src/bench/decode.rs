@@ -1,4 +1,4 @@
-//! `walden bench decode`: `walden explain` against pg_waldump.
+//! `walden bench decode`: `walden explain` compared with pg_waldump.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -14,16 +14,16 @@ use walden_report::table::{Row, table};
 use walden_report::units;
 use walden_source::inventory::Inventory;
 
-use super::{Material, Sample, measure, median, workloads_of};
+use super::{Material, Sample, find_workloads, measure, median};
 use crate::terminal::Format;
 use crate::{judge, output, terminal};
 
-/// Time `walden explain` and `pg_waldump --stats=record` on the same cached WAL, in turns
+/// Time `walden explain` and `pg_waldump --stats=record` alternately on the same cached WAL
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The WAL is made by `walden lab run` and kept in the cache folder for the next time (WALDEN_CACHE moves it).
+The WAL is made by `walden lab run` and kept in the cache folder for later runs (WALDEN_CACHE names another folder).
 
-Times are of whole processes; the medians are printed, and the ratios of the medians. Both verify checksums.")]
+Times are of whole processes. Printed are the medians and their ratios. Both programs verify checksums.")]
 pub struct DecodeArgs {
     /// Workloads to make WAL with
     #[arg(value_name = "WORKLOAD", default_values = ["dense", "oltp-pressure", "mixed"])]
@@ -64,13 +64,13 @@ struct Decoded {
 struct Timed {
     program: String,
     runs: usize,
-    /// Medians.
+    /// Median wall time; the rates below derive from it.
     wall_seconds: f64,
     cpu_seconds: f64,
     megabytes_per_second: f64,
     records_per_second: f64,
     peak_kilobytes: u64,
-    /// pg_waldump's wall time over this one's.
+    /// pg_waldump's median wall time divided by this program's.
     times_pg_waldump: f64,
 }
 
@@ -78,7 +78,7 @@ struct Timed {
 pub fn run(args: &DecodeArgs) -> Result<ExitCode> {
     output::can_write(&args.html)?;
     let results: Result<Vec<_>> =
-        workloads_of(&args.workloads)?.into_iter().map(|workload| decode(args, workload)).collect();
+        find_workloads(&args.workloads)?.into_iter().map(|workload| decode(args, workload)).collect();
     super::show(&results?, args.format, tables, args.html.as_deref(), page)
 }
 
@@ -87,7 +87,7 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
     let (folder, start, end) = (material.wal(), &material.start, &material.end);
     let major = material.installation.version.major;
     let pg_waldump = tools().pg_waldump(major).with_context(|| {
-        format!("there is no pg_waldump of PostgreSQL {major}: choose another version with --pg, such as 18")
+        format!("cannot find pg_waldump of PostgreSQL {major}: choose another version with --pg, such as 18")
     })?;
     let range = waldump::range_arguments(&folder, start, end);
 
@@ -99,10 +99,10 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
             .arg(&folder);
         command
     };
-    let mut theirs = Command::new(&pg_waldump);
-    theirs.arg("--stats=record").args(&range);
+    let mut stats = Command::new(&pg_waldump);
+    stats.arg("--stats=record").args(&range);
     let mut contenders = vec![
-        (format!("pg_waldump {major} --stats=record"), theirs),
+        (format!("pg_waldump {major} --stats=record"), stats),
         ("walden explain, 1 thread".to_owned(), explain(1)),
     ];
     if terminal::cores() > 1 {
@@ -122,15 +122,15 @@ fn decode(args: &DecodeArgs, workload: &'static Workload) -> Result<Decoded> {
     }
     progress.finish();
 
-    // The same records on both sides, or the times mean nothing. Only now: a child's peak memory is counted from what its
-    // parent has when it starts.
+    // Without the same records on both sides the times mean nothing. Checked last, because Linux charges a child process with
+    // the memory that its parent has when it starts.
     let inventory = Inventory::of(&[&folder])?;
     let request = Request::sums(start.parse()?, end.parse()?, terminal::cores());
     let explanation = walden_explain::explain(&inventory.runs, &request, |_| {})?;
     let verdict = judge::compare(&explanation, &waldump::stats(&pg_waldump, &range)?);
     ensure!(
         verdict.differences.is_empty(),
-        "figures differ from pg_waldump's: {}",
+        "cannot compare times: figures differ from those of pg_waldump: {}",
         verdict.differences.join("; ")
     );
     let bytes = explanation.file_bytes;
@@ -216,7 +216,7 @@ fn page(results: &[Decoded]) -> Page {
         let programs =
             result.programs.iter().map(|timed| (timed.program.as_str(), timed.megabytes_per_second));
         let note = "Whole processes on cached files; all verify checksums, and their figures agree.";
-        super::speeds((title(result), "read"), programs, note, table)
+        super::speed_section((title(result), "read"), programs, note, table)
     };
     let title = "walden explain and pg_waldump on the same WAL";
     super::page_of(title, "walden bench decode", results.iter().map(section))

@@ -1,4 +1,4 @@
-//! `walden bench`: this program and others on the same files, in turns.
+//! `walden bench`: this program and others, alternately on the same files.
 
 mod codecs;
 mod decode;
@@ -44,21 +44,21 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     }
 }
 
-/// The workloads of these names.
-fn workloads_of(names: &[String]) -> Result<Vec<&'static Workload>> {
+/// Looks workloads up by name.
+fn find_workloads(names: &[String]) -> Result<Vec<&'static Workload>> {
     let one = |name: &String| {
         workloads::by_name(name)
-            .with_context(|| format!("there is no workload {name}: see `walden lab list`"))
+            .with_context(|| format!("cannot use workload {name}: expected one that `walden lab list` names"))
     };
     names.iter().map(one).collect()
 }
 
-/// A page about runs of programs in turns.
+/// A page with one section per workload.
 fn page_of(title: &str, command: &str, results: impl Iterator<Item = Section>) -> Page {
     let mut page = Page::new(title);
     let now = jiff::Timestamp::now().round(jiff::Unit::Second).unwrap_or_default();
     page.subtitle(&format!(
-        "Measured by {command} on {now}, {} cores; medians of runs in turns.",
+        "Measured by {command} on {now}, {} cores; medians of alternating runs.",
         terminal::cores()
     ));
     results.for_each(|section| {
@@ -67,8 +67,8 @@ fn page_of(title: &str, command: &str, results: impl Iterator<Item = Section>) -
     page
 }
 
-/// One workload's bars, a bar each program, and its table.
-fn speeds<'a>(
+/// A section with a bar chart of the programs' speeds in megabytes per second, and a table.
+fn speed_section<'a>(
     (title, what): (String, &str),
     programs: impl Iterator<Item = (&'a str, f64)>,
     note: &str,
@@ -87,7 +87,7 @@ fn speeds<'a>(
     Section::new(&title).chart(chart, note).table(table)
 }
 
-/// Prints results, and writes a page. Results are printed even if the page cannot be written.
+/// Writes a page if one is asked for, and prints the results even if the page cannot be written.
 fn show<T: Serialize>(
     results: &[T],
     format: Format,
@@ -100,7 +100,7 @@ fn show<T: Serialize>(
     written.and(printed).map(|()| ExitCode::SUCCESS)
 }
 
-/// A workload's WAL, made now or kept from another time, and the range of it that is measured.
+/// A workload's WAL, generated now or by an earlier run, and the LSN range of it that is measured.
 struct Material {
     installation: Installation,
     folder: PathBuf,
@@ -109,18 +109,18 @@ struct Material {
 }
 
 impl Material {
-    /// `keep_data`: with the data directory that the workload began with, in `base/`.
+    /// With `keep_data`, the data directory as it was before the workload is kept in `base/`.
     fn of(
         workload: &'static Workload,
         pg: Option<Wanted>,
         size: Option<u64>,
         keep_data: bool,
     ) -> Result<Material> {
-        Material::with(workload, pg, size, keep_data, None)
+        Material::with_setting(workload, pg, size, keep_data, None)
     }
 
-    /// With one setting of the server on top of the workload's own.
-    fn with(
+    /// `setting` is a server setting (name, value) that takes precedence over the workload's own.
+    fn with_setting(
         workload: &'static Workload,
         pg: Option<Wanted>,
         size: Option<u64>,
@@ -149,7 +149,10 @@ impl Material {
         }
         let facts: serde_json::Value = serde_json::from_slice(&fs::read(&facts)?)?;
         let lsn = |name: &str| {
-            facts[name].as_str().map(str::to_owned).with_context(|| format!("facts.json has no {name}"))
+            facts[name]
+                .as_str()
+                .map(str::to_owned)
+                .with_context(|| format!("cannot use {}: expected {name} in facts.json", folder.display()))
         };
         Ok(Material { installation, start: lsn("workload_lsn")?, end: lsn("end_lsn")?, folder })
     }
@@ -159,6 +162,7 @@ impl Material {
     }
 }
 
+/// Wall and processor seconds of a process, and its peak resident memory.
 struct Sample {
     wall: f64,
     cpu: f64,
@@ -168,8 +172,11 @@ struct Sample {
 fn measure(command: &mut Command) -> Result<Sample> {
     let started = Instant::now();
     let name = Path::new(command.get_program()).display().to_string();
-    let mut child =
-        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().with_context(|| format!("run {name}"))?;
+    let mut child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .with_context(|| format!("cannot run {name}"))?;
     let used = child.wait4()?;
     let wall = started.elapsed().as_secs_f64();
     ensure!(used.status.success(), "{name} failed: {}", used.status);

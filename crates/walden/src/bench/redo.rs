@@ -1,4 +1,4 @@
-//! `walden bench redo`: replay, and decompression of what is to be replayed, against PostgreSQL's own recovery.
+//! `walden bench redo`: replay, and decompression of the WAL to replay, compared with PostgreSQL's own recovery.
 
 use std::fs;
 use std::io::Read;
@@ -15,25 +15,25 @@ use walden_report::html::{Cell, Page, Table};
 use walden_report::table::{Row, table};
 use walden_report::units;
 
-use super::{Material, Sample, measure, median, workloads_of};
+use super::{Material, Sample, find_workloads, measure, median};
 use crate::terminal::Format;
 use crate::{output, terminal};
 
-/// Time replay of the same WAL on the same base backup by PostgreSQL's recovery and by Walden, in turns, and decompression
-/// of that WAL
+/// Time replay of the same WAL on the same base backup by PostgreSQL's recovery and by Walden, alternately, and
+/// decompression of that WAL
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The WAL and the data directory that it starts from are made by `walden lab run --keep-data` and kept in the cache folder \
-for the next time (WALDEN_CACHE moves it).
+for later runs (WALDEN_CACHE names another folder).
 
-The times are what each says of replay itself, which one thread does (two more help it in Walden, but with --threads 1): \
-PostgreSQL in its log (\"redo done ... elapsed\"), with shared_buffers for all of the data and no checkpoint on the way; \
-Walden in its JSON.
+The times are what each program reports of replay itself: PostgreSQL in its log (\"redo done ... elapsed\"), with \
+shared_buffers for all of the data and no checkpoint during recovery; Walden in its JSON. One thread replays; in Walden, \
+without --threads 1, another one reads ahead.
 
-Decompression, by all cores and by one thread, is there to see whether a recovery would wait for it: all of its process, \
-the wall time, with the WAL compressed by `walden compress` before the first round.
+Decompression, with all cores and with one thread, is measured to see whether a recovery would wait for it: the wall time \
+of the whole process, for WAL that `walden compress` compressed before the first round.
 
-The medians are printed, the ratios of the medians, and in how many rounds PostgreSQL was slower.")]
+Printed are the medians, the ratios of the medians, and the number of rounds in which PostgreSQL was slower.")]
 pub struct RedoArgs {
     /// Workloads to make WAL with
     #[arg(value_name = "WORKLOAD", default_values = ["oltp", "oltp-pressure", "dense"])]
@@ -51,7 +51,7 @@ pub struct RedoArgs {
     #[arg(long, value_name = "N")]
     size: Option<u64>,
 
-    /// A second run of Walden's, with this bound on the memory of the page store
+    /// Memory of the page store in the run of Walden with bounded memory
     #[arg(long, value_name = "SIZE", default_value = "64MB")]
     memory: String,
 
@@ -68,7 +68,7 @@ pub struct RedoArgs {
 struct Replayed {
     workload: String,
     postgresql: String,
-    /// From the base backup's checkpoint to the end of the log.
+    /// Bytes of log from the base backup's checkpoint to the end.
     wal_bytes: u64,
     records: u64,
     pages: u64,
@@ -79,22 +79,23 @@ struct Replayed {
 struct Timed {
     program: String,
     runs: usize,
-    /// Medians, of replay alone.
+    /// Median wall time of replay alone; the rates below derive from it.
     seconds: f64,
     megabytes_per_second: f64,
     records_per_second: f64,
     peak_kilobytes: Option<u64>,
-    /// PostgreSQL's time over this one's.
+    /// PostgreSQL's median time divided by this program's.
     times_postgresql: f64,
-    /// Rounds in which PostgreSQL took longer.
-    sooner: Option<usize>,
+    /// Rounds in which PostgreSQL took longer; `None` for PostgreSQL itself.
+    #[serde(rename = "sooner")]
+    rounds_won: Option<usize>,
 }
 
 /// Runs the command.
 pub fn run(args: &RedoArgs) -> Result<ExitCode> {
     output::can_write(&args.html)?;
     let results: Result<Vec<_>> =
-        workloads_of(&args.workloads)?.into_iter().map(|workload| replay(args, workload)).collect();
+        find_workloads(&args.workloads)?.into_iter().map(|workload| replay(args, workload)).collect();
     super::show(&results?, args.format, tables, args.html.as_deref(), page)
 }
 
@@ -113,21 +114,21 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
         ([&["walden redo replay"], options].concat().join(" "), command)
     };
     let mut contenders = [walden(&[]), walden(&["--threads", "1"]), walden(&["--memory", &args.memory])];
-    let compressed = tempfile::tempdir().context("make a folder for compressed WAL")?;
+    let compressed = tempfile::tempdir().context("cannot create a folder for compressed WAL")?;
     let mut decompressions = decompressions(&me, &material.wal(), compressed.path())?;
-    let (mut theirs, mut facts) = (Vec::new(), Facts::default());
-    let mut ours = [const { Vec::new() }; 5];
+    let (mut recovery_seconds, mut facts) = (Vec::new(), Facts::default());
+    let mut samples_by_program = [const { Vec::new() }; 5];
     let progress = Progress::new(&format!("{}: running in turns", workload.name));
     for round in 0..=args.runs {
-        let recovered = recovery(&material)?;
-        // Not timed: the system still clears up behind the server that was stopped, and writes what it left.
+        let recovered = time_recovery(&material)?;
+        // Not timed: a replay while the kernel still writes the stopped server's dirty pages.
         rustix::fs::sync();
-        replayed(&mut contenders[0].1)?;
+        time_replay(&mut contenders[0].1)?;
         let mut samples = Vec::new();
         for (_, command) in &mut contenders {
-            let (told, peak_kilobytes) = replayed(command)?;
-            samples.push((told.seconds, peak_kilobytes));
-            facts = told;
+            let (reported, peak_kilobytes) = time_replay(command)?;
+            samples.push((reported.seconds, peak_kilobytes));
+            facts = reported;
         }
         for (_, command) in &mut decompressions {
             let Sample { wall, peak_kilobytes, .. } = measure(command)?;
@@ -135,29 +136,33 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
         }
         // The first round only warms the cache.
         if round > 0 {
-            theirs.push(recovered);
-            samples.into_iter().zip(&mut ours).for_each(|(sample, samples)| samples.push(sample));
+            recovery_seconds.push(recovered);
+            samples
+                .into_iter()
+                .zip(&mut samples_by_program)
+                .for_each(|(sample, samples)| samples.push(sample));
         }
     }
     progress.finish();
     let Facts { wal_bytes, records, pages_exact, .. } = facts;
-    let baseline = median(theirs.iter().copied());
-    let timed = |program: String, seconds: f64, peak_kilobytes, sooner| Timed {
+    let baseline = median(recovery_seconds.iter().copied());
+    let timed = |program: String, seconds: f64, peak_kilobytes, rounds_won| Timed {
         program,
-        runs: theirs.len(),
+        runs: recovery_seconds.len(),
         seconds,
         megabytes_per_second: wal_bytes as f64 / 1e6 / seconds,
         records_per_second: records as f64 / seconds,
         peak_kilobytes,
         times_postgresql: baseline / seconds,
-        sooner,
+        rounds_won,
     };
     let recovery = format!("PostgreSQL {} recovery", material.installation.version);
     let mut programs = vec![timed(recovery, baseline, None, None)];
-    for ((name, _), samples) in contenders.into_iter().chain(decompressions).zip(&ours) {
+    for ((name, _), samples) in contenders.into_iter().chain(decompressions).zip(&samples_by_program) {
         let peak = samples.iter().map(|sample| sample.1).max();
-        let sooner = theirs.iter().zip(samples).filter(|(recovered, sample)| sample.0 < **recovered).count();
-        programs.push(timed(name, median(samples.iter().map(|sample| sample.0)), peak, Some(sooner)));
+        let is_won = |(recovered, sample): &(&f64, &(f64, u64))| sample.0 < **recovered;
+        let rounds_won = recovery_seconds.iter().zip(samples).filter(is_won).count();
+        programs.push(timed(name, median(samples.iter().map(|sample| sample.0)), peak, Some(rounds_won)));
     }
     Ok(Replayed {
         workload: workload.name.to_owned(),
@@ -169,7 +174,7 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
     })
 }
 
-/// Compresses the WAL to a folder; the commands that give it back, in the order of the log, by all cores and by one.
+/// Compresses the WAL to a folder. Returns the commands that decompress it in the log's order, with all cores and with one.
 fn decompressions(me: &Path, wal: &Path, folder: &Path) -> Result<[(String, Command); 2]> {
     let mut compress = Command::new(me);
     measure(compress.arg("compress").arg(wal).arg("--output").arg(folder))?;
@@ -184,7 +189,7 @@ fn decompressions(me: &Path, wal: &Path, folder: &Path) -> Result<[(String, Comm
     }))
 }
 
-/// What `walden redo replay` says.
+/// The JSON of `walden redo replay`.
 #[derive(Deserialize, Default)]
 struct Facts {
     wal_bytes: u64,
@@ -193,19 +198,19 @@ struct Facts {
     seconds: f64,
 }
 
-/// Replays once: what it says, and its peak memory in kB.
-fn replayed(command: &mut Command) -> Result<(Facts, u64)> {
-    let mut child = command.stdout(Stdio::piped()).spawn().context("run walden redo replay")?;
+/// Replays once. Returns what the command reports, and its peak memory in kB.
+fn time_replay(command: &mut Command) -> Result<(Facts, u64)> {
+    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run walden redo replay")?;
     let mut text = String::new();
-    child.stdout.take().context("its output")?.read_to_string(&mut text)?;
+    child.stdout.take().context("cannot read the output of walden redo replay")?.read_to_string(&mut text)?;
     let used = child.wait4()?;
     ensure!(used.status.success(), "walden redo replay failed: {}", used.status);
-    let facts = serde_json::from_str(&text).context("the output of walden redo replay")?;
+    let facts = serde_json::from_str(&text).context("cannot parse the JSON of walden redo replay")?;
     Ok((facts, used.rusage.maxrss / 1024))
 }
 
-/// Lets a server recover from the base backup; the seconds that it says redo took.
-fn recovery(material: &Material) -> Result<f64> {
+/// Lets a server recover from the base backup. Returns the seconds that its log reports for redo.
+fn time_recovery(material: &Material) -> Result<f64> {
     let wal = material.wal();
     let cluster = ClusterBuilder::new(material.installation.clone())
         .copy_of(&material.folder.join("base"))
@@ -220,7 +225,7 @@ fn recovery(material: &Material) -> Result<f64> {
         .start_after(|data| {
             for entry in fs::read_dir(&wal)? {
                 let path = entry?.path();
-                let name = path.file_name().context("a segment's name")?;
+                let name = path.file_name().context("cannot copy a segment: expected a file name")?;
                 fs::copy(&path, data.join("pg_wal").join(name))?;
             }
             fs::write(data.join("recovery.signal"), "")?;
@@ -231,9 +236,11 @@ fn recovery(material: &Material) -> Result<f64> {
     let line = log
         .lines()
         .find(|line| line.contains("redo done at"))
-        .context("the server did not say \"redo done\"")?;
+        .context("cannot time recovery: expected \"redo done at\" in the server's log, found none")?;
     let elapsed = line.split("elapsed: ").nth(1).and_then(|rest| rest.split(' ').next());
-    elapsed.and_then(|text| text.parse().ok()).with_context(|| format!("no elapsed time in: {line}"))
+    elapsed
+        .and_then(|text| text.parse().ok())
+        .with_context(|| format!("cannot time recovery: expected \"elapsed: SECONDS\", found: {line}"))
 }
 
 fn tables(results: &[Replayed]) -> String {
@@ -255,20 +262,20 @@ fn tables(results: &[Replayed]) -> String {
                         .peak_kilobytes
                         .map_or_else(String::new, |peak| format!("{:.0} MB", peak as f64 * 1.024e-3)),
                     format!("{:.2}x", timed.times_postgresql),
-                    sooner(timed),
+                    rounds_won(timed),
                 ],
                 share: None,
             })
             .collect();
-        let head: &[&str] = &["time", "WAL", "records", "peak", "speed", "sooner"];
+        let head: &[&str] = &["time", "WAL", "records", "peak", "speed", "won"];
         table(look, &title, ("program", head), &rows) + "\n"
     });
     tables.collect()
 }
 
-/// In how many rounds it was sooner than PostgreSQL.
-fn sooner(timed: &Timed) -> String {
-    timed.sooner.map_or_else(String::new, |rounds| format!("{rounds} of {}", timed.runs))
+/// "N of M": in how many rounds it was faster than PostgreSQL.
+fn rounds_won(timed: &Timed) -> String {
+    timed.rounds_won.map_or_else(String::new, |rounds| format!("{rounds} of {}", timed.runs))
 }
 
 fn title(result: &Replayed) -> String {
@@ -285,7 +292,7 @@ fn title(result: &Replayed) -> String {
 fn page(results: &[Replayed]) -> Page {
     let section = |result: &Replayed| {
         let mut table =
-            Table::new(&["program", "runs", "time", "WAL/s", "records/s", "peak", "speed", "sooner"]);
+            Table::new(&["program", "runs", "time", "WAL/s", "records/s", "peak", "speed", "won"]);
         for timed in &result.programs {
             let rate = timed.megabytes_per_second;
             table.row(vec![
@@ -296,14 +303,15 @@ fn page(results: &[Replayed]) -> Page {
                 Cell::number(&format!("{:.2} M/s", timed.records_per_second / 1e6), timed.records_per_second),
                 timed.peak_kilobytes.map_or_else(Cell::none, |peak| Cell::bytes(peak * 1024)),
                 Cell::number(&format!("{:.2}x", timed.times_postgresql), timed.times_postgresql),
-                Cell::text(&sooner(timed)),
+                Cell::text(&rounds_won(timed)),
             ]);
         }
         let programs =
             result.programs.iter().map(|timed| (timed.program.as_str(), timed.megabytes_per_second));
-        let note = "What each says of replay itself, without starting and stopping. One thread replays; in Walden, unless it is \
-                    --threads 1, others read ahead and make memory ready. Decompression: all of its process.";
-        super::speeds((title(result), "replayed"), programs, note, table)
+        let note = "As each program reports it: replay without start and stop. One thread replays; in Walden, without \
+                    --threads 1, another one reads ahead. Won: rounds in which PostgreSQL was slower. Decompression: the \
+                    whole process.";
+        super::speed_section((title(result), "replayed"), programs, note, table)
     };
     let title = "Replay by Walden and by PostgreSQL's own recovery";
     super::page_of(title, "walden bench redo", results.iter().map(section))

@@ -1,4 +1,4 @@
-//! The programs that take part: one row each.
+//! The compressors that are compared, one row each.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-/// A program in one way of using it.
+/// A program with one set of options.
 #[derive(Clone, Copy, Debug)]
 pub struct Contender {
     /// Its name for `--only`.
@@ -24,14 +24,14 @@ pub struct Contender {
     pub levels: (u8, u8),
     /// Levels of the standard choice.
     pub standard: &'static [u8],
-    /// From this level on a segment takes a large part of a minute.
+    /// The first level at which a segment takes most of a minute.
     pub slow_from: Option<u8>,
     pub takes: Takes,
     pub threads: Threads,
-    /// Of the compressed file's name, where the program wants one.
+    /// Suffix of the compressed file's name, for programs that require one.
     pub ending: &'static str,
     /// `{in}` is the file and `{files}` are all files to read, `{out}` is the file and `{dir}` the folder to write.
-    /// What is not named goes through standard input and standard output.
+    /// Without them, the command uses standard input and standard output.
     pub compress: &'static [&'static str],
     pub decompress: &'static [&'static str],
 }
@@ -46,7 +46,7 @@ pub enum Takes {
     Corpus,
 }
 
-/// How many threads it takes of itself.
+/// How many threads it starts by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Threads {
@@ -56,7 +56,7 @@ pub enum Threads {
 
 pub const OURSELVES: &str = "walden";
 
-/// What the others are held against: its parallel form won in 2017.
+/// The reference of all ratios: its parallel form was best in the comparison of 2017.
 pub const REFERENCE: (&str, u8) = ("xz", 2);
 
 const BASE: Contender = Contender {
@@ -200,7 +200,7 @@ pub const CONTENDERS: &[Contender] = &[
         levels: (1, 19),
         standard: &[19],
         takes: Takes::Corpus,
-        // Given as a file, not piped: it then takes no more memory than the file is long.
+        // As a named file, not by a pipe: zstd then limits its window to the file's size.
         compress: &["-q", "-c", "-T1", "-{level}", "--long=31", "{in}"],
         decompress: &["-q", "-c", "-d", "--long=31", "{in}"],
         ..BASE
@@ -250,12 +250,12 @@ pub const CONTENDERS: &[Contender] = &[
         package: "walden",
         label: "walden -{level}",
         standard: &[1, 3, 9],
-        // A single file takes one thread. It is given back on standard output, as by the others: nobody waits for the disk.
+        // A single file takes one thread. Decompressed to standard output like the others, which do not call fsync either.
         compress: &["compress", "-{level}", "-o", "{dir}", "{files}"],
         decompress: &["decompress", "--stdout", "{files}"],
         ..BASE
     },
-    // As the others do it: they do not decode what they wrote.
+    // Comparable to the others, which do not verify their output.
     Contender {
         name: "walden-unverified",
         program: OURSELVES,
@@ -292,8 +292,8 @@ pub struct Entry {
 impl Entry {
     pub fn new(contender: &'static Contender, level: u8) -> Result<Entry> {
         let program = match contender.program {
-            OURSELVES => Some(env::current_exe().context("this program's own path")?),
-            name => on_path(name),
+            OURSELVES => Some(env::current_exe().context("cannot find the path of this program")?),
+            name => find_in_path(name),
         };
         Ok(Entry { contender, level, program })
     }
@@ -311,7 +311,7 @@ impl Entry {
     }
 }
 
-/// How the contender of that name is shown at a level.
+/// The label of a contender at a level.
 pub fn label(name: &str, level: u8) -> String {
     let row = CONTENDERS.iter().find(|row| row.name == name);
     row.map_or(name, |row| row.label).replace("{level}", &level.to_string())
@@ -328,9 +328,9 @@ pub struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// The command of a row: arguments filled in, standard input and output where they are used.
+    /// Fills in a row's arguments, and redirects standard input and output unless the arguments name files.
     pub fn command(&self, program: &Path, arguments: &[&str], level: u8) -> Result<Command> {
-        let first = self.files.first().context("a file to read")?;
+        let first = self.files.first().context("cannot run: expected a file to read")?;
         let mut command = Command::new(program);
         for argument in arguments {
             match *argument {
@@ -347,10 +347,12 @@ impl Task<'_> {
             }
         }
         let names = |names: &[&str]| arguments.iter().any(|argument| names.contains(argument));
-        let open =
-            |path: &Path| std::fs::File::open(path).with_context(|| format!("open {}", path.display()));
-        let create =
-            |path: &Path| std::fs::File::create(path).with_context(|| format!("create {}", path.display()));
+        let open = |path: &Path| {
+            std::fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))
+        };
+        let create = |path: &Path| {
+            std::fs::File::create(path).with_context(|| format!("cannot create {}", path.display()))
+        };
         command.stdin(if names(&["{in}", "{files}"]) { Stdio::null() } else { open(first)?.into() });
         let named = names(&["{out}", "{dir}", "{dir}/"]);
         command.stdout(if named { Stdio::null() } else { create(self.output)?.into() });
@@ -358,15 +360,15 @@ impl Task<'_> {
     }
 }
 
-/// The program of that name, as the shell would find it.
-fn on_path(name: &str) -> Option<PathBuf> {
+/// Finds a program in `PATH`.
+fn find_in_path(name: &str) -> Option<PathBuf> {
     let executable = |path: &PathBuf| {
         path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
     };
     env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(name)).find(executable)
 }
 
-/// The line in which a program says its version; also gets it into the page cache before it is timed.
+/// The line of `--version` with the version. Running it also loads the program into the page cache before it is timed.
 pub fn version(program: &Path) -> Option<String> {
     let output = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
     let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
@@ -392,7 +394,7 @@ mod tests {
             assert!(levelled(&[row.label]) && levelled(row.compress), "{name}");
             let within = |level: &u8| (row.levels.0..=row.levels.1).contains(level);
             assert!(row.standard.iter().all(within) && row.slow_from.iter().all(within), "{name}");
-            // One file for all segments: either it takes them by name, or as the one file that they are put into.
+            // A contender for a whole corpus reads named files: all segments, or one file of them.
             assert!(
                 row.takes == Takes::Segment
                     || row.compress.iter().any(|text| *text == "{in}" || *text == "{files}")

@@ -1,4 +1,4 @@
-//! What is compressed: segments of a folder or of a workload, copied to where the programs read them.
+//! Corpora: segments of a folder or of a workload, copied as plain files to a scratch folder.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,7 +13,7 @@ use walden_source::open;
 
 use crate::bench::Material;
 
-/// The lab's corpora, and how much of each makes eight to ten segments.
+/// The lab's corpora, with the workload size that fills eight to ten segments.
 pub const LAB: &[(&str, u64)] = &[
     ("oltp", 50_000),
     ("oltp-pressure", 15_000),
@@ -23,20 +23,20 @@ pub const LAB: &[(&str, u64)] = &[
     ("mixed", 35_000),
 ];
 
-/// Segments that belong together.
+/// A corpus's segments where they are, compressed or not.
 pub struct Found {
     pub name: String,
-    /// Where they are from, in words.
+    /// The folder, or the workload with its size and version; for the table's title.
     pub source: String,
     pub files: Vec<SegmentFile>,
 }
 
-/// The same as plain files, read by the programs.
+/// A corpus copied to plain, uncompressed files.
 pub struct Corpus {
     pub name: String,
     pub source: String,
     pub segments: Vec<PathBuf>,
-    /// All of them in one file, if that was wanted.
+    /// All segments concatenated, if a contender needs that.
     pub whole: Option<PathBuf>,
     pub bytes: u64,
 }
@@ -52,7 +52,7 @@ pub fn of_folder(folder: &Path) -> Result<Found> {
     })
 }
 
-/// The segments that a workload filled. The last one, which it only began, is left out: its zeros would count as WAL.
+/// The segments that a workload filled. The last one is left out, because the zeros at its end would count as WAL.
 pub fn of_workload(workload: &'static Workload, pg: Option<Wanted>, size: u64) -> Result<Found> {
     let material = Material::of(workload, pg, Some(size), false)?;
     let end: Lsn = material.end.parse()?;
@@ -83,10 +83,14 @@ impl Found {
             let file = &self.files[index];
             let path = copies.join(file.name.to_string());
             if path.exists() {
-                bail!("{} holds more than one cluster's {}: name a folder of each", self.source, file.name);
+                bail!(
+                    "cannot use {}: found {} of more than one cluster; name a folder for each",
+                    self.source,
+                    file.name
+                );
             }
             bytes += io::copy(&mut open::open(file)?, &mut File::create(&path)?)
-                .with_context(|| format!("copy {} to {}", file.path.display(), path.display()))?;
+                .with_context(|| format!("cannot copy {} to {}", file.path.display(), path.display()))?;
             segments.push(path);
         }
         let whole = in_one_file.then(|| folder.join("whole"));
@@ -100,7 +104,7 @@ impl Found {
     }
 }
 
-/// At most `most` of the numbers below `count`, at even distances.
+/// At most `most` evenly spaced indexes below `count`.
 pub fn spread(count: usize, most: usize) -> Vec<usize> {
     let some = most.min(count);
     (0..some).map(|index| (2 * index + 1) * count / (2 * some)).collect()

@@ -1,4 +1,4 @@
-//! `walden bench codecs`: compression of segments, by programs as they are used in `archive_command` and by Walden.
+//! `walden bench codecs`: compression of segments by Walden and by the programs that are used in `archive_command`.
 
 mod contenders;
 mod corpus;
@@ -24,26 +24,26 @@ use self::race::{Outcome, Rules, Spent, Tally, race};
 use crate::terminal::Format;
 use crate::{FOUND, output, terminal};
 
-/// Time compression of segments and its way back, by other programs and by Walden, in turns
+/// Time compression and decompression of segments by other programs and by Walden, alternately
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Each folder is a corpus of its own. Without one, WAL of six workloads is made by `walden lab run` and kept in the cache \
-folder for the next time (WALDEN_CACHE moves it).
+folder for later runs (WALDEN_CACHE names another folder).
 
 A program that takes segments one by one is started once for each, as archive_command does. Figures are averages per \
-segment; with more runs, of the medians. Every file that comes back is compared with the original, byte for byte.
+segment; with more runs, of the medians. Every decompressed file is compared with the original, byte for byte.
 
-xz -2 always takes part, as what the others are held against. Programs that are missing are named with the Debian package \
-that has them.
+xz -2 always takes part, as the reference for the ratios. Programs that are missing are named with the Debian package that \
+has them.
 
-Without --only, --levels and --all, a standard choice runs; on two cores that is most of an hour for the lab's corpora.
+Without --only, --levels and --all, a standard choice runs, which takes most of an hour for the lab's corpora on two cores.
 
 Examples:
   walden bench codecs --html codecs.html /archive/wal
   walden bench codecs --only xz,walden --levels 1,2,9 --runs 3 /archive/wal
   walden bench codecs --wal-compression
 
-Exit status: 0 done; 1 a contender failed or did not give back every byte; 2 wrong usage; 3 input unreadable.")]
+Exit status: 0 done; 1 a contender failed or did not decompress to the original; 2 wrong usage; 3 input unreadable.")]
 pub struct CodecsArgs {
     /// Folders of segments, compressed or not [default: the lab's]
     #[arg(value_name = "DIR")]
@@ -58,7 +58,7 @@ pub struct CodecsArgs {
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     levels: Vec<u8>,
 
-    /// The standard choice, of --only if that is given
+    /// The standard choice of levels, restricted to --only if that is given
     #[arg(long, conflicts_with_all = ["all", "levels"])]
     quick: bool,
 
@@ -74,12 +74,12 @@ pub struct CodecsArgs {
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     segments: Option<usize>,
 
-    /// The same for what takes most of a minute for each (zpaq -m4, brotli -q 10, lrzip -z -L 4 and above)
+    /// The same for contenders that take most of a minute for a segment (zpaq -m4, brotli -q 10, lrzip -z -L 4 and above)
     /// [default: 1, with --all all]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     slow_segments: Option<usize>,
 
-    /// Workloads to make WAL with, without DIR
+    /// Workloads to make WAL with, if there is no DIR
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', conflicts_with = "folders")]
     workloads: Vec<String>,
 
@@ -87,11 +87,11 @@ pub struct CodecsArgs {
     #[arg(long, value_name = "VERSION")]
     pg: Option<Wanted>,
 
-    /// Size of each workload, see `walden lab list` [default: what makes 8 to 10 segments]
+    /// Size of each workload, see `walden lab list` [default: one that fills 8 to 10 segments]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     size: Option<u64>,
 
-    /// Instead, pgbench's WAL under each wal_compression, as it is and compressed again
+    /// Instead, compare pgbench's WAL under each wal_compression, as it is and compressed by other programs
     #[arg(long, conflicts_with_all = ["folders", "all", "quick", "workloads", "only", "levels", "segments", "html", "svg"])]
     wal_compression: bool,
 
@@ -113,10 +113,10 @@ pub struct CodecsArgs {
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "a number from 1 on is expected".to_owned())
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "expected a number of at least 1".to_owned())
 }
 
-/// All that is known in the end; also the JSON.
+/// Results over all corpora; serialized, this is the command's JSON.
 #[derive(Serialize, Debug)]
 struct Results {
     machine: Machine,
@@ -142,7 +142,7 @@ struct ProgramFacts {
     version: Option<String>,
 }
 
-/// A program that is not installed, and what to install.
+/// A program that is not installed, its Debian package, and the contenders that need it.
 #[derive(Serialize, Debug)]
 struct Missing {
     program: &'static str,
@@ -167,15 +167,15 @@ struct Measured {
     threads: Threads,
     takes: Takes,
     figures: Option<Figures>,
-    /// Why there are no figures; the round trip is one of the reasons.
+    /// Why there are no figures: the program failed, or its output differs from the original.
     failure: Option<String>,
     published: Option<published::Figures>,
 }
 
-/// Averages per segment but for the sums of bytes.
+/// `bytes_in` and `bytes_out` are sums; all else are averages per segment.
 #[derive(Serialize, Debug)]
 struct Figures {
-    /// Slow contenders take some only.
+    /// Segments that it compressed: slow contenders do not compress all of a corpus.
     segments: usize,
     bytes_in: u64,
     bytes_out: u64,
@@ -183,11 +183,11 @@ struct Figures {
     compress: Spent,
     decompress: Spent,
     times_xz_2: Option<Times>,
-    /// Nobody else is smaller in less time.
+    /// It is on the Pareto front: no other contender is smaller in less time.
     on_front: bool,
 }
 
-/// Over the figures of `xz -2` on the same segments.
+/// Ratios to the figures of `xz -2` on the same segments.
 #[derive(Serialize, Clone, Copy, Debug)]
 struct Times {
     bytes: f64,
@@ -200,7 +200,7 @@ pub fn run(args: &CodecsArgs) -> Result<ExitCode> {
     if args.wal_compression {
         return wal_compression::run(args);
     }
-    let entries = chosen(args)?;
+    let entries = select_entries(args)?;
     let (present, absent): (Vec<Entry>, Vec<Entry>) =
         entries.into_iter().partition(|entry| entry.program.is_some());
     let missing = missing(&absent);
@@ -223,10 +223,10 @@ pub fn run(args: &CodecsArgs) -> Result<ExitCode> {
     let programs = programs(&present);
     for source in sources(args)? {
         let found = source.find(args.pg)?;
-        // A scratch folder each, so that no more than one corpus is there twice.
+        // One scratch folder per corpus: a corpus's copy is removed before the next one is made.
         let scratch = Scratch::new()?;
         let progress = Progress::new(&format!("{}: copying", found.name));
-        let corpus = found.stage(scratch.path(), args.segments, race::wants_one_file(&present))?;
+        let corpus = found.stage(scratch.path(), args.segments, race::should_concatenate(&present))?;
         let outcomes = race(&corpus, &present, &rules, &scratch, &progress)?;
         progress.finish();
         let results = CorpusResults {
@@ -239,7 +239,7 @@ pub fn run(args: &CodecsArgs) -> Result<ExitCode> {
         all.push((results, outcomes));
     }
     let results = Results {
-        machine: Machine { cores: terminal::cores(), processor: processor() },
+        machine: Machine { cores: terminal::cores(), processor: processor_name() },
         started_at,
         runs: args.runs,
         programs,
@@ -253,21 +253,21 @@ pub fn run(args: &CodecsArgs) -> Result<ExitCode> {
     Ok(if failed { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
 }
 
-/// The contenders and levels that the options ask for, and the reference.
-fn chosen(args: &CodecsArgs) -> Result<Vec<Entry>> {
-    // `zstd` also means `zstd-long`.
-    let means = |name: &str, row: &Contender| {
+/// The contenders and levels that the options select, and the reference.
+fn select_entries(args: &CodecsArgs) -> Result<Vec<Entry>> {
+    // `zstd` also selects `zstd-long`.
+    let selects = |name: &str, row: &Contender| {
         row.name.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     };
     for name in &args.only {
         let names: Vec<&str> = CONTENDERS.iter().map(|row| row.name).collect();
-        let known = CONTENDERS.iter().any(|row| means(name, row));
-        ensure!(known, "there is no contender {name}; there are: {}", names.join(", "));
+        let known = CONTENDERS.iter().any(|row| selects(name, row));
+        ensure!(known, "cannot use contender {name}: expected one of {}", names.join(", "));
     }
     let standard = args.quick || (args.only.is_empty() && args.levels.is_empty() && !args.all);
     let mut entries = Vec::new();
     for row in CONTENDERS {
-        let wanted = args.only.is_empty() || args.only.iter().any(|name| means(name, row));
+        let wanted = args.only.is_empty() || args.only.iter().any(|name| selects(name, row));
         for level in row.levels.0..=row.levels.1 {
             let at_level = if standard {
                 row.standard.contains(&level)
@@ -309,7 +309,7 @@ fn sources(args: &CodecsArgs) -> Result<Vec<Source>> {
         let own = LAB.iter().find(|(name, _)| *name == workload.name).map(|(_, size)| *size);
         Source::Workload(workload, args.size.or(own).unwrap_or(workload.default_size))
     };
-    Ok(super::workloads_of(&names)?.into_iter().map(source).collect())
+    Ok(super::find_workloads(&names)?.into_iter().map(source).collect())
 }
 
 fn missing(absent: &[Entry]) -> Vec<Missing> {
@@ -336,21 +336,23 @@ fn programs(present: &[Entry]) -> Vec<ProgramFacts> {
     programs
 }
 
-/// The processor's name, where the system tells.
-fn processor() -> Option<String> {
+/// The processor's name, if /proc/cpuinfo has it.
+fn processor_name() -> Option<String> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// A contender's sums, and those of the reference on the same segments.
+/// A contender's sums and those of the reference on the same segments, or why there are none.
 type Pair = Result<(Tally, Option<Tally>), String>;
 
 fn tallies(entries: &[Entry], outcomes: &[Outcome]) -> Vec<Pair> {
     let reference = entries.iter().position(Entry::is_reference).and_then(|index| outcomes.get(index));
     let pair = |outcome: &Outcome| match outcome.tally() {
         Some(tally) => Ok((tally, reference.and_then(|reference| reference.tally_like(outcome)))),
-        None => Err(outcome.failure.clone().unwrap_or_else(|| "there was nothing to compress".into())),
+        None => {
+            Err(outcome.failure.clone().unwrap_or_else(|| "expected segments to compress, found none".into()))
+        }
     };
     outcomes.iter().map(pair).collect()
 }
@@ -431,8 +433,8 @@ fn one(entry: &Entry, pair: &Pair) -> Measured {
 }
 
 impl Figures {
-    /// What contenders are compared by, also those that take some segments only: over `xz -2` on the same segments, or,
-    /// where that is missing, over the segments themselves.
+    /// The size that contenders are compared by, comparable also between those that compress different segments: the ratio to
+    /// `xz -2` on the same segments, or, without that, to the segments themselves.
     fn size(&self) -> f64 {
         self.times_xz_2.map_or(self.bytes_out as f64 / self.bytes_in.max(1) as f64, |times| times.bytes)
     }

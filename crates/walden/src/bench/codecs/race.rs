@@ -1,4 +1,4 @@
-//! Contenders on a corpus, in turns; every byte that comes back is compared.
+//! Runs contenders on a corpus alternately, and compares every decompressed byte with the original.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -13,14 +13,14 @@ use super::contenders::{Entry, Takes, Task};
 use super::corpus::{Corpus, spread};
 use crate::bench::median;
 
-/// What is asked of a race.
+/// How often to run, and on how much.
 pub struct Rules {
     pub runs: u8,
     /// How many segments of the corpus slow contenders take.
     pub slow_segments: usize,
 }
 
-/// How a contender fared on a corpus.
+/// A contender's measurements on a corpus.
 #[derive(Default)]
 pub struct Outcome {
     laps: Vec<Lap>,
@@ -28,9 +28,9 @@ pub struct Outcome {
     pub failure: Option<String>,
 }
 
-/// What one process compresses, and what that took in each run.
+/// The input of one process, and its measurements in each run.
 struct Lap {
-    /// Their indexes in the corpus.
+    /// Indexes of the files' segments in the corpus.
     segments: Vec<usize>,
     files: Vec<PathBuf>,
     bytes_in: u64,
@@ -49,7 +49,7 @@ pub struct Tally {
     pub decompress: Spent,
 }
 
-/// Time, and the most memory at once.
+/// Time, and peak resident memory.
 #[derive(Clone, Copy, Default, Debug, Serialize)]
 pub struct Spent {
     pub wall_seconds: f64,
@@ -57,8 +57,8 @@ pub struct Spent {
     pub peak_kilobytes: u64,
 }
 
-/// Runs all of them. Within a run each segment passes through all contenders before the next one does, so that what
-/// disturbs the machine hits them alike.
+/// Runs all contenders. Within a run, all contenders process a segment before any takes the next one, so that other work on
+/// the machine affects them alike.
 pub fn race(
     corpus: &Corpus,
     entries: &[Entry],
@@ -113,15 +113,15 @@ fn laps(corpus: &Corpus, entry: &Entry, rules: &Rules) -> Result<Vec<Lap>> {
             let files = if entry.contender.compress.contains(&"{files}") {
                 corpus.segments.clone()
             } else {
-                vec![corpus.whole.clone().context("all segments in one file")?]
+                vec![corpus.whole.clone().context("cannot run: expected all segments in one file")?]
             };
             Ok(vec![lap((0..count).collect(), files)?])
         }
     }
 }
 
-/// Does one corpus's run ask for all segments in one file?
-pub fn wants_one_file(entries: &[Entry]) -> bool {
+/// Whether a contender reads all segments as one file.
+pub fn should_concatenate(entries: &[Entry]) -> bool {
     let wants = |entry: &Entry| {
         entry.contender.takes == Takes::Corpus && !entry.contender.compress.contains(&"{files}")
     };
@@ -130,10 +130,10 @@ pub fn wants_one_file(entries: &[Entry]) -> bool {
 
 /// Compresses, decompresses and compares.
 fn once(entry: &Entry, lap: &mut Lap, scratch: &Scratch) -> Result<()> {
-    let program = entry.program.as_deref().context("not installed")?;
+    let program = entry.program.as_deref().context("cannot run: the program is not installed")?;
     let packed = emptied(scratch.path().join("packed"))?;
     let unpacked = emptied(scratch.path().join("unpacked"))?;
-    let name = lap.files[0].file_name().context("a file's name")?;
+    let name = lap.files[0].file_name().context("cannot run: expected a file name")?;
     let mut packed_name = name.to_owned();
     packed_name.push(entry.contender.ending);
 
@@ -168,7 +168,7 @@ fn run(command: &mut Command, scratch: &Scratch) -> Result<Finished> {
     let finished = scratch.run(command.stderr(File::create(&errors)?).current_dir(scratch.path()))?;
     if !finished.status.success() {
         let text = fs::read(&errors).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())?;
-        // Usage is explained behind the error.
+        // Some programs print their usage after the error.
         let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
         bail!("{}: {}", finished.status, line.trim());
     }
@@ -188,17 +188,17 @@ fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Every file must have come back under its name, in whatever folder, and nothing else.
+/// Expects exactly the originals' names below `folder`, each with the original's bytes.
 fn compare(originals: &[PathBuf], folder: &Path) -> Result<()> {
     let files = files_below(folder)?;
     let (wanted, got) = (originals.len(), files.len());
-    ensure!(got == wanted, "round trip: {got} files came back of {wanted}");
+    ensure!(got == wanted, "round trip: expected {wanted} files, found {got}");
     for original in originals {
         let name = original.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
         let copy = files.iter().find(|file| file.file_name() == original.file_name());
-        let copy = copy.with_context(|| format!("round trip: {name} did not come back"))?;
+        let copy = copy.with_context(|| format!("round trip: expected {name}, found no such file"))?;
         if let Some(place) = first_difference(original, copy)? {
-            bail!("round trip: {name} differs from byte {place} on");
+            bail!("round trip: {name} differs from the original at byte {place}");
         }
     }
     Ok(())
@@ -226,7 +226,7 @@ fn first_difference(one: &Path, other: &Path) -> Result<Option<u64>> {
 }
 
 impl Outcome {
-    /// The sums, of the medians of runs; none after a failure.
+    /// Sums over segments of the medians of runs; `None` after a failure.
     pub fn tally(&self) -> Option<Tally> {
         if self.failure.is_some() || self.laps.is_empty() {
             return None;
@@ -238,7 +238,7 @@ impl Outcome {
         Some(tally)
     }
 
-    /// The sums over those segments that `other` took; none unless each was a process of its own.
+    /// Sums over the segments that `other` compressed; `None` unless each was compressed by a process of its own.
     pub fn tally_like(&self, other: &Outcome) -> Option<Tally> {
         self.tally()?;
         let mut tally = Tally::default();
@@ -313,7 +313,7 @@ mod tests {
     const SLOW: Contender = Contender { slow_from: Some(1), ..FAITHFUL };
 
     #[test]
-    fn who_does_not_give_back_every_byte_fails() {
+    fn a_contender_that_loses_bytes_fails() {
         let scratch = Scratch::new().unwrap();
         let segments: Vec<PathBuf> = ["a", "b", "c"].map(|name| scratch.path().join(name)).into();
         for (segment, text) in segments.iter().zip(["one", "three", "seventeen"]) {
@@ -328,10 +328,10 @@ mod tests {
         assert_eq!((tally.segments, tally.bytes_in, tally.bytes_out), (3, 17, 17));
         let failure = |index: usize| outcomes[index].failure.clone().unwrap_or_default();
         // The first segment has three bytes.
-        assert_eq!(failure(1), "round trip: b differs from byte 3 on");
+        assert_eq!(failure(1), "round trip: b differs from the original at byte 3");
         assert!(failure(2).ends_with("no such level") && outcomes[2].tally().is_none(), "{}", failure(2));
         assert_eq!(failure(3), "compress: nothing was written");
-        // A slow one takes one segment, and is held against what the others made of the same one.
+        // A slow one compresses one segment, and is compared with the others on that segment.
         assert_eq!(outcomes[4].tally().unwrap().bytes_in, 5);
         assert_eq!(outcomes[0].tally_like(&outcomes[4]).unwrap().bytes_out, 5);
         assert!(outcomes[2].tally_like(&outcomes[0]).is_none());

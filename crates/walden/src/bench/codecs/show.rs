@@ -23,8 +23,8 @@ pub fn all(args: &CodecsArgs, results: &Results) -> Result<()> {
 fn write(args: &CodecsArgs, results: &Results) -> Result<()> {
     if let Some(path) = &args.svg {
         let corpus = if let [only] = &results.corpora[..] { only } else { &results.total };
-        let picture = svg::scatter(&chart(corpus, Way::There));
-        output::write_text(path, &picture.map_err(|error| anyhow!("draw the chart: {error}"))?)?;
+        let picture = svg::scatter(&chart(corpus, Direction::Compress));
+        output::write_text(path, &picture.map_err(|error| anyhow!("cannot draw the chart: {error}"))?)?;
     }
     args.html.as_ref().map_or(Ok(()), |path| output::write_page(path, &page(results)))
 }
@@ -51,14 +51,14 @@ fn tables(args: &CodecsArgs, results: &Results) -> String {
     tables.join("\n") + "\n"
 }
 
-const LEGEND: &str = "Averages per segment: MB (10^6 bytes), its ratio to xz -2 on the same segments, seconds of wall and CPU \
-                      time, the most memory at once in MB; then the way back. * no other is smaller in less time.";
+const LEGEND: &str = "Averages per segment: MB (10^6 bytes), their ratio to xz -2 on the same segments, seconds of wall and CPU \
+                      time and peak memory in MB to compress, then to decompress. * no other is smaller in less time.";
 
 fn corpus_table(look: Look, corpus: &CorpusResults) -> String {
     let title = title(corpus);
     let rows: Vec<Row> =
         corpus.contenders.iter().filter(|one| one.figures.is_some()).map(|one| row(corpus, one)).collect();
-    let head: &[&str] = &["MB", "xz -2", "wall", "CPU", "peak", "back", "CPU", "peak"];
+    let head: &[&str] = &["MB", "xz -2", "wall", "CPU", "peak", "unpack", "CPU", "peak"];
     let mut text = table(look, &title, ("contender", head), &rows);
     for one in &corpus.contenders {
         if let Some(failure) = &one.failure {
@@ -99,7 +99,7 @@ fn row(corpus: &CorpusResults, one: &Measured) -> Row {
     Row { depth: 0, label: label(corpus, one), cells, share }
 }
 
-/// The name, a star for the front, and how many segments if not all.
+/// The label, a star if it is on the Pareto front, and the number of segments if not all.
 fn label(corpus: &CorpusResults, one: &Measured) -> String {
     let Some(figures) = &one.figures else { return one.contender.clone() };
     let star = if figures.on_front { " *" } else { "" };
@@ -171,15 +171,15 @@ enum Way {
     Back,
 }
 
-fn chart(corpus: &CorpusResults, way: Way) -> Scatter {
+fn chart(corpus: &CorpusResults, direction: Direction) -> Scatter {
     let mut series: Vec<Series> = Vec::new();
     let mut against_xz = true;
     for one in &corpus.contenders {
         let Some(figures) = &one.figures else { continue };
         against_xz &= figures.times_xz_2.is_some();
-        let spent = match way {
-            Way::There => figures.compress,
-            Way::Back => figures.decompress,
+        let spent = match direction {
+            Direction::Compress => figures.compress,
+            Direction::Decompress => figures.decompress,
         };
         let point = Point { label: one.contender.clone(), x: spent.wall_seconds, y: figures.size() };
         match series.last_mut().filter(|series| series.name == one.name) {
@@ -191,9 +191,9 @@ fn chart(corpus: &CorpusResults, way: Way) -> Scatter {
             }),
         }
     }
-    let verb = match way {
-        Way::There => "compress",
-        Way::Back => "decompress",
+    let verb = match direction {
+        Direction::Compress => "compress",
+        Direction::Decompress => "decompress",
     };
     Scatter {
         title: format!("{}: size against time to {verb}", corpus.name),
@@ -216,9 +216,9 @@ fn page(results: &Results) -> Page {
     ));
     facts(&mut page, &results.total);
     let mut how = Section::new("How it was measured").text(
-        "Programs take turns, segment by segment. Every file that came back was compared with the original, byte for byte. \
-         Times and memory are of whole processes. Contenders that are too slow for all segments took some, and are held \
-         against what xz -2 made of the same ones.",
+        "Programs alternate, segment by segment. Every decompressed file was compared with the original, byte for byte. \
+         Times and memory are of whole processes. Contenders that are too slow for all segments compressed some of them; \
+         their ratios are to xz -2 on the same segments.",
     );
     for one in &results.missing {
         let text = format!("{} (package {}): {}", one.program, one.package, one.contenders.join(", "));
@@ -231,8 +231,8 @@ fn page(results: &Results) -> Page {
         corpus.contenders.iter().for_each(|one| table.row(page_row(corpus, one)));
         page.section(
             Section::new(&title(corpus))
-                .chart(chart(corpus, Way::There), PARETO_NOTE)
-                .chart(chart(corpus, Way::Back), PARETO_NOTE)
+                .chart(chart(corpus, Direction::Compress), PARETO_NOTE)
+                .chart(chart(corpus, Direction::Decompress), PARETO_NOTE)
                 .table(table),
         );
     }
@@ -244,8 +244,7 @@ fn page(results: &Results) -> Page {
         Section::new("Published in 2017, and measured now")
             .text(
                 "End Point's comparison: 100 segments of a busy production system, 16 cores; averages per segment. \
-                 Measured: the first table above. What can be compared are ratios, not seconds or MB of other data on \
-                 another machine.",
+                 Measured: the first table above. Compare ratios: data and machine differ, so seconds and MB do too.",
             )
             .table(table),
     );
@@ -258,9 +257,9 @@ fn page(results: &Results) -> Page {
 }
 
 const PARETO_NOTE: &str = "Both scales are logarithmic: lower is smaller, further left is faster. The wide grey line is the \
-                           front: no other is smaller in less time. A line joins the levels of one program.";
+                           Pareto front: no other contender is smaller in less time. A line joins the levels of one program.";
 
-/// What is smallest, and what is ours, in a line each.
+/// The corpus, and the smallest size by Walden and by the others.
 fn facts(page: &mut Page, corpus: &CorpusResults) {
     page.fact("segments", &units::count(corpus.segments as u64), &units::bytes(corpus.bytes));
     let known = || corpus.contenders.iter().filter_map(|one| Some((one, one.figures.as_ref()?)));
@@ -275,11 +274,11 @@ fn facts(page: &mut Page, corpus: &CorpusResults) {
                 one.contender,
                 units::seconds(figures.compress.wall_seconds)
             );
-            page.fact(name, &format!("{} left", units::percent(share)), &note);
+            page.fact(name, &format!("{} of raw", units::percent(share)), &note);
         }
     };
-    smallest("Walden at its smallest", true);
-    smallest("the others at their smallest", false);
+    smallest("smallest by Walden", true);
+    smallest("smallest by others", false);
 }
 
 const PAGE_HEAD: [&str; 15] = [
@@ -291,7 +290,7 @@ const PAGE_HEAD: [&str; 15] = [
     "time / xz -2",
     "CPU s",
     "peak MB",
-    "back wall s",
+    "unpack wall s",
     "time / xz -2",
     "CPU s",
     "peak MB",
@@ -341,7 +340,7 @@ fn page_row(corpus: &CorpusResults, one: &Measured) -> html::Row {
     html::Row::new(cells).weight(weight)
 }
 
-/// A figure is sorted as such, anything else as text.
+/// A cell that sorts as a number if the text is one.
 fn figure(text: &str) -> Cell {
     text.parse().map_or_else(|_| Cell::text(text), |number| Cell::number(text, number))
 }

@@ -1,4 +1,4 @@
-//! `--wal-compression`: does it pay to let the server compress images when segments are compressed anyway?
+//! `--wal-compression`: whether `wal_compression` helps if segments are compressed afterwards.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -14,15 +14,15 @@ use super::corpus::Found;
 use super::published::WAL_COMPRESSION;
 use super::race::{Rules, race};
 use super::{CodecsArgs, Missing, missing, race as races};
-use crate::bench::{Material, workloads_of};
+use crate::bench::{Material, find_workloads};
 use crate::{FOUND, terminal};
 
 const WORKLOAD: &str = "oltp";
 
-/// Values of wal_compression, and the version that has them first.
+/// Values of `wal_compression`, and the first major version that has them.
 const SETTINGS: [(&str, u32); 4] = [("off", 0), ("pglz", 0), ("lz4", 15), ("zstd", 15)];
 
-/// Rows of the contenders, at a level.
+/// Names in [`CONTENDERS`], and levels.
 const PROGRAMS: [(&str, u8); 4] = [("gzip", 6), ("xz", 2), ("zstd", 3), ("walden", 3)];
 
 #[derive(Serialize, Debug)]
@@ -32,7 +32,7 @@ struct Results {
     postgresql: String,
     rows: Vec<SettingResults>,
     missing: Vec<Missing>,
-    /// wal_compression, program, MB.
+    /// Rows of `wal_compression`, program, MB.
     published: &'static [(&'static str, &'static str, f64)],
 }
 
@@ -40,9 +40,9 @@ struct Results {
 #[derive(Serialize, Debug)]
 struct SettingResults {
     wal_compression: &'static str,
-    /// Why there is nothing else.
+    /// Why there are no figures.
     failure: Option<String>,
-    /// From the first record to the last.
+    /// Bytes of WAL from the workload's first record to its last.
     wal_bytes: u64,
     segments: usize,
     totals: Vec<Total>,
@@ -59,7 +59,7 @@ struct Total {
 
 /// Runs the command.
 pub fn run(args: &CodecsArgs) -> Result<ExitCode> {
-    let workload = workloads_of(&[WORKLOAD.to_owned()])?[0];
+    let workload = find_workloads(&[WORKLOAD.to_owned()])?[0];
     let installation = find_or_install(args.pg.unwrap_or(Wanted::Any))?;
     let size = args.size.unwrap_or(workload.default_size);
     let entries: Result<Vec<Entry>> = PROGRAMS.iter().map(|&(name, level)| entry(name, level)).collect();
@@ -97,7 +97,7 @@ pub fn run(args: &CodecsArgs) -> Result<ExitCode> {
 
 fn entry(name: &str, level: u8) -> Result<Entry> {
     let row = CONTENDERS.iter().find(|row| row.name == name);
-    Entry::new(row.with_context(|| format!("no contender {name}"))?, level)
+    Entry::new(row.with_context(|| format!("cannot find contender {name}"))?, level)
 }
 
 fn one(
@@ -109,8 +109,9 @@ fn one(
 ) -> Result<SettingResults> {
     // `on` is pglz in every version; before 15 it has no other name.
     let value = if setting == "pglz" { "on" } else { setting };
-    let material = Material::with(workload, args.pg, Some(size), false, Some(("wal_compression", value)))
-        .with_context(|| format!("wal_compression = {setting}"))?;
+    let material =
+        Material::with_setting(workload, args.pg, Some(size), false, Some(("wal_compression", value)))
+            .with_context(|| format!("cannot run the workload with wal_compression = {setting}"))?;
     let lsn = |text: &str| text.parse::<walden_format::lsn::Lsn>();
     let wal_bytes = lsn(&material.end)?.bytes_since(lsn(&material.start)?);
     let found = Found {
@@ -120,7 +121,7 @@ fn one(
     };
     let scratch = Scratch::new()?;
     let progress = Progress::new(&found.name);
-    let corpus = found.stage(scratch.path(), None, races::wants_one_file(entries))?;
+    let corpus = found.stage(scratch.path(), None, races::should_concatenate(entries))?;
     let rules = Rules { runs: 1, slow_segments: usize::MAX };
     let outcomes = race(&corpus, entries, &rules, &scratch, &progress)?;
     progress.finish();
