@@ -23,8 +23,8 @@ pub(crate) fn server_account() -> Result<Option<&'static Account>> {
             if !is_root() {
                 return Ok(None);
             }
-            ["postgres", "nobody"].into_iter().find_map(look_up).map(Some).ok_or_else(|| {
-                "PostgreSQL does not run as root, and neither the user postgres nor nobody exists to run it as".into()
+            ["postgres", "nobody"].into_iter().find_map(find_account).map(Some).ok_or_else(|| {
+                "cannot run PostgreSQL as root: expected a user postgres or nobody to run it as, found neither; create one".into()
             })
         })
         .as_ref()
@@ -49,7 +49,8 @@ pub(crate) fn command(program: &Path, directory: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// Takes everything out of a command's environment that would change where PostgreSQL's programs connect or what they print.
+/// Removes `PG*`, `LC_*` and `LANG` from a command's environment: they would change where PostgreSQL's programs connect, and
+/// the language of their output.
 pub(crate) fn clean_environment(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name
@@ -62,31 +63,31 @@ pub(crate) fn clean_environment(command: &mut Command) {
     command.env("LC_ALL", "C").env("TZ", "UTC");
 }
 
-/// Gives a path to the server's user; nothing to do when not root.
-pub(crate) fn give(path: &Path) -> Result<()> {
+/// Changes a path's owner to the server's user; does nothing when not root.
+pub(crate) fn chown(path: &Path) -> Result<()> {
     if let Some(account) = server_account()? {
         std::os::unix::fs::chown(path, Some(account.uid), Some(account.gid))
-            .with_context(|| format!("cannot give {} to the user {}", path.display(), account.name))?;
+            .with_context(|| format!("cannot change the owner of {} to {}", path.display(), account.name))?;
     }
     Ok(())
 }
 
-/// Gives a folder and everything in it to the server's user; nothing to do when not root.
-pub(crate) fn give_all(folder: &Path) -> Result<()> {
+/// Changes the owner of a folder and everything in it to the server's user; does nothing when not root.
+pub(crate) fn chown_all(folder: &Path) -> Result<()> {
     if !is_root() {
         return Ok(());
     }
-    give(folder)?;
+    chown(folder)?;
     let reading = || format!("cannot read {}", folder.display());
     for entry in std::fs::read_dir(folder).with_context(reading)? {
         let path = entry.with_context(reading)?.path();
-        if path.is_dir() && !path.is_symlink() { give_all(&path)? } else { give(&path)? }
+        if path.is_dir() && !path.is_symlink() { chown_all(&path)? } else { chown(&path)? }
     }
     Ok(())
 }
 
-/// Uid and gid by the `id` program, which also knows users that are not in /etc/passwd.
-fn look_up(name: &'static str) -> Option<Account> {
+/// Finds uid and gid by the `id` program, which also knows users that are not in /etc/passwd.
+fn find_account(name: &'static str) -> Option<Account> {
     let number = |flag: &str| -> Option<u32> {
         let output = Command::new("id").args([flag, name]).stdin(Stdio::null()).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().parse().ok()).flatten()

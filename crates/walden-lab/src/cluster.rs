@@ -23,26 +23,26 @@ use crate::install::Installation;
 /// The superuser of every cluster.
 pub const SUPERUSER: &str = "postgres";
 
-/// The port number in the socket's name; each cluster has a socket folder of its own.
+/// The port number in the socket's name. It is the same for all clusters, as each has its own socket folder.
 pub const PORT: u16 = 5432;
 
-/// How long starting, crash recovery included, or stopping may take.
+/// The longest time that starting (with crash recovery) or stopping a server may take.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// A Unix socket's path has at most this many bytes (`sun_path` less its end).
-const SOCKET_PATH_LIMIT: usize = 107;
+/// Longest path of a Unix socket in bytes: `sun_path` of `struct sockaddr_un` without its terminating zero.
+const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 /// Settings of every cluster, before those that the caller adds.
 const BASE_SETTINGS: &[(&str, &str)] = &[
     ("listen_addresses", ""),
-    // Throw-away data: the WAL is the same, only not waited for.
+    // The WAL is the same as with fsync, the server only does not wait for the disk.
     ("fsync", "off"),
     ("log_checkpoints", "on"),
     ("timezone", "UTC"),
     ("log_timezone", "UTC"),
 ];
 
-/// What a cluster is made of; [`ClusterBuilder::start`] makes it.
+/// Options of a cluster; [`ClusterBuilder::start`] creates it and starts its server.
 #[derive(Debug, Clone)]
 pub struct ClusterBuilder {
     installation: Installation,
@@ -55,13 +55,13 @@ pub struct ClusterBuilder {
 /// How to stop a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopMode {
-    /// Ends the sessions, writes a checkpoint, and stops.
+    /// Ends the sessions, writes a checkpoint, and stops (SIGINT).
     Fast,
-    /// Stops at once, as if it had crashed.
+    /// Stops without a checkpoint (SIGQUIT): the next start runs crash recovery.
     Immediate,
 }
 
-/// A cluster with its server, stopped and removed when dropped.
+/// A cluster and its server. When dropped, the server is stopped and the folder removed.
 pub struct Cluster {
     guard: Arc<Guard>,
     installation: Installation,
@@ -70,7 +70,7 @@ pub struct Cluster {
     identity: Identity,
 }
 
-/// What is asked once, from the first server started.
+/// Facts of a cluster that never change, queried when its server has first started.
 struct Identity {
     version: String,
     version_num: u32,
@@ -79,7 +79,7 @@ struct Identity {
 }
 
 impl ClusterBuilder {
-    /// A cluster with the server's defaults, but no TCP/IP and no waiting for the disk (`fsync=off`).
+    /// A cluster with the server's defaults, except that it has no TCP/IP and `fsync=off`.
     pub fn new(installation: Installation) -> ClusterBuilder {
         let settings = BASE_SETTINGS.iter().map(|&(name, value)| (name.into(), value.into())).collect();
         let initdb_options = ["--no-sync", "--locale=C", "--encoding=UTF8", "--auth=trust"];
@@ -106,13 +106,13 @@ impl ClusterBuilder {
         }
     }
 
-    /// Any other option of initdb.
+    /// Adds an option of initdb, such as `--locale-provider=icu`.
     pub fn initdb_option(mut self, option: &str) -> ClusterBuilder {
         self.initdb_options.push(option.into());
         self
     }
 
-    /// A line of `postgresql.conf`; a later one of the same name wins.
+    /// Adds a line to `postgresql.conf`; of several with one name the last applies.
     pub fn setting(mut self, name: &str, value: &str) -> ClusterBuilder {
         self.settings.push((name.into(), value.into()));
         self
@@ -138,10 +138,10 @@ impl ClusterBuilder {
         self.start_after(|_| Ok(()))
     }
 
-    /// The same; `before` is called with the data directory before its server starts for the first time.
+    /// As [`ClusterBuilder::start`]; calls `before` with the data directory before the server starts for the first time.
     ///
     /// # Errors
-    /// As [`ClusterBuilder::start`], and those of `before`.
+    /// Those of [`ClusterBuilder::start`] and of `before`.
     pub fn start_after(self, before: impl FnOnce(&Path) -> Result<()>) -> Result<Cluster> {
         let guard = Guard::new(temporary_folder()?)?;
         let mut cluster = Cluster {
@@ -158,7 +158,7 @@ impl ClusterBuilder {
         };
         for folder in [cluster.socket_dir(), cluster.archive_dir()] {
             fs::create_dir(&folder)?;
-            account::give(&folder)?;
+            account::chown(&folder)?;
         }
         match &self.copy_of {
             Some(data) => copy_folder(data, &cluster.data_dir(), &|_| true)?,
@@ -167,7 +167,7 @@ impl ClusterBuilder {
         cluster.configure(&cluster.folder_settings())?;
         cluster.configure(&self.settings)?;
         before(&cluster.data_dir())?;
-        account::give_all(&cluster.data_dir())?;
+        account::chown_all(&cluster.data_dir())?;
         cluster.start()?;
         cluster.identity = cluster.identify()?;
         Ok(cluster)
@@ -175,7 +175,7 @@ impl ClusterBuilder {
 }
 
 impl Cluster {
-    /// The installation that it runs on.
+    /// The installation whose programs run the server.
     pub fn installation(&self) -> &Installation {
         &self.installation
     }
@@ -190,12 +190,12 @@ impl Cluster {
         self.identity.version_num
     }
 
-    /// The major version.
+    /// The server's major version, `18`.
     pub fn major(&self) -> u32 {
         self.identity.version_num / 10000
     }
 
-    /// The number that names this cluster in every segment's first page header.
+    /// The system identifier (`xlp_sysid` in the first page header of each segment).
     pub fn system_identifier(&self) -> u64 {
         self.identity.system_identifier
     }
@@ -210,7 +210,7 @@ impl Cluster {
         &self.initdb_options
     }
 
-    /// The temporary folder of everything.
+    /// The temporary folder that holds data directory, socket, archive and log.
     pub fn dir(&self) -> &Path {
         self.guard.dir()
     }
@@ -220,7 +220,7 @@ impl Cluster {
         self.dir().join("data")
     }
 
-    /// The folder of the Unix socket, for a `host` parameter.
+    /// The folder of the Unix socket, for a connection string's `host`.
     pub fn socket_dir(&self) -> PathBuf {
         self.dir().join("s")
     }
@@ -230,17 +230,17 @@ impl Cluster {
         self.dir().join("archive")
     }
 
-    /// The server's log.
+    /// The path of the server's log.
     pub fn log_path(&self) -> PathBuf {
         self.dir().join("server.log")
     }
 
-    /// The server's process id, while it runs.
+    /// The process id of the postmaster, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.guard.pid()
     }
 
-    /// Where to connect to; set user, database and so on before connecting.
+    /// Connection parameters of the superuser and the database `postgres`; change them before connecting.
     pub fn config(&self) -> Config {
         let mut config = Config::new();
         config
@@ -266,7 +266,7 @@ impl Cluster {
         result.with_context(|| format!("cannot connect to the database {database}"))
     }
 
-    /// A command for one of PostgreSQL's client programs, with connection parameters in its environment.
+    /// A command for a client program such as pgbench, with connection parameters in its environment.
     pub fn client_command(&self, program: &Path, database: &str) -> Command {
         let mut command = Command::new(program);
         account::clean_environment(&mut command);
@@ -286,7 +286,7 @@ impl Cluster {
     pub fn make_folder(&self, name: &str) -> Result<PathBuf> {
         let path = self.dir().join(name);
         fs::create_dir(&path)?;
-        account::give(&path)?;
+        account::chown(&path)?;
         Ok(path)
     }
 
@@ -327,13 +327,16 @@ impl Cluster {
         loop {
             if let Some(status) = self.guard.poll()? {
                 guard::wait_for_exit_if_interrupted();
-                bail!("the server ended when started ({status}); the end of its log:\n{}", self.log_tail());
+                bail!(
+                    "cannot start the server: it ended with {status}; the end of its log:\n{}",
+                    self.log_tail()
+                );
             }
             match config.connect(NoTls) {
                 Ok(_) => return Ok(()),
                 Err(error) if Instant::now() > deadline => {
                     bail!(
-                        "the server is not ready after {TIMEOUT:?} ({error}); the end of its log:\n{}",
+                        "cannot start the server: it takes no connections after {TIMEOUT:?} ({error}); the end of its log:\n{}",
                         self.log_tail()
                     )
                 }
@@ -353,7 +356,12 @@ impl Cluster {
         });
         match self.guard.wait(TIMEOUT)? {
             Some(_) => Ok(()),
-            None => bail!("the server did not stop in {TIMEOUT:?}; the end of its log:\n{}", self.log_tail()),
+            None => {
+                bail!(
+                    "cannot stop the server: it still runs after {TIMEOUT:?}; the end of its log:\n{}",
+                    self.log_tail()
+                )
+            }
         }
     }
 
@@ -384,10 +392,10 @@ impl Cluster {
         tail(&self.log_path(), 30)
     }
 
-    /// Copies the WAL segments from the one named `first` to the last one written, in order, into the folder `to`.
+    /// Copies the WAL segments from the one named `first` to the last one written into the folder `to`.
     ///
-    /// They are taken from `pg_wal` and from the archive folder. The last one is complete only after
-    /// [`Cluster::stop`]. Returns their names.
+    /// Searches `pg_wal` and the archive folder. The last segment is complete only after [`Cluster::stop`]. Returns the
+    /// names in the log's order.
     ///
     /// # Errors
     /// A segment of that run is missing (the server has recycled it), or the file system's.
@@ -399,12 +407,18 @@ impl Cluster {
         let segments: Vec<_> = segments.into_iter().filter(|(name, _)| name.as_str() >= first).collect();
         match segments.first() {
             Some((name, _)) if name == first => {}
-            _ => bail!("the WAL segment {first} is not there any more"),
+            _ => bail!(
+                "cannot collect WAL: expected the segment {first}, found that the server has recycled it"
+            ),
         }
         for pair in segments.windows(2) {
             let (number, next) = (self.segment_number(&pair[0].0)?, self.segment_number(&pair[1].0)?);
             if next > number + 1 {
-                bail!("WAL segments between {} and {} are not there any more", pair[0].0, pair[1].0);
+                bail!(
+                    "cannot collect WAL: expected the segments between {} and {}, found none",
+                    pair[0].0,
+                    pair[1].0
+                );
             }
         }
         fs::create_dir_all(to)?;
@@ -422,14 +436,14 @@ impl Cluster {
     /// The server runs, or the file system's.
     pub fn copy_data(&self, to: &Path) -> Result<()> {
         if self.is_running() {
-            bail!("a data directory is copied only when its server is stopped");
+            bail!("cannot copy the data directory: expected a stopped server, found it running");
         }
         let pg_wal = self.data_dir().join("pg_wal");
         copy_folder(&self.data_dir(), to, &|path| path.is_dir() || path.parent() != Some(&pg_wal))
     }
 
-    /// Whether a file in `pg_wal` holds the segment that its name says, not the old content of a recycled one
-    /// nor zeros: its first page's address (`xlp_pageaddr`, bytes 8 to 15) is the segment's own.
+    /// Whether a file in `pg_wal` holds the segment of its name, not zeros or the old content of a recycled file: compares
+    /// the first page's address (`xlp_pageaddr`, bytes 8 to 15).
     fn is_written(&self, name: &str, path: &Path) -> bool {
         let mut header = [0; 16];
         let Ok(number) = self.segment_number(name) else { return false };
@@ -461,11 +475,11 @@ impl Cluster {
         }
     }
 
-    /// Settings that depend on the temporary folder.
+    /// Settings that contain the temporary folder's path.
     fn folder_settings(&self) -> Vec<(&'static str, String)> {
         let mut settings = vec![("unix_socket_directories", self.socket_dir().display().to_string())];
         if self.archive {
-            // Never overwrites, and a file has its final name only when it is complete.
+            // Never overwrites; the final name appears only when the file is complete.
             let to = self.archive_dir().display().to_string();
             let command =
                 format!(r#"test ! -f "{to}/%f" && cp "%p" "{to}/.%f.tmp" && mv "{to}/.%f.tmp" "{to}/%f""#);
@@ -485,7 +499,7 @@ impl Cluster {
         Ok(Identity {
             version: row.get(0),
             version_num: row.get::<_, String>(1).parse()?,
-            // An int8 for SQL, an unsigned number everywhere else.
+            // SQL has it as a signed int8; everywhere else it is unsigned.
             system_identifier: row.get::<_, String>(2).parse::<i64>()?.cast_unsigned(),
             wal_segment_bytes: row.get::<_, String>(3).parse()?,
         })
@@ -501,11 +515,11 @@ pub fn insert_lsn(client: &mut Client) -> Result<Lsn> {
     Ok(text.parse()?)
 }
 
-/// Copies a folder and what is in it, as far as `wanted`; what links point to is copied, not the links.
+/// Copies a folder recursively, with the entries for which `wanted` is true. Follows symbolic links.
 fn copy_folder(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> Result<()> {
     let copying = || format!("cannot copy {} to {}", from.display(), to.display());
     fs::create_dir_all(to).with_context(copying)?;
-    // A server refuses a data directory that others may look into.
+    // The server refuses a data directory that other users may read.
     fs::set_permissions(to, fs::Permissions::from_mode(0o700)).with_context(copying)?;
     for entry in fs::read_dir(from).with_context(copying)? {
         let path = entry.with_context(copying)?.path();
@@ -527,7 +541,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Creates a folder that only the server's user and root can enter, short enough for a socket's path.
+/// Creates a folder that only the server's user and root can enter, with a path short enough for a Unix socket.
 pub(crate) fn temporary_folder() -> Result<PathBuf> {
     let mut candidates = vec![env::temp_dir()];
     candidates.extend(["/tmp", "/var/tmp"].map(PathBuf::from));
@@ -538,18 +552,21 @@ pub(crate) fn temporary_folder() -> Result<PathBuf> {
             Err(error) => problems.push(format!("{}: {error:#}", parent.display())),
         }
     }
-    bail!("no folder for a temporary cluster (TMPDIR names one): {}", problems.join("; "))
+    bail!("cannot create a folder for a temporary cluster (name one by TMPDIR): {}", problems.join("; "))
 }
 
 fn temporary_folder_in(parent: &Path) -> Result<PathBuf> {
     let folder = tempfile::Builder::new().prefix("walden-").tempdir_in(parent)?;
     let socket = folder.path().join("s").join(format!(".s.PGSQL.{PORT}"));
     let socket_path: OsString = socket.into();
-    if socket_path.len() > SOCKET_PATH_LIMIT {
-        bail!("too long for a Unix socket's path");
+    if socket_path.len() > MAX_SOCKET_PATH_BYTES {
+        bail!(
+            "expected at most {MAX_SOCKET_PATH_BYTES} bytes for the socket's path, found {}",
+            socket_path.len()
+        );
     }
-    account::give(folder.path())?;
-    // As root, the server's user may not be able to enter a parent of it.
+    account::chown(folder.path())?;
+    // When this process is root, the server's user may lack permission for a parent folder.
     let entered = account::command(Path::new("true"), folder.path())?.status();
     entered.context("the server's user cannot enter it")?;
     Ok(folder.keep())

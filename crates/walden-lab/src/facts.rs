@@ -1,4 +1,4 @@
-//! What is written beside the segments of a run: everything needed to judge them later.
+//! `facts.json`, written beside the segments of a run: what was run, on which server, from which LSN to which.
 
 use std::collections::BTreeMap;
 
@@ -11,27 +11,27 @@ use walden_format::lsn::Lsn;
 /// The content of `facts.json`. LSNs are written as PostgreSQL prints them.
 #[derive(Debug, Clone, Serialize)]
 pub struct Facts {
-    /// The workload's name and its one-line description.
+    /// The workload's name.
     pub workload: String,
-    /// One line of description.
+    /// The workload's description, one line.
     pub about: String,
-    /// How much was done, in `size_unit`.
+    /// The workload's size, in `size_unit`.
     pub size: u64,
-    /// What `size` counts.
+    /// The unit of `size`: transactions, rows, MB.
     pub size_unit: String,
-    /// The seed of all content.
+    /// The seed that all content derives from.
     pub seed: u64,
-    /// The server.
+    /// Version of the server that wrote the WAL.
     pub server: Server,
     /// The options initdb was run with.
     pub initdb_options: Vec<String>,
     /// Settings that are not the built-in default, and all that the volume of WAL depends on.
     pub settings: BTreeMap<String, Setting>,
-    /// Of the cluster, as text: it does not fit into a JSON number.
+    /// The cluster's system identifier; text, because it does not fit into a JSON number.
     pub system_identifier: String,
     /// The timeline of all segments.
     pub timeline: u32,
-    /// Bytes of one segment.
+    /// Size of a segment in bytes.
     pub wal_segment_bytes: u64,
     /// Where the first segment starts; its first records are those of a checkpoint.
     #[serde(serialize_with = "as_text")]
@@ -50,11 +50,11 @@ pub struct Facts {
     pub started_at: String,
     /// When it had ended, UTC.
     pub finished_at: String,
-    /// Its duration in seconds.
+    /// Duration of the workload in seconds.
     pub seconds: f64,
     /// `pg_stat_wal` and, as the version has them, `pg_stat_bgwriter` and `pg_stat_checkpointer`.
     pub statistics: BTreeMap<String, StatPair>,
-    /// What the workload itself measured.
+    /// What the workload itself measured; its fields depend on the workload.
     pub notes: Value,
 }
 
@@ -62,7 +62,7 @@ fn as_text<S: Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(lsn)
 }
 
-/// The server of a run.
+/// Version of a server.
 #[derive(Debug, Clone, Serialize)]
 pub struct Server {
     /// What `version()` returns.
@@ -76,21 +76,21 @@ pub struct Server {
 pub struct Setting {
     /// The value, in `unit`.
     pub value: String,
-    /// `8kB`, `MB`, `s` ..
+    /// `pg_settings.unit`: `8kB`, `MB`, `s`, ...
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
-    /// `default`, `configuration file` ..
+    /// `pg_settings.source`: `default`, `configuration file`, ...
     pub source: String,
 }
 
 /// The one row of a statistics view before and after the workload.
 #[derive(Debug, Clone, Serialize)]
 pub struct StatPair {
-    /// When the workload began.
+    /// The row before the workload.
     pub before: Value,
-    /// When it had ended and its sessions had reported.
+    /// The row after the workload, when its sessions had reported their statistics.
     pub after: Value,
-    /// The difference of all numbers.
+    /// `after` minus `before`, for all numbers.
     pub delta: Value,
 }
 
@@ -122,11 +122,11 @@ const WAL_SETTINGS: &[&str] = &[
     "wal_skip_threshold",
 ];
 
-/// Views of one row whose numbers count up.
+/// Cumulative statistics views that have one row.
 const STATISTICS: &[&str] = &["pg_stat_wal", "pg_stat_bgwriter", "pg_stat_checkpointer"];
 
-/// The settings that matter for the WAL.
-pub(crate) fn settings(client: &mut Client) -> Result<BTreeMap<String, Setting>> {
+/// Reads the settings that the volume of WAL depends on, and all that are not at their default.
+pub(crate) fn read_settings(client: &mut Client) -> Result<BTreeMap<String, Setting>> {
     let rows = client.query(
         "SELECT name, setting, unit, source FROM pg_settings
          WHERE name = ANY ($1)
@@ -138,8 +138,8 @@ pub(crate) fn settings(client: &mut Client) -> Result<BTreeMap<String, Setting>>
     Ok(rows.iter().map(|row| (row.get(0), setting(row))).collect())
 }
 
-/// The statistics views that this version has.
-pub(crate) fn statistics(client: &mut Client) -> Result<BTreeMap<String, Value>> {
+/// Reads those of [`STATISTICS`] that the server's version has.
+pub(crate) fn read_statistics(client: &mut Client) -> Result<BTreeMap<String, Value>> {
     let mut found = BTreeMap::new();
     for &view in STATISTICS {
         let exists = client.query_one("SELECT to_regclass($1::text) IS NOT NULL", &[&view])?;
@@ -155,8 +155,8 @@ pub(crate) fn statistics(client: &mut Client) -> Result<BTreeMap<String, Value>>
     Ok(found)
 }
 
-/// Joins two readings of the same views.
-pub(crate) fn pair(
+/// Pairs two readings of the same views, with their differences.
+pub(crate) fn pair_statistics(
     mut before: BTreeMap<String, Value>,
     after: BTreeMap<String, Value>,
 ) -> BTreeMap<String, StatPair> {

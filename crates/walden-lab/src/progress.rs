@@ -13,7 +13,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A spinner with a text.
+    /// Shows a spinner with a text.
     pub fn new(phase: &str) -> Progress {
         let bar = ProgressBar::new_spinner();
         let progress = Progress { bar };
@@ -22,7 +22,7 @@ impl Progress {
         progress
     }
 
-    /// Prints nothing.
+    /// Progress that is not shown.
     pub fn hidden() -> Progress {
         Progress { bar: ProgressBar::hidden() }
     }
@@ -42,7 +42,7 @@ impl Progress {
         self.bar.set_position(0);
     }
 
-    /// Changes the text and nothing else.
+    /// Changes the text beside the bar.
     pub fn label(&self, text: &str) {
         self.bar.set_message(text.to_owned());
     }
@@ -52,7 +52,7 @@ impl Progress {
         self.bar.inc(steps);
     }
 
-    /// Takes the line away.
+    /// Removes the progress line from the terminal.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }

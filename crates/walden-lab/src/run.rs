@@ -1,4 +1,4 @@
-//! Runs a workload on a fresh cluster and leaves its WAL and the facts about it in a folder.
+//! Runs a workload on a new cluster, and keeps its WAL and `facts.json` in a folder.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,49 +18,49 @@ use crate::install::{Installation, Wanted, find_or_install};
 use crate::progress::Progress;
 use crate::workloads::{Context, Workload};
 
-/// What to run, on what, and where to.
+/// Options of [`run_workload`].
 #[derive(Debug, Clone)]
 pub struct RunOptions {
     /// A row of [`crate::workloads::all`].
     pub workload: &'static Workload,
-    /// In the workload's unit; its default if `None`.
+    /// The size in the workload's unit; its default if `None`.
     pub size: Option<u64>,
-    /// Of all content.
+    /// The seed that all content derives from.
     pub seed: u64,
-    /// The server; whatever is found or obtained if `None`.
+    /// The PostgreSQL to run; if `None`, the first one found, or the package of 18.
     pub installation: Option<Installation>,
-    /// Settings on top of the workload's own.
+    /// Server settings (name, value) that take precedence over the workload's own.
     pub settings: Vec<(String, String)>,
     /// The segment size in MB; the workload's own or 16 if `None`.
     pub wal_segsize_mb: Option<u32>,
     /// Data checksums; the workload's own or the version's default if `None`.
     pub checksums: Option<bool>,
-    /// The folder for `wal/` and `facts.json`, created if need be.
+    /// The folder for `wal/` and `facts.json`; created if it does not exist.
     pub output: PathBuf,
-    /// Keeps the data directory too: as it was when the workload began, in `base/`, and after the clean stop, in `data/`;
-    /// both without WAL, which is in `wal/` from the checkpoint on that `base/` was stopped with.
+    /// Also keeps the data directory: in `base/` as it was before the workload, in `data/` as it was after the server's clean
+    /// stop. Both are without WAL; `wal/` starts at the checkpoint that `base/` was stopped with.
     pub keep_data: bool,
-    /// Replaces what an earlier run left in `output`.
+    /// Removes the files of an earlier run in `output`.
     pub force: bool,
-    /// Where progress is shown.
+    /// The display of progress.
     pub progress: Progress,
 }
 
-/// What a run left.
+/// The folder that a run wrote.
 #[derive(Debug, Clone)]
 pub struct RunResult {
-    /// The output folder.
+    /// [`RunOptions::output`].
     pub output: PathBuf,
-    /// The folder of segments in it.
+    /// The folder `wal/` in it, with the segments.
     pub wal_dir: PathBuf,
-    /// The facts, as in `facts.json`.
+    /// The content of `facts.json`.
     pub facts: Facts,
 }
 
-/// The files of a run in its output folder.
+/// The files and folders that a run writes into its output folder.
 const OUTPUT_FILES: &[&str] = &["wal", "base", "data", "facts.json", "names.json"];
 
-/// In MB, since 13; before, in segments.
+/// The setting that keeps old segments, by the first major version that has it: in MB since 13, before in segments.
 const KEEP_WAL: &[(u32, &str, &str)] = &[(13, "wal_keep_size", "1TB"), (0, "wal_keep_segments", "1000000")];
 
 impl RunOptions {
@@ -82,12 +82,12 @@ impl RunOptions {
     }
 }
 
-/// Runs a workload. `before_stop` is called when it is done and its server still runs.
+/// Runs a workload. Calls `before_stop` when the workload has ended and its server still runs.
 ///
 /// The first segment collected starts with a checkpoint; the last one holds the server's shutdown.
 ///
 /// # Errors
-/// The output folder is in use, the server cannot be had or started, or a statement fails.
+/// The output folder is in use, PostgreSQL cannot be obtained or started, or a statement fails.
 pub fn run_workload(
     options: RunOptions,
     before_stop: &mut dyn FnMut(&Cluster) -> Result<()>,
@@ -137,7 +137,7 @@ pub(crate) fn write_facts(output: &Path, facts: &Facts) -> Result<()> {
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The state of things when what is to be kept begins.
+/// Positions and statistics of a cluster at the start of the WAL that is kept.
 pub(crate) struct Recording {
     segment: String,
     timeline: u32,
@@ -149,10 +149,10 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Starts a new segment with a checkpoint; `base` is where to keep the data directory as it is then.
+    /// Starts a new segment with a checkpoint. Copies the data directory as it is then to `base`, if given.
     pub fn begin(cluster: &Cluster, base: Option<&Path>) -> Result<Recording> {
         let mut client = cluster.client("postgres")?;
-        // The first checkpoint leaves nothing for the second to write, so that it begins and ends within a few records.
+        // After the first checkpoint the second one has no pages to write, so that it begins and ends within a few records.
         client.batch_execute("CHECKPOINT")?;
         client.batch_execute("SELECT pg_switch_wal()")?;
         client.batch_execute("CHECKPOINT")?;
@@ -179,7 +179,7 @@ impl Recording {
 
     /// Stops the server and collects the segments since the beginning in `output`.
     ///
-    /// The facts lack what only the caller knows: what was done.
+    /// The caller completes the facts with workload, size and notes.
     pub fn finish(
         self,
         cluster: &Cluster,
@@ -189,9 +189,9 @@ impl Recording {
         let mut client = cluster.client("postgres")?;
         let seconds = self.clock.elapsed().as_secs_f64();
         let finished_at = clock_of(&mut client)?;
-        let settings = facts::settings(&mut client)?;
+        let settings = facts::read_settings(&mut client)?;
         let after = settled_statistics(&mut || cluster.client("postgres"))?;
-        // Read last, so that the counters count nothing that lies behind it (autovacuum may still be at work).
+        // Read after the statistics, as autovacuum may still write: the counters must not count records behind the end.
         let end_lsn = insert_lsn(&mut client)?;
         drop(client);
         before_stop(cluster)?;
@@ -217,20 +217,20 @@ impl Recording {
             started_at: self.at,
             finished_at,
             seconds,
-            statistics: facts::pair(self.statistics, after),
+            statistics: facts::pair_statistics(self.statistics, after),
             notes: Value::Null,
         })
     }
 }
 
-/// Reads the statistics when all processes have reported theirs: sessions that ended do so late, others each second.
+/// Reads the statistics once all processes have reported theirs: ended sessions report late, others once a second.
 pub(crate) fn settled_statistics(
     connect: &mut dyn FnMut() -> Result<Client>,
 ) -> Result<BTreeMap<String, Value>> {
     let mut last = None;
     for _ in 0..12 {
-        // A new session each time: one that lives caches what it has seen.
-        let now = facts::statistics(&mut connect()?)?;
+        // A new session each time, because a session caches the statistics that it has read.
+        let now = facts::read_statistics(&mut connect()?)?;
         if last.as_ref() == Some(&now) {
             break;
         }
@@ -279,12 +279,12 @@ pub(crate) fn keep_wal(builder: ClusterBuilder) -> ClusterBuilder {
     }
 }
 
-/// Makes the output folder; an earlier run's files in it are removed if `force`, anything else is left alone.
+/// Creates the output folder. With `force`, removes an earlier run's files in it and no others.
 pub(crate) fn prepare_output(output: &Path, force: bool) -> Result<()> {
     match fs::read_dir(output).map(Iterator::count) {
         Ok(1..) if !force => {
             bail!(
-                "{} is not empty; choose another folder, or --force to replace an earlier run in it",
+                "cannot use {}: expected an empty folder; choose another one, or --force to replace an earlier run in it",
                 output.display()
             )
         }

@@ -1,4 +1,4 @@
-//! A temporary folder for programs that are run to their end and measured.
+//! A temporary folder in which programs are run to their end and measured.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -9,28 +9,27 @@ use anyhow::{Context as _, Result};
 
 use crate::guard::Guard;
 
-/// A temporary folder and the one program that runs in it: both are gone in the end, also on Ctrl-C, SIGTERM and SIGHUP,
-/// and when this process is killed.
+/// A temporary folder and the one program that runs in it. The program is stopped and the folder removed when it is dropped,
+/// on SIGINT, SIGTERM and SIGHUP, and when this process is killed.
 pub struct Scratch {
     guard: Arc<Guard>,
 }
 
-/// A program that has ended, and what it took.
+/// Exit status, time and memory of a program that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Finished {
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
-    /// Seconds from its start to its end.
+    /// Wall time in seconds.
     pub wall: f64,
-    /// Seconds of processor time, its own and its children's.
+    /// Processor time in seconds, user and system, children included.
     pub cpu: f64,
-    /// The most memory that it had at once. A program that needs less than the process that starts it is charged with
-    /// that one's.
+    /// Peak resident memory in units of 1024 bytes (`ru_maxrss`). Linux charges a program with at least its parent's memory.
     pub peak_kilobytes: u64,
 }
 
 impl Scratch {
-    /// A folder where the system keeps temporary files (`TMPDIR`).
+    /// Creates a folder in the system's folder of temporary files (`TMPDIR`).
     ///
     /// # Errors
     /// It cannot be created.
@@ -38,17 +37,17 @@ impl Scratch {
         let folder: PathBuf = tempfile::Builder::new()
             .prefix("walden-")
             .tempdir()
-            .context("no temporary folder (TMPDIR names one)")?
+            .context("cannot create a temporary folder (name one by TMPDIR)")?
             .keep();
         Ok(Scratch { guard: Guard::new(folder)? })
     }
 
-    /// The folder.
+    /// The folder's path.
     pub fn path(&self) -> &Path {
         self.guard.dir()
     }
 
-    /// Runs a program to its end, whatever that is.
+    /// Runs a program and waits for its end; a failing exit status is no error.
     ///
     /// # Errors
     /// It cannot be started.
@@ -69,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_program_took_is_measured_and_the_folder_goes_in_the_end() {
+    fn a_program_is_measured_and_the_folder_is_removed() {
         let scratch = Scratch::new().unwrap();
         let folder = scratch.path().to_owned();
         let command = |text: &str| {

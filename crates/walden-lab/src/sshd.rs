@@ -1,4 +1,4 @@
-//! A private sshd on the loopback interface, for programs that copy over ssh: own keys, no shell, files only.
+//! An sshd on the loopback interface for programs that copy over ssh, with keys made for the run, sftp only and no shell.
 
 use std::env;
 use std::fs;
@@ -18,19 +18,19 @@ use crate::guard::{self, Guard};
 /// A running sshd, stopped and removed when dropped.
 pub(crate) struct Sshd {
     guard: Arc<Guard>,
-    /// The client's configuration, for `-F`.
+    /// The client's configuration file, for `ssh -F`.
     pub config: PathBuf,
 }
 
-/// The name of the host in the client's configuration.
+/// The `Host` of the client's configuration.
 pub(crate) const HOST: &str = "walden-lab";
 
-/// The package that has it.
+/// The Debian package that has sshd.
 pub(crate) const PACKAGE: &str = "openssh-server";
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Where the server is installed, if it is.
+/// Finds sshd in `PATH` and the `sbin` folders.
 pub(crate) fn program() -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));
@@ -38,10 +38,10 @@ pub(crate) fn program() -> Option<PathBuf> {
 }
 
 impl Sshd {
-    /// Starts one in a folder of its own in `parent`, which the server's user can enter.
+    /// Starts sshd with a new folder in `parent`, which the server's user must be able to enter.
     pub fn start(program: &Path, parent: &Path) -> Result<Sshd> {
         let folder = tempfile::Builder::new().prefix("walden-sshd-").tempdir_in(parent)?;
-        account::give(folder.path())?;
+        account::chown(folder.path())?;
         let guard = Guard::new(folder.keep())?;
         let dir = guard.dir().to_owned();
         for key in ["host_key", "user_key"] {
@@ -50,13 +50,13 @@ impl Sshd {
                 .stdout(Stdio::null())
                 .status()
                 .context("cannot run ssh-keygen (package openssh-client)")?;
-            ensure!(made.success(), "ssh-keygen failed ({made})");
+            ensure!(made.success(), "cannot make a key: ssh-keygen failed ({made})");
         }
         let user = match server_account()? {
             Some(account) => account.name.to_owned(),
             None => own_name()?,
         };
-        // Whoever starts the client reads the key: as root, one of its own, as ssh refuses those of others.
+        // ssh refuses a private key that another user owns, so the client gets a copy that this process owns.
         let key = dir.join("client_key");
         fs::copy(dir.join("user_key"), &key)?;
         fs::rename(dir.join("user_key.pub"), dir.join("authorized_keys"))?;
@@ -71,7 +71,7 @@ impl Sshd {
             }
             guard::wait_for_exit_if_interrupted();
         }
-        Err(last.context("sshd does not start")?)
+        Err(last.context("cannot start sshd")?)
     }
 
     fn launch(&self, program: &Path, dir: &Path, port: u16, user: &str, key: &Path) -> Result<()> {
@@ -99,17 +99,21 @@ impl Sshd {
         let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(status) = self.guard.poll()? {
-                bail!("sshd ended when started ({status}): {}", tail(&log_path, 5));
+                bail!("cannot start sshd: it ended with {status}: {}", tail(&log_path, 5));
             }
             if fs::read_to_string(&log_path)?.contains("Server listening") {
                 return Ok(());
             }
-            ensure!(Instant::now() < deadline, "sshd is not ready after {TIMEOUT:?}: {}", tail(&log_path, 5));
+            ensure!(
+                Instant::now() < deadline,
+                "cannot start sshd: it is not ready after {TIMEOUT:?}: {}",
+                tail(&log_path, 5)
+            );
             thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// The end of its log.
+    /// The last lines of sshd's log.
     pub fn log_tail(&self) -> String {
         tail(&self.guard.dir().join("sshd.log"), 5)
     }

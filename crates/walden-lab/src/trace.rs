@@ -20,20 +20,20 @@ pub(crate) struct Trace {
     kinds: BTreeMap<u32, String>,
 }
 
-/// What one kind of process wrote.
+/// WAL that one kind of process wrote.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Written {
-    /// Bytes into segments.
+    /// Bytes written into segments.
     pub bytes: u64,
-    /// Calls that wrote them.
+    /// Number of system calls that wrote them.
     pub calls: u64,
-    /// Bytes of them in segments that the process closed meanwhile: what is seen by whoever counts when a file is closed.
+    /// Bytes of these in segments that the process closed during the trace: a tool that counts at `close` sees only these.
     pub closed_bytes: u64,
-    /// Zeros into files that become segments.
+    /// Zeros written into new files before they become segments (`wal_init_zero`).
     pub new_segment_bytes: u64,
 }
 
-/// A process as the trace names it, if the server has no name for it.
+/// The name of processes that are not in `pg_stat_activity`.
 const OTHER: &str = "other";
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -91,7 +91,7 @@ impl Trace {
     /// Ends the trace: what was written, by kind of process.
     pub fn finish(self) -> Result<BTreeMap<String, Written>> {
         self.guard.signal(Signal::INT);
-        self.guard.wait(PATIENCE)?.context("strace does not end")?;
+        self.guard.wait(PATIENCE)?.context("cannot stop strace")?;
         let mut written: BTreeMap<String, Written> = BTreeMap::new();
         for entry in fs::read_dir(self.guard.dir())? {
             let path: PathBuf = entry?.path();

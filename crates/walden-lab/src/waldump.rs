@@ -1,4 +1,4 @@
-//! What PostgreSQL's own pg_waldump says of a log: the judge of decoding and of the accounting.
+//! Runs PostgreSQL's pg_waldump, whose records and statistics Walden's decoding and accounting are compared with.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -91,7 +91,7 @@ pub fn stats(pg_waldump: &Path, arguments: &[String]) -> Result<Vec<StatsRow>> {
         .arg("--stats=record")
         .args(arguments)
         .output()
-        .with_context(|| format!("run {}", pg_waldump.display()))?;
+        .with_context(|| format!("cannot run {}", pg_waldump.display()))?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(
         output.status.success(),
@@ -127,7 +127,7 @@ fn stats_row(line: &str) -> Result<StatsRow> {
         (Some(count), Some(record_bytes), Some(image_bytes)) => {
             Ok(StatsRow { name: words.join(" "), count, record_bytes, image_bytes })
         }
-        _ => bail!("pg_waldump printed a line of statistics that is not understood: {line}"),
+        _ => bail!("cannot parse the statistics of pg_waldump: {line}"),
     }
 }
 
@@ -143,8 +143,8 @@ pub fn records(
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .with_context(|| format!("run {}", pg_waldump.display()))?;
-    let output = child.stdout.take().context("pg_waldump has no output")?;
+        .with_context(|| format!("cannot run {}", pg_waldump.display()))?;
+    let output = child.stdout.take().context("cannot read the output of pg_waldump")?;
     let mut current: Option<DumpedRecord> = None;
     for line in BufReader::new(output).split(b'\n') {
         // Names in descriptions may be in any encoding.
@@ -184,7 +184,7 @@ fn record_line(line: &str) -> Result<DumpedRecord> {
             blocks: Vec::new(),
         })
     };
-    parse().with_context(|| format!("pg_waldump printed a record that is not understood: {line}"))
+    parse().with_context(|| format!("cannot parse a record of pg_waldump: {line}"))
 }
 
 fn block_line(line: &str) -> Result<DumpedBlock> {
@@ -205,7 +205,7 @@ fn block_line(line: &str) -> Result<DumpedBlock> {
             image,
         })
     };
-    parse().with_context(|| format!("pg_waldump printed a block that is not understood: {line}"))
+    parse().with_context(|| format!("cannot parse a block of pg_waldump: {line}"))
 }
 
 fn image_text(text: &str) -> Option<DumpedImage> {

@@ -1,7 +1,7 @@
-//! Charts as data: what is drawn, not how. An HTML page ([`crate::html`]) draws all of them; [`crate::svg`] draws a
+//! Charts as data, independent of how they are drawn. An HTML page ([`crate::html`]) draws all of them; [`crate::svg`] draws a
 //! [`Scatter`] or a [`Curve`] into a file of its own, [`crate::plot`] a [`Curve`] in a terminal.
 //!
-//! Values are plain numbers in the unit of their axis. What is not finite is left out of the drawing.
+//! Values are plain numbers in the unit of their axis. Values that are not finite are not drawn.
 
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ pub enum Chart {
 }
 
 impl Chart {
-    /// What stands above it.
+    /// The chart's title.
     pub fn title(&self) -> &str {
         match self {
             Chart::StackedOverTime(chart) => &chart.title,
@@ -45,7 +45,7 @@ macro_rules! chart_from {
 }
 chart_from!(StackedOverTime, CheckpointTimeline, Treemap, Bars, PredictedAgainstMeasured, Curve, Scatter);
 
-/// What numbers count, and so how they are written.
+/// The unit of a chart's numbers, which decides their format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -55,45 +55,45 @@ pub enum Unit {
     SettingBytes,
     /// Bytes per second.
     BytesPerSecond,
-    /// Things: records, images, rows.
+    /// A count: records, images, rows.
     Count,
     /// Seconds.
     Seconds,
     /// A share from 0 to 1, in per cent.
     Share,
-    /// Anything else, as it is.
+    /// Any other number, without unit.
     #[default]
     Plain,
 }
 
-/// One direction of a chart.
+/// An axis: name, unit and scale.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Axis {
-    /// What is counted.
+    /// The quantity, for the label.
     pub name: String,
-    /// In what.
+    /// The unit of its values.
     pub unit: Unit,
-    /// Logarithmic; values that are not above zero are left out then.
+    /// Whether the scale is logarithmic; values of at most zero are then not drawn.
     pub log: bool,
 }
 
 impl Axis {
-    /// An axis with an even scale.
+    /// An axis with a linear scale.
     pub fn new(name: &str, unit: Unit) -> Axis {
         Axis { name: name.to_owned(), unit, log: false }
     }
 
-    /// The same with a logarithmic scale.
+    /// Makes the scale logarithmic.
     pub fn log(self) -> Axis {
         Axis { log: true, ..self }
     }
 }
 
-/// What a colour stands for. The same thing has the same colour in every chart.
+/// The meaning of a colour, so that a kind of bytes has one colour in all charts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tone {
-    /// The next colour of the palette that is free.
+    /// The next unused colour of the palette.
     #[default]
     Next,
     /// Images of first touches after a checkpoint.
@@ -104,11 +104,11 @@ pub enum Tone {
     ImageHint,
     /// Images for `wal_consistency_checking`.
     ImageConsistency,
-    /// What records say.
+    /// Data of records.
     Data,
     /// Headers and alignment.
     Header,
-    /// Bytes outside of records.
+    /// Bytes outside of records: page headers, padding, the unused end.
     Framing,
     /// A table's own pages.
     Heap,
@@ -116,157 +116,157 @@ pub enum Tone {
     Index,
     /// TOAST.
     Toast,
-    /// What matters less than the rest.
+    /// Drawn unobtrusively.
     Muted,
-    /// What matters most.
+    /// Drawn emphasised.
     Emphasis,
 }
 
-/// A name, a colour, and a value for each place along the chart.
+/// A series of a stacked or grouped chart: a name, a colour, and a value for each span or category.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Layer {
-    /// What it is.
+    /// Its name in the legend.
     pub name: String,
     /// Its colour.
     pub tone: Tone,
-    /// As many as the chart has spans or categories; nothing where nothing is known.
+    /// One per span or category of the chart; `None` where the value is not known.
     pub values: Vec<Option<f64>>,
 }
 
-/// A volume over time, split by what makes it up.
+/// A stacked volume over time.
 #[derive(Clone, Debug, Serialize)]
 pub struct StackedOverTime {
-    /// Above the chart.
+    /// The title above the chart.
     pub title: String,
-    /// What is stacked.
+    /// The axis of the stacked volume.
     pub y: Axis,
     /// Where the spans begin, in milliseconds since 1970-01-01 UTC; ascending.
     pub starts: Vec<i64>,
     /// Width of each span, in milliseconds.
     pub width: i64,
-    /// From the bottom up.
+    /// The stacked series, from bottom to top.
     pub layers: Vec<Layer>,
-    /// Moments that are marked by a vertical line.
+    /// Times that are marked by a vertical line.
     pub marks: Vec<Mark>,
 }
 
 /// A moment of a [`StackedOverTime`], or a value of a [`Curve`]'s horizontal axis.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Mark {
-    /// Where: milliseconds since 1970-01-01 UTC, or a value of the axis.
+    /// The position: milliseconds since 1970-01-01 UTC, or a value of the axis.
     pub at: f64,
-    /// What: `volume`, `now 1 GB`.
+    /// The label: `volume`, `now 1 GB`.
     pub name: String,
 }
 
 /// How the share of images falls along each checkpoint cycle, by position in the log.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckpointTimeline {
-    /// Above the chart.
+    /// The title above the chart.
     pub title: String,
-    /// In the log's order.
+    /// The cycles in the log's order.
     pub cycles: Vec<Cycle>,
 }
 
-/// What was written from one redo pointer to the next.
+/// The WAL from one checkpoint's redo pointer to the next one's.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cycle {
-    /// When it began, and where.
+    /// Time and LSN of its start.
     pub label: String,
-    /// Why the checkpoint at its start came; nothing if none did.
+    /// The cause of the checkpoint at its start; `None` if the log has none.
     pub cause: Option<String>,
-    /// Bytes of it.
+    /// Bytes of WAL in the cycle.
     pub bytes: u64,
-    /// Bytes of images in it.
+    /// Bytes of full-page images in the cycle.
     pub image_bytes: u64,
-    /// The share of images in each part of it, all of the same width; nothing where no byte is at hand.
+    /// Share of images in each of several parts of equal width; `None` for a part that the log does not have.
     pub shares: Vec<Option<f64>>,
 }
 
-/// Things by size, with what they are made of.
+/// Nested rectangles whose areas are sizes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Treemap {
-    /// Above the chart.
+    /// The title above the chart.
     pub title: String,
-    /// What the areas count.
+    /// The unit of the areas.
     pub unit: Unit,
-    /// The largest first.
+    /// The outer rectangles, by descending size.
     pub nodes: Vec<Node>,
-    /// What the colours stand for.
+    /// The meaning of the colours.
     pub legend: Vec<(Tone, String)>,
 }
 
-/// A thing of a [`Treemap`].
+/// A rectangle of a [`Treemap`].
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// Its size; of one with parts, all of it.
+    /// Its size, with that of its parts.
     pub value: f64,
     /// Its colour, if it has no parts.
     pub tone: Tone,
-    /// What else is to be said when it is pointed at: a word and a value each.
+    /// Names and values that its tooltip shows.
     pub facts: Vec<(String, String)>,
-    /// What it is made of.
+    /// The rectangles within it.
     pub parts: Vec<Node>,
 }
 
-/// Bars that lie, one row per category.
+/// Horizontal bars, one row per category.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Bars {
-    /// Above the chart.
+    /// The title above the chart.
     pub title: String,
-    /// What their length is.
+    /// The axis of the bars' lengths.
     pub x: Axis,
     /// Names of the rows, the first on top.
     pub categories: Vec<String>,
-    /// One bar per row each.
+    /// The series: each has one bar per row.
     pub layers: Vec<Layer>,
-    /// One behind the other in one bar, instead of one below the other.
+    /// Whether the series are stacked into one bar per row, instead of one below the other.
     pub stacked: bool,
-    /// By how much the end of each row's bar may be off either way; none or as many as categories. Of bars that stand
-    /// below each other it is the first layer's.
+    /// The error of each row's bar in both directions, empty or one per category. Without stacking it is the error of the
+    /// first series.
     pub errors: Vec<Option<f64>>,
 }
 
-/// Predictions held against what came: points on the diagonal are right.
+/// Predicted values against measured ones: points on the diagonal are exact predictions.
 #[derive(Clone, Debug, Serialize)]
 pub struct PredictedAgainstMeasured {
-    /// Above the chart.
+    /// The title above the chart.
     pub title: String,
-    /// What was predicted and measured.
+    /// The quantity, for both axes.
     pub axis: Axis,
-    /// Lines beside the diagonal where the prediction is wrong by this share of what was measured.
+    /// Draws lines beside the diagonal at this error, as a share of the measured value.
     pub tolerance: Option<f64>,
-    /// In any order.
+    /// The points, in any order.
     pub points: Vec<Prediction>,
 }
 
-/// A prediction and what came.
+/// A predicted value and the measured one.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Prediction {
-    /// What it was of.
+    /// The point's label.
     pub name: String,
-    /// Predictions with the same have the same colour.
+    /// Predictions of one series have one colour.
     pub series: String,
-    /// What was predicted.
+    /// The predicted value.
     pub predicted: f64,
-    /// What came.
+    /// The measured value.
     pub measured: f64,
 }
 
-/// What follows from a setting: lines of predictions, points of measurements.
+/// Quantities against a setting: predictions as lines, measurements as points.
 #[derive(Clone, Debug, Serialize)]
 pub struct Curve {
-    /// Above the chart.
+    /// The title above the chart.
     pub title: String,
-    /// The setting.
+    /// The setting's axis.
     pub x: Axis,
-    /// What the left scale counts.
+    /// The left vertical axis.
     pub left: Axis,
-    /// What the right scale counts, if there is a second one.
+    /// The right vertical axis, if there is one.
     pub right: Option<Axis>,
-    /// What is drawn.
+    /// Lines and their points.
     pub lines: Vec<CurveLine>,
     /// Values of the setting that are marked, such as the present one.
     pub marks: Vec<Mark>,
@@ -275,47 +275,47 @@ pub struct Curve {
 /// A line of a [`Curve`] with the points that were measured.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CurveLine {
-    /// What it is of.
+    /// Its name in the legend.
     pub name: String,
     /// Its colour.
     pub tone: Tone,
-    /// By the right scale instead of the left one.
+    /// Whether its values belong to the right axis.
     pub right: bool,
-    /// The line: values of the setting, and what is predicted; ascending by the setting.
+    /// The line: pairs of setting and predicted value, ascending by the setting.
     pub predicted: Vec<(f64, f64)>,
-    /// By how much each of these may be off either way; none or as many.
+    /// The error of each predicted value in both directions; empty or one per value.
     pub errors: Vec<f64>,
-    /// The points: values of the setting, and what was measured.
+    /// The points: pairs of setting and measured value.
     pub measured: Vec<(f64, f64)>,
 }
 
-/// What costs little and gives much lies at the lower left: two figures of many contenders.
+/// Two measures of several contenders as points; smaller is better in both.
 #[derive(Clone, Debug, Serialize)]
 pub struct Scatter {
-    /// Above the chart.
+    /// The title above the chart.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
     /// The vertical axis.
     pub y: Axis,
-    /// Points that belong together.
+    /// The contenders.
     pub series: Vec<Series>,
-    /// Draws the line of those that no other beats in both, see [`front`].
+    /// Whether the Pareto front is drawn, see [`front`].
     pub front: bool,
 }
 
-/// The settings of one contender, joined by a line.
+/// The points of one contender (its levels), joined by a line.
 #[derive(Clone, Debug, Serialize)]
 pub struct Series {
-    /// The contender.
+    /// The contender's name.
     pub name: String,
-    /// Drawn with larger points and bold names.
+    /// Whether it is drawn with larger points and bold names.
     pub emphasised: bool,
-    /// In the order in which the line joins them.
+    /// The points in the order in which the line joins them.
     pub points: Vec<Point>,
 }
 
-/// One contender at one setting.
+/// A contender at one level.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
     /// Its name.
@@ -326,7 +326,7 @@ pub struct Point {
     pub y: f64,
 }
 
-/// Of the points `(x, y)`: is there no other that is at least as small in both and smaller in one?
+/// For each point `(x, y)`, whether it is on the Pareto front: no other point is at most as large in both and smaller in one.
 pub fn front(points: &[(f64, f64)]) -> Vec<bool> {
     let beats = |one: &(f64, f64), other: &(f64, f64)| {
         one.0 <= other.0 && one.1 <= other.1 && (one.0 < other.0 || one.1 < other.1)
@@ -339,7 +339,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_front_is_what_nothing_beats() {
+    fn the_front_has_the_points_that_none_dominates() {
         let points = [(1.0, 5.0), (2.0, 4.0), (2.0, 6.0), (3.0, 4.0), (9.0, 1.0), (9.0, 1.0)];
         assert_eq!(front(&points), [true, true, false, false, true, true]);
     }

@@ -53,7 +53,7 @@ fn header(document: &Document, look: Look) -> String {
     text
 }
 
-/// Without the fraction of the second.
+/// A time without the fraction of the second.
 fn short_time(time: &str) -> String {
     match time.split_once('.') {
         Some((seconds, _)) => format!("{seconds}Z"),
@@ -133,7 +133,7 @@ fn relations(document: &Document, look: Look) -> String {
             share: Some(sum.share),
         };
         rows.push(row(0, &relation.label.text, &relation.sum));
-        // A table whose only part is itself needs no second line.
+        // A table without indexes, TOAST and maps needs no second line.
         if relation.parts.len() > 1 {
             rows.extend(relation.parts.iter().map(|part| row(1, &part.keys[0].part_text(), &part.sum)));
         }
@@ -160,7 +160,7 @@ fn view_table(view: &ViewDocument, look: Look) -> String {
     table(look, &format!("By {}", view.by.join(", ")), (&view.by.join(", "), SUMS), &rows)
 }
 
-/// Cycles listed at most; all are in JSON.
+/// Most cycles listed; the JSON has all.
 const MAX_CYCLES: usize = 60;
 
 fn cycles(document: &Document, look: Look) -> String {

@@ -1,5 +1,5 @@
-//! An explanation as a page with charts: what was found first, then where the log comes from, over time, by checkpoint,
-//! by relation, by kind of record, by transaction.
+//! An explanation as a page with charts: findings, then the bytes over time, by checkpoint, by relation, by kind of record,
+//! by transaction.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -16,15 +16,15 @@ use crate::chart::{
 use crate::html::{Cell, Page, Row, Section, Table, Weight};
 use crate::units;
 
-/// Rows of a table, unless the reader asks for another number: more are no help, and make a page slow.
+/// Rows of a table by default: more make a page slow.
 pub const ROWS: usize = 200;
 
-/// The views that a page is made of, beside those that are its reader's own wish.
+/// The views that a page needs, beside those that the user asks for.
 pub fn views() -> [ViewSpec; 2] {
     [Dimension::Time, Dimension::Checkpoint].map(|dimension| ViewSpec { dimensions: vec![dimension] })
 }
 
-/// The page of an explanation with the [`views`]; views of others become tables at its end.
+/// The page of an explanation that has the [`views`]; its other views become tables at the end.
 pub fn page(document: &Document) -> Page {
     let mut page = Page::new(&format!(
         "{} of WAL of PostgreSQL {}",
@@ -131,7 +131,7 @@ fn findings(document: &Document) -> Section {
 
 // ---- Over time ---------------------------------------------------------------------------------------------------------
 
-/// What is stacked: a name, a colour, and the buckets that are in it.
+/// The stacked series: name, colour, and buckets.
 const CAUSES: [(&str, Tone, &[Bucket]); 7] = [
     ("record data", Tone::Data, &[Bucket::BlockData, Bucket::MainData]),
     (
@@ -165,7 +165,7 @@ const CAUSES: [(&str, Tone, &[Bucket]); 7] = [
     ),
 ];
 
-/// Layers of what is not nothing everywhere.
+/// The series that are not zero everywhere.
 fn layers<'a>(sums: impl Iterator<Item = Option<&'a TallyDocument>> + Clone) -> Vec<Layer> {
     let of = |sum: &TallyDocument, buckets: &[Bucket]| {
         buckets.iter().map(|bucket| sum.buckets.get(bucket.name()).and_then(Value::as_u64).unwrap_or(0)).sum()
@@ -181,10 +181,10 @@ fn layers<'a>(sums: impl Iterator<Item = Option<&'a TallyDocument>> + Clone) -> 
         .collect()
 }
 
-/// Spans in a row at most, with those in which nothing was written.
+/// Most spans in a chart, including empty ones.
 const MAX_SPANS: i64 = 1000;
 
-/// Vertical lines in a chart at most.
+/// Most vertical lines in a chart.
 const MAX_MARKS: usize = 300;
 
 fn over_time(document: &Document) -> Section {
@@ -272,7 +272,7 @@ fn buckets(document: &Document) -> Section {
 
 // ---- Checkpoints -------------------------------------------------------------------------------------------------------
 
-/// Cycles drawn at most.
+/// Most cycles drawn.
 const MAX_CYCLES: usize = 200;
 
 fn checkpoints(document: &Document) -> Section {
@@ -374,7 +374,7 @@ fn relations(document: &Document) -> Section {
         (Tone::Heap, "table", &[Part::Table, Part::MaterializedView][..]),
         (Tone::Index, "index", &[Part::Index]),
         (Tone::Toast, "TOAST", &[Part::Toast, Part::ToastIndex]),
-        (Tone::Header, "not named: --names would tell what it is", &[Part::Relation]),
+        (Tone::Header, "not named: --names gives names", &[Part::Relation]),
     ];
     let parts: Vec<Part> =
         document.relations.iter().flat_map(|relation| relation.parts.iter()).map(part_of).collect();

@@ -1,8 +1,8 @@
-//! HTML pages that need nothing else: styles, script, figures and charts are in the one file, and a policy in its head
+//! Self-contained HTML pages: styles, script, figures and charts are in one file, and a content security policy in its head
 //! forbids the browser to fetch anything.
 //!
-//! Names that come from a log or a server are whatever somebody called a table. They get into a page as text alone:
-//! escaped in the markup, as JSON in an element that is not run, and put into the document by the script as text.
+//! Names from a log or a server are untrusted. They get into a page as text only: escaped in the markup, or as JSON in an
+//! element that is not executed, from which the script inserts them as text nodes.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::chart::Chart;
 use crate::units;
 
-/// A page: what it is about, the most important figures, and sections.
+/// A page: title, subtitle, a few large figures, and sections.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
     title: String,
@@ -51,25 +51,25 @@ impl Page {
         Page { title: title.to_owned(), ..Page::default() }
     }
 
-    /// A line below the title: what, when, where.
+    /// Adds a line below the title.
     pub fn subtitle(&mut self, text: &str) -> &mut Page {
         self.subtitle.push(text.to_owned());
         self
     }
 
-    /// One of a few figures in large letters: what it is of, the figure, and a word about it (which may be empty).
+    /// Adds a figure in large letters: its name, the figure, and a note, which may be empty.
     pub fn fact(&mut self, name: &str, value: &str, note: &str) -> &mut Page {
         self.facts.push(Fact { name: name.to_owned(), value: value.to_owned(), note: note.to_owned() });
         self
     }
 
-    /// The next section.
+    /// Appends a section.
     pub fn section(&mut self, section: Section) -> &mut Page {
         self.sections.push(section);
         self
     }
 
-    /// The page as a file's content.
+    /// Renders the page as HTML.
     pub fn render(&self) -> String {
         Renderer::default().page(self)
     }
@@ -81,30 +81,30 @@ impl Section {
         Section { heading: heading.to_owned(), blocks: Vec::new() }
     }
 
-    /// Has it nothing below its heading?
+    /// Whether the section has nothing below its heading.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// A paragraph.
+    /// Appends a paragraph.
     pub fn text(mut self, text: &str) -> Section {
         self.blocks.push(Block::Text(text.to_owned()));
         self
     }
 
-    /// A paragraph that says that something is amiss.
+    /// Appends a paragraph that is marked as a warning.
     pub fn alarm(mut self, text: &str) -> Section {
         self.blocks.push(Block::Alarm(text.to_owned()));
         self
     }
 
-    /// What was found, each with what it points at.
+    /// Appends findings: pairs of a sentence and the setting or object that it points at.
     pub fn findings(mut self, findings: impl IntoIterator<Item = (String, String)>) -> Section {
         self.blocks.push(Block::Findings(findings.into_iter().collect()));
         self
     }
 
-    /// Remarks, one below the other.
+    /// Appends a list.
     pub fn list(mut self, items: impl IntoIterator<Item = String>) -> Section {
         let items: Vec<String> = items.into_iter().collect();
         if !items.is_empty() {
@@ -113,19 +113,19 @@ impl Section {
         self
     }
 
-    /// A table.
+    /// Appends a table.
     pub fn table(mut self, table: Table) -> Section {
         self.blocks.push(Block::Table(table));
         self
     }
 
-    /// A chart, and a sentence below it that says how to read it.
+    /// Appends a chart, with a note below it on how to read it.
     pub fn chart(mut self, chart: impl Into<Chart>, note: &str) -> Section {
         self.blocks.push(Block::Chart(chart.into(), note.to_owned()));
         self
     }
 
-    /// Words and what they mean.
+    /// Appends a glossary: pairs of term and definition.
     pub fn terms<'a>(mut self, terms: impl IntoIterator<Item = (&'a str, &'a str)>) -> Section {
         let terms = terms.into_iter().map(|(word, meaning)| (word.to_owned(), meaning.to_owned()));
         self.blocks.push(Block::Terms(terms.collect()));
@@ -142,24 +142,24 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with the names of its columns. The first column is what a row is of.
+    /// A table with these columns. The first one has the rows' labels.
     pub fn new<S: AsRef<str>>(head: &[S]) -> Table {
         let head = head.iter().map(|name| name.as_ref().to_owned()).collect();
         Table { head, ..Table::default() }
     }
 
-    /// What stands above it.
+    /// Sets the caption above the table.
     pub fn caption(mut self, text: &str) -> Table {
         self.caption = text.to_owned();
         self
     }
 
-    /// One more row.
+    /// Appends a row.
     pub fn row(&mut self, row: impl Into<Row>) {
         self.rows.push(row.into());
     }
 
-    /// Has it no rows?
+    /// Whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -173,32 +173,32 @@ pub struct Row {
     parts: Vec<Vec<Cell>>,
 }
 
-/// How a row of a table stands out.
+/// How a row of a table is emphasised.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Weight {
-    /// Not at all.
+    /// Not emphasised.
     #[default]
     Plain,
     /// Bold.
     Strong,
-    /// Something is amiss.
+    /// Marked as a failure.
     Alarm,
-    /// A sum of what is not listed: it stays at the end however the table is sorted.
+    /// The sum of rows that are not listed: it stays at the end however the table is sorted.
     Rest,
 }
 
 impl Row {
-    /// A row that does not stand out.
+    /// A row without emphasis.
     pub fn new(cells: Vec<Cell>) -> Row {
         Row { cells, ..Row::default() }
     }
 
-    /// How it stands out.
+    /// Sets the emphasis.
     pub fn weight(self, weight: Weight) -> Row {
         Row { weight, ..self }
     }
 
-    /// What it is made of; hidden until the reader asks.
+    /// Sets the rows of its parts, which the reader can unfold.
     pub fn parts(self, parts: Vec<Vec<Cell>>) -> Row {
         Row { parts, ..self }
     }
@@ -210,7 +210,7 @@ impl From<Vec<Cell>> for Row {
     }
 }
 
-/// A cell of a table: its text, what it is sorted by, the exact figure, a bar for a share.
+/// A cell of a table: text, sort key, and optionally an exact figure for the tooltip and a bar for a share.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
     text: String,
@@ -231,18 +231,18 @@ impl Cell {
         Cell { is_sentence: true, ..Cell::text(text) }
     }
 
-    /// A text that says a number, sorted by that.
+    /// A text that is sorted by `number`.
     pub fn number(text: &str, number: f64) -> Cell {
         Cell { text: text.to_owned(), sort: Some(number), ..Cell::default() }
     }
 
-    /// Bytes in a unit that suits them; all digits where it is pointed at.
+    /// Bytes in a suitable unit; the tooltip has all digits.
     pub fn bytes(bytes: u64) -> Cell {
         let exact = (bytes >= 1000).then(|| format!("{} bytes", units::count(bytes)));
         Cell { exact, ..Cell::number(&units::bytes(bytes), bytes as f64) }
     }
 
-    /// A number of things.
+    /// A count, with groups of three digits.
     pub fn count(count: u64) -> Cell {
         Cell::number(&units::count(count), count as f64)
     }
@@ -252,12 +252,12 @@ impl Cell {
         Cell { share: Some(share), ..Cell::number(&units::percent(share), share) }
     }
 
-    /// Seconds.
+    /// A duration in seconds.
     pub fn seconds(seconds: f64) -> Cell {
         Cell { exact: Some(format!("{seconds} s")), ..Cell::number(&units::seconds(seconds), seconds) }
     }
 
-    /// Nothing: sorted behind all others.
+    /// An empty cell, sorted after all others.
     pub fn none() -> Cell {
         Cell::default()
     }
@@ -288,7 +288,7 @@ impl<'a> Renderer<'a> {
         let scripts: &[&str] = if has_charts { &[ECHARTS, SCRIPT] } else { &[SCRIPT] };
         let hashes: Vec<String> = scripts.iter().map(|script| format!("'sha256-{}'", hash(script))).collect();
         let title = escape(&page.title);
-        // ECharts places its tooltips by style attributes.
+        // ECharts positions its tooltips by style attributes, which the policy must allow.
         self.text = format!(
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src {}; \
@@ -399,7 +399,7 @@ impl<'a> Renderer<'a> {
                 Weight::Alarm => " class=\"alarm\"",
                 Weight::Rest => " class=\"rest\"",
             };
-            // A body for each row and its parts, so that they move together.
+            // One tbody for a row and its parts, so that sorting moves them together.
             self.text += &format!("<tbody{class}>");
             self.row(&row.cells, "");
             for part in &row.parts {
@@ -435,7 +435,7 @@ impl<'a> Renderer<'a> {
     }
 }
 
-/// Text in markup or between quotation marks.
+/// Escapes text for markup and for attributes in quotation marks.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -445,7 +445,7 @@ fn escape(text: &str) -> String {
             '>' => escaped += "&gt;",
             '"' => escaped += "&quot;",
             '\'' => escaped += "&#39;",
-            // Not allowed in HTML, and of no use to a reader.
+            // Control characters are not allowed in HTML.
             '\0'..='\u{8}' | '\u{b}'..='\u{1f}' | '\u{7f}'..='\u{9f}' => escaped.push('\u{fffd}'),
             _ => escaped.push(c),
         }
@@ -453,7 +453,7 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// JSON that ends no element and opens none, wherever its strings come from.
+/// JSON for a script element: `<` is escaped, so that no string in it can end the element.
 fn json(charts: &[&Chart]) -> String {
     let text = serde_json::to_string(charts).expect("charts are made of text and numbers");
     text.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e")

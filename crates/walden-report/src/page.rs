@@ -8,7 +8,7 @@ use walden_redo::describe::{Description, Fields, Item, Value};
 
 use crate::table::{Look, shorten, wrap};
 
-/// Which side of a column its cells are at.
+/// The alignment of a column.
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
     Left,
@@ -39,7 +39,7 @@ pub fn history(look: Look, title: &str, entries: &[Entry]) -> String {
             last.0 = date;
         }
         text += &line;
-        if last.1 != Some(entry.state) && word(entry) == "unknown" {
+        if last.1 != Some(entry.state) && state_word(entry) == "unknown" {
             text += &format!("{}\n", look.faint(&wrap(&format!("      {}", entry.state), look.width, 6)));
         }
         last.1 = Some(entry.state);
@@ -52,7 +52,7 @@ fn history_row(entry: &Entry) -> Vec<String> {
     let time = match entry.ended {
         None => String::new(),
         Some(ended) => {
-            // The date has a line of its own; milliseconds are as fine as people look.
+            // The date has its own line.
             let time: String = ended.time.to_string().chars().skip(11).take(12).collect();
             if ended.committed { time } else { format!("{time} aborted") }
         }
@@ -75,15 +75,15 @@ fn history_row(entry: &Entry) -> Vec<String> {
         time,
         if entry.xid == 0 { String::new() } else { entry.xid.to_string() },
         kind,
-        word(entry).into(),
+        state_word(entry).into(),
         entry.record_bytes.to_string(),
         entry.data_bytes.map_or(String::new(), |bytes| bytes.to_string()),
         image,
     ]
 }
 
-/// What is known of the page after a record.
-fn word(entry: &Entry) -> &'static str {
+/// The state of the page after a record, in a word.
+fn state_word(entry: &Entry) -> &'static str {
     match entry.state {
         _ if entry.ahead => "in backup",
         PageState::Exact => "exact",
@@ -93,7 +93,7 @@ fn word(entry: &Entry) -> &'static str {
     }
 }
 
-/// What is on a page.
+/// The content of a page.
 pub fn description(look: Look, title: &str, page: &Description) -> String {
     let mut text = format!("{}\n", look.heading(title));
     for (name, fields) in [("Header", &page.header), ("Special", &page.special), ("Content", &page.content)] {
@@ -107,7 +107,7 @@ pub fn description(look: Look, title: &str, page: &Description) -> String {
     text
 }
 
-/// `name value` pairs, as many in a line as fit.
+/// `name value` pairs, wrapped to the width.
 fn pairs(look: Look, fields: &Fields) -> String {
     let mut text = String::new();
     let mut line = String::new();
@@ -177,7 +177,7 @@ fn is_long(value: &Value) -> bool {
     matches!(value, Value::List(_) | Value::Bytes(_))
 }
 
-/// Letters as they are, other bytes as dots: names and texts can be seen.
+/// Printable ASCII as it is, other bytes as dots.
 fn readable(bytes: &[u8]) -> String {
     bytes.iter().map(|&byte| if matches!(byte, b' '..=b'~') { char::from(byte) } else { '.' }).collect()
 }
@@ -213,7 +213,7 @@ pub fn changes(look: Look, title: &str, changes: &[Change]) -> String {
     text
 }
 
-/// The same change of the next item.
+/// Whether `next` is the same change of the next item, so that both are shown in one line.
 fn is_same_next(one: &Change, next: &Change) -> bool {
     match (one.place, next.place) {
         (Place::Item(number), Place::Item(following)) if following == number + 1 => {
@@ -224,7 +224,7 @@ fn is_same_next(one: &Change, next: &Change) -> bool {
     }
 }
 
-/// Lines of columns, the head first; the last column gives way where there is no room.
+/// Aligned columns, the head first; the last column is shortened if a line is too wide.
 fn grid(look: Look, head: &[(&str, Side)], rows: &[Vec<String>]) -> Vec<String> {
     let width = |index: usize| {
         let cells = rows.iter().filter_map(|row| row.get(index)).map(|cell| cell.width());

@@ -19,7 +19,7 @@ const COLOURS: [AnsiColor; 6] = [
     AnsiColor::Red,
 ];
 
-/// The curve with its scales and a legend; nothing where there is no room or nothing to draw.
+/// The curve with its scales and a legend; empty if the terminal is too narrow or there is nothing to draw.
 pub fn curve(chart: &Curve, look: Look) -> String {
     let values = |right: bool| {
         let lines = chart.lines.iter().filter(move |line| is_right(chart, line) == right);
@@ -80,7 +80,7 @@ fn is_right(chart: &Curve, line: &CurveLine) -> bool {
     line.right && chart.right.is_some()
 }
 
-/// Which figure stands beside which row.
+/// The labels of the scale by row.
 fn figures(scale: &Scale) -> Vec<Option<String>> {
     let mut rows = vec![None; ROWS];
     for tick in scale.ticks(6) {
@@ -158,7 +158,7 @@ fn columns_of(text: &str) -> usize {
     width
 }
 
-/// Dots, two columns and four rows in each cell, and what stands on top of them.
+/// Braille dots, two by four in each cell, and the signs that are drawn over them.
 struct Canvas {
     columns: usize,
     dots: Vec<u8>,
@@ -172,7 +172,7 @@ impl Canvas {
         Canvas { columns, dots: vec![0; cells], points: vec![None; cells], owners: vec![usize::MAX; cells] }
     }
 
-    /// A cell, from a place from 0 to 1 in both directions, the second one upwards.
+    /// The cell of a position from 0 to 1 in both directions, the second one upwards.
     fn cell(&self, (x, y): (f64, f64)) -> usize {
         let column = (x * (self.columns as f64 - 0.01)) as usize;
         let row = ((1.0 - y) * (ROWS as f64 - 0.01)) as usize;

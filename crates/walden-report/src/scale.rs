@@ -1,9 +1,9 @@
-//! Directions of pictures that stand still: where a value is, which figures are written along it, and how.
+//! Scales of terminal and SVG charts: positions of values, labels and their format.
 
 use crate::chart::{Axis, Unit};
 use crate::units;
 
-/// A direction with its bounds.
+/// An axis with its bounds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Scale {
     unit: Unit,
@@ -13,7 +13,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// One that has room for the values. An even scale begins at zero; a logarithmic one leaves out what is not above.
+    /// A scale that includes the values. A linear scale begins at zero; a logarithmic one ignores values of at most zero.
     pub fn of(axis: &Axis, values: impl IntoIterator<Item = f64>) -> Scale {
         let usable = |value: &f64| value.is_finite() && (!axis.log || (1e-15..1e18).contains(value));
         let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
@@ -24,8 +24,8 @@ impl Scale {
             (least, most) = if axis.log { (1.0, 10.0) } else { (0.0, 1.0) };
         }
         if axis.log {
-            let room = (most / least).powf(0.06).max(1.15);
-            (least, most) = (least / room, most * room);
+            let margin = (most / least).powf(0.06).max(1.15);
+            (least, most) = (least / margin, most * margin);
         } else {
             (least, most) = (least.min(0.0), most.max(0.0) * 1.04);
             most = if most > least { most } else { least + 1.0 };
@@ -33,12 +33,12 @@ impl Scale {
         Scale { unit: axis.unit, log: axis.log, least, most }
     }
 
-    /// The smallest and the largest value that have a place.
+    /// The smallest and the largest value on the scale.
     pub fn bounds(&self) -> (f64, f64) {
         (self.least, self.most)
     }
 
-    /// Where a value is, from 0 to 1; nothing outside of the bounds.
+    /// A value's position from 0 to 1; `None` outside of the bounds.
     pub fn at(&self, value: f64) -> Option<f64> {
         let place = match self.log {
             true => (value / self.least).ln() / (self.most / self.least).ln(),
@@ -47,7 +47,7 @@ impl Scale {
         (place.is_finite() && (-1e-9..=1.0 + 1e-9).contains(&place)).then(|| place.clamp(0.0, 1.0))
     }
 
-    /// Round figures within the bounds: enough to make a scale, and not more than `most`.
+    /// Round values within the bounds to label the scale with, at most `most`.
     pub fn ticks(&self, most: usize) -> Vec<f64> {
         let most = most.max(2);
         let mut ticks = match (self.log, self.unit) {
@@ -64,7 +64,7 @@ impl Scale {
         ticks
     }
 
-    /// A figure as it is written beside the scale.
+    /// The label of a value.
     pub fn text(&self, value: f64) -> String {
         text(self.unit, value)
     }
@@ -111,7 +111,7 @@ impl Scale {
     }
 }
 
-/// A figure in its unit, short: `100 MB`, `64MB` for settings, `0.05`, `12 s`.
+/// A short label of a value in its unit: `100 MB`, `64MB` for settings, `0.05`, `12 s`.
 pub fn text(unit: Unit, value: f64) -> String {
     match unit {
         Unit::Bytes => bytes(value),

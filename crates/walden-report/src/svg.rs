@@ -1,4 +1,4 @@
-//! Charts as SVG files: pictures that stand still, for documents and reviews.
+//! Charts as SVG files, for documents.
 
 use std::error::Error;
 
@@ -34,10 +34,10 @@ const GRID: RGBColor = RGBColor(238, 238, 238);
 const MARK: RGBColor = RGBColor(110, 110, 110);
 const LEGEND_COLUMNS: usize = 4;
 
-/// The chart, on logarithmic scales whatever its axes say, and with its front as a wide grey line.
+/// Draws a scatter chart on logarithmic scales, with the Pareto front as a wide grey line.
 ///
 /// # Errors
-/// The drawing library refuses.
+/// The drawing library fails.
 pub fn scatter(chart: &Scatter) -> Result<String, Box<dyn Error>> {
     let mut svg = String::new();
     let points = || chart.series.iter().flat_map(|series| &series.points);
@@ -58,7 +58,7 @@ pub fn scatter(chart: &Scatter) -> Result<String, Box<dyn Error>> {
             .y_desc(described(&chart.y))
             .axis_desc_style((FONT, LABEL + 2))
             .disable_mesh()
-            // The library's own are too few on short logarithmic scales.
+            // The library draws too few on short logarithmic scales.
             .x_label_formatter(&|_| String::new())
             .y_label_formatter(&|_| String::new())
             .set_all_tick_mark_size(0)
@@ -107,7 +107,7 @@ pub fn scatter(chart: &Scatter) -> Result<String, Box<dyn Error>> {
                 }
             }
         }
-        // The front's names first: they always find room.
+        // Labels of the front are placed first, as the others may not fit.
         texts.sort_by_key(|text| (text.0, text.1));
         for (optional, light, place, label, colour) in texts {
             if let Some((at, anchor)) = labels.place(place, &label, optional) {
@@ -122,10 +122,10 @@ pub fn scatter(chart: &Scatter) -> Result<String, Box<dyn Error>> {
     Ok(svg)
 }
 
-/// The curve: lines of predictions with what they may be off by, points of measurements, marks, and a legend.
+/// Draws a curve: lines of predictions with their errors, points of measurements, marks, and a legend.
 ///
 /// # Errors
-/// The drawing library refuses.
+/// The drawing library fails.
 pub fn curve(chart: &Curve) -> Result<String, Box<dyn Error>> {
     // Pixels of the drawing's edges.
     const LEFT: f64 = 84.0;
@@ -239,7 +239,7 @@ pub fn curve(chart: &Curve) -> Result<String, Box<dyn Error>> {
     Ok(svg)
 }
 
-/// What is not negative does not become so by an error.
+/// The lower end of an error bar; not below zero for a value that is not.
 fn least_of(value: f64, error: f64) -> f64 {
     (value - error).max(value.min(0.0))
 }
@@ -262,15 +262,15 @@ impl Box2 {
     }
 }
 
-/// Where names and points are already.
+/// Areas that labels and points already cover.
 struct Labels {
     taken: Vec<Box2>,
 }
 
 impl Labels {
-    /// A free place beside a point: where the text goes and which of its ends is there; `None` if all are taken.
+    /// Finds a free position beside a point: the text's anchor and which end it is; `None` if all are taken.
     fn place(&mut self, (x, y): (i32, i32), label: &str, optional: bool) -> Option<((i32, i32), HPos)> {
-        // No font is at hand to measure with: seven pixels are a wide letter of this size.
+        // Without a font to measure, seven pixels are taken as the width of a letter.
         let width = i32::try_from(label.chars().count()).unwrap_or(0) * 7;
         let half = i32::try_from(LABEL).unwrap_or(0) / 2;
         let rows = [0, -12, 12, -24, 24];

@@ -1,28 +1,28 @@
-//! What differs between the predictions of a document, and curves along it.
+//! The settings that differ between the predictions of a document, and curves along them.
 
 use walden_whatif::document::{Document, Predicted};
 use walden_whatif::settings;
 
 use crate::chart::{Axis, Curve, CurveLine, Mark, Unit};
 
-/// Lines in a chart at most: more have no colours of their own.
+/// Most lines in a chart: there are no more distinct colours.
 pub const MAX_LINES: usize = 12;
 
-/// The settings that are not the same in all predictions.
+/// The settings that differ between predictions.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sweep {
-    /// Their names; one whose values are numbers comes first if there is one.
+    /// Names of the settings; the first one has numeric values, if any has.
     pub names: Vec<String>,
-    /// For each prediction, the value of each of them.
+    /// For each prediction, the values of these settings.
     pub values: Vec<Vec<String>>,
-    /// The trace's values.
+    /// The values under which the trace was written.
     pub traced: Vec<Option<String>>,
-    /// What all predictions changed in the same way: names and values.
+    /// Settings that all predictions change in the same way: names and values.
     pub common: Vec<(String, String)>,
 }
 
 impl Sweep {
-    /// What differs in a document.
+    /// Finds the settings that differ between a document's predictions.
     pub fn of(document: &Document) -> Sweep {
         let traced = |name: &str| {
             let known = document.traced_settings.iter().find(|traced| traced.name == name);
@@ -37,7 +37,7 @@ impl Sweep {
         let value = |one: &Predicted, name: &str| {
             let changed = one.changed.iter().filter(|(other, _)| other == name);
             let changed: Vec<&str> = changed.map(|(_, value)| value.as_str()).collect();
-            // Of indexes that are not there, there may be several.
+            // A sweep may add several indexes.
             if changed.is_empty() {
                 traced(name).unwrap_or_else(|| "as traced".into())
             } else {
@@ -57,7 +57,7 @@ impl Sweep {
             numbers.dedup();
             numbers.len()
         };
-        // Stable: of equals, the order of settings stays.
+        // A stable sort keeps the order of settings among equals.
         swept.sort_by_key(|name| std::cmp::Reverse(distinct(name)));
         let common = document.predictions.first().map(|one| &one.changed).into_iter().flatten();
         Sweep {
@@ -72,7 +72,7 @@ impl Sweep {
         }
     }
 
-    /// A prediction's name among the others: the values of what differs.
+    /// A prediction's label: its values of the settings that differ.
     pub fn label(&self, document: &Document, index: usize) -> String {
         match self.values.get(index).filter(|values| !values.is_empty()) {
             Some(values) => values.join(", "),
@@ -100,11 +100,11 @@ pub fn quantity(value: &str) -> Option<(f64, Unit)> {
     settings::seconds(value).map(|seconds| (seconds as f64, Unit::Seconds))
 }
 
-/// Values of the other settings, and what is predicted for each value of the swept one.
+/// Values of the other settings, and the predictions for each value of the swept one.
 type Group<'a> = (&'a [String], Vec<(f64, &'a Predicted)>);
 
-/// WAL and the time of recovery along the swept setting, a line per value of the others: in one chart if it is one line,
-/// else in two. None if what is swept has no numbers.
+/// Curves of WAL and recovery time along the swept setting, with a line for each combination of the others: one chart for one
+/// line, else two. Empty if the swept setting is not numeric.
 pub fn curves(document: &Document) -> Vec<Curve> {
     let sweep = Sweep::of(document);
     let Some((name, unit)) = sweep.along() else { return Vec::new() };
@@ -144,7 +144,7 @@ pub fn curves(document: &Document) -> Vec<Curve> {
     let label =
         |values: &[String], alone: &str| if values.is_empty() { alone.to_owned() } else { values.join(", ") };
     let volume = groups.iter().map(|(values, points)| {
-        // What was measured is the trace, where nothing but the swept settings differs from it.
+        // The trace is the measured point, if no other setting differs from it.
         let is_traces = sweep.common.is_empty()
             && values
                 .iter()

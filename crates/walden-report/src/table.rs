@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use anstyle::{AnsiColor, Style};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// How output looks.
+/// Width and colours of terminal output.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
-    /// Columns to fit into.
+    /// Columns of the terminal.
     pub width: usize,
     /// Colours and bold; the output stream removes them where they cannot be shown.
     pub colour: bool,
@@ -20,7 +20,7 @@ impl Look {
         self.paint(Style::new().bold(), text)
     }
 
-    /// What is less important.
+    /// Text of less importance.
     pub fn faint(self, text: &str) -> String {
         self.paint(Style::new().dimmed(), text)
     }
@@ -35,12 +35,12 @@ impl Look {
         self.paint(colour.on_default(), text)
     }
 
-    /// What points somewhere.
+    /// Text that points at a setting or object.
     pub fn pointer(self, text: &str) -> String {
         self.paint(AnsiColor::Yellow.on_default(), text)
     }
 
-    /// What is wrong.
+    /// A warning or error.
     pub fn alarm(self, text: &str) -> String {
         self.paint(AnsiColor::Red.on_default().bold(), text)
     }
@@ -50,8 +50,7 @@ impl Look {
     }
 }
 
-/// Text from a file or a server, which has no say in what a terminal does: control characters but for ends of lines are written as
-/// escapes.
+/// Escapes the control characters, except line breaks, of text from a file or a server, so that it cannot control the terminal.
 pub fn harmless(text: &str) -> Cow<'_, str> {
     let is_harmful = |char: char| char.is_control() && char != '\n';
     if !text.contains(is_harmful) {
@@ -64,24 +63,24 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
-/// A row: its label with its depth, its numbers, and the share that its bar shows.
+/// A row of a table: label, indentation, numbers, and the share that its bar shows.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// 0 for the outermost.
+    /// Level of indentation, from 0.
     pub depth: usize,
-    /// What the row is about.
+    /// The label in the first column.
     pub label: String,
-    /// One per column.
+    /// Numbers, one per column after the first.
     pub cells: Vec<String>,
-    /// From 0 to 1.
+    /// Length of the bar, from 0 to 1.
     pub share: Option<f64>,
 }
 
-/// Labels narrower than this are not worth a bar beside them.
+/// Columns that labels keep before a bar is drawn beside them.
 const MIN_LABEL: usize = 24;
 const MAX_BAR: usize = 20;
 
-/// A table with a heading, headed columns, the first for labels, and bars at the right where there is room.
+/// A table with a heading and named columns, the first for labels, and bars at the right if the width allows them.
 pub fn table(look: Look, title: &str, head: (&str, &[&str]), rows: &[Row]) -> String {
     let (label_head, columns) = head;
     let labels: Vec<String> = rows.iter().map(|row| harmless(&row.label).replace('\n', "\\n")).collect();
@@ -101,11 +100,11 @@ pub fn table(look: Look, title: &str, head: (&str, &[&str]), rows: &[Row]) -> St
         .max()
         .unwrap_or(0)
         .max(label_head.width());
-    let room = look.width.saturating_sub(numbers + 2);
+    let available = look.width.saturating_sub(numbers + 2);
     let bars = rows.iter().any(|row| row.share.is_some());
-    let bar = if bars { room.saturating_sub(longest.max(MIN_LABEL) + 2).min(MAX_BAR) } else { 0 };
+    let bar = if bars { available.saturating_sub(longest.max(MIN_LABEL) + 2).min(MAX_BAR) } else { 0 };
     let bar = if bar < 5 { 0 } else { bar };
-    let label = longest.min(room.saturating_sub(if bar > 0 { bar + 2 } else { 0 })).max(10);
+    let label = longest.min(available.saturating_sub(if bar > 0 { bar + 2 } else { 0 })).max(10);
 
     let mut text = format!("{}\n", look.heading(title));
     let mut line = format!("  {}", pad_right(label_head, label));
@@ -149,14 +148,14 @@ fn pad_left(text: &str, width: usize) -> String {
     format!("{}{text}", " ".repeat(width.saturating_sub(text.width())))
 }
 
-/// At most `width` columns; what is too long loses its middle, where names differ least.
+/// Shortens text to `width` columns by omitting its middle, where names differ least.
 pub fn shorten(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }
-    let room = width.saturating_sub(1);
-    let head = take_columns(text.chars(), room - room / 3);
-    let tail: String = take_columns(text.chars().rev(), room / 3).chars().rev().collect();
+    let kept = width.saturating_sub(1);
+    let head = take_columns(text.chars(), kept - kept / 3);
+    let tail: String = take_columns(text.chars().rev(), kept / 3).chars().rev().collect();
     format!("{head}…{tail}")
 }
 
@@ -170,7 +169,7 @@ fn take_columns(chars: impl Iterator<Item = char>, width: usize) -> String {
         .collect()
 }
 
-/// Text broken into lines of at most `width` columns: the first begins as the text does, the others with `indent` blanks.
+/// Breaks text into lines of at most `width` columns; lines after the first are indented by `indent` blanks.
 pub fn wrap(text: &str, width: usize, indent: usize) -> String {
     let begins = text.len() - text.trim_start_matches(' ').len();
     let mut lines: Vec<String> = vec![" ".repeat(begins)];
@@ -195,7 +194,7 @@ mod tests {
     const PLAIN: Look = Look { width: 60, colour: false };
 
     #[test]
-    fn names_do_nothing_to_the_terminal() {
+    fn names_cannot_control_the_terminal() {
         let row = Row { depth: 0, label: "a\u{1b}[2J\rb\nc".into(), cells: Vec::new(), share: None };
         let text = table(PLAIN, "Title", ("label", &[]), &[row]);
         assert!(text.ends_with("\n  a\\u{1b}[2J\\rb\\nc\n"), "{text:?}");

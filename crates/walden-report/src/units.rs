@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Formats numbers for people.
 
 /// Bytes in decimal units with three or four digits: `352.3 MB`.
 pub fn bytes(bytes: u64) -> String {
@@ -15,7 +15,7 @@ pub fn bytes(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// A share from 0 to 1 in per cent: `59.7 %`; `<0.1 %` for what is there but hardly.
+/// A share from 0 to 1 in per cent: `59.7 %`; `<0.1 %` for smaller shares above 0.
 pub fn percent(share: f64) -> String {
     if share > 0.0 && share < 0.0005 { "<0.1 %".into() } else { format!("{:.1} %", share * 100.0) }
 }

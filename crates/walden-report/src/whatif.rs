@@ -194,7 +194,7 @@ fn objects(only: &Predicted, look: Look) -> String {
     text
 }
 
-/// More or less bytes.
+/// A change in bytes, with its sign.
 pub(crate) fn signed_bytes(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "+" };
     format!("{sign}{}", units::bytes(bytes.unsigned_abs()))

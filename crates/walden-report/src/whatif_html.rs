@@ -1,5 +1,5 @@
-//! A forecast as a page with charts: what would be written, where the bytes would be, when checkpoints would come, how much
-//! of it is known for sure, and what it rests on.
+//! A forecast as a page with charts: WAL under other settings, its bytes by kind, checkpoints, how exact it is, and its
+//! assumptions.
 
 use walden_whatif::Bucket;
 use walden_whatif::archive::ArchiveSize;
@@ -12,11 +12,11 @@ use crate::sweep::{self, MAX_LINES, Sweep};
 use crate::units;
 use crate::whatif::{causes, signed, signed_bytes};
 
-/// Bars in a chart at most; the tables have all.
+/// Most bars in a chart; the tables have all.
 const MAX_BARS: usize = 40;
-/// Checkpoints listed at most.
+/// Most checkpoints listed.
 const MAX_CHECKPOINTS: usize = 200;
-/// Vertical lines in a chart at most.
+/// Most vertical lines in a chart.
 const MAX_MARKS: usize = 100;
 
 /// The page of a forecast.
@@ -101,13 +101,13 @@ fn facts(page: &mut Page, document: &Document, sweep: &Sweep) {
     page.fact("rule for images right", &exact_percent(share), &times);
 }
 
-/// How often the rule for images was right about the trace itself.
+/// How often the rule for images agreed with the trace.
 fn right(document: &Document) -> u64 {
     let diagnostics = &document.self_check.diagnostics;
     diagnostics.decisions.saturating_sub(diagnostics.missing_images + diagnostics.unexpected_images)
 }
 
-/// Per cent that are only 100 if nothing is missing.
+/// Per cent, rounded down so that 100 means all.
 fn exact_percent(share: f64) -> String {
     if share < 1.0 { format!("{:.2} %", (share * 1e4).floor() / 100.0) } else { "100 %".into() }
 }
@@ -231,7 +231,7 @@ fn value_cell(text: &str, value: &str) -> Cell {
 
 // ---- Where the bytes are -----------------------------------------------------------------------------------------------
 
-/// What is stacked: a name, a colour, and the buckets in it.
+/// The stacked series: name, colour, and buckets.
 const LAYERS: [(&str, Tone, &[Bucket]); 7] = [
     ("records without images", Tone::Data, &[Bucket::Records, Bucket::Checkpoints]),
     ("images after checkpoints", Tone::ImageCheckpoint, &[Bucket::CheckpointImages]),
@@ -407,7 +407,7 @@ fn growth(document: &Document, sweep: &Sweep) -> Option<Curve> {
     })
 }
 
-/// As many points as a chart can show, the last one among them.
+/// Thins points out to about 120, and keeps the last one.
 fn thin(points: &[(f64, u64)]) -> impl Iterator<Item = (f64, u64)> {
     const ENOUGH: usize = 120;
     let every = points.len().div_ceil(ENOUGH).max(1);

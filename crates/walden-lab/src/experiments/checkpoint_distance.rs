@@ -1,5 +1,5 @@
-//! `checkpoint-distance`: the same transactions with checkpoints close together and far apart, and what the log of one of
-//! the cases says of the others.
+//! `checkpoint-distance`: the same transactions with checkpoints close together and far apart, and predictions of all cases
+//! from the log of one.
 
 use anyhow::Result;
 
@@ -10,7 +10,7 @@ use super::report::{RunResult, megabytes};
 use super::stage::{self, Stage, checkpoints, counted};
 use crate::facts;
 
-/// What decides whether a longer distance is tried.
+/// The figures of a case that decide whether a longer distance is tried.
 struct Outcome {
     bytes: u64,
     checkpoints: Option<f64>,
@@ -32,7 +32,9 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
                 .as_ref()
                 .map(|before| 100.0 * (1.0 - outcome.bytes as f64 / before.bytes.max(1) as f64));
             if outcome.checkpoints == Some(0.0) {
-                end = Some(format!("at {name} no checkpoint came any more: a longer distance gains nothing"));
+                end = Some(format!(
+                    "at {name} no checkpoint came during the run: a longer distance gains nothing"
+                ));
             } else if let Some(gain) = gain.filter(|gain| *gain < ladder.least_gain_percent) {
                 end = Some(format!("{name} gained {gain:.1} % over the step before: more is not to be had"));
             }
@@ -41,9 +43,11 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             }
             before = Some(outcome);
         }
-        lab.notes.push(end.unwrap_or_else(|| "the longest distance still gained: more is to be had".into()));
+        lab.notes.push(
+            end.unwrap_or_else(|| "the longest distance still saved WAL: a longer one may save more".into()),
+        );
     }
-    prediction::tell(lab, predicted);
+    prediction::add_predictions(lab, predicted);
     lab.notes.push(
         "--keep keeps the WAL of the cases whose definition does not say `keep = false`: of `defaults`, which a prediction \
          can start from"
@@ -59,13 +63,13 @@ fn run_one(lab: &mut Lab<'_>, case: &Case, predicted: &mut Option<Others>) -> Re
     let mut stage = Stage::start(lab, case, all_wal)?;
     lab.options.progress.phase(&format!("{}: filling pgbench's tables", case.name));
     stage.pgbench(&["--initialize", "--quiet", "--scale", &scale])?;
-    // Each case starts with a checkpoint just done.
+    // Each case starts right after a checkpoint.
     stage.client()?.batch_execute("CHECKPOINT")?;
 
     let before = stage.statistics()?;
     lab.options.progress.phase(&format!("{}: transactions", case.name));
     let (output, phase) = stage.phase("run", |stage| stage.transactions(clients, transactions))?;
-    let statistics = facts::pair(before, stage.statistics()?);
+    let statistics = facts::pair_statistics(before, stage.statistics()?);
     let outcome = Outcome { bytes: stage::bytes(&phase), checkpoints: checkpoints(&statistics) };
     let figures = [
         ("wal_mb", Some(megabytes(outcome.bytes))),

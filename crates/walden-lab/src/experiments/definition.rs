@@ -7,32 +7,32 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-/// What an experiment is made of.
+/// An experiment's definition, as its TOML file has it.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Definition {
-    /// Its name.
+    /// The experiment's name on the command line.
     pub name: String,
-    /// What runs it.
+    /// The kind of experiment, which decides what the other fields mean.
     pub kind: Kind,
-    /// One line for people.
+    /// One line of description.
     pub about: String,
-    /// Where the published figures come from.
+    /// The publication of the figures.
     #[serde(default)]
     pub source: Option<Source>,
-    /// How much of it, by the name of what is counted.
+    /// Sizes by name, such as `rows` or `transactions`.
     pub sizes: Sizes,
-    /// Server settings of all cases.
+    /// Server settings that all cases have.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
-    /// What is compared.
+    /// The cases that are compared.
     #[serde(default, rename = "case")]
     pub cases: Vec<Case>,
-    /// Cases of one setting that follow the others, until nothing more is gained.
+    /// Further cases with growing values of one setting, until a step gains too little.
     pub ladder: Option<Ladder>,
     /// The table that statements work on (`full-page-writes`).
     pub table: Option<Table>,
-    /// What is measured one after another (`full-page-writes`); `$rows` is the size.
+    /// The statements that are measured one after another (`full-page-writes`); `$rows` stands for the size.
     #[serde(default, rename = "statement")]
     pub statements: Vec<Statement>,
     /// Programs that copy a file (`segment-size`).
@@ -43,36 +43,36 @@ pub struct Definition {
     /// The cases whose logs are predicted from (`whatif-validation`; the first one of `checkpoint-distance`).
     #[serde(default)]
     pub traces: Vec<String>,
-    /// The shape: what must be larger than what.
+    /// Ratios of figures, with the bounds within which the published result is confirmed.
     #[serde(default, rename = "claim")]
     pub claims: Vec<Claim>,
 }
 
-/// What runs an experiment.
+/// The kinds of experiments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// An import and transactions under each level.
+    /// An import and transactions under each `wal_level`.
     WalLevel,
-    /// Statements with and without full-page images, beside other engines.
+    /// Statements with and without full-page images, compared with other database engines.
     FullPageWrites,
-    /// Transactions under settings of checkpoints.
+    /// Transactions under different distances between checkpoints.
     CheckpointDistance,
     /// Copying the same bytes in small and in large files.
     SegmentSize,
-    /// The same work under many settings, beside what is predicted from one of the logs.
+    /// A workload under several sets of settings, compared with predictions from one of the logs.
     WhatifValidation,
 }
 
-/// A published experiment.
+/// The publication that an experiment repeats.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// Who published it.
+    /// Its author.
     pub author: String,
-    /// When.
+    /// Year of publication.
     pub year: u16,
-    /// On which server, with which sizes.
+    /// Server and sizes of the published run.
     pub setup: String,
 }
 
@@ -80,21 +80,21 @@ pub struct Source {
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sizes {
-    /// Seconds.
+    /// Sizes that take seconds (`--quick`).
     pub quick: BTreeMap<String, u64>,
-    /// A few minutes.
+    /// Sizes that take a few minutes.
     pub default: BTreeMap<String, u64>,
-    /// As published.
+    /// The published sizes (`--full`).
     pub full: BTreeMap<String, u64>,
 }
 
-/// One of the things compared.
+/// A run of the experiment under its own settings.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Case {
-    /// Its name.
+    /// The case's name; also that of its folder under `--keep`.
     pub name: String,
-    /// Server settings of its own.
+    /// Server settings that take precedence over those of the experiment.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
     /// The size of a WAL segment in MB.
@@ -102,42 +102,42 @@ pub struct Case {
     /// Published figures, by `PHASE/MEASURE`.
     #[serde(default)]
     pub published: BTreeMap<String, f64>,
-    /// Not kept by `--keep` if false.
+    /// If false, `--keep` does not keep its WAL.
     pub keep: Option<bool>,
 }
 
-/// Values of one setting, smallest first.
+/// Cases with growing values of one setting.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Ladder {
-    /// The setting that grows.
+    /// Name of the setting.
     pub setting: String,
-    /// Its values.
+    /// Its values, ascending.
     pub values: Vec<String>,
-    /// Settings of all steps.
+    /// Further settings of all steps.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
-    /// It ends when a step gains less than this over the one before.
+    /// Stops after a step that saves less WAL than this over the step before, in per cent.
     pub least_gain_percent: f64,
 }
 
-/// A table, in the words of each engine.
+/// The statements that create the table, in each engine's dialect.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
-    /// Statements that make it, with one row.
+    /// For PostgreSQL; they also insert one row.
     pub postgresql: String,
-    /// The same for MariaDB.
+    /// For MariaDB.
     pub mariadb: String,
-    /// The same for Oracle.
+    /// For Oracle.
     pub oracle: String,
 }
 
-/// A statement whose log is measured; an engine that has no words for it goes without.
+/// A statement whose log is measured, in each engine's dialect; an engine without one skips it.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Statement {
-    /// Its name.
+    /// Name of its phase in the figures.
     pub name: String,
     /// For PostgreSQL.
     pub postgresql: Option<String>,
@@ -149,13 +149,13 @@ pub struct Statement {
     pub oracle_published: Option<OraclePublished>,
 }
 
-/// What Oracle's statistics said.
+/// Published statistics of Oracle, by their names in `V$STATNAME`.
 #[derive(Debug, Clone, Copy, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct OraclePublished {
-    /// `redo size`.
+    /// `redo size`, bytes.
     pub redo: f64,
-    /// `undo change vector size`, part of it.
+    /// `undo change vector size`, bytes; part of the redo.
     pub undo: f64,
     /// `redo size` in backup mode.
     pub backup_redo: f64,
@@ -171,34 +171,35 @@ pub struct OraclePublished {
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CopyCommand {
-    /// Its name.
+    /// Name of its phase in the figures.
     pub name: String,
-    /// The program and its arguments: `{from}` is the file, `{to}` the folder; `{config}`, `{host}` those of a private sshd.
+    /// The program and its arguments. `{from}` stands for the file, `{to}` for the target folder, `{config}` and `{host}` for
+    /// the ssh configuration and host of the lab's own sshd.
     pub run: Vec<String>,
-    /// The package that has it.
+    /// The Debian package that has the program.
     pub package: String,
-    /// Published seconds by the files' megabytes.
+    /// Published seconds, by the files' size in MB.
     #[serde(default)]
     pub published: BTreeMap<String, f64>,
 }
 
-/// A ratio of two figures, and the bounds within which the published shape has come out.
+/// A ratio of two figures, and the bounds within which the published result is confirmed.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Claim {
-    /// In words.
+    /// The claim in a sentence.
     pub words: String,
     /// The keys of two figures, `CASE/PHASE/MEASURE`: the first is divided by the second.
     pub ratio: [String; 2],
-    /// The published ratio; if not given, that of the published figures.
+    /// The published ratio, if it is not that of the published figures.
     pub published: Option<f64>,
-    /// The smallest ratio that has the shape.
+    /// The smallest ratio that confirms the claim.
     pub at_least: Option<f64>,
-    /// The largest.
+    /// The largest ratio that confirms the claim.
     pub at_most: Option<f64>,
 }
 
-/// The definitions that come with the program.
+/// Definitions that are compiled in.
 const SHIPPED: &[&str] = &[
     include_str!("../../experiments/wal-level.toml"),
     include_str!("../../experiments/full-page-writes.toml"),
@@ -209,16 +210,16 @@ const SHIPPED: &[&str] = &[
     include_str!("../../experiments/whatif-validation-mixed.toml"),
 ];
 
-/// The definitions that come with the program.
+/// Parses the definitions that are compiled in.
 ///
 /// # Errors
-/// None that a test would let through.
+/// One of them is invalid, which a test excludes.
 pub fn shipped() -> Result<Vec<Definition>> {
     SHIPPED.iter().map(|text| parse(text)).collect()
 }
 
-/// A shipped experiment's definition by name, or a file's by its path (which ends in `.toml`); `None` if the name is no
-/// experiment's.
+/// Finds a compiled-in definition by its name, or reads a file whose path ends in `.toml`; `None` if no experiment has the
+/// name.
 ///
 /// # Errors
 /// The file cannot be read, or is not a definition.
@@ -226,15 +227,17 @@ pub fn find(name: &str) -> Result<Option<Definition>> {
     if name.ends_with(".toml") {
         let path = Path::new(name);
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
-        return parse(&text).with_context(|| format!("{name} is no definition of an experiment")).map(Some);
+        return parse(&text)
+            .with_context(|| format!("cannot use {name} as the definition of an experiment"))
+            .map(Some);
     }
     Ok(shipped()?.into_iter().find(|one| one.name == name))
 }
 
-/// Reads a definition.
+/// Parses and checks a definition.
 ///
 /// # Errors
-/// What is wrong with it.
+/// It is not TOML of this form, or a field contradicts its kind; the message names the field.
 pub fn parse(text: &str) -> Result<Definition> {
     let definition: Definition = toml::from_str(text)?;
     definition.validate()?;
@@ -252,28 +255,28 @@ impl Definition {
             for name in wanted {
                 match sizes.get(*name) {
                     Some(1..) => {}
-                    Some(0) => bail!("sizes.{form}.{name} is 0"),
-                    None => bail!("sizes.{form} lacks {name}"),
+                    Some(0) => bail!("expected sizes.{form}.{name} to be at least 1, found 0"),
+                    None => bail!("expected {name} in sizes.{form}, found none"),
                 }
             }
             if let Some(other) = sizes.keys().find(|name| !wanted.contains(&name.as_str())) {
-                bail!("sizes.{form}.{other} means nothing; there are: {}", wanted.join(", "));
+                bail!("found unknown sizes.{form}.{other}, expected {}", wanted.join(", "));
             }
         }
         needs(!self.cases.is_empty(), "at least one [[case]]")?;
         let mut names: Vec<&str> = self.cases.iter().map(|case| case.name.as_str()).collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            bail!("two cases have the name {}", pair[0]);
+            bail!("expected distinct names of cases, found {} twice", pair[0]);
         }
         if let Some(bad) =
             names.iter().find(|name| name.is_empty() || name.contains(['/', '\\']) || **name == "..")
         {
-            bail!("the case name {bad:?} is not the name of a folder");
+            bail!("expected a case name that can name a folder, found {bad:?}");
         }
         let is_no_case = |trace: &&String| !names.contains(&trace.as_str());
         if let Some(trace) = self.traces.iter().find(is_no_case) {
-            bail!("no case has the name {trace}, which traces names");
+            bail!("expected the name of a case in traces, found {trace}");
         }
         match self.kind {
             Kind::FullPageWrites => needs(
@@ -283,15 +286,16 @@ impl Definition {
             Kind::SegmentSize => {
                 needs(!self.commands.is_empty(), "at least one [[command]]")?;
                 for case in &self.cases {
-                    let size =
-                        case.segment_megabytes.context("each case of segment-size has segment-megabytes")?;
+                    let size = case
+                        .segment_megabytes
+                        .context("expected segment-megabytes in each case of segment-size")?;
                     ensure!(
                         size.is_power_of_two() && size <= 1024,
                         "segment-megabytes is a power of two from 1 to 1024"
                     );
                 }
                 if let Some(bad) = self.commands.iter().find(|command| command.run.is_empty()) {
-                    bail!("the command {} runs nothing", bad.name);
+                    bail!("expected a program in the command {}, found none", bad.name);
                 }
                 needs(self.cases.len() == 2, "two cases: small files and large ones")
             }
@@ -303,7 +307,7 @@ impl Definition {
         }
     }
 
-    /// The cases' figures as published, by `CASE/PHASE/MEASURE`.
+    /// All published figures, by `CASE/PHASE/MEASURE`.
     pub fn published(&self) -> BTreeMap<String, f64> {
         let of_case = |case: &Case| -> Vec<(String, f64)> {
             case.published.iter().map(|(key, value)| (format!("{}/{key}", case.name), *value)).collect()
@@ -313,7 +317,7 @@ impl Definition {
 }
 
 impl Kind {
-    /// What is counted.
+    /// The names of the sizes that a definition of this kind must have.
     pub fn sizes(self) -> &'static [&'static str] {
         match self {
             Kind::WalLevel => &["scale", "transactions"],

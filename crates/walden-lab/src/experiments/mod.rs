@@ -1,11 +1,11 @@
-//! Published experiments, run again on real servers.
+//! Published experiments, repeated on real servers.
 //!
 //! - [`definition`]: the TOML files, shipped or the user's own
-//! - [`report`]: figures beside the published ones, and whether the shape came out
+//! - [`report`]: figures beside the published ones, and whether the published relations hold
 //! - [`run`]: one experiment from its definition
 //!
-//! What needs to understand the log (its bytes by category, the rows that it changes) is asked of an [`Analysis`], which the
-//! caller brings along.
+//! This crate does not decode WAL. Bytes by bucket, row changes, checkpoints and predictions come from an [`Analysis`], which
+//! the caller implements.
 
 mod checkpoint_distance;
 pub mod definition;
@@ -34,38 +34,38 @@ use crate::install::{Installation, Wanted, find_or_install};
 use crate::oracle_model::RowChanges;
 use crate::progress::Progress;
 
-/// How much of an experiment is run.
+/// Which of an experiment's sizes is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Form {
-    /// Seconds.
+    /// Takes seconds.
     Quick,
-    /// Minutes.
+    /// Takes minutes.
     #[default]
     Default,
-    /// As published.
+    /// The published size.
     Full,
 }
 
-/// How to run an experiment.
+/// Options of [`run`].
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Which of the definition's sizes.
+    /// Which of the definition's sizes to use.
     pub form: Form,
-    /// Sizes instead of those, by name.
+    /// Sizes that replace those of the definition, by name.
     pub sizes: BTreeMap<String, u64>,
-    /// The PostgreSQL for servers of its own; whatever is found or obtained if `None`.
+    /// The PostgreSQL to run; if `None`, the first one found, or the package of 18.
     pub installation: Option<Installation>,
-    /// Settings on top of each case's own.
+    /// Server settings (name, value) that take precedence over each case's own.
     pub settings: Vec<(String, String)>,
-    /// A server to use instead of servers of its own.
+    /// Connection string of an existing server to use instead of new clusters.
     pub dsn: Option<String>,
-    /// An Oracle to run the same statements on, as its thin driver takes it: `user/password@host:port/service`.
+    /// Connection string of an Oracle database to run the same statements on, for its thin Python driver: `user/password@host:port/service`.
     pub oracle_dsn: Option<String>,
     /// A folder to keep each run's WAL and facts in.
     pub keep: Option<PathBuf>,
-    /// Replaces what earlier runs left there.
+    /// Removes the files of earlier runs in `keep`.
     pub force: bool,
-    /// Where progress is shown.
+    /// The display of progress.
     pub progress: Progress,
 }
 
@@ -85,15 +85,16 @@ impl Default for Options {
     }
 }
 
-/// What is asked of those who understand the log.
+/// Questions about the log, which the caller answers by decoding it.
 pub trait Analysis {
-    /// The bytes of a range by what they are, adding up to the range.
+    /// Bytes of the range `from` to `to` by bucket; they add up to the range.
     ///
     /// # Errors
     /// The WAL cannot be read.
     fn buckets(&self, wal: &Path, from: Lsn, to: Lsn) -> Result<BTreeMap<String, u64>>;
 
-    /// Checkpoints that began in a range because of volume, and because of time; `settings` in the units of `pg_settings`.
+    /// Numbers of checkpoints that began in a range because of volume, and because of time. `settings` are in the units of
+    /// `pg_settings`.
     ///
     /// # Errors
     /// The WAL cannot be read.
@@ -104,15 +105,15 @@ pub trait Analysis {
         settings: &BTreeMap<String, String>,
     ) -> Result<[u64; 2]>;
 
-    /// What happened to a table's rows in each of consecutive phases. The first one begins before the table is there, and
-    /// the log has no images of it.
+    /// Row changes of a table in each of consecutive phases. The first phase begins before the table is created, and the log
+    /// has no full-page images of it.
     ///
     /// # Errors
     /// The WAL cannot be read.
     fn row_changes(&self, wal: &Path, table: &Relation, phases: &[Phase]) -> Result<Vec<RowChanges>>;
 
-    /// What a range of the log would have been under each set of settings instead of those that it was written under,
-    /// `traced`; all in the units of `pg_settings`. The log may come with a data directory that it goes on from.
+    /// Predicts the range under each set of settings in `cases`, for a log that was written under `traced`; all in the units
+    /// of `pg_settings`. `log` is the folder of WAL and, if there is one, the base backup that it starts from.
     ///
     /// # Errors
     /// The WAL cannot be read, or a setting is not known.
@@ -125,16 +126,16 @@ pub trait Analysis {
     ) -> Result<Vec<PredictedRun>>;
 }
 
-/// What a run is predicted to be.
+/// The prediction for a run.
 #[derive(Debug, Clone, Copy)]
 pub struct PredictedRun {
-    /// Bytes of WAL, as a distance of positions.
+    /// Bytes of WAL: the difference of two LSNs.
     pub bytes: u64,
-    /// Checkpoints for volume, and for time.
+    /// Numbers of checkpoints because of volume, and because of time.
     pub checkpoints: [u64; 2],
 }
 
-/// An experiment that is being run.
+/// The state of an experiment while it runs: definition, options, and results so far.
 pub(crate) struct Lab<'a> {
     pub definition: &'a Definition,
     pub options: &'a Options,
@@ -158,7 +159,7 @@ impl Lab<'_> {
 /// Runs an experiment.
 ///
 /// # Errors
-/// The options don't fit the experiment, or a server, a statement or a program failed.
+/// The options do not fit the experiment, or a server, a statement or a program failed.
 pub fn run(definition: &Definition, options: &Options, analysis: &dyn Analysis) -> Result<Report> {
     check(definition, options)?;
     let mut options = options.clone();
@@ -188,7 +189,7 @@ pub fn run(definition: &Definition, options: &Options, analysis: &dyn Analysis) 
         Kind::WhatifValidation => prediction::run(&mut lab)?,
     }
     if options.dsn.is_some() {
-        lab.notes.push("what else was at work on the server meanwhile is counted too".into());
+        lab.notes.push("the figures include all other work on the server during the run".into());
         if options.keep.is_some() {
             lab.unavailable
                 .push("cannot keep the WAL of an existing server: its files are not accessible".into());
@@ -196,7 +197,7 @@ pub fn run(definition: &Definition, options: &Options, analysis: &dyn Analysis) 
     }
     options.progress.finish();
     let figures = lab.figures.into_list();
-    let checks = report::judge(&definition.claims, &figures);
+    let checks = report::check_claims(&definition.claims, &figures);
     Ok(Report {
         experiment: definition.name.clone(),
         about: definition.about.clone(),
@@ -216,22 +217,22 @@ pub fn run(definition: &Definition, options: &Options, analysis: &dyn Analysis) 
     })
 }
 
-/// Whether the options fit the experiment; nothing is started if not.
+/// Checks that the options fit the experiment, before anything is started.
 ///
 /// # Errors
-/// They don't.
+/// They do not fit.
 pub fn check(definition: &Definition, options: &Options) -> Result<()> {
     if let (Some(why), true) = (definition.kind.refuses_dsn(), options.dsn.is_some()) {
         bail!("cannot run {} on an existing server: {why}", definition.name);
     }
     ensure!(
         options.oracle_dsn.is_none() || definition.kind == Kind::FullPageWrites,
-        "{} has nothing for Oracle; full-page-writes has",
+        "cannot run {} on Oracle: expected full-page-writes, the experiment with statements for Oracle",
         definition.name
     );
     ensure!(
         options.dsn.is_none() || options.settings.is_empty(),
-        "--set is for servers of its own; settings of a server that is there belong into the definition's cases"
+        "cannot use --set with --dsn: write settings for an existing server into the definition's cases"
     );
     sizes(definition, options).map(drop)
 }
@@ -245,22 +246,25 @@ fn sizes(definition: &Definition, options: &Options) -> Result<BTreeMap<String, 
     for (name, size) in &options.sizes {
         let known = definition.kind.sizes().join(", ");
         let slot = sizes.get_mut(name);
-        *slot.with_context(|| format!("{} has no size {name}; it has: {known}", definition.name))? = *size;
+        *slot.with_context(|| {
+            format!("cannot set the size {name} of {}: expected one of {known}", definition.name)
+        })? = *size;
     }
     Ok(sizes)
 }
 
-/// The time by the system's clock, UTC.
+/// The current time in ISO 8601, UTC.
 fn now() -> String {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let (days, seconds) = ((since.as_secs() / 86_400) as i64, since.as_secs() % 86_400);
-    let (year, month, day) = civil(days);
+    let (year, month, day) = civil_date(days);
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day of a day counted from 1970-01-01: eras of 400 years, years that begin in March.
-fn civil(days: i64) -> (i64, i64, i64) {
+/// Year, month and day of a number of days since 1970-01-01. Counts in eras of 400 years and years that begin in March, so that
+/// the leap day is a year's last.
+fn civil_date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -277,10 +281,10 @@ mod tests {
 
     #[test]
     fn days_are_dates() {
-        assert_eq!(civil(0), (1970, 1, 1));
-        assert_eq!(civil(11_016), (2000, 2, 29));
-        assert_eq!(civil(20_778), (2026, 11, 21));
-        assert_eq!(civil(-1), (1969, 12, 31));
+        assert_eq!(civil_date(0), (1970, 1, 1));
+        assert_eq!(civil_date(11_016), (2000, 2, 29));
+        assert_eq!(civil_date(20_778), (2026, 11, 21));
+        assert_eq!(civil_date(-1), (1969, 12, 31));
     }
 
     #[test]
@@ -290,9 +294,14 @@ mod tests {
         let dsn = Some("host=nowhere".to_owned());
         assert!(refused(Options { dsn, ..Options::default() }).contains("wal_level takes effect only when"));
         let sizes = [("rows".to_owned(), 1)].into();
-        assert!(refused(Options { sizes, ..Options::default() }).contains("it has: scale, transactions"));
+        assert!(
+            refused(Options { sizes, ..Options::default() }).contains("expected one of scale, transactions")
+        );
         let oracle_dsn = Some("x".to_owned());
-        assert!(refused(Options { oracle_dsn, ..Options::default() }).contains("nothing for Oracle"));
+        assert!(
+            refused(Options { oracle_dsn, ..Options::default() })
+                .contains("on Oracle: expected full-page-writes")
+        );
         assert!(check(&level, &Options::default()).is_ok());
     }
 }

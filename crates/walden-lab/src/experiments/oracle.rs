@@ -1,4 +1,4 @@
-//! Oracle beside PostgreSQL: published figures, the model's, and those of a real one where there is one.
+//! Oracle beside PostgreSQL: published figures, those of the model, and measured ones if a database is given.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -14,10 +14,10 @@ use crate::oracle_model::{RowChanges, estimate};
 const CASE: &str = "oracle";
 const BACKUP: &str = "oracle in backup mode";
 
-/// Runs statements on an Oracle through its thin Python driver and prints what its statistics count.
+/// Runs statements on Oracle by its thin Python driver and prints the change of its statistics.
 const ADAPTER: &str = include_str!("../../experiments/oracle.py");
 
-/// Adds the figures; `changes` are the row changes of each statement, by its name.
+/// Adds Oracle's figures. `changes` are the row changes of each statement, by its name.
 pub(super) fn add(
     lab: &mut Lab<'_>,
     table: &Table,
@@ -30,8 +30,9 @@ pub(super) fn add(
             Some(measure(lab, &dsn, table, rows)?)
         }
         None => {
-            lab.unavailable
-                .push("Oracle: none was given (--oracle-dsn); its predicted figures are a model's".into());
+            lab.unavailable.push(
+                "Oracle: no database was given (--oracle-dsn); its figures are those of a model".into(),
+            );
             None
         }
     };
@@ -41,8 +42,9 @@ pub(super) fn add(
             continue;
         }
         let name = &statement.name;
-        let told = changes.and_then(|all| all.iter().find(|(other, _)| other == name)).map(|(_, told)| told);
-        let estimate = told.map(estimate);
+        let row_changes =
+            changes.and_then(|all| all.iter().find(|(other, _)| other == name)).map(|(_, of)| of);
+        let estimate = row_changes.map(estimate);
         let real = measured.as_ref().and_then(|all| all.get(name));
         let counter = |counter: &str| Some(megabytes(real?.get(counter)?.as_u64()?));
         let published = statement.oracle_published;
@@ -76,7 +78,7 @@ pub(super) fn add(
         }
         details.push(json!({
             "statement": name,
-            "row_changes": told,
+            "row_changes": row_changes,
             "model": estimate,
             "published": published,
             "measured": real,
@@ -84,7 +86,10 @@ pub(super) fn add(
         }));
     }
     if lab.sizes == lab.definition.sizes.full && !errors.is_empty() {
-        lab.notes.push(format!("Oracle's model against its published figures: {}", errors.join("; ")));
+        lab.notes.push(format!(
+            "error of the model of Oracle against the published figures: {}",
+            errors.join("; ")
+        ));
     }
     if changes.is_some() {
         lab.notes.push(
@@ -97,7 +102,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// The counters of each statement on a real Oracle, by the statement's name.
+/// Runs the statements on Oracle. Returns the counters by the statement's name.
 fn measure(lab: &Lab<'_>, dsn: &str, table: &Table, rows: &str) -> Result<Value> {
     let statements: Vec<Value> = lab
         .definition
@@ -108,7 +113,7 @@ fn measure(lab: &Lab<'_>, dsn: &str, table: &Table, rows: &str) -> Result<Value>
         })
         .collect();
     let setup: Vec<&str> = table.oracle.split(';').map(str::trim).filter(|sql| !sql.is_empty()).collect();
-    // The password is handed over by standard input: arguments can be seen by others.
+    // The password goes through standard input, because other users can see a process's arguments.
     let job = json!({ "dsn": dsn, "setup": setup, "statements": statements }).to_string();
     let mut child = Command::new("python3")
         .args(["-c", ADAPTER])
@@ -116,8 +121,8 @@ fn measure(lab: &Lab<'_>, dsn: &str, table: &Table, rows: &str) -> Result<Value>
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .context("cannot run python3, which Oracle's driver needs")?;
-    child.stdin.take().context("no pipe")?.write_all(job.as_bytes())?;
+        .context("cannot run python3, which the driver of Oracle needs")?;
+    child.stdin.take().context("cannot write to python3")?.write_all(job.as_bytes())?;
     let output = child.wait_with_output()?;
     let error = String::from_utf8_lossy(&output.stderr);
     ensure!(
@@ -125,5 +130,5 @@ fn measure(lab: &Lab<'_>, dsn: &str, table: &Table, rows: &str) -> Result<Value>
         "Oracle: {}",
         error.trim().lines().last().unwrap_or("the adapter failed")
     );
-    serde_json::from_slice(&output.stdout).context("Oracle: the adapter's output is not understood")
+    serde_json::from_slice(&output.stdout).context("cannot parse the output of the adapter for Oracle")
 }

@@ -1,4 +1,4 @@
-//! `whatif-validation`: the same work under every set of settings, and what a prediction from one log says of the others.
+//! `whatif-validation`: the same work under each set of settings, compared with predictions from one of the logs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,21 +15,22 @@ use crate::facts::{Facts, Setting};
 use crate::run::{RunOptions, run_workload};
 use crate::workloads;
 
-/// A case that was run.
+/// The measured result of a case.
 struct Outcome {
     case: Case,
     facts: Facts,
-    /// For volume, and for time.
+    /// Checkpoints because of volume, and because of time.
     checkpoints: [u64; 2],
-    /// Its WAL and the data directory that this goes on from.
+    /// The folders of its WAL and of the base backup that the WAL starts from.
     log: Option<[std::path::PathBuf; 2]>,
 }
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let definition = lab.definition;
     let name = definition.workload.as_deref().unwrap_or_default();
-    let workload = workloads::by_name(name).with_context(|| format!("there is no workload {name}"))?;
-    let folder = tempfile::tempdir().context("cannot make a folder for the WAL of traces")?;
+    let workload = workloads::by_name(name)
+        .with_context(|| format!("cannot run workload {name}: there is none of that name"))?;
+    let folder = tempfile::tempdir().context("cannot create a folder for the WAL of traces")?;
     let mut outcomes = Vec::new();
     for case in &definition.cases {
         let is_trace = definition.traces.contains(&case.name);
@@ -49,22 +50,22 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             settings: settings.map(|(name, value)| (name.clone(), value.clone())).collect(),
             wal_segsize_mb: case.segment_megabytes,
             checksums: Some(false),
-            // A log without images tells little of its pages; in production there is a base backup.
+            // A log without images does not show its pages; in production there is a base backup.
             keep_data: true,
             force: lab.options.force,
             ..RunOptions::new(workload, &output)
         };
         let result = match run_workload(options, &mut |_| Ok(())) {
             Ok(result) => result,
-            // A server that was built without a compression method refuses its name.
+            // A server that was built without a compression method rejects its name.
             Err(error) if format!("{error:#}").contains("Available values") => {
                 lab.unavailable.push(format!("{}: this server was built without it", case.name));
                 continue;
             }
-            Err(error) => return Err(error).with_context(|| format!("the case {} failed", case.name)),
+            Err(error) => return Err(error).with_context(|| format!("cannot run the case {}", case.name)),
         };
         let kept = output.starts_with(folder.path()).then_some(()).is_none();
-        // As the log has them: the server's statistics count also what it found to be for nothing.
+        // Counted from the log: the server's statistics also count checkpoints that were skipped.
         let range = (result.facts.workload_lsn, result.facts.end_lsn);
         let checkpoints =
             lab.analysis.checkpoints(&result.wal_dir, range, &settings_of(&result.facts.settings))?;
@@ -89,7 +90,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     }
     let mut worst: BTreeMap<String, f64> = BTreeMap::new();
     for trace in &definition.traces {
-        // A definition's traces are cases; this one could not be run.
+        // A trace is a case; this one could not be run.
         let Some(from) = outcomes.iter().find(|outcome| outcome.case.name == *trace) else { continue };
         lab.options.progress.phase(&format!("predicting from {trace}"));
         let predictions = predict(lab, from, &outcomes)?;
@@ -111,7 +112,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
 }
 
 fn predict(lab: &Lab<'_>, trace: &Outcome, outcomes: &[Outcome]) -> Result<Vec<PredictedRun>> {
-    let [wal, base] = trace.log.as_ref().context("the trace's WAL is not there")?;
+    let [wal, base] = trace.log.as_ref().context("cannot predict: expected the WAL of the trace")?;
     let facts = &trace.facts;
     let cases: Vec<_> = outcomes.iter().map(|outcome| settings_of(&outcome.facts.settings)).collect();
     lab.analysis.predict(
@@ -122,10 +123,10 @@ fn predict(lab: &Lab<'_>, trace: &Outcome, outcomes: &[Outcome]) -> Result<Vec<P
     )
 }
 
-/// What the log of one case says of all others.
+/// Predictions of all other cases from the log of one.
 pub(super) struct Others {
     trace: String,
-    /// Each phase of each case.
+    /// One prediction for each phase of each case.
     of: Vec<(Case, String, PredictedRun)>,
 }
 
@@ -134,14 +135,14 @@ pub(super) fn is_trace(lab: &Lab<'_>, case: &str) -> bool {
     lab.definition.traces.first().is_some_and(|trace| trace == case)
 }
 
-/// A step of the ladder as a case.
+/// Makes a step of the ladder a case.
 pub(super) fn step(ladder: &Ladder, value: &str) -> Case {
     let mut settings = ladder.settings.clone();
     settings.insert(ladder.setting.clone(), value.to_owned());
     Case { name: format!("{}={value}", ladder.setting), settings, keep: Some(false), ..Case::default() }
 }
 
-/// Ends a case; the one that is the trace predicts the others, those of the ladder that may never be run included.
+/// Finishes a case. If it is the trace, predicts all other cases, including steps of the ladder that may not be run.
 pub(super) fn finish(lab: &mut Lab<'_>, stage: Stage, others: &mut Option<Others>) -> Result<RunResult> {
     let mut failed = None;
     let run = stage.finish(&lab.definition.about, &lab.definition.name, &mut |wal, run| {
@@ -187,8 +188,8 @@ impl Others {
     }
 }
 
-/// Puts predictions beside what was measured; those of cases that were not run are in the details.
-pub(super) fn tell(lab: &mut Lab<'_>, others: Option<Others>) {
+/// Adds predictions to the measured figures; those of cases that were not run go into the details.
+pub(super) fn add_predictions(lab: &mut Lab<'_>, others: Option<Others>) {
     let Some(others) = others else { return };
     let mut cells = Vec::new();
     for (case, phase, run) in &others.of {
@@ -206,12 +207,12 @@ pub(super) fn tell(lab: &mut Lab<'_>, others: Option<Others>) {
     lab.details.insert("predicted".into(), json!({ "from": others.trace, "cases": cells }));
     lab.notes.push(format!(
         "predicted from the log of {}, for the same work at the same pace: cases that ran faster or slower met \
-         checkpoint_timeout sooner or later",
+         checkpoint_timeout earlier or later",
         others.trace
     ));
 }
 
-/// As the server had them, with their units, whatever the definition says.
+/// The server's settings with their units: they are what the log was written under.
 pub(super) fn settings_of(settings: &BTreeMap<String, Setting>) -> BTreeMap<String, String> {
     let one = |(name, setting): (&String, &Setting)| {
         let unit = setting.unit.as_deref().map(|unit| format!(" {unit}")).unwrap_or_default();
@@ -238,7 +239,7 @@ fn add(lab: &mut Lab<'_>, trace: &str, outcome: &Outcome, predicted: &PredictedR
     lab.figures.add(name, &phase, "error_percent", Some(100.0 * error));
 }
 
-/// A row of the table of JSON.
+/// A row of the JSON's table.
 fn cell((outcome, predicted): (&Outcome, &PredictedRun)) -> Value {
     let measured = outcome.facts.workload_bytes;
     json!({

@@ -1,4 +1,4 @@
-//! What an experiment measured, beside what was published, and whether the shape came out.
+//! The results of an experiment: measured figures beside published ones, and whether its claims hold.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,59 +10,59 @@ use walden_format::lsn::Lsn;
 use super::definition::{Claim, Definition, Source};
 use crate::facts::{Server, Setting};
 
-/// The results of an experiment; this is its JSON.
+/// The results of an experiment; serialized, they are its JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// The experiment.
+    /// Name of the experiment.
     pub experiment: String,
-    /// One line about it.
+    /// One line of description.
     pub about: String,
-    /// Where the published figures come from, if there are any.
+    /// The publication of the figures, if there is one.
     pub source: Option<Source>,
-    /// How much was done.
+    /// Sizes of the run, by name.
     pub sizes: BTreeMap<String, u64>,
-    /// Whether that is as much as was published. Absolute figures compare only then.
+    /// Whether these are the published sizes. Absolute figures can be compared only then.
     pub published_size: bool,
-    /// The PostgreSQL server, if there was one.
+    /// Version of the PostgreSQL server, if there was one.
     pub server: Option<Server>,
     /// When it began, UTC.
     pub started_at: String,
-    /// How long it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// One server after another, with its settings and positions in the log.
+    /// The runs in their order, with settings and LSNs.
     pub runs: Vec<RunResult>,
-    /// Every figure.
+    /// All figures, measured, published and predicted.
     pub figures: Vec<Figure>,
-    /// What the shape is, and whether it came out.
+    /// The claims, and whether they hold.
     pub checks: Vec<Check>,
-    /// All checks in one sentence.
+    /// A sentence that sums up all checks.
     pub verdict: String,
-    /// What else is to be said.
+    /// Remarks on the results.
     pub notes: Vec<String>,
     /// What could not be measured, and why.
     pub unavailable: Vec<String>,
-    /// What belongs to one kind of experiment.
+    /// Results that only one kind of experiment has.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub details: BTreeMap<String, Value>,
 }
 
-/// A server that was started, put to work and stopped.
+/// A case that was run on its own server.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunResult {
-    /// The case.
+    /// Name of the case.
     pub case: String,
-    /// As `pg_settings` had them: all that are not default, and those that the volume of WAL depends on.
+    /// Settings from `pg_settings`: all that are not default, and those that the volume of WAL depends on.
     pub settings: BTreeMap<String, Setting>,
-    /// The parts of it that were measured, in order.
+    /// The phases that were measured, in order.
     pub phases: Vec<Phase>,
-    /// What `--keep` left.
+    /// The folders that `--keep` wrote.
     pub kept: Option<Kept>,
 }
 
-/// A part of a run.
+/// A measured part of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Phase {
-    /// Its name.
+    /// Name of the phase in the figures.
     pub name: String,
     /// The insert position when it began.
     #[serde(serialize_with = "as_text")]
@@ -70,63 +70,63 @@ pub struct Phase {
     /// The insert position when it had ended.
     #[serde(serialize_with = "as_text")]
     pub to: Lsn,
-    /// Its duration.
+    /// Its duration in seconds.
     pub seconds: f64,
 }
 
 /// A folder of WAL that was kept.
 #[derive(Debug, Clone, Serialize)]
 pub struct Kept {
-    /// `facts.json` and `wal/` are in it.
+    /// The folder with `facts.json` and `wal/`.
     pub folder: PathBuf,
     /// The segments, complete and in order.
     pub wal: PathBuf,
 }
 
-/// What a prediction is made from: see [`RunResult::trace`].
+/// A log that predictions are made from, see [`RunResult::trace`].
 #[derive(Debug, Clone)]
 pub struct Trace<'a> {
     /// The folder of segments.
     pub wal: &'a std::path::Path,
-    /// From where the first phase began ..
+    /// Start of the first phase.
     pub from: Lsn,
-    /// .. to where the last one ended.
+    /// End of the last phase.
     pub to: Lsn,
-    /// The settings that it was written under.
+    /// The settings that the log was written under.
     pub settings: &'a BTreeMap<String, Setting>,
 }
 
-/// One figure: measured, published, predicted, or some of these.
+/// A figure with at least one of its measured, published and predicted values.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
-    /// The case.
+    /// Name of the case.
     pub case: String,
-    /// The phase.
+    /// Name of the phase.
     pub phase: String,
-    /// What was measured.
+    /// Name of the quantity, such as `mb`.
     pub measure: String,
-    /// By this experiment.
+    /// The value that this run measured.
     pub measured: Option<f64>,
-    /// By others.
+    /// The published value.
     pub published: Option<f64>,
-    /// What a prediction says, where one was made.
+    /// The value predicted from the log of another case.
     pub predicted: Option<f64>,
 }
 
-/// A claim and what became of it.
+/// A claim and whether it holds.
 #[derive(Debug, Clone, Serialize)]
 pub struct Check {
-    /// In words.
+    /// The claim in a sentence.
     pub claim: String,
     /// The published ratio.
     pub published: Option<f64>,
-    /// The measured one.
+    /// The measured ratio.
     pub measured: Option<f64>,
-    /// Bounds of the shape.
+    /// The smallest ratio that confirms the claim.
     pub at_least: Option<f64>,
-    /// Bounds of the shape.
+    /// The largest ratio that confirms the claim.
     pub at_most: Option<f64>,
-    /// Whether it came out; nothing if it was not measured, or has no bounds.
+    /// Whether the claim holds; `None` if it was not measured or has no bounds.
     pub holds: Option<bool>,
 }
 
@@ -134,13 +134,13 @@ fn as_text<S: serde::Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::E
     serializer.collect_str(lsn)
 }
 
-/// Megabytes of 2^20 bytes, in which all published volumes are.
+/// Converts bytes to megabytes of 2^20 bytes, the unit of all published volumes.
 pub fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / (1u64 << 20) as f64
 }
 
 impl RunResult {
-    /// The log of the run, if it was kept: where a prediction of it, or of other settings, starts from.
+    /// The log of the run, if it was kept, with its range and settings.
     pub fn trace(&self) -> Option<Trace<'_>> {
         let kept = self.kept.as_ref()?;
         let (first, last) = (self.phases.first()?, self.phases.last()?);
@@ -149,7 +149,7 @@ impl RunResult {
 }
 
 impl Figure {
-    /// What claims and definitions call it.
+    /// The figure's key in claims and definitions: `CASE/PHASE/MEASURE`.
     pub fn key(&self) -> String {
         format!("{}/{}/{}", self.case, self.phase, self.measure)
     }
@@ -167,12 +167,12 @@ impl Figures {
         Figures { list: Vec::new(), published: definition.published() }
     }
 
-    /// Adds a published figure that the definition has elsewhere than in its cases.
+    /// Adds a published figure that is not in the definition's cases.
     pub fn publish(&mut self, key: String, value: f64) {
         self.published.insert(key, value);
     }
 
-    /// A figure whose published value is not the definition's.
+    /// Adds a figure with its own published value instead of the definition's.
     pub fn add_all(
         &mut self,
         case: &str,
@@ -193,7 +193,7 @@ impl Figures {
         self.list.push(figure);
     }
 
-    /// What a prediction says of figures that are there already.
+    /// Adds a predicted value to a figure that was added before.
     pub fn predict(&mut self, case: &str, phase: &str, measure: &str, predicted: f64) {
         let of_this = |figure: &&mut Figure| {
             (figure.case.as_str(), figure.phase.as_str(), figure.measure.as_str()) == (case, phase, measure)
@@ -208,7 +208,7 @@ impl Figures {
     }
 }
 
-/// A figure by its key, where the case `last` is the last one.
+/// Finds a figure by its key; the case name `last` stands for the last case.
 fn value(figures: &[Figure], key: &str, which: impl Fn(&Figure) -> Option<f64>) -> Option<f64> {
     let (first, rest) = key.split_once('/')?;
     let last = match first {
@@ -219,8 +219,8 @@ fn value(figures: &[Figure], key: &str, which: impl Fn(&Figure) -> Option<f64>) 
     figures.iter().find(|figure| figure.key() == key).and_then(which)
 }
 
-/// Judges the claims.
-pub(crate) fn judge(claims: &[Claim], figures: &[Figure]) -> Vec<Check> {
+/// Compares each claim's measured ratio with its bounds.
+pub(crate) fn check_claims(claims: &[Claim], figures: &[Figure]) -> Vec<Check> {
     let check = |claim: &Claim| {
         let ratio = |which: fn(&Figure) -> Option<f64>| -> Option<f64> {
             let [above, below] = &claim.ratio;
@@ -228,8 +228,8 @@ pub(crate) fn judge(claims: &[Claim], figures: &[Figure]) -> Vec<Check> {
             (below > 0.0).then(|| above / below)
         };
         let measured = ratio(|figure| figure.measured);
-        let judged = claim.at_least.is_some() || claim.at_most.is_some();
-        let holds = measured.filter(|_| judged).map(|ratio| {
+        let is_bounded = claim.at_least.is_some() || claim.at_most.is_some();
+        let holds = measured.filter(|_| is_bounded).map(|ratio| {
             claim.at_least.is_none_or(|bound| ratio >= bound)
                 && claim.at_most.is_none_or(|bound| ratio <= bound)
         });
@@ -245,7 +245,7 @@ pub(crate) fn judge(claims: &[Claim], figures: &[Figure]) -> Vec<Check> {
     claims.iter().map(check).collect()
 }
 
-/// All checks in one sentence.
+/// Sums up all checks in one sentence.
 pub(crate) fn verdict(checks: &[Check]) -> String {
     let count = |wanted: Option<bool>| checks.iter().filter(|check| check.holds == wanted).count();
     let unjudged = checks.iter().filter(|check| check.measured.is_none()).count();
@@ -257,9 +257,11 @@ pub(crate) fn verdict(checks: &[Check]) -> String {
     };
     match (held, failed) {
         (0, 0) if checks.is_empty() => "Nothing was claimed.".into(),
-        (0, 0) => "Nothing could be judged.".into(),
-        (held, 0) => format!("The published shape came out: all {held} judged claims hold{unmeasured}."),
-        (0, failed) => format!("The published shape did not come out: {failed} claims fail{unmeasured}."),
+        (0, 0) => "No claim could be checked.".into(),
+        (held, 0) => {
+            format!("The published result is confirmed: all {held} checked claims hold{unmeasured}.")
+        }
+        (0, failed) => format!("The published result is not confirmed: {failed} claims fail{unmeasured}."),
         (held, failed) => {
             let names: Vec<&str> = checks
                 .iter()
@@ -267,7 +269,7 @@ pub(crate) fn verdict(checks: &[Check]) -> String {
                 .map(|check| check.claim.as_str())
                 .collect();
             format!(
-                "The published shape came out in part: {held} claims hold, {failed} don't ({}){unmeasured}.",
+                "The published result is confirmed in part: {held} claims hold, {failed} fail ({}){unmeasured}.",
                 names.join("; ")
             )
         }
@@ -302,7 +304,7 @@ mod tests {
             claim(["c/run/mb", "a/run/mb"], 0.0),
             claim(["a/run/mb", "nothing/run/mb"], 0.0),
         ];
-        let checks = judge(&claims, &figures.into_list());
+        let checks = check_claims(&claims, &figures.into_list());
         assert_eq!(
             checks.iter().map(|check| check.holds).collect::<Vec<_>>(),
             [Some(true), Some(false), None, None]
@@ -310,7 +312,7 @@ mod tests {
         assert_eq!((checks[0].published, checks[0].measured), (Some(5.0), Some(3.0)));
         let verdict = verdict(&checks);
         assert!(
-            verdict.contains("in part: 1 claims hold, 1 don't") && verdict.contains("2 could not"),
+            verdict.contains("in part: 1 claims hold, 1 fail") && verdict.contains("2 could not"),
             "{verdict}"
         );
         assert!(super::verdict(&[]).contains("Nothing was claimed"));

@@ -1,8 +1,8 @@
-//! `segment-size`: the same bytes copied in small files and in large ones, the loops as they were published, and segments of
-//! real clusters archived.
+//! `segment-size`: the same bytes copied in small and in large files, by the loops as published and by loops over the same
+//! bytes; and segments of real clusters archived.
 //!
-//! As published, the loop over large files took their names from the folder of large files and copied the files of these
-//! names from the folder of small ones: as many files as there are large ones, each as long as a small one.
+//! The published loop over large files takes names from the folder of large files, but copies the files of these names from
+//! the folder of small ones: as many files as there are large ones, each as long as a small one.
 
 use std::env;
 use std::fs::{self, File, Permissions};
@@ -19,14 +19,15 @@ use rustix::fs::{Advice, fadvise};
 use serde_json::{Value, json};
 
 use super::definition::{Case, CopyCommand};
-use super::stage::{Stage, clear};
+use super::stage::{Stage, remove_folder};
 use super::{Form, Lab};
 use crate::account;
 use crate::cluster::temporary_folder;
 use crate::guard::{self, Guard};
 use crate::sshd::{self, HOST, Sshd};
 
-/// A loop is repeated and the median taken, unless it takes longer than this; in the quick form it is run once.
+/// Runs of each loop, of which the median is taken. A loop that takes longer than [`LONG_SECONDS`] is run once, as are all in the
+/// quick form.
 const REPEATS: usize = 3;
 const LONG_SECONDS: f64 = 60.0;
 
@@ -38,12 +39,12 @@ struct Files {
     names: Vec<String>,
 }
 
-/// What is copied in one loop.
+/// Which files a loop copies.
 #[derive(Clone, Copy, PartialEq)]
 enum Loop {
-    /// Every file.
+    /// Every file of the folder.
     All,
-    /// Names of the one folder, files of the other.
+    /// The published loop: names from one folder, files from the other.
     AsPublished,
 }
 
@@ -54,7 +55,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let mut cases = lab.definition.cases.clone();
     cases.sort_by_key(|case| case.segment_megabytes);
     let sets = cases.iter().map(|case| make_files(&guard, case, megabytes)).collect::<Result<Vec<_>>>()?;
-    let [small, large] = &sets[..] else { bail!("two cases are expected") };
+    let [small, large] = &sets[..] else { bail!("cannot compare sizes: expected two cases") };
     publish(lab, small, large);
 
     let mut explained = Vec::new();
@@ -104,7 +105,7 @@ fn phase_name(command: &str, cold: bool, which: Loop) -> String {
     format!("{command} {cache}{published}")
 }
 
-/// The published seconds belong to small files, and to large ones in the loop as it was published.
+/// Adds the published seconds: those for large files belong to the loop as published.
 fn publish(lab: &mut Lab<'_>, small: &Files, large: &Files) {
     for command in &lab.definition.commands {
         for (files, which) in [(small, Loop::All), (large, Loop::AsPublished)] {
@@ -116,7 +117,7 @@ fn publish(lab: &mut Lab<'_>, small: &Files, large: &Files) {
     }
 }
 
-/// Which of the two loops over large files comes nearer to the published ratio.
+/// Which of the two loops over large files is closer to the published ratio.
 fn explain(command: &CopyCommand, small: &Files, large: &Files, seconds: &[f64]) -> Option<Value> {
     let published = |files: &Files| command.published.get(&files.megabytes.to_string()).copied();
     let ratio = published(small)? / published(large)?;
@@ -141,9 +142,9 @@ fn explain(command: &CopyCommand, small: &Files, large: &Files, seconds: &[f64])
     }))
 }
 
-/// Makes files of one size that nothing can shrink on the way.
+/// Creates files of one size with incompressible content.
 fn make_files(guard: &Arc<Guard>, case: &Case, megabytes: u64) -> Result<Files> {
-    let size = case.segment_megabytes.context("no size")?;
+    let size = case.segment_megabytes.context("cannot create files: expected segment-megabytes")?;
     let count = megabytes.div_ceil(u64::from(size)).max(1);
     let folder = guard.dir().join(&case.name);
     fs::create_dir(&folder)?;
@@ -164,7 +165,7 @@ fn make_files(guard: &Arc<Guard>, case: &Case, megabytes: u64) -> Result<Files> 
             }
             file.write_all(&chunk)?;
         }
-        // The cache keeps what is not written yet.
+        // The kernel cannot drop dirty pages from the page cache.
         file.sync_all()?;
         names.push(name);
     }
@@ -176,7 +177,7 @@ impl Files {
         self.names.iter().map(|name| self.folder.join(name))
     }
 
-    /// Lets go of what the cache has of them, or brings all of it into the cache.
+    /// Drops the files from the page cache (`cold`), or reads them into it.
     fn cache(&self, cold: bool) -> Result<()> {
         for path in self.paths() {
             let mut file = File::open(&path)?;
@@ -189,7 +190,7 @@ impl Files {
         Ok(())
     }
 
-    /// How much of them the cache has after letting go; `None` if not known.
+    /// Share of the files in the page cache after dropping them, in per cent; `None` without `fincore`.
     fn cached_percent(&self) -> Result<Option<f64>> {
         self.cache(true)?;
         let output = Command::new("fincore").args(["-b", "-n", "-o", "RES"]).args(self.paths()).output();
@@ -201,7 +202,7 @@ impl Files {
     }
 }
 
-/// Runs one command on files, one process per file.
+/// Runs a copy command, one process per file.
 struct Runner<'a> {
     command: &'a CopyCommand,
     guard: &'a Arc<Guard>,
@@ -239,7 +240,7 @@ impl<'a> Runner<'a> {
         Ok(Some(Runner { command, guard, sshd, repeats }))
     }
 
-    /// The seconds that a loop over the names of `names` takes that copies the files of these names in `from`.
+    /// Median seconds of a loop over the names in `names` that copies the files of these names from `from`.
     fn median(&self, names: &Files, from: &Files, cold: bool) -> Result<f64> {
         let mut seconds = Vec::new();
         while seconds.len() < self.repeats && seconds.iter().sum::<f64>() < LONG_SECONDS {
@@ -252,9 +253,9 @@ impl<'a> Runner<'a> {
 
     fn once(&self, names: &Files, from: &Files) -> Result<f64> {
         let to = self.guard.dir().join("to");
-        clear(&to)?;
+        remove_folder(&to)?;
         fs::create_dir(&to)?;
-        account::give(&to)?;
+        account::chown(&to)?;
         fs::set_permissions(&to, Permissions::from_mode(0o755))?;
         let config = self.sshd.as_ref().map(|sshd| sshd.config.display().to_string()).unwrap_or_default();
         let clock = Instant::now();
@@ -277,14 +278,18 @@ impl<'a> Runner<'a> {
             if !output.status.success() {
                 let error = String::from_utf8_lossy(&output.stderr);
                 let log = self.sshd.as_ref().map(Sshd::log_tail).unwrap_or_default();
-                bail!("{} failed ({}): {} {log}", words.join(" "), output.status, error.trim());
+                bail!("cannot copy: {} failed ({}): {} {log}", words.join(" "), output.status, error.trim());
             }
         }
         let seconds = clock.elapsed().as_secs_f64();
         let copied = bytes_in(&to)?;
         let expected = names.names.len() as u64 * (u64::from(from.megabytes) << 20);
-        ensure!(copied == expected, "{} copied {copied} of {expected} bytes", self.command.name);
-        clear(&to)?;
+        ensure!(
+            copied == expected,
+            "cannot use the times of {}: expected {expected} bytes copied, found {copied}",
+            self.command.name
+        );
+        remove_folder(&to)?;
         Ok(seconds)
     }
 }
@@ -302,11 +307,11 @@ fn bytes_in(folder: &Path) -> Result<u64> {
     Ok(sum)
 }
 
-/// How long the archiver of a real cluster takes to catch up with the same bytes, after they were written.
+/// Measures how long the archiver of a cluster takes to archive the same bytes, all written before.
 fn archive(lab: &mut Lab<'_>, case: &Case, megabytes: u64) -> Result<()> {
     const PHASE: &str = "archive_command";
     let mut case = case.clone();
-    // Everything waits until the command is there.
+    // Without an archive_command the archiver waits, so that all segments are there when it is set.
     for (name, value) in
         [("archive_mode", "on"), ("archive_command", ""), ("max_wal_size", "100GB"), ("autovacuum", "off")]
     {
@@ -317,7 +322,7 @@ fn archive(lab: &mut Lab<'_>, case: &Case, megabytes: u64) -> Result<()> {
     client.batch_execute("CREATE TABLE filler (t text); ALTER TABLE filler ALTER t SET STORAGE EXTERNAL")?;
     lab.options.progress.phase(&format!("{}: writing WAL", case.name));
     let (_, phase) = stage.phase("fill", |_| {
-        // About 1 MB of WAL per statement: values that nothing compresses.
+        // About 1 MB of WAL per statement: incompressible values, stored out of line.
         for _ in 0..megabytes.max(1) {
             client.batch_execute(
                 "INSERT INTO filler SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 31000)",
@@ -328,7 +333,7 @@ fn archive(lab: &mut Lab<'_>, case: &Case, megabytes: u64) -> Result<()> {
     })?;
     client.batch_execute("SELECT pg_switch_wal()")?;
     drop(client);
-    let cluster = stage.cluster().context("no cluster")?;
+    let cluster = stage.cluster().context("cannot archive: expected a new cluster")?;
     let waiting = |cluster: &crate::Cluster| -> Result<u64> {
         let entries = fs::read_dir(cluster.data_dir().join("pg_wal/archive_status"))?;
         Ok(entries.flatten().filter(|entry| entry.file_name().to_string_lossy().ends_with(".ready")).count()
@@ -345,9 +350,9 @@ fn archive(lab: &mut Lab<'_>, case: &Case, megabytes: u64) -> Result<()> {
         guard::wait_for_exit_if_interrupted();
         ensure!(
             cluster.is_running() && clock.elapsed() < Duration::from_secs(3600),
-            "the archiver does not catch up"
+            "cannot measure archiving: the archiver has not archived all segments in time"
         );
-        // The archiver looks for work when it is told of a new segment, and once a minute. A switch tells it.
+        // The archiver looks for segments when a backend signals a new one, and once a minute. A segment switch signals it.
         if clock.elapsed() > Duration::from_millis(500) && bytes_in(&folder)? == 0 {
             stage.client()?.batch_execute("SELECT txid_current(); SELECT pg_switch_wal()")?;
             thread::sleep(Duration::from_millis(300));
@@ -356,7 +361,7 @@ fn archive(lab: &mut Lab<'_>, case: &Case, megabytes: u64) -> Result<()> {
     }
     let seconds = clock.elapsed().as_secs_f64();
     let archived = bytes_in(&folder)?;
-    ensure!(archived > 0, "nothing was archived");
+    ensure!(archived > 0, "cannot measure archiving: expected archived segments, found none");
     let figures = &mut lab.figures;
     figures.add(&case.name, PHASE, "seconds", Some(seconds));
     figures.add(&case.name, PHASE, "files", Some(files as f64));

@@ -1,4 +1,4 @@
-//! The server of one case: a fresh cluster, or the user's own with settings changed and put back.
+//! The server of one case: a new cluster, or the user's server, whose settings are changed and restored.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,10 +22,10 @@ use crate::guard::Undo;
 use crate::install::tools;
 use crate::run::{self, Recording};
 
-/// Settings that make a server write differently, as a case wants them.
+/// Server settings of a case, by name.
 type Settings = BTreeMap<String, String>;
 
-/// A server at work for one case.
+/// The server of a case while the case runs.
 pub(crate) struct Stage {
     pub case: String,
     dsn: String,
@@ -36,15 +36,15 @@ pub(crate) struct Stage {
     phases: Vec<Phase>,
 }
 
-/// A database of its own on a server of the user's, and the settings that were there.
+/// Drops the lab's database on the user's server and restores its settings, when dropped.
 struct Borrowed {
     _settings: Undo,
     _database: Undo,
 }
 
 impl Stage {
-    /// Starts a fresh cluster under the case's settings, or changes those of the user's server. With `all_wal` a cluster
-    /// keeps every segment until the end.
+    /// Starts a new cluster with the case's settings, or changes those of the user's server. With `all_wal`, a cluster keeps
+    /// all segments until the end.
     pub fn start(lab: &mut Lab<'_>, case: &Case, all_wal: bool) -> Result<Stage> {
         lab.options.progress.phase(&format!("{}: starting the server", case.name));
         let mut settings = lab.definition.settings.clone();
@@ -58,7 +58,10 @@ impl Stage {
     }
 
     fn own(options: &Options, case: &Case, settings: &Settings, all_wal: bool) -> Result<Stage> {
-        let installation = options.installation.clone().context("no PostgreSQL was looked for")?;
+        let installation = options
+            .installation
+            .clone()
+            .context("cannot start a cluster: expected an installation of PostgreSQL")?;
         let is_kept = case.keep != Some(false);
         let keep = options.keep.as_ref().filter(|_| is_kept).map(|folder| folder.join(&case.name));
         if let Some(folder) = &keep {
@@ -98,12 +101,12 @@ impl Stage {
         });
         client
             .batch_execute(&format!("CREATE DATABASE {name}"))
-            .context("cannot create a database of its own")?;
+            .context("cannot create a database on the server")?;
         let database = Undo::new({
             let (dsn, name) = (dsn.to_owned(), name.clone());
             move || {
                 let dropped = connect(&dsn).and_then(|mut client| {
-                    // Sessions that have just ended may still be seen in it.
+                    // DROP DATABASE fails while a session that has just ended is still listed in it.
                     let drop = || client.batch_execute(&format!("DROP DATABASE IF EXISTS {name}"));
                     retry(drop)
                 });
@@ -128,7 +131,7 @@ impl Stage {
         connect(&self.dsn)
     }
 
-    /// The cluster, if it is one of its own.
+    /// The cluster; `None` on the user's server.
     pub fn cluster(&self) -> Option<&Cluster> {
         self.cluster.as_ref()
     }
@@ -140,7 +143,7 @@ impl Stage {
         Ok(Server { version: row.get(0), version_num: row.get::<_, i32>(1).unsigned_abs() })
     }
 
-    /// Does something, and notes where the log was before and after.
+    /// Runs `work` as a phase: records the insert position before and after, and the duration.
     pub fn phase<T>(&mut self, name: &str, work: impl FnOnce(&Stage) -> Result<T>) -> Result<(T, Phase)> {
         let mut client = self.client()?;
         let from = insert_lsn(&mut client)?;
@@ -152,14 +155,15 @@ impl Stage {
         Ok((result, phase))
     }
 
-    /// Runs so many of pgbench's own transactions, the same ones each time for one client; what it prints.
+    /// Runs transactions of pgbench's built-in script with a fixed seed, and returns its output. With one client they are the
+    /// same each time.
     pub fn transactions(&self, clients: u64, transactions: u64) -> Result<String> {
         let (each, clients) = (transactions.div_ceil(clients).to_string(), clients.to_string());
         let sizes = ["--client", &clients, "--transactions", &each];
         self.pgbench(&[&["--no-vacuum", "--random-seed=42", "--jobs=2"], &sizes[..]].concat())
     }
 
-    /// Runs pgbench to its end; what it prints.
+    /// Runs pgbench and returns its output.
     pub fn pgbench(&self, arguments: &[&str]) -> Result<String> {
         let program = tools().pgbench()?;
         let mut command = Command::new(&program);
@@ -181,12 +185,13 @@ impl Stage {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// The statistics of the log and of checkpoints, when all processes have reported theirs.
+    /// Reads the statistics of WAL and checkpoints, once all processes have reported theirs.
     pub fn statistics(&self) -> Result<BTreeMap<String, Value>> {
         run::settled_statistics(&mut || self.client())
     }
 
-    /// Stops the server or puts its settings back, and keeps its log if that was asked for.
+    /// Stops the server or restores its settings, and keeps its WAL if `--keep` asks for it. `look` is called with the WAL of a
+    /// cluster before that is removed.
     pub fn finish(
         mut self,
         about: &str,
@@ -194,7 +199,7 @@ impl Stage {
         look: &mut dyn FnMut(&Path, &RunResult) -> Result<()>,
     ) -> Result<RunResult> {
         let mut client = self.client()?;
-        let settings = facts::settings(&mut client)?;
+        let settings = facts::read_settings(&mut client)?;
         drop(client);
         let mut result = RunResult {
             case: self.case.clone(),
@@ -223,12 +228,12 @@ impl Stage {
     }
 }
 
-/// The number of a statistic that counts up, between two readings.
+/// The increase of a counter of a statistics view between two readings.
 pub(crate) fn counted(pairs: &BTreeMap<String, StatPair>, view: &str, name: &str) -> Option<f64> {
     pairs.get(view)?.delta.get(name)?.as_f64()
 }
 
-/// Checkpoints completed between two readings: until 16 in `pg_stat_bgwriter`, then in a view of their own.
+/// Checkpoints between two readings: from `pg_stat_checkpointer` since 17, before from `pg_stat_bgwriter`.
 pub(crate) fn checkpoints(pairs: &BTreeMap<String, StatPair>) -> Option<f64> {
     let sum = |view: &str, names: [&str; 2]| -> Option<f64> {
         Some(counted(pairs, view, names[0])? + counted(pairs, view, names[1])?)
@@ -242,7 +247,7 @@ pub(crate) fn tps(output: &str) -> Option<f64> {
     output.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok())
 }
 
-/// The sum of bytes between two positions, as published volumes count them.
+/// Bytes of WAL of a phase: the difference of its LSNs, as published volumes are counted.
 pub(crate) fn bytes(phase: &Phase) -> u64 {
     let Lsn(from) = phase.from;
     phase.to.0.saturating_sub(from)
@@ -252,16 +257,16 @@ fn connect(dsn: &str) -> Result<Client> {
     Client::connect(dsn, NoTls).context("cannot connect to the server")
 }
 
-/// Changes settings by ALTER SYSTEM, and says what each was there before, if it was.
+/// Changes settings by `ALTER SYSTEM`. Returns their earlier values in `postgresql.auto.conf`, `None` for those not in it.
 fn apply(client: &mut Client, settings: &Settings) -> Result<Vec<(String, Option<String>)>> {
     let mut before = Vec::new();
     for name in settings.keys() {
         let row = client.query_opt("SELECT context, setting FROM pg_settings WHERE name = $1", &[name])?;
-        let Some(row) = row else { bail!("the server has no setting {name}") };
+        let Some(row) = row else { bail!("cannot change {name}: the server has no such setting") };
         let context: String = row.get(0);
         ensure!(
             !matches!(context.as_str(), "postmaster" | "internal"),
-            "{name} takes effect only when the server starts; leave --dsn out to have a server of its own"
+            "cannot change {name}: it takes effect only when the server starts; without --dsn a new cluster is used"
         );
         let row = client
             .query_opt(
@@ -269,13 +274,13 @@ fn apply(client: &mut Client, settings: &Settings) -> Result<Vec<(String, Option
                  WHERE name = $1 AND sourcefile LIKE '%postgresql.auto.conf' ORDER BY seqno DESC LIMIT 1",
                 &[name],
             )
-            .context("changing settings needs the rights of a superuser")?;
+            .context("cannot change settings: expected the rights of a superuser")?;
         before.push((name.clone(), row.map(|row| row.get(0))));
     }
     let undo = before.clone();
     for (name, value) in settings {
         if let Err(error) = alter(client, name, Some(value)) {
-            put_back(client, &undo)?;
+            restore_settings(client, &undo)?;
             return Err(error);
         }
     }
@@ -284,7 +289,7 @@ fn apply(client: &mut Client, settings: &Settings) -> Result<Vec<(String, Option
 }
 
 fn alter(client: &mut Client, name: &str, value: Option<&str>) -> Result<()> {
-    // Names were looked up in pg_settings before.
+    // The name needs no quoting: it was found in pg_settings.
     let statement = match value {
         Some(value) => format!("ALTER SYSTEM SET {name} = '{}'", value.replace('\'', "''")),
         None => format!("ALTER SYSTEM RESET {name}"),
@@ -292,26 +297,26 @@ fn alter(client: &mut Client, name: &str, value: Option<&str>) -> Result<()> {
     client.batch_execute(&statement).with_context(|| statement.clone())
 }
 
-fn put_back(client: &mut Client, before: &[(String, Option<String>)]) -> Result<()> {
+fn restore_settings(client: &mut Client, before: &[(String, Option<String>)]) -> Result<()> {
     for (name, value) in before {
         alter(client, name, value.as_deref())?;
     }
     reload(client)
 }
 
-/// Reloads, and lets the processes take notice before anything is measured.
+/// Reloads the configuration, and waits until the processes have read it.
 fn reload(client: &mut Client) -> Result<()> {
     client.batch_execute("SELECT pg_reload_conf()")?;
     thread::sleep(Duration::from_millis(300));
-    // full_page_writes is changed by the checkpointer, and a checkpoint ends only after that.
+    // The checkpointer applies full_page_writes (UpdateFullPageWrites) before it runs a checkpoint.
     client.batch_execute("CHECKPOINT")?;
     Ok(())
 }
 
 fn restore(dsn: &str, before: &[(String, Option<String>)]) {
-    let restored = connect(dsn).and_then(|mut client| put_back(&mut client, before));
+    let restored = connect(dsn).and_then(|mut client| restore_settings(&mut client, before));
     if let Err(error) = restored {
-        eprintln!("warning: settings could not be put back ({error:#}); by hand:");
+        eprintln!("warning: cannot restore the server's settings ({error:#}); run these statements:");
         for (name, value) in before {
             match value {
                 Some(value) => eprintln!("  ALTER SYSTEM SET {name} = '{value}';"),
@@ -333,8 +338,8 @@ fn retry(mut what: impl FnMut() -> Result<(), postgres::Error>) -> Result<()> {
     Ok(())
 }
 
-/// Removes what is in a folder, if it is there.
-pub(crate) fn clear(folder: &Path) -> Result<()> {
+/// Removes a folder with its content, if it exists.
+pub(crate) fn remove_folder(folder: &Path) -> Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(error).with_context(|| format!("cannot remove {}", folder.display()))

@@ -1,5 +1,5 @@
-//! `full-page-writes`: the log of statements with and without full-page images, per statement and per process, and beside it
-//! what MariaDB logs (measured) and what Oracle would (a model; measured where there is one).
+//! `full-page-writes`: the WAL of statements with and without full-page images, by statement and by process, compared with
+//! MariaDB's redo (measured) and Oracle's (a model, or measured if a database is given).
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -17,40 +17,40 @@ use crate::mariadb::{self, MariaDb, Programs};
 use crate::oracle_model::RowChanges;
 use crate::trace::Trace;
 
-/// A table whose row changes are to be told from the log.
+/// A table whose row changes are decoded from the log.
 #[derive(Debug, Clone)]
 pub struct Relation {
-    /// The number of its file.
+    /// Its relfilenumber.
     pub file: u32,
-    /// The number of its database.
+    /// The OID of its database.
     pub database: u32,
-    /// Its columns, in order.
+    /// Its columns in the order of `attnum`.
     pub columns: Vec<Column>,
 }
 
-/// A column, as far as its values' lengths need it.
+/// The physical layout of a column, which the lengths of values follow from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column {
-    /// Bytes of a value; -1 for one that has its length with it.
+    /// `attlen`: bytes of a value, -1 for a varlena.
     pub length: i16,
-    /// What its values are aligned to.
+    /// `attalign` in bytes.
     pub alignment: u8,
-    /// It is a number.
+    /// Whether it is an integer, which Oracle stores as NUMBER.
     pub integer: bool,
 }
 
-/// The setup's place in the list of phases.
+/// Name of the phase that creates the table.
 const SETUP: &str = "setup";
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let rows = lab.size("rows").to_string();
-    let table = lab.definition.table.clone().context("no table")?;
+    let table = lab.definition.table.clone().context("cannot run: expected a table in the definition")?;
     let mut changes: Option<Vec<(String, RowChanges)>> = None;
     let mut details = Vec::new();
     for case in lab.definition.cases.clone() {
         let mut stage = Stage::start(lab, &case, true)?;
         let mut client = stage.client()?;
-        stage.phase(SETUP, |_| client.batch_execute(&table.postgresql).context("cannot make the table"))?;
+        stage.phase(SETUP, |_| client.batch_execute(&table.postgresql).context("cannot create the table"))?;
         let relation = relation(&mut client)?;
         let mut measured = Vec::new();
         for statement in lab.definition.statements.clone() {
@@ -61,9 +61,9 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         }
         drop(client);
         lab.options.progress.phase(&format!("{}: reading the log", case.name));
-        // What an image holds is not in the record: without images, the log tells of every row.
+        // A block with an image may omit the rows from the record; without images, every row is in the log.
         let without_images = case.settings.get("full_page_writes").is_some_and(|value| value == "off");
-        let (analysis, mut buckets, mut told) = (lab.analysis, Vec::new(), None);
+        let (analysis, mut buckets, mut row_changes) = (lab.analysis, Vec::new(), None);
         let result = stage.finish(&lab.definition.about, &lab.definition.name, &mut |wal, run| {
             let phases = &run.phases;
             for phase in phases.iter().filter(|phase| phase.name != SETUP) {
@@ -71,7 +71,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             }
             if let (true, Some(relation)) = (without_images, &relation) {
                 let of_phases = analysis.row_changes(wal, relation, phases)?;
-                told = Some(phases.iter().map(|phase| phase.name.clone()).zip(of_phases).collect());
+                row_changes = Some(phases.iter().map(|phase| phase.name.clone()).zip(of_phases).collect());
             }
             Ok(())
         })?;
@@ -98,7 +98,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
                 "statistics": one.statistics,
             })).collect::<Vec<_>>(),
         }));
-        changes = changes.or(told);
+        changes = changes.or(row_changes);
         lab.runs.push(result);
     }
     lab.details.insert("statements".into(), Value::Array(details));
@@ -118,7 +118,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     oracle::add(lab, &table, &rows, changes.as_deref())
 }
 
-/// What was measured of a statement.
+/// The measurements of a statement.
 struct Measured {
     phase: Phase,
     traced: Option<Value>,
@@ -133,7 +133,7 @@ fn measure(
     statement: &Statement,
     sql: &str,
 ) -> Result<Measured> {
-    // Every page is touched for the first time after it.
+    // After a checkpoint, the first change of each page logs a full-page image.
     client.batch_execute("CHECKPOINT")?;
     let before = statistics(stage, client)?;
     let trace = match stage.cluster().and_then(crate::Cluster::pid) {
@@ -169,13 +169,13 @@ fn add_figures(lab: &mut Lab<'_>, case: &str, one: &Measured, buckets: &BTreeMap
     lab.figures.add(case, phase, "written_mb", one.traced_bytes.map(megabytes));
 }
 
-/// Since 18, servers count themselves what each process writes into the log.
+/// Reads what each process wrote into the log, which the server counts since 18.
 fn statistics(stage: &Stage, client: &mut Client) -> Result<Option<BTreeMap<String, i64>>> {
     if stage.server()?.version_num < 180_000 {
         return Ok(None);
     }
     client.batch_execute("SELECT pg_stat_force_next_flush()")?;
-    // Other processes report once a second.
+    // Other processes flush their statistics once a second.
     thread::sleep(Duration::from_millis(1200));
     let mut found = BTreeMap::new();
     let rows = client.query(
@@ -206,7 +206,7 @@ fn difference(before: &BTreeMap<String, i64>, after: &BTreeMap<String, i64>) -> 
     Value::Object(after.iter().filter_map(change).collect())
 }
 
-/// The table that the setup made, if it made one named `demo`.
+/// The table `demo`, if the setup created it.
 fn relation(client: &mut Client) -> Result<Option<Relation>> {
     let row = client.query_one(
         "SELECT pg_relation_filenode(to_regclass('demo')),
@@ -234,7 +234,7 @@ fn relation(client: &mut Client) -> Result<Option<Relation>> {
     Ok(Some(Relation { file, database, columns: rows.iter().map(column).collect() }))
 }
 
-/// The same statements on MariaDB.
+/// Runs the statements on MariaDB.
 fn mariadb(lab: &mut Lab<'_>, table: &Table, rows: &str) -> Result<()> {
     const CASE: &str = "mariadb";
     let Some(programs) = Programs::find() else {

@@ -12,8 +12,7 @@ const FILLFACTOR: &str = "--fillfactor=70";
 
 pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
     let scale = lab.size("scale").to_string();
-    // 10 clients as pgbench's documentation suggests for such a scale, but never more than the scale: they would wait for
-    // each other's branches.
+    // pgbench's documentation: no more clients than the scale, as they would wait for each other's branches.
     let clients = lab.size("scale").clamp(1, 10);
     let transactions = lab.size("transactions");
     let mut predicted = None;
@@ -25,7 +24,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         let (_, import) = stage.phase("import", |stage| {
             stage.pgbench(&["--initialize", "--quiet", FILLFACTOR, "--scale", &scale])
         })?;
-        // Pages touched first by the transactions have an image under every level.
+        // Pages that the transactions change first after the checkpoint have an image under every level.
         stage.client()?.batch_execute("CHECKPOINT")?;
 
         lab.options.progress.phase(&format!("{}: transactions", case.name));
@@ -38,7 +37,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         let run = prediction::finish(lab, stage, &mut predicted)?;
         lab.runs.push(run);
     }
-    prediction::tell(lab, predicted);
+    prediction::add_predictions(lab, predicted);
     lab.notes.push(
         "pgbench of 9.3 loaded rows by a plain COPY; since 14 it freezes them, which makes its vacuum write less".into(),
     );

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::Context;
 use crate::data::Random;
 
-/// Transactions per statement sent: the server loops and commits itself, which is faster than any client.
+/// Transactions per statement: a DO block on the server loops and commits, which is faster than a client.
 const BATCH: u64 = 2000;
 
 const ACCOUNTS: u64 = 50_000;

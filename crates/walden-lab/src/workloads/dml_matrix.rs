@@ -1,7 +1,8 @@
 //! `dml-matrix`: the volume of each kind of statement, with and without full-page images.
 //!
 //! Table and statements are those of a published comparison (Franck Pachot, 2018, PostgreSQL 10, 1,000,000 rows);
-//! its figures are in the table of statements. A checkpoint before each statement makes every page a first touch.
+//! its figures are in the table of statements. After the checkpoint before each statement, the first change of each page logs an
+//! image.
 
 use anyhow::Result;
 use postgres::Client;
@@ -35,7 +36,7 @@ const STATEMENTS: &[Statement] = &[
 ];
 
 pub(super) fn run(context: &Context<'_>) -> Result<Value> {
-    // Whoever sets full_page_writes wants that one column of the matrix.
+    // With a setting of full_page_writes by the user, only that column of the matrix is run.
     let fixed = context.own_settings.iter().any(|(name, _)| name == "full_page_writes");
     let columns: &[Option<&str>] = if fixed { &[None] } else { &[Some("on"), Some("off")] };
     let mut client = context.cluster.client("postgres")?;
@@ -46,7 +47,7 @@ pub(super) fn run(context: &Context<'_>) -> Result<Value> {
             client.batch_execute(&format!("ALTER SYSTEM SET full_page_writes = {value}"))?;
             client.batch_execute("SELECT pg_reload_conf()")?;
             drop(client);
-            // The checkpointer makes the change; a checkpoint ends only after it has.
+            // The checkpointer applies the setting (UpdateFullPageWrites) before it runs a checkpoint.
             client = context.cluster.client("postgres")?;
             client.batch_execute("CHECKPOINT")?;
         }

@@ -11,7 +11,7 @@ use super::Context;
 use crate::cluster::insert_lsn;
 use crate::data::Random;
 
-/// What follows the COPYs, each measured.
+/// Statements after the COPYs; the WAL of each is measured.
 const STEPS: &[(&str, &str)] = &[
     ("primary key of reading", "ALTER TABLE reading ADD PRIMARY KEY (id)"),
     ("b-tree of two columns", "CREATE INDEX reading_sensor_at ON reading (sensor, at)"),
@@ -65,7 +65,7 @@ pub(super) fn run(context: &Context<'_>) -> Result<Value> {
 /// Appends one row in COPY's text format.
 type Row = fn(&mut Random, u64, &mut String);
 
-/// Table, its share of the volume in percent, its rows.
+/// Table, its share of the volume in per cent, and the function that generates its rows.
 const TABLES: &[(&str, u64, Row)] =
     &[("reading", 50, reading), ("article", 30, article), ("document", 20, document)];
 
@@ -90,7 +90,7 @@ fn reading(random: &mut Random, number: u64, line: &mut String) {
 }
 
 fn article(random: &mut Random, number: u64, line: &mut String) {
-    // Longer than a page now and then: TOAST.
+    // Some are longer than a page, so that they are stored by TOAST.
     let length = if random.chance(3) { 9000 } else { 200 + random.below(1800) } as usize;
     let words = 3 + random.below(5);
     let (title, author) = (random.sentence(words), random.name());

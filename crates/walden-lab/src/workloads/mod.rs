@@ -13,36 +13,36 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::progress::Progress;
 
-/// One row of the table.
+/// A workload: a row of the table below.
 #[derive(Debug)]
 pub struct Workload {
-    /// Its name on the command line.
+    /// The workload's name on the command line.
     pub name: &'static str,
-    /// One line for people.
+    /// One line of description.
     pub about: &'static str,
-    /// Takes less than a minute on two cores.
+    /// The default size, in `unit`; it takes less than a minute on two cores.
     pub default_size: u64,
-    /// What the size counts.
+    /// The unit of the size: transactions, rows, MB.
     pub unit: &'static str,
-    /// Settings that make it what it is.
+    /// Server settings that belong to the workload.
     pub settings: &'static [(&'static str, &'static str)],
-    /// Its own segment size in MB.
+    /// Segment size in MB; PostgreSQL's default if `None`.
     pub wal_segsize_mb: Option<u32>,
-    /// Its own choice of data checksums.
+    /// Data checksums; the version's default if `None`.
     pub checksums: Option<bool>,
-    /// What is done before the WAL that is kept begins.
+    /// Prepares the tables, before the WAL that is kept begins.
     pub(crate) setup: fn(&Context<'_>) -> Result<()>,
-    /// The workload itself; what it measured goes into the facts.
+    /// Runs the workload. Returns its own measurements for `facts.json`.
     pub(crate) run: fn(&Context<'_>) -> Result<Value>,
 }
 
-/// What a workload works with.
+/// The cluster, size and seed of a run.
 pub(crate) struct Context<'a> {
     pub cluster: &'a Cluster,
     pub size: u64,
     pub seed: u64,
     pub progress: &'a Progress,
-    /// What the user has set.
+    /// Settings that the user has given, which the workload must not change.
     pub own_settings: &'a [(String, String)],
 }
 
@@ -169,12 +169,12 @@ const WORKLOADS: &[Workload] = &[
     },
 ];
 
-/// All workloads.
+/// All workloads, in the order of `walden lab list`.
 pub fn all() -> &'static [Workload] {
     WORKLOADS
 }
 
-/// The workload of that name.
+/// Finds a workload by its name.
 pub fn by_name(name: &str) -> Option<&'static Workload> {
     WORKLOADS.iter().find(|workload| workload.name == name)
 }

@@ -13,13 +13,13 @@ const SCALE: u64 = 10;
 const CLIENTS: u64 = 4;
 
 pub(super) fn setup(context: &Context<'_>) -> Result<()> {
-    // A tiny run should not spend its time on filling tables.
+    // A small run gets small tables, as it would otherwise mostly fill tables.
     let scale = SCALE.min(1 + context.size / 5000);
     pgbench(context, &["--initialize", "--quiet", "--scale", &scale.to_string()])?;
     Ok(())
 }
 
-/// The tables of a single client, vacuumed and with their hints set.
+/// Fills the tables for a single client, and sets all hint bits by VACUUM.
 pub(super) fn setup_single(context: &Context<'_>) -> Result<()> {
     let scale = SCALE.min(1 + context.size / 2000);
     pgbench(context, &["--initialize", "--quiet", "--scale", &scale.to_string()])?;
@@ -27,8 +27,8 @@ pub(super) fn setup_single(context: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The most transactions a second of `oltp-single`. The checkpointer looks up every 100 ms; a log that fills segments much
-/// faster than that asks for a checkpoint while the last one is still being made, and whether it comes is a race.
+/// Transactions a second of `oltp-single` at most. The checkpointer checks every 100 ms whether it is late. A log that fills
+/// segments much faster requests a checkpoint while the last one still runs, and whether it then comes is a race.
 const SINGLE_PACE: &str = "--rate=800";
 
 pub(super) fn run_single(context: &Context<'_>) -> Result<Value> {
@@ -80,7 +80,13 @@ fn pgbench(context: &Context<'_>, arguments: &[&str]) -> Result<String> {
     let output = output.with_context(|| format!("cannot run {}", program.display()))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
-        bail!("{} {} failed ({}):\n{}", program.display(), arguments.join(" "), output.status, stderr.trim());
+        bail!(
+            "cannot run the workload: {} {} failed ({}):\n{}",
+            program.display(),
+            arguments.join(" "),
+            output.status,
+            stderr.trim()
+        );
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -104,7 +104,7 @@ fn programs_are_measured_and_their_output_compared() -> Outcome {
 fn a_program_that_loses_bytes_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let wal = two_segments(folder.path());
-    // What it compresses is right, what comes back lacks the end.
+    // It compresses correctly, and decompresses without the end.
     let script = "#!/bin/sh\ncase $2 in -d) /usr/bin/head -c 5000 ;; *) /bin/cat ;; esac\n";
     let program = write(folder.path(), "bin/lz4", script.as_bytes());
     std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -115,7 +115,7 @@ fn a_program_that_loses_bytes_is_reported() {
     assert!(lz4["figures"].is_null());
     let failure = lz4["failure"].as_str().unwrap();
     assert!(
-        failure.starts_with("round trip:") && failure.ends_with("differs from byte 5000 on"),
+        failure.starts_with("round trip:") && failure.ends_with("differs from the original at byte 5000"),
         "{failure}"
     );
     // The reference that is missing is reported.

@@ -164,11 +164,11 @@ fn published_rows(corpus: &CorpusResults) -> Vec<Vec<String>> {
     rows
 }
 
-/// What the chart's time is of.
+/// Which direction's time a chart shows.
 #[derive(Clone, Copy)]
-enum Way {
-    There,
-    Back,
+enum Direction {
+    Compress,
+    Decompress,
 }
 
 fn chart(corpus: &CorpusResults, direction: Direction) -> Scatter {
