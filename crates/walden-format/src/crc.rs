@@ -1,35 +1,36 @@
 //! The checksum of a record: CRC-32C, with the processor's instructions where it has them.
 //!
-//! Each length has its best way: short records of a page have one of their own, compiled into the loop over these, as a
-//! call alone would take longer, and those by themselves another; long pieces, which are mostly images, are folded by the `crc-fast` crate with carry-less
-//! multiplication, several times as fast as the instruction made for CRC-32C; between them is the `crc32c` crate.
+//! Which implementation is fastest depends on the length. Records of up to 88 bytes within a page use [`RecordCrc`], inlined into
+//! the decoder's loop, because a call alone would take longer. Pieces from [`FOLDED`] bytes on, which are mostly images, use the
+//! `crc-fast` crate: folding with carry-less multiplication is several times as fast as the CRC-32C instruction. All others use
+//! the `crc32c` crate.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
 use crate::record::RECORD_HEADER;
 
-/// Bytes from which on folding is faster.
+/// Length in bytes from which folding is faster.
 const FOLDED: usize = 512;
 
-/// CRC-32C (Castagnoli) of `bytes` appended to what `crc` was computed of; start with 0.
+/// Extends the CRC-32C (Castagnoli) `crc` by `bytes`; the CRC of no bytes is 0.
 #[inline]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     if bytes.len() < FOLDED { crc32c::crc32c_append(crc, bytes) } else { folded(crc, bytes) }
 }
 
 fn folded(crc: u32, bytes: &[u8]) -> u32 {
-    // Crc32Iscsi is the catalogue's name of CRC-32C; a state is a checksum before it is inverted.
+    // Crc32Iscsi is another name of CRC-32C. The crate's state is the checksum without the final inversion.
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
     digest.update(bytes);
     digest.finalize() as u32
 }
 
-/// Bytes of the header before the checksum.
+/// Bytes of `XLogRecord` before `xl_crc`.
 const HEADER_PART: usize = 20;
 
-/// The checksum that a whole record should have: of everything after its header, then of the header up to the checksum.
+/// Computes a record's `xl_crc`: over the bytes after its header, then over the header up to `xl_crc` (`ValidXLogRecord`).
 ///
-/// `record` has at least a header's length.
+/// `record` must be at least as long as the header.
 pub fn record_crc(record: &[u8]) -> u32 {
     let (header, body) = (&record[..HEADER_PART], &record[RECORD_HEADER..]);
     #[cfg(target_arch = "x86_64")]
@@ -41,23 +42,24 @@ pub fn record_crc(record: &[u8]) -> u32 {
     crc32c_append(crc32c_append(0, body), header)
 }
 
-/// Bytes that are taken at a time.
+/// Bytes per step of [`RecordCrc::crc_around`].
 const STRIDE: usize = 64;
-/// Bytes of a page before a record that its checksum may be computed with.
+/// Bytes before the record in the window that [`RecordCrc::crc_around`] gets.
 pub(crate) const BEFORE: usize = STRIDE - RECORD_HEADER;
-/// Bytes of a page from a record on that its checksum may be computed with, beside its own.
+/// Bytes from the record's start on in the window that [`RecordCrc::crc_around`] gets.
 pub(crate) const BEHIND: usize = STRIDE + RECORD_HEADER;
 
-/// A way to compute the checksums of many short records.
+/// An implementation of checksums for many short records.
 pub(crate) trait RecordCrc: Copy {
-    /// As [`record_crc`] of a record; `around` is the same page's bytes from [`BEFORE`] the record to [`BEHIND`] its start.
+    /// The same result as [`record_crc`]. `around` is a window of the page: [`BEFORE`] bytes before the record and [`BEHIND`] bytes
+    /// from its start on.
     fn crc_around(self, around: &[u8; BEFORE + BEHIND], record: &[u8]) -> u32;
 
-    /// Does `work`, compiled for the processor that this way needs, so that [`RecordCrc::crc_around`] takes no call.
+    /// Runs `work`, compiled with the processor features of this implementation, so that [`RecordCrc::crc_around`] is inlined.
     fn run<W: CrcWork>(self, work: W) -> W::Output;
 }
 
-/// Work that computes the checksums of many short records. Not a closure, as those cannot be marked as inlined.
+/// Work that computes the checksums of many short records. It is not a closure, because `inline(always)` on closures is not stable.
 pub(crate) trait CrcWork {
     type Output;
 
@@ -65,7 +67,7 @@ pub(crate) trait CrcWork {
     fn with(self, crc: impl RecordCrc) -> Self::Output;
 }
 
-/// Works on every processor.
+/// For any processor.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
@@ -82,7 +84,7 @@ impl RecordCrc for Portable {
 #[cfg(target_arch = "x86_64")]
 pub(crate) use hardware::Sse42;
 
-/// The only unsafe code of this crate: calls that need a processor feature, made with the proof that it is there.
+/// The only unsafe code of this crate: calls of functions with a target feature, by a value that proves the feature.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 mod hardware {
@@ -90,7 +92,7 @@ mod hardware {
 
     use super::{BEFORE, BEHIND, CrcWork, RECORD_HEADER, RecordCrc, STRIDE};
 
-    /// The proof that the processor has SSE 4.2: only [`Sse42::detect`] makes one.
+    /// Proves that the processor has SSE 4.2: only [`Sse42::detect`] creates one.
     #[derive(Clone, Copy, Debug)]
     pub(crate) struct Sse42(());
 
@@ -119,7 +121,7 @@ mod hardware {
             unsafe { _mm_crc32_u8(crc as u32, byte) }.into()
         }
 
-        /// Of a few bytes, and a few after them. Where they are in memory makes no difference.
+        /// CRC-32C of `first` followed by `then`.
         #[inline]
         pub(crate) fn crc(self, first: &[u8], then: &[u8]) -> u32 {
             // SAFETY: as above.
@@ -147,10 +149,9 @@ mod hardware {
     }
 
     impl RecordCrc for Sse42 {
-        /// The record's bytes after its header, [`STRIDE`] at a time, but for the first 1 to 64 of them, which are
-        /// brought to that length with zeros before them. So records of up to 88 bytes take no branch on their length.
-        /// The zeros stand for what is before these bytes in the page, and the state starts as one that they lead to the
-        /// right start.
+        /// Processes the record's bytes after its header in steps of [`STRIDE`]. The first step takes the 1 to 64 bytes that are
+        /// left over, preceded by zeros (the bytes before them in the page, masked), so that records of up to 88 bytes need no
+        /// branch on their length. The initial state is one that the zeros turn into CRC-32C's initial state.
         #[inline(always)]
         fn crc_around(self, around: &[u8; BEFORE + BEHIND], record: &[u8]) -> u32 {
             let first = record.len().wrapping_sub(RECORD_HEADER + 1) % STRIDE + 1;
@@ -186,7 +187,7 @@ mod hardware {
         u64::from_le_bytes(bytes[at..].first_chunk().copied().unwrap_or_default())
     }
 
-    /// From position n on: a mask for n bytes after zeros, together a stride.
+    /// A stride read at position n is a mask that keeps its last n bytes.
     static ZEROS_THEN_ONES: [u8; BEFORE + BEHIND] = {
         let mut mask = [0; BEFORE + BEHIND];
         let mut at = STRIDE;
@@ -197,7 +198,7 @@ mod hardware {
         mask
     };
 
-    /// At n: the state that n bytes of zeros lead to the state that a checksum starts with.
+    /// Element n is the state that n zero bytes turn into CRC-32C's initial state.
     static BEFORE_ZEROS: [u32; STRIDE] = {
         const POLYNOMIAL: u32 = 0x82F6_3B78;
         let mut states = [!0; STRIDE];
@@ -206,7 +207,8 @@ mod hardware {
             let mut state = states[at - 1];
             let mut bit = 0;
             while bit < 8 {
-                // A step shifts down and adds the polynomial for a 1 that falls out, which then is the 1 on top.
+                // Inverts a step of the CRC, which shifts right and, if a 1 was shifted out, adds the polynomial and so sets the top
+                // bit.
                 state = if state >> 31 == 1 { (state ^ POLYNOMIAL) << 1 | 1 } else { state << 1 };
                 bit += 1;
             }
@@ -222,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_check_value_is_the_standards() {
+    fn the_check_value_is_that_of_the_standard() {
         assert_eq!(crc32c_append(0, b"123456789"), 0xE306_9283);
         assert_eq!(crc32c_append(crc32c_append(0, b"1234"), b"56789"), 0xE306_9283);
     }
@@ -250,7 +252,7 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn all_ways_to_a_records_checksum_agree() {
+    fn all_implementations_agree() {
         let Some(sse42) = Sse42::detect() else { return };
         let page: Vec<u8> = (0..3000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         for (at, length) in (0..10).flat_map(|at| (RECORD_HEADER + 1..700).map(move |length| (at, length))) {

@@ -1,13 +1,13 @@
-//! Pages in, records out.
+//! Decodes pages of WAL into records.
 //!
-//! A [`Decoder`] is handed the pages of the log in order, as many at a time as the caller likes, and calls a [`Visitor`]
-//! for each thing it has passed. It does no I/O. A record that lies within a page is decoded where it is; one that
-//! crosses pages is put together in a buffer that is used again for the next.
+//! A [`Decoder`] gets the pages of the log in order, any number at a time, and calls a [`Visitor`] for each page header,
+//! record and unused area. It does no I/O. A record that lies within a page is decoded in place; one that crosses pages is
+//! assembled in a buffer that is reused.
 //!
-//! Whatever has been reported adds up, at any time, to the bytes from where the stream started to
-//! [`Decoder::position`]: nothing is reported twice or left out.
+//! At any time, the reported ranges add up to the bytes from the start of the stream to [`Decoder::position`]: no byte is
+//! reported twice or left out.
 //!
-//! `XLogDecodeNextRecord` in `xlogreader.c` decides what is valid.
+//! The checks are those of `XLogDecodeNextRecord` in `xlogreader.c`.
 
 use std::ops::ControlFlow;
 
@@ -23,38 +23,39 @@ use crate::rmgr::{info, rmid};
 use crate::simple::{self, SimpleRecord};
 use crate::version::Major;
 
-/// Bytes of a page-crossing record that are held; what is beyond is checked and let go.
+/// Most bytes of a page-crossing record that are kept in memory; those beyond are only checksummed.
 ///
-/// A record's headers take less than 2 kB, so they are always held.
+/// A record's headers take less than 2 kB, so they are always kept.
 pub const MAX_HELD_BYTES: usize = 16 << 20;
 
 /// What a [`Decoder`] reports, in the order of the log.
 pub trait Visitor {
-    /// A page header of `width` bytes at `lsn`. The headers of pages that a record crosses come just after it.
+    /// A page header of `width` bytes at `lsn`. The headers of pages that a record crosses are reported right after the record.
     fn page_header(&mut self, lsn: Lsn, width: usize) {
         let _ = (lsn, width);
     }
 
-    /// A record, whole and with the right checksum. [`ControlFlow::Break`] ends the stream after it.
+    /// A complete record whose checksum is right. [`ControlFlow::Break`] ends the stream after it.
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()>;
 
-    /// The same of a record whose layout is the usual one, for those who want it faster.
+    /// A complete record with at most one block and no image, before it becomes a [`Record`]. Visitors may override it to avoid
+    /// that cost; by default it calls [`Visitor::record`].
     #[inline(always)]
     fn simple_record(&mut self, record: SimpleRecord<'_>) -> ControlFlow<()> {
         record.as_record(|record| self.record(record))
     }
 
-    /// The rest of a record that began before the stream, alignment included: `bytes` of it from `lsn` on.
+    /// `bytes` bytes at `lsn` that end a record which began before the stream, including alignment.
     fn continuation(&mut self, lsn: Lsn, bytes: u64) {
         let _ = (lsn, bytes);
     }
 
-    /// The beginning of a record that a crash cut off and that was overwritten: `bytes` of it from `lsn` on.
+    /// `bytes` bytes at `lsn` of a record that a crash cut off (`XLP_FIRST_IS_OVERWRITE_CONTRECORD`).
     fn abandoned(&mut self, lsn: Lsn, bytes: u64) {
         let _ = (lsn, bytes);
     }
 
-    /// Unused bytes between a switch record and the end of its segment.
+    /// `bytes` unused bytes at `lsn`, between an `XLOG_SWITCH` record and the end of its segment.
     fn padding(&mut self, lsn: Lsn, bytes: u64) {
         let _ = (lsn, bytes);
     }
@@ -88,25 +89,29 @@ impl<V: Visitor> Visitor for &mut V {
     }
 }
 
-/// What is known of a stream before its first page.
+/// Version, identity and sizes of a stream, which all its segments must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamInfo {
-    /// Who writes it.
+    /// PostgreSQL's major version.
     pub version: Major,
-    /// The timeline of the segments.
+    /// The timeline in the segments' names; no page may have a later one.
     pub timeline: Timeline,
     /// The cluster's system identifier, compared with every segment's.
     pub system_id: u64,
-    /// Size of the segments.
+    /// Size of a segment (`wal_segment_size`).
     pub segment_size: SegmentSize,
     /// Size of the log's pages (`XLOG_BLCKSZ`), in bytes: a power of two from 1 kB to 64 kB.
     pub page_bytes: u32,
-    /// Size of the data pages (`BLCKSZ`), in bytes; it is not in the log.
+    /// Size of data pages (`BLCKSZ`) in bytes; the log does not contain it.
     pub data_page_bytes: u32,
 }
 
 impl StreamInfo {
-    /// What the first page of a segment says, or why its values can't be used. Data pages are taken to be 8 kB.
+    /// Reads version, timeline, system identifier and sizes from the first page of a segment; data pages are assumed to have
+    /// 8 kB.
+    ///
+    /// # Errors
+    /// The page header is not valid, is no long header, or states sizes that PostgreSQL does not have.
     pub fn of_segment(first_page: &[u8]) -> Result<StreamInfo, FaultKind> {
         let header = PageHeader::parse(first_page).map_err(FaultKind::PageHeader)?;
         let long = header.long.ok_or(FaultKind::PageHeaderWidth { long_expected: true })?;
@@ -123,7 +128,7 @@ impl StreamInfo {
         })
     }
 
-    /// Where the log's pages have their headers. Pages of a size that PostgreSQL does not have count as such of 8 kB.
+    /// Positions of page headers. A page size that PostgreSQL does not have is taken as 8 kB.
     #[inline]
     pub fn geometry(&self) -> Geometry {
         let default = Geometry::with_default_pages(self.segment_size);
@@ -134,26 +139,26 @@ impl StreamInfo {
 /// Whether a [`Decoder`] wants more pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// All bytes are used; the stream goes on.
+    /// All bytes are decoded, and the stream continues.
     More,
-    /// The limit is reached or the visitor has had enough.
+    /// The limit is reached, or the visitor returned [`ControlFlow::Break`].
     Done,
 }
 
-/// A record that is not complete yet.
+/// A record whose end has not been pushed yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unfinished {
-    /// Where it starts.
+    /// LSN of the record's start.
     pub lsn: Lsn,
-    /// Its length, as far as known.
+    /// `xl_tot_len` in bytes. It is not checked until the record's header is complete.
     pub total_len: u32,
 }
 
 #[derive(Debug)]
 enum State {
-    /// At the start: the first page may go on with a record that is none of ours.
+    /// Before the first page, which may begin with the end of a record that started before the stream.
     Start,
-    /// Going through the rest of a record that began before the stream: this many bytes.
+    /// Within a record that began before the stream; this many bytes of it follow.
     Skipping(u32),
     /// Between two records.
     Between,
@@ -161,7 +166,7 @@ enum State {
     Within(Partial),
     /// After a switch record, up to the end of its segment.
     Switched,
-    /// The limit is reached.
+    /// At the limit, or stopped by the visitor.
     Done,
 }
 
@@ -170,21 +175,21 @@ struct Partial {
     lsn: Lsn,
     total_len: u32,
     got: u32,
-    /// Of the bytes after the header; nothing if it is known to be right.
+    /// CRC of the bytes after the header so far; `None` if the checksum need not be verified.
     crc: Option<u32>,
 }
 
-/// Turns pages into records; see the module's text.
+/// Decodes pages into records, see the [module](self).
 #[derive(Debug)]
 pub struct Decoder {
     info: StreamInfo,
     state: State,
-    /// Everything before this has been reported.
+    /// All bytes before it have been reported.
     position: Lsn,
-    /// The next byte to be handed in.
+    /// Address of the next page to be pushed.
     next_page: Lsn,
     limit: Lsn,
-    /// Checksums of records that end before this are known to be right.
+    /// Checksums of records that end before it are not verified, see [`Decoder::checked_until`].
     checked: Lsn,
     first: Option<(Lsn, Lsn)>,
     previous: Option<Lsn>,
@@ -197,9 +202,8 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A stream that starts with the page at `start` and reports the records that start before `limit`.
-    ///
-    /// `start` must be the address of a page.
+    /// A stream that starts with the page at `start`, which must be a page's address, and ends before the first record that
+    /// starts at `limit` or later.
     pub fn new(info: StreamInfo, start: Lsn, limit: Lsn) -> Decoder {
         Decoder {
             info,
@@ -219,33 +223,33 @@ impl Decoder {
         }
     }
 
-    /// Takes the checksums of records that end at `checked` or before to be right, as those of a log that was read before
-    /// were. If it is another one by now, what it says is wrong, but still looked at with the same care.
+    /// Skips the checksums of records that end at or before `checked`, for a second pass over a log whose checksums were verified
+    /// before. If the log has changed since, wrong records may be reported, but bounds are still checked.
     pub fn checked_until(self, checked: Lsn) -> Decoder {
         Decoder { checked, ..self }
     }
 
-    /// Everything before this has been reported to the visitor.
+    /// The LSN up to which all bytes have been reported to the visitor.
     pub fn position(&self) -> Lsn {
         self.position
     }
 
-    /// Where the first complete record starts, and where it says that the one before it does.
+    /// LSN of the first complete record, and its `xl_prev`.
     pub fn first(&self) -> Option<(Lsn, Lsn)> {
         self.first
     }
 
-    /// The visitor had enough.
+    /// Whether the visitor returned [`ControlFlow::Break`].
     pub fn stopped(&self) -> bool {
         self.stopped
     }
 
-    /// Where the last complete record starts.
+    /// LSN of the last complete record.
     pub fn previous(&self) -> Option<Lsn> {
         self.previous
     }
 
-    /// The record that the pages so far begin but don't end.
+    /// The record that starts in the pages pushed so far and ends beyond them.
     pub fn unfinished(&self) -> Option<Unfinished> {
         match &self.state {
             State::Within(partial) => Some(Unfinished { lsn: partial.lsn, total_len: partial.total_len }),
@@ -253,9 +257,10 @@ impl Decoder {
         }
     }
 
-    /// Takes the next bytes of the log: whole pages, except at the very end of the data, where a page may be cut short.
+    /// Decodes the next bytes of the log: whole pages, except that the last page of all may be shorter.
     ///
-    /// After a fault the decoder can't be used any more, but still tells its position.
+    /// # Errors
+    /// A page or record is not valid. After that the decoder must not be used, except for its position.
     pub fn push(&mut self, bytes: &[u8], visitor: &mut impl Visitor) -> Result<Progress, Fault> {
         for page in bytes.chunks(self.info.page_bytes as usize) {
             if self.reached_limit() {
@@ -346,7 +351,8 @@ impl Decoder {
                 return Err(fault(FaultKind::Geometry { segment_bytes, page_bytes }));
             }
         }
-        // A segment copied at a promotion keeps pages of the timeline before, so earlier ones are right, but no later ones.
+        // At a promotion, the new timeline's first segment starts as a copy of the old one's, so that pages of earlier timelines
+        // are valid, but the timeline never decreases.
         if header.timeline > self.info.timeline || header.timeline < self.timeline {
             let expected = if header.timeline < self.timeline { self.timeline } else { self.info.timeline };
             return Err(fault(FaultKind::PageTimeline { expected, found: header.timeline }));
@@ -355,7 +361,7 @@ impl Decoder {
         Ok(header)
     }
 
-    /// Passes over `rest` bytes of a record that began before the stream; where the next record starts in the page.
+    /// Skips `rest` bytes of a record that began before the stream. Returns the offset in the page where the next record starts.
     fn skip(&mut self, rest: u32, page: &[u8], at: usize, address: Lsn, visitor: &mut impl Visitor) -> usize {
         let here = page.len() - at;
         let lsn = address.plus(at as u64);
@@ -373,7 +379,7 @@ impl Decoder {
         at + skipped
     }
 
-    /// All records that start in the page from `at` on.
+    /// Decodes all records that start in the page from offset `at` on.
     fn records(
         &mut self,
         page: &[u8],
@@ -402,7 +408,7 @@ impl Decoder {
         }
         let is_checked = self.is_checked(page, address);
         while let State::Between = self.state {
-            at = self.usual_records(crc, page, at, address, visitor);
+            at = self.simple_records(crc, page, at, address, visitor);
             let lsn = address.plus(at as u64);
             if lsn >= self.limit {
                 self.state = State::Done;
@@ -435,10 +441,10 @@ impl Decoder {
         Ok(())
     }
 
-    /// The records that follow each other from `at` on and are right and of the usual layout; where the first other one
-    /// starts.
+    /// The fast path: decodes consecutive valid records from offset `at` on that are [`SimpleRecord`]s. Returns the offset of the
+    /// first other record, which [`Decoder::any_record`] decodes or rejects.
     #[inline(always)]
-    fn usual_records(
+    fn simple_records(
         &mut self,
         crc: impl RecordCrc,
         page: &[u8],
@@ -473,14 +479,14 @@ impl Decoder {
         at
     }
 
-    /// Whether all records that end in a page are known to have the right checksums.
+    /// Whether the checksums of records that end in the page are not verified.
     #[inline(always)]
     fn is_checked(&self, page: &[u8], address: Lsn) -> bool {
         address.plus(page.len() as u64) <= self.checked
     }
 
-    /// A record that lies within a page and should have the checksum `crc`, if that is not known to be right; where the
-    /// next one starts.
+    /// Decodes a record within a page. `crc` is its computed checksum, or `None` if it is not verified. Returns the offset of the
+    /// next record.
     #[inline(never)]
     fn any_record(
         &mut self,
@@ -496,7 +502,7 @@ impl Decoder {
         if let Some(crc) = crc {
             check_crc(crc, &header, lsn)?;
         }
-        // A segment that is cut short may lack the alignment after its last record.
+        // A truncated segment may lack the alignment after its last record.
         let end = page.len().min(at + align(bytes.len()));
         let range = (lsn, address.plus(end as u64));
         let StreamInfo { version, data_page_bytes, .. } = self.info;
@@ -513,7 +519,8 @@ impl Decoder {
         Ok(end)
     }
 
-    /// Takes the page's part of the record at hand; where the next record starts, if this one ends in the page.
+    /// Appends the page's part of the current record. If the record ends in the page, reports it and returns the offset of the
+    /// next one.
     fn resume(
         &mut self,
         page: &[u8],
@@ -530,9 +537,9 @@ impl Decoder {
         partial.crc = partial.crc.map(|crc| crc32c_append(crc, &piece[header_bytes..]));
         let had_header = partial.got as usize >= RECORD_HEADER;
         partial.got += taken as u32;
-        let room = MAX_HELD_BYTES.saturating_sub(self.held.len()).min(taken);
-        self.held.extend_from_slice(&piece[..room]);
-        // As early as possible, so that a wild length is not followed far.
+        let kept = MAX_HELD_BYTES.saturating_sub(self.held.len()).min(taken);
+        self.held.extend_from_slice(&piece[..kept]);
+        // Checked as soon as the header is complete, so that a corrupt length is not followed over many pages.
         if !had_header && partial.got as usize >= RECORD_HEADER {
             checked_header(&self.held, lsn, self.previous)?;
         }
@@ -578,7 +585,7 @@ impl Decoder {
         visitor: &mut impl Visitor,
     ) {
         if is_switch(&header) {
-            // A switch record that fills its segment exactly leaves nothing to pad.
+            // After a switch record that ends exactly at the segment's end there is no padding.
             let lsn = address.plus(at as u64);
             if self.info.segment_size.offset_of(lsn) != 0 {
                 self.state = State::Switched;
@@ -595,7 +602,8 @@ impl Decoder {
         }
     }
 
-    /// A page after a switch: PostgreSQL writes a header and zeros, but nobody reads them.
+    /// Reports a page after a switch record. It should have a header and zeros, but PostgreSQL does not read it, so nothing is
+    /// checked.
     fn unused_page(&mut self, page: &[u8], address: Lsn, visitor: &mut impl Visitor) {
         let header = PageHeader::parse(page).ok().filter(|header| header.address == address);
         let width = header.map_or(0, |header| header.width());
@@ -606,7 +614,7 @@ impl Decoder {
         self.position = address.plus(page.len() as u64);
     }
 
-    /// The record at hand was cut off by a crash; the page at `address` starts afresh.
+    /// Reports the current record as abandoned: a crash cut it off, and the page at `address` starts with a new record.
     fn abandon(&mut self, address: Lsn, visitor: &mut impl Visitor) {
         let State::Within(partial) = std::mem::replace(&mut self.state, State::Between) else { return };
         visitor.abandoned(partial.lsn, partial.got.into());
@@ -617,7 +625,7 @@ impl Decoder {
     }
 }
 
-/// What [`Decoder::records`] has to do.
+/// The work of [`Decoder::records`], compiled once for each [`RecordCrc`].
 struct PageRecords<'a, V> {
     decoder: &'a mut Decoder,
     page: &'a [u8],
@@ -656,7 +664,7 @@ fn check_continuation(header: &PageHeader, address: Lsn, expected: u32) -> Resul
 
 #[inline]
 fn checked_header(bytes: &[u8], lsn: Lsn, previous: Option<Lsn>) -> Result<RecordHeader, Fault> {
-    // Callers have made sure of the length.
+    // Callers have checked the length.
     let short = Fault { lsn, at: lsn, kind: FaultKind::PageHeader(PageHeaderError::Short) };
     let header = RecordHeader::parse(bytes).ok_or(short)?;
     let linked = match previous {

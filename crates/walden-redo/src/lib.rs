@@ -5,7 +5,7 @@
 //! back. A page is *exact*, *unknown* (no image of it so far, or a record did not fit it) or *untracked* (a record changed
 //! it that cannot be replayed); nothing is guessed.
 //!
-//! PostgreSQL's own redo routines decide what is right, and its full-page images judge: see [`check`].
+//! Replay mirrors PostgreSQL's redo routines, and is verified by its full-page images: see [`check`].
 #![forbid(unsafe_code)]
 
 pub mod check;

@@ -78,11 +78,11 @@ impl Replay {
             observer.after(record, &mut []);
             return true;
         }
-        let (mut room, count) = (std::mem::take(&mut self.touched), record.blocks.len());
-        if room.len() < count {
-            room.resize_with(count, Touched::default);
+        let (mut buffer, count) = (std::mem::take(&mut self.touched), record.blocks.len());
+        if buffer.len() < count {
+            buffer.resize_with(count, Touched::default);
         }
-        let touched = &mut room[..count];
+        let touched = &mut buffer[..count];
         for (index, (block, touched)) in record.blocks.iter().zip(&mut *touched).enumerate() {
             match left.has(index) {
                 true => self.leave(block, touched),
@@ -90,8 +90,8 @@ impl Replay {
             }
         }
         observer.before(record, touched);
-        let anew = |block: &BlockRef| block.image.is_some() || block.will_init;
-        if record.blocks.iter().any(anew) {
+        let is_overwritten = |block: &BlockRef| block.image.is_some() || block.will_init;
+        if record.blocks.iter().any(is_overwritten) {
             self.apply_images(touched);
         }
         let nothing_known = touched.iter().all(|touched| matches!(touched.role, Role::Unknown(_)));
@@ -124,7 +124,7 @@ impl Replay {
                 self.store.recycle(image);
             }
         }
-        self.touched = room;
+        self.touched = buffer;
         outcome.is_ok()
     }
 

@@ -19,7 +19,7 @@ pub(crate) fn numbers(mut seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// A block of a record: its page before, or none if the record makes it anew, and its data.
+/// A block of a record: its page before, `None` if the record initializes it, and its data.
 pub(crate) type TestBlock = (Option<Page>, Vec<u8>);
 
 /// Replays a record of 18 whose blocks are numbered from 0 and come from one relation.

@@ -213,7 +213,7 @@ fn a_segment_whose_pages_cannot_be_kept_comes_back() {
     let [added, other] = [&files[0], &files[1]].map(&mut add);
     assert_eq!(added.entry.head.form, if without_folder { Form::Bytes } else { Form::Records });
     let failure = added.failure.unwrap_or_default();
-    let expected = if without_folder { "write a temporary file of pages in /nonexistent" } else { "" };
+    let expected = if without_folder { "cannot write a temporary file of pages in /nonexistent" } else { "" };
     assert!(failure.starts_with(expected) && failure.is_empty() != without_folder, "{failure}");
     assert_eq!(other.failure, None);
     let back = read(&writer.finish().unwrap());

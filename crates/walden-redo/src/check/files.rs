@@ -1,4 +1,4 @@
-//! A stopped server's data files as the judge of replay.
+//! Compares replayed pages with a stopped server's data files.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! PostgreSQL's images as the judge of replay.
+//! Compares replayed pages with PostgreSQL's full-page images.
 //!
 //! An image shows the page as PostgreSQL had it after the record. Where the page before is known, the record without its
 //! images is replayed on it (see [`crate::reconstruct`]), and the outcome must be the image, under the masks that
@@ -39,7 +39,7 @@ pub struct Counts {
     pub different: u64,
     /// Not compared: the page before was not known.
     pub unknown_before: u64,
-    /// Not compared: the page before had been changed by a record that cannot be replayed, or its own record can't be.
+    /// Not compared: the page before had been changed by a record that cannot be replayed, or its own record cannot.
     pub untracked: u64,
     /// Not compared: the record's data cannot be reconstructed from the image.
     pub unpredicted: u64,

@@ -1,30 +1,30 @@
-//! LZ4 blocks, compressed to the very bytes that liblz4 makes of them by default, as servers do for full-page images and
-//! values (`LZ4_compress_default`).
+//! LZ4 blocks, byte for byte as `LZ4_compress_default` of liblz4 compresses them, which servers use for full-page images and
+//! values.
 //!
-//! A block is a row of sequences: literals, then a copy from up to 65,535 bytes back; the last has literals alone. What the
-//! format leaves to the compressor is which copies: one table has, for each hash of the next bytes, the latest position
-//! where it was seen, and of these alone a match is taken, the first that comes, lengthened both ways. Where none is found
-//! for long, positions are passed over. That has been the same since liblz4 1.7, and a file that depends on it has to be
-//! read by every later Walden: so it is ours here, and the library judges it in tests.
+//! A block is a list of sequences: literals, then a match at an offset of up to 65,535 bytes; the last one has only literals.
+//! The choice of matches is liblz4's: a hash table has the latest position of each hash of the next bytes. The first match
+//! that it gives is taken, extended in both directions. After many positions without a match, the step grows. This has not
+//! changed since liblz4 1.7. Compressed files depend on it and every later version of Walden must decode them, so it is
+//! implemented here, and tests compare it with the library.
 
 use crate::compress::pglz::same_start;
 
-/// Copies are at least so long.
-const SHORTEST: usize = 4;
-/// The last bytes are always literals.
+/// Minimum length of a match (`MINMATCH`).
+const MIN_MATCH: usize = 4;
+/// The last bytes of a block are always literals (`LASTLITERALS`).
 const LAST_LITERALS: usize = 5;
-/// No copy begins among the last bytes.
-const NO_MATCH: usize = 12;
-/// The farthest that a copy reaches back.
-const FARTHEST: usize = 65_535;
-/// Inputs below this have positions of 16 bits, and more of them.
-const SMALL: usize = 65_536 + NO_MATCH - 1;
+/// No match begins within this many bytes of the end (`MFLIMIT`).
+const MATCH_END_MARGIN: usize = 12;
+/// Largest offset of a match (`LZ4_DISTANCE_MAX`).
+const MAX_OFFSET: usize = 65_535;
+/// Shorter inputs use a table of 16-bit positions, which has twice as many (`LZ4_64Klimit`).
+const SMALL_INPUT: usize = 65_536 + MATCH_END_MARGIN - 1;
 const SMALL_BITS: u32 = 13;
 const LARGE_BITS: u32 = 12;
-/// After so many positions without a match (2 to this power), the steps grow by one.
-const SKIP: u32 = 6;
+/// The step grows by one after 2^SKIP_LOG positions without a match (`LZ4_skipTrigger`).
+const SKIP_LOG: u32 = 6;
 
-/// Compresses, with a table that is used again.
+/// A compressor; its hash table is reused from call to call.
 pub struct Lz4 {
     table: Box<[u32; 1 << SMALL_BITS]>,
 }
@@ -39,8 +39,8 @@ impl Lz4 {
     /// Appends `source`, compressed, to `target`.
     pub fn compress(&mut self, source: &[u8], target: &mut Vec<u8>) {
         self.table.fill(0);
-        let anchor = if source.len() > NO_MATCH {
-            if source.len() < SMALL {
+        let anchor = if source.len() > MATCH_END_MARGIN {
+            if source.len() < SMALL_INPUT {
                 self.sequences(source, target, hash_of_4)
             } else {
                 self.sequences(source, target, hash_of_5)
@@ -54,35 +54,35 @@ impl Lz4 {
         target.extend_from_slice(literals);
     }
 
-    /// All sequences but the last; where that begins.
+    /// Appends all sequences but the last. Returns the position where the last one's literals begin.
     fn sequences(
         &mut self,
         source: &[u8],
         target: &mut Vec<u8>,
         hash: impl Fn(&[u8], usize) -> usize,
     ) -> usize {
-        let last_start = source.len() - NO_MATCH;
+        let last_start = source.len() - MATCH_END_MARGIN;
         let matches_end = source.len() - LAST_LITERALS;
         let mut anchor = 0;
         self.table[hash(source, 0)] = 0;
         let mut at = 1;
         let mut next_hash = hash(source, at);
         'sequences: loop {
-            // Look for a match, in longer and longer steps.
+            // Searches for a match with growing steps.
             let mut next = at;
             let mut step = 1;
-            let mut tries = 1 << SKIP;
+            let mut tries = 1 << SKIP_LOG;
             let mut from = loop {
                 at = next;
                 next += step;
-                step = tries >> SKIP;
+                step = tries >> SKIP_LOG;
                 tries += 1;
                 if next > last_start + 1 {
                     break 'sequences;
                 }
                 let from = std::mem::replace(&mut self.table[next_hash], at as u32) as usize;
                 next_hash = hash(source, next);
-                if at - from <= FARTHEST && four(source, from) == four(source, at) {
+                if at - from <= MAX_OFFSET && four(source, from) == four(source, at) {
                     break from;
                 }
             };
@@ -90,15 +90,15 @@ impl Lz4 {
                 (at, from) = (at - 1, from - 1);
             }
             loop {
-                // Here `anchor` is before `at` only for the first of several copies in a row.
+                // `anchor` is before `at` only for the first of consecutive matches.
                 let literals = &source[anchor..at];
-                let longer = same_start(&source[from + SHORTEST..], &source[at + SHORTEST..matches_end]);
+                let longer = same_start(&source[from + MIN_MATCH..], &source[at + MIN_MATCH..matches_end]);
                 target.push((literals.len().min(15) as u8) << 4 | longer.min(15) as u8);
                 more_than_15(literals.len(), target);
                 target.extend_from_slice(literals);
                 target.extend_from_slice(&((at - from) as u16).to_le_bytes());
                 more_than_15(longer, target);
-                at += SHORTEST + longer;
+                at += MIN_MATCH + longer;
                 anchor = at;
                 if at > last_start {
                     break 'sequences;
@@ -106,7 +106,7 @@ impl Lz4 {
                 self.table[hash(source, at - 2)] = (at - 2) as u32;
                 let place = &mut self.table[hash(source, at)];
                 from = std::mem::replace(place, at as u32) as usize;
-                if at - from > FARTHEST || four(source, from) != four(source, at) {
+                if at - from > MAX_OFFSET || four(source, from) != four(source, at) {
                     break;
                 }
             }
@@ -117,7 +117,7 @@ impl Lz4 {
     }
 }
 
-/// The rest of a length, of which the token says up to 15.
+/// Appends the part of a length above 15, the maximum of the token's field.
 fn more_than_15(len: usize, target: &mut Vec<u8>) {
     if let Some(rest) = len.checked_sub(15) {
         target.extend(std::iter::repeat_n(255, rest / 255));
@@ -133,7 +133,7 @@ fn hash_of_4(source: &[u8], at: usize) -> usize {
     (four(source, at).wrapping_mul(2_654_435_761) >> (32 - SMALL_BITS)) as usize
 }
 
-/// Of the five bytes there, as on all machines of 64 bits whose lowest byte comes first.
+/// Hash of five bytes, which liblz4 uses on little-endian machines of 64 bits.
 fn hash_of_5(source: &[u8], at: usize) -> usize {
     let bytes =
         source.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes));

@@ -1,12 +1,11 @@
-//! Compresses as PostgreSQL does, to the same bytes.
+//! Reproduces the compression of PostgreSQL, byte for byte.
 //!
-//! PostgreSQL compresses full-page images and values with pglz, lz4 or zstd. Who stores their raw bytes instead, which a
-//! stronger method compresses further, has to bring back the compressed bytes exactly.
+//! PostgreSQL compresses full-page images and values with pglz, lz4 or zstd. `walden compress` stores them uncompressed, which
+//! its entropy coding compresses better, and has to reproduce the compressed bytes exactly when decoding.
 //!
-//! [`Recompressor`] compresses with the libraries that this crate is built with; what lz4 and zstd write may change with
-//! their versions, so its output is good for estimates of sizes, and for comparing. [`lz4`], [`pglz`] and [`zstd`] are
-//! compressors of this crate's own, each of which mirrors the bytes of certain releases and never changes; files may rest on
-//! them.
+//! [`Recompressor`] uses the libraries that this crate is built with. The output of lz4 and zstd may change with their version,
+//! so it serves for estimates of sizes and for comparisons. [`lz4`], [`pglz`] and [`zstd`] are this crate's own compressors,
+//! which reproduce the output of certain releases and never change, so that files may depend on them.
 
 use std::cell::RefCell;
 
@@ -19,24 +18,24 @@ pub mod zstd;
 use self::pglz::Pglz;
 
 thread_local! {
-    /// Making one takes as long as decompressing a page.
+    /// Cached per thread: creating one takes as long as decompressing a page.
     static ZSTD: RefCell<Option<::zstd::bulk::Decompressor<'static>>> =
         RefCell::new(::zstd::bulk::Decompressor::new().ok());
 }
 
-/// How something is compressed.
+/// A compression method of PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// PostgreSQL's own.
+    /// pglz, PostgreSQL's own format.
     Pglz,
-    /// A block of lz4, without a frame.
+    /// An LZ4 block, without the LZ4 frame format.
     Lz4,
-    /// A frame of zstd.
+    /// A zstd frame.
     Zstd,
 }
 
 impl Method {
-    /// That of a full-page image, if it is compressed.
+    /// The method of a full-page image; `None` if it is not compressed.
     pub fn of(compression: Compression) -> Option<Method> {
         match compression {
             Compression::None => None,
@@ -46,8 +45,8 @@ impl Method {
         }
     }
 
-    /// Decompresses `stored` into `raw`, which it should fill exactly; how many bytes it wrote, nothing if `stored` is
-    /// damaged.
+    /// Decompresses `stored` into `raw`, which it should fill exactly. Returns the number of bytes written, or `None` if `stored`
+    /// is corrupt.
     pub fn decompress(self, stored: &[u8], raw: &mut [u8]) -> Option<usize> {
         match self {
             Method::Pglz => pglz::decompress(stored, raw),
@@ -59,7 +58,7 @@ impl Method {
     }
 }
 
-/// Compresses as servers do.
+/// Compresses with the same parameters as a server, by the linked libraries.
 pub struct Recompressor {
     pglz: Pglz,
     zstd: Option<::zstd::bulk::Compressor<'static>>,
@@ -72,14 +71,14 @@ impl Default for Recompressor {
 }
 
 impl Recompressor {
-    /// With tables that are used again.
+    /// A recompressor; its tables are reused from call to call.
     pub fn new() -> Recompressor {
         let zstd = ::zstd::bulk::Compressor::new(::zstd::DEFAULT_COMPRESSION_LEVEL).ok();
         Recompressor { pglz: Pglz::new(), zstd }
     }
 
-    /// Replaces what is in `out` by `raw`, compressed as the server does it for a full-page image or a value; whether
-    /// it could be (else `out` is empty).
+    /// Replaces the content of `out` by `raw`, compressed as a server compresses a full-page image or a value. Returns false, with
+    /// `out` empty, if the server would store it uncompressed.
     pub fn compress(&mut self, method: Method, raw: &[u8], out: &mut Vec<u8>) -> bool {
         let len = match method {
             Method::Pglz => return self.pglz.compress(raw, out),

@@ -1,17 +1,17 @@
-//! PostgreSQL's own compression format, pglz: decompression, and compression to the very bytes that PostgreSQL makes.
+//! PostgreSQL's own compression format, pglz (`pg_lzcompress.c`): decompression, and compression byte for byte as PostgreSQL
+//! does it.
 //!
-//! A control byte's bits say, lowest first, whether a literal byte (0) or a tag (1) follows. A tag is two bytes, `oooo
-//! llll` and `oooooooo`: length - 3 and the distance back; a length of 18 is followed by a byte that adds to it.
-//! `pg_lzcompress.c` decides.
+//! The bits of a control byte say, lowest first, whether a literal byte (0) or a tag (1) follows. A tag is two bytes, `oooo
+//! llll` and `oooooooo`: length - 3 and the offset of a match; after a length of 18, another byte adds to it.
 //!
-//! What the server's compressor chooses has been the same in all releases since 9.5. At each position it walks a list of
-//! the earlier positions whose next four bytes have the same (weak) hash, newest first, takes the longest match, the
-//! newest among equals, and walks on until the match is good enough; what is good enough falls with every step. Only
-//! positions with the very same four bytes can match, as the hash keeps the fourth byte apart if the first three are the
-//! same; so [`Pglz`] walks these alone, and knows from counters how many steps the server's walk had made by then.
+//! The choice of matches has not changed since 9.5. At each position the server searches a list of the earlier positions whose
+//! next four bytes have the same (weak) hash, newest first. It takes the longest match, the newest among equals, and stops
+//! when the match is long enough; the required length falls with every step. Only positions with the same four bytes can
+//! match, because the hash distinguishes the fourth byte if the first three are equal. [`Pglz`] therefore searches only
+//! these, and computes from counters how many steps the server's search has made.
 
-/// Decompresses `source` into `target`, which it must fill exactly; how many bytes it wrote, nothing if the source is
-/// damaged.
+/// Decompresses `source` into `target`, which it must fill exactly. Returns the number of bytes written, or `None` if the source
+/// is corrupt.
 pub fn decompress(source: &[u8], target: &mut [u8]) -> Option<usize> {
     let (mut read, mut written) = (0, 0);
     while read < source.len() && written < target.len() {
@@ -36,7 +36,7 @@ pub fn decompress(source: &[u8], target: &mut [u8]) -> Option<usize> {
                 if distance == 0 || distance > written {
                     return None;
                 }
-                // What is copied may itself be written by this copy.
+                // A match may overlap its own output.
                 let len = len.min(target.len() - written);
                 for at in written..written + len {
                     target[at] = target[at - distance];
@@ -49,21 +49,21 @@ pub fn decompress(source: &[u8], target: &mut [u8]) -> Option<usize> {
     (read == source.len() && written == target.len()).then_some(written)
 }
 
-/// When compression is tried, and how hard (`PGLZ_Strategy`).
+/// Parameters of the compressor (`PGLZ_Strategy`).
 #[derive(Clone, Copy, Debug)]
 pub struct Strategy {
-    /// Inputs of fewer bytes are not compressed.
+    /// Inputs of fewer bytes are not compressed (`min_input_size`).
     min_input_bytes: usize,
-    /// By how many percent the result must be smaller.
+    /// By how many per cent the result must be smaller (`min_comp_rate`).
     min_saved_percent: usize,
-    /// The size of output, in bytes, after which it gives up if nothing matched.
+    /// Bytes of output without a match after which it gives up (`first_success_by`).
     first_match_by: usize,
-    /// What length of match ends the search, by the number of steps made before.
+    /// Length of a match that ends the search, by the number of steps made (`match_size_good`, `match_size_drop`).
     good_match: [u16; STEPS],
 }
 
 impl Strategy {
-    /// That of TOAST and of full-page images (`PGLZ_strategy_default`).
+    /// The strategy of TOAST and of full-page images (`PGLZ_strategy_default`).
     pub const DEFAULT: Strategy = Strategy {
         min_input_bytes: 32,
         min_saved_percent: 25,
@@ -71,10 +71,10 @@ impl Strategy {
         good_match: good_match(10),
     };
 
-    /// The size that a result must stay below, in bytes.
+    /// The size in bytes that the result must stay below (`result_max`).
     fn limit(&self, source_bytes: usize) -> usize {
         let percent = 100 - self.min_saved_percent;
-        // The server's way around an overflow.
+        // As the server does it, to avoid an overflow.
         if source_bytes > MAX_INPUT / 100 {
             source_bytes / 100 * percent
         } else {
@@ -83,7 +83,7 @@ impl Strategy {
     }
 }
 
-/// Whether C's `char` has a sign on the server's machine: the hash is computed of it.
+/// Whether C's `char` is signed on the server's machine, which the hash depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chars {
     /// x86.
@@ -92,41 +92,41 @@ pub enum Chars {
     Unsigned,
 }
 
-/// The server's compressor, with tables that are used again.
+/// A compressor that makes the server's choices; its tables are reused from call to call.
 pub struct Pglz {
     strategy: Strategy,
     chars: Chars,
-    /// The position of the next input's first byte. Positions count on from one input to the next, modulo 2^16, so that
-    /// the tables need no clearing: what they hold of earlier inputs is further back than the input begins. Where the
-    /// count has come round, it may look nearer; but such a position never has the four bytes that are looked for, else
-    /// it would have been entered anew.
+    /// The position of the next input's first byte. Positions continue from one input to the next, modulo 2^16, so that the
+    /// tables need no clearing: entries of earlier inputs lie before the input's start. After a wraparound such an entry may
+    /// seem to lie within the input; but then the input does not have the entry's four bytes there, as it would have replaced
+    /// the entry.
     next: u16,
-    /// The newest position, by a hash of four bytes.
+    /// The newest position by a hash of four bytes.
     newest: Box<[u16; BUCKETS]>,
-    /// How many positions were entered into each of the server's lists, modulo 2^16.
+    /// The number of positions in each of the server's lists, modulo 2^16.
     entered: Box<[u16; BUCKETS]>,
-    /// By position modulo the window.
+    /// Entries by position modulo [`WINDOW`].
     entries: Box<[Entry; WINDOW]>,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Entry {
-    /// The distance to the position before in the same bucket.
+    /// Distance to the previous position in the same bucket.
     back: u16,
-    /// How many were entered into the server's list before.
+    /// Number of positions that were in the server's list before this one.
     number: u16,
 }
 
 const MIN_MATCH: usize = 3;
 const MAX_MATCH: usize = 273;
-/// A tag could hold one more, but the server does not use it.
+/// A tag could encode 4095, but the server does not use it.
 const MAX_DISTANCE: usize = 4094;
 const WINDOW: usize = 4096;
 const BUCKETS: usize = 8192;
 const MAX_INPUT: usize = i32::MAX as usize;
 const STEPS: usize = 64;
 
-/// Falls by a share, rounded down, until that share is nothing.
+/// The required length by step: it falls by `drop_percent` per cent, rounded down.
 const fn good_match(drop_percent: u16) -> [u16; STEPS] {
     let mut table = [128; STEPS];
     let mut step = 1;
@@ -144,12 +144,12 @@ impl Default for Pglz {
 }
 
 impl Pglz {
-    /// A compressor as a server on x86 uses it for TOAST and for full-page images.
+    /// A compressor with the default strategy of a server on x86.
     pub fn new() -> Pglz {
         Pglz::with(Strategy::DEFAULT, Chars::Signed)
     }
 
-    /// A compressor with another strategy, or as on another machine.
+    /// A compressor with another strategy, or for another machine's `char`.
     pub fn with(strategy: Strategy, chars: Chars) -> Pglz {
         Pglz {
             strategy,
@@ -161,15 +161,15 @@ impl Pglz {
         }
     }
 
-    /// Replaces what is in `target` by the compressed `source`; whether the server would have compressed it (else
-    /// `target` is empty).
+    /// Replaces the content of `target` by the compressed `source`. Returns false, with `target` empty, if the server would store
+    /// it uncompressed.
     pub fn compress(&mut self, source: &[u8], target: &mut Vec<u8>) -> bool {
         target.clear();
         if source.len() < self.strategy.min_input_bytes || source.len() > MAX_INPUT {
             return false;
         }
         let limit = self.strategy.limit(source.len());
-        // One round writes up to a control byte and a tag.
+        // One iteration writes at most a control byte and a tag.
         target.resize(limit + 4, 0);
         let len = match self.chars {
             Chars::Signed => self.compress_into::<true>(source, target, limit),
@@ -230,7 +230,7 @@ impl Pglz {
                 written += 1;
                 1
             };
-            // The last three positions have no four bytes, and nothing that follows could match them.
+            // The last three positions have fewer than four bytes, and no later position could match them.
             for at in read..(read + len).min(source.len().saturating_sub(3)) {
                 let bytes = four(source, at);
                 self.enter(at, bytes, list_of::<SIGNED>(bytes, mask));
@@ -241,14 +241,14 @@ impl Pglz {
         (written < limit).then_some(written)
     }
 
-    /// The match that the server would choose at a position before the last three: its length and distance.
+    /// The length and offset of the match that the server chooses at a position before the last three.
     fn find(&self, source: &[u8], at: usize, list: usize) -> Option<(usize, usize)> {
         let longest = (source.len() - at).min(MAX_MATCH);
         let entered = self.entered[list];
         let (mut best_len, mut best_distance) = (0, 0);
         for (distance, entry) in self.same(source, at, four(source, at)) {
             if best_len > 0 {
-                // The server's walk came to its end on the way to this entry.
+                // The server's search ends before it reaches this entry.
                 let steps = usize::from(entered.wrapping_sub(entry.number).wrapping_sub(2));
                 if best_len >= usize::from(self.strategy.good_match[steps.min(STEPS - 1)]) {
                     break;
@@ -268,8 +268,8 @@ impl Pglz {
         (best_len > 0).then_some((best_len, best_distance))
     }
 
-    /// The match at the last position but two. The server looks into the list that the first byte alone selects; what it
-    /// can find there are positions with the same three bytes and the one fourth byte that leads to this list.
+    /// The match at the last position but two. The server searches the list that the first byte alone selects, where only
+    /// positions with the same three bytes and the one fourth byte of this list can match.
     fn find_last<const SIGNED: bool>(&self, source: &[u8], at: usize, mask: usize) -> Option<(usize, usize)> {
         let [first, second, third] = *source[at..].first_chunk()?;
         let list = if SIGNED { first as i8 as usize } else { usize::from(first) } & mask;
@@ -282,7 +282,7 @@ impl Pglz {
         self.same(source, at, bytes).next().map(|(distance, _)| (MIN_MATCH, distance))
     }
 
-    /// The positions before `at`, newest first, that these four bytes begin at: the distance and the entry.
+    /// The earlier positions with the four bytes `bytes`, newest first: distance from `at`, and entry.
     #[inline(always)]
     fn same(&self, source: &[u8], at: usize, bytes: u32) -> impl Iterator<Item = (usize, Entry)> {
         let position = self.next.wrapping_add(at as u16);
@@ -320,7 +320,7 @@ fn four(source: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([source[at], source[at + 1], source[at + 2], source[at + 3]])
 }
 
-/// The server's hash.
+/// The server's hash (`pglz_hist_idx`).
 #[inline(always)]
 fn list_of<const SIGNED: bool>(bytes: u32, mask: usize) -> usize {
     let [first, second, third, fourth] =
@@ -328,12 +328,12 @@ fn list_of<const SIGNED: bool>(bytes: u32, mask: usize) -> usize {
     (first << 6 ^ second << 4 ^ third << 2 ^ fourth) as usize & mask
 }
 
-/// A better hash.
+/// The hash of this compressor's own buckets.
 fn bucket_of(bytes: u32) -> usize {
     (bytes.wrapping_mul(0x9E37_79B1) >> 19) as usize
 }
 
-/// How many bytes both begin with.
+/// Length of the common prefix in bytes.
 pub fn same_start(one: &[u8], other: &[u8]) -> usize {
     let mut same = 0;
     while let (Some(a), Some(b)) = (one[same..].first_chunk(), other[same..].first_chunk()) {

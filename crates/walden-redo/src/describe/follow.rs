@@ -1,8 +1,8 @@
-//! One block through the log: each record that touched it, and its page at chosen moments.
+//! Follows one block through the log: each record that changed it, and its page at given LSNs.
 //!
-//! Only that block's page is kept. PostgreSQL's redo routines change a page by the record and the page alone, so no other
-//! page has to be known; the records that don't touch the block are passed over, but for those that make, cut or remove
-//! its file, and those of a table that clear bits of its visibility map without naming it.
+//! Only this block's page is kept. PostgreSQL's redo routines change a page by the record and the page alone, so that no other
+//! page has to be known. Records that do not refer to the block are skipped, except for those that create, truncate or drop
+//! its file, and those of a table that clear bits of its visibility map without a reference to the map's block.
 
 use std::collections::BTreeSet;
 
@@ -21,28 +21,28 @@ use crate::replay::{Observer, Replay};
 use crate::step::{Role, Touched};
 use crate::store::{BlockKey, LastRecord, State, Unknown};
 
-/// Blocks of the relation that are remembered, to say which there are where the wanted one is not.
+/// Most block numbers that [`Follow::blocks`] remembers, for the error message if the block does not occur.
 const MAX_BLOCKS: usize = 100_000;
 
-/// Follows a block.
+/// Replays the records of one block.
 #[derive(Debug)]
 pub struct Follow {
     key: BlockKey,
     replay: Replay,
     base: Option<Base>,
-    /// The moments still to come, the next one last.
+    /// The LSNs of later snapshots, the next one last.
     moments: Vec<Lsn>,
-    /// What was asked for: each moment's page, as far as they have come.
+    /// The pages at the requested LSNs, as far as the log was read.
     pub snapshots: Vec<Snapshot>,
-    /// The records that touched the block, in the log's order.
+    /// The records that changed the block, in the log's order.
     pub history: Vec<Entry>,
     with_history: bool,
     unfinished: FxHashMap<u32, Vec<usize>>,
     state: PageState,
     last: Option<LastRecord>,
-    /// The blocks of the same fork that records touch, not more than some.
+    /// Numbers of the fork's blocks that records refer to; at most 100,000.
     pub blocks: BTreeSet<u32>,
-    /// A record was seen that touches the relation, in any of its forks.
+    /// Whether a record refers to the relation, in any fork.
     pub relation_seen: bool,
     from: Option<Lsn>,
     end: Lsn,
@@ -52,99 +52,99 @@ pub struct Follow {
 /// A block's page in a base backup.
 #[derive(Debug)]
 pub struct Base {
-    /// Where the log has to be replayed from for the backup (its redo pointer).
+    /// The redo pointer of the backup's checkpoint, from which the log must be replayed.
     pub redo: Lsn,
-    /// The page.
+    /// The page as the backup has it.
     pub page: PageBox,
 }
 
-/// What is known of the page.
+/// Whether the block's page is known, and why not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageState {
-    /// All of it.
+    /// The page is PostgreSQL's, except for hints.
     Exact,
-    /// Not.
+    /// Unknown, for this reason.
     Unknown(Unknown),
-    /// Not: a record of a resource manager that cannot be replayed changed it.
+    /// Unknown: a record of a resource manager that is not replayed changed it.
     Untracked,
-    /// There is none: its file was removed, initialized or cut.
+    /// The block does not exist: its file was dropped, created or truncated.
     Gone,
-    /// Not: the log has a gap.
+    /// Unknown: segments are missing.
     Gap {
-        /// The log before it ends here.
+        /// End of the log before the gap.
         from: Lsn,
-        /// And goes on here.
+        /// Start of the log after the gap.
         to: Lsn,
     },
-    /// Not: the base backup's page is of a later moment; its LSN.
+    /// Unknown: the base backup's page has this LSN, which is later than the requested one.
     Ahead(Lsn),
-    /// Not yet: no record touched it.
+    /// Unknown: no record has changed it yet.
     Untouched,
 }
 
-/// The page at a moment.
+/// The page at an LSN.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// The moment.
+    /// The requested LSN.
     pub at: Lsn,
     /// The page, if it is known.
     pub page: Option<PageBox>,
-    /// What is known of it.
+    /// Whether the page is known.
     pub state: PageState,
-    /// The last record before that touched it.
+    /// The last record that changed the page before `at`.
     pub last: Option<LastRecord>,
-    /// How far the log was read by then.
+    /// LSN up to which the log was read.
     pub reached: Lsn,
-    /// The log at hand ends before the moment.
+    /// Whether the log ends before `at`.
     pub is_beyond: bool,
 }
 
-/// A record that touched the block.
+/// A record that changed the block.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Where it starts.
+    /// LSN of the record's start.
     pub lsn: Lsn,
-    /// Where it ends: the page's LSN afterwards.
+    /// LSN of the record's end, which is the page's LSN afterwards.
     pub end: Lsn,
-    /// Who wrote it.
+    /// PostgreSQL's major version that wrote the record.
     pub version: Major,
-    /// What it is.
+    /// Resource manager and kind of the record.
     pub kind: Kind,
-    /// The transaction, or 0.
+    /// `xl_xid`: the transaction, or 0.
     pub xid: u32,
-    /// How the transaction ended, if the log says so later.
+    /// The end of the transaction, if the log has it.
     pub ended: Option<Ended>,
-    /// Bytes of the whole record.
+    /// `xl_tot_len`: bytes of the whole record.
     pub record_bytes: u32,
-    /// Bytes of its data for this block; nothing if it does not name the block.
+    /// Bytes of data for this block; `None` if the record does not refer to the block.
     pub data_bytes: Option<u16>,
-    /// Its image of this block.
+    /// The record's full-page image of this block.
     pub image: Option<Image>,
-    /// It makes the page anew.
+    /// Whether the record initializes the page (`BKPBLOCK_WILL_INIT`).
     pub init: bool,
-    /// The page of the base backup has this change already.
+    /// Whether the page of the base backup has the change already.
     pub ahead: bool,
-    /// What is known of the page afterwards.
+    /// Whether the page is known after the record.
     pub state: PageState,
 }
 
-/// How a transaction ended.
+/// The end of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ended {
-    /// When.
+    /// Time of commit or abort.
     pub time: Timestamp,
-    /// It was committed.
+    /// Whether it committed.
     pub committed: bool,
 }
 
 impl Follow {
-    /// Follows a block, and notes each record that touches it.
+    /// Follows a block, and lists each record that changes it.
     pub fn history(key: BlockKey) -> Follow {
         Follow { with_history: true, ..Follow::at(key, &[]) }
     }
 
-    /// Follows a block to the moments given, and keeps its page of each: as it was after the last record that ends at the
-    /// moment or before.
+    /// Follows a block, and takes a snapshot of its page at each of these LSNs: after the last record that ends at or before the
+    /// LSN.
     pub fn at(key: BlockKey, moments: &[Lsn]) -> Follow {
         let mut moments = moments.to_vec();
         moments.sort_unstable();
@@ -168,33 +168,32 @@ impl Follow {
         }
     }
 
-    /// Takes the page of a base backup when the log comes to where the backup has to be replayed from; a page that is
-    /// known by then from the log itself is kept.
+    /// Uses the page of a base backup from the backup's redo pointer on, unless the log has made the page known by then.
     pub fn with_base(&mut self, base: Base) {
         self.base = Some(base);
     }
 
-    /// Hints are logged: the server has checksums or `wal_log_hints`.
+    /// States that hint bits are logged: the server has checksums or `wal_log_hints`.
     pub fn log_hints(&mut self) {
         self.replay.store.log_hints();
     }
 
-    /// The block.
+    /// The block that is followed.
     pub fn key(&self) -> BlockKey {
         self.key
     }
 
-    /// Who wrote the log.
+    /// PostgreSQL's major version that wrote the last record.
     pub fn version(&self) -> Major {
         self.version
     }
 
-    /// Whether all moments have come.
+    /// Whether all snapshots are taken and no history is wanted, so that no more records are needed.
     pub fn is_done(&self) -> bool {
         !self.with_history && self.moments.is_empty()
     }
 
-    /// Replays a record.
+    /// Replays the next record of the log.
     pub fn record(&mut self, record: &Record<'_>) {
         self.from.get_or_insert(record.lsn);
         self.version = record.version;
@@ -213,13 +212,13 @@ impl Follow {
         self.end = record.end;
     }
 
-    /// The log has no records between two positions: what is known of the page is out of date.
+    /// States that the log between two LSNs is missing, which makes the page unknown.
     pub fn gap(&mut self, from: Lsn, to: Lsn) {
         if self.from.is_none() {
             return;
         }
         self.take_base(from);
-        // What the backup lacks begins in the gap.
+        // The log that the backup needs begins in the gap.
         self.base = self.base.take().filter(|base| base.redo >= to);
         let hints_are_logged = self.replay.store.are_hints_logged();
         self.replay = Replay::default();
@@ -231,7 +230,7 @@ impl Follow {
         }
     }
 
-    /// The log is over; `reached` is how far it could be read.
+    /// States the end of the log, which was read up to `reached`, and takes the remaining snapshots.
     pub fn finish(&mut self, reached: Lsn) {
         self.end = self.end.max(reached);
         while let Some(&at) = self.moments.last() {
@@ -255,7 +254,8 @@ impl Follow {
         self.replay.store.page(slot)
     }
 
-    /// A log that starts later than the backup needs may lack changes of the page.
+    /// Uses the page of the backup once the log has reached its redo pointer. If the log starts later, it may lack changes of the
+    /// page, and the backup's page is not used.
     fn take_base(&mut self, position: Lsn) {
         let Some(base) = self.base.take_if(|base| base.redo <= position) else { return };
         let is_complete = self.from.is_some_and(|from| from <= base.redo);
@@ -273,15 +273,15 @@ impl Follow {
             self.end_transaction(record);
         }
         let before = self.replay.store.find(self.key).is_some();
-        // Cutting a table changes the last page that its visibility map keeps.
+        // Truncating a table clears bits on the last page that its visibility map keeps (`visibilitymap_prepare_truncate`).
         let page = if record.header.rmid == rmid::SMGR { self.page().cloned() } else { None };
         self.replay.apply(record, &mut ());
         let is_there = self.replay.store.find(self.key).is_some();
         let is_changed = page.is_some_and(|page| self.page().is_none_or(|now| now.0 != page.0));
         if before && !is_there {
-            self.note(record, PageState::Gone, None, false);
+            self.set_state(record, PageState::Gone, None, false);
         } else if is_changed {
-            self.note(record, PageState::Exact, None, false);
+            self.set_state(record, PageState::Exact, None, false);
         }
     }
 
@@ -301,29 +301,29 @@ impl Follow {
                 }
                 if block.block == self.key.block {
                     names_it = true;
-                    self.named(record, index);
+                    self.record_of_block(record, index);
                 }
             }
         }
         if !names_it && self.may_clear_bits(record) {
             let before = self.page().cloned();
-            self.replay.apply(record, &mut Only { key: self.key, role: None });
+            self.replay.apply(record, &mut KeepOnly { key: self.key, role: None });
             if before.is_some_and(|before| self.page().is_none_or(|now| now.0 != before.0)) {
                 let state = self.stored_state();
-                self.note(record, state, None, false);
+                self.set_state(record, state, None, false);
             }
         }
     }
 
-    fn named(&mut self, record: &Record<'_>, index: usize) {
-        let mut only = Only { key: self.key, role: None };
+    fn record_of_block(&mut self, record: &Record<'_>, index: usize) {
+        let mut only = KeepOnly { key: self.key, role: None };
         self.replay.apply(record, &mut only);
         let state = match (self.stored_state(), self.state) {
-            // A page that was lost in a gap stays so.
+            // A page that became unknown by a gap keeps that reason.
             (PageState::Unknown(Unknown::NotSeen), gap @ PageState::Gap { .. }) => gap,
             (state, _) => state,
         };
-        self.note(record, state, Some(index), only.role == Some(Role::Ahead));
+        self.set_state(record, state, Some(index), only.role == Some(Role::Ahead));
     }
 
     fn stored_state(&mut self) -> PageState {
@@ -348,7 +348,7 @@ impl Follow {
             })
     }
 
-    fn note(&mut self, record: &Record<'_>, state: PageState, block: Option<usize>, ahead: bool) {
+    fn set_state(&mut self, record: &Record<'_>, state: PageState, block: Option<usize>, ahead: bool) {
         let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
         self.state = state;
         self.last = Some(LastRecord { lsn: record.lsn, kind });
@@ -395,12 +395,12 @@ impl Follow {
     }
 }
 
-/// Whether a record is there only because hints are logged, with checksums or `wal_log_hints`: then setting a page's bit
-/// for all visible changes its LSN.
+/// Whether a record shows that hint bits are logged (checksums or `wal_log_hints`), so that setting a page's all-visible bit
+/// changes its LSN.
 fn shows_logged_hints(record: &Record<'_>) -> bool {
     match (record.header.rmid, record.rmgr_info()) {
         (rmid::XLOG, info::xlog::FPI_FOR_HINT) => true,
-        // log_heap_visible leaves the image of the table's block out otherwise.
+        // Otherwise log_heap_visible omits the image of the table's block.
         (rmid::HEAP2, info::heap2::VISIBLE) => {
             record.block(1).is_some_and(|heap| heap.image.is_some_and(|image| image.apply))
         }
@@ -408,7 +408,7 @@ fn shows_logged_hints(record: &Record<'_>) -> bool {
     }
 }
 
-/// How a record ends a transaction, with the record's fields if it has more than the time.
+/// The end of a transaction in a commit or abort record, with the record's fields if it has more than the time.
 fn transaction_end<'a>(record: &Record<'a>) -> Option<(Ended, Option<TransactionEnd<'a>>)> {
     if let Some((committed, time)) = plain_end(record) {
         return Some((Ended { time, committed }, None));
@@ -420,13 +420,13 @@ fn transaction_end<'a>(record: &Record<'a>) -> Option<(Ended, Option<Transaction
     }
 }
 
-/// Keeps one page: another one would be out of date when its next record is passed over.
-struct Only {
+/// Drops all other pages of a record: their next records are skipped, so they would be out of date.
+struct KeepOnly {
     key: BlockKey,
     role: Option<Role>,
 }
 
-impl Observer for Only {
+impl Observer for KeepOnly {
     fn after(&mut self, record: &Record<'_>, touched: &mut [Touched]) {
         for (block, touched) in record.blocks.iter().zip(touched) {
             if (block.relation, block.fork, block.block) == (self.key.relation, self.key.fork, self.key.block)

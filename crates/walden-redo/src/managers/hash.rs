@@ -361,7 +361,7 @@ mod metapage {
     pub fn add_bitmap(page: &mut Page, block: u32) -> Result<(), Misfit> {
         let count = page.u32_at(at(meta::BITMAPS));
         if count >= meta::MAX_BITMAPS {
-            return Err(Misfit("a hash index has no room for another bitmap page"));
+            return Err(Misfit("a hash index has too many bitmap pages for another one"));
         }
         page.put_u32(at(meta::BITMAP_BLOCKS) + 4 * count as usize, block);
         page.put_u32(at(meta::BITMAPS), count + 1);

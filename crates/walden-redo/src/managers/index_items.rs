@@ -51,7 +51,7 @@ pub(crate) fn new_page<'s>(step: &'s mut Step<'_, '_>, id: u8) -> Result<Option<
 /// The items that were put on a page last, in the order in which they were: the number that each was given then (those
 /// after it moved it on) and its bytes.
 ///
-/// An item takes the room below all others, so the lowest ones are the newest.
+/// A new item is placed below all others (`PageAddItemExtended`), so the lowest ones are the newest.
 pub(crate) fn newest_items(page: &Page, count: impl Into<usize>) -> Option<Vec<(u16, &[u8])>> {
     let mut items = Vec::with_capacity(page.items().into());
     for number in 1..=page.items() {

@@ -54,7 +54,7 @@ impl Page {
         if free { self.change_flags(flag, 0) } else { self.change_flags(0, flag) }
     }
     /// Moves all items to the end of the page, in the order of their line pointers (`compactify_tuples` since 14), unless
-    /// they don't lie between `pd_upper` and `pd_special` or have no room.
+    /// they do not lie between `pd_upper` and `pd_special`, or are larger than that area.
     pub(super) fn compact(&mut self) -> Result<(), Misfit> {
         SCRATCH.with_borrow_mut(|Scratch { bytes, numbers, runs }| {
             let count = self.lay_out(numbers, runs)?;
@@ -72,7 +72,7 @@ impl Page {
         if total <= self.special().saturating_sub(lower) {
             Ok(())
         } else {
-            Err(Misfit("the page's items take more than there is room"))
+            Err(Misfit("the page's items are larger than its free space"))
         }
     }
 

@@ -115,7 +115,7 @@ impl Page {
         Ok(number)
     }
 
-    /// Makes a line pointer and room for its item; where the item starts.
+    /// Allocates a line pointer and space for its item. Returns the item's offset.
     #[inline]
     fn reserve(&mut self, bytes: usize, number: u16, limit: u16, shuffle: bool) -> Result<usize, Misfit> {
         if number > limit {
@@ -123,7 +123,7 @@ impl Page {
         }
         let lower = self.lower() + if number == limit || shuffle { LINE_POINTER_BYTES } else { 0 };
         let upper = self.upper().checked_sub(max_align(bytes)).filter(|&upper| lower <= upper);
-        let upper = upper.ok_or(Misfit("the page has no room for the item"))?;
+        let upper = upper.ok_or(Misfit("the page has not enough free space for the item"))?;
         let at = line_pointer_offset(number);
         if shuffle {
             let end = line_pointer_offset(limit);
@@ -230,7 +230,7 @@ impl Page {
         let (offset, old_size) = self.checked_item(number)?;
         let new_size = max_align(item.len());
         if new_size > old_size + (self.upper() - self.lower()) {
-            return Err(Misfit("the page has no room for the item"));
+            return Err(Misfit("the page has not enough free space for the item"));
         }
         let by = old_size as isize - new_size as isize;
         let upper = self.upper();

@@ -1,4 +1,4 @@
-//! Pages of a base backup, which are read when the log changes them first.
+//! Pages of a base backup, read when the log first refers to them.
 
 use std::io;
 
@@ -10,24 +10,26 @@ use super::state::StateCode;
 use super::{BlockKey, IN_BASE, PageStore, Slot};
 use crate::page::Page;
 
-/// Pages from elsewhere that the log's changes apply to: a base backup. They must not change while they are read.
+/// Pages of a base backup or a stopped server's data directory, to which the log's changes apply. They must not change while
+/// the store uses them.
 pub trait BasePages: std::fmt::Debug + Send {
-    /// Reads a page; whether there is one.
+    /// Reads a page into `page`; false if the backup does not have the block.
     fn read(&mut self, key: BlockKey, page: &mut Page) -> io::Result<bool>;
 
-    /// Whether a page may be torn (written while it was copied) without a way to see it: there are no checksums.
+    /// Whether a page may be torn (written while the backup copied it) without this being detectable: the cluster has no
+    /// checksums.
     fn may_be_torn(&self) -> bool {
         false
     }
 }
 
-/// The base, and which parts of it no longer count.
+/// The base backup, and which of its files the log has dropped or truncated since.
 #[derive(Debug)]
 pub(super) struct Base {
     pub(super) pages: Box<dyn BasePages>,
-    /// Blocks of a fork from this one on are gone.
+    /// Forks that the log truncated, with their smallest number of blocks.
     cut: FxHashMap<ForkKey, u32>,
-    /// Databases gone in one tablespace, or in all.
+    /// Databases that the log dropped, in one tablespace or in all (`None`).
     pub(super) databases: FxHashSet<(u32, Option<u32>)>,
 }
 
@@ -41,7 +43,8 @@ impl Base {
         *cut = blocks.min(*cut);
     }
 
-    pub(super) fn counts(&self, key: BlockKey) -> bool {
+    /// Whether the block was neither truncated nor dropped since the backup.
+    pub(super) fn is_valid(&self, key: BlockKey) -> bool {
         let RelFileLocator { database, tablespace, .. } = key.relation;
         self.cut.get(&(key.relation, key.fork)).is_none_or(|&blocks| key.block < blocks)
             && !self.databases.contains(&(database, Some(tablespace)))
@@ -50,7 +53,7 @@ impl Base {
 }
 
 impl PageStore {
-    /// Reads a block that was not met before from the base.
+    /// Reads a block that was not met before from the base backup.
     pub(super) fn read_base(&mut self, slot: Slot, key: BlockKey) {
         let mut page = self.buffer();
         let Some(base) = &mut self.base else { return };
@@ -64,7 +67,7 @@ impl PageStore {
             Ok(false) => self.recycle(page),
             Err(error) => {
                 self.recycle(page);
-                self.lose(slot, format!("read {key} from the base backup"), error);
+                self.lose(slot, format!("cannot read {key} from the base backup"), error);
             }
         }
     }

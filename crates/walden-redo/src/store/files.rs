@@ -1,4 +1,4 @@
-//! Files that are created, truncated and dropped.
+//! Effects of creating, truncating and dropping files on the stored pages.
 
 use walden_format::record::{Fork, RelFileLocator};
 
@@ -6,14 +6,14 @@ use super::index::{ForkKey, Recent};
 use super::{PageStore, Slot};
 
 impl PageStore {
-    /// A relation's files are gone, or initialized.
+    /// Forgets all pages of a relation, whose files were dropped or created.
     pub fn drop_relation(&mut self, relation: RelFileLocator) {
         for fork in 0..4 {
             self.drop_fork(relation, Fork(fork));
         }
     }
 
-    /// A file of a relation is gone, or initialized.
+    /// Forgets all pages of a fork, whose file was dropped or created.
     pub fn drop_fork(&mut self, relation: RelFileLocator, fork: Fork) {
         if let Some(base) = &mut self.base {
             base.cut((relation, fork), 0);
@@ -21,7 +21,7 @@ impl PageStore {
         self.drop_pages((relation, fork));
     }
 
-    /// A file of a relation was cut to `blocks`.
+    /// Forgets the pages of a fork from block number `blocks` on.
     pub fn truncate(&mut self, relation: RelFileLocator, fork: Fork, blocks: u32) {
         if let Some(base) = &mut self.base {
             base.cut((relation, fork), blocks);
@@ -32,7 +32,7 @@ impl PageStore {
         gone.into_iter().for_each(|slot| self.release(slot));
     }
 
-    /// A database's files in a tablespace (or in all) are gone, or about to be initialized.
+    /// Forgets all pages of a database in one tablespace, or in all (`None`).
     pub fn drop_database(&mut self, database: u32, tablespace: Option<u32>) {
         let of_database =
             |of: u32, within: u32| of == database && tablespace.is_none_or(|tablespace| within == tablespace);
@@ -50,13 +50,13 @@ impl PageStore {
         gone.into_iter().for_each(|key| self.drop_pages(key));
     }
 
-    /// A database's files in a tablespace are copies of another's: what is in them is not known.
+    /// Makes all pages of a database in a tablespace unknown: its files were copied from another database.
     pub fn copy_database(&mut self, database: u32, tablespace: u32) {
         self.drop_database(database, Some(tablespace));
         self.copied.insert((database, tablespace));
     }
 
-    /// A database's files in a tablespace are about to be made from another's, and the log has all their pages.
+    /// Notes that a database in a tablespace is copied page by page in the log, which has all its pages.
     pub fn copy_database_in_log(&mut self, database: u32, tablespace: u32) {
         self.drop_database(database, Some(tablespace));
         self.copied_in_log.insert((database, tablespace));

@@ -1,7 +1,7 @@
-//! Which entry a block has.
+//! Finds the entry of a block.
 //!
-//! Finding a block is the hot loop of replay, so it mostly takes two small arrays of recent finds and the entry itself: which
-//! block an entry is for shows whether the find is still valid.
+//! This is the hot path of replay. Two small direct-mapped caches, of forks and of slots, mostly avoid the hash tables. An entry
+//! has its fork and block number, which show whether a cached slot is still valid.
 
 use rustc_hash::FxHashMap;
 use walden_format::lsn::Lsn;
@@ -22,12 +22,12 @@ pub(super) struct ForkPages {
 const RECENT_FORKS: usize = 64;
 const RECENT_SLOTS: usize = 4096;
 
-/// What was found last, by hash.
+/// Direct-mapped caches of the last lookups, indexed by hash.
 #[derive(Debug)]
 pub(super) struct Recent {
     pub(super) forks: Box<[Option<(ForkKey, u32)>; RECENT_FORKS]>,
     slots: Box<[u32; RECENT_SLOTS]>,
-    /// What was looked for last and is not there.
+    /// The last block that was not found.
     missed: Option<BlockKey>,
 }
 
@@ -52,7 +52,7 @@ impl Recent {
 }
 
 impl PageStore {
-    /// The place of a page, made if it was not met before.
+    /// The slot of a page; creates an entry if the block was not met before.
     #[inline]
     pub fn slot(&mut self, key: BlockKey) -> Slot {
         let fork_key = (key.relation, key.fork);
@@ -71,9 +71,9 @@ impl PageStore {
         self.slot_in(fork, key)
     }
 
-    /// The place of a page that was met before or that the base has.
+    /// The slot of a page that was met before or that the base backup has.
     pub fn find(&mut self, key: BlockKey) -> Option<Slot> {
-        // An index page asks for the same block row after row.
+        // The tuples of an index page often point at the same heap block.
         if self.recent.missed == Some(key) {
             return None;
         }
@@ -98,7 +98,7 @@ impl PageStore {
             self.recent.slots[Recent::slot_index(fork, key.block)] = slot.0;
             return Some(slot);
         }
-        if self.base.as_ref().is_some_and(|base| base.counts(key)) {
+        if self.base.as_ref().is_some_and(|base| base.is_valid(key)) {
             let slot = self.slot(key);
             return (self.state(slot) == State::Exact).then_some(slot);
         }
@@ -106,14 +106,14 @@ impl PageStore {
         None
     }
 
-    /// Every fork of which a block was met, in order.
+    /// All forks with a block that was met, sorted.
     pub fn forks(&self) -> Vec<(RelFileLocator, Fork)> {
         let mut all: Vec<ForkKey> = self.numbers.keys().copied().collect();
         all.sort_unstable();
         all
     }
 
-    /// Every block met of a fork, in order.
+    /// All blocks of a fork that were met, sorted.
     pub fn blocks_of(&self, relation: RelFileLocator, fork: Fork) -> Vec<(u32, Slot)> {
         let Some(&number) = self.numbers.get(&(relation, fork)) else { return Vec::new() };
         let blocks = &self.forks[number as usize].blocks;
@@ -122,7 +122,7 @@ impl PageStore {
         all
     }
 
-    /// Every block met, in the order of relations, forks and blocks.
+    /// All blocks that were met, sorted by relation, fork and block number.
     pub fn blocks(&self) -> Vec<(BlockKey, Slot)> {
         let of_fork = |(relation, fork): ForkKey| {
             let key = move |(block, slot)| (BlockKey { relation, fork, block }, slot);
@@ -132,7 +132,7 @@ impl PageStore {
     }
 }
 
-/// Blocks met for the first time.
+/// Creation of entries.
 impl PageStore {
     #[inline(never)]
     fn fork_number(&mut self, key: ForkKey) -> u32 {
@@ -161,13 +161,13 @@ impl PageStore {
     fn slot_in(&mut self, fork: u32, key: BlockKey) -> Slot {
         let slot = match self.forks[fork as usize].blocks.get(&key.block) {
             Some(&slot) => slot,
-            None => self.meet(fork, key),
+            None => self.new_entry(fork, key),
         };
         self.recent.slots[Recent::slot_index(fork, key.block)] = slot.0;
         slot
     }
 
-    fn meet(&mut self, fork: u32, key: BlockKey) -> Slot {
+    fn new_entry(&mut self, fork: u32, key: BlockKey) -> Slot {
         self.recent.missed = None;
         let copied = !self.copied.is_empty()
             && self.copied.contains(&(key.relation.database, key.relation.tablespace));
@@ -195,7 +195,7 @@ impl PageStore {
         };
         self.forks[fork as usize].blocks.insert(key.block, slot);
         self.share_memory();
-        if self.base.as_ref().is_some_and(|base| base.counts(key)) {
+        if self.base.as_ref().is_some_and(|base| base.is_valid(key)) {
             self.read_base(slot, key);
         }
         slot

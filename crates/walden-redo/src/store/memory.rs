@@ -1,7 +1,7 @@
 //! Which pages are in memory, and which in the spill file.
 //!
-//! Beyond the memory allowed, the pages not used for longest are written to the spill file (second chance: a page is evicted
-//! when the clock's hand meets it twice without a use in between).
+//! Pages beyond the limit of memory are written to the spill file, chosen by the clock algorithm: a page is evicted when the
+//! hand meets it twice without a use in between.
 
 use std::io;
 
@@ -14,18 +14,18 @@ use super::{
 use crate::page::PAGE_BYTES;
 use crate::pool::PageBox;
 
-/// Pages in memory and elsewhere.
+/// Residency of pages.
 impl PageStore {
-    /// Has a page in memory, and makes room if there is too little.
+    /// Keeps a page in memory, and evicts others if there are too many.
     #[inline]
     pub(super) fn hold(&mut self, slot: Slot, page: PageBox) {
         self.enter(slot, page);
         if self.resident > self.most_resident {
-            self.make_room();
+            self.evict_surplus();
         }
     }
 
-    /// Has a page in memory, whatever room there is.
+    /// Keeps a page in memory without evicting others.
     #[inline]
     pub(super) fn enter(&mut self, slot: Slot, page: PageBox) {
         let entry = &mut self.entries[slot.0 as usize];
@@ -42,7 +42,7 @@ impl PageStore {
     }
 
     #[inline(never)]
-    pub(super) fn make_room(&mut self) {
+    pub(super) fn evict_surplus(&mut self) {
         while self.resident > self.most_resident
             && let Some(&slot) = self.ring.get(self.hand).or(self.ring.first())
         {
@@ -62,7 +62,7 @@ impl PageStore {
         }
     }
 
-    /// Moves a page from memory to the spill file, unless it is there already or the base has it.
+    /// Drops a page from memory; writes it to the spill file unless an equal copy is there or in the base backup.
     pub(super) fn evict(&mut self, slot: Slot) {
         let entry = &mut self.entries[slot.0 as usize];
         let Some(page) = entry.page.take() else { return };
@@ -76,8 +76,10 @@ impl PageStore {
                 }
                 Err(error) => {
                     entry.spilled = Place::NONE;
-                    let what =
-                        format!("write a temporary file of pages in {}", self.spill.folder().display());
+                    let what = format!(
+                        "cannot write a temporary file of pages in {}",
+                        self.spill.folder().display()
+                    );
                     self.lose(slot, what, error);
                 }
             }
@@ -85,7 +87,7 @@ impl PageStore {
         self.recycle(page);
     }
 
-    /// Reads a page that is exact but not in memory.
+    /// Reads an exact page that is not in memory.
     #[inline(never)]
     pub(super) fn fetch(&mut self, slot: Slot) -> Option<PageBox> {
         let mut page = self.buffer();
@@ -105,20 +107,20 @@ impl PageStore {
             Ok(()) => Some(page),
             Err(error) => {
                 self.recycle(page);
-                self.lose(slot, "read a page back".into(), error);
+                self.lose(slot, "cannot read a page from the temporary file".into(), error);
                 None
             }
         }
     }
 
-    /// Notes that a page could not be kept.
+    /// Makes a page unknown because it could not be written or read, and keeps the first such failure.
     pub(super) fn lose(&mut self, slot: Slot, what: String, error: io::Error) {
         self.failure.get_or_insert(StoreFailure { what, error });
         self.forget(slot);
         self.entries[slot.0 as usize].state = StateCode::LOST;
     }
 
-    /// What is left for pages beside the notes.
+    /// Sets the limit of pages in memory: the memory that entries leave.
     pub(super) fn share_memory(&mut self) {
         let notes = self.entries.len() * NOTE_BYTES + self.forks.len() * FORK_BYTES;
         let pages = self.memory_bytes.saturating_sub(notes) / PAGE_BYTES;

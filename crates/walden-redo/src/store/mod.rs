@@ -1,7 +1,7 @@
 //! The last known content of every page that the log changed.
 //!
 //! Each block that a record referred to has an entry of 32 bytes. Its page is in memory, in the spill file, in the base backup,
-//! taken out for a while, or not known.
+//! lent to the caller ([`PageStore::take`]), or not known.
 
 mod base;
 mod files;
@@ -29,19 +29,19 @@ use spill::{Place, Spill};
 use state::StateCode;
 pub use state::{State, Unknown};
 
-/// Which page.
+/// Identifies a page: PostgreSQL's `BufferTag`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BlockKey {
-    /// The relation's files.
+    /// The relation's tablespace, database and relfilenumber.
     pub relation: RelFileLocator,
-    /// Which of its forks.
+    /// The fork: main, FSM, VM or init.
     pub fork: Fork,
-    /// The block's number in it.
+    /// The block number within the fork.
     pub block: u32,
 }
 
 impl BlockKey {
-    /// The page of a record's block.
+    /// The page that a record's block reference names.
     #[inline]
     pub fn of(block: &BlockRef) -> BlockKey {
         BlockKey { relation: block.relation, fork: block.fork, block: block.block }
@@ -61,63 +61,63 @@ impl std::fmt::Display for BlockKey {
 /// The record that last touched a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LastRecord {
-    /// Where it starts.
+    /// LSN of the record's start.
     pub lsn: Lsn,
-    /// Its kind.
+    /// Resource manager and kind of the record.
     pub kind: Kind,
 }
 
-/// A page's place in the store.
+/// The index of a page's entry in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slot(u32);
 
 impl Slot {
-    /// No place: that of a copy.
+    /// Not an entry: the slot of a page that is a copy.
     pub(crate) const NONE: Slot = Slot(u32::MAX);
 
-    /// A number for the block, counted from 0: those of blocks that are gone are given to others.
+    /// The index, counted from 0. Indexes of dropped blocks are reused.
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// How a store keeps its pages.
+/// Memory, spill folder and base backup of a [`PageStore`].
 #[derive(Debug)]
 pub struct StoreOptions {
-    /// Bytes of memory for pages and for the notes on them. The notes stay in memory (about [`NOTE_BYTES`] for each block
-    /// met), and so do [`MIN_RESIDENT`] pages, whatever the number.
+    /// Bytes of memory for pages and entries. Entries (about [`NOTE_BYTES`] for each block met) and at least [`MIN_RESIDENT`]
+    /// pages stay in memory, even if they exceed it.
     pub memory_bytes: usize,
-    /// The folder for the temporary file of pages beyond that.
+    /// The folder of the temporary file that holds the other pages.
     pub spill_dir: PathBuf,
-    /// Pages that the log changes without an image of them before: a base backup.
+    /// A base backup, for pages that the log changes without a full-page image before.
     pub base: Option<Box<dyn BasePages>>,
 }
 
 impl Default for StoreOptions {
-    /// All memory, and no base.
+    /// Unlimited memory, and no base backup.
     fn default() -> StoreOptions {
         StoreOptions { memory_bytes: usize::MAX, spill_dir: std::env::temp_dir(), base: None }
     }
 }
 
-/// Bytes that are counted for what is noted of a block: its entry, its place in the tables, and room for their growth.
+/// Bytes that are counted for a block's entry, its hash table entry, and the free capacity of both containers.
 pub const NOTE_BYTES: usize = 96;
-/// Pages that stay in memory however little is allowed.
+/// Pages that stay in memory even if [`StoreOptions::memory_bytes`] is less.
 pub const MIN_RESIDENT: usize = 8;
 /// Buffers kept for reuse; a record has fewer blocks.
 const MAX_BUFFERS: usize = 64;
-/// Bytes that are counted for a fork.
+/// Bytes that are counted for a fork's hash table.
 const FORK_BYTES: usize = 192;
 
 /// Why the store could not keep a page: the disk is full, or a file of the base backup cannot be read.
 ///
-/// Its pages are unknown from then on, so what is replayed after it says little.
+/// The page is unknown from then on, so that later results are incomplete.
 #[derive(Debug)]
 pub struct StoreFailure {
-    /// What could not be done.
+    /// The operation that failed: "cannot read ... from the base backup".
     pub what: String,
-    /// What the system said.
+    /// The error of the file system.
     pub error: io::Error,
 }
 
@@ -138,22 +138,22 @@ impl std::error::Error for StoreFailure {
 pub struct PageStore {
     entries: Vec<Entry>,
     free_slots: Vec<Slot>,
-    /// Where each fork is in `forks`.
+    /// Index of each fork in `forks`.
     numbers: FxHashMap<ForkKey, u32>,
     forks: Vec<ForkPages>,
     free_forks: Vec<u32>,
     recent: Recent,
     misfits: Vec<&'static str>,
-    /// Databases copied file by file, with the tablespace of the copy.
+    /// Databases copied file by file (`CREATE DATABASE ... STRATEGY file_copy`), with the tablespace of the copy.
     copied: FxHashSet<(u32, u32)>,
-    /// Databases copied page by page.
+    /// Databases copied page by page in the log (`STRATEGY wal_log`).
     copied_in_log: FxHashSet<(u32, u32)>,
     buffers: Vec<PageBox>,
     memory_bytes: usize,
-    /// Pages in memory, and how many of them may be.
+    /// Number of pages in memory, and its limit.
     resident: usize,
     most_resident: usize,
-    /// Where pages in memory may be, for the clock; each slot at most once.
+    /// The clock's ring: slots whose pages may be in memory, each at most once.
     ring: Vec<Slot>,
     hand: usize,
     spill: Spill,
@@ -162,7 +162,7 @@ pub struct PageStore {
     hints_are_logged: bool,
 }
 
-/// A block that was met.
+/// A block that a record referred to or that the base backup has.
 #[derive(Debug)]
 struct Entry {
     page: Option<PageBox>,
@@ -175,19 +175,19 @@ struct Entry {
     flags: u8,
 }
 
-/// The entry is a block's, not free for one.
+/// The entry belongs to a block; otherwise it is free.
 const LIVE: u8 = 1;
-/// Its page was used since the clock's hand passed.
+/// Its page was used since the clock's hand last passed.
 const USED: u8 = 2;
 /// Its slot is in the ring.
 const LISTED: u8 = 4;
-/// Its page differs from what is in the spill file or the base.
+/// Its page differs from the copy in the spill file or the base backup.
 const CHANGED: u8 = 8;
-/// Its page is out of the store.
+/// Its page is lent to the caller.
 const TAKEN: u8 = 16;
-/// Its page can be read from the base again, unless it was changed.
+/// Its page can be read from the base backup again, unless `CHANGED` is set.
 const IN_BASE: u8 = 32;
-/// Its page was looked at: what is noted of that stays, whatever becomes of the page and the block.
+/// Its page was read through [`PageStore::page`]; the flag survives eviction and release.
 const SEEN: u8 = 64;
 
 const _: () = assert!(size_of::<Entry>() == 32);
@@ -199,7 +199,7 @@ impl Default for PageStore {
 }
 
 impl PageStore {
-    /// A store that knows nothing.
+    /// A store in which every page is unknown.
     pub fn new(options: StoreOptions) -> PageStore {
         let StoreOptions { memory_bytes, spill_dir, base } = options;
         let base = base.map(Base::new);
@@ -228,7 +228,8 @@ impl PageStore {
         store
     }
 
-    /// The place of a page of which nothing will stay, and a page to fill, with any content: what it was is not read.
+    /// The slot of a page that will be overwritten completely, and a buffer with arbitrary content for it. Does not read the old
+    /// page from the spill file or the base backup.
     #[inline]
     pub fn take_to_overwrite(&mut self, key: BlockKey) -> (Slot, PageBox) {
         let base = self.base.take();
@@ -246,7 +247,7 @@ impl PageStore {
         }
     }
 
-    /// What is known of a page.
+    /// Whether a page is exact, unknown or untracked.
     #[inline]
     pub fn state(&self, slot: Slot) -> State {
         match self.entries[slot.0 as usize].state {
@@ -255,29 +256,29 @@ impl PageStore {
         }
     }
 
-    /// The record that last touched a page; none did if it is the base's.
+    /// The record that last changed a page; `None` if the page is still that of the base backup.
     pub fn last(&self, slot: Slot) -> Option<LastRecord> {
         let entry = &self.entries[slot.0 as usize];
         let kind = Kind::from_index(entry.last_kind.into())?;
         Some(LastRecord { lsn: entry.last_lsn, kind })
     }
 
-    /// Whether no record touched a block since it is known by this slot.
+    /// Whether no record has changed the block since it got this slot.
     #[inline]
     pub fn is_fresh(&self, slot: Slot) -> bool {
         self.entries[slot.0 as usize].last_kind == NO_KIND
     }
 
-    /// Whether a page is the base's, no record touched it yet, and the base may have caught it half written: the log has
-    /// an image of it before anything that needs it.
+    /// Whether a page is still that of the base backup and may be torn there. The log then has a full-page image of it before
+    /// any change, as the backup began with a checkpoint.
     #[inline]
     pub fn may_be_torn(&self, slot: Slot) -> bool {
         self.entries[slot.0 as usize].last_kind == NO_KIND
             && self.base.as_ref().is_some_and(|base| base.pages.may_be_torn())
     }
 
-    /// Takes an exact page out, to be put back by [`PageStore::put`] or [`PageStore::put_back`], or given up by
-    /// [`PageStore::give_up`].
+    /// Lends an exact page to the caller, who returns it by [`PageStore::put`] or [`PageStore::put_back`], or drops it by
+    /// [`PageStore::give_up`]. `None` if the page is not exact or is lent already.
     #[inline]
     pub fn take(&mut self, slot: Slot) -> Option<PageBox> {
         let entry = &mut self.entries[slot.0 as usize];
@@ -294,7 +295,7 @@ impl PageStore {
         Some(page)
     }
 
-    /// Changes an exact page apart from any record that refers to it. A block that was not met before may be the base's.
+    /// Changes an exact page without setting its last record. A block that was not met before may come from the base backup.
     pub fn change(&mut self, key: BlockKey, change: impl FnOnce(&mut Page)) {
         let Some(slot) = self.find(key) else { return };
         let Some(mut page) = self.take(slot) else { return };
@@ -303,17 +304,17 @@ impl PageStore {
         self.hold(slot, page);
     }
 
-    /// Whether hints are logged, as far as is known (`XLogHintBitIsNeeded`): because of checksums or `wal_log_hints`.
+    /// Whether hint bits are logged (`XLogHintBitIsNeeded`: checksums or `wal_log_hints`), as far as the log shows.
     pub fn are_hints_logged(&self) -> bool {
         self.hints_are_logged
     }
 
-    /// Hints are logged: a setting or a record says so.
+    /// Records that hint bits are logged, because a setting or a record shows it.
     pub fn log_hints(&mut self) {
         self.hints_are_logged = true;
     }
 
-    /// An exact page, to look at, which is noted.
+    /// An exact page for reading; marks it as read for [`PageStore::take_seen`].
     pub fn page(&mut self, slot: Slot) -> Option<&Page> {
         let entry = &mut self.entries[slot.0 as usize];
         entry.flags |= SEEN;
@@ -327,12 +328,12 @@ impl PageStore {
         self.entries[slot.0 as usize].page.as_deref()
     }
 
-    /// Notes that a page was looked at.
+    /// Marks a page as read for [`PageStore::take_seen`].
     pub fn see(&mut self, slot: Slot) {
         self.entries[slot.0 as usize].flags |= SEEN;
     }
 
-    /// Whether a page was looked at by [`PageStore::page`] since this was asked last.
+    /// Whether a page was read by [`PageStore::page`] since the last call; clears the mark.
     pub fn take_seen(&mut self, slot: Slot) -> bool {
         let flags = &mut self.entries[slot.0 as usize].flags;
         let seen = *flags & SEEN != 0;
@@ -340,7 +341,7 @@ impl PageStore {
         seen
     }
 
-    /// Copies an exact page; whether it is known.
+    /// Copies an exact page to `page`; false if the page is not exact.
     pub fn read(&mut self, slot: Slot, page: &mut Page) -> bool {
         let entry = &self.entries[slot.0 as usize];
         if let Some(held) = &entry.page {
@@ -356,7 +357,7 @@ impl PageStore {
         true
     }
 
-    /// Puts a page in: its state is exact from now on.
+    /// Stores a page, which is exact from now on and was last changed by `last`.
     #[inline]
     pub fn put(&mut self, slot: Slot, page: PageBox, last: LastRecord) {
         let entry = &mut self.entries[slot.0 as usize];
@@ -366,16 +367,16 @@ impl PageStore {
         self.hold(slot, page);
     }
 
-    /// Puts a page back as it was when it was taken.
+    /// Returns a lent page unchanged.
     pub fn put_back(&mut self, slot: Slot, page: PageBox) {
         self.hold(slot, page);
     }
 
-    /// Gives a page's content up. A state of [`State::Exact`] has no content to give up, and becomes one of not being known.
+    /// Drops a page's content and sets its state. [`State::Exact`] makes no sense without content and becomes unknown.
     #[inline]
     pub fn give_up(&mut self, slot: Slot, state: State, last: LastRecord) {
         let entry = &mut self.entries[slot.0 as usize];
-        // Most blocks that are not known never were, and there is nothing to forget.
+        // The common case: the block was never known, so that there is nothing to drop.
         let nothing_held = entry.page.is_none() && entry.spilled == Place::NONE;
         let unmarked = entry.flags & !(LIVE | LISTED | SEEN) == 0;
         if entry.state == StateCode::NOT_SEEN

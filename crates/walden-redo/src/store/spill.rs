@@ -1,4 +1,4 @@
-//! A temporary file for the pages that memory has no room for.
+//! A temporary file for pages beyond the limit of memory.
 
 use std::fs::File;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::page::{PAGE_BYTES, Page};
 
-/// A page's place in the file.
+/// A page's position in the file, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place(u32);
 
@@ -16,7 +16,7 @@ impl Place {
     pub(super) const NONE: Place = Place(u32::MAX);
 }
 
-/// The file, made when the first page goes there. It has no name, so the system removes it with the process.
+/// The file, created when the first page is written. It has no name, so the kernel removes it when the process ends.
 #[derive(Debug)]
 pub(super) struct Spill {
     folder: PathBuf,
@@ -34,7 +34,7 @@ impl Spill {
         &self.folder
     }
 
-    /// Writes a page to its place, or to a free one if it has none; where it is now.
+    /// Writes a page to its place, or to a free one if it has none. Returns the place.
     pub(super) fn write(&mut self, place: Place, page: &Page) -> io::Result<Place> {
         let file = match &mut self.file {
             Some(file) => file,
@@ -45,7 +45,10 @@ impl Spill {
             place => place,
         };
         if place == Place::NONE {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "no place left in the file"));
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                "expected at most 32 TB in the temporary file",
+            ));
         }
         match file.write_all_at(&page.0, offset(place)) {
             Ok(()) => {
@@ -71,7 +74,7 @@ impl Spill {
         }
     }
 
-    /// Places that hold pages.
+    /// Number of pages in the file.
     pub(super) fn pages(&self) -> usize {
         self.used as usize - self.free.len()
     }

@@ -1,29 +1,29 @@
-//! What is known of a page, and how an entry keeps that in a byte.
+//! Whether a page's content is known, and the encoding of that in an entry's byte.
 
 use super::PageStore;
 use crate::page::Misfit;
 
-/// What is known of a page.
+/// Whether a page's content is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// The page is what PostgreSQL had after the last record, but for what is never logged.
+    /// The page is PostgreSQL's after the last record, except for hints, which are not logged.
     Exact,
-    /// It is not known.
+    /// The content is not known, for this reason.
     Unknown(Unknown),
-    /// A record that nobody here can replay changed it; the next image makes it exact again.
+    /// A record of a resource manager that is not replayed changed the page; the next image makes it exact again.
     Untracked,
 }
 
-/// Why a page's state is not known.
+/// Why a page's content is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unknown {
-    /// Neither an image nor a record that makes the page anew since the log's start.
+    /// The log has had neither an image of the page nor a record that initializes it.
     NotSeen,
     /// A record did not fit the page.
     Misfit(Misfit),
     /// Its database was copied file by file.
     DatabaseCopied,
-    /// It was known and could not be kept: see [`PageStore::failure`].
+    /// The page could not be written or read back: see [`PageStore::failure`].
     Lost,
 }
 
@@ -38,7 +38,7 @@ impl std::fmt::Display for Unknown {
     }
 }
 
-/// A [`State`] in a byte: what a misfit was is a number from `FIRST_MISFIT` on.
+/// A [`State`] in a byte: codes from `FIRST_MISFIT` on are indexes of [`Misfit`] texts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct StateCode(u8);
 
@@ -62,7 +62,9 @@ impl PageStore {
             StateCode::LOST => State::Unknown(Unknown::Lost),
             StateCode(code) => {
                 let what = self.misfits.get(usize::from(code - StateCode::FIRST_MISFIT));
-                State::Unknown(Unknown::Misfit(Misfit(what.copied().unwrap_or("of a kind not noted"))))
+                State::Unknown(Unknown::Misfit(Misfit(
+                    what.copied().unwrap_or("for a reason that was not kept"),
+                )))
             }
         }
     }

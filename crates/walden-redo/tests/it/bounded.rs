@@ -1,4 +1,4 @@
-//! A store without room for its pages gives what one with room gives.
+//! A store with little memory gives the same pages as one with unlimited memory.
 
 use std::ops::ControlFlow;
 use std::path::Path;

@@ -1,9 +1,9 @@
-//! Bits on their way into bytes: the first is the lowest of the first byte. Decoders of a stream of bits begin at its end.
+//! Writes a bit stream into bytes, from the lowest bit of the first byte on. Decoders read it backwards from its end.
 
 /// Appends bits to bytes.
 pub(super) struct BitWriter<'a> {
     target: &'a mut Vec<u8>,
-    /// The bits that are not yet in `target`, from the lowest up.
+    /// Bits that are not yet in `target`, from the lowest up.
     word: u64,
     held: u32,
 }
@@ -13,13 +13,13 @@ impl<'a> BitWriter<'a> {
         BitWriter { target, word: 0, held: 0 }
     }
 
-    /// Takes the lowest `bits` of `value`. Between two calls of [`BitWriter::flush`] there is room for 33.
+    /// Appends the lowest `bits` bits of `value`. At most 33 bits fit between two calls of [`BitWriter::flush`].
     #[inline]
     pub(super) fn add(&mut self, value: u32, bits: u32) {
         self.add_clean(value & mask(bits), bits);
     }
 
-    /// [`BitWriter::add`] of a value that has no other bits.
+    /// As [`BitWriter::add`], for a value below 2^`bits`.
     #[inline]
     pub(super) fn add_clean(&mut self, value: u32, bits: u32) {
         debug_assert!(self.held + bits <= 64 && value & !mask(bits) == 0);
@@ -36,13 +36,13 @@ impl<'a> BitWriter<'a> {
         }
     }
 
-    /// The last byte is filled with zeros.
+    /// Writes the remaining bits; the last byte is padded with zeros.
     pub(super) fn finish(self) {
         let bytes = self.word.to_le_bytes();
         self.target.extend_from_slice(&bytes[..self.held.div_ceil(8) as usize]);
     }
 
-    /// The end is marked, so that a decoder finds the last bit.
+    /// Appends a 1 as end mark, by which a decoder finds the last bit, and writes the remaining bits.
     pub(super) fn finish_marked(mut self) {
         self.flush();
         self.add_clean(1, 1);

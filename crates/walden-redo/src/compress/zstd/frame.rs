@@ -1,4 +1,4 @@
-//! A frame of one block: its header, and the block as it is or compressed.
+//! A frame of one block: header, and a raw or compressed block.
 
 use super::huffman::Huffman;
 use super::sequences::{SHORTEST, Sequences};
@@ -10,10 +10,10 @@ const MIN_SOURCE_BYTES: usize = 7;
 const MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
 const SINGLE_SEGMENT: u8 = 1 << 5;
 const LAST_BLOCK: u32 = 1;
-const AS_IT_IS: u32 = 0;
+const RAW_BLOCK: u32 = 0;
 const COMPRESSED: u32 = 2;
 
-/// Writes frames, with room that is used again.
+/// Writes frames; its buffers are reused from call to call.
 #[derive(Default)]
 pub struct Frames {
     literals: Vec<u8>,
@@ -21,22 +21,22 @@ pub struct Frames {
     sequences: Sequences,
 }
 
-/// What differs between the releases.
+/// Differences between the releases of libzstd.
 impl Release {
-    /// Whether bytes as frequent as each other may lose their order.
+    /// Whether the Huffman stage sorts bytes by an unstable quicksort.
     pub(super) fn sorts_quickly(self) -> bool {
         !matches!(self, Release::V1_4_7 | Release::V1_4_4)
     }
 
-    /// Whether symbols whose share in so many is less than one state are marked apart from those with one.
+    /// Whether, for `total` symbols, normalized counts of less than one state are coded as -1 instead of 1.
     pub(super) fn less_than_one(self, total: u32) -> bool {
         total >= 2048 || self == Release::V1_4_4
     }
 }
 
 impl Frames {
-    /// Appends the frame that the release makes of `source`, if the sequences are those it finds: up to 32,768 bytes. What
-    /// comes after the last sequence are literals.
+    /// Appends the frame that the release writes for `source` (at most 32,768 bytes) with these sequences. Bytes after the last
+    /// sequence are literals.
     pub fn frame(&mut self, release: Release, source: &[u8], sequences: &[Sequence], target: &mut Vec<u8>) {
         debug_assert!(source.len() <= LONGEST);
         header(source.len(), target);
@@ -47,13 +47,13 @@ impl Frames {
         } else {
             target.truncate(start + 3);
             target.extend_from_slice(source);
-            (AS_IT_IS, source.len())
+            (RAW_BLOCK, source.len())
         };
         let word = LAST_BLOCK | kind << 1 | (len as u32) << 3;
         target[start..start + 3].copy_from_slice(&word.to_le_bytes()[..3]);
     }
 
-    /// Appends the block, compressed; no if the library would not let it stand, and the target has part of it.
+    /// Appends the compressed block. Returns false if the library would store it raw; the target may then have part of it.
     fn block(
         &mut self,
         release: Release,
@@ -72,10 +72,10 @@ impl Frames {
         let start = target.len();
         literals::section(&mut self.huffman, release, &self.literals, target);
         self.sequences.section(release, sequences, target)
-            && target.len() - start < source.len() - least_gain(source.len())
+            && target.len() - start < source.len() - min_gain(source.len())
     }
 
-    /// No if the sequences do not fit the source.
+    /// Collects the literals between matches. Returns false if the sequences are longer than the source.
     fn collect_literals(&mut self, source: &[u8], sequences: &[Sequence]) -> bool {
         self.literals.clear();
         let mut rest = source;
@@ -96,12 +96,12 @@ impl Frames {
     }
 }
 
-/// What compression has to gain for a block or its literals.
-pub(super) fn least_gain(len: usize) -> usize {
+/// Bytes that compression must save for a block or its literals (`ZSTD_minGain`).
+pub(super) fn min_gain(len: usize) -> usize {
     (len >> 6) + 2
 }
 
-/// With the length of what is in the frame, and without a checksum.
+/// Appends the frame header with the content size and without a checksum.
 fn header(len: usize, target: &mut Vec<u8>) {
     target.extend_from_slice(&MAGIC);
     match len {

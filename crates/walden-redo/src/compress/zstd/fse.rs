@@ -1,36 +1,36 @@
-//! Finite state entropy: symbols coded in fractions of bits, by a state that walks through a table.
+//! Finite state entropy (FSE, tabled ANS): codes symbols in fractions of bits by transitions between the states of a table.
 //!
-//! A table has 2^log states, and each symbol has as many of them as its share of the symbols, rounded by
-//! [`normalize`]. [`describe`] is what the decoder has to know to make the same table.
+//! A table has 2^log states. Each symbol has a number of states in proportion to its frequency, rounded by [`normalize`]
+//! (normalized counts, here `shares`). [`describe`] writes the normalized counts, from which the decoder builds the same table.
 
 use super::bits::BitWriter;
 
-/// Tables have 2^9 states at most.
+/// The largest table has 2^9 states.
 const MAX_STATES: usize = 512;
-/// And code the lengths of copies, which have the most symbols.
+/// The number of match length codes, the largest alphabet.
 pub(super) const MAX_SYMBOLS: usize = 53;
-/// No table is smaller than 2^5 states.
+/// The smallest table has 2^5 states (`FSE_MIN_TABLELOG`).
 const MIN_LOG: u32 = 5;
-/// A share that stands for one state, but with less than one in mind: it is put at the end of the table.
+/// The normalized count of a symbol with less than one state: it gets one state at the end of the table.
 const LESS_THAN_ONE: i16 = -1;
 
-/// States for each symbol; -1 is one that has less than a whole.
+/// Normalized counts: the number of states of each symbol, or [`LESS_THAN_ONE`].
 pub(super) type Shares = [i16; MAX_SYMBOLS];
 
-/// What the encoder needs.
+/// An encoding table.
 pub(super) struct Table {
     log: u32,
-    /// The states that follow, by symbol.
+    /// Next states, grouped by symbol (`tableU16`).
     next: [u16; MAX_STATES],
     symbols: [Step; MAX_SYMBOLS],
 }
 
-/// How a symbol changes the state.
+/// The state transition of a symbol (`FSE_symbolCompressionTransform`).
 #[derive(Clone, Copy, Default)]
 struct Step {
-    /// Added to the state it gives the bits to write, times 2^16.
+    /// `deltaNbBits`: plus the state, it is the number of bits to write times 2^16.
     bits: u32,
-    /// Added to the state without these it gives the place of the next state.
+    /// `deltaFindState`: plus the state without these bits, it is the index of the next state.
     next: i32,
 }
 
@@ -41,17 +41,17 @@ impl Default for Table {
 }
 
 impl Table {
-    /// For these shares of 2^`log` states.
+    /// Builds the table of 2^`log` states for these normalized counts.
     pub(super) fn of(shares: &[i16], log: u32) -> Table {
         let mut table = Table::default();
         table.fill(shares, log);
         table
     }
 
-    /// As [`Table::of`].
+    /// As [`Table::of`], reusing the table's memory.
     pub(super) fn fill(&mut self, shares: &[i16], log: u32) {
         let states = 1_usize << log;
-        // Where each symbol's states begin in `next`.
+        // Index of each symbol's first state in `next`.
         let mut starts = [0_usize; MAX_SYMBOLS];
         let mut spread = [0_u8; MAX_STATES];
         let mut total = 0_usize;
@@ -69,7 +69,7 @@ impl Table {
                 1 => log,
                 _ => log - (share - 1).ilog2(),
             };
-            // The state at which one bit more is written.
+            // The first state that writes one more bit.
             let more = if share > 1 { share << bits } else { states as u32 };
             *step = Step { bits: (bits << 16).wrapping_sub(more), next: total as i32 - share as i32 };
             total += share as usize;
@@ -93,14 +93,14 @@ impl Table {
         self.log = log;
     }
 
-    /// For one symbol alone, which takes no bits.
+    /// Builds the table for a single symbol, which takes no bits (RLE mode).
     pub(super) fn fill_one(&mut self, symbol: usize) {
         self.log = 0;
         self.next[0] = 0;
         self.symbols[symbol] = Step::default();
     }
 
-    /// The state that stands for the symbol that the decoder finds last.
+    /// The initial state of the encoder, for the symbol that the decoder reads last.
     pub(super) fn begin(&self, symbol: usize) -> u32 {
         let step = self.symbols[symbol];
         let bits = step.bits.wrapping_add(1 << 15) >> 16;
@@ -108,7 +108,7 @@ impl Table {
         self.follow(state >> bits, step)
     }
 
-    /// Writes what leads from the state after `symbol` back to the present one, and goes there: at most 9 bits.
+    /// Encodes `symbol`: writes at most 9 bits and updates the state.
     #[inline]
     pub(super) fn encode(&self, symbol: usize, state: &mut u32, bits: &mut BitWriter) {
         let step = self.symbols[symbol];
@@ -117,7 +117,7 @@ impl Table {
         *state = self.follow(*state >> count, step);
     }
 
-    /// Writes the state itself, with which the decoder begins.
+    /// Writes the final state, with which the decoder begins.
     pub(super) fn end(&self, state: u32, bits: &mut BitWriter) {
         bits.add(state, self.log);
     }
@@ -128,17 +128,17 @@ impl Table {
     }
 }
 
-/// The logarithm of the states that do for `total` symbols from 0 to `highest`: `spare` bits fewer than count them, within
-/// bounds. Where there are no bits to spare the library's subtraction wraps, and it takes the most.
+/// The table log for `total` symbols from 0 to `highest` (`FSE_optimalTableLog`): `spare` bits fewer than `total` has, within
+/// bounds. If there are fewer bits, the library's unsigned subtraction wraps around, and the result is `most`.
 pub(super) fn best_log(most: u32, total: u32, highest: usize, spare: u32) -> u32 {
     let fewest = (total.ilog2() + 1).min((highest as u32).max(1).ilog2() + 2);
     (total - 1).max(1).ilog2().wrapping_sub(spare).min(most).max(fewest).max(MIN_LOG)
 }
 
-/// Shares 2^`log` states among symbols by their counts; those with less than a whole state get one, marked as such if
-/// `less_than_one`. Nothing if that does not work out.
+/// Normalizes counts to 2^`log` states (`FSE_normalizeCount`). Symbols with less than one state get one, coded as
+/// [`LESS_THAN_ONE`] if `less_than_one`. `None` if the library reports an error.
 pub(super) fn normalize(counts: &[u32], total: u32, log: u32, less_than_one: bool) -> Option<Shares> {
-    /// By how much a share below 8 has to be above a whole number to be rounded up, in 2^-20.
+    /// Fraction above which a count below 8 is rounded up, in units of 2^-20 (`rtbTable`).
     const ROUND_UP: [u64; 8] = [0, 473_195, 504_333, 520_860, 550_000, 700_000, 750_000, 830_000];
 
     let rare = if less_than_one { LESS_THAN_ONE } else { 1 };
@@ -169,7 +169,7 @@ pub(super) fn normalize(counts: &[u32], total: u32, log: u32, less_than_one: boo
         *target = share;
         left -= i32::from(share);
     }
-    // What is left over or missing is the largest's, if that can bear it.
+    // The most frequent symbol gets or gives up the difference, unless that would take too much from it.
     if -left < i32::from(shares[largest] >> 1) {
         shares[largest] += left as i16;
         return Some(shares);
@@ -177,7 +177,8 @@ pub(super) fn normalize(counts: &[u32], total: u32, log: u32, less_than_one: boo
     normalize_poor(counts, total, log, rare)
 }
 
-/// Where rounding took too much from the most frequent symbol: those that get one state first, and of the rest in proportion.
+/// The second method (`FSE_normalizeM2`), if rounding took too much from the most frequent symbol: rare symbols get one state
+/// first, the others share the remaining states in proportion.
 fn normalize_poor(counts: &[u32], mut total: u32, log: u32, rare: i16) -> Option<Shares> {
     const OPEN: i16 = -2;
 
@@ -213,7 +214,7 @@ fn normalize_poor(counts: &[u32], mut total: u32, log: u32, rare: i16) -> Option
         left = (1_u32 << log).checked_sub(given)?;
     }
     if given as usize == counts.len() {
-        // All are rare: the first of the most frequent gets what is left.
+        // All are rare: the first of the most frequent symbols gets the remaining states.
         let most = counts.iter().max()?;
         let first = counts.iter().position(|count| count == most)?;
         shares[first] += left as i16;
@@ -252,11 +253,11 @@ fn normalize_poor(counts: &[u32], mut total: u32, log: u32, rare: i16) -> Option
     Some(shares)
 }
 
-/// Appends what the decoder makes the table from: the shares, each in as many bits as the states left to share out need.
+/// Appends the normalized counts (`FSE_writeNCount`), each in as many bits as the number of remaining states needs.
 pub(super) fn describe(shares: &[i16], log: u32, target: &mut Vec<u8>) {
     let mut bits = BitWriter::new(target);
     bits.add(log - MIN_LOG, 4);
-    // One more than the states left.
+    // One more than the remaining states.
     let mut left = (1_i32 << log) + 1;
     let mut threshold = 1_i32 << log;
     let mut width = log + 1;

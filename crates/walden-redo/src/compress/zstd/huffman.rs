@@ -1,33 +1,32 @@
-//! Bytes as codes of whole bits, the frequent ones in fewer.
+//! Huffman coding of literals.
 //!
-//! The codes follow from their lengths alone, so a frame has the lengths. They are those of a Huffman
-//! tree; where that is too deep it is made flatter, and which of equally frequent bytes gets the shorter code hangs on the
-//! order that they are sorted in.
+//! The codes are canonical: a frame has only their lengths, as weights. The lengths are those of a Huffman tree, limited to
+//! [`MAX_BITS`]. Which of equally frequent bytes gets the shorter code depends on the sort, which differs between releases.
 
 use super::Release;
 use super::bits::BitWriter;
 use super::fse;
 
-/// The most bits of a code.
+/// Longest code in bits.
 const MAX_BITS: u32 = 11;
-/// Weights are coded by tables of up to 2^6 states.
+/// Weights are coded by FSE tables of at most 2^6 states.
 const WEIGHTS_LOG: u32 = 6;
 
-/// What became of literals.
+/// The result of compressing literals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// The codes are in the target.
+    /// The target has the compressed literals.
     Coded,
-    /// They are all the same byte.
+    /// All literals are the same byte; the target is unchanged.
     Same,
-    /// Not worth it, so far as can be seen; the target has part of them at most.
+    /// Compression does not save enough; the target may have part of the output.
     NotWorthIt,
 }
 
-/// Compresses literals, with tables that are used again.
+/// Compresses literals; its tables are reused from call to call.
 pub(super) struct Huffman {
     leaves: Vec<Leaf>,
-    /// By byte: the code, and its bits from bit 16 on.
+    /// For each byte: the code in the low 16 bits, its length above.
     codes: [u32; 256],
     weights: fse::Table,
 }
@@ -46,7 +45,7 @@ impl Default for Huffman {
 }
 
 impl Huffman {
-    /// Appends the description of the codes, and the codes in one or four streams.
+    /// Appends the description of the code lengths, and the codes in one or four streams.
     pub(super) fn compress(
         &mut self,
         release: Release,
@@ -108,7 +107,7 @@ impl Huffman {
         bits.finish_marked();
     }
 
-    /// The longest codes are the lowest numbers; among those as long as each other they count up with the bytes.
+    /// Assigns canonical codes: longer codes have lower values; codes of one length ascend with the byte.
     fn assign_codes(&mut self, most_bits: u32) {
         self.codes = [0; 256];
         let mut next = [0_u32; MAX_BITS as usize + 2];
@@ -128,8 +127,8 @@ impl Huffman {
         }
     }
 
-    /// Appends each byte's weight, of all but the highest byte, whose weight follows from the others': coded if that is
-    /// much shorter, else in four bits. No if there is neither.
+    /// Appends the weights of all bytes but the highest, whose weight follows from the others (`HUF_writeCTable`): FSE-coded if
+    /// that is much shorter, else in four bits each. False if neither is possible.
     fn describe(&mut self, release: Release, highest: usize, most_bits: u32, target: &mut Vec<u8>) -> bool {
         let mut weights = [0_u8; 256];
         for (weight, code) in weights.iter_mut().zip(&self.codes[..highest]) {
@@ -155,7 +154,8 @@ impl Huffman {
         true
     }
 
-    /// Whether there is reason to code the weights; an error if they cannot be coded.
+    /// Appends FSE-coded weights (`HUF_compressWeights`). Returns whether it makes sense to use them; an error if the library
+    /// reports one.
     fn code_weights(&mut self, release: Release, weights: &[u8], target: &mut Vec<u8>) -> Result<bool, ()> {
         let mut counts = [0_u32; MAX_BITS as usize + 2];
         for &weight in weights {
@@ -173,7 +173,7 @@ impl Huffman {
         let shares = &shares[..=highest];
         fse::describe(shares, log, target);
         self.weights.fill(shares, log);
-        // Two states take turns, the first with the even ones.
+        // Two interleaved states; the first one codes the even positions.
         let mut bits = BitWriter::new(target);
         let (early, last) = weights.split_at(total as usize - 2);
         let mut states = [0; 2];
@@ -191,7 +191,7 @@ impl Huffman {
     }
 }
 
-/// How often each byte is there. Four counts take turns, as the same byte often comes again at once.
+/// Counts the bytes in four interleaved tables, because consecutive equal bytes would wait for each other's increment.
 fn count(literals: &[u8]) -> [u32; 256] {
     let mut counts = [[0_u32; 256]; 4];
     let (fours, rest) = literals.as_chunks::<4>();
@@ -212,12 +212,12 @@ fn count(literals: &[u8]) -> [u32; 256] {
     sum
 }
 
-/// The bytes that are there, the most frequent first.
+/// Sorts the bytes that occur by descending frequency (`HUF_sort`).
 ///
-/// They go to buckets, and are sorted there. Up to 1.5.0 those that are as frequent as each other stay in order; since then
-/// there are far more buckets, and a sort that is not stable in those for counts from 164 on.
+/// They are distributed to buckets and sorted there. Up to 1.5.0 the sort is stable; since then there are more buckets, and an
+/// unstable sort in those for counts from 164 on.
 fn sort(release: Release, counts: &[u32], leaves: &mut Vec<Leaf>) {
-    /// Counts below this have a bucket each, all others share one with those of as many bits.
+    /// Counts below this have a bucket each; larger ones share a bucket with those of the same bit length.
     const OWN_BUCKET: u32 = 165;
     const BUCKETS: usize = (OWN_BUCKET + 32) as usize;
     let bucket_of = |count: u32| {
@@ -264,7 +264,7 @@ fn sort_stably(leaves: &mut [Leaf]) {
     }
 }
 
-/// Quicksort around the last element; short pieces are sorted by insertion, but only where the shorter part begins.
+/// Quicksort with the last element as pivot (`HUF_simpleQuickSort`); short parts are sorted by insertion.
 fn sort_quickly(mut leaves: &mut [Leaf]) {
     if leaves.len() <= 8 {
         return sort_stably(leaves);
@@ -292,8 +292,8 @@ fn sort_quickly(mut leaves: &mut [Leaf]) {
     }
 }
 
-/// The depth of each leaf in the tree that joins the two rarest again and again; of those as rare as each other joined ones
-/// come first, then the leaves from the end.
+/// Builds the Huffman tree and sets the depth of each leaf. Of equally rare nodes, inner nodes are joined first, then leaves from
+/// the end.
 fn grow(leaves: &mut [Leaf]) {
     let joins = leaves.len() - 1;
     let mut counts = [0_u32; 256];
@@ -327,7 +327,7 @@ fn grow(leaves: &mut [Leaf]) {
     }
 }
 
-/// Shortens codes to `limit` bits, and lengthens others for that; the most bits then.
+/// Limits code lengths to `limit` bits by lengthening shorter codes (`HUF_setMaxHeight`). Returns the longest length.
 fn flatten(leaves: &mut [Leaf], limit: u32) -> u32 {
     const NONE: usize = usize::MAX;
 
@@ -336,8 +336,8 @@ fn flatten(leaves: &mut [Leaf], limit: u32) -> u32 {
         return longest;
     }
     let limit_bits = limit as u8;
-    // How much too much of the codes of `limit` bits is used, in codes. There are more such codes than leaves, so that some
-    // leaf is shorter.
+    // The excess of the Kraft sum, in codes of `limit` bits. There are more such codes than leaves, so that some leaf is
+    // shorter.
     let mut debt = 0_i64;
     let mut at = leaves.len() - 1;
     while leaves[at].bits > limit_bits {
@@ -349,7 +349,7 @@ fn flatten(leaves: &mut [Leaf], limit: u32) -> u32 {
     while leaves[at].bits == limit_bits {
         at -= 1;
     }
-    // The last leaf of those that are so many bits shorter than the limit.
+    // Index: the difference to the limit in bits. Value: the last leaf with that length.
     let mut last = [NONE; 16];
     let mut bits = limit_bits;
     for (at, leaf) in leaves[..=at].iter().enumerate().rev() {
@@ -359,7 +359,7 @@ fn flatten(leaves: &mut [Leaf], limit: u32) -> u32 {
         }
     }
     while debt > 0 {
-        // A leaf that frees as much as is needed, or two in turn that free half as much if they are rarer.
+        // Lengthens a leaf that frees the needed amount, or two that free half of it each if they are rarer.
         let mut shorter = debt.ilog2() as usize + 1;
         while shorter > 1 {
             let (one, two) = (last[shorter], last[shorter - 1]);
@@ -382,7 +382,7 @@ fn flatten(leaves: &mut [Leaf], limit: u32) -> u32 {
             before.filter(|&at| usize::from(limit_bits - leaves[at].bits) == shorter).unwrap_or(NONE);
     }
     while debt < 0 {
-        // Too much was freed: the most frequent of the longest codes get it.
+        // Too much was freed: the most frequent bytes with the longest codes get shorter ones.
         if last[1] == NONE {
             while leaves[at].bits == limit_bits {
                 at -= 1;

@@ -1,25 +1,25 @@
-//! The literals of a block: as they are, one byte that is repeated, or as Huffman codes.
+//! The literals section of a block: raw, one repeated byte (RLE), or Huffman-coded.
 
 use super::Release;
-use super::frame::least_gain;
+use super::frame::min_gain;
 use super::huffman::{Huffman, Outcome};
 
-/// Fewer are never compressed.
+/// Fewer literals are never compressed.
 const MIN_TO_COMPRESS: usize = 64;
-/// As many have four streams.
+/// From this many literals on there are four streams.
 const MIN_FOR_FOUR: usize = 256;
 
-const AS_THEY_ARE: u32 = 0;
-const REPEATED: u32 = 1;
+const RAW: u32 = 0;
+const RLE: u32 = 1;
 const COMPRESSED: u64 = 2;
 
 /// Appends the section.
 pub(super) fn section(huffman: &mut Huffman, release: Release, literals: &[u8], target: &mut Vec<u8>) {
     if literals.len() < MIN_TO_COMPRESS {
-        return as_they_are(literals, target);
+        return raw_section(literals, target);
     }
     let start = target.len();
-    // Two lengths of 10, 14 or 18 bits.
+    // Two sizes, regenerated and compressed, of 10, 14 or 18 bits each.
     let (header, format) = match literals.len() {
         len if len < MIN_FOR_FOUR => (3, 0),
         len if len < 1 << 10 => (3, 1),
@@ -32,28 +32,28 @@ pub(super) fn section(huffman: &mut Huffman, release: Release, literals: &[u8], 
     match outcome {
         Outcome::Same => {
             target.truncate(start);
-            lengths(REPEATED, literals.len(), target);
+            put_header(RLE, literals.len(), target);
             target.push(literals[0]);
         }
-        Outcome::Coded if len < literals.len() - least_gain(literals.len()) => {
+        Outcome::Coded if len < literals.len() - min_gain(literals.len()) => {
             let bits = 8 * header as u64 / 2 - 2;
             let word = COMPRESSED | format << 2 | (literals.len() as u64) << 4 | (len as u64) << (4 + bits);
             target[start..start + header].copy_from_slice(&word.to_le_bytes()[..header]);
         }
         Outcome::Coded | Outcome::NotWorthIt => {
             target.truncate(start);
-            as_they_are(literals, target);
+            raw_section(literals, target);
         }
     }
 }
 
-fn as_they_are(literals: &[u8], target: &mut Vec<u8>) {
-    lengths(AS_THEY_ARE, literals.len(), target);
+fn raw_section(literals: &[u8], target: &mut Vec<u8>) {
+    put_header(RAW, literals.len(), target);
     target.extend_from_slice(literals);
 }
 
-/// The header of a section with one length, of 5, 12 or 20 bits.
-fn lengths(kind: u32, len: usize, target: &mut Vec<u8>) {
+/// Appends the header of a raw or RLE section, with one size of 5, 12 or 20 bits.
+fn put_header(kind: u32, len: usize, target: &mut Vec<u8>) {
     let (bytes, word) = match len {
         0..=31 => (1, kind | (len as u32) << 3),
         32..=4095 => (2, kind | 1 << 2 | (len as u32) << 4),

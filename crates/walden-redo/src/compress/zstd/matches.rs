@@ -1,28 +1,28 @@
-//! Which copies libzstd makes at its default level of sources as long as pages are.
+//! The match finder of libzstd at its default level (`ZSTD_compressBlock_doubleFast`), for sources of a page's size.
 //!
-//! Two tables have, for each hash of the next bytes, the latest position where it was seen: one of eight bytes, one of four
-//! (of five in large pages). At each position these are tried, and the first that fits is taken: a copy from as far back as
-//! the last one, which may begin a byte later; one of eight bytes or more; a shorter one, unless the next position has a long
-//! one. What was found by a table is lengthened both ways. Where nothing is found for long, positions are passed over.
+//! Two hash tables have the latest position of each hash: of eight bytes, and of four bytes (five in large pages). At each
+//! position these are tried in order, and the first match is taken: a match at the last offset, which may begin one byte
+//! later; a match of at least eight bytes; a shorter one, unless the next position has a long one. A match from a table is
+//! extended in both directions. After many positions without a match, the step grows.
 
 use super::{LONGEST, Release, Sequence};
 use crate::compress::pglz::same_start;
 
-/// No copy is looked for where fewer bytes are left.
-const LAST: usize = 8;
-/// After so many positions without a match (2 to this power), the steps grow by one.
-const SKIP: u32 = 8;
-/// The bits that the tables' hashes have at most.
+/// No match begins where fewer bytes remain (`HASH_READ_SIZE`).
+const MIN_REMAINING: usize = 8;
+/// The step grows by one after 2^SKIP_LOG positions without a match (`kSearchStrength`).
+const SKIP_LOG: u32 = 8;
+/// Largest hashes of the two tables in bits (`hashLog` and `chainLog`).
 const LONG_BITS: u32 = 16;
 const SHORT_BITS: u32 = 15;
-/// However short the source is, its tables are made for so much (2 to this power).
+/// Tables are at least as large as for a source of 2^MIN_BITS bytes.
 const MIN_BITS: u32 = 6;
 
-/// Finds copies, with tables that are used again.
+/// Finds matches; its hash tables are reused from call to call.
 pub struct Matches {
-    /// The latest position by the hash of eight bytes, 0 if none: position 0 is never put in.
+    /// The latest position by the hash of eight bytes; 0 if none, as position 0 is never entered.
     long: Box<[u16; 1 << LONG_BITS]>,
-    /// By the hash of four or five bytes.
+    /// The latest position by the hash of four or five bytes.
     short: Box<[u16; 1 << SHORT_BITS]>,
 }
 
@@ -33,14 +33,15 @@ impl Default for Matches {
 }
 
 impl Matches {
-    /// The sequences that `release` makes of `source`, in `out`, instead of what was there. What follows the last copy is
-    /// literals; so is all of a source longer than [`LONGEST`].
+    /// Replaces the content of `out` by the sequences that `release` finds in `source`. Bytes after the last match are literals; so
+    /// are all bytes of a source longer than [`LONGEST`].
     pub fn sequences(&mut self, release: Release, source: &[u8], out: &mut Vec<Sequence>) {
         out.clear();
-        if !(LAST..=LONGEST).contains(&source.len()) {
+        if !(MIN_REMAINING..=LONGEST).contains(&source.len()) {
             return;
         }
-        // Of the rows of level 3, that for up to 16 KiB, or up to 128; less for sources that need less.
+        // The parameters of level 3 for up to 16 KiB, or up to 128 KiB, reduced for shorter sources
+        // (`ZSTD_defaultCParameters`, `ZSTD_adjustCParams_internal`).
         let source_bits = source.len().next_power_of_two().ilog2().max(MIN_BITS);
         if source.len() <= 16_384 {
             self.search::<4>(15.min(source_bits + 1), 14.min(source_bits), source, out).all(release);
@@ -64,38 +65,38 @@ impl Matches {
             short: &mut self.short,
             short_bits,
             source,
-            last: source.len() - LAST,
+            last: source.len() - MIN_REMAINING,
             anchor: 0,
-            // A frame begins with 1, 4 and 8; the search at position 1, before which there is but one byte.
+            // Repeat offsets start as 1, 4 and 8. The search starts at position 1, where only an offset of 1 is possible.
             offsets: [1, 0],
             out,
         }
     }
 }
 
-/// The search in one source, with short copies found by the hash of `SHORT` bytes.
+/// The search in one source; short matches are found by the hash of `SHORT` bytes.
 struct Search<'a, const SHORT: u32> {
     long: &'a mut [u16; 1 << LONG_BITS],
     long_shift: u32,
     short: &'a mut [u16; 1 << SHORT_BITS],
     short_bits: u32,
     source: &'a [u8],
-    /// The last position that has eight bytes.
+    /// The last position with eight bytes.
     last: usize,
-    /// Where the last copy ended.
+    /// End of the last match (`anchor`).
     anchor: usize,
-    /// How far back the last copy came from, and the one before with another offset; 0 if that reaches before the source.
+    /// The last two different offsets (`offset_1`, `offset_2`); 0 if they reach before the source.
     offsets: [usize; 2],
     out: &'a mut Vec<Sequence>,
 }
 
-/// A copy that was settled on.
+/// A match that is taken.
 struct Found {
-    /// The position that was searched for; the copy may begin before it or after.
+    /// The position at which the search was; the match may begin before or after it.
     searched: usize,
     at: usize,
     copied: usize,
-    /// How far back; `None` for as far as the last one.
+    /// The offset; `None` for the last one.
     offset: Option<usize>,
 }
 
@@ -128,7 +129,7 @@ impl<const SHORT: u32> Search<'_, SHORT> {
             self.put_long(at - 2);
             self.put_short(found.searched + 2);
             self.put_short(at - 1);
-            // Right after a copy the newest offset is of no use; without literals 1 is the number of the second.
+            // Directly after a match the last offset cannot match again; without literals, code 1 stands for the second one.
             while at <= self.last && self.repeats(at, self.offsets[1]) {
                 self.offsets.swap(0, 1);
                 self.put_long(at);
@@ -139,13 +140,13 @@ impl<const SHORT: u32> Search<'_, SHORT> {
         }
     }
 
-    /// As since 1.5.1: two positions at a time, whose distance grows by one after each 256 bytes without a match. Since
-    /// 1.5.7 (`LONGER`), a long copy a step later has to be longer than the short one here to be preferred.
+    /// Since 1.5.1: two positions at a time, whose distance grows by one after each 256 bytes without a match. Since 1.5.7
+    /// (`LONGER`), a long match one step later is preferred only if it is longer than the short one here.
     #[inline(always)]
     fn find<const LONGER: bool>(&mut self, start: usize) -> Option<Found> {
         let mut at = start;
         let mut step = 1;
-        let mut next_step = at + (1 << SKIP);
+        let mut next_step = at + (1 << SKIP_LOG);
         let mut next = at + step;
         if next > self.last {
             return None;
@@ -185,7 +186,7 @@ impl<const SHORT: u32> Search<'_, SHORT> {
                 }
             };
             if found.is_some() {
-                // Only where the copy is sure to reach beyond it.
+                // Only if the match is sure to reach beyond it.
                 if step < 4 {
                     self.long[next_place] = next as u16;
                 }
@@ -193,7 +194,7 @@ impl<const SHORT: u32> Search<'_, SHORT> {
             }
             if next >= next_step {
                 step += 1;
-                next_step += 1 << SKIP;
+                next_step += 1 << SKIP_LOG;
             }
             (at, bytes, place) = (next, next_bytes, next_place);
             next += step;
@@ -203,7 +204,7 @@ impl<const SHORT: u32> Search<'_, SHORT> {
         }
     }
 
-    /// Before 1.5.1: one position at a time, in steps that grow by one after each 256 bytes since the last copy.
+    /// Before 1.5.1: one position at a time, with steps that grow by one after each 256 bytes since the last match.
     #[inline(always)]
     fn find_singly(&mut self, start: usize) -> Option<Found> {
         let mut at = start;
@@ -229,28 +230,28 @@ impl<const SHORT: u32> Search<'_, SHORT> {
                     self.lengthened(at, short, at, self.longer(short, at, 4))
                 });
             }
-            at += ((at - self.anchor) >> SKIP) + 1;
+            at += ((at - self.anchor) >> SKIP_LOG) + 1;
         }
         None
     }
 
-    /// Whether the four bytes at `at` are also `offset` before (0: there is no such offset).
+    /// Whether the four bytes at `at` equal those at `at - offset`; false for offset 0.
     fn repeats(&self, at: usize, offset: usize) -> bool {
         offset > 0 && four(self.source, at - offset) == four(self.source, at)
     }
 
-    /// A copy from as far back as the last one, after the position that was searched for.
+    /// A match at the last offset, one byte after the searched position.
     fn repeated(&self, searched: usize) -> Found {
         let at = searched + 1;
         Found { searched, at, copied: self.longer(at - self.offsets[0], at, 4), offset: None }
     }
 
-    /// How many bytes at `from` and `at` are the same, of which `known` are known to be.
+    /// The number of equal bytes at `from` and `at`, of which `known` are known to be equal.
     fn longer(&self, from: usize, at: usize, known: usize) -> usize {
         known + same_start(&self.source[from + known..], &self.source[at + known..])
     }
 
-    /// The copy, with what is the same before it.
+    /// The match, extended backwards.
     fn lengthened(&self, searched: usize, from: usize, at: usize, copied: usize) -> Found {
         let free = &self.source[self.anchor..at];
         let before =

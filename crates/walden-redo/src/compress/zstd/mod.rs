@@ -1,9 +1,8 @@
-//! zstd frames, compressed to the very bytes that libzstd makes of them at its default level, as servers do for full-page
-//! images.
+//! zstd frames, byte for byte as libzstd compresses them at its default level, which servers use for full-page images.
 //!
-//! A frame is what a match finder and an entropy stage make of a page: `matches` finds the copies that libzstd finds, and
-//! `frame` how it writes literals and copies down. Both are as some of its releases did it, and a file that depends on that
-//! has to be read by every later Walden: so it is ours here, and the library judges it in tests.
+//! `matches` is the match finder: it finds the sequences that libzstd finds. `frame` is the entropy stage: it encodes literals
+//! and sequences as libzstd does. Both reproduce certain releases. Compressed files depend on that and every later version of
+//! Walden must decode them, so it is implemented here, and tests compare it with the library.
 
 mod bits;
 mod frame;
@@ -52,7 +51,7 @@ struct Sequence {
     copied: u32,
 }
 
-/// Compresses, with room that is used again.
+/// A compressor; its buffers are reused from call to call.
 #[derive(Default)]
 pub struct Zstd {
     matches: Matches,

@@ -1,23 +1,24 @@
-//! The sequences of a block: three codes for each, of which tables are made, and the bits that the codes leave open.
+//! The sequences section of a block: three FSE-coded codes for each sequence (literals length, offset, match length), and their
+//! extra bits.
 
 use super::bits::BitWriter;
 use super::fse::{self, MAX_SYMBOLS, Table};
 use super::{Release, Sequence};
 
-/// What is coded, in the order of the tables.
+/// Indexes of the three codes, in the order of their tables.
 const LITERALS: usize = 0;
 const OFFSET: usize = 1;
 const COPIED: usize = 2;
 
-/// The shortest copy.
+/// Minimum length of a match.
 pub(super) const SHORTEST: u32 = 3;
 
-/// What there is to know about each of the three.
+/// Parameters of one of the three codes.
 struct Kind {
-    /// The shares of the table that every decoder knows, and the logarithm of its states.
+    /// The predefined normalized counts, and the table log of the predefined table.
     known: &'static [i16],
     known_log: u32,
-    /// The largest table.
+    /// The largest table log.
     most_log: u32,
 }
 
@@ -48,19 +49,19 @@ const KINDS: [Kind; 3] = [
     },
 ];
 
-/// The bits that the codes for literals leave open, from code 16 on; below, code and value are the same.
+/// Extra bits of literals length codes from code 16 on; below, the code is the value.
 const LITERALS_OPEN: [u8; 20] = [1, 1, 1, 1, 2, 2, 3, 3, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
-/// And those for what is copied, from code 32 on.
+/// Extra bits of match length codes from code 32 on.
 const COPIED_OPEN: [u8; 21] = [1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
 
-/// By code.
+/// Extra bits by code.
 const LITERALS_BITS: [u8; 64] = open_bits(16, &LITERALS_OPEN);
 const COPIED_BITS: [u8; 64] = open_bits(32, &COPIED_OPEN);
-/// By value; above, each power of two has a code.
+/// Codes by value; above, each power of two has a code.
 const LITERALS_CODES: [u8; 64] = codes(&LITERALS_BITS);
 const COPIED_CODES: [u8; 128] = codes(&COPIED_BITS);
 
-/// Codes sequences, with tables that are used again.
+/// Encodes sequences; its tables are reused from call to call.
 pub(super) struct Sequences {
     known: [Table; 3],
     made: [Table; 3],
@@ -77,7 +78,7 @@ impl Default for Sequences {
     }
 }
 
-/// How a code's table comes to the decoder.
+/// How the decoder gets a code's table (`Symbol_Compression_Modes`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Known = 0,
@@ -86,7 +87,7 @@ enum Mode {
 }
 
 impl Sequences {
-    /// Appends the section; no if there is none that the library would let stand, and the target has part of it.
+    /// Appends the section. Returns false if the library would store the block raw; the target may then have part of it.
     pub(super) fn section(&mut self, release: Release, sequences: &[Sequence], target: &mut Vec<u8>) -> bool {
         match sequences.len() {
             few @ 0..128 => target.push(few as u8),
@@ -109,7 +110,7 @@ impl Sequences {
         let modes_at = target.len();
         target.push(0);
         let mut modes = [Mode::Known; 3];
-        // The length of the last description.
+        // The size of the last table's description.
         let mut described = None;
         for (kind, counts) in counts.iter_mut().enumerate() {
             let mode = mode_of(counts, sequences.len(), &KINDS[kind]);
@@ -137,8 +138,8 @@ impl Sequences {
 
         let stream_at = target.len();
         self.stream(&modes, last, before, target);
-        // Decoders up to 1.3.4 take so short a table and stream for damaged. (Up to 1.4.9, tables of one code in between
-        // counted too; sequences as this level finds them don't come that low.)
+        // Decoders up to 1.3.4 reject a section with so short a table and stream. (Up to 1.4.9, RLE tables after it counted as
+        // well; the sequences of this level are never so short.)
         described.is_none_or(|len| len + target.len() - stream_at >= 4)
     }
 
@@ -147,7 +148,7 @@ impl Sequences {
             |kind: usize| if modes[kind] == Mode::Known { &self.known[kind] } else { &self.made[kind] };
         let [literals, offset, copied] = [table(LITERALS), table(OFFSET), table(COPIED)];
         let mut bits = BitWriter::new(target);
-        // What the codes leave open.
+        // The extra bits.
         let open = |sequence: &Sequence, codes: &[usize; 3], bits: &mut BitWriter| {
             bits.add(sequence.literals, u32::from(LITERALS_BITS[codes[LITERALS] & 63]));
             bits.add(sequence.copied - SHORTEST, u32::from(COPIED_BITS[codes[COPIED] & 63]));
@@ -176,7 +177,7 @@ impl Sequences {
     }
 }
 
-/// A table of its own only for many sequences whose codes are not alike.
+/// Selects the table's mode (`ZSTD_selectEncodingType`): a described table only for many sequences with different codes.
 fn mode_of(counts: &[u32; MAX_SYMBOLS], total: usize, kind: &Kind) -> Mode {
     let most = counts.iter().copied().max().unwrap_or(0) as usize;
     if most == total {
@@ -188,8 +189,8 @@ fn mode_of(counts: &[u32; MAX_SYMBOLS], total: usize, kind: &Kind) -> Mode {
     }
 }
 
-/// Makes the table, and appends its description. The last sequence's code takes no step, so it is not counted if there are
-/// others alike.
+/// Builds the table and appends its description. The last sequence's code needs no transition, so it is not counted if the code
+/// occurs again.
 fn describe(
     release: Release,
     counts: &mut [u32; MAX_SYMBOLS],

@@ -224,7 +224,7 @@ fn restore_items(page: &mut Page, items: &[u8]) -> Result<(), Misfit> {
     }
     let lower = PAGE_HEADER_BYTES + count * LINE_POINTER_BYTES;
     let upper = page.special().checked_sub(items.len()).filter(|&upper| lower <= upper);
-    let upper = upper.ok_or(Misfit("the page has no room for the item"))?;
+    let upper = upper.ok_or(Misfit("the page has not enough free space for the item"))?;
     page.0[upper..upper + items.len()].copy_from_slice(items);
     page.set_lower(lower);
     page.set_upper(upper);

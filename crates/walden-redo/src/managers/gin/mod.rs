@@ -123,7 +123,7 @@ fn split(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     }
 }
 
-/// A page that should have been restored from an image, and wasn't, is unknown.
+/// A page that should have been restored from an image, but was not, is unknown.
 fn expect_image(step: &mut Step<'_, '_>, id: u8) {
     if step.block(id).is_some_and(|block| !block.image.is_some_and(|image| image.apply)) {
         step.lose(id, NO_IMAGE);

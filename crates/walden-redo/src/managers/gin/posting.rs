@@ -1,7 +1,8 @@
-//! Data pages: the tree of the rows that have a key.
+//! Data pages: the posting tree of a key, which has the TIDs of the heap tuples with that key.
 //!
-//! A leaf's records say which segments are deleted, inserted and replaced, and which get rows added; the latter have to be
-//! compressed again exactly as the writer did. `gindatapage.c` and `ginpostinglist.c` decide.
+//! A leaf has its TIDs in segments of compressed posting lists. Records of a leaf say which segments are deleted, inserted or
+//! replaced, and which get TIDs added; the latter must be compressed exactly as the server did it (`gindatapage.c`,
+//! `ginpostinglist.c`). A TID is handled as one number here, as in `itemptr_to_uint64`.
 
 use walden_format::reader::Reader;
 
@@ -14,14 +15,14 @@ use crate::page::tid::{TID_BYTES, Tid, block_to_bytes};
 use crate::page::{Misfit, PAGE_BYTES, Page, SpecialArea};
 use crate::pool::PageBox;
 
-/// A segment larger than this is divided (`GinPostingListSegmentMaxSize`),
+/// Largest segment in bytes; a larger one is split (`GinPostingListSegmentMaxSize`).
 const MAX_SEGMENT: usize = 384;
-/// into segments of this size (`GinPostingListSegmentTargetSize`);
+/// Size in bytes of the segments that a split makes (`GinPostingListSegmentTargetSize`).
 const TARGET_SEGMENT: usize = 256;
-/// a smaller one than this is merged with the next (`GinPostingListSegmentMinSize`).
+/// A smaller segment is merged with the next one (`GinPostingListSegmentMinSize`).
 const MIN_SEGMENT: usize = 128;
 
-/// What is done to a segment.
+/// An action on a segment (`GIN_SEGMENT_*`); the discriminant is the code in the record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Action {
     Unmodified,
@@ -31,7 +32,7 @@ enum Action {
     AddItems,
 }
 
-/// Puts segments on a leaf that has none.
+/// Writes segments to a leaf that has none.
 pub(super) fn fill(page: &mut Page, segments: &[u8]) -> Result<(), Misfit> {
     let mut end = GIN_DATA;
     put(page, &mut end, segments)?;
@@ -39,7 +40,7 @@ pub(super) fn fill(page: &mut Page, segments: &[u8]) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// Changes a leaf's segments as the actions say (`ginRedoRecompress`).
+/// Applies a record's actions to a leaf's segments (`ginRedoRecompress`).
 pub(super) fn recompress(page: &mut Page, actions: &[u8]) -> Result<(), Misfit> {
     let end = segments_end(page)?;
     let old = page.0;
@@ -87,14 +88,15 @@ pub(super) fn recompress(page: &mut Page, actions: &[u8]) -> Result<(), Misfit> 
     Ok(())
 }
 
-/// Puts the left half of a split child before the right one, which takes the child's place (`ginRedoInsertData`).
+/// Inserts the downlink of a split child's left half; the child's old downlink then points to the right half
+/// (`ginRedoInsertData`).
 pub(super) fn insert_downlink(page: &mut Page, children: Children, data: &[u8]) -> Result<(), Misfit> {
     let mut data = Reader::new(data);
     let number = usize::from(data.u16().ok_or(SHORT)?);
     let item: [u8; GIN_POSTING_ITEM_BYTES] = data.array().ok_or(SHORT)?;
     let count = downlinks(page)?;
     if number == 0 || number > count || (count + 1) * GIN_POSTING_ITEM_BYTES > GIN_MAX_DATA_BYTES {
-        return Err(Misfit("the page has no room for the downlink there"));
+        return Err(Misfit("the page has not enough free space for the downlink, or no such position"));
     }
     let (at, end) =
         (GIN_DATA + (number - 1) * GIN_POSTING_ITEM_BYTES, GIN_DATA + count * GIN_POSTING_ITEM_BYTES);
@@ -104,7 +106,7 @@ pub(super) fn insert_downlink(page: &mut Page, children: Children, data: &[u8]) 
     set_downlinks(page, count + 1)
 }
 
-/// Takes a child off its parent (`GinPageDeletePostingItem`).
+/// Deletes a downlink from an inner page (`GinPageDeletePostingItem`).
 pub(super) fn delete_downlink(page: &mut Page, number: u16) -> Result<(), Misfit> {
     let (number, count) = (usize::from(number), downlinks(page)?);
     if number == 0 || number > count {
@@ -116,7 +118,8 @@ pub(super) fn delete_downlink(page: &mut Page, number: u16) -> Result<(), Misfit
     set_downlinks(page, count - 1)
 }
 
-/// The data of an insertion into an inner page: the left half kept the split child's block.
+/// Reconstructs the block data of an insertion into an inner page. The left half of the split child kept its block number, by
+/// which the new downlink is found.
 pub(super) fn downlink_data(children: Children, after: &Page) -> Option<Vec<u8>> {
     let count = downlinks(after).ok()?;
     let items =
@@ -126,10 +129,10 @@ pub(super) fn downlink_data(children: Children, after: &Page) -> Option<Vec<u8>>
     Some([&u16::to_le_bytes(number), item].concat())
 }
 
-/// The data of an insertion into a leaf.
+/// Reconstructs the block data of an insertion into a leaf.
 ///
-/// What the writer does is done again to the page before, with the rows that are new after. It has done more only if some
-/// of the rows it inserted were there already: that segment is then replaced where here it gets rows added.
+/// Repeats the server's algorithm on the page before, with the TIDs that are only on the page after. The result differs from the
+/// server's only if some of the inserted TIDs were there already: the server then replaces a segment that gets TIDs added here.
 pub(super) fn inserted(before: &Page, after: &Page) -> Option<Vec<u8>> {
     let actions = || {
         let (old, new) = (all_rows(before).ok()?, all_rows(after).ok()?);
@@ -149,7 +152,8 @@ pub(super) fn inserted(before: &Page, after: &Page) -> Option<Vec<u8>> {
     verified(actions(), before, after).or_else(|| rewritten(before, after))
 }
 
-/// The data of a VACUUM_DATA_LEAF_PAGE: segments that lost rows are compressed again (`ginVacuumPostingTreeLeaf`).
+/// Reconstructs the block data of a `VACUUM_DATA_LEAF_PAGE`: segments that lost TIDs are compressed again
+/// (`ginVacuumPostingTreeLeaf`).
 pub(super) fn vacuumed(before: &Page, after: &Page) -> Option<Vec<u8>> {
     let actions = || {
         let left = all_rows(after).ok()?;
@@ -169,7 +173,7 @@ pub(super) fn vacuumed(before: &Page, after: &Page) -> Option<Vec<u8>> {
     verified(actions(), before, after).or_else(|| rewritten(before, after))
 }
 
-/// The actions, if they make the leaf after out of the leaf before.
+/// Returns the actions if they change the leaf `before` to the leaf `after`.
 fn verified(actions: Option<Vec<u8>>, before: &Page, after: &Page) -> Option<Vec<u8>> {
     let actions = actions?;
     let mut page = PageBox::from(before);
@@ -179,7 +183,7 @@ fn verified(actions: Option<Vec<u8>>, before: &Page, after: &Page) -> Option<Vec
     same.then_some(actions)
 }
 
-/// Actions that have the same effect as those that the writer chose, whatever these were.
+/// Actions that change `before` to `after`, not necessarily those of the server.
 fn rewritten(before: &Page, after: &Page) -> Option<Vec<u8>> {
     let (mut old, new) = (Segment::all(before).ok()?, Segment::all(after).ok()?);
     let same = |(a, b): &(&Segment, &Segment)| a.bytes == b.bytes;
@@ -198,15 +202,15 @@ fn rewritten(before: &Page, after: &Page) -> Option<Vec<u8>> {
     verified(actions(&old), before, after)
 }
 
-/// A segment as the writer has it in memory (`leafSegmentInfo`).
+/// A segment in memory (`leafSegmentInfo`).
 #[derive(Clone, Debug)]
 struct Segment {
     action: Action,
-    /// Empty while it has to be compressed.
+    /// The compressed segment with its header; empty if `rows` has to be compressed first.
     bytes: Vec<u8>,
-    /// Empty unless it has to be compressed.
+    /// All TIDs of the segment; empty if `bytes` has them.
     rows: Vec<u64>,
-    /// Those that were added.
+    /// TIDs that [`Action::AddItems`] adds.
     added: Vec<u64>,
 }
 
@@ -225,13 +229,13 @@ impl Segment {
         Segment { action: Action::Insert, bytes: Vec::new(), rows: rows.to_vec(), added: Vec::new() }
     }
 
-    /// All of its rows.
+    /// All TIDs of the segment.
     fn rows(&self) -> Result<Vec<u64>, Misfit> {
         if self.rows.is_empty() { decode(&self.bytes) } else { Ok(self.rows.clone()) }
     }
 }
 
-/// Distributes new rows to the segments (`addItemsToLeaf`).
+/// Distributes new TIDs to the segments (`addItemsToLeaf`).
 fn add_rows(segments: &mut Vec<Segment>, mut new: &[u64]) -> Result<(), Misfit> {
     if segments.is_empty() {
         segments.push(Segment::new(new));
@@ -262,7 +266,8 @@ fn add_rows(segments: &mut Vec<Segment>, mut new: &[u64]) -> Result<(), Misfit> 
     Ok(())
 }
 
-/// Compresses what has new rows, divides what became too large and merges what is too small (`leafRepackItems`).
+/// Compresses segments with new TIDs, splits those that became too large and merges those that are too small
+/// (`leafRepackItems`).
 fn repack(segments: &mut Vec<Segment>) -> Result<(), Misfit> {
     let mut index = 0;
     while index < segments.len() {
@@ -296,8 +301,7 @@ fn repack(segments: &mut Vec<Segment>) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// The actions as the record has them, if there are not more segments than it can count
-/// (`computeLeafRecompressWALData`).
+/// Encodes the actions as in the record (`computeLeafRecompressWALData`); `None` if there are more segments than a `uint8` counts.
 fn actions(segments: &[Segment]) -> Option<Vec<u8>> {
     let changed = segments.iter().filter(|segment| segment.action != Action::Unmodified).count();
     let mut data = u16::try_from(changed).ok()?.to_le_bytes().to_vec();
@@ -325,7 +329,7 @@ fn actions(segments: &[Segment]) -> Option<Vec<u8>> {
     Some(data)
 }
 
-/// All rows of a leaf.
+/// All TIDs of a leaf.
 fn all_rows(page: &Page) -> Result<Vec<u64>, Misfit> {
     let mut data = Reader::new(&page.0[GIN_DATA..segments_end(page)?]);
     let mut rows = Vec::new();
@@ -335,7 +339,7 @@ fn all_rows(page: &Page) -> Result<Vec<u64>, Misfit> {
     Ok(rows)
 }
 
-/// Where a leaf's segments end.
+/// The offset of the end of a leaf's segments.
 fn segments_end(page: &Page) -> Result<usize, Misfit> {
     if GinPageOpaqueData::of(page)?.flags & flags::GIN_COMPRESSED == 0 {
         return Err(Misfit("a posting tree's page in the format before 9.4"));
@@ -348,7 +352,7 @@ fn segments_end(page: &Page) -> Result<usize, Misfit> {
     }
 }
 
-/// How many children an inner page has.
+/// The number of downlinks of an inner page.
 fn downlinks(page: &Page) -> Result<usize, Misfit> {
     let count = usize::from(GinPageOpaqueData::of(page)?.max_offset);
     if count * GIN_POSTING_ITEM_BYTES <= GIN_MAX_DATA_BYTES {
@@ -364,18 +368,18 @@ fn set_downlinks(page: &mut Page, count: usize) -> Result<(), Misfit> {
     Ok(())
 }
 
-/// Writes segments behind the last ones.
+/// Appends segments at `end`, and advances it.
 fn put(page: &mut Page, end: &mut usize, segments: &[u8]) -> Result<(), Misfit> {
     let start = *end;
     if start + segments.len() > GIN_DATA + GIN_MAX_DATA_BYTES {
-        return Err(Misfit("the page has no room for the segment"));
+        return Err(Misfit("the page has not enough free space for the segment"));
     }
     *end = start + segments.len();
     page.0[start..*end].copy_from_slice(segments);
     Ok(())
 }
 
-/// Reads a segment, which says how long it is (`SizeOfGinPostingList`).
+/// Reads a segment of the length in its header (`SizeOfGinPostingList`).
 fn read_segment<'r>(data: &mut Reader<'r>) -> Result<&'r [u8], Misfit> {
     let bytes = data
         .rest()
@@ -385,7 +389,7 @@ fn read_segment<'r>(data: &mut Reader<'r>) -> Result<&'r [u8], Misfit> {
     data.take(GIN_SEGMENT_HEADER_BYTES + bytes.next_multiple_of(2)).ok_or(Misfit("a segment ends too early"))
 }
 
-/// The rows of a segment (`ginPostingListDecode`).
+/// Decodes the TIDs of a segment (`ginPostingListDecode`).
 fn decode(segment: &[u8]) -> Result<Vec<u64>, Misfit> {
     let mut segment = Reader::new(segment);
     let mut last = row(segment.take(TID_BYTES).ok_or(SHORT)?)?;
@@ -400,14 +404,14 @@ fn decode(segment: &[u8]) -> Result<Vec<u64>, Misfit> {
             (difference, shift) = (0, 0);
             rows.push(last);
         }
-        if shift > MAX_SHIFT || last > GREATEST_ROW {
+        if shift > MAX_SHIFT || last > MAX_ROW {
             return Err(Misfit("a segment cannot be read"));
         }
     }
     Ok(rows)
 }
 
-/// As many rows as fit into a segment of a size, and how many (`ginCompressPostingList`).
+/// Compresses as many TIDs as fit into a segment of `most` bytes. Returns the segment and their number (`ginCompressPostingList`).
 fn compress(rows: &[u64], most: usize) -> Result<(Vec<u8>, usize), Misfit> {
     let &first = rows.first().ok_or(Misfit("a segment has no rows"))?;
     let most = most & !1;
@@ -436,7 +440,7 @@ fn compress(rows: &[u64], most: usize) -> Result<(Vec<u8>, usize), Misfit> {
     Ok((segment, packed))
 }
 
-/// The rows of both, each once (`ginMergeItemPointers`).
+/// Merges two sorted lists of TIDs without duplicates (`ginMergeItemPointers`).
 fn merge(a: &[u64], b: &[u64]) -> Vec<u64> {
     let mut rows = Vec::with_capacity(a.len() + b.len());
     let (mut a, mut b) = (a.iter().copied().peekable(), b.iter().copied().peekable());
@@ -449,12 +453,12 @@ fn merge(a: &[u64], b: &[u64]) -> Vec<u64> {
     rows
 }
 
-/// The greatest row that these bits hold.
-const GREATEST_ROW: u64 = (1 << (32 + GIN_OFFSET_NUMBER_BITS)) - 1;
-/// 7 bytes of 7 bits hold the greatest difference.
+/// The largest TID as a number.
+const MAX_ROW: u64 = (1 << (32 + GIN_OFFSET_NUMBER_BITS)) - 1;
+/// The largest varint has 7 bytes of 7 bits (`MaxBytesPerInteger`).
 const MAX_SHIFT: u32 = 42;
 
-/// A TID as one number (`itemptr_to_uint64`).
+/// Reads a TID as one number (`itemptr_to_uint64`).
 fn row(bytes: &[u8]) -> Result<u64, Misfit> {
     let tid = Tid::read(bytes).ok_or(SHORT)?;
     if tid.offset_number >> GIN_OFFSET_NUMBER_BITS != 0 {

@@ -178,7 +178,7 @@ fn push_tuple(data: &mut Vec<u8>, item: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// The heap tuples of a `MULTI_INSERT`. One that makes its page anew has no image.
+/// The heap tuples of a `MULTI_INSERT`. A record that initializes its page has no image.
 pub(super) fn multi_insert_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let (XlHeapMultiInsert { count, .. }, numbers) = XlHeapMultiInsert::split(around.record.main_data())?;
     let numbers = numbers.get(..2 * usize::from(count))?;
