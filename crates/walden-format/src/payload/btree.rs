@@ -21,11 +21,11 @@ fn block_data<'a>(record: &Record<'a>, fields: &Fields<'a>, id: u8) -> Option<Fi
 /// `INSERT_LEAF`, `INSERT_UPPER`, `INSERT_META`; since 13 `INSERT_POST`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BtreeInsert<'a> {
-    /// The tuple's line pointer.
+    /// `offnum`: offset number of the new tuple.
     pub offset: u16,
     /// Where the posting list before it is split (`INSERT_POST`).
     pub posting_offset: Option<u16>,
-    /// The tuple.
+    /// The index tuple, from block 0's data; `None` if the block has an image.
     pub tuple: Option<&'a [u8]>,
     /// The new meta page, if the tree's fast root changed (`INSERT_META`).
     pub meta: Option<BtreeMeta>,
@@ -61,7 +61,7 @@ pub struct BtreeSplit {
     pub level: u32,
     /// The line pointer of the right page's first tuple on the page that was split.
     pub first_right: u16,
-    /// The new tuple's line pointer.
+    /// `newitemoff`: offset number of the new tuple on the page before the split.
     pub new_item_offset: u16,
     /// Where a posting list is split, or 0; since 13.
     pub posting_offset: Option<u16>,
@@ -94,18 +94,18 @@ listing!(BtreeSplit: |it, list| list
 /// `DEDUP`: equal tuples were merged into posting lists. Since 13.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BtreeDedup<'a> {
-    /// How many runs of tuples.
+    /// `nintervals`: number of intervals.
     pub count: u16,
-    /// The runs.
+    /// The intervals, from block 0's data; `None` if the block has an image.
     pub intervals: Option<Items<'a, DedupInterval>>,
 }
 
 /// A run of tuples that were merged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DedupInterval {
-    /// The first one's line pointer.
+    /// `baseoff`: offset number of the interval's first tuple.
     pub offset: u16,
-    /// How many.
+    /// `nitems`: number of tuples in the interval.
     pub tuples: u16,
 }
 
@@ -147,20 +147,20 @@ pub struct BtreeDelete<'a> {
     pub conflict_horizon: Option<u32>,
     /// The table, from whose tuples a standby computes the conflict horizon; until 11.
     pub heap_relation: Option<RelFileLocator>,
-    /// How many tuples were removed.
+    /// `ndeleted`: number of deleted tuples.
     pub deleted: u32,
     /// How many posting lists were made shorter; since 14.
     pub updated: u16,
     /// The table is a catalog, for logical decoding; since 16.
     pub on_catalog: Option<bool>,
-    /// The tuples.
+    /// The deleted and updated tuples, from block 0's data; `None` if the block has an image.
     pub items: Option<DeletedItems<'a>>,
 }
 
 /// What `DELETE` and `VACUUM` changed on a page.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct DeletedItems<'a> {
-    /// Line pointers that were removed.
+    /// Offset numbers of deleted tuples.
     pub deleted: Items<'a, u16>,
     /// Line pointers of posting lists that were made shorter.
     pub updated: Items<'a, u16>,
@@ -245,16 +245,16 @@ listing!(BtreeDelete<'_>: |it, list| list
     .some("deleted", it.items.map(|items| items.deleted))
     .some("updated", it.items.map(|items| items.updated)));
 
-/// `VACUUM`: vacuum removed tuples.
+/// `VACUUM`: vacuum deleted tuples of a leaf page (`xl_btree_vacuum`).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BtreeVacuum<'a> {
-    /// The last block vacuumed before; until 12.
+    /// `lastBlockVacuumed`: the previous block of the scan; until 12.
     pub last_block_vacuumed: Option<u32>,
-    /// How many tuples were removed; since 13.
+    /// `ndeleted`: number of deleted tuples; since 13.
     pub deleted: Option<u16>,
     /// How many posting lists were made shorter; since 13.
     pub updated: Option<u16>,
-    /// The tuples.
+    /// The deleted and updated tuples, from block 0's data; `None` if the block has an image.
     pub items: Option<DeletedItems<'a>>,
 }
 
@@ -290,17 +290,17 @@ listing!(BtreeVacuum<'_>: |it, list| list
 /// `UNLINK_PAGE` and `UNLINK_PAGE_META`: an empty page was taken out of the tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BtreeUnlinkPage {
-    /// The page's left sibling, or 0.
+    /// `leftsib`: block number of the page's left sibling, or 0.
     pub left_sibling: u32,
-    /// The page's right sibling.
+    /// `rightsib`: block number of the page's right sibling.
     pub right_sibling: u32,
-    /// The page's level; since 14.
+    /// `level`: the page's level, 0 for a leaf; since 14.
     pub level: Option<u32>,
     /// The page can be used again when this transaction is nobody's concern: until 13 an xid, since 14 with its epoch.
     pub safe_xid: u64,
     /// The left sibling of the half-dead leaf below, if the page is an inner one.
     pub leaf_left_sibling: u32,
-    /// The right sibling of that leaf.
+    /// `leafrightsib`: block number of that leaf's right sibling.
     pub leaf_right_sibling: u32,
     /// The next page to unlink above that leaf.
     pub leaf_top_parent: u32,
@@ -343,13 +343,13 @@ listing!(BtreeUnlinkPage: |it, list| list
 /// `MARK_PAGE_HALFDEAD`: an empty leaf lost its parent's pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BtreeMarkPageHalfDead {
-    /// The line pointer in the parent.
+    /// `poffset`: offset number of the deleted downlink in the parent.
     pub parent_offset: u16,
-    /// The leaf.
+    /// `leafblk`: block number of the leaf page.
     pub leaf: u32,
-    /// Its left sibling.
+    /// `leftblk`: block number of the leaf's left sibling.
     pub left: u32,
-    /// Its right sibling.
+    /// `rightblk`: block number of the leaf's right sibling.
     pub right: u32,
     /// The topmost page that goes with it.
     pub top_parent: u32,
@@ -374,11 +374,11 @@ listing!(BtreeMarkPageHalfDead: |it, list| list
 /// `NEWROOT`: the tree has a new root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BtreeNewRoot {
-    /// The root's block.
+    /// `rootblk`: block number of the new root.
     pub root: u32,
-    /// The root's level.
+    /// `level`: level of the new root; 0 if it is a leaf.
     pub level: u32,
-    /// The new meta page.
+    /// The new metapage, from block 2's data.
     pub meta: Option<BtreeMeta>,
 }
 
@@ -393,9 +393,9 @@ listing!(BtreeNewRoot: |it, list| list.field("root", it.root).field("level", it.
 /// `REUSE_PAGE`: a page that was taken out of the tree is used again. No block of the record refers to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BtreeReusePage {
-    /// The index.
+    /// `locator`: the index.
     pub relation: RelFileLocator,
-    /// The page.
+    /// `block`: block number of the page.
     pub block: u32,
     /// Standbys cancel queries that may still come to the page: until 13 an xid, since 14 with its epoch.
     pub conflict_horizon: u64,
@@ -424,7 +424,7 @@ listing!(BtreeReusePage: |it, list| list
 /// `META_CLEANUP`: vacuum left a note in the meta page. Since 11.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BtreeMetaCleanup {
-    /// The new meta page.
+    /// The new metapage, from block 0's data.
     pub meta: Option<BtreeMeta>,
 }
 
@@ -437,21 +437,21 @@ listing!(BtreeMetaCleanup: |it, list| list.some("meta", it.meta));
 /// What a meta page says of its tree (`xl_btree_metadata`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BtreeMeta {
-    /// The format of the tree; since 12.
+    /// `version`: the B-tree format, `btm_version`; since 12.
     pub format: Option<u32>,
-    /// The root's block.
+    /// `root`: block number of the root page.
     pub root: u32,
-    /// The root's level.
+    /// `level`: level of the root page.
     pub level: u32,
-    /// The block where searches start.
+    /// `fastroot`: block number of the page where searches start.
     pub fast_root: u32,
-    /// That block's level.
+    /// `fastlevel`: level of that page.
     pub fast_level: u32,
-    /// The oldest deleted page's xid; 11 to 13.
+    /// `oldest_btpo_xact`: the oldest `btpo_xact` among deleted pages; 11 to 13.
     pub oldest_deleted_xid: Option<u32>,
     /// Pages that the last vacuum left deleted; since 14.
     pub deleted_pages: Option<u32>,
-    /// Equal keys are equal bytes; since 13.
+    /// `allequalimage`: whether deduplication is safe for all columns; since 13.
     pub all_equal_image: Option<bool>,
 }
 

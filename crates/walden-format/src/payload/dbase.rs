@@ -42,7 +42,7 @@ listing!(DatabaseCreate: |it, list| list
     .some("source db", it.source.map(|source| source.0))
     .some("source tablespace", it.source.map(|source| source.1)));
 
-/// `DROP`: a database's files were removed.
+/// `DROP`: the files of a database were removed (`xl_dbase_drop_rec`).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct DatabaseDrop<'a> {
     /// OID of the database.
@@ -59,12 +59,12 @@ pub(crate) fn drop<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
 
 listing!(DatabaseDrop<'_>: |it, list| list.field("db", it.database).field("tablespaces", it.tablespaces));
 
-/// Tablespace's `CREATE`.
+/// Tablespace `CREATE` (`xl_tblspc_create_rec`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TablespaceCreate<'a> {
     /// OID of the tablespace.
     pub tablespace: u32,
-    /// Its directory.
+    /// `ts_path`: the directory of the tablespace.
     pub path: Text<'a>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn tablespace_create<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> 
 
 listing!(TablespaceCreate<'_>: |it, list| list.field("tablespace", it.tablespace).field("path", it.path));
 
-/// Tablespace's `DROP`.
+/// Tablespace `DROP` (`xl_tblspc_drop_rec`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TablespaceDrop {
     /// OID of the tablespace.

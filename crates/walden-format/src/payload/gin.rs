@@ -5,7 +5,7 @@
 use super::layout::{BlockId, layout};
 use super::listing::flags;
 
-/// Bytes of `GinMetaPageData`.
+/// Size of `GinMetaPageData` in bytes.
 pub const META_DATA: usize = 56;
 
 flags! {

@@ -11,21 +11,21 @@ use crate::version::Major;
 
 type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 
-/// `CREATE_ID`: a multixact was made.
+/// `CREATE_ID`: a multixact was created (`xl_multixact_create`).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MultiXactCreate<'a> {
-    /// Its number.
+    /// `mid`: the multixact's id.
     pub multi: u32,
-    /// Where its members are stored.
+    /// `moff`: offset of its first member in `pg_multixact/members`.
     pub offset: u64,
-    /// Its members.
+    /// `members`: transactions and their lock or update status.
     pub members: Items<'a, Member>,
 }
 
-/// A member of a multixact.
+/// A member of a multixact (`MultiXactMember`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member {
-    /// The transaction.
+    /// `xid`: the member transaction.
     pub xid: u32,
     /// What it does with the tuple (`MultiXactStatus`).
     pub status: u32,
@@ -63,18 +63,18 @@ listing!(MultiXactCreate<'_>: |it, list| list
     .field("offset", it.offset)
     .field("members", it.members));
 
-/// `TRUNCATE_ID`: old multixacts were removed.
+/// `TRUNCATE_ID`: old multixacts were removed (`xl_multixact_truncate`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MultiXactTruncate {
     /// OID of the database with the oldest multixact.
     pub oldest_multi_database: u32,
     /// The first multixact that was removed; until 18.
     pub start_multi: Option<u32>,
-    /// The oldest multixact that is left.
+    /// `endTruncOff`: the oldest multixact that remains.
     pub oldest_multi: u32,
     /// The first member that was removed; until 18.
     pub start_offset: Option<u64>,
-    /// The oldest member that is left.
+    /// `endTruncMemb`: the oldest member offset that remains.
     pub oldest_offset: u64,
 }
 

@@ -13,7 +13,7 @@ pub struct RelationMapUpdate<'a> {
     pub database: u32,
     /// OID of its tablespace.
     pub tablespace: u32,
-    /// The whole map (`RelMapFile`).
+    /// The content of the new `pg_filenode.map` (`RelMapFile`).
     pub map: &'a [u8],
 }
 

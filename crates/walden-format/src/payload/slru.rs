@@ -69,13 +69,13 @@ listing!(CommitTsTruncate: |it, list| list.field("page", it.page).some("oldest x
 /// `SETTS`: the time of a commit was set. Until 13.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CommitTsSet<'a> {
-    /// When it was committed.
+    /// `timestamp`: commit time.
     pub time: Timestamp,
     /// The replication origin.
     pub origin: u16,
     /// The transaction.
     pub xid: u32,
-    /// Its subtransactions.
+    /// Its subtransactions, which have the same timestamp.
     pub subxacts: Items<'a, u32>,
 }
 

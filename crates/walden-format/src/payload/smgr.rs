@@ -9,12 +9,12 @@ use crate::version::Major;
 
 type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 
-/// `CREATE`: a relation's file was made.
+/// `CREATE`: a relation's file was created (`xl_smgr_create`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StorageCreate {
     /// The relation.
     pub relation: RelFileLocator,
-    /// Which of its files.
+    /// `forkNum`: the fork whose file it is.
     pub fork: Fork,
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn create<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> 
 
 listing!(StorageCreate: |it, list| list.field("rel", it.relation).field("fork", it.fork));
 
-/// `TRUNCATE`: a relation's files were cut.
+/// `TRUNCATE`: a relation's files were truncated (`xl_smgr_truncate`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StorageTruncate {
     /// How many blocks of the main fork are left.

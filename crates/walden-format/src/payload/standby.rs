@@ -10,7 +10,7 @@ use crate::version::Major;
 
 type Parsed<'a> = Result<Payload<'a>, PayloadError>;
 
-/// `LOCK`: transactions hold these locks.
+/// `LOCK`: `AccessExclusiveLock`s that transactions hold (`xl_standby_locks`).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct StandbyLock<'a> {
     /// The locks.
@@ -20,7 +20,7 @@ pub struct StandbyLock<'a> {
 /// An `AccessExclusiveLock` on a relation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AccessExclusiveLock {
-    /// The transaction that holds it.
+    /// `xid`: the transaction that holds the lock.
     pub xid: u32,
     /// OID of the relation's database.
     pub database: u32,
@@ -52,20 +52,20 @@ pub(crate) fn lock<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
 
 listing!(StandbyLock<'_>: |it, list| list.field("locks", it.locks));
 
-/// `RUNNING_XACTS`: which transactions run.
+/// `RUNNING_XACTS`: a snapshot of the running transactions (`xl_running_xacts`).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RunningXacts<'a> {
-    /// Not all subtransactions are listed.
+    /// `subxid_overflow`: whether some subtransactions are missing from `subxids`.
     pub subxid_overflow: bool,
-    /// The next transaction.
+    /// `nextXid`: the next transaction id to be assigned.
     pub next_xid: u32,
-    /// The oldest that runs.
+    /// `oldestRunningXid`: the oldest running transaction, not the oldest xmin.
     pub oldest_running_xid: u32,
-    /// The newest that is over.
+    /// `latestCompletedXid`: the newest transaction that has ended.
     pub latest_completed_xid: u32,
-    /// Those that run.
+    /// `xids`: ids of running top-level transactions.
     pub xids: Items<'a, u32>,
-    /// Their subtransactions.
+    /// Ids of running subtransactions, which follow in `xids`.
     pub subxids: Items<'a, u32>,
 }
 

@@ -58,36 +58,36 @@ const KNOWN_FLAGS: u32 = 0xE000_01FF;
 /// `COMMIT`, `ABORT` and their forms for prepared transactions.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TransactionEnd<'a> {
-    /// When it ended.
+    /// `xact_time`: time of commit or abort.
     pub time: Timestamp,
-    /// What else there is.
+    /// `xinfo`: which of the following fields the record has (`XACT_XINFO_*`), and options.
     pub flags: TransactionFlags,
     /// OID of the database, if invalidations, locks or logical decoding need it.
     pub database: Option<u32>,
     /// OID of that database's tablespace.
     pub tablespace: Option<u32>,
-    /// The subtransactions that end with it.
+    /// `subxacts`: committed or aborted subtransactions.
     pub subxacts: Items<'a, u32>,
-    /// The relations whose files are removed.
+    /// `xlocators`: relations whose files are removed.
     pub dropped_relations: Items<'a, RelFileLocator>,
-    /// The statistics that are dropped; since 15.
+    /// `xl_xact_stats_items`: statistics entries that are dropped; since 15.
     pub dropped_stats: Items<'a, DroppedStats>,
     /// Messages for the caches of other sessions; commits only.
     pub invalidations: Items<'a, InvalidationMessage>,
     /// The transaction, if it was prepared: the record's xid is the one that commits or aborts it.
     pub twophase_xid: Option<u32>,
-    /// The prepared transaction's name; since 11 where logical decoding needs it.
+    /// The prepared transaction's identifier (`twophase_gid`); since 11, if logical decoding needs it.
     pub gid: Option<Text<'a>>,
     /// What it replays of another cluster's log.
     pub origin: Option<Origin>,
 }
 
-/// Where a replayed transaction came from.
+/// The replication origin of a transaction that was replayed from elsewhere (`xl_xact_origin`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Origin {
     /// Where its commit is in the origin's log.
     pub lsn: Lsn,
-    /// When it was committed there.
+    /// `origin_timestamp`: commit time at the origin.
     pub time: Timestamp,
 }
 
@@ -253,11 +253,11 @@ pub struct Prepare<'a> {
     pub xid: u32,
     /// OID of its database.
     pub database: u32,
-    /// When it was prepared.
+    /// `prepared_at`: time of `PREPARE TRANSACTION`.
     pub time: Timestamp,
-    /// OID of its owner.
+    /// `owner`: OID of the role that prepared it.
     pub owner: u32,
-    /// Its name.
+    /// `gid`: the identifier given to `PREPARE TRANSACTION`.
     pub gid: Text<'a>,
     /// How many subtransactions it has.
     pub subxacts: u32,

@@ -24,11 +24,11 @@ pub struct Checkpoint {
     pub shutdown: bool,
     /// Where recovery starts: pages changed for the first time after it get images.
     pub redo: Lsn,
-    /// The timeline.
+    /// `ThisTimeLineID`: the timeline of the checkpoint.
     pub timeline: Timeline,
     /// The timeline before, the same one unless this checkpoint begins a timeline.
     pub previous_timeline: Timeline,
-    /// `full_page_writes` is on.
+    /// `fullPageWrites`: whether `full_page_writes` is on.
     pub full_page_writes: bool,
     /// `wal_level`; since 17.
     pub wal_level: Option<WalLevel>,
@@ -36,19 +36,19 @@ pub struct Checkpoint {
     pub logical_decoding: Option<bool>,
     /// The next transaction: epoch in the upper half, xid in the lower.
     pub next_xid: u64,
-    /// The next OID.
+    /// `nextOid`: the next OID to be assigned.
     pub next_oid: u32,
-    /// The next multixact.
+    /// `nextMulti`: the next multixact id to be assigned.
     pub next_multi: u32,
-    /// The next multixact's first member.
+    /// `nextMultiOffset`: the next offset in `pg_multixact/members`.
     pub next_multi_offset: u64,
     /// The oldest transaction that a tuple can name (`datfrozenxid` over all databases).
     pub oldest_xid: u32,
-    /// A database with that transaction.
+    /// `oldestXidDB`: OID of the database with the minimum `datfrozenxid`.
     pub oldest_xid_database: u32,
     /// The oldest multixact that a tuple can name.
     pub oldest_multi: u32,
-    /// A database with that multixact.
+    /// `oldestMultiDB`: OID of the database with the minimum `datminmxid`.
     pub oldest_multi_database: u32,
     /// When it was made: seconds since 1970-01-01 00:00:00 UTC.
     pub time: i64,
@@ -167,10 +167,10 @@ pub(crate) fn next_oid<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a
 
 listing!(NextOid: |it, list| list.field("oid", it.oid));
 
-/// `BACKUP_END`: a base backup ended.
+/// `BACKUP_END`: a base backup has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BackupEnd {
-    /// Where the backup started.
+    /// Redo pointer of the checkpoint that the backup started with.
     pub start: Lsn,
 }
 
@@ -229,9 +229,9 @@ listing!(ParameterChange: |it, list| list
 /// `RESTORE_POINT`: a name for a place to recover to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RestorePoint<'a> {
-    /// When it was made.
+    /// `rp_time`: time of `pg_create_restore_point`.
     pub time: Timestamp,
-    /// Its name.
+    /// `rp_name`: the name for `recovery_target_name`.
     pub name: Text<'a>,
 }
 
@@ -245,7 +245,7 @@ listing!(RestorePoint<'_>: |it, list| list.field("name", it.name).field("time", 
 /// `FPW_CHANGE`: `full_page_writes` was switched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FullPageWritesChange {
-    /// It is on now.
+    /// The new value of `full_page_writes`.
     pub enabled: bool,
 }
 
@@ -258,11 +258,11 @@ listing!(FullPageWritesChange: |it, list| list.field("fpw", it.enabled));
 /// `END_OF_RECOVERY`: a standby was promoted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EndOfRecovery {
-    /// When recovery ended.
+    /// `end_time`: time of the promotion.
     pub time: Timestamp,
-    /// The new timeline.
+    /// `ThisTimeLineID`: the new timeline.
     pub timeline: Timeline,
-    /// The timeline that was recovered.
+    /// `PrevTimeLineID`: the timeline before the promotion.
     pub previous_timeline: Timeline,
     /// `wal_level`; since 17.
     pub wal_level: Option<WalLevel>,
@@ -288,9 +288,9 @@ listing!(EndOfRecovery: |it, list| list
 /// `OVERWRITE_CONTRECORD`: a record that a crash cut off was given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OverwriteContrecord {
-    /// Where that record starts.
+    /// `overwritten_lsn`: LSN of the incomplete record.
     pub overwritten: Lsn,
-    /// When it was given up.
+    /// `overwrite_time`: time at which it was abandoned.
     pub time: Timestamp,
 }
 

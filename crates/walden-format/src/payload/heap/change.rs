@@ -11,16 +11,16 @@ use crate::record::Record;
 use crate::simple::SimpleRecord;
 use crate::version::Major;
 
-/// `DELETE`.
+/// `DELETE` (`xl_heap_delete`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Delete<'a> {
     /// The tuple's new `xmax`: the deleter, or a multixact with it.
     pub xmax: u32,
-    /// The tuple's line pointer.
+    /// `offnum`: offset number of the deleted tuple.
     pub offset: u16,
-    /// What `xmax` is.
+    /// `infobits_set`: bits of `t_infomask` that describe `xmax` (`XLHL_*`).
     pub infobits: InfoBits,
-    /// What it did.
+    /// `flags`: `XLH_DELETE_*`.
     pub flags: DeleteFlags,
     /// The old tuple or its key, for logical decoding.
     pub old: Option<Tuple<'a>>,
@@ -40,24 +40,24 @@ listing!(Delete<'_>: |it, list| list
     .field("flags", it.flags)
     .some("old", it.old.map(|tuple| tuple.len())));
 
-/// `UPDATE` and `HOT_UPDATE`.
+/// `UPDATE` and `HOT_UPDATE` (`xl_heap_update`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Update<'a> {
     /// The new tuple is a heap-only tuple.
     pub hot: bool,
-    /// The old tuple's new `xmax`.
+    /// `old_xmax`: `xmax` of the old tuple.
     pub old_xmax: u32,
-    /// The old tuple's line pointer.
+    /// `old_offnum`: offset number of the old tuple.
     pub old_offset: u16,
-    /// What the old tuple's `xmax` is.
+    /// `old_infobits_set`: bits of `t_infomask` that describe the old tuple's `xmax` (`XLHL_*`).
     pub old_infobits: InfoBits,
-    /// What it did.
+    /// `flags`: `XLH_UPDATE_*`.
     pub flags: UpdateFlags,
-    /// The new tuple's `xmax`.
+    /// `new_xmax`: `xmax` of the new tuple, not 0 if it inherits a lock.
     pub new_xmax: u32,
-    /// The new tuple's line pointer.
+    /// `new_offnum`: offset number of the new tuple.
     pub new_offset: u16,
-    /// The new tuple.
+    /// The new tuple, from block 0's data; `None` if the block has an image.
     pub new: Option<NewTuple<'a>>,
     /// The old tuple or its key, for logical decoding.
     pub old: Option<Tuple<'a>>,
@@ -79,14 +79,14 @@ pub fn simple_update_offsets(record: &SimpleRecord<'_>) -> Option<(u16, u16)> {
     Some((update.old_offset, update.new_offset))
 }
 
-/// The new tuple of an update.
+/// The new tuple of an update, which may omit bytes that it shares with the old one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewTuple<'a> {
     /// So many bytes of the attributes come from the old tuple's beginning.
     pub prefix: u16,
     /// So many bytes of the attributes come from the old tuple's end.
     pub suffix: u16,
-    /// The tuple without them.
+    /// Header and attributes without the omitted prefix and suffix.
     pub tuple: Tuple<'a>,
 }
 
@@ -148,10 +148,10 @@ listing!(Update<'_>: |it, list| list
     .count("suffix", it.new.map_or(0, |tuple| tuple.suffix.into()))
     .some("old", it.old.map(|tuple| tuple.len())));
 
-/// `HEAP_CONFIRM`: a speculative insert stays.
+/// `CONFIRM`: a speculative insertion is confirmed (`xl_heap_confirm`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Confirm {
-    /// The tuple's line pointer.
+    /// `offnum`: offset number of the tuple.
     pub offset: u16,
 }
 
@@ -165,13 +165,13 @@ listing!(Confirm: |it, list| list.field("off", it.offset));
 /// `LOCK` and `LOCK_UPDATED`: a tuple was locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lock {
-    /// The tuple's new `xmax`.
+    /// `xmax`: the tuple's new `xmax`, which may be a multixact.
     pub xmax: u32,
-    /// The tuple's line pointer.
+    /// `offnum`: offset number of the tuple.
     pub offset: u16,
-    /// What `xmax` is.
+    /// `infobits_set`: bits of `t_infomask` that describe `xmax` (`XLHL_*`).
     pub infobits: InfoBits,
-    /// What it did; since 9.6.
+    /// `flags`: `XLH_LOCK_*`; since 9.6.
     pub flags: LockFlags,
 }
 
@@ -195,14 +195,14 @@ listing!(Lock: |it, list| list
     .field("infobits", it.infobits)
     .field("flags", it.flags));
 
-/// `INPLACE`: a catalog's tuple was overwritten.
+/// `INPLACE`: a catalog tuple was overwritten in place (`xl_heap_inplace`).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Inplace<'a> {
-    /// The tuple's line pointer.
+    /// `offnum`: offset number of the tuple.
     pub offset: u16,
     /// Messages for the caches of other sessions; since 18.
     pub invalidations: Option<Invalidations<'a>>,
-    /// The tuple without its header.
+    /// The new attributes, without tuple header, from block 0's data.
     pub tuple: Option<&'a [u8]>,
 }
 

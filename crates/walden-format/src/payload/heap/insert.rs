@@ -6,14 +6,14 @@ use crate::payload::{Fields, Items, Payload, PayloadError};
 use crate::record::Record;
 use crate::rmgr::info::heap2::INIT_PAGE;
 
-/// `INSERT`.
+/// `INSERT` (`xl_heap_insert`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Insert<'a> {
-    /// The tuple's line pointer.
+    /// `offnum`: offset number of the tuple.
     pub offset: u16,
-    /// What it did.
+    /// `flags`: `XLH_INSERT_*`.
     pub flags: InsertFlags,
-    /// The tuple.
+    /// The heap tuple, from block 0's data; `None` if the block has an image.
     pub tuple: Option<Tuple<'a>>,
 }
 
@@ -28,16 +28,16 @@ listing!(Insert<'_>: |it, list| list
     .field("flags", it.flags)
     .some("tuple", it.tuple.map(|tuple| tuple.len())));
 
-/// `MULTI_INSERT`.
+/// `MULTI_INSERT` (`xl_heap_multi_insert`).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MultiInsert<'a> {
-    /// What it did.
+    /// `flags`: `XLH_INSERT_*`.
     pub flags: InsertFlags,
-    /// How many tuples.
+    /// `ntuples`: number of tuples.
     pub count: u16,
     /// Their line pointers; `None` if the record initializes the page, where they are 1, 2, 3 and so on.
     pub offsets: Option<Items<'a, u16>>,
-    /// The tuples.
+    /// The heap tuples, from block 0's data; `None` if the block has an image.
     pub tuples: Option<Tuples<'a>>,
 }
 

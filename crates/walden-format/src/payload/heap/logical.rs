@@ -14,9 +14,9 @@ const REWRITE_MAPPING: u64 = 36;
 pub struct HeapTruncate<'a> {
     /// OID of the database.
     pub database: u32,
-    /// How.
+    /// `flags`: `XLH_TRUNCATE_*` (`CASCADE`, `RESTART IDENTITY`).
     pub flags: HeapTruncateFlags,
-    /// OIDs of the tables.
+    /// `relids`: OIDs of the truncated tables.
     pub relations: Items<'a, u32>,
 }
 
@@ -46,19 +46,19 @@ listing!(HeapTruncate<'_>: |it, list| list
 /// `NEW_CID`: the command ids of a catalog's tuple, for logical decoding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewCid {
-    /// The toplevel transaction.
+    /// `top_xid`: the top-level transaction.
     pub top_xid: u32,
-    /// The command that made the tuple.
+    /// `cmin`: the command that inserted the tuple.
     pub cmin: u32,
-    /// The command that removed it.
+    /// `cmax`: the command that deleted the tuple.
     pub cmax: u32,
-    /// Both in one.
+    /// `combocid`: the combo command id, if the tuple has one.
     pub combo_cid: u32,
-    /// The catalog.
+    /// `target_locator`: the catalog.
     pub relation: RelFileLocator,
-    /// The tuple's block.
+    /// Block number of `target_tid`.
     pub block: u32,
-    /// The tuple's line pointer.
+    /// Offset number of `target_tid`.
     pub offset: u16,
 }
 
@@ -86,9 +86,9 @@ pub struct Rewrite<'a> {
     pub relation: u32,
     /// Where in the mapping file it goes.
     pub offset: i64,
-    /// How many mappings.
+    /// `num_mappings`: number of mappings.
     pub count: u32,
-    /// Where the rewrite started.
+    /// `start_lsn`: insert position when the rewrite started.
     pub start_lsn: Lsn,
     /// The mappings (`LogicalRewriteMappingData`).
     pub mappings: &'a [u8],

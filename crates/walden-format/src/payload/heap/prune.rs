@@ -15,9 +15,9 @@ pub struct Prune<'a> {
     pub conflict_horizon: Option<u32>,
     /// The table is a catalog, for logical decoding; since 16, but not of `VACUUM`.
     pub on_catalog: Option<bool>,
-    /// What there is; since 17.
+    /// `flags`: `XLHP_*`; since 17.
     pub flags: Option<PruneFlags>,
-    /// What was pruned and frozen.
+    /// Pruned line pointers and freeze plans, from block 0's data; `None` if the block has an image.
     pub items: Option<PruneItems<'a>>,
 }
 
@@ -48,13 +48,13 @@ flags! {
 /// What a record pruned and froze on its page.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct PruneItems<'a> {
-    /// How tuples were frozen; since 17.
+    /// Plans by which tuples were frozen; since 17.
     pub freeze_plans: Items<'a, FreezePlan>,
     /// Line pointers that lead to others now.
     pub redirected: Items<'a, Redirection>,
     /// Line pointers without tuples that indexes still refer to.
     pub dead: Items<'a, u16>,
-    /// Line pointers that are free.
+    /// Offset numbers of line pointers that became `LP_UNUSED`.
     pub unused: Items<'a, u16>,
     /// Line pointers of the frozen tuples, in the order of the plans.
     pub frozen: Items<'a, u16>,
@@ -63,9 +63,9 @@ pub struct PruneItems<'a> {
 /// A line pointer that leads to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Redirection {
-    /// The line pointer.
+    /// Offset number of the line pointer that became `LP_REDIRECT`.
     pub from: u16,
-    /// The one that it leads to.
+    /// Offset number that it redirects to.
     pub to: u16,
 }
 
@@ -222,7 +222,7 @@ fn frozen_by(plans: Items<'_, FreezePlan>) -> u64 {
     plans.map(|plan| u64::from(plan.tuples)).sum()
 }
 
-/// `FREEZE_PAGE`: tuples were frozen. Until 16.
+/// `FREEZE_PAGE`: tuples were frozen (`xl_heap_freeze_page`). Until 16.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct FreezePage<'a> {
     /// Standbys cancel queries that see this transaction or an earlier one as running.
@@ -231,7 +231,7 @@ pub struct FreezePage<'a> {
     pub count: u16,
     /// The table is a catalog, for logical decoding; in 16.
     pub on_catalog: Option<bool>,
-    /// The tuples.
+    /// The frozen tuples, from block 0's data; `None` if the block has an image.
     pub frozen: Option<Frozen<'a>>,
 }
 
@@ -249,16 +249,16 @@ pub enum Frozen<'a> {
     },
 }
 
-/// How a tuple was frozen; until 15.
+/// A tuple's header after freezing (`xl_heap_freeze_tuple`); until 15.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrozenTuple {
-    /// Its new `xmax`.
+    /// `xmax`: the tuple's new `xmax`.
     pub xmax: u32,
-    /// Its line pointer.
+    /// `offset`: offset number of the tuple.
     pub offset: u16,
-    /// Its new `t_infomask2`.
+    /// `t_infomask2`: its new value.
     pub infomask2: u16,
-    /// Its new `t_infomask`.
+    /// `t_infomask`: its new value.
     pub infomask: u16,
     /// What becomes of `xvac`, of `VACUUM FULL` before 9.0.
     pub flags: u8,
