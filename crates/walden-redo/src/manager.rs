@@ -19,7 +19,7 @@ pub(crate) struct Manager {
 
 /// A record with images, and its pages before and after.
 pub struct PagesAround<'a> {
-    /// The record.
+    /// The record whose block is masked or reconstructed.
     pub record: &'a Record<'a>,
     pub touched: &'a [Touched],
 }

@@ -41,7 +41,7 @@ impl BlockSet {
         self.0 |= 1_u64.checked_shl(index as u32).unwrap_or(0);
     }
 
-    /// Whether it is one of them.
+    /// Whether the set has this block id.
     #[inline]
     pub fn has(self, index: usize) -> bool {
         index < 64 && self.0 >> index & 1 != 0
@@ -51,18 +51,18 @@ impl BlockSet {
 /// Replays records, in the log's order.
 #[derive(Debug, Default)]
 pub struct Replay {
-    /// The pages.
+    /// The pages as they are after the last record.
     pub store: PageStore,
     touched: Vec<Touched>,
 }
 
 impl Replay {
-    /// Replays into a store.
+    /// Starts with the pages of a store.
     pub fn new(store: PageStore) -> Replay {
         Replay { store, touched: Vec::new() }
     }
 
-    /// Replays a record.
+    /// Replays a record; `observer` sees its pages before and after.
     pub fn apply<O: Observer>(&mut self, record: &Record<'_>, observer: &mut O) {
         self.apply_but(record, BlockSet::default(), observer);
     }

@@ -11,17 +11,17 @@ use crate::store::{PageStore, Slot, State, Unknown};
 /// A block that a record refers to, in the order of [`Record::blocks`].
 #[derive(Debug)]
 pub struct Touched {
-    /// The block's place in the store.
+    /// The block's entry in the page store.
     pub slot: Slot,
-    /// What happens to it.
+    /// What the record does with the page.
     pub role: Role,
     /// What was known of it before the record.
     pub was: State,
-    /// The page, if it is known.
+    /// The page before the change; `None` if it is not known.
     pub page: Option<PageBox>,
-    /// The record's image of it, restored.
+    /// The page that the record's full-page image restores.
     pub image: Option<PageBox>,
-    /// No record touched the block before.
+    /// Whether no record has referred to the block before.
     pub fresh: bool,
     id: u8,
     changed: bool,
@@ -147,14 +147,14 @@ pub(crate) fn touched_with(
 
 /// A record being replayed: what its resource manager sees.
 pub(crate) struct Step<'s, 'r> {
-    /// The record.
+    /// The record that is replayed.
     pub record: &'s Record<'r>,
     pub(crate) touched: &'s mut [Touched],
     pub(crate) store: Option<&'s mut PageStore>,
 }
 
 impl<'r> Step<'_, 'r> {
-    /// Who wrote the record.
+    /// PostgreSQL's major version that wrote the record.
     pub fn version(&self) -> Major {
         self.record.version
     }
@@ -174,12 +174,12 @@ impl<'r> Step<'_, 'r> {
         payload::parse(self.record).map_err(|_| Misfit("the record's fields cannot be read"))
     }
 
-    /// A block of the record.
+    /// A block reference of the record, by its block id.
     pub fn block(&self, id: u8) -> Option<&'r BlockRef> {
         self.record.block(id)
     }
 
-    /// The data of a block.
+    /// The data of a block; `None` if the record has none for it.
     pub fn data(&self, id: u8) -> &'r [u8] {
         self.record.block(id).map_or(&[], |block| self.record.block_data(block))
     }

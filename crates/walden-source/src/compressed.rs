@@ -20,7 +20,7 @@ const KEPT_BYTES: usize = 8 << 20;
 /// A member of a file, as far as its head describes it.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
-    /// Number within the file.
+    /// Number of the member within the file, from 0.
     pub number: u64,
     /// Name of the original file, without its folder.
     pub name: String,
@@ -64,7 +64,7 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// The content of a segment that is a member of a file, or in a store.
+    /// Decodes the content of a segment that is a member of a file or in a store.
     pub fn read_segment(&mut self, file: &SegmentFile, number: u64) -> io::Result<Arc<Vec<u8>>> {
         let Some(store) = &file.store else { return self.read(&file.path, number) };
         if let Some(content) = self.find(&file.path, number) {
@@ -79,7 +79,7 @@ impl Members {
         Ok(content)
     }
 
-    /// The content of a member of a file.
+    /// Decodes the content of a member.
     pub fn read(&mut self, path: &Path, number: u64) -> io::Result<Arc<Vec<u8>>> {
         if let Some(content) = self.find(path, number) {
             return Ok(content);

@@ -105,12 +105,12 @@ impl DataDir {
         Ok(DataDir { path: path.into(), version, control, backup_start, open, clock: 0, torn: 0 })
     }
 
-    /// The folder.
+    /// The path of the data directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What its `pg_control` says.
+    /// The content of its `pg_control`.
     pub fn control(&self) -> &ControlFile {
         &self.control
     }
@@ -268,9 +268,9 @@ pub struct ControlFile {
     pub system_identifier: u64,
     /// The catalog's version: part of the name of a tablespace's folder.
     pub catalog_version: u32,
-    /// What the server was doing.
+    /// `ControlFileData.state`: whether the server was shut down, in recovery or running.
     pub state: DatabaseState,
-    /// Where the last checkpoint's record starts.
+    /// `checkPoint`: LSN of the last checkpoint record.
     pub checkpoint: Lsn,
     /// From where the log must be replayed after it.
     pub redo: Lsn,
@@ -278,9 +278,9 @@ pub struct ControlFile {
     pub timeline: u32,
     /// Pages of a file before the next one is begun.
     pub blocks_per_segment: u32,
-    /// 0 if pages have no checksums.
+    /// `data_checksum_version`: 0 if pages have no checksums.
     pub data_checksum_version: u32,
-    /// The server's setting.
+    /// `wal_log_hints` as the server had it.
     pub wal_log_hints: bool,
 }
 

@@ -58,13 +58,13 @@ pub struct Run {
 /// A file that holds a segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentFile {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
     /// The segment's name: that of the file, or else determined from the content.
     pub name: SegmentName,
     /// Whether the file is named `.partial`: the segment was not complete when it was written.
     pub partial: bool,
-    /// How the file is compressed.
+    /// Compression of the file, found by its content.
     pub compression: Compression,
     /// The number of the member that holds the segment, in a file of `walden compress` or in `store`.
     pub member: Option<u64>,
@@ -74,7 +74,7 @@ pub struct SegmentFile {
     pub needs_previous: bool,
     /// Bytes that the segment takes on disk.
     pub size_on_disk: u64,
-    /// Where the segment starts.
+    /// LSN of the segment's start.
     pub start: Lsn,
     /// PostgreSQL major version that wrote it.
     pub version: Major,
@@ -89,17 +89,17 @@ pub struct SegmentFile {
 /// A file that is recycled or preallocated for a future segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Spare {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its name.
+    /// The segment name of the file.
     pub name: SegmentName,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub size_on_disk: u64,
-    /// Its content.
+    /// Whether it was recycled or preallocated.
     pub kind: SpareKind,
 }
 
-/// What is in a [`Spare`].
+/// Why a segment file holds no WAL of its name yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SpareKind {
     /// An earlier segment, with this name: PostgreSQL renames files that it no longer needs.
@@ -133,9 +133,9 @@ pub struct Gap {
 /// A file that was skipped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ignored {
-    /// The file or folder.
+    /// Path of the file or folder.
     pub path: PathBuf,
-    /// Why.
+    /// Why it was skipped.
     pub reason: IgnoredReason,
 }
 

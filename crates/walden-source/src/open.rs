@@ -22,7 +22,7 @@ use walden_format::page::{LONG_HEADER, PageHeader};
 use crate::compressed::Members;
 use crate::inventory::SegmentFile;
 
-/// How a file is compressed.
+/// The compression formats that are read.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[allow(missing_docs)]
 pub enum Compression {

@@ -34,7 +34,7 @@ pub struct ScanOptions {
     pub to: Option<Lsn>,
 }
 
-/// The outcome of one segment.
+/// What a thread found in one segment.
 #[derive(Debug)]
 pub struct SegmentOutcome<V> {
     /// Index of the segment in the run.
@@ -44,9 +44,9 @@ pub struct SegmentOutcome<V> {
     pub visitor: V,
     /// Start of the segment.
     pub start: Lsn,
-    /// Everything before this has been reported.
+    /// LSN up to which all bytes were reported.
     pub position: Lsn,
-    /// How decoding ended.
+    /// Why decoding ended there.
     pub end: SegmentEnd,
     first: Option<(Lsn, Lsn)>,
     last: Option<Lsn>,
@@ -83,9 +83,9 @@ pub struct Tail {
 /// Damage: a place that cannot be decoded although the WAL continues behind it.
 #[derive(Debug)]
 pub struct Damage {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The segment.
+    /// Name of the segment.
     pub segment: SegmentName,
     /// Offset in the segment, in bytes.
     pub offset: u64,
@@ -95,7 +95,7 @@ pub struct Damage {
     pub kind: DamageKind,
 }
 
-/// What is wrong with a segment.
+/// Why a segment cannot be read any further.
 #[derive(Debug)]
 pub enum DamageKind {
     /// The content is not valid WAL.

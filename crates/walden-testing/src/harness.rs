@@ -11,12 +11,12 @@ use crate::need::{Missing, unknown_requirement};
 /// What a test ends in. It panics to fail, as any test does.
 pub type Outcome = Result<(), Missing>;
 
-/// A test.
+/// A test of the harness: name and function.
 #[derive(Clone, Copy)]
 pub struct Test {
     /// Module and function; the first part, which is the binary's name, is left out when tests are listed.
     pub name: &'static str,
-    /// What it does.
+    /// The test's function.
     pub body: fn() -> Outcome,
 }
 
@@ -42,7 +42,7 @@ impl IntoOutcome for Outcome {
 #[macro_export]
 macro_rules! tests {
     ($($test:ident),* $(,)?) => {
-        /// The tests of this module.
+        /// Tests that this module registers.
         pub const TESTS: &[$crate::Test] = &[$($crate::Test {
             name: concat!(module_path!(), "::", stringify!($test)),
             body: || $crate::IntoOutcome::into_outcome($test()),

@@ -35,7 +35,7 @@ pub struct Counts {
     pub exact: u64,
     /// The same but for what PostgreSQL changes without logging it.
     pub masked: u64,
-    /// Something else.
+    /// Compared with another outcome than replay: a bug, or damage.
     pub different: u64,
     /// Not compared: the page before was not known.
     pub unknown_before: u64,
@@ -73,37 +73,37 @@ impl Counts {
     }
 }
 
-/// A page that replay got wrong.
+/// A page that differs from the replayed one.
 #[derive(Clone, Debug)]
 pub struct Difference {
-    /// The page.
+    /// The block that differs.
     pub key: BlockKey,
-    /// Whose page it is.
+    /// The kind of relation that the page belongs to.
     pub family: Family,
     /// Where the record starts that the page was compared after.
     pub lsn: Lsn,
-    /// That record's kind.
+    /// Resource manager and kind of that record.
     pub kind: Kind,
-    /// Who wrote it.
+    /// PostgreSQL's major version that wrote the log.
     pub version: Major,
     /// The first byte that differs, counted from the page's start.
     pub offset: usize,
-    /// What is there.
+    /// Name of the page field at `offset`.
     pub field: String,
     /// PostgreSQL's bytes from there on, at most 8.
     pub expected: Vec<u8>,
-    /// Replay's.
+    /// The bytes of the replayed page.
     pub found: Vec<u8>,
 }
 
-/// Compares each image with replay.
+/// An [`Observer`] that compares each full-page image with the replayed page.
 #[derive(Debug, Default)]
 pub struct Check {
     /// By kind of record and family of page.
     pub counts: BTreeMap<(Kind, Family), Counts>,
-    /// Records replayed.
+    /// Number of replayed records.
     pub records: u64,
-    /// The first differences.
+    /// The first differences found.
     pub differences: Vec<Difference>,
     /// Where a record has both an image and data, how often the reconstructed data was exact, different and unknown
     /// ([`reconstruct::Match`]).
@@ -112,7 +112,7 @@ pub struct Check {
     pub misfits: BTreeMap<(Kind, &'static str), u64>,
 }
 
-/// How two pages compare.
+/// The result of comparing two pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Equal bytes, LSN, checksum and hole aside.

@@ -8,7 +8,7 @@ use crate::family::Family;
 /// Pages whose line pointers keep their numbers.
 const NUMBERED: [Family; 4] = [Family::Heap, Family::Sequence, Family::SpGist, Family::Brin];
 
-/// A change.
+/// A difference between two versions of a page.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Change {
     /// Where: `header`, `special`, `content`, or the line pointer's number. Of an item that stayed under another number,
@@ -22,7 +22,7 @@ pub struct Change {
     pub after: Option<Value>,
 }
 
-/// Where a change is.
+/// The part of the page that a change is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {

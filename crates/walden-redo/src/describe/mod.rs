@@ -18,14 +18,14 @@ pub use value::{Bytes, Field, Fields, Value};
 use crate::family::Family;
 use crate::page::{ItemState, PAGE_CONTENTS, Page, Tid, flags};
 
-/// What is on a page.
+/// The content of a page in readable form.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Description {
     /// Whose page it is: [`Family::name`], with what the access method uses it for.
     pub kind: String,
     /// The page's header.
     pub header: Fields,
-    /// The access method's own part.
+    /// Fields of the special area (`PageGetSpecialPointer`); empty if the access method has none.
     pub special: Fields,
     /// What is on the page but in no item.
     pub content: Fields,
@@ -44,9 +44,9 @@ pub struct Item {
     pub offset: u16,
     /// Bytes of the item.
     pub length: u16,
-    /// What the item's header says.
+    /// Fields of the item's header.
     pub fields: Fields,
-    /// What is behind its header.
+    /// The item's bytes after its header.
     pub data: Bytes,
 }
 

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::Bits;
 
-/// A field's value.
+/// The value of a field, typed for text and JSON output.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Value {
@@ -36,7 +36,7 @@ pub struct Bytes(pub Vec<u8>);
 pub struct Field {
     /// PostgreSQL's name of it.
     pub name: &'static str,
-    /// What it is.
+    /// The field's value.
     pub value: Value,
 }
 

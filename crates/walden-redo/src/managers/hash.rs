@@ -357,7 +357,7 @@ mod metapage {
         }
     }
 
-    /// Notes another bitmap page.
+    /// Adds a bitmap page to the metapage.
     pub fn add_bitmap(page: &mut Page, block: u32) -> Result<(), Misfit> {
         let count = page.u32_at(at(meta::BITMAPS));
         if count >= meta::MAX_BITMAPS {
@@ -430,7 +430,7 @@ mod bitmap {
         Ok(())
     }
 
-    /// The bit that differs.
+    /// The number of the bit that differs.
     pub fn changed(before: &Page, after: &Page) -> Option<u32> {
         let at = (PAGE_CONTENTS..PAGE_BYTES - HashPageOpaqueData::BYTES)
             .find(|&at| before.0[at] != after.0[at])?;

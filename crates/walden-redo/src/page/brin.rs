@@ -53,17 +53,17 @@ pub mod meta {
 pub const TUPLE_INFO: usize = 4;
 /// Bits of `bt_info`: where the values start (`BRIN_OFFSET_MASK`).
 pub const BRIN_OFFSET_MASK: u8 = 0x1F;
-/// Bit of `bt_info`.
+/// Bit of `bt_info`: the range has no tuples.
 pub const BRIN_EMPTY_RANGE_MASK: u8 = 0x20;
-/// Bit of `bt_info`.
+/// Bit of `bt_info`: the tuple is a placeholder for a range that is being summarized.
 pub const BRIN_PLACEHOLDER_MASK: u8 = 0x40;
-/// Bit of `bt_info`.
+/// Bit of `bt_info`: null bitmaps follow.
 pub const BRIN_NULLS_MASK: u8 = 0x80;
 
 /// A BRIN page's special area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BrinSpecialSpace {
-    /// [`BRIN_EVACUATE_PAGE`] or nothing.
+    /// `BRIN_EVACUATE_PAGE`, or 0.
     pub flags: u16,
     /// The kind of page, one of `BRIN_PAGETYPE_*`.
     pub page_type: u16,

@@ -84,7 +84,7 @@ impl<'a> IndexTuple<'a> {
         self.info & INDEX_VAR_MASK != 0
     }
 
-    /// Where the key starts (`IndexInfoFindDataOffset`).
+    /// Offset of the key from the tuple's start (`IndexInfoFindDataOffset`).
     #[inline]
     pub fn data_offset(&self) -> usize {
         if self.has_nulls() { INDEX_TUPLE_HEADER_WITH_NULLS_BYTES } else { INDEX_TUPLE_HEADER_BYTES }

@@ -50,14 +50,14 @@ impl Page {
         Ok(&self.0[range])
     }
 
-    /// The same, to change it.
+    /// The bytes of a normal item, mutable.
     #[inline]
     pub fn normal_item_mut(&mut self, number: u16) -> Result<&mut [u8], Misfit> {
         let range = self.normal_range(number)?;
         Ok(&mut self.0[range])
     }
 
-    /// Where a normal item's bytes are.
+    /// The byte range of a normal item on the page.
     #[inline]
     pub fn normal_range(&self, number: u16) -> Result<Range<usize>, Misfit> {
         let pointer = self.expect_line_pointer(number)?;

@@ -9,7 +9,7 @@ pub const SEQ_MAGIC: u32 = 0x1717;
 /// Where the tuple's values are, behind its header (`FormData_pg_sequence_data`).
 #[allow(missing_docs)]
 pub mod values {
-    /// Bytes of the tuple before them.
+    /// Offset of the fields from the tuple's start: the size of its header.
     pub const START: usize = 24;
     pub const LAST_VALUE: usize = 0;
     pub const LOG_CNT: usize = 8;

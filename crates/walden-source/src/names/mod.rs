@@ -27,7 +27,7 @@ pub const GLOBAL_TABLESPACE: u32 = 1664;
 /// The names of a cluster; what is not in it comes back as unresolved.
 #[derive(Debug, Default)]
 pub struct Names {
-    /// Where the names come from.
+    /// The server or file that the names were read from.
     pub origin: Origin,
     /// What could not be read, for people.
     pub notes: Vec<String>,
@@ -55,11 +55,11 @@ pub struct Origin {
     pub system_id: Option<u64>,
     /// When the catalogs were read, in UTC as `2026-01-31T12:00:00Z`.
     pub read_at: Option<String>,
-    /// Where the log was then.
+    /// The server's insert position when the names were read.
     pub lsn: Option<Lsn>,
 }
 
-/// A database.
+/// A database by its OID.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Database {
     /// Its name.
@@ -73,17 +73,17 @@ pub struct Database {
 pub struct Relation {
     /// OID of its database; 0 for one that all databases share, and for built-in names.
     pub database: u32,
-    /// All databases share it.
+    /// Whether it is a shared catalog (`pg_class.relisshared`).
     pub shared: bool,
     /// Its OID, which stays the same for its whole life.
     pub oid: u32,
-    /// Its schema.
+    /// Name of its schema.
     pub schema: String,
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// `pg_class.relkind`.
     pub kind: RelationKind,
-    /// How it is logged.
+    /// `pg_class.relpersistence`: whether it is logged.
     pub persistence: Persistence,
     /// `heap`, `btree`, `gin`, ...; nothing for those without one.
     pub access_method: Option<String>,
