@@ -20,7 +20,7 @@ use crate::name::ArchivedFile;
 /// Bytes that are read and decoded at a time.
 const CHUNK: usize = 1 << 20;
 /// More than any history or backup label has.
-const MAX_TEXT_BYTES: u64 = 1 << 20;
+pub(crate) const MAX_TEXT_BYTES: u64 = 1 << 20;
 /// The smallest segment: where in its segment a position is, is known at least modulo this.
 const MIN_SEGMENT_BYTES: u64 = 1 << 20;
 

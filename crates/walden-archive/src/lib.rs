@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod archive;
+pub mod backup;
 pub mod check;
 pub mod contents;
 pub mod get;
@@ -16,6 +17,7 @@ pub mod object;
 pub mod pack;
 mod pending;
 pub mod prefetch;
+pub mod prune;
 pub mod push;
 pub mod source;
 pub mod store;

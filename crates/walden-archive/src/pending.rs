@@ -171,7 +171,7 @@ mod tests {
         drop(begin(&target, 0o600).unwrap());
         assert_eq!(fs::read(&target).unwrap(), b"x");
         fs::hard_link(&target, &temporary).unwrap();
-        assert_eq!(remove_leftovers_in(folder.path()).unwrap(), [temporary.clone()]);
+        assert_eq!(remove_leftovers_in(folder.path()).unwrap(), std::slice::from_ref(&temporary));
         assert_eq!(fs::read(&target).unwrap(), b"x");
         // A link to elsewhere is not followed.
         std::os::unix::fs::symlink(&target, &temporary).unwrap();

@@ -9,6 +9,7 @@ mod schedule;
 mod spool;
 mod way;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::sync::{Mutex, PoisonError};
@@ -167,10 +168,11 @@ impl<'a> Fetcher<'a> {
             let keyframe = match object {
                 Object::File(_) => None,
                 Object::Pack(pack) => {
-                    if !packs.contains_key(&pack) {
-                        packs.insert(pack, PackMembers::open(self.archive, pack, bytes)?);
-                    }
-                    packs.get(&pack).map(|members| members.keyframe_of(segment))
+                    let members = match packs.entry(pack) {
+                        Entry::Occupied(members) => members.into_mut(),
+                        Entry::Vacant(free) => free.insert(PackMembers::open(self.archive, pack, bytes)?),
+                    };
+                    Some(members.keyframe_of(segment))
                 }
             };
             missing.push(Wanted::new(ahead, keyframe));

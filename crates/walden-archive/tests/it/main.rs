@@ -4,6 +4,7 @@ mod check;
 mod faults;
 mod material;
 mod pack;
+mod prune;
 mod round_trip;
 mod source;
 

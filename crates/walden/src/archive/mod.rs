@@ -5,6 +5,7 @@ mod init;
 mod list;
 mod pack;
 mod place;
+mod prune;
 mod push;
 mod verify;
 
@@ -26,6 +27,10 @@ Examples:
       timelines, gaps, sizes, and which moments can be restored to
   walden archive verify
       read and check everything
+  walden archive pack
+      runs of segments into packs: fewer objects, and smaller
+  walden archive prune --keep-backups 2
+      what no kept base backup needs; with --apply, it is removed
 
 The archive is named by --repo, by WALDEN_REPO, or by walden.toml in the working directory (for PostgreSQL, the data directory) \
 or in /etc/walden.";
@@ -47,6 +52,7 @@ enum ArchiveCommand {
     Prefetch(get::PrefetchArgs),
     List(list::ListArgs),
     Pack(pack::PackArgs),
+    Prune(prune::PruneArgs),
     Verify(verify::VerifyArgs),
 }
 
@@ -59,6 +65,7 @@ pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
         ArchiveCommand::Prefetch(args) => get::run_prefetch(args),
         ArchiveCommand::List(args) => list::run(args),
         ArchiveCommand::Pack(args) => pack::run(args),
+        ArchiveCommand::Prune(args) => prune::run(args),
         ArchiveCommand::Verify(args) => verify::run(args),
     }
 }

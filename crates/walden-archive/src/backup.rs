@@ -1,0 +1,334 @@
+//! Base backups, as far as they say which WAL they need.
+//!
+//! PostgreSQL archives a *backup history file* for each backup of a primary: the content of `backup_label` and where the backup ended
+//! (`do_pg_backup_stop` in `xlog.c`). It archives none for a backup of a standby. What a backup itself has is `backup_manifest`, with
+//! the ranges of WAL that make it consistent (`basebackup.c`, `backup_manifest.c`), or at least `backup_label`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use jiff::civil::DateTime;
+use jiff::tz::{Offset, TimeZone};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use sha2::{Digest, Sha256};
+use walden_format::lsn::{Lsn, SegmentSize, Timeline};
+
+use crate::archive::{Archive, ArchiveError};
+use crate::get::with_object;
+use crate::name::{ArchivedFile, BACKUP, Object};
+use crate::object::hexadecimal;
+
+/// A base backup.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Backup {
+    /// The backup history file's name, or the path of the manifest or label.
+    pub name: String,
+    /// The archived backup history file.
+    pub file: Option<ArchivedFile>,
+    /// The label that the user gave it.
+    pub label: Option<String>,
+    /// The WAL that makes it consistent, in the log's order; the end of the last range is not always known. Never empty.
+    pub ranges: Vec<WalRange>,
+    /// When it was finished, at the latest: microseconds since 1970-01-01 00:00:00 UTC.
+    pub time: Option<i64>,
+    /// It was found where backups are kept, and not only in the archive.
+    pub is_on_disk: bool,
+}
+
+/// WAL that a backup needs of one timeline.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WalRange {
+    /// The timeline.
+    pub timeline: Timeline,
+    /// Where it begins.
+    pub start: Lsn,
+    /// Where it ends.
+    pub end: Option<Lsn>,
+}
+
+impl Backup {
+    /// Where its WAL begins: backups are ordered by this and not by time, as clocks are set.
+    pub fn start(&self) -> (Timeline, Lsn) {
+        self.ranges.first().map_or((0, Lsn::INVALID), |range| (range.timeline, range.start))
+    }
+}
+
+/// Why a backup on disk cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot use {}: {problem}", path.display())]
+pub struct BackupError {
+    /// The manifest, label or folder.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+/// The backups that the archive has history files of, in the order of their starts.
+///
+/// # Errors
+/// The store's, and objects that are damaged.
+pub fn archived(archive: &Archive, size: SegmentSize) -> Result<Vec<Backup>, ArchiveError> {
+    let mut files = Vec::new();
+    archive.store().list(BACKUP, &mut |listed| {
+        if let Some(Object::File(file @ ArchivedFile::Backup(..))) = Object::of_key(&listed.key) {
+            files.push(file);
+        }
+    })?;
+    let mut backups = Vec::new();
+    for file in files {
+        let text = with_object(archive, file, |object, bytes| {
+            let mut text = Vec::new();
+            crate::get::decode(archive, file, object, bytes, &mut text).map(|()| text)
+        })?;
+        // Removed since it was listed.
+        let Some(text) = text else { continue };
+        backups.extend(of_history(file, &text, size));
+    }
+    backups.sort_by_key(Backup::start);
+    Ok(backups)
+}
+
+/// The backup of a backup history file. The name alone says where it starts: the file can be empty after a crash of the server.
+fn of_history(file: ArchivedFile, text: &[u8], size: SegmentSize) -> Option<Backup> {
+    let ArchivedFile::Backup(name, offset) = file else { return None };
+    let start = Lsn(name.start(size)?.0.checked_add(offset.into())?);
+    let label = Label::parse(text);
+    let timeline = name.timeline;
+    let ranges = vec![WalRange { timeline, start, end: label.stop }];
+    Some(Backup {
+        name: file.to_string(),
+        file: Some(file),
+        label: label.label,
+        ranges,
+        time: label.stop_time.or(label.start_time),
+        is_on_disk: false,
+    })
+}
+
+/// What a backup label or a backup history file says; nothing where it is empty.
+#[derive(Default)]
+struct Label {
+    start: Option<Lsn>,
+    stop: Option<Lsn>,
+    start_timeline: Option<Timeline>,
+    start_time: Option<i64>,
+    stop_time: Option<i64>,
+    label: Option<String>,
+}
+
+impl Label {
+    fn parse(text: &[u8]) -> Label {
+        let mut label = Label::default();
+        for line in String::from_utf8_lossy(text).lines() {
+            let Some((field, value)) = line.split_once(": ") else { continue };
+            let position = || value.split_whitespace().next()?.parse::<Lsn>().ok();
+            match field {
+                "START WAL LOCATION" => label.start = position(),
+                "STOP WAL LOCATION" => label.stop = position(),
+                "START TIMELINE" => label.start_timeline = value.trim().parse().ok(),
+                "START TIME" => label.start_time = latest_time(value),
+                "STOP TIME" => label.stop_time = latest_time(value),
+                "LABEL" => label.label = Some(value.to_owned()),
+                _ => {}
+            }
+        }
+        label
+    }
+}
+
+/// The moment that a time such as `2026-11-20 10:00:00 CET` names, at the latest: abbreviations of time zones mean different ones in
+/// different places, and a backup must not be taken for older than it is.
+fn latest_time(text: &str) -> Option<i64> {
+    let (time, zone) = text.trim().rsplit_once(' ').unwrap_or((text.trim(), ""));
+    let offset = match zone {
+        "UTC" | "GMT" | "Z" => Offset::UTC,
+        _ => {
+            let hours = zone.parse::<i8>().ok().filter(|_| zone.starts_with(['+', '-']));
+            hours.and_then(|hours| Offset::from_hours(hours).ok()).unwrap_or(jiff::tz::offset(-12))
+        }
+    };
+    let time = DateTime::strptime("%Y-%m-%d %H:%M:%S", time).ok()?;
+    Some(time.to_zoned(TimeZone::fixed(offset)).ok()?.timestamp().as_microsecond())
+}
+
+/// `backup_manifest`, without its list of files.
+#[derive(Deserialize)]
+struct Manifest {
+    #[serde(rename = "PostgreSQL-Backup-Manifest-Version")]
+    version: u32,
+    #[serde(rename = "System-Identifier")]
+    system_identifier: Option<u64>,
+    #[serde(rename = "Files")]
+    _files: IgnoredAny,
+    #[serde(rename = "WAL-Ranges")]
+    ranges: Vec<ManifestRange>,
+    #[serde(rename = "Manifest-Checksum")]
+    checksum: String,
+}
+
+#[derive(Deserialize)]
+struct ManifestRange {
+    #[serde(rename = "Timeline")]
+    timeline: Timeline,
+    #[serde(rename = "Start-LSN")]
+    start: String,
+    #[serde(rename = "End-LSN")]
+    end: String,
+}
+
+/// The names of the files that are looked for in the folders of backups.
+const MANIFEST: &str = "backup_manifest";
+const LABEL: &str = "backup_label";
+/// More than any manifest has.
+const MAX_MANIFEST_BYTES: u64 = 4 << 30;
+/// Folders below the one of backups that are searched: `DIR/BACKUP/backup_manifest`, `DIR/HOST/BACKUP/backup_manifest`.
+const MAX_DEPTH: u32 = 2;
+
+/// The backups in a folder: each folder with a `backup_manifest`, or at least a `backup_label`.
+///
+/// # Errors
+/// A folder that cannot be read or has none, and backups that cannot be used.
+pub fn in_folder(folder: &Path, system_identifier: &str) -> Result<Vec<Backup>, BackupError> {
+    let mut found = Vec::new();
+    search(folder, MAX_DEPTH, system_identifier, &mut found)?;
+    if found.is_empty() {
+        let problem = format!("expected folders with {MANIFEST} or {LABEL} in it, found none");
+        return Err(BackupError { path: folder.to_owned(), problem });
+    }
+    Ok(found)
+}
+
+fn search(folder: &Path, depth: u32, system: &str, found: &mut Vec<Backup>) -> Result<(), BackupError> {
+    let failed = |error: io::Error| BackupError { path: folder.to_owned(), problem: error.to_string() };
+    let (manifest, label) = (folder.join(MANIFEST), folder.join(LABEL));
+    if manifest.is_file() {
+        found.push(of_manifest(&manifest, system)?);
+    } else if label.is_file() {
+        found.push(of_label(&label)?);
+    } else if depth > 0 {
+        for entry in fs::read_dir(folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if entry.path().is_dir() {
+                search(&entry.path(), depth - 1, system, found)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The backup of a manifest, whose own checksum is compared, and with `backup_label` beside it, if there is one.
+///
+/// # Errors
+/// A file that cannot be read, is damaged, or is of another cluster.
+pub fn of_manifest(path: &Path, system_identifier: &str) -> Result<Backup, BackupError> {
+    let failed = |problem: String| BackupError { path: path.to_owned(), problem };
+    let content = read(path, MAX_MANIFEST_BYTES)?;
+    let manifest: Manifest = serde_json::from_slice(&content)
+        .map_err(|error| failed(format!("expected the manifest of a base backup: {error}")))?;
+    if !(1..=2).contains(&manifest.version) {
+        return Err(failed(format!("expected version 1 or 2 of the manifest, found {}", manifest.version)));
+    }
+    // The checksum is that of everything before its line.
+    let before = content.trim_ascii_end().iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+    let checksum = hexadecimal(&Sha256::digest(&content[..before]));
+    if checksum != manifest.checksum {
+        return Err(failed(format!("expected SHA-256 {}, found {checksum}", manifest.checksum)));
+    }
+    if let Some(found) = manifest.system_identifier.map(|number| number.to_string())
+        && found != system_identifier
+    {
+        return Err(failed(format!("expected system identifier {system_identifier}, found {found}")));
+    }
+    let range = |range: &ManifestRange| {
+        let (start, end): (Lsn, Lsn) = (range.start.parse().ok()?, range.end.parse().ok()?);
+        (start <= end).then_some(WalRange { timeline: range.timeline, start, end: Some(end) })
+    };
+    let ranges: Option<Vec<WalRange>> = manifest.ranges.iter().map(range).collect();
+    let mut ranges = ranges
+        .filter(|ranges| !ranges.is_empty())
+        .ok_or_else(|| failed("expected ranges of WAL with a start and an end, found others".to_owned()))?;
+    ranges.sort_by_key(|range| (range.timeline, range.start));
+    let beside = path.with_file_name(LABEL);
+    let label = beside.is_file().then(|| read(&beside, crate::check::MAX_TEXT_BYTES)).transpose()?;
+    let label = Label::parse(&label.unwrap_or_default());
+    Ok(Backup {
+        name: path.display().to_string(),
+        file: None,
+        label: label.label,
+        ranges,
+        time: modified(path).max(label.start_time),
+        is_on_disk: true,
+    })
+}
+
+fn of_label(path: &Path) -> Result<Backup, BackupError> {
+    let label = Label::parse(&read(path, crate::check::MAX_TEXT_BYTES)?);
+    let (Some(start), Some(timeline)) = (label.start, label.start_timeline) else {
+        let problem = "expected START WAL LOCATION and START TIMELINE in it, found none".to_owned();
+        return Err(BackupError { path: path.to_owned(), problem });
+    };
+    Ok(Backup {
+        name: path.display().to_string(),
+        file: None,
+        label: label.label,
+        ranges: vec![WalRange { timeline, start, end: None }],
+        time: modified(path).max(label.start_time),
+        is_on_disk: true,
+    })
+}
+
+fn read(path: &Path, most: u64) -> Result<Vec<u8>, BackupError> {
+    let failed = |problem: String| BackupError { path: path.to_owned(), problem };
+    let mut content = Vec::new();
+    let file = fs::File::open(path).map_err(|error| failed(error.to_string()))?;
+    file.take(most + 1).read_to_end(&mut content).map_err(|error| failed(error.to_string()))?;
+    if content.len() as u64 > most {
+        return Err(failed(format!("expected at most {most} bytes, found more")));
+    }
+    Ok(content)
+}
+
+/// When a file was written: a copy may be younger than the backup, and never older.
+fn modified(path: &Path) -> Option<i64> {
+    let modified = fs::metadata(path).ok()?.modified().ok()?;
+    jiff::Timestamp::try_from(modified).ok().map(jiff::Timestamp::as_microsecond)
+}
+
+/// Backups in one list, in the order of their starts: one that is on disk and has a history file is one backup.
+pub fn merge(archived: Vec<Backup>, on_disk: Vec<Backup>) -> Vec<Backup> {
+    let mut merged: BTreeMap<(Timeline, Lsn), Backup> = BTreeMap::new();
+    for mut backup in on_disk.into_iter().chain(archived) {
+        match merged.get_mut(&backup.start()) {
+            Some(known) => {
+                known.file = known.file.or(backup.file);
+                known.label = known.label.take().or(backup.label.take());
+                // The history file says when the backup was finished.
+                known.time = if backup.file.is_some() { backup.time.or(known.time) } else { known.time };
+                if known.ranges.last().is_some_and(|range| range.end.is_none()) {
+                    known.ranges = backup.ranges;
+                }
+            }
+            None => {
+                merged.insert(backup.start(), backup);
+            }
+        }
+    }
+    merged.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_labels_are_never_too_early() {
+        let exact = latest_time("2026-11-20 10:00:00 UTC");
+        assert_eq!(exact, Some(1_795_168_800_000_000));
+        assert_eq!(latest_time("2026-11-20 12:00:00 +02"), exact);
+        assert!(latest_time("2026-11-20 10:00:00 CET") >= exact);
+        assert_eq!(latest_time("yesterday"), None);
+    }
+}

@@ -1,0 +1,298 @@
+//! Removal of WAL that no kept base backup needs.
+//!
+//! A backup needs everything from its start on, on its timeline and on all that descend from it. So a single position decides: where
+//! the WAL of the oldest kept backup begins. What lies before it on any timeline is of no use to any of them, and what lies behind it
+//! stays, as do all histories and every pack of which something stays. Backups count only if the archive has the WAL that makes them
+//! consistent.
+
+mod plan;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+
+use self::plan::{Choice, Segments};
+use crate::archive::{Archive, ArchiveError};
+use crate::backup::{self, Backup};
+use crate::list::Gap;
+use crate::name::{ArchivedFile, Object, WAL};
+
+/// What is kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Rule {
+    /// So many backups.
+    KeepBackups(u64),
+    /// What recovery to any moment since then needs: microseconds since 1970-01-01 00:00:00 UTC, and how long that is before now.
+    KeepSince {
+        /// The moment.
+        moment: i64,
+        /// Microseconds from the moment to now.
+        age: i64,
+    },
+    /// A backup, by its label, the name of its history file or its path, and all later ones.
+    OlderThanBackup(String),
+    /// All backups that start in a segment or later.
+    OlderThanSegment(SegmentName),
+    /// All backups that start at a position or later.
+    OlderThanPosition(Lsn),
+}
+
+/// What was removed and what stays.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Pruned {
+    /// Where the archive is.
+    pub location: String,
+    /// It was done, and not only planned.
+    pub is_applied: bool,
+    /// The first segment number's position that stays: everything before it goes.
+    pub kept_from: Option<String>,
+    /// Why nothing goes, if so.
+    pub reason: Option<String>,
+    /// The backups that are known, in the order of their starts.
+    pub backups: Vec<BackupState>,
+    /// By timeline, what goes and what stays.
+    pub timelines: Vec<TimelineState>,
+    /// Objects that go: segments, packs, partial segments and backup history files.
+    pub removed_objects: u64,
+    /// Their bytes.
+    pub removed_bytes: u64,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+}
+
+/// A backup, and what becomes of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct BackupState {
+    /// The backup history file's name, or the path of its manifest.
+    pub name: String,
+    /// Its label.
+    pub label: Option<String>,
+    /// The timeline of its start.
+    pub timeline: Timeline,
+    /// Where its WAL begins.
+    pub start: String,
+    /// When it was finished, at the latest: microseconds since 1970-01-01 00:00:00 UTC.
+    pub time: Option<i64>,
+    /// Why it does not count, if so.
+    pub problem: Option<String>,
+    /// Its WAL stays.
+    pub is_kept: bool,
+}
+
+/// What becomes of a timeline's WAL.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct TimelineState {
+    /// The timeline.
+    pub timeline: Timeline,
+    /// Segments that go.
+    pub removed_segments: u64,
+    /// The objects that go.
+    pub removed_objects: u64,
+    /// Their bytes.
+    pub removed_bytes: u64,
+    /// The first and the last segment that go.
+    pub removed_range: Option<(String, String)>,
+    /// Segments that stay.
+    pub kept_segments: u64,
+    /// The objects that stay.
+    pub kept_objects: u64,
+    /// Their bytes.
+    pub kept_bytes: u64,
+    /// The first and the last segment that stay.
+    pub kept_range: Option<(String, String)>,
+}
+
+/// What is to be removed, and in which order.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pruned: Pruned,
+    keys: Vec<String>,
+}
+
+impl Pruned {
+    /// Nothing is missing of what is kept, and backups were found to go by.
+    pub fn is_good(&self) -> bool {
+        self.warnings.is_empty()
+    }
+}
+
+/// Plans what may be removed; nothing is changed. `on_disk` are backups that were found where they are kept: if there are any, only
+/// these count.
+///
+/// # Errors
+/// The store's, and an archive that cannot be understood.
+pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan, ArchiveError> {
+    let size = SegmentSize::new(archive.identity()?.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
+    let mut objects = BTreeMap::new();
+    archive.store().list(WAL, &mut |listed| {
+        if let Some(object) = Object::of_key(&listed.key) {
+            objects.insert(object, listed.bytes);
+        }
+    })?;
+    let only_on_disk = !on_disk.is_empty();
+    let backups = backup::merge(backup::archived(archive, size)?, on_disk);
+    let segments = Segments::new(&objects, size);
+    let newest = match rule {
+        Rule::KeepSince { .. } => crate::list::list(archive, crate::list::ListOptions::default())?
+            .timelines
+            .iter()
+            .filter_map(|timeline| timeline.last_commit_time)
+            .max(),
+        _ => None,
+    };
+    let states: Vec<Option<String>> = backups
+        .iter()
+        .map(|backup| match only_on_disk && !backup.is_on_disk {
+            true => Some("not found where backups are kept".to_owned()),
+            false => segments.problem_of(backup),
+        })
+        .collect();
+    let choice = Choice { backups: &backups, problems: &states, size, newest };
+    let mut pruned = Pruned { location: archive.store().location().to_owned(), ..Pruned::default() };
+    let first_kept = match choice.first_kept(rule) {
+        Ok(number) => Some(number),
+        Err(reason) => {
+            pruned.warnings.extend(reason.is_alarming.then(|| reason.text.clone()));
+            pruned.reason = Some(reason.text);
+            None
+        }
+    };
+    pruned.kept_from = first_kept.map(|number| size.start_of(number).to_string());
+    // Without a position, all stays.
+    let cut = first_kept.unwrap_or(0);
+    pruned.add_backups(&backups, states, cut, first_kept, size);
+    if first_kept.is_some() {
+        pruned.warnings.extend(segments.gaps_from(cut).iter().map(describe_gap));
+    }
+    let keys = pruned.divide(&objects, &backups, cut, size);
+    Ok(Plan { pruned, keys })
+}
+
+fn describe_gap((timeline, gap): &(Timeline, Gap)) -> String {
+    let Gap { first, last, segments } = gap;
+    format!(
+        "on timeline {timeline}, {segments} segments are missing, {first} to {last}: recovery ends before them"
+    )
+}
+
+impl Plan {
+    /// What is planned.
+    pub fn report(&self) -> &Pruned {
+        &self.pruned
+    }
+
+    /// Removes what is planned: backup history files first, then WAL from the oldest on, so that after an interruption nothing is
+    /// missing in the middle.
+    ///
+    /// # Errors
+    /// The store's; what is left is removed by the next run.
+    pub fn apply(self, archive: &Archive) -> Result<Pruned, ArchiveError> {
+        archive.store().remove_leftovers()?;
+        for key in &self.keys {
+            archive.store().remove(key)?;
+        }
+        Ok(Pruned { is_applied: true, ..self.pruned })
+    }
+}
+
+impl Pruned {
+    fn add_backups(
+        &mut self,
+        backups: &[Backup],
+        problems: Vec<Option<String>>,
+        cut: u64,
+        first_kept: Option<u64>,
+        size: SegmentSize,
+    ) {
+        for (backup, problem) in backups.iter().zip(problems) {
+            let (timeline, start) = backup.start();
+            let is_kept = first_kept.is_none() || size.segment_of(start) >= cut;
+            self.backups.push(BackupState {
+                name: backup.name.clone(),
+                label: backup.label.clone(),
+                timeline,
+                start: start.to_string(),
+                time: backup.time,
+                problem,
+                is_kept,
+            });
+        }
+    }
+
+    /// Counts what goes and what stays; the keys of what goes.
+    fn divide(
+        &mut self,
+        objects: &BTreeMap<Object, u64>,
+        backups: &[Backup],
+        cut: u64,
+        size: SegmentSize,
+    ) -> Vec<String> {
+        let mut keys = Vec::new();
+        for backup in backups {
+            if let Some(file) = backup.file.filter(|_| size.segment_of(backup.start().1) < cut) {
+                self.removed_objects += 1;
+                keys.push(file.key());
+            }
+        }
+        let mut timelines: BTreeMap<Timeline, TimelineState> = BTreeMap::new();
+        // In the order of positions and not of timelines: after an interruption, no timeline begins later than the one before it.
+        let mut removed: Vec<(u64, Object)> = Vec::new();
+        for (&object, &bytes) in objects {
+            let (first, last) = match object {
+                Object::File(ArchivedFile::Partial(name)) => (name, name),
+                _ => match object.segments() {
+                    Some(segments) => segments,
+                    None => continue,
+                },
+            };
+            let timeline = object.timeline();
+            let state = timelines
+                .entry(timeline)
+                .or_insert_with(|| TimelineState { timeline, ..TimelineState::default() });
+            let (Some(first_number), Some(last_number)) = (first.number(size), last.number(size)) else {
+                continue;
+            };
+            let goes = last_number < cut;
+            state.add(object, bytes, (first, last), goes);
+            if goes {
+                self.removed_objects += 1;
+                self.removed_bytes += bytes;
+                removed.push((first_number, object));
+            }
+        }
+        removed.sort();
+        keys.extend(removed.into_iter().map(|(_, object)| object.key()));
+        self.timelines = timelines.into_values().collect();
+        keys
+    }
+}
+
+impl TimelineState {
+    fn add(&mut self, object: Object, bytes: u64, (first, last): (SegmentName, SegmentName), goes: bool) {
+        let segments = match object {
+            Object::Pack(pack) => pack.segments(),
+            Object::File(ArchivedFile::Segment(_)) => 1,
+            Object::File(_) => 0,
+        };
+        let (of_segments, of_objects, of_bytes, range) = match goes {
+            true => (
+                &mut self.removed_segments,
+                &mut self.removed_objects,
+                &mut self.removed_bytes,
+                &mut self.removed_range,
+            ),
+            false => {
+                (&mut self.kept_segments, &mut self.kept_objects, &mut self.kept_bytes, &mut self.kept_range)
+            }
+        };
+        *of_segments += segments;
+        *of_objects += 1;
+        *of_bytes += bytes;
+        let (first, last) = (first.to_string(), last.to_string());
+        *range = Some(match range.take() {
+            None => (first, last),
+            Some((known_first, known_last)) => (known_first.min(first), known_last.max(last)),
+        });
+    }
+}

@@ -1,0 +1,317 @@
+//! What goes and what stays: never anything that a kept backup needs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use walden_archive::Archive;
+use walden_archive::backup::{self, Backup};
+use walden_archive::list::{ListOptions, list};
+use walden_archive::pack::{PackOptions, pack};
+use walden_archive::prune::{Pruned, Rule, plan};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
+
+use crate::material::{archive_of, commit_time, expect_all, log, push_all, stored};
+
+type Files = Vec<(String, Vec<u8>)>;
+
+fn name(timeline: u32, number: u64) -> SegmentName {
+    SegmentName::new(timeline, number, SegmentSize::new(1 << 20).expect("a size"))
+}
+
+fn lsn(number: u64, offset: u64) -> Lsn {
+    Lsn((number << 20) + offset)
+}
+
+/// A time as labels have it.
+fn text_of(micros: i64) -> String {
+    let time = jiff::Timestamp::from_microsecond(micros).expect("a time");
+    time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
+}
+
+/// The backup history file of a backup from one segment to another.
+fn history(timeline: u32, start: u64, stop: u64, time: i64, label: &str) -> (String, Vec<u8>) {
+    let file = name(timeline, start);
+    let text = format!(
+        "START WAL LOCATION: {} (file {file})\nSTOP WAL LOCATION: {} (file {})\nCHECKPOINT LOCATION: {}\n\
+         BACKUP METHOD: streamed\nBACKUP FROM: primary\nSTART TIME: {}\nLABEL: {label}\nSTART TIMELINE: {timeline}\n\
+         STOP TIME: {}\nSTOP TIMELINE: {timeline}\n",
+        lsn(start, 0x28),
+        lsn(stop, 0x100),
+        name(timeline, stop),
+        lsn(start, 0x60),
+        text_of(time - 60_000_000),
+        text_of(time)
+    );
+    (format!("{file}.00000028.backup"), text.into_bytes())
+}
+
+/// An archive of segments 0x20 to 0x37 with backups in 0x22, 0x2A and 0x32.
+fn with_backups(root: &Path) -> (Archive, Files) {
+    let mut files = log(1, 0x20, 24);
+    for start in [0x22, 0x2A, 0x32] {
+        files.push(history(1, start, start + 1, commit_time(start + 1), &format!("backup {start:X}")));
+    }
+    (archive_of(root, &files), files)
+}
+
+fn push_more(archive: &Archive, root: &Path, files: &Files) {
+    push_all(archive, &crate::material::pg_wal(root, files), files);
+}
+
+fn planned(archive: &Archive, rule: &Rule) -> Pruned {
+    plan(archive, rule, Vec::new()).expect("a plan").report().clone()
+}
+
+fn applied(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Pruned {
+    let plan = plan(archive, rule, on_disk).expect("a plan");
+    let before = stored(archive.store());
+    let expected = plan.report().clone();
+    assert_eq!(stored(archive.store()), before, "a plan changes nothing");
+    let done = plan.apply(archive).expect("applied");
+    assert_eq!(done, Pruned { is_applied: true, ..expected });
+    done
+}
+
+#[test]
+fn what_the_oldest_kept_backup_needs_stays() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (archive, files) = with_backups(root.path());
+    let plan = planned(&archive, &Rule::KeepBackups(2));
+    assert_eq!(plan.kept_from, Some(lsn(0x2A, 0).to_string()));
+    let kept: Vec<bool> = plan.backups.iter().map(|backup| backup.is_kept).collect();
+    assert_eq!(kept, [false, true, true]);
+    let done = applied(&archive, &Rule::KeepBackups(2), Vec::new());
+    assert!(done.is_good());
+    // Ten segments and a backup history file.
+    assert_eq!((done.removed_objects, done.timelines[0].removed_segments), (11, 10));
+    assert_eq!(stored(archive.store()).len(), 14);
+    expect_all(&archive, &files[10..24], "kept");
+    let listing = list(&archive, ListOptions::default()).expect("a list");
+    assert_eq!((listing.timelines[0].gaps.len(), listing.backups.len()), (0, 2));
+    // Once more, and there is nothing left to do.
+    assert_eq!(applied(&archive, &Rule::KeepBackups(2), Vec::new()).removed_objects, 0);
+    // More than there are: nothing goes.
+    let few = planned(&archive, &Rule::KeepBackups(3));
+    assert!(few.reason.is_some() && few.removed_objects == 0 && few.is_good());
+}
+
+#[test]
+fn packs_stay_whole_and_histories_and_partial_segments_of_later_stay() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (archive, files) = with_backups(root.path());
+    let (partial_before, partial_after) =
+        (format!("{}.partial", name(1, 0x21)), format!("{}.partial", name(1, 0x36)));
+    let more = vec![
+        ("00000002.history".to_owned(), b"1\t0/2180000\tno recovery target\n".to_vec()),
+        (partial_before, files[1].1.clone()),
+        (partial_after, files[0x16].1.clone()),
+    ];
+    push_more(&archive, root.path(), &more);
+    let options = PackOptions { segments: Some(8), keep: 0, ..PackOptions::default() };
+    assert!(pack(&archive, &options, &|_, _| {}).expect("packed").is_good());
+    let done = applied(&archive, &Rule::OlderThanBackup("backup 2A".to_owned()), Vec::new());
+    // The pack of 0x20 to 0x27, the partial segment and a history file; the pack of 0x28 to 0x2F is needed.
+    assert_eq!((done.removed_objects, done.timelines[0].removed_segments), (3, 8));
+    expect_all(&archive, &files[8..24], "kept");
+    expect_all(&archive, &more[..1], "a history");
+    expect_all(&archive, &more[2..], "a partial segment");
+}
+
+#[test]
+fn a_backup_without_its_wal_does_not_count() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (archive, files) = with_backups(root.path());
+    // The last backup cannot be made consistent: the others must stay.
+    let missing = walden_archive::name::ArchivedFile::parse(&files[0x13].0).expect("a name").key();
+    archive.store().remove(&missing).expect("removed");
+    let plan = planned(&archive, &Rule::KeepBackups(1));
+    assert_eq!(plan.kept_from, Some(lsn(0x2A, 0).to_string()));
+    assert_eq!(plan.backups[2].problem.as_deref(), Some("000000010000000000000033 is not in the archive"));
+    // And the gap is reported, as recovery from what is kept ends there.
+    assert!(!plan.is_good() && plan.warnings[0].contains("000000010000000000000033"), "{plan:?}");
+    let by_label = planned(&archive, &Rule::OlderThanBackup("backup 32".to_owned()));
+    assert!(by_label.removed_objects == 0 && !by_label.is_good());
+}
+
+#[test]
+fn an_empty_history_file_neither_counts_nor_stops_anything() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (archive, _) = with_backups(root.path());
+    let empty = vec![(format!("{}.00000028.backup", name(1, 0x35)), Vec::new())];
+    push_more(&archive, root.path(), &empty);
+    let plan = planned(&archive, &Rule::KeepBackups(1));
+    assert_eq!(plan.kept_from, Some(lsn(0x32, 0).to_string()));
+    assert!(plan.backups[3].problem.is_some() && plan.backups[3].is_kept);
+    // With nothing else to go by, nothing goes.
+    let other = tempfile::tempdir().expect("a folder");
+    let alone = archive_of(other.path(), &[log(1, 0x35, 2), empty].concat());
+    for rule in [Rule::KeepBackups(1), Rule::KeepSince { moment: i64::MAX, age: 0 }] {
+        let plan = planned(&alone, &rule);
+        assert!(plan.removed_objects == 0 && !plan.is_good(), "{rule:?}");
+    }
+}
+
+#[test]
+fn labels_name_one_backup_or_none() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (archive, _) = with_backups(root.path());
+    let same = vec![history(1, 0x2E, 0x2F, commit_time(0x2F), "backup 2A")];
+    push_more(&archive, root.path(), &same);
+    for wanted in ["backup 2A", "no such label"] {
+        let plan = planned(&archive, &Rule::OlderThanBackup(wanted.to_owned()));
+        assert!(plan.removed_objects == 0 && !plan.is_good(), "{wanted}: {plan:?}");
+    }
+    let plan = planned(&archive, &Rule::OlderThanBackup(same[0].0.clone()));
+    assert_eq!(plan.kept_from, Some(lsn(0x2E, 0).to_string()));
+}
+
+#[test]
+fn an_end_that_the_user_chose_leaves_a_backup() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (archive, _) = with_backups(root.path());
+    let at = |number| planned(&archive, &Rule::OlderThanSegment(name(1, number)));
+    assert_eq!(at(0x30).kept_from, Some(lsn(0x30, 0).to_string()));
+    assert_eq!(at(0x32).removed_objects, 0x12 + 2);
+    assert!(at(0x33).removed_objects == 0 && !at(0x33).is_good());
+    let lsn = planned(&archive, &Rule::OlderThanPosition(lsn(0x30, 0x1234)));
+    assert_eq!(lsn, at(0x30));
+    // Backups that nobody knows of, snapshots for example.
+    let other = tempfile::tempdir().expect("a folder");
+    let unknown = archive_of(other.path(), &log(1, 0x20, 8));
+    assert_eq!(planned(&unknown, &Rule::OlderThanSegment(name(1, 0x24))).removed_objects, 4);
+}
+
+#[test]
+fn days_count_from_what_the_archive_has_and_a_clock_that_was_set_makes_nothing_old() {
+    const HOUR: i64 = 3_600_000_000;
+    let root = tempfile::tempdir().expect("a folder");
+    // A segment an hour.
+    let (archive, _) = with_backups(root.path());
+    let last = commit_time(0x37);
+    let since = |now: i64, hours: i64| Rule::KeepSince { moment: now - hours * HOUR, age: hours * HOUR };
+    // Backups end at 23, 2B and 33.
+    let kept_from = |rule: &Rule| planned(&archive, rule).kept_from;
+    assert_eq!(kept_from(&since(last, 2)), Some(lsn(0x32, 0).to_string()));
+    assert_eq!(kept_from(&since(last, 10)), Some(lsn(0x2A, 0).to_string()));
+    assert_eq!(kept_from(&since(last, 13)), Some(lsn(0x22, 0).to_string()));
+    assert_eq!(kept_from(&since(last, 100)), None);
+    // This machine's clock is years ahead: the same as if it were right.
+    assert_eq!(kept_from(&since(last + 100_000 * HOUR, 10)), Some(lsn(0x2A, 0).to_string()));
+    // It is behind: more stays.
+    assert_eq!(kept_from(&since(last - 8 * HOUR, 10)), Some(lsn(0x22, 0).to_string()));
+    // The server's clock was behind when a backup was taken: it does not stand for an older one.
+    push_more(&archive, root.path(), &vec![history(1, 0x35, 0x36, commit_time(0x21), "clock behind")]);
+    assert_eq!(kept_from(&since(last, 10)), Some(lsn(0x2A, 0).to_string()));
+    // It was ahead: everything from there on stays until that time has come.
+    push_more(&archive, root.path(), &vec![history(1, 0x20, 0x21, commit_time(0x900), "clock ahead")]);
+    assert_eq!(kept_from(&since(last, 2)), None);
+    assert_eq!(kept_from(&Rule::KeepBackups(1)), Some(lsn(0x35, 0).to_string()));
+}
+
+#[test]
+fn backups_on_ancestors_keep_the_way_to_every_later_timeline() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (archive, files) = with_backups(root.path());
+    // Timeline 2 left timeline 1 in 0x2D, timeline 3 left timeline 2 in 0x31; timeline 1 went on.
+    let more = [
+        log(2, 0x2D, 5),
+        log(3, 0x31, 6),
+        vec![
+            ("00000002.history".to_owned(), b"1\t0/2D80000\tx\n".to_vec()),
+            ("00000003.history".to_owned(), b"1\t0/2D80000\tx\n2\t0/3180000\tx\n".to_vec()),
+        ],
+    ]
+    .concat();
+    push_more(&archive, root.path(), &more);
+    // The one kept backup is on timeline 1, and 2 and 3 can be reached from it.
+    let done = applied(&archive, &Rule::OlderThanBackup("backup 2A".to_owned()), Vec::new());
+    assert_eq!(
+        done.timelines.iter().map(|timeline| timeline.removed_segments).collect::<Vec<_>>(),
+        [10, 0, 0]
+    );
+    expect_all(&archive, &files[10..24], "timeline 1");
+    expect_all(&archive, &more, "timelines 2 and 3");
+    // A backup of timeline 3 is the newest, although timeline 1 went further.
+    let newest = vec![history(3, 0x32, 0x33, commit_time(0x33), "on timeline 3")];
+    push_more(&archive, root.path(), &newest);
+    let done = applied(&archive, &Rule::KeepBackups(1), Vec::new());
+    assert_eq!(done.kept_from, Some(lsn(0x32, 0).to_string()));
+    expect_all(&archive, &more[6..11], "timeline 3");
+    // What is newer than the oldest kept backup stays, also on a timeline that nobody comes from.
+    expect_all(&archive, &files[0x12..24], "timeline 1");
+    expect_all(&archive, &more[11..], "histories");
+}
+
+/// A backup's folder with a manifest of these ranges.
+fn backup_folder(folder: &Path, system: u64, ranges: &[(u32, Lsn, Lsn)]) -> PathBuf {
+    fs::create_dir_all(folder).expect("a folder");
+    let ranges: Vec<String> = ranges
+        .iter()
+        .map(|(timeline, start, end)| {
+            format!("{{ \"Timeline\": {timeline}, \"Start-LSN\": \"{start}\", \"End-LSN\": \"{end}\" }}")
+        })
+        .collect();
+    let mut text = format!(
+        "{{ \"PostgreSQL-Backup-Manifest-Version\": 2,\n\"System-Identifier\": {system},\n\"Files\": [\n\
+         {{ \"Path\": \"backup_label\", \"Size\": 225, \"Last-Modified\": \"2026-11-20 10:00:00 GMT\" }}\n],\n\
+         \"WAL-Ranges\": [\n{}\n],\n",
+        ranges.join(",\n")
+    );
+    let checksum: String = Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    text.push_str(&format!("\"Manifest-Checksum\": \"{checksum}\"}}\n"));
+    let path = folder.join("backup_manifest");
+    fs::write(&path, text).expect("a manifest");
+    path
+}
+
+#[test]
+fn backups_of_standbys_are_known_by_their_manifests() {
+    const SYSTEM: u64 = 0x1234_5678_9ABC_DEF0;
+    let root = tempfile::tempdir().expect("a folder");
+    let (archive, files) = with_backups(root.path());
+    let more = [log(2, 0x35, 3), vec![("00000002.history".to_owned(), b"1\t0/3580000\tpromoted\n".to_vec())]]
+        .concat();
+    push_more(&archive, root.path(), &more);
+    let folder = root.path().join("backups");
+    // Taken on a standby that was promoted meanwhile: its WAL is on two timelines.
+    let ranges = [(1, lsn(0x34, 0x28), lsn(0x35, 0x8_0000)), (2, lsn(0x35, 0x8_0000), lsn(0x36, 0x100))];
+    let manifest = backup_folder(&folder.join("host/promoted"), SYSTEM, &ranges);
+    backup_folder(&folder.join("old"), SYSTEM, &[(1, lsn(0x26, 0x28), lsn(0x27, 0x100))]);
+    let system = SYSTEM.to_string();
+    let on_disk = backup::in_folder(&folder, &system).expect("backups");
+    assert_eq!(on_disk.len(), 2);
+    // Only what is on disk counts: three history files more do not.
+    let report = plan(&archive, &Rule::KeepBackups(2), on_disk.clone()).expect("a plan").report().clone();
+    assert_eq!(report.kept_from, Some(lsn(0x26, 0).to_string()));
+    assert_eq!(report.backups.iter().filter(|backup| backup.problem.is_none()).count(), 2);
+    let done = applied(&archive, &Rule::OlderThanBackup(manifest.display().to_string()), on_disk);
+    assert_eq!(done.kept_from, Some(lsn(0x34, 0).to_string()));
+    expect_all(&archive, &files[0x14..24], "timeline 1");
+    expect_all(&archive, &more, "timeline 2");
+    // A manifest that is damaged, or of another cluster, is nothing to go by.
+    assert!(backup::of_manifest(&manifest, "7").is_err());
+    let good = fs::read(&manifest).expect("a manifest");
+    for at in 0..good.len() {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        fs::write(&manifest, &bad).expect("a manifest");
+        let found = backup::of_manifest(&manifest, &system);
+        // What follows the checksum, and the letters of its name, are not in it.
+        assert!(found.is_err() || at > good.len() - 4, "byte {at}");
+        fs::write(&manifest, &good[..at]).expect("a manifest");
+        assert!(backup::of_manifest(&manifest, &system).is_err() || at == good.len() - 1, "cut at {at}");
+    }
+    // A backup that is being taken has a label and no manifest yet: it does not count.
+    let running = folder.join("running");
+    fs::create_dir(&running).expect("a folder");
+    let label =
+        "START WAL LOCATION: 0/3700028 (file 000000010000000000000037)\nSTART TIMELINE: 1\nLABEL: running\n";
+    fs::write(running.join("backup_label"), label).expect("a label");
+    fs::write(&manifest, &good).expect("a manifest");
+    let on_disk = backup::in_folder(&folder, &system).expect("backups");
+    assert_eq!(on_disk.len(), 3);
+    let report = plan(&archive, &Rule::KeepBackups(1), on_disk).expect("a plan").report().clone();
+    assert_eq!(report.kept_from, Some(lsn(0x34, 0).to_string()), "{report:?}");
+    assert!(backup::in_folder(&root.path().join("pg_wal"), &system).is_err());
+}

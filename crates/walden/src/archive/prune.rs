@@ -1,0 +1,202 @@
+//! `walden archive prune`: WAL that no kept base backup needs.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use jiff::Zoned;
+use walden_archive::Archive;
+use walden_archive::backup::{self, Backup};
+use walden_archive::prune::{self, BackupState, Pruned, Rule, TimelineState};
+use walden_format::lsn::{Lsn, SegmentName};
+use walden_format::payload::Timestamp;
+use walden_report::table::harmless;
+use walden_report::units;
+
+use super::place::Place;
+use crate::FOUND;
+use crate::terminal::{self, Format};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden archive prune --keep-backups 2
+      what would go
+  walden archive prune --keep-backups 2 --apply
+      and now it goes
+  walden archive prune --keep-days 14 --backups /backup/base --apply
+      so that any moment of the last 14 days can be restored to, from the backups that are there
+  walden archive prune --older-than-backup 000000010000000000000042.00000028.backup
+
+Nothing is removed without --apply. Backups of a primary are known by the backup history files in the archive, all others by their \
+backup_manifest. A backup counts only if the archive has the WAL that makes it consistent. Everything from the start of the oldest \
+kept backup on stays, on every timeline, and so do all timeline histories.
+
+Exit status: 0 planned or done; 1 no backup can be relied on, or what is kept has gaps; 2 wrong usage; 3 the archive or a backup could \
+not be read.";
+
+/// Remove WAL that no kept base backup needs
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct PruneArgs {
+    #[command(flatten)]
+    place: Place,
+
+    #[command(flatten)]
+    rule: RuleArgs,
+
+    /// The manifest of a backup: only backups that are named so count, beside those of --backups
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    manifest: Vec<PathBuf>,
+
+    /// Where backups are kept, each in a folder with its backup_manifest: only these count
+    #[arg(long, value_name = "DIR")]
+    backups: Vec<PathBuf>,
+
+    /// Remove it
+    #[arg(long, visible_alias = "yes")]
+    apply: bool,
+
+    /// How to print it
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// What is kept.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+struct RuleArgs {
+    /// Keep the newest N backups and all WAL from the first of them on
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    keep_backups: Option<u64>,
+
+    /// Keep what recovery to any moment of the last N days needs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    keep_days: Option<u32>,
+
+    /// Remove what is older than a backup, named by its label, its history file or its path
+    #[arg(long, value_name = "LABEL")]
+    older_than_backup: Option<String>,
+
+    /// Remove what is older than a segment or a position
+    #[arg(long, value_name = "SEGMENT|LSN", value_parser = parse_end)]
+    older_than: Option<Rule>,
+}
+
+fn parse_end(text: &str) -> Result<Rule, String> {
+    let lsn = || text.parse::<Lsn>().ok().map(Rule::OlderThanPosition);
+    SegmentName::parse(text).map(Rule::OlderThanSegment).or_else(lsn).ok_or_else(|| {
+        format!("expected a segment such as 000000010000000000000007 or a position such as 0/7000028, found \"{text}\"")
+    })
+}
+
+impl RuleArgs {
+    fn rule(&self) -> Option<Rule> {
+        const DAY: i64 = 24 * 3600 * 1_000_000;
+        let of_days = |days: u32| {
+            let age = i64::from(days) * DAY;
+            Rule::KeepSince { moment: Zoned::now().timestamp().as_microsecond().saturating_sub(age), age }
+        };
+        self.keep_backups
+            .map(Rule::KeepBackups)
+            .or_else(|| self.keep_days.map(of_days))
+            .or_else(|| self.older_than_backup.clone().map(Rule::OlderThanBackup))
+            .or_else(|| self.older_than.clone())
+    }
+}
+
+/// Runs `walden archive prune`.
+pub fn run(args: &PruneArgs) -> Result<ExitCode> {
+    let (archive, _) = args.place.open()?;
+    // The parser demands one of them.
+    let Some(rule) = args.rule.rule() else { return Ok(ExitCode::from(2)) };
+    let plan = prune::plan(&archive, &rule, on_disk(args, &archive)?)?;
+    let pruned = if args.apply { plan.apply(&archive)? } else { plan.report().clone() };
+    terminal::show(args.format, || &pruned, || table(&pruned))?;
+    Ok(if pruned.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+}
+
+fn on_disk(args: &PruneArgs, archive: &Archive) -> Result<Vec<Backup>> {
+    let system = archive.identity()?.system_identifier.clone();
+    let mut backups = Vec::new();
+    for manifest in &args.manifest {
+        backups.push(backup::of_manifest(manifest, &system)?);
+    }
+    for folder in &args.backups {
+        backups.extend(backup::in_folder(folder, &system)?);
+    }
+    Ok(backups)
+}
+
+fn table(pruned: &Pruned) -> String {
+    let mut text = String::new();
+    if !pruned.backups.is_empty() {
+        text.push_str("Backups\n");
+    }
+    for backup in &pruned.backups {
+        describe_backup(&mut text, backup);
+    }
+    for timeline in &pruned.timelines {
+        describe_timeline(&mut text, timeline);
+    }
+    for warning in &pruned.warnings {
+        let _ = writeln!(text, "WARNING: {warning}");
+    }
+    match &pruned.reason {
+        Some(reason) if !pruned.warnings.contains(reason) => {
+            let _ = writeln!(text, "{reason}");
+        }
+        Some(_) => {}
+        None => {
+            let (objects, bytes) = (pruned.removed_objects, units::bytes(pruned.removed_bytes));
+            let verb = if pruned.is_applied { "removed" } else { "would be removed (--apply removes them)" };
+            let from = pruned.kept_from.as_deref().unwrap_or_default();
+            let _ = writeln!(text, "Everything from {from} on stays. {objects} objects of {bytes} {verb}.");
+        }
+    }
+    text
+}
+
+fn describe_backup(text: &mut String, backup: &BackupState) {
+    let verdict = match (&backup.problem, backup.is_kept) {
+        (None, true) => "stays",
+        (None, false) => "goes",
+        (Some(_), true) => "does not count, its WAL stays",
+        (Some(_), false) => "does not count, its WAL goes",
+    };
+    let label = backup.label.as_deref().map_or(String::new(), |label| format!(" \"{}\"", harmless(label)));
+    let time = backup.time.map_or(String::new(), |time| format!(", {}", Timestamp::from_unix_micros(time)));
+    let _ = writeln!(
+        text,
+        "  {}{label}, timeline {} from {}{time}: {verdict}",
+        harmless(&backup.name),
+        backup.timeline,
+        backup.start
+    );
+    if let Some(problem) = &backup.problem {
+        let _ = writeln!(text, "    {problem}");
+    }
+}
+
+fn describe_timeline(text: &mut String, timeline: &TimelineState) {
+    let _ = writeln!(text, "Timeline {}", timeline.timeline);
+    let rows = [
+        (
+            "goes",
+            timeline.removed_segments,
+            timeline.removed_objects,
+            timeline.removed_bytes,
+            &timeline.removed_range,
+        ),
+        ("stays", timeline.kept_segments, timeline.kept_objects, timeline.kept_bytes, &timeline.kept_range),
+    ];
+    for (verb, segments, objects, bytes, range) in rows {
+        let Some((first, last)) = range else { continue };
+        let bytes = units::bytes(bytes);
+        let _ = writeln!(
+            text,
+            "  {verb:<5}  {segments} segments in {objects} objects, {bytes}: {first} to {last}"
+        );
+    }
+}
