@@ -1,4 +1,4 @@
-//! Where blocks are in the files of a data directory, and those of a base backup.
+//! Positions of blocks in the files of a data directory or base backup.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use walden_source::names::{DEFAULT_TABLESPACE, GLOBAL_TABLESPACE};
 /// Blocks of a file before the next one begins, unless PostgreSQL was compiled otherwise (`RELSEG_SIZE`).
 pub const FILE_BLOCKS: u32 = 131_072;
 
-/// What became of a block in a backup.
+/// The result of reading a block of a backup.
 #[derive(Debug)]
 pub enum BasePage {
     /// Its page.

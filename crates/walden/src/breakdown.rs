@@ -14,9 +14,9 @@ use crate::terminal::{self, Format};
 /// Relations that get a row of their own.
 const MAX_RELATIONS: usize = 20;
 
-/// What was counted of a file, or of several together.
+/// Byte counts of a file, or of several files together.
 pub struct Counted<'f> {
-    /// The file's; none of several.
+    /// The file's path; `None` for several files.
     pub path: Option<&'f Path>,
     /// Bytes of the compressed file.
     pub file_bytes: u64,
@@ -28,7 +28,7 @@ pub struct Counted<'f> {
     pub breakdown: Breakdown,
 }
 
-/// Prints what was counted of each file and of all of them.
+/// Prints the counts of each file and of all together.
 pub fn print(files: &[Counted<'_>], format: Format) -> Result<()> {
     let mut sum =
         Counted { path: None, file_bytes: 0, original_bytes: 0, members: 0, breakdown: Breakdown::default() };
@@ -46,7 +46,7 @@ pub fn print(files: &[Counted<'_>], format: Format) -> Result<()> {
 }
 
 impl Counted<'_> {
-    /// What holds the members together: headers, checksums, names, index.
+    /// Bytes of the container: headers, checksums, names, index.
     fn container_bytes(&self) -> u64 {
         self.file_bytes.saturating_sub(self.breakdown.total().stored)
     }

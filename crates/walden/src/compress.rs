@@ -1,4 +1,4 @@
-//! `walden compress`: files into compressed ones, each verified before it gets its name.
+//! `walden compress`: compresses files, and verifies each compressed file before it gets its name.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -37,15 +37,15 @@ Examples:
   walden compress 0000000100000A2B000000C5
       one segment, to 0000000100000A2B000000C5.wlz beside it
   walden compress -9 --rm /archive/wal
-      each file of a folder, as small as it gets, slowly; originals are removed, each after its copy was verified
+      each file of a folder at the slowest level; each original is removed after its copy was verified
   walden compress --pack -o /backup /archive/wal
-      consecutive segments into one file, which is smaller: what one says need not be said again by the next
+      consecutive segments into one file, which is smaller because segments share statistics and pages
   walden decompress /backup/*.wpk -o /restore
-      and back
+      decompress the pack's segments
   ssh db cat pg_wal/0000000100000A2B000000C5 | walden compress - > 0000000100000A2B000000C5.wlz
       standard input to standard output
 
-Segments are understood record by record; anything else (other versions, damaged or encrypted segments, history and backup files) is compressed as bytes. Everything comes back byte for byte, with its name, permissions and time. A compressed file that is there already stays; if the same would be written again, that is no error.
+Segments are compressed record by record; anything else (other versions, damaged or encrypted segments, history and backup files) is compressed as bytes. Every file is restored byte for byte, with its name, permissions and time of modification. An existing compressed file is not replaced; it is no error if the new one would be the same.
 
 Exit status: 0 done, 2 wrong usage, 3 a file could not be read or written (the others are done).";
 
@@ -53,12 +53,12 @@ Exit status: 0 done, 2 wrong usage, 3 a file could not be read or written (the o
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct CompressArgs {
-    /// Files, or folders of files (searched to the bottom; compressed files in them are left out); - for standard input, which
-    /// goes to standard output
+    /// Files, or folders of files (searched recursively, without the compressed files in them); - for standard input, which is
+    /// compressed to standard output
     #[arg(value_name = "FILE|DIR", required = true)]
     files: Vec<PathBuf>,
 
-    /// Write there [default: beside each file]
+    /// The folder to write to [default: that of each file]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
 
@@ -69,8 +69,8 @@ pub struct CompressArgs {
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pack: Option<Option<PathBuf>>,
 
-    /// In a pack, bytes of WAL from a keyframe, a segment that is decoded without those before it, to the next: fewer for
-    /// quicker access to a single segment and less loss where there is damage, more for a smaller file
+    /// In a pack, bytes of WAL between keyframes, which are segments that are decoded without those before them. Fewer bytes
+    /// give faster access to single segments and less loss by damage, more give a smaller file
     #[arg(long, value_name = "SIZE", default_value = KEYFRAME, requires = "pack", value_parser = parse_size)]
     keyframe: usize,
 
@@ -83,8 +83,8 @@ pub struct CompressArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     spill: Option<usize>,
 
-    /// Do not decode and compare what was written. Faster; but a fault of the program, the memory or the disk shows only
-    /// when the file is needed
+    /// Do not decode and compare the output. Faster; but a fault of the program, the memory or the disk is noticed only when
+    /// the file is needed
     #[arg(long)]
     no_verify: bool,
 
@@ -109,26 +109,26 @@ pub struct CompressArgs {
 #[derive(Args, Debug)]
 #[group(multiple = false)]
 struct Levels {
-    /// Fast
+    /// Fastest
     #[arg(short = '1', action = ArgAction::SetTrue)]
     one: bool,
     #[arg(short = '2', action = ArgAction::SetTrue, hide = true)]
     two: bool,
-    /// Between; this is the default
+    /// Default for single files
     #[arg(short = '3', action = ArgAction::SetTrue)]
     three: bool,
     #[arg(short = '4', action = ArgAction::SetTrue, hide = true)]
     four: bool,
     #[arg(short = '5', action = ArgAction::SetTrue, hide = true)]
     five: bool,
-    /// Smaller; this is the default of packs
+    /// Smaller; default for packs
     #[arg(short = '6', action = ArgAction::SetTrue)]
     six: bool,
     #[arg(short = '7', action = ArgAction::SetTrue, hide = true)]
     seven: bool,
     #[arg(short = '8', action = ArgAction::SetTrue, hide = true)]
     eight: bool,
-    /// Small
+    /// Smallest
     #[arg(short = '9', action = ArgAction::SetTrue)]
     nine: bool,
 }
@@ -139,7 +139,7 @@ pub const SEGMENT_ENDING: &str = "wlz";
 pub const PACK_ENDING: &str = "wpk";
 const KEYFRAME: &str = "512MB";
 const _: () = assert!(KEYFRAME_BYTES == 512 << 20);
-/// Results are listed one by one up to so many.
+/// Most files whose results are listed one by one.
 pub const MAX_ROWS: usize = 50;
 
 /// Runs the command.
@@ -161,7 +161,7 @@ pub fn run(args: &CompressArgs) -> Result<ExitCode> {
         if !errors.is_empty() {
             return Err(errors.remove(0).context(no_pack(args)));
         }
-        ensure!(!inputs.is_empty(), "no files to compress");
+        ensure!(!inputs.is_empty(), "cannot compress: expected files, found none");
         vec![pack(args, name.as_deref(), inputs, &advance)?]
     } else {
         let threads = args.threads.map_or_else(terminal::cores, usize::from);
@@ -181,11 +181,11 @@ pub fn run(args: &CompressArgs) -> Result<ExitCode> {
 /// A file to compress.
 struct Input {
     path: PathBuf,
-    /// Relative to what was asked for.
+    /// Path relative to the argument that it was found under.
     relative: PathBuf,
 }
 
-/// What was written.
+/// A compressed file or member that was written.
 struct Done {
     output: PathBuf,
     output_bytes: u64,
@@ -198,7 +198,7 @@ impl Done {
     }
 }
 
-/// One file to one in segment form.
+/// Compresses a file to a file of one member.
 fn single(args: &CompressArgs, input: &Input, advance: &(dyn Fn(u64) + Sync)) -> Result<Done> {
     let mut relative = input.relative.clone().into_os_string();
     relative.push(".");
@@ -225,7 +225,8 @@ fn single(args: &CompressArgs, input: &Input, advance: &(dyn Fn(u64) + Sync)) ->
     Ok(Done { output: target, output_bytes: added.file_end, members: vec![(input, added)] })
 }
 
-/// Compresses a file of so many bytes to one in segment form, and decodes that; as bytes, if its records do not come back.
+/// Compresses a file of `bytes` bytes to a file of one member, and decodes that. If coding by records does not restore the
+/// original, the file is coded as bytes.
 fn write_verified(
     args: &CompressArgs,
     meta: &Meta,
@@ -239,7 +240,7 @@ fn write_verified(
         let mut writer = Writer::new(BufWriter::new(output), options(args, FileForm::Segment, bytes));
         let added = writer.add(meta.clone(), as_bytes, source);
         let written = added.and_then(|added| writer.finish().map(|_| added));
-        let added = written.with_context(|| format!("compress {}", path.display()))?;
+        let added = written.with_context(|| format!("cannot compress {}", path.display()))?;
         warn_of_failure(path, &added);
         if args.no_verify {
             return Ok(added);
@@ -254,13 +255,13 @@ fn write_verified(
                 (&mut &*output).seek(SeekFrom::Start(0))?;
             }
             Err(error) => {
-                return Err(error.context(format!("verify what {} was compressed to", path.display())));
+                return Err(error.context(format!("cannot verify the compressed form of {}", path.display())));
             }
         }
     }
 }
 
-/// An error if the target is there and was not made of such files: their names and bytes.
+/// An error if the target exists and was not made from files of these names and sizes.
 fn refuse_other_members(target: &Path, members: &[(&[u8], u64)]) -> Result<()> {
     let is_like = || {
         let mut reader = Reader::open(File::open(target).ok()?, OWN).ok()?;
@@ -271,7 +272,7 @@ fn refuse_other_members(target: &Path, members: &[(&[u8], u64)]) -> Result<()> {
     if is_like() == Some(true) { Ok(()) } else { output::refuse_existing(target, false) }
 }
 
-/// Standard input to standard output.
+/// Compresses standard input to standard output.
 fn stream(args: &CompressArgs) -> Result<ExitCode> {
     const ALONE: &str =
         "- is standard input, which goes to standard output: without --output, --pack, --rm and other files";
@@ -282,14 +283,16 @@ fn stream(args: &CompressArgs) -> Result<ExitCode> {
         "compressed data is not written to a terminal; redirect standard output"
     );
     let named = "standard input";
-    let temporary = || tempfile::tempfile().with_context(|| format!("make a temporary file for {named}"));
+    let temporary =
+        || tempfile::tempfile().with_context(|| format!("cannot create a temporary file for {named}"));
     let (mut source, mut output) = (temporary()?, temporary()?);
-    let bytes = io::copy(&mut io::stdin().lock(), &mut source).with_context(|| format!("read {named}"))?;
+    let bytes =
+        io::copy(&mut io::stdin().lock(), &mut source).with_context(|| format!("cannot read {named}"))?;
     source.seek(SeekFrom::Start(0))?;
     let meta = Meta { name: STDIN_NAME.into(), ..Meta::default() };
     write_verified(args, &meta, &mut source, bytes, &output, Path::new(named))?;
     output.seek(SeekFrom::Start(0))?;
-    io::copy(&mut output, &mut io::stdout().lock()).context("write to standard output")?;
+    io::copy(&mut output, &mut io::stdout().lock()).context("cannot write to standard output")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -301,22 +304,22 @@ pub fn is_stream(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Whatever this program has just written may be decoded.
+/// Limits for decoding a file that this program has just written: none.
 const OWN: ReadLimits = ReadLimits { memory: u64::MAX, spill: u64::MAX, page_memory: 64 << 20 };
 
-/// Decodes what was written and compares it with what was read.
+/// Decodes the output and compares it with the input.
 fn verify(file: &File, added: &Added) -> Result<()> {
     let mut reader = Reader::open(file, OWN)?;
     verify_member(&mut reader, added)?;
-    ensure!(reader.next()?.is_none(), "there is more in the file than was written");
+    ensure!(reader.next()?.is_none(), "expected one member, found more");
     Ok(())
 }
 
 fn verify_member<R: Read + Seek>(reader: &mut Reader<R>, added: &Added) -> Result<()> {
-    let head = reader.next()?.ok_or_else(|| anyhow!("what was written is not there"))?;
-    ensure!(head == added.entry.head, "what was written is not what was to be written");
+    let head = reader.next()?.ok_or_else(|| anyhow!("expected the member that was written, found none"))?;
+    ensure!(head == added.entry.head, "expected the member's header as it was written, found another");
     let summary = reader.decode(&head, &mut std::io::sink())?;
-    ensure!(summary.end == added.entry.end, "what was decoded is not what was read");
+    ensure!(summary.end == added.entry.end, "expected the hash of the original, found another");
     Ok(())
 }
 
@@ -338,7 +341,7 @@ fn warn_of(path: &Path, error: &anyhow::Error) {
     );
 }
 
-/// All files to one pack. Starts over should a member not come back as it was, with that one as bytes.
+/// Compresses all files to one pack. If a member decodes to other bytes, starts again with that one coded as bytes.
 fn pack(
     args: &CompressArgs,
     name: Option<&Path>,
@@ -373,7 +376,7 @@ fn pack(
                 let input = usize::try_from(number).ok().and_then(|number| inputs.get(number));
                 match input {
                     Some(input) if as_bytes.insert(number) => warn_of(&input.path, &error),
-                    _ => return Err(error.context(format!("verify {}", target.display()))),
+                    _ => return Err(error.context(format!("cannot verify {}", target.display()))),
                 }
             }
         }
@@ -386,7 +389,7 @@ enum Packed {
         found: Vec<Metadata>,
         bytes: u64,
     },
-    /// A member that does not come back as it was.
+    /// A member that decodes to other bytes than the original's.
     Wrong(u64, anyhow::Error),
 }
 
@@ -429,7 +432,7 @@ fn write_pack(
                 let meta = output::meta_of(input.relative.as_os_str().as_bytes().to_vec(), &found);
                 let mut counted = Counted { input: &mut source, left: found.len(), advance };
                 let added = writer.add(meta, as_bytes.contains(&(number as u64)), &mut counted);
-                let added = added.with_context(|| format!("compress {}", input.path.display()))?;
+                let added = added.with_context(|| format!("cannot compress {}", input.path.display()))?;
                 warn_of_failure(&input.path, &added);
                 if !args.no_verify {
                     writer.flush()?;
@@ -445,7 +448,7 @@ fn write_pack(
         };
         let added = add_all();
         drop(sender);
-        let wrong = verifier.join().map_err(|_| anyhow!("the verifying thread failed"))?;
+        let wrong = verifier.join().map_err(|_| anyhow!("cannot verify: the thread ended by a panic"))?;
         added.map(|_| wrong)
     });
     if let Some((number, error)) = written? {
@@ -463,8 +466,7 @@ fn write_pack(
     Ok(Packed::Done { added: all, found: all_found, bytes })
 }
 
-/// Segments of one cluster after those of another, each in the order of the log, so that segments that share follow each other;
-/// then everything else by name.
+/// Sorts segments by cluster, timeline and LSN, so that segments that share pages follow each other; then other files by name.
 fn in_order(mut inputs: Vec<Input>) -> Result<Vec<Input>> {
     let key = |input: &Input| {
         let place = place_of(&input.path);
@@ -531,7 +533,7 @@ fn options(args: &CompressArgs, form: FileForm, largest: u64) -> WriteOptions {
     WriteOptions { keyframe: args.keyframe as u64, needs, ..WriteOptions::with_level(form, level) }
 }
 
-/// Everything to compress, each once; and what can't be.
+/// Finds all files to compress, without duplicates, and the errors of those that cannot be.
 fn gather(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
     let (mut inputs, mut errors) = (Vec::new(), Vec::new());
     for path in files {
@@ -539,18 +541,24 @@ fn gather(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
             Ok(found) if found.is_dir() => {
                 let before = inputs.len();
                 search(path, Path::new(""), &mut inputs).and_then(|()| {
-                    ensure!(inputs.len() > before, "no files to compress in {}", path.display());
+                    ensure!(
+                        inputs.len() > before,
+                        "cannot compress {}: expected files in it, found none",
+                        path.display()
+                    );
                     Ok(())
                 })
             }
             // Who compresses all there is again has no use for it twice, and a folder's are left out as well.
-            Ok(_) if is_compressed(path) => Err(anyhow!("{} is compressed already", path.display())),
+            Ok(_) if is_compressed(path) => {
+                Err(anyhow!("cannot compress {}: it is a compressed file already", path.display()))
+            }
             Ok(_) => match path.file_name() {
                 Some(name) => {
                     inputs.push(Input { path: path.clone(), relative: name.into() });
                     Ok(())
                 }
-                None => Err(anyhow!("{} has no name", path.display())),
+                None => Err(anyhow!("cannot compress {}: expected a file name", path.display())),
             },
             Err(error) => Err(anyhow!(error).context(path.display().to_string())),
         };
@@ -561,7 +569,7 @@ fn gather(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
     (inputs, errors)
 }
 
-/// What comes of a missing input, which may be the pack's own name.
+/// The error for a missing input, which may be meant as the pack's name.
 fn no_pack(args: &CompressArgs) -> String {
     let is_pack =
         |path: &&PathBuf| path.extension().is_some_and(|ending| ending == PACK_ENDING) && !path.exists();
@@ -573,7 +581,7 @@ fn no_pack(args: &CompressArgs) -> String {
     }
 }
 
-/// A server's notes on what has been archived: no log.
+/// Whether the folder is `archive_status`, whose files are not WAL.
 const NOT_LOG: &str = "archive_status";
 
 fn search(folder: &Path, relative: &Path, inputs: &mut Vec<Input>) -> Result<()> {
@@ -614,10 +622,14 @@ fn is_compressed(path: &Path) -> bool {
     [Some(SEGMENT_ENDING), Some(PACK_ENDING)].contains(&ending)
 }
 
-/// Opens a file, and no pipe: that would wait for who writes to it.
+/// Opens a regular file. Opening a named pipe would wait for a writer.
 pub fn open(path: &Path) -> Result<(File, Metadata)> {
     let named = || format!("open {}", path.display());
-    ensure!(fs::metadata(path).with_context(named)?.is_file(), "{} is no regular file", path.display());
+    ensure!(
+        fs::metadata(path).with_context(named)?.is_file(),
+        "cannot compress {}: expected a regular file",
+        path.display()
+    );
     let file = File::open(path).with_context(named)?;
     let found = file.metadata().with_context(named)?;
     Ok((file, found))
@@ -625,11 +637,15 @@ pub fn open(path: &Path) -> Result<(File, Metadata)> {
 
 /// Removes an original, unless it has changed since it was read.
 fn remove(path: &Path, read: &Metadata) -> Result<()> {
-    let now = fs::symlink_metadata(path).with_context(|| format!("remove {}", path.display()))?;
-    ensure!(!now.is_symlink(), "{} is a link and is not removed, nor what it leads to", path.display());
+    let now = fs::symlink_metadata(path).with_context(|| format!("cannot remove {}", path.display()))?;
+    ensure!(
+        !now.is_symlink(),
+        "cannot remove {}: it is a symbolic link; neither it nor its target is removed",
+        path.display()
+    );
     let key = |found: &Metadata| (found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec());
-    ensure!(key(&now) == key(read), "{} has changed since it was read and is not removed", path.display());
-    fs::remove_file(path).with_context(|| format!("remove {}", path.display()))
+    ensure!(key(&now) == key(read), "cannot remove {}: it has changed since it was read", path.display());
+    fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))
 }
 
 fn with_ending(path: &Path) -> PathBuf {
@@ -639,7 +655,7 @@ fn with_ending(path: &Path) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// Tells of what is read.
+/// A reader that reports the bytes read.
 struct Counted<'a> {
     input: &'a mut File,
     /// Bytes of the file that are not counted yet.
@@ -718,12 +734,12 @@ fn print(args: &CompressArgs, results: &[Done], failed: usize, seconds: f64) -> 
     terminal::print(&text)
 }
 
-/// How many times smaller.
+/// The compression factor: original size over compressed size.
 pub fn ratio(original: u64, stored: u64) -> String {
     format!("{:.2}x", original as f64 / stored.max(1) as f64)
 }
 
-/// How content is coded, in a word.
+/// The form of a member, for the table.
 pub fn form_name(form: Form) -> &'static str {
     match form {
         Form::Records => "records",

@@ -1,4 +1,4 @@
-//! `walden decompress`: compressed files back into what they were.
+//! `walden decompress`: restores the originals of compressed files.
 
 use std::ffi::OsStr;
 use std::io::{self, BufWriter, Read, Seek, Write};
@@ -33,7 +33,7 @@ Examples:
   walden decompress --salvage -o /restore damaged.wpk
       everything that is not damaged, and a list of what is lost
 
-What comes out has been compared with the checksum of the original before it gets its name.
+Output is compared with the hash of the original before it gets its name.
 
 Exit status: 0 done, 1 salvaged, but something is lost, 2 wrong usage, 3 a file is damaged or could not be read or written.";
 
@@ -45,7 +45,7 @@ pub struct DecompressArgs {
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
-    /// Write there [default: beside each file]
+    /// The folder to write to [default: that of each file]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
 
@@ -73,7 +73,7 @@ pub struct DecompressArgs {
     threads: Option<u16>,
 }
 
-/// What decoding may use.
+/// Memory and disk space that decoding may use.
 #[derive(Args, Debug)]
 pub struct LimitArgs {
     /// Memory for each file that is decoded at a time. A file whose header says that it may need more is refused, before
@@ -88,7 +88,7 @@ pub struct LimitArgs {
 }
 
 impl LimitArgs {
-    /// As they are given.
+    /// The limits for the codec.
     pub fn to_limits(&self) -> ReadLimits {
         let default = ReadLimits::default();
         let memory = self.memory.map_or(default.memory, |bytes| bytes as u64);
@@ -151,10 +151,13 @@ pub fn run(args: &DecompressArgs) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Standard input, member by member.
+/// Decompresses standard input, member by member.
 fn stream(args: &DecompressArgs) -> Result<ExitCode> {
     let is_alone = args.files.len() == 1 && args.member.is_empty() && !args.salvage;
-    ensure!(is_alone, "- is standard input, which is read once: without --member, --salvage and other files");
+    ensure!(
+        is_alone,
+        "cannot use - (standard input) with --member, --salvage or other files, as it is read only once"
+    );
     let path = Path::new("standard input");
     let stdout = (args.stdout || args.output.is_none()).then(|| Turns::new(io::stdout()));
     let mut out = stdout.as_ref().map(|stdout| stdout.take(0)).transpose().context(TO_STDOUT)?;
@@ -190,7 +193,7 @@ pub fn report(path: &Path, error: &anyhow::Error) {
     }
 }
 
-/// All members, or those that are asked for.
+/// Decompresses all members, or those named by `--member`.
 fn whole(
     args: &DecompressArgs,
     path: &Path,
@@ -223,7 +226,7 @@ fn whole(
         let mut head = reader.seek(start.unwrap_or(entry))?;
         while head.number < number {
             reader.decode(&head, &mut io::sink())?;
-            head = reader.next()?.ok_or_else(|| anyhow!("the member is not there"))?;
+            head = reader.next()?.ok_or_else(|| anyhow!("cannot find the member in the file"))?;
         }
         extract(args, path, &mut reader, &head, stdout.as_deref_mut(), advance)?;
     }
@@ -244,7 +247,7 @@ fn find<'e>(path: &Path, name: &str, entries: &'e [Entry]) -> Result<&'e Entry> 
     })
 }
 
-/// Decodes a member to where it belongs.
+/// Decodes a member to its target file.
 fn extract<R: Read + Seek>(
     args: &DecompressArgs,
     path: &Path,
@@ -262,9 +265,9 @@ fn extract<R: Read + Seek>(
         let output = Output::create(&target, args.force)?;
         let mut out = BufWriter::new(output.file());
         let summary = reader.decode(head, &mut out);
-        let summary =
-            summary.map_err(|error| plain_of_original(error, &format!("write {}", target.display())))?;
-        out.flush().with_context(|| format!("write {}", target.display()))?;
+        let summary = summary
+            .map_err(|error| plain_of_original(error, &format!("cannot write {}", target.display())))?;
+        out.flush().with_context(|| format!("cannot write {}", target.display()))?;
         drop(out);
         output.commit(&head.meta)?;
         summary
@@ -273,7 +276,7 @@ fn extract<R: Read + Seek>(
     Ok(summary)
 }
 
-/// An error of the output is no error of the compressed file.
+/// Distinguishes errors of the output from errors of the compressed file.
 fn plain_of_original(error: Error, what: &str) -> anyhow::Error {
     match error {
         Error::Original(error) => anyhow!(error).context(what.to_owned()),
@@ -281,7 +284,7 @@ fn plain_of_original(error: Error, what: &str) -> anyhow::Error {
     }
 }
 
-/// Where a member goes: never outside of the folder.
+/// The target path of a member, which is never outside of the folder.
 fn target_of(args: &DecompressArgs, path: &Path, head: &Head) -> Result<PathBuf> {
     let name = Path::new(OsStr::from_bytes(&head.meta.name));
     // An absolute name starts with an empty part.
@@ -299,7 +302,7 @@ fn target_of(args: &DecompressArgs, path: &Path, head: &Head) -> Result<PathBuf>
     Ok(folder.join(name))
 }
 
-/// Everything that is not damaged. The lines say what is lost; none if nothing is.
+/// Decompresses everything that is not damaged. Returns lines that say what is lost; empty if nothing is.
 fn salvage(args: &DecompressArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<Vec<String>> {
     let mut failure = None;
     let walk = container::walk(open(path)?.0, args.limits.to_limits(), &mut |reader, head| {

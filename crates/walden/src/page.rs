@@ -1,4 +1,4 @@
-//! `walden page`: one block's history, and its page at a moment.
+//! `walden page`: a block's history, and its page at an LSN.
 
 mod json;
 mod key;
@@ -50,7 +50,7 @@ Exit status: 0 done, 1 the page is not known at that LSN, 2 wrong usage, 3 input
 /// Wrong arguments.
 const USAGE: u8 = 2;
 
-/// Show what became of one block: every record that touched it, its page at any LSN, what changed between two
+/// Show one block's history: every record that changed it, its page at any LSN, the differences between two
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct PageArgs {
@@ -63,7 +63,7 @@ pub struct PageArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     timeline: Option<u32>,
 
-    /// Whose block: TABLESPACE/DATABASE/FILE as numbers, a path such as base/5/16384 as in the server's messages, or
+    /// The relation: TABLESPACE/DATABASE/FILE as numbers, a path such as base/5/16384 as in the server's messages, or
     /// with --names a table's or index's name
     #[arg(long, value_name = "SPC/DB/REL|PATH|NAME")]
     relation: String,
@@ -72,15 +72,15 @@ pub struct PageArgs {
     #[arg(long, value_name = "N")]
     block: u32,
 
-    /// Which of the relation's forks [default: main, or what the path says]
+    /// The fork [default: main, or that of the path]
     #[arg(long, value_enum)]
     fork: Option<ForkName>,
 
-    /// Names of tables and indexes: a connection string, or a file that `walden explain --save-names` made
+    /// Names of tables and indexes: a connection string, or a file written by `walden explain --save-names`
     #[arg(long, value_name = "DSN|FILE")]
     names: Vec<String>,
 
-    /// A base backup (or the copy of a stopped data directory) whose pages the log's changes apply to
+    /// A base backup, or a copy of a stopped data directory, from which the log continues
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
 
@@ -96,12 +96,12 @@ pub struct PageArgs {
     #[arg(long, value_name = "FILE", requires = "at")]
     out: Option<PathBuf>,
 
-    /// Replace the file if it is there
+    /// Replace an existing file
     #[arg(long, requires = "out")]
     force: bool,
 
-    /// Set the checksum of the page written; without checksums PostgreSQL does not look at it, so that auto leaves it
-    /// only if the base backup says that there are none
+    /// Whether to set the page's checksum; auto sets it unless the base backup shows that the cluster has no checksums (which
+    /// then ignores it)
     #[arg(long, value_enum, default_value_t = ChecksumMode::Auto, requires = "out")]
     checksum: ChecksumMode,
 
@@ -136,7 +136,10 @@ pub fn run(args: &PageArgs) -> Result<ExitCode> {
         Err(problem) => return Ok(fail(USAGE, &problem)),
     };
     if let Some(path) = args.out.as_ref().filter(|path| !args.force && path.exists()) {
-        return Ok(fail(USAGE, &format!("{} is already there; --force replaces it", path.display())));
+        return Ok(fail(
+            USAGE,
+            &format!("cannot write {}: it exists already; --force replaces it", path.display()),
+        ));
     }
     let latest = args.at.iter().chain(&args.diff).max().filter(|&&latest| latest != END);
     let to = latest.map(|&latest| Bound::Lsn(latest));
@@ -199,7 +202,7 @@ fn fail(code: u8, problem: &str) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// What is asked for, and what came up on the way to it.
+/// The requested block, and errors met while following it.
 struct View<'a> {
     args: &'a PageArgs,
     key: BlockKey,
@@ -210,7 +213,7 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    /// Hands the backup's page on; from where the log is needed with it.
+    /// Passes the backup's page to the follower. Returns the LSN from which the log is needed.
     fn take_base(&mut self, follow: &mut Follow) -> Result<Option<Lsn>> {
         let Some(base) = &mut self.base else { return Ok(None) };
         let redo = base.redo_from();
@@ -239,7 +242,7 @@ impl View<'_> {
         Ok(None)
     }
 
-    /// Replays the segments in order; the first position and how far the log could be read.
+    /// Replays the segments in order. Returns the log's start and the LSN up to which it could be read.
     fn scan(&mut self, runs: &[Run], from: Option<Lsn>, follow: &mut Follow) -> (Lsn, Lsn) {
         let total = runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum();
         let mut progress = Progress::bytes("replaying", total);
@@ -281,7 +284,7 @@ impl View<'_> {
         (start.unwrap_or(first), reached)
     }
 
-    /// Says why a backup could not be used.
+    /// Prints why a backup could not be used.
     fn check_base(&mut self, start: Lsn, end: Lsn) {
         let Some(base) = &self.base else { return };
         let redo = base.redo_from();
@@ -370,7 +373,7 @@ impl View<'_> {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// A moment's page; if it is not known, says why and what would help.
+    /// Returns the page of a snapshot; if it is not known, prints why, and a hint.
     fn known<'s>(
         &self,
         snapshot: &'s Snapshot,
@@ -427,7 +430,7 @@ impl View<'_> {
         None
     }
 
-    /// The log has nothing of the block: says what it has.
+    /// Prints which blocks the log has, if it does not have the requested one.
     fn say_not_there(&self, follow: &Follow) {
         let fork = match self.key.fork {
             Fork::MAIN => String::new(),
@@ -461,7 +464,7 @@ impl View<'_> {
         if set {
             checksum::set_checksum(&mut page, self.key.block);
         }
-        output::replace(path, &page.0).with_context(|| format!("write {}", path.display()))?;
+        output::replace(path, &page.0).with_context(|| format!("cannot write {}", path.display()))?;
         let file_blocks =
             self.base.as_ref().map_or(base::FILE_BLOCKS, |base| base.control().blocks_per_segment);
         let file = base::file_path(self.key, file_blocks);
@@ -486,7 +489,7 @@ impl View<'_> {
     }
 }
 
-/// Stops where nothing more is asked for.
+/// A visitor that stops when no more records are needed.
 struct Following<'a> {
     follow: &'a mut Follow,
 }
@@ -498,7 +501,7 @@ impl Visitor for Following<'_> {
     }
 }
 
-/// What is cut off a line on a narrow terminal is not to be missing in a file.
+/// The width of output that is not a terminal: lines in a file are not shortened.
 fn look() -> Look {
     let width = if std::io::stdout().is_terminal() { terminal::width() } else { 120 };
     Look { width, ..terminal::look() }

@@ -1,4 +1,4 @@
-//! Progress on standard error: only on a terminal, and only for what takes over a second.
+//! Progress on standard error: only on a terminal, and only for operations of more than a second.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ impl Progress {
         Progress { bar, started: Instant::now(), shown: false }
     }
 
-    /// That many bytes more.
+    /// Counts `bytes` bytes as done.
     pub fn advance(&mut self, bytes: u64) {
         if !self.shown && self.started.elapsed() > SILENT && std::io::stderr().is_terminal() {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -35,12 +35,12 @@ impl Progress {
         self.bar.inc(bytes);
     }
 
-    /// That many bytes more to go than was said.
+    /// Adds `bytes` bytes to the total.
     pub fn lengthen(&mut self, bytes: u64) {
         self.bar.inc_length(bytes);
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(self) {
         self.bar.finish_and_clear();
     }

@@ -1,4 +1,4 @@
-//! What is around the program, and how it prints.
+//! The terminal, output formats, and the number of cores.
 
 use std::io::Write;
 
@@ -34,10 +34,10 @@ pub fn json(document: &(impl Serialize + ?Sized)) -> Result<String> {
     Ok(serde_json::to_string_pretty(document)? + "\n")
 }
 
-/// Prints whole lines; their colours are left out where they don't go to a terminal. Unlike the macros of the standard library,
+/// Prints whole lines, without colours if standard output is no terminal. Unlike the macros of the standard library,
 /// which panic, this returns an error if the reader closed the pipe or the disk is full.
 pub fn print(lines: &str) -> Result<()> {
-    anstream::stdout().lock().write_all(lines.as_bytes()).context("write to standard output")
+    anstream::stdout().lock().write_all(lines.as_bytes()).context("cannot write to standard output")
 }
 
 /// How tables look here.

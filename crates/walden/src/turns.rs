@@ -117,7 +117,7 @@ impl<W: Write> Write for Turn<'_, W> {
 
 impl<W: Write> Drop for Turn<'_, W> {
     fn drop(&mut self) {
-        // Only after another error is there anything left, and that one is told.
+        // Output is left over only after another error, which is reported.
         let _ = self.wait().and_then(|()| self.write_held(self.whole));
         self.turns.place().number += 1;
         self.turns.passed.notify_all();
@@ -137,17 +137,17 @@ mod tests {
     #[test]
     fn what_comes_later_is_written_later() {
         let turns = Turns::new(Vec::new());
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         thread::scope(|scope| {
             let (turns, tell) = (&turns, tell);
             scope.spawn(move || {
                 let mut second = turns.take(1).unwrap();
                 second.write_all(b"second ").unwrap();
-                tell.send(()).unwrap();
+                sender.send(()).unwrap();
                 second.finish().unwrap();
             });
             let mut first = turns.take(0).unwrap();
-            told.recv().unwrap();
+            receiver.recv().unwrap();
             first.write_all(b"first ").unwrap();
             first.finish().unwrap();
         });

@@ -40,11 +40,11 @@ Examples:
   walden whatif /archive/wal --sweep max_wal_size=1GB,8GB --sweep wal_compression=off,lz4,zstd --html whatif.html
       the same as a page with charts
   walden whatif /archive/wal --traced max_wal_size=1GB --names 'host=/run/postgresql'
-      the settings that the WAL was written under, given where it does not show them
+      give settings of the server that the WAL does not show
   walden whatif /archive/wal --advise 'halve the WAL with recovery under 2 minutes'
       settings that reach an aim, as ALTER SYSTEM lines
 
-Sizes are distances of LSNs: what is written, whatever archives make of it.
+Sizes are distances of LSNs: WAL as written, before any compression by an archive.
 
 Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes before the damage is predicted).";
 
@@ -66,32 +66,32 @@ pub struct WhatifArgs {
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_setting)]
     set: Vec<(String, String)>,
 
-    /// A setting to try in several values, on top of --set; several are crossed
+    /// A setting to try in several values, in addition to --set; several options give all combinations
     #[arg(long, value_name = "NAME=A,B,C", value_parser = parse_sweep)]
     sweep: Vec<Sweep>,
 
-    /// An index that is not there; its name needs --names, else TABLESPACE/DATABASE/FILE
+    /// Predict without this index; its name needs --names, else TABLESPACE/DATABASE/FILE
     #[arg(long, value_name = "INDEX")]
     drop_index: Vec<String>,
 
-    /// One more B-tree index on a table, with keys of so many bytes: from keys that only grow to random ones
+    /// Predict with one more B-tree index on a table, with keys of BYTES bytes: a range from ascending to random keys
     #[arg(long, value_name = "TABLE:BYTES", value_parser = parse_index)]
     add_index: Vec<(String, u32)>,
 
-    /// A table's fillfactor, in percent: from no update that becomes HOT to all that now move their row
+    /// A table's fillfactor, in per cent: a range by how many updates become HOT
     #[arg(long, value_name = "TABLE=PERCENT", value_parser = parse_fill)]
     fillfactor: Vec<(String, u8)>,
 
-    /// A setting that the trace was taken under, where it is not what the trace shows
+    /// A setting that the trace was written under, if the trace does not show it
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_setting)]
     traced: Vec<(String, String)>,
 
-    /// The server's settings: a connection string, or a file that explain's --save-names made
+    /// The server's settings: a connection string, or a file written by explain's --save-names
     #[arg(long, value_name = "DSN|FILE")]
     names: Vec<String>,
 
-    /// A base backup in plain format, or a stopped server's data directory, as of before the trace: has the pages
-    /// that the log alone does not
+    /// A base backup in plain format, or a stopped server's data directory, as of before the trace, for pages that the log
+    /// alone does not have
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
 
@@ -107,19 +107,19 @@ pub struct WhatifArgs {
     #[arg(long, value_name = "AIM", conflicts_with_all = ["set", "sweep"], value_parser = Aim::parse)]
     advise: Option<Aim>,
 
-    /// Say how large archives would be: by `walden compress`, and by --archiver if it is given
+    /// Predict the size of archives, compressed by `walden compress` and by --archiver if it is given
     #[arg(long)]
     archive: bool,
 
-    /// A command that compresses its input to its output, as the archive does today, such as 'gzip' or 'zstd -3'
+    /// The archive's command that compresses standard input to standard output, such as 'gzip' or 'zstd -3'
     #[arg(long, value_name = "COMMAND")]
     archiver: Option<String>,
 
-    /// How fast this server recovers, such as 80MB a second [default: a third of the speed of the replay on this machine]
+    /// Speed of this server's recovery in bytes a second, such as 80MB [default: a third of the speed of replay on this machine]
     #[arg(long, value_name = "SIZE", value_parser = redo::parse_size)]
     redo_rate: Option<usize>,
 
-    /// Compress every image that is asked for, not a sample of each table's: slower, no error from sampling
+    /// Compress every image, not a sample of each table's: slower, but without the error of sampling
     #[arg(long)]
     all_images: bool,
 
@@ -153,7 +153,7 @@ struct Sweep {
 }
 
 impl Sweep {
-    /// Is there something to draw a curve along?
+    /// Whether the values are numbers, so that a curve can be drawn.
     fn has_numbers(&self) -> bool {
         self.values.iter().filter_map(|value| sweep::quantity(value)).count() > 1
     }
@@ -222,7 +222,8 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
 /// Curves as pictures.
 fn draw(document: &Document, path: &Path) -> Result<()> {
     for (index, curve) in sweep::curves(document).iter().enumerate() {
-        let svg = svg::curve(curve).map_err(|error| anyhow::anyhow!("draw {}: {error}", path.display()))?;
+        let svg =
+            svg::curve(curve).map_err(|error| anyhow::anyhow!("cannot draw {}: {error}", path.display()))?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let ending =
             path.extension().map_or_else(String::new, |ending| format!(".{}", ending.to_string_lossy()));
@@ -232,7 +233,7 @@ fn draw(document: &Document, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Every set of settings that is asked for.
+/// All requested sets of settings.
 fn changes(args: &WhatifArgs) -> Vec<Vec<(String, String)>> {
     let mut all = vec![args.set.clone()];
     for sweep in &args.sweep {
@@ -296,7 +297,9 @@ impl<'a> Object<'a> {
             );
         };
         if found.iter().any(|(_, other, _)| other != relation) {
-            bail!("more than one table or index is called {name}: write DATABASE.SCHEMA.NAME");
+            bail!(
+                "cannot use {name}: more than one table or index has this name; write DATABASE.SCHEMA.NAME"
+            );
         }
         Ok(Object { relation: Some(relation), files: found.iter().map(|(file, _, _)| *file).collect() })
     }
@@ -322,7 +325,7 @@ impl<'a> Object<'a> {
 fn the_run(inventory: &Inventory) -> Result<&Run> {
     let longest = inventory.runs.iter().max_by_key(|run| run.segments.len());
     let Some(run) = longest else {
-        bail!("no WAL segment found: expected a folder such as pg_wal or an archive")
+        bail!("cannot predict: expected WAL segments, as in pg_wal or an archive, found none")
     };
     if inventory.runs.len() > 1 {
         eprintln!(
@@ -337,7 +340,7 @@ fn the_run(inventory: &Inventory) -> Result<&Run> {
     Ok(run)
 }
 
-/// Settings that change nothing are said to, before anything is read.
+/// Prints which settings have no effect, before anything is read.
 fn check_names(changes: &[Vec<(String, String)>], run: &Run) -> Result<Vec<String>> {
     let mut notes: Vec<String> = Vec::new();
     for (name, value) in changes.iter().flatten() {

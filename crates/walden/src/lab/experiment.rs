@@ -1,4 +1,4 @@
-//! `walden lab run EXPERIMENT`: options, what the lab wants to know of the log, and how results are printed.
+//! `walden lab run EXPERIMENT`: options, the analysis of the log for the lab, and the printed results.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -31,10 +31,10 @@ use crate::{output, redo, terminal};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of experiments")]
 pub struct ExperimentArgs {
-    /// A small form of it, for a first look
+    /// Run it at a small size, in seconds
     #[arg(long, conflicts_with = "full")]
     pub quick: bool,
-    /// As much as was published
+    /// Run it at the published size
     #[arg(long)]
     pub full: bool,
     /// pgbench's scale factor
@@ -52,19 +52,19 @@ pub struct ExperimentArgs {
     /// Megabytes to copy
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub megabytes: Option<u64>,
-    /// Run on this server, in a database of its own; settings are put back in the end (needs a superuser)
+    /// Run on this server, in a new database; its settings are restored afterwards (needs a superuser)
     #[arg(long, value_name = "DSN")]
     pub dsn: Option<String>,
-    /// Run the same statements on this Oracle too: USER/PASSWORD@HOST:PORT/SERVICE (needs Python's oracledb)
+    /// Also run the statements on this Oracle database: USER/PASSWORD@HOST:PORT/SERVICE (needs Python's oracledb)
     #[arg(long, value_name = "DSN")]
     pub oracle_dsn: Option<String>,
-    /// Keep each run's WAL and facts.json in a folder of its case's name in this folder
+    /// Keep each run's WAL and facts.json in this folder, in a subfolder with the case's name
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
-    /// Write the results as JSON into this file too
+    /// Also write the results as JSON
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Write a page with charts too: measured, published and predicted figures, and what became of the claims
+    /// Also write a page with charts: measured, published and predicted figures, and the claims
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 }
@@ -136,7 +136,7 @@ pub fn run(
     out.and(html).and(printed)
 }
 
-/// Understands the log for the lab.
+/// Implements the lab's questions about the log.
 struct Reader;
 
 impl Analysis for Reader {
@@ -177,7 +177,10 @@ impl Analysis for Reader {
         cases: &[BTreeMap<String, String>],
     ) -> Result<Vec<PredictedRun>> {
         let inventory = Inventory::of(&[wal.to_owned()])?;
-        let run = inventory.runs.first().context("there is no WAL")?;
+        let run = inventory
+            .runs
+            .first()
+            .context("cannot read the WAL of the run: expected segments, found none")?;
         let from_base = base.map(|path| redo::open_base(path, &inventory)).transpose()?;
         let open = || redo::base_pages(base);
         let question = Question {
@@ -239,7 +242,7 @@ fn head(look: Look, report: &Report) -> String {
     let server = report.server.as_ref().map(|server| server.version.split(" (").next().unwrap_or_default());
     let server = server.map(|server| format!("{} with ", server.split(" on ").next().unwrap_or_default()));
     let published = source.as_ref().map_or_else(
-        || "nobody published this; the servers are the judge".into(),
+        || "not published: predictions are compared with the servers' WAL".into(),
         |source| format!("published: {} {}; {}", source.author, source.year, source.setup),
     );
     format!(
@@ -276,7 +279,7 @@ fn figures(look: Look, report: &Report) -> String {
     }
     let mut text = table(look, "Figures", ("", &columns), &rows);
     if !report.published_size && report.figures.iter().any(|figure| figure.published.is_some()) {
-        let hint = "published figures are those of the published size; here only ratios compare";
+        let hint = "published figures are those of the published size: compare only ratios";
         text.push_str(&format!("  {}\n", look.faint(&wrap(hint, look.width, 2))));
     }
     text
@@ -290,7 +293,7 @@ fn cells(figure: &Figure, predicted: bool) -> Vec<String> {
     cells
 }
 
-/// Names of measures as people read them.
+/// Labels of measures.
 pub fn measure_name(name: &str) -> String {
     let known = [
         ("wal_mb", "MB of WAL (2^20)"),
@@ -310,7 +313,7 @@ pub fn measure_name(name: &str) -> String {
         .map_or_else(|| name.replace('_', " "), |(_, long)| (*long).into())
 }
 
-/// A figure with as many digits as say something.
+/// A figure with a suitable number of digits.
 pub fn number(value: Option<f64>) -> String {
     match value {
         None => "-".into(),

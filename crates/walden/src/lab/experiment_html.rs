@@ -1,5 +1,5 @@
-//! The results of an experiment as a page with charts: whether the published shape came out, what was measured beside what
-//! was published and predicted, and every figure.
+//! The results of an experiment as a page with charts: claims, measured figures beside published and predicted ones, and a table
+//! of all figures.
 
 use walden_lab::experiments::definition::Kind;
 use walden_lab::experiments::report::{Check, Figure, Report, RunResult};
@@ -28,10 +28,10 @@ pub fn page(report: &Report, kind: Kind) -> Page {
     ));
     page.subtitle(&match &report.source {
         Some(source) => format!("Published: {} {}; {}", source.author, source.year, source.setup),
-        None => "Nobody published this; the servers are the judge.".to_owned(),
+        None => "Not published: predictions are compared with the servers' WAL.".to_owned(),
     });
     facts(&mut page, report);
-    page.section(shape(report));
+    page.section(claims(report));
     let charts = match kind {
         Kind::WalLevel => levels(report),
         Kind::CheckpointDistance => distances(report),
@@ -48,10 +48,10 @@ pub fn page(report: &Report, kind: Kind) -> Page {
 }
 
 fn facts(page: &mut Page, report: &Report) {
-    let judged = report.checks.iter().filter(|check| check.holds.is_some()).count();
-    if judged > 0 {
+    let checked = report.checks.iter().filter(|check| check.holds.is_some()).count();
+    if checked > 0 {
         let held = report.checks.iter().filter(|check| check.holds == Some(true)).count();
-        page.fact("claims that hold", &format!("{held} of {judged}"), "of those that could be judged");
+        page.fact("claims that hold", &format!("{held} of {checked}"), "of those that could be checked");
     }
     let of_others = |figure: &&Figure| figure.measure == "wal_mb" && !is_own(report, figure);
     let errors: Vec<f64> = report.figures.iter().filter(of_others).filter_map(error).collect();
@@ -66,17 +66,17 @@ fn facts(page: &mut Page, report: &Report) {
     page.fact(
         "took",
         &units::seconds(report.seconds),
-        if report.published_size { "as much as published" } else { "" },
+        if report.published_size { "the published size" } else { "" },
     );
 }
 
-/// Is a figure's prediction from the log of the very case?
+/// Whether a figure's prediction is from the log of its own case.
 fn is_own(report: &Report, figure: &Figure) -> bool {
-    let of_all = report.details.get("predicted").and_then(|told| told["from"].as_str());
+    let of_all = report.details.get("predicted").and_then(|predicted| predicted["from"].as_str());
     of_all == Some(&figure.case) || figure.phase.strip_prefix("from ") == Some(&figure.case)
 }
 
-/// How far a prediction is from what was measured, as a fraction.
+/// The error of a prediction, as a fraction of the measured value.
 fn error(figure: &Figure) -> Option<f64> {
     let (predicted, measured) = figure.predicted.zip(figure.measured)?;
     (measured > 0.0).then(|| predicted / measured - 1.0)
@@ -86,10 +86,10 @@ fn signed(fraction: f64) -> String {
     format!("{:+.2} %", 100.0 * fraction)
 }
 
-// ---- The shape ---------------------------------------------------------------------------------------------------------
+// ---- Claims ------------------------------------------------------------------------------------------------------------
 
-fn shape(report: &Report) -> Section {
-    let mut section = Section::new("What came out");
+fn claims(report: &Report) -> Section {
+    let mut section = Section::new("Claims");
     let failed = report.checks.iter().any(|check| check.holds == Some(false));
     section = if failed { section.alarm(&report.verdict) } else { section.text(&report.verdict) };
     if !report.checks.is_empty() {
@@ -98,7 +98,7 @@ fn shape(report: &Report) -> Section {
             let holds = match check.holds {
                 Some(true) => "yes",
                 Some(false) => "no",
-                None => "not judged",
+                None => "not checked",
             };
             let cells = vec![
                 Cell::sentence(&check.claim),
@@ -132,14 +132,14 @@ fn shape(report: &Report) -> Section {
         };
         section = section.chart(
             chart,
-            "Ratios of two figures compare also where the sizes are not those that were published.",
+            "Ratios of two figures can be compared even if the sizes are not the published ones.",
         );
     }
     let missing = report.unavailable.iter().map(|missing| format!("not measured: {missing}"));
     section.list(report.notes.iter().cloned().chain(missing))
 }
 
-/// A line about an experiment, with its first letter large.
+/// An experiment's description, capitalized.
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(char::to_uppercase).into_iter().flatten();
@@ -238,7 +238,7 @@ fn setting_bytes(run: &RunResult, name: &str) -> Option<f64> {
 
 fn distances(report: &Report) -> Section {
     const SETTING: &str = "max_wal_size";
-    let mut section = Section::new("Checkpoints further and further apart");
+    let mut section = Section::new("Growing distance between checkpoints");
     // Cases of the ladder are named by their setting; all have the same checkpoint_timeout.
     let is_step = |case: &str| case.starts_with(&format!("{SETTING}="));
     let place = |case: &str| match case.split_once('=') {
@@ -283,7 +283,7 @@ fn distances(report: &Report) -> Section {
             marks: Vec::new(),
         }
     };
-    let from = report.details.get("predicted").and_then(|told| told["from"].as_str());
+    let from = report.details.get("predicted").and_then(|found| found["from"].as_str());
     let note = match from {
         Some(trace) => format!(
             "Rings are measured, each on a server of its own. Lines and dots are predicted, all of them from the log of \
@@ -293,7 +293,7 @@ fn distances(report: &Report) -> Section {
     };
     section = section
         .chart(curve("wal_mb", "WAL of the same transactions against max_wal_size", false), &note)
-        .chart(curve("checkpoints", "Checkpoints meanwhile", false), &note);
+        .chart(curve("checkpoints", "Checkpoints", false), &note);
     let cases = distinct(report.figures.iter().map(|figure| figure.case.as_str()));
     let of = |measure: &str, which: Which| -> Vec<Option<f64>> {
         cases.iter().map(|case| value(report, [case, "run", measure], which)).collect()
@@ -305,7 +305,7 @@ fn distances(report: &Report) -> Section {
     section = add_bars(
         section,
         bars("Transactions per second", &measure_name("tps"), &cases, speed, false),
-        "On the machine at hand, and on that of the publication.",
+        "On this machine, and on that of the publication.",
     );
     let published: Vec<&str> = cases
         .iter()
@@ -321,14 +321,14 @@ fn distances(report: &Report) -> Section {
     let note = if report.published_size {
         ""
     } else {
-        "At the published size, so only its ratio compares with what was measured here."
+        "At the published size: compare only its ratio with the measured one."
     };
     add_bars(section, bars("WAL as published", &measure_name("wal_mb"), &published, layers, false), note)
 }
 
 /// What was predicted of the ladder's steps, also of those that were not run.
 fn predicted_steps(report: &Report, measure: &str, is_step: &dyn Fn(&str) -> bool) -> Vec<(f64, f64)> {
-    let cases = report.details.get("predicted").and_then(|told| told["cases"].as_array());
+    let cases = report.details.get("predicted").and_then(|found| found["cases"].as_array());
     let one = |cell: &serde_json::Value| {
         let case = cell["case"].as_str().filter(|case| is_step(case))?;
         let (size, _) = sweep::quantity(case.split_once('=')?.1)?;
@@ -382,7 +382,7 @@ fn statements(report: &Report) -> Section {
         if report.published_size {
             ""
         } else {
-            "At the published size, so only ratios compare with what was measured here."
+            "At the published size: compare only ratios with the measured ones."
         },
     );
     let mut engines = Vec::new();
@@ -453,8 +453,8 @@ fn copies(report: &Report) -> Section {
     ];
     add_bars(
         section,
-        bars("What small files cost: time over that of large ones", "times", &commands, layers, false),
-        "Whichever of the two comes near the published ratio explains it.",
+        bars("Cost of small files: time divided by that of large ones", "times", &commands, layers, false),
+        "The one closer to the published ratio explains it.",
     )
 }
 
@@ -464,7 +464,7 @@ fn copies(report: &Report) -> Section {
 const TOLERANCE: f64 = 0.05;
 
 fn predicted(report: &Report) -> Section {
-    let mut section = Section::new("Predictions against what came");
+    let mut section = Section::new("Predicted and measured");
     let with_both: Vec<&Figure> = report
         .figures
         .iter()
@@ -488,7 +488,7 @@ fn predicted(report: &Report) -> Section {
         points: points.collect(),
     };
     section = section
-        .chart(chart, "On the line a prediction is right; the dotted lines are 5 % beside it. Two runs of the same work differ too.");
+        .chart(chart, "Points on the line are exact predictions; the dotted lines mark an error of 5 %. Two runs of the same work also differ.");
     let mut table = Table::new(&["case", "part", "measured (2^20)", "predicted (2^20)", "error"]);
     for figure in &with_both {
         let wrong = error(figure).unwrap_or(0.0);
@@ -530,7 +530,7 @@ fn figures(report: &Report) -> Section {
     }
     let section = Section::new("All figures");
     let section = match !report.published_size && with(PUBLISHED) {
-        true => section.text("Published figures are those of the published size; here only ratios compare."),
+        true => section.text("Published figures are those of the published size: compare only ratios."),
         false => section,
     };
     if table.is_empty() { section } else { section.table(table) }
@@ -556,8 +556,7 @@ fn runs(report: &Report) -> Section {
             ]);
         }
     }
-    let mut settings =
-        Table::new(&["case, setting", "value", "source"]).caption("What the servers were set to");
+    let mut settings = Table::new(&["case, setting", "value", "source"]).caption("Settings of the servers");
     for run in &report.runs {
         let parts =
             run.settings.iter().filter(|(_, setting)| setting.source != "default").map(|(name, setting)| {

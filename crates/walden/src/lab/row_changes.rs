@@ -1,8 +1,7 @@
-//! What the log says of a table's rows: how many were inserted, updated and deleted, and how long their values are.
+//! Decodes the row changes of a table from the log: numbers of inserted, updated and deleted rows, and lengths of their values.
 //!
-//! The table's log has to be whole, from before its first row on, and without images of its pages: then each record has the
-//! row itself, or what of it differs from the row before. A row is kept until it is deleted, which takes its own bytes
-//! and a few dozen more.
+//! The log must contain all records of the table, and no images of its pages: then each record has the row itself, or the bytes
+//! that differ from the old row. A row is kept in memory until it is deleted.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -26,7 +25,7 @@ type Place = (u32, u16);
 /// Bytes of a tuple's header that are not part of a record's tuple.
 const HEADER: usize = 23;
 
-/// A row as it is now.
+/// The present version of a row.
 struct Row {
     /// The block where a table that is filled in order would have it.
     block: u32,
@@ -51,7 +50,9 @@ pub fn row_changes(wal: &Path, table: &Relation, phases: &[Phase]) -> Result<Vec
         fault: None,
     };
     let holds = |run: &&walden_source::inventory::Run| run.start() <= first.from && first.from < run.end();
-    let Some(run) = inventory.runs.iter().find(holds) else { bail!("the log does not hold {}", first.from) };
+    let Some(run) = inventory.runs.iter().find(holds) else {
+        bail!("cannot decode row changes: expected {} in the log", first.from)
+    };
     let options = ScanOptions { threads: 1, from: Some(first.from), to: Some(last.to) };
     let (_, end) = scan_in_order(run, options, &mut watcher, |_| {});
     if let SegmentEnd::Damaged(damage) = end {
@@ -107,25 +108,29 @@ impl Watcher<'_> {
         let Some(new_block) = block_of(0) else { return Ok(()) };
         match payload::parse(record)? {
             Payload::Insert(insert) => {
-                ensure!(insert.tuple.is_some(), "an insert without its row: there is an image");
+                ensure!(insert.tuple.is_some(), "cannot decode an insert: its row is only in an image");
                 if let Some(tuple) = insert.tuple {
                     self.insert(phase, (new_block, insert.offset), &tuple)?;
                 }
             }
             Payload::MultiInsert(many) => {
                 let Some(tuples) = many.tuples else {
-                    bail!("an insert without its rows: there is an image")
+                    bail!("cannot decode an insert: its rows are only in an image")
                 };
                 let mut offsets = many.offsets;
                 for (index, tuple) in (1u16..).zip(tuples) {
                     let offset = offsets.as_mut().map_or(Some(index), Iterator::next);
-                    let Some(offset) = offset else { bail!("more rows than line pointers") };
+                    let Some(offset) = offset else {
+                        bail!("cannot decode an insert: expected a line pointer for each row")
+                    };
                     self.insert(phase, (new_block, offset), &tuple)?;
                 }
             }
             Payload::Update(update) => {
                 let old_place = (block_of(1).unwrap_or(new_block), update.old_offset);
-                let Some(new) = update.new else { bail!("an update without its row: there is an image") };
+                let Some(new) = update.new else {
+                    bail!("cannot decode an update: its row is only in an image")
+                };
                 self.update(phase, old_place, (new_block, update.new_offset), &new)?;
             }
             Payload::Delete(delete) => self.delete(phase, (new_block, delete.offset))?,
@@ -162,12 +167,15 @@ impl Watcher<'_> {
         new: &heap::NewTuple<'_>,
     ) -> Result<()> {
         let Some(old) = self.rows.remove(&from) else {
-            bail!("an update of a row that was not inserted in this log")
+            bail!("cannot decode an update: expected a row that was inserted in this log")
         };
         let (nulls, middle) = split(&new.tuple)?;
         let (prefix, suffix) = (usize::from(new.prefix), usize::from(new.suffix));
         let length = old.attributes.len();
-        ensure!(prefix <= length && suffix <= length, "an update takes more from a row than it has");
+        ensure!(
+            prefix <= length && suffix <= length,
+            "cannot decode an update: expected a shared prefix and suffix within the old row"
+        );
         let mut attributes = Vec::with_capacity(prefix + middle.len() + suffix);
         attributes.extend_from_slice(&old.attributes[..prefix]);
         attributes.extend_from_slice(middle);
@@ -198,7 +206,7 @@ impl Watcher<'_> {
 
     fn delete(&mut self, phase: Option<usize>, place: Place) -> Result<()> {
         let Some(row) = self.rows.remove(&place) else {
-            bail!("a delete of a row that was not inserted in this log")
+            bail!("cannot decode a delete: expected a row that was inserted in this log")
         };
         if let Some(phase) = phase {
             let lengths = lengths(&self.table.columns, &row)?;
@@ -239,7 +247,7 @@ fn split<'a>(tuple: &heap::Tuple<'a>) -> Result<(&'a [u8], &'a [u8])> {
     const HAS_NULL: u16 = 0x0001;
     let before = usize::from(tuple.header_len).saturating_sub(HEADER);
     let Some((bitmap, attributes)) = tuple.data.split_at_checked(before) else {
-        bail!("a row shorter than its header")
+        bail!("cannot decode a row: it is shorter than its header")
     };
     Ok((if tuple.infomask & HAS_NULL != 0 { bitmap } else { &[] }, attributes))
 }
@@ -255,7 +263,7 @@ fn lengths(columns: &[Column], row: &Row) -> Result<Vec<u32>> {
     Ok(values(columns, row)?.iter().map(|value| value.stored).collect())
 }
 
-/// Takes a row's attributes apart. Attributes that the row ends before are null.
+/// Splits a row into its attributes. Attributes beyond the row's end are null.
 fn values<'a>(columns: &[Column], row: &'a Row) -> Result<Vec<Value<'a>>> {
     let mut values = Vec::with_capacity(columns.len());
     let mut at = 0;
@@ -267,7 +275,7 @@ fn values<'a>(columns: &[Column], row: &'a Row) -> Result<Vec<Value<'a>>> {
         }
         let (start, length, header) = extent(column, &row.attributes, at, row.header_len)?;
         let Some(bytes) = row.attributes.get(start..start + length) else {
-            bail!("a row that ends within a value")
+            bail!("cannot decode a row: it ends within a value")
         };
         let stored = match (column.integer, bytes) {
             (true, &[a, b]) => number_length(i16::from_le_bytes([a, b]).into()),
@@ -291,20 +299,20 @@ fn extent(column: &Column, attributes: &[u8], at: usize, header_len: u8) -> Resu
     if let Ok(length @ 1..) = usize::try_from(column.length) {
         return Ok((align(at), length, 0));
     }
-    ensure!(column.length == -1, "a column of a type that is not understood");
+    ensure!(column.length == -1, "cannot decode a row: expected columns of fixed length or varlena");
     // A value with a short header is not aligned; the byte of padding is never like one.
     let start = if attributes.get(at).is_some_and(|byte| *byte != 0) { at } else { align(at) };
-    let Some(&first) = attributes.get(start) else { bail!("a row that ends before a value") };
+    let Some(&first) = attributes.get(start) else { bail!("cannot decode a row: it ends before a value") };
     Ok(match first {
         // TOAST: what kind of pointer it is says how long it is; those on disk have 16 bytes.
         0x01 => (start, 18, 2),
         _ if first & 1 == 1 => (start, usize::from(first >> 1), 1),
         _ => {
             let Some(&[a, b, c, d]) = attributes.get(start..).and_then(|rest| rest.first_chunk()) else {
-                bail!("a row that ends within a value's length")
+                bail!("cannot decode a row: it ends within the length of a value")
             };
             let length = (u32::from_le_bytes([a, b, c, d]) >> 2) as usize;
-            ensure!(length >= 4, "a value shorter than its own header");
+            ensure!(length >= 4, "cannot decode a row: expected a varlena of at least 4 bytes");
             (start, length, 4)
         }
     })

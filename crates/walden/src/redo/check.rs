@@ -1,4 +1,4 @@
-//! `walden redo check`: what PostgreSQL says of the outcome of replay.
+//! `walden redo check`: compares replayed pages with PostgreSQL's.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,11 +27,11 @@ use crate::{FOUND, terminal};
 const EXAMPLES: &str = "\
 Examples:
   walden redo check /archive/wal
-      replay, and hold each full-page image against the replayed page
+      replay, and compare each full-page image with the replayed page
   walden redo check --base /backup/base --pgdata /var/lib/postgresql/18/main /archive/wal
-      start with the pages of a base backup, and compare what replay makes of them with the files of a stopped server
+      start with the pages of a base backup, and compare the replayed pages with the files of a stopped server
   walden redo check --memory 512MB /archive/wal
-      the same as the first, with at most that much memory for pages and the rest in a temporary file
+      as the first example, with at most 512 MB of memory for pages; other pages are in a temporary file
 
 Exit status: 0 all is equal, 1 a difference, 2 wrong usage, 3 input unreadable or damaged.";
 
@@ -52,7 +52,7 @@ pub struct CheckArgs {
     format: Format,
 }
 
-/// What the check found.
+/// The results of the check.
 #[derive(Default)]
 struct Outcome {
     images: Check,
@@ -131,7 +131,7 @@ fn document(outcome: &Outcome) -> serde_json::Value {
         "pages": {"exact": pages.exact, "masked": pages.masked, "different": pages.different},
         "by_record": by_record(check, version),
         "pages_by_last_record": by_record(&outcome.pages, version),
-        "displaced_data": told(check, version),
+        "displaced_data": displaced_data(check, version),
         "misfits": misfits(check, version),
         "differences": outcome.differences().map(difference).collect::<Vec<_>>(),
     })
@@ -149,7 +149,7 @@ fn by_record(check: &Check, version: Major) -> Vec<serde_json::Value> {
     check.counts.iter().map(row).collect()
 }
 
-fn told(check: &Check, version: Major) -> Vec<serde_json::Value> {
+fn displaced_data(check: &Check, version: Major) -> Vec<serde_json::Value> {
     let row = |(kind, [exact, differs, unknown]): (&Kind, &[u64; 3])| {
         json!({
             "resource_manager": kind.resource_manager(version),
@@ -218,7 +218,7 @@ fn table(outcome: &Outcome) -> String {
         (total.unknown_before, "the page before is not known"),
         (total.whole_pages, "the image is the change itself"),
         (total.untracked, "nobody replays what changes the page (the free space map, extensions)"),
-        (total.unpredicted, "what the image displaced can't be told"),
+        (total.unpredicted, "the data displaced by the image cannot be reconstructed"),
     ];
     for (images, why) in reasons.into_iter().filter(|(images, _)| *images > 0) {
         let _ = writeln!(text, "  {} not compared: {why}", count(images));

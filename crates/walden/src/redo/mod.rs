@@ -1,4 +1,4 @@
-//! `walden redo`: the log replayed into pages.
+//! `walden redo`: replays the log into pages.
 
 mod check;
 mod replay;
@@ -41,7 +41,7 @@ pub fn run(args: &RedoArgs) -> Result<ExitCode> {
     }
 }
 
-/// What is replayed, and in how much memory.
+/// Sources, base backup and memory of a replay.
 #[derive(Args, Debug)]
 struct Inputs {
     /// Segments, folders of segments, or archives of `walden archive` (a folder, or s3://BUCKET/PREFIX)
@@ -53,8 +53,8 @@ struct Inputs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     timeline: Option<u32>,
 
-    /// A base backup in plain format, or a stopped server's data directory, that the log goes on from: pages start as
-    /// they are there
+    /// A base backup in plain format, or a stopped server's data directory, from which the log continues: replay starts with
+    /// its pages
     #[arg(long, value_name = "DIR")]
     base: Option<PathBuf>,
 
@@ -63,13 +63,12 @@ struct Inputs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<usize>,
 
-    /// Threads: one replays; with more, another one reads and decompresses ahead of it, and one has the system clear
-    /// memory for pages [default: all cores]
+    /// Threads: one replays; with more, others read and decompress ahead of it [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
 }
 
-/// Says what is damaged or can't be read; the exit status for it, if anything is.
+/// Prints what is damaged or cannot be read. Returns the exit status for that, if there is anything.
 fn report(inventory: &Inventory, damages: &[Damage]) -> Option<ExitCode> {
     for unreadable in &inventory.unreadable {
         eprintln!("error: {unreadable}");

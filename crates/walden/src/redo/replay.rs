@@ -1,4 +1,4 @@
-//! `walden redo replay`: how many pages the log tells of.
+//! `walden redo replay`: replays the log, and prints the time and the number of known pages.
 
 use std::process::ExitCode;
 use std::time::Instant;

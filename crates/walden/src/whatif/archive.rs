@@ -66,8 +66,8 @@ fn through(command: &str, bytes: &[u8]) -> Result<u64> {
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot run {command}"))?;
-    let mut input = child.stdin.take().context("no pipe")?;
-    let mut output = child.stdout.take().context("no pipe")?;
+    let mut input = child.stdin.take().context("cannot write to the command or read from it")?;
+    let mut output = child.stdout.take().context("cannot write to the command or read from it")?;
     let count = thread::scope(|scope| {
         // A command that does not read everything ends the pipe, and says so by its exit status.
         scope.spawn(move || input.write_all(bytes));
