@@ -6,45 +6,45 @@
 //!
 //! ```text
 //!   segment   framing/    page headers and padding, which follow from the records
-//!      |      coder/      a segment's records, one after the other, and what is no record
+//!      |      coder/      a segment's records in their order, and bytes that are no records
 //!      v
 //!   records   record/     headers, transaction, main data, blocks, full-page images
 //!      |      move_to_front.rs, zigzag.rs
 //!      v
-//! predictors  predict/    heap/, index/, gin/: block data and page items as what their prediction missed
-//!      |      page/       pages that are seen first, item by item; the delta of an image against a page
-//!      |      value/      attributes of a known type: jsonb, tsvector, what the server compressed
-//!      |      tuple/      how PostgreSQL lays out tuples (no coder in there)
+//! predictors  predict/    heap/, index/, gin/: predict block data and page items, code the residuals
+//!      |      page/       pages without a base, item by item; the delta of an image against its base page
+//!      |      value/      attributes of a known type: jsonb, tsvector, values that the server compressed
+//!      |      tuple/      the layout of PostgreSQL's tuples (without coder)
 //!      v
-//!   columns   columns.rs  values of one kind beside each other
+//!   columns   columns/    streams of values of one kind
 //!      v
-//!   entropy   entropy/    columns to few bytes: zstd, or context mixing at the higher levels
+//!   entropy   entropy/    compression of columns: zstd, or context mixing at the higher levels
 //!      v
 //!  container  container/  files (`.wlz`) and packs (`.wpk`): frames, checksums, index
 //! ```
 //!
 //! **Framing** (`framing/`, `coder/`). [`coder::Encoder`] reads a segment's records. Page headers, links between records and
-//! alignment are derived when decoding: encoding writes them anew and compares. What cannot be coded as records is
+//! alignment are derived when decoding; encoding derives them too and compares. Bytes that cannot be coded as records are
 //! compressed as bytes.
 //!
-//! **Records** (`record/`). A record is its shape (all of its headers that is no number), its transaction, its main data and
-//! its blocks. Relations, blocks and transactions are ranks in move-to-front lists; transactions and times in main data are
-//! distances from those before. Lengths and the checksum follow from the rest. Both directions replay each record
+//! **Records** (`record/`). A record is its shape (the parts of its headers that are no numbers), its transaction, its main data
+//! and its blocks. Relations, blocks and transactions are ranks in move-to-front lists; transactions and times in main data are
+//! deltas against earlier ones. Lengths and the checksum are derived. Both directions replay each record
 //! (`walden-redo`), so the pages before the next one are known to both.
 //!
-//! **Predictors** (`predict/`). For each access method, `predict::Predictor` is implemented for what its records have of a
-//! block and for the items of its pages. Attributes of tuples are found by schemas that encoding infers from the tuples
-//! (`tuple/schema.rs`, `predict/attributes/`); an index tuple's key is made of its heap tuple (`predict/index/`); a GIN entry
-//! of the pending list (`predict/gin/`). Runs of similar items are coded field by field at once (`predict/run.rs`).
+//! **Predictors** (`predict/`). For each access method, `predict::Predictor` is implemented for the block
+//! data of its records and for the items of its pages. Attributes of tuples are found by schemas that encoding infers from the tuples
+//! (`tuple/schema.rs`, `predict/attributes/`); an index tuple's key is predicted from its heap tuple (`predict/index/`), a
+//! GIN entry from the pending list (`predict/gin/`). Runs of similar items are coded field by field at once (`predict/run.rs`).
 //!
 //! **Full-page images** (`record/images.rs`). An image displaces the data of its block, so encoding predicts that data from
-//! the page before and the image, and both directions replay the record without images. What the image has beside that is
-//! its *delta* against the replayed page, coded in `page/delta.rs`. Where no page before is known, the image's page is
-//! reconstructed item by item (`page/mod.rs`), and the delta is against that.
+//! the page before and the image, and both directions replay the record without images. The *delta* of the image against the
+//! replayed page is coded in `page/delta.rs`. If no page before is known, the image's page is coded item by item
+//! (`page/mod.rs`), and the delta is against that.
 //!
-//! **Columns** (`columns.rs`). All of this is written once for both directions, against the trait `Coder`: the encoder
-//! appends a value to a column, the decoder takes it from there. `Option` sources (`Some` when encoding) make the direction
-//! explicit. Columns are named in the order in which both directions come to them, so their names are not stored.
+//! **Columns** (`columns/`). All of these are written once for both directions, against the trait `Coder`: the encoder
+//! appends a value to a column, the decoder reads it from there. `Option` sources (`Some` when encoding) make the direction
+//! explicit. Both directions create the same columns in the same order, so that columns need no names in the file.
 //!
 //! **Entropy coding** (`entropy/`). At the end of a segment, columns of one class are compressed together.
 //!
@@ -68,7 +68,7 @@ mod zigzag;
 
 pub use container::{compress, decompress};
 
-/// A compressed form that can't be what was written: what is wrong with it.
+/// A compressed form that is not valid: what was expected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Corrupt(pub &'static str);
 
@@ -80,8 +80,7 @@ impl std::fmt::Display for Corrupt {
 
 impl std::error::Error for Corrupt {}
 
-/// What is wrong, said where it is found. Apart from the rest, which hardly ever needs it and takes less room so in the
-/// processor's cache of instructions.
+/// Makes an error. Not inlined, so that the hot paths take less space in the instruction cache.
 #[cold]
 #[inline(never)]
 fn corrupt(what: &'static str) -> Corrupt {

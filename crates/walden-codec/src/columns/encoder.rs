@@ -1,4 +1,4 @@
-//! Columns that are filled and compressed.
+//! The encoding direction: fills columns, and compresses them into chunks.
 
 use super::{CLASSES, COLUMN_WEIGHT, Class, Coder, Column, Form, Kind, MAX_LEB128_BYTES, put_leb128};
 use crate::Corrupt;
@@ -6,21 +6,21 @@ use crate::entropy::Packer;
 
 /// A column being filled.
 ///
-/// It grows piece by piece: its bytes are not moved, and the allocator is left no gaps that are too small to be used again.
+/// It grows by pieces, so that bytes are not moved and the heap is not fragmented.
 #[derive(Debug)]
 pub struct Content {
-    /// Its class.
+    /// The class in which it is compressed.
     pub class: Class,
-    /// The form of its bytes.
+    /// The layout of its bytes.
     pub form: Form,
-    /// By the order in which columns are named.
+    /// The column's number, in the order of creation.
     pub number: u32,
     full: Vec<Vec<u8>>,
     last: Vec<u8>,
     bytes: usize,
 }
 
-/// The most bytes of a piece, unless one value has more.
+/// Bytes of a piece at most, unless a single value has more.
 const PIECE: usize = 64 << 10;
 
 impl Content {
@@ -29,7 +29,7 @@ impl Content {
         Content { class, form, number: number as u32, full, last, bytes }
     }
 
-    /// A buffer for so many more bytes.
+    /// A buffer with capacity for `bytes` more bytes.
     #[inline]
     fn space(&mut self, bytes: usize) -> &mut Vec<u8> {
         if self.last.len() + bytes > PIECE {
@@ -55,7 +55,7 @@ impl Content {
         self.full.iter().chain([&self.last]).map(Vec::as_slice)
     }
 
-    /// All its bytes: copied to `joined`, unless they are one piece.
+    /// All its bytes; copied to `joined` if they are in several pieces.
     pub fn joined<'a>(&'a self, joined: &'a mut Vec<u8>) -> &'a [u8] {
         if self.full.is_empty() {
             return &self.last;
@@ -162,7 +162,7 @@ impl Encoder {
         self.columns.iter().map(Content::len).sum()
     }
 
-    /// What the columns count against [`crate::coder::Limits::columns`].
+    /// The columns' weight for [`crate::coder::Limits::columns`].
     pub fn weight(&self) -> usize {
         self.bytes_held() + self.columns.len() * COLUMN_WEIGHT
     }

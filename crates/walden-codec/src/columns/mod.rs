@@ -1,10 +1,10 @@
-//! Columns: streams of values of one kind, to which the parts of records go.
+//! Columns: streams of values of one kind.
 //!
-//! A model names columns as it goes. Encoder and decoder name the same ones in the same order, as both run the same model, so a
-//! column needs no name in the compressed form.
+//! Models create columns when they first need them. Encoder and decoder run the same model and create the same columns in the
+//! same order, so that a column needs no name in the compressed form. (Comments call creating a column "naming" it.)
 //!
-//! At the end of each segment the columns are compressed into a *chunk* and emptied. A column is named once for all chunks from
-//! a keyframe to the next.
+//! At the end of each segment the columns are compressed into a *chunk* and emptied. A column exists from one keyframe to the
+//! next.
 
 mod decoder;
 mod encoder;
@@ -18,7 +18,7 @@ pub use self::encoder::{Content, Encoder};
 pub use self::leb128::{MAX_LEB128_BYTES, get_leb128, narrow, put_leb128};
 use crate::{Corrupt, corrupt};
 
-/// A column, by the order in which columns are named.
+/// The number of a column, in the order of creation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Column(u32);
 
@@ -33,14 +33,14 @@ pub enum Kind {
     Bytes(Class),
 }
 
-/// What a column counts beside its bytes, so that many empty ones count, too.
+/// Bytes that a column counts against the limit in addition to its content, so that many empty ones are limited, too.
 const COLUMN_WEIGHT: usize = 16;
 
-/// Columns of like content, which are compressed together.
+/// The class of a column: columns of a class have similar content and are compressed together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Class {
-    /// Page headers and what else is around records.
+    /// Page headers and other bytes around records.
     Framing,
     /// Shapes of records.
     Shapes,
@@ -60,7 +60,7 @@ pub enum Class {
     Fixed,
     /// Attributes of any length.
     Text,
-    /// Values that the server compressed, uncompressed.
+    /// Values that the server compressed, in uncompressed form.
     Expanded,
     /// Index tuples.
     IndexTuples,
@@ -72,7 +72,7 @@ pub enum Class {
     PageHeaders,
     /// Full-page images that are not predicted.
     ImageBytes,
-    /// Bytes of no record.
+    /// Bytes outside of records.
     Raw,
 }
 
@@ -123,14 +123,14 @@ impl Class {
 }
 
 impl Kind {
-    /// The class of the column.
+    /// The class in which the column is compressed.
     pub fn class(self) -> Class {
         match self {
             Kind::Symbols(class) | Kind::Rows(class, _) | Kind::Bytes(class) => class,
         }
     }
 
-    /// The form of its bytes.
+    /// The layout of the column's bytes.
     pub fn form(self) -> Form {
         match self {
             Kind::Symbols(_) => Form::Symbols,
@@ -140,14 +140,14 @@ impl Kind {
     }
 }
 
-/// The form of a column's bytes.
+/// The layout of a column's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// Numbers as LEB128.
     Symbols,
-    /// Rows of a width.
+    /// Rows of this width in bytes.
     Rows(u16),
-    /// Text, or anything.
+    /// Bytes without structure.
     Bytes,
 }
 
@@ -174,23 +174,23 @@ impl Form {
     }
 }
 
-/// One of the two directions. A model is written once, against this.
+/// One of the two directions, encoding or decoding. A model is written once, against this trait.
 pub trait Coder {
-    /// Names a column.
+    /// Creates a column.
     fn column(&mut self, kind: Kind) -> Result<Column, Corrupt>;
 
-    /// Names a column whose values belong to many relations, though it is named while one of them is coded.
+    /// Creates a column whose values belong to several relations, although it is created while one of them is coded.
     fn shared_column(&mut self, kind: Kind) -> Result<Column, Corrupt> {
         self.column(kind)
     }
 
-    /// Notes, for statistics, to which relation the values belong that are coded from here on.
+    /// Sets the relation that later values belong to, for statistics.
     fn set_relation(&mut self, _: Option<RelFileLocator>) {}
 
     /// Codes a number: encoding writes `value` and returns it, decoding ignores it and returns the one that was written.
     fn symbol(&mut self, column: Column, value: u64) -> Result<u64, Corrupt>;
 
-    /// Codes a number that only encoding computes.
+    /// Codes a number; only encoding calls `value`.
     fn symbol_with(&mut self, column: Column, value: impl FnOnce() -> u64) -> Result<u64, Corrupt>;
 
     /// Codes bytes: encoding writes `source`, of length `len`, decoding reads `len`; either way they are appended to `target`.
@@ -202,16 +202,16 @@ pub trait Coder {
         target: &mut Vec<u8>,
     ) -> Result<(), Corrupt>;
 
-    /// Codes so many bytes.
+    /// Codes `N` bytes.
     fn array<const N: usize>(&mut self, column: Column, source: &[u8; N]) -> Result<[u8; N], Corrupt>;
 
-    /// Codes bytes without zeros, which a zero ends in the column; they are appended to `target`.
+    /// Codes bytes without zeros, terminated by a zero in the column, and appends them to `target`.
     fn text(&mut self, column: Column, source: &[u8], target: &mut Vec<u8>) -> Result<(), Corrupt>;
 
-    /// Codes the same number, below 128, so many times.
+    /// Codes the same number, below 128, `times` times.
     fn repeat(&mut self, column: Column, value: u8, times: usize) -> Result<(), Corrupt>;
 
-    /// Codes bytes in place, by offset and length: encoding writes what `target` has there, decoding writes to it.
+    /// Codes byte ranges (offset, length) of `target`: encoding writes them to the column, decoding reads them into `target`.
     fn in_place(
         &mut self,
         column: Column,
@@ -219,11 +219,11 @@ pub trait Coder {
         target: &mut [u8],
     ) -> Result<(), Corrupt>;
 
-    /// The bytes of a column that are still to be decoded; when encoding, none.
+    /// The bytes of a column that are not decoded yet; empty when encoding.
     fn remaining(&self, column: Column) -> &[u8];
 }
 
-/// How many of these numbers below 128 are `value`, from the first on.
+/// Length of the run of `value` at the start, for numbers below 128.
 fn repeated(ahead: &[u8], value: u8) -> usize {
     match ahead.first() {
         // As long as each is the same as the one before it.
@@ -232,7 +232,7 @@ fn repeated(ahead: &[u8], value: u8) -> usize {
     }
 }
 
-/// When decoding, how many of the next `max` numbers of each of these columns are all the given one, below 128.
+/// When decoding: how many of the next `max` numbers of each column equal the column's given number, which is below 128.
 pub fn count_repeated<S: Coder>(coder: &S, same: &[(Column, u8)], max: usize) -> usize {
     same.iter().fold(max, |max, &(column, value)| {
         let ahead = coder.remaining(column);

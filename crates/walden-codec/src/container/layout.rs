@@ -7,7 +7,7 @@ use walden_format::reader::Reader;
 use super::limits::Needs;
 use crate::coder::Form;
 
-/// The version that is written.
+/// The version of the format that is written.
 pub const FORMAT_VERSION: u16 = 1;
 /// The oldest reader that understands what is written.
 pub const MIN_READER: u16 = 1;
@@ -17,13 +17,13 @@ pub const MAGIC: [u8; 8] = *b"\x8AWLDN\r\n\x1A";
 /// What every frame starts with: looked for after damage.
 pub const FRAME_MAGIC: [u8; 4] = *b"\xF7Wlz";
 
-/// Bytes of [`FileHeader`].
+/// Size of a [`FileHeader`] in bytes.
 pub const FILE_HEADER: usize = 40;
-/// Bytes of [`FrameHeader`].
+/// Size of a [`FrameHeader`] in bytes.
 pub const FRAME_HEADER: usize = 40;
 /// Bytes of [`End`], without what later versions add.
 pub const END: usize = 72;
-/// Bytes of [`Footer`].
+/// Size of a [`Footer`] in bytes.
 pub const FOOTER: usize = 80;
 /// Bytes of a footer with its frame's header: where to look for it from the end.
 pub const FOOTER_FRAME: u64 = (FRAME_HEADER + FOOTER) as u64;
@@ -72,17 +72,17 @@ impl FileForm {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileHeader {
-    /// The version of the format.
+    /// The version of the format that the file was written in.
     pub version: u16,
-    /// The oldest reader that understands the file.
+    /// The oldest version whose readers can decode the file.
     pub least_reader: u16,
-    /// One member or many.
+    /// Whether the file has one member, or is a pack.
     pub form: FileForm,
-    /// The level that it was compressed with.
+    /// The level that the file was compressed with.
     pub level: u8,
     /// Repeated in every frame: distinguishes the file's own frames from those of a file that is inside of it.
     pub id: u64,
-    /// What decoding any member needs at most.
+    /// The most memory and blocks that decoding any member needs.
     pub needs: Needs,
 }
 
@@ -100,7 +100,7 @@ pub enum HeaderFault {
 }
 
 impl FileHeader {
-    /// As it is stored.
+    /// Encodes the header, with its checksum.
     pub fn to_bytes(self) -> [u8; FILE_HEADER] {
         let mut bytes = [0; FILE_HEADER];
         bytes[0..8].copy_from_slice(&MAGIC);
@@ -120,7 +120,10 @@ impl FileHeader {
         *blake3::hash(&self.to_bytes()).as_bytes()
     }
 
-    /// Reads what is stored.
+    /// Decodes a header.
+    ///
+    /// # Errors
+    /// Magic or checksum are wrong, or a later reader is needed.
     pub fn parse(bytes: &[u8; FILE_HEADER]) -> Result<FileHeader, HeaderFault> {
         if bytes[0..8] != MAGIC {
             return Err(HeaderFault::Magic);
@@ -143,23 +146,23 @@ impl FileHeader {
     }
 }
 
-/// What a frame holds.
+/// The kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kind(pub u8);
 
 impl Kind {
-    /// The start of a member.
+    /// A member begins: its [`Head`].
     pub const HEAD: Kind = Kind(1);
-    /// Coded content of the member.
+    /// A part of the member's compressed content.
     pub const PIECE: Kind = Kind(2);
-    /// The end of the member.
+    /// A member ends: its [`End`].
     pub const END: Kind = Kind(3);
-    /// All members of a pack.
+    /// The entries of all members of a pack.
     pub const INDEX: Kind = Kind(4);
-    /// The end of a pack.
+    /// A pack ends: its [`Footer`].
     pub const FOOTER: Kind = Kind(5);
 
-    /// Whether a reader that does not know it may leave it out.
+    /// Whether a reader that does not know the kind may skip the frame.
     pub fn may_be_skipped(self) -> bool {
         self.0 >= 0x80
     }
@@ -179,20 +182,20 @@ impl Kind {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameHeader {
-    /// What follows.
+    /// The kind of the frame.
     pub kind: Kind,
-    /// The file's number.
+    /// [`FileHeader::id`] of the file.
     pub id: u64,
-    /// The frame's number.
+    /// Number of the frame in the file, from 0.
     pub number: u64,
-    /// Bytes that follow.
+    /// Bytes of content that follow the header.
     pub bytes: u64,
-    /// Their CRC-32C.
+    /// CRC-32C of the content.
     pub checksum: u32,
 }
 
 impl FrameHeader {
-    /// As it is stored.
+    /// Encodes the header, with its checksum.
     pub fn to_bytes(self) -> [u8; FRAME_HEADER] {
         let mut bytes = [0; FRAME_HEADER];
         bytes[0..4].copy_from_slice(&FRAME_MAGIC);
@@ -205,7 +208,7 @@ impl FrameHeader {
         bytes
     }
 
-    /// Reads what is stored; if it cannot be that, what was expected and what was found.
+    /// Decodes a frame header. The error has what was expected and what was found.
     pub fn parse(bytes: &[u8; FRAME_HEADER]) -> Result<FrameHeader, (String, String)> {
         if bytes[0..4] != FRAME_MAGIC {
             return Err((hex(&FRAME_MAGIC), hex(&bytes[0..4])));
@@ -224,32 +227,32 @@ impl FrameHeader {
     }
 }
 
-/// Where a segment of the log lies.
+/// The position of a segment in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// Its timeline.
+    /// The timeline in the segment's name.
     pub timeline: Timeline,
-    /// Its first byte.
+    /// LSN of the segment's start.
     pub start: Lsn,
-    /// Its bytes.
+    /// `wal_segment_size`.
     pub size: SegmentSize,
 }
 
 impl Place {
-    /// Where the next segment starts.
+    /// LSN of the segment's end.
     pub fn end(self) -> Lsn {
         self.start.plus(self.size.bytes())
     }
 }
 
-/// What is known of a file beside its bytes.
+/// Attributes of a file that are restored with its content.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Meta {
-    /// Its name, with `/` between folders.
+    /// Path of the file, relative, with `/` between folders.
     pub name: Vec<u8>,
-    /// When it was last changed: seconds since 1970 and nanoseconds.
+    /// Time of modification: seconds since 1970 and nanoseconds.
     pub modified: Option<(i64, u32)>,
-    /// Its permissions.
+    /// Permission bits (`st_mode & 07777`).
     pub mode: Option<u32>,
 }
 
@@ -272,15 +275,15 @@ pub struct Meta {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// The member's number.
+    /// Number of the member in the file, from 0.
     pub number: u64,
-    /// How its content is coded.
+    /// How the content is coded: by records, or as bytes.
     pub form: Form,
-    /// Whether nothing before it is needed to decode it.
+    /// Whether the member can be decoded without the members before it.
     pub keyframe: bool,
-    /// Where it lies in the log, for records.
+    /// Position in the log; `None` for members coded as bytes.
     pub place: Option<Place>,
-    /// Its name and so on.
+    /// Name, permissions and time of the original.
     pub meta: Meta,
 }
 
@@ -291,7 +294,7 @@ const HAS_MODE: u8 = 4;
 const MUST_KNOW: u8 = 0x0F;
 
 impl Head {
-    /// As it is stored.
+    /// Encodes the head.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (seconds, nanoseconds) = self.meta.modified.unwrap_or_default();
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };
@@ -361,9 +364,9 @@ impl Head {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct End {
-    /// Bytes of the original.
+    /// Length of the original in bytes.
     pub bytes: u64,
-    /// BLAKE3 of the original.
+    /// BLAKE3 hash of the original.
     pub hash: Hash,
     /// Binds the member to its name and to all members before it.
     pub binding: Hash,
@@ -378,7 +381,7 @@ impl End {
         End { bytes, hash, binding: *hasher.finalize().as_bytes() }
     }
 
-    /// As it is stored.
+    /// Encodes the end.
     pub fn to_bytes(self) -> [u8; END] {
         let mut bytes = [0; END];
         bytes[0..8].copy_from_slice(&self.bytes.to_le_bytes());
@@ -387,14 +390,14 @@ impl End {
         bytes
     }
 
-    /// Reads what is stored.
+    /// Decodes an end; `None` if it is too short.
     pub fn parse(bytes: &[u8]) -> Option<End> {
         let mut reader = Reader::new(bytes);
         Some(End { bytes: reader.u64()?, hash: reader.array()?, binding: reader.array()? })
     }
 }
 
-/// A member as the index has it.
+/// A member's entry in the index of a pack.
 ///
 /// ```text
 ///  0  8  offset of the head's frame in the file
@@ -406,22 +409,22 @@ impl End {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Where the member's first frame is in the file.
+    /// Offset of the member's first frame in the file.
     pub offset: u64,
-    /// That frame's number.
+    /// Number of the member's first frame.
     pub frame: u64,
-    /// Bytes that the member takes in the file.
+    /// Bytes of the member's frames in the file.
     pub stored: u64,
-    /// Its head.
+    /// The member's head.
     pub head: Head,
     /// The head as it is stored, with anything that later versions add.
     pub head_bytes: Vec<u8>,
-    /// Its end.
+    /// The member's end.
     pub end: End,
 }
 
 impl Entry {
-    /// Appends it as it is stored.
+    /// Encodes the entry and appends it.
     pub fn put(&self, out: &mut Vec<u8>) {
         for number in [self.offset, self.frame, self.stored] {
             out.extend(number.to_le_bytes());
@@ -431,7 +434,7 @@ impl Entry {
         out.extend(&self.head_bytes);
     }
 
-    /// Reads an entry and advances the reader.
+    /// Decodes an entry and advances the reader.
     pub fn take(reader: &mut Reader<'_>) -> Option<Entry> {
         let (offset, frame, stored) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let end = End::parse(reader.take(END)?)?;
@@ -442,7 +445,7 @@ impl Entry {
     }
 }
 
-/// What a pack ends with.
+/// The content of a pack's last frame.
 ///
 /// ```text
 ///  0  8  offset of the index's frame
@@ -452,18 +455,18 @@ impl Entry {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Footer {
-    /// Where the index's frame is in the file.
+    /// Offset of the index's frame in the file.
     pub index: u64,
-    /// How many members there are.
+    /// Number of members.
     pub members: u64,
-    /// The last member's binding.
+    /// Binding of the last member, to which the index is bound.
     pub binding: Hash,
-    /// BLAKE3 of the index's content.
+    /// BLAKE3 hash of the index's content.
     pub index_hash: Hash,
 }
 
 impl Footer {
-    /// As it is stored.
+    /// Encodes the footer.
     pub fn to_bytes(self) -> [u8; FOOTER] {
         let mut bytes = [0; FOOTER];
         bytes[0..8].copy_from_slice(&self.index.to_le_bytes());
@@ -473,7 +476,7 @@ impl Footer {
         bytes
     }
 
-    /// Reads what is stored.
+    /// Decodes a footer; `None` if it is too short.
     pub fn parse(bytes: &[u8]) -> Option<Footer> {
         let mut reader = Reader::new(bytes);
         let footer = Footer {

@@ -19,16 +19,16 @@ pub struct Walk {
     pub lost: Vec<Loss>,
 }
 
-/// Members that did not come out.
+/// Consecutive members that could not be decoded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Loss {
-    /// The first one's number.
+    /// Number of the first lost member.
     pub number: u64,
     /// How many they are: more than one only where nothing but their number is known; nothing if not even that is.
     pub members: Option<u64>,
-    /// The name.
+    /// Name of the member, if it is known.
     pub name: Option<String>,
-    /// The range of the log.
+    /// Position in the log, if it is known.
     pub place: Option<Place>,
     /// Whether it is damaged itself, or only needs one that is.
     pub damaged: bool,

@@ -14,12 +14,12 @@ use super::layout::{
 use super::limits::Needs;
 use crate::coder::{Encoded, Encoder, Form, Original, start_of};
 
-/// How a container is written.
+/// Options of a [`Writer`].
 #[derive(Clone, Copy, Debug)]
 pub struct WriteOptions {
-    /// One member or many.
+    /// Whether to write one member, or a pack.
     pub form: FileForm,
-    /// From 1, fast, to 9, small.
+    /// Level of compression, from 1 (fast) to 9 (small).
     pub level: u8,
     /// Bytes of WAL from a keyframe of a pack on, after which the next segment is one.
     pub keyframe: u64,
@@ -91,12 +91,12 @@ struct Begun {
     head_bytes: Vec<u8>,
 }
 
-/// What became of a member.
+/// The result of adding a member.
 #[derive(Clone, Debug)]
 pub struct Added {
-    /// As the index has it.
+    /// The member's entry in the index.
     pub entry: Entry,
-    /// Where the file ends now.
+    /// Length of the file after the member.
     pub file_end: u64,
     /// Why a segment is kept as bytes, if not for what is in it: a temporary file could not be written or read.
     pub failure: Option<String>,

@@ -16,9 +16,9 @@ use super::zstd_coder;
 use crate::columns::{get_leb128, put_leb128};
 use crate::{Corrupt, corrupt};
 
-/// The content as it is.
+/// Coder of a part that is stored without compression.
 pub const CODER_STORED: u8 = 0;
-/// zstd.
+/// Coder of a part that is one zstd frame.
 pub const CODER_ZSTD: u8 = 1;
 /// zstd with earlier contents of the class as prefix.
 pub const CODER_ZSTD_PREFIX: u8 = 2;
@@ -33,7 +33,7 @@ pub const CODER_MIXED: u8 = 16;
 /// Context mixing of dictionary-coded text; plus the effort.
 pub const CODER_MIXED_DICTIONARY: u8 = 24;
 
-/// Appends a part.
+/// Appends a part with its header.
 pub fn put_part(coder: u8, raw: usize, stored: &[u8], out: &mut Vec<u8>) {
     out.push(coder);
     put_leb128(out, raw as u64);
@@ -44,11 +44,11 @@ pub fn put_part(coder: u8, raw: usize, stored: &[u8], out: &mut Vec<u8>) {
 
 /// A part that is not decompressed yet.
 pub struct Part<'a> {
-    /// How it is coded.
+    /// Number of the coder (`CODER_*`).
     pub coder: u8,
-    /// Bytes after decompression.
+    /// Length in bytes after decompression.
     pub raw: usize,
-    /// The stored bytes.
+    /// The compressed bytes.
     pub stored: &'a [u8],
 }
 

@@ -3,16 +3,16 @@
 /// Bytes of rows that are transposed at a time: they stay in the fastest cache.
 const BLOCK_BYTES: usize = 16 << 10;
 
-/// The planes of rows.
+/// The transposition of rows: one plane for each byte position.
 pub struct Planes<'a> {
-    /// One for each position.
+    /// The planes, one for each byte position of a row.
     pub planes: Vec<Plane<'a>>,
-    /// Of the rows.
+    /// Bytes of a row.
     pub width: usize,
 }
 
 impl Planes<'_> {
-    /// Writes the rows over `rows`.
+    /// Writes the rows to `rows`: the inverse of the transposition.
     pub fn transpose_back(self, rows: &mut [u8]) {
         transpose_back(self.planes, self.width, rows);
     }

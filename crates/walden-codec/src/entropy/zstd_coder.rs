@@ -33,10 +33,10 @@ const TEXT_TABLES: Tables = Tables { long: 16, short: 15, min_match: 5 };
 /// 1 % more bytes.
 const NUMBER_TABLES: Tables = Tables { long: 15, short: 14, min_match: 6 };
 
-/// How much time compression takes.
+/// Parameters of zstd for a level.
 #[derive(Clone, Copy)]
 pub struct Effort {
-    /// zstd's level.
+    /// Compression level of zstd.
     pub level: i32,
     /// Whether the content is text rather than numbers.
     pub is_text: bool,

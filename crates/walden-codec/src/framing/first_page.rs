@@ -13,11 +13,11 @@ pub fn start_of(first: &[u8; LONG_HEADER]) -> Lsn {
 /// The header of a segment's first page.
 #[derive(Clone, Copy, Debug)]
 pub struct FirstPage {
-    /// As it is.
+    /// The header's bytes.
     pub bytes: [u8; LONG_HEADER],
-    /// Its fields.
+    /// The header's fields.
     pub header: PageHeader,
-    /// What it says of the segment.
+    /// Version, timeline, system identifier and sizes in the header.
     pub info: StreamInfo,
 }
 
@@ -32,7 +32,7 @@ impl FirstPage {
         Ok(FirstPage { bytes: *bytes, header, info })
     }
 
-    /// The LSN of the segment.
+    /// LSN of the segment's start.
     pub fn start(&self) -> Lsn {
         self.header.address
     }
@@ -47,7 +47,7 @@ impl FirstPage {
         self.info.page_bytes as usize
     }
 
-    /// The number of its pages.
+    /// Number of pages in the segment.
     pub fn pages(&self) -> u32 {
         (self.segment_bytes() / self.page_bytes()) as u32
     }

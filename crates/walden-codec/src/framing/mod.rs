@@ -37,12 +37,12 @@ impl HeaderFields {
     }
 }
 
-/// From a page on, headers have these fields.
+/// A page from which on headers have other fields.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct HeaderChange {
-    /// The page, counted from the segment's first.
+    /// Number of the page, counted from the segment's first.
     pub page: u32,
-    /// Its fields.
+    /// Fields of the headers from that page on.
     pub fields: HeaderFields,
 }
 
@@ -51,7 +51,7 @@ pub struct PageWriter<P> {
     first: FirstPage,
     /// A power of two.
     page_bytes: usize,
-    /// What has been written.
+    /// The destination of the pages.
     pub out: P,
     /// Bytes that are left of the record being written.
     left: u32,
@@ -70,7 +70,7 @@ impl<P: PageSink> PageWriter<P> {
         PageWriter { page_bytes: first.page_bytes(), first, out, left: 0, fields, changes, changes_done: 0 }
     }
 
-    /// Where headers change.
+    /// The pages at which header fields change.
     pub fn changes(&self) -> &[HeaderChange] {
         &self.changes
     }
