@@ -2,7 +2,7 @@
 //!
 //! `LEVEL` is from 1 to 9; `PACK` lets files follow each other; `SIZES` shows what became of classes. `ENCODES` and
 //! `DECODES` are how many times each file is coded and decoded, of which the fastest counts (not with `PACK`). Seconds
-//! are the processor's, where Linux tells.
+//! are the processor's, where Linux reports it.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

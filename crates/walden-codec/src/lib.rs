@@ -24,7 +24,7 @@
 //! ```
 //!
 //! **Framing** (`framing/`, `coder/`). [`coder::Encoder`] reads a segment's records. Page headers, links between records and
-//! alignment are derived when decoding; encoding derives them too and compares. Bytes that cannot be coded as records are
+//! alignment are derived when decoding: encoding writes them anew and compares. What cannot be coded as records is
 //! compressed as bytes.
 //!
 //! **Records** (`record/`). A record is its shape (the parts of its headers that are no numbers), its transaction, its main data
@@ -68,7 +68,7 @@ mod zigzag;
 
 pub use container::{compress, decompress};
 
-/// A compressed form that is not valid: what was expected.
+/// A compressed form that can't be what was written: what is wrong with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Corrupt(pub &'static str);
 
@@ -80,7 +80,8 @@ impl std::fmt::Display for Corrupt {
 
 impl std::error::Error for Corrupt {}
 
-/// Makes an error. Not inlined, so that the hot paths take less space in the instruction cache.
+/// What is wrong, said where it is found. Apart from the rest, which hardly ever needs it and takes less room so in the
+/// processor's cache of instructions.
 #[cold]
 #[inline(never)]
 fn corrupt(what: &'static str) -> Corrupt {

@@ -548,7 +548,7 @@ fn glossary() -> Section {
         (
             "hint bit",
             "A note on a row that its transaction has ended. With data checksums or wal_log_hints, setting one may cost \
-             an image, also when somebody only reads.",
+             an image, even for a query that only reads.",
         ),
         (
             "forced image",
@@ -557,7 +557,7 @@ fn glossary() -> Section {
         (
             "checkpoint",
             "All changed pages are written to the data files, so that recovery need not read older WAL. It comes after \
-             checkpoint_timeout (time), near max_wal_size (volume), or because somebody asked (requested).",
+             checkpoint_timeout (time), near max_wal_size (volume), or by request (CHECKPOINT, a base backup).",
         ),
         ("redo pointer", "Where recovery would begin: the position of the WAL when the checkpoint began."),
         ("cycle", "What is written from one checkpoint's redo pointer to the next one's."),

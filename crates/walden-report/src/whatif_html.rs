@@ -328,8 +328,8 @@ fn checkpoints(document: &Document, sweep: &Sweep) -> Section {
         ..Bars::default()
     };
     let note = format!(
-        "Volume: max_wal_size was near. Time: checkpoint_timeout was over. What somebody asked for comes whatever the \
-         settings are.{}",
+        "Volume: max_wal_size was near. Time: checkpoint_timeout had passed. Requested checkpoints come under any \
+         settings.{}",
         more(document)
     );
     let mut section = Section::new("Checkpoints").chart(chart, &note);
@@ -585,7 +585,7 @@ fn glossary() -> Section {
         (
             "checkpoint",
             "All changed pages are written to the data files, so that recovery need not read older WAL. It comes after \
-             checkpoint_timeout (time), near max_wal_size (volume), or because somebody asked (requested).",
+             checkpoint_timeout (time), near max_wal_size (volume), or by request (CHECKPOINT, a base backup).",
         ),
         (
             "to recover",

@@ -38,7 +38,7 @@ impl IntoOutcome for Outcome {
     }
 }
 
-/// A module's tests, as the constant `TESTS`. The compiler warns of a function that is in no list, as nobody calls it.
+/// A module's tests, as the constant `TESTS`. The compiler warns of a function that is in no list, as it is unused.
 #[macro_export]
 macro_rules! tests {
     ($($test:ident),* $(,)?) => {

@@ -58,7 +58,7 @@ pub struct Variant {
     pub estimated: bool,
 }
 
-/// The kinds of the resource managers that matter here are told apart by these bits; the highest is a flag.
+/// Bits of `xl_info` that distinguish the record kinds used here; the highest bit is a flag.
 const KIND_MASK: u8 = heap::OPMASK;
 const XLOG_RECORD: u32 = RECORD_HEADER as u32;
 const MAIN_HEADER: u32 = SHORT_DATA_HEADER as u32;

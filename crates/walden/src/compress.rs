@@ -326,7 +326,7 @@ fn verify_member<R: Read + Seek>(reader: &mut Reader<R>, added: &Added) -> Resul
 fn warn_of_failure(path: &Path, added: &Added) {
     if let Some(failure) = &added.failure {
         eprintln!(
-            "warning: {}: {failure}; it is compressed as bytes instead, and nothing is lost, but it is larger. Make room \
+            "warning: {}: {failure}; it is compressed as bytes instead, and nothing is lost, but it is larger. Free some space \
              for temporary files, or name another folder for them (TMPDIR)",
             path.display()
         );
@@ -436,7 +436,7 @@ fn write_pack(
                 warn_of_failure(&input.path, &added);
                 if !args.no_verify {
                     writer.flush()?;
-                    // Nobody listens: a member was wrong.
+                    // The receiver has stopped: a member was wrong.
                     if sender.send(added.clone()).is_err() {
                         return Ok(false);
                     }

@@ -286,7 +286,7 @@ fn is_text(path: &Path) -> Result<bool> {
 
 /// A hint for an error of the file system among an error's causes.
 pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
-    // A server that can't be reached is no file.
+    // A connection error is no error of a file.
     if error.chain().any(|cause| cause.is::<postgres::Error>()) {
         return None;
     }
@@ -298,7 +298,7 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
             "the user that runs walden needs to read the files, and to write in the folder of what it makes"
         }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "make room, or name a file or folder on another disk (TMPDIR for temporary files); no incomplete file remains"
+            "free some space, or name a file or folder on another disk (TMPDIR for temporary files); no incomplete file remains"
         }
         io::ErrorKind::FileTooLarge => {
             "the limit on files' sizes (ulimit -f) or that of the file system was reached; no incomplete file remains"
@@ -475,7 +475,7 @@ mod tests {
             anyhow::Error::from(container::Error::Original(full())),
         ];
         for error in errors {
-            assert!(hint_of(&error).is_some_and(|hint| hint.starts_with("make room")), "{error:#}");
+            assert!(hint_of(&error).is_some_and(|hint| hint.starts_with("free some space")), "{error:#}");
         }
         assert_eq!(hint_of(&anyhow::Error::from(container::Error::Foreign)), None);
     }

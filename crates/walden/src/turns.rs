@@ -12,7 +12,7 @@ const MAX_HELD: usize = 16 << 20;
 pub struct Turns<W> {
     place: Mutex<Place>,
     passed: Condvar,
-    /// Locked by nobody but whose turn it is: others go on working while it is slow.
+    /// Locked only by the thread whose turn it is, so that a slow output does not stop the others.
     out: Mutex<W>,
 }
 
@@ -36,7 +36,7 @@ impl<W: Write> Turns<W> {
     }
 
     /// What a thread writes to, unless nothing can be written any more. Each number is taken once, by threads that take them in
-    /// order and drop them: a number that nobody has would be waited for.
+    /// order and drop them: the others would wait for a number that is not in use.
     pub fn take(&self, number: usize) -> io::Result<Turn<'_, W>> {
         self.place().can_go_on()?;
         Ok(Turn { turns: self, number, held: Vec::new(), whole: 0 })

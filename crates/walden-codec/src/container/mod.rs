@@ -108,7 +108,7 @@ impl Error {
                 "allow more with --spill, if the folder of temporary files (TMPDIR) has that much space, or with --memory",
             ),
             Error::Temporary(_) => {
-                Some("make room in the folder of temporary files, or name another one (TMPDIR)")
+                Some("free some space in the folder of temporary files, or name another one (TMPDIR)")
             }
             _ => None,
         }

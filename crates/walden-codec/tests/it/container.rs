@@ -31,7 +31,7 @@ fn every_member_comes_back_at_every_level() {
     }
 }
 
-/// What a server compressed with pglz, lz4 or zstd, in images, rows and TOAST, takes no more room than if it had not: here
+/// What a server compressed with pglz, lz4 or zstd, in images, rows and TOAST, takes no more space than if it had not: here
 /// less than xz makes of it, which can do nothing about it. The last one is transactions with thousands of subtransactions.
 #[test]
 fn what_a_server_compressed_gets_smaller() {

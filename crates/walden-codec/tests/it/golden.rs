@@ -1,7 +1,7 @@
 //! Files that a version wrote, one per feature of the format: every later version reads them, to the same bytes.
 //!
 //! `tests/golden/vN/` holds those of version *N* of the format; what is in them comes from `testdata/golden/`. Until version 1
-//! is released, a change of the format makes them anew: `WALDEN_RENEW_GOLDEN=1 cargo test -p walden-codec --test it golden`.
+//! is released, a change of the format regenerates them: `WALDEN_RENEW_GOLDEN=1 cargo test -p walden-codec --test it golden`.
 //! After it, files are only added.
 
 use std::fs;

@@ -140,7 +140,7 @@ pub(crate) fn dedup<'a>(record: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<
 
 listing!(BtreeDedup<'_>: |it, list| list.field("nintervals", it.count).some("intervals", it.intervals));
 
-/// `DELETE`: tuples that nobody needs were removed, not by vacuum.
+/// `DELETE`: dead tuples were deleted by an insertion, not by vacuum (`xl_btree_delete`).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BtreeDelete<'a> {
     /// Standbys cancel queries that need what this or an earlier transaction removed; since 12.
@@ -296,7 +296,7 @@ pub struct BtreeUnlinkPage {
     pub right_sibling: u32,
     /// `level`: the page's level, 0 for a leaf; since 14.
     pub level: Option<u32>,
-    /// The page can be used again when this transaction is nobody's concern: until 13 an xid, since 14 with its epoch.
+    /// `safexid`: the page can be recycled when no snapshot needs this transaction; until 13 an xid, since 14 with its epoch.
     pub safe_xid: u64,
     /// The left sibling of the half-dead leaf below, if the page is an inner one.
     pub leaf_left_sibling: u32,

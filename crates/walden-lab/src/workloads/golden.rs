@@ -39,7 +39,7 @@ const STATIONS: &[Station] = &[
         visit: Sql(&[
             "CREATE TABLE item (id int PRIMARY KEY, name text, n int) WITH (fillfactor = 70)",
             "INSERT INTO item SELECT n, md5(n::text), n FROM generate_series(1, 60) n",
-            // HOT: no indexed column changes and the page has room. Then an update that needs a new index entry.
+            // HOT: no indexed column changes and the page has free space. Then an update that needs a new index entry.
             "UPDATE item SET n = n + 1 WHERE id <= 20",
             "UPDATE item SET id = id + 1000 WHERE id BETWEEN 21 AND 30",
             "UPDATE item SET name = name || ' of ' || repeat('another length ', id % 7) WHERE id <= 40",
@@ -368,7 +368,7 @@ fn copy(_: &Tour<'_>, client: &mut Client) -> Result<()> {
     Ok(())
 }
 
-/// An index scan marks entries of dead rows; the next insertion that needs their room deletes them.
+/// An index scan marks entries of dead rows; the next insertion that needs their space deletes them.
 fn dead_entries(_: &Tour<'_>, client: &mut Client) -> Result<()> {
     client.batch_execute(
         "CREATE TABLE dead (k int, v text);

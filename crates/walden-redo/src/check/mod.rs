@@ -281,7 +281,7 @@ enum Prediction {
     /// The record without images does not fit the pages.
     Misfit(Misfit),
     Unknown,
-    /// Nobody here can replay the record.
+    /// The record's resource manager is not replayed.
     Untracked,
 }
 

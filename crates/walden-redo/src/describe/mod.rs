@@ -95,7 +95,7 @@ fn header(page: &Page) -> Fields {
     fields
 }
 
-/// A page that nobody here knows: all that is not zero behind the header.
+/// A page of unknown kind: all bytes behind the header that are not zero.
 fn raw(page: &Page, description: &mut Description) {
     let used = page.0.iter().rposition(|&byte| byte != 0).map_or(PAGE_CONTENTS, |last| last + 1);
     description.content.bytes("bytes", page.0.get(PAGE_CONTENTS..used).unwrap_or(&[]));

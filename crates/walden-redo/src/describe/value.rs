@@ -23,7 +23,7 @@ pub enum Value {
     Text(String),
     /// Several.
     List(Vec<Value>),
-    /// Bytes that nobody here reads.
+    /// Bytes that are not interpreted.
     Bytes(Bytes),
 }
 

@@ -314,15 +314,15 @@ mod metapage {
             total_buckets(split_point(wanted as u32))
         };
         let point = split_point(buckets);
-        let room = PAGE_BYTES - PAGE_CONTENTS - HashPageOpaqueData::BYTES;
+        let usable = PAGE_BYTES - PAGE_CONTENTS - HashPageOpaqueData::BYTES;
         let high_mask = (buckets + 1).next_power_of_two() - 1;
         HashPageOpaqueData::new(INVALID_BLOCK, INVALID_BUCKET, LH_META_PAGE).init(page);
         page.put_u32(at(meta::MAGIC), meta::HASH_MAGIC);
         page.put_u32(at(meta::VERSION), meta::HASH_VERSION);
         page.put_u16(at(meta::FILL_FACTOR), fill_factor);
-        page.put_u16(at(meta::PAGE_SIZE), room as u16);
-        page.put_u16(at(meta::BITMAP_BYTES), 1 << room.ilog2());
-        page.put_u16(at(meta::BITMAP_SHIFT), room.ilog2() as u16 + 3);
+        page.put_u16(at(meta::PAGE_SIZE), usable as u16);
+        page.put_u16(at(meta::BITMAP_BYTES), 1 << usable.ilog2());
+        page.put_u16(at(meta::BITMAP_SHIFT), usable.ilog2() as u16 + 3);
         page.put_u32(at(meta::MAX_BUCKET), buckets - 1);
         page.put_u32(at(meta::HIGH_MASK), high_mask);
         page.put_u32(at(meta::LOW_MASK), high_mask >> 1);

@@ -31,7 +31,7 @@ use super::special::SpecialArea;
 use super::tid::{TID_BYTES, Tid};
 use super::{PAGE_CONTENTS, Page};
 
-/// The block of every index's metapage (`BTREE_METAPAGE`), which is nobody's sibling.
+/// The block of every index's metapage (`BTREE_METAPAGE`), which has no siblings.
 pub const BTREE_METAPAGE: u32 = 0;
 /// The sibling of a page at the end of its level (`P_NONE`).
 pub const P_NONE: u32 = 0;

@@ -45,7 +45,7 @@ pub(super) struct Lz4Reader<R> {
     /// [`HISTORY`] bytes that blocks may refer to, then the block.
     plain: Vec<u8>,
     history: usize,
-    /// The part of `plain` that nobody has read yet.
+    /// The part of `plain` that has not been read yet.
     unread: std::ops::Range<usize>,
 }
 

@@ -46,7 +46,7 @@ pub struct ArchiveSection {
     pub look_ahead: Option<usize>,
     /// Threads of a call.
     pub threads: Option<usize>,
-    /// Files that may wait before it is said loudly.
+    /// Number of waiting files above which each push prints a warning.
     pub backlog_warning: Option<usize>,
     /// Segments that lie ready for recovery.
     pub prefetch: Option<usize>,

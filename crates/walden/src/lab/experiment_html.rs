@@ -442,7 +442,7 @@ fn copies(report: &Report) -> Section {
         .map(|(name, tone, values)| (name, tone, known.iter().map(|at| values[*at]).collect()))
         .collect();
     section = add_bars(section, bars("Seconds as published", "seconds", &names, layers, false), "");
-    let explained = report.details.get("explanation").and_then(|told| told.as_array());
+    let explained = report.details.get("explanation").and_then(|found| found.as_array());
     let explained: Vec<&serde_json::Value> = explained.into_iter().flatten().collect();
     let commands: Vec<&str> = explained.iter().filter_map(|one| one["command"].as_str()).collect();
     let of = |name: &str| explained.iter().map(|one| one[name].as_f64()).collect();

@@ -217,7 +217,10 @@ fn table(outcome: &Outcome) -> String {
     let reasons = [
         (total.unknown_before, "the page before is not known"),
         (total.whole_pages, "the image is the change itself"),
-        (total.untracked, "nobody replays what changes the page (the free space map, extensions)"),
+        (
+            total.untracked,
+            "the page is changed by records that are not replayed (the free space map, extensions)",
+        ),
         (total.unpredicted, "the data displaced by the image cannot be reconstructed"),
     ];
     for (images, why) in reasons.into_iter().filter(|(images, _)| *images > 0) {

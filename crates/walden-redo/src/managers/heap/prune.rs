@@ -1,4 +1,4 @@
-//! Heap tuples that nobody needs, and those that are frozen: `PRUNE`, `VACUUM` and `FREEZE_PAGE`, since 17 all in one,
+//! Pruning of dead heap tuples, and freezing: `PRUNE`, `VACUUM` and `FREEZE_PAGE`, since 17 all in one,
 //! `PRUNE_ON_ACCESS`, `PRUNE_VACUUM_SCAN` and `PRUNE_VACUUM_CLEANUP`.
 //!
 //! Writers: `pruneheap.c`, `vacuumlazy.c`.
