@@ -1,7 +1,7 @@
 //! The checksum of a record: CRC-32C, with the processor's instructions where it has them.
 //!
-//! Which implementation is fastest depends on the length. Records of up to 88 bytes within a page use [`RecordCrc`], inlined into
-//! the decoder's loop, because a call alone would take longer. Pieces from [`FOLDED`] bytes on, which are mostly images, use the
+//! Which implementation is fastest depends on the length. Records of up to 88 bytes within a page use `RecordCrc`, inlined into
+//! the decoder's loop, because a call alone would take longer. Pieces from 512 bytes on, which are mostly images, use the
 //! `crc-fast` crate: folding with carry-less multiplication is several times as fast as the CRC-32C instruction. All others use
 //! the `crc32c` crate.
 
