@@ -139,7 +139,7 @@ mod tests {
         let turns = Turns::new(Vec::new());
         let (sender, receiver) = channel();
         thread::scope(|scope| {
-            let (turns, tell) = (&turns, tell);
+            let (turns, sender) = (&turns, sender);
             scope.spawn(move || {
                 let mut second = turns.take(1).unwrap();
                 second.write_all(b"second ").unwrap();

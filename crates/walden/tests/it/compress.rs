@@ -460,7 +460,10 @@ fn a_missing_file_fails_and_the_others_are_compressed() {
     // Silence would look like success to who named the wrong folder.
     let empty = tempfile::tempdir().unwrap();
     let failed = run("compress {}", &[empty.path()]);
-    assert!(failed.code == 3 && failed.errors()[0].contains("no files to compress in"), "{failed:?}");
+    assert!(
+        failed.code == 3 && failed.errors()[0].contains("expected files in it, found none"),
+        "{failed:?}"
+    );
 }
 
 /// One bit in the second of three members that share, then a keyframe: that and what follows up to the keyframe is lost.
