@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use walden_format::lsn::{SegmentName, Timeline};
 
 use crate::check::Cluster;
+use crate::documents;
+use crate::encryption::{Encrypted, KeyOptions};
 use crate::history::History;
 use crate::name::{ArchivedFile, HISTORY, IDENTITY, Object, folder_of};
 use crate::object::{self, ObjectError};
@@ -24,6 +26,16 @@ pub struct Identity {
     pub system_identifier: String,
     /// Bytes of its segments.
     pub segment_bytes: u64,
+    /// How its objects are encrypted, if they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<Encryption>,
+}
+
+/// How the objects of an archive are encrypted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Encryption {
+    /// The public key that the archive had at its beginning (`age1...`); see `keys/` for what came after.
+    pub recipient: String,
 }
 
 impl Identity {
@@ -32,6 +44,7 @@ impl Identity {
             walden_archive: LAYOUT_VERSION,
             system_identifier: cluster.system_id.to_string(),
             segment_bytes: cluster.segment_size.bytes(),
+            encryption: None,
         }
     }
 }
@@ -108,8 +121,10 @@ impl ArchiveError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             ArchiveError::Store(error) => error.cause.hint(),
-            ArchiveError::Object(ObjectError::Store(error)) => error.cause.hint(),
-            ArchiveError::Object(_) => Some("walden archive verify says what else is damaged"),
+            ArchiveError::Object(error) => match error.store_error() {
+                Some(error) => error.cause.hint(),
+                None => Some("walden archive verify says what else is damaged"),
+            },
             ArchiveError::Missing(_) => Some("check the path or URL; walden archive init makes an archive"),
             ArchiveError::NoSegments { .. } => Some("walden archive list shows timelines and their segments"),
             ArchiveError::Identity { .. } => Some("restore the object from another copy of the archive"),
@@ -125,24 +140,42 @@ impl ArchiveError {
 
 /// The log of one cluster in a store.
 pub struct Archive {
-    store: Arc<dyn Store>,
+    store: Arc<Encrypted>,
     identity: OnceLock<Identity>,
 }
 
 impl Archive {
     /// Uses what is in a store, which is looked at when it is needed.
     pub fn new(store: Box<dyn Store>) -> Archive {
-        Archive { store: store.into(), identity: OnceLock::new() }
+        Archive::with_keys(store, KeyOptions::default())
     }
 
-    /// The store.
+    /// Uses what is in a store, encrypted or not.
+    pub fn with_keys(store: Box<dyn Store>, keys: KeyOptions) -> Archive {
+        Archive { store: Arc::new(Encrypted::new(store, keys)), identity: OnceLock::new() }
+    }
+
+    /// The store, with objects as they were before encryption.
     pub fn store(&self) -> &dyn Store {
         &*self.store
     }
 
+    /// The store and its keys.
+    pub fn encrypted(&self) -> &Encrypted {
+        &self.store
+    }
+
+    /// Makes sure that objects can be read before many of them are: an encrypted archive needs the private key of a user.
+    ///
+    /// # Errors
+    /// [`Cause::Locked`] and [`Cause::WrongIdentity`], and the store's.
+    pub fn unlock(&self) -> Result<(), ArchiveError> {
+        Ok(self.store.unlock()?)
+    }
+
     /// The store, for what outlives a borrow of the archive.
     pub fn shared_store(&self) -> Arc<dyn Store> {
-        Arc::clone(&self.store)
+        self.store.clone()
     }
 
     /// Makes the archive a cluster's, or confirms that it is.
@@ -153,9 +186,13 @@ impl Archive {
         let own = Identity::of(cluster);
         let identity = match self.identity() {
             Err(ArchiveError::Missing(_)) => {
+                let encryption = self.store.recipient()?.map(|recipient| Encryption { recipient });
+                let own = Identity { encryption, ..own.clone() };
                 let json = serde_json::to_vec_pretty(&own).unwrap_or_default();
+                // Before the object that makes it an archive: afterwards nobody would notice that they are missing.
+                documents::store(&*self.store)?;
                 match self.store.create(IDENTITY, &json)? {
-                    Created::New => own.clone(),
+                    Created::New => own,
                     Created::Exists => self.identity()?.clone(),
                 }
             }

@@ -8,6 +8,8 @@ pub mod archive;
 pub mod backup;
 pub mod check;
 pub mod contents;
+pub mod documents;
+pub mod encryption;
 pub mod get;
 pub mod history;
 pub mod list;

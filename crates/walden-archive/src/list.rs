@@ -19,6 +19,10 @@ pub struct Listing {
     pub system_identifier: String,
     /// Bytes of a segment.
     pub segment_bytes: u64,
+    /// The objects are encrypted.
+    pub encrypted: bool,
+    /// The objects could not be looked into, as no private key was named: parents of timelines, times and restore points are missing.
+    pub locked: bool,
     /// The timelines, in ascending order.
     pub timelines: Vec<TimelineListing>,
     /// Backup history files, by name.
@@ -84,10 +88,14 @@ pub struct ListOptions {
 /// The store's, and summaries that cannot be read.
 pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveError> {
     let identity = archive.identity()?.clone();
+    let encrypted = archive.encrypted().is_encrypted()?;
+    let locked = encrypted && archive.encrypted().options().identity.is_none();
     let mut listing = Listing {
         location: archive.store().location().to_owned(),
         system_identifier: identity.system_identifier,
         segment_bytes: identity.segment_bytes,
+        encrypted,
+        locked,
         timelines: Vec::new(),
         backups: Vec::new(),
         unknown: Vec::new(),
@@ -110,7 +118,7 @@ pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveE
         })?;
     }
     listing.backups.sort();
-    let histories = archive.histories()?;
+    let histories = if locked { BTreeMap::new() } else { archive.histories()? };
     let size = SegmentSize::new(identity.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
     for (timeline, objects) in timelines {
         let mut found = segments(timeline, &objects, size);
@@ -118,7 +126,9 @@ pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveE
             found.parent = Some(parent.timeline);
             found.begins_at = Some(parent.end.to_string());
         }
-        times(archive, &objects, options, &mut found)?;
+        if !locked {
+            times(archive, &objects, options, &mut found)?;
+        }
         listing.timelines.push(found);
     }
     Ok(listing)

@@ -99,6 +99,22 @@ impl ObjectError {
             _ => false,
         }
     }
+
+    /// The store's error, if the store is what kept the object from being used.
+    pub fn store_error(&self) -> Option<&StoreError> {
+        match self {
+            ObjectError::Store(error) => Some(error),
+            ObjectError::Mismatch { .. } => None,
+            ObjectError::Container { source, .. } => {
+                // An error of a store on its way through a reader is inside one of the standard library's.
+                let mut causes =
+                    std::iter::successors(Some(source as &(dyn std::error::Error + 'static)), |cause| {
+                        cause.source()
+                    });
+                causes.find_map(|cause| cause.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref())
+            }
+        }
+    }
 }
 
 /// Compresses a file that was checked, decodes the outcome, and compares: nothing else is archived.
@@ -163,7 +179,8 @@ pub fn decode(
 ///
 /// # Errors
 /// An object without one, and the store's errors.
-pub fn read_summary(store: &dyn Store, key: &str, object_bytes: u64) -> Result<Summary, ObjectError> {
+pub fn read_summary(store: &dyn Store, key: &str, stored_bytes: u64) -> Result<Summary, ObjectError> {
+    let object_bytes = store.content_bytes(key, stored_bytes)?;
     let mut tail = store.read_range(key, object_bytes.saturating_sub(SUMMARY_READ)..object_bytes)?;
     if let Some(bytes) = json_bytes(&tail).filter(|&bytes| bytes <= MAX_SUMMARY)
         && bytes + SUMMARY_END > tail.len() as u64
@@ -337,7 +354,9 @@ pub fn hexadecimal(bytes: &[u8]) -> String {
 pub struct ObjectReader<S> {
     store: S,
     key: String,
-    bytes: u64,
+    stored_bytes: u64,
+    /// Known when it is needed first.
+    bytes: Option<u64>,
     at: u64,
     window: Vec<u8>,
     window_start: u64,
@@ -351,22 +370,41 @@ const MIN_WINDOW: u64 = 64 << 10;
 const MAX_WINDOW: u64 = 4 << 20;
 
 impl<S> ObjectReader<S> {
-    /// Reads an object of so many bytes; `store` is a reference to the store, counted or not.
-    pub fn new(store: S, key: String, bytes: u64) -> ObjectReader<S> {
-        let next_window = MIN_WINDOW;
-        ObjectReader { store, key, bytes, at: 0, window: Vec::new(), window_start: 0, next_window }
+    /// Reads an object that takes so many bytes in its store; `store` is a reference to it, counted or not.
+    pub fn new(store: S, key: String, stored_bytes: u64) -> ObjectReader<S> {
+        ObjectReader {
+            store,
+            key,
+            stored_bytes,
+            bytes: None,
+            at: 0,
+            window: Vec::new(),
+            window_start: 0,
+            next_window: MIN_WINDOW,
+        }
     }
 
-    /// Which bytes are read for those at the position.
-    fn choose_window(&mut self) -> std::ops::Range<u64> {
-        let end_start = self.bytes.saturating_sub(MIN_WINDOW);
+    /// Which bytes are read for those at the position, of an object of so many.
+    fn choose_window(&mut self, bytes: u64) -> std::ops::Range<u64> {
+        let end_start = bytes.saturating_sub(MIN_WINDOW);
         let is_next = self.at == self.window_start + self.window.len() as u64;
         self.next_window = match is_next {
             true => (2 * self.next_window).min(MAX_WINDOW),
             false => MIN_WINDOW,
         };
         let start = if is_next { self.at } else { self.at.min(end_start) };
-        start..self.bytes.min(self.at.saturating_add(self.next_window))
+        start..bytes.min(self.at.saturating_add(self.next_window))
+    }
+}
+
+impl<S: Deref<Target: Store>> ObjectReader<S> {
+    fn bytes(&mut self) -> std::io::Result<u64> {
+        if let Some(bytes) = self.bytes {
+            return Ok(bytes);
+        }
+        let bytes = self.store.content_bytes(&self.key, self.stored_bytes).map_err(io_error)?;
+        self.bytes = Some(bytes);
+        Ok(bytes)
     }
 }
 
@@ -374,10 +412,11 @@ impl<S: Deref<Target: Store>> Read for ObjectReader<S> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let window = self.window_start..self.window_start + self.window.len() as u64;
         if !window.contains(&self.at) {
-            if self.at >= self.bytes || buffer.is_empty() {
+            let bytes = self.bytes()?;
+            if self.at >= bytes || buffer.is_empty() {
                 return Ok(0);
             }
-            let range = self.choose_window();
+            let range = self.choose_window(bytes);
             self.window_start = range.start;
             self.window = self.store.read_range(&self.key, range).map_err(io_error)?;
         }
@@ -397,12 +436,12 @@ fn io_error(error: StoreError) -> std::io::Error {
     }
 }
 
-impl<S> Seek for ObjectReader<S> {
+impl<S: Deref<Target: Store>> Seek for ObjectReader<S> {
     fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
         let at = match to {
             SeekFrom::Start(at) => Some(at),
             SeekFrom::Current(by) => self.at.checked_add_signed(by),
-            SeekFrom::End(by) => self.bytes.checked_add_signed(by),
+            SeekFrom::End(by) => self.bytes()?.checked_add_signed(by),
         };
         self.at = at.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::InvalidInput))?;
         Ok(self.at)

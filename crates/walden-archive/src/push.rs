@@ -15,8 +15,8 @@ use crate::check::{self, Checked, Refusal, Rules};
 use crate::get;
 use crate::history::History;
 use crate::name::{ArchivedFile, Object, folder_of};
-use crate::object::{self, ObjectError, Summary, hexadecimal};
-use crate::store::Created;
+use crate::object::{self, ObjectError, hexadecimal};
+use crate::store::{Created, FileHash};
 
 /// How files are archived.
 #[derive(Clone, Debug)]
@@ -175,10 +175,14 @@ impl Pusher<'_> {
         let mut hasher = blake3::Hasher::new();
         let hashed = hasher.update_reader(&mut *content).and_then(|_| content.rewind());
         hashed.map_err(|error| PushError::Refused { name: file.to_string(), refusal: error.into() })?;
-        let summary = self.archived(file, Some(found)).map_err(failed)?;
-        let is_same = summary.blake3 == hexadecimal(hasher.finalize().as_bytes());
-        let Summary { bytes, warnings, .. } = summary;
-        Ok(is_same.then_some(Pushed { file, was_there: true, bytes, stored: None, warnings }))
+        let archived = self.archived(file, Some(found), hasher.finalize().as_bytes()).map_err(failed)?;
+        Ok(archived.is_same.then_some(Pushed {
+            file,
+            was_there: true,
+            bytes: hasher.count(),
+            stored: None,
+            warnings: archived.warnings,
+        }))
     }
 
     fn store(
@@ -211,7 +215,8 @@ impl Pusher<'_> {
         content.seek(SeekFrom::Start(0)).map_err(failed)?;
         let object = object::encode(file, &checked, content, self.options.level)?;
         let stored = object.len() as u64;
-        match self.archive.store().create(&key, &object)? {
+        let files = [FileHash { name: &file.to_string(), hash }];
+        match self.archive.store().create_with(&key, &object, &files)? {
             Created::New => Ok(pushed(Some(stored))),
             Created::Exists => self.compare(file, None, hash).map(|()| pushed(None)),
         }
@@ -236,22 +241,39 @@ impl Pusher<'_> {
         found: Option<(Object, u64)>,
         hash: &[u8; 32],
     ) -> Result<(), ArchiveError> {
-        let (archived, offered) = (self.archived(file, found)?.blake3, hexadecimal(hash));
-        if archived == offered {
+        let archived = self.archived(file, found, hash)?;
+        if archived.is_same {
             return Ok(());
         }
         let (name, location) = (file.to_string(), self.archive.store().location().to_owned());
-        Err(ArchiveError::Conflict { name, location, archived, offered })
+        Err(ArchiveError::Conflict { name, location, archived: archived.hash, offered: hexadecimal(hash) })
     }
 
-    /// The summary of a file that is archived, `found` in an object or to be looked for, and durable from now on: whoever archived
-    /// it may have been interrupted before it was.
-    fn archived(&self, file: ArchivedFile, found: Option<(Object, u64)>) -> Result<Summary, ArchiveError> {
+    /// What is known of a file that is archived, `found` in an object or to be looked for, and durable from now on: whoever archived
+    /// it may have been interrupted before it was. It is compared with the hash of what is offered.
+    fn archived(
+        &self,
+        file: ArchivedFile,
+        found: Option<(Object, u64)>,
+        hash: &[u8; 32],
+    ) -> Result<Archived, ArchiveError> {
         let store = self.archive.store();
-        let read = |object: Object, bytes| -> Result<Summary, ArchiveError> {
-            let summary = object::read_summary_of(store, file, object, bytes)?;
+        let name = file.to_string();
+        let read = |object: Object, bytes| -> Result<Archived, ArchiveError> {
+            let archived = match store.holds(&object.key(), FileHash { name: &name, hash })? {
+                Some(is_same) => Archived {
+                    is_same,
+                    hash: "unknown without a private key".to_owned(),
+                    warnings: Vec::new(),
+                },
+                None => {
+                    let summary = object::read_summary_of(store, file, object, bytes)?;
+                    let is_same = summary.blake3 == hexadecimal(hash);
+                    Archived { is_same, hash: summary.blake3, warnings: summary.warnings }
+                }
+            };
             store.make_durable(&object.key())?;
-            Ok(summary)
+            Ok(archived)
         };
         match found.map(|(object, bytes)| read(object, bytes)) {
             // Packed since it was listed.
@@ -259,10 +281,19 @@ impl Pusher<'_> {
             Some(result) => return result,
             None => {}
         }
-        let summary = get::with_object(self.archive, file, read)?;
+        let archived = get::with_object(self.archive, file, read)?;
         let (expected, found) = ("the object that was listed".to_owned(), "none".to_owned());
-        summary.ok_or_else(|| ObjectError::Mismatch { key: file.key(), expected, found }.into())
+        archived.ok_or_else(|| ObjectError::Mismatch { key: file.key(), expected, found }.into())
     }
+}
+
+/// What is known of an archived file.
+struct Archived {
+    /// It has the content that is offered.
+    is_same: bool,
+    /// BLAKE3 of its content, for people.
+    hash: String,
+    warnings: Vec<String>,
 }
 
 /// The files that PostgreSQL has ready, in the order in which it asks for them: histories first, then by name.

@@ -1,6 +1,7 @@
 //! An archive's place as users write it.
 
 use crate::archive::Archive;
+use crate::encryption::KeyOptions;
 use crate::store::{Folder, Store, StoreError};
 
 /// How a place is used.
@@ -10,6 +11,8 @@ pub struct PlaceOptions {
     pub store: Vec<(String, String)>,
     /// The object store has no conditional requests.
     pub without_conditional_requests: bool,
+    /// What is known of an encrypted archive's keys.
+    pub keys: KeyOptions,
 }
 
 /// Opens the archive at a place: a path, `file:///path`, or `s3://bucket/prefix`.
@@ -45,5 +48,5 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
             });
         }
     };
-    Ok(Archive::new(store))
+    Ok(Archive::with_keys(store, options.keys.clone()))
 }

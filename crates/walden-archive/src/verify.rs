@@ -81,6 +81,7 @@ pub fn verify(
     options: VerifyOptions,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Verified, ArchiveError> {
+    archive.unlock()?;
     let listing = list::list(archive, ListOptions::default());
     let mut objects = Vec::new();
     for prefix in [HISTORY, BACKUP, WAL] {

@@ -17,6 +17,8 @@ use anyhow::{Context as _, Result, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tempfile::NamedTempFile;
+use walden_archive::archive::ArchiveError;
+use walden_archive::store::StoreError;
 use walden_codec::container::Meta;
 use walden_report::html::Page;
 use walden_report::table::harmless;
@@ -284,8 +286,11 @@ fn is_text(path: &Path) -> Result<bool> {
     Ok(matches!(first[..], [] | [b'<' | b'{' | b'[']))
 }
 
-/// A hint for an error of the file system among an error's causes.
+/// A hint for an error of an archive or of the file system among an error's causes.
 pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
+    if let Some(hint) = error.chain().find_map(hint_of_archive) {
+        return Some(hint);
+    }
     // A connection error is no error of a file.
     if error.chain().any(|cause| cause.is::<postgres::Error>()) {
         return None;
@@ -308,8 +313,15 @@ pub fn hint_of(error: &anyhow::Error) -> Option<&'static str> {
     })
 }
 
+fn hint_of_archive(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    if let Some(error) = cause.downcast_ref::<ArchiveError>() {
+        return error.hint();
+    }
+    cause.downcast_ref::<StoreError>().and_then(|error| error.cause.hint())
+}
+
 /// An error with its causes, without causes whose text is repeated.
-fn chain_text(error: &anyhow::Error) -> String {
+pub fn chain_text(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if text.is_empty() {

@@ -11,7 +11,7 @@ use crate::name::{ArchivedFile, PackName};
 use crate::object::{
     self, ObjectError, ObjectReader, READ_LIMITS, SUMMARY_FRAME, Summary, frame_content, hexadecimal,
 };
-use crate::store::{Created, MAX_OBJECT_BYTES};
+use crate::store::{Created, FileHash, MAX_OBJECT_BYTES};
 
 /// What became of a run of segments.
 pub(super) enum Outcome {
@@ -151,7 +151,13 @@ impl Builder<'_> {
         if bytes > bytes_before || bytes > MAX_STORED_BYTES {
             return Ok(Outcome::Larger(pack));
         }
-        let bytes = match store.create(&key, &built.object)? {
+        let names: Vec<String> = built.originals.iter().map(|original| original.name.to_string()).collect();
+        let files: Vec<FileHash<'_>> = names
+            .iter()
+            .zip(&built.originals)
+            .map(|(name, original)| FileHash { name, hash: &original.hash })
+            .collect();
+        let bytes = match store.create_with(&key, &built.object, &files)? {
             Created::New => {
                 if store.read(&key)? != built.object {
                     let (expected, found) = ("what was written".to_owned(), "something else".to_owned());

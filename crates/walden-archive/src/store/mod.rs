@@ -30,6 +30,22 @@ pub trait Store: Send + Sync {
     /// Whatever kept the object from being stored. It may exist all the same, if only the answer got lost.
     fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError>;
 
+    /// Stores an object as [`Store::create`] does, and the hashes of the files in it for [`Store::holds`], if the store needs them.
+    ///
+    /// # Errors
+    /// As [`Store::create`].
+    fn create_with(&self, key: &str, content: &[u8], _files: &[FileHash<'_>]) -> Result<Created, StoreError> {
+        self.create(key, content)
+    }
+
+    /// Whether an object has a file with this content, if the store can say so without decrypting the object.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    fn holds(&self, _key: &str, _file: FileHash<'_>) -> Result<Option<bool>, StoreError> {
+        Ok(None)
+    }
+
     /// Makes an object durable that another process may have been about to make so when it was interrupted.
     ///
     /// # Errors
@@ -48,11 +64,19 @@ pub trait Store: Send + Sync {
     /// As [`Store::read`].
     fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError>;
 
-    /// The bytes of an object.
+    /// The bytes of an object as it is stored, which a listing shows too.
     ///
     /// # Errors
     /// As [`Store::read`].
     fn size(&self, key: &str) -> Result<u64, StoreError>;
+
+    /// The bytes that [`Store::read`] returns of an object that takes so many: fewer if it is stored encrypted.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    fn content_bytes(&self, _key: &str, stored_bytes: u64) -> Result<u64, StoreError> {
+        Ok(stored_bytes)
+    }
 
     /// Calls `visit` for each object whose key begins with `prefix`, which is empty or ends with `/`, in no particular order.
     ///
@@ -95,8 +119,17 @@ pub enum Created {
 pub struct Listed {
     /// Its key.
     pub key: String,
-    /// Its bytes.
+    /// Its bytes as it is stored.
     pub bytes: u64,
+}
+
+/// A file in an object, by what it has.
+#[derive(Clone, Copy, Debug)]
+pub struct FileHash<'a> {
+    /// The archived file's name.
+    pub name: &'a str,
+    /// BLAKE3 of its bytes.
+    pub hash: &'a [u8; 32],
 }
 
 /// Why an operation on a store failed.
@@ -132,6 +165,14 @@ pub enum Cause {
     TooLarge,
     /// The key cannot be one of this store's.
     InvalidKey,
+    /// The object is encrypted, and no private key was named.
+    Locked,
+    /// The private key that was named cannot be used, or opens none of the archive's.
+    WrongIdentity,
+    /// It is encrypted to another public key than was expected, or not at all.
+    OtherRecipient,
+    /// The encrypted object is not as it was stored.
+    Damaged,
     /// Anything else.
     Other,
 }
@@ -148,6 +189,16 @@ impl Cause {
             Cause::Unavailable => {
                 "PostgreSQL tries again by itself; check the network and the store's service"
             }
+            Cause::Locked => {
+                "name the file with a private key that may read: --identity FILE, WALDEN_IDENTITY, or identity in walden.toml"
+            }
+            Cause::WrongIdentity => {
+                "walden archive key list shows whose private keys can read; any of them can add another by walden archive key add"
+            }
+            Cause::OtherRecipient => {
+                "if the archive is the right one, put the recipient that walden archive key list shows into walden.toml; if nobody changed its keys, find out who wrote to it"
+            }
+            Cause::Damaged => "walden archive verify says what else is damaged; restore it from another copy",
             Cause::NotFound | Cause::TooLarge | Cause::InvalidKey | Cause::Other => return None,
         })
     }
@@ -165,6 +216,10 @@ impl fmt::Display for StoreError {
             Cause::Unavailable => f.write_str(": the store did not answer as expected"),
             Cause::TooLarge => write!(f, ": expected at most {MAX_OBJECT_BYTES} bytes, found more"),
             Cause::InvalidKey => f.write_str(": not a key that objects can have"),
+            Cause::Locked => f.write_str(": the archive is encrypted, and no private key was named"),
+            Cause::WrongIdentity => f.write_str(": the private key cannot be used"),
+            Cause::OtherRecipient => f.write_str(": encrypted for others"),
+            Cause::Damaged => f.write_str(": damaged"),
             Cause::Other => Ok(()),
         }
     }

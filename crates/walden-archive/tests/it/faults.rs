@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use walden_archive::archive::Archive;
+use walden_archive::encryption::KeyOptions;
 use walden_archive::get::{GetError, get};
 use walden_archive::name::ArchivedFile;
 use walden_archive::push::{PushOptions, push};
 use walden_archive::store::{Cause, Created, Folder, Listed, Store, StoreError};
 
-use crate::material::{complete, pg_wal};
+use crate::material::{complete, encrypt, pg_wal, user};
 
 /// How the call fails.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -86,18 +87,31 @@ impl Store for Faulty {
 
 #[test]
 fn whichever_call_fails_nothing_acknowledged_is_missing_and_the_next_run_repairs() {
+    fail_at_every_call(false);
+}
+
+#[test]
+fn whichever_call_fails_nothing_acknowledged_is_missing_in_an_encrypted_archive_either() {
+    fail_at_every_call(true);
+}
+
+fn fail_at_every_call(is_encrypted: bool) {
     let originals = complete();
     for fault in [Fault::Before, Fault::After, Fault::Killed] {
         for fails_at in 0.. {
             let root = tempfile::tempdir().expect("a folder");
             let wal = pg_wal(root.path(), &originals);
             let place = root.path().join("archive");
+            let (server, reader) = match is_encrypted {
+                true => encrypt(root.path(), &user(root.path(), "user")),
+                false => (KeyOptions::default(), KeyOptions::default()),
+            };
             let calls = Arc::new(AtomicUsize::new(0));
             let store = Faulty { folder: Folder::new(&place), calls: calls.clone(), fails_at, fault };
             let options = PushOptions { threads: 1, ..PushOptions::default() };
-            let faulty = Archive::new(Box::new(store));
+            let faulty = Archive::with_keys(Box::new(store), server);
             let batch = push(&faulty, &wal.join(&originals[0].0), &options);
-            let good = Archive::new(Box::new(Folder::new(&place)));
+            let good = Archive::with_keys(Box::new(Folder::new(&place)), reader);
             let is_there = |name: &str| {
                 let target = root.path().join("target");
                 let original = originals.iter().find(|(other, _)| other == name).expect("a segment");

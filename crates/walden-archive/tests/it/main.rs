@@ -1,6 +1,7 @@
 //! The archive as its users see it, on real segments.
 
 mod check;
+mod encryption;
 mod faults;
 mod material;
 mod pack;

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use walden_archive::archive::Archive;
+use walden_archive::encryption::{Encrypted, KeyOptions, keys};
 use walden_archive::name::{ArchivedFile, Object};
 use walden_archive::push::{PushOptions, push};
 use walden_archive::store::{Folder, Store};
@@ -139,4 +140,33 @@ pub fn leftovers(folder: &Path) -> Vec<PathBuf> {
         }
     }
     found
+}
+
+/// A user with a private key in a file.
+pub struct User {
+    pub recipient: String,
+    pub identity: PathBuf,
+}
+
+/// Makes a user.
+pub fn user(root: &Path, name: &str) -> User {
+    let pair = keys::generate();
+    let identity = root.join(format!("{name}.key"));
+    fs::write(&identity, pair.identity_file).expect("a file");
+    User { recipient: pair.recipient, identity }
+}
+
+/// Makes the archive of [`archive`] an encrypted one that a user can read; what a server knows of it, and what the user does.
+pub fn encrypt(root: &Path, user: &User) -> (KeyOptions, KeyOptions) {
+    let store = Encrypted::new(Box::new(Folder::new(root.join("archive"))), KeyOptions::default());
+    let users = [keys::User::parse(&user.recipient).expect("a recipient")];
+    let statement = keys::initialise(&store, &users).expect("keys");
+    let server = KeyOptions { recipient: Some(statement.recipients[0].clone()), identity: None };
+    let reader = KeyOptions { identity: Some(user.identity.clone()), ..server.clone() };
+    (server, reader)
+}
+
+/// An encrypted archive in a folder.
+pub fn archive_with(root: &Path, keys: &KeyOptions) -> Archive {
+    Archive::with_keys(Box::new(Folder::new(root.join("archive"))), keys.clone())
 }

@@ -135,6 +135,9 @@ fn start_prefetch(args: &GetArgs, archive: &Archive, spool: &Spool, folder: &Pat
     if let Some(config) = &args.place.config {
         command.arg("--config").arg(config);
     }
+    if let Some(identity) = &args.place.identity {
+        command.arg("--identity").arg(identity);
+    }
     command.arg(folder);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // A group of its own: the server's shutdown waits for restore_command and not for this.

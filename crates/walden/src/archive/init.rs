@@ -12,7 +12,9 @@ use crate::terminal;
 const EXAMPLES: &str = "\
 Examples:
   walden archive init --repo /backup/main -o /var/lib/postgresql/18/main/walden.toml
-  walden archive init --repo s3://backups/main";
+  walden archive init --repo s3://backups/main
+  walden archive init --repo s3://backups/main --recipient age1... --recipient alice=age1...
+      an encrypted archive, which these can read; walden archive key generate makes a key pair";
 
 /// Write walden.toml and print the lines for postgresql.conf
 #[derive(Args, Debug)]
@@ -21,6 +23,11 @@ pub struct InitArgs {
     /// The archive: a folder, or s3://BUCKET/PREFIX
     #[arg(long, value_name = "URL")]
     repo: String,
+
+    /// Encrypt the archive for whoever has the private key to this public key: age1..., or NAME=age1... (repeatable)
+    #[cfg(feature = "encryption")]
+    #[arg(long = "recipient", value_name = "RECIPIENT", value_parser = walden_archive::encryption::keys::User::parse)]
+    recipients: Vec<walden_archive::encryption::keys::User>,
 
     /// Where to write the configuration
     #[arg(short, long, value_name = "FILE", default_value = FILE)]
@@ -40,12 +47,20 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         true => args.repo.clone(),
         false => std::path::absolute(&args.repo)?.display().to_string(),
     };
-    let place = Place { repo: Some(repo.clone()), config: None };
+    let place = Place::of(repo.clone());
     let (archive, _) = place.open()?;
     // The store answers: an archive of another cluster would be found at the first push, a wrong place now.
     archive.store().list("", &mut |_| {}).context("cannot use the archive")?;
+    #[cfg(feature = "encryption")]
+    if !args.recipients.is_empty() {
+        walden_archive::encryption::keys::initialise(archive.encrypted(), &args.recipients)?;
+    }
+    let recipient = match archive.encrypted().recipient()? {
+        Some(recipient) => format!("recipient = \"{recipient}\"  # to nothing else is anything encrypted\n"),
+        None => String::new(),
+    };
     let text = format!(
-        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}\n\n# level = 3            # 1 (fast) to 9 (small)\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000\n# prefetch = 16        # segments that lie ready for recovery\n\n# [archive.store]      # object stores: what the environment does not say\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n",
+        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000\n# prefetch = 16        # segments that lie ready for recovery\n\n# [archive.store]      # object stores: what the environment does not say\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n",
         serde_json::Value::String(repo)
     );
     crate::output::write_text(&args.output, &text)?;

@@ -55,10 +55,16 @@ fn table(listing: &Listing) -> String {
         units::bytes(listing.segment_bytes)
     );
     for timeline in &listing.timelines {
-        one(&mut text, timeline);
+        one(&mut text, timeline, listing.locked);
     }
     if !listing.backups.is_empty() {
         let _ = writeln!(text, "Base backups: {}", listing.backups.join(", "));
+    }
+    if listing.locked {
+        let _ = writeln!(
+            text,
+            "The archive is encrypted: with a private key that may read it (--identity FILE), times, restore points and parents of timelines are shown too."
+        );
     }
     for unknown in &listing.unknown {
         let _ = writeln!(text, "Not an object of an archive: {unknown}");
@@ -66,7 +72,7 @@ fn table(listing: &Listing) -> String {
     text
 }
 
-fn one(text: &mut String, timeline: &TimelineListing) {
+fn one(text: &mut String, timeline: &TimelineListing, is_locked: bool) {
     let TimelineListing { timeline: number, segments, .. } = timeline;
     let from = match (timeline.parent, &timeline.begins_at) {
         (Some(parent), Some(at)) => format!(", which left timeline {parent} at {at}"),
@@ -94,6 +100,7 @@ fn one(text: &mut String, timeline: &TimelineListing) {
                 "  (from the first base backup on; what came after the last commit or abort is reached by the end of WAL, not by a time)"
             );
         }
+        _ if is_locked => {}
         _ => {
             let _ = writeln!(text, "  no transaction ended in it: no time can be restored to, only the end");
         }

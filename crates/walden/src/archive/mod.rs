@@ -2,6 +2,8 @@
 
 mod get;
 mod init;
+#[cfg(feature = "encryption")]
+mod key;
 mod list;
 mod pack;
 mod place;
@@ -46,6 +48,8 @@ pub struct ArchiveArgs {
 #[derive(Subcommand, Debug)]
 enum ArchiveCommand {
     Init(init::InitArgs),
+    #[cfg(feature = "encryption")]
+    Key(key::KeyArgs),
     Push(push::PushArgs),
     Get(get::GetArgs),
     #[command(hide = true)]
@@ -60,6 +64,8 @@ enum ArchiveCommand {
 pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
     match &args.command {
         ArchiveCommand::Init(args) => init::run(args),
+        #[cfg(feature = "encryption")]
+        ArchiveCommand::Key(args) => key::run(args),
         ArchiveCommand::Push(args) => push::run(args),
         ArchiveCommand::Get(args) => Ok(get::run(args)),
         ArchiveCommand::Prefetch(args) => get::run_prefetch(args),

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::Deserialize;
 use walden_archive::Archive;
+use walden_archive::encryption::KeyOptions;
 use walden_archive::url::{self, PlaceOptions};
 
 /// The file that is looked for.
@@ -23,6 +24,10 @@ pub struct Place {
     /// The configuration file [default: walden.toml in the working directory, else in /etc/walden]
     #[arg(long, value_name = "FILE", env = "WALDEN_CONFIG")]
     pub config: Option<PathBuf>,
+
+    /// The file with a private key that may read an encrypted archive
+    #[arg(long, value_name = "FILE", env = "WALDEN_IDENTITY", hide_env_values = true)]
+    pub identity: Option<PathBuf>,
 }
 
 /// The content of `walden.toml`.
@@ -40,6 +45,10 @@ pub struct Configuration {
 pub struct ArchiveSection {
     /// The archive's place.
     pub repo: Option<String>,
+    /// The public key that the archive must have: what is pushed is encrypted to it or not archived.
+    pub recipient: Option<String>,
+    /// The file with a private key that may read, from the configuration's folder on.
+    pub identity: Option<PathBuf>,
     /// Level of compression of pushed segments, 1 to 9.
     pub level: Option<u8>,
     /// Files that are archived ahead by one call.
@@ -61,7 +70,8 @@ pub struct ArchiveSection {
 impl Place {
     /// An archive that is named by its URL, with whatever the configuration says of its store.
     pub fn of(repo: String) -> Place {
-        Place { repo: Some(repo), config: std::env::var_os("WALDEN_CONFIG").map(PathBuf::from) }
+        let named = |variable| std::env::var_os(variable).map(PathBuf::from);
+        Place { repo: Some(repo), config: named("WALDEN_CONFIG"), identity: named("WALDEN_IDENTITY") }
     }
 
     /// The configuration, and where it was read.
@@ -75,9 +85,12 @@ impl Place {
         let Some(path) = path else { return Ok((ArchiveSection::default(), None)) };
         let text =
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let configuration: Configuration =
+        let Configuration { archive: mut section } =
             toml::from_str(&text).with_context(|| format!("cannot use {}", path.display()))?;
-        Ok((configuration.archive, Some(path)))
+        if let (Some(identity), Some(folder)) = (&mut section.identity, path.parent()) {
+            *identity = folder.join(&*identity);
+        }
+        Ok((section, Some(path)))
     }
 
     /// Opens the archive; the configuration is given back.
@@ -91,6 +104,10 @@ impl Place {
         let options = PlaceOptions {
             store: section.store.clone().into_iter().collect(),
             without_conditional_requests: section.without_conditional_requests,
+            keys: KeyOptions {
+                recipient: section.recipient.clone(),
+                identity: self.identity.clone().or_else(|| section.identity.clone()),
+            },
         };
         Ok((url::open(repo, &options)?, section))
     }

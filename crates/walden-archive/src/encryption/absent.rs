@@ -1,0 +1,61 @@
+//! What there is of encryption in a build without it: encrypted archives are noticed, and refused.
+
+use std::ops::Range;
+
+use super::{KEYS, KeyOptions};
+use crate::store::{Cause, Created, FileHash, Store, StoreError};
+
+/// There is none.
+pub enum Engine {}
+
+const PROBLEM: &str = "the archive is encrypted, and this program was built without encryption";
+
+impl Engine {
+    pub fn new(_: &str, _: &KeyOptions) -> Result<Engine, String> {
+        Err(PROBLEM.to_owned())
+    }
+
+    pub fn stated_recipient(inner: &dyn Store) -> Result<String, StoreError> {
+        Err(StoreError {
+            operation: "read",
+            key: KEYS.to_owned(),
+            location: inner.location().to_owned(),
+            cause: Cause::Other,
+            source: Some(PROBLEM.into()),
+        })
+    }
+
+    pub fn recipient(&self, _: &dyn Store) -> Result<String, StoreError> {
+        match *self {}
+    }
+
+    pub fn unlock(&self, _: &dyn Store) -> Result<(), StoreError> {
+        match *self {}
+    }
+
+    pub fn create(
+        &self,
+        _: &dyn Store,
+        _: &str,
+        _: &[u8],
+        _: &[FileHash<'_>],
+    ) -> Result<Created, StoreError> {
+        match *self {}
+    }
+
+    pub fn holds(&self, _: &dyn Store, _: &str, _: FileHash<'_>) -> Result<Option<bool>, StoreError> {
+        match *self {}
+    }
+
+    pub fn read(&self, _: &dyn Store, _: &str) -> Result<Vec<u8>, StoreError> {
+        match *self {}
+    }
+
+    pub fn read_range(&self, _: &dyn Store, _: &str, _: Range<u64>) -> Result<Vec<u8>, StoreError> {
+        match *self {}
+    }
+
+    pub fn content_bytes(&self, _: &dyn Store, _: &str, _: u64) -> Result<u64, StoreError> {
+        match *self {}
+    }
+}

@@ -1,0 +1,48 @@
+//! Encryption on the client: the store sees names, sizes and ciphertext, and nothing else.
+//!
+//! An encrypted archive has a key pair of its own. Its public key, the *archive's recipient*, is stated in `archive.json`; its private
+//! key lies in the archive as `keys/0001.age`, encrypted to the public keys of the *users* who may read. So writing needs no
+//! secret, reading needs the private key of one user, and users come and go by a further `keys/0002.age`, while no object is
+//! rewritten. Each object is a file in the format [age](https://age-encryption.org/v1) under its key with `.age` behind it, which
+//! any implementation of age decrypts.
+//!
+//! [`Encrypted`] is a [`Store`](crate::store::Store) over another one, so that nothing above it knows of encryption.
+
+#[cfg(feature = "encryption")]
+mod engine;
+#[cfg(not(feature = "encryption"))]
+#[path = "absent.rs"]
+mod engine;
+#[cfg(feature = "encryption")]
+pub mod keys;
+#[cfg(feature = "encryption")]
+mod object;
+mod store;
+
+use std::path::PathBuf;
+
+pub use store::Encrypted;
+
+/// What an encrypted object's key ends with.
+pub const SUFFIX: &str = ".age";
+/// The prefix of the generations of the archive's keys.
+pub const KEYS: &str = "keys/";
+
+/// Objects that are plain in an encrypted archive as well: whoever finds it has to learn how to read it.
+const PLAIN: [&str; 4] = ["archive.json", "README.txt", "docs/", KEYS];
+
+/// Whether an object is stored as it is even if the archive is encrypted.
+pub fn is_plain(key: &str) -> bool {
+    PLAIN.iter().any(|plain| key == *plain || (plain.ends_with('/') && key.starts_with(plain)))
+}
+
+/// What is known of an archive's keys on this side.
+#[derive(Clone, Default, Debug)]
+pub struct KeyOptions {
+    /// The recipient that the archive must have (`age1...`): what is written is encrypted to it or not written at all.
+    ///
+    /// Without it the recipient is the one that the archive states, and whoever can write to the store can state another one.
+    pub recipient: Option<String>,
+    /// The file with the private key of a user, for reading.
+    pub identity: Option<PathBuf>,
+}

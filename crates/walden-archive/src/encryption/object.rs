@@ -1,0 +1,315 @@
+//! One encrypted object: a file in the age format whose header has a stanza of its own.
+//!
+//! ```text
+//! age-encryption.org/v1
+//! -> X25519 ...                       the file's key, encrypted to the archive's recipient
+//! -> walden-object KEY RECIPIENT      base64 of a tag of 32 bytes for each file in the object
+//! -> ...-grease ...                   to be ignored, as age demands
+//! --- MAC
+//! nonce (16 bytes), chunks of 64 KiB with 16 bytes of authentication each
+//! ```
+//!
+//! Other programs ignore the stanza. The MAC covers it, so for whoever has the archive's key an object under another key than its
+//! own is found out. A tag is a keyed hash of a file's name and content: with the content at hand, and without any secret, it says
+//! whether the object has it.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::iter;
+use std::ops::Range;
+
+use age::secrecy::ExposeSecret;
+use age::x25519::{Identity, Recipient};
+use age::{DecryptError, Decryptor, EncryptError, Encryptor};
+use age_core::format::{FileKey, Stanza, is_arbitrary_string};
+
+use crate::store::{Cause, FileHash};
+
+/// The stanza's type.
+const STANZA: &str = "walden-object";
+/// Separates these hashes from all others.
+const TAG_CONTEXT: &str = "walden-archive 2026-11 tag of an archived file's content";
+const CHUNK: u64 = 64 << 10;
+/// Bytes of authentication after each chunk.
+const AUTHENTICATION: u64 = 16;
+const STORED_CHUNK: u64 = CHUNK + AUTHENTICATION;
+/// Bytes at an object's beginning that most headers fit in.
+pub const HEADER_READ: u64 = 4 << 10;
+/// More than any header has.
+pub const MAX_HEADER: u64 = 128 << 10;
+
+/// What an object's header states, authenticated only by the archive's key.
+#[derive(Clone, Default, Debug)]
+pub struct Stated {
+    /// The key that the object was created under.
+    pub key: String,
+    /// The recipient that it is encrypted to.
+    pub recipient: String,
+    /// The tags of the files in it.
+    pub tags: Vec<[u8; 32]>,
+}
+
+/// What is wrong with an object.
+#[derive(Debug)]
+pub struct Fault {
+    pub cause: Cause,
+    pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl Fault {
+    fn damaged(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Fault {
+        Fault { cause: Cause::Damaged, source: source.into() }
+    }
+}
+
+impl From<DecryptError> for Fault {
+    fn from(error: DecryptError) -> Fault {
+        match error {
+            DecryptError::NoMatchingKeys => {
+                Fault { cause: Cause::OtherRecipient, source: "none of the archive's keys opens it".into() }
+            }
+            // What kept it from being read: the bytes are in memory, so there are too few of them.
+            error => Fault::damaged(error.to_string()),
+        }
+    }
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Fault {
+        Fault::damaged(error)
+    }
+}
+
+/// A file's name and content as a number that only the content leads to.
+pub fn tag(recipient: &str, file: FileHash<'_>) -> [u8; 32] {
+    let key = blake3::derive_key(TAG_CONTEXT, recipient.as_bytes());
+    let mut hasher = blake3::Hasher::new_keyed(&key);
+    hasher.update(file.name.as_bytes());
+    hasher.update(&[0]);
+    hasher.update(file.hash);
+    *hasher.finalize().as_bytes()
+}
+
+/// Encrypts an object, and decrypts it once more for comparison.
+///
+/// The private key is not there, so what the comparison proves is everything but that the recipient can unwrap the file's key.
+pub fn seal(recipient: &Recipient, stated: &Stated, content: &[u8]) -> Result<Vec<u8>, Fault> {
+    if !is_arbitrary_string(&stated.key) {
+        let source = format!("expected a key without blanks and of ASCII, found {:?}", stated.key).into();
+        return Err(Fault { cause: Cause::InvalidKey, source });
+    }
+    let sealing = Sealing { recipient, stated, file_key: RefCell::new(None) };
+    let failed = |error: EncryptError| Fault { cause: Cause::Other, source: error.to_string().into() };
+    let encryptor = Encryptor::with_recipients(iter::once(&sealing as _)).map_err(failed)?;
+    let mut sealed = Vec::with_capacity(content.len() + content.len() / 4096 + HEADER_READ as usize);
+    let mut writer = encryptor.wrap_output(&mut sealed)?;
+    writer.write_all(content)?;
+    writer.finish()?;
+    let known = FileKeyIdentity(sealing.file_key);
+    let mut reader = Decryptor::new_buffered(&sealed[..])?.decrypt(iter::once(&known as _))?;
+    let mut buffer = vec![0; CHUNK as usize];
+    let mut compared = 0;
+    loop {
+        let bytes = reader.read(&mut buffer)?;
+        if content.get(compared..compared + bytes) != Some(&buffer[..bytes]) {
+            return Err(Fault::damaged("the content does not come back as it was encrypted"));
+        }
+        compared += bytes;
+        if bytes == 0 {
+            break;
+        }
+    }
+    if compared != content.len() {
+        return Err(Fault::damaged("the content does not come back whole"));
+    }
+    Ok(sealed)
+}
+
+/// Decrypts a whole object that must be the one of a key.
+pub fn open(identities: &[Identity], key: &str, sealed: &[u8]) -> Result<Vec<u8>, Fault> {
+    let opening = Opening { identities, stated: RefCell::new(None) };
+    let mut reader = Decryptor::new_buffered(sealed)?.decrypt(iter::once(&opening as _))?;
+    opening.expect_key(key)?;
+    let mut content = Vec::with_capacity(sealed.len());
+    reader.read_to_end(&mut content)?;
+    Ok(content)
+}
+
+/// The beginning of an object, up to its first chunk: the header proper and the nonce.
+#[derive(Clone, Debug)]
+pub struct Header {
+    bytes: Vec<u8>,
+    /// What it states.
+    pub stated: Stated,
+}
+
+impl Header {
+    /// The header that bytes begin with; nothing if there are too few of them.
+    pub fn read(beginning: &[u8]) -> Result<Option<Header>, Fault> {
+        let opening = Opening { identities: &[], stated: RefCell::new(None) };
+        let mut rest = beginning;
+        let decryptor = match Decryptor::new_buffered(&mut rest) {
+            Ok(decryptor) => decryptor,
+            Err(DecryptError::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        // Without identities nothing is decrypted; the stanzas are shown all the same.
+        let _ = decryptor.decrypt(iter::once(&opening as _));
+        let bytes = beginning[..beginning.len() - rest.len()].to_vec();
+        let stated = opening.stated.into_inner();
+        let stated =
+            stated.ok_or_else(|| Fault::damaged(format!("expected a stanza {STANZA}, found none")))?;
+        Ok(Some(Header { bytes, stated }))
+    }
+
+    /// The bytes of the content of an object of so many bytes.
+    pub fn content_bytes(&self, stored_bytes: u64) -> Result<u64, Fault> {
+        let payload =
+            stored_bytes.checked_sub(self.bytes.len() as u64).filter(|&bytes| bytes >= AUTHENTICATION);
+        let payload = payload.ok_or_else(|| Fault::damaged("it ends within its header"))?;
+        let authentication = payload.div_ceil(STORED_CHUNK) * AUTHENTICATION;
+        payload
+            .checked_sub(authentication)
+            .ok_or_else(|| Fault::damaged("it ends within a chunk's authentication"))
+    }
+
+    /// Where the chunks are stored that have a part of the content.
+    pub fn stored_range(&self, content: &Range<u64>, stored_bytes: u64) -> Range<u64> {
+        let header = self.bytes.len() as u64;
+        let start = header + content.start / CHUNK * STORED_CHUNK;
+        let end = header + content.end.div_ceil(CHUNK) * STORED_CHUNK;
+        start.min(stored_bytes)..end.min(stored_bytes)
+    }
+
+    /// Decrypts a part of the content from the chunks of [`Header::stored_range`].
+    pub fn open_range(
+        &self,
+        identities: &[Identity],
+        key: &str,
+        content: Range<u64>,
+        chunks: (Range<u64>, &[u8]),
+        stored_bytes: u64,
+    ) -> Result<Vec<u8>, Fault> {
+        let (stored, chunks) = chunks;
+        if chunks.len() as u64 != stored.end - stored.start {
+            return Err(Fault::damaged("it ends before its end"));
+        }
+        let pieces = Pieces { header: &self.bytes, chunks, stored: stored.clone(), stored_bytes, at: 0 };
+        let opening = Opening { identities, stated: RefCell::new(None) };
+        let mut reader = Decryptor::new(pieces)?.decrypt(iter::once(&opening as _))?;
+        opening.expect_key(key)?;
+        let first = content.start / CHUNK * CHUNK;
+        if first > 0 {
+            // To a chunk's start by its second byte: a seek to the start itself would look at the last chunk.
+            reader.seek(SeekFrom::Start(first + 1))?;
+            reader.seek(SeekFrom::Current(-1))?;
+        }
+        io::copy(&mut reader.by_ref().take(content.start - first), &mut io::sink())?;
+        let mut part = Vec::with_capacity((content.end - content.start) as usize);
+        reader.by_ref().take(content.end - content.start).read_to_end(&mut part)?;
+        if stored.end == stored_bytes {
+            // The last chunk says that it is the last: nothing was cut off behind it.
+            io::copy(&mut reader, &mut io::sink())?;
+        }
+        Ok(part)
+    }
+}
+
+/// The parts of an object that were read, each at its place.
+struct Pieces<'a> {
+    header: &'a [u8],
+    chunks: &'a [u8],
+    stored: Range<u64>,
+    stored_bytes: u64,
+    at: u64,
+}
+
+impl Read for Pieces<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let header = self.header.len() as u64;
+        let mut from = match self.at {
+            at if at < header => &self.header[at as usize..],
+            at if self.stored.contains(&at) => &self.chunks[(at - self.stored.start) as usize..],
+            at if at >= self.stored_bytes => &[],
+            at => return Err(io::Error::other(format!("byte {at} was not read"))),
+        };
+        let bytes = from.read(buffer)?;
+        self.at += bytes as u64;
+        Ok(bytes)
+    }
+}
+
+impl Seek for Pieces<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            SeekFrom::End(by) => self.stored_bytes.checked_add_signed(by),
+        };
+        self.at = at.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        Ok(self.at)
+    }
+}
+
+/// The recipient, and the stanza beside its own.
+struct Sealing<'a> {
+    recipient: &'a Recipient,
+    stated: &'a Stated,
+    /// The key of the file, for the comparison.
+    file_key: RefCell<Option<FileKey>>,
+}
+
+impl age::Recipient for Sealing<'_> {
+    fn wrap_file_key(&self, file_key: &FileKey) -> Result<(Vec<Stanza>, HashSet<String>), EncryptError> {
+        self.file_key.replace(Some(FileKey::new(Box::new(*file_key.expose_secret()))));
+        let (mut stanzas, labels) = self.recipient.wrap_file_key(file_key)?;
+        stanzas.push(Stanza {
+            tag: STANZA.to_owned(),
+            args: vec![self.stated.key.clone(), self.stated.recipient.clone()],
+            body: self.stated.tags.concat(),
+        });
+        Ok((stanzas, labels))
+    }
+}
+
+/// Who has the file's key already.
+struct FileKeyIdentity(RefCell<Option<FileKey>>);
+
+impl age::Identity for FileKeyIdentity {
+    fn unwrap_stanza(&self, _: &Stanza) -> Option<Result<FileKey, DecryptError>> {
+        self.0.take().map(Ok)
+    }
+}
+
+/// The archive's identities, and what they saw of the header.
+struct Opening<'a> {
+    identities: &'a [Identity],
+    stated: RefCell<Option<Stated>>,
+}
+
+impl Opening<'_> {
+    fn expect_key(&self, key: &str) -> Result<(), Fault> {
+        match self.stated.borrow().as_ref() {
+            Some(stated) if stated.key == key => Ok(()),
+            Some(stated) => Err(Fault::damaged(format!("it was stored as {}, and moved since", stated.key))),
+            None => Err(Fault::damaged(format!("expected a stanza {STANZA}, found none"))),
+        }
+    }
+}
+
+impl age::Identity for Opening<'_> {
+    fn unwrap_stanza(&self, stanza: &Stanza) -> Option<Result<FileKey, DecryptError>> {
+        self.identities.iter().find_map(|identity| identity.unwrap_stanza(stanza))
+    }
+
+    fn unwrap_stanzas(&self, stanzas: &[Stanza]) -> Option<Result<FileKey, DecryptError>> {
+        let own = stanzas.iter().find(|stanza| stanza.tag == STANZA && stanza.args.len() == 2);
+        self.stated.replace(own.map(|stanza| Stated {
+            key: stanza.args[0].clone(),
+            recipient: stanza.args[1].clone(),
+            tags: stanza.body.as_chunks().0.to_vec(),
+        }));
+        stanzas.iter().find_map(|stanza| self.unwrap_stanza(stanza))
+    }
+}

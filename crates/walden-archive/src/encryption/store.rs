@@ -1,0 +1,281 @@
+//! A store over another one that encrypts what is written and decrypts what is read, if the archive is an encrypted one.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use serde::Deserialize;
+
+use super::engine::Engine;
+use super::{KEYS, KeyOptions, SUFFIX, is_plain};
+use crate::name::IDENTITY;
+use crate::store::{Cause, Created, FileHash, Listed, Store, StoreError};
+
+/// The store of an archive: plain or encrypted, as the archive's first object decided.
+///
+/// What the archive is, is found out when it is needed first. Listings give the keys without [`SUFFIX`], and the bytes as stored. An
+/// object that is not encrypted although the archive is, is listed under a key that nothing reads.
+pub struct Encrypted {
+    inner: Box<dyn Store>,
+    options: KeyOptions,
+    identity_json: OnceLock<Vec<u8>>,
+    engine: OnceLock<Option<Engine>>,
+}
+
+/// The part of `archive.json` that matters here.
+#[derive(Deserialize)]
+struct Stated {
+    encryption: Option<crate::archive::Encryption>,
+}
+
+impl Encrypted {
+    /// The store of the archive in another one.
+    pub fn new(inner: Box<dyn Store>, options: KeyOptions) -> Encrypted {
+        Encrypted { inner, options, identity_json: OnceLock::new(), engine: OnceLock::new() }
+    }
+
+    /// The store underneath, with the objects as they are stored.
+    pub fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    /// What is known of the archive's keys on this side.
+    pub fn options(&self) -> &KeyOptions {
+        &self.options
+    }
+
+    /// Whether the archive is encrypted.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn is_encrypted(&self) -> Result<bool, StoreError> {
+        Ok(self.with_engine(|_| Ok(()))?.is_some())
+    }
+
+    /// The recipient to which objects are encrypted now; nothing if the archive is plain.
+    ///
+    /// # Errors
+    /// An archive whose recipient is not the one that it must have, and the store's.
+    pub fn recipient(&self) -> Result<Option<String>, StoreError> {
+        match self.with_engine(|engine| engine.recipient(self.inner()))? {
+            Some(recipient) => Ok(Some(recipient)),
+            None => self.expect_plain().map(|()| None),
+        }
+    }
+
+    /// Makes sure that objects can be read: of an encrypted archive, that a user's key opens the archive's.
+    ///
+    /// # Errors
+    /// [`Cause::Locked`], [`Cause::WrongIdentity`], and the store's.
+    pub fn unlock(&self) -> Result<(), StoreError> {
+        self.with_engine(|engine| engine.unlock(self.inner())).map(drop)
+    }
+
+    /// Does something with the keys of an encrypted archive, and nothing in a plain one.
+    fn with_engine<T>(
+        &self,
+        work: impl FnOnce(&Engine) -> Result<T, StoreError>,
+    ) -> Result<Option<T>, StoreError> {
+        if let Some(engine) = self.engine.get() {
+            return engine.as_ref().map(work).transpose();
+        }
+        let failed = |problem: String| StoreError {
+            operation: "read",
+            key: IDENTITY.to_owned(),
+            location: self.location().to_owned(),
+            cause: Cause::Other,
+            source: Some(problem.into()),
+        };
+        let engine = match self.read_identity() {
+            Ok(json) => {
+                let stated: Stated =
+                    serde_json::from_slice(json).map_err(|error| failed(error.to_string()))?;
+                let engine = stated.encryption.map(|stated| Engine::new(&stated.recipient, &self.options));
+                engine.transpose().map_err(failed)?
+            }
+            // Before the first push. A plain archive may become an encrypted one until then, so nothing is remembered.
+            Err(error) if error.cause == Cause::NotFound => {
+                return match self.first_recipient()? {
+                    Some(first) => {
+                        Some(work(&Engine::new(&first, &self.options).map_err(failed)?)).transpose()
+                    }
+                    None => Ok(None),
+                };
+            }
+            Err(error) => return Err(error),
+        };
+        self.engine.get_or_init(|| engine).as_ref().map(work).transpose()
+    }
+
+    /// The recipient that the keys of an archive state into which nothing was pushed yet.
+    fn first_recipient(&self) -> Result<Option<String>, StoreError> {
+        let mut has_keys = false;
+        self.inner.list(KEYS, &mut |_| has_keys = true)?;
+        if !has_keys {
+            return Ok(None);
+        }
+        Engine::stated_recipient(self.inner()).map(Some)
+    }
+
+    fn read_identity(&self) -> Result<&Vec<u8>, StoreError> {
+        if let Some(json) = self.identity_json.get() {
+            return Ok(json);
+        }
+        let json = self.inner.read(IDENTITY)?;
+        Ok(self.identity_json.get_or_init(|| json))
+    }
+
+    /// Without `archive.json` an archive looks plain. If it was lost, an encrypted object must not be taken for a missing one.
+    fn plain_size(&self, key: &str) -> Result<u64, StoreError> {
+        match self.inner.size(key) {
+            Err(error) if error.cause == Cause::NotFound && self.engine.get().is_none() => {
+                match self.inner.size(&sealed(key)) {
+                    Err(other) if other.cause == Cause::NotFound => Err(error),
+                    Err(other) => Err(other),
+                    Ok(_) => Err(StoreError {
+                        operation: "read",
+                        key: IDENTITY.to_owned(),
+                        location: self.location().to_owned(),
+                        cause: Cause::Other,
+                        source: Some("the object is gone, although the archive has encrypted objects".into()),
+                    }),
+                }
+            }
+            other => other,
+        }
+    }
+
+    /// Nothing is written in plain if it was to be encrypted.
+    fn expect_plain(&self) -> Result<(), StoreError> {
+        let Some(recipient) = &self.options.recipient else { return Ok(()) };
+        Err(StoreError {
+            operation: "write to",
+            key: "the archive".to_owned(),
+            location: self.location().to_owned(),
+            cause: Cause::OtherRecipient,
+            source: Some(
+                format!(
+                    "expected an archive that is encrypted to {recipient}, found one that is not encrypted"
+                )
+                .into(),
+            ),
+        })
+    }
+}
+
+impl Store for Encrypted {
+    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
+        self.create_with(key, content, &[])
+    }
+
+    fn create_with(&self, key: &str, content: &[u8], files: &[FileHash<'_>]) -> Result<Created, StoreError> {
+        if is_plain(key) {
+            return self.inner.create(key, content);
+        }
+        match self.with_engine(|engine| engine.create(self.inner(), key, content, files))? {
+            Some(created) => Ok(created),
+            None => self.expect_plain().and_then(|()| self.inner.create_with(key, content, files)),
+        }
+    }
+
+    fn holds(&self, key: &str, file: FileHash<'_>) -> Result<Option<bool>, StoreError> {
+        match self.with_engine(|engine| engine.holds(self.inner(), key, file))? {
+            Some(answer) => Ok(answer),
+            None => self.inner.holds(key, file),
+        }
+    }
+
+    fn make_durable(&self, key: &str) -> Result<(), StoreError> {
+        if is_plain(key) {
+            return self.inner.make_durable(key);
+        }
+        match self.with_engine(|_| self.inner.make_durable(&sealed(key)))? {
+            Some(()) => Ok(()),
+            None => self.inner.make_durable(key),
+        }
+    }
+
+    fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
+        if key == IDENTITY {
+            return self.read_identity().cloned();
+        }
+        if is_plain(key) {
+            return self.inner.read(key);
+        }
+        match self.with_engine(|engine| engine.read(self.inner(), key))? {
+            Some(content) => Ok(content),
+            None => self.inner.read(key),
+        }
+    }
+
+    fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
+        if is_plain(key) {
+            return self.inner.read_range(key, range);
+        }
+        match self.with_engine(|engine| engine.read_range(self.inner(), key, range.clone()))? {
+            Some(content) => Ok(content),
+            None => self.inner.read_range(key, range),
+        }
+    }
+
+    fn size(&self, key: &str) -> Result<u64, StoreError> {
+        if is_plain(key) {
+            return self.inner.size(key);
+        }
+        match self.with_engine(|_| self.inner.size(&sealed(key)))? {
+            Some(bytes) => Ok(bytes),
+            None => self.plain_size(key),
+        }
+    }
+
+    fn content_bytes(&self, key: &str, stored_bytes: u64) -> Result<u64, StoreError> {
+        if is_plain(key) {
+            return Ok(stored_bytes);
+        }
+        match self.with_engine(|engine| engine.content_bytes(self.inner(), key, stored_bytes))? {
+            Some(bytes) => Ok(bytes),
+            None => self.inner.content_bytes(key, stored_bytes),
+        }
+    }
+
+    fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
+        if is_plain(prefix) || !self.is_encrypted()? {
+            return self.inner.list(prefix, visit);
+        }
+        self.inner.list(prefix, &mut |Listed { key, bytes }| {
+            let key = match key.strip_suffix(SUFFIX) {
+                _ if is_plain(&key) => key,
+                Some(key) => key.to_owned(),
+                // No object of this archive: it must not answer for the encrypted one of the same name.
+                None => format!("{key} (not encrypted)"),
+            };
+            visit(Listed { key, bytes });
+        })
+    }
+
+    fn remove(&self, key: &str) -> Result<(), StoreError> {
+        if is_plain(key) {
+            return self.inner.remove(key);
+        }
+        match self.with_engine(|_| self.inner.remove(&sealed(key)))? {
+            Some(()) => Ok(()),
+            None => self.inner.remove(key),
+        }
+    }
+
+    fn remove_leftovers(&self) -> Result<(), StoreError> {
+        self.inner.remove_leftovers()
+    }
+
+    fn location(&self) -> &str {
+        self.inner.location()
+    }
+
+    fn warning(&self) -> Option<&str> {
+        self.inner.warning()
+    }
+}
+
+/// The key under which an object is stored encrypted.
+pub(super) fn sealed(key: &str) -> String {
+    format!("{key}{SUFFIX}")
+}

@@ -1,0 +1,404 @@
+//! Encrypted archives: who can write, who can read, and what is refused.
+
+use std::fs;
+use std::path::Path;
+
+use walden_archive::archive::{Archive, ArchiveError};
+use walden_archive::encryption::{Encrypted, KeyOptions, keys};
+use walden_archive::get::{GetError, get};
+use walden_archive::list::{ListOptions, list};
+use walden_archive::name::ArchivedFile;
+use walden_archive::pack::{PackOptions, pack};
+use walden_archive::push::{PushError, PushOptions, push};
+use walden_archive::store::{Cause, Created, FileHash, Folder, Store, StoreError};
+use walden_archive::verify::{VerifyOptions, verify};
+
+use crate::material::{
+    User, archive, archive_with, complete, encrypt, expect_all, log, pg_wal, push_all, stored, user,
+};
+
+/// An encrypted archive of two segments and what is known of it.
+struct Setting {
+    root: tempfile::TempDir,
+    originals: Vec<(String, Vec<u8>)>,
+    user: User,
+    server: KeyOptions,
+    reader: KeyOptions,
+}
+
+fn setting() -> Setting {
+    let root = tempfile::tempdir().expect("a folder");
+    let originals = complete();
+    let wal = pg_wal(root.path(), &originals);
+    let user = user(root.path(), "user");
+    let (server, reader) = encrypt(root.path(), &user);
+    let batch =
+        push(&archive_with(root.path(), &server), &wal.join(&originals[0].0), &PushOptions::default());
+    assert!(batch.asked.is_ok() && batch.others.iter().all(Result::is_ok), "{batch:?}");
+    Setting { root, originals, user, server, reader }
+}
+
+impl Setting {
+    fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    fn file(&self, at: usize) -> ArchivedFile {
+        ArchivedFile::parse(&self.originals[at].0).expect("a name")
+    }
+
+    fn object(&self, at: usize) -> std::path::PathBuf {
+        self.path().join("archive").join(format!("{}.age", self.file(at).key()))
+    }
+
+    /// Gets a segment; its bytes are compared if it is handed over.
+    fn get(&self, keys: &KeyOptions, at: usize) -> Result<(), GetError> {
+        let target = self.path().join("target");
+        let _ = fs::remove_file(&target);
+        let got = get(&archive_with(self.path(), keys), self.file(at), &target);
+        assert_eq!(target.exists(), got.is_ok(), "{got:?}");
+        if got.is_ok() {
+            assert!(fs::read(&target).expect("a file") == self.originals[at].1);
+        }
+        got
+    }
+
+    fn store(&self, keys: &KeyOptions) -> Encrypted {
+        Encrypted::new(Box::new(Folder::new(self.path().join("archive"))), keys.clone())
+    }
+}
+
+/// Why the store did not hand something over.
+fn cause(got: Result<(), GetError>) -> Cause {
+    match got {
+        Err(GetError::Archive { source: ArchiveError::Store(StoreError { cause, .. }), .. }) => cause,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_server_without_secrets_archives_and_a_user_reads() {
+    let set = setting();
+    let stored = fs::read(set.object(0)).expect("an object");
+    assert!(stored.starts_with(b"age-encryption.org/v1\n"));
+    for at in 0..2 {
+        set.get(&set.reader, at).expect("in the archive");
+    }
+    let reader = archive_with(set.path(), &set.reader);
+    let listing = list(&reader, ListOptions::default()).expect("a list");
+    let timeline = &listing.timelines[0];
+    assert_eq!(
+        (timeline.segments, timeline.gaps.len(), listing.encrypted, listing.locked),
+        (2, 0, true, false)
+    );
+    assert!(timeline.last_commit_time > timeline.first_commit_time);
+    assert!(listing.unknown.is_empty(), "{:?}", listing.unknown);
+    for fast in [false, true] {
+        let options = VerifyOptions { fast, ..VerifyOptions::default() };
+        let verified = verify(&reader, options, &|_, _| {}).expect("verified");
+        assert!(verified.is_good(), "{verified:?}");
+        assert_eq!(verified.segments, 2);
+    }
+    // Names, sizes and gaps are no secret.
+    let listing = list(&archive_with(set.path(), &set.server), ListOptions::default()).expect("a list");
+    assert_eq!((listing.timelines[0].segments, listing.locked), (2, true));
+    assert_eq!(listing.timelines[0].last_commit_time, None);
+}
+
+#[test]
+fn without_a_secret_the_same_content_is_known_again_and_another_one_is_refused() {
+    let set = setting();
+    let wal = set.path().join("pg_wal");
+    let path = wal.join(&set.originals[0].0);
+    let server = || archive_with(set.path(), &set.server);
+    // At another level the object would be another one.
+    let options = PushOptions { level: 1, accept_damaged: true, ..PushOptions::default() };
+    assert!(push(&server(), &path, &options).asked.expect("archived").was_there);
+    let mut other = set.originals[0].1.clone();
+    let last = other.len() - 1;
+    other[last] ^= 1;
+    fs::write(&path, &other).expect("a segment");
+    match push(&server(), &path, &options).asked {
+        Err(PushError::Archive { source: ArchiveError::Conflict { .. }, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    for (text, is_accepted) in
+        [("1\t0/3000000\tx\n", true), ("1\t0/3000000\tx\n", true), ("1\t0/4000000\tx\n", false)]
+    {
+        fs::write(wal.join("00000002.history"), text).expect("a history");
+        let asked = push(&server(), &wal.join("00000002.history"), &options).asked;
+        assert_eq!(asked.is_ok(), is_accepted, "{asked:?}");
+    }
+    set.get(&set.reader, 0).expect("what was archived first");
+}
+
+#[test]
+fn without_a_key_and_with_a_wrong_one_it_is_said_what_to_do() {
+    let set = setting();
+    assert_eq!(cause(set.get(&set.server, 0)), Cause::Locked);
+    let stranger = user(set.path(), "stranger");
+    let keys = |identity: &Path| KeyOptions { identity: Some(identity.to_owned()), ..set.server.clone() };
+    let got = set.get(&keys(&stranger.identity), 0);
+    assert!(got.as_ref().is_err_and(|error| error.hint().is_some_and(|hint| hint.contains("key list"))));
+    assert_eq!(cause(got), Cause::WrongIdentity);
+    let no_key = set.path().join("no.key");
+    for content in ["", "# nothing\n", "age-encryption.org/v1\n-> scrypt", "AGE-SECRET-KEY-1XYZ\n"] {
+        fs::write(&no_key, content).expect("a file");
+        let got = set.get(&keys(&no_key), 0);
+        let text = format!("{got:?}");
+        assert!(!text.contains("1XYZ"), "a secret in a message: {text}");
+        assert_eq!(cause(got), Cause::WrongIdentity, "{content:?}");
+    }
+    assert_eq!(cause(set.get(&keys(&set.path().join("nowhere.key")), 0)), Cause::WrongIdentity);
+    let verified = verify(&archive_with(set.path(), &set.server), VerifyOptions::default(), &|_, _| {});
+    assert!(matches!(verified, Err(ArchiveError::Store(StoreError { cause: Cause::Locked, .. }))));
+}
+
+#[test]
+fn damaged_ciphertext_is_never_handed_over() {
+    let set = setting();
+    let object = set.object(1);
+    let good = fs::read(&object).expect("an object");
+    let header = good.windows(5).position(|bytes| bytes == b"\n--- ").expect("a header's end");
+    let reader = archive_with(set.path(), &set.reader);
+    let damages = (0..good.len()).step_by(good.len() / 40).chain([
+        header - 40,
+        header + 10,
+        header + 60,
+        good.len() - 1,
+    ]);
+    for at in damages {
+        let mut bad = good.clone();
+        bad[at] ^= 4;
+        fs::write(&object, &bad).expect("an object");
+        let error = set.get(&set.reader, 1).expect_err("damaged");
+        assert!(!matches!(error, GetError::NotThere { .. }), "byte {at}: {error:?}");
+        let verified = verify(&reader, VerifyOptions::default(), &|_, _| {}).expect("a list");
+        assert_eq!(verified.damaged.len(), 1, "byte {at}: {verified:?}");
+    }
+    // Cut off, also where a chunk ends.
+    let payload = header + 5 + 43 + 1 + 16;
+    for bytes in [0, 10, header, payload, payload + 65_552, good.len() - 1] {
+        fs::write(&object, &good[..bytes.min(good.len() - 1)]).expect("an object");
+        let error = set.get(&set.reader, 1).expect_err("cut off");
+        assert!(!matches!(error, GetError::NotThere { .. }), "{bytes}: {error:?}");
+        let archive = archive_with(set.path(), &set.reader);
+        let summary = walden_archive::object::read_summary(archive.store(), &set.file(1).key(), bytes as u64);
+        assert!(summary.is_err(), "{bytes}");
+    }
+}
+
+#[test]
+fn an_object_under_the_key_of_another_one_is_refused() {
+    let set = setting();
+    let (first, second) = (set.object(0), set.object(1));
+    let kept = fs::read(&second).expect("an object");
+    fs::copy(&first, &second).expect("a copy");
+    assert_eq!(cause(set.get(&set.reader, 1)), Cause::Damaged);
+    let reader = archive_with(set.path(), &set.reader);
+    let (key, bytes) = (set.file(1).key(), fs::metadata(&second).expect("an object").len());
+    let summary = walden_archive::object::read_summary(reader.store(), &key, bytes);
+    assert!(format!("{summary:?}").contains("moved since"), "{summary:?}");
+    // Nor does it count as archived for whoever offers the original.
+    let path = set.path().join("pg_wal").join(&set.originals[1].0);
+    assert!(push(&archive_with(set.path(), &set.server), &path, &PushOptions::default()).asked.is_err());
+    fs::write(&second, &kept).expect("an object");
+    // One of another archive, for the same user.
+    let other = tempfile::tempdir().expect("a folder");
+    let (server, _) = encrypt(other.path(), &set.user);
+    let pushed = push(&archive_with(other.path(), &server), &path, &PushOptions::default());
+    pushed.asked.expect("archived");
+    fs::copy(other.path().join("archive").join(format!("{key}.age")), &second).expect("a copy");
+    assert_eq!(cause(set.get(&set.reader, 1)), Cause::OtherRecipient);
+}
+
+#[test]
+fn plain_objects_do_not_answer_in_an_encrypted_archive() {
+    let set = setting();
+    let file = set.file(0);
+    let plain = tempfile::tempdir().expect("a folder");
+    let path = set.path().join("pg_wal").join(&set.originals[0].0);
+    push(&archive(plain.path()), &path, &PushOptions::default()).asked.expect("archived");
+    fs::remove_file(set.object(0)).expect("removed");
+    let forged = set.path().join("archive").join(file.key());
+    fs::copy(plain.path().join("archive").join(file.key()), forged).expect("a copy");
+    assert!(matches!(set.get(&set.reader, 0), Err(GetError::NotThere { .. })));
+    let listing = list(&archive_with(set.path(), &set.reader), ListOptions::default()).expect("a list");
+    assert_eq!(listing.unknown, [format!("{} (not encrypted)", file.key())]);
+    // An archive whose archive.json is lost has not ended.
+    fs::remove_file(set.path().join("archive/archive.json")).expect("removed");
+    fs::remove_dir_all(set.path().join("archive/keys")).expect("removed");
+    let got = get(&archive(set.path()), set.file(1), &set.path().join("other"));
+    assert!(matches!(got, Err(GetError::Archive { .. })), "{got:?}");
+}
+
+#[test]
+fn what_must_be_encrypted_is_not_written_otherwise() {
+    let root = tempfile::tempdir().expect("a folder");
+    let originals = complete();
+    let wal = pg_wal(root.path(), &originals);
+    let path = wal.join(&originals[0].0);
+    let recipient = keys::generate().recipient;
+    let pinned = KeyOptions { recipient: Some(recipient), identity: None };
+    // The archive is empty, then plain, then encrypted to another recipient.
+    let refuse = || {
+        let asked = push(&archive_with(root.path(), &pinned), &path, &PushOptions::default()).asked;
+        let Err(PushError::Archive { source: ArchiveError::Store(error), .. }) = asked else {
+            panic!("{asked:?}");
+        };
+        assert_eq!(error.cause, Cause::OtherRecipient);
+    };
+    refuse();
+    assert!(!root.path().join("archive/wal").exists());
+    push(&archive(root.path()), &path, &PushOptions { look_ahead: 0, ..PushOptions::default() })
+        .asked
+        .expect("plain");
+    fs::remove_file(
+        root.path().join("archive").join(ArchivedFile::parse(&originals[0].0).expect("a name").key()),
+    )
+    .expect("removed");
+    refuse();
+    fs::remove_dir_all(root.path().join("archive")).expect("removed");
+    encrypt(root.path(), &user(root.path(), "user"));
+    refuse();
+}
+
+#[test]
+fn an_archive_in_use_is_not_made_an_encrypted_one() {
+    let root = tempfile::tempdir().expect("a folder");
+    let originals = complete();
+    let wal = pg_wal(root.path(), &originals);
+    push(&archive(root.path()), &wal.join(&originals[0].0), &PushOptions::default()).asked.expect("archived");
+    let store = Encrypted::new(Box::new(Folder::new(root.path().join("archive"))), KeyOptions::default());
+    let users = [keys::User::parse(&keys::generate().recipient).expect("a recipient")];
+    let error = keys::initialise(&store, &users).expect_err("in use");
+    assert!(format!("{error:?}").contains("import it into a new one"), "{error:?}");
+    assert!(!root.path().join("archive/keys").exists());
+}
+
+#[test]
+fn users_come_and_go_and_keys_change_without_objects_being_written_again() {
+    let set = setting();
+    let before = fs::read(set.object(0)).expect("an object");
+    let second = user(set.path(), "second");
+    let as_second = KeyOptions { identity: Some(second.identity.clone()), ..set.server.clone() };
+    assert_eq!(cause(set.get(&as_second, 0)), Cause::WrongIdentity);
+    let added = keys::User::parse(&format!("second={}", second.recipient)).expect("a user");
+    let made = keys::change(&set.store(&set.reader), &keys::Change::Add(vec![added.clone()])).expect("added");
+    assert_eq!((made.generation, made.users.len(), made.recipients.len()), (2, 2, 1));
+    set.get(&as_second, 0).expect("readable");
+    set.get(&set.reader, 1).expect("still readable");
+    assert!(keys::change(&set.store(&set.reader), &keys::Change::Add(vec![added])).is_err(), "twice");
+    // The first user goes; what is stored from now on is encrypted to another key.
+    let gone = keys::Change::Remove(vec![set.user.recipient.clone()]);
+    let made = keys::change(&set.store(&as_second), &gone).expect("removed");
+    assert_eq!((made.generation, made.users.len(), made.recipients.len()), (3, 1, 2));
+    assert_eq!(cause(set.get(&set.reader, 0)), Cause::WrongIdentity);
+    let last = keys::Change::Remove(vec!["second".to_owned()]);
+    assert!(keys::change(&set.store(&as_second), &last).is_err(), "nobody would be left");
+    let history = set.path().join("pg_wal/00000002.history");
+    fs::write(&history, "1\t0/3000000\tx\n").expect("a history");
+    let unpinned = KeyOptions::default();
+    push(&archive_with(set.path(), &unpinned), &history, &PushOptions::default()).asked.expect("archived");
+    let stored = fs::read(set.path().join("archive/history/00000002.history.wlz.age")).expect("an object");
+    let header = String::from_utf8_lossy(&stored[..600]).into_owned();
+    assert!(header.contains(&made.recipients[0]) && !header.contains(&made.recipients[1]), "{header}");
+    let archive = archive_with(set.path(), &as_second);
+    assert_eq!(archive.histories().expect("readable").len(), 1);
+    set.get(&as_second, 0).expect("old objects too");
+    // Whoever names the former key or the new one can go on archiving.
+    for recipient in &made.recipients {
+        let keys = KeyOptions { recipient: Some(recipient.clone()), identity: None };
+        assert!(
+            push(&archive_with(set.path(), &keys), &history, &PushOptions::default())
+                .asked
+                .expect("same")
+                .was_there
+        );
+    }
+    assert_eq!(fs::read(set.object(0)).expect("an object"), before);
+}
+
+#[test]
+fn any_part_of_an_object_is_the_same_part_of_its_content() {
+    let set = setting();
+    let chunk: usize = 64 << 10;
+    let server = set.store(&set.server);
+    for bytes in [0, 1, chunk - 1, chunk, chunk + 1, 3 * chunk, 3 * chunk + 7] {
+        let content: Vec<u8> = (0..bytes).map(|at| (at * 31 / 7) as u8).collect();
+        let key = format!("wal/test/{bytes}");
+        let file = FileHash { name: "x", hash: &[7; 32] };
+        assert_eq!(server.create_with(&key, &content, &[file]).expect("stored"), Created::New);
+        assert_eq!(server.create_with(&key, &content, &[file]).expect("stored"), Created::Exists);
+        assert_eq!(server.holds(&key, file).expect("a header"), Some(true));
+        assert_eq!(server.holds(&key, FileHash { name: "y", ..file }).expect("a header"), Some(false));
+        assert_eq!(server.holds(&key, FileHash { hash: &[8; 32], ..file }).expect("a header"), Some(false));
+        let reader = set.store(&set.reader);
+        let stored = reader.size(&key).expect("a size");
+        assert_eq!(reader.content_bytes(&key, stored).expect("a size"), bytes as u64);
+        assert_eq!(reader.read(&key).expect("content"), content);
+        let edges =
+            [0, 1, chunk - 1, chunk, chunk + 1, 2 * chunk, bytes.saturating_sub(1), bytes, bytes + 10];
+        for start in edges {
+            for end in edges.into_iter().filter(|&end| end >= start) {
+                let part = reader.read_range(&key, start as u64..end as u64).expect("a part");
+                let expected = &content[start.min(bytes)..end.min(bytes)];
+                assert!(part == expected, "{bytes}: {start}..{end}");
+            }
+        }
+    }
+}
+
+#[test]
+fn generations_of_keys_that_were_moved_or_damaged_are_refused() {
+    let set = setting();
+    let keys_folder = set.path().join("archive/keys");
+    let first = keys_folder.join("0001.age");
+    let good = fs::read(&first).expect("keys");
+    // A later generation that is none: the earlier one opens what it can.
+    fs::copy(&first, keys_folder.join("0002.age")).expect("a copy");
+    set.get(&set.reader, 0).expect("by the first generation");
+    assert!(keys::newest(set.store(&set.server).inner()).is_err());
+    assert!(
+        Archive::with_keys(Box::new(Folder::new(set.path().join("archive"))), KeyOptions::default())
+            .encrypted()
+            .recipient()
+            .is_err()
+    );
+    fs::remove_file(keys_folder.join("0002.age")).expect("removed");
+    for at in [30, 200, good.len() / 2, good.len() - 1] {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        fs::write(&first, &bad).expect("keys");
+        let got = cause(set.get(&set.reader, 0));
+        assert!(matches!(got, Cause::Damaged | Cause::WrongIdentity), "{at}: {got:?}");
+    }
+}
+
+#[test]
+fn packs_are_read_by_users_and_compared_by_servers_without_secrets() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = log(1, 10, 12);
+    let wal = pg_wal(root.path(), &segments);
+    let (server, reader) = encrypt(root.path(), &user(root.path(), "user"));
+    push_all(&archive_with(root.path(), &server), &wal, &segments);
+    let archive = archive_with(root.path(), &reader);
+    pack(&archive, &PackOptions { keep: 2, segments: Some(4), ..PackOptions::default() }, &|_, _| {})
+        .expect("packed");
+    let names = stored(archive.store());
+    assert!(names.len() < segments.len() && names.iter().any(|name| name.ends_with(".wpk")), "{names:?}");
+    expect_all(&archive, &segments, "from packs");
+    assert!(verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified").is_good());
+    let listing = list(&archive, ListOptions::default()).expect("a list");
+    assert_eq!(listing.timelines[0].last_commit_time, Some(crate::material::commit_time(21)));
+    let (name, original) = &segments[5];
+    let push_again = || {
+        let options = PushOptions { look_ahead: 0, accept_damaged: true, ..PushOptions::default() };
+        push(&archive_with(root.path(), &server), &wal.join(name), &options).asked
+    };
+    assert!(push_again().expect("archived").was_there);
+    let mut other = original.clone();
+    *other.last_mut().expect("a byte") ^= 1;
+    fs::write(wal.join(name), other).expect("a segment");
+    assert!(matches!(push_again(), Err(PushError::Archive { source: ArchiveError::Conflict { .. }, .. })));
+}

@@ -1,0 +1,150 @@
+//! `walden archive key`: who can read an encrypted archive.
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use walden_archive::encryption::keys::{self, Change, Statement, User};
+use walden_format::payload::Timestamp;
+use walden_report::table::harmless;
+
+use super::place::{FILE, Place};
+use crate::terminal::{self, Format};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden archive key generate -o restore.key
+      a key pair; the file has the private key, and the public key is printed
+  walden archive init --repo s3://backups/main --recipient age1...
+      an encrypted archive that the private key to age1... can read
+  walden archive key list --repo s3://backups/main
+  walden archive key add --identity restore.key alice=age1...
+      somebody else can read as well, whatever is and will be in the archive
+  walden archive key remove --identity restore.key alice
+      alice cannot read what will be archived; she may have kept a key to what is there
+
+No object is written again. Private keys are files of age (age-keygen writes them too); what pushes needs none.";
+
+/// Say who can read an encrypted archive, and change it
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct KeyArgs {
+    #[command(subcommand)]
+    command: KeyCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum KeyCommand {
+    /// Make a key pair: the private key into a file, the public key printed
+    Generate {
+        /// The file, which must not exist
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
+    /// List who can read, and the archive's own public keys
+    List {
+        #[command(flatten)]
+        place: Place,
+
+        /// How to print it
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Let others read as well (needs a private key that may read)
+    Add {
+        #[command(flatten)]
+        place: Place,
+
+        /// Their public keys, with names for people if wanted: age1..., or NAME=age1...
+        #[arg(value_name = "RECIPIENT", required = true, value_parser = User::parse)]
+        recipients: Vec<User>,
+    },
+    /// Keep some from reading what will be archived, under a new key of the archive (needs a private key that may read)
+    Remove {
+        #[command(flatten)]
+        place: Place,
+
+        /// Their public keys or names
+        #[arg(value_name = "RECIPIENT", required = true)]
+        recipients: Vec<String>,
+    },
+    /// Give the archive a new key for what will be archived (needs a private key that may read)
+    Rotate {
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// Runs `walden archive key`.
+pub fn run(args: &KeyArgs) -> Result<ExitCode> {
+    match &args.command {
+        KeyCommand::Generate { output } => generate(output)?,
+        KeyCommand::List { place, format } => {
+            let (archive, _) = place.open()?;
+            let location = archive.store().location();
+            let Some(statement) = keys::newest(archive.encrypted().inner())? else {
+                bail!(
+                    "the archive in {location} is not encrypted; an archive is from its beginning, by walden archive init --recipient"
+                );
+            };
+            terminal::show(*format, || &statement, || table(location, &statement))?;
+        }
+        KeyCommand::Add { place, recipients } => change(place, &Change::Add(recipients.clone()))?,
+        KeyCommand::Remove { place, recipients } => change(place, &Change::Remove(recipients.clone()))?,
+        KeyCommand::Rotate { place } => change(place, &Change::Rotate)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn generate(output: &PathBuf) -> Result<()> {
+    let pair = keys::generate();
+    // Nobody else may read it at any moment.
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(output);
+    file.and_then(|mut file| {
+        file.write_all(pair.identity_file.as_bytes())?;
+        file.sync_all()
+    })
+    .with_context(|| format!("cannot write {}", output.display()))?;
+    let file = output.display();
+    terminal::print(&format!(
+        "{}\n\nThe private key is in {file}. Keep copies of it away from the server and from the archive: without it nothing can be restored.\n",
+        pair.recipient
+    ))
+}
+
+fn change(place: &Place, change: &Change) -> Result<()> {
+    let (archive, section) = place.open()?;
+    let statement = keys::change(archive.encrypted(), change)?;
+    let mut text = table(archive.store().location(), &statement);
+    if let (Some(newest), false) = (statement.recipients.first(), matches!(change, Change::Add(_))) {
+        let _ = writeln!(
+            text,
+            "\nIn {FILE} of every server that archives, so that the new key is used:\n\n  recipient = \"{newest}\""
+        );
+        if section.recipient.is_none() {
+            let _ = writeln!(text, "\n(A server without such a line uses it from its next push on.)");
+        }
+    }
+    terminal::print(&text)
+}
+
+fn table(location: &str, statement: &Statement) -> String {
+    let Statement { generation, recipients, users, created } = statement;
+    let made = Timestamp::from_unix_micros(*created);
+    let mut text = format!("{location}: generation {generation} of keys, made {made}\n\nWho can read:\n");
+    for user in users {
+        let name = user.name.as_deref().map(|name| format!("  {}", harmless(name))).unwrap_or_default();
+        let _ = writeln!(text, "  {}{name}", user.recipient);
+    }
+    text.push_str("The archive's own public keys, to which objects are encrypted:\n");
+    for (at, recipient) in recipients.iter().enumerate() {
+        let use_of = if at == 0 { "now" } else { "formerly" };
+        let _ = writeln!(text, "  {recipient}  {use_of}");
+    }
+    text
+}
