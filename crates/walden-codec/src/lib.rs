@@ -52,6 +52,7 @@
 //! specifies the columns.
 #![deny(unsafe_code)]
 
+mod cases;
 pub mod coder;
 mod columns;
 pub mod container;

@@ -5,7 +5,7 @@ use walden_format::page::LONG_HEADER;
 use walden_format::version::Major;
 
 use super::frame::{End, FrameColumns, SegmentFrame, total_len_of};
-use super::{Encoded, Form, Limits, State, max_column_weight};
+use super::{Cases, Encoded, Form, Limits, State, max_column_weight};
 use crate::columns::{self, Coder};
 use crate::entropy::Unpacker;
 use crate::framing::{FLUSH_BYTES, FirstPage, PageSink, PageWriter, StreamingSink};
@@ -16,6 +16,7 @@ use crate::{Corrupt, corrupt};
 /// Decodes files.
 pub struct Decoder {
     limits: Limits,
+    cases: Cases,
     is_alone: bool,
     is_metered: bool,
     metered: Option<Metered>,
@@ -26,12 +27,25 @@ pub struct Decoder {
 impl Decoder {
     /// A decoder that starts with no state.
     pub fn new(limits: Limits) -> Decoder {
-        Decoder { limits, is_alone: false, is_metered: false, metered: None, failure: None, state: None }
+        Decoder {
+            limits,
+            cases: Cases::ALL,
+            is_alone: false,
+            is_metered: false,
+            metered: None,
+            failure: None,
+            state: None,
+        }
     }
 
     /// For files that are all restarts: nothing is kept that only helps with the next one.
     pub fn alone(self) -> Decoder {
         Decoder { is_alone: true, ..self }
+    }
+
+    /// Decodes what [`Encoder::with_cases`](super::Encoder::with_cases) encoded with the same set.
+    pub fn with_cases(self, cases: Cases) -> Decoder {
+        Decoder { cases, ..self }
     }
 
     /// Counts the bytes of columns by class and relation, from the next restart on.
@@ -60,7 +74,8 @@ impl Decoder {
         let decoded = match encoded.form {
             Form::Bytes => {
                 let mut rest = &encoded.content[..];
-                let mut unpacker = Unpacker::new(false).allow_mixing(self.limits.may_model);
+                let mut unpacker =
+                    Unpacker::new(false).with_cases(self.cases).allow_mixing(self.limits.may_model);
                 unpacker.part(&mut rest, bytes).map(|decoded| {
                     out(&decoded);
                     decoded.len()
@@ -110,8 +125,8 @@ impl Decoder {
                 ));
             }
             state => {
-                let is_metered = self.is_metered;
-                state.insert(first_chunk(stored, bytes, (self.is_alone, is_metered), self.limits)?)
+                let options = (self.limits, self.cases);
+                state.insert(first_chunk(stored, bytes, (self.is_alone, self.is_metered), options)?)
             }
         };
         let mut segment =
@@ -136,17 +151,18 @@ fn first_chunk(
     stored: &[u8],
     bytes: usize,
     (is_alone, is_metered): (bool, bool),
-    limits: Limits,
+    (limits, cases): (Limits, Cases),
 ) -> Result<State<columns::Decoder, Unpacker>, Corrupt> {
     let mut coder = columns::Decoder::default();
-    let mut entropy = Unpacker::new(!is_alone).allow_mixing(limits.may_model);
+    let mut entropy = Unpacker::new(!is_alone).with_cases(cases).allow_mixing(limits.may_model);
     if is_metered {
         coder.meter();
     }
     coder.chunk(&mut entropy, stored, max_column_weight(bytes).min(limits.columns))?;
     let frame = FrameColumns::new(&mut coder)?;
     // Each segment says its version before its first record.
-    let model = Model::new(Major::V15, limits);
+    let mut model = Model::new(Major::V15, limits);
+    model.set_cases(cases);
     Ok(State { coder, entropy, frame, model })
 }
 

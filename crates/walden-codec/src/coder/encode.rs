@@ -10,7 +10,7 @@ use walden_format::stream::{Decoder as StreamDecoder, Progress, Visitor};
 use walden_format::version::Major;
 
 use super::frame::{Abandoned, End, FrameColumns, SegmentFrame, total_len_of};
-use super::{Encoded, Form, Limits, Original, State, Statistics, max_column_weight};
+use super::{Case, Cases, Encoded, Form, Limits, Original, State, Statistics, max_column_weight};
 use crate::columns::{self, Coder};
 use crate::entropy::Packer;
 use crate::framing::{ComparingSink, FirstPage, PageSink, PageWriter};
@@ -30,6 +30,7 @@ const QUIET_STEP: usize = 4;
 pub struct Encoder {
     level: u8,
     limits: Limits,
+    cases: Cases,
     is_alone: bool,
     was_restart: bool,
     has_exceeded_limits: bool,
@@ -75,6 +76,7 @@ impl Encoder {
         Encoder {
             level,
             limits,
+            cases: Cases::ALL,
             is_alone: false,
             was_restart,
             has_exceeded_limits,
@@ -86,6 +88,12 @@ impl Encoder {
     /// Makes every file a restart: nothing is kept that only helps with the next one.
     pub fn alone(self) -> Encoder {
         Encoder { is_alone: true, ..self }
+    }
+
+    /// Leaves out the cases that are not in the set, to measure what they gain. Only a decoder with the same set decodes what
+    /// is encoded so.
+    pub fn with_cases(self, cases: Cases) -> Encoder {
+        Encoder { cases, ..self }
     }
 
     /// Makes the next file a restart.
@@ -145,7 +153,7 @@ impl Encoder {
     pub fn encode_bytes(&mut self, original: &[u8]) -> Encoded {
         self.state = None;
         let mut content = Vec::new();
-        Packer::new(self.level, false).part(original, &mut content);
+        Packer::new(self.level, false).with_cases(self.cases).part(original, &mut content);
         Encoded { form: Form::Bytes, restart: true, content }
     }
 
@@ -154,10 +162,13 @@ impl Encoder {
         let first = first_page(&original)?;
         let State { coder, frame: frame_columns, model, .. } = match &mut self.state {
             Some(state) => state,
-            None => self.state.insert(new_state(self.level, self.limits, self.is_alone, first.info.version)?),
+            None => {
+                let options = (self.level, self.limits, self.cases);
+                self.state.insert(new_state(options, self.is_alone, first.info.version)?)
+            }
         };
         model.start(first.info.version, first.segment_bytes());
-        read_ahead(&mut original, &first, model)?;
+        read_ahead(&mut original, &first, model, self.cases)?;
         if !original.piece(0)?.starts_with(&first.bytes) {
             return None;
         }
@@ -187,21 +198,21 @@ impl Encoder {
 
 /// The state of a restart.
 fn new_state(
-    level: u8,
-    limits: Limits,
+    (level, limits, cases): (u8, Limits, Cases),
     is_alone: bool,
     version: Major,
 ) -> Option<State<columns::Encoder, Packer>> {
     let mut coder = columns::Encoder::default();
     let frame = FrameColumns::new(&mut coder).ok()?;
     let mut model = Model::new(version, limits);
+    model.set_cases(cases);
     if level < MIN_THOROUGH_LEVEL {
         model.set_fast_mode();
     }
-    if is_alone {
+    if is_alone && cases.has(Case::DroppedPages) {
         model.drop_unread_pages();
     }
-    Some(State { coder, entropy: Packer::new(level, !is_alone), frame, model })
+    Some(State { coder, entropy: Packer::new(level, !is_alone).with_cases(cases), frame, model })
 }
 
 /// The first page of a segment; `None` if that is no segment's, or one of another length.
@@ -221,7 +232,7 @@ fn stream_from(first: &FirstPage, offset: usize) -> StreamDecoder {
 }
 
 /// Shows the model the records that it will code, so that it can choose schemas and the like.
-fn read_ahead(original: &mut Original<'_>, first: &FirstPage, model: &mut Model) -> Option<()> {
+fn read_ahead(original: &mut Original<'_>, first: &FirstPage, model: &mut Model, cases: Cases) -> Option<()> {
     /// Passes records to the model's planning.
     struct Ahead<'m>(&'m mut Model);
 
@@ -241,7 +252,8 @@ fn read_ahead(original: &mut Original<'_>, first: &FirstPage, model: &mut Model)
         }
         next = number + 1;
         let goes_on = matches!(ahead.push(piece, &mut Ahead(model)), Ok(Progress::More));
-        quiet = if model.found_new_schema() { 0 } else { quiet + 1 };
+        let is_quiet = !model.found_new_schema() && cases.has(Case::QuietPieces);
+        quiet = if is_quiet { quiet + 1 } else { 0 };
         goes_on.then_some(number + if quiet < QUIET_PIECES { 1 } else { QUIET_STEP })
     })
 }

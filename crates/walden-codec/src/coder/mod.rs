@@ -14,6 +14,7 @@ pub use self::columns_only::{ColumnContent, ColumnDecoder};
 pub use self::decode::Decoder;
 pub use self::encode::{Encoder, Understood};
 use self::frame::FrameColumns;
+pub use crate::cases::{Case, Cases};
 pub use crate::columns::Class;
 pub use crate::entropy::Statistics;
 pub use crate::framing::{Input, Original, start_of};

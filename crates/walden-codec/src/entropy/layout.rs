@@ -12,6 +12,7 @@ use super::headed::WithHeader;
 use super::plane_cost::Costs;
 use super::transpose::{Plane, Planes, find_varying, transpose};
 use super::zstd_coder::{Compressor, Effort};
+use crate::cases::{Case, Cases};
 use crate::columns::{Content, Form, MAX_LEB128_BYTES, get_leb128, put_leb128};
 use crate::{Corrupt, corrupt};
 
@@ -28,6 +29,7 @@ const MIN_ROWS: usize = 4;
 /// Lays columns out.
 #[derive(Default)]
 pub struct Layout {
+    cases: Cases,
     forms: Vec<u8>,
     /// After as many bytes as forms may take, the columns.
     body: Vec<u8>,
@@ -42,11 +44,11 @@ pub struct Layout {
 
 impl Layout {
     /// A layout without columns, with memory for columns of these forms and lengths.
-    pub fn new(columns: impl Iterator<Item = (Form, usize)> + Clone) -> Layout {
+    pub fn new(columns: impl Iterator<Item = (Form, usize)> + Clone, cases: Cases) -> Layout {
         let body_at = max_header(columns.clone());
         let mut body = Vec::with_capacity(body_at + columns.map(|(_, bytes)| bytes).sum::<usize>());
         body.resize(body_at, 0);
-        Layout { body, body_at, ..Layout::default() }
+        Layout { cases, body, body_at, ..Layout::default() }
     }
 
     /// Appends a column in the layout with the smallest estimated size.
@@ -65,7 +67,7 @@ impl Layout {
 
     fn push_rows(&mut self, bytes: &[u8], width: usize, zstd: &mut Compressor) {
         let rows = bytes.len() / width;
-        if rows < MIN_ROWS || !bytes.len().is_multiple_of(width) {
+        if rows < MIN_ROWS || !self.cases.has(Case::Planes) || !bytes.len().is_multiple_of(width) {
             self.forms.push(LAYOUT_ROWS);
             self.body.extend_from_slice(bytes);
             return;
@@ -73,7 +75,7 @@ impl Layout {
         let (forms, body) = (self.forms.len(), self.body.len());
         self.forms.push(LAYOUT_TRANSPOSED);
         self.push_planes(bytes, width);
-        if rows_are_better(bytes, &self.body[body..], zstd) {
+        if self.cases.has(Case::RowSamples) && rows_are_better(bytes, &self.body[body..], zstd) {
             self.forms.truncate(forms);
             self.body.truncate(body);
             self.forms.push(LAYOUT_ROWS);
@@ -83,8 +85,11 @@ impl Layout {
 
     fn push_planes(&mut self, bytes: &[u8], width: usize) {
         let rows = bytes.len() / width;
-        let Layout { forms, body, varying, planes, delta, costs, .. } = self;
+        let Layout { cases, forms, body, varying, planes, delta, costs, .. } = self;
         find_varying(bytes, width, varying);
+        if !cases.has(Case::ConstantPlanes) {
+            varying.fill(1);
+        }
         transpose(bytes, width, varying, planes);
         costs.start(rows);
         let mut planes = planes.chunks_exact(rows);
@@ -94,6 +99,11 @@ impl Layout {
                 body.push(first);
                 continue;
             };
+            if !cases.has(Case::PlaneDeltas) {
+                forms.push(PLANE_PLAIN);
+                body.extend_from_slice(plane);
+                continue;
+            }
             delta.clear();
             delta.push(first);
             delta.extend(plane.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])));
@@ -258,7 +268,7 @@ mod tests {
     use crate::columns::Class;
 
     fn laid_out(columns: &[(Form, Vec<u8>)]) -> Vec<u8> {
-        let mut layout = Layout::new(columns.iter().map(|(form, bytes)| (*form, bytes.len())));
+        let mut layout = Layout::new(columns.iter().map(|(form, bytes)| (*form, bytes.len())), Cases::ALL);
         let mut zstd = Compressor::default();
         let column = |(form, bytes): &(Form, Vec<u8>)| Content::of(Class::Text, *form, bytes);
         columns.iter().for_each(|of| layout.push(&column(of), &mut zstd));

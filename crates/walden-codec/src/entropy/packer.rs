@@ -10,6 +10,7 @@ use super::part::{
 };
 use super::state::State;
 use super::{DIRECTORY, FORM_BYTES, dictionary, zstd_coder};
+use crate::cases::{Case, Cases};
 use crate::columns::{Class, Content, Form, put_leb128};
 
 /// Sizes of a class of columns.
@@ -26,6 +27,7 @@ pub struct Statistics {
 /// Compresses columns; keeps, from chunk to chunk, what helps with the next.
 pub struct Packer {
     means: Means,
+    cases: Cases,
     state: State,
     zstd: zstd_coder::Compressor,
     statistics: Vec<Statistics>,
@@ -60,10 +62,17 @@ impl Packer {
     pub fn new(level: u8, goes_on: bool) -> Packer {
         Packer {
             means: Means::of_level(level),
+            cases: Cases::ALL,
             state: State::new(goes_on),
             zstd: zstd_coder::Compressor::default(),
             statistics: Vec::new(),
         }
+    }
+
+    /// Leaves out the cases that are not in the set.
+    pub fn with_cases(mut self, cases: Cases) -> Packer {
+        self.state.set_cases(cases);
+        Packer { cases, ..self }
     }
 
     /// Sizes of classes so far.
@@ -109,7 +118,8 @@ impl Packer {
     }
 
     fn lay_out(&mut self, columns: &[&mut Content]) -> WithHeader {
-        let mut layout = Layout::new(columns.iter().map(|column| (column.form, column.len())));
+        let forms = columns.iter().map(|column| (column.form, column.len()));
+        let mut layout = Layout::new(forms, self.cases);
         columns.iter().for_each(|column| layout.push(column, &mut self.zstd));
         layout.finish()
     }
@@ -121,7 +131,8 @@ impl Packer {
         if compressed.is_tiny() {
             return compressed.put(&mut self.state, class, content, out);
         }
-        let (coder, mut content) = match dictionary::encode(content) {
+        let words = if self.cases.has(Case::Words) { dictionary::encode(content) } else { None };
+        let (coder, mut content) = match words {
             Some(coded) => (CODER_MIXED_DICTIONARY, coded.to_vec()),
             None => (CODER_MIXED, content.to_vec()),
         };
@@ -157,7 +168,11 @@ impl Packer {
         let (mixed, chosen) = self.mix(effort, class, columns);
         let level = if compressed.stored.len() < SMALL { SMALL_LEVEL } else { SECOND_LEVEL };
         match self.zstd.compress(content, &[], effort_of(class, level)) {
-            Some(zstd) if compressed.stored.len() < mixed.len() && zstd.len() < mixed.len() => {
+            Some(zstd)
+                if self.cases.has(Case::LearnedParts)
+                    && compressed.stored.len() < mixed.len()
+                    && zstd.len() < mixed.len() =>
+            {
                 let learned = self.learned(&chosen, &zstd).filter(|learned| learned.len() < mixed.len());
                 match learned {
                     Some(learned) => put_part(CODER_LEARNED + effort, content.len(), &learned, out),
@@ -206,13 +221,13 @@ impl Packer {
             Means::Mixing(_) => (SECOND_LEVEL, true),
         };
         if !is_mixing
-            && level::has_words(class, level)
+            && level::has_words(class, level, self.cases)
             && let Some(coded) = dictionary::encode(content)
             && let Some(stored) = self.zstd.compress(&coded, &[], effort_of(class, level))
         {
             return Compressed { coder: CODER_DICTIONARY, raw: coded.len(), stored };
         }
-        let prefix = match level::has_prefix(class) {
+        let prefix = match level::has_prefix(class) && self.cases.has(Case::Prefixes) {
             true => level::prefix_for(content.len(), self.state.before(class)),
             false => &[],
         };

@@ -1,6 +1,7 @@
 //! What encoder and decoder remember from part to part since the keyframe.
 
 use super::mixing::ContextMixer;
+use crate::cases::{Case, Cases};
 use crate::{Corrupt, corrupt};
 
 /// Bytes of earlier contents of a class that are a prefix.
@@ -12,6 +13,7 @@ pub struct State {
     goes_on: bool,
     /// Whether parts may be coded by context mixing, which takes more memory.
     may_mix: bool,
+    cases: Cases,
     mixer: Option<ContextMixer>,
     /// Earlier contents, by class.
     before: Vec<Vec<u8>>,
@@ -20,7 +22,13 @@ pub struct State {
 impl State {
     /// The state of a keyframe.
     pub fn new(goes_on: bool) -> State {
-        State { goes_on, may_mix: true, mixer: None, before: Vec::new() }
+        State { goes_on, may_mix: true, cases: Cases::ALL, mixer: None, before: Vec::new() }
+    }
+
+    /// Leaves out the cases that are not in the set.
+    pub fn set_cases(&mut self, cases: Cases) {
+        self.cases = cases;
+        self.goes_on &= cases.has(Case::Prefixes);
     }
 
     /// Refuses context mixing, unless it is allowed.
@@ -36,7 +44,7 @@ impl State {
         let mixer = match &mut self.mixer {
             Some(mixer) => mixer,
             none => none.insert(
-                ContextMixer::new(effort)
+                ContextMixer::new(effort, self.cases)
                     .ok_or_else(|| corrupt("cannot decompress a part: expected a known coder"))?,
             ),
         };

@@ -8,6 +8,7 @@ use super::part::{
 };
 use super::state::State;
 use super::{DIRECTORY, FORM_BYTES, dictionary, zstd_coder};
+use crate::cases::Cases;
 use crate::columns::{Class, Form, Wanted};
 use crate::{Corrupt, corrupt};
 
@@ -21,6 +22,12 @@ impl Unpacker {
     /// `goes_on` as in [`Packer::new`](super::Packer::new), or if in doubt.
     pub fn new(goes_on: bool) -> Unpacker {
         Unpacker { state: State::new(goes_on), zstd: zstd_coder::Decompressor::default() }
+    }
+
+    /// As in [`Packer::with_cases`](super::Packer::with_cases).
+    pub fn with_cases(mut self, cases: Cases) -> Unpacker {
+        self.state.set_cases(cases);
+        self
     }
 
     /// Refuses parts of context mixing, unless they are allowed.

@@ -4,6 +4,7 @@ use walden_redo::page::{LinePointer, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 
 use super::kind::PageKind;
 use super::line_pointers::{Form, LinePointerColumns};
+use crate::cases::Case;
 use crate::columns::{Class, Coder, Kind};
 use crate::predict::TupleCoder;
 use crate::predict::names::Topic;
@@ -31,7 +32,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         let like = |what: u32| [relation.number, fork.into(), what];
         let kind = Kind::Symbols(Class::PageHeaders);
         let column = self.names.column(self.coder, Topic::PageDelta, like(0), kind)?;
-        let by_item = source.is_some_and(|page| is_better_by_item(page, target, fork));
+        let source_by_item = source.filter(|_| self.cases.has(Case::ChangedItems));
+        let by_item = source_by_item.is_some_and(|page| is_better_by_item(page, target, fork));
         if self.coder.symbol(column, by_item.into())? == 0 {
             return Ok(false);
         }

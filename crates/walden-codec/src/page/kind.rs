@@ -2,6 +2,7 @@
 
 use walden_redo::page::{PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 
+use crate::cases::{Case, Cases};
 use crate::tuple::gin::{is_entry_leaf, is_posting_leaf};
 use crate::tuple::heap::is_heap_tuple;
 use crate::tuple::index::is_index_tuple;
@@ -62,6 +63,19 @@ impl PageKind {
             _ if tuples * 8 > others * 7 => PageKind::Index,
             _ => PageKind::Items,
         }
+    }
+
+    /// How this page, which is best coded so, is coded with these cases.
+    pub fn among(self, cases: Cases, page: &Page, fork: u8) -> PageKind {
+        let (case, other) = match self {
+            PageKind::Bytes => return self,
+            PageKind::Heap => (Case::HeapPages, PageKind::Items),
+            PageKind::Index => (Case::IndexPages, PageKind::Items),
+            PageKind::Items => (Case::OtherPages, PageKind::Bytes),
+            PageKind::GinRows => (Case::PostingPages, PageKind::of_items(page, fork)),
+            PageKind::GinEntries => (Case::EntryPages, PageKind::of_items(page, fork)),
+        };
+        if cases.has(case) { self } else { other.among(cases, page, fork) }
     }
 
     pub fn from_code(code: u64) -> Result<PageKind, Corrupt> {

@@ -70,7 +70,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         let Place { relation, fork, .. } = place;
         let (like, kind) = ([relation.number, fork.into(), 0], Kind::Symbols(Class::PageHeaders));
         let column = self.names.column(self.coder, Topic::PageKind, like, kind)?;
-        let kind = source.map_or(PageKind::Bytes, |page| PageKind::of(page, fork));
+        let kind =
+            source.map_or(PageKind::Bytes, |page| PageKind::of(page, fork).among(self.cases, page, fork));
         PageKind::from_code(self.coder.symbol(column, kind as u64)?)
     }
 

@@ -29,6 +29,7 @@ use self::relation::Place;
 use self::run::{PageItems, Run};
 pub use self::unknown::UnknownItems;
 use crate::Corrupt;
+use crate::cases::Cases;
 use crate::columns::{Coder, Column};
 
 /// Predicts what an access method puts into records, or on its pages: one implementation for each kind of item.
@@ -64,6 +65,8 @@ pub trait Predictor<S: Coder> {
 /// What predictors know after some records: the same in both directions.
 #[derive(Default)]
 pub struct Predictors {
+    /// The cases that are not left out, see [`Predictors::set_cases`].
+    pub cases: Cases,
     /// The columns, by what they are of.
     pub names: Names,
     /// Headers of heap tuples.
@@ -79,14 +82,21 @@ pub struct Predictors {
 }
 
 impl Predictors {
+    /// Leaves out the cases that are not in the set.
+    pub fn set_cases(&mut self, cases: Cases) {
+        self.cases = cases;
+        self.heap_headers.cases = cases;
+        self.rows.set_cases(cases);
+    }
+
     /// Codes tuples with what is known, and with pages as they are before the record.
     pub fn tuple_coder<'m, S: Coder>(
         &'m mut self,
         coder: &'m mut S,
         store: &'m mut PageStore,
     ) -> TupleCoder<'m, S> {
-        let Predictors { names, heap_headers, rows, keys, pending, run } = self;
-        TupleCoder { coder, names, heap_headers, rows, keys, pending, run, store }
+        let Predictors { cases, names, heap_headers, rows, keys, pending, run } = self;
+        TupleCoder { coder, cases: *cases, names, heap_headers, rows, keys, pending, run, store }
     }
 
     /// The items of the last run that was looked for, and whether they repeated the values of the tuple before.
@@ -100,6 +110,8 @@ impl Predictors {
 pub struct TupleCoder<'m, S> {
     /// The columns.
     pub coder: &'m mut S,
+    /// As in [`Predictors`].
+    pub cases: Cases,
     /// As in [`Predictors`].
     pub names: &'m mut Names,
     /// As in [`Predictors`].

@@ -15,6 +15,7 @@ use walden_redo::page::{PAGE_BYTES, Page, max_align};
 use super::attributes::varlena::{MAX_SHORT_BYTES, SHORT};
 use super::attributes::{FORM_REPEATED, FORM_SCHEMA, LastTuple, MAX_VALUES, RepeatCounter, Rows, Schema};
 use crate::Corrupt;
+use crate::cases::Case;
 use crate::columns::{Coder, Column, get_leb128};
 use crate::tuple::items::{item, line_pointer, normal, put_line_pointer, right_before};
 use crate::tuple::schema::{Field, Span, Varlena, aligned, read};
@@ -107,7 +108,9 @@ impl Run {
                 break;
             }
             let mut counted = repeats;
-            let is_repeated = counted.observe(schema.repeats_values(&self.spans, kept, attributes));
+            let is_repeated =
+                rows.cases.has(Case::KeptTuples) && schema.repeats_values(&self.spans, kept, attributes);
+            let is_repeated = counted.observe(is_repeated);
             if !self.items.is_empty() && self.is_repeated != is_repeated {
                 break;
             }
@@ -217,7 +220,8 @@ impl Run {
             put_line_pointer(items.target, number, normal(offset, len)?);
         }
         self.attributes((coder, rows), items.target, layout)?;
-        let keeps = !self.is_repeated && rows.schema(layout.layout).has_values();
+        let keeps =
+            !self.is_repeated && rows.schema(layout.layout).has_values() && rows.cases.has(Case::KeptTuples);
         let last = rows.last_mut(layout.layout);
         last.repeats = self.repeats;
         if let Some(&(offset, len)) = self.items.last() {

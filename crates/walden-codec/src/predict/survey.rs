@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use walden_format::record::RelFileLocator;
 
+use crate::cases::{Case, Cases};
 use crate::tuple::schema::{Field, Samples};
 use crate::value::expand::UpcomingValues;
 
@@ -14,6 +15,8 @@ const MAX_TUPLE_BYTES: usize = 8192;
 /// Tuples that encoding has seen ahead: by layout, and values in TOAST tables.
 #[derive(Default)]
 pub struct Survey {
+    /// What is not left out of what is learned here.
+    pub cases: Cases,
     layouts: FxHashMap<HashedKind, Surveyed>,
     /// Pages met of each relation.
     pages: FxHashMap<RelFileLocator, u32>,
@@ -69,10 +72,10 @@ impl Survey {
 
     /// Adds a tuple.
     pub fn add(&mut self, kind: TupleKind<'_>, attributes: &[u8]) {
-        if attributes.len() <= MAX_TUPLE_BYTES {
+        if attributes.len() <= MAX_TUPLE_BYTES && self.cases.has(Case::Schemas) {
             self.has_new |= self.layouts.entry(kind.hashed()).or_default().samples.add(attributes);
         }
-        if self.toast.add(kind.relation, attributes) {
+        if self.cases.has(Case::ToastChunks) && self.toast.add(kind.relation, attributes) {
             // A value is looked for in all pages.
             self.pages.remove(&kind.relation);
             self.has_new = true;

@@ -5,6 +5,7 @@ use walden_format::record::RelFileLocator;
 
 use super::Current;
 use super::shape::Shape;
+use crate::cases::Case;
 use crate::columns::{Class, Coder, Kind, narrow};
 use crate::move_to_front::MoveToFrontList;
 use crate::predict::names::{Names, Topic};
@@ -36,6 +37,7 @@ impl BlockRefs {
         let known = relation.and_then(|relation| self.numbers.get(&relation).copied());
         let symbol = || match known {
             None => NEW,
+            Some(number) if !current.cases.has(Case::RelationRanks) => 1 + RANKS + u64::from(number),
             Some(number) => match shape.relations.rank(number) {
                 0 => 1 + RANKS + u64::from(number),
                 rank => rank,
@@ -91,8 +93,10 @@ impl BlockRefs {
         current.coder.set_relation(Some(locator));
         let recent = self.recent_blocks(relation, fork);
         let last = recent.last();
-        let symbol = || match recent.rank(block) {
-            0 if last.is_some_and(|last| last.wrapping_add(1) == block) => AFTER_LAST,
+        let cases = current.cases;
+        let is_next = |last: u32| last.wrapping_add(1) == block && cases.has(Case::NextBlocks);
+        let symbol = || match if cases.has(Case::BlockRanks) { recent.rank(block) } else { 0 } {
+            0 if last.is_some_and(is_next) => AFTER_LAST,
             0 => NEW,
             rank => rank,
         };

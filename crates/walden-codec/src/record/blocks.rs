@@ -17,6 +17,7 @@ use super::images::{ImageForm, PageImage};
 use super::shape::{Shape, ShapeBlock};
 use super::{Current, Fields, Model};
 use crate::Corrupt;
+use crate::cases::Case;
 use crate::columns::{Class, Coder, Kind};
 use crate::predict::names::Topic;
 use crate::predict::relation::Place;
@@ -71,7 +72,8 @@ impl Model {
         }
         let blocks = &mut all[..count];
         self.block_headers(current, fields.shape, blocks)?;
-        let displaced = self.read_base_pages(current.source, blocks);
+        let source = current.source.filter(|_| current.cases.has(Case::DisplacedData));
+        let displaced = self.read_base_pages(source, blocks);
         self.data_of_blocks(current, fields, blocks, &displaced)?;
         current.coder.set_relation(None);
         let extra = self.origin_and_toplevel(current, fields.shape)?;
@@ -123,7 +125,8 @@ impl Model {
         Ok(())
     }
 
-    /// Copies the pages before the record, if they help with an image. When encoding, gives the data that images displaced.
+    /// Copies the pages before the record, if they help with an image. Gives the data that the images of a record displaced,
+    /// if encoding is to code it.
     fn read_base_pages(&mut self, source: Option<&Record<'_>>, blocks: &mut [Block]) -> Vec<Option<Vec<u8>>> {
         if !blocks.iter().any(Block::has_page_image) {
             return Vec::new();

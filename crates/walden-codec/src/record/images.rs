@@ -10,6 +10,7 @@ use walden_redo::{PageBox, compress, restore_image};
 
 use super::blocks::Block;
 use super::{Current, Model};
+use crate::cases::Case;
 use crate::columns::Coder;
 use crate::page::delta::code_delta;
 use crate::page::kind::PageKind;
@@ -84,6 +85,7 @@ impl Model {
             Some(None) => ImageForm::Page,
             Some(Some(compression)) => {
                 let recompressor = &mut self.predictors.rows.recompressor;
+                let source = source.filter(|_| current.cases.has(Case::CompressedImages));
                 let method = source.zip(block.page.as_deref()).and_then(|((image, record), page)| {
                     let mut raw = Vec::new();
                     put_without_hole(page, hole_offset, len_without_hole(hole_len), &mut raw);
@@ -150,7 +152,8 @@ impl Model {
             return code_delta(current.coder, columns.delta_to_replayed, &mut out[start..], bytes);
         }
         let mut predicted = self.reconstructed.take().unwrap_or_default();
-        let delta = match self.known_page(place) {
+        let has_base = current.cases.has(Case::KnownPages);
+        let delta = match if has_base { self.known_page(place) } else { None } {
             Some(base) => {
                 predicted.0.copy_from_slice(&base.0);
                 let by_item =

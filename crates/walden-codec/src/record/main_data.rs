@@ -1,5 +1,7 @@
 //! Main data of records: transactions and times in it, as distances from those before, and what follows the blocks' headers.
 
+use std::ops::Range;
+
 use walden_format::payload::xact::subtransactions_range;
 use walden_format::record::block_id;
 use walden_format::rmgr::{info, rmid};
@@ -8,6 +10,7 @@ use walden_format::version::Major;
 use super::shape::Shape;
 use super::{Current, MAX_ROW_BYTES, Model};
 use crate::Corrupt;
+use crate::cases::{Case, Cases};
 use crate::columns::{Class, Coder, Kind, narrow};
 use crate::predict::names::Topic;
 use crate::zigzag::{zigzag_delta, zigzag_delta_u64, zigzag_value, zigzag_value_u64};
@@ -31,6 +34,7 @@ pub enum NearNumber {
 
 /// Numbers in the main data of a kind of record, by where they are.
 struct NearRow {
+    case: Case,
     rmid: u8,
     mask: u8,
     info: u8,
@@ -40,12 +44,13 @@ struct NearRow {
 }
 
 const fn near(
+    case: Case,
     rmid: u8,
     (mask, info): (u8, u8),
     (since, until): (Major, Major),
     places: &'static [(usize, NearNumber)],
 ) -> NearRow {
-    NearRow { rmid, mask, info, since, until, places }
+    NearRow { case, rmid, mask, info, since, until, places }
 }
 
 const ALL: (Major, Major) = (Major::V9_5, Major::V19);
@@ -64,26 +69,26 @@ const RUNNING: &[(usize, NearNumber)] =
 
 #[rustfmt::skip]
 const NEAR: &[NearRow] = &[
-    near(rmid::XACT, (info::xact::OPMASK, info::xact::COMMIT), ALL, TIME),
-    near(rmid::XACT, (info::xact::OPMASK, info::xact::ABORT), ALL, TIME),
-    near(rmid::XACT, (info::xact::OPMASK, info::xact::COMMIT_PREPARED), ALL, TIME),
-    near(rmid::XACT, (info::xact::OPMASK, info::xact::ABORT_PREPARED), ALL, TIME),
-    near(rmid::XACT, (info::xact::OPMASK, info::xact::ASSIGNMENT), ALL, XID),
-    near(rmid::STANDBY, (info::RMGR_MASK, info::standby::RUNNING_XACTS), ALL, RUNNING),
-    near(rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE), UNTIL_16, XID),
-    near(rmid::HEAP2, (info::heap2::OPMASK, info::heap2::FREEZE_PAGE), UNTIL_16, XID),
-    near(rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE_ON_ACCESS), SINCE_17, XID_AT_2),
-    near(rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE_VACUUM_SCAN), SINCE_17, XID_AT_2),
-    near(rmid::HEAP2, (info::heap2::OPMASK, info::heap2::VISIBLE), ALL, XID),
-    near(rmid::BTREE, (info::RMGR_MASK, info::btree::DELETE), ALL, XID),
+    near(Case::CommitTimes, rmid::XACT, (info::xact::OPMASK, info::xact::COMMIT), ALL, TIME),
+    near(Case::CommitTimes, rmid::XACT, (info::xact::OPMASK, info::xact::ABORT), ALL, TIME),
+    near(Case::CommitTimes, rmid::XACT, (info::xact::OPMASK, info::xact::COMMIT_PREPARED), ALL, TIME),
+    near(Case::CommitTimes, rmid::XACT, (info::xact::OPMASK, info::xact::ABORT_PREPARED), ALL, TIME),
+    near(Case::NearTransactions, rmid::XACT, (info::xact::OPMASK, info::xact::ASSIGNMENT), ALL, XID),
+    near(Case::NearTransactions, rmid::STANDBY, (info::RMGR_MASK, info::standby::RUNNING_XACTS), ALL, RUNNING),
+    near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE), UNTIL_16, XID),
+    near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::FREEZE_PAGE), UNTIL_16, XID),
+    near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE_ON_ACCESS), SINCE_17, XID_AT_2),
+    near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE_VACUUM_SCAN), SINCE_17, XID_AT_2),
+    near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::VISIBLE), ALL, XID),
+    near(Case::ConflictHorizons, rmid::BTREE, (info::RMGR_MASK, info::btree::DELETE), ALL, XID),
 ];
 
 /// The numbers in the main data of a kind of record that are near others.
-pub fn near_numbers(rmid: u8, info: u8, version: Major) -> &'static [(usize, NearNumber)] {
+pub fn near_numbers(rmid: u8, info: u8, version: Major, cases: Cases) -> &'static [(usize, NearNumber)] {
     let fits = |row: &&NearRow| {
         row.rmid == rmid && row.info == info & row.mask && (row.since..=row.until).contains(&version)
     };
-    NEAR.iter().find(fits).map_or(&[], |row| row.places)
+    NEAR.iter().find(fits).filter(|row| cases.has(row.case)).map_or(&[], |row| row.places)
 }
 
 /// Whether the main data of a kind of record probably begins with its transaction, as `xmax`.
@@ -138,6 +143,7 @@ struct Prediction<'s> {
     xid: u32,
     highest_xid: u32,
     last_time: u64,
+    cases: Cases,
 }
 
 impl Prediction<'_> {
@@ -155,9 +161,17 @@ impl Prediction<'_> {
         }
     }
 
+    /// Where the main data lists subtransactions.
+    fn subtransactions(&self, main: &[u8]) -> Range<usize> {
+        match self.cases.has(Case::Subtransactions) {
+            true => subtransactions_range(self.shape.rmid, self.shape.info, main),
+            false => 0..0,
+        }
+    }
+
     /// Replaces the main data by what is to be coded.
     fn make_residual(&self, main: &mut [u8]) {
-        let list = subtransactions_range(self.shape.rmid, self.shape.info, main);
+        let list = self.subtransactions(main);
         self.mix_xid(main);
         let len = main.len();
         for &(at, what) in self.shape.near.iter().filter(|(at, _)| *at < len) {
@@ -179,7 +193,7 @@ impl Prediction<'_> {
             self.base(what).add_to(&mut main[at..]);
         }
         self.mix_xid(main);
-        let list = subtransactions_range(self.shape.rmid, self.shape.info, main);
+        let list = self.subtransactions(main);
         let mut before = self.xid;
         for bytes in main[list].as_chunks_mut::<4>().0 {
             Base::Word(before).add_to(bytes);
@@ -213,8 +227,9 @@ impl Model {
             return coder.bytes(column, source, len, out);
         }
         let MainData { last_time, residual } = &mut self.main_data;
-        let prediction =
-            Prediction { shape, xid, highest_xid: self.transactions.highest, last_time: *last_time };
+        let (highest_xid, last_time_before) = (self.transactions.highest, *last_time);
+        let cases = current.cases;
+        let prediction = Prediction { shape, xid, highest_xid, last_time: last_time_before, cases };
         residual.clear();
         residual.extend_from_slice(source);
         prediction.make_residual(residual);

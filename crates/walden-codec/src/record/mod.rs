@@ -35,6 +35,7 @@ use self::kept::Kept;
 use self::main_data::MainData;
 use self::shape::{Shape, Shapes};
 use self::transactions::Transactions;
+use crate::cases::Cases;
 use crate::coder::Limits;
 use crate::columns::{Class, Coder, Column, Kind, narrow};
 use crate::page::delta::DeltaColumns;
@@ -105,6 +106,7 @@ impl RecordColumns {
 struct Current<'a, S> {
     coder: &'a mut S,
     columns: RecordColumns,
+    cases: Cases,
     /// The record, when encoding.
     source: Option<&'a Record<'a>>,
     /// Where it starts.
@@ -157,6 +159,11 @@ impl Model {
     pub fn set_fast_mode(&mut self) {
         self.predictors.rows.recompressor.keep_values_compressed();
         self.predictors.keys.is_fast = true;
+    }
+
+    /// Leaves out the cases that are not in the set, in both directions.
+    pub fn set_cases(&mut self, cases: Cases) {
+        self.predictors.set_cases(cases);
     }
 
     /// No other segment follows: drops pages that no record reads until then.
@@ -214,7 +221,8 @@ impl Model {
                 columns
             }
         };
-        let mut current = Current { coder, columns, source, lsn, end: &end };
+        let cases = self.predictors.cases;
+        let mut current = Current { coder, columns, cases, source, lsn, end: &end };
         let mut out = std::mem::take(&mut self.out);
         out.clear();
         match self.shapes.shape(&mut current, (self.prev, self.version))? {

@@ -12,6 +12,7 @@ use walden_format::version::Major;
 
 use super::Current;
 use super::main_data::{NearNumber, near_numbers, starts_with_xid};
+use crate::cases::Case;
 use crate::columns::{Class, Coder, Column, Kind, narrow};
 use crate::move_to_front::MoveToFrontList;
 use crate::{Corrupt, corrupt};
@@ -106,11 +107,13 @@ impl Shapes {
             key.clear();
         }
         let known = current.source.and_then(|_| self.numbers.get(&key).copied());
-        let context = self.last as usize;
+        let cases = current.cases;
+        let context = if cases.has(Case::ShapeContext) { self.last as usize } else { 0 };
         let (followers, column) = &self.followers[context];
         let symbol = || match known {
             _ if key.is_empty() => NONE,
             None => NEW,
+            Some(number) if !cases.has(Case::ShapeRanks) => MAX_RANK + 1 + u64::from(number),
             Some(number) => match followers.rank(number) {
                 0 => MAX_RANK + 1 + u64::from(number),
                 rank => 1 + rank,
@@ -148,7 +151,7 @@ impl Shapes {
         version: Major,
         key: &[u8],
     ) -> Result<u32, Corrupt> {
-        let Current { coder, columns, .. } = current;
+        let Current { coder, columns, cases, .. } = current;
         let [len] = coder.array(columns.shape_bytes, &[key.len() as u8])?;
         let mut bytes = Vec::new();
         coder.bytes(columns.shape_bytes, key, len.into(), &mut bytes)?;
@@ -163,8 +166,8 @@ impl Shapes {
             has_origin: extra & HAS_ORIGIN != 0,
             has_toplevel: extra & HAS_TOPLEVEL != 0,
             blocks: blocks.as_chunks().0.iter().map(block).collect(),
-            near: near_numbers(rmid, info, version),
-            main_data_starts_with_xid: starts_with_xid(rmid, info),
+            near: near_numbers(rmid, info, version, *cases),
+            main_data_starts_with_xid: starts_with_xid(rmid, info) && cases.has(Case::XmaxIsXid),
             main_len: coder.column(Kind::Symbols(Class::MainData))?,
             relations: MoveToFrontList::default(),
             relation: coder.column(Kind::Symbols(Class::Blocks))?,

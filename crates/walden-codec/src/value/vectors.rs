@@ -17,6 +17,7 @@ use std::collections::hash_map::Entry;
 use rustc_hash::FxHashMap;
 
 use super::json::{self, Json};
+use crate::cases::{Case, Cases};
 use crate::columns::{Class, Coder, Column, Kind};
 use crate::{Corrupt, corrupt};
 
@@ -313,6 +314,7 @@ fn sequence(words: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// The latest vectors, from whose words texts are predicted; the same in both directions.
 #[derive(Default)]
 pub struct Vectors {
+    cases: Cases,
     /// The latest last.
     recent: VecDeque<Recent>,
     columns: Option<Columns>,
@@ -377,6 +379,11 @@ impl Vectors {
     /// Bytes of a value that is parsed as a vector or predicted as a text.
     const MIN_BYTES: usize = 64;
 
+    /// Leaves out the cases that are not in the set.
+    pub fn set_cases(&mut self, cases: Cases) {
+        self.cases = cases;
+    }
+
     /// The latest vectors' words in the order of positions, the latest vector first.
     fn texts(&self) -> impl Iterator<Item = &[u8]> {
         self.recent.iter().rev().map(|recent| &recent.text[..])
@@ -389,14 +396,20 @@ impl Vectors {
 
     /// Parses a value that can be coded by its structure.
     pub fn parse(&self, value: &[u8]) -> Option<StructuredValue> {
-        if let Some(json) = Json::parse(value) {
-            return Some(StructuredValue::Json(json));
+        let json = self.parse_short(value);
+        if json.is_some() {
+            return json;
         }
         if value.len() < Vectors::MIN_BYTES {
             return None;
         }
-        if let Some(words) = parse_vector(value) {
+        if self.cases.has(Case::Tsvectors)
+            && let Some(words) = parse_vector(value)
+        {
             return Some(StructuredValue::Vector(Box::new(words)));
+        }
+        if !self.cases.has(Case::TextsOfVectors) {
+            return None;
         }
         self.texts()
             .enumerate()
@@ -405,6 +418,9 @@ impl Vectors {
 
     /// The same for short values, for which only jsonb is worth it.
     pub fn parse_short(&self, value: &[u8]) -> Option<StructuredValue> {
+        if !self.cases.has(Case::Jsonb) {
+            return None;
+        }
         Json::parse(value).map(StructuredValue::Json)
     }
 

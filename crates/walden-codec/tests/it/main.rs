@@ -2,6 +2,7 @@
 
 mod binding;
 mod breakdown;
+mod cases;
 mod container;
 mod damage;
 mod golden;

@@ -5,6 +5,7 @@ use super::contexts::Contexts;
 use super::prefetch::prefetch;
 use super::range_coder::BinaryCoder;
 use super::{Model, hash};
+use crate::cases::Case;
 
 /// Bytes that must be equal for a match, and those that are compared.
 const MIN_MATCH: u32 = 6;
@@ -235,7 +236,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
                     == self.history[self.written.wrapping_sub(*back) & mask]
             })
             .count() as u32;
-        if equal >= MIN_MATCH {
+        if equal >= MIN_MATCH && self.cases.has(Case::MatchModel) {
             (self.match_at, self.match_len) = (at, equal);
         }
     }

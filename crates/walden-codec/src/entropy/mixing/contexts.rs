@@ -3,6 +3,7 @@
 use super::range_coder::BinaryCoder;
 use super::row_modes::{self, Mode};
 use super::{ColumnKeys, Model, POSITIONS, hash};
+use crate::cases::Case;
 
 /// Rows wider than this are coded as text, unless a flag says that they are rows.
 const MAX_ROW_WIDTH: usize = 256;
@@ -130,7 +131,8 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         let keys = ColumnKeys { class_key: hash(keys.class_key, width as u64), ..keys };
         let mut modes = vec![Mode::MIXED; width];
         if bytes.len() / width >= row_modes::MIN_ROWS {
-            let choose = || row_modes::choose(bytes, width).iter().map(|mode| mode.0).collect();
+            let cases = self.cases;
+            let choose = || row_modes::choose(bytes, width, cases).iter().map(|mode| mode.0).collect();
             let chosen = coder.choices(width, choose);
             for (position, (mode, given)) in modes.iter_mut().zip(chosen).enumerate() {
                 *mode = self.mode(coder, hash(keys.column_key, position as u64), Mode(given & 15));
@@ -175,6 +177,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
         start: usize,
     ) {
         let width = modes.len();
+        let is_extrapolated = start >= 2 * width && self.cases.has(Case::Extrapolation);
         // The differences of the last bytes from those above them.
         let mut changes = 0_u64;
         // A hash of the row's mixed bytes but the last, and that.
@@ -194,7 +197,7 @@ impl<const C: usize, const K: usize, const A: usize, const N: usize> Model<C, K,
                 class: keys.class,
                 position,
                 key,
-                extrapolated: if start >= 2 * width { 0x100 | row.extrapolated(position) as u32 } else { 0 },
+                extrapolated: if is_extrapolated { 0x100 | row.extrapolated(position) as u32 } else { 0 },
                 counter: row.counter_contexts(position, left, changes),
                 lines: row.lines(position, prefix, left >> 8, changes >> 8),
                 last: std::array::from_fn(|context| match context {

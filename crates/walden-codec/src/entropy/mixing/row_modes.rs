@@ -1,5 +1,7 @@
 //! How the positions of rows are coded: constant, as the difference from the row above, by order 0, or mixed as they are.
 
+use crate::cases::{Case, Cases};
+
 /// How a position of rows is coded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mode(pub u8);
@@ -103,9 +105,9 @@ pub fn have_structure(bytes: &[u8], width: usize) -> bool {
 const SAMPLED_BYTES: usize = 1 << 20;
 
 /// The modes with the smallest estimated size, and the least work. Only encoding decides.
-pub fn choose(bytes: &[u8], width: usize) -> Vec<Mode> {
+pub fn choose(bytes: &[u8], width: usize, cases: Cases) -> Vec<Mode> {
     let rows = bytes.len() / width;
-    if rows < MIN_ROWS {
+    if rows < MIN_ROWS || !cases.has(Case::RowModes) {
         return vec![Mode::MIXED; width];
     }
     let mut modes = Vec::with_capacity(width);
@@ -139,7 +141,7 @@ pub fn choose(bytes: &[u8], width: usize) -> Vec<Mode> {
             at = before.into();
         }
     }
-    if rows >= MIN_FOR_ORDER0 {
+    if rows >= MIN_FOR_ORDER0 && cases.has(Case::FrequencyMode) {
         let mut sample = bytes[..sampled * width].to_vec();
         to_differences(&mut sample, &modes);
         for (position, mode) in modes.iter_mut().enumerate() {
@@ -244,7 +246,7 @@ mod tests {
 
     #[test]
     fn modes_fit_the_rows() {
-        let modes = choose(&rows(), 7);
+        let modes = choose(&rows(), 7, Cases::ALL);
         let expected = [
             Mode::DIFFERENCE,
             Mode::CONTINUED,

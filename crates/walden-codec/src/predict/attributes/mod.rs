@@ -10,6 +10,7 @@ use walden_format::record::RelFileLocator;
 use self::varlena::{Chunks, ValueCoder};
 use super::names::CachedMap;
 use super::survey::{Survey, TupleKind};
+use crate::cases::{Case, Cases};
 use crate::columns::{Class, Coder, Column, Kind};
 use crate::tuple::schema::{EXTERNAL_BYTES, Field, Span, Varlena, aligned, read};
 use crate::value::changes::Changes;
@@ -30,6 +31,8 @@ impl LayoutKey {
 /// What is known of attributes: the same in both directions, but for the survey.
 #[derive(Default)]
 pub struct Rows {
+    /// As in [`super::Predictors`].
+    pub cases: Cases,
     numbers: CachedMap<LayoutKey, u32>,
     layouts: Vec<Layout>,
     schemas: Option<Column>,
@@ -229,6 +232,16 @@ const FORM_NEW_SCHEMA: u8 = 2;
 pub const FORM_REPEATED: u8 = 3;
 
 impl Rows {
+    /// Leaves out the cases that are not in the set.
+    pub fn set_cases(&mut self, cases: Cases) {
+        self.cases = cases;
+        self.survey.cases = cases;
+        self.vectors.set_cases(cases);
+        if !cases.has(Case::CompressedValues) {
+            self.recompressor.keep_values_compressed();
+        }
+    }
+
     /// The fields of a layout; none if it has no schema.
     pub fn fields(&mut self, key: LayoutKey) -> &[Field] {
         let number = self.numbers.existing(key, key.mixed());
@@ -339,6 +352,7 @@ impl Rows {
                 return (FORM_BYTES, Vec::new());
             }
             let is_repeated = schema.repeats_values(&self.spans, &layout.last.attributes, attributes);
+            let is_repeated = is_repeated && self.cases.has(Case::KeptTuples);
             let is_repeated = layout.last.repeats.observe(is_repeated);
             return (if is_repeated { FORM_REPEATED } else { FORM_SCHEMA }, Vec::new());
         }
@@ -359,13 +373,13 @@ impl Rows {
         relation: (u32, Option<RelFileLocator>),
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        let Rows { layouts, spans, old_spans, last_spans, survey, recompressor, vectors, .. } = self;
+        let Rows { cases, layouts, spans, old_spans, last_spans, survey, recompressor, vectors, .. } = self;
         let Tuple { number, end_align, is_repeated, old, source } = tuple;
         let Layout { changed, schema, last, .. } = &mut layouts[number];
         let schema = schema
             .as_mut()
             .ok_or_else(|| corrupt("cannot decode a tuple: expected a schema for its layout"))?;
-        let keeps = !is_repeated && schema.has_values();
+        let keeps = !is_repeated && schema.has_values() && cases.has(Case::KeptTuples);
         let Schema { fields, columns, changes, chunks } = schema;
         let origin = out.len();
         let old = old.filter(|old| read(fields, old, end_align, old_spans));
@@ -394,7 +408,7 @@ impl Rows {
                     pad(out, origin, align.into());
                     let bytes =
                         content.map_or(&[][..], |(attributes, span)| &attributes[span.start..span.end]);
-                    match old.zip(old_spans.get(index)) {
+                    match old.zip(old_spans.get(index)).filter(|_| cases.has(Case::ChangedNumbers)) {
                         Some((old, span)) => {
                             let changes = changes[index].get_or_insert_default();
                             changes.code(coder, (width, align), &old[span.start..span.end], bytes, out)?;

@@ -4,6 +4,7 @@ use super::pending_keys::SortKey;
 use walden_format::payload::gin::GinInsertEntry;
 use walden_redo::page::gin::GIN_OFFSET_NUMBER_BITS;
 
+use crate::cases::Case;
 use crate::columns::{Class, Coder, Column, Kind};
 use crate::predict::names::Topic;
 use crate::predict::relation::{Place, Relation};
@@ -42,7 +43,8 @@ impl<S: Coder> Predictor<S> for NewEntry {
         let start = out.len();
         let body = source.map(|data| &data[GinInsertEntry::WIDTH..]);
         if !coder.predicted_entry(relation, &head, &old, body, out)? {
-            coder.entry_against_old(relation, &old, body, out)?;
+            let old = if coder.cases.has(Case::ReplacedEntries) { &old[..] } else { &[] };
+            coder.entry_against_old(relation, old, body, out)?;
             coder.finish_entry(relation, &out[start..]);
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use walden_redo::page::index_tuple::{INDEX_SIZE_MASK, t_info};
 
+use crate::cases::Case;
 use crate::columns::{Class, Coder, Column, Kind};
 use crate::predict::names::Topic;
 use crate::predict::relation::Relation;
@@ -72,7 +73,9 @@ impl<S: Coder> Predictor<S> for PendingTuples {
             let tuple = tuples.as_mut().and_then(Iterator::next);
             let start = out.len();
             coder.pending_tuple(&columns, &mut expected, tuple, out)?;
-            coder.pending.add(relation.number, &out[start..]);
+            if coder.cases.has(Case::PendingEntries) {
+                coder.pending.add(relation.number, &out[start..]);
+            }
         }
         Ok(())
     }
@@ -102,6 +105,7 @@ impl<S: Coder> TupleCoder<'_, S> {
                 .ok_or_else(|| corrupt("cannot decode a pending tuple: expected an earlier heap insert"))?,
         };
         // 0 for none; else 1 + which text; then how many words are left out.
+        let first = first.filter(|_| self.cases.has(Case::PendingWords));
         let known = first.and_then(word_of).and_then(|word| {
             let mut texts = self.rows.vectors.words().enumerate();
             texts.find_map(|(rank, words)| Some((rank, words.search(word).ok()?)))

@@ -1,5 +1,6 @@
 //! Headers of heap tuples, by relation.
 
+use crate::cases::{Case, Cases};
 use crate::columns::{Class, Coder, Column, Kind};
 use walden_format::payload::heap::UpdateFlags;
 use walden_redo::page::heap_tuple::{LOGGED_FIELDS, LOGGED_FIELDS_BYTES};
@@ -12,6 +13,8 @@ use crate::{Corrupt, corrupt};
 /// What is known of headers: the same in both directions.
 #[derive(Default)]
 pub struct HeapHeaders {
+    /// As in [`crate::predict::Predictors`].
+    pub cases: Cases,
     /// By relation: these are numbered from 0 on.
     relations: Vec<RelationHeaders>,
     /// Buffers for the whole tuples of updates: as completed, and as coded.
@@ -100,8 +103,9 @@ impl HeapHeaders {
     ) -> Result<HeapHeader, Corrupt> {
         let column =
             names.column(coder, Topic::TupleHeader, [relation, 0, 0], Kind::Symbols(Class::TupleHeaders))?;
+        let source_in_numbers = source.filter(|_| self.cases.has(Case::TupleHeads));
         let known_headers = self.relation(relation);
-        let known = source.and_then(|header| known_headers.headers.find(header));
+        let known = source_in_numbers.and_then(|header| known_headers.headers.find(header));
         match coder.symbol(column, known.map_or(0, |number| number + 1))? {
             0 => {
                 let kind = Kind::Rows(Class::TupleHeaders, LOGGED_FIELDS_BYTES as u16);
@@ -133,10 +137,12 @@ impl HeapHeaders {
     ) -> Result<Option<u64>, Corrupt> {
         let symbols = Kind::Symbols(Class::TupleHeaders);
         let column = names.column(coder, Topic::NullBitmap, bitmap_column(relation, header), symbols)?;
+        let has_numbers = self.cases.has(Case::NullBitmaps);
         let known_headers = self.relation(relation);
         let known = known_headers.bitmaps(fields(header).header_len);
         let bytes = fields(header).null_bitmap_len();
         let bitmap = source.zip(bytes).and_then(|(body, bytes)| body.get(..bytes));
+        let bitmap = bitmap.filter(|bitmap| has_numbers || bitmap.is_empty());
         let symbol = bitmap.map_or(NO_BITMAP, |bitmap| {
             let full = known.is_some_and(|known| known.0.len() >= MAX_BITMAPS);
             let unknown = if full { NO_BITMAP } else { NEW_BITMAP };
@@ -187,6 +193,9 @@ impl HeapHeaders {
         relation: u32,
         item: &'i [u8],
     ) -> Option<SimilarHeaders<'i>> {
+        if !self.cases.has(Case::TupleHeads) {
+            return None;
+        }
         let HeapTuple { header, bitmap, .. } = HeapTuple::of(item)?;
         let number = self.relation(relation).bitmaps(fields(header).header_len)?.find(bitmap)?;
         let symbol = u8::try_from(NEW_BITMAP + 1 + number).ok().filter(|symbol| symbol.is_ascii())?;

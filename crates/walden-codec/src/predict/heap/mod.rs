@@ -14,6 +14,7 @@ use super::relation::{Place, Relation};
 use super::run::PageItems;
 use super::survey::{Survey, TupleKind};
 use super::{Predictor, TupleCoder};
+use crate::cases::Case;
 use crate::columns::{Class, Coder, Kind, narrow};
 use crate::tuple::heap::{HeapHeader, HeapTuple, MultiInsert, fields, is_heap_tuple, layout, shared_lengths};
 use crate::{Corrupt, corrupt};
@@ -69,7 +70,7 @@ impl<S: Coder> Predictor<S> for NewTuple<'_> {
 
 impl<S: Coder> Predictor<S> for NewTuplePart<'_> {
     fn fits(&mut self, coder: &mut TupleCoder<'_, S>, data: &[u8]) -> bool {
-        coder.heap_headers.complete_update(data, self.old, self.flags)
+        coder.cases.has(Case::UpdateParts) && coder.heap_headers.complete_update(data, self.old, self.flags)
     }
 
     /// Codes the whole tuple, which [`Predictor::fits`] has completed, and leaves out of it what the update leaves out.
@@ -216,6 +217,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             (attributes, TupleKind { relation: locator, layout: layout(&header) as u32, bitmap })
         });
         let bitmap = &out[out.len() - skipped..];
+        let old = old.filter(|_| self.cases.has(Case::UpdatedFields));
         let old = old.filter(|old| layout(old.header) == layout(&header) && old.bitmap == bitmap);
         self.rows.tuple(self.coder, (key, 1), old.map(|old| old.attributes), source, out)?;
         Ok(header)

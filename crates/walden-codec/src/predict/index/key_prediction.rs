@@ -3,6 +3,7 @@
 use super::key_mapping::KeyMapping;
 use super::keys::Scratch;
 use super::{Context, keys};
+use crate::cases::Case;
 use crate::columns::{Class, Coder, Kind};
 use crate::predict::TupleCoder;
 use crate::predict::attributes::LayoutKey;
@@ -47,7 +48,8 @@ impl<S: Coder> TupleCoder<'_, S> {
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<bool, Corrupt> {
-        let Some(table) = self.keys.index(relation.number).table else { return Ok(false) };
+        let table = self.keys.index(relation.number).table.filter(|_| self.cases.has(Case::IndexKeys));
+        let Some(table) = table else { return Ok(false) };
         let mut scratch = std::mem::take(&mut self.keys.scratch);
         let is_predicted = match self.heap_tuple_at(table, tid, &mut scratch.row, &mut scratch.spans) {
             Some(row_layout) => self.mapped_key(relation, layouts, row_layout, source, &mut scratch)?,

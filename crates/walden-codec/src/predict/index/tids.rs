@@ -2,6 +2,7 @@
 
 use super::Context;
 use crate::Corrupt;
+use crate::cases::Case;
 use crate::columns::{Class, Coder, Kind};
 use crate::predict::TupleCoder;
 use crate::predict::names::Topic;
@@ -28,7 +29,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let like = |what: u32| [relation.number, context.number(), what];
         if context != Context::Near && self.keys.index(relation.number).table.is_some() {
             let expected = match context {
-                Context::Record => self.keys.expected(relation.number),
+                Context::Record if self.cases.has(Case::ExpectedTids) => self.keys.expected(relation.number),
                 _ => [None; 2],
             };
             let ordered = self.keys.order.as_ref().filter(|order| order.index == relation.number);
