@@ -16,7 +16,9 @@ pub struct Contender {
     pub name: &'static str,
     /// The program; [`OURSELVES`] is this one.
     pub program: &'static str,
-    /// The Debian package that has it.
+    /// The module that it needs, if it is Python.
+    pub module: Option<&'static str>,
+    /// The Debian package that has it; of a module, PyPI's.
     pub package: &'static str,
     /// How it is shown; `{level}` stands for the level, here and in the arguments.
     pub label: &'static str,
@@ -62,6 +64,7 @@ pub const REFERENCE: (&str, u8) = ("xz", 2);
 const BASE: Contender = Contender {
     name: "",
     program: "",
+    module: None,
     package: "",
     label: "",
     levels: (1, 9),
@@ -205,6 +208,18 @@ pub const CONTENDERS: &[Contender] = &[
         decompress: &["-q", "-c", "-d", "--long=31", "{in}"],
         ..BASE
     },
+    // What it makes of bytes of which it is not told a structure. Its trainer is in none of its packages.
+    Contender {
+        name: "openzl",
+        program: "python3",
+        module: Some("openzl"),
+        package: "openzl",
+        label: "openzl, untrained, {level}",
+        standard: &[6],
+        compress: &["-c", include_str!("openzl/compress.py"), "{level}"],
+        decompress: &["-c", include_str!("openzl/decompress.py")],
+        ..BASE
+    },
     Contender {
         name: "brotli",
         program: "brotli",
@@ -295,6 +310,9 @@ impl Entry {
             OURSELVES => Some(env::current_exe().context("cannot find the path of this program")?),
             name => find_in_path(name),
         };
+        let program = program.filter(|program| {
+            contender.module.is_none_or(|module| succeeds(program, &["-c", &format!("import {module}")]))
+        });
         Ok(Entry { contender, level, program })
     }
 
@@ -308,6 +326,13 @@ impl Entry {
 
     pub fn is_slow(&self) -> bool {
         self.contender.slow_from.is_some_and(|slow| self.level >= slow)
+    }
+}
+
+impl Contender {
+    /// What has to be installed for it: a module or a program.
+    pub fn needs(&self) -> &'static str {
+        self.module.unwrap_or(self.program)
     }
 }
 
@@ -368,9 +393,24 @@ fn find_in_path(name: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(name)).find(executable)
 }
 
-/// The line of `--version` with the version. Running it also loads the program into the page cache before it is timed.
-pub fn version(program: &Path) -> Option<String> {
-    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
+/// Whether a program does that without an error.
+fn succeeds(program: &Path, arguments: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// The line with the version of a program, or of a module of it. Running it also loads the program into the page cache before it
+/// is timed.
+pub fn version(program: &Path, module: Option<&str>) -> Option<String> {
+    let arguments = match module {
+        Some(module) => vec![
+            "-c".to_owned(),
+            format!("import {module}, importlib.metadata as m; print('{module}', m.version('{module}'))"),
+        ],
+        None => vec!["--version".to_owned()],
+    };
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;
     let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let says = |line: &&str| {
         let after = |pair: &[u8]| pair[0].is_ascii_digit() && pair[1] == b'.' && pair[2].is_ascii_digit();

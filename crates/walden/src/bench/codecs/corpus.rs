@@ -11,10 +11,10 @@ use walden_lab::workloads::Workload;
 use walden_source::inventory::{Inventory, SegmentFile};
 use walden_source::open;
 
-use crate::bench::Material;
+use crate::bench::{Material, find_workloads};
 
 /// The lab's corpora, with the workload size that fills eight to ten segments.
-pub const LAB: &[(&str, u64)] = &[
+const LAB: &[(&str, u64)] = &[
     ("oltp", 50_000),
     ("oltp-pressure", 15_000),
     ("dense", 500_000),
@@ -31,6 +31,39 @@ pub struct Found {
     pub files: Vec<SegmentFile>,
 }
 
+/// Where a corpus comes from.
+pub enum Source {
+    Folder(PathBuf),
+    /// A workload, and its size.
+    Workload(&'static Workload, u64),
+}
+
+impl Source {
+    /// Finds the segments; a workload runs first, unless it has run before.
+    pub fn find(&self, pg: Option<Wanted>) -> Result<Found> {
+        match self {
+            Source::Folder(folder) => of_folder(folder),
+            Source::Workload(workload, size) => of_workload(workload, pg, *size),
+        }
+    }
+}
+
+/// The folders, each a corpus; without one, the workloads of these names, or the lab's.
+pub fn sources(folders: &[PathBuf], workloads: &[String], size: Option<u64>) -> Result<Vec<Source>> {
+    if !folders.is_empty() {
+        return Ok(folders.iter().cloned().map(Source::Folder).collect());
+    }
+    let names: Vec<String> = match workloads.is_empty() {
+        true => LAB.iter().map(|(name, _)| (*name).to_owned()).collect(),
+        false => workloads.to_vec(),
+    };
+    let source = |workload: &'static Workload| {
+        let own = LAB.iter().find(|(name, _)| *name == workload.name).map(|(_, size)| *size);
+        Source::Workload(workload, size.or(own).unwrap_or(workload.default_size))
+    };
+    Ok(find_workloads(&names)?.into_iter().map(source).collect())
+}
+
 /// A corpus copied to plain, uncompressed files.
 pub struct Corpus {
     pub name: String,
@@ -42,7 +75,7 @@ pub struct Corpus {
 }
 
 /// The segments in a folder, compressed or not.
-pub fn of_folder(folder: &Path) -> Result<Found> {
+fn of_folder(folder: &Path) -> Result<Found> {
     let inventory = Inventory::of(&[folder])?;
     let path = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     Ok(Found {
@@ -53,7 +86,7 @@ pub fn of_folder(folder: &Path) -> Result<Found> {
 }
 
 /// The segments that a workload filled. The last one is left out, because the zeros at its end would count as WAL.
-pub fn of_workload(workload: &'static Workload, pg: Option<Wanted>, size: u64) -> Result<Found> {
+fn of_workload(workload: &'static Workload, pg: Option<Wanted>, size: u64) -> Result<Found> {
     let material = Material::of(workload, pg, Some(size), false)?;
     let end: Lsn = material.end.parse()?;
     let inventory = Inventory::of(&[material.wal()])?;

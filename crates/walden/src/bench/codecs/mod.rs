@@ -1,7 +1,7 @@
 //! `walden bench codecs`: compression of segments by Walden and by the programs that are used in `archive_command`.
 
 mod contenders;
-mod corpus;
+pub mod corpus;
 mod published;
 mod race;
 mod show;
@@ -14,12 +14,10 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 use clap::Args;
 use serde::Serialize;
-use walden_lab::workloads::Workload;
 use walden_lab::{Progress, Scratch, Wanted};
 use walden_report::chart;
 
 use self::contenders::{CONTENDERS, Contender, Entry, REFERENCE, Takes, Threads};
-use self::corpus::{Found, LAB};
 use self::race::{Outcome, Rules, Spent, Tally, race};
 use crate::terminal::Format;
 use crate::{FOUND, output, terminal};
@@ -50,7 +48,7 @@ pub struct CodecsArgs {
     folders: Vec<PathBuf>,
 
     /// Contenders: gzip, pigz, bzip2, lbzip2, xz, pxz (xz -T0), pixz, 7za, lrzip-l, lrzip-z, lz4, zstd,
-    /// zstd-long, brotli, zpaq, zpaq-all, walden, walden-unverified, walden-pack
+    /// zstd-long, openzl, brotli, zpaq, zpaq-all, walden, walden-unverified, walden-pack
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
 
@@ -112,7 +110,7 @@ pub struct CodecsArgs {
     format: Format,
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
+pub fn at_least_one(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "expected a number of at least 1".to_owned())
 }
 
@@ -221,7 +219,7 @@ pub fn run(args: &CodecsArgs) -> Result<ExitCode> {
     };
     let mut all = Vec::new();
     let programs = programs(&present);
-    for source in sources(args)? {
+    for source in corpus::sources(&args.folders, &args.workloads, args.size)? {
         let found = source.find(args.pg)?;
         // One scratch folder per corpus: a corpus's copy is removed before the next one is made.
         let scratch = Scratch::new()?;
@@ -282,40 +280,10 @@ fn select_entries(args: &CodecsArgs) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// Where a corpus comes from.
-enum Source {
-    Folder(PathBuf),
-    Workload(&'static Workload, u64),
-}
-
-impl Source {
-    fn find(&self, pg: Option<Wanted>) -> Result<Found> {
-        match self {
-            Source::Folder(folder) => corpus::of_folder(folder),
-            Source::Workload(workload, size) => corpus::of_workload(workload, pg, *size),
-        }
-    }
-}
-
-fn sources(args: &CodecsArgs) -> Result<Vec<Source>> {
-    if !args.folders.is_empty() {
-        return Ok(args.folders.iter().cloned().map(Source::Folder).collect());
-    }
-    let names: Vec<String> = match args.workloads.is_empty() {
-        true => LAB.iter().map(|(name, _)| (*name).to_owned()).collect(),
-        false => args.workloads.clone(),
-    };
-    let source = |workload: &'static Workload| {
-        let own = LAB.iter().find(|(name, _)| *name == workload.name).map(|(_, size)| *size);
-        Source::Workload(workload, args.size.or(own).unwrap_or(workload.default_size))
-    };
-    Ok(super::find_workloads(&names)?.into_iter().map(source).collect())
-}
-
 fn missing(absent: &[Entry]) -> Vec<Missing> {
     let mut missing: Vec<Missing> = Vec::new();
     for entry in absent {
-        let (program, package) = (entry.contender.program, entry.contender.package);
+        let (program, package) = (entry.contender.needs(), entry.contender.package);
         match missing.iter_mut().find(|one| one.program == program) {
             Some(one) => one.contenders.push(entry.label()),
             None => missing.push(Missing { program, package, contenders: vec![entry.label()] }),
@@ -327,9 +295,10 @@ fn missing(absent: &[Entry]) -> Vec<Missing> {
 fn programs(present: &[Entry]) -> Vec<ProgramFacts> {
     let mut programs: Vec<ProgramFacts> = Vec::new();
     for entry in present {
-        let program = entry.contender.program;
+        let program = entry.contender.needs();
         if !programs.iter().any(|one| one.program == program) {
-            let version = entry.program.as_deref().and_then(contenders::version);
+            let version = entry.program.as_deref();
+            let version = version.and_then(|path| contenders::version(path, entry.contender.module));
             programs.push(ProgramFacts { program, version });
         }
     }
@@ -337,7 +306,7 @@ fn programs(present: &[Entry]) -> Vec<ProgramFacts> {
 }
 
 /// The processor's name, if /proc/cpuinfo has it.
-fn processor_name() -> Option<String> {
+pub fn processor_name() -> Option<String> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())
