@@ -74,7 +74,11 @@ enum Command {
 #[allow(unsafe_code)]
 fn main() -> ExitCode {
     let command = parse().command;
-    if matches!(
+    #[cfg(feature = "bench")]
+    let measures_itself = matches!(&command, Command::Bench(args) if args.compresses_itself());
+    #[cfg(not(feature = "bench"))]
+    let measures_itself = false;
+    let compresses = matches!(
         command,
         Command::Compress(_)
             | Command::Decompress(_)
@@ -82,7 +86,8 @@ fn main() -> ExitCode {
             | Command::Redo(_)
             | Command::Page(_)
             | Command::Archive(_)
-    ) {
+    );
+    if compresses || measures_itself {
         // SAFETY: nothing before has started a thread.
         unsafe { memory::keep_freed() };
     }

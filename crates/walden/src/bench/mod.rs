@@ -1,5 +1,6 @@
 //! `walden bench`: this program and others, alternately on the same files.
 
+mod cases;
 mod codecs;
 mod decode;
 mod redo;
@@ -30,14 +31,23 @@ pub struct BenchArgs {
 
 #[derive(Subcommand, Debug)]
 enum BenchCommand {
+    Cases(cases::CasesArgs),
     Codecs(codecs::CodecsArgs),
     Decode(decode::DecodeArgs),
     Redo(redo::RedoArgs),
 }
 
+impl BenchArgs {
+    /// Whether this process compresses, instead of running others.
+    pub fn compresses_itself(&self) -> bool {
+        matches!(self.command, BenchCommand::Cases(_))
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     match &args.command {
+        BenchCommand::Cases(args) => cases::run(args),
         BenchCommand::Codecs(args) => codecs::run(args),
         BenchCommand::Decode(args) => decode::run(args),
         BenchCommand::Redo(args) => redo::run(args),
