@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
 use walden_codec::coder::Breakdown;
-use walden_codec::container::{self, Entry, Error, Head, Loss, Reader};
+use walden_codec::container::{self, Entry, Error, Head, Loss, ReadLimits, Reader};
 use walden_report::table::{Row, table};
 use walden_report::units;
 use walden_source::workers::map_in_order;
@@ -210,7 +210,9 @@ fn test(args: &TestArgs, path: &Path, advance: &(dyn Fn(u64) + Sync)) -> Result<
 }
 
 fn list(args: &TestArgs, path: &Path) -> Result<Found> {
-    let mut reader = Reader::open(open(path)?.0, args.limits.to_limits())?;
+    // Nothing is decoded, so it does not matter what decoding would need.
+    let limits = ReadLimits { memory: u64::MAX, spill: u64::MAX, ..args.limits.to_limits() };
+    let mut reader = Reader::open(open(path)?.0, limits)?;
     let file_bytes = reader.file_bytes();
     let (entries, fault) = reader.entries();
     let members = entries
