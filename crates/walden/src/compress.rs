@@ -114,7 +114,7 @@ struct Levels {
     one: bool,
     #[arg(short = '2', action = ArgAction::SetTrue, hide = true)]
     two: bool,
-    /// Default for single files
+    /// Default for single files; about as fast as gzip -1
     #[arg(short = '3', action = ArgAction::SetTrue)]
     three: bool,
     #[arg(short = '4', action = ArgAction::SetTrue, hide = true)]
@@ -124,11 +124,13 @@ struct Levels {
     /// Smaller; default for packs
     #[arg(short = '6', action = ArgAction::SetTrue)]
     six: bool,
-    #[arg(short = '7', action = ArgAction::SetTrue, hide = true)]
+    /// Context mixing: packs 8 % smaller than with -6, in twice the time. Decompressing takes as long as compressing
+    #[arg(short = '7', action = ArgAction::SetTrue)]
     seven: bool,
-    #[arg(short = '8', action = ArgAction::SetTrue, hide = true)]
+    /// 5 % smaller than -7, in 2.4 times its time
+    #[arg(short = '8', action = ArgAction::SetTrue)]
     eight: bool,
-    /// Smallest
+    /// Smallest: 2 % smaller than -8, in 1.4 times its time
     #[arg(short = '9', action = ArgAction::SetTrue)]
     nine: bool,
 }
