@@ -379,9 +379,14 @@ mod tests {
         };
         assert!(wrong("kind = \"wal-level\"", "kind = \"wall\"").contains("unknown variant"));
         assert!(wrong("about =", "abuot =").contains("abuot"));
-        assert!(wrong("name = \"minimal\"", "name = \"../minimal\"").contains("not the name of a folder"));
-        assert!(wrong("name = \"minimal\"", "name = \"replica\"").contains("two cases"));
-        assert!(wrong("scale = 100", "scale = 0").contains("sizes.full.scale is 0"));
-        assert!(wrong("scale = 100", "skale = 100").contains("lacks scale"));
+        assert!(
+            wrong("name = \"minimal\"", "name = \"../minimal\"")
+                .contains("a case name that can name a folder")
+        );
+        assert!(
+            wrong("name = \"minimal\"", "name = \"replica\"").contains("expected distinct names of cases")
+        );
+        assert!(wrong("scale = 100", "scale = 0").contains("expected sizes.full.scale to be at least 1"));
+        assert!(wrong("scale = 100", "skale = 100").contains("expected scale in sizes.full"));
     }
 }
