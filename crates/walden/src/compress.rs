@@ -276,8 +276,7 @@ fn refuse_other_members(target: &Path, members: &[(&[u8], u64)]) -> Result<()> {
 
 /// Compresses standard input to standard output.
 fn stream(args: &CompressArgs) -> Result<ExitCode> {
-    const ALONE: &str =
-        "- is standard input, which goes to standard output: without --output, --pack, --rm and other files";
+    const ALONE: &str = "cannot use - (standard input) with --output, --pack, --rm or other files: its output goes to standard output";
     let is_alone = args.files.len() == 1 && args.output.is_none() && args.pack.is_none() && !args.rm;
     ensure!(is_alone, ALONE);
     ensure!(

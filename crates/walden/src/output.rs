@@ -452,7 +452,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&page).unwrap(), "today's");
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "no temporary file is left");
-        assert!(can_write([&folder.path().to_owned()]).unwrap_err().to_string().contains("is a folder"));
+        assert!(can_write([&folder.path().to_owned()]).unwrap_err().to_string().contains("found a folder"));
         let segment = folder.path().join("000000010000000000000001");
         fs::write(&segment, [0x10, 0xD1]).unwrap();
         let refused = [can_write([&segment]), write_text(&segment, "<p>")]

@@ -134,7 +134,7 @@ fn a_folder_in_use_is_refused_unless_forced() {
     let dense = by_name("dense").unwrap();
     let options = RunOptions { size: Some(10), ..RunOptions::new(dense, output.path()) };
     let error = run_workload(options.clone(), &mut |_| Ok(())).unwrap_err();
-    assert!(error.to_string().contains("not empty"), "{error}");
+    assert!(error.to_string().contains("expected an empty folder"), "{error}");
     let mut called = false;
     let hook = &mut |cluster: &Cluster| {
         called = cluster.is_running();

@@ -111,7 +111,10 @@ fn a_file_that_cannot_be_written_is_told() {
         store.put(slot, filled(1), last());
     }
     let failure = store.failure().unwrap();
-    assert!(failure.to_string().starts_with("write a temporary file of pages in /nowhere"), "{failure}");
+    assert!(
+        failure.to_string().starts_with("cannot write a temporary file of pages in /nowhere"),
+        "{failure}"
+    );
     assert_eq!(store.kept(), (MIN_RESIDENT, 0));
     let lost = store.blocks().iter().filter(|(_, slot)| store.state(*slot) != State::Exact).count();
     assert_eq!(lost, 20 - MIN_RESIDENT);
