@@ -39,9 +39,15 @@ pub fn push_toplevel_xid(out: &mut Vec<u8>, xid: u32) {
 pub fn push_main_data_header(out: &mut Vec<u8>, len: u32) {
     match u8::try_from(len) {
         Ok(0) => {}
-        Ok(len) => out.extend_from_slice(&[block_id::DATA_SHORT, len]),
+        Ok(len) => push_short_main_data_header(out, len),
         Err(_) => push_long_main_data_header(out, len),
     }
+}
+
+/// Appends the header of `len` bytes of main data in the short form.
+#[inline]
+pub fn push_short_main_data_header(out: &mut Vec<u8>, len: u8) {
+    out.extend_from_slice(&[block_id::DATA_SHORT, len]);
 }
 
 /// Appends the header of `len` bytes of main data in the long form, which PostgreSQL uses for 256 bytes and more.

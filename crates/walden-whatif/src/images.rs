@@ -1,16 +1,16 @@
 //! Sizes of full-page images: a page without its hole, compressed by the same library as the server's.
 
 use rustc_hash::FxHashMap;
-use walden_format::record::{Fork, RelFileLocator};
+use walden_format::record::{Fork, ImageHeader, RelFileLocator};
 use walden_redo::compress::{Method, Recompressor};
-use walden_redo::page::PAGE_HEADER;
+use walden_redo::page::PAGE_HEADER_BYTES;
 use walden_redo::{PAGE_BYTES, Page};
 
 use crate::outcome::Basis;
 
-/// `SizeOfXLogRecordBlockImageHeader` and, for a compressed image with a hole, `SizeOfXLogRecordBlockCompressHeader`, in bytes.
-const IMAGE_HEADER: u32 = 5;
-const COMPRESS_HEADER: u32 = 2;
+const IMAGE_HEADER: u32 = ImageHeader::WIDTH as u32;
+/// Bytes that a compressed image with a hole has more.
+const COMPRESS_HEADER: u32 = ImageHeader::HOLE_LEN_WIDTH as u32;
 
 /// An uncompressed full-page image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +36,7 @@ impl RawImage {
     /// The image of a page (`XLogRecordAssemble`). `is_standard`: registered with `REGBUF_STANDARD`, so that the hole is removed.
     pub fn of(page: &Page, is_standard: bool) -> RawImage {
         let (lower, upper) = (page.lower(), page.upper());
-        let has_hole = is_standard && lower >= PAGE_HEADER && upper > lower && upper <= PAGE_BYTES;
+        let has_hole = is_standard && lower >= PAGE_HEADER_BYTES && upper > lower && upper <= PAGE_BYTES;
         let len = if has_hole { PAGE_BYTES - (upper - lower) } else { PAGE_BYTES };
         RawImage { len: len as u32, has_hole, basis: Basis::Reconstructed }
     }

@@ -38,7 +38,7 @@ impl Form {
         }
     }
 
-    /// The same where only items are told apart.
+    /// The same where only items have forms of their own.
     pub fn of_item(pointer: LinePointer, has_item: bool, last: usize) -> Form {
         if pointer.state() != ItemState::Normal || !has_item {
             return Form::Any;

@@ -10,9 +10,10 @@
 //! directions.
 
 use walden_redo::compress::pglz::same_start;
+use walden_redo::page::varlena::{MAX_SHORT_CONTENT, ShortHeader};
 use walden_redo::page::{PAGE_BYTES, Page, max_align};
 
-use super::attributes::varlena::{MAX_SHORT_BYTES, SHORT};
+use super::attributes::varlena::SHORT;
 use super::attributes::{FORM_REPEATED, FORM_SCHEMA, LastTuple, MAX_VALUES, RepeatCounter, Rows, Schema};
 use crate::Corrupt;
 use crate::cases::Case;
@@ -193,7 +194,8 @@ impl Run {
                 Field::Fixed { width, align } => aligned(at, align.into()) + usize::from(width),
                 Field::Varlena => {
                     let length = next.next().and_then(|ahead| get_leb128(ahead).ok());
-                    let len = length.filter(|len| len & 3 == SHORT && len >> 2 <= MAX_SHORT_BYTES)?;
+                    let len =
+                        length.filter(|len| len & 3 == SHORT && len >> 2 <= MAX_SHORT_CONTENT as u64)?;
                     self.values.push((len >> 2) as usize);
                     at + 1 + (len >> 2) as usize
                 }
@@ -271,7 +273,7 @@ impl Run {
                     for (place, &len) in places.iter_mut().zip(values.iter().skip(value).step_by(all)) {
                         coder.symbol(columns.length, (len as u64) << 2 | SHORT)?;
                         let at = place.0 + place.1;
-                        page[at] = (len as u8 + 1) << 1 | 1;
+                        page[at] = ShortHeader::byte(len);
                         *place = (at + 1, len);
                     }
                     coder.in_place(columns.content, places.iter().copied(), page)?;

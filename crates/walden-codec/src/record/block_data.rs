@@ -2,6 +2,7 @@
 
 use walden_format::payload::gin::XlGinInsert;
 use walden_format::payload::heap::{UpdateFlags, XlHeapInsert, XlHeapMultiInsert, XlHeapUpdate};
+use walden_format::payload::offset_numbers;
 use walden_format::rmgr::rmid;
 
 use super::shape::Shape;
@@ -136,6 +137,8 @@ impl DataForm {
     /// data.
     pub fn of((rmid, info): (u8, u8), id: u8, main: &[u8]) -> DataForm {
         use walden_format::rmgr::info::{RMGR_MASK, btree, gin, hash, heap, heap2};
+        /// The bits of the info that the format has for hash and GIN, too. Kinds with the highest bit have no such data.
+        const KIND_BITS: u8 = heap::OPMASK;
         match (rmid, id) {
             (rmid::HEAP, 0) => match info & heap::OPMASK {
                 heap::INSERT => DataForm::Tuple { old: None },
@@ -155,8 +158,8 @@ impl DataForm {
             (rmid::BTREE, 0) if matches!(info & RMGR_MASK, btree::INSERT_LEAF | btree::INSERT_UPPER) => {
                 DataForm::IndexTuple
             }
-            (rmid::HASH, 0) if info & 0x70 == hash::INSERT => DataForm::IndexTuple,
-            (rmid::GIN, _) => match (info & 0x70, id) {
+            (rmid::HASH, 0) if info & KIND_BITS == hash::INSERT => DataForm::IndexTuple,
+            (rmid::GIN, _) => match (info & KIND_BITS, id) {
                 (gin::INSERT, 0) if !XlGinInsert::read(main).is_some_and(|insert| insert.flags.is_data()) => {
                     DataForm::GinEntry
                 }
@@ -196,8 +199,7 @@ pub fn inserted_tuples(rmid: u8, info: u8, main: &[u8], put: impl FnMut(u16)) {
                 return;
             }
             // Numbers are there only where the page is not new.
-            let offsets = offsets.as_chunks().0.iter().map(|offset| u16::from_le_bytes(*offset));
-            offsets.take(insert.count.into()).for_each(put);
+            offset_numbers(offsets).take(insert.count.into()).for_each(put);
         }
         _ => {}
     }

@@ -65,11 +65,8 @@ impl BlockRefs {
         current: &mut Current<'_, S>,
         relation: RelFileLocator,
     ) -> Result<u32, Corrupt> {
-        let words = [relation.tablespace, relation.database, relation.relation].map(u32::to_le_bytes);
-        let mut bytes = Vec::new();
-        current.coder.bytes(current.columns.relation_bytes, words.as_flattened(), 12, &mut bytes)?;
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let relation = RelFileLocator { tablespace: word(0), database: word(4), relation: word(8) };
+        let bytes = current.coder.array(current.columns.relation_bytes, &relation.to_bytes())?;
+        let relation = RelFileLocator::from_bytes(bytes);
         let number = self.relations.len() as u32;
         self.relations.push(relation);
         self.numbers.insert(relation, number);

@@ -114,19 +114,18 @@ mod tests {
     use crate::columns::{Decoder, Encoder};
     use crate::entropy::{Packer, Unpacker};
     use walden_format::lsn::Lsn;
+    use walden_format::record::block_flags::{HAS_DATA, WILL_INIT};
     use walden_format::record::{RECORD_HEADER, RecordHeader, decode};
+    use walden_format::rmgr::info::heap::INIT_PAGE;
     use walden_format::rmgr::rmid;
     use walden_format::version::Major;
     use walden_redo::Replay;
-    use walden_redo::page::{PAGE_BYTES, PAGE_HEADER};
+    use walden_redo::page::{PAGE_BYTES, PAGE_HEADER_BYTES};
 
     const LSN: Lsn = Lsn(0x100_0000);
 
     /// A record that initializes blocks with one row each, or inserts another row into each.
     fn insert(blocks: &[u32], is_first: bool) -> Vec<u8> {
-        const INSERT_INIT: u8 = 0x80;
-        const WILL_INIT: u8 = 0x40;
-        const HAS_DATA: u8 = 0x20;
         // t_infomask2, t_infomask, t_hoff; a null bitmap's padding; an attribute of 4 bytes.
         const ROW: [u8; 10] = [1, 0, 0, 8, 24, 0, 7, 7, 7, 7];
         let mut bytes = vec![0; RECORD_HEADER];
@@ -140,7 +139,7 @@ mod tests {
         bytes.extend([if is_first { 1 } else { 2 }, 0, 0]);
         let total = bytes.len() as u32;
         bytes[..4].copy_from_slice(&total.to_le_bytes());
-        bytes[16] = if is_first { INSERT_INIT } else { 0 };
+        bytes[16] = if is_first { INIT_PAGE } else { 0 };
         bytes[17] = rmid::HEAP;
         bytes
     }
@@ -164,7 +163,7 @@ mod tests {
     fn read(store: &mut PageStore, block: u32) {
         with(&insert(&[block], true), 0, |record| {
             let slot = store.find(BlockKey::of(&record.blocks[0])).expect("a block that was met");
-            assert!(store.page(slot).expect("a page").lower() > PAGE_HEADER);
+            assert!(store.page(slot).expect("a page").lower() > PAGE_HEADER_BYTES);
         });
     }
 

@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use walden_format::assemble::{push_origin, push_toplevel_xid};
+use walden_format::payload::heap::PruneFlags;
+use walden_format::payload::standby::RunningXacts;
 use walden_format::payload::xact::subtransactions_range;
-use walden_format::record::block_id;
 use walden_format::rmgr::{info, rmid};
 use walden_format::version::Major;
 
@@ -62,10 +64,14 @@ const TIME: &[(usize, NearNumber)] = &[(0, NearNumber::Time)];
 /// A transaction that is the first field.
 const XID: &[(usize, NearNumber)] = &[(0, NearNumber::Transaction)];
 /// `snapshotConflictHorizon` of `xl_heap_prune`.
-const XID_AT_2: &[(usize, NearNumber)] = &[(2, NearNumber::Transaction)];
+const CONFLICT_HORIZON: &[(usize, NearNumber)] =
+    &[(PruneFlags::CONFLICT_HORIZON_AT, NearNumber::Transaction)];
 /// `nextXid`, `oldestRunningXid` and `latestCompletedXid` of `xl_running_xacts`.
-const RUNNING: &[(usize, NearNumber)] =
-    &[(12, NearNumber::Transaction), (16, NearNumber::Transaction), (20, NearNumber::Transaction)];
+const RUNNING: &[(usize, NearNumber)] = &[
+    (RunningXacts::XIDS_AT[0], NearNumber::Transaction),
+    (RunningXacts::XIDS_AT[1], NearNumber::Transaction),
+    (RunningXacts::XIDS_AT[2], NearNumber::Transaction),
+];
 
 #[rustfmt::skip]
 const NEAR: &[NearRow] = &[
@@ -77,8 +83,8 @@ const NEAR: &[NearRow] = &[
     near(Case::NearTransactions, rmid::STANDBY, (info::RMGR_MASK, info::standby::RUNNING_XACTS), ALL, RUNNING),
     near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE), UNTIL_16, XID),
     near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::FREEZE_PAGE), UNTIL_16, XID),
-    near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE_ON_ACCESS), SINCE_17, XID_AT_2),
-    near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE_VACUUM_SCAN), SINCE_17, XID_AT_2),
+    near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE_ON_ACCESS), SINCE_17, CONFLICT_HORIZON),
+    near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE_VACUUM_SCAN), SINCE_17, CONFLICT_HORIZON),
     near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::VISIBLE), ALL, XID),
     near(Case::ConflictHorizons, rmid::BTREE, (info::RMGR_MASK, info::btree::DELETE), ALL, XID),
 ];
@@ -258,14 +264,12 @@ impl Model {
             let column = self.predictors.names.column(current.coder, Topic::Origin, [0; 3], kind)?;
             let origin = current.source.and_then(|record| record.origin).unwrap_or(0);
             let origin = current.coder.symbol(column, origin.into())?;
-            bytes.push(block_id::ORIGIN);
-            bytes.extend(narrow::<u16>(origin)?.to_le_bytes());
+            push_origin(&mut bytes, narrow(origin)?);
         }
         if has_toplevel {
             let toplevel = current.source.and_then(|record| record.toplevel_xid).unwrap_or(0);
             let toplevel = self.transactions.xid(current, toplevel)?;
-            bytes.push(block_id::TOPLEVEL_XID);
-            bytes.extend(toplevel.to_le_bytes());
+            push_toplevel_xid(&mut bytes, toplevel);
         }
         Ok(bytes)
     }

@@ -3,11 +3,10 @@
 //! A shape is coded once, and then as its rank among those that came after the shape of the record before.
 
 use rustc_hash::FxHashMap;
+use walden_format::assemble::is_in_order;
 use walden_format::lsn::Lsn;
 use walden_format::record::block_flags::SAME_REL;
-use walden_format::record::{
-    BlockRef, ORIGIN_HEADER, RECORD_HEADER, Record, SHORT_DATA_HEADER, TOPLEVEL_XID_HEADER, block_id,
-};
+use walden_format::record::{Record, SHORT_DATA_HEADER, block_id};
 use walden_format::version::Major;
 
 use super::Current;
@@ -187,9 +186,7 @@ const HAS_TOPLEVEL: u8 = 2;
 
 /// Appends the bytes that are a record's shape; no if the record does not come back from its fields.
 fn put_key(record: &Record<'_>, prev: Lsn, key: &mut Vec<u8>) -> bool {
-    let bytes = record.bytes();
-    let whole = bytes.len() == record.header.total_len as usize && bytes.len() >= RECORD_HEADER;
-    if !whole || record.header.prev != prev || bytes[18..20] != [0, 0] || record.blocks.len() > 64 {
+    if record.header.prev != prev || record.blocks.len() > 64 || !is_in_order(record) {
         return false;
     }
     let main = match usize::from(record.main_header_len) {
@@ -210,14 +207,5 @@ fn put_key(record: &Record<'_>, prev: Lsn, key: &mut Vec<u8>) -> bool {
         last = Some(block.relation);
         key.extend([block.id, block.flags, block.image.map_or(0, |image| image.info.0)]);
     }
-    // Origin, toplevel transaction and main data in the order in which PostgreSQL writes them.
-    let headers = |block: &BlockRef| {
-        usize::from(block.header_len) + block.image.map_or(0, |image| usize::from(image.header_len))
-    };
-    let at = RECORD_HEADER + record.blocks.iter().map(headers).sum::<usize>();
-    let origin = if record.origin.is_some() { ORIGIN_HEADER } else { 0 };
-    let toplevel = if record.toplevel_xid.is_some() { TOPLEVEL_XID_HEADER } else { 0 };
-    let is_ordered = record.origin.is_none() || bytes.get(at) == Some(&block_id::ORIGIN);
-    let is_there = main == 0 || bytes.get(at + origin + toplevel).copied().unwrap_or(0) == main;
-    is_ordered && is_there
+    true
 }

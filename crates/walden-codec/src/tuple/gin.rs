@@ -22,17 +22,14 @@
 
 use walden_format::payload::gin::GinInsertEntry;
 use walden_redo::page::gin::{
-    GIN_DATA, GIN_ITUP_COMPRESSED, GIN_OFFSET_NUMBER_BITS, GIN_SEGMENT_HEADER_BYTES, GIN_TREE_POSTING,
-    GinPageOpaqueData, flags,
+    GIN_DATA, GIN_ITUP_COMPRESSED, GIN_TREE_POSTING, GinPageOpaqueData, MAX_PACKED_OFFSET_NUMBER,
+    PostingSegment, distance_bytes, flags, number_to_tid, put_segment, tid_to_number,
 };
 use walden_redo::page::index_tuple::{
-    self, INDEX_SIZE_MASK, INDEX_TUPLE_HEADER_BYTES, INDEX_VAR_MASK, t_info,
+    self, INDEX_SIZE_MASK, INDEX_TUPLE_HEADER_BYTES, INDEX_VAR_MASK, header, t_info,
 };
-use walden_redo::page::{Page, SpecialArea};
-
-use crate::columns::put_leb128;
-use walden_redo::page::Tid;
-use walden_redo::page::tid::TID_BYTES;
+use walden_redo::page::varlena::{MAX_SHORT_CONTENT, ShortHeader};
+use walden_redo::page::{Page, SpecialArea, Tid, max_align};
 
 /// Bytes before an entry's key.
 pub const HEADER: usize = INDEX_TUPLE_HEADER_BYTES;
@@ -79,27 +76,33 @@ pub fn word_of(tuple: &[u8]) -> Option<&[u8]> {
 
 /// The text in a key, if it looks like one: a short varlena and zeros.
 pub fn text(key: &[u8]) -> Option<&[u8]> {
-    let &first = key.first()?;
-    let len = usize::from(first >> 1);
-    let fits = first & 1 == 1 && len > 1 && len.next_multiple_of(8) == key.len();
-    let (text, rest) = key.split_at_checked(len).filter(|_| fits)?;
+    let ShortHeader::Value { size } = ShortHeader::of(*key.first()?)? else { return None };
+    let (text, rest) = key.split_at_checked(size).filter(|_| max_align(size) == key.len() && size > 1)?;
     rest.iter().all(|&byte| byte == 0).then(|| &text[1..])
+}
+
+/// Appends a text as a key: a short varlena and zeros; no if it is too long.
+pub fn put_text(text: &[u8], out: &mut Vec<u8>) -> bool {
+    if text.len() > MAX_SHORT_CONTENT {
+        return false;
+    }
+    let end = out.len() + max_align(1 + text.len());
+    out.push(ShortHeader::byte(text.len()));
+    out.extend_from_slice(text);
+    out.resize(end, 0);
+    true
 }
 
 /// Appends the pending tuple of a word; no if it is too long.
 pub fn put_word(tid: Tid, word: &[u8], out: &mut Vec<u8>) -> bool {
-    const LONGEST: usize = 126;
-    if word.len() > LONGEST {
-        return false;
+    let size = HEADER + max_align(1 + word.len());
+    let start = out.len();
+    out.extend_from_slice(&header(tid, size as u16 | INDEX_VAR_MASK));
+    let is_short = put_text(word, out);
+    if !is_short {
+        out.truncate(start);
     }
-    let size = HEADER + (1 + word.len()).next_multiple_of(8);
-    let end = out.len() + size;
-    out.extend_from_slice(&tid.to_bytes());
-    out.extend_from_slice(&(size as u16 | INDEX_VAR_MASK).to_le_bytes());
-    out.push((word.len() as u8 + 1) << 1 | 1);
-    out.extend_from_slice(word);
-    out.resize(end, 0);
-    true
+    is_short
 }
 
 /// A key with the flags of its tuple.
@@ -172,11 +175,10 @@ fn list_entry((flags, bytes): (u16, &[u8]), at: usize, tids: &[Tid]) -> Option<V
     if !put_tids(tids, &mut out) {
         return None;
     }
-    out.resize(out.len().next_multiple_of(8), 0);
+    out.resize(max_align(out.len()), 0);
     let size = u16::try_from(out.len()).ok().filter(|&size| size <= INDEX_SIZE_MASK)?;
     let tid = Tid { block: GIN_ITUP_COMPRESSED | at as u32, offset_number: u16::try_from(tids.len()).ok()? };
-    out[..TID_BYTES].copy_from_slice(&tid.to_bytes());
-    out[TID_BYTES..HEADER].copy_from_slice(&(size | flags).to_le_bytes());
+    out[..HEADER].copy_from_slice(&header(tid, size | flags));
     Some(out)
 }
 
@@ -184,8 +186,7 @@ fn list_entry((flags, bytes): (u16, &[u8]), at: usize, tids: &[Tid]) -> Option<V
 pub fn tree_entry(key: &Key, block: u32) -> Option<Vec<u8>> {
     let size = u16::try_from(HEADER + key.bytes.len()).ok().filter(|&size| size <= INDEX_SIZE_MASK)?;
     let mut out = Vec::with_capacity(size.into());
-    out.extend_from_slice(&Tid { block, offset_number: GIN_TREE_POSTING }.to_bytes());
-    out.extend_from_slice(&(size | key.flags).to_le_bytes());
+    out.extend_from_slice(&header(Tid { block, offset_number: GIN_TREE_POSTING }, size | key.flags));
     out.extend_from_slice(&key.bytes);
     Some(out)
 }
@@ -202,11 +203,6 @@ pub fn as_entry(item: &[u8]) -> Option<(Entry<'_>, u32)> {
     (made == item).then_some((entry_of, block))
 }
 
-/// What distances between TIDs are of.
-pub fn number_of(tid: Tid) -> u64 {
-    u64::from(tid.block) << GIN_OFFSET_NUMBER_BITS | u64::from(tid.offset_number)
-}
-
 /// The TIDs of a compressed list (`ginpostinglist.c`); in their order, or there are none.
 fn tids_of(mut list: &[u8], count: usize) -> Option<Vec<Tid>> {
     let mut tids = Vec::with_capacity(count.min(list.len()));
@@ -218,56 +214,19 @@ fn tids_of(mut list: &[u8], count: usize) -> Option<Vec<Tid>> {
 }
 
 /// Adds the TIDs of a list's first segment; its length, with the gap after it.
-pub fn segment(list: &[u8], tids: &mut Vec<Tid>) -> Option<usize> {
-    let mut last = Tid::read(list)?;
-    let bytes = usize::from(u16::from_le_bytes([*list.get(6)?, *list.get(7)?]));
-    tids.push(last);
-    let mut segment = list.get(GIN_SEGMENT_HEADER_BYTES..GIN_SEGMENT_HEADER_BYTES + bytes)?;
-    while !segment.is_empty() {
-        let mut distance = 0;
-        for shift in (0..43).step_by(7) {
-            let (&byte, rest) = segment.split_first()?;
-            segment = rest;
-            distance |= u64::from(byte & 0x7F) << shift;
-            if byte < 0x80 {
-                break;
-            }
-        }
-        let number = number_of(last).checked_add(distance)?;
-        let block = u32::try_from(number >> GIN_OFFSET_NUMBER_BITS).ok()?;
-        last = Tid { block, offset_number: (number & ((1 << GIN_OFFSET_NUMBER_BITS) - 1)) as u16 };
-        tids.push(last);
-    }
-    Some(GIN_SEGMENT_HEADER_BYTES + bytes.next_multiple_of(2))
+fn segment(list: &[u8], tids: &mut Vec<Tid>) -> Option<usize> {
+    let segment = PostingSegment::read(list)?;
+    tids.push(segment.first);
+    segment.others(|number| tids.extend(number_to_tid(number)))?;
+    Some(segment.size())
 }
 
-/// Appends TIDs as a compressed list of one segment; no if they can't be.
-pub fn put_tids(tids: &[Tid], out: &mut Vec<u8>) -> bool {
-    let Some(&first) = tids.first() else { return false };
-    out.extend_from_slice(&first.to_bytes());
-    let len_at = out.len();
-    out.extend_from_slice(&[0; 2]);
-    let mut last = number_of(first);
-    for &tid in &tids[1..] {
-        let Some(distance) =
-            number_of(tid).checked_sub(last).filter(|_| tid.offset_number < 1 << GIN_OFFSET_NUMBER_BITS)
-        else {
-            return false;
-        };
-        // Most take a byte or two, and which nobody can foresee.
-        if distance < 1 << 14 {
-            let long = usize::from(distance >= 0x80);
-            out.extend_from_slice(&[distance as u8 & 0x7F | (long as u8) << 7, (distance >> 7) as u8]);
-            out.truncate(out.len() - 1 + long);
-        } else {
-            put_leb128(out, distance);
-        }
-        last = number_of(tid);
-    }
-    let Ok(len) = u16::try_from(out.len() - len_at - 2) else { return false };
-    out[len_at..len_at + 2].copy_from_slice(&len.to_le_bytes());
-    out.resize(out.len().next_multiple_of(2), 0);
-    true
+/// Appends TIDs as a compressed list of one segment; no if there are none or they are not in order.
+fn put_tids(tids: &[Tid], out: &mut Vec<u8>) -> bool {
+    let Some((&first, others)) = tids.split_first() else { return false };
+    let is_packable = |tid: &&Tid| tid.offset_number <= MAX_PACKED_OFFSET_NUMBER;
+    let others = others.iter().take_while(is_packable).map(|tid| tid_to_number(*tid));
+    put_segment(first, others, usize::MAX, out) == Some(tids.len())
 }
 
 /// Whether no tid is there twice.
@@ -286,7 +245,7 @@ const ENTRY_LEAF: u16 = flags::GIN_LEAF;
 /// Flags of a leaf of a posting tree.
 const POSTING_LEAF: u16 = flags::GIN_DATA | flags::GIN_LEAF | flags::GIN_COMPRESSED;
 
-/// Bytes that PostgreSQL fills a segment with: when building a tree, and when packing a page anew.
+/// Bytes that PostgreSQL fills a segment with: when building a tree, and when packing a page again.
 pub const FILLS: [usize; 2] = [376, 248];
 
 /// Whether a page is a leaf of a posting tree that comes back from its TIDs.
@@ -294,7 +253,7 @@ pub fn is_posting_leaf(page: &Page) -> bool {
     has_flags(page, POSTING_LEAF) && segments(page).is_some()
 }
 
-/// Whether a page is a leaf of entries, as far as its first one tells.
+/// Whether a page is a leaf of entries, by its first one.
 pub fn is_entry_leaf(page: &Page) -> bool {
     has_flags(page, ENTRY_LEAF) && page.item(1).is_some_and(|item| as_entry(item).is_some())
 }
@@ -338,8 +297,7 @@ pub fn filled(tids: &[Tid], most: usize) -> Vec<usize> {
     let (mut bytes, mut count) = (0, 0);
     for (at, &tid) in tids.iter().enumerate() {
         let last = if at == 0 { tid } else { tids[at - 1] };
-        let distance = number_of(tid).saturating_sub(number_of(last));
-        let len = (64 - distance.leading_zeros()).div_ceil(7).max(1) as usize;
+        let len = distance_bytes(tid_to_number(tid).saturating_sub(tid_to_number(last)));
         if count > 0 && bytes + len > most {
             counts.push(count);
             count = 0;

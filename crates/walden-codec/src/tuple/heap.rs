@@ -12,9 +12,7 @@ pub type HeapHeader = [u8; LOGGED_FIELDS_BYTES];
 
 /// The fields of a header.
 pub fn fields(header: &HeapHeader) -> XlHeapHeader {
-    let &[a, b, c, d, header_len] = header;
-    let (infomask2, infomask) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
-    XlHeapHeader { infomask2, infomask, header_len }
+    XlHeapHeader::from_bytes(header)
 }
 
 /// Whether a tuple with this header has a null bitmap.

@@ -7,11 +7,15 @@
 //!
 //! Only encoding infers schemas; they are stored, so decoding does not depend on how they were found.
 
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::hash::{Hash, Hasher};
 
 use rustc_hash::{FxHashMap, FxHasher};
-use std::cmp::Reverse;
-use std::hash::{Hash, Hasher};
+use walden_redo::page::varlena::{
+    COMPRESSED_HEADER_BYTES, LONG_HEADER_BYTES, LongHeader, ShortHeader, TOAST_POINTER_BYTES,
+    TOAST_POINTER_HEADER,
+};
 
 /// A field of a row: an attribute, or neighbouring attributes of fixed width.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,10 +55,6 @@ pub enum Varlena {
     Compressed,
 }
 
-/// Bytes of a reference to a TOAST table: header, tag, and `varatt_external`.
-pub const EXTERNAL_BYTES: usize = 18;
-const EXTERNAL_TAG: u8 = 18;
-
 /// Reads a row by a schema into `spans`; false if the row does not fit the schema to its end.
 ///
 /// `end_align` is what a row's length is rounded up to, with zeros.
@@ -92,27 +92,28 @@ fn next(field: Field, row: &[u8], at: usize) -> Option<Span> {
         }
         Field::Varlena => {
             let &first = row.get(at)?;
-            if first & 1 == 1 {
-                if first == 1 {
-                    let end = at + EXTERNAL_BYTES;
-                    let fits = end <= row.len() && row[at + 1] == EXTERNAL_TAG;
+            match ShortHeader::of(first) {
+                Some(ShortHeader::External) => {
+                    let end = at + TOAST_POINTER_BYTES;
+                    let fits = row.get(at..end)?.starts_with(&TOAST_POINTER_HEADER);
                     return fits.then_some(Span { start: at, end, kind: Varlena::External });
                 }
-                let end = at + usize::from(first >> 1);
-                return (end <= row.len()).then_some(Span { start: at, end, kind: Varlena::Short });
+                Some(ShortHeader::Value { size }) => {
+                    let end = at + size;
+                    return (end <= row.len()).then_some(Span { start: at, end, kind: Varlena::Short });
+                }
+                None => {}
             }
-            let start = at.next_multiple_of(4);
+            let start = at.next_multiple_of(LONG_HEADER_BYTES);
             if row.get(at..start)?.iter().any(|&byte| byte != 0) {
                 return None;
             }
-            let header = u32::from_le_bytes(*row.get(start..)?.first_chunk()?);
-            let (kind, least) = match header & 3 {
-                0 => (Varlena::Long, 4),
-                // Its length before compression follows.
-                2 => (Varlena::Compressed, 8),
-                _ => return None,
+            let header = LongHeader::read(row.get(start..)?)?;
+            let (kind, least) = match header.is_compressed {
+                false => (Varlena::Long, LONG_HEADER_BYTES),
+                true => (Varlena::Compressed, COMPRESSED_HEADER_BYTES),
             };
-            let len = (header >> 2) as usize;
+            let len = header.size as usize;
             let end = start.checked_add(len).filter(|&end| len >= least && end <= row.len())?;
             Some(Span { start, end, kind })
         }

@@ -13,20 +13,16 @@ use walden_redo::compress;
 use walden_redo::compress::lz4::Lz4;
 use walden_redo::compress::pglz::{Chars, Pglz, Strategy};
 use walden_redo::compress::zstd::{Release, Zstd};
+use walden_redo::page::varlena::{
+    CompressionInfo, LONG_HEADER_BYTES, LongHeader, TOAST_CHUNK_BYTES, toast_compression,
+};
 
 use crate::{Corrupt, corrupt};
 
-/// Bytes of `va_tcinfo`.
-const INFO: usize = 4;
-/// The method is in the two upper bits: 0 for pglz, 1 for lz4.
-const LENGTH: u32 = 0x3FFF_FFFF;
-const LZ4: u32 = 1 << 30;
 /// Larger values stay compressed.
 const MAX_RAW: usize = 16 << 20;
 /// Bytes of compressed values that are remembered for their chunks.
 const MAX_KEPT: usize = 8 << 20;
-/// Bytes of a chunk, unless it is the last one (`TOAST_MAX_CHUNK_SIZE` with pages of 8 kB).
-pub const CHUNK: usize = 1996;
 
 /// How a value or an image is compressed again. The methods are part of the format and implemented in `walden-redo`: every
 /// later version must decode a file, whatever the compressors' libraries do by then.
@@ -125,9 +121,9 @@ impl Recompressor {
 
     /// Decompresses a value; `None` if no method compresses that to the same bytes again.
     pub fn decompress(&mut self, stored: &[u8]) -> Option<(Vec<u8>, Method)> {
-        let (info, stream) = stored.split_first_chunk::<INFO>()?;
-        let info = u32::from_le_bytes(*info);
-        let raw = (info & LENGTH) as usize;
+        let (info, stream) = stored.split_first_chunk()?;
+        let info = CompressionInfo::from_bytes(*info);
+        let raw = info.raw_bytes as usize;
         if self.keeps_values_compressed
             || raw > MAX_RAW
             || raw <= stream.len()
@@ -139,9 +135,9 @@ impl Recompressor {
         if raw / 273 > stream.len() {
             return None;
         }
-        let compression = match info & !LENGTH {
-            0 => compress::Method::Pglz,
-            LZ4 => compress::Method::Lz4,
+        let compression = match info.method {
+            toast_compression::PGLZ => compress::Method::Pglz,
+            toast_compression::LZ4 => compress::Method::Lz4,
             _ => return None,
         };
         let mut content = vec![0; raw];
@@ -159,13 +155,14 @@ impl Recompressor {
     /// # Errors
     /// A value that is too long, or that the method does not make smaller.
     pub fn recompress(&mut self, content: &[u8], method: Method, out: &mut Vec<u8>) -> Result<(), Corrupt> {
-        let raw = u32::try_from(content.len()).ok().filter(|&raw| raw <= LENGTH);
-        let raw = raw.ok_or_else(|| corrupt("cannot compress a value: expected less than 1 GB"))?;
+        let id = if method == Method::Lz4 { toast_compression::LZ4 } else { toast_compression::PGLZ };
+        let info = CompressionInfo::new(content.len(), id);
+        let info = info.ok_or_else(|| corrupt("cannot compress a value: expected less than 1 GB"))?;
         let is_in_scratch = self.tried.take().is_some_and(|(tried, by)| by == method && tried == content);
         if !is_in_scratch && !self.compress(content, method) {
             return Err(corrupt("cannot compress a value: expected one that its method makes smaller"));
         }
-        out.extend((raw | if method == Method::Lz4 { LZ4 } else { 0 }).to_le_bytes());
+        out.extend_from_slice(&info.to_bytes());
         out.extend_from_slice(&self.scratch);
         Ok(())
     }
@@ -245,10 +242,13 @@ impl Recompressor {
     pub fn chunk(&self, relation: u32, row: &[u8]) -> Option<&[u8]> {
         let (number, chunk) = numbers(row)?;
         let value = self.values.by_number.get(&(relation, number))?;
-        let at = (chunk as usize).checked_mul(CHUNK).filter(|&at| at < value.len())?;
-        value.get(at..value.len().min(at + CHUNK))
+        let at = (chunk as usize).checked_mul(TOAST_CHUNK_BYTES).filter(|&at| at < value.len())?;
+        value.get(at..value.len().min(at + TOAST_CHUNK_BYTES))
     }
 }
+
+/// Bytes of the numbers that precede a chunk in its row.
+const CHUNK_NUMBERS: usize = 8;
 
 /// The numbers of a chunk's value and of the chunk: the first two attributes of its row (`chunk_id`, `chunk_seq`).
 fn numbers(row: &[u8]) -> Option<(u32, u32)> {
@@ -281,15 +281,15 @@ impl UpcomingValues {
     /// Adds a row that may be a chunk; false if it does not look like one.
     pub fn add(&mut self, relation: RelFileLocator, row: &[u8]) -> bool {
         let Some((number, chunk)) = numbers(row) else { return false };
-        let Some((header, content)) = row.get(8..).and_then(|value| value.split_first_chunk::<4>()) else {
-            return false;
-        };
-        let header = u32::from_le_bytes(*header);
-        if header & 3 != 0 || (header >> 2) as usize != row.len() - 8 || self.bytes > Self::MAX_BYTES {
+        let Some(value) = row.get(CHUNK_NUMBERS..) else { return false };
+        let Some(content) = value.get(LONG_HEADER_BYTES..) else { return false };
+        let is_whole = LongHeader::read(value)
+            .is_some_and(|header| !header.is_compressed && header.size as usize == value.len());
+        if !is_whole || self.bytes > Self::MAX_BYTES {
             return false;
         }
         let seen = self.values.entry((relation, number)).or_default();
-        if seen.next == chunk && seen.stored.len() == chunk as usize * CHUNK {
+        if seen.next == chunk && seen.stored.len() == chunk as usize * TOAST_CHUNK_BYTES {
             seen.stored.extend_from_slice(content);
             seen.next += 1;
             self.bytes += content.len();
@@ -311,6 +311,8 @@ impl UpcomingValues {
 
 #[cfg(test)]
 mod tests {
+    use walden_redo::page::varlena::COMPRESSION_INFO_BYTES;
+
     use super::*;
 
     /// With bytes above 127, whose sign decides how far pglz searches for a match.
@@ -363,10 +365,10 @@ mod tests {
             // Another value, while the one that was tried is still in the scratch buffer.
             let mut other = Vec::new();
             recompressor.recompress(b"short, but not so short", Method::Lz4, &mut other).unwrap();
-            assert_eq!(other.len(), INFO + 1 + 1 + 23);
+            assert_eq!(other.len(), COMPRESSION_INFO_BYTES + 1 + 1 + 23);
             let mut page = Vec::new();
             recompressor.recompress_page(&content, method, &mut page).unwrap();
-            assert_eq!(page, stored[INFO..]);
+            assert_eq!(page, stored[COMPRESSION_INFO_BYTES..]);
             let compression =
                 if method == Method::Lz4 { compress::Method::Lz4 } else { compress::Method::Pglz };
             assert_eq!(recompressor.method_of_page(&content, &page, compression), Some(method));

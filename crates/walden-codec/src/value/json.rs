@@ -14,6 +14,7 @@
 use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
+use walden_redo::page::varlena::{LONG_HEADER_BYTES, LongHeader};
 
 use crate::columns::{Class, Coder, Column, Kind, narrow};
 use crate::{Corrupt, corrupt};
@@ -249,7 +250,7 @@ fn write_container<'a>(
             Part::Value(value_type, text) => {
                 pad(out);
                 let text = text.of(bytes);
-                out.extend((u32::try_from(text.len()).ok()?.checked_add(4)? << 2).to_le_bytes());
+                out.extend(LongHeader::new(text.len().checked_add(LONG_HEADER_BYTES)?, false)?.to_bytes());
                 out.extend_from_slice(text);
                 value_type
             }
@@ -389,10 +390,10 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
         let source = self.bytes_of(part);
         let len = self.coder.symbol(self.columns.lengths, source.len() as u64)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
-        let header = u32::try_from(len).ok().and_then(|len| len.checked_add(4));
+        let header = LongHeader::new(len.saturating_add(LONG_HEADER_BYTES), false);
         let header =
-            header.ok_or_else(|| corrupt("cannot decode a value of jsonb: expected less than 256 MB"))? << 2;
-        self.value.extend_from_slice(&header.to_le_bytes());
+            header.ok_or_else(|| corrupt("cannot decode a value of jsonb: expected less than 1 GB"))?;
+        self.value.extend_from_slice(&header.to_bytes());
         let (mut column, mut digits) = (self.columns.numbers, source);
         let mut left = len;
         if (MIN_NUMBER_BYTES..=MAX_NUMBER_BYTES).contains(&len) {

@@ -2,6 +2,7 @@
 //!
 //! Structures: `access/nbtxlog.h`, `access/nbtree.h` until 9.6. Writers: `nbtinsert.c`, `nbtpage.c`, `nbtdedup.c`.
 
+use super::layout::layout;
 use super::listing::listing;
 use super::{Fields, Item, Items, Payload, PayloadError};
 use crate::reader::Reader;
@@ -16,6 +17,14 @@ const META_BLOCK_OF_UNLINK: u8 = 4;
 
 fn block_data<'a>(record: &Record<'a>, fields: &Fields<'a>, id: u8) -> Option<Fields<'a>> {
     record.block(id).and_then(|block| fields.of_block(record, block))
+}
+
+layout! {
+    /// `xl_btree_insert`: the main data of `INSERT_LEAF`, `INSERT_UPPER`, `INSERT_META` and `INSERT_POST`. Block 0 has the tuple.
+    XlBtreeInsert[2] {
+        /// The tuple's line pointer.
+        0 offset: u16,
+    }
 }
 
 /// `INSERT_LEAF`, `INSERT_UPPER`, `INSERT_META`; since 13 `INSERT_POST`.

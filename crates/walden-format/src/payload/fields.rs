@@ -234,6 +234,12 @@ impl Item for u16 {
     }
 }
 
+/// The numbers of line pointers (`OffsetNumber`, 2 bytes each) that `bytes` are; an odd byte at the end is none.
+#[inline]
+pub fn offset_numbers(bytes: &[u8]) -> impl ExactSizeIterator<Item = u16> + Clone {
+    bytes.as_chunks().0.iter().map(|number| u16::from_le_bytes(*number))
+}
+
 impl Item for u32 {
     fn width(_: Major) -> usize {
         4

@@ -58,6 +58,32 @@ layout! {
     }
 }
 
+/// What an insertion into a leaf of a posting tree, and a vacuum of it, does to a segment (`GIN_SEGMENT_*`): block 0's data is
+/// the number of actions, 2 bytes, and for each action the segment's number, 1 byte, the action, 1 byte, and what it adds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum SegmentAction {
+    /// Nothing; not in records.
+    Unmodified = 0,
+    /// Removes it.
+    Delete = 1,
+    /// Inserts the segment that follows before it.
+    Insert = 2,
+    /// Puts the segment that follows in its place.
+    Replace = 3,
+    /// Adds the TIDs that follow, after their number, 2 bytes.
+    AddItems = 4,
+}
+
+impl SegmentAction {
+    /// The action that a record names so; `None` for none that a record has.
+    #[inline]
+    pub fn from_byte(byte: u8) -> Option<SegmentAction> {
+        use SegmentAction::{AddItems, Delete, Insert, Replace};
+        [Delete, Insert, Replace, AddItems].into_iter().find(|action| *action as u8 == byte)
+    }
+}
+
 layout! {
     /// `ginxlogSplit`: the main data of `SPLIT`.
     XlGinSplit[26] {

@@ -145,8 +145,13 @@ macro_rules! layout {
             /// Reads the structure that `bytes` begins with; `None` if they end within it.
             #[inline]
             pub fn read(bytes: &[u8]) -> Option<$name> {
-                let bytes = bytes.first_chunk::<$width>()?;
-                Some($name { $($field: <$type as $crate::payload::layout::Field>::at(bytes, $offset),)* })
+                bytes.first_chunk().map($name::from_bytes)
+            }
+
+            /// Reads the structure.
+            #[inline]
+            pub fn from_bytes(bytes: &[u8; $width]) -> $name {
+                $name { $($field: <$type as $crate::payload::layout::Field>::at(bytes, $offset),)* }
             }
 
             /// Reads the structure that `bytes` begins with, and what follows it.
@@ -224,6 +229,7 @@ mod tests {
                 heap {
                     XlHeapInsert XlHeapMultiInsert XlMultiInsertTuple XlHeapHeader XlHeapDelete XlHeapUpdate XlHeapLock
                     XlHeapOffset XlHeapPrune16 XlHeapVacuum XlHeapFreezePage XlHeapVisible XlHeapNewCid
+                    FreezePlan FrozenTuple
                 }
                 hash {
                     XlHashInitMetaPage XlHashInitBitmapPage XlHashInsert XlHashAddOvflPage XlHashSplitAllocatePage

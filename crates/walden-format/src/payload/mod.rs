@@ -41,7 +41,7 @@ pub mod xlog;
 mod tests;
 
 pub(crate) use fields::Fields;
-pub use fields::{Item, Items, Text};
+pub use fields::{Item, Items, Text, offset_numbers};
 pub use layout::BlockId;
 pub use timestamp::Timestamp;
 

@@ -121,8 +121,10 @@ pub struct ImageHeader {
 }
 
 impl ImageHeader {
-    /// Bytes of a header without the hole's length.
+    /// Bytes of a header without the hole's length (`SizeOfXLogRecordBlockImageHeader`).
     pub const WIDTH: usize = 5;
+    /// Bytes of the hole's length (`SizeOfXLogRecordBlockCompressHeader`).
+    pub const HOLE_LEN_WIDTH: usize = 2;
 
     /// Whether a header with these flags has the hole's length.
     #[inline]
@@ -153,7 +155,7 @@ impl ImageHeader {
     /// Bytes of the header.
     #[inline]
     pub fn width(&self) -> usize {
-        Self::WIDTH + if self.hole_len.is_some() { 2 } else { 0 }
+        Self::WIDTH + if self.hole_len.is_some() { Self::HOLE_LEN_WIDTH } else { 0 }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::family::Family;
 use crate::managers::heap;
 use crate::managers::manager;
 use crate::mask;
-use crate::page::{ItemState, LINE_POINTER_BYTES, Misfit, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
+use crate::page::{ItemState, LINE_POINTER_BYTES, Misfit, PAGE_BYTES, PAGE_HEADER_BYTES, Page, header};
 use crate::pool::PageBox;
 use crate::reconstruct::{self, RecordWithoutImages, is_forced_image};
 use crate::replay::{Observer, rehearse};
@@ -347,16 +347,15 @@ fn compare(expected: &Page, found: &Page, place: &Place, rmid: Option<u8>) -> (V
 
 /// What is at an offset of a page.
 pub fn field_at(page: &Page, offset: usize) -> String {
-    const HEADER: [(usize, &str); 9] = [
-        (0, "pd_lsn"),
-        (8, "pd_checksum"),
-        (10, "pd_flags"),
-        (12, "pd_lower"),
-        (14, "pd_upper"),
-        (16, "pd_special"),
-        (18, "pd_pagesize_version"),
-        (20, "pd_prune_xid"),
-        (PAGE_HEADER_BYTES, ""),
+    const HEADER: [(usize, &str); 8] = [
+        (header::LSN, "pd_lsn"),
+        (header::CHECKSUM, "pd_checksum"),
+        (header::FLAGS, "pd_flags"),
+        (header::LOWER, "pd_lower"),
+        (header::UPPER, "pd_upper"),
+        (header::SPECIAL, "pd_special"),
+        (header::PAGE_SIZE_VERSION, "pd_pagesize_version"),
+        (header::PRUNE_XID, "pd_prune_xid"),
     ];
     if offset < PAGE_HEADER_BYTES {
         let row = HEADER.iter().rev().find(|row| row.0 <= offset);

@@ -89,8 +89,8 @@ fn header(page: &Page) -> Fields {
     fields.number("pd_lower", page.lower() as u64);
     fields.number("pd_upper", page.upper() as u64);
     fields.number("pd_special", page.special() as u64);
-    fields.number("page_size", page.page_size_version() & 0xFF00);
-    fields.number("layout_version", page.page_size_version() & 0x00FF);
+    fields.number("page_size", page.page_size());
+    fields.number("layout_version", page.layout_version());
     fields.number("pd_prune_xid", page.prune_xid());
     fields
 }

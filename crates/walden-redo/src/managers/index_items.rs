@@ -1,5 +1,6 @@
 //! Items in the records of index access methods: how records list them, and how they are found by comparing pages.
 
+use walden_format::payload::offset_numbers;
 use walden_format::reader::Reader;
 
 use crate::page::{Misfit, Page, index_tuple, max_align};
@@ -14,7 +15,7 @@ pub(crate) fn field<T>(value: Option<T>) -> Result<T, Misfit> {
 /// So many numbers of line pointers.
 pub(crate) fn numbers(reader: &mut Reader<'_>, count: impl Into<usize>) -> Result<Vec<u16>, Misfit> {
     let bytes = field(reader.take(count.into() * 2))?;
-    Ok(bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect())
+    Ok(offset_numbers(bytes).collect())
 }
 
 /// The numbers of line pointers that fill all data.

@@ -13,15 +13,15 @@
 //! offset  width  GinPostingList, a segment
 //!      0      6  first TID
 //!      6      2  bytes that follow, padding not included
-//!      8         distances between TIDs, 7 bits per byte, the low ones first
+//!      8         distances between TIDs as numbers, 7 bits per byte, the low ones first
 //! ```
 //!
 //! Tuples of entry trees are index tuples ([`super::index_tuple`]). In a leaf the offset number of `t_tid` is how many TIDs
 //! there are, or [`GIN_TREE_POSTING`]; the block number says where in the tuple they start, or which is the tree's root.
 
 use super::special::SpecialArea;
-use super::tid::INVALID_BLOCK;
-use super::{PAGE_BYTES, PAGE_CONTENTS, Page};
+use super::tid::{INVALID_BLOCK, TID_BYTES, Tid};
+use super::{PAGE_BYTES, PAGE_CONTENTS, Page, u16_in};
 
 /// Bytes of `GinMetaPageData`.
 pub const GIN_META_BYTES: usize = 56;
@@ -40,7 +40,11 @@ pub const GIN_TREE_POSTING: u16 = 0xFFFF;
 /// Bit of the block number of an entry whose TIDs are compressed (`GIN_ITUP_COMPRESSED`).
 pub const GIN_ITUP_COMPRESSED: u32 = 1 << 31;
 /// Bits of the offset number in a packed TID, below the block number (`MaxHeapTuplesPerPageBits`).
-pub const GIN_OFFSET_NUMBER_BITS: u32 = 11;
+const OFFSET_NUMBER_BITS: u32 = 11;
+/// The greatest offset number that these hold.
+pub const MAX_PACKED_OFFSET_NUMBER: u16 = (1 << OFFSET_NUMBER_BITS) - 1;
+/// Most bytes of a distance between TIDs, of 7 bits each (`MaxBytesPerInteger`).
+const MAX_DISTANCE_BYTES: u32 = 7;
 
 /// Where the metapage's fields are, from [`PAGE_CONTENTS`] on.
 #[allow(missing_docs)]
@@ -106,5 +110,180 @@ impl SpecialArea for GinPageOpaqueData {
         page.put_u32(Self::AT, self.right_link);
         page.put_u16(Self::AT + 4, self.max_offset);
         page.put_u16(Self::AT + 6, self.flags);
+    }
+}
+
+/// A TID as a number, in whose order TIDs are, and between which segments have the distances (`itemptr_to_uint64`). Of an
+/// offset number above [`MAX_PACKED_OFFSET_NUMBER`] it is another TID's.
+#[inline]
+pub fn tid_to_number(tid: Tid) -> u64 {
+    u64::from(tid.block) << OFFSET_NUMBER_BITS | u64::from(tid.offset_number)
+}
+
+/// The reverse of [`tid_to_number`]; `None` if the block number would not fit (`uint64_to_itemptr`).
+#[inline]
+pub fn number_to_tid(number: u64) -> Option<Tid> {
+    let offset_number = number as u16 & MAX_PACKED_OFFSET_NUMBER;
+    Some(Tid { block: u32::try_from(number >> OFFSET_NUMBER_BITS).ok()?, offset_number })
+}
+
+/// A segment of a posting list (`GinPostingList`).
+#[derive(Clone, Copy, Debug)]
+pub struct PostingSegment<'a> {
+    /// The first TID.
+    pub first: Tid,
+    /// The distances to the others, without padding.
+    distances: &'a [u8],
+}
+
+impl<'a> PostingSegment<'a> {
+    /// The segment that a list begins with; `None` if it ends within the segment, whose padding may be missing.
+    #[inline]
+    pub fn read(list: &'a [u8]) -> Option<PostingSegment<'a>> {
+        let (header, rest) = list.split_first_chunk::<GIN_SEGMENT_HEADER_BYTES>()?;
+        let distances = rest.get(..usize::from(u16_in(header, TID_BYTES)))?;
+        Some(PostingSegment { first: Tid::read(header)?, distances })
+    }
+
+    /// Bytes of the segment, header and padding included (`SizeOfGinPostingList`).
+    #[inline]
+    pub fn size(&self) -> usize {
+        GIN_SEGMENT_HEADER_BYTES + self.distances.len().next_multiple_of(2)
+    }
+
+    /// Gives the TIDs after the first one as numbers, in their order; `None`, after those before it, at one that is cut or not a
+    /// TID's number (`ginPostingListDecode`).
+    #[inline]
+    pub fn others(&self, mut each: impl FnMut(u64)) -> Option<()> {
+        const MAX_NUMBER: u64 = (1 << (u32::BITS + OFFSET_NUMBER_BITS)) - 1;
+        let mut number = tid_to_number(self.first);
+        let mut distances = self.distances;
+        while !distances.is_empty() {
+            let distance = take_distance(&mut distances)?;
+            number = number.checked_add(distance).filter(|&number| number <= MAX_NUMBER)?;
+            each(number);
+        }
+        Some(())
+    }
+}
+
+/// Takes a distance off the front (`decode_varbyte`).
+#[inline]
+fn take_distance(bytes: &mut &[u8]) -> Option<u64> {
+    let mut distance = 0;
+    for shift in (0..7 * MAX_DISTANCE_BYTES).step_by(7) {
+        let (&byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        distance |= u64::from(byte & 0x7F) << shift;
+        if byte < 0x80 {
+            break;
+        }
+    }
+    Some(distance)
+}
+
+/// Bytes that a distance takes.
+#[inline]
+pub fn distance_bytes(distance: u64) -> usize {
+    (u64::BITS - (distance | 1).leading_zeros()).div_ceil(7) as usize
+}
+
+/// Appends a distance (`encode_varbyte`).
+#[inline]
+fn put_distance(mut distance: u64, out: &mut Vec<u8>) {
+    // Most take a byte or two, and no branch predictor knows which: so without a branch.
+    if distance < 1 << 14 {
+        let is_long = usize::from(distance >= 0x80);
+        out.extend_from_slice(&[distance as u8 & 0x7F | (is_long as u8) << 7, (distance >> 7) as u8]);
+        out.truncate(out.len() - 1 + is_long);
+        return;
+    }
+    while distance >= 0x80 {
+        out.push(distance as u8 | 0x80);
+        distance >>= 7;
+    }
+    out.push(distance as u8);
+}
+
+/// Appends a segment of a TID and of as many others, as numbers, as fit into `max_bytes`; how many TIDs it has
+/// (`ginCompressPostingList`). `None` if the numbers descend.
+#[inline]
+pub fn put_segment(
+    first: Tid,
+    others: impl IntoIterator<Item = u64>,
+    max_bytes: usize,
+    out: &mut Vec<u8>,
+) -> Option<usize> {
+    let start = out.len();
+    // Segments are padded to an even length, and the length in the header has 16 bits.
+    let max_bytes = max_bytes.min(GIN_SEGMENT_HEADER_BYTES + usize::from(u16::MAX)) & !1;
+    out.extend_from_slice(&first.to_bytes());
+    out.extend_from_slice(&[0; GIN_SEGMENT_HEADER_BYTES - TID_BYTES]);
+    let (mut last, mut count) = (tid_to_number(first), 1);
+    for number in others {
+        let distance = number.checked_sub(last)?;
+        let end = out.len();
+        put_distance(distance, out);
+        if out.len() - start > max_bytes {
+            out.truncate(end);
+            break;
+        }
+        (last, count) = (number, count + 1);
+    }
+    let len = out.len() - start - GIN_SEGMENT_HEADER_BYTES;
+    out[start + TID_BYTES..start + GIN_SEGMENT_HEADER_BYTES].copy_from_slice(&(len as u16).to_le_bytes());
+    out.resize(out.len() + len % 2, 0);
+    Some(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_segment_is_read_as_it_is_written(
+            first in 0_u64..1 << 43,
+            distances in prop::collection::vec(prop_oneof![1_u64..300, 1_u64..1 << 37], 0..40),
+            max_bytes in 8_usize..100,
+        ) {
+            let numbers: Vec<u64> = std::iter::once(first)
+                .chain(distances.iter().scan(first, |last, distance| {
+                    *last += distance;
+                    (*last < 1 << 43).then_some(*last)
+                }))
+                .collect();
+            let mut segment = vec![7];
+            let first = number_to_tid(first).expect("a number of 43 bits");
+            let others = numbers[1..].iter().copied();
+            let count = put_segment(first, others, max_bytes, &mut segment).expect("ascending numbers");
+            let list = [&segment[1..], &[1, 2, 3]].concat();
+            let read = PostingSegment::read(&list).expect("a segment");
+            prop_assert_eq!(read.size(), segment.len() - 1);
+            prop_assert!(read.size() <= max_bytes.next_multiple_of(2));
+            let mut found = vec![tid_to_number(read.first)];
+            prop_assert_eq!(read.others(|number| found.push(number)), Some(()));
+            prop_assert_eq!(&found[..], &numbers[..count]);
+            if let Some(next) = numbers.get(count) {
+                let more = distance_bytes(next - numbers[count - 1]);
+                prop_assert!(GIN_SEGMENT_HEADER_BYTES + read.distances.len() + more > max_bytes & !1);
+            }
+            for len in 0..segment.len() - 1 - read.distances.len() % 2 {
+                prop_assert!(PostingSegment::read(&list[..len]).is_none());
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+            if let Some(segment) = PostingSegment::read(&bytes) {
+                let mut last = tid_to_number(segment.first);
+                let _ = segment.others(|number| {
+                    assert!(number >= last && number_to_tid(number).map(tid_to_number) == Some(number));
+                    last = number;
+                });
+            }
+        }
     }
 }

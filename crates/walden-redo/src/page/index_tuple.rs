@@ -34,6 +34,21 @@ pub fn t_info(bytes: &[u8]) -> Option<u16> {
     Some(u16::from_le_bytes([header[TID_BYTES], header[TID_BYTES + 1]]))
 }
 
+/// The header of an index tuple.
+#[inline]
+pub fn header(tid: Tid, t_info: u16) -> [u8; INDEX_TUPLE_HEADER_BYTES] {
+    let ([h0, h1, l0, l1, n0, n1], [i0, i1]) = (tid.to_bytes(), t_info.to_le_bytes());
+    [h0, h1, l0, l1, n0, n1, i0, i1]
+}
+
+/// Writes `t_info` to the index tuple that `bytes` start with; nothing if they are shorter than the header.
+#[inline]
+pub fn set_t_info(bytes: &mut [u8], t_info: u16) {
+    if let Some(header) = bytes.first_chunk_mut::<INDEX_TUPLE_HEADER_BYTES>() {
+        header[TID_BYTES..].copy_from_slice(&t_info.to_le_bytes());
+    }
+}
+
 /// The size that the index tuple at the start of `bytes` has by its header (`IndexTupleSize`), header included and padding
 /// not; nothing if that is less than a header. Nothing says that there are so many bytes.
 #[inline]

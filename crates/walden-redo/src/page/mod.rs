@@ -38,6 +38,7 @@ pub mod spgist;
 #[cfg(test)]
 mod tests;
 pub mod tid;
+pub mod varlena;
 
 use walden_format::lsn::Lsn;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -56,9 +57,6 @@ pub const PAGE_CONTENTS: usize = max_align(PAGE_HEADER_BYTES);
 pub const MAX_HEAP_ITEMS: u16 = 291;
 /// The version of the layout since 8.3 (`PG_PAGE_LAYOUT_VERSION`).
 const LAYOUT_VERSION: u16 = 4;
-
-/// The same as [`PAGE_HEADER_BYTES`].
-pub const PAGE_HEADER: usize = PAGE_HEADER_BYTES;
 
 /// Where the header's fields are.
 #[allow(missing_docs)]
@@ -225,10 +223,16 @@ impl Page {
         self.put_u16(header::UPPER, upper as u16);
     }
 
-    /// `pd_pagesize_version`: the page's size, of which the lower byte is always 0, and there the layout's version.
+    /// The page's size in bytes by its header (`PageGetPageSize`), the upper byte of `pd_pagesize_version`.
     #[inline]
-    pub fn page_size_version(&self) -> u16 {
-        self.u16_at(header::PAGE_SIZE_VERSION)
+    pub fn page_size(&self) -> u16 {
+        self.u16_at(header::PAGE_SIZE_VERSION) & 0xFF00
+    }
+
+    /// The version of the page's layout by its header (`PageGetPageLayoutVersion`), the lower byte of `pd_pagesize_version`.
+    #[inline]
+    pub fn layout_version(&self) -> u16 {
+        self.u16_at(header::PAGE_SIZE_VERSION) & 0x00FF
     }
 
     /// `pd_prune_xid`

@@ -1,12 +1,13 @@
 //! Which simulations write a full-page image of a block, and its size.
 
 use walden_format::lsn::Lsn;
-use walden_format::record::{BlockRef, Record, RelFileLocator};
+use walden_format::record::{BlockHeader, BlockRef, RECORD_HEADER, Record, RelFileLocator};
 use walden_format::rmgr::info::heap2;
 use walden_format::rmgr::{ImageClass, rmid};
 use walden_format::version::Major;
 use walden_redo::compress::Method;
-use walden_redo::page::Page;
+use walden_redo::page::brin::{BRIN_PAGETYPE_META, BRIN_PAGETYPE_REVMAP, BrinSpecialSpace};
+use walden_redo::page::{Page, SpecialArea};
 use walden_redo::{PAGE_BYTES, reconstruct};
 use walden_redo::{Role, Touched};
 
@@ -244,7 +245,7 @@ pub(super) fn is_stale(cycle: u32, current: u32, is_recent: bool) -> bool {
 
 /// Bytes of an `FPI_FOR_HINT` record of a block, uncompressed and with padding.
 pub(super) fn hint_record_bytes(record: &Record<'_>, block: &BlockRef, touched: &Touched) -> u64 {
-    const RECORD: u64 = 24 + 4 + 12 + 4;
+    const RECORD: u64 = (RECORD_HEADER + BlockHeader::WIDTH) as u64;
     let image = match (block.image, touched.page.as_deref()) {
         (Some(image), _) => image.uncompressed_len(PAGE_BYTES as u32),
         (None, Some(page)) => raw_image_of(record, block, page).len,
@@ -261,11 +262,6 @@ fn raw_image_of(record: &Record<'_>, block: &BlockRef, page: &Page) -> RawImage 
 /// Whether a page is a BRIN meta or range map page (`BRIN_PAGETYPE_META`, `BRIN_PAGETYPE_REVMAP`), whose content is not
 /// between the bounds in its header.
 pub(super) fn is_brin_map(record: &Record<'_>, page: &Page) -> bool {
-    const REVMAP: u16 = 0xF092;
-    const META: u16 = 0xF091;
-    if record.header.rmid != rmid::BRIN {
-        return false;
-    }
-    let kind = page.special_area().last_chunk::<2>().map(|kind| u16::from_le_bytes(*kind));
-    matches!(kind, Some(REVMAP | META))
+    let page_type = || BrinSpecialSpace::of(page).map(|special| special.page_type);
+    record.header.rmid == rmid::BRIN && matches!(page_type(), Ok(BRIN_PAGETYPE_REVMAP | BRIN_PAGETYPE_META))
 }

@@ -1,6 +1,6 @@
 //! The size of a record in each simulation.
 
-use walden_format::record::Record;
+use walden_format::record::{BlockHeader, ImageHeader, RECORD_HEADER, Record, block_id};
 use walden_format::rmgr::info::xlog::{CHECKPOINT_ONLINE, CHECKPOINT_REDO, FPI_FOR_HINT, SWITCH};
 use walden_format::rmgr::rmid;
 use walden_redo::Touched;
@@ -158,18 +158,19 @@ impl State {
         }
     }
 
-    /// Logs the pages of a small file, 32 to a record (`log_newpage_range`).
+    /// Logs the pages of a small file, `XLR_MAX_BLOCK_ID` to a record (`log_newpage_range`).
     fn log_small(&mut self, pages: &[(usize, u32)]) {
-        const HEADER: u64 = 24;
-        const FIRST_BLOCK: u64 = 4 + 12 + 4;
-        const NEXT_BLOCK: u64 = 4 + 4;
+        const HEADER: u64 = RECORD_HEADER as u64;
+        const FIRST_BLOCK: u64 = BlockHeader::WIDTH as u64;
+        const NEXT_BLOCK: u64 = BlockHeader::SAME_REL_WIDTH as u64;
+        const IMAGE_HEADER: u64 = ImageHeader::WIDTH as u64;
         let count = self.simulations.len();
         for (at, simulation) in self.simulations.iter_mut().enumerate() {
             if self.levels[at] != Level::Minimal {
                 continue;
             }
-            for batch in pages.chunks(32) {
-                let raw: u64 = batch.iter().map(|(_, len)| u64::from(*len) + 5).sum();
+            for batch in pages.chunks(block_id::MAX.into()) {
+                let raw: u64 = batch.iter().map(|(_, len)| u64::from(*len) + IMAGE_HEADER).sum();
                 let mut bytes = RecordBytes {
                     plain: HEADER + FIRST_BLOCK + (batch.len() as u64 - 1) * NEXT_BLOCK,
                     ..RecordBytes::default()

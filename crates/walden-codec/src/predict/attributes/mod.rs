@@ -6,19 +6,20 @@
 pub mod varlena;
 
 use walden_format::record::RelFileLocator;
+use walden_redo::page::varlena::TOAST_POINTER_CONTENT;
 
 use self::varlena::{Chunks, ValueCoder};
 use super::names::CachedMap;
 use super::survey::{Survey, TupleKind};
 use crate::cases::{Case, Cases};
 use crate::columns::{Class, Coder, Column, Kind};
-use crate::tuple::schema::{EXTERNAL_BYTES, Field, Span, Varlena, aligned, read};
+use crate::tuple::schema::{Field, Span, Varlena, aligned, read};
 use crate::value::changes::Changes;
 use crate::value::expand::Recompressor;
 use crate::value::vectors::Vectors;
 use crate::{Corrupt, corrupt};
 
-/// Which tuples are of one layout: the relation's number in the model, and what else tells tuples apart.
+/// A layout of tuples: the relation's number in the model, and what else the layout depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LayoutKey(pub u32, pub u64);
 
@@ -207,7 +208,7 @@ impl FieldColumns {
                 Ok(FieldColumns {
                     length: coder.column(Kind::Symbols(Class::TupleHeaders))?,
                     content,
-                    external: coder.column(Kind::Rows(Class::Fixed, EXTERNAL_BYTES as u16 - 2))?,
+                    external: coder.column(Kind::Rows(Class::Fixed, TOAST_POINTER_CONTENT as u16))?,
                     compressed: coder.column(Kind::Bytes(Class::Raw))?,
                     expanded: coder.column(Kind::Symbols(Class::TupleHeaders))?,
                 })
@@ -364,7 +365,7 @@ impl Rows {
         }
     }
 
-    /// Codes the attributes of a tuple field by field, and appends them to `out`. The relation is told by its number and,
+    /// Codes the attributes of a tuple field by field, and appends them to `out`. The relation is given by its number and,
     /// when encoding, by its name.
     fn code_fields<S: Coder>(
         &mut self,

@@ -5,11 +5,15 @@
 //! of it coded.
 
 use walden_format::record::RelFileLocator;
+use walden_redo::page::varlena::{
+    LONG_HEADER_BYTES, LongHeader, MAX_SHORT_CONTENT, ShortHeader, TOAST_CHUNK_BYTES, TOAST_POINTER_CONTENT,
+    TOAST_POINTER_HEADER,
+};
 
 use super::{FieldColumns, pad};
 use crate::columns::{Coder, Column};
-use crate::tuple::schema::{EXTERNAL_BYTES, Span, Varlena};
-use crate::value::expand::{CHUNK, Method, Recompressor, UpcomingValues, value_of_first_chunk};
+use crate::tuple::schema::{Span, Varlena};
+use crate::value::expand::{Method, Recompressor, UpcomingValues, value_of_first_chunk};
 use crate::value::vectors::{StructuredValue, Vectors};
 use crate::{Corrupt, corrupt};
 
@@ -21,9 +25,6 @@ const EXTERNAL: u64 = 1;
 const LONG: u64 = 2;
 /// Compressed. Of a length that no compressed value has: coded as it was before, by which method.
 const COMPRESSED: u64 = 3;
-
-/// A header of one byte holds no more; 1 alone would be a reference.
-pub const MAX_SHORT_BYTES: u64 = 126;
 
 /// What coding a field's values takes.
 pub struct ValueCoder<'v, S> {
@@ -67,22 +68,19 @@ impl<S: Coder> ValueCoder<'_, S> {
         let len = usize::try_from(symbol >> 2).unwrap_or(usize::MAX);
         match symbol & 3 {
             SHORT => {
-                if len as u64 > MAX_SHORT_BYTES {
-                    return Err(corrupt("cannot decode a short varlena: expected 1 to 126 bytes"));
-                }
-                out.push((len as u8 + 1) << 1 | 1);
+                put_short_header(len, out)?;
                 self.coder.bytes(content, bytes, len, out)
             }
             EXTERNAL if len == 0 => {
-                out.extend_from_slice(&[1, 18]);
-                self.coder.bytes(external, bytes, EXTERNAL_BYTES - 2, out)
+                out.extend_from_slice(&TOAST_POINTER_HEADER);
+                self.coder.bytes(external, bytes, TOAST_POINTER_CONTENT, out)
             }
             EXTERNAL => {
                 let value = self.vectors.code(self.coder, content, literal)?.unwrap_or_default();
-                if value.is_empty() || value.len() as u64 > MAX_SHORT_BYTES {
+                if value.is_empty() {
                     return Err(corrupt("cannot decode a short varlena: expected 1 to 126 bytes"));
                 }
-                out.push((value.len() as u8 + 1) << 1 | 1);
+                put_short_header(value.len(), out)?;
                 out.extend_from_slice(&value);
                 Ok(())
             }
@@ -90,17 +88,17 @@ impl<S: Coder> ValueCoder<'_, S> {
                 self.compressed(Method::OF_VALUES[len], expanded.as_deref(), out)
             }
             LONG if len == 0 => {
-                pad(out, self.origin, 4);
+                pad(out, self.origin, LONG_HEADER_BYTES);
                 let value = self.vectors.code(self.coder, content, literal)?.unwrap_or_default();
-                out.extend_from_slice(&header(value.len().saturating_add(4))?.to_le_bytes());
+                put_long_header(value.len(), false, out)?;
                 out.extend_from_slice(&value);
                 Ok(())
             }
             kind => {
-                pad(out, self.origin, 4);
-                let (column, flag) = if kind == COMPRESSED { (compressed, 2) } else { (content, 0) };
-                out.extend((header(len.saturating_add(4))? | flag).to_le_bytes());
-                self.coder.bytes(column, bytes, len, out)
+                pad(out, self.origin, LONG_HEADER_BYTES);
+                let is_compressed = kind == COMPRESSED;
+                put_long_header(len, is_compressed, out)?;
+                self.coder.bytes(if is_compressed { compressed } else { content }, bytes, len, out)
             }
         }
     }
@@ -118,15 +116,15 @@ impl<S: Coder> ValueCoder<'_, S> {
                     None => (SHORT | (bytes.len() as u64) << 2, bytes),
                 }
             }
-            Varlena::External => (EXTERNAL, &value[2..]),
+            Varlena::External => (EXTERNAL, &value[TOAST_POINTER_HEADER.len()..]),
             Varlena::Long => {
-                let bytes = &value[4..];
+                let bytes = &value[LONG_HEADER_BYTES..];
                 literal = self.vectors.parse(bytes);
                 let len = if literal.is_some() { 0 } else { bytes.len() };
                 (LONG | (len as u64) << 2, bytes)
             }
             Varlena::Compressed => {
-                let bytes = &value[4..];
+                let bytes = &value[LONG_HEADER_BYTES..];
                 let len = match self.recompressor.decompress(bytes) {
                     Some((content, method)) => {
                         expanded = Some(content);
@@ -147,13 +145,13 @@ impl<S: Coder> ValueCoder<'_, S> {
         source: Option<&[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
-        pad(out, self.origin, 4);
+        pad(out, self.origin, LONG_HEADER_BYTES);
         let content = self.expanded(source)?;
         let start = out.len();
-        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&[0; LONG_HEADER_BYTES]);
         self.recompressor.recompress(&content, method, out)?;
-        let header = header(out.len() - start)? | 2;
-        out[start..start + 4].copy_from_slice(&header.to_le_bytes());
+        let header = long_header(out.len() - start, true)?;
+        out[start..start + LONG_HEADER_BYTES].copy_from_slice(&header);
         Ok(())
     }
 
@@ -205,7 +203,7 @@ impl<S: Coder> ValueCoder<'_, S> {
         let source = source.filter(|(_, span)| span.kind == Varlena::Long);
         let (form, whole) = match source {
             Some((attributes, span)) => {
-                self.choose_chunk(&chunks, attributes, &attributes[span.start + 4..span.end])
+                self.choose_chunk(&chunks, attributes, &attributes[span.start + LONG_HEADER_BYTES..span.end])
             }
             None => (CHUNK_OTHER, Whole::default()),
         };
@@ -224,8 +222,8 @@ impl<S: Coder> ValueCoder<'_, S> {
         let chunk = self.recompressor.chunk(relation, &out[self.origin..]);
         let chunk =
             chunk.ok_or_else(|| corrupt("cannot decode a TOAST chunk: expected one of a known value"))?;
-        pad(out, self.origin, 4);
-        out.extend_from_slice(&header(chunk.len() + 4)?.to_le_bytes());
+        pad(out, self.origin, LONG_HEADER_BYTES);
+        put_long_header(chunk.len(), false, out)?;
         out.extend_from_slice(chunk);
         Ok(true)
     }
@@ -238,8 +236,9 @@ impl<S: Coder> ValueCoder<'_, S> {
         }
         let first = value_of_first_chunk(attributes).zip(locator);
         let stored = first.and_then(|(number, locator)| chunks.ahead.value(locator, number));
-        let is_first =
-            |stored: &&[u8]| stored.starts_with(content) && content.len() == stored.len().min(CHUNK);
+        let is_first = |stored: &&[u8]| {
+            stored.starts_with(content) && content.len() == stored.len().min(TOAST_CHUNK_BYTES)
+        };
         let Some(stored) = stored.filter(is_first) else { return (CHUNK_OTHER, Whole::default()) };
         if let Some((expanded, method)) = self.recompressor.decompress(stored) {
             let form = FIRST_COMPRESSED[method.number() as usize];
@@ -267,8 +266,25 @@ impl<S: Coder> ValueCoder<'_, S> {
     }
 }
 
-/// A varlena's header of four bytes, for so many bytes with it.
-fn header(len: usize) -> Result<u32, Corrupt> {
-    let len = u32::try_from(len).ok().filter(|&len| len < 1 << 30);
-    Ok(len.ok_or_else(|| corrupt("cannot decode a varlena: expected less than 1 GB"))? << 2)
+/// Appends the header of one byte of so much content.
+fn put_short_header(content_bytes: usize, out: &mut Vec<u8>) -> Result<(), Corrupt> {
+    if content_bytes > MAX_SHORT_CONTENT {
+        return Err(corrupt("cannot decode a short varlena: expected 1 to 126 bytes"));
+    }
+    out.push(ShortHeader::byte(content_bytes));
+    Ok(())
+}
+
+/// Appends the header of four bytes of so much content.
+fn put_long_header(content_bytes: usize, is_compressed: bool, out: &mut Vec<u8>) -> Result<(), Corrupt> {
+    let size = content_bytes.saturating_add(LONG_HEADER_BYTES);
+    out.extend_from_slice(&long_header(size, is_compressed)?);
+    Ok(())
+}
+
+/// A header of four bytes of a value of a size.
+fn long_header(size: usize, is_compressed: bool) -> Result<[u8; LONG_HEADER_BYTES], Corrupt> {
+    let header = LongHeader::new(size, is_compressed);
+    let header = header.ok_or_else(|| corrupt("cannot decode a varlena: expected less than 1 GB"))?;
+    Ok(header.to_bytes())
 }

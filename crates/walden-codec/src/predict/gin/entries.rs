@@ -2,7 +2,7 @@
 
 use super::pending_keys::SortKey;
 use walden_format::payload::gin::GinInsertEntry;
-use walden_redo::page::gin::GIN_OFFSET_NUMBER_BITS;
+use walden_redo::page::gin::MAX_PACKED_OFFSET_NUMBER;
 
 use crate::cases::Case;
 use crate::columns::{Class, Coder, Column, Kind};
@@ -142,7 +142,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         };
         out.extend_from_slice(&tuple);
         match tids.first() {
-            Some(first) if first.offset_number < 1 << GIN_OFFSET_NUMBER_BITS => {
+            Some(first) if first.offset_number <= MAX_PACKED_OFFSET_NUMBER => {
                 self.pending.done(relation.number, sort_key, Some(&tids));
             }
             // What it is read as may be something else.

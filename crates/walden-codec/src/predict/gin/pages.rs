@@ -12,7 +12,7 @@ use crate::predict::names::Topic;
 use crate::predict::relation::Relation;
 use crate::predict::{Predictor, TupleCoder, UnknownItems};
 use crate::tuple::gin::{
-    Entry, FILLS, Key, as_entry, filled, new_entry, put_segments, segments, text, tree_entry,
+    Entry, FILLS, Key, as_entry, filled, new_entry, put_segments, put_text, segments, text, tree_entry,
 };
 use crate::zigzag::{zigzag_delta, zigzag_value};
 use crate::{Corrupt, corrupt};
@@ -110,16 +110,9 @@ impl PageEntries {
         let mut bytes = Vec::with_capacity(self.key.len() + 8);
         if form & IS_TEXT == 0 {
             bytes.extend_from_slice(&self.key);
-            return Ok(Key { flags: self.flags, bytes });
+        } else if !put_text(&self.key, &mut bytes) {
+            return Err(corrupt("cannot decode a GIN key: expected a text of at most 126 bytes"));
         }
-        /// The longest text with a header of one byte.
-        const MAX_TEXT_BYTES: usize = 126;
-        if self.key.len() > MAX_TEXT_BYTES {
-            return Err(corrupt("cannot decode a GIN key: expected fewer bytes"));
-        }
-        bytes.push((self.key.len() as u8 + 1) << 1 | 1);
-        bytes.extend_from_slice(&self.key);
-        bytes.resize(bytes.len().next_multiple_of(8), 0);
         Ok(Key { flags: self.flags, bytes })
     }
 

@@ -1,6 +1,6 @@
 //! Tuples of pending lists: predicted from the words of the text that was inserted right before.
 
-use walden_redo::page::index_tuple::{INDEX_SIZE_MASK, t_info};
+use walden_redo::page::index_tuple::{INDEX_SIZE_MASK, header, t_info};
 
 use crate::cases::Case;
 use crate::columns::{Class, Coder, Column, Kind};
@@ -157,8 +157,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         let len = len.ok_or_else(|| {
             corrupt("cannot decode a pending tuple: expected a t_info with at least 8 bytes")
         })?;
-        out.extend_from_slice(&expected.tid.to_bytes());
-        out.extend_from_slice(&info.to_le_bytes());
+        out.extend_from_slice(&header(expected.tid, info));
         self.coder.bytes(columns.keys, source.map_or(&[], |tuple| &tuple[HEADER..]), len, out)?;
         // The words that follow may be those after it.
         let words = expected.text.and_then(|rank| self.rows.vectors.words().nth(rank));

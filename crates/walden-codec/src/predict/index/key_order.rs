@@ -2,11 +2,13 @@
 
 use std::sync::OnceLock;
 
+use walden_redo::page::Tid;
+use walden_redo::page::varlena::{LONG_HEADER_BYTES, LongHeader, ShortHeader};
+
 use super::key_mapping::is_empty;
 use crate::columns::{Coder, Column};
 use crate::tuple::schema::aligned;
 use crate::{Corrupt, corrupt};
-use walden_redo::page::Tid;
 
 /// A part of a key that is compared by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,16 +60,17 @@ impl KeyPart {
                 return Some(at + 16);
             }
             KeyPart::Text => {
-                let &first = key.get(at)?;
-                let (start, end) = if first & 1 == 1 {
-                    (at + 1, at + usize::from(first >> 1))
-                } else {
-                    let start = at.next_multiple_of(4);
-                    let header = u32::from_le_bytes(*key.get(start..)?.first_chunk()?);
-                    if header & 3 != 0 {
-                        return None;
+                let (start, end) = match ShortHeader::of(*key.get(at)?) {
+                    Some(ShortHeader::Value { size }) => (at + 1, at + size),
+                    Some(ShortHeader::External) => return None,
+                    None => {
+                        let start = at.next_multiple_of(LONG_HEADER_BYTES);
+                        let header = LongHeader::read(key.get(start..)?)?;
+                        if header.is_compressed {
+                            return None;
+                        }
+                        (start + LONG_HEADER_BYTES, start.checked_add(header.size as usize)?)
                     }
-                    (start + 4, start.checked_add((header >> 2) as usize)?)
                 };
                 out.extend_from_slice(key.get(start..end)?);
                 out.push(0);
@@ -217,7 +220,7 @@ impl KeyOrder {
         KeyOrder { index, entries: Vec::new(), rests: Vec::new(), at: 0, by_place: OnceLock::new() }
     }
 
-    /// Adds a row with its key; no if there is no room for more.
+    /// Adds a tuple with its key; no if there are too many.
     pub fn add(&mut self, parts: &[KeyPart], key: &[u8], place: Tid, scratch: &mut Vec<u8>) -> bool {
         scratch.clear();
         let mut at = 0;

@@ -71,7 +71,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         source: Option<&[u8]>,
         Scratch { row, spans, key }: &mut Scratch,
     ) -> Result<bool, Corrupt> {
-        // Attributes that are left out, and only they, tell layouts of whole keys apart.
+        // Layouts of whole keys differ by the attributes that are left out alone.
         let layout = if layout & 0xFFFF == 0 { bitmap as u32 } else { return Ok(false) };
         let like = [relation.number, 0, 5];
         let column =

@@ -13,9 +13,10 @@ mod run;
 mod tids;
 
 use walden_format::record::RelFileLocator;
-use walden_redo::page::Page;
 use walden_redo::page::btree::INDEX_ALT_TID_MASK;
-use walden_redo::page::index_tuple::{INDEX_NULL_MASK, INDEX_SIZE_MASK, INDEX_TUPLE_HEADER_BYTES, t_info};
+use walden_redo::page::index_tuple::{INDEX_NULL_MASK, INDEX_SIZE_MASK, header, set_t_info, t_info};
+use walden_redo::page::tid::TID_BYTES;
+use walden_redo::page::{Page, Tid};
 
 use self::tids::TID_OTHER;
 use super::attributes::LayoutKey;
@@ -27,8 +28,6 @@ use super::{Predictor, TupleCoder};
 use crate::columns::{Class, Coder, Column, Kind};
 use crate::tuple::index::{BITMAP_BYTES, IndexTuple, is_index_tuple, layout, posting_count};
 use crate::{Corrupt, corrupt};
-use walden_redo::page::Tid;
-use walden_redo::page::tid::TID_BYTES;
 
 /// The data of a record that inserts an index tuple.
 pub struct NewTuple {
@@ -156,8 +155,7 @@ impl TupleFlags {
 
     /// Writes it to a tuple.
     pub fn put(self, tuple: &mut [u8]) {
-        let info = self.0 | tuple.len() as u16;
-        tuple[TID_BYTES..INDEX_TUPLE_HEADER_BYTES].copy_from_slice(&info.to_le_bytes());
+        set_t_info(tuple, self.0 | tuple.len() as u16);
     }
 }
 
@@ -178,17 +176,16 @@ impl<S: Coder> TupleCoder<'_, S> {
         let start = out.len();
         let info = self.index_tuple_flags(at, source)?;
         let has_alt_tid = info & INDEX_ALT_TID_MASK != 0;
-        self.index_tuple_tid(at, has_alt_tid, source, out)?;
-        out.extend_from_slice(&info.to_le_bytes());
+        let tid_field = self.index_tuple_tid(at, has_alt_tid, source)?;
+        out.extend_from_slice(&header(tid_field, info));
         let bitmap = if info & INDEX_NULL_MASK != 0 { self.index_tuple_bitmap(at, source, out)? } else { 0 };
-        let offset = u16::from_le_bytes([out[start + 4], out[start + 5]]);
-        let posting = posting_count(info, offset);
+        let posting = posting_count(info, tid_field.offset_number);
         let mut list = Vec::new();
         if posting > 0 {
             self.posting_list(at, posting, source.map(|tuple| tuple.list), &mut list)?;
         }
-        let tid = if has_alt_tid { Tid::read(&list) } else { Tid::read(&out[start..]) };
-        let layout = layout(info, offset);
+        let tid = if has_alt_tid { Tid::read(&list) } else { Some(tid_field) };
+        let layout = layout(info, tid_field.offset_number);
         let is_predicted = self.index_tuple_key(at, tid, (layout, bitmap), source, out)?;
         if let Some(tid) = tid {
             let key = source.map(|tuple| tuple.key).filter(|_| info & INDEX_NULL_MASK == 0);
@@ -203,8 +200,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         if len > INDEX_SIZE_MASK.into() {
             return Err(corrupt("cannot decode an index tuple: expected at most 8191 bytes"));
         }
-        let info = info | len as u16;
-        out[start + TID_BYTES..start + INDEX_TUPLE_HEADER_BYTES].copy_from_slice(&info.to_le_bytes());
+        set_t_info(&mut out[start..], info | len as u16);
         Ok(is_predicted)
     }
 
@@ -226,28 +222,25 @@ impl<S: Coder> TupleCoder<'_, S> {
         Ok(flags << 13)
     }
 
-    /// Codes a tuple's TID, or what is in its place.
+    /// Codes a tuple's `t_tid`: a TID, or what is in its place.
     fn index_tuple_tid(
         &mut self,
         at: (Relation, Context),
         has_alt_tid: bool,
         source: Option<&IndexTuple<'_>>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), Corrupt> {
+    ) -> Result<Tid, Corrupt> {
         let tid = source.map(|tuple| tuple.tid);
-        let tid = if has_alt_tid {
+        if has_alt_tid {
             let (like, kind) =
                 ([at.0.number, at.1.number(), 1], Kind::Rows(Class::IndexTuples, TID_BYTES as u16));
             let column = self.names.column(self.coder, Topic::HeapTids, like, kind)?;
-            self.coder.array(column, &tid.unwrap_or_default())?
+            Ok(Tid::from_bytes(&self.coder.array(column, &tid.unwrap_or_default())?))
         } else {
-            self.tid(at, tid.as_ref().map(Tid::from_bytes))?.to_bytes()
-        };
-        out.extend_from_slice(&tid);
-        Ok(())
+            self.tid(at, tid.as_ref().map(Tid::from_bytes))
+        }
     }
 
-    /// Codes a tuple's null bitmap with the gap after it; its number, by which layouts are told apart.
+    /// Codes a tuple's null bitmap with the gap after it; its number, on which the layout depends.
     fn index_tuple_bitmap(
         &mut self,
         (relation, context): (Relation, Context),

@@ -30,8 +30,8 @@ pub use layouts::{
 pub use logical::{HeapTruncate, HeapTruncateFlags, NewCid, Rewrite};
 pub(crate) use logical::{new_cid, rewrite, truncate};
 pub use prune::{
-    CleanupInfo, FreezePage, FreezePlan, Frozen, FrozenTuple, Prune, PruneFlags, PruneItems, Redirection,
-    Visible, VisibleFlags,
+    CleanupInfo, FreezeFlags, FreezePage, FreezePlan, Frozen, FrozenTuple, Prune, PruneFlags, PruneItems,
+    Redirection, Visible, VisibleFlags,
 };
 pub(crate) use prune::{clean, cleanup_info, freeze_page, prune, vacuum, visible};
 

@@ -1,6 +1,7 @@
 //! Line pointers that became free or lead elsewhere, tuples that were frozen, bits of the visibility map that were set.
 
 use super::{Parsed, page_data};
+use crate::payload::layout::layout;
 use crate::payload::listing::{flags, listing};
 use crate::payload::{Fields, Item, Items, Payload, PayloadError};
 use crate::reader::Reader;
@@ -43,6 +44,11 @@ flags! {
         /// Sets the all-frozen bit in the visibility map; since 19.
         sets_all_frozen SETS_ALL_FROZEN = 1 << 9;
     }
+}
+
+impl PruneFlags {
+    /// Where the main data has the conflict horizon if the flags say so (`SizeOfHeapPrune`).
+    pub const CONFLICT_HORIZON_AT: usize = 2;
 }
 
 /// What a record pruned and froze on its page.
@@ -191,30 +197,39 @@ listing!(Prune<'_>: |it, list| {
     }
 });
 
-/// How some tuples of a page were frozen; since 16.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FreezePlan {
-    /// Their new `xmax`.
-    pub xmax: u32,
-    /// Their new `t_infomask2`.
-    pub infomask2: u16,
-    /// Their new `t_infomask`.
-    pub infomask: u16,
-    /// What becomes of `xvac`, of `VACUUM FULL` before 9.0.
-    pub flags: u8,
-    /// How many tuples.
-    pub tuples: u16,
+flags! {
+    /// What freezing does to `t_xvac`, which `VACUUM FULL` set before 9.0 (`XLH_FREEZE_XVAC`, `XLH_INVALID_XVAC`).
+    FreezeFlags(u8) {
+        /// It becomes `FrozenTransactionId`.
+        freezes_xvac FREEZE_XVAC = 0x02;
+        /// It becomes `InvalidTransactionId`.
+        invalidates_xvac INVALID_XVAC = 0x04;
+    }
+}
+
+layout! {
+    /// `xlhp_freeze_plan`, in 16 `xl_heap_freeze_plan`: how some tuples of a page were frozen. Since 16.
+    FreezePlan[12] {
+        /// Their new `xmax`.
+        0 xmax: u32,
+        /// Their new `t_infomask2`.
+        4 infomask2: u16,
+        /// Their new `t_infomask`.
+        6 infomask: u16,
+        /// What becomes of `t_xvac`.
+        8 flags: FreezeFlags,
+        /// How many tuples.
+        10 tuples: u16,
+    }
 }
 
 impl Item for FreezePlan {
     fn width(_: Major) -> usize {
-        12
+        FreezePlan::WIDTH
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<FreezePlan> {
-        let (xmax, infomask2, infomask) = (reader.u32()?, reader.u16()?, reader.u16()?);
-        let [flags, _padding] = reader.array()?;
-        Some(FreezePlan { xmax, infomask2, infomask, flags, tuples: reader.u16()? })
+        reader.array().map(|bytes| FreezePlan::from_bytes(&bytes))
     }
 }
 
@@ -249,31 +264,29 @@ pub enum Frozen<'a> {
     },
 }
 
-/// A tuple's header after freezing (`xl_heap_freeze_tuple`); until 15.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FrozenTuple {
-    /// `xmax`: the tuple's new `xmax`.
-    pub xmax: u32,
-    /// `offset`: offset number of the tuple.
-    pub offset: u16,
-    /// `t_infomask2`: its new value.
-    pub infomask2: u16,
-    /// `t_infomask`: its new value.
-    pub infomask: u16,
-    /// What becomes of `xvac`, of `VACUUM FULL` before 9.0.
-    pub flags: u8,
+layout! {
+    /// A tuple's header after freezing (`xl_heap_freeze_tuple`); until 15.
+    FrozenTuple[12] {
+        /// `xmax`: the tuple's new `xmax`.
+        0 xmax: u32,
+        /// `offset`: offset number of the tuple.
+        4 offset: u16,
+        /// `t_infomask2`: its new value.
+        6 infomask2: u16,
+        /// `t_infomask`: its new value.
+        8 infomask: u16,
+        /// What becomes of `t_xvac`.
+        10 flags: FreezeFlags,
+    }
 }
 
 impl Item for FrozenTuple {
     fn width(_: Major) -> usize {
-        12
+        FrozenTuple::WIDTH
     }
 
     fn read(reader: &mut Reader<'_>) -> Option<FrozenTuple> {
-        let (xmax, offset, infomask2) = (reader.u32()?, reader.u16()?, reader.u16()?);
-        let infomask = reader.u16()?;
-        let [flags, _padding] = reader.array()?;
-        Some(FrozenTuple { xmax, offset, infomask2, infomask, flags })
+        reader.array().map(|bytes| FrozenTuple::from_bytes(&bytes))
     }
 }
 

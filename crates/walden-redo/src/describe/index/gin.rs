@@ -3,8 +3,8 @@
 use super::super::{At, Bits, Bytes, Description, Fields, items};
 use super::{Entry, link, maybe_link, no_entry};
 use crate::page::gin::{
-    GIN_ITUP_COMPRESSED, GIN_OFFSET_NUMBER_BITS, GIN_POSTING_ITEM_BYTES, GIN_RIGHT_BOUND_BYTES,
-    GIN_SEGMENT_HEADER_BYTES, GIN_TREE_POSTING, GinPageOpaqueData, flags, meta,
+    GIN_ITUP_COMPRESSED, GIN_POSTING_ITEM_BYTES, GIN_RIGHT_BOUND_BYTES, GIN_TREE_POSTING, GinPageOpaqueData,
+    PostingSegment, flags, meta, number_to_tid,
 };
 use crate::page::tid::{BLOCK_ID_BYTES, TID_BYTES, Tid, block_from_bytes};
 use crate::page::{PAGE_CONTENTS, Page, SpecialArea};
@@ -111,33 +111,20 @@ fn entry(bytes: &[u8], is_list: bool, is_leaf: bool) -> (Fields, Bytes) {
     (fields, entry.key(at))
 }
 
-/// Segments of packed rows: the first in full, of each other the distance from the one before in 7 bits a byte
-/// (`ginpostinglist.c`).
+/// The rows of a list's segments.
 fn rows(mut data: &[u8]) -> Vec<Tid> {
     let mut rows = Vec::new();
-    while let (Some(first), Some(len)) = (data.tid_in(0), data.u16_in(TID_BYTES)) {
-        let Some(bytes) = data.get(GIN_SEGMENT_HEADER_BYTES..GIN_SEGMENT_HEADER_BYTES + usize::from(len))
-        else {
-            break;
-        };
-        if rows.len() > MAX_ROWS || (first == Tid { block: 0, offset_number: 0 } && len == 0) {
+    while let Some(segment) = PostingSegment::read(data) {
+        let is_empty = segment.first == Tid { block: 0, offset_number: 0 };
+        if rows.len() > MAX_ROWS || is_empty {
             break;
         }
-        rows.push(first);
-        let mut packed = u64::from(first.block) << GIN_OFFSET_NUMBER_BITS | u64::from(first.offset_number);
-        let (mut distance, mut shift) = (0_u64, 0);
-        for byte in bytes {
-            distance |= u64::from(byte & 0x7F).checked_shl(shift).unwrap_or(0);
-            shift += 7;
-            if byte & 0x80 == 0 {
-                packed = packed.wrapping_add(distance);
-                let offset_number = (packed & ((1 << GIN_OFFSET_NUMBER_BITS) - 1)) as u16;
-                rows.push(Tid { block: (packed >> GIN_OFFSET_NUMBER_BITS) as u32, offset_number });
-                (distance, shift) = (0, 0);
-            }
+        rows.push(segment.first);
+        let rest = segment.others(|number| rows.extend(number_to_tid(number)));
+        if rest.is_none() {
+            break;
         }
-        let next = GIN_SEGMENT_HEADER_BYTES + ((usize::from(len) + 1) & !1);
-        data = data.get(next..).unwrap_or(&[]);
+        data = data.get(segment.size()..).unwrap_or(&[]);
     }
     rows
 }

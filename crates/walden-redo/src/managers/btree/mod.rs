@@ -7,8 +7,8 @@ mod block_data;
 mod tests;
 mod tuple;
 
-use walden_format::payload::Payload;
-use walden_format::payload::btree::BtreeMeta;
+use walden_format::payload::btree::{BtreeMeta, XlBtreeInsert};
+use walden_format::payload::{Payload, offset_numbers};
 use walden_format::reader::Reader;
 use walden_format::record::Fork;
 use walden_format::rmgr::info::btree as kind;
@@ -73,8 +73,8 @@ fn mask_page(page: &mut Page, _: Major, _: Fork) {
 /// The only field of the `INSERT` kinds' main data.
 #[inline]
 fn item_number(main: &[u8]) -> Result<u16, Misfit> {
-    let bytes = main.first_chunk().ok_or(Misfit("the record's fields cannot be read"))?;
-    Ok(u16::from_le_bytes(*bytes))
+    let insert = XlBtreeInsert::read(main).ok_or(Misfit("the record's fields cannot be read"))?;
+    Ok(insert.offset)
 }
 
 fn insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
@@ -94,13 +94,16 @@ fn insert_and_split_posting(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let data = step.data(0);
     let Some(page) = step.page(0) else { return Ok(()) };
     let too_short = Misfit("a tuple's size cannot be right");
-    let (at, item) = data
-        .split_at_checked(2)
-        .filter(|(_, item)| item.len() >= INDEX_TUPLE_HEADER_BYTES)
-        .ok_or(too_short)?;
+    // Where the list is split, and the tuple.
+    let mut data = Reader::new(data);
+    let at = data.u16().ok_or(too_short)?;
+    let item = data.rest();
+    if item.len() < INDEX_TUPLE_HEADER_BYTES {
+        return Err(too_short);
+    }
     let row = Tid::read(item).ok_or(too_short)?;
     let posting = item_range(page, number.wrapping_sub(1))?;
-    let last = tuple::swap_posting(&mut page.0[posting], row, u16::from_le_bytes([at[0], at[1]]))?;
+    let last = tuple::swap_posting(&mut page.0[posting], row, at)?;
     page.insert_item(item, number)?;
     tuple::set_tid(page.normal_item_mut(number)?, last);
     Ok(())
@@ -327,8 +330,7 @@ fn numbers<'a>(
     reader: &mut Reader<'a>,
     count: usize,
 ) -> Option<impl ExactSizeIterator<Item = u16> + use<'a>> {
-    let bytes = reader.take(count.checked_mul(2)?)?;
-    Some(bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])))
+    reader.take(count.checked_mul(2)?).map(offset_numbers)
 }
 
 fn mark_page_half_dead(step: &mut Step<'_, '_>) -> Result<(), Misfit> {

@@ -3,8 +3,8 @@
 //! `nbtdedup.c` makes and changes posting lists.
 
 use crate::page::btree::{BT_IS_POSTING, BT_OFFSET_MASK, INDEX_ALT_TID_MASK, heap_tids, posting_list};
-use crate::page::index_tuple::{INDEX_SIZE_MASK, INDEX_TUPLE_HEADER_BYTES, size, t_info};
-use crate::page::tid::{TID_BYTES, Tid, block_to_bytes};
+use crate::page::index_tuple::{INDEX_SIZE_MASK, INDEX_TUPLE_HEADER_BYTES, header, set_t_info, size, t_info};
+use crate::page::tid::{INVALID_OFFSET_NUMBER, TID_BYTES, Tid};
 use crate::page::{Misfit, PAGE_BYTES, max_align};
 
 /// A tuple's size by its header, if the tuple has so many bytes.
@@ -53,9 +53,8 @@ pub(super) fn set_tid(tuple: &mut [u8], tid: Tid) {
 
 /// The high key of a half-dead leaf, which has the topmost page that is to be deleted with it (`BTreeTupleSetTopParent`).
 pub(super) fn top_parent(block: u32) -> [u8; INDEX_TUPLE_HEADER_BYTES] {
-    let ([h0, h1, l0, l1], [i0, i1]) =
-        (block_to_bytes(block), (INDEX_TUPLE_HEADER_BYTES as u16 | INDEX_ALT_TID_MASK).to_le_bytes());
-    [h0, h1, l0, l1, 0, 0, i0, i1]
+    let tid = Tid { block, offset_number: INVALID_OFFSET_NUMBER };
+    header(tid, INDEX_TUPLE_HEADER_BYTES as u16 | INDEX_ALT_TID_MASK)
 }
 
 /// Makes a tuple of another one's key and of TIDs (`_bt_form_posting`, `_bt_update_posting`).
@@ -115,7 +114,7 @@ impl PostingBuilder {
         if count > 1 {
             self.bytes[self.end..size].fill(0);
         }
-        self.bytes[TID_BYTES..INDEX_TUPLE_HEADER_BYTES].copy_from_slice(&(info | size as u16).to_le_bytes());
+        set_t_info(&mut self.bytes, info | size as u16);
         Ok(&self.bytes[..size])
     }
 }

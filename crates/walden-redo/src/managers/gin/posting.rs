@@ -4,12 +4,13 @@
 //! replaced, and which get TIDs added; the latter must be compressed exactly as the server did it (`gindatapage.c`,
 //! `ginpostinglist.c`). A TID is handled as one number here, as in `itemptr_to_uint64`.
 
+use walden_format::payload::gin::SegmentAction as Action;
 use walden_format::reader::Reader;
 
 use super::{Children, SHORT, read_block_id};
 use crate::page::gin::{
-    GIN_DATA, GIN_MAX_DATA_BYTES, GIN_OFFSET_NUMBER_BITS, GIN_POSTING_ITEM_BYTES, GIN_SEGMENT_HEADER_BYTES,
-    GinPageOpaqueData, flags,
+    GIN_DATA, GIN_MAX_DATA_BYTES, GIN_POSTING_ITEM_BYTES, GinPageOpaqueData, MAX_PACKED_OFFSET_NUMBER,
+    PostingSegment, flags, number_to_tid, put_segment, tid_to_number,
 };
 use crate::page::tid::{TID_BYTES, Tid, block_to_bytes};
 use crate::page::{Misfit, PAGE_BYTES, Page, SpecialArea};
@@ -21,16 +22,6 @@ const MAX_SEGMENT: usize = 384;
 const TARGET_SEGMENT: usize = 256;
 /// A smaller segment is merged with the next one (`GinPostingListSegmentMinSize`).
 const MIN_SEGMENT: usize = 128;
-
-/// An action on a segment (`GIN_SEGMENT_*`); the discriminant is the code in the record.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Action {
-    Unmodified,
-    Delete,
-    Insert,
-    Replace,
-    AddItems,
-}
 
 /// Writes segments to a leaf that has none.
 pub(super) fn fill(page: &mut Page, segments: &[u8]) -> Result<(), Misfit> {
@@ -53,22 +44,23 @@ pub(super) fn recompress(page: &mut Page, actions: &[u8]) -> Result<(), Misfit> 
             put(page, &mut end, read_segment(&mut old)?)?;
             number += 1;
         }
-        match action {
-            1 => {
+        match Action::from_byte(action) {
+            Some(Action::Delete) => {
                 read_segment(&mut old)?;
             }
-            2 => {
+            Some(Action::Insert) => {
                 put(page, &mut end, read_segment(&mut actions)?)?;
                 continue;
             }
-            3 => {
+            Some(Action::Replace) => {
                 put(page, &mut end, read_segment(&mut actions)?)?;
                 read_segment(&mut old)?;
             }
-            4 => {
+            Some(Action::AddItems) => {
                 let count = actions.u16().ok_or(SHORT)?;
                 let added = actions.take(usize::from(count) * TID_BYTES).ok_or(SHORT)?;
-                let added = added.chunks_exact(TID_BYTES).map(row).collect::<Result<Vec<u64>, Misfit>>()?;
+                let added =
+                    added.chunks_exact(TID_BYTES).map(read_row).collect::<Result<Vec<u64>, Misfit>>()?;
                 let rows = merge(&decode(read_segment(&mut old)?)?, &added);
                 let (segment, packed) = compress(&rows, PAGE_BYTES)?;
                 if packed != rows.len() {
@@ -76,7 +68,9 @@ pub(super) fn recompress(page: &mut Page, actions: &[u8]) -> Result<(), Misfit> 
                 }
                 put(page, &mut end, &segment)?;
             }
-            _ => return Err(Misfit("an action on a segment that is not known")),
+            Some(Action::Unmodified) | None => {
+                return Err(Misfit("an action on a segment that is not known"));
+            }
         }
         number += 1;
     }
@@ -244,7 +238,7 @@ fn add_rows(segments: &mut Vec<Segment>, mut new: &[u64]) -> Result<(), Misfit> 
     for index in 0..segments.len() {
         let here = match segments.get(index + 1) {
             Some(next) => {
-                let first = row(next.bytes.get(..TID_BYTES).ok_or(SHORT)?)?;
+                let first = read_row(&next.bytes)?;
                 new.partition_point(|&row| row < first)
             }
             None => new.len(),
@@ -319,7 +313,9 @@ fn actions(segments: &[Segment]) -> Option<Vec<u8>> {
             Action::Insert | Action::Replace => data.extend(&segment.bytes),
             Action::AddItems => {
                 data.extend(u16::try_from(segment.added.len()).ok()?.to_le_bytes());
-                segment.added.iter().for_each(|&row| data.extend(row_bytes(row)));
+                for &row in &segment.added {
+                    data.extend(row_bytes(row)?);
+                }
             }
         }
         if action != Action::Insert {
@@ -381,63 +377,26 @@ fn put(page: &mut Page, end: &mut usize, segments: &[u8]) -> Result<(), Misfit> 
 
 /// Reads a segment of the length in its header (`SizeOfGinPostingList`).
 fn read_segment<'r>(data: &mut Reader<'r>) -> Result<&'r [u8], Misfit> {
-    let bytes = data
-        .rest()
-        .get(TID_BYTES..GIN_SEGMENT_HEADER_BYTES)
-        .ok_or(Misfit("there is no segment of this number"))?;
-    let bytes = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
-    data.take(GIN_SEGMENT_HEADER_BYTES + bytes.next_multiple_of(2)).ok_or(Misfit("a segment ends too early"))
+    let segment =
+        PostingSegment::read(data.rest()).ok_or(Misfit("there is no whole segment of this number"))?;
+    data.take(segment.size()).ok_or(Misfit("a segment ends too early"))
 }
 
 /// Decodes the TIDs of a segment (`ginPostingListDecode`).
 fn decode(segment: &[u8]) -> Result<Vec<u64>, Misfit> {
-    let mut segment = Reader::new(segment);
-    let mut last = row(segment.take(TID_BYTES).ok_or(SHORT)?)?;
-    let len = segment.u16().ok_or(SHORT)?;
-    let mut rows = vec![last];
-    let (mut difference, mut shift) = (0, 0);
-    for &byte in segment.take(len.into()).ok_or(SHORT)? {
-        difference |= u64::from(byte & 0x7F) << shift;
-        shift += 7;
-        if byte < 0x80 {
-            last += difference;
-            (difference, shift) = (0, 0);
-            rows.push(last);
-        }
-        if shift > MAX_SHIFT || last > MAX_ROW {
-            return Err(Misfit("a segment cannot be read"));
-        }
-    }
+    let segment = PostingSegment::read(segment).ok_or(SHORT)?;
+    let mut rows = vec![row(segment.first)?];
+    segment.others(|row| rows.push(row)).ok_or(Misfit("a segment cannot be read"))?;
     Ok(rows)
 }
 
 /// Compresses as many TIDs as fit into a segment of `most` bytes. Returns the segment and their number (`ginCompressPostingList`).
 fn compress(rows: &[u64], most: usize) -> Result<(Vec<u8>, usize), Misfit> {
-    let &first = rows.first().ok_or(Misfit("a segment has no rows"))?;
-    let most = most & !1;
-    let mut segment = row_bytes(first).to_vec();
-    segment.extend([0; 2]);
-    let (mut last, mut packed) = (first, 1);
-    for &row in &rows[1..] {
-        let mut difference =
-            row.checked_sub(last).filter(|&difference| difference > 0).ok_or(Misfit("rows do not ascend"))?;
-        let bytes = (64 - difference.leading_zeros()).div_ceil(7) as usize;
-        if segment.len() + bytes > most {
-            break;
-        }
-        while difference > 0x7F {
-            segment.push(difference as u8 | 0x80);
-            difference >>= 7;
-        }
-        segment.push(difference as u8);
-        (last, packed) = (row, packed + 1);
-    }
-    let len = (segment.len() - GIN_SEGMENT_HEADER_BYTES) as u16;
-    segment[TID_BYTES..GIN_SEGMENT_HEADER_BYTES].copy_from_slice(&len.to_le_bytes());
-    if len % 2 == 1 {
-        segment.push(0);
-    }
-    Ok((segment, packed))
+    let (&first, others) = rows.split_first().ok_or(Misfit("a segment has no rows"))?;
+    let first = number_to_tid(first).filter(|_| rows.is_sorted_by(|one, next| one < next));
+    let mut segment = Vec::new();
+    let packed = first.and_then(|first| put_segment(first, others.iter().copied(), most, &mut segment));
+    Ok((segment, packed.ok_or(Misfit("rows do not ascend"))?))
 }
 
 /// Merges two sorted lists of TIDs without duplicates (`ginMergeItemPointers`).
@@ -453,23 +412,21 @@ fn merge(a: &[u64], b: &[u64]) -> Vec<u64> {
     rows
 }
 
-/// The largest TID as a number.
-const MAX_ROW: u64 = (1 << (32 + GIN_OFFSET_NUMBER_BITS)) - 1;
-/// The largest varint has 7 bytes of 7 bits (`MaxBytesPerInteger`).
-const MAX_SHIFT: u32 = 42;
-
-/// Reads a TID as one number (`itemptr_to_uint64`).
-fn row(bytes: &[u8]) -> Result<u64, Misfit> {
-    let tid = Tid::read(bytes).ok_or(SHORT)?;
-    if tid.offset_number >> GIN_OFFSET_NUMBER_BITS != 0 {
+/// A TID as one number (`itemptr_to_uint64`).
+fn row(tid: Tid) -> Result<u64, Misfit> {
+    if tid.offset_number > MAX_PACKED_OFFSET_NUMBER {
         return Err(Misfit("a TID has an impossible offset number"));
     }
-    Ok(u64::from(tid.block) << GIN_OFFSET_NUMBER_BITS | u64::from(tid.offset_number))
+    Ok(tid_to_number(tid))
 }
 
-fn row_bytes(row: u64) -> [u8; TID_BYTES] {
-    let offset_number = row as u16 & ((1 << GIN_OFFSET_NUMBER_BITS) - 1);
-    Tid { block: (row >> GIN_OFFSET_NUMBER_BITS) as u32, offset_number }.to_bytes()
+/// Reads a TID as one number.
+fn read_row(bytes: &[u8]) -> Result<u64, Misfit> {
+    row(Tid::read(bytes).ok_or(SHORT)?)
+}
+
+fn row_bytes(row: u64) -> Option<[u8; TID_BYTES]> {
+    number_to_tid(row).map(Tid::to_bytes)
 }
 
 #[cfg(test)]
@@ -509,8 +466,8 @@ mod tests {
 
     #[test]
     fn segments_are_as_postgresql_writes_them() {
-        let rows = [row(&[0, 0, 0, 0, 1, 0]), row(&[0, 0, 0, 0, 2, 0]), row(&[0, 0, 1, 0, 1, 0])];
-        let rows: Vec<u64> = rows.into_iter().map(|row| row.unwrap()).collect();
+        let rows = [[0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 2, 0], [0, 0, 1, 0, 1, 0]];
+        let rows: Vec<u64> = rows.iter().map(|row| read_row(row).unwrap()).collect();
         let segment = vec![0, 0, 0, 0, 1, 0, 3, 0, 1, 0xFF, 0x0F, 0];
         assert_eq!(compress(&rows, 100).unwrap(), (segment.clone(), 3));
         assert_eq!(decode(&segment).unwrap(), rows);

@@ -1,10 +1,11 @@
 //! Inserted heap tuples: `INSERT` and `MULTI_INSERT`.
 
-use walden_format::payload::heap::{XlHeapHeader, XlHeapInsert, XlHeapMultiInsert};
+use walden_format::payload::heap::{XlHeapHeader, XlHeapInsert, XlHeapMultiInsert, XlMultiInsertTuple};
+use walden_format::payload::offset_numbers;
 use walden_format::rmgr::info::heap::INIT_PAGE;
 use walden_format::version::Major;
 
-use super::{UNREADABLE, block_number, set_prunable, u16_of, visibility_map};
+use super::{UNREADABLE, block_number, set_prunable, visibility_map};
 use crate::manager::PagesAround;
 use crate::page::heap_tuple::{
     HEAP_TUPLE_HEADER_BYTES, HeapTupleHeader, HeapTupleHeaderMut, LOGGED_FIELDS, LOGGED_FIELDS_BYTES,
@@ -116,14 +117,9 @@ pub(super) fn multi_insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let (inserter, version, data) = (Inserter::of(step), step.version(), step.data(0));
     let frozen = flags.all_frozen_set() && version >= Major::V14;
     if let Some(page) = target(step, 0) {
-        let mut at = 0;
+        let (mut at, mut numbers) = (0, offset_numbers(numbers));
         for index in 0..count {
-            let number = if is_init {
-                index.checked_add(1)
-            } else {
-                let at = usize::from(index) * 2;
-                numbers.get(at..at + 2).map(|number| u16_of(number[0], number[1]))
-            };
+            let number = if is_init { index.checked_add(1) } else { numbers.next() };
             let number = number.ok_or(Misfit("the record has not as many line pointers as heap tuples"))?;
             at += at & 1;
             let (logged, rest) =
@@ -157,10 +153,11 @@ pub(super) fn multi_insert(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
 /// A heap tuple of a `MULTI_INSERT` (`xl_multi_insert_tuple`): the header's fields and what follows the header.
 #[inline]
 fn multi_tuple<'a>(data: &'a [u8], at: &mut usize) -> Option<(&'a [u8; LOGGED_FIELDS_BYTES], &'a [u8])> {
-    let (len, data) = data.get(*at..)?.split_first_chunk::<2>()?;
-    let (logged, data) = data.split_first_chunk()?;
-    let rest = data.get(..usize::from(u16::from_le_bytes(*len)))?;
-    *at += 2 + LOGGED_FIELDS_BYTES + rest.len();
+    let data = data.get(*at..)?;
+    let (tuple, rest) = XlMultiInsertTuple::split(data)?;
+    let logged = data[..XlMultiInsertTuple::WIDTH].last_chunk()?;
+    let rest = rest.get(..tuple.data_len.into())?;
+    *at += XlMultiInsertTuple::WIDTH + rest.len();
     Some((logged, rest))
 }
 
@@ -184,8 +181,8 @@ pub(super) fn multi_insert_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
     let numbers = numbers.get(..2 * usize::from(count))?;
     let page = around.after(0)?;
     let mut data = Vec::new();
-    for number in numbers.chunks_exact(2) {
-        let item = page.normal_item(u16_of(number[0], number[1])).ok()?;
+    for number in offset_numbers(numbers) {
+        let item = page.normal_item(number).ok()?;
         if data.len() & 1 != 0 {
             data.push(0);
         }

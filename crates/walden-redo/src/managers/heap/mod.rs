@@ -81,12 +81,6 @@ fn block_data2(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
 
 const UNREADABLE: Misfit = Misfit("cannot read the record's fields: its main data is too short");
 
-/// A number of 16 bits that is there.
-#[inline]
-fn u16_of(low: u8, high: u8) -> u16 {
-    u16::from_le_bytes([low, high])
-}
-
 /// The block's number of a record's block.
 #[inline]
 fn block_number(step: &Step<'_, '_>, id: u8) -> u32 {

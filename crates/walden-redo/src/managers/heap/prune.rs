@@ -3,12 +3,15 @@
 //!
 //! Writers: `pruneheap.c`, `vacuumlazy.c`.
 
-use walden_format::payload::heap::{PruneFlags, XlHeapFreezePage, XlHeapPrune16, XlHeapVacuum};
+use walden_format::payload::heap::{
+    FreezeFlags, FreezePlan, FrozenTuple, PruneFlags, XlHeapFreezePage, XlHeapPrune16, XlHeapVacuum,
+};
+use walden_format::payload::offset_numbers;
 use walden_format::reader::Reader;
 use walden_format::version::Major;
 
+use super::UNREADABLE;
 use super::visibility_map;
-use super::{UNREADABLE, u16_of};
 use crate::manager::PagesAround;
 use crate::page::heap_tuple::{HeapTupleHeader, HeapTupleHeaderMut, infomask, infomask2};
 use crate::page::maps::{VISIBILITYMAP_ALL_FROZEN, VISIBILITYMAP_ALL_VISIBLE};
@@ -20,14 +23,8 @@ const CHANGES: u16 = PruneFlags::HAS_FREEZE_PLANS
     | PruneFlags::HAS_REDIRECTIONS
     | PruneFlags::HAS_DEAD_ITEMS
     | PruneFlags::HAS_NOW_UNUSED_ITEMS;
-/// `XLH_FREEZE_XVAC`
-const FREEZE_XVAC: u8 = 0x02;
-/// `XLH_INVALID_XVAC`
-const INVALID_XVAC: u8 = 0x04;
 /// `FrozenTransactionId`
 const FROZEN_XID: u32 = 2;
-/// Bytes of a plan to freeze: since 16 of some heap tuples alike, before of one.
-const PLAN: usize = 12;
 
 const CUT: Misfit = Misfit("the record has not all its line pointers");
 
@@ -47,11 +44,11 @@ impl<'a> Numbers<'a> {
     }
 
     fn iter(self) -> impl Iterator<Item = u16> + 'a {
-        self.0.chunks_exact(2).map(|number| u16_of(number[0], number[1]))
+        offset_numbers(self.0)
     }
 
     fn pairs(self) -> impl Iterator<Item = (u16, u16)> + 'a {
-        self.0.chunks_exact(4).map(|pair| (u16_of(pair[0], pair[1]), u16_of(pair[2], pair[3])))
+        offset_numbers(self.0).step_by(2).zip(offset_numbers(self.0).skip(1).step_by(2))
     }
 }
 
@@ -108,24 +105,41 @@ pub(super) fn vacuum(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     Pruned { unused, ..Pruned::default() }.execute(page, version, true)
 }
 
-/// How heap tuples are frozen (`HeapTupleFreeze`). The order is that of plans in a record.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// How heap tuples are frozen (`HeapTupleFreeze`).
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Plan {
     xmax: u32,
     infomask2: u16,
     infomask: u16,
-    flags: u8,
+    flags: FreezeFlags,
+}
+
+impl From<FreezePlan> for Plan {
+    fn from(FreezePlan { xmax, infomask2, infomask, flags, .. }: FreezePlan) -> Plan {
+        Plan { xmax, infomask2, infomask, flags }
+    }
+}
+
+impl From<FrozenTuple> for Plan {
+    fn from(FrozenTuple { xmax, infomask2, infomask, flags, .. }: FrozenTuple) -> Plan {
+        Plan { xmax, infomask2, infomask, flags }
+    }
 }
 
 impl Plan {
+    /// What plans of a record are sorted by (`heap_log_freeze_cmp`).
+    fn order(self) -> (u32, u16, u16, u8) {
+        (self.xmax, self.infomask2, self.infomask, self.flags.0)
+    }
+
     /// `heap_execute_freeze_tuple`
     fn execute(self, page: &mut Page, number: u16) -> Result<(), Misfit> {
         let mut header = HeapTupleHeaderMut::of(page.normal_item_mut(number)?)?;
         header.set_xmax(self.xmax);
-        if self.flags & FREEZE_XVAC != 0 {
+        if self.flags.freezes_xvac() {
             header.set_xvac(FROZEN_XID);
         }
-        if self.flags & INVALID_XVAC != 0 {
+        if self.flags.invalidates_xvac() {
             header.set_xvac(0);
         }
         header.change_infomask(self.infomask, u16::MAX);
@@ -144,11 +158,12 @@ impl Plan {
             return None;
         }
         let flags = match was_moved {
-            true if before.infomask() & infomask::HEAP_MOVED_OFF != 0 => INVALID_XVAC,
-            true => FREEZE_XVAC,
+            true if before.infomask() & infomask::HEAP_MOVED_OFF != 0 => FreezeFlags::INVALID_XVAC,
+            true => FreezeFlags::FREEZE_XVAC,
             false => 0,
         };
-        Some(Plan { xmax: after.xmax(), infomask2: after.infomask2(), infomask: after.infomask(), flags })
+        let (infomask2, infomask) = (after.infomask2(), after.infomask());
+        Some(Plan { xmax: after.xmax(), infomask2, infomask, flags: FreezeFlags(flags) })
     }
 }
 
@@ -156,31 +171,23 @@ impl Plan {
 pub(super) fn freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     let XlHeapFreezePage { count, .. } = XlHeapFreezePage::read(step.main()).ok_or(UNREADABLE)?;
     let (version, mut data) = (step.version(), Reader::new(step.data(0)));
-    let plans = data.take(usize::from(count) * PLAN);
+    let plans = data.take(usize::from(count) * FreezePlan::WIDTH);
     let Some(page) = step.page(0) else { return Ok(()) };
     let plans = plans.ok_or(CUT)?;
     if version >= Major::V16 {
         return freeze_alike(page, plans, &mut data);
     }
-    for plan in plans.as_chunks::<PLAN>().0 {
-        // xl_heap_freeze_tuple: xmax u32, offset u16, t_infomask2 u16, t_infomask u16, frzflags u8, padding.
-        let &[x0, x1, x2, x3, n0, n1, a0, a1, b0, b1, flags, _] = plan;
-        let xmax = u32::from_le_bytes([x0, x1, x2, x3]);
-        Plan { xmax, infomask2: u16_of(a0, a1), infomask: u16_of(b0, b1), flags }
-            .execute(page, u16_of(n0, n1))?;
+    for tuple in plans.as_chunks().0.iter().map(FrozenTuple::from_bytes) {
+        Plan::from(tuple).execute(page, tuple.offset)?;
     }
     Ok(())
 }
 
 /// Plans for some heap tuples each, whose line pointers are next in `numbers`.
 fn freeze_alike(page: &mut Page, plans: &[u8], numbers: &mut Reader<'_>) -> Result<(), Misfit> {
-    for plan in plans.as_chunks::<PLAN>().0 {
-        // xlhp_freeze_plan: xmax u32, t_infomask2 u16, t_infomask u16, frzflags u8, padding, ntuples u16.
-        let &[x0, x1, x2, x3, a0, a1, b0, b1, flags, _, n0, n1] = plan;
-        let xmax = u32::from_le_bytes([x0, x1, x2, x3]);
-        let plan = Plan { xmax, infomask2: u16_of(a0, a1), infomask: u16_of(b0, b1), flags };
-        for number in Numbers::read(numbers, u16_of(n0, n1).into())?.iter() {
-            plan.execute(page, number)?;
+    for plan in plans.as_chunks().0.iter().map(FreezePlan::from_bytes) {
+        for number in Numbers::read(numbers, plan.tuples.into())?.iter() {
+            Plan::from(plan).execute(page, number)?;
         }
     }
     Ok(())
@@ -196,7 +203,7 @@ pub(super) fn prune_and_freeze(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         let mut plans: &[u8] = &[];
         if flags.has_freeze_plans() {
             let count = data.u32().ok_or(CUT)? as u16;
-            plans = data.take(usize::from(count) * PLAN).ok_or(CUT)?;
+            plans = data.take(usize::from(count) * FreezePlan::WIDTH).ok_or(CUT)?;
         }
         let mut counted = |is_there: bool, per_item| {
             if is_there { Numbers::read_counted(&mut data, per_item) } else { Ok(Numbers(&[])) }
@@ -382,15 +389,12 @@ fn push_counted(data: &mut Vec<u8>, numbers: &[u16], per_item: usize) {
 
 /// Plans since 16, each with as many heap tuples as are frozen alike (`heap_log_freeze_plan`); how many plans.
 fn push_plans(data: &mut Vec<u8>, frozen: &mut [(Plan, u16)]) -> u16 {
-    frozen.sort_unstable();
+    frozen.sort_unstable_by_key(|(plan, number)| (plan.order(), *number));
     let mut plans = 0;
     for alike in frozen.chunk_by(|(one, _), (other, _)| one == other) {
-        let (plan, _) = alike[0];
-        data.extend(plan.xmax.to_le_bytes());
-        data.extend(plan.infomask2.to_le_bytes());
-        data.extend(plan.infomask.to_le_bytes());
-        data.extend([plan.flags, 0]);
-        data.extend((alike.len() as u16).to_le_bytes());
+        let (Plan { xmax, infomask2, infomask, flags }, _) = alike[0];
+        let plan = FreezePlan { xmax, infomask2, infomask, flags, tuples: alike.len() as u16 };
+        data.extend(plan.to_bytes());
         plans += 1;
     }
     plans
@@ -431,12 +435,8 @@ pub(super) fn freeze_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
         frozen.iter().for_each(|(_, number)| data.extend(number.to_le_bytes()));
         usize::from(plans)
     } else {
-        for (plan, number) in &frozen {
-            data.extend(plan.xmax.to_le_bytes());
-            [*number, plan.infomask2, plan.infomask]
-                .iter()
-                .for_each(|field| data.extend(field.to_le_bytes()));
-            data.extend([plan.flags, 0]);
+        for &(Plan { xmax, infomask2, infomask, flags }, offset) in &frozen {
+            data.extend(FrozenTuple { xmax, offset, infomask2, infomask, flags }.to_bytes());
         }
         frozen.len()
     };
