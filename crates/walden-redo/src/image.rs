@@ -4,29 +4,68 @@ use walden_format::record::{Compression, Image};
 
 use crate::compress::Method;
 use crate::page::{Misfit, PAGE_BYTES, Page};
+use crate::pool::PageBox;
 
 /// Restores an image into `page`; the hole becomes zeros (`RestoreBlockImage`).
 ///
 /// `stored` are the image's bytes as the record has them. Whatever they are, nothing but the page is written.
 pub fn restore_image(image: &Image, stored: &[u8], page: &mut Page) -> Result<(), Misfit> {
-    let (hole, hole_len) = (usize::from(image.hole_offset), usize::from(image.hole_len));
-    let expected = PAGE_BYTES.checked_sub(hole_len).filter(|&expected| hole <= expected);
-    let expected = expected.ok_or(Misfit("the image's hole is larger than a page"))?;
-    if stored.len() != usize::from(image.len) {
-        return Err(Misfit("the image is longer than what is held of the record"));
-    }
-    if image.compression == Compression::None && stored.len() == expected {
-        page.0[..hole].copy_from_slice(&stored[..hole]);
-        page.0[hole..hole + hole_len].fill(0);
-        page.0[hole + hole_len..].copy_from_slice(&stored[hole..]);
+    let parts = Parts::of(image, stored)?;
+    let (hole, hole_end) = (parts.hole_offset, parts.hole_offset + parts.hole_len);
+    if let Some((start, end)) = parts.uncompressed(image, stored) {
+        page.0[..hole].copy_from_slice(start);
+        page.0[hole..hole_end].fill(0);
+        page.0[hole_end..].copy_from_slice(end);
         return Ok(());
     }
+    let expected = PAGE_BYTES - parts.hole_len;
     let content = &mut page.0[..expected];
     let got = Method::of(image.compression).and_then(|method| method.decompress(stored, content));
     if got != Some(expected) {
         return Err(Misfit("the image's bytes cannot be restored"));
     }
-    page.0.copy_within(hole..expected, hole + hole_len);
-    page.0[hole..hole + hole_len].fill(0);
+    page.0.copy_within(hole..expected, hole_end);
+    page.0[hole..hole_end].fill(0);
     Ok(())
+}
+
+/// Restores an image into `spare`, whatever it has, or else into a new page, the memory of which is not cleared first: most
+/// images are not compressed.
+pub(crate) fn restore_page(image: &Image, stored: &[u8], spare: Option<PageBox>) -> Result<PageBox, Misfit> {
+    let mut page = match spare {
+        Some(spare) => spare,
+        None => match Parts::of(image, stored)?.uncompressed(image, stored) {
+            Some((start, end)) => return Ok(PageBox::around_hole(start, end)),
+            None => PageBox::default(),
+        },
+    };
+    restore_image(image, stored, &mut page)?;
+    Ok(page)
+}
+
+/// Where an image has its hole.
+#[derive(Clone, Copy)]
+struct Parts {
+    hole_offset: usize,
+    hole_len: usize,
+}
+
+impl Parts {
+    /// The hole of an image, which lies within a page.
+    fn of(image: &Image, stored: &[u8]) -> Result<Parts, Misfit> {
+        let (hole_offset, hole_len) = (usize::from(image.hole_offset), usize::from(image.hole_len));
+        if hole_offset + hole_len > PAGE_BYTES {
+            return Err(Misfit("the image's hole is larger than a page"));
+        }
+        if stored.len() != usize::from(image.len) {
+            return Err(Misfit("the image is longer than what is held of the record"));
+        }
+        Ok(Parts { hole_offset, hole_len })
+    }
+
+    /// What is before and behind the hole, if the image is not compressed and has a page's bytes.
+    fn uncompressed<'s>(self, image: &Image, stored: &'s [u8]) -> Option<(&'s [u8], &'s [u8])> {
+        let is_whole = image.compression == Compression::None && stored.len() + self.hole_len == PAGE_BYTES;
+        is_whole.then(|| stored.split_at(self.hole_offset))
+    }
 }

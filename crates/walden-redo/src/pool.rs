@@ -14,9 +14,26 @@ type Words = [u64; PAGE_BYTES / size_of::<u64>()];
 pub struct PageBox(Box<Words>);
 
 impl PageBox {
-    /// A page with any content, to be filled.
-    pub fn any() -> PageBox {
-        PageBox::default()
+    /// A page that starts with some bytes, ends with others and has zeros between them, without clearing the memory first.
+    /// Together they are not more than a page.
+    pub(crate) fn around_hole(start: &[u8], end: &[u8]) -> PageBox {
+        const WORDS: usize = PAGE_BYTES / size_of::<u64>();
+        let mut words: Vec<u64> = Vec::with_capacity(WORDS);
+        let (whole, last) = start.as_chunks();
+        words.extend(whole.iter().map(|word| u64::from_ne_bytes(*word)));
+        if !last.is_empty() {
+            let mut word = [0; size_of::<u64>()];
+            word[..last.len()].copy_from_slice(last);
+            words.push(u64::from_ne_bytes(word));
+        }
+        let (first, whole) = end.as_rchunks();
+        words.resize(WORDS - whole.len(), 0);
+        words.extend(whole.iter().map(|word| u64::from_ne_bytes(*word)));
+        let mut page = PageBox::of(words);
+        // What shares a word with the hole or with the start.
+        let at = PAGE_BYTES - end.len();
+        (*page).0[at..at + first.len()].copy_from_slice(first);
+        page
     }
 
     fn of(words: Vec<u64>) -> PageBox {
@@ -59,5 +76,28 @@ impl DerefMut for PageBox {
 impl std::fmt::Debug for PageBox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         (**self).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_its_start_and_its_end_and_zeros_between_them() {
+        let bytes: Vec<u8> = (0..PAGE_BYTES).map(|at| at as u8 | 1).collect();
+        for (start, end) in
+            [(0, 0), (24, 8160), (29, 32), (29, 8163), (0, 8189), (8192, 0), (3, 8187), (5, 5)]
+        {
+            let (start, end) = (&bytes[..start], &bytes[PAGE_BYTES - end..]);
+            let page = PageBox::around_hole(start, end);
+            let hole = PAGE_BYTES - start.len() - end.len();
+            assert!(
+                (*page).0[..] == [start, &vec![0; hole], end].concat(),
+                "{} and {}",
+                start.len(),
+                end.len()
+            );
+        }
     }
 }

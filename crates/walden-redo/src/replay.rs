@@ -3,7 +3,7 @@
 use walden_format::record::{BlockRef, Record};
 use walden_format::rmgr;
 
-use crate::image::restore_image;
+use crate::image::restore_page;
 use crate::managers::{changes_its_pages_alone, manager, storage};
 use crate::page::Misfit;
 use crate::pool::PageBox;
@@ -136,7 +136,10 @@ impl Replay {
                 Role::Restored if touched.image.is_some() => {
                     std::mem::swap(&mut touched.page, &mut touched.image);
                 }
-                Role::Init => touched.page.get_or_insert_with(|| self.store.buffer()).0.fill(0),
+                Role::Init => match &mut touched.page {
+                    Some(page) => page.0.fill(0),
+                    None => touched.page = Some(PageBox::default()),
+                },
                 _ => {}
             }
         }
@@ -183,9 +186,9 @@ impl Replay {
         if let Some(image) = &block.image {
             // An image for the consistency check alone is as good as any where nothing else is known.
             if image.apply || all_images || touched.page.is_none() {
-                let mut page = self.store.buffer();
-                restored = restore_image(image, record.image_data(image), &mut page);
-                touched.image = restored.is_ok().then_some(page);
+                let page = self.store.restore_image(image, record.image_data(image));
+                restored = page.as_ref().map(|_| ()).map_err(|misfit| *misfit);
+                touched.image = page.ok();
             }
             if image.apply || (touched.page.is_none() && !block.will_init) {
                 // What a base has of later records, or of several moments, is not the page before this one.
@@ -215,20 +218,14 @@ impl Replay {
         key: BlockKey,
         touched: &mut Touched,
     ) {
-        let (slot, mut page) = self.store.take_to_overwrite(key);
+        let (slot, spare) = self.store.take_to_overwrite(key);
         let (was, fresh) = (self.store.state(slot), self.store.is_fresh(slot));
-        let restored = match &block.image {
-            Some(image) if image.apply => {
-                restore_image(image, record.image_data(image), &mut page).map(|()| Role::Restored)
-            }
-            _ => Ok(Role::Init),
-        };
-        let (role, page) = match restored {
-            Ok(role) => (role, Some(page)),
-            Err(misfit) => {
-                self.store.recycle(page);
-                (Role::Unknown(State::Unknown(Unknown::Misfit(misfit))), None)
-            }
+        let (role, page) = match &block.image {
+            Some(image) if image.apply => match restore_page(image, record.image_data(image), spare) {
+                Ok(page) => (Role::Restored, Some(page)),
+                Err(misfit) => (Role::Unknown(State::Unknown(Unknown::Misfit(misfit))), None),
+            },
+            _ => (Role::Init, spare),
         };
         touched.fill(block, (slot, fresh), role, was, page);
     }

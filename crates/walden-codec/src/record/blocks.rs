@@ -4,13 +4,13 @@
 //! data from the page before and the image, codes it as if there were no image, and both directions replay the record
 //! without images on the pages that they know. What the image has beside that (hint bits, mostly) is its delta.
 
+use walden_format::assemble::{self, push_long_main_data_header, push_short_main_data_header};
 use walden_format::payload::heap::{XlHeapUpdate, is_update};
 use walden_format::record::block_flags::{FORK_MASK, HAS_DATA, HAS_IMAGE, SAME_REL};
-use walden_format::record::{BlockHeader, RECORD_HEADER, Record, RecordHeader, block_id, decode};
-use walden_redo::page::PAGE_BYTES;
+use walden_format::record::{BlockHeader, Record, RecordHeader, block_id, decode};
 use walden_redo::page::heap_tuple::LOGGED_FIELDS;
-use walden_redo::rehearse;
-use walden_redo::{PageBox, reconstruct};
+use walden_redo::page::{PAGE_BYTES, Tid};
+use walden_redo::{PageBox, PageStore, reconstruct, rehearse};
 
 use super::block_data::{DataSource, inserted_tuples};
 use super::images::{ImageForm, PageImage};
@@ -21,7 +21,6 @@ use crate::cases::Case;
 use crate::columns::{Class, Coder, Kind};
 use crate::predict::names::Topic;
 use crate::predict::relation::Place;
-use walden_redo::page::Tid;
 
 /// A block, as far as it is known.
 #[derive(Default)]
@@ -43,9 +42,12 @@ pub struct Block {
 }
 
 impl Block {
-    /// Forgets everything but the allocation of its data.
-    fn clear(&mut self) {
-        (self.image, self.page, self.base) = (None, None, None);
+    /// Forgets everything but the allocation of its data; the store gets its pages back.
+    fn clear(&mut self, store: &mut PageStore) {
+        self.image = None;
+        for page in [self.page.take(), self.base.take()].into_iter().flatten() {
+            store.recycle(page);
+        }
         (self.has_base, self.has_displaced_data) = (false, false);
         self.data.clear();
     }
@@ -93,7 +95,9 @@ impl Model {
         if let Some(block) = blocks.first() {
             self.note_inserted(fields, block.place);
         }
-        blocks.iter_mut().for_each(Block::clear);
+        let store = &mut self.replay.store;
+        blocks.iter_mut().for_each(|block| block.clear(store));
+        replayed.into_iter().flatten().for_each(|page| store.recycle(page));
         self.blocks = all;
         Ok(())
     }
@@ -132,7 +136,7 @@ impl Model {
             return Vec::new();
         }
         for block in blocks.iter_mut() {
-            block.base = self.known_page(block.place).map(PageBox::from);
+            block.base = self.copy_of_known_page(block.place);
             block.has_base = block.base.is_some();
         }
         match source {
@@ -185,8 +189,7 @@ impl Model {
         out: &mut Vec<u8>,
     ) {
         let shape = self.shapes.get(fields.shape);
-        out.clear();
-        out.extend_from_slice(&[0; RECORD_HEADER]);
+        assemble::start(out);
         for (block, &ShapeBlock { id, flags, .. }) in blocks.iter().zip(&shape.blocks) {
             let (flags, image) = match images {
                 Images::With => (flags, block.image),
@@ -208,11 +211,8 @@ impl Model {
         out.extend_from_slice(extra);
         match shape.main {
             0 => {}
-            block_id::DATA_SHORT => out.extend([block_id::DATA_SHORT, fields.main.len() as u8]),
-            _ => {
-                out.push(block_id::DATA_LONG);
-                out.extend_from_slice(&(fields.main.len() as u32).to_le_bytes());
-            }
+            block_id::DATA_SHORT => push_short_main_data_header(out, fields.main.len() as u8),
+            _ => push_long_main_data_header(out, fields.main.len() as u32),
         }
     }
 

@@ -4,9 +4,9 @@
 //! else against the page that is reconstructed item by item ([`crate::page`]). The delta itself is coded in
 //! [`crate::page::delta`]. An image that the server compressed is coded as its page, if that compresses to the same bytes.
 
-use walden_format::record::{Compression, Image, ImageHeader, ImageInfo, Record};
+use walden_format::record::{Compression, Image, ImageHeader, ImageInfo};
+use walden_redo::compress;
 use walden_redo::page::{PAGE_BYTES, Page};
-use walden_redo::{PageBox, compress, restore_image};
 
 use super::blocks::Block;
 use super::{Current, Model};
@@ -63,7 +63,9 @@ impl Model {
         block: &mut Block,
     ) -> Result<(), Corrupt> {
         let source = source.zip(current.source);
-        block.page = source.and_then(|(image, record)| restored(image, record));
+        block.page = source.and_then(|(image, record)| {
+            self.replay.store.restore_image(image, record.image_data(image)).ok()
+        });
         let image = source.map(|(image, _)| image);
         let column = current.columns.image_header;
         let mut code = |value: Option<u16>| {
@@ -103,16 +105,16 @@ impl Model {
     pub(super) fn image<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
-        block: &mut Block,
+        block: &Block,
         replayed: Option<&Page>,
         source: Option<&Image>,
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let Some(PageImage { header, form }) = block.image else { return Ok(()) };
         let bytes = source.zip(current.source).map(|(image, record)| record.image_data(image));
-        let page = block.page.take();
+        let page = block.page.as_deref();
         let (place, offset) = (block.place, header.hole_offset);
-        let image = ImagePage { place, offset, len: header.len, replayed, page: page.as_deref(), bytes };
+        let image = ImagePage { place, offset, len: header.len, replayed, page, bytes };
         let method = match form {
             ImageForm::AsIs => {
                 let (column, bytes) = (current.columns.image_bytes, bytes.unwrap_or_default());
@@ -123,7 +125,7 @@ impl Model {
         };
         let len = len_without_hole(header.hole_len);
         let mut raw = Vec::new();
-        if let Some(page) = &page {
+        if let Some(page) = page {
             put_without_hole(page, offset, len, &mut raw);
         }
         let raw = bytes.map(|_| &raw[..]);
@@ -196,12 +198,6 @@ fn method_of(compression: Compression) -> Option<compress::Method> {
         Compression::Lz4 => Some(compress::Method::Lz4),
         Compression::Zstd => Some(compress::Method::Zstd),
     }
-}
-
-/// The page of an image, if its bytes are one.
-pub fn restored(image: &Image, record: &Record<'_>) -> Option<PageBox> {
-    let mut page = PageBox::any();
-    restore_image(image, record.image_data(image), &mut page).is_ok().then_some(page)
 }
 
 /// Bytes of a page without a hole of a length.

@@ -24,10 +24,8 @@ use walden_format::crc::record_crc;
 use walden_format::lsn::Lsn;
 use walden_format::record::{BlockRef, Fork, RECORD_HEADER, Record, RecordHeader, decode};
 use walden_format::version::Major;
-use walden_redo::BlockSet;
 use walden_redo::page::{PAGE_BYTES, Page};
-use walden_redo::{BlockKey, StoreFailure, StoreOptions};
-use walden_redo::{PageStore, Replay};
+use walden_redo::{BlockKey, BlockSet, PageBox, PageStore, Replay, StoreFailure, StoreOptions};
 
 use self::block_refs::BlockRefs;
 use self::blocks::Block;
@@ -297,6 +295,21 @@ impl Model {
         let key = BlockKey { relation: place.relation.locator, fork: Fork(place.fork), block: place.block };
         let slot = self.replay.store.find(key)?;
         self.replay.store.page(slot)
+    }
+
+    /// The same as a copy, in a buffer of the store.
+    fn copy_of_known_page(&mut self, place: Place) -> Option<PageBox> {
+        let mut copy = self.replay.store.spare();
+        let page = self.known_page(place);
+        match (page, &mut copy) {
+            (Some(page), Some(copy)) => copy.0.copy_from_slice(&page.0),
+            (Some(page), None) => return Some(PageBox::from(page)),
+            (None, _) => {
+                copy.into_iter().for_each(|copy| self.replay.store.recycle(copy));
+                return None;
+            }
+        }
+        copy
     }
 
     fn tuple_coder<'m, S: Coder>(&'m mut self, coder: &'m mut S) -> TupleCoder<'m, S> {

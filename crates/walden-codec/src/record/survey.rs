@@ -4,7 +4,6 @@ use walden_format::record::Record;
 
 use super::Model;
 use super::block_data::DataForm;
-use super::images::restored;
 use crate::page;
 use crate::predict::{heap, index};
 
@@ -16,13 +15,14 @@ impl Model {
 
     /// Looks at a record that encoding will meet.
     pub fn survey(&mut self, record: &Record<'_>) {
-        let survey = &mut self.predictors.rows.survey;
+        let (survey, store) = (&mut self.predictors.rows.survey, &mut self.replay.store);
         for block in record.blocks {
             if let Some(image) = &block.image {
                 if survey.wants_page(block.relation)
-                    && let Some(page) = restored(image, record)
+                    && let Ok(page) = store.restore_image(image, record.image_data(image))
                 {
                     page::survey(survey, block.relation, block.fork.0, &page);
+                    store.recycle(page);
                 }
                 continue;
             }

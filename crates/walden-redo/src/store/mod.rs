@@ -17,10 +17,11 @@ use std::path::PathBuf;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::Lsn;
-use walden_format::record::{BlockRef, Fork, RelFileLocator};
+use walden_format::record::{BlockRef, Fork, Image, RelFileLocator};
 use walden_format::rmgr::Kind;
 
-use crate::page::Page;
+use crate::image::restore_page;
+use crate::page::{Misfit, Page};
 use crate::pool::PageBox;
 use base::Base;
 pub use base::BasePages;
@@ -105,7 +106,7 @@ impl Default for StoreOptions {
 pub const NOTE_BYTES: usize = 96;
 /// Pages that stay in memory even if [`StoreOptions::memory_bytes`] is less.
 pub const MIN_RESIDENT: usize = 8;
-/// Buffers kept for reuse; a record has fewer blocks.
+/// Spare pages; a record has fewer blocks.
 const MAX_BUFFERS: usize = 64;
 /// Bytes that are counted for a fork's hash table.
 const FORK_BYTES: usize = 192;
@@ -228,23 +229,20 @@ impl PageStore {
         store
     }
 
-    /// The slot of a page that will be overwritten completely, and a buffer with arbitrary content for it. Does not read the old
-    /// page from the spill file or the base backup.
+    /// The slot of a page that will be overwritten completely, and a spare page with arbitrary content for it if there is one.
+    /// Does not read the old page from the spill file or the base backup.
     #[inline]
-    pub fn take_to_overwrite(&mut self, key: BlockKey) -> (Slot, PageBox) {
+    pub fn take_to_overwrite(&mut self, key: BlockKey) -> (Slot, Option<PageBox>) {
         let base = self.base.take();
         let slot = self.slot(key);
         self.base = base;
         let entry = &mut self.entries[slot.0 as usize];
         let page = entry.page.take();
         entry.flags |= TAKEN;
-        match page {
-            Some(page) => {
-                self.resident -= 1;
-                (slot, page)
-            }
-            None => (slot, self.buffer()),
+        if page.is_some() {
+            self.resident -= 1;
         }
+        (slot, page.or_else(|| self.buffers.pop()))
     }
 
     /// Whether a page is exact, unknown or untracked.
@@ -403,11 +401,27 @@ impl PageStore {
 
     /// A page of any content, to be filled.
     #[inline]
-    pub fn buffer(&mut self) -> PageBox {
-        self.buffers.pop().unwrap_or_else(PageBox::any)
+    pub(crate) fn buffer(&mut self) -> PageBox {
+        self.buffers.pop().unwrap_or_default()
     }
 
-    /// Gives a buffer back.
+    /// A page of any content that was given back by [`PageStore::recycle`], if there is one.
+    #[inline]
+    pub fn spare(&mut self) -> Option<PageBox> {
+        self.buffers.pop()
+    }
+
+    /// The page of an image, in a spare page if there is one; [`PageStore::recycle`] takes it for the next.
+    ///
+    /// # Errors
+    /// Bytes that are not the image's.
+    #[inline]
+    pub fn restore_image(&mut self, image: &Image, stored: &[u8]) -> Result<PageBox, Misfit> {
+        restore_page(image, stored, self.buffers.pop())
+    }
+
+    /// Takes a page that is no longer needed, for the next caller of [`PageStore::spare`] or [`PageStore::restore_image`]. More than
+    /// a record has blocks are freed.
     #[inline]
     pub fn recycle(&mut self, page: PageBox) {
         if self.buffers.len() < MAX_BUFFERS {
