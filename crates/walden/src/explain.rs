@@ -201,7 +201,9 @@ fn load_names(args: &ExplainArgs) -> Result<Names> {
     output::can_write(&args.save_names)?;
     let names = names::load(&args.names)?;
     if let Some(path) = &args.save_names {
-        names.save(path).with_context(|| format!("cannot save names to {}", path.display()))?;
+        let mut json = Vec::new();
+        names.write(&mut json).context("cannot write the names as JSON")?;
+        output::write_text(path, json).with_context(|| format!("cannot save names to {}", path.display()))?;
         if std::io::stderr().is_terminal() {
             eprintln!("saved the names to {}", path.display());
         }

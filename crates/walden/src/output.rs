@@ -244,12 +244,12 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// Writes a text, and replaces an existing file.
-pub fn write_text(path: &Path, text: &str) -> Result<()> {
+pub fn write_text(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
     let named = || format!("cannot write {}", path.display());
     match text_output(path)? {
         None => fs::write(path, text).with_context(named),
         Some(output) => {
-            output.file().write_all(text.as_bytes()).with_context(named)?;
+            output.file().write_all(text.as_ref()).with_context(named)?;
             output.commit(&Meta::default()).map(drop)
         }
     }

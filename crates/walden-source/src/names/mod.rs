@@ -10,6 +10,7 @@ mod server;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use rustc_hash::FxHashMap;
@@ -207,7 +208,7 @@ impl Names {
         server::read(conninfo)
     }
 
-    /// Reads names from a file that [`Names::save`] wrote.
+    /// Reads names from a file that [`Names::write`] wrote.
     ///
     /// # Errors
     /// The file cannot be read, or is not a file of names.
@@ -215,7 +216,7 @@ impl Names {
         saved::load(path)
     }
 
-    /// Writes all names to a file, as JSON; it is replaced at once or not at all.
+    /// Writes all names as JSON.
     ///
     /// One object with `walden_names` (the form's version, 1), `server_version`, `server_version_num`,
     /// `system_identifier` (a string: JSON's numbers are too short for some), `read_at` and `lsn` (each may be null),
@@ -226,9 +227,9 @@ impl Names {
     /// `kind` and `persistence` are the letters of `pg_class`. What a reader does not know it passes over.
     ///
     /// # Errors
-    /// The file system's.
-    pub fn save(&self, path: &Path) -> Result<(), NamesError> {
-        saved::save(self, path)
+    /// Those of `out`.
+    pub fn write(&self, out: impl Write) -> io::Result<()> {
+        saved::write(self, out)
     }
 
     /// The version that wrote the log, for the names of system catalogs.

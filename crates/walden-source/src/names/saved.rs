@@ -1,8 +1,8 @@
-//! Names in a file; [`Names::save`] describes its form.
+//! Names in a file; [`Names::write`] describes its form.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, BufReader, BufWriter, Write};
+use std::fs::File;
+use std::io::{self, BufReader, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -120,31 +120,7 @@ pub(super) fn load(path: &Path) -> Result<Names, NamesError> {
     Ok(names)
 }
 
-pub(super) fn save(names: &Names, path: &Path) -> Result<(), NamesError> {
-    let error = |error| NamesError::File { path: path.to_owned(), error };
-    // A device or pipe is written to, a file replaced.
-    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        return File::create(path)
-            .and_then(|file| write(names, BufWriter::new(file)).map(drop))
-            .map_err(error);
-    }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut hidden = std::ffi::OsString::from(".");
-    hidden.push(path.file_name().unwrap_or_default());
-    hidden.push(format!(".{}.tmp", std::process::id()));
-    let temporary = folder.join(hidden);
-    let written = File::create(&temporary)
-        .and_then(|file| write(names, BufWriter::new(file)))
-        .and_then(|file| file.sync_all())
-        .and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        // What is left of it is of no use; the first error counts.
-        let _ = fs::remove_file(&temporary);
-    }
-    written.map_err(error)
-}
-
-fn write(names: &Names, mut out: BufWriter<File>) -> io::Result<File> {
+pub(super) fn write(names: &Names, mut out: impl Write) -> io::Result<()> {
     let origin = &names.origin;
     writeln!(out, "{{")?;
     field(&mut out, "walden_names", &FORM)?;
@@ -198,8 +174,7 @@ fn write(names: &Names, mut out: BufWriter<File>) -> io::Result<File> {
         }
     });
     array(&mut out, "relations", rows, "")?;
-    writeln!(out, "}}")?;
-    out.into_inner().map_err(io::IntoInnerError::into_error)
+    writeln!(out, "}}")
 }
 
 fn field(out: &mut impl Write, name: &str, value: &impl Serialize) -> io::Result<()> {

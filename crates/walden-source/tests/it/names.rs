@@ -1,5 +1,7 @@
 //! Names: from servers, files, and rewrites.
 
+use std::fs::File;
+
 use walden_format::lsn::Lsn;
 use walden_format::record::RelFileLocator;
 use walden_format::version::Major;
@@ -104,7 +106,7 @@ fn merging_keeps_old_files_and_takes_new_names() {
     // What was merged survives being saved.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("names.json");
-    old.save(&path).unwrap();
+    old.write(File::create(&path).unwrap()).unwrap();
     let loaded = Names::load(&path).unwrap();
     for number in [16400, 16401, 16402, 16500, 16502] {
         assert_eq!(loaded.resolve(file(number)), old.resolve(file(number)), "{number}");
@@ -126,7 +128,7 @@ fn a_saved_file_is_what_its_description_says() {
     names.origin.lsn = Some(Lsn(0x16B_3748));
     names.add_tablespace(1663, "pg_default");
     names.add(Relation { name: "q\"\u{7}\n".to_owned(), ..table(16400, "") }, Some(file(16500)));
-    names.save(&path).unwrap();
+    names.write(File::create(&path).unwrap()).unwrap();
     let text = std::fs::read_to_string(&path).unwrap();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json["walden_names"], 1);
@@ -252,7 +254,7 @@ fn check_server(dsn: &str, of_database: &dyn Fn(&str) -> String, system_id: Opti
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("names.json");
-    names.save(&path).unwrap();
+    names.write(File::create(&path).unwrap()).unwrap();
     let mut saved = Names::load(&path).unwrap();
     assert_eq!(saved.origin, names.origin);
     assert_eq!(saved.relations().count(), names.relations().count());
