@@ -36,7 +36,7 @@ pub struct Keys {
     pub is_fast: bool,
     /// Rows that may still be put in order: sorting takes time that a file has to earn.
     budget: usize,
-    /// Room for the next key.
+    /// Space for the next key.
     pub scratch: Scratch,
 }
 
@@ -62,16 +62,16 @@ pub struct Index {
     at: u64,
     /// Tuples so far.
     tuples: u64,
-    /// What encoding has seen: tuples, and by layouts those that no mapping told.
+    /// When encoding: the latest tuples, and by layouts those whose keys no mapping predicts.
     recent: VecDeque<(Tid, Vec<u8>)>,
-    untold: FxHashMap<(u32, LayoutKey), Untold>,
+    unpredicted: FxHashMap<(u32, LayoutKey), Unpredicted>,
     /// How many mappings there were when the order was made, and how often it was.
     ordered: (usize, u32),
     missed: u32,
 }
 
 #[derive(Default)]
-struct Untold {
+struct Unpredicted {
     samples: VecDeque<Sample>,
     count: u32,
 }
@@ -98,7 +98,7 @@ impl Inserted {
 
 /// Samples that encoding keeps.
 const SAMPLES: usize = 8;
-/// Tuples that are not told, of a layout, after which encoding looks for another mapping only now and then.
+/// Tuples of a layout whose keys are not predicted, after which encoding looks for another mapping only now and then.
 const PATIENCE: u32 = 24;
 
 impl Keys {
@@ -184,7 +184,7 @@ impl Keys {
 }
 
 impl Index {
-    /// Counts a tuple; whether its table may be told now.
+    /// Counts a tuple; whether encoding should look for its table now.
     pub fn is_time(&mut self) -> bool {
         self.tuples += 1;
         self.tuples >= 4 && self.tuples.is_power_of_two()
@@ -207,7 +207,7 @@ impl Index {
     pub fn belongs_to(&mut self, table: Relation) {
         self.table = Some(table);
         self.mappings.clear();
-        self.untold.clear();
+        self.unpredicted.clear();
         self.at = 0;
     }
 
@@ -225,7 +225,7 @@ impl Index {
         }
     }
 
-    /// A mapping for a tuple that was not told, and for the last such ones.
+    /// A mapping that predicts the keys of a tuple that no mapping predicts, and of the last such ones.
     pub fn look_for_mapping(
         &mut self,
         (layout, row_layout): (u32, LayoutKey),
@@ -233,16 +233,16 @@ impl Index {
         (row, spans): (&[u8], &[Span]),
         fields: &[Field],
     ) -> Option<KeyMapping> {
-        let untold = self.untold.entry((layout, row_layout)).or_default();
-        untold.count += 1;
-        if untold.count > PATIENCE && !untold.count.is_power_of_two() {
+        let unpredicted = self.unpredicted.entry((layout, row_layout)).or_default();
+        unpredicted.count += 1;
+        if unpredicted.count > PATIENCE && !unpredicted.count.is_power_of_two() {
             return None;
         }
-        if untold.samples.len() == SAMPLES {
-            untold.samples.pop_front();
+        if unpredicted.samples.len() == SAMPLES {
+            unpredicted.samples.pop_front();
         }
-        untold.samples.push_back(Sample { key: key.to_vec(), row: row.to_vec(), spans: spans.to_vec() });
-        KeyMapping::from_samples(untold.samples.make_contiguous(), fields)
+        unpredicted.samples.push_back(Sample { key: key.to_vec(), row: row.to_vec(), spans: spans.to_vec() });
+        KeyMapping::from_samples(unpredicted.samples.make_contiguous(), fields)
     }
 
     /// Whether encoding should put the table's rows in order (again).
@@ -259,7 +259,7 @@ impl Index {
         self.missed = 0;
     }
 
-    /// The places of so many tuples were not told by the order.
+    /// Counts tuples whose TIDs the order did not predict.
     pub fn missed(&mut self, tuples: u32) {
         self.missed = self.missed.saturating_add(tuples);
     }
