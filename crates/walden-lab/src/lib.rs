@@ -28,7 +28,7 @@ mod packages;
 mod progress;
 pub mod run;
 mod scratch;
-mod sshd;
+pub mod sshd;
 mod trace;
 pub mod waldump;
 pub mod workloads;

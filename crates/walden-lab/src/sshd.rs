@@ -16,22 +16,22 @@ use crate::cluster::tail;
 use crate::guard::{self, Guard};
 
 /// A running sshd, stopped and removed when dropped.
-pub(crate) struct Sshd {
+pub struct Sshd {
     guard: Arc<Guard>,
     /// The client's configuration file, for `ssh -F`.
     pub config: PathBuf,
 }
 
 /// The `Host` of the client's configuration.
-pub(crate) const HOST: &str = "walden-lab";
+pub const HOST: &str = "walden-lab";
 
 /// The Debian package that has sshd.
-pub(crate) const PACKAGE: &str = "openssh-server";
+pub const PACKAGE: &str = "openssh-server";
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Finds sshd in `PATH` and the `sbin` folders.
-pub(crate) fn program() -> Option<PathBuf> {
+pub fn program() -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));
     folders.map(|folder| folder.join("sshd")).find(|path| path.is_file())
@@ -39,6 +39,9 @@ pub(crate) fn program() -> Option<PathBuf> {
 
 impl Sshd {
     /// Starts sshd with a new folder in `parent`, which the server's user must be able to enter.
+    ///
+    /// # Errors
+    /// The programs of the package are missing, or the server does not start; the message has the end of its log.
     pub fn start(program: &Path, parent: &Path) -> Result<Sshd> {
         let folder = tempfile::Builder::new().prefix("walden-sshd-").tempdir_in(parent)?;
         account::chown(folder.path())?;

@@ -1,8 +1,10 @@
 //! `walden bench`: this program and others, alternately on the same files.
 
 mod cases;
+mod archive;
 mod codecs;
 mod decode;
+mod drive;
 mod redo;
 
 use std::fs;
@@ -15,7 +17,10 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use wait4::Wait4;
 use walden_lab::workloads::{self, Workload};
-use walden_lab::{Installation, Progress, RunOptions, Wanted, cache_dir, find_or_install, run_workload};
+use walden_lab::{
+    ClusterBuilder, Installation, Progress, RunOptions, StopMode, Wanted, cache_dir, find_or_install,
+    run_workload,
+};
 use walden_report::chart::{Axis, Bars, Layer, Tone, Unit};
 use walden_report::html::{Page, Section, Table};
 
@@ -32,8 +37,11 @@ pub struct BenchArgs {
 #[derive(Subcommand, Debug)]
 enum BenchCommand {
     Cases(cases::CasesArgs),
+    Archive(archive::ArchiveArgs),
     Codecs(codecs::CodecsArgs),
     Decode(decode::DecodeArgs),
+    #[command(hide = true)]
+    Drive(drive::DriveArgs),
     Redo(redo::RedoArgs),
 }
 
@@ -48,8 +56,10 @@ impl BenchArgs {
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     match &args.command {
         BenchCommand::Cases(args) => cases::run(args),
+        BenchCommand::Archive(args) => archive::run(args),
         BenchCommand::Codecs(args) => codecs::run(args),
         BenchCommand::Decode(args) => decode::run(args),
+        BenchCommand::Drive(args) => drive::run(args),
         BenchCommand::Redo(args) => redo::run(args),
     }
 }
@@ -126,22 +136,20 @@ impl Material {
         size: Option<u64>,
         keep_data: bool,
     ) -> Result<Material> {
-        Material::with_setting(workload, pg, size, keep_data, None)
+        Material::with(workload, Variant { pg, size, keep_data, ..Variant::default() })
     }
 
-    /// `setting` is a server setting (name, value) that takes precedence over the workload's own.
-    fn with_setting(
-        workload: &'static Workload,
-        pg: Option<Wanted>,
-        size: Option<u64>,
-        keep_data: bool,
-        setting: Option<(&str, &str)>,
-    ) -> Result<Material> {
+    /// As the variant of the workload says.
+    fn with(workload: &'static Workload, variant: Variant<'_>) -> Result<Material> {
+        let Variant { pg, keep_data, setting, segment_megabytes, .. } = variant;
         let installation = find_or_install(pg.unwrap_or(Wanted::Any))?;
-        let size = size.unwrap_or(workload.default_size);
+        let size = variant.size.unwrap_or(workload.default_size);
         let mut suffix = if keep_data { "-with-data".to_owned() } else { String::new() };
         if let Some((name, value)) = setting {
             suffix += &format!("-{name}-{value}");
+        }
+        if let Some(megabytes) = segment_megabytes {
+            suffix += &format!("-segments-of-{megabytes}MB");
         }
         let name = format!("{}-{}-{size}{suffix}", workload.name, installation.version);
         let folder = cache_dir()?.join("bench").join(name);
@@ -153,6 +161,7 @@ impl Material {
             options.keep_data = keep_data;
             options.settings =
                 setting.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
+            options.wal_segsize_mb = segment_megabytes;
             options.force = true;
             options.progress = Progress::new(workload.name);
             run_workload(options, &mut |_| Ok(()))?;
@@ -170,6 +179,57 @@ impl Material {
     fn wal(&self) -> PathBuf {
         self.folder.join("wal")
     }
+
+    /// The names of its segments, in order.
+    fn segments(&self) -> Result<Vec<String>> {
+        let name =
+            |entry: std::io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
+        let mut names = fs::read_dir(self.wal())?.map(name).collect::<Result<Vec<_>>>()?;
+        names.sort();
+        Ok(names)
+    }
+}
+
+/// Lets a server recover from the base backup, with these segments in `pg_wal` and others by a `restore_command`; the seconds
+/// that it says redo took.
+fn recover(material: &Material, in_pg_wal: &[String], restore_command: &str) -> Result<f64> {
+    let wal = material.wal();
+    let cluster = ClusterBuilder::new(material.installation.clone())
+        .copy_of(&material.folder.join("base"))
+        // The base backup's own settings come first, so these win.
+        .setting("shared_buffers", "2GB")
+        .setting("max_wal_size", "100GB")
+        .setting("checkpoint_timeout", "1d")
+        .setting("hot_standby", "off")
+        .setting("wal_consistency_checking", "")
+        .setting("restore_command", restore_command)
+        .start_after(|data| {
+            for name in in_pg_wal {
+                fs::copy(wal.join(name), data.join("pg_wal").join(name))?;
+            }
+            fs::write(data.join("recovery.signal"), "")?;
+            Ok(())
+        })?;
+    let log = fs::read_to_string(cluster.log_path())?;
+    cluster.stop(StopMode::Immediate)?;
+    let line = log
+        .lines()
+        .find(|line| line.contains("redo done at"))
+        .context("the server did not say \"redo done\"")?;
+    let elapsed = line.split("elapsed: ").nth(1).and_then(|rest| rest.split(' ').next());
+    elapsed.and_then(|text| text.parse().ok()).with_context(|| format!("no elapsed time in: {line}"))
+}
+
+/// What is special about a workload's run.
+#[derive(Clone, Copy, Default)]
+struct Variant<'a> {
+    pg: Option<Wanted>,
+    size: Option<u64>,
+    /// With the data directory that the workload began with, in `base/`.
+    keep_data: bool,
+    /// One setting of the server on top of the workload's own.
+    setting: Option<(&'a str, &'a str)>,
+    segment_megabytes: Option<u32>,
 }
 
 /// Wall and processor seconds of a process, and its peak resident memory.

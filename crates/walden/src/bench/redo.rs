@@ -10,12 +10,12 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use wait4::Wait4;
 use walden_lab::workloads::Workload;
-use walden_lab::{ClusterBuilder, Progress, StopMode, Wanted};
+use walden_lab::{Progress, Wanted};
 use walden_report::html::{Cell, Page, Table};
 use walden_report::table::{Row, table};
 use walden_report::units;
 
-use super::{Material, Sample, find_workloads, measure, median};
+use super::{Material, Sample, find_workloads, measure, median, recover};
 use crate::terminal::Format;
 use crate::{output, terminal};
 
@@ -105,7 +105,7 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
         material.installation.version.major >= 14,
         "PostgreSQL says how long redo took since 14: choose such a version with --pg"
     );
-    let base = material.folder.join("base");
+    let (base, segments) = (material.folder.join("base"), material.segments()?);
     let me = std::env::current_exe()?;
     let walden = |options: &[&str]| {
         let mut command = Command::new(&me);
@@ -122,6 +122,8 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
     for round in 0..=args.runs {
         let recovered = time_recovery(&material)?;
         // Not timed: a replay while the kernel still writes the stopped server's dirty pages.
+@@@        let recovered = recover(&material, &segments, "false")?;
+        // Not timed: the system still clears up behind the server that was stopped, and writes what it left.
         rustix::fs::sync();
         time_replay(&mut contenders[0].1)?;
         let mut samples = Vec::new();
@@ -243,7 +245,7 @@ fn time_recovery(material: &Material) -> Result<f64> {
         .with_context(|| format!("cannot time recovery: expected \"elapsed: SECONDS\", found: {line}"))
 }
 
-fn tables(results: &[Replayed]) -> String {
+@@@fn tables(results: &[Replayed]) -> String {
     let look = terminal::look();
     let tables = results.iter().map(|result| {
         let title = title(result);

@@ -14,7 +14,7 @@ use super::corpus::Found;
 use super::published::WAL_COMPRESSION;
 use super::race::{Rules, race};
 use super::{CodecsArgs, Missing, missing, race as races};
-use crate::bench::{Material, find_workloads};
+use crate::bench::{Material, Variant, find_workloads};
 use crate::{FOUND, terminal};
 
 const WORKLOAD: &str = "oltp";
@@ -109,9 +109,16 @@ fn one(
 ) -> Result<SettingResults> {
     // `on` is pglz in every version; before 15 it has no other name.
     let value = if setting == "pglz" { "on" } else { setting };
-    let material =
-        Material::with_setting(workload, args.pg, Some(size), false, Some(("wal_compression", value)))
-            .with_context(|| format!("cannot run the workload with wal_compression = {setting}"))?;
+    let material = Material::with(
+        workload,
+        Variant {
+            pg: args.pg,
+            size: Some(size),
+            setting: Some(("wal_compression", value)),
+            ..Variant::default()
+        },
+    )
+    .with_context(|| format!("cannot run the workload with wal_compression = {setting}"))?;
     let lsn = |text: &str| text.parse::<walden_format::lsn::Lsn>();
     let wal_bytes = lsn(&material.end)?.bytes_since(lsn(&material.start)?);
     let found = Found {

@@ -1,0 +1,211 @@
+//! `walden bench drive`: what PostgreSQL's archiver and recovery do with their commands, without a server, timed.
+//!
+//! A process of its own, so that it can adopt the processes that the commands leave in the background, and add up what all of
+//! them took.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, wait};
+use serde::{Deserialize, Serialize};
+
+use crate::terminal;
+
+/// Call a command for each segment as PostgreSQL would
+#[derive(Args, Debug)]
+pub struct DriveArgs {
+    /// Whose part is played
+    #[arg(value_enum)]
+    part: Part,
+
+    /// A data directory, of which pg_wal is used
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+
+    /// The command, with %p and %f
+    #[arg(long, value_name = "COMMAND")]
+    command: String,
+
+    /// The segments that are restored, and what they must be
+    #[arg(long, value_name = "DIR")]
+    originals: PathBuf,
+
+    /// How many of them
+    #[arg(long, value_name = "N")]
+    segments: usize,
+
+    /// Compare each segment that is restored (not timed)
+    #[arg(long)]
+    compare: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// archive_command, for each file that archive_status says is ready
+    Archiver,
+    /// restore_command, for each segment in order
+    Recovery,
+}
+
+/// What it took.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug)]
+pub struct Driven {
+    pub files: usize,
+    /// From the first call to the end of the last one, in seconds.
+    pub wall: f64,
+    /// Processor time of all processes, those in the background included, in seconds.
+    pub cpu: f64,
+    /// The longest call, in seconds.
+    pub longest: f64,
+}
+
+/// So often a call that fails is made again, as PostgreSQL's archiver does (NUM_ARCHIVE_RETRIES in pgarch.c).
+const TRIES: usize = 3;
+/// Clock ticks per second in /proc, the same on all of Linux' architectures that PostgreSQL packages are built for.
+const USER_HZ: f64 = 100.0;
+/// Processes that are still there so long after the last call have nothing more to do: they wait for other calls.
+const AFTERWARDS: Duration = Duration::from_secs(2);
+
+/// Runs the command.
+pub fn run(args: &DriveArgs) -> Result<ExitCode> {
+    set_child_subreaper(Some(Pid::INIT)).context("adopt processes in the background")?;
+    let driver = Driver { data: &args.data, command: &args.command };
+    let before = cpu_of_children()?;
+    let mut calls = match args.part {
+        Part::Archiver => driver.archive()?,
+        Part::Recovery => driver.restore(&args.originals, args.segments, args.compare)?,
+    };
+    end_background_processes()?;
+    calls.cpu = cpu_of_children()? - before;
+    terminal::print(&terminal::json(&calls)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Driver<'a> {
+    data: &'a Path,
+    command: &'a str,
+}
+
+impl Driver<'_> {
+    /// As pgarch.c does: the oldest file first, its mark renamed when it is archived.
+    fn archive(&self) -> Result<Driven> {
+        let status = self.data.join("pg_wal/archive_status");
+        let mut ready = names(&status)?;
+        ready.retain(|name| name.ends_with(".ready"));
+        let mut driven = Driven { files: ready.len(), wall: 0.0, cpu: 0.0, longest: 0.0 };
+        let began = Instant::now();
+        for mark in &ready {
+            let name = mark.trim_end_matches(".ready");
+            let call = Instant::now();
+            self.call(name, &format!("pg_wal/{name}"))?;
+            driven.longest = driven.longest.max(call.elapsed().as_secs_f64());
+            fs::rename(status.join(mark), status.join(format!("{name}.done")))?;
+        }
+        driven.wall = began.elapsed().as_secs_f64();
+        Ok(driven)
+    }
+
+    /// As xlogarchive.c does: to `pg_wal/RECOVERYXLOG`, renamed to the segment's name. Segments that were used are removed.
+    fn restore(&self, originals: &Path, segments: usize, compare: bool) -> Result<Driven> {
+        const TARGET: &str = "pg_wal/RECOVERYXLOG";
+        let mut names = names(originals)?;
+        names.truncate(segments);
+        let mut driven = Driven { files: names.len(), wall: 0.0, cpu: 0.0, longest: 0.0 };
+        for name in &names {
+            let call = Instant::now();
+            self.call(name, TARGET)?;
+            let restored = self.data.join("pg_wal").join(name);
+            fs::rename(self.data.join(TARGET), &restored)?;
+            let seconds = call.elapsed().as_secs_f64();
+            driven.wall += seconds;
+            driven.longest = driven.longest.max(seconds);
+            if compare {
+                let is_same = fs::read(&restored)? == fs::read(originals.join(name))?;
+                ensure!(is_same, "{name}: what came back differs from what was archived: {}", self.command);
+            }
+            fs::remove_file(restored)?;
+        }
+        Ok(driven)
+    }
+
+    fn call(&self, file: &str, path: &str) -> Result<()> {
+        let command = self.command.replace("%f", file).replace("%p", path);
+        let mut problem = String::new();
+        for _ in 0..TRIES {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &command]).current_dir(self.data).stdin(Stdio::null());
+            // To a file and not a pipe: processes in the background may keep it open.
+            let said = tempfile::NamedTempFile::new()?;
+            shell.stdout(said.reopen()?).stderr(said.reopen()?);
+            let status = shell.status().context("run sh")?;
+            if status.success() {
+                return Ok(());
+            }
+            problem = format!("{status}: {}", fs::read_to_string(said.path())?.trim());
+        }
+        bail!("{command} failed {TRIES} times: {problem}")
+    }
+}
+
+/// The names in a folder, in order.
+fn names(folder: &Path) -> Result<Vec<String>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
+    let name = |entry: std::io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
+    let mut names = entries.map(name).collect::<Result<Vec<_>>>()?;
+    names.sort();
+    Ok(names)
+}
+
+/// Seconds of processor time of all children that have ended (`cutime` and `cstime` of proc(5)).
+fn cpu_of_children() -> Result<f64> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    // The second field is a name in parentheses, which may hold anything.
+    let fields: Vec<&str> =
+        stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace().collect()).unwrap_or_default();
+    let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
+    let ticks = ticks(13).zip(ticks(14)).context("read cutime and cstime in /proc/self/stat")?;
+    Ok((ticks.0 + ticks.1) as f64 / USER_HZ)
+}
+
+/// Waits for the processes that the calls left, and ends those that go on waiting for further calls.
+fn end_background_processes() -> Result<()> {
+    let began = Instant::now();
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Err(rustix::io::Errno::CHILD) => return Ok(()),
+            Err(error) => return Err(error).context("wait for processes in the background"),
+            Ok(Some(_)) => continue,
+            Ok(None) => {}
+        }
+        if began.elapsed() > AFTERWARDS {
+            let signal = if began.elapsed() > 2 * AFTERWARDS { Signal::KILL } else { Signal::TERM };
+            for child in children()? {
+                let _ = kill_process(child, signal);
+            }
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The processes whose parent this one is.
+fn children() -> Result<Vec<Pid>> {
+    let own = std::process::id().to_string();
+    let is_number = |name: &OsStr| name.to_str().and_then(|name| name.parse::<i32>().ok());
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Some(id) = is_number(&entry?.file_name()) else { continue };
+        // Gone meanwhile.
+        let Ok(stat) = fs::read_to_string(format!("/proc/{id}/stat")) else { continue };
+        let parent = stat.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(1));
+        if parent == Some(own.as_str()) {
+            found.extend(Pid::from_raw(id));
+        }
+    }
+    Ok(found)
+}
