@@ -190,9 +190,9 @@ impl Material {
     }
 }
 
-/// Lets a server recover from the base backup, with these segments in `pg_wal` and others by a `restore_command`; the seconds
-/// that it says redo took.
-fn recover(material: &Material, in_pg_wal: &[String], restore_command: &str) -> Result<f64> {
+/// Lets a server recover from the base backup, with these segments in `pg_wal` and others by a `restore_command`. Returns the
+/// seconds that its log reports for redo.
+fn time_recovery(material: &Material, in_pg_wal: &[String], restore_command: &str) -> Result<f64> {
     let wal = material.wal();
     let cluster = ClusterBuilder::new(material.installation.clone())
         .copy_of(&material.folder.join("base"))
@@ -215,9 +215,11 @@ fn recover(material: &Material, in_pg_wal: &[String], restore_command: &str) -> 
     let line = log
         .lines()
         .find(|line| line.contains("redo done at"))
-        .context("the server did not say \"redo done\"")?;
+        .context("cannot time recovery: expected \"redo done at\" in the server's log, found none")?;
     let elapsed = line.split("elapsed: ").nth(1).and_then(|rest| rest.split(' ').next());
-    elapsed.and_then(|text| text.parse().ok()).with_context(|| format!("no elapsed time in: {line}"))
+    elapsed
+        .and_then(|text| text.parse().ok())
+        .with_context(|| format!("cannot time recovery: expected \"elapsed: SECONDS\", found: {line}"))
 }
 
 /// What is special about a workload's run.

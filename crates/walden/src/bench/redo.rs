@@ -15,7 +15,7 @@ use walden_report::html::{Cell, Page, Table};
 use walden_report::table::{Row, table};
 use walden_report::units;
 
-use super::{Material, Sample, find_workloads, measure, median, recover};
+use super::{Material, Sample, find_workloads, measure, median, time_recovery};
 use crate::terminal::Format;
 use crate::{output, terminal};
 
@@ -120,10 +120,8 @@ fn replay(args: &RedoArgs, workload: &'static Workload) -> Result<Replayed> {
     let mut samples_by_program = [const { Vec::new() }; 5];
     let progress = Progress::new(&format!("{}: running in turns", workload.name));
     for round in 0..=args.runs {
-        let recovered = time_recovery(&material)?;
+        let recovered = time_recovery(&material, &segments, "false")?;
         // Not timed: a replay while the kernel still writes the stopped server's dirty pages.
-@@@        let recovered = recover(&material, &segments, "false")?;
-        // Not timed: the system still clears up behind the server that was stopped, and writes what it left.
         rustix::fs::sync();
         time_replay(&mut contenders[0].1)?;
         let mut samples = Vec::new();
@@ -211,41 +209,7 @@ fn time_replay(command: &mut Command) -> Result<(Facts, u64)> {
     Ok((facts, used.rusage.maxrss / 1024))
 }
 
-/// Lets a server recover from the base backup. Returns the seconds that its log reports for redo.
-fn time_recovery(material: &Material) -> Result<f64> {
-    let wal = material.wal();
-    let cluster = ClusterBuilder::new(material.installation.clone())
-        .copy_of(&material.folder.join("base"))
-        // The base backup's own settings come first, so these win.
-        .setting("shared_buffers", "2GB")
-        .setting("max_wal_size", "100GB")
-        .setting("checkpoint_timeout", "1d")
-        .setting("hot_standby", "off")
-        .setting("wal_consistency_checking", "")
-        // All segments are in pg_wal already.
-        .setting("restore_command", "false")
-        .start_after(|data| {
-            for entry in fs::read_dir(&wal)? {
-                let path = entry?.path();
-                let name = path.file_name().context("cannot copy a segment: expected a file name")?;
-                fs::copy(&path, data.join("pg_wal").join(name))?;
-            }
-            fs::write(data.join("recovery.signal"), "")?;
-            Ok(())
-        })?;
-    let log = fs::read_to_string(cluster.log_path())?;
-    cluster.stop(StopMode::Immediate)?;
-    let line = log
-        .lines()
-        .find(|line| line.contains("redo done at"))
-        .context("cannot time recovery: expected \"redo done at\" in the server's log, found none")?;
-    let elapsed = line.split("elapsed: ").nth(1).and_then(|rest| rest.split(' ').next());
-    elapsed
-        .and_then(|text| text.parse().ok())
-        .with_context(|| format!("cannot time recovery: expected \"elapsed: SECONDS\", found: {line}"))
-}
-
-@@@fn tables(results: &[Replayed]) -> String {
+fn tables(results: &[Replayed]) -> String {
     let look = terminal::look();
     let tables = results.iter().map(|result| {
         let title = title(result);

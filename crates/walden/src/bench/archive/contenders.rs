@@ -107,7 +107,7 @@ impl Contender {
                 let push_ahead = if ahead { "" } else { " --look-ahead 0" };
                 let get_ahead = if ahead { "" } else { " --prefetch 0" };
                 if self == WaldenPacks {
-                    afterwards = Some(format!("{walden} pack --repo \"{at}\" --keep 0 --yes"));
+                    afterwards = Some(format!("{walden} pack --repo \"{at}\" --keep 0"));
                 }
                 (
                     format!("{walden} push --repo \"{at}\" --level {level}{push_ahead} \"%p\""),
@@ -119,7 +119,10 @@ impl Contender {
                 fs::write(&config, pgbackrest_conf(folder, data, compression, level, ahead)?)?;
                 let program = format!("pgbackrest --config=\"{}\" --stanza=bench", config.display());
                 run(&format!("{program} --no-online stanza-create"))?;
-                (format!("{program} archive-push \"%p\""), format!("{program} --pg1-path=\"$PWD\" archive-get %f \"%p\""))
+                (
+                    format!("{program} archive-push \"%p\""),
+                    format!("{program} --pg1-path=\"$PWD\" archive-get %f \"%p\""),
+                )
             }
         };
         Ok(Ready { archive_command, restore_command, repository, afterwards, _sshd: sshd })

@@ -16,7 +16,7 @@ use walden_lab::workloads::Workload;
 use walden_lab::{Progress, Scratch, Wanted};
 
 use super::drive::Driven;
-use super::{Material, Variant, median, recover, find_workloads};
+use super::{Material, Variant, find_workloads, median, time_recovery};
 use crate::output;
 use crate::terminal::Format;
 use contenders::Contender;
@@ -174,7 +174,7 @@ fn measure(args: &ArchiveArgs, workload: &'static Workload, megabytes: u32) -> R
     let mut alone = None;
     if !args.no_recovery {
         progress.phase(&format!("{}, {megabytes} MB: recovering servers", workload.name));
-        alone = Some(recover(&material, &segments.names, "false")?);
+        alone = Some(time_recovery(&material, &segments.names, "false")?);
         for program in programs.iter().filter(|program| program.contender.serves_recovery()) {
             let seconds = recovery::seconds(&material, &segments, program.contender);
             recovered.insert(program.name, seconds.with_context(|| program.name.to_owned())?);

@@ -5,7 +5,7 @@ use walden_lab::Scratch;
 
 use super::contenders::{self, Contender};
 use super::{Segments, drive, make_data_directory};
-use crate::bench::{Material, recover};
+use crate::bench::{Material, time_recovery};
 
 /// Seconds that redo takes by the server's own log, with the segments out of an archive.
 pub fn seconds(material: &Material, segments: &Segments, contender: Contender) -> Result<f64> {
@@ -21,5 +21,5 @@ pub fn seconds(material: &Material, segments: &Segments, contender: Contender) -
     // The server runs as another user if this is root.
     contenders::run(&format!("chmod -R a+rwX \"{}\"", scratch.path().display()))?;
     rustix::fs::sync();
-    recover(material, &[], &ready.restore_command)
+    time_recovery(material, &[], &ready.restore_command)
 }

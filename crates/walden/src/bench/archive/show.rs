@@ -159,7 +159,7 @@ pub fn page(results: &[Archived]) -> Page {
         if let Some(seconds) = result.recovery_without_archive_seconds {
             note += &format!(". Recovery with all segments in pg_wal: {seconds:.2} s.");
         }
-        crate::bench::speeds((title(result), "restored"), programs, &note, table)
+        crate::bench::speed_section((title(result), "restored"), programs, &note, table)
     };
     let title = "WAL into an archive and out of it";
     super::super::page_of(title, "walden bench archive", results.iter().map(section))

@@ -1,0 +1,129 @@
+//! How many requests of an object store a segment takes: what `docs/costs/layouts.toml` reckons with.
+
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use walden_archive::archive::Archive;
+use walden_archive::pack::{PackOptions, pack};
+use walden_archive::push::{PushOptions, push};
+use walden_archive::store::{Created, Folder, Listed, Store, StoreError};
+
+use crate::material::{log, pg_wal};
+
+/// Requests as object stores count them: what writes or lists, and what reads.
+#[derive(Default)]
+struct Requests {
+    write: AtomicUsize,
+    read: AtomicUsize,
+}
+
+impl Requests {
+    fn take(&self) -> (usize, usize) {
+        (self.write.swap(0, Ordering::Relaxed), self.read.swap(0, Ordering::Relaxed))
+    }
+}
+
+struct Counting {
+    folder: Folder,
+    requests: Arc<Requests>,
+}
+
+impl Counting {
+    fn writes(&self) -> &Folder {
+        self.requests.write.fetch_add(1, Ordering::Relaxed);
+        &self.folder
+    }
+
+    fn reads(&self) -> &Folder {
+        self.requests.read.fetch_add(1, Ordering::Relaxed);
+        &self.folder
+    }
+}
+
+impl Store for Counting {
+    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
+        self.writes().create(key, content)
+    }
+
+    fn make_durable(&self, key: &str) -> Result<(), StoreError> {
+        self.folder.make_durable(key)
+    }
+
+    fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
+        self.reads().read(key)
+    }
+
+    fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
+        self.reads().read_range(key, range)
+    }
+
+    fn size(&self, key: &str) -> Result<u64, StoreError> {
+        self.reads().size(key)
+    }
+
+    fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
+        self.writes().list(prefix, visit)
+    }
+
+    fn remove(&self, key: &str) -> Result<(), StoreError> {
+        self.folder.remove(key)
+    }
+
+    fn location(&self) -> &str {
+        self.folder.location()
+    }
+}
+
+/// The figures of a layout in `docs/costs/layouts.toml`: write requests, read requests, segments of a pack.
+fn stated(name: &str) -> (f64, f64, u64) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/costs/layouts.toml");
+    let text = fs::read_to_string(path).expect("docs/costs/layouts.toml");
+    let section = text
+        .split("[[layout]]")
+        .find(|section| section.contains(&format!("name = \"{name}\"")))
+        .unwrap_or_else(|| panic!("no layout {name}"));
+    let number = |key: &str| -> f64 {
+        let line = section
+            .lines()
+            .find(|line| line.starts_with(key))
+            .unwrap_or_else(|| panic!("no {key} in {name}"));
+        line.split('=').nth(1).and_then(|value| value.trim().parse().ok()).expect("a number")
+    };
+    (number("write"), number("read"), number("pack_segments") as u64)
+}
+
+#[test]
+fn requests_per_segment_are_what_the_cost_table_reckons_with() {
+    const SEGMENTS: u64 = 64;
+    let root = tempfile::tempdir().expect("a folder");
+    let files = log(1, 1, SEGMENTS);
+    let wal = pg_wal(root.path(), &files);
+    let requests = Arc::new(Requests::default());
+    // Each call of archive_command is a process that knows nothing yet.
+    let archive = || {
+        let folder = Folder::new(root.path().join("archive"));
+        Archive::new(Box::new(Counting { folder, requests: requests.clone() }))
+    };
+    let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    push(&archive(), &wal.join(&files[0].0), &options).asked.expect("archived");
+    requests.take();
+    for (name, _) in &files[1..] {
+        push(&archive(), &wal.join(name), &options).asked.expect("archived");
+        let (write, read) = requests.take();
+        let (stated_write, stated_read, _) = stated("Walden, segments");
+        assert_eq!((write as f64, read as f64), (stated_write, stated_read), "{name}");
+    }
+
+    let (stated_write, stated_read, per_pack) = stated("Walden, packed");
+    let options = PackOptions { keep: 0, segments: Some(per_pack), ..PackOptions::default() };
+    pack(&archive(), &options, &|_, _| {}).expect("packed");
+    let (write, read) = requests.take();
+    let (pushed_write, pushed_read, _) = stated("Walden, segments");
+    let per_segment = |requests: usize| requests as f64 / SEGMENTS as f64;
+    let (write, read) = (pushed_write + per_segment(write), pushed_read + per_segment(read));
+    assert!(write <= stated_write && stated_write < write + 0.2, "{write} write requests per segment");
+    assert!(read <= stated_read && stated_read < read + 0.2, "{read} read requests per segment");
+}
