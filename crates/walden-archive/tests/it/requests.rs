@@ -72,6 +72,10 @@ impl Store for Counting {
         self.folder.remove(key)
     }
 
+    fn remove_leftovers(&self) -> Result<(), StoreError> {
+        self.folder.remove_leftovers()
+    }
+
     fn location(&self) -> &str {
         self.folder.location()
     }
