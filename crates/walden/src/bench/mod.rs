@@ -1,7 +1,7 @@
 //! `walden bench`: this program and others, alternately on the same files.
 
-mod cases;
 mod archive;
+mod cases;
 mod codecs;
 mod decode;
 mod drive;
