@@ -176,6 +176,8 @@ fn check_segment(
         Refusal::Mismatch { what: "the first page", expected: fault.expected(), found: fault.found() }
     })?;
     let start = check_name(name, &info, &chunk[..filled])?;
+    // Pages up to the switch are copies of the parent's, those behind it are the timeline's own (`XLogInitNewTimeline` in `xlog.c`).
+    let info = StreamInfo { timeline: name.timeline, ..info };
     let size = info.segment_size.bytes();
     let mut decoder = Decoder::new(info, start, start.plus(size));
     let mut survey = Survey::new(name, &info);

@@ -147,3 +147,17 @@ fn noise(bytes: usize) -> Vec<u8> {
     };
     (0..bytes).map(|_| next()).collect()
 }
+
+/// The first segment of a timeline begins with its parent's pages, as many as there were before the switch.
+#[test]
+fn a_timeline_that_begins_within_a_segment_is_accepted() {
+    let (name, mut segment) = segments("18.6").swap_remove(0);
+    for page in segment.chunks_mut(8192).skip(5) {
+        page[4..8].copy_from_slice(&2u32.to_le_bytes());
+    }
+    let child = format!("00000002{}", &name[8..]);
+    let checked = check(file(&child), &mut &segment[..], Rules::default()).expect("a segment");
+    assert!(checked.contents.expect("a segment's").records > 0);
+    // On its parent's timeline it is not.
+    assert!(matches!(refusal(&name, &segment), Refusal::Damaged { offset: 40960, .. }));
+}
