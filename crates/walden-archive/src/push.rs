@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -119,8 +119,7 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
     };
     let folder = path.parent().unwrap_or(Path::new(""));
     let ready = ready_files(folder).unwrap_or_default();
-    let pusher =
-        Pusher { archive, options, histories: local_histories(folder), folders: Mutex::new(BTreeMap::new()) };
+    let pusher = Pusher::new(archive, options, local_histories(folder));
     let asked = pusher.push(file, path);
     let others: Vec<ArchivedFile> = match &asked {
         // Whatever keeps this one from being archived may keep all of them, and PostgreSQL comes back with this one.
@@ -147,7 +146,8 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
     Batch { asked, others: results, ready: ready.len() }
 }
 
-struct Pusher<'a> {
+/// Archives files that were checked.
+pub(crate) struct Pusher<'a> {
     archive: &'a Archive,
     options: &'a PushOptions,
     histories: Vec<History>,
@@ -155,7 +155,17 @@ struct Pusher<'a> {
     folders: Mutex<BTreeMap<String, LogListing>>,
 }
 
-impl Pusher<'_> {
+impl<'a> Pusher<'a> {
+    /// `histories` say where timelines ended.
+    pub fn new(archive: &'a Archive, options: &'a PushOptions, histories: Vec<History>) -> Pusher<'a> {
+        Pusher { archive, options, histories, folders: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// How strictly files are checked.
+    pub fn rules(&self) -> Rules<'_> {
+        Rules { accept_damaged: self.options.accept_damaged, histories: &self.histories }
+    }
+
     fn push(&self, file: ArchivedFile, path: &Path) -> Result<Pushed, PushError> {
         let name = || file.to_string();
         let refused = |refusal| PushError::Refused { name: name(), refusal };
@@ -163,8 +173,7 @@ impl Pusher<'_> {
         if let Some(pushed) = self.find_same(file, &mut content)? {
             return Ok(pushed);
         }
-        let rules = Rules { accept_damaged: self.options.accept_damaged, histories: &self.histories };
-        let checked = check::check(file, &mut content, rules).map_err(refused)?;
+        let checked = check::check(file, &mut content, self.rules()).map_err(refused)?;
         self.store(file, checked, &mut content).map_err(|source| PushError::Archive { name: name(), source })
     }
 
@@ -185,11 +194,34 @@ impl Pusher<'_> {
         }))
     }
 
-    fn store(
+    /// Whether a file is archived already, with the content that was checked, and durable.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Conflict`] if it is archived with other content, and the store's.
+    pub fn find_present(
+        &self,
+        file: ArchivedFile,
+        checked: &Checked,
+    ) -> Result<Option<Pushed>, ArchiveError> {
+        let found = match file {
+            ArchivedFile::Segment(_) => self.find(file)?,
+            _ => get::find(self.archive, file)?,
+        };
+        let Some(found) = found else { return Ok(None) };
+        self.compare(file, Some(found), &checked.hash)?;
+        let warnings = checked.warnings.clone();
+        Ok(Some(Pushed { file, was_there: true, bytes: checked.bytes, stored: None, warnings }))
+    }
+
+    /// Archives a file that was checked; `content` is read from its start.
+    ///
+    /// # Errors
+    /// Why the archive does not have it.
+    pub fn store(
         &self,
         file: ArchivedFile,
         checked: Checked,
-        content: &mut File,
+        content: &mut (impl Read + Seek),
     ) -> Result<Pushed, ArchiveError> {
         if let Some(cluster) = &checked.cluster {
             self.archive.claim(cluster)?;

@@ -107,6 +107,14 @@ pub fn detect(path: &Path) -> io::Result<Option<Compression>> {
     Ok(peek(path)?.content.ok().map(|(compression, _)| compression))
 }
 
+/// Finds out how a file is compressed, or what it is instead: of a file that need not be a segment.
+///
+/// # Errors
+/// Those of the file system, and damaged compressed data; each with the file's name.
+pub fn identify(path: &Path) -> io::Result<Result<Compression, Foreign>> {
+    Ok(peek(path)?.content.map(|(compression, _)| compression))
+}
+
 /// Fills `buffer` as far as the reader goes; an error comes back beside what was read before it.
 pub(crate) fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> (usize, Option<io::Error>) {
     let mut got = 0;
@@ -319,9 +327,9 @@ pub(crate) struct Peek {
     pub content: Result<(Compression, Vec<u8>), Foreign>,
 }
 
-/// Content that cannot be read.
+/// Content that is neither WAL nor compressed in a known way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Foreign {
+pub enum Foreign {
     /// Encrypted, by what.
     Encrypted(&'static str),
     /// Compressed in another way.

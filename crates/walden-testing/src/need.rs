@@ -28,6 +28,10 @@ pub enum Need {
     Gzip,
     /// Python, which runs the decoder of `tests/format`.
     Python,
+    /// pgBackRest, an archiver.
+    PgBackRest,
+    /// Barman, an archiver, with its command for servers.
+    Barman,
 }
 
 /// Why a test cannot run to its end here.
@@ -48,7 +52,7 @@ struct Row {
 }
 
 #[rustfmt::skip]
-const ROWS: [Row; 15] = [
+const ROWS: [Row; 17] = [
     Row { need: Need::Postgres(14),      name: "pg14",        programs: &[],           package: "" },
     Row { need: Need::Postgres(15),      name: "pg15",        programs: &[],           package: "postgresql-15" },
     Row { need: Need::Postgres(16),      name: "pg16",        programs: &[],           package: "" },
@@ -64,6 +68,8 @@ const ROWS: [Row; 15] = [
     Row { need: Need::Npm,               name: "npm",         programs: &["npm"],      package: "npm" },
     Row { need: Need::Gzip,              name: "gzip",        programs: &["gzip"],     package: "gzip" },
     Row { need: Need::Python,            name: "python",      programs: &["python3"],  package: "python3" },
+    Row { need: Need::PgBackRest,    name: "pgbackrest",  programs: &["pgbackrest"], package: "pgbackrest" },
+    Row { need: Need::Barman,        name: "barman",      programs: &["barman-wal-archive"], package: "barman-cli, barman" },
 ];
 
 const BROWSERS: &[&str] = &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];

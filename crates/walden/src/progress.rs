@@ -17,8 +17,17 @@ const SILENT: Duration = Duration::from_secs(1);
 impl Progress {
     /// A bar over `total` bytes.
     pub fn bytes(what: &'static str, total: u64) -> Progress {
-        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
         let template = "{msg} [{bar:30}] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
+        Progress::new(what, total, template)
+    }
+
+    /// A bar over `total` things.
+    pub fn count(what: &'static str, total: u64) -> Progress {
+        Progress::new(what, total, "{msg} [{bar:30}] {pos}/{len} {per_sec} {eta}")
+    }
+
+    fn new(what: &'static str, total: u64, template: &str) -> Progress {
+        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("█▌ "));
         }

@@ -1,0 +1,221 @@
+//! `walden archive import`: WAL that another archiver keeps, checked in full on its way in.
+
+use std::fmt::Write;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use walden_archive::import::{
+    self, Ignored, ImportOptions, Imported, Layout, LayoutError, Source, SourceFile,
+};
+use walden_archive::name::ArchivedFile;
+use walden_archive::push::PushOptions;
+use walden_report::units;
+use walden_source::inventory::FileKind;
+use walden_source::open::{self, Compression, Foreign};
+
+use super::place::Place;
+use crate::FOUND;
+use crate::progress::Progress;
+use crate::terminal::{self, Format};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden archive import --repo /backup/main /var/lib/pgbackrest
+      the WAL of a pgBackRest repository; with several stanzas or clusters, name the folder of one: .../archive/main/15-1
+  walden archive import --repo s3://backups/main /var/lib/barman/main
+  walden archive import --repo /backup/main /mnt/wal --layout plain
+      every segment, history and backup history file in a folder and those below it, also compressed
+
+Each file passes the same checks as a pushed one. Those that do not pass are reported, and the others imported. Run it again after an \
+interruption: what is archived already is compared and not stored again.
+
+Exit status: 0 everything is in the archive; 1 some files were refused; 3 the source or the archive could not be used.";
+
+/// Import the WAL that another archiver keeps: pgBackRest, WAL-G, Barman, or plain files
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct ImportArgs {
+    /// A repository of another archiver, a folder, or a file
+    #[arg(value_name = "SOURCE")]
+    source: PathBuf,
+
+    #[command(flatten)]
+    place: Place,
+
+    /// How the source keeps files [default: what its folders show]
+    #[arg(long, value_enum, value_name = "LAYOUT")]
+    layout: Option<LayoutName>,
+
+    /// Level of compression, 1 (fast) to 9 (small) [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=9))]
+    level: Option<u8>,
+
+    /// Files that are worked on at the same time [default: one per core]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+
+    /// Import segments although their records are damaged
+    #[arg(long)]
+    accept_damaged: bool,
+
+    /// How to print it
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// The layouts by the names that users write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum LayoutName {
+    /// Files under their names, perhaps compressed
+    Plain,
+    /// A repository of pgBackRest
+    Pgbackrest,
+    /// A storage of WAL-G in the file system
+    WalG,
+    /// A server in Barman's home
+    Barman,
+}
+
+impl From<LayoutName> for Layout {
+    fn from(name: LayoutName) -> Layout {
+        match name {
+            LayoutName::Plain => Layout::Plain,
+            LayoutName::Pgbackrest => Layout::Pgbackrest,
+            LayoutName::WalG => Layout::WalG,
+            LayoutName::Barman => Layout::Barman,
+        }
+    }
+}
+
+/// Runs `walden archive import`.
+pub fn run(args: &ImportArgs) -> Result<ExitCode> {
+    let (archive, section) = args.place.open()?;
+    let identifier = archive.identity().ok().map(|identity| identity.system_identifier.clone());
+    let source = import::find(&args.source, args.layout.map(Into::into), identifier.as_deref())?;
+    refuse_encrypted(&source)?;
+    if source.files.is_empty() {
+        bail!(
+            "cannot import {} ({}): expected files that PostgreSQL archives, found none",
+            source.path.display(),
+            source.layout
+        );
+    }
+    let options = ImportOptions {
+        level: args.level.or(section.level).unwrap_or(PushOptions::default().level),
+        accept_damaged: args.accept_damaged,
+        threads: args.threads.or(section.threads).unwrap_or_else(terminal::cores),
+    };
+    let count = source.files.len() as u64;
+    let progress = Mutex::new(Progress::count("import", count));
+    let imported = import::import(&archive, source, &options, &open_decompressed, &|_, _| {
+        progress.lock().unwrap_or_else(PoisonError::into_inner).advance(1);
+    });
+    progress.into_inner().unwrap_or_else(PoisonError::into_inner).finish();
+    let imported = imported?;
+    terminal::show(args.format, || &imported, || table(&imported))?;
+    Ok(if imported.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+}
+
+/// An encrypted source would fail at each of its files: the first and the last one show it.
+fn refuse_encrypted(source: &Source) -> Result<()> {
+    let is_segment = |file: &&SourceFile| matches!(file.file, ArchivedFile::Segment(_));
+    let segments = || source.files.iter().filter(is_segment);
+    let ends = [segments().next(), segments().next_back()];
+    let encryption = |file: &SourceFile| match open::identify(&file.path) {
+        Ok(Err(Foreign::Encrypted(by))) => Some((file.path.clone(), by.to_owned())),
+        // WAL-G's libsodium leaves no signature, but its files keep the compressor's ending.
+        Ok(Err(Foreign::Unknown(_))) if source.layout == Layout::WalG => {
+            Some((file.path.clone(), "or damaged: its content is no compressed segment".to_owned()))
+        }
+        _ => None,
+    };
+    let ends: Vec<_> = ends.into_iter().flatten().map(encryption).collect();
+    if let Some(Some((file, by))) = ends.first().cloned().filter(|_| ends.iter().all(Option::is_some)) {
+        return Err(LayoutError::Encrypted { path: source.path.clone(), file, by }.into());
+    }
+    Ok(())
+}
+
+/// Opens a file by what its content shows; the ending decides only about texts in formats that have no signature.
+fn open_decompressed(file: &SourceFile) -> io::Result<Box<dyn Read>> {
+    if file.ending == Some("wlz") {
+        return Ok(Box::new(open::open_path(&file.path, Compression::Walden)?));
+    }
+    let is_text = matches!(file.file, ArchivedFile::History(_) | ArchivedFile::Backup(..));
+    let compression = match open::identify(&file.path)? {
+        Ok(compression) => compression,
+        Err(Foreign::Unknown(_)) if is_text => match file.ending {
+            Some("lzma") => Compression::Lzma,
+            Some("br" | "brotli") => Compression::Brotli,
+            _ => return Ok(Box::new(File::open(&file.path)?)),
+        },
+        // What is not compressed is refused by the checks of segments, which say what is wrong with it.
+        Err(Foreign::Unknown(_)) if file.ending.is_none() => Compression::None,
+        Err(foreign) => return Err(io::Error::new(io::ErrorKind::InvalidData, refusal(foreign))),
+    };
+    Ok(Box::new(open::open_path(&file.path, compression)?))
+}
+
+fn refusal(foreign: Foreign) -> String {
+    match foreign {
+        Foreign::Encrypted(by) => {
+            format!("encrypted {by}; let the program that stored it fetch it, and import that file")
+        }
+        Foreign::Format(format) => {
+            format!("its format, {format}, is not one that Walden reads; unpack it, and import that file")
+        }
+        Foreign::Unknown(_) => {
+            "neither WAL nor compressed in a known way: damaged, or encrypted by a program that leaves no mark".to_owned()
+        }
+    }
+}
+
+fn table(imported: &Imported) -> String {
+    let Imported { files, present, refused, warnings, .. } = imported;
+    let mut text = String::new();
+    let _ = writeln!(text, "{} ({}): {files} files", imported.source, imported.layout);
+    let (raw, stored) = (units::bytes(imported.raw_bytes), units::bytes(imported.stored_bytes));
+    let _ = write!(text, "  imported  {}", imported.imported);
+    let _ = writeln!(
+        text,
+        "{}",
+        if imported.imported > 0 { format!(": {raw} in {stored}") } else { String::new() }
+    );
+    if *present > 0 {
+        let _ = writeln!(text, "  present   {present}: archived before, with the same content");
+    }
+    if !refused.is_empty() {
+        let _ = writeln!(text, "  refused   {}", refused.len());
+    }
+    for one in refused {
+        let _ = writeln!(text, "REFUSED: {} ({}): {}", one.file, one.path.display(), one.problem);
+        if let Some(hint) = &one.hint {
+            let _ = writeln!(text, "  HINT: {hint}");
+        }
+    }
+    for one in warnings {
+        let _ = writeln!(text, "warning: {}: {}", one.file, one.warning);
+    }
+    write_ignored(&mut text, &imported.ignored);
+    text
+}
+
+/// Files that are none of PostgreSQL's need no line each; segments that are of no use do.
+fn write_ignored(text: &mut String, ignored: &[Ignored]) {
+    let is_of_interest = |one: &&Ignored| {
+        let name = one.path.file_name().unwrap_or_default().to_string_lossy();
+        matches!(FileKind::of(&name), FileKind::Segment { .. } | FileKind::Pack)
+    };
+    for one in ignored.iter().filter(is_of_interest) {
+        let _ = writeln!(text, "left out: {}: {}", one.path.display(), one.reason);
+    }
+    let others = ignored.iter().filter(|one| !is_of_interest(one)).count();
+    if others > 0 {
+        let _ = writeln!(text, "left out: {others} files that are none of those that PostgreSQL archives");
+    }
+}
