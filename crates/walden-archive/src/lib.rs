@@ -4,14 +4,18 @@
 //! and proves that it comes back, and stores it under a key of its own ([`name`]) that no later write replaces.
 #![forbid(unsafe_code)]
 
+pub mod against;
 pub mod archive;
 pub mod backup;
 pub mod check;
 pub mod contents;
 pub mod documents;
 pub mod encryption;
+pub mod gaps;
 pub mod get;
 pub mod history;
+pub mod import;
+mod intake;
 pub mod list;
 pub mod log;
 pub mod name;

@@ -7,8 +7,12 @@ use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::contents::RestorePoint;
+use crate::gaps::{self, Acknowledgement};
+use crate::history::History;
 use crate::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
 use crate::object;
+
+pub use crate::gaps::Gap;
 
 /// What an archive holds.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -48,7 +52,7 @@ pub struct TimelineListing {
     pub segments: u64,
     /// The last segment of a timeline that was left, if archived.
     pub partial_segment: Option<String>,
-    /// Segments missing between the first and the last.
+    /// Segments missing between the first and the last, and up to where another timeline left this one.
     pub gaps: Vec<Gap>,
     /// Bytes of the segments before compression.
     pub raw_bytes: u64,
@@ -62,17 +66,6 @@ pub struct TimelineListing {
     pub last_commit_time: Option<i64>,
     /// Named restore points, in the segments that were looked into.
     pub restore_points: Vec<RestorePoint>,
-}
-
-/// Segments that are missing.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Gap {
-    /// The first that is missing.
-    pub first: String,
-    /// The last that is missing.
-    pub last: String,
-    /// How many.
-    pub segments: u64,
 }
 
 /// How much of the archive is read.
@@ -118,10 +111,16 @@ pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveE
         })?;
     }
     listing.backups.sort();
+    let (acknowledged, unknown) =
+        if locked { (Vec::new(), Vec::new()) } else { gaps::acknowledged(archive)? };
+    listing.unknown.extend(unknown);
     let histories = if locked { BTreeMap::new() } else { archive.histories()? };
     let size = SegmentSize::new(identity.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
+    let with_segments: BTreeSet<Timeline> =
+        timelines.iter().filter(|(_, objects)| !objects.is_empty()).map(|(&timeline, _)| timeline).collect();
     for (timeline, objects) in timelines {
-        let mut found = segments(timeline, &objects, size);
+        let expected = Expected::of(timeline, &histories, &with_segments, size);
+        let mut found = segments(timeline, &objects, size, &acknowledged, expected);
         if let Some(parent) = histories.get(&timeline).and_then(|history| history.parent()) {
             found.parent = Some(parent.timeline);
             found.begins_at = Some(parent.end.to_string());
@@ -134,8 +133,42 @@ pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveE
     Ok(listing)
 }
 
+/// Which segments a timeline has for certain, although they may not be archived.
+#[derive(Clone, Copy, Default)]
+struct Expected {
+    /// The number of the segment that it begins in.
+    first: Option<u64>,
+    /// The number of the segment behind the last complete one.
+    end: Option<u64>,
+}
+
+impl Expected {
+    /// By the histories. Where an archive begins is nobody's loss: of a timeline, only what follows archived segments is expected.
+    fn of(
+        timeline: Timeline,
+        histories: &BTreeMap<Timeline, History>,
+        with_segments: &BTreeSet<Timeline>,
+        size: SegmentSize,
+    ) -> Expected {
+        let parent = histories.get(&timeline).and_then(History::parent);
+        let parent = parent.filter(|parent| with_segments.contains(&parent.timeline));
+        // Each timeline that left this one needs it up to there, and the last one needs all.
+        let switches = histories.values().filter_map(|history| history.end_of(timeline));
+        Expected {
+            first: parent.map(|parent| size.segment_of(parent.end)),
+            end: switches.max().map(|switch| size.segment_of(switch)),
+        }
+    }
+}
+
 /// Counts a timeline's segments and finds what is missing between them.
-fn segments(timeline: Timeline, objects: &BTreeMap<Object, u64>, size: SegmentSize) -> TimelineListing {
+fn segments(
+    timeline: Timeline,
+    objects: &BTreeMap<Object, u64>,
+    size: SegmentSize,
+    acknowledged: &[Acknowledgement],
+    expected: Expected,
+) -> TimelineListing {
     let mut listing = TimelineListing {
         timeline,
         parent: None,
@@ -163,13 +196,13 @@ fn segments(timeline: Timeline, objects: &BTreeMap<Object, u64>, size: SegmentSi
         }
     }
     ranges.sort();
-    let mut next: Option<u64> = None;
+    let name = |number| SegmentName::new(timeline, number, size);
+    let mut next: Option<u64> = expected.first.filter(|_| !ranges.is_empty());
     for (first, last) in ranges {
         let (Some(from), Some(to)) = (first.number(size), last.number(size)) else { continue };
         listing.first_segment.get_or_insert_with(|| first.to_string());
         if let Some(next) = next.filter(|&next| next < from) {
-            let name = |number| SegmentName::new(timeline, number, size).to_string();
-            listing.gaps.push(Gap { first: name(next), last: name(from - 1), segments: from - next });
+            listing.gaps.extend(gaps::divide((name(next), name(from - 1)), size, acknowledged));
         }
         // A pack whose own objects are not removed yet counts once.
         let counted = next.unwrap_or(from).max(from);
@@ -178,6 +211,11 @@ fn segments(timeline: Timeline, objects: &BTreeMap<Object, u64>, size: SegmentSi
             next = Some(to + 1);
             listing.last_segment = Some(last.to_string());
         }
+    }
+    if let (Some(next), Some(end)) = (next, expected.end)
+        && next < end
+    {
+        listing.gaps.extend(gaps::divide((name(next), name(end - 1)), size, acknowledged));
     }
     listing.raw_bytes = listing.segments * size.bytes();
     listing

@@ -177,6 +177,14 @@ struct NamedFile {
 /// Maximum number of consecutive rewrites that are followed; reused numbers may form a cycle.
 const MAX_CHAIN: usize = 10_000;
 
+/// Connects to a server, as [`Names::from_server`] does: what `conninfo` leaves out comes from where libpq takes it.
+///
+/// # Errors
+/// A connection string that cannot be used, and a server that does not answer.
+pub fn connect(conninfo: &str) -> Result<postgres::Client, NamesError> {
+    server::connect_to(conninfo)
+}
+
 impl Names {
     /// The names of the system catalogs alone, as this version has them.
     pub fn builtin(version: Option<Major>) -> Names {

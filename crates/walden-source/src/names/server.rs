@@ -72,6 +72,11 @@ pub(super) fn read(conninfo: &str) -> Result<Names, NamesError> {
     Ok(names)
 }
 
+/// Connects to a server; any database will do where `conninfo` names none.
+pub(super) fn connect_to(conninfo: &str) -> Result<Client, NamesError> {
+    connect_anywhere(&configure(conninfo)?)
+}
+
 /// What `conninfo` leaves out comes from where libpq takes it.
 fn configure(conninfo: &str) -> Result<Config, NamesError> {
     let mut config: Config = conninfo.parse().map_err(|error| NamesError::Server(chain(&error)))?;

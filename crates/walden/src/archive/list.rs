@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
+use walden_archive::gaps::Gap;
 use walden_archive::list::{self, ListOptions, Listing, TimelineListing};
 use walden_format::payload::Timestamp;
 use walden_report::units;
@@ -18,7 +19,8 @@ Examples:
   walden archive list --repo /backup/main
   walden archive list --format json | jq '.timelines[].gaps'
 
-Exit status: 0 no segment is missing between the first and the last of each timeline, 1 some are, 3 the archive could not be read.";
+Exit status: 0 no segment is missing between the first and the last of each timeline but those of acknowledged gaps; 1 some are; \
+3 the archive could not be read.";
 
 /// List timelines, gaps, sizes, and the moments that can be restored to
 #[derive(Args, Debug)]
@@ -40,7 +42,7 @@ pub struct ListArgs {
 pub fn run(args: &ListArgs) -> Result<ExitCode> {
     let (archive, _) = args.place.open()?;
     let listing = list::list(&archive, ListOptions { all_summaries: args.all })?;
-    let has_gaps = listing.timelines.iter().any(|timeline| !timeline.gaps.is_empty());
+    let has_gaps = listing.timelines.iter().flat_map(|timeline| &timeline.gaps).any(Gap::is_new);
     terminal::show(args.format, || &listing, || table(&listing))?;
     Ok(if has_gaps { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
 }
@@ -89,7 +91,7 @@ fn one(text: &mut String, timeline: &TimelineListing, is_locked: bool) {
         let _ = writeln!(text, "  ends in {partial}");
     }
     for gap in &timeline.gaps {
-        let _ = writeln!(text, "  MISSING: {} segments, {} to {}", gap.segments, gap.first, gap.last);
+        let _ = writeln!(text, "  {}", super::gaps::line(gap));
     }
     let time = |micros: i64| Timestamp::from_unix_micros(micros).to_string();
     match (timeline.first_commit_time, timeline.last_commit_time) {

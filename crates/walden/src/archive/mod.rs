@@ -1,6 +1,9 @@
 //! `walden archive`: WAL into an archive, out of it, and whether it is whole.
 
+mod against;
+mod gaps;
 mod get;
+mod import;
 mod init;
 #[cfg(feature = "encryption")]
 mod key;
@@ -58,6 +61,9 @@ enum ArchiveCommand {
     Pack(pack::PackArgs),
     Prune(prune::PruneArgs),
     Verify(verify::VerifyArgs),
+    Import(import::ImportArgs),
+    Check(against::CheckArgs),
+    AcknowledgeGap(gaps::AcknowledgeArgs),
 }
 
 /// Runs `walden archive`.
@@ -73,5 +79,8 @@ pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
         ArchiveCommand::Pack(args) => pack::run(args),
         ArchiveCommand::Prune(args) => prune::run(args),
         ArchiveCommand::Verify(args) => verify::run(args),
+        ArchiveCommand::Import(args) => import::run(args),
+        ArchiveCommand::Check(args) => against::run(args),
+        ArchiveCommand::AcknowledgeGap(args) => gaps::run(args),
     }
 }

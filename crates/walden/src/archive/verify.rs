@@ -78,13 +78,14 @@ fn table(verified: &Verified) -> String {
         let _ = writeln!(text, "DAMAGED: {}: {}", finding.object, finding.problem);
     }
     for gap in &verified.gaps {
-        let _ = writeln!(text, "MISSING: {} segments, {} to {}", gap.segments, gap.first, gap.last);
+        let _ = writeln!(text, "{}", super::gaps::line(gap));
     }
     for finding in &verified.warnings {
         let _ = writeln!(text, "warning: {}: {}", finding.object, finding.problem);
     }
     if verified.is_good() {
-        let _ = writeln!(text, "Everything is as it was archived, and no segment is missing.");
+        let but = if verified.gaps.is_empty() { "" } else { " but those whose absence was acknowledged" };
+        let _ = writeln!(text, "Everything is as it was archived, and no segment is missing{but}.");
     }
     text
 }

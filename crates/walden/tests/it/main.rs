@@ -3,6 +3,8 @@
 //! Tests that need what is not there are shown as ignored, and fail if `WALDEN_REQUIRE` names it (see `walden-testing`).
 
 mod archive;
+mod archive_care;
+mod archive_import;
 mod browser;
 mod codecs;
 mod compress;
@@ -26,6 +28,8 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let modules = [
         archive::TESTS,
+        archive_care::TESTS,
+        archive_import::TESTS,
         codecs::TESTS,
         compress::TESTS,
         compressed_sources::TESTS,

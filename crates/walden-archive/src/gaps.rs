@@ -1,0 +1,239 @@
+//! Segments that are missing, and gaps that somebody has acknowledged in writing.
+//!
+//! ```text
+//! gaps/00000001/FIRST-LAST.json    who acknowledged the gap, when and why
+//! ```
+//!
+//! An acknowledgement is created once and never replaced. It covers its segments alone: a gap that grows is a new one beside it.
+
+use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use walden_format::lsn::{SegmentName, SegmentSize};
+
+use crate::archive::{Archive, ArchiveError};
+use crate::list::{self, ListOptions};
+use crate::store::Created;
+
+/// The prefix of acknowledgements.
+pub const GAPS: &str = "gaps/";
+
+/// Segments that are missing.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Gap {
+    /// The first that is missing.
+    pub first: String,
+    /// The last that is missing.
+    pub last: String,
+    /// How many.
+    pub segments: u64,
+    /// Who said that they are known to be missing, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub acknowledged: Option<Acknowledgement>,
+}
+
+impl Gap {
+    /// Whether nobody has said that the segments are known to be missing.
+    pub fn is_new(&self) -> bool {
+        self.acknowledged.is_none()
+    }
+}
+
+/// That a gap is known.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Acknowledgement {
+    /// The first segment.
+    pub first: String,
+    /// The last segment.
+    pub last: String,
+    /// Who has acknowledged it.
+    pub by: String,
+    /// When, in microseconds since 1970-01-01 00:00:00 UTC.
+    pub time: i64,
+    /// Why the segments are missing.
+    pub reason: String,
+}
+
+/// Why a gap was not acknowledged.
+#[derive(Debug, thiserror::Error)]
+pub enum GapError {
+    /// The archive's.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// The names are no range of segments.
+    #[error(
+        "cannot acknowledge {first} to {last}: expected two segments of one timeline, the earlier one first"
+    )]
+    Range {
+        /// The first segment.
+        first: SegmentName,
+        /// The last segment.
+        last: SegmentName,
+    },
+    /// Not all of the segments are missing.
+    #[error(
+        "cannot acknowledge {first} to {last}: expected segments that are missing and not acknowledged, found {found}"
+    )]
+    NotMissing {
+        /// The first segment.
+        first: SegmentName,
+        /// The last segment.
+        last: SegmentName,
+        /// The gaps that there are.
+        found: String,
+    },
+}
+
+impl Acknowledgement {
+    fn key(&self, timeline: u32) -> String {
+        format!("{GAPS}{timeline:08X}/{}-{}.json", self.first, self.last)
+    }
+}
+
+/// Acknowledges segments that are missing, durably.
+///
+/// # Errors
+/// Segments that are not missing, and the archive's.
+pub fn acknowledge(
+    archive: &Archive,
+    first: SegmentName,
+    last: SegmentName,
+    by: &str,
+    reason: &str,
+) -> Result<Acknowledgement, GapError> {
+    if first.timeline != last.timeline || first > last {
+        return Err(GapError::Range { first, last });
+    }
+    let listing = list::list(archive, ListOptions::default())?;
+    let gaps: Vec<Gap> = listing.timelines.into_iter().flat_map(|timeline| timeline.gaps).collect();
+    let open = || gaps.iter().filter(|gap| gap.is_new());
+    // Names of one timeline sort as their positions do.
+    let (first_name, last_name) = (first.to_string(), last.to_string());
+    let holds = |gap: &Gap| gap.first <= first_name && last_name <= gap.last;
+    if !open().any(holds) {
+        let found: Vec<_> = open().map(|gap| format!("{} to {}", gap.first, gap.last)).collect();
+        let found = if found.is_empty() { "none".to_owned() } else { found.join(", ") };
+        return Err(GapError::NotMissing { first, last, found });
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+    let acknowledgement = Acknowledgement {
+        first: first_name,
+        last: last_name,
+        by: by.to_owned(),
+        time: i64::try_from(now).unwrap_or(i64::MAX),
+        reason: reason.to_owned(),
+    };
+    let json = serde_json::to_vec_pretty(&acknowledgement).unwrap_or_default();
+    let key = acknowledgement.key(first.timeline);
+    match archive.store().create(&key, &json).map_err(ArchiveError::from)? {
+        Created::New => Ok(acknowledgement),
+        // Another process has acknowledged the same at the same moment.
+        Created::Exists => {
+            let there = archive.store().read(&key).map_err(ArchiveError::from)?;
+            archive.store().make_durable(&key).map_err(ArchiveError::from)?;
+            Ok(serde_json::from_slice(&there).unwrap_or(acknowledgement))
+        }
+    }
+}
+
+/// What was acknowledged, and the keys of objects that should say so and do not.
+///
+/// # Errors
+/// The store's.
+pub fn acknowledged(archive: &Archive) -> Result<(Vec<Acknowledgement>, Vec<String>), ArchiveError> {
+    let mut keys = Vec::new();
+    archive.store().list(GAPS, &mut |listed| keys.push(listed.key))?;
+    keys.sort();
+    let (mut acknowledged, mut unknown) = (Vec::new(), Vec::new());
+    for key in keys {
+        let parsed: io::Result<Acknowledgement> =
+            serde_json::from_slice(&archive.store().read(&key)?).map_err(io::Error::other);
+        let timeline = |one: &Acknowledgement| SegmentName::parse(&one.first).map(|first| first.timeline);
+        match parsed {
+            // One that says something else than its key hides no gap.
+            Ok(one) if timeline(&one).is_some_and(|timeline| one.key(timeline) == key) => {
+                acknowledged.push(one);
+            }
+            _ => unknown.push(key),
+        }
+    }
+    Ok((acknowledged, unknown))
+}
+
+/// Parts the gap of `first..=last`, numbers of a timeline's segments, where what was acknowledged begins and ends.
+pub(crate) fn divide(
+    (first, last): (SegmentName, SegmentName),
+    size: SegmentSize,
+    acknowledged: &[Acknowledgement],
+) -> Vec<Gap> {
+    let (Some(mut next), Some(end)) = (first.number(size), last.number(size)) else { return Vec::new() };
+    let name = |number| SegmentName::new(first.timeline, number, size).to_string();
+    let mut known: Vec<(u64, u64, &Acknowledgement)> = Vec::new();
+    for one in acknowledged {
+        let ends = (SegmentName::parse(&one.first), SegmentName::parse(&one.last));
+        if let (Some(from), Some(to)) = ends
+            && from.timeline == first.timeline
+            && let (Some(from), Some(to)) = (from.number(size), to.number(size))
+        {
+            known.push((from, to, one));
+        }
+    }
+    known.sort_by_key(|&(from, to, _)| (from, to));
+    let mut gaps = Vec::new();
+    let mut add = |from: u64, to: u64, by: Option<&Acknowledgement>| {
+        let acknowledged = by.cloned();
+        gaps.push(Gap { first: name(from), last: name(to), segments: to - from + 1, acknowledged });
+    };
+    for (from, to, one) in known {
+        let (from, to) = (from.max(next), to.min(end));
+        if from > to {
+            continue;
+        }
+        if from > next {
+            add(next, from - 1, None);
+        }
+        add(from, to, Some(one));
+        next = to + 1;
+    }
+    if next <= end {
+        add(next, end, None);
+    }
+    gaps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(number: u32) -> SegmentName {
+        SegmentName { timeline: 1, log: 0, segment: number }
+    }
+
+    fn acknowledgement(first: u32, last: u32) -> Acknowledgement {
+        let (first, last) = (segment(first).to_string(), segment(last).to_string());
+        Acknowledgement { first, last, by: "me".to_owned(), time: 1, reason: "known".to_owned() }
+    }
+
+    /// First and last segment, and whether it is acknowledged.
+    fn divided(first: u32, last: u32, acknowledged: &[(u32, u32)]) -> Vec<(u32, u32, bool)> {
+        let acknowledged: Vec<_> =
+            acknowledged.iter().map(|&(first, last)| acknowledgement(first, last)).collect();
+        let gaps = divide((segment(first), segment(last)), SegmentSize::DEFAULT, &acknowledged);
+        let number = |name: &str| SegmentName::parse(name).unwrap().segment;
+        let sum: u64 = gaps.iter().map(|gap| gap.segments).sum();
+        assert_eq!(sum, u64::from(last - first + 1));
+        gaps.iter().map(|gap| (number(&gap.first), number(&gap.last), gap.acknowledged.is_some())).collect()
+    }
+
+    #[test]
+    fn what_grows_beyond_an_acknowledgement_is_new() {
+        assert_eq!(divided(5, 9, &[]), [(5, 9, false)]);
+        assert_eq!(divided(5, 9, &[(5, 9)]), [(5, 9, true)]);
+        assert_eq!(divided(5, 9, &[(6, 7)]), [(5, 5, false), (6, 7, true), (8, 9, false)]);
+        assert_eq!(divided(4, 10, &[(5, 9)]), [(4, 4, false), (5, 9, true), (10, 10, false)]);
+        assert_eq!(divided(5, 9, &[(1, 20)]), [(5, 9, true)]);
+        assert_eq!(divided(5, 9, &[(8, 20), (1, 6), (5, 5)]), [(5, 6, true), (7, 7, false), (8, 9, true)]);
+        assert_eq!(divided(5, 9, &[(1, 4), (10, 12)]), [(5, 9, false)]);
+    }
+}

@@ -1,0 +1,203 @@
+//! `walden archive check --against DSN`: what a server still has and the archive lacks.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::io::{self, Read};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use postgres::Client;
+use walden_archive::against::{self, Compared, Facts, Mark, Outcome, Server, ServerError, ServerFile};
+use walden_archive::name::ArchivedFile;
+use walden_archive::push::PushOptions;
+use walden_format::lsn::Lsn;
+use walden_report::units;
+
+use super::place::Place;
+use crate::FOUND;
+use crate::terminal::{self, Format};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden archive check --repo /backup/main --against 'host=standby1 user=postgres'
+      say which complete files of the server's pg_wal the archive lacks, and change nothing
+  walden archive check --against 'host=standby1 user=postgres' --repair
+      archive them, after the same checks as at a push
+
+After a failover the archive can have a hole that no server reports: a standby marks what it received as archived, as its primary was \
+to do that. Everything is read by SQL; the user needs pg_monitor and, for --repair and histories, pg_read_server_files.
+
+Exit status: 0 nothing is missing, or nothing any more; 1 something is; 3 the server or the archive could not be read.";
+
+/// Compare the archive with what a server still has in pg_wal, and fill holes
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    place: Place,
+
+    /// A server of the cluster, as libpq writes it: a connection string or URL
+    #[arg(long, value_name = "DSN")]
+    against: String,
+
+    /// Archive what is missing
+    #[arg(long)]
+    repair: bool,
+
+    /// How to print it
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Runs `walden archive check --against`.
+pub fn run(args: &CheckArgs) -> Result<ExitCode> {
+    let (archive, section) = args.place.open()?;
+    let mut server = SqlServer { client: walden_source::names::connect(&args.against)? };
+    let options = PushOptions {
+        level: section.level.unwrap_or(PushOptions::default().level),
+        ..PushOptions::default()
+    };
+    let compared = against::compare(&archive, &mut server, args.repair.then_some(&options))?;
+    terminal::show(args.format, || &compared, || table(&compared, args.repair))?;
+    Ok(if compared.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+}
+
+fn table(compared: &Compared, is_repair: bool) -> String {
+    let Compared { compared: files, waiting, missing, .. } = compared;
+    let mut text = String::new();
+    let role = if compared.is_standby { "standby" } else { "primary" };
+    let _ = writeln!(
+        text,
+        "{files} complete files of the {role} (timeline {}, written up to {}) compared with {}",
+        compared.timeline, compared.written, compared.location
+    );
+    if *waiting > 0 {
+        let _ = writeln!(text, "  {waiting} wait for the server's archive_command");
+    }
+    for one in missing {
+        let mark = match one.mark {
+            Mark::Done => "marked as done",
+            Mark::Ready => "marked as ready",
+            Mark::None => "not marked",
+        };
+        let outcome = match (&one.outcome, &one.problem) {
+            (Outcome::Filled, _) => "filled",
+            (_, None) => "MISSING",
+            (_, Some(problem)) => &format!("REFUSED: {problem}"),
+        };
+        let _ = writeln!(text, "  {} ({}, {mark}): {outcome}", one.file, units::bytes(one.bytes));
+    }
+    for gap in &compared.gaps {
+        let _ = writeln!(text, "{}", super::gaps::line(gap));
+    }
+    if missing.iter().any(|one| one.outcome == Outcome::Found) && !is_repair {
+        let _ = writeln!(text, "Nothing was changed: --repair archives what is missing.");
+    }
+    if compared.is_good() {
+        let _ = writeln!(text, "The archive has everything that the server has completed.");
+    } else if !compared.gaps.is_empty() {
+        let _ = writeln!(text, "Other servers of the cluster may have what this one lacks.");
+    }
+    text
+}
+
+/// A server that is asked by SQL alone.
+struct SqlServer {
+    client: Client,
+}
+
+/// Where the server's WAL is complete, and on which timeline: written by itself, or received and replayed.
+const FACTS: &str = "
+SELECT (SELECT system_identifier FROM pg_control_system()),
+       (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size'),
+       pg_is_in_recovery(),
+       CASE WHEN pg_is_in_recovery()
+            THEN greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())::text
+            ELSE pg_current_wal_lsn()::text END,
+       CASE WHEN pg_is_in_recovery()
+            THEN greatest((SELECT max(received_tli) FROM pg_stat_wal_receiver),
+                          (SELECT timeline_id FROM pg_control_checkpoint()))
+            ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END";
+
+/// Files in `pg_wal`, and their marks in `archive_status`.
+const FILES: &str = "SELECT name, size FROM pg_ls_waldir()";
+const MARKS: &str = "SELECT name FROM pg_ls_archive_statusdir()";
+
+impl Server for SqlServer {
+    fn facts(&mut self) -> Result<Facts, ServerError> {
+        let row = self.client.query_one(FACTS, &[])?;
+        let written: Option<String> = row.try_get(3)?;
+        Ok(Facts {
+            // SQL has no unsigned numbers, so a large one comes back as a negative one.
+            system_identifier: row.try_get::<_, i64>(0)?.cast_unsigned(),
+            segment_bytes: row.try_get::<_, i64>(1)?.cast_unsigned(),
+            is_standby: row.try_get(2)?,
+            written: written.map_or(Ok(Lsn::INVALID), |lsn| lsn.parse())?,
+            timeline: row.try_get::<_, i32>(4)?.cast_unsigned(),
+        })
+    }
+
+    fn files(&mut self) -> Result<Vec<ServerFile>, ServerError> {
+        let mut marks = BTreeMap::new();
+        for row in self.client.query(MARKS, &[])? {
+            let name: String = row.try_get(0)?;
+            let mark = match name.rsplit_once('.') {
+                Some((file, "done")) => Some((file, Mark::Done)),
+                Some((file, "ready")) => Some((file, Mark::Ready)),
+                _ => None,
+            };
+            marks.extend(mark.map(|(file, mark)| (file.to_owned(), mark)));
+        }
+        let mut files = Vec::new();
+        for row in self.client.query(FILES, &[])? {
+            let name: String = row.try_get(0)?;
+            let Some(file) = ArchivedFile::parse(&name) else { continue };
+            let bytes = row.try_get::<_, i64>(1)?.cast_unsigned();
+            files.push(ServerFile { file, bytes, mark: marks.get(&name).copied().unwrap_or(Mark::None) });
+        }
+        files.sort_by_key(|one| (!matches!(one.file, ArchivedFile::History(_)), one.file.to_string()));
+        Ok(files)
+    }
+
+    fn open(&mut self, file: ArchivedFile) -> Box<dyn Read + '_> {
+        Box::new(FileOfServer { client: &mut self.client, file, at: 0, chunk: Vec::new(), taken: 0 })
+    }
+}
+
+/// A file in `pg_wal`, read some at a time.
+struct FileOfServer<'a> {
+    client: &'a mut Client,
+    file: ArchivedFile,
+    /// Where the next chunk starts.
+    at: i64,
+    chunk: Vec<u8>,
+    /// Bytes of the chunk that were handed over.
+    taken: usize,
+}
+
+/// Bytes that are asked for at a time.
+const CHUNK: i64 = 1 << 20;
+
+impl Read for FileOfServer<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.taken == self.chunk.len() && !buffer.is_empty() {
+            let path = format!("pg_wal/{}", self.file);
+            let row = self
+                .client
+                .query_one("SELECT pg_read_binary_file($1, $2, $3, true)", &[&path, &self.at, &CHUNK])
+                .map_err(io::Error::other)?;
+            let chunk: Option<Vec<u8>> = row.try_get(0).map_err(io::Error::other)?;
+            let gone =
+                || io::Error::new(io::ErrorKind::NotFound, "the server has removed or renamed it meanwhile");
+            self.chunk = chunk.ok_or_else(gone)?;
+            self.at += self.chunk.len() as i64;
+            self.taken = 0;
+        }
+        let left = &self.chunk[self.taken..];
+        let bytes = left.len().min(buffer.len());
+        buffer[..bytes].copy_from_slice(&left[..bytes]);
+        self.taken += bytes;
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,91 @@
+//! `walden archive acknowledge-gap`: that segments are known to be missing.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use walden_archive::gaps::{self, Gap};
+use walden_format::lsn::SegmentName;
+use walden_format::payload::Timestamp;
+use walden_report::table::harmless;
+
+use super::place::Place;
+use crate::terminal;
+
+const EXAMPLES: &str = "\
+Examples:
+  walden archive acknowledge-gap 000000010000000000000007..000000010000000000000009 --reason 'disk of db1 lost on 2026-11-20'
+
+What was acknowledged is kept in the archive, with who did so and when. `list`, `verify` and `status` show it and no longer count it \
+as something that is wrong. Segments that go missing beside it are a new gap. If the segments come back, they are archived as any \
+other.";
+
+/// Say in writing that segments are known to be missing
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct AcknowledgeArgs {
+    /// The segments: the first and the last one with `..` between them, or a single one
+    #[arg(value_name = "FIRST..LAST", value_parser = parse_range)]
+    range: (SegmentName, SegmentName),
+
+    #[command(flatten)]
+    place: Place,
+
+    /// Why they are missing
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+
+    /// Who says so [default: this user and machine]
+    #[arg(long, value_name = "NAME")]
+    by: Option<String>,
+}
+
+fn parse_range(text: &str) -> Result<(SegmentName, SegmentName), String> {
+    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    let parse = |name: &str| {
+        SegmentName::parse(name).ok_or_else(|| {
+            format!("expected a segment's name such as 000000010000000000000007, found {name}")
+        })
+    };
+    Ok((parse(first)?, parse(last)?))
+}
+
+/// Runs `walden archive acknowledge-gap`.
+pub fn run(args: &AcknowledgeArgs) -> Result<ExitCode> {
+    let (archive, _) = args.place.open()?;
+    let by = args.by.clone().unwrap_or_else(user_and_machine);
+    let (first, last) = args.range;
+    let one = gaps::acknowledge(&archive, first, last, &by, &args.reason)?;
+    terminal::print(&format!(
+        "{} to {} are acknowledged as missing by {}: {}\n",
+        one.first,
+        one.last,
+        harmless(&one.by),
+        harmless(&one.reason)
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn user_and_machine() -> String {
+    let user = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    let user = user.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()));
+    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match machine.trim() {
+        "" => user,
+        machine => format!("{user}@{machine}"),
+    }
+}
+
+/// A gap as `list` and `verify` print it.
+pub fn line(gap: &Gap) -> String {
+    let Gap { first, last, segments, acknowledged } = gap;
+    match acknowledged {
+        None => format!("MISSING: {segments} segments, {first} to {last}"),
+        Some(one) => format!(
+            "missing: {segments} segments, {first} to {last}, acknowledged by {} on {}: {}",
+            harmless(&one.by),
+            Timestamp::from_unix_micros(one.time),
+            harmless(&one.reason)
+        ),
+    }
+}
