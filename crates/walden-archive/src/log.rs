@@ -111,6 +111,7 @@ impl Log {
                 first: name(before + 1),
                 last: name(after - 1),
                 segments: after - before - 1,
+                acknowledged: None,
             })
         };
         self.segments.windows(2).filter_map(gap).collect()
