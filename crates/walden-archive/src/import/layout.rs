@@ -332,6 +332,9 @@ impl Search {
                     Some(reason) => self.ignored.push(Ignored { path, reason }),
                     None => self.file(path),
                 }
+            } else {
+                let reason = "neither a file nor a folder that is looked into; name it itself";
+                self.ignored.push(Ignored { path, reason });
             }
         }
         Ok(())

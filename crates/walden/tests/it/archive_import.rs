@@ -68,7 +68,7 @@ impl Server {
     fn run(&mut self, command: &str) {
         let quoted = format!("exec >> {}/commands.log 2>&1; {command}", self.cluster.socket_dir().display())
             .replace('\'', "''");
-        let copy = format!("COPY (SELECT 1) TO PROGRAM '{quoted}'");
+        let copy = format!("COPY (SELECT 1 WHERE false) TO PROGRAM '{quoted}'");
         if let Err(error) = self.client().batch_execute(&copy) {
             let log = fs::read_to_string(self.cluster.socket_dir().join("commands.log")).unwrap_or_default();
             panic!("{command}: {error}\n{log}");
@@ -326,7 +326,7 @@ fn compressed(ending: &str, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-const HISTORY: &[u8] = b"1\t0/A000000\tno recovery target specified\n";
+const HISTORY: &[u8] = b"1\t0/C00000\tno recovery target specified\n";
 
 /// Complete segments of a golden cluster, and small files of each kind beside them.
 fn files() -> BTreeMap<String, Vec<u8>> {
