@@ -108,6 +108,21 @@ pub enum ArchiveError {
 }
 
 impl ArchiveError {
+    /// The cause in a word, for logs and metrics.
+    pub fn cause(&self) -> &'static str {
+        match self {
+            ArchiveError::Store(error) | ArchiveError::Object(ObjectError::Store(error)) => {
+                error.cause.word()
+            }
+            ArchiveError::Object(_) => "damaged_object",
+            ArchiveError::Missing(_) => "no_archive",
+            ArchiveError::Identity { .. } => "damaged_identity",
+            ArchiveError::OtherCluster { .. } => "other_cluster",
+            ArchiveError::NoSegments { .. } => "no_segments",
+            ArchiveError::Conflict { .. } => "conflict",
+        }
+    }
+
     /// Whether an object was asked for that is not there: what it held may be in another one by now.
     pub fn is_not_found(&self) -> bool {
         match self {

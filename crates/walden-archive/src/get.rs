@@ -45,6 +45,15 @@ pub enum GetError {
 }
 
 impl GetError {
+    /// The cause in a word, for logs and metrics.
+    pub fn cause(&self) -> &'static str {
+        match self {
+            GetError::NotThere { .. } => "not_there",
+            GetError::Archive { source, .. } => source.cause(),
+            GetError::Write { .. } => "write",
+        }
+    }
+
     /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {

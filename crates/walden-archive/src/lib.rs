@@ -26,8 +26,10 @@ pub mod prefetch;
 pub mod prune;
 pub mod push;
 pub mod source;
+pub mod status;
 pub mod store;
 pub mod url;
+pub mod verified;
 pub mod verify;
 
 pub use archive::{Archive, ArchiveError};

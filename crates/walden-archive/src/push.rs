@@ -58,6 +58,8 @@ pub struct Pushed {
     pub stored: Option<u64>,
     /// What the user should know although it is archived.
     pub warnings: Vec<String>,
+    /// How long it took to check, compress and store it.
+    pub took: Duration,
 }
 
 /// Why a file was not archived.
@@ -87,6 +89,27 @@ pub enum PushError {
 }
 
 impl PushError {
+    /// The cause in a word, for logs and metrics.
+    pub fn cause(&self) -> &'static str {
+        match self {
+            PushError::Name(_) => "name",
+            PushError::Refused { refusal, .. } => match refusal {
+                Refusal::Io(_) => "unreadable",
+                Refusal::Mismatch { .. } => "mismatch",
+                Refusal::Damaged { .. } => "damaged",
+                Refusal::History(_) => "history",
+            },
+            PushError::Archive { source, .. } => source.cause(),
+        }
+    }
+
+    /// The file's name.
+    pub fn name(&self) -> &str {
+        match self {
+            PushError::Name(name) | PushError::Refused { name, .. } | PushError::Archive { name, .. } => name,
+        }
+    }
+
     /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -169,12 +192,16 @@ impl<'a> Pusher<'a> {
     fn push(&self, file: ArchivedFile, path: &Path) -> Result<Pushed, PushError> {
         let name = || file.to_string();
         let refused = |refusal| PushError::Refused { name: name(), refusal };
+        let began = Instant::now();
         let mut content = File::open(path).map_err(|error| refused(error.into()))?;
         if let Some(pushed) = self.find_same(file, &mut content)? {
             return Ok(pushed);
         }
         let checked = check::check(file, &mut content, self.rules()).map_err(refused)?;
-        self.store(file, checked, &mut content).map_err(|source| PushError::Archive { name: name(), source })
+        match self.store(file, checked, &mut content) {
+            Ok(pushed) => Ok(Pushed { took: began.elapsed(), ..pushed }),
+            Err(source) => Err(PushError::Archive { name: name(), source }),
+        }
     }
 
     /// What is known of a segment if it is archived with the same content: it was checked then.
@@ -191,6 +218,7 @@ impl<'a> Pusher<'a> {
             bytes: hasher.count(),
             stored: None,
             warnings: archived.warnings,
+            took: Duration::ZERO,
         }))
     }
 
@@ -210,7 +238,8 @@ impl<'a> Pusher<'a> {
         let Some(found) = found else { return Ok(None) };
         self.compare(file, Some(found), &checked.hash)?;
         let warnings = checked.warnings.clone();
-        Ok(Some(Pushed { file, was_there: true, bytes: checked.bytes, stored: None, warnings }))
+        let took = Duration::ZERO;
+        Ok(Some(Pushed { file, was_there: true, bytes: checked.bytes, stored: None, warnings, took }))
     }
 
     /// Archives a file that was checked; `content` is read from its start.
@@ -233,6 +262,7 @@ impl<'a> Pusher<'a> {
             bytes: *bytes,
             stored,
             warnings: warnings.clone(),
+            took: Duration::ZERO,
         };
         if let Some(found) = self.find(file)? {
             return self.compare(file, Some(found), hash).map(|()| pushed(None));

@@ -178,6 +178,19 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// The cause in a word, for logs and metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            Cause::NotFound => "not_found",
+            Cause::Denied => "denied",
+            Cause::Full => "full",
+            Cause::ReadOnly => "read_only",
+            Cause::Unavailable => "unavailable",
+            Cause::TooLarge => "too_large",
+            Cause::InvalidKey | Cause::Other => "other",
+        }
+    }
+
     /// What the user can do about it.
     pub fn hint(self) -> Option<&'static str> {
         Some(match self {

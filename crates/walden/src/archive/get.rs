@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
@@ -12,6 +12,7 @@ use walden_archive::get::{self, GetError};
 use walden_archive::name::ArchivedFile;
 use walden_archive::prefetch::{self, PrefetchOptions, Spool};
 
+use super::log::{Entry, Log, LogOptions};
 use super::place::Place;
 use super::push::complain;
 
@@ -50,6 +51,9 @@ pub struct GetArgs {
     /// Segments that are fetched ahead at most, 0 for none [default: 16]
     #[arg(long, value_name = "N")]
     prefetch: Option<usize>,
+
+    #[command(flatten)]
+    log: LogOptions,
 }
 
 /// Fetch ahead of recovery (started by `walden archive get`)
@@ -69,22 +73,31 @@ pub struct PrefetchArgs {
     /// Seconds without a request after which the process ends
     #[arg(long, value_name = "N", default_value_t = 30)]
     idle: u64,
+
+    #[command(flatten)]
+    log: LogOptions,
 }
 
 /// Runs `walden archive get`.
 pub fn run(args: &GetArgs) -> ExitCode {
-    match hand_over(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let got = error.downcast_ref::<GetError>();
-            if let Some(GetError::NotThere { .. }) = got {
-                crate::output::tell(&error.to_string());
-                return ExitCode::from(NOT_THERE);
-            }
-            complain("", error.as_ref(), got.and_then(GetError::hint));
-            ExitCode::from(TROUBLE)
+    let began = Instant::now();
+    let result = hand_over(args);
+    // Without a configuration that can be read, the options alone say where messages go.
+    let section = args.place.configuration().map(|(section, _)| section).unwrap_or_default();
+    let log = Log::new(&args.log, &section);
+    log.write(&[Entry::of_get("get", &args.name, result.as_ref().copied(), began.elapsed())]);
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    let got = error.downcast_ref::<GetError>();
+    if let Some(GetError::NotThere { .. }) = got {
+        if log.is_text() {
+            crate::output::tell(&error.to_string());
         }
+        return ExitCode::from(NOT_THERE);
     }
+    if log.is_text() {
+        complain("", error.as_ref(), got.and_then(GetError::hint));
+    }
+    ExitCode::from(TROUBLE)
 }
 
 fn hand_over(args: &GetArgs) -> Result<()> {
@@ -138,6 +151,9 @@ fn start_prefetch(args: &GetArgs, archive: &Archive, spool: &Spool, folder: &Pat
     if let Some(identity) = &args.place.identity {
         command.arg("--identity").arg(identity);
     }
+    if let Some(log) = &args.log.log {
+        command.arg("--log").arg(log);
+    }
     command.arg(folder);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // A group of its own: the server's shutdown waits for restore_command and not for this.
@@ -154,6 +170,12 @@ pub fn run_prefetch(args: &PrefetchArgs) -> Result<ExitCode> {
         threads: section.threads.unwrap_or_else(crate::terminal::cores),
         idle: Duration::from_secs(args.idle),
     };
-    prefetch::prefetch(&archive, &spool, lock, &options)?;
+    let began = Instant::now();
+    let result = prefetch::prefetch(&archive, &spool, lock, &options).map_err(anyhow::Error::from);
+    if let Err(error) = &result {
+        let log = Log::new(&args.log, &section);
+        log.write(&[Entry::of_get("prefetch", "segments ahead", Err(error), began.elapsed())]);
+    }
+    result?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,8 @@
 //! `walden archive`: WAL into an archive, out of it, and whether it is whole.
 
+mod activity;
 mod against;
+mod exporter;
 mod gaps;
 mod get;
 mod import;
@@ -8,10 +10,14 @@ mod init;
 #[cfg(feature = "encryption")]
 mod key;
 mod list;
+mod log;
+mod metrics;
 mod pack;
 mod place;
 mod prune;
 mod push;
+mod queue;
+mod status;
 mod verify;
 
 use std::process::ExitCode;
@@ -64,6 +70,8 @@ enum ArchiveCommand {
     Import(import::ImportArgs),
     Check(against::CheckArgs),
     AcknowledgeGap(gaps::AcknowledgeArgs),
+    Status(status::StatusArgs),
+    Exporter(exporter::ExporterArgs),
 }
 
 /// Runs `walden archive`.
@@ -82,5 +90,7 @@ pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
         ArchiveCommand::Import(args) => import::run(args),
         ArchiveCommand::Check(args) => against::run(args),
         ArchiveCommand::AcknowledgeGap(args) => gaps::run(args),
+        ArchiveCommand::Status(args) => status::run(args),
+        ArchiveCommand::Exporter(args) => exporter::run(args),
     }
 }

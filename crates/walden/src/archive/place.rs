@@ -10,6 +10,8 @@ use walden_archive::Archive;
 use walden_archive::encryption::KeyOptions;
 use walden_archive::url::{self, PlaceOptions};
 
+use super::log::LogFormat;
+
 /// The file that is looked for.
 pub const FILE: &str = "walden.toml";
 const SYSTEM_FOLDER: &str = "/etc/walden";
@@ -55,10 +57,14 @@ pub struct ArchiveSection {
     pub look_ahead: Option<usize>,
     /// Threads of a call.
     pub threads: Option<usize>,
-    /// Number of waiting files above which each push prints a warning.
+    /// Number of waiting files above which each push prints a warning, and `status` gives 1.
     pub backlog_warning: Option<usize>,
     /// Segments that lie ready for recovery.
     pub prefetch: Option<usize>,
+    /// The file that push and get append JSON lines to.
+    pub log: Option<PathBuf>,
+    /// The form of messages on standard error.
+    pub log_format: Option<LogFormat>,
     /// The object store has no conditional requests.
     #[serde(default)]
     pub without_conditional_requests: bool,

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use walden_archive::push::{self, PushOptions, Pushed};
+use walden_archive::push::{self, PushError, PushOptions, Pushed};
 
+use super::log::{Entry, Log, LogOptions};
 use super::place::Place;
 use crate::output;
 
@@ -49,10 +50,13 @@ pub struct PushArgs {
     /// Archive a segment although its records are damaged: the server itself wrote them so
     #[arg(long)]
     accept_damaged: bool,
+
+    #[command(flatten)]
+    log: LogOptions,
 }
 
-/// More files that wait than this are worth a warning in the server's log.
-const BACKLOG: usize = 1000;
+/// More files that wait than this are a problem.
+pub const BACKLOG: usize = 1000;
 
 /// Runs `walden archive push`.
 pub fn run(args: &PushArgs) -> Result<ExitCode> {
@@ -65,31 +69,37 @@ pub fn run(args: &PushArgs) -> Result<ExitCode> {
         time: Duration::from_secs(10),
         threads: args.threads.or(section.threads).unwrap_or_else(crate::terminal::cores),
     };
+    let log = Log::new(&args.log, &section);
     let batch = push::push(&archive, &args.path, &options);
-    for other in &batch.others {
-        match other {
-            Ok(pushed) => warn(pushed),
-            // It is the one that is asked for soon: until then it does not matter to PostgreSQL, but it does to people.
-            Err(error) => complain("ahead of time: ", error, error.hint()),
+    if log.is_text() {
+        for other in &batch.others {
+            match other {
+                Ok(pushed) => warn(pushed),
+                // It is the one that is asked for soon: until then it does not matter to PostgreSQL, but it does to people.
+                Err(error) => complain("ahead of time: ", error, error.hint()),
+            }
         }
     }
     let backlog = section.backlog_warning.unwrap_or(BACKLOG);
     if batch.ready > backlog {
-        output::tell(&format!(
-            "WARNING: {} files wait to be archived (more than {backlog}): pg_wal grows until they are",
+        log.warn(&format!(
+            "{} files wait to be archived (more than {backlog}): pg_wal grows until they are",
             batch.ready
         ));
     }
-    match &batch.asked {
-        Ok(pushed) => {
-            warn(pushed);
-            Ok(ExitCode::SUCCESS)
-        }
-        Err(error) => {
-            complain("", error, error.hint());
-            Ok(ExitCode::from(1))
+    if log.is_text() {
+        match &batch.asked {
+            Ok(pushed) => warn(pushed),
+            Err(error) => complain("", error, error.hint()),
         }
     }
+    let all = std::iter::once(&batch.asked).chain(&batch.others);
+    let entry = |result: &Result<Pushed, PushError>| {
+        let name = result.as_ref().err().map(PushError::name).unwrap_or_default();
+        Entry::of_push(name, result, batch.ready)
+    };
+    log.write(&all.map(entry).collect::<Vec<_>>());
+    Ok(if batch.asked.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 fn warn(pushed: &Pushed) {

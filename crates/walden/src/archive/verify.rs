@@ -6,6 +6,7 @@ use std::sync::Mutex;
 
 use anyhow::Result;
 use clap::Args;
+use walden_archive::verified;
 use walden_archive::verify::{self, Verified, VerifyOptions};
 use walden_report::units;
 
@@ -57,6 +58,13 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode> {
     })?;
     if let Some((bar, _)) = progress.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
         bar.finish();
+    }
+    // A user that may only read verifies as well.
+    if let Err(error) = verified::record(&archive, &verified, args.fast) {
+        crate::output::tell(&format!(
+            "WARNING: cannot note in the archive that it was verified: {}",
+            verify::chain(&error)
+        ));
     }
     terminal::show(args.format, || &verified, || table(&verified))?;
     Ok(if verified.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })

@@ -1,7 +1,11 @@
-//! What becomes of an archive over the years: holes, gaps that are known.
+//! What becomes of an archive over the years: holes, gaps that are known, its status and metrics.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use postgres::Client;
@@ -14,6 +18,8 @@ use crate::material::{Run, golden, walden, write};
 walden_testing::tests! {
     holes_that_a_failover_leaves_are_found_and_filled,
     gaps_are_acknowledged_in_writing,
+    status_and_metrics_say_what_is_wrong,
+    the_exporter_serves_metrics_and_nothing_else,
 }
 
 fn text(path: &Path) -> &str {
@@ -204,4 +210,286 @@ fn gaps_are_acknowledged_in_writing() {
     let new: Vec<_> = gaps.iter().filter(|gap| gap["acknowledged"].is_null()).collect();
     assert_eq!((gaps.len(), new.len()), (3, 1), "{listing:#}");
     assert_eq!((&new[0]["first"], &new[0]["last"]), (&Value::from(name(0x1F)), &Value::from(name(0x20))));
+}
+
+/// A server's data directory with two segments that are ready, and a configuration that names a log.
+struct Site {
+    folder: tempfile::TempDir,
+    segments: BTreeMap<String, Vec<u8>>,
+}
+
+impl Site {
+    fn new(more: &str) -> Site {
+        let folder = tempfile::tempdir().unwrap();
+        let mut segments = golden("18.6");
+        segments.pop_last();
+        let site = Site { folder, segments };
+        for (name, content) in &site.segments {
+            write(&site.data(), &format!("pg_wal/{name}"), content);
+            write(&site.data(), &format!("pg_wal/archive_status/{name}.ready"), b"");
+        }
+        let [repo, log] = [site.repo(), site.log()].map(|path| path.display().to_string());
+        let configuration = format!("[archive]\nrepo = \"{repo}\"\nlog = \"{log}\"\n{more}\n");
+        fs::write(site.configuration(), configuration).unwrap();
+        site
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.path("data")
+    }
+
+    fn repo(&self) -> PathBuf {
+        self.path("archive")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.path("walden.log")
+    }
+
+    fn configuration(&self) -> PathBuf {
+        self.path("walden.toml")
+    }
+
+    fn walden(&self, arguments: &[&str]) -> Run {
+        let configuration = self.configuration();
+        let config = ["--config", text(&configuration)];
+        walden(&[&["archive"], arguments, &config[..]].concat())
+    }
+
+    fn push(&self, name: &str) -> Run {
+        self.walden(&["push", text(&self.data().join("pg_wal").join(name))])
+    }
+
+    /// The exit status, the report, and the metrics.
+    fn status(&self) -> (i32, Value, Metrics) {
+        let (data, file) = (self.data(), self.path("walden.prom"));
+        let run =
+            self.walden(&["status", "--format", "json", "--pgdata", text(&data), "--textfile", text(&file)]);
+        (run.code, json(&run), parse(&fs::read_to_string(file).unwrap()))
+    }
+
+    fn entries(&self) -> Vec<Value> {
+        let log = fs::read_to_string(self.log()).unwrap();
+        log.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+/// Values by name and labels.
+type Metrics = BTreeMap<String, f64>;
+
+/// Reads an exposition as strictly as its format is described: a help line, a type line, then samples of that name.
+fn parse(text: &str) -> Metrics {
+    let is_name = |name: &str| {
+        let mut letters = name.bytes();
+        letters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
+            && letters.all(|letter| letter.is_ascii_alphanumeric() || letter == b'_')
+    };
+    let (mut metrics, mut helped, mut typed, mut seen) = (Metrics::new(), None, None, Vec::new());
+    assert!(text.ends_with('\n'));
+    for line in text.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            let name = help.split_once(' ').unwrap().0;
+            assert!(is_name(name) && !seen.contains(&name), "{line}");
+            seen.push(name);
+            helped = Some(name);
+            continue;
+        }
+        if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = kind.split_once(' ').unwrap();
+            assert!(helped == Some(name) && ["gauge", "counter"].contains(&kind), "{line}");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            typed = Some(name);
+            continue;
+        }
+        let (sample, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
+        let name = sample.split('{').next().unwrap();
+        assert_eq!(Some(name), typed, "{line}");
+        if let Some(labels) = sample[name.len()..].strip_prefix('{') {
+            for label in labels.strip_suffix('}').unwrap().split(',') {
+                let (name, value) = label.split_once('=').unwrap();
+                assert!(is_name(name) && value.starts_with('"') && value.ends_with('"'), "{line}");
+            }
+        }
+        assert_eq!(metrics.insert(sample.to_owned(), value.parse().unwrap()), None, "{line}");
+    }
+    metrics
+}
+
+fn status_and_metrics_say_what_is_wrong() {
+    let site = Site::new("backlog_warning = 1\nlog_format = \"json\"");
+    let names: Vec<&String> = site.segments.keys().collect();
+    let count = names.len() as f64;
+    let bytes: usize = site.segments.values().map(Vec::len).sum();
+    // More wait than may.
+    let (code, report, metrics) = site.status();
+    assert_eq!((code, report["lag"]["files"].as_u64()), (1, Some(names.len() as u64)), "{report:#}");
+    assert!(
+        report["problems"][0].as_str().unwrap().contains("files wait to be archived, more than 1"),
+        "{report:#}"
+    );
+    assert_eq!(
+        (metrics["walden_archive_lag_segments"], metrics["walden_archive_lag_bytes"]),
+        (count, bytes as f64)
+    );
+    assert!(metrics["walden_archive_lag_seconds"] >= 0.0 && metrics["walden_archive_up"] == 0.0);
+    assert!(!metrics.contains_key("walden_archive_last_verified_timestamp_seconds"));
+    // One call archives all; the server marks them as done later.
+    let pushed = site.push(names[0]);
+    assert_eq!(pushed.code, 0, "{pushed:?}");
+    let warning: Value = serde_json::from_str(pushed.stderr.trim()).unwrap();
+    assert!(warning["warning"].as_str().unwrap().contains("files wait to be archived"), "{warning}");
+    let entries = site.entries();
+    assert_eq!(entries.len(), names.len());
+    assert!(entries.iter().all(|entry| entry["outcome"] == "archived" && entry["stored"].as_u64() > Some(0)));
+    let (code, report, metrics) = site.status();
+    assert_eq!((code, metrics["walden_archive_lag_segments"]), (0, 0.0), "{report:#}");
+    assert_eq!(metrics["walden_archive_ready_files"], count);
+    assert_eq!(metrics["walden_archive_archived_files_total"], count);
+    assert_eq!(metrics["walden_archive_archived_raw_bytes_total"], bytes as f64);
+    assert!(metrics["walden_archive_compression_ratio"] > 1.0);
+    assert!(
+        metrics["walden_archive_newest_restorable_timestamp_seconds"]
+            >= metrics["walden_archive_oldest_restorable_timestamp_seconds"]
+    );
+
+    // What cannot be archived is a problem until it is.
+    let next = "0000000100000000000000F0";
+    write(&site.data(), &format!("pg_wal/{next}"), &site.segments[names[0]]);
+    let failed = site.push(next);
+    assert_eq!(failed.code, 1, "{failed:?}");
+    let said: Value = serde_json::from_str(failed.stderr.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&said["outcome"], &said["cause"]),
+        (&Value::from("failed"), &Value::from("mismatch")),
+        "{said}"
+    );
+    let (code, report, metrics) = site.status();
+    assert!(code == 1 && report["problems"][0].as_str().unwrap().contains("the last failure"), "{report:#}");
+    assert_eq!(metrics["walden_archive_failures_total{command=\"push\",cause=\"mismatch\"}"], 1.0);
+    let line = site.walden(&["status"]);
+    assert!(
+        line.code == 1 && line.stdout.starts_with("PROBLEM: ") && line.stdout.lines().count() == 1,
+        "{line:?}"
+    );
+    fs::write(site.log(), "").unwrap();
+
+    // Verified, and damaged.
+    assert_eq!(site.walden(&["verify"]).code, 0);
+    let (code, report, metrics) = site.status();
+    assert_eq!((code, metrics["walden_archive_last_verified_damaged_objects"]), (0, 0.0), "{report:#}");
+    let folder = site.repo().join("wal/00000001/00000000");
+    let object = fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+    let mut content = fs::read(&object).unwrap();
+    let middle = content.len() / 2;
+    content[middle] ^= 1;
+    fs::write(&object, content).unwrap();
+    assert_eq!(site.walden(&["verify"]).code, 1);
+    let (code, report, metrics) = site.status();
+    assert_eq!((code, metrics["walden_archive_last_verified_damaged_objects"]), (1, 1.0), "{report:#}");
+    // Recovery leaves its traces too.
+    let target = site.path("RECOVERYXLOG");
+    let codes = names.iter().map(|name| site.walden(&["get", "--prefetch", "0", name, text(&target)]).code);
+    assert!(codes.collect::<Vec<_>>().contains(&200));
+    assert_eq!(site.walden(&["get", "--prefetch", "0", next, text(&target)]).code, 1);
+    let (.., metrics) = site.status();
+    assert_eq!(metrics["walden_archive_fetched_files_total"], count - 1.0);
+    assert_eq!(metrics["walden_archive_failures_total{command=\"get\",cause=\"damaged_object\"}"], 1.0);
+    // A log that cannot be written keeps no file from being archived.
+    fs::remove_file(site.log()).unwrap();
+    fs::create_dir(site.log()).unwrap();
+    let pushed = site.push(names[1]);
+    assert!(pushed.code == 0 && pushed.stderr.contains("cannot append to the log"), "{pushed:?}");
+}
+
+/// Stopped in the end.
+struct Exporter {
+    child: Child,
+    address: String,
+}
+
+impl Exporter {
+    fn start(site: &Site) -> Exporter {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_walden"));
+        command.args(["archive", "exporter", "--listen", "127.0.0.1:0", "--refresh", "0"]);
+        command.arg("--config").arg(site.configuration()).arg("--pgdata").arg(site.data());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("serving http://").unwrap().strip_suffix("/metrics").unwrap();
+        Exporter { address: address.to_owned(), child }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+    }
+
+    /// The status line and the body of an answer.
+    fn ask(&self, request: &str) -> (String, String) {
+        let mut stream = self.connect();
+        // It may hang up before it has read all.
+        let _ = stream.write_all(request.as_bytes());
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8(answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
+        (head.lines().next().unwrap_or_default().to_owned(), body.to_owned())
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn the_exporter_serves_metrics_and_nothing_else() {
+    let site = Site::new("");
+    let exporter = Exporter::start(&site);
+    let get = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let (status, body) = exporter.ask(get);
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    let count = site.segments.len() as f64;
+    assert_eq!(parse(&body)["walden_archive_lag_segments"], count);
+    // A connection that says nothing keeps nobody from being served.
+    let silent = exporter.connect();
+    assert_eq!(site.push(site.segments.keys().next().unwrap()).code, 0);
+    let metrics = parse(&exporter.ask(get).1);
+    assert_eq!((metrics["walden_archive_lag_segments"], metrics["walden_archive_segments"]), (0.0, count));
+    assert_eq!(metrics["walden_archive_archived_files_total"], count);
+    for (request, expected) in [
+        ("GET /other HTTP/1.1\r\n\r\n", "404 Not Found"),
+        ("GET / HTTP/1.0\r\n\r\n", "200 OK"),
+        ("GET /metrics?name[]=x HTTP/1.1\r\n\r\n", "200 OK"),
+        ("POST /metrics HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
+        ("GET /metrics\r\n\r\n", "400 Bad Request"),
+        ("\0\x01\x02\r\n\r\n", "400 Bad Request"),
+    ] {
+        assert_eq!(exporter.ask(request).0, format!("HTTP/1.1 {expected}"), "{request:?}");
+    }
+    // Too long a request is not read to its end, and the next one is answered.
+    let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(100_000));
+    let (status, _) = exporter.ask(&long);
+    assert!(status.is_empty() || status == "HTTP/1.1 400 Bad Request", "{status}");
+    // An archive that cannot be read is a metric, not an end.
+    let identity = site.repo().join("archive.json");
+    fs::write(&identity, "{").unwrap();
+    let metrics = parse(&exporter.ask(get).1);
+    assert_eq!((metrics["walden_archive_up"], metrics["walden_archive_ready_files"]), (0.0, count));
+    assert!(!metrics.contains_key("walden_archive_segments"));
+    // Nor is one that is not there any more.
+    fs::remove_dir_all(site.repo()).unwrap();
+    let metrics = parse(&exporter.ask(get).1);
+    assert_eq!((metrics["walden_archive_up"], metrics["walden_archive_problems"]), (0.0, 1.0));
+    // The silent one is closed after its time.
+    let mut silent = silent;
+    let mut answer = Vec::new();
+    let _ = silent.read_to_end(&mut answer);
+    assert!(!String::from_utf8_lossy(&answer).contains("200 OK"));
 }

@@ -1,0 +1,148 @@
+//! How an archive is doing: what it holds, what waits to be archived, and what is wrong.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+use crate::archive::{Archive, ArchiveError, LogListing};
+use crate::get;
+use crate::list::{self, ListOptions, Listing};
+use crate::name::{ArchivedFile, folder_of};
+use crate::verified::{self, VerifiedAt};
+
+/// What an archive holds, in numbers.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Holdings {
+    /// Where it is.
+    pub location: String,
+    /// The cluster's system identifier; none before anything was archived.
+    pub system_identifier: Option<String>,
+    /// Complete segments.
+    pub segments: u64,
+    /// Objects that hold them.
+    pub objects: u64,
+    /// Bytes of the segments before compression.
+    pub raw_bytes: u64,
+    /// Bytes of their objects.
+    pub stored_bytes: u64,
+    /// The last segment of the latest timeline.
+    pub last_segment: Option<String>,
+    /// The first commit or abort, in microseconds since 1970-01-01 00:00:00 UTC: the oldest moment that a base backup from before
+    /// can be restored to.
+    pub oldest_restorable: Option<i64>,
+    /// The last one on the latest timeline that has one.
+    pub newest_restorable: Option<i64>,
+    /// Segments that are missing.
+    pub missing_segments: u64,
+    /// Segments that are missing and acknowledged.
+    pub acknowledged_segments: u64,
+    /// Objects that are none of an archive's.
+    pub unknown_objects: u64,
+    /// The last run of `verify`.
+    pub verified: Option<VerifiedAt>,
+}
+
+impl Holdings {
+    /// Bytes of WAL for each byte stored.
+    pub fn ratio(&self) -> Option<f64> {
+        (self.stored_bytes > 0).then(|| self.raw_bytes as f64 / self.stored_bytes as f64)
+    }
+}
+
+/// Lists an archive and sums up.
+///
+/// # Errors
+/// The store's, and summaries that cannot be read.
+pub fn holdings(archive: &Archive) -> Result<Holdings, ArchiveError> {
+    let listing = match list::list(archive, ListOptions::default()) {
+        Ok(listing) => Some(listing),
+        // Nothing was archived yet: what waits is of interest all the same.
+        Err(ArchiveError::Missing(_)) => None,
+        Err(error) => return Err(error),
+    };
+    let verified = verified::last(archive)?;
+    let timelines = listing.as_ref().map(|listing| listing.timelines.as_slice()).unwrap_or_default();
+    let sum = |number: fn(&list::TimelineListing) -> u64| timelines.iter().map(number).sum();
+    let gaps = || timelines.iter().flat_map(|timeline| &timeline.gaps);
+    Ok(Holdings {
+        location: archive.store().location().to_owned(),
+        system_identifier: listing.as_ref().map(|listing| listing.system_identifier.clone()),
+        segments: sum(|timeline| timeline.segments),
+        objects: sum(|timeline| timeline.objects),
+        raw_bytes: sum(|timeline| timeline.raw_bytes),
+        stored_bytes: sum(|timeline| timeline.stored_bytes),
+        last_segment: timelines.iter().rev().find_map(|timeline| timeline.last_segment.clone()),
+        oldest_restorable: timelines.iter().filter_map(|timeline| timeline.first_commit_time).min(),
+        newest_restorable: timelines.iter().rev().find_map(|timeline| timeline.last_commit_time),
+        missing_segments: gaps().filter(|gap| gap.is_new()).map(|gap| gap.segments).sum(),
+        acknowledged_segments: gaps().filter(|gap| !gap.is_new()).map(|gap| gap.segments).sum(),
+        unknown_objects: listing.as_ref().map_or(0, |listing: &Listing| listing.unknown.len() as u64),
+        verified,
+    })
+}
+
+/// A file that a server has marked as ready to be archived.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueuedFile {
+    /// Which.
+    pub file: ArchivedFile,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Since when it is ready.
+    pub since: SystemTime,
+}
+
+/// How far an archive is behind its server.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct Lag {
+    /// Files that the server has marked as ready, with those that are archived and not marked as done yet.
+    pub ready_files: u64,
+    /// Of these, files that the archive does not have.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Seconds that the oldest of them has waited.
+    pub seconds: f64,
+}
+
+impl Lag {
+    /// If nothing of a queue is archived.
+    pub fn of_queue(queue: &[QueuedFile], now: SystemTime) -> Lag {
+        let mut lag = Lag { ready_files: queue.len() as u64, ..Lag::default() };
+        queue.iter().for_each(|queued| lag.add(queued, now));
+        lag
+    }
+
+    fn add(&mut self, queued: &QueuedFile, now: SystemTime) {
+        let waited = now.duration_since(queued.since).unwrap_or_default().as_secs_f64();
+        self.files += 1;
+        self.bytes += queued.bytes;
+        self.seconds = self.seconds.max(waited);
+    }
+}
+
+/// What of a server's queue is not archived.
+///
+/// # Errors
+/// The store's.
+pub fn lag(archive: &Archive, queue: &[QueuedFile], now: SystemTime) -> Result<Lag, ArchiveError> {
+    let mut lag = Lag { ready_files: queue.len() as u64, ..Lag::default() };
+    let mut folders: BTreeMap<String, LogListing> = BTreeMap::new();
+    for queued in queue {
+        let is_archived = match queued.file {
+            ArchivedFile::Segment(name) => {
+                let key = folder_of(name);
+                if !folders.contains_key(&key) {
+                    folders.insert(key.clone(), archive.segments_beside(name)?);
+                }
+                folders.get(&key).is_some_and(|folder| folder.find(queued.file).is_some())
+            }
+            _ => get::find(archive, queued.file)?.is_some(),
+        };
+        if !is_archived {
+            lag.add(queued, now);
+        }
+    }
+    Ok(lag)
+}

@@ -1,0 +1,220 @@
+//! What calls have done, by the log that they append to: counts since its beginning, and the last of each kind.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::log::{Entry, Outcome};
+
+/// More than any line has; longer ones are none of the log's.
+const MAX_LINE: u64 = 64 << 10;
+/// The seconds over which the rate is taken.
+const RATE_SECONDS: i64 = 3600;
+
+/// Counts of what calls have done.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Activity {
+    /// Files that were archived.
+    pub archived: u64,
+    /// Files that were offered again and were archived before.
+    pub present: u64,
+    /// Bytes of the archived files.
+    pub raw_bytes: u64,
+    /// Bytes of their objects.
+    pub stored_bytes: u64,
+    /// Seconds that archiving them took.
+    pub seconds: f64,
+    /// Files that were handed over to recovery.
+    pub fetched: u64,
+    /// Failures by command and cause.
+    pub failures: Vec<Failures>,
+    /// When a file was archived last, in microseconds since 1970-01-01 00:00:00 UTC.
+    pub last_archived: Option<i64>,
+    /// The last failure to archive a file, if no file was archived since.
+    pub unresolved_failure: Option<Failure>,
+    /// Bytes of WAL per second archived in the last hour.
+    pub bytes_per_second: f64,
+}
+
+/// How often something failed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Failures {
+    /// The command.
+    pub command: String,
+    /// Why, in a word.
+    pub cause: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// A failure.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Failure {
+    /// When, in microseconds since 1970-01-01 00:00:00 UTC.
+    pub time: i64,
+    /// The file.
+    pub file: String,
+    /// Why, in a word.
+    pub cause: String,
+    /// Why, in a sentence.
+    pub message: String,
+}
+
+/// Reads a log as it grows.
+pub struct ActivityReader {
+    path: PathBuf,
+    /// Device and inode of the file, and up to where it was read.
+    position: Option<((u64, u64), u64)>,
+    activity: Activity,
+    failures: BTreeMap<(String, String), u64>,
+    /// Times and bytes of the files archived in the last hour.
+    recent: VecDeque<(i64, u64)>,
+}
+
+impl ActivityReader {
+    /// Of a log that need not exist yet.
+    pub fn new(path: &Path) -> ActivityReader {
+        ActivityReader {
+            path: path.to_owned(),
+            position: None,
+            activity: Activity::default(),
+            failures: BTreeMap::new(),
+            recent: VecDeque::new(),
+        }
+    }
+
+    /// Reads what was appended since the last time. After a rotation, counts go on: those of Prometheus must not go back.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn read(&mut self) -> io::Result<Activity> {
+        match File::open(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            file => self.read_file(file?)?,
+        }
+        let now = Timestamp::now().as_microsecond();
+        while self.recent.front().is_some_and(|(time, _)| *time < now - RATE_SECONDS * 1_000_000) {
+            self.recent.pop_front();
+        }
+        let bytes: u64 = self.recent.iter().map(|(_, bytes)| bytes).sum();
+        let failures = self.failures.iter().map(|((command, cause), &count)| Failures {
+            command: command.clone(),
+            cause: cause.clone(),
+            count,
+        });
+        Ok(Activity {
+            failures: failures.collect(),
+            bytes_per_second: bytes as f64 / RATE_SECONDS as f64,
+            ..self.activity.clone()
+        })
+    }
+
+    fn read_file(&mut self, mut file: File) -> io::Result<()> {
+        let metadata = file.metadata()?;
+        let identity = (metadata.dev(), metadata.ino());
+        let known = self.position.filter(|(of, at)| *of == identity && *at <= metadata.len());
+        let mut at = known.map_or(0, |(_, at)| at);
+        file.seek(SeekFrom::Start(at))?;
+        let mut reader = BufReader::with_capacity(256 << 10, file);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let bytes = reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? as u64;
+            let is_whole = line.ends_with(b"\n");
+            if !is_whole && bytes < MAX_LINE {
+                // A call is writing it: it is read the next time.
+                break;
+            }
+            at += bytes;
+            if is_whole && let Ok(entry) = serde_json::from_slice::<Entry>(&line) {
+                self.add(entry);
+            }
+        }
+        self.position = Some((identity, at));
+        Ok(())
+    }
+
+    fn add(&mut self, entry: Entry) {
+        let Ok(time) = entry.time.parse::<Timestamp>() else { return };
+        let time = time.as_microsecond();
+        let is_push = entry.command == "push";
+        let activity = &mut self.activity;
+        match entry.outcome {
+            Outcome::Archived if is_push => {
+                let bytes = entry.bytes.unwrap_or(0);
+                activity.archived += 1;
+                activity.raw_bytes = activity.raw_bytes.saturating_add(bytes);
+                activity.stored_bytes = activity.stored_bytes.saturating_add(entry.stored.unwrap_or(0));
+                activity.seconds += entry.seconds.unwrap_or(0.0).max(0.0);
+                self.recent.push_back((time, bytes));
+            }
+            Outcome::Present if is_push => activity.present += 1,
+            Outcome::Fetched => activity.fetched += 1,
+            Outcome::Failed => {
+                let cause = entry.cause.clone().unwrap_or_else(|| "other".to_owned());
+                *self.failures.entry((entry.command.clone(), cause.clone())).or_default() += 1;
+                if is_push {
+                    let message = entry.message.unwrap_or_default();
+                    activity.unresolved_failure = Some(Failure { time, file: entry.file, cause, message });
+                }
+                return;
+            }
+            _ => {}
+        }
+        if is_push {
+            activity.last_archived = activity.last_archived.max(Some(time));
+            // Other files are archived while one fails; it is over when the file that failed, or a later one, is.
+            if activity.unresolved_failure.as_ref().is_some_and(|failure| entry.file >= failure.file) {
+                activity.unresolved_failure = None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn line(seconds_ago: i64, file: &str, outcome: &str, more: &str) -> String {
+        let time = Timestamp::now() - jiff::SignedDuration::from_secs(seconds_ago);
+        format!(
+            "{{\"time\":\"{time}\",\"command\":\"push\",\"file\":\"{file}\",\"outcome\":\"{outcome}\"{more}}}\n"
+        )
+    }
+
+    #[test]
+    fn a_log_is_read_as_it_grows_and_after_it_was_rotated() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut reader = ActivityReader::new(&path);
+        assert_eq!(reader.read().unwrap(), Activity::default());
+        let stored = ",\"bytes\":3600000,\"stored\":1000,\"seconds\":0.5";
+        let first = line(7200, "A", "archived", stored)
+            + &line(10, "B", "failed", ",\"cause\":\"full\",\"message\":\"no\"");
+        fs::write(&path, &first).unwrap();
+        let activity = reader.read().unwrap();
+        assert_eq!((activity.archived, activity.stored_bytes, activity.bytes_per_second), (1, 1000, 0.0));
+        assert_eq!(activity.unresolved_failure.unwrap().cause, "full");
+        // Half a line is one that is being written; a line of something else counts for nothing.
+        let more = line(5, "B", "archived", stored);
+        fs::write(&path, format!("{first}rubbish\n{}", &more[..more.len() / 2])).unwrap();
+        assert_eq!(reader.read().unwrap().archived, 1);
+        fs::write(&path, format!("{first}rubbish\n{more}")).unwrap();
+        let activity = reader.read().unwrap();
+        assert_eq!(
+            (activity.archived, activity.unresolved_failure, activity.bytes_per_second),
+            (2, None, 1000.0)
+        );
+        fs::rename(&path, folder.path().join("log.1")).unwrap();
+        fs::write(&path, line(1, "C", "present", "")).unwrap();
+        let activity = reader.read().unwrap();
+        assert_eq!((activity.archived, activity.present, activity.failures.len()), (2, 1, 1));
+    }
+}

@@ -1,0 +1,203 @@
+//! What each call leaves for people and programs: lines in PostgreSQL's log, and JSON lines in a file.
+//!
+//! Calls of `archive_command` share nothing but this file. Each call appends its lines by one write, so lines of calls at the same
+//! time do not mix; logrotate may rename the file at any time.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use walden_archive::get::GetError;
+use walden_archive::push::{PushError, Pushed};
+use walden_archive::verify::chain;
+
+use super::place::ArchiveSection;
+use crate::output;
+
+/// How and where a command says what it did.
+#[derive(Args, Clone, Debug)]
+pub struct LogOptions {
+    /// How messages are written to standard error [default: text]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+
+    /// Append a JSON line about each file to a file
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+}
+
+/// The form of messages on standard error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// As PostgreSQL's own log
+    #[default]
+    Text,
+    /// A JSON object in each line
+    Json,
+}
+
+/// What became of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// Archived now.
+    Archived,
+    /// Archived before.
+    Present,
+    /// Handed over.
+    Fetched,
+    /// Not in the archive.
+    Missing,
+    /// Not archived, or not handed over.
+    Failed,
+}
+
+/// A line of the log.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// When, as in RFC 3339.
+    pub time: String,
+    /// `push`, `get` or `prefetch`.
+    pub command: String,
+    /// The file's name.
+    pub file: String,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Why it failed, in a word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// The same in a sentence, or what the user should know although all went well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// What the user can do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// How long it took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    /// Bytes of the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Bytes of its object, if it was stored now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<u64>,
+    /// Files that waited at that time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<u64>,
+}
+
+impl Entry {
+    fn new(command: &str, file: String, outcome: Outcome) -> Entry {
+        Entry {
+            time: jiff::Timestamp::now().to_string(),
+            command: command.to_owned(),
+            file,
+            outcome,
+            cause: None,
+            message: None,
+            hint: None,
+            seconds: None,
+            bytes: None,
+            stored: None,
+            ready: None,
+        }
+    }
+
+    /// Of a file that was to be archived while `ready` waited.
+    pub fn of_push(name: &str, result: &Result<Pushed, PushError>, ready: usize) -> Entry {
+        let ready = Some(ready as u64);
+        match result {
+            Ok(pushed) => {
+                let outcome = if pushed.was_there { Outcome::Present } else { Outcome::Archived };
+                let message = Some(pushed.warnings.join("; ")).filter(|text| !text.is_empty());
+                Entry {
+                    message,
+                    seconds: Some(pushed.took.as_secs_f64()),
+                    bytes: Some(pushed.bytes),
+                    stored: pushed.stored,
+                    ready,
+                    ..Entry::new("push", pushed.file.to_string(), outcome)
+                }
+            }
+            Err(error) => Entry {
+                cause: Some(error.cause().to_owned()),
+                message: Some(chain(error)),
+                hint: error.hint().map(str::to_owned),
+                ready,
+                ..Entry::new("push", name.to_owned(), Outcome::Failed)
+            },
+        }
+    }
+
+    /// Of a file that was asked for.
+    pub fn of_get(command: &str, name: &str, result: Result<(), &anyhow::Error>, took: Duration) -> Entry {
+        let seconds = Some(took.as_secs_f64());
+        let Err(error) = result else {
+            return Entry { seconds, ..Entry::new(command, name.to_owned(), Outcome::Fetched) };
+        };
+        let got = error.downcast_ref::<GetError>();
+        if let Some(GetError::NotThere { .. }) = got {
+            return Entry { seconds, ..Entry::new(command, name.to_owned(), Outcome::Missing) };
+        }
+        Entry {
+            cause: Some(got.map_or("other", GetError::cause).to_owned()),
+            message: Some(chain(error.as_ref())),
+            hint: got.and_then(GetError::hint).map(str::to_owned),
+            seconds,
+            ..Entry::new(command, name.to_owned(), Outcome::Failed)
+        }
+    }
+}
+
+/// Where a command's messages go.
+pub struct Log {
+    format: LogFormat,
+    file: Option<PathBuf>,
+}
+
+impl Log {
+    /// By options, or else by the configuration.
+    pub fn new(options: &LogOptions, section: &ArchiveSection) -> Log {
+        Log {
+            format: options.log_format.or(section.log_format).unwrap_or_default(),
+            file: options.log.clone().or_else(|| section.log.clone()),
+        }
+    }
+
+    /// Says what became of files. A log that cannot be written never keeps a file from being archived.
+    pub fn write(&self, entries: &[Entry]) {
+        let line = |entry: &Entry| serde_json::to_string(entry).unwrap_or_default() + "\n";
+        if self.format == LogFormat::Json {
+            let of_interest = |entry: &&Entry| entry.message.is_some() || entry.outcome == Outcome::Failed;
+            for entry in entries.iter().filter(of_interest) {
+                output::tell(line(entry).trim_end());
+            }
+        }
+        let Some(path) = &self.file else { return };
+        let lines: String = entries.iter().map(line).collect();
+        let append = || OpenOptions::new().create(true).append(true).open(path)?.write_all(lines.as_bytes());
+        if let Err(error) = append() {
+            self.warn(&format!("cannot append to the log {}: {error}", path.display()));
+        }
+    }
+
+    /// A message that is about no file.
+    pub fn warn(&self, message: &str) {
+        match self.format {
+            LogFormat::Text => output::tell(&format!("WARNING: {message}")),
+            LogFormat::Json => {
+                let time = jiff::Timestamp::now().to_string();
+                output::tell(&serde_json::json!({ "time": time, "warning": message }).to_string());
+            }
+        }
+    }
+
+    /// Whether messages are text.
+    pub fn is_text(&self) -> bool {
+        self.format == LogFormat::Text
+    }
+}

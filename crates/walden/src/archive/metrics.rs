@@ -1,0 +1,159 @@
+//! Metrics in Prometheus' text format, version 0.0.4: what node_exporter's textfile collector and every scraper read.
+//!
+//! Counters count from the beginning of the log, or of the exporter; Prometheus takes a count that falls for a new beginning.
+
+use std::fmt::Write;
+
+use super::status::Report;
+
+/// A metric: its name, its kind, and what it is.
+struct Metric {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+}
+
+#[rustfmt::skip]
+const METRICS: [Metric; 25] = [
+    Metric { name: "walden_archive_up", kind: "gauge", help: "Whether there is an archive and it could be read." },
+    Metric { name: "walden_archive_problems", kind: "gauge", help: "What is wrong, as walden archive status says it." },
+    Metric { name: "walden_archive_segments", kind: "gauge", help: "Complete segments in the archive." },
+    Metric { name: "walden_archive_objects", kind: "gauge", help: "Objects that hold them." },
+    Metric { name: "walden_archive_raw_bytes", kind: "gauge", help: "Bytes of the archived segments before compression." },
+    Metric { name: "walden_archive_stored_bytes", kind: "gauge", help: "Bytes of their objects." },
+    Metric { name: "walden_archive_compression_ratio", kind: "gauge", help: "Bytes of WAL for each byte stored." },
+    Metric { name: "walden_archive_missing_segments", kind: "gauge", help: "Segments that are missing, by whether that was acknowledged." },
+    Metric { name: "walden_archive_oldest_restorable_timestamp_seconds", kind: "gauge", help: "The first commit or abort in the archive." },
+    Metric { name: "walden_archive_newest_restorable_timestamp_seconds", kind: "gauge", help: "The last commit or abort in the archive: the latest moment that recovery to a time can reach." },
+    Metric { name: "walden_archive_last_verified_timestamp_seconds", kind: "gauge", help: "When walden archive verify ended last." },
+    Metric { name: "walden_archive_last_verified_damaged_objects", kind: "gauge", help: "Damaged objects that it found." },
+    Metric { name: "walden_archive_lag_segments", kind: "gauge", help: "Files that the server has ready and the archive does not have." },
+    Metric { name: "walden_archive_lag_bytes", kind: "gauge", help: "Bytes of these files." },
+    Metric { name: "walden_archive_lag_seconds", kind: "gauge", help: "Seconds that the oldest of these files has waited." },
+    Metric { name: "walden_archive_ready_files", kind: "gauge", help: "Files that the server has marked as ready." },
+    Metric { name: "walden_archive_backlog_limit_files", kind: "gauge", help: "Files that may wait before it is a problem." },
+    Metric { name: "walden_archive_last_archived_timestamp_seconds", kind: "gauge", help: "When a file was archived last." },
+    Metric { name: "walden_archive_archived_files_total", kind: "counter", help: "Files that were archived." },
+    Metric { name: "walden_archive_archived_raw_bytes_total", kind: "counter", help: "Bytes of the files that were archived." },
+    Metric { name: "walden_archive_archived_stored_bytes_total", kind: "counter", help: "Bytes of their objects." },
+    Metric { name: "walden_archive_archived_seconds_total", kind: "counter", help: "Seconds that archiving them took." },
+    Metric { name: "walden_archive_fetched_files_total", kind: "counter", help: "Files that were handed over to recovery." },
+    Metric { name: "walden_archive_failures_total", kind: "counter", help: "Files that were not archived or not handed over, by command and cause." },
+    Metric { name: "walden_archive_archived_bytes_per_second", kind: "gauge", help: "WAL archived per second in the last hour." },
+];
+
+/// The metrics of a report. What is not known is left out, and not 0.
+pub fn render(report: &Report) -> String {
+    let mut text = String::new();
+    for metric in &METRICS {
+        let samples = samples(report, metric.name);
+        if samples.is_empty() {
+            continue;
+        }
+        let _ = writeln!(text, "# HELP {} {}", metric.name, escape_help(metric.help));
+        let _ = writeln!(text, "# TYPE {} {}", metric.name, metric.kind);
+        for (labels, value) in samples {
+            let _ = writeln!(text, "{}{} {value}", metric.name, braced(&labels));
+        }
+    }
+    text
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// The samples of a metric: labels and values.
+fn samples(report: &Report, name: &str) -> Vec<(Labels, f64)> {
+    let (holdings, lag, activity) = (&report.holdings, &report.lag, &report.activity);
+    let verified = holdings.as_ref().and_then(|holdings| holdings.verified.as_ref());
+    let seconds = |micros: i64| micros as f64 / 1e6;
+    let of_holdings = |number: fn(&walden_archive::status::Holdings) -> f64| holdings.as_ref().map(number);
+    let of_activity = |number: fn(&super::activity::Activity) -> f64| activity.as_ref().map(number);
+    let one = match name.strip_prefix("walden_archive_").unwrap_or(name) {
+        "up" => Some(f64::from(u8::from(holdings.as_ref().is_some_and(|it| it.system_identifier.is_some())))),
+        "problems" => Some(report.problems.len() as f64),
+        "segments" => of_holdings(|it| it.segments as f64),
+        "objects" => of_holdings(|it| it.objects as f64),
+        "raw_bytes" => of_holdings(|it| it.raw_bytes as f64),
+        "stored_bytes" => of_holdings(|it| it.stored_bytes as f64),
+        "compression_ratio" => holdings.as_ref().and_then(walden_archive::status::Holdings::ratio),
+        "oldest_restorable_timestamp_seconds" => {
+            holdings.as_ref().and_then(|it| it.oldest_restorable).map(seconds)
+        }
+        "newest_restorable_timestamp_seconds" => {
+            holdings.as_ref().and_then(|it| it.newest_restorable).map(seconds)
+        }
+        "last_verified_timestamp_seconds" => verified.map(|it| seconds(it.time)),
+        "last_verified_damaged_objects" => verified.map(|it| it.damaged as f64),
+        "lag_segments" => lag.map(|it| it.files as f64),
+        "lag_bytes" => lag.map(|it| it.bytes as f64),
+        "lag_seconds" => lag.map(|it| it.seconds),
+        "ready_files" => lag.map(|it| it.ready_files as f64),
+        "backlog_limit_files" => Some(report.backlog_limit as f64),
+        "last_archived_timestamp_seconds" => activity.as_ref().and_then(|it| it.last_archived).map(seconds),
+        "archived_files_total" => of_activity(|it| it.archived as f64),
+        "archived_raw_bytes_total" => of_activity(|it| it.raw_bytes as f64),
+        "archived_stored_bytes_total" => of_activity(|it| it.stored_bytes as f64),
+        "archived_seconds_total" => of_activity(|it| it.seconds),
+        "fetched_files_total" => of_activity(|it| it.fetched as f64),
+        "archived_bytes_per_second" => of_activity(|it| it.bytes_per_second),
+        "missing_segments" => return missing_segments(report),
+        "failures_total" => return failures(report),
+        _ => None,
+    };
+    one.map(|value| (Labels::new(), value)).into_iter().collect()
+}
+
+fn missing_segments(report: &Report) -> Vec<(Labels, f64)> {
+    let Some(holdings) = &report.holdings else { return Vec::new() };
+    let label = |value: &str| vec![("acknowledged", value.to_owned())];
+    vec![
+        (label("false"), holdings.missing_segments as f64),
+        (label("true"), holdings.acknowledged_segments as f64),
+    ]
+}
+
+fn failures(report: &Report) -> Vec<(Labels, f64)> {
+    let failures = report.activity.as_ref().map(|activity| activity.failures.as_slice()).unwrap_or_default();
+    let labels =
+        |command: &str, cause: &str| vec![("command", command.to_owned()), ("cause", cause.to_owned())];
+    failures.iter().map(|one| (labels(&one.command, &one.cause), one.count as f64)).collect()
+}
+
+fn braced(labels: &Labels) -> String {
+    if labels.is_empty() {
+        return String::new();
+    }
+    let label = |(name, value): &(&str, String)| {
+        let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        format!("{name}=\"{value}\"")
+    };
+    format!("{{{}}}", labels.iter().map(label).collect::<Vec<_>>().join(","))
+}
+
+fn escape_help(help: &str) -> String {
+    help.replace('\\', "\\\\").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_values_are_escaped() {
+        let labels = vec![("cause", "a\"b\\c\nd".to_owned()), ("command", "push".to_owned())];
+        assert_eq!(braced(&labels), "{cause=\"a\\\"b\\\\c\\nd\",command=\"push\"}");
+        assert_eq!(escape_help("a\\b\nc"), "a\\\\b\\nc");
+    }
+
+    #[test]
+    fn names_keep_to_the_conventions() {
+        for metric in &METRICS {
+            assert!(
+                metric.name.starts_with("walden_archive_") && metric.help.ends_with('.'),
+                "{}",
+                metric.name
+            );
+            assert_eq!(metric.name.ends_with("_total"), metric.kind == "counter", "{}", metric.name);
+        }
+    }
+}
