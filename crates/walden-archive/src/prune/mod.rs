@@ -170,7 +170,7 @@ pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan
 }
 
 fn describe_gap((timeline, gap): &(Timeline, Gap)) -> String {
-    let Gap { first, last, segments } = gap;
+    let Gap { first, last, segments, .. } = gap;
     format!(
         "on timeline {timeline}, {segments} segments are missing, {first} to {last}: recovery ends before them"
     )

@@ -79,7 +79,9 @@ impl Segments {
                 // What is missing before a range that begins at the cut would go as well.
                 if last >= cut && pair[0].1 >= cut {
                     let name = |number| SegmentName::new(timeline, number, self.size).to_string();
-                    let gap = Gap { first: name(first), last: name(last), segments: last + 1 - first };
+                    let (first_name, last_name) = (name(first), name(last));
+                    let segments = last + 1 - first;
+                    let gap = Gap { first: first_name, last: last_name, segments, acknowledged: None };
                     gaps.push((timeline, gap));
                 }
             }
