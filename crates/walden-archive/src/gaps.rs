@@ -86,6 +86,19 @@ pub enum GapError {
 }
 
 impl Acknowledgement {
+    /// What a key says of an acknowledgement.
+    fn of_key(key: &str) -> Option<Acknowledgement> {
+        let (first, last) = key.rsplit('/').next()?.strip_suffix(".json")?.split_once('-')?;
+        let reason = "encrypted: it is read with a private key".to_owned();
+        Some(Acknowledgement {
+            first: first.to_owned(),
+            last: last.to_owned(),
+            by: "somebody".to_owned(),
+            time: 0,
+            reason,
+        })
+    }
+
     fn key(&self, timeline: u32) -> String {
         format!("{GAPS}{timeline:08X}/{}-{}.json", self.first, self.last)
     }
@@ -139,16 +152,24 @@ pub fn acknowledge(
 
 /// What was acknowledged, and the keys of objects that should say so and do not.
 ///
+/// Without a private key (`is_locked`), the keys of encrypted objects still say which segments are acknowledged.
+///
 /// # Errors
 /// The store's.
-pub fn acknowledged(archive: &Archive) -> Result<(Vec<Acknowledgement>, Vec<String>), ArchiveError> {
+pub fn acknowledged(
+    archive: &Archive,
+    is_locked: bool,
+) -> Result<(Vec<Acknowledgement>, Vec<String>), ArchiveError> {
     let mut keys = Vec::new();
     archive.store().list(GAPS, &mut |listed| keys.push(listed.key))?;
     keys.sort();
     let (mut acknowledged, mut unknown) = (Vec::new(), Vec::new());
     for key in keys {
-        let parsed: io::Result<Acknowledgement> =
-            serde_json::from_slice(&archive.store().read(&key)?).map_err(io::Error::other);
+        let parsed: io::Result<Acknowledgement> = if is_locked {
+            Acknowledgement::of_key(&key).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        } else {
+            serde_json::from_slice(&archive.store().read(&key)?).map_err(io::Error::other)
+        };
         let timeline = |one: &Acknowledgement| SegmentName::parse(&one.first).map(|first| first.timeline);
         match parsed {
             // One that says something else than its key hides no gap.

@@ -111,8 +111,7 @@ pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveE
         })?;
     }
     listing.backups.sort();
-    let (acknowledged, unknown) =
-        if locked { (Vec::new(), Vec::new()) } else { gaps::acknowledged(archive)? };
+    let (acknowledged, unknown) = gaps::acknowledged(archive, locked)?;
     listing.unknown.extend(unknown);
     let histories = if locked { BTreeMap::new() } else { archive.histories()? };
     let size = SegmentSize::new(identity.segment_bytes).unwrap_or(SegmentSize::DEFAULT);

@@ -61,7 +61,9 @@ pub fn holdings(archive: &Archive) -> Result<Holdings, ArchiveError> {
         Err(ArchiveError::Missing(_)) => None,
         Err(error) => return Err(error),
     };
-    let verified = verified::last(archive)?;
+    let is_locked = listing.as_ref().is_some_and(|listing| listing.locked);
+    // What verify has found is encrypted as well.
+    let verified = if is_locked { None } else { verified::last(archive)? };
     let timelines = listing.as_ref().map(|listing| listing.timelines.as_slice()).unwrap_or_default();
     let sum = |number: fn(&list::TimelineListing) -> u64| timelines.iter().map(number).sum();
     let gaps = || timelines.iter().flat_map(|timeline| &timeline.gaps);

@@ -187,6 +187,10 @@ impl Cause {
             Cause::ReadOnly => "read_only",
             Cause::Unavailable => "unavailable",
             Cause::TooLarge => "too_large",
+            Cause::Locked => "locked",
+            Cause::WrongIdentity => "wrong_identity",
+            Cause::OtherRecipient => "other_recipient",
+            Cause::Damaged => "damaged_object",
             Cause::InvalidKey | Cause::Other => "other",
         }
     }

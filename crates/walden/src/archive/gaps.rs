@@ -81,6 +81,13 @@ pub fn line(gap: &Gap) -> String {
     let Gap { first, last, segments, acknowledged } = gap;
     match acknowledged {
         None => format!("MISSING: {segments} segments, {first} to {last}"),
+        // Of an encrypted acknowledgement, only the segments are known.
+        Some(one) if one.time == 0 => {
+            format!(
+                "missing: {segments} segments, {first} to {last}, acknowledged: {}",
+                harmless(&one.reason)
+            )
+        }
         Some(one) => format!(
             "missing: {segments} segments, {first} to {last}, acknowledged by {} on {}: {}",
             harmless(&one.by),
