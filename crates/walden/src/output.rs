@@ -337,13 +337,15 @@ pub fn chain_text(error: &anyhow::Error) -> String {
 pub fn report(error: &anyhow::Error) {
     tell(&format!("error: {}", chain_text(error)));
     if let Some(hint) = hint_of(error) {
-        eprintln!("hint: {hint}");
+        tell(&format!("hint: {hint}"));
     }
 }
 
 /// Prints a line on standard error that may have names from files in it.
+///
+/// Where standard error cannot be written, as on a full disk, the exit status has to do.
 pub fn tell(line: &str) {
-    eprintln!("{}", harmless(line));
+    let _ = writeln!(io::stderr(), "{}", harmless(line));
 }
 
 /// An error if the target is a folder.

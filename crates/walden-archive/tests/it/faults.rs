@@ -1,17 +1,27 @@
-//! A store that fails, lies or is gone at its k-th call, for every k.
+//! Stores that fail, lie, or change at their k-th call, for every k.
 
+use std::fs;
 use std::ops::Range;
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use walden_archive::archive::Archive;
+use walden_archive::archive::{Archive, ArchiveError};
 use walden_archive::encryption::KeyOptions;
 use walden_archive::get::{GetError, get};
+use walden_archive::list::{ListOptions, list};
 use walden_archive::name::ArchivedFile;
-use walden_archive::push::{PushOptions, push};
+use walden_archive::pack::{PackOptions, pack};
+use walden_archive::prefetch::{PrefetchOptions, Spool, prefetch};
+use walden_archive::prune::{Rule, plan};
+use walden_archive::push::{PushError, PushOptions, push};
 use walden_archive::store::{Cause, Created, Folder, Listed, Store, StoreError};
+use walden_format::lsn::SegmentName;
 
-use crate::material::{complete, encrypt, pg_wal, user};
+use crate::material::{
+    archive, archive_of, complete, encrypt, expect_all, leftovers, log, pg_wal, stored, user,
+};
 
 /// How the call fails.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -20,8 +30,10 @@ enum Fault {
     Before,
     /// It is done, and the answer is lost.
     After,
-    /// Half an object is stored under a temporary name, and nothing more ever happens: the process is killed.
+    /// Nothing is done, nor at any later call: the process is killed.
     Killed,
+    /// Half of what is written or read is lost, and nobody is told.
+    Torn,
 }
 
 /// A folder whose k-th call fails; a killed process makes no further calls.
@@ -33,7 +45,18 @@ struct Faulty {
 }
 
 impl Faulty {
-    fn run<T>(&self, key: &str, call: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    fn store(place: &Path, fails_at: usize, fault: Fault) -> (Faulty, Arc<AtomicUsize>) {
+        let calls = Arc::new(AtomicUsize::new(0));
+        (Faulty { folder: Folder::new(place), calls: calls.clone(), fails_at, fault }, calls)
+    }
+
+    fn archive(place: &Path, fails_at: usize, fault: Fault) -> (Archive, Arc<AtomicUsize>) {
+        let (store, calls) = Faulty::store(place, fails_at, fault);
+        (Archive::new(Box::new(store)), calls)
+    }
+
+    /// `call` is told whether half of it is lost.
+    fn run<T>(&self, key: &str, call: impl FnOnce(bool) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         let error = || StoreError {
             operation: "use",
@@ -42,56 +65,143 @@ impl Faulty {
             cause: Cause::Unavailable,
             source: None,
         };
-        if self.fault == Fault::Killed && number >= self.fails_at {
-            return Err(error());
-        }
-        if number == self.fails_at {
-            if self.fault == Fault::After {
-                let _ = call()?;
+        match self.fault {
+            Fault::Killed if number >= self.fails_at => Err(error()),
+            Fault::Before if number == self.fails_at => Err(error()),
+            Fault::After if number == self.fails_at => {
+                let _ = call(false)?;
+                Err(error())
             }
-            return Err(error());
+            _ => call(self.fault == Fault::Torn && number == self.fails_at),
         }
-        call()
     }
+}
+
+fn half(mut bytes: Vec<u8>, is_torn: bool) -> Vec<u8> {
+    if is_torn {
+        bytes.truncate(bytes.len() / 2);
+    }
+    bytes
 }
 
 impl Store for Faulty {
     fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
-        self.run(key, || self.folder.create(key, content))
+        self.run(key, |is_torn| self.folder.create(key, &half(content.to_vec(), is_torn)))
     }
     fn make_durable(&self, key: &str) -> Result<(), StoreError> {
-        self.run(key, || self.folder.make_durable(key))
+        self.run(key, |_| self.folder.make_durable(key))
     }
     fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
-        self.run(key, || self.folder.read(key))
+        self.run(key, |is_torn| Ok(half(self.folder.read(key)?, is_torn)))
     }
     fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
-        self.run(key, || self.folder.read_range(key, range))
+        self.run(key, |is_torn| Ok(half(self.folder.read_range(key, range)?, is_torn)))
     }
     fn size(&self, key: &str) -> Result<u64, StoreError> {
-        self.run(key, || self.folder.size(key))
+        self.run(key, |_| self.folder.size(key))
     }
     fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
-        self.run(prefix, || self.folder.list(prefix, visit))
+        self.run(prefix, |_| self.folder.list(prefix, visit))
     }
     fn remove(&self, key: &str) -> Result<(), StoreError> {
-        self.run(key, || self.folder.remove(key))
+        self.run(key, |_| self.folder.remove(key))
     }
     fn remove_leftovers(&self) -> Result<(), StoreError> {
-        self.run("", || self.folder.remove_leftovers())
+        self.run("", |_| self.folder.remove_leftovers())
     }
     fn location(&self) -> &str {
         self.folder.location()
     }
 }
 
+/// What another process does meanwhile.
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
+/// A folder in which another process does something before the k-th call.
+struct Shared {
+    folder: Folder,
+    calls: Arc<AtomicUsize>,
+    at: usize,
+    meanwhile: Mutex<Option<Meanwhile>>,
+}
+
+impl Shared {
+    fn new(place: &Path, at: usize, meanwhile: Meanwhile) -> (Archive, Arc<AtomicUsize>) {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let meanwhile = Mutex::new(Some(meanwhile));
+        let store = Shared { folder: Folder::new(place), calls: calls.clone(), at, meanwhile };
+        (Archive::new(Box::new(store)), calls)
+    }
+
+    fn folder(&self) -> &Folder {
+        if self.calls.fetch_add(1, Ordering::SeqCst) == self.at
+            && let Some(meanwhile) = self.meanwhile.lock().expect("a lock").take()
+        {
+            meanwhile();
+        }
+        &self.folder
+    }
+}
+
+impl Store for Shared {
+    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
+        self.folder().create(key, content)
+    }
+    fn make_durable(&self, key: &str) -> Result<(), StoreError> {
+        self.folder().make_durable(key)
+    }
+    fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
+        self.folder().read(key)
+    }
+    fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
+        self.folder().read_range(key, range)
+    }
+    fn size(&self, key: &str) -> Result<u64, StoreError> {
+        self.folder().size(key)
+    }
+    fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
+        self.folder().list(prefix, visit)
+    }
+    fn remove(&self, key: &str) -> Result<(), StoreError> {
+        self.folder().remove(key)
+    }
+    fn remove_leftovers(&self) -> Result<(), StoreError> {
+        self.folder().remove_leftovers()
+    }
+    fn location(&self) -> &str {
+        self.folder.location()
+    }
+}
+
+/// Copies a folder with everything in it.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for entry in fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let target = to.join(entry.file_name());
+        match entry.file_type().expect("a type").is_dir() {
+            true => copy(&entry.path(), &target),
+            false => drop(fs::copy(entry.path(), target).expect("a copy")),
+        }
+    }
+}
+
+fn in_packs_of(segments: u64) -> PackOptions {
+    PackOptions { segments: Some(segments), keep: 0, ..PackOptions::default() }
+}
+
+fn pack_all(archive: &Archive, segments: u64) {
+    let packed = pack(archive, &in_packs_of(segments), &|_, _| {}).expect("packed");
+    assert!(packed.is_good(), "{packed:?}");
+}
+
 #[test]
-fn whichever_call_fails_nothing_acknowledged_is_missing_and_the_next_run_repairs() {
+fn whichever_call_of_push_fails_nothing_acknowledged_is_missing_and_the_next_run_repairs() {
     fail_at_every_call(false);
 }
 
 #[test]
-fn whichever_call_fails_nothing_acknowledged_is_missing_in_an_encrypted_archive_either() {
+fn whichever_call_of_push_fails_nothing_acknowledged_is_missing_in_an_encrypted_archive_either() {
     fail_at_every_call(true);
 }
 
@@ -106,8 +216,7 @@ fn fail_at_every_call(is_encrypted: bool) {
                 true => encrypt(root.path(), &user(root.path(), "user")),
                 false => (KeyOptions::default(), KeyOptions::default()),
             };
-            let calls = Arc::new(AtomicUsize::new(0));
-            let store = Faulty { folder: Folder::new(&place), calls: calls.clone(), fails_at, fault };
+            let (store, calls) = Faulty::store(&place, fails_at, fault);
             let options = PushOptions { threads: 1, ..PushOptions::default() };
             let faulty = Archive::with_keys(Box::new(store), server);
             let batch = push(&faulty, &wal.join(&originals[0].0), &options);
@@ -148,4 +257,219 @@ fn fail_at_every_call(is_encrypted: bool) {
             }
         }
     }
+}
+
+/// Segments 0x20 to 0x26, of which 0x20 and 0x21 are in a pack, and 0x21 in its own object too; a backup in 0x22.
+fn half_packed(root: &Path) -> Vec<(String, Vec<u8>)> {
+    let segments = log(1, 0x20, 7);
+    let archive = archive_of(root, &segments[..2]);
+    let key = ArchivedFile::parse(&segments[1].0).expect("a name").key();
+    let object = root.join("archive").join(&key);
+    let content = fs::read(&object).expect("an object");
+    let history = log_of_backup(&segments[2].0);
+    pack_all(&archive, 2);
+    archive_of(root, &[&segments[2..], &[history]].concat());
+    fs::write(object, content).expect("an object");
+    segments
+}
+
+fn log_of_backup(segment: &str) -> (String, Vec<u8>) {
+    let text = format!(
+        "START WAL LOCATION: 0/2200028 (file {segment})\nSTOP WAL LOCATION: 0/2200100 (file {segment})\nLABEL: x\n"
+    );
+    (format!("{segment}.00000028.backup"), text.into_bytes())
+}
+
+#[test]
+fn whichever_call_of_pack_fails_every_segment_comes_back_and_the_next_run_repairs() {
+    let master = tempfile::tempdir().expect("a folder");
+    let segments = half_packed(master.path());
+    for fault in [Fault::Before, Fault::After, Fault::Killed, Fault::Torn] {
+        for fails_at in 0.. {
+            let what = format!("{fault:?} {fails_at}");
+            let root = tempfile::tempdir().expect("a folder");
+            let place = root.path().join("archive");
+            copy(&master.path().join("archive"), &place);
+            let (faulty, calls) = Faulty::archive(&place, fails_at, fault);
+            let packed = pack(&faulty, &in_packs_of(2), &|_, _| {});
+            let good = archive(root.path());
+            expect_all(&good, &segments, &what);
+            let is_clean = packed.as_ref().is_ok_and(|packed| packed.is_good());
+            let calls = calls.load(Ordering::Relaxed);
+            if matches!(fault, Fault::Before | Fault::Killed) && fails_at < calls {
+                assert!(!is_clean, "{what}: a failure that is not reported");
+            }
+            let again = pack(&good, &in_packs_of(2), &|_, _| {}).expect("packed");
+            expect_all(&good, &segments, &what);
+            if fault == Fault::Torn && !again.is_good() {
+                // The store lied when the pack was written: it is left beside its segments.
+                assert!(!is_clean && again.problems.len() == 1, "{what}: {again:?}");
+                continue;
+            }
+            // Three packs, and the last segment, of a pack that is not complete yet.
+            assert!(again.is_good() && stored(good.store()).len() == 4, "{what}: {:?}", stored(good.store()));
+            assert_eq!(leftovers(root.path()).len(), 0, "{what}");
+            if fails_at >= calls {
+                assert!(calls > 20, "only {calls} calls");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn whichever_call_of_prune_fails_what_is_kept_comes_back_and_the_next_run_goes_on() {
+    let master = tempfile::tempdir().expect("a folder");
+    let segments = half_packed(master.path());
+    for fault in [Fault::Before, Fault::After, Fault::Killed, Fault::Torn] {
+        for fails_at in 0.. {
+            let what = format!("{fault:?} {fails_at}");
+            let root = tempfile::tempdir().expect("a folder");
+            let place = root.path().join("archive");
+            copy(&master.path().join("archive"), &place);
+            let (faulty, calls) = Faulty::archive(&place, fails_at, fault);
+            let rule = Rule::KeepBackups(1);
+            let pruned = plan(&faulty, &rule, Vec::new()).and_then(|plan| plan.apply(&faulty));
+            let good = archive(root.path());
+            expect_all(&good, &segments[2..], &what);
+            let gaps = list(&good, ListOptions::default()).expect("a list").timelines.remove(0).gaps;
+            assert_eq!(gaps, [], "{what}");
+            let calls = calls.load(Ordering::Relaxed);
+            if matches!(fault, Fault::Before | Fault::Killed) && fails_at < calls {
+                assert!(pruned.is_err(), "{what}: a failure that is not reported");
+            }
+            plan(&good, &rule, Vec::new()).and_then(|plan| plan.apply(&good)).expect("pruned");
+            assert_eq!(stored(good.store()).len(), 5, "{what}");
+            expect_all(&good, &segments[2..], &what);
+            if fails_at >= calls {
+                assert!(calls > 5, "only {calls} calls");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn whichever_call_of_get_fails_nothing_wrong_is_handed_over() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = half_packed(root.path());
+    let target = root.path().join("RECOVERYXLOG");
+    for (name, original) in [&segments[0], &segments[1], &segments[5]] {
+        let file = ArchivedFile::parse(name).expect("a name");
+        for fault in [Fault::Before, Fault::After, Fault::Killed, Fault::Torn] {
+            for fails_at in 0.. {
+                let (faulty, calls) = Faulty::archive(&root.path().join("archive"), fails_at, fault);
+                let got = get(&faulty, file, &target);
+                match &got {
+                    Ok(()) => {
+                        assert!(fs::read(&target).expect("a file") == *original, "{fault:?} {fails_at}")
+                    }
+                    // Recovery must not take it for the archive's end.
+                    Err(GetError::NotThere { .. }) => panic!("{name} {fault:?} {fails_at}: not there"),
+                    Err(_) => assert!(!target.exists(), "{fault:?} {fails_at}"),
+                }
+                let _ = fs::remove_file(&target);
+                assert_eq!(leftovers(root.path()).len(), 0);
+                if fails_at >= calls.load(Ordering::Relaxed) {
+                    got.expect("without a fault");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Does something with an archive in which another process packs everything, or prunes, before its k-th call, for every k.
+fn with_packing_meanwhile(run: impl Fn(&Archive, &Path, &str)) {
+    let master = tempfile::tempdir().expect("a folder");
+    let segments = half_packed(master.path());
+    for is_pruned in [false, true] {
+        for at in 0.. {
+            let what = format!("before call {at}, pruned: {is_pruned}");
+            let root = tempfile::tempdir().expect("a folder");
+            let place = root.path().join("archive");
+            copy(&master.path().join("archive"), &place);
+            pg_wal(root.path(), &segments);
+            let other = archive(root.path());
+            let meanwhile = move || {
+                if is_pruned {
+                    let plan = plan(&other, &Rule::KeepBackups(1), Vec::new()).expect("a plan");
+                    plan.apply(&other).expect("pruned");
+                }
+                pack_all(&other, 2);
+                // And into larger ones.
+                pack_all(&other, 4);
+            };
+            let (shared, calls) = Shared::new(&place, at, Box::new(meanwhile));
+            run(&shared, root.path(), &what);
+            expect_all(&archive(root.path()), &segments[2..], &what);
+            if at >= calls.load(Ordering::SeqCst) {
+                assert!(at > 0);
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_segment_is_found_in_its_own_object_or_in_a_pack_at_any_moment() {
+    let segments = log(1, 0x20, 7);
+    for at in [0, 1, 3, 6] {
+        let (name, original) = &segments[at];
+        with_packing_meanwhile(|archive, root, what| {
+            let target = root.join("RECOVERYXLOG");
+            match get(archive, ArchivedFile::parse(name).expect("a name"), &target) {
+                Ok(()) => assert!(fs::read(&target).expect("a file") == *original, "{name}, {what}"),
+                Err(GetError::NotThere { .. }) if at < 2 && what.ends_with("true") => {}
+                Err(error) => panic!("{name}, {what}: {error:?}"),
+            }
+        });
+    }
+}
+
+#[test]
+fn a_segment_is_pushed_again_at_any_moment_and_another_content_never() {
+    let segments = log(1, 0x20, 7);
+    let alone = PushOptions { look_ahead: 0, ..PushOptions::default() };
+    with_packing_meanwhile(|archive, root, what| {
+        let again = push(archive, &root.join("pg_wal").join(&segments[3].0), &alone);
+        assert!(again.asked.unwrap_or_else(|error| panic!("{what}: {error:?}")).was_there, "{what}");
+    });
+    let other = log(1, 0x23, 1).swap_remove(0).1;
+    with_packing_meanwhile(|archive, root, what| {
+        let path = root.join("pg_wal").join(&segments[3].0);
+        fs::write(&path, &other).expect("a segment");
+        match push(archive, &path, &alone).asked {
+            Err(PushError::Archive { source: ArchiveError::Conflict { .. }, .. }) => {}
+            other => panic!("{what}: {other:?}"),
+        }
+    });
+}
+
+#[test]
+fn segments_are_fetched_ahead_while_they_are_packed() {
+    let segments = log(1, 0x20, 7);
+    let options = PrefetchOptions { segments: 4, threads: 2, idle: Duration::from_secs(20) };
+    with_packing_meanwhile(|archive, root, what| {
+        let spool = Spool::new(root, archive);
+        let lock = spool.lock().expect("a lock").expect("no other process");
+        spool.note(SegmentName::parse(&segments[1].0).expect("a name")).expect("a note");
+        std::thread::scope(|scope| {
+            let fetching = scope.spawn(|| prefetch(archive, &spool, lock, &options));
+            let began = Instant::now();
+            for (name, original) in &segments[2..6] {
+                let path = spool.folder().join(name);
+                while !path.exists() {
+                    assert!(began.elapsed() < Duration::from_secs(20), "{what}: {name} does not come");
+                    // As a server that goes on asking.
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                assert!(fs::read(&path).expect("a segment") == *original, "{what}: {name}");
+            }
+            // Nothing more is asked for.
+            fs::remove_file(spool.folder().join("position")).expect("a note");
+            fetching.join().expect("a thread").unwrap_or_else(|error| panic!("{what}: {error:?}"));
+        });
+        assert_eq!(leftovers(root).len(), 0, "{what}");
+    });
 }

@@ -1,6 +1,7 @@
 //! `walden archive get`: what `restore_command` calls, and the process that fetches ahead of it.
 
 use std::os::unix::process::CommandExt;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -80,6 +81,11 @@ pub struct PrefetchArgs {
 
 /// Runs `walden archive get`.
 pub fn run(args: &GetArgs) -> ExitCode {
+    // A panic's exit status, 101, would say that the archive does not have the file.
+    std::panic::catch_unwind(AssertUnwindSafe(|| get_and_log(args))).unwrap_or(ExitCode::from(TROUBLE))
+}
+
+fn get_and_log(args: &GetArgs) -> ExitCode {
     let began = Instant::now();
     let result = hand_over(args);
     // Without a configuration that can be read, the options alone say where messages go.

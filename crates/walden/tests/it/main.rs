@@ -4,6 +4,7 @@
 
 mod archive;
 mod archive_care;
+mod archive_faults;
 mod archive_import;
 mod browser;
 mod codecs;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     let modules = [
         archive::TESTS,
         archive_care::TESTS,
+        archive_faults::TESTS,
         archive_import::TESTS,
         codecs::TESTS,
         compress::TESTS,
