@@ -15,12 +15,10 @@
 
 #![forbid(unsafe_code)]
 
-mod account;
 pub mod cluster;
 pub mod data;
 pub mod experiments;
 mod facts;
-mod guard;
 pub mod install;
 pub mod mariadb;
 pub mod oracle_model;
@@ -33,12 +31,14 @@ mod trace;
 pub mod waldump;
 pub mod workloads;
 
+use walden_server::{account, guard};
+
 pub use cluster::{Cluster, ClusterBuilder, StopMode};
 pub use facts::{Facts, Server, Setting, StatPair};
-pub use guard::interrupted;
 pub use install::{
     Installation, Origin, Tools, Version, Wanted, cache_dir, find_or_install, installations, tools,
 };
 pub use progress::Progress;
 pub use run::{RunOptions, RunResult, run_workload};
 pub use scratch::{Finished, Scratch};
+pub use walden_server::guard::interrupted;

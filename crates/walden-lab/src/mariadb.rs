@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::account;
-use crate::cluster::{tail, temporary_folder};
 use crate::guard::{self, Guard};
+use walden_server::folder::{tail, temporary_folder};
 
 /// A running server, stopped and removed when dropped.
 pub struct MariaDb {

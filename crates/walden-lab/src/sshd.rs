@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::account::{self, server_account};
-use crate::cluster::tail;
 use crate::guard::{self, Guard};
+use walden_server::folder::tail;
 
 /// A running sshd, stopped and removed when dropped.
 pub struct Sshd {

@@ -22,9 +22,9 @@ use super::definition::{Case, CopyCommand};
 use super::stage::{Stage, remove_folder};
 use super::{Form, Lab};
 use crate::account;
-use crate::cluster::temporary_folder;
 use crate::guard::{self, Guard};
 use crate::sshd::{self, HOST, Sshd};
+use walden_server::folder::temporary_folder;
 
 /// Runs of each loop, of which the median is taken. A loop that takes longer than [`LONG_SECONDS`] is run once, as are all in the
 /// quick form.

@@ -9,14 +9,20 @@ use anyhow::{Context, Result, anyhow};
 
 /// A user to run PostgreSQL's programs as, when this process is root.
 #[derive(Debug, Clone)]
-pub(crate) struct Account {
+pub struct Account {
+    /// Its name.
     pub name: &'static str,
+    /// Its user id.
     pub uid: u32,
+    /// Its group.
     pub gid: u32,
 }
 
 /// The unprivileged user to switch to, or `None` when this process is not root and needs no other.
-pub(crate) fn server_account() -> Result<Option<&'static Account>> {
+///
+/// # Errors
+/// This process is root, and there is no such user.
+pub fn server_account() -> Result<Option<&'static Account>> {
     static ACCOUNT: OnceLock<Result<Option<Account>, String>> = OnceLock::new();
     ACCOUNT
         .get_or_init(|| {
@@ -32,12 +38,16 @@ pub(crate) fn server_account() -> Result<Option<&'static Account>> {
         .map_err(|message| anyhow!("{message}"))
 }
 
-pub(crate) fn is_root() -> bool {
+/// Whether this process is root, as whom PostgreSQL does not run.
+pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
 /// A command that runs as the server's user, in `directory`, without any PG* variable of the caller.
-pub(crate) fn command(program: &Path, directory: &Path) -> Result<Command> {
+///
+/// # Errors
+/// As [`server_account`].
+pub fn command(program: &Path, directory: &Path) -> Result<Command> {
     let mut command = Command::new(program);
     clean_environment(&mut command);
     // The caller's own working directory may be closed to the server's user; initdb and postgres want to know theirs.
@@ -51,7 +61,7 @@ pub(crate) fn command(program: &Path, directory: &Path) -> Result<Command> {
 
 /// Removes `PG*`, `LC_*` and `LANG` from a command's environment: they would change where PostgreSQL's programs connect, and
 /// the language of their output.
-pub(crate) fn clean_environment(command: &mut Command) {
+pub fn clean_environment(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name
             .to_str()
@@ -63,17 +73,23 @@ pub(crate) fn clean_environment(command: &mut Command) {
     command.env("LC_ALL", "C").env("TZ", "UTC");
 }
 
-/// Changes a path's owner to the server's user; does nothing when not root.
-pub(crate) fn chown(path: &Path) -> Result<()> {
+/// Changes a path's owner to the server's user, of a symbolic link itself; does nothing when not root.
+///
+/// # Errors
+/// The file system's.
+pub fn chown(path: &Path) -> Result<()> {
     if let Some(account) = server_account()? {
-        std::os::unix::fs::chown(path, Some(account.uid), Some(account.gid))
+        std::os::unix::fs::lchown(path, Some(account.uid), Some(account.gid))
             .with_context(|| format!("cannot change the owner of {} to {}", path.display(), account.name))?;
     }
     Ok(())
 }
 
 /// Changes the owner of a folder and everything in it to the server's user; does nothing when not root.
-pub(crate) fn chown_all(folder: &Path) -> Result<()> {
+///
+/// # Errors
+/// The file system's.
+pub fn chown_all(folder: &Path) -> Result<()> {
     if !is_root() {
         return Ok(());
     }

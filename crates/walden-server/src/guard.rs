@@ -18,7 +18,7 @@ use signal_hook::iterator::Signals;
 use wait4::{ResUse, Wait4};
 
 /// A temporary folder and the one program running in it (initdb, then postgres).
-pub(crate) struct Guard {
+pub struct Guard {
     dir: PathBuf,
     /// Never locked while waiting for the program, so that the signal handler can always lock it.
     child: Mutex<Option<Child>>,
@@ -35,6 +35,9 @@ static GUARDS: Mutex<Vec<Weak<Guard>>> = Mutex::new(Vec::new());
 
 impl Guard {
     /// Takes ownership of `dir`, which is removed when the guard is dropped, by a signal, or by the watchdog.
+    ///
+    /// # Errors
+    /// The watchdog or the signal handler cannot be started; the folder is removed.
     pub fn new(dir: PathBuf) -> Result<Arc<Guard>> {
         stop_on_signals()?;
         let watchdog = Watchdog::start(&dir);
@@ -48,11 +51,15 @@ impl Guard {
         Ok(guard)
     }
 
+    /// The folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// Starts a program in a process group of its own, so that Ctrl-C in a terminal reaches only this process.
+    ///
+    /// # Errors
+    /// It cannot be started, or another one is running.
     pub fn spawn(&self, command: &mut Command) -> Result<()> {
         let mut child = lock(&self.child);
         if interrupted() {
@@ -74,6 +81,9 @@ impl Guard {
     }
 
     /// The program's exit status, or `None` while it runs.
+    ///
+    /// # Errors
+    /// None was started.
     pub fn poll(&self) -> Result<Option<ExitStatus>> {
         let mut slot = lock(&self.child);
         let Some(child) = slot.as_mut() else {
@@ -88,6 +98,9 @@ impl Guard {
     }
 
     /// Waits until the program has ended; `None` after `timeout`.
+    ///
+    /// # Errors
+    /// As [`Guard::poll`].
     pub fn wait(&self, timeout: Duration) -> Result<Option<ExitStatus>> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -102,6 +115,9 @@ impl Guard {
     }
 
     /// Runs a program to its end.
+    ///
+    /// # Errors
+    /// As [`Guard::spawn`].
     pub fn run(&self, command: &mut Command) -> Result<ResUse> {
         self.spawn(command)?;
         let pid = lock(&self.child).as_ref().map(Pid::from_child);
@@ -118,10 +134,12 @@ impl Guard {
         used.context("cannot wait for the program's end")
     }
 
+    /// The process id of the program that runs.
     pub fn pid(&self) -> Option<u32> {
         lock(&self.child).as_ref().map(Child::id)
     }
 
+    /// Sends a signal to the program, if one runs.
     pub fn signal(&self, signal: Signal) {
         if let Some(child) = lock(&self.child).as_ref() {
             // It fails only if the program has just ended.
@@ -153,13 +171,14 @@ impl Guard {
 }
 
 /// An action that restores a former state, run once: when dropped, or when a signal asks this process to end.
-pub(crate) struct Undo(Arc<UndoOnce>);
+pub struct Undo(Arc<UndoOnce>);
 
 type UndoOnce = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
 static UNDOS: Mutex<Vec<Weak<UndoOnce>>> = Mutex::new(Vec::new());
 
 impl Undo {
+    /// `what` restores it.
     pub fn new(what: impl FnOnce() + Send + 'static) -> Undo {
         let undo: Arc<UndoOnce> = Arc::new(Mutex::new(Some(Box::new(what))));
         let mut undos = lock(&UNDOS);
@@ -192,7 +211,7 @@ impl Drop for Guard {
 }
 
 /// If a signal has been received, lets its handler finish and end the process with the right exit status.
-pub(crate) fn wait_for_exit_if_interrupted() {
+pub fn wait_for_exit_if_interrupted() {
     if interrupted() {
         wait_for_exit();
     }
