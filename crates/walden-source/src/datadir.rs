@@ -282,6 +282,19 @@ pub struct ControlFile {
     pub data_checksum_version: u32,
     /// `wal_log_hints` as the server had it.
     pub wal_log_hints: bool,
+    /// Settings that a server which recovers needs to be at least as large.
+    pub sizes: SharedSizes,
+}
+
+/// Settings by which a server's shared memory was sized (`ControlFileData` has them for standbys).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the names of the server's settings")]
+pub struct SharedSizes {
+    pub max_connections: u32,
+    pub max_worker_processes: u32,
+    pub max_wal_senders: u32,
+    pub max_prepared_transactions: u32,
+    pub max_locks_per_transaction: u32,
 }
 
 /// What a server was doing when it last wrote `pg_control` (`DBState`).
@@ -422,6 +435,14 @@ impl ControlFile {
             blocks_per_segment,
             data_checksum_version: u32_at(layout.data_checksum_version)?,
             wal_log_hints: bytes[layout.wal_log_hints] != 0,
+            // The fields behind it, in this order in every version.
+            sizes: SharedSizes {
+                max_connections: u32_at(layout.wal_log_hints + 4)?,
+                max_worker_processes: u32_at(layout.wal_log_hints + 8)?,
+                max_wal_senders: u32_at(layout.wal_log_hints + 12)?,
+                max_prepared_transactions: u32_at(layout.wal_log_hints + 16)?,
+                max_locks_per_transaction: u32_at(layout.wal_log_hints + 20)?,
+            },
         })
     }
 
@@ -453,6 +474,9 @@ mod tests {
         put(layout.blocks_per_segment, 131_072, 4);
         put(layout.data_checksum_version, 1, 4);
         put(layout.wal_log_hints, 1, 1);
+        for (index, size) in [100, 8, 10, 2, 64].into_iter().enumerate() {
+            put(layout.wal_log_hints + 4 + 4 * index, size, 4);
+        }
         seal(bytes)
     }
 
@@ -481,6 +505,13 @@ mod tests {
                     blocks_per_segment: 131_072,
                     data_checksum_version: 1,
                     wal_log_hints: true,
+                    sizes: SharedSizes {
+                        max_connections: 100,
+                        max_worker_processes: 8,
+                        max_wal_senders: 10,
+                        max_prepared_transactions: 2,
+                        max_locks_per_transaction: 64,
+                    },
                 }
             );
         }
