@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
-use walden_format::lsn::{SegmentName, Timeline};
+use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 
 use crate::check::Cluster;
 use crate::documents;
@@ -153,7 +153,8 @@ impl ArchiveError {
     }
 }
 
-/// The log of one cluster in a store.
+/// The log of one cluster in a store. Clones share the store.
+#[derive(Clone)]
 pub struct Archive {
     store: Arc<Encrypted>,
     identity: OnceLock<Identity>,
@@ -243,6 +244,18 @@ impl Archive {
             return Err(problem(format!("expected layout {LAYOUT_VERSION} or older, found {found}")));
         }
         Ok(self.identity.get_or_init(|| identity))
+    }
+
+    /// Bytes of the cluster's segments.
+    ///
+    /// # Errors
+    /// As [`Archive::identity`], and a size that no cluster has.
+    pub fn segment_size(&self) -> Result<SegmentSize, ArchiveError> {
+        let bytes = self.identity()?.segment_bytes;
+        SegmentSize::new(bytes).ok_or_else(|| ArchiveError::Identity {
+            location: self.store.location().to_owned(),
+            problem: format!("expected a segment size of PostgreSQL, found {bytes} bytes"),
+        })
     }
 
     /// The objects that hold segments of the timeline and log of `name`.

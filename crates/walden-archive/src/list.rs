@@ -11,6 +11,7 @@ use crate::gaps::{self, Acknowledgement};
 use crate::history::History;
 use crate::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
 use crate::object;
+use crate::store::Listed;
 
 pub use crate::gaps::Gap;
 
@@ -80,6 +81,16 @@ pub struct ListOptions {
 /// # Errors
 /// The store's, and summaries that cannot be read.
 pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveError> {
+    Ok(list_objects(archive, Some(options))?.0)
+}
+
+/// Lists an archive, with all objects by what they are. Without `options` no object is read but histories, and those only if they can
+/// be: the listing has no times.
+pub(crate) fn list_objects(
+    archive: &Archive,
+    options: Option<ListOptions>,
+) -> Result<(Listing, Vec<(Object, u64)>), ArchiveError> {
+    let mut all = Vec::new();
     let identity = archive.identity()?.clone();
     let encrypted = archive.encrypted().is_encrypted()?;
     let locked = encrypted && archive.encrypted().options().identity.is_none();
@@ -95,7 +106,7 @@ pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveE
     };
     let mut timelines: BTreeMap<Timeline, BTreeMap<Object, u64>> = BTreeMap::new();
     for prefix in [WAL, BACKUP, HISTORY] {
-        archive.store().list(prefix, &mut |listed| match Object::of_key(&listed.key) {
+        archive.store().list(prefix, &mut |listed| match add_to(&mut all, &listed) {
             Some(Object::File(file @ ArchivedFile::Backup(..))) => listing.backups.push(file.to_string()),
             Some(Object::File(ArchivedFile::History(timeline))) => {
                 timelines.entry(timeline).or_default();
@@ -113,7 +124,11 @@ pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveE
     listing.backups.sort();
     let (acknowledged, unknown) = gaps::acknowledged(archive, locked)?;
     listing.unknown.extend(unknown);
-    let histories = if locked { BTreeMap::new() } else { archive.histories()? };
+    let histories = match options {
+        _ if locked => BTreeMap::new(),
+        Some(_) => archive.histories()?,
+        None => archive.histories().unwrap_or_default(),
+    };
     let size = SegmentSize::new(identity.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
     let with_segments: BTreeSet<Timeline> =
         timelines.iter().filter(|(_, objects)| !objects.is_empty()).map(|(&timeline, _)| timeline).collect();
@@ -124,12 +139,20 @@ pub fn list(archive: &Archive, options: ListOptions) -> Result<Listing, ArchiveE
             found.parent = Some(parent.timeline);
             found.begins_at = Some(parent.end.to_string());
         }
-        if !locked {
+        if let Some(options) = options.filter(|_| !locked) {
             times(archive, &objects, options, &mut found)?;
         }
         listing.timelines.push(found);
     }
-    Ok(listing)
+    all.sort_unstable();
+    Ok((listing, all))
+}
+
+/// What an object is; one that is an archive's is added to all of them.
+fn add_to(all: &mut Vec<(Object, u64)>, listed: &Listed) -> Option<Object> {
+    let object = Object::of_key(&listed.key)?;
+    all.push((object, listed.bytes));
+    Some(object)
 }
 
 /// Which segments a timeline has for certain, although they may not be archived.

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_source::timelines::{Stretch, timeline_of};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::contents::Contents;
+use crate::gaps::Gap;
 use crate::history::History;
-use crate::list::Gap;
 use crate::name::{ArchivedFile, Object, WAL, folder_of, folder_of_timeline};
 use crate::object;
 
@@ -65,11 +65,7 @@ impl Log {
         timeline: Option<Timeline>,
         range: RangeInclusive<u64>,
     ) -> Result<Log, ArchiveError> {
-        let identity = archive.identity()?;
-        let size = SegmentSize::new(identity.segment_bytes).ok_or_else(|| ArchiveError::Identity {
-            location: archive.store().location().to_owned(),
-            problem: format!("expected a segment size of PostgreSQL, found {} bytes", identity.segment_bytes),
-        })?;
+        let size = archive.segment_size()?;
         let histories = archive.histories()?;
         let timeline = match timeline {
             Some(timeline) => timeline,
@@ -94,6 +90,28 @@ impl Log {
         Ok(Log { size, stretches, segments })
     }
 
+    /// Finds the segments of one timeline, without those of its ancestors.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn of_timeline_alone(
+        archive: &Archive,
+        timeline: Timeline,
+        range: RangeInclusive<u64>,
+    ) -> Result<Log, ArchiveError> {
+        let size = archive.segment_size()?;
+        let mut found = BTreeMap::new();
+        list_segments(archive, timeline, range, size, &mut found)?;
+        let mut segments: Vec<LogSegment> = found.into_values().collect();
+        segments.sort_by_key(|segment| (segment.number, segment.is_partial));
+        Ok(Log { size, stretches: stretches(timeline, None), segments })
+    }
+
+    /// The timeline on which the log has the segment with a number.
+    pub fn timeline_of(&self, number: u64) -> Timeline {
+        timeline_of(&self.stretches, number, self.size).unwrap_or(self.timeline())
+    }
+
     /// The timeline that the log ends on.
     pub fn timeline(&self) -> Timeline {
         self.stretches.last().map_or(1, |stretch| stretch.timeline)
@@ -101,10 +119,7 @@ impl Log {
 
     /// Segments that are missing between the first and the last.
     pub fn gaps(&self) -> Vec<Gap> {
-        let name = |number| {
-            let timeline = timeline_of(&self.stretches, number, self.size).unwrap_or(self.timeline());
-            SegmentName::new(timeline, number, self.size).to_string()
-        };
+        let name = |number| SegmentName::new(self.timeline_of(number), number, self.size).to_string();
         let gap = |pair: &[LogSegment]| {
             let (before, after) = (pair[0].number, pair[1].number);
             (before + 1 < after).then(|| Gap {
@@ -115,6 +130,14 @@ impl Log {
             })
         };
         self.segments.windows(2).filter_map(gap).collect()
+    }
+
+    /// Leaves the segments before the first gap; the first segment that is missing.
+    pub fn cut_at_gap(&mut self) -> Option<SegmentName> {
+        let at = self.segments.windows(2).position(|pair| pair[0].number + 1 != pair[1].number)?;
+        let number = self.segments[at].number + 1;
+        self.segments.truncate(at + 1);
+        Some(SegmentName::new(self.timeline_of(number), number, self.size))
     }
 
     /// Leaves the segments in which a log from one time to another is, by when their transactions ended: microseconds since
@@ -180,6 +203,23 @@ impl<'a> Ends<'a> {
         Ok(ends.and_then(|(first, last)| first.zip(last)))
     }
 
+    /// When the first checkpoint at or after a position began, in one of the segments up to `index`.
+    ///
+    /// # Errors
+    /// As [`Ends::of`].
+    pub fn first_checkpoint(&mut self, position: Lsn, index: usize) -> Result<Option<i64>, ArchiveError> {
+        for at in 0..=index.min(self.segments.len().saturating_sub(1)) {
+            self.of(at)?;
+            let Some(object) = self.segments.get(at).map(|segment| segment.object) else { break };
+            let checkpoints = self.known.get(&object).into_iter().flatten().flat_map(|it| &it.checkpoints);
+            let is_behind = |lsn: &str| lsn.parse::<Lsn>().is_ok_and(|lsn| lsn >= position);
+            if let Some(found) = checkpoints.filter(|it| is_behind(&it.lsn)).map(|it| it.time).min() {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
     /// The first segment in which a transaction ended at `time` or later, by bisection; the number of segments if none is.
     ///
     /// # Errors
@@ -208,6 +248,19 @@ impl<'a> Ends<'a> {
         Ok(low)
     }
 
+    /// The first segment in which a transaction ended last after `time`, by looking at each.
+    ///
+    /// # Errors
+    /// As [`Ends::of`].
+    pub fn first_after(&mut self, time: i64) -> Result<Option<usize>, ArchiveError> {
+        for index in 0..self.segments.len() {
+            if self.of(index)?.is_some_and(|(_, last)| last > time) {
+                return Ok(Some(index));
+            }
+        }
+        Ok(None)
+    }
+
     /// The last segment before `index` in which a transaction ended.
     ///
     /// # Errors
@@ -224,7 +277,7 @@ impl<'a> Ends<'a> {
 
 /// Whether a segment's records are what `contents` says.
 fn is_of(contents: &Contents, segment: &LogSegment) -> bool {
-    let first = contents.first_record.as_ref().and_then(|lsn| lsn.parse::<walden_format::lsn::Lsn>().ok());
+    let first = contents.first_record.as_ref().and_then(|lsn| lsn.parse::<Lsn>().ok());
     first.is_some_and(|lsn| lsn.0.checked_div(contents.segment_bytes) == Some(segment.number))
 }
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use walden_codec::container::{Entry, Reader};
-use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_format::lsn::{Lsn, SegmentName, Timeline};
 use walden_format::stream::StreamInfo;
 use walden_source::inventory::SegmentFile;
 use walden_source::open::Compression;
@@ -22,6 +22,7 @@ use walden_source::workers::map_in_order;
 
 use self::ahead::ReadAhead;
 use crate::archive::{Archive, ArchiveError};
+use crate::get;
 use crate::log::{Log, LogSegment};
 use crate::name::{Object, PackName};
 use crate::object::{self, ObjectError, ObjectReader, READ_LIMITS};
@@ -66,8 +67,7 @@ pub struct Source {
 /// # Errors
 /// An archive that cannot be listed or has none of the segments, and a first segment that cannot be read.
 pub fn open(archive: &Archive, options: &SourceOptions) -> Result<Source, ArchiveError> {
-    let identity = archive.identity()?;
-    let size = SegmentSize::new(identity.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
+    let size = archive.segment_size()?;
     let number = |bound| match bound {
         Some(Bound::Lsn(lsn)) => Some(size.segment_of(lsn)),
         _ => None,
@@ -89,6 +89,7 @@ pub fn open(archive: &Archive, options: &SourceOptions) -> Result<Source, Archiv
     let files = Files { location: archive.store().location().trim_end_matches('/').to_owned(), members };
     let entries: Vec<LogSegment> = log.segments.clone();
     let inner = Arc::new(Inner {
+        archive: archive.clone(),
         ahead: ReadAhead::new(archive.shared_store(), entries),
         decoded: Mutex::new(BTreeMap::new()),
         first: Mutex::new(None),
@@ -179,6 +180,7 @@ fn pack_members(
 struct ArchiveSegments(Arc<Inner>);
 
 struct Inner {
+    archive: Archive,
     ahead: ReadAhead,
     /// Segments that somebody holds, or is decoding at the moment.
     decoded: Mutex<BTreeMap<usize, Arc<Mutex<Decoded>>>>,
@@ -233,6 +235,23 @@ impl Contents {
     fn decode(&mut self, index: usize) -> Result<Arc<Vec<u8>>, ArchiveError> {
         let inner = Arc::clone(&self.inner);
         let segment = inner.ahead.segment(index)?;
+        match self.decode_listed(&segment, index) {
+            // What the object held is in a pack by now, or in a larger one.
+            Err(error) if error.is_not_found() => {
+                let found = get::with_object(&inner.archive, segment.file(), |object, bytes| {
+                    let mut content = Vec::new();
+                    get::decode(&inner.archive, segment.file(), object, bytes, &mut content)?;
+                    Ok(content)
+                });
+                Ok(Arc::new(found?.ok_or(error)?))
+            }
+            other => Ok(Arc::new(other?)),
+        }
+    }
+
+    /// Decodes a segment from the object in which it was listed.
+    fn decode_listed(&mut self, segment: &LogSegment, index: usize) -> Result<Vec<u8>, ArchiveError> {
+        let inner = Arc::clone(&self.inner);
         let mut content = Vec::new();
         match segment.object {
             Object::File(file) => {
@@ -248,7 +267,7 @@ impl Contents {
                 self.pack = Some(open);
             }
         }
-        Ok(Arc::new(content))
+        Ok(content)
     }
 }
 

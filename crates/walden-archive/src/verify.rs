@@ -3,6 +3,7 @@
 //! Every object is read and decoded, each file's hash compared, and each segment checked once more as it was before it was archived:
 //! every record's checksum, and that the first record of a segment points back at the last one of the segment before.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,9 +15,10 @@ use crate::check::{self, Checked, Rules};
 use crate::contents::Contents;
 use crate::get::PackMembers;
 use crate::history::History;
-use crate::list::{self, Gap, ListOptions};
-use crate::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
+use crate::list::{self, Gap};
+use crate::name::{ArchivedFile, Object};
 use crate::object::{self, Summary};
+use crate::replay::{ReplaySummary, Replayed};
 
 /// What was found.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
@@ -39,12 +41,18 @@ pub struct Verified {
     pub gaps: Vec<Gap>,
     /// What is not wrong, and that the user should know.
     pub warnings: Vec<Finding>,
+    /// Full-page images that were held against replayed pages; nothing without replay.
+    pub replayed_images: Option<u64>,
+    /// How many of them differ.
+    pub different: Option<u64>,
+    /// What replay did beside that.
+    pub replay: Option<ReplaySummary>,
 }
 
 impl Verified {
     /// Everything is as it was archived, and nothing is missing but what was acknowledged.
     pub fn is_good(&self) -> bool {
-        self.damaged.is_empty() && !self.gaps.iter().any(Gap::is_new)
+        self.damaged.is_empty() && self.is_replayed_well() && !self.gaps.iter().any(Gap::is_new)
     }
 }
 
@@ -82,29 +90,16 @@ pub fn verify(
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Verified, ArchiveError> {
     archive.unlock()?;
-    let listing = list::list(archive, ListOptions::default());
-    let mut objects = Vec::new();
-    for prefix in [HISTORY, BACKUP, WAL] {
-        archive.store().list(prefix, &mut |listed| {
-            if let Some(object) = Object::of_key(&listed.key) {
-                objects.push((object, listed.bytes));
-            }
-        })?;
-    }
-    objects.sort();
-    let size = SegmentSize::new(archive.identity()?.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
+    let (listing, objects) = list::list_objects(archive, None)?;
+    let size = archive.segment_size()?;
+    // One that cannot be read is among the objects that are looked at.
     let histories: Vec<History> = archive.histories().unwrap_or_default().into_values().collect();
-    let mut found = Verified::default();
-    match listing {
-        Ok(listing) => {
-            found.gaps = listing.timelines.into_iter().flat_map(|timeline| timeline.gaps).collect();
-            let unknown = |object| Finding { object, problem: "not an object of an archive".to_owned() };
-            found.warnings.extend(listing.unknown.into_iter().map(unknown));
-        }
-        // The object that kept the list from being complete is among those that are looked at now.
-        Err(ArchiveError::Object(_)) => {}
-        Err(error) => return Err(error),
-    }
+    let unknown = |object| Finding { object, problem: "not an object of an archive".to_owned() };
+    let mut found = Verified {
+        gaps: listing.timelines.into_iter().flat_map(|timeline| timeline.gaps).collect(),
+        warnings: listing.unknown.into_iter().map(unknown).collect(),
+        ..Verified::default()
+    };
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let count = objects.len() as u64;
     std::thread::scope(|scope| {
@@ -125,7 +120,7 @@ pub fn verify(
     });
     let mut looked = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     looked.sort_by_key(|(object, ..)| *object);
-    let mut links = Links { size, last: None };
+    let mut links = Links::new(size, &histories);
     for (object, bytes, looked) in looked {
         found.objects += 1;
         found.stored_bytes += bytes;
@@ -136,6 +131,20 @@ pub fn verify(
 }
 
 impl Verified {
+    /// Replay was not asked for, or found every image as it has to be.
+    fn is_replayed_well(&self) -> bool {
+        let is_good = |replay: &ReplaySummary| replay.misfits.is_empty() && replay.damaged.is_empty();
+        self.different.unwrap_or(0) == 0 && self.replay.as_ref().is_none_or(is_good)
+    }
+
+    /// Adds what replay from a base backup found. Damage on its way is among what is damaged already.
+    pub fn add_replay(&mut self, replayed: &Replayed) {
+        let (compared, different) = replayed.images();
+        self.replayed_images = Some(compared);
+        self.different = Some(different);
+        self.replay = Some(replayed.summary());
+    }
+
     fn add(&mut self, object: Object, looked: Looked, links: &mut Links) {
         let key = object.key();
         for (file, checked) in looked.files {
@@ -255,14 +264,29 @@ impl Looked {
     }
 }
 
-/// Whether segments follow each other.
+/// Whether segments follow each other, on a timeline and from a timeline to the one that left it.
 struct Links {
     size: SegmentSize,
     /// The segment before, and which records the next one's first record may point back at.
     last: Option<(SegmentName, Vec<String>)>,
+    /// The segment in which each timeline begins, and the one before it, which is its parent's.
+    switches: BTreeMap<SegmentName, SegmentName>,
+    /// The same as `last` of the segments before switches.
+    before_switches: BTreeMap<SegmentName, Vec<String>>,
 }
 
 impl Links {
+    fn new(size: SegmentSize, histories: &[History]) -> Links {
+        let switch = |history: &History| {
+            let parent = history.parent()?;
+            let number = size.segment_of(parent.end);
+            let before = SegmentName::new(parent.timeline, number.checked_sub(1)?, size);
+            Some((SegmentName::new(history.timeline, number, size), before))
+        };
+        let switches = histories.iter().filter_map(switch).collect();
+        Links { size, last: None, switches, before_switches: BTreeMap::new() }
+    }
+
     /// What is wrong between the segment before and this one.
     fn follow(&mut self, name: SegmentName, contents: &Contents) -> Option<String> {
         let last = self.last.take();
@@ -270,14 +294,19 @@ impl Links {
         let follows = |before: SegmentName| {
             before.timeline == name.timeline && before.number(self.size).map(|before| before + 1) == number
         };
-        let expected =
-            last.filter(|(before, _)| follows(*before)).map(|(_, records)| records).unwrap_or_default();
+        // A timeline's first segment begins with a copy of its parent's, and so follows the same one.
+        let of_parent = || self.before_switches.get(self.switches.get(&name)?).cloned();
+        let of_last = last.filter(|(before, _)| follows(*before)).map(|(_, records)| records);
+        let expected = of_last.or_else(of_parent).unwrap_or_default();
         // After a crash, a record that was cut off is overwritten by one that points back at the one before it.
         let own = [&contents.last_record, &contents.unfinished_record];
         let mut records: Vec<String> = own.into_iter().flatten().cloned().collect();
         if records.is_empty() {
             // One record fills the segment: what comes next points back at where it started.
             records.clone_from(&expected);
+        }
+        if self.switches.values().any(|before| *before == name) {
+            self.before_switches.insert(name, records.clone());
         }
         self.last = Some((name, records));
         let found = contents.first_record_previous.clone()?;

@@ -12,10 +12,14 @@ use walden_archive::Archive;
 use walden_archive::get::{self, GetError};
 use walden_archive::name::ArchivedFile;
 use walden_archive::prefetch::{self, PrefetchOptions, Spool};
+use walden_format::lsn::Timeline;
 
+use super::export::{Position, UntilRequest, export_until, parse_position};
 use super::log::{Entry, Log, LogOptions};
+use super::moment::Moment;
 use super::place::Place;
 use super::push::complain;
+use crate::terminal::Format;
 
 /// The archive has no such file: PostgreSQL goes on, and ends recovery if it was the last one.
 const NOT_THERE: u8 = 1;
@@ -27,11 +31,14 @@ Examples:
   restore_command = 'walden archive get %f \"%p\"'
       in postgresql.conf, with walden.toml in the data directory or in /etc/walden
   walden archive get --repo /backup/main 000000010000000000000007 ./000000010000000000000007
+  walden archive get --until '2026-11-20 10:00' --base /backups/monday -o /tmp/wal
+      all that recovery from a base backup to a moment reads
 
 While recovery goes on, a process in the background fetches the segments that come next into pg_wal, from where they are handed \
 over by a rename.
 
-Exit status: 0 the file is there; 1 the archive does not have it, and PostgreSQL goes on without it; 200 anything else, which makes \
+Exit status: 0 the file is there; 1 the archive does not have it, and PostgreSQL goes on without it (with --until: the moment cannot be \
+reached); 200 anything else, which makes \
 PostgreSQL stop: it must not take an archive that cannot be read for one that has ended.";
 
 /// Get a file back out of the archive
@@ -39,12 +46,38 @@ PostgreSQL stop: it must not take an archive that cannot be read for one that ha
 #[command(after_help = EXAMPLES)]
 pub struct GetArgs {
     /// The file's name: %f
-    #[arg(value_name = "NAME")]
-    name: String,
+    #[arg(value_name = "NAME", required_unless_present = "until", conflicts_with = "until")]
+    name: Option<String>,
 
     /// Where to write it: %p
-    #[arg(value_name = "PATH")]
-    target: PathBuf,
+    #[arg(value_name = "PATH", required_unless_present = "until")]
+    target: Option<PathBuf>,
+
+    /// In place of one file, all that recovery to this moment reads, such as 2026-11-20 10:00 (local unless with zone);
+    /// as `walden archive export --until`
+    #[arg(long, value_name = "TIME", value_parser = Moment::parse, requires = "output")]
+    until: Option<Moment>,
+
+    /// With --until: the folder to write files into
+    #[arg(short, long, value_name = "DIR", requires = "until")]
+    output: Option<PathBuf>,
+
+    /// With --until: recovery starts from this base backup (its folder or tar file, backup_label, backup_manifest, or the
+    /// name of a backup history file in the archive)
+    #[arg(long, value_name = "BACKUP", requires = "until", conflicts_with = "from")]
+    base: Option<PathBuf>,
+
+    /// With --until: recovery starts with this segment, or at this LSN
+    #[arg(long, value_name = "SEGMENT|LSN", requires = "until", value_parser = parse_position)]
+    from: Option<Position>,
+
+    /// With --until: follow the log that ends on this timeline [default: the newest]
+    #[arg(long, value_name = "N", requires = "until", value_parser = clap::value_parser!(u32).range(1..))]
+    timeline: Option<Timeline>,
+
+    /// With --until: how to print the outcome
+    #[arg(long, value_enum, default_value_t, requires = "until")]
+    format: Format,
 
     #[command(flatten)]
     place: Place,
@@ -82,16 +115,24 @@ pub struct PrefetchArgs {
 /// Runs `walden archive get`.
 pub fn run(args: &GetArgs) -> ExitCode {
     // A panic's exit status, 101, would say that the archive does not have the file.
-    std::panic::catch_unwind(AssertUnwindSafe(|| get_and_log(args))).unwrap_or(ExitCode::from(TROUBLE))
+    std::panic::catch_unwind(AssertUnwindSafe(|| {
+        match (&args.until, &args.output, &args.name, &args.target) {
+            (Some(moment), Some(output), ..) => get_until(args, moment, output),
+            (_, _, Some(name), Some(target)) => get_and_log(args, name, target),
+            // The definition of the arguments leaves nothing else.
+            _ => ExitCode::from(TROUBLE),
+        }
+    }))
+    .unwrap_or(ExitCode::from(TROUBLE))
 }
 
-fn get_and_log(args: &GetArgs) -> ExitCode {
+fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
     let began = Instant::now();
-    let result = hand_over(args);
+    let result = hand_over(args, name, target);
     // Without a configuration that can be read, the options alone say where messages go.
     let section = args.place.configuration().map(|(section, _)| section).unwrap_or_default();
     let log = Log::new(&args.log, &section);
-    log.write(&[Entry::of_get("get", &args.name, result.as_ref().copied(), began.elapsed())]);
+    log.write(&[Entry::of_get("get", name, result.as_ref().copied(), began.elapsed())]);
     let Err(error) = result else { return ExitCode::SUCCESS };
     let got = error.downcast_ref::<GetError>();
     if let Some(GetError::NotThere { .. }) = got {
@@ -106,18 +147,39 @@ fn get_and_log(args: &GetArgs) -> ExitCode {
     ExitCode::from(TROUBLE)
 }
 
-fn hand_over(args: &GetArgs) -> Result<()> {
+fn get_until(args: &GetArgs, moment: &Moment, output: &Path) -> ExitCode {
+    let export = || -> Result<ExitCode> {
+        let (archive, section) = args.place.open()?;
+        export_until(
+            &archive,
+            &UntilRequest {
+                moment,
+                from: args.from,
+                base: args.base.as_deref(),
+                timeline: args.timeline,
+                output,
+                threads: section.threads.unwrap_or_else(crate::terminal::cores),
+                format: args.format,
+            },
+        )
+    };
+    export().unwrap_or_else(|error| {
+        crate::output::report(&error);
+        ExitCode::from(TROUBLE)
+    })
+}
+
+fn hand_over(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
     let (archive, section) = args.place.open()?;
-    let Some(file) = ArchivedFile::parse(&args.name) else {
-        let (name, location) = (args.name.clone(), archive.store().location().to_owned());
+    let Some(file) = ArchivedFile::parse(name) else {
+        let (name, location) = (name.to_owned(), archive.store().location().to_owned());
         return Err(GetError::NotThere { name, location }.into());
     };
     let ahead = args.prefetch.or(section.prefetch).unwrap_or(PrefetchOptions::default().segments);
     let ArchivedFile::Segment(segment) = file else {
-        return Ok(get::get(&archive, file, &args.target)?);
+        return Ok(get::get(&archive, file, target)?);
     };
-    let folder =
-        args.target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let spool = Spool::new(folder, &archive);
     let is_ahead = ahead > 0 && spool.is_ahead(segment);
     let note = || {
@@ -129,11 +191,11 @@ fn hand_over(args: &GetArgs) -> Result<()> {
     if is_ahead {
         // Before the segment is taken, so that it is not fetched again.
         note();
-        if spool.take(segment, &args.target).unwrap_or(false) {
+        if spool.take(segment, target).unwrap_or(false) {
             return Ok(());
         }
     }
-    get::get(&archive, file, &args.target)?;
+    get::get(&archive, file, target)?;
     if !is_ahead {
         note();
     }

@@ -2,6 +2,8 @@
 
 mod activity;
 mod against;
+mod drill;
+mod export;
 mod exporter;
 mod gaps;
 mod get;
@@ -12,6 +14,7 @@ mod key;
 mod list;
 mod log;
 mod metrics;
+mod moment;
 mod pack;
 mod place;
 mod prune;
@@ -42,6 +45,8 @@ Examples:
       runs of segments into packs: fewer objects, and smaller
   walden archive prune --keep-backups 2
       what no kept base backup needs; with --apply, it is removed
+  walden archive drill --base /backups/monday
+      try a restore out
 
 The archive is named by --repo, by WALDEN_REPO, or by walden.toml in the working directory (for PostgreSQL, the data directory) \
 or in /etc/walden.";
@@ -61,6 +66,7 @@ enum ArchiveCommand {
     Key(key::KeyArgs),
     Push(push::PushArgs),
     Get(get::GetArgs),
+    Export(Box<export::ExportArgs>),
     #[command(hide = true)]
     Prefetch(get::PrefetchArgs),
     List(list::ListArgs),
@@ -72,6 +78,7 @@ enum ArchiveCommand {
     AcknowledgeGap(gaps::AcknowledgeArgs),
     Status(status::StatusArgs),
     Exporter(exporter::ExporterArgs),
+    Drill(Box<drill::DrillArgs>),
 }
 
 /// Runs `walden archive`.
@@ -82,6 +89,7 @@ pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
         ArchiveCommand::Key(args) => key::run(args),
         ArchiveCommand::Push(args) => push::run(args),
         ArchiveCommand::Get(args) => Ok(get::run(args)),
+        ArchiveCommand::Export(args) => export::run(args),
         ArchiveCommand::Prefetch(args) => get::run_prefetch(args),
         ArchiveCommand::List(args) => list::run(args),
         ArchiveCommand::Pack(args) => pack::run(args),
@@ -92,5 +100,6 @@ pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
         ArchiveCommand::AcknowledgeGap(args) => gaps::run(args),
         ArchiveCommand::Status(args) => status::run(args),
         ArchiveCommand::Exporter(args) => exporter::run(args),
+        ArchiveCommand::Drill(args) => drill::run(args),
     }
 }

@@ -1,6 +1,7 @@
 //! Where the archive is, and how it is used: options, the environment, `walden.toml`.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -78,6 +79,26 @@ impl Place {
     pub fn of(repo: String) -> Place {
         let named = |variable| std::env::var_os(variable).map(PathBuf::from);
         Place { repo: Some(repo), config: named("WALDEN_CONFIG"), identity: named("WALDEN_IDENTITY") }
+    }
+
+    /// The options that name the same archive from any working directory.
+    pub fn absolute_arguments(&self) -> Result<Vec<OsString>> {
+        let mut arguments: Vec<OsString> = Vec::new();
+        let (section, config) = self.configuration()?;
+        if let Some(config) = config {
+            arguments.extend(["--config".into(), std::path::absolute(config)?.into_os_string()]);
+        }
+        if let Some(identity) = &self.identity {
+            arguments.extend(["--identity".into(), std::path::absolute(identity)?.into_os_string()]);
+        }
+        if let Some(repo) = self.repo.as_ref().or(section.repo.as_ref()) {
+            let repo = match repo.contains("://") {
+                true => repo.into(),
+                false => std::path::absolute(repo)?.into_os_string(),
+            };
+            arguments.extend(["--repo".into(), repo]);
+        }
+        Ok(arguments)
     }
 
     /// The configuration, and where it was read.

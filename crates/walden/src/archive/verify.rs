@@ -1,19 +1,24 @@
 //! `walden archive verify`: whether everything is as it was archived.
 
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
+use walden_archive::Archive;
+use walden_archive::base::{self, BackupStart};
+use walden_archive::replay::{self, Replayed};
 use walden_archive::verified;
 use walden_archive::verify::{self, Verified, VerifyOptions};
 use walden_report::units;
+use walden_source::datadir::DataDir;
 
 use super::place::Place;
-use crate::FOUND;
 use crate::progress::Progress;
 use crate::terminal::{self, Format};
+use crate::{FOUND, redo};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,6 +26,8 @@ Examples:
       read and decode every object, compare every record's checksum, and follow the log from segment to segment
   walden archive verify --fast --format json
       compare the checksums of what is stored, and decode nothing
+  walden archive verify --replay --base /backups/monday
+      also replay the log from a base backup, and compare each full-page image with the replayed page
 
 Exit status: 0 everything is as it was archived and nothing is missing; 1 something is damaged or missing; 3 the archive could not be \
 listed.";
@@ -35,6 +42,23 @@ pub struct VerifyArgs {
     /// Compare stored checksums only
     #[arg(long)]
     fast: bool,
+
+    /// Also replay the log from a base backup (--base), and hold each full-page image against the replayed page
+    #[arg(long, requires = "base", conflicts_with = "fast")]
+    replay: bool,
+
+    /// The base backup: a folder of pg_basebackup in plain or tar format, or a stopped server's data directory
+    #[arg(long, value_name = "BACKUP", requires = "replay")]
+    base: Option<PathBuf>,
+
+    /// Replay the log that ends on this timeline, from its ancestors on [default: the newest]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "replay")]
+    timeline: Option<u32>,
+
+    /// Memory for pages, such as 512MB or 4GB; more pages than fit go to a temporary file (TMPDIR) [default: a quarter
+    /// of the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = redo::parse_size, requires = "replay")]
+    memory: Option<usize>,
 
     /// Objects that are read at the same time [default: one per core]
     #[arg(long, value_name = "N")]
@@ -55,9 +79,13 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode> {
         let (bar, shown) = progress.get_or_insert_with(|| (Progress::bytes("verify", all), 0));
         bar.advance(done - *shown);
         *shown = done;
-    })?;
+    });
+    let mut verified = verified?;
     if let Some((bar, _)) = progress.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
         bar.finish();
+    }
+    if let Some(base) = args.base.as_deref().filter(|_| args.replay) {
+        verified.add_replay(&replay(&archive, base, args)?);
     }
     // A user that may only read verifies as well.
     if let Err(error) = verified::record(&archive, &verified, args.fast) {
@@ -68,6 +96,37 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode> {
     }
     terminal::show(args.format, || &verified, || table(&verified))?;
     Ok(if verified.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+}
+
+/// Replays the log from a base backup on; one in tar format is unpacked into a temporary folder.
+fn replay(archive: &Archive, path: &Path, args: &VerifyArgs) -> Result<Replayed> {
+    let unpacked = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let folder = match base::is_tar(path) {
+        true => {
+            base::unpack(path, unpacked.path())?;
+            unpacked.path()
+        }
+        false => path,
+    };
+    BackupStart::read(folder)?;
+    let options = replay::Options {
+        timeline: args.timeline,
+        memory_bytes: args.memory.unwrap_or_else(redo::quarter_of_memory),
+        threads: args.threads.unwrap_or_else(terminal::cores),
+    };
+    let mut bar: Option<(Progress, u64)> = None;
+    let replayed = replay::replay(archive, DataDir::open(folder)?, options, &mut |done, all| {
+        let (bar, shown) = bar.get_or_insert_with(|| (Progress::bytes("replaying", all), 0));
+        bar.advance(done - *shown);
+        *shown = done;
+    });
+    if let Some((bar, _)) = bar {
+        bar.finish();
+    }
+    replayed.map_err(|error| match error.hint() {
+        Some(hint) => anyhow::anyhow!("{}\nhint: {hint}", verify::chain(&error)),
+        None => error.into(),
+    })
 }
 
 fn table(verified: &Verified) -> String {
@@ -90,6 +149,31 @@ fn table(verified: &Verified) -> String {
     }
     for finding in &verified.warnings {
         let _ = writeln!(text, "warning: {}: {}", finding.object, finding.problem);
+    }
+    if let (Some(replay), Some(images), Some(different)) =
+        (&verified.replay, verified.replayed_images, verified.different)
+    {
+        let _ = writeln!(
+            text,
+            "{} records replayed from {} to {} on timeline {}: {} full-page images compared, {different} differ ({} \
+             cannot be compared)",
+            units::count(replay.records),
+            replay.from,
+            replay.reached,
+            replay.timeline,
+            units::count(images),
+            units::count(replay.not_compared)
+        );
+        let wrong = [
+            ("DIFFERENT", &replay.differences),
+            ("DOES NOT FIT", &replay.misfits),
+            ("DAMAGED", &replay.damaged),
+        ];
+        for (what, lines) in wrong {
+            for line in lines {
+                let _ = writeln!(text, "{what}: {line}");
+            }
+        }
     }
     if verified.is_good() {
         let but = if verified.gaps.is_empty() { "" } else { " but those whose absence was acknowledged" };

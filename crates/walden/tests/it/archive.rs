@@ -123,14 +123,14 @@ fn recover_from_the_archive(version: u32) -> Outcome {
 }
 
 /// The program where the server's account can run it.
-fn program_for(cluster: &Cluster) -> PathBuf {
+pub fn program_for(cluster: &Cluster) -> PathBuf {
     let folder = cluster.make_folder("bin").unwrap();
     let program = folder.join("walden");
     fs::copy(env!("CARGO_BIN_EXE_walden"), &program).unwrap();
     program
 }
 
-fn work(client: &mut Client, round: i32) {
+pub fn work(client: &mut Client, round: i32) {
     for part in 0..4 {
         let first = round * 40_000 + part * 10_000;
         let insert =
@@ -140,11 +140,11 @@ fn work(client: &mut Client, round: i32) {
     client.batch_execute("UPDATE t SET v = v || 'x' WHERE id % 7 = 0").unwrap();
 }
 
-fn content(client: &mut Client) -> String {
+pub fn content(client: &mut Client) -> String {
     client.query_one(CONTENT, &[]).unwrap().get(0)
 }
 
-fn wait_until_archived(client: &mut Client) {
+pub fn wait_until_archived(client: &mut Client) {
     wait(|| {
         let row = client.query_one(
             "SELECT coalesce(last_archived_wal >= pg_walfile_name(pg_current_wal_lsn() - 1), false), failed_count,
@@ -157,7 +157,7 @@ fn wait_until_archived(client: &mut Client) {
     });
 }
 
-fn wait_until_promoted(cluster: &Cluster) {
+pub fn wait_until_promoted(cluster: &Cluster) {
     wait(|| {
         let mut client = cluster.client("postgres").unwrap();
         !client.query_one("SELECT pg_is_in_recovery()", &[]).unwrap().get::<_, bool>(0)
@@ -172,11 +172,11 @@ fn wait(mut is_done: impl FnMut() -> bool) {
     }
 }
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-fn json(arguments: &[&str]) -> Value {
+pub fn json(arguments: &[&str]) -> Value {
     let run = walden(arguments);
     serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"))
 }

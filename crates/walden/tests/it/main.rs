@@ -18,6 +18,7 @@ mod material;
 mod oracle;
 mod page;
 mod redo;
+mod restore;
 mod rewrites;
 mod robustness;
 mod sources;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         oracle::TESTS,
         page::TESTS,
         redo::TESTS,
+        restore::TESTS,
         rewrites::TESTS,
         robustness::TESTS,
         sources::TESTS,

@@ -1,0 +1,231 @@
+//! A restore that is tried out: a server recovers from a copy of a base backup and the archive, and its data is checked.
+//!
+//! Nothing of the original is used but its files, which are copied: not its configuration, its tablespaces' places, nor what it
+//! connects to. The server listens on a socket in a temporary folder alone and archives nothing. The folder is removed in the end,
+//! also when this process is interrupted or killed.
+
+mod checks;
+mod copy;
+mod server;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use walden_format::lsn::{SegmentName, Timeline};
+use walden_server::folder;
+use walden_server::guard::{Guard, wait_for_exit_if_interrupted};
+use walden_server::programs::{Version, installed_bin_dirs, program_version};
+use walden_source::datadir::DataDir;
+
+pub use checks::{Amcheck, CheckedData, QueryResult};
+
+use crate::archive::Archive;
+use crate::base::BackupStart;
+use crate::log::Log;
+
+/// Up to where recovery goes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// The end of the log.
+    End,
+    /// A time, in a form that PostgreSQL reads without a time zone of its own.
+    Time(String),
+    /// A named restore point.
+    RestorePoint(String),
+}
+
+/// How a restore is tried out.
+#[derive(Clone, Debug)]
+pub struct DrillOptions {
+    /// The base backup: a folder in plain or tar format, or the data directory of a stopped server.
+    pub base: PathBuf,
+    /// The folder of the server's programs; else they are searched for.
+    pub bin: Option<PathBuf>,
+    /// The folder in which a temporary one is made; else where the system keeps temporary files.
+    pub folder: Option<PathBuf>,
+    /// Up to where recovery goes.
+    pub target: Target,
+    /// The timeline to follow; else the latest.
+    pub timeline: Option<Timeline>,
+    /// The program and arguments that, followed by a name and a path, fetch a file of the archive.
+    pub restore_command: Vec<OsString>,
+    /// A superuser of the cluster.
+    pub user: String,
+    /// The database that queries are put to.
+    pub database: String,
+    /// Lines for the server's configuration.
+    pub settings: Vec<(String, String)>,
+    /// Queries whose results are shown; without any, all rows are counted.
+    pub queries: Vec<String>,
+    /// Run `pg_amcheck`, if the server has it.
+    pub should_amcheck: bool,
+    /// Recovery may take so long.
+    pub timeout: Option<Duration>,
+}
+
+/// How a restore went.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Drill {
+    /// The server's version.
+    pub server_version: String,
+    /// Where recovery started.
+    pub start_lsn: String,
+    /// Up to where it was to go.
+    pub target: Target,
+    /// The last record that was replayed ends here.
+    pub reached_lsn: String,
+    /// The last commit or abort that was replayed, in microseconds since 1970-01-01 00:00:00 UTC.
+    pub reached_time: Option<i64>,
+    /// The timeline that the restored server began.
+    pub timeline: Timeline,
+    /// Seconds that copying the backup took.
+    pub copy_seconds: f64,
+    /// Seconds from the server's start to its first connection.
+    pub recovery_seconds: f64,
+    /// Bytes of WAL replayed.
+    pub wal_bytes: u64,
+    /// Bytes of WAL replayed in a second.
+    pub wal_bytes_per_second: f64,
+    /// What was checked.
+    pub checked: CheckedData,
+}
+
+impl Drill {
+    /// The data was found as it has to be.
+    pub fn is_good(&self) -> bool {
+        self.checked.problems.is_empty()
+    }
+}
+
+/// What is being done, for progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// So many bytes of the backup were copied.
+    Copied(u64),
+    /// So many files were asked for by recovery, of so many segments.
+    Restored(u64, u64),
+    /// The data is being checked.
+    Checking,
+}
+
+/// Recovery did not get to where it was to go.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct RecoveryFailed(String);
+
+/// Whether an error says that recovery failed, and not that it could not be tried.
+pub fn is_recovery_failure(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<RecoveryFailed>().is_some()
+}
+
+/// Tries a restore out.
+///
+/// # Errors
+/// There is no server of the version, the backup cannot be used, or recovery failed: the message has the end of the server's log.
+pub fn drill(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(Step)) -> Result<Drill> {
+    let result = try_out(archive, options, progress);
+    // What failed because the server was stopped by a signal is no outcome: the signal's handler ends the process.
+    wait_for_exit_if_interrupted();
+    result
+}
+
+fn try_out(archive: &Archive, options: &DrillOptions, progress: &mut dyn FnMut(Step)) -> Result<Drill> {
+    let start = BackupStart::read(&options.base)?;
+    let identity = archive.identity()?;
+    if let Some(found) =
+        start.system_identifier.filter(|found| found.to_string() != identity.system_identifier)
+    {
+        bail!(
+            "cannot restore {}: expected system identifier {}, the archive's, found {found}",
+            options.base.display(),
+            identity.system_identifier
+        );
+    }
+    let temporary = match &options.folder {
+        Some(folder) => folder::temporary_folder_in(folder)
+            .with_context(|| format!("cannot make a temporary folder in {}", folder.display()))?,
+        None => folder::temporary_folder()?,
+    };
+    let guard = Guard::new(temporary)?;
+    let dir = guard.dir().to_owned();
+    let copying = Instant::now();
+    let data = dir.join("data");
+    copy::copy_backup(&options.base, &data, &dir.join("tablespaces"), &mut |bytes| {
+        progress(Step::Copied(bytes))
+    })?;
+    let copy_seconds = copying.elapsed().as_secs_f64();
+    let copied = DataDir::open(&data)?;
+    let version = std::fs::read_to_string(data.join("PG_VERSION")).context("cannot read PG_VERSION")?;
+    let bin = find_programs(options.bin.as_deref(), version.trim())?;
+    let server = server::Server { guard, bin: bin.0, version: bin.1, user: options.user.clone() };
+    server.configure(&copied, options)?;
+    let first = first_segment(archive, &start)?;
+    server.check_restore_command(first)?;
+    let segments = expected_segments(archive, &start, options.timeline)?;
+    let recovering = Instant::now();
+    server.recover(options.timeout, &mut |asked| progress(Step::Restored(asked, segments)))?;
+    let recovery_seconds = recovering.elapsed().as_secs_f64();
+    progress(Step::Checking);
+    let reached = server.reached()?;
+    let checked = checks::check(&server, options)?;
+    server.stop()?;
+    let wal_bytes = reached.lsn.bytes_since(start.start);
+    Ok(Drill {
+        server_version: server.version.to_string(),
+        start_lsn: start.start.to_string(),
+        target: options.target.clone(),
+        reached_lsn: reached.lsn.to_string(),
+        reached_time: reached.time,
+        timeline: reached.timeline,
+        copy_seconds,
+        recovery_seconds,
+        wal_bytes,
+        wal_bytes_per_second: wal_bytes as f64 / recovery_seconds.max(0.001),
+        checked,
+    })
+}
+
+/// The segment that recovery asks for first.
+fn first_segment(archive: &Archive, start: &BackupStart) -> Result<SegmentName> {
+    let size = archive.segment_size()?;
+    Ok(SegmentName::new(start.timeline.unwrap_or(1), size.segment_of(start.start), size))
+}
+
+/// How many segments recovery to the end asks for, more or less.
+fn expected_segments(archive: &Archive, start: &BackupStart, timeline: Option<Timeline>) -> Result<u64> {
+    let number = archive.segment_size()?.segment_of(start.start);
+    Ok(Log::of(archive, timeline, number..=u64::MAX)?.segments.len() as u64)
+}
+
+/// The programs of a major version, and their exact version.
+fn find_programs(bin: Option<&Path>, major: &str) -> Result<(PathBuf, Version)> {
+    let wanted: u32 = major.parse().with_context(|| {
+        format!("cannot use the backup: expected a major version of PostgreSQL 12 or later in PG_VERSION, found {major}")
+    })?;
+    let is_named = bin.is_some();
+    let folders = match bin {
+        Some(bin) => vec![bin.to_owned()],
+        None => installed_bin_dirs(),
+    };
+    let mut others = Vec::new();
+    for folder in folders {
+        let program = folder.join("postgres");
+        if !is_named && !program.exists() {
+            continue;
+        }
+        match program_version(&program) {
+            Ok(version) if version.major == wanted => return Ok((folder.canonicalize()?, version)),
+            Ok(version) => others.push(format!("{version} in {}", folder.display())),
+            Err(error) if is_named => return Err(error),
+            Err(_) => {}
+        }
+    }
+    let found = if others.is_empty() { "none".to_owned() } else { others.join(", ") };
+    bail!(
+        "cannot find a server for the backup: expected PostgreSQL {wanted}, found {found}\nhint: install it, or name the folder of its programs with --bin"
+    )
+}

@@ -1,0 +1,404 @@
+//! Archived files as plain files in a folder, as PostgreSQL named them.
+//!
+//! A file gets its name when it is whole and durable, and never takes the place of another: what is there with the same content
+//! counts as done, so that an export that was interrupted goes on when it is run again.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, Permissions};
+use std::io::{self, BufWriter, Read, Write};
+use std::ops::RangeInclusive;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use serde::Serialize;
+use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
+
+use crate::archive::{Archive, ArchiveError};
+use crate::gaps::Gap;
+use crate::get::{self, PackMembers};
+use crate::log::{Log, stretches};
+use crate::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
+use crate::object;
+
+/// Which files are exported.
+#[derive(Clone, Copy, Debug)]
+pub struct Selection {
+    /// Only the log that ends on this timeline, from its ancestors on; else every timeline.
+    pub timeline: Option<Timeline>,
+    /// The first segment's number.
+    pub from: Option<u64>,
+    /// The last segment's number.
+    pub to: Option<u64>,
+}
+
+/// What is to be exported.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The files, and the objects that have them; those of one pack follow each other.
+    pub files: Vec<(ArchivedFile, Object, u64)>,
+    /// Segments that are missing among them.
+    pub gaps: Vec<Gap>,
+    /// Bytes of a segment.
+    pub size: SegmentSize,
+}
+
+/// What was exported.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct Exported {
+    /// Files written.
+    pub written: u64,
+    /// Files that were there with the same content.
+    pub unchanged: u64,
+    /// Segments among both.
+    pub segments: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+}
+
+/// Why files were not exported.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The archive's.
+    #[error("cannot export {name}")]
+    Archive {
+        /// The file's name.
+        name: String,
+        /// Why.
+        #[source]
+        source: ArchiveError,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The name is taken.
+    #[error("cannot write {}: expected no file of this name, or one with the archived content, found one with another content", .0.display())]
+    Conflict(PathBuf),
+}
+
+impl ExportError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            ExportError::Archive { source, .. } => source.hint(),
+            ExportError::Write { .. } => None,
+            ExportError::Conflict(_) => {
+                Some("nothing was overwritten; export into an empty folder, and compare the two files")
+            }
+        }
+    }
+}
+
+impl Plan {
+    /// Chooses files by listing the archive.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn of(archive: &Archive, selection: &Selection) -> Result<Plan, ArchiveError> {
+        let size = archive.segment_size()?;
+        let range = selection.from.unwrap_or(0)..=selection.to.unwrap_or(u64::MAX);
+        let is_whole = selection.from.is_none() && selection.to.is_none();
+        let mut plan = Plan { files: Vec::new(), gaps: Vec::new(), size };
+        let timelines = match selection.timeline {
+            Some(timeline) => vec![timeline],
+            None => timelines(archive)?,
+        };
+        let histories = archive.histories()?;
+        let followed = |timeline| stretches(timeline, histories.get(&timeline));
+        for listed in [HISTORY, BACKUP] {
+            archive.store().list(listed, &mut |listed| {
+                let Some(object @ Object::File(file)) = Object::of_key(&listed.key) else { return };
+                let is_followed = selection.timeline.is_none_or(|timeline| {
+                    followed(timeline).iter().any(|stretch| stretch.timeline == file.timeline())
+                });
+                let is_in_range = match file {
+                    ArchivedFile::Backup(name, _) => {
+                        name.number(size).is_some_and(|number| range.contains(&number))
+                    }
+                    _ => true,
+                };
+                if is_followed && is_in_range {
+                    plan.files.push((file, object, listed.bytes));
+                }
+            })?;
+        }
+        plan.files.sort();
+        for timeline in timelines {
+            let log = match selection.timeline {
+                Some(_) => Log::of(archive, Some(timeline), range.clone())?,
+                None => Log::of_timeline_alone(archive, timeline, range.clone())?,
+            };
+            plan.add_log(&log, if is_whole { None } else { Some(&range) });
+        }
+        Ok(plan)
+    }
+
+    /// The files of a recovery.
+    ///
+    /// # Errors
+    /// The store's, and a history that is gone.
+    pub fn of_recovery(
+        archive: &Archive,
+        recovery: &crate::recovery::Recovery,
+    ) -> Result<Plan, ArchiveError> {
+        let mut plan = Plan { files: Vec::new(), gaps: Vec::new(), size: recovery.log.size };
+        for file in recovery.files() {
+            if let ArchivedFile::History(_) = file
+                && let Some((object, bytes)) = get::find(archive, file)?
+            {
+                plan.files.push((file, object, bytes));
+            }
+        }
+        plan.add_log(&recovery.log, None);
+        Ok(plan)
+    }
+
+    /// Adds segments, and what is missing between them and up to the bounds of a range that was asked for.
+    fn add_log(&mut self, log: &Log, range: Option<&RangeInclusive<u64>>) {
+        self.files.extend(log.segments.iter().map(|segment| (segment.file(), segment.object, segment.bytes)));
+        self.gaps.extend(log.gaps());
+        let (Some(range), Some(first), Some(last)) = (range, log.segments.first(), log.segments.last())
+        else {
+            return;
+        };
+        let name = |number| SegmentName::new(log.timeline_of(number), number, log.size).to_string();
+        let mut missing = |from: u64, to: u64| {
+            self.gaps.push(Gap {
+                first: name(from),
+                last: name(to),
+                segments: to - from + 1,
+                acknowledged: None,
+            });
+        };
+        if *range.start() > 0 && *range.start() < first.number {
+            missing(*range.start(), first.number - 1);
+        }
+        if *range.end() < u64::MAX && last.number < *range.end() {
+            missing(last.number + 1, *range.end());
+        }
+    }
+
+    /// Segments among the files.
+    pub fn segments(&self) -> u64 {
+        let is_segment = |file: &&(ArchivedFile, Object, u64)| {
+            matches!(file.0, ArchivedFile::Segment(_) | ArchivedFile::Partial(_))
+        };
+        self.files.iter().filter(is_segment).count() as u64
+    }
+}
+
+/// All timelines that have segments.
+fn timelines(archive: &Archive) -> Result<Vec<Timeline>, ArchiveError> {
+    let mut found = BTreeMap::new();
+    archive.store().list(WAL, &mut |listed| {
+        if let Some(object) = Object::of_key(&listed.key) {
+            found.insert(object.timeline(), ());
+        }
+    })?;
+    Ok(found.into_keys().collect())
+}
+
+/// Writes files into a folder, which is made if it is not there. `progress` gets the files that are done.
+///
+/// # Errors
+/// The first error. Files that are whole stay.
+pub fn export(
+    archive: &Archive,
+    plan: &Plan,
+    folder: &Path,
+    threads: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Exported, ExportError> {
+    let write = |source| ExportError::Write { path: folder.to_owned(), source };
+    fs::create_dir_all(folder).map_err(write)?;
+    // Files of one pack are one piece of work: each is decoded from the one before.
+    let is_one = |a: &(ArchivedFile, Object, u64), b: &(ArchivedFile, Object, u64)| {
+        a.1 == b.1 && matches!(a.1, Object::Pack(_))
+    };
+    let work: Vec<_> = plan.files.chunk_by(is_one).collect();
+    let (next, is_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let done = Mutex::new((Exported::default(), None));
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, work.len().max(1)) {
+            scope.spawn(|| {
+                while !is_failed.load(Ordering::Relaxed)
+                    && let Some(files) = work.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    let result = export_object(archive, files, folder, &mut |file, written| {
+                        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                        done.0.add(file, written);
+                        progress(done.0.written + done.0.unchanged);
+                    });
+                    if let Err(error) = result {
+                        is_failed.store(true, Ordering::Relaxed);
+                        done.lock().unwrap_or_else(PoisonError::into_inner).1.get_or_insert(error);
+                    }
+                }
+            });
+        }
+    });
+    let (exported, error) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match error {
+        Some(error) => Err(error),
+        None => {
+            File::open(folder).and_then(|folder| folder.sync_all()).map_err(write)?;
+            Ok(exported)
+        }
+    }
+}
+
+impl Exported {
+    fn add(&mut self, file: ArchivedFile, written: Option<u64>) {
+        match written {
+            Some(bytes) => {
+                self.written += 1;
+                self.written_bytes += bytes;
+            }
+            None => self.unchanged += 1,
+        }
+        self.segments += u64::from(matches!(file, ArchivedFile::Segment(_) | ArchivedFile::Partial(_)));
+    }
+}
+
+/// Writes the files of an object; `done` gets each file and its bytes, or nothing of a file that was there.
+fn export_object(
+    archive: &Archive,
+    files: &[(ArchivedFile, Object, u64)],
+    folder: &Path,
+    done: &mut dyn FnMut(ArchivedFile, Option<u64>),
+) -> Result<(), ExportError> {
+    let mut members: Option<PackMembers<'_>> = None;
+    for &(file, object, bytes) in files {
+        let failed = |source| ExportError::Archive { name: file.to_string(), source };
+        let target = folder.join(file.to_string());
+        if matches!(object, Object::File(_)) && is_there(archive, object, bytes, &target)? {
+            done(file, None);
+            continue;
+        }
+        let mut new = NewFile::create(&target)?;
+        match decode(archive, (file, object, bytes), &mut members, &mut new) {
+            // What it held is in a pack by now, or in a larger one.
+            Err(error) if error.is_not_found() => {
+                new = NewFile::create(&target)?;
+                let found = get::find(archive, file).map_err(failed)?.ok_or(error).map_err(failed)?;
+                decode(archive, (file, found.0, found.1), &mut members, &mut new).map_err(failed)?;
+            }
+            other => other.map_err(failed)?,
+        }
+        done(file, new.publish()?);
+    }
+    Ok(())
+}
+
+/// Decodes a file, with the reader of the pack that has it if there is one.
+fn decode<'a>(
+    archive: &'a Archive,
+    (file, object, bytes): (ArchivedFile, Object, u64),
+    members: &mut Option<PackMembers<'a>>,
+    out: &mut NewFile,
+) -> Result<(), ArchiveError> {
+    let (Object::Pack(pack), ArchivedFile::Segment(segment)) = (object, file) else {
+        return get::decode(archive, file, object, bytes, out);
+    };
+    // A pack whose decoding failed is opened again, as its reader is in no defined position.
+    let mut open = match members.take().filter(|open| open.pack() == pack) {
+        Some(open) => open,
+        None => PackMembers::open(archive, pack, bytes)?,
+    };
+    open.go_to(segment)?;
+    open.decode_next(out)?;
+    *members = Some(open);
+    Ok(())
+}
+
+/// Whether a file is there with the content that its object's summary states.
+fn is_there(archive: &Archive, object: Object, bytes: u64, target: &Path) -> Result<bool, ExportError> {
+    let write = |source| ExportError::Write { path: target.to_owned(), source };
+    let mut file = match File::open(target) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(write(error)),
+    };
+    let Ok(summary) = object::read_summary(archive.store(), &object.key(), bytes) else { return Ok(false) };
+    let mut hasher = blake3::Hasher::new();
+    io::copy(&mut file, &mut hasher).map_err(write)?;
+    match object::hexadecimal(hasher.finalize().as_bytes()) == summary.blake3 {
+        true => file.sync_all().map_err(write).map(|()| true),
+        false => Err(ExportError::Conflict(target.to_owned())),
+    }
+}
+
+/// A file that is being written under another name.
+struct NewFile {
+    target: PathBuf,
+    file: BufWriter<tempfile::NamedTempFile>,
+    bytes: u64,
+}
+
+impl NewFile {
+    fn create(target: &Path) -> Result<NewFile, ExportError> {
+        let file = tempfile::Builder::new()
+            .prefix(".")
+            .suffix(".walden-tmp")
+            .permissions(Permissions::from_mode(0o600))
+            .tempfile_in(target.parent().unwrap_or(Path::new(".")));
+        let file = file.map_err(|source| ExportError::Write { path: target.to_owned(), source })?;
+        let file = BufWriter::with_capacity(1 << 18, file);
+        Ok(NewFile { target: target.to_owned(), file, bytes: 0 })
+    }
+
+    /// Gives the file its name, unless it has the content of the one that has it; the bytes if it does.
+    fn publish(self) -> Result<Option<u64>, ExportError> {
+        let NewFile { target, file, bytes } = self;
+        let write = |source| ExportError::Write { path: target.clone(), source };
+        let file = file.into_inner().map_err(|error| write(error.into_error()))?;
+        file.as_file().sync_all().map_err(write)?;
+        match file.persist_noclobber(&target) {
+            Ok(_) => Ok(Some(bytes)),
+            Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
+                match is_same(error.file.path(), &target).map_err(write)? {
+                    true => Ok(None),
+                    false => Err(ExportError::Conflict(target.clone())),
+                }
+            }
+            Err(error) => Err(write(error.error)),
+        }
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
+    if fs::metadata(one)?.len() != fs::metadata(other)?.len() {
+        return Ok(false);
+    }
+    let hash = |path: &Path| -> io::Result<blake3::Hash> {
+        let mut hasher = blake3::Hasher::new();
+        let mut file = File::open(path)?;
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            match file.read(&mut buffer)? {
+                0 => return Ok(hasher.finalize()),
+                got => drop(hasher.update(&buffer[..got])),
+            }
+        }
+    };
+    Ok(hash(one)? == hash(other)?)
+}

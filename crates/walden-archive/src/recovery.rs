@@ -1,0 +1,327 @@
+//! What recovery to a moment needs, and whether the moment can be reached.
+//!
+//! Recovery to a time stops before the first commit or abort after it (`recoveryStopsBefore` in `xlogrecovery.c`). If the log has none,
+//! PostgreSQL refuses to end recovery: the moment cannot be reached, though the end of the log can.
+
+use std::ops::ControlFlow;
+
+use serde::Serialize;
+use walden_format::lsn::{Lsn, SegmentName, Timeline};
+use walden_format::payload::{self, Payload, Timestamp};
+use walden_format::record::Record;
+use walden_format::rmgr::rmid;
+use walden_format::stream::{Decoder, StreamInfo, Visitor};
+
+use crate::archive::{Archive, ArchiveError};
+use crate::get;
+use crate::log::{Ends, Log, LogSegment};
+use crate::name::ArchivedFile;
+
+/// Where recovery starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecoveryStart {
+    /// With a segment.
+    Segment(SegmentName),
+    /// With a base backup.
+    Backup {
+        /// From where the log is replayed.
+        start: Lsn,
+        /// The timeline there, if it is known.
+        timeline: Option<Timeline>,
+        /// Up to where it is replayed before the files are consistent, if that is known.
+        end: Option<Lsn>,
+    },
+}
+
+/// What recovery to a moment reads.
+#[derive(Clone, Debug)]
+pub struct Recovery {
+    /// The log, from the start to the segment in which recovery stops.
+    pub log: Log,
+    /// The last commit or abort that recovery replays, if there is one since the start.
+    pub last: Option<TransactionEnd>,
+    /// The commit or abort that recovery stops before.
+    pub stop: TransactionEnd,
+}
+
+/// The end of a transaction.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct TransactionEnd {
+    /// The segment that has it.
+    pub segment: String,
+    /// Where its record starts, if that was looked up.
+    pub lsn: Option<String>,
+    /// When it was, in microseconds since 1970-01-01 00:00:00 UTC.
+    pub time: i64,
+}
+
+/// Why a moment cannot be recovered to.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoveryError {
+    /// The archive's.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// The start is on none of the timelines that are followed.
+    #[error(
+        "cannot recover along timeline {followed}: expected it to descend from timeline {timeline} at the start, {start}"
+    )]
+    OtherTimeline {
+        /// The timeline that is followed.
+        followed: Timeline,
+        /// The start's.
+        timeline: Timeline,
+        /// The start.
+        start: String,
+    },
+    /// The segment at the start is not archived.
+    #[error("cannot recover: expected segment {0}, at which recovery starts, in the archive, found none")]
+    NoStart(String),
+    /// A segment was removed meanwhile.
+    #[error(
+        "cannot recover: expected segment {0} in the archive, found it removed since the archive was listed"
+    )]
+    Gone(String),
+    /// The moment is not between the first and the last that can be reached.
+    #[error("cannot recover to {}: {}", time_text(*.moment), reachable(*.earliest, *.latest, .missing.as_deref()))]
+    Unreachable {
+        /// The moment.
+        moment: i64,
+        /// The first that can be reached.
+        earliest: Option<i64>,
+        /// The last that can be reached lies before this: there is no commit or abort behind it.
+        latest: Option<i64>,
+        /// The segment whose absence ends the log.
+        missing: Option<String>,
+    },
+}
+
+impl RecoveryError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            RecoveryError::Archive(error) => error.hint(),
+            RecoveryError::OtherTimeline { .. } => {
+                Some("name the timeline with --timeline; walden archive list shows them")
+            }
+            RecoveryError::NoStart(_) => {
+                Some("use a base backup whose log is archived; walden archive list shows what is")
+            }
+            RecoveryError::Gone(_) => Some("try again; walden archive list shows what is there"),
+            RecoveryError::Unreachable { .. } => Some(
+                "what came after the last commit or abort is reached by the end of the log, without a target time",
+            ),
+        }
+    }
+}
+
+fn time_text(micros: i64) -> String {
+    Timestamp::from_unix_micros(micros).to_string()
+}
+
+fn reachable(earliest: Option<i64>, latest: Option<i64>, missing: Option<&str>) -> String {
+    let gap = missing.map(|segment| format!(" (segment {segment} is missing)")).unwrap_or_default();
+    match (earliest, latest) {
+        (Some(earliest), Some(latest)) if earliest < latest => format!(
+            "expected a moment from {} to before {}, the last commit or abort in the log{gap}",
+            time_text(earliest),
+            time_text(latest)
+        ),
+        _ => format!("no moment can be reached from this start, as too few transactions end in the log{gap}"),
+    }
+}
+
+/// Finds what recovery from a start to a moment reads, along `timeline` or the newest one; `moment` is microseconds since 1970-01-01
+/// 00:00:00 UTC.
+///
+/// # Errors
+/// A moment that cannot be reached, and the archive's errors.
+pub fn recovery_to(
+    archive: &Archive,
+    start: RecoveryStart,
+    timeline: Option<Timeline>,
+    moment: i64,
+) -> Result<Recovery, RecoveryError> {
+    let mut log = log_from(archive, start, timeline)?;
+    let missing = log.cut_at_gap();
+    let consistent_at = match start {
+        RecoveryStart::Backup { end, .. } => end,
+        RecoveryStart::Segment(_) => None,
+    };
+    let mut ends = Ends::new(archive, &log.segments);
+    let mut reached = ends.first_reaching(moment.saturating_add(1))?;
+    if reached == log.segments.len() {
+        // The clock may have been set back since: a commit after the moment is one wherever it is.
+        reached = ends.first_after(moment)?.unwrap_or(reached);
+    }
+    let stop = match log.segments.get(reached) {
+        Some(segment) => first_end(archive, log.size, segment, |time| time > moment)?,
+        None => (None, None),
+    };
+    let is_consistent = |lsn: Lsn| consistent_at.is_none_or(|consistent| lsn >= consistent);
+    let (before, Some((lsn, time))) = stop else {
+        return Err(unreachable(archive, &log, consistent_at, moment, missing)?);
+    };
+    if !is_consistent(lsn) {
+        return Err(unreachable(archive, &log, consistent_at, moment, missing)?);
+    }
+    let name = |index: usize| log.segments[index].name.to_string();
+    let end = |index, (lsn, time): (Lsn, i64)| TransactionEnd {
+        segment: name(index),
+        lsn: Some(lsn.to_string()),
+        time,
+    };
+    let last = match before {
+        Some(before) => Some(end(reached, before)),
+        None => match ends.last_known(reached)? {
+            Some(index) => {
+                ends.of(index)?.map(|(_, time)| TransactionEnd { segment: name(index), lsn: None, time })
+            }
+            None => None,
+        },
+    };
+    if let (None, RecoveryStart::Backup { start, .. }) = (&last, start)
+        && let Some(begun) = ends.first_checkpoint(start, reached)?.filter(|&begun| moment < begun)
+    {
+        // A backup has all that was committed before it began: PostgreSQL would stop, at a later state than was asked for.
+        let latest = match ends.last_known(log.segments.len())? {
+            Some(last) => ends.of(last)?.map(|(_, time)| time),
+            None => None,
+        };
+        let missing = missing.map(|name| name.to_string());
+        return Err(RecoveryError::Unreachable { moment, earliest: Some(begun), latest, missing });
+    }
+    let stop = end(reached, (lsn, time));
+    log.segments.truncate(reached + 1);
+    Ok(Recovery { log, last, stop })
+}
+
+/// The log from the start on; its first segment is the one that recovery starts with.
+fn log_from(
+    archive: &Archive,
+    start: RecoveryStart,
+    timeline: Option<Timeline>,
+) -> Result<Log, RecoveryError> {
+    let size = archive.segment_size()?;
+    let (number, start_timeline, text) = match start {
+        RecoveryStart::Segment(name) => {
+            (name.number(size).unwrap_or(u64::MAX), Some(name.timeline), name.to_string())
+        }
+        RecoveryStart::Backup { start, timeline, .. } => {
+            (size.segment_of(start), timeline, start.to_string())
+        }
+    };
+    let log = Log::of(archive, timeline, number..=u64::MAX)?;
+    let followed = log.timeline();
+    if let Some(timeline) =
+        start_timeline.filter(|&timeline| !log.stretches.iter().any(|it| it.timeline == timeline))
+    {
+        return Err(RecoveryError::OtherTimeline { followed, timeline, start: text });
+    }
+    if log.segments.first().is_none_or(|first| first.number != number) {
+        return Err(RecoveryError::NoStart(
+            SegmentName::new(log.timeline_of(number), number, size).to_string(),
+        ));
+    }
+    Ok(log)
+}
+
+/// Says which moments can be reached instead.
+fn unreachable(
+    archive: &Archive,
+    log: &Log,
+    consistent_at: Option<Lsn>,
+    moment: i64,
+    missing: Option<SegmentName>,
+) -> Result<RecoveryError, RecoveryError> {
+    let mut ends = Ends::new(archive, &log.segments);
+    let mut latest = None;
+    if let Some(last) = ends.last_known(log.segments.len())? {
+        latest = ends.of(last)?.map(|(_, time)| time);
+    }
+    let consistent_in = consistent_at.map_or(0, |lsn| log.size.segment_of(lsn));
+    let mut earliest = None;
+    for (index, segment) in log.segments.iter().enumerate() {
+        if segment.number < consistent_in || ends.of(index)?.is_none() {
+            continue;
+        }
+        earliest = match consistent_at.filter(|_| segment.number == consistent_in) {
+            // A moment is reached by stopping before an end behind the consistent position, so an earlier end is one.
+            Some(consistent) => last_end_before(archive, log, segment, consistent)?,
+            None => ends.of(index)?.map(|(first, _)| first),
+        };
+        if earliest.is_some() {
+            break;
+        }
+    }
+    Ok(RecoveryError::Unreachable { moment, earliest, latest, missing: missing.map(|name| name.to_string()) })
+}
+
+/// The time of the last transaction end before a position; else of the first one behind it.
+fn last_end_before(
+    archive: &Archive,
+    log: &Log,
+    segment: &LogSegment,
+    position: Lsn,
+) -> Result<Option<i64>, RecoveryError> {
+    let all = ends_in(archive, log.size, segment)?;
+    let before = all.iter().rev().find(|(lsn, _)| *lsn < position);
+    Ok(before.or(all.first()).map(|(_, time)| *time))
+}
+
+type Found = (Option<(Lsn, i64)>, Option<(Lsn, i64)>);
+
+/// The first end of a transaction in a segment whose time is as wanted, and the one before it.
+fn first_end(
+    archive: &Archive,
+    size: walden_format::lsn::SegmentSize,
+    segment: &LogSegment,
+    is_wanted: impl Fn(i64) -> bool,
+) -> Result<Found, RecoveryError> {
+    let all = ends_in(archive, size, segment)?;
+    let at = all.iter().position(|(_, time)| is_wanted(*time));
+    let before = at.and_then(|at| at.checked_sub(1)).and_then(|before| all.get(before));
+    Ok((before.copied(), at.and_then(|at| all.get(at)).copied()))
+}
+
+/// The ends of transactions in a segment: where their records start, and when they were.
+fn ends_in(
+    archive: &Archive,
+    size: walden_format::lsn::SegmentSize,
+    segment: &LogSegment,
+) -> Result<Vec<(Lsn, i64)>, RecoveryError> {
+    let content = get::with_object(archive, segment.file(), |object, bytes| {
+        let mut content = Vec::new();
+        get::decode(archive, segment.file(), object, bytes, &mut content)?;
+        Ok(content)
+    })?;
+    let content = content.ok_or_else(|| RecoveryError::Gone(segment.name.to_string()))?;
+    let mut visitor = TransactionEnds(Vec::new());
+    if let (Ok(info), Some(start)) = (StreamInfo::of_segment(&content), segment.name.start(size)) {
+        let info = StreamInfo { timeline: segment.name.timeline, ..info };
+        // What the log has behind damage, recovery does not reach either.
+        let _ = Decoder::new(info, start, start.plus(size.bytes())).push(&content, &mut visitor);
+    }
+    Ok(visitor.0)
+}
+
+struct TransactionEnds(Vec<(Lsn, i64)>);
+
+impl Visitor for TransactionEnds {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        if record.header.rmid == rmid::XACT
+            && let Ok(Payload::Commit(end) | Payload::Abort(end)) = payload::parse(record)
+        {
+            self.0.push((record.lsn, end.time.unix_micros()));
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl Recovery {
+    /// The files that recovery asks for: the histories of its timelines, and the segments.
+    pub fn files(&self) -> Vec<ArchivedFile> {
+        let timelines =
+            self.log.stretches.iter().map(|stretch| stretch.timeline).filter(|&timeline| timeline > 1);
+        timelines.map(ArchivedFile::History).chain(self.log.segments.iter().map(LogSegment::file)).collect()
+    }
+}

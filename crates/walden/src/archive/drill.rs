@@ -1,0 +1,232 @@
+//! `walden archive drill`: a restore tried out on a copy.
+
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use walden_archive::drill::{self, Amcheck, Drill, DrillOptions, Step, Target};
+use walden_format::lsn::Timeline;
+use walden_report::table::harmless;
+use walden_report::units;
+
+use super::moment::{Moment, time_text};
+use super::place::Place;
+use crate::progress::Progress;
+use crate::terminal::{self, Format};
+use crate::{FOUND, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden archive drill --repo /backup/main --base /backups/monday
+      recover to the end of the log, run pg_amcheck, count all rows
+  walden archive drill --base /backups/monday --until '2026-11-20 10:00'
+  walden archive drill --base /backups/monday --query 'SELECT max(id) FROM orders' --database shop
+      show what the restored data has
+
+The backup is copied into a temporary folder (TMPDIR, or --folder): it needs as much space there as the database has. The server listens \
+on a socket in that folder alone, archives nothing, and connects to nothing. Nothing is left in the end.
+
+Exit status: 0 recovered, and nothing wrong was found; 1 the checks found something wrong, or recovery failed; 2 wrong usage; 3 the \
+archive or the backup could not be used.";
+
+/// Try a restore out: recover a copy of a base backup, check it, say how long it took and to which moment
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct DrillArgs {
+    #[command(flatten)]
+    place: Place,
+
+    /// The base backup: a folder of pg_basebackup in plain or tar format, or a stopped server's data directory
+    #[arg(long, value_name = "BACKUP")]
+    base: PathBuf,
+
+    /// Recover to this time, such as 2026-11-20 10:00 (local unless with zone) [default: to the end]
+    #[arg(long, value_name = "TIME", value_parser = Moment::parse, conflicts_with = "restore_point")]
+    until: Option<Moment>,
+
+    /// Recover to this restore point
+    #[arg(long, value_name = "NAME")]
+    restore_point: Option<String>,
+
+    /// Follow this timeline [default: the latest]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    timeline: Option<Timeline>,
+
+    /// The folder of the server's programs [default: searched for in PATH and /usr/lib/postgresql]
+    #[arg(long, value_name = "DIR")]
+    bin: Option<PathBuf>,
+
+    /// Where the temporary folder is made [default: where the system keeps temporary files]
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+
+    /// A superuser of the cluster
+    #[arg(long, value_name = "NAME", default_value = "postgres")]
+    user: String,
+
+    /// Show the result of a query in place of counting all rows; may be given more than once
+    #[arg(long, value_name = "SQL")]
+    query: Vec<String>,
+
+    /// The database of --query
+    #[arg(long, value_name = "NAME", default_value = "postgres")]
+    database: String,
+
+    /// Do not run pg_amcheck
+    #[arg(long)]
+    no_amcheck: bool,
+
+    /// A setting of the server, such as shared_buffers=4GB or shared_preload_libraries=...; may be given more than once
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_setting)]
+    set: Vec<(String, String)>,
+
+    /// Seconds that recovery may take
+    #[arg(long, value_name = "N")]
+    timeout: Option<u64>,
+
+    /// How to print it; docs/archive.md has the JSON
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Runs `walden archive drill`.
+pub fn run(args: &DrillArgs) -> Result<ExitCode> {
+    let (archive, _) = args.place.open()?;
+    archive.identity()?;
+    let target = match (&args.until, &args.restore_point) {
+        (Some(moment), _) => Target::Time(moment.for_settings()),
+        (None, Some(name)) => Target::RestorePoint(name.clone()),
+        (None, None) => Target::End,
+    };
+    let options = DrillOptions {
+        base: args.base.clone(),
+        bin: args.bin.clone(),
+        folder: args.folder.clone(),
+        target,
+        timeline: args.timeline,
+        restore_command: restore_command(&args.place)?,
+        user: args.user.clone(),
+        database: args.database.clone(),
+        settings: args.set.clone(),
+        queries: args.query.clone(),
+        should_amcheck: !args.no_amcheck,
+        timeout: args.timeout.map(Duration::from_secs),
+    };
+    let segment = archive.segment_size()?.bytes();
+    let mut steps = Steps { bar: None, segment };
+    let result = drill::drill(&archive, &options, &mut |step| steps.show(step));
+    steps.end();
+    let drill = match result {
+        Ok(drill) => drill,
+        Err(error) => {
+            output::report(&error);
+            return Ok(ExitCode::from(if drill::is_recovery_failure(&error) {
+                FOUND
+            } else {
+                crate::DAMAGED
+            }));
+        }
+    };
+    terminal::show(args.format, || &drill, || table(&drill))?;
+    Ok(if drill.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+}
+
+/// This program, with the same archive: as a server runs it, from another working directory.
+fn restore_command(place: &Place) -> Result<Vec<OsString>> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut command = vec![program.into_os_string(), "archive".into(), "get".into()];
+    command.extend(place.absolute_arguments()?);
+    Ok(command)
+}
+
+/// A bar for each step.
+struct Steps {
+    bar: Option<(&'static str, Progress, u64)>,
+    segment: u64,
+}
+
+impl Steps {
+    fn show(&mut self, step: Step) {
+        let (what, done, total) = match step {
+            Step::Copied(bytes) => ("copying", bytes, bytes),
+            Step::Restored(asked, segments) => {
+                ("recovering", asked.min(segments) * self.segment, segments * self.segment)
+            }
+            Step::Checking => return self.end(),
+        };
+        if self.bar.as_ref().is_none_or(|(of, _, _)| *of != what) {
+            self.end();
+            self.bar = Some((what, Progress::bytes(what, total), 0));
+        }
+        if let Some((_, bar, shown)) = &mut self.bar {
+            if step == Step::Copied(done) && *shown > 0 {
+                bar.lengthen(done.saturating_sub(*shown));
+            }
+            bar.advance(done.saturating_sub(*shown));
+            *shown = done.max(*shown);
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some((_, bar, _)) = self.bar.take() {
+            bar.finish();
+        }
+    }
+}
+
+fn table(drill: &Drill) -> String {
+    let mut text = String::new();
+    let target = match &drill.target {
+        Target::End => "to the end of the log".to_owned(),
+        Target::Time(time) => format!("to {time}"),
+        Target::RestorePoint(name) => format!("to the restore point {}", harmless(name)),
+    };
+    let reached = match drill.reached_time {
+        Some(time) => format!("last commit or abort at {}", time_text(time)),
+        None => "no commit or abort was replayed".to_owned(),
+    };
+    let _ = writeln!(text, "PostgreSQL {} recovered from {} {target}", drill.server_version, drill.start_lsn);
+    let _ = writeln!(text, "  reached {}: {reached}; new timeline {}", drill.reached_lsn, drill.timeline);
+    let _ = writeln!(
+        text,
+        "  {} of WAL in {:.1} s ({} a second), after copying the backup for {:.1} s",
+        units::bytes(drill.wal_bytes),
+        drill.recovery_seconds,
+        units::bytes(drill.wal_bytes_per_second as u64),
+        drill.copy_seconds
+    );
+    let checked = &drill.checked;
+    let amcheck = match checked.amcheck {
+        Amcheck::Passed => "found nothing wrong",
+        Amcheck::Failed => "found something wrong",
+        Amcheck::NotAsked => "not run, as asked",
+        Amcheck::NotThere => "not run: this installation does not have it, or not the extension amcheck",
+    };
+    let _ = writeln!(text, "  pg_amcheck: {amcheck}");
+    if checked.queries.is_empty() {
+        let (rows, tables) = (units::count(checked.rows), units::count(checked.tables));
+        let _ = writeln!(text, "  {rows} rows read in {tables} tables of {} databases", checked.databases);
+    }
+    for result in &checked.queries {
+        let _ = writeln!(text, "  {}", harmless(&result.query));
+        let _ = writeln!(text, "    {}", harmless(&result.columns.join(" | ")));
+        for row in &result.rows {
+            let values: Vec<&str> = row.iter().map(|value| value.as_deref().unwrap_or("NULL")).collect();
+            let _ = writeln!(text, "    {}", harmless(&values.join(" | ")));
+        }
+    }
+    for problem in &checked.problems {
+        let _ = writeln!(text, "WRONG: {}", harmless(problem));
+    }
+    text
+}
+
+fn parse_setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) =
+        text.split_once('=').ok_or_else(|| format!("expected NAME=VALUE, found \"{text}\""))?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}

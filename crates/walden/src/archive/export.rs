@@ -1,0 +1,283 @@
+//! `walden archive export`: archived files as plain files, all, a range, or what recovery to a moment needs.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde_json::{Value, json};
+use walden_archive::Archive;
+use walden_archive::base::BackupStart;
+use walden_archive::export::{self, Exported, Plan, Selection};
+use walden_archive::get;
+use walden_archive::name::ArchivedFile;
+use walden_archive::recovery::{Recovery, RecoveryError, RecoveryStart, TransactionEnd, recovery_to};
+use walden_format::lsn::{Lsn, SegmentName, Timeline};
+use walden_report::units;
+
+use super::moment::{Moment, time_text};
+use super::place::Place;
+use crate::progress::Progress;
+use crate::terminal::{self, Format};
+use crate::{FOUND, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden archive export --repo /backup/main -o /tmp/wal
+      everything: segments of all timelines, histories, backup history files
+  walden archive export --from 000000010000000000000007 --to 0/9000000 --timeline 2 -o /tmp/wal
+      a range, by segments or LSNs, along timeline 2 and its ancestors
+  walden archive export --until '2026-11-20 10:00' --base /backups/monday -o /tmp/wal
+      what recovery from a base backup to a moment reads
+
+A file that is there with the same content is left as it is: an export that was interrupted goes on when it is run again. Another \
+content is never overwritten.
+
+Exit status: 0 all files are there; 1 segments are missing in the archive, or the moment cannot be reached; 2 wrong usage; 3 the archive \
+could not be read, or a file not be written.";
+
+/// Write archived files as plain files, as PostgreSQL named them
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct ExportArgs {
+    #[command(flatten)]
+    place: Place,
+
+    /// The folder to write them into, made if it is not there
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+
+    /// The first segment: its name, or an LSN in it
+    #[arg(long, value_name = "SEGMENT|LSN", value_parser = parse_position)]
+    from: Option<Position>,
+
+    /// The last segment: its name, or an LSN in it
+    #[arg(long, value_name = "SEGMENT|LSN", value_parser = parse_position, conflicts_with = "until")]
+    to: Option<Position>,
+
+    /// Only the log that ends on this timeline, from its ancestors on [default: all timelines; with --until the newest]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    timeline: Option<Timeline>,
+
+    /// What recovery to this moment reads, such as 2026-11-20 10:00 (local unless with zone); needs --from or --base
+    #[arg(long, value_name = "TIME", value_parser = Moment::parse)]
+    until: Option<Moment>,
+
+    /// Recovery starts from this base backup: its folder or tar file, backup_label, backup_manifest, or the name of a
+    /// backup history file in the archive
+    #[arg(long, value_name = "BACKUP", requires = "until", conflicts_with = "from")]
+    base: Option<PathBuf>,
+
+    /// Objects that are read at the same time [default: one per core]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+
+    /// How to print it; docs/archive.md has the JSON
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// A segment, or a position in it.
+#[derive(Clone, Copy, Debug)]
+pub enum Position {
+    /// By name.
+    Segment(SegmentName),
+    /// By LSN.
+    Lsn(Lsn),
+}
+
+/// What recovery to a moment reads, and where it goes.
+pub struct UntilRequest<'a> {
+    /// The moment.
+    pub moment: &'a Moment,
+    /// The first segment.
+    pub from: Option<Position>,
+    /// The base backup.
+    pub base: Option<&'a Path>,
+    /// The timeline.
+    pub timeline: Option<Timeline>,
+    /// The folder to write into.
+    pub output: &'a Path,
+    /// Objects that are read at the same time.
+    pub threads: usize,
+    /// How to print the outcome.
+    pub format: Format,
+}
+
+/// Runs `walden archive export`.
+pub fn run(args: &ExportArgs) -> Result<ExitCode> {
+    let (archive, _) = args.place.open()?;
+    let threads = args.threads.unwrap_or_else(terminal::cores);
+    if let Some(moment) = &args.until {
+        return export_until(
+            &archive,
+            &UntilRequest {
+                moment,
+                from: args.from,
+                base: args.base.as_deref(),
+                timeline: args.timeline,
+                output: &args.output,
+                threads,
+                format: args.format,
+            },
+        );
+    }
+    let number = |position| number_of(&archive, position);
+    let selection = Selection {
+        timeline: args.timeline,
+        from: args.from.map(number).transpose()?,
+        to: args.to.map(number).transpose()?,
+    };
+    let plan = Plan::of(&archive, &selection)?;
+    let exported = write_files(&archive, &plan, &args.output, threads)?;
+    let document = || document(&plan, &exported, &args.output);
+    terminal::show(args.format, document, || table(&plan, &exported, &args.output))?;
+    Ok(if plan.gaps.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+}
+
+/// Exports what recovery to a moment reads; the status says whether the moment can be reached.
+pub fn export_until(archive: &Archive, request: &UntilRequest<'_>) -> Result<ExitCode> {
+    let start = match (request.base, request.from) {
+        (Some(base), _) => backup_start(archive, base)?,
+        (None, Some(Position::Segment(name))) => RecoveryStart::Segment(name),
+        (None, Some(Position::Lsn(start))) => RecoveryStart::Backup { start, timeline: None, end: None },
+        (None, None) => crate::wrong_usage(
+            "--until needs to know where recovery starts: --base BACKUP, or --from SEGMENT",
+        ),
+    };
+    let moment = request.moment;
+    let recovery = match recovery_to(archive, start, request.timeline, moment.micros()) {
+        Ok(recovery) => recovery,
+        Err(RecoveryError::Archive(error)) => return Err(error.into()),
+        Err(error) => {
+            output::tell(&format!("error: {error}"));
+            if let Some(hint) = error.hint() {
+                eprintln!("hint: {hint}");
+            }
+            return Ok(ExitCode::from(FOUND));
+        }
+    };
+    let plan = Plan::of_recovery(archive, &recovery)?;
+    let exported = write_files(archive, &plan, request.output, request.threads)?;
+    let with_recovery = || {
+        let mut document = document(&plan, &exported, request.output);
+        document["moment"] = json!(moment.micros());
+        document["recovery_target_time"] = json!(moment.for_settings());
+        document["timeline"] = json!(recovery.log.timeline());
+        document["last_before"] = json!(recovery.last);
+        document["stops_before"] = json!(recovery.stop);
+        document
+    };
+    let text = || table(&plan, &exported, request.output) + &recovery_text(moment, &recovery);
+    terminal::show(request.format, with_recovery, text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn recovery_text(moment: &Moment, recovery: &Recovery) -> String {
+    let end = |end: &TransactionEnd| {
+        let lsn = end.lsn.as_ref().map(|lsn| format!(" at {lsn}")).unwrap_or_default();
+        format!("{}{lsn} in segment {}", time_text(end.time), end.segment)
+    };
+    let mut text = format!("Recovery to {}, on timeline {}:\n", moment.text(), recovery.log.timeline());
+    let last = recovery.last.as_ref().map_or_else(|| "none since the start".to_owned(), end);
+    let _ = writeln!(text, "  last commit or abort replayed: {last}");
+    let _ = writeln!(text, "  stops before that of {}", end(&recovery.stop));
+    let _ = writeln!(text, "  recovery_target_time = '{}'", moment.for_settings());
+    let _ = writeln!(text, "  recovery_target_timeline = '{}'", recovery.log.timeline());
+    text
+}
+
+/// Where recovery from a base backup starts; `base` is a path, or the name of a backup history file in the archive.
+fn backup_start(archive: &Archive, base: &Path) -> Result<RecoveryStart> {
+    let archived = base.to_str().and_then(ArchivedFile::parse).filter(|_| !base.exists());
+    let start = match archived {
+        Some(file @ ArchivedFile::Backup(..)) => {
+            let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+            let path = folder.path().join("backup_label");
+            get::get(archive, file, &path)?;
+            BackupStart::read(&path)?
+        }
+        _ => BackupStart::read(base)?,
+    };
+    let expected = &archive.identity()?.system_identifier;
+    if let Some(found) = start.system_identifier.filter(|found| found.to_string() != *expected) {
+        bail!(
+            "cannot recover from {}: expected system identifier {expected}, the archive's, found {found}",
+            base.display()
+        );
+    }
+    Ok(RecoveryStart::Backup { start: start.start, timeline: start.timeline, end: start.end })
+}
+
+fn number_of(archive: &Archive, position: Position) -> Result<u64> {
+    let size = archive.segment_size()?;
+    match position {
+        Position::Lsn(lsn) => Ok(size.segment_of(lsn)),
+        Position::Segment(name) => name.number(size).with_context(|| {
+            format!("cannot use {name}: expected the name of a segment of {} bytes", size.bytes())
+        }),
+    }
+}
+
+fn write_files(archive: &Archive, plan: &Plan, folder: &Path, threads: usize) -> Result<Exported> {
+    let size = plan.size.bytes();
+    let bar = Mutex::new((Progress::bytes("exporting", plan.files.len() as u64 * size), 0));
+    let exported = export::export(archive, plan, folder, threads, &|done| {
+        let mut bar = bar.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let more = done.saturating_sub(bar.1) * size;
+        bar.0.advance(more);
+        bar.1 = bar.1.max(done);
+    });
+    bar.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).0.finish();
+    exported.map_err(|error| match error.hint() {
+        Some(hint) => anyhow::Error::from(error).context(format!("hint: {hint}")),
+        None => error.into(),
+    })
+}
+
+fn document(plan: &Plan, exported: &Exported, folder: &Path) -> Value {
+    let names =
+        |file: &(ArchivedFile, _, _)| matches!(file.0, ArchivedFile::Segment(_)).then(|| file.0.to_string());
+    let segments: Vec<String> = plan.files.iter().filter_map(names).collect();
+    json!({
+        "folder": folder.display().to_string(),
+        "files": plan.files.len(),
+        "segments": exported.segments,
+        "first_segment": segments.first(),
+        "last_segment": segments.last(),
+        "written": exported.written,
+        "unchanged": exported.unchanged,
+        "written_bytes": exported.written_bytes,
+        "gaps": plan.gaps,
+    })
+}
+
+fn table(plan: &Plan, exported: &Exported, folder: &Path) -> String {
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "{} files in {}, {} of them segments: {} written ({}), {} were there",
+        plan.files.len(),
+        folder.display(),
+        exported.segments,
+        exported.written,
+        units::bytes(exported.written_bytes),
+        exported.unchanged
+    );
+    for gap in &plan.gaps {
+        let _ = writeln!(text, "MISSING: {} segments, {} to {}", gap.segments, gap.first, gap.last);
+    }
+    text
+}
+
+/// Reads the name of a segment, or an LSN.
+pub fn parse_position(text: &str) -> Result<Position, String> {
+    if let Some(name) = SegmentName::parse(text) {
+        return Ok(Position::Segment(name));
+    }
+    text.parse().map(Position::Lsn).map_err(|_| {
+        format!("\"{text}\" is neither a segment's name such as 000000010000000000000007 nor an LSN such as 0/7000028")
+    })
+}

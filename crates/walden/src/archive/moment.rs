@@ -1,0 +1,147 @@
+//! Times as PostgreSQL reads them: `2026-11-20 10:00`, with or without seconds, fractions and a time zone.
+
+use jiff::civil::{Date, DateTime, Time};
+use jiff::tz::{Offset, TimeZone};
+use jiff::{Timestamp, Zoned};
+
+/// A moment, in the time zone that it was given in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Moment(Zoned);
+
+impl Moment {
+    /// Reads a moment. Without a time zone it is in the system's, or that of the environment variable `TZ`.
+    pub fn parse(text: &str) -> Result<Moment, String> {
+        Moment::parse_in(text, TimeZone::system())
+    }
+
+    fn parse_in(text: &str, local: TimeZone) -> Result<Moment, String> {
+        let wrong = || {
+            format!(
+                "\"{text}\" is no time such as 2026-11-20 10:00, 2026-11-20 10:00:30.5+01 or 2026-11-20 10:00 Europe/Berlin"
+            )
+        };
+        let text = text.trim();
+        let date_end = text.find([' ', 'T', 't']).unwrap_or(text.len());
+        let date: Date = text[..date_end].parse().map_err(|_| wrong())?;
+        let rest = text[date_end..].trim_start_matches([' ', 'T', 't']);
+        let zone_at =
+            rest.find(|c: char| !(c.is_ascii_digit() || c == ':' || c == '.')).unwrap_or(rest.len());
+        let time = match &rest[..zone_at] {
+            "" if zone_at == rest.len() => Time::midnight(),
+            time => parse_time(time).ok_or_else(wrong)?,
+        };
+        let zone = match rest[zone_at..].trim() {
+            "" => local,
+            "Z" | "z" => TimeZone::UTC,
+            zone => parse_zone(zone).ok_or_else(|| {
+                format!("\"{zone}\" is no time zone such as +01, UTC or Europe/Berlin (abbreviations have several meanings)")
+            })?,
+        };
+        // Of an hour that the clocks repeat, PostgreSQL takes the second one, and of one that they leave out, the time that the
+        // clocks before it would show (`DetermineTimeZoneOffset` in `datetime.c`).
+        let zoned = zone.to_ambiguous_zoned(DateTime::from_parts(date, time)).later();
+        zoned.map(Moment).map_err(|error| format!("\"{text}\": {error}"))
+    }
+
+    /// Microseconds since 1970-01-01 00:00:00 UTC.
+    pub fn micros(&self) -> i64 {
+        self.0.timestamp().as_microsecond()
+    }
+
+    /// The moment in a form that means the same in every time zone, for PostgreSQL's settings.
+    pub fn for_settings(&self) -> String {
+        in_utc(self.0.timestamp())
+    }
+
+    /// The moment for people: where it was given, and in UTC.
+    pub fn text(&self) -> String {
+        let here = self.0.strftime("%Y-%m-%d %H:%M:%S%.f %:z");
+        format!("{here} ({})", in_utc(self.0.timestamp()))
+    }
+}
+
+fn in_utc(timestamp: Timestamp) -> String {
+    format!("{}+00", timestamp.strftime("%Y-%m-%d %H:%M:%S%.f"))
+}
+
+/// A time of microseconds since 1970-01-01 00:00:00 UTC, for people: in UTC.
+pub fn time_text(micros: i64) -> String {
+    Timestamp::from_microsecond(micros).map_or_else(|_| format!("{micros} us"), in_utc)
+}
+
+fn parse_time(text: &str) -> Option<Time> {
+    let mut parts = text.split(':');
+    let number = |part: Option<&str>| part.filter(|part| (1..=2).contains(&part.len()))?.parse::<i8>().ok();
+    let (hour, minute) = (number(parts.next())?, number(parts.next())?);
+    let (second, nanosecond) = match parts.next() {
+        None => (0, 0),
+        Some(part) => {
+            let (second, fraction) = part.split_once('.').unwrap_or((part, ""));
+            let is_short = fraction.len() <= 9 && fraction.bytes().all(|digit| digit.is_ascii_digit());
+            let nanosecond = format!("{fraction:0<9}").parse::<i32>().ok().filter(|_| is_short)?;
+            (number(Some(second))?, nanosecond)
+        }
+    };
+    parts.next().is_none().then(|| Time::new(hour, minute, second, nanosecond).ok()).flatten()
+}
+
+fn parse_zone(text: &str) -> Option<TimeZone> {
+    let Some(digits) = text.strip_prefix(['+', '-']) else { return TimeZone::get(text).ok() };
+    let digits: String = digits.chars().filter(|c| *c != ':').collect();
+    let is_valid = (1..=6).contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_digit());
+    let digits = if digits.len() % 2 == 1 { format!("0{digits}") } else { digits };
+    let part = |at: usize| digits.get(at..at + 2).map_or(Some(0), |part| part.parse::<i32>().ok());
+    let (hours, minutes, seconds) = (part(0)?, part(2)?, part(4)?);
+    if !is_valid || minutes > 59 || seconds > 59 {
+        return None;
+    }
+    let seconds = hours * 3600 + minutes * 60 + seconds;
+    let seconds = if text.starts_with('-') { -seconds } else { seconds };
+    Some(TimeZone::fixed(Offset::from_seconds(seconds).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_postgresql_reads_them() {
+        let berlin = || TimeZone::get("Europe/Berlin").unwrap();
+        for (text, utc) in [
+            ("2026-11-20 10:00", "2026-11-20 09:00:00+00"),
+            ("2026-11-20", "2026-11-19 23:00:00+00"),
+            ("2026-11-20T10:00:30.25", "2026-11-20 09:00:30.25+00"),
+            ("2026-11-20 10:00Z", "2026-11-20 10:00:00+00"),
+            ("2026-11-20 10:00:00 UTC", "2026-11-20 10:00:00+00"),
+            ("2026-11-20 10:00:00+01", "2026-11-20 09:00:00+00"),
+            ("2026-11-20 10:00:00.123456-05:30", "2026-11-20 15:30:00.123456+00"),
+            ("2026-11-20 10:00 -0530", "2026-11-20 15:30:00+00"),
+            ("2026-11-20 10:00 America/New_York", "2026-11-20 15:00:00+00"),
+            // Clocks are put back from 3 to 2, and forth from 2 to 3.
+            ("2026-10-25 02:30", "2026-10-25 01:30:00+00"),
+            ("2026-03-29 02:30", "2026-03-29 01:30:00+00"),
+        ] {
+            let moment = Moment::parse_in(text, berlin()).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(moment.for_settings(), utc, "{text}");
+        }
+        for text in [
+            "",
+            "yesterday",
+            "2026-13-01",
+            "2026-11-20 25:00",
+            "2026-11-20 10:00 Nowhere/X",
+            "2026-11-20 10:00+1:99",
+            "2026-11-20 10",
+            "2026-11-20 10:00:00.x",
+        ] {
+            assert!(Moment::parse_in(text, berlin()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_moment_is_shown_where_it_was_given_and_in_utc() {
+        let moment = Moment::parse("2026-11-20 10:00:00+01").unwrap();
+        assert_eq!(moment.text(), "2026-11-20 10:00:00 +01:00 (2026-11-20 09:00:00+00)");
+        assert_eq!(time_text(moment.micros()), "2026-11-20 09:00:00+00");
+    }
+}

@@ -1,0 +1,423 @@
+//! Out of the archive: as a source of other commands, as plain files, replayed, and as a server that recovers on a copy.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use postgres::Client;
+use serde_json::Value;
+use walden_lab::{Cluster, ClusterBuilder, StopMode};
+use walden_testing::{Outcome, postgres};
+
+use crate::archive::{content, json, program_for, text, wait_until_archived, wait_until_promoted, work};
+use crate::material::{explain_json, golden, walden, write};
+
+walden_testing::tests! {
+    an_archive_is_explained_as_its_segments_are,
+    files_are_exported_and_none_is_replaced,
+    an_archive_of_15_is_read_replayed_and_restored,
+    an_archive_of_17_is_read_replayed_and_restored,
+    an_interrupted_drill_leaves_nothing,
+}
+
+/// An archive of the golden segments of 18, and the segments as files.
+fn archived(folder: &Path) -> (PathBuf, PathBuf) {
+    let (repo, wal) = (folder.join("repo"), folder.join("wal"));
+    // Without the last one, which the server had not filled.
+    let segments: BTreeMap<String, Vec<u8>> = golden("18.6").into_iter().take(2).collect();
+    for (name, bytes) in &segments {
+        let path = write(&wal, name, bytes);
+        let pushed = walden(&["archive", "push", "--repo", text(&repo), text(&path)]);
+        assert_eq!(pushed.code, 0, "{pushed:?}");
+    }
+    (repo, wal)
+}
+
+fn an_archive_is_explained_as_its_segments_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let (repo, wal) = archived(folder.path());
+    let of_files = explain_json(&[text(&wal), "--by", "record"]);
+    for source in [text(&repo).to_owned(), format!("file://{}", repo.display())] {
+        let of_archive = explain_json(&[&source, "--by", "record"]);
+        for field in ["buckets", "records", "ranges", "views"] {
+            assert_eq!(of_archive[field], of_files[field], "{source}: {field}");
+        }
+    }
+    let range = ["--from", "0/B00100", "--to", "0/B40000"];
+    let of_range = |source: &Path| explain_json(&[&[text(source)], &range[..]].concat());
+    assert_eq!(of_range(&repo)["buckets"], of_range(&wal)["buckets"]);
+    let checked = json(&["redo", "check", "--format", "json", text(&repo)]);
+    assert_eq!(checked, json(&["redo", "check", "--format", "json", text(&wal)]));
+    assert!(checked["records"].as_u64().unwrap() > 500 && checked["different"] == 0);
+    let traced =
+        |source: &Path| json(&["whatif", "--set", "wal_compression=lz4", "--format", "json", text(source)]);
+    assert_eq!(traced(&repo)["predictions"], traced(&wal)["predictions"]);
+    let nowhere = walden(&["explain", "--timeline", "7", text(&repo)]);
+    assert!(nowhere.code == 3 && nowhere.stderr.contains("along timeline 7"), "{nowhere:?}");
+}
+
+fn files_are_exported_and_none_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let (repo, wal) = archived(folder.path());
+    let target = folder.path().join("out");
+    let export = |more: &[&str]| {
+        let all = ["archive", "export", "--format", "json", "--repo", text(&repo), "-o", text(&target)];
+        walden(&[&all, more].concat())
+    };
+    let first = export(&["--to", "00000001000000000000000A"]);
+    assert_eq!((first.code, exported(&target).len()), (0, 1), "{first:?}");
+    let all: Value = serde_json::from_str(&export(&[]).stdout).unwrap();
+    assert_eq!(
+        (&all["written"], &all["unchanged"], &all["segments"]),
+        (&1.into(), &1.into(), &2.into()),
+        "{all:#}"
+    );
+    assert_eq!(exported(&target), exported(&wal));
+    // What is there with another content stays, and the error names it.
+    let segment = target.join("00000001000000000000000B");
+    fs::write(&segment, "mine").unwrap();
+    let refused = export(&[]);
+    assert!(refused.code == 3 && refused.stderr.contains(text(&segment)), "{refused:?}");
+    assert_eq!(fs::read_to_string(&segment).unwrap(), "mine");
+    assert_eq!(exported(&target).len(), 2, "no temporary file is left");
+    let beyond =
+        export(&["--from", "0/B00000", "--to", "0/E00000", "-o", text(&folder.path().join("other"))]);
+    assert_ne!(beyond.code, 0, "-o twice is wrong usage");
+    fs::remove_file(&segment).unwrap();
+    let gap = export(&["--from", "0/B00000", "--to", "0/E00000"]);
+    let gaps: Value = serde_json::from_str(&gap.stdout).unwrap();
+    assert_eq!((gap.code, &gaps["gaps"][0]["segments"]), (1, &3.into()), "{gap:?}");
+    // A damaged object gives no file.
+    fs::remove_file(&segment).unwrap();
+    let object = repo.join("wal/00000001/00000000/00000001000000000000000B.wlz");
+    let mut bytes = fs::read(&object).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&object, bytes).unwrap();
+    let damaged = export(&[]);
+    assert!(damaged.code == 3 && !segment.exists(), "{damaged:?}");
+}
+
+/// The files in a folder.
+fn exported(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    entries.map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())).collect()
+}
+
+fn an_archive_of_15_is_read_replayed_and_restored() -> Outcome {
+    restore(15)
+}
+
+fn an_archive_of_17_is_read_replayed_and_restored() -> Outcome {
+    restore(17)
+}
+
+/// A primary that archived its work, and what its table had at three moments.
+struct Archived {
+    primary: Cluster,
+    program: PathBuf,
+    repo: PathBuf,
+    backup: PathBuf,
+    /// Before the last work, as the server writes times.
+    time: String,
+    rows: [i64; 3],
+}
+
+fn archive_work(version: u32) -> Result<Archived, walden_testing::Missing> {
+    let installation = postgres(version)?;
+    let primary = ClusterBuilder::new(installation).wal_segsize_mb(1).start().unwrap();
+    let program = program_for(&primary);
+    let repo = primary.make_folder("repo").unwrap();
+    let create = "CREATE TABLE t (id int PRIMARY KEY, v text)";
+    primary.client("postgres").unwrap().batch_execute(create).unwrap();
+    let push = format!("{} archive push --repo {} %p", program.display(), repo.display());
+    primary.configure(&[("archive_mode", "on"), ("archive_command", &push)]).unwrap();
+    primary.restart(StopMode::Fast).unwrap();
+    primary.stop(StopMode::Fast).unwrap();
+    let backup = primary.dir().join("backup");
+    primary.copy_data(&backup).unwrap();
+    primary.start().unwrap();
+    let mut client = primary.client("postgres").unwrap();
+    let mut rows = [0; 3];
+    let count = |client: &mut Client| client.query_one("SELECT count(*) FROM t", &[]).unwrap().get(0);
+    work(&mut client, 0);
+    rows[0] = count(&mut client);
+    client.batch_execute("SELECT pg_create_restore_point('before_more')").unwrap();
+    // Images come with the first change of a page after a checkpoint.
+    client.batch_execute("CHECKPOINT").unwrap();
+    work(&mut client, 1);
+    rows[1] = count(&mut client);
+    std::thread::sleep(Duration::from_millis(20));
+    let time = client.query_one("SELECT clock_timestamp()::text", &[]).unwrap().get(0);
+    std::thread::sleep(Duration::from_millis(20));
+    client.batch_execute("CHECKPOINT").unwrap();
+    work(&mut client, 2);
+    rows[2] = count(&mut client);
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    wait_until_archived(&mut client);
+    drop(client);
+    primary.stop(StopMode::Fast).unwrap();
+    Ok(Archived { primary, program, repo, backup, time, rows })
+}
+
+fn restore(version: u32) -> Outcome {
+    let archived = archive_work(version)?;
+    replay(&archived);
+    fetch_until(&archived);
+    drill(&archived);
+    follow_a_promotion(&archived);
+    Ok(())
+}
+
+/// The whole log replayed from the backup, each image compared.
+fn replay(archived: &Archived) {
+    let Archived { repo, backup, .. } = archived;
+    let arguments = ["--repo", text(repo), "--replay", "--base", text(backup), "--format", "json"];
+    let run = walden(&[&["archive", "verify"], &arguments[..]].concat());
+    assert_eq!(run.code, 0, "{run:?}");
+    let verified: Value = serde_json::from_str(&run.stdout).unwrap();
+    let number = |name: &str| verified[name].as_u64().unwrap();
+    assert!(number("segments") > 3 && number("replayed_images") > 0, "{verified:#}");
+    assert_eq!((number("different"), &verified["gaps"]), (0, &Value::Array(Vec::new())), "{verified:#}");
+    assert!(verified["replay"]["records"].as_u64().unwrap() > 10_000, "{verified:#}");
+    // On the pages of another moment, images are not what replay makes of them.
+    let page = changed_backup(backup);
+    let run = walden(&[&["archive", "verify"], &arguments[..]].concat());
+    fs::write(&page.0, page.1).unwrap();
+    assert_eq!(run.code, 1, "{run:?}");
+}
+
+/// Swaps two items' bytes on the first page of the table's index, of a backup without checksums or with wrong ones; what was there.
+fn changed_backup(backup: &Path) -> (PathBuf, Vec<u8>) {
+    // pg_class of the database "postgres", whose pages the log changes and has images of.
+    let databases = fs::read_dir(backup.join("base")).unwrap().map(|entry| entry.unwrap().path());
+    let catalog = databases
+        .map(|folder| folder.join("1259"))
+        .max_by_key(|path| fs::metadata(path).map_or(0, |found| found.len()));
+    let path = catalog.unwrap();
+    let original = fs::read(&path).unwrap();
+    let mut changed = original.clone();
+    for page in changed.chunks_mut(8192) {
+        // In the tuple at the page's end: the first one inserted, which stays.
+        let at = page.len() - 40;
+        page[at] ^= 0x55;
+    }
+    fs::write(&path, changed).unwrap();
+    (path, original)
+}
+
+/// What recovery to a moment reads, and moments that cannot be reached.
+fn fetch_until(archived: &Archived) {
+    let Archived { repo, backup, time, primary, .. } = archived;
+    let target = primary.dir().join("until");
+    let get = |until: &str, start: &[&str]| {
+        let all = [
+            "archive",
+            "get",
+            "--repo",
+            text(repo),
+            "--until",
+            until,
+            "-o",
+            text(&target),
+            "--format",
+            "json",
+        ];
+        walden(&[&all[..], start].concat())
+    };
+    let run = get(time, &["--base", text(backup)]);
+    assert_eq!(run.code, 0, "{run:?}");
+    let found: Value = serde_json::from_str(&run.stdout).unwrap();
+    let listing = json(&["archive", "list", "--format", "json", "--repo", text(repo)]);
+    let all = listing["timelines"][0]["segments"].as_u64().unwrap();
+    let fetched = found["segments"].as_u64().unwrap();
+    assert!(fetched > 1 && fetched < all, "{fetched} of {all}: {found:#}");
+    let (moment, last) = (found["moment"].as_i64().unwrap(), found["last_before"]["time"].as_i64().unwrap());
+    let stop = found["stops_before"]["time"].as_i64().unwrap();
+    assert!(last <= moment && moment < stop, "{found:#}");
+    assert_eq!(found["stops_before"]["segment"], found["last_segment"], "{found:#}");
+    assert_eq!(exported(&target).len() as u64, fetched);
+    // From a segment, the same files are there already.
+    let first = found["first_segment"].as_str().unwrap();
+    let again: Value = serde_json::from_str(&get(time, &["--from", first]).stdout).unwrap();
+    assert_eq!((&again["written"], &again["unchanged"]), (&0.into(), &fetched.into()));
+    // Behind the last commit, and before the backup, which has what was committed until it began.
+    for until in ["2199-01-01 00:00Z", "2001-01-01"] {
+        let run = get(until, &["--base", text(backup)]);
+        assert!(run.code == 1 && run.stderr.contains("expected a moment from"), "{run:?}");
+    }
+    let nowhere = get(time, &["--from", "0000000100000000000000F0"]);
+    assert!(nowhere.code == 1 && nowhere.stderr.contains("0000000100000000000000F0"), "{nowhere:?}");
+    assert_eq!(
+        get("soon", &["--base", text(backup)]).code,
+        200,
+        "wrong usage must not look like a missing file"
+    );
+}
+
+fn drill(archived: &Archived) {
+    let Archived { primary, repo, backup, time, rows, .. } = archived;
+    let folder = primary.make_folder("drill").unwrap();
+    let bin = primary.installation().bin_dir.clone();
+    let run = |more: &[&str]| {
+        let all = ["archive", "drill", "--repo", text(repo), "--base", text(backup), "--bin", text(&bin)];
+        let run = walden(&[&all[..], &["--folder", text(&folder), "--format", "json"], more].concat());
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "something is left: {run:?}");
+        run
+    };
+    let whole = run(&[]);
+    assert_eq!(whole.code, 0, "{whole:?}");
+    let whole: Value = serde_json::from_str(&whole.stdout).unwrap();
+    let checked = &whole["checked"];
+    assert!(
+        checked["rows"].as_i64().unwrap() > rows[2] && checked["tables"].as_u64().unwrap() > 100,
+        "{whole:#}"
+    );
+    assert!(
+        whole["wal_bytes"].as_u64().unwrap() > 3 << 20 && whole["recovery_seconds"].as_f64().unwrap() > 0.0
+    );
+    assert!(whole["reached_time"].as_i64().is_some() && whole["timeline"] == 2, "{whole:#}");
+    if bin.join("pg_amcheck").exists() {
+        assert_eq!(checked["amcheck"], "passed", "{whole:#}");
+    }
+    let count = ["--no-amcheck", "--query", "SELECT count(*) FROM t"];
+    for (target, expected) in [
+        (vec![], rows[2]),
+        (vec!["--until", time.as_str()], rows[1]),
+        (vec!["--restore-point", "before_more"], rows[0]),
+    ] {
+        let drill = run(&[&count[..], &target].concat());
+        assert_eq!(drill.code, 0, "{target:?}: {drill:?}");
+        let drill: Value = serde_json::from_str(&drill.stdout).unwrap();
+        assert_eq!(
+            drill["checked"]["queries"][0]["rows"][0][0],
+            expected.to_string(),
+            "{target:?}: {drill:#}"
+        );
+        assert_eq!(drill["checked"]["amcheck"], "not_asked");
+    }
+    let missing = run(&["--no-amcheck", "--restore-point", "nowhere"]);
+    assert!(missing.code == 1 && missing.stderr.contains("recovery failed"), "{missing:?}");
+    let wrong = run(&["--no-amcheck", "--query", "SELECT * FROM nowhere"]);
+    assert!(wrong.code == 1 && wrong.stdout.contains("nowhere"), "{wrong:?}");
+    let other = run(&["--no-amcheck", "--bin", "/nowhere"]);
+    assert_ne!(other.code, 0);
+    // The original is as it was.
+    assert!(!backup.join("recovery.signal").exists() && !backup.join("backup_label.old").exists());
+}
+
+/// A server that was restored archives a timeline of its own; the log then follows the switch.
+fn follow_a_promotion(archived: &Archived) {
+    let Archived { primary, repo, backup, program, time, .. } = archived;
+    let get = format!("{} archive get --repo {} %f \"%p\"", program.display(), repo.display());
+    let push = format!("{} archive push --repo {} %p", program.display(), repo.display());
+    let restored = ClusterBuilder::new(primary.installation().clone())
+        .copy_of(backup)
+        .setting("restore_command", &get)
+        .setting("recovery_target_action", "promote")
+        .setting("recovery_target_time", time)
+        .setting("archive_mode", "on")
+        .setting("archive_command", &push)
+        .start_after(|data| Ok(fs::write(data.join("recovery.signal"), "")?))
+        .unwrap();
+    wait_until_promoted(&restored);
+    let mut client = restored.client("postgres").unwrap();
+    work(&mut client, 5);
+    let expected = content(&mut client);
+    assert!(!expected.is_empty());
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    wait_until_archived(&mut client);
+    drop(client);
+    restored.stop(StopMode::Fast).unwrap();
+
+    let run = walden(&[
+        "archive",
+        "verify",
+        "--repo",
+        text(repo),
+        "--replay",
+        "--base",
+        text(backup),
+        "--format",
+        "json",
+    ]);
+    assert_eq!(run.code, 0, "{run:?}");
+    let verified: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(
+        (&verified["replay"]["timeline"], &verified["different"]),
+        (&2.into(), &0.into()),
+        "{verified:#}"
+    );
+    let explained = walden(&["explain", "--format", "json", text(repo)]);
+    assert!(
+        explained.code == 0 && explained.stderr.contains("along timeline 2, after timeline 1 until"),
+        "{explained:?}"
+    );
+    let ranges = explained.json()["ranges"].as_array().unwrap().len();
+    assert_eq!(ranges, 1, "one log across the switch");
+    let target = primary.dir().join("two");
+    let all = [
+        "archive",
+        "export",
+        "--repo",
+        text(repo),
+        "--timeline",
+        "2",
+        "-o",
+        text(&target),
+        "--format",
+        "json",
+    ];
+    let exported_json = json(&all);
+    let names: Vec<String> = exported(&target).into_keys().collect();
+    assert!(names.contains(&"00000002.history".to_owned()), "{names:?}");
+    assert!(names.iter().any(|name| name.starts_with("000000010")), "{names:?}");
+    assert!(names.iter().any(|name| name.starts_with("000000020")), "{names:?}");
+    // Plain files with the history beside them are followed as the archive is.
+    let of_files = explain_json(&[text(&target), "--timeline", "2"]);
+    assert_eq!(of_files["buckets"], explained.json()["buckets"]);
+    assert_eq!(exported_json["gaps"].as_array().unwrap().len(), 0);
+}
+
+/// Ctrl-C while the server recovers or is checked.
+fn an_interrupted_drill_leaves_nothing() -> Outcome {
+    let archived = archive_work(15)?;
+    let Archived { primary, repo, backup, .. } = &archived;
+    let folder = primary.make_folder("drill").unwrap();
+    let bin = primary.installation().bin_dir.clone();
+    for signal in ["INT", "KILL"] {
+        let mut drill = Command::new(env!("CARGO_BIN_EXE_walden"))
+            .args(["archive", "drill", "--repo", text(repo), "--base", text(backup), "--bin", text(&bin)])
+            .args(["--folder", text(&folder), "--no-amcheck", "--query", "SELECT pg_sleep(60)"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let server = || -> Option<String> {
+            let folder = fs::read_dir(&folder).ok()?.next()?.ok()?.path();
+            fs::read_to_string(folder.join("data/postmaster.pid")).ok()?.lines().next().map(str::to_owned)
+        };
+        let pid = wait_for(server);
+        let kill =
+            Command::new("kill").args([&format!("-{signal}"), &drill.id().to_string()]).status().unwrap();
+        assert!(kill.success());
+        let status = drill.wait().unwrap();
+        assert_eq!(status.code(), (signal == "INT").then_some(130), "{signal}");
+        wait_for(|| (fs::read_dir(&folder).unwrap().count() == 0).then_some(()));
+        wait_for(|| (!Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
+    }
+    Ok(())
+}
+
+fn wait_for<T>(mut found: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "it takes too long");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
