@@ -258,6 +258,22 @@ impl Archive {
         })
     }
 
+    /// Makes sure that there is an archive, be there anything in it or not: what is not found in a place that has none, such as a
+    /// folder whose file system is not mounted, is not known to be missing.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Missing`], and the store's.
+    pub fn expect_archive(&self) -> Result<(), ArchiveError> {
+        match self.identity() {
+            // Set up, and nothing was pushed yet.
+            Err(ArchiveError::Missing(location)) => match self.store.size(documents::README) {
+                Err(error) if error.cause == Cause::NotFound => Err(ArchiveError::Missing(location)),
+                other => Ok(other.map(drop)?),
+            },
+            other => other.map(drop),
+        }
+    }
+
     /// The objects that hold segments of the timeline and log of `name`.
     ///
     /// # Errors

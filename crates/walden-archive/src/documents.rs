@@ -2,11 +2,14 @@
 
 use crate::store::{Store, StoreError};
 
+/// The document to read first.
+pub const README: &str = "README.txt";
+
 /// The documents: keys and texts.
 ///
 /// They are links into the project's documentation, which a package of this crate has as files.
 pub const DOCUMENTS: [(&str, &str); 4] = [
-    ("README.txt", include_str!("../documents/README.txt")),
+    (README, include_str!("../documents/README.txt")),
     ("docs/archive.md", include_str!("../documents/archive.md")),
     ("docs/format.md", include_str!("../documents/format.md")),
     ("docs/format-model.md", include_str!("../documents/format-model.md")),

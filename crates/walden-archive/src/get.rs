@@ -124,7 +124,10 @@ pub fn get(archive: &Archive, file: ArchivedFile, target: &Path) -> Result<(), G
         Ok(Ok(output))
     });
     match content.map_err(|source| GetError::Archive { name: name(), source })? {
-        None => Err(GetError::NotThere { name: name(), location: archive.store().location().to_owned() }),
+        None => {
+            archive.expect_archive().map_err(|source| GetError::Archive { name: name(), source })?;
+            Err(GetError::NotThere { name: name(), location: archive.store().location().to_owned() })
+        }
         Some(output) => output.map_err(write)?.publish().map_err(write),
     }
 }

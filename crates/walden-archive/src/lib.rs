@@ -26,6 +26,7 @@ pub mod object;
 pub mod pack;
 mod pending;
 pub mod prefetch;
+pub mod probe;
 pub mod prune;
 pub mod push;
 pub mod recovery;

@@ -34,6 +34,12 @@ pub enum Need {
     PgBackRest,
     /// Barman, an archiver, with its command for servers.
     Barman,
+    /// `age`, the reference implementation of the format.
+    Age,
+    /// The Python package `pyrage`, another implementation of age; the test itself looks whether Python has it.
+    Pyrage,
+    /// `moto_server`, an S3-compatible object store.
+    Moto,
 }
 
 /// Why a test cannot run to its end here.
@@ -49,12 +55,12 @@ struct Row {
     name: &'static str,
     /// Any of these will do.
     programs: &'static [&'static str],
-    /// Debian's package.
+    /// Debian's package, or the command that installs it.
     package: &'static str,
 }
 
 #[rustfmt::skip]
-const ROWS: [Row; 18] = [
+const ROWS: [Row; 21] = [
     Row { need: Need::Postgres(14),      name: "pg14",        programs: &[],           package: "" },
     Row { need: Need::Postgres(15),      name: "pg15",        programs: &[],           package: "postgresql-15" },
     Row { need: Need::Postgres(16),      name: "pg16",        programs: &[],           package: "" },
@@ -73,6 +79,9 @@ const ROWS: [Row; 18] = [
     Row { need: Need::Python,            name: "python",      programs: &["python3"],  package: "python3" },
     Row { need: Need::PgBackRest,    name: "pgbackrest",  programs: &["pgbackrest"], package: "pgbackrest" },
     Row { need: Need::Barman,        name: "barman",      programs: &["barman-wal-archive"], package: "barman-cli, barman" },
+    Row { need: Need::Age,               name: "age",         programs: &["age"],      package: "age" },
+    Row { need: Need::Pyrage,            name: "pyrage",      programs: &["python3"],  package: "pip install pyrage" },
+    Row { need: Need::Moto,              name: "moto",        programs: &["moto_server"], package: "pip install 'moto[server]'" },
 ];
 
 const BROWSERS: &[&str] = &["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
@@ -119,7 +128,11 @@ impl Need {
     pub fn missing(self, why: &str) -> Missing {
         let Row { name, package, .. } = self.row();
         assert!(!is_required(name), "{REQUIRE} names {name}: {why}");
-        let hint = if package.is_empty() { String::new() } else { format!(" (Debian's package {package})") };
+        let hint = match *package {
+            "" => String::new(),
+            command if command.contains(' ') => format!(" ({command})"),
+            package => format!(" (Debian's package {package})"),
+        };
         Missing { reason: format!("needs {name}: {why}{hint}") }
     }
 

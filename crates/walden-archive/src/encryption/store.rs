@@ -1,7 +1,7 @@
 //! A store over another one that encrypts what is written and decrypts what is read, if the archive is an encrypted one.
 
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use serde::Deserialize;
 
@@ -15,7 +15,7 @@ use crate::store::{Cause, Created, FileHash, Listed, Store, StoreError};
 /// What the archive is, is found out when it is needed first. Listings give the keys without [`SUFFIX`], and the bytes as stored. An
 /// object that is not encrypted although the archive is, is listed under a key that nothing reads.
 pub struct Encrypted {
-    inner: Box<dyn Store>,
+    inner: Arc<dyn Store>,
     options: KeyOptions,
     identity_json: OnceLock<Vec<u8>>,
     engine: OnceLock<Option<Engine>>,
@@ -30,12 +30,17 @@ struct Stated {
 impl Encrypted {
     /// The store of the archive in another one.
     pub fn new(inner: Box<dyn Store>, options: KeyOptions) -> Encrypted {
-        Encrypted { inner, options, identity_json: OnceLock::new(), engine: OnceLock::new() }
+        Encrypted { inner: inner.into(), options, identity_json: OnceLock::new(), engine: OnceLock::new() }
     }
 
     /// The store underneath, with the objects as they are stored.
     pub fn inner(&self) -> &dyn Store {
         &*self.inner
+    }
+
+    /// As [`Encrypted::inner`], for what outlives a borrow.
+    pub fn shared_inner(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.inner)
     }
 
     /// What is known of the archive's keys on this side.
@@ -260,6 +265,10 @@ impl Store for Encrypted {
             Some(()) => Ok(()),
             None => self.inner.remove(key),
         }
+    }
+
+    fn remove_all(&self, prefix: &str) -> Result<(), StoreError> {
+        self.inner.remove_all(prefix)
     }
 
     fn remove_leftovers(&self) -> Result<(), StoreError> {

@@ -161,6 +161,16 @@ impl Store for Folder {
         }
     }
 
+    fn remove_all(&self, prefix: &str) -> Result<(), StoreError> {
+        let folder = self.path("remove", prefix.trim_end_matches('/'))?;
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(self.failed("remove", prefix)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn remove_leftovers(&self) -> Result<(), StoreError> {
         remove_leftovers_below(&self.root).map_err(self.failed("remove leftovers in", ""))
     }

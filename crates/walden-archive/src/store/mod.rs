@@ -90,6 +90,16 @@ pub trait Store: Send + Sync {
     /// What kept the object from being removed.
     fn remove(&self, key: &str) -> Result<(), StoreError>;
 
+    /// Removes all objects below a prefix that ends with `/` and that nobody else uses.
+    ///
+    /// # Errors
+    /// What kept one from being removed.
+    fn remove_all(&self, prefix: &str) -> Result<(), StoreError> {
+        let mut keys = Vec::new();
+        self.list(prefix, &mut |listed| keys.push(listed.key))?;
+        keys.iter().try_for_each(|key| self.remove(key))
+    }
+
     /// Removes what writers left unfinished that were killed, and nothing that is being written: no object of either.
     ///
     /// # Errors
@@ -153,6 +163,8 @@ pub struct StoreError {
 pub enum Cause {
     /// There is no such object.
     NotFound,
+    /// There is no such bucket.
+    NoBucket,
     /// The store does not let this user do it.
     Denied,
     /// The store has no room left.
@@ -198,6 +210,9 @@ impl Cause {
     /// What the user can do about it.
     pub fn hint(self) -> Option<&'static str> {
         Some(match self {
+            Cause::NoBucket => {
+                "check the bucket's name, the endpoint and the region; buckets are not made by walden"
+            }
             Cause::Denied => "let the user that PostgreSQL runs as read and write the archive",
             Cause::Full => {
                 "make room in the archive's file system or bucket, for example with walden archive prune"
@@ -227,6 +242,7 @@ impl fmt::Display for StoreError {
         write!(f, "cannot {operation} {key} in {location}")?;
         match cause {
             Cause::NotFound => f.write_str(": no such object"),
+            Cause::NoBucket => f.write_str(": no such bucket"),
             Cause::Denied => f.write_str(": permission denied"),
             Cause::Full => f.write_str(": no room left"),
             Cause::ReadOnly => f.write_str(": the store is read-only"),

@@ -211,8 +211,16 @@ impl Store for Remote {
     }
 }
 
+/// An error's text with those of its causes, among them the server's answer.
+fn error_text(error: &ClientError) -> String {
+    let first: &(dyn std::error::Error + 'static) = error;
+    std::iter::successors(Some(first), |cause| cause.source()).map(ToString::to_string).collect()
+}
+
 fn failure(operation: &'static str, key: &str, location: &str, error: ClientError) -> StoreError {
     let cause = match &error {
+        // Not the object is missing: nothing is known of it.
+        _ if error_text(&error).contains("NoSuchBucket") => Cause::NoBucket,
         ClientError::NotFound { .. } => Cause::NotFound,
         ClientError::PermissionDenied { .. } | ClientError::Unauthenticated { .. } => Cause::Denied,
         ClientError::Generic { .. } => Cause::Unavailable,

@@ -402,3 +402,25 @@ fn packs_are_read_by_users_and_compared_by_servers_without_secrets() {
     fs::write(wal.join(name), other).expect("a segment");
     assert!(matches!(push_again(), Err(PushError::Archive { source: ArchiveError::Conflict { .. }, .. })));
 }
+
+#[test]
+fn a_probe_goes_the_way_of_every_segment_and_leaves_nothing() {
+    let set = setting();
+    let files = || {
+        let mut found = Vec::new();
+        Folder::new(set.path().join("archive")).list("", &mut |listed| found.push(listed)).expect("a list");
+        found.sort();
+        found
+    };
+    let before = files();
+    let probe =
+        |keys: &KeyOptions| walden_archive::probe::probe(&archive_with(set.path(), keys)).map_err(Box::new);
+    assert!(probe(&set.server).expect("a probe").get.is_none(), "not without a private key");
+    assert!(probe(&set.reader).expect("a probe").get.is_some());
+    let other = KeyOptions { recipient: Some(keys::generate().recipient), identity: None };
+    assert!(probe(&other).is_err());
+    assert_eq!(files(), before);
+    let plain = tempfile::tempdir().expect("a folder");
+    let found = walden_archive::probe::probe(&archive(plain.path())).expect("a probe");
+    assert!(found.get.is_some() && found.left.is_none());
+}

@@ -233,6 +233,8 @@ fn fail_at_every_call(is_encrypted: bool) {
                         true
                     }
                     Err(GetError::NotThere { .. }) => false,
+                    // Nothing was stored at all.
+                    Err(GetError::Archive { source: ArchiveError::Missing(_), .. }) => false,
                     Err(error) => panic!("{fault:?} {fails_at}: {error}"),
                 }
             };

@@ -94,8 +94,17 @@ fn names_are_exact_and_a_missing_file_is_not_trouble() {
     let originals = complete();
     let wal = pg_wal(root.path(), &originals[..1]);
     let archive = archive(root.path());
-    push(&archive, &wal.join(&originals[0].0), &PushOptions::default()).asked.expect("archived");
     let target = root.path().join("target");
+    let file = ArchivedFile::parse(&originals[0].0).expect("a name");
+    // A place without an archive, such as a folder whose file system is not mounted, is trouble.
+    let nowhere = get(&archive, file, &target);
+    assert!(
+        matches!(nowhere, Err(GetError::Archive { source: ArchiveError::Missing(_), .. })),
+        "{nowhere:?}"
+    );
+    walden_archive::documents::store(archive.store()).expect("as init stores them");
+    assert!(matches!(get(&archive, file, &target), Err(GetError::NotThere { .. })));
+    push(&archive, &wal.join(&originals[0].0), &PushOptions::default()).asked.expect("archived");
     for name in [
         format!("{}.partial", originals[0].0),
         format!("{}.00000028.backup", originals[0].0),

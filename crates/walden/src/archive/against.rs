@@ -6,7 +6,6 @@ use std::io::{self, Read};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Args;
 use postgres::Client;
 use walden_archive::against::{self, Compared, Facts, Mark, Outcome, Server, ServerError, ServerFile};
 use walden_archive::name::ArchivedFile;
@@ -18,48 +17,16 @@ use super::place::Place;
 use crate::FOUND;
 use crate::terminal::{self, Format};
 
-const EXAMPLES: &str = "\
-Examples:
-  walden archive check --repo /backup/main --against 'host=standby1 user=postgres'
-      say which complete files of the server's pg_wal the archive lacks, and change nothing
-  walden archive check --against 'host=standby1 user=postgres' --repair
-      archive them, after the same checks as at a push
-
-After a failover the archive can have a hole that no server reports: a standby marks what it received as archived, as its primary was \
-to do that. Everything is read by SQL; the user needs pg_monitor and, for --repair and histories, pg_read_server_files.
-
-Exit status: 0 nothing is missing, or nothing any more; 1 something is; 3 the server or the archive could not be read.";
-
-/// Compare the archive with what a server still has in pg_wal, and fill holes
-#[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
-pub struct CheckArgs {
-    #[command(flatten)]
-    place: Place,
-
-    /// A server of the cluster, as libpq writes it: a connection string or URL
-    #[arg(long, value_name = "DSN")]
-    against: String,
-
-    /// Archive what is missing
-    #[arg(long)]
-    repair: bool,
-
-    /// How to print it
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
-}
-
 /// Runs `walden archive check --against`.
-pub fn run(args: &CheckArgs) -> Result<ExitCode> {
-    let (archive, section) = args.place.open()?;
-    let mut server = SqlServer { client: walden_source::names::connect(&args.against)? };
+pub fn run(place: &Place, dsn: &str, is_repair: bool, format: Format) -> Result<ExitCode> {
+    let (archive, section) = place.open()?;
+    let mut server = SqlServer { client: walden_source::names::connect(dsn)? };
     let options = PushOptions {
         level: section.level.unwrap_or(PushOptions::default().level),
         ..PushOptions::default()
     };
-    let compared = against::compare(&archive, &mut server, args.repair.then_some(&options))?;
-    terminal::show(args.format, || &compared, || table(&compared, args.repair))?;
+    let compared = against::compare(&archive, &mut server, is_repair.then_some(&options))?;
+    terminal::show(format, || &compared, || table(&compared, is_repair))?;
     Ok(if compared.is_good() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 

@@ -6,6 +6,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use walden_archive::documents;
+use walden_archive::probe::Probe;
+
 use super::place::{FILE, Place};
 use crate::terminal;
 
@@ -16,7 +19,7 @@ Examples:
   walden archive init --repo s3://backups/main --recipient age1... --recipient alice=age1...
       an encrypted archive, which these can read; walden archive key generate makes a key pair";
 
-/// Write walden.toml and print the lines for postgresql.conf
+/// Write walden.toml, prove that the archive works, and print the lines for postgresql.conf
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct InitArgs {
@@ -49,14 +52,16 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     };
     let place = Place::of(repo.clone());
     let (archive, _) = place.open()?;
-    // The store answers: an archive of another cluster would be found at the first push, a wrong place now.
-    archive.store().list("", &mut |_| {}).context("cannot use the archive")?;
     #[cfg(feature = "encryption")]
     if !args.recipients.is_empty() {
         walden_archive::encryption::keys::initialise(archive.encrypted(), &args.recipients)?;
     }
+    let probe = walden_archive::probe::probe(&archive).context("cannot use the archive")?;
+    documents::store(archive.store())?;
     let recipient = match archive.encrypted().recipient()? {
-        Some(recipient) => format!("recipient = \"{recipient}\"  # to nothing else is anything encrypted\n"),
+        Some(recipient) => format!(
+            "recipient = \"{recipient}\"  # nothing is encrypted to another key\n# identity = \"restore.key\"  # where WAL is restored: the file with the private key of a user\n"
+        ),
         None => String::new(),
     };
     let text = format!(
@@ -67,8 +72,14 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
     let program = std::env::current_exe().map_or("walden".to_owned(), |path| path.display().to_string());
     let config = std::path::absolute(&args.output)?;
     let config = config.display();
+    let came_back = match probe {
+        Probe { get: Some(_), .. } => "was archived there, came back byte for byte, and was removed",
+        Probe { get: None, .. } => {
+            "was archived there and removed (a private key would show that it comes back)"
+        }
+    };
     terminal::print(&format!(
-        "{config} is written. In postgresql.conf:\n\n  archive_mode = on\n  archive_command = '{program} archive push --config {config} %p'\n  restore_command = '{program} archive get --config {config} %f \"%p\"'\n\narchive_mode needs a restart; then `SELECT pg_switch_wal()` archives the first segment, and `walden archive list --config {config}` shows it.\n"
+        "{config} is written, and the archive works: a segment {came_back}.\n\nIn postgresql.conf:\n\n  archive_mode = on\n  archive_command = '{program} archive push --config {config} %p'\n  restore_command = '{program} archive get --config {config} %f \"%p\"'\n\narchive_mode needs a restart. Then let the server's own WAL prove it, from end to end:\n\n  {program} archive check --config {config} --dsn 'host=/run/postgresql user=postgres' --switch\n"
     ))?;
     Ok(ExitCode::SUCCESS)
 }

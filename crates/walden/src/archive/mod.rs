@@ -2,6 +2,7 @@
 
 mod activity;
 mod against;
+mod check;
 mod drill;
 mod export;
 mod exporter;
@@ -35,6 +36,8 @@ const EXAMPLES: &str = "\
 Examples:
   walden archive init --repo /backup/main
       write walden.toml and print the lines for postgresql.conf
+  walden archive check --dsn 'host=/run/postgresql user=postgres' --switch
+      test the set-up from end to end, with the server's own WAL
   archive_command = 'walden archive push %p'
   restore_command = 'walden archive get %f \"%p\"'
   walden archive list --repo s3://backups/main
@@ -61,6 +64,7 @@ pub struct ArchiveArgs {
 
 #[derive(Subcommand, Debug)]
 enum ArchiveCommand {
+    Check(check::CheckArgs),
     Init(init::InitArgs),
     #[cfg(feature = "encryption")]
     Key(key::KeyArgs),
@@ -74,7 +78,6 @@ enum ArchiveCommand {
     Prune(prune::PruneArgs),
     Verify(verify::VerifyArgs),
     Import(import::ImportArgs),
-    Check(against::CheckArgs),
     AcknowledgeGap(gaps::AcknowledgeArgs),
     Status(status::StatusArgs),
     Exporter(exporter::ExporterArgs),
@@ -84,6 +87,7 @@ enum ArchiveCommand {
 /// Runs `walden archive`.
 pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
     match &args.command {
+        ArchiveCommand::Check(args) => check::run(args),
         ArchiveCommand::Init(args) => init::run(args),
         #[cfg(feature = "encryption")]
         ArchiveCommand::Key(args) => key::run(args),
@@ -96,7 +100,6 @@ pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
         ArchiveCommand::Prune(args) => prune::run(args),
         ArchiveCommand::Verify(args) => verify::run(args),
         ArchiveCommand::Import(args) => import::run(args),
-        ArchiveCommand::Check(args) => against::run(args),
         ArchiveCommand::AcknowledgeGap(args) => gaps::run(args),
         ArchiveCommand::Status(args) => status::run(args),
         ArchiveCommand::Exporter(args) => exporter::run(args),

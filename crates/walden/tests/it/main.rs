@@ -4,8 +4,10 @@
 
 mod archive;
 mod archive_care;
+mod archive_encrypted;
 mod archive_faults;
 mod archive_import;
+mod archive_s3;
 mod browser;
 mod codecs;
 mod compress;
@@ -31,8 +33,10 @@ fn main() -> ExitCode {
     let modules = [
         archive::TESTS,
         archive_care::TESTS,
+        archive_encrypted::TESTS,
         archive_faults::TESTS,
         archive_import::TESTS,
+        archive_s3::TESTS,
         codecs::TESTS,
         compress::TESTS,
         compressed_sources::TESTS,

@@ -1,0 +1,166 @@
+//! The configuration, the archive and its keys.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::anyhow;
+use walden_archive::Archive;
+use walden_archive::archive::{ArchiveError, Identity};
+#[cfg(feature = "encryption")]
+use walden_archive::encryption::keys;
+use walden_archive::probe::{self, Probe};
+use walden_archive::verify::chain;
+
+use super::super::place::{ArchiveSection, FILE, Place};
+use super::Check;
+
+/// The configuration; the archive, if one is named, and where it is.
+pub fn configuration(place: &Place) -> (Vec<Check>, Option<(Archive, ArchiveSection)>, String) {
+    const NAME: &str = "configuration";
+    let check = match place.configuration() {
+        Ok((_, Some(path))) => Check::ok(NAME, path.display().to_string()),
+        Ok((_, None)) => Check::ok(NAME, format!("no {FILE}: options and the environment alone")),
+        Err(error) => return (vec![Check::error(NAME, &error)], None, String::new()),
+    };
+    match place.open() {
+        Ok((archive, section)) => {
+            let location = archive.store().location().to_owned();
+            (vec![check], Some((archive, section)), location)
+        }
+        Err(error) => (vec![check, Check::error("archive", &error)], None, String::new()),
+    }
+}
+
+/// The archive itself; whose it is, if something was archived.
+pub fn look(archive: &Archive, section: &ArchiveSection) -> (Vec<Check>, Option<Identity>) {
+    let mut checks = Vec::new();
+    let location = archive.store().location();
+    let identity = match archive.identity() {
+        Ok(identity) => {
+            let Identity { system_identifier, segment_bytes, .. } = identity;
+            let found =
+                format!("{location}: cluster {system_identifier}, segments of {} MB", segment_bytes >> 20);
+            checks.push(Check::ok("archive", found));
+            Some(identity.clone())
+        }
+        Err(ArchiveError::Missing(_)) => {
+            checks.push(Check::ok("archive", format!("{location}: nothing was archived yet")));
+            None
+        }
+        Err(error) => {
+            checks.push(Check::error("archive", &error.into()));
+            return (checks, None);
+        }
+    };
+    checks.push(probe_store(archive));
+    if let Some(warning) = archive.store().warning() {
+        checks.push(Check::warn(
+            "conditional requests",
+            warning,
+            "let one server archive at a time, or use a store that honours If-None-Match",
+        ));
+    }
+    checks.extend(look_at_keys(archive, section));
+    (checks, identity)
+}
+
+fn probe_store(archive: &Archive) -> Check {
+    const NAME: &str = "push and get";
+    match probe::probe(archive) {
+        Ok(Probe { push, get, left: None }) => {
+            let get = match get {
+                Some(get) => format!("came back in {} ms", get.as_millis()),
+                None => "was not read back, as that needs a private key".to_owned(),
+            };
+            Check::ok(NAME, format!("a segment was archived in {} ms and {get}", push.as_millis()))
+        }
+        Ok(Probe { left: Some(error), .. }) => Check::warn(
+            NAME,
+            format!("a segment goes in and out, and cannot be removed: {}", chain(&error)),
+            "walden archive pack and prune need the right to delete; push and get do not",
+        ),
+        Err(error) => {
+            let hint = error.hint().map(str::to_owned);
+            Check::fail(NAME, chain(&error), hint)
+        }
+    }
+}
+
+fn look_at_keys(archive: &Archive, section: &ArchiveSection) -> Vec<Check> {
+    const NAME: &str = "encryption";
+    let encrypted = archive.encrypted();
+    match encrypted.is_encrypted() {
+        Ok(true) => {}
+        Ok(false) => {
+            return match &section.recipient {
+                None => vec![Check::ok(NAME, "the archive is not encrypted")],
+                Some(recipient) => vec![Check::fail(
+                    NAME,
+                    format!("the archive is not encrypted, and {FILE} demands {recipient}"),
+                    Some(
+                        "nothing is archived so; walden archive init --recipient makes an encrypted archive"
+                            .to_owned(),
+                    ),
+                )],
+            };
+        }
+        Err(error) => return vec![Check::error(NAME, &error.into())],
+    }
+    let mut checks = vec![recipient(archive, section)];
+    let Some(identity) = &encrypted.options().identity else {
+        checks.push(Check::ok("private key", "none is named, as on a server that only archives"));
+        return checks;
+    };
+    checks.push(match archive.unlock() {
+        Ok(()) => match is_private(identity) {
+            true => Check::ok("private key", format!("{} opens the archive", identity.display())),
+            false => Check::warn(
+                "private key",
+                format!("{} opens the archive, and others on this machine can read it", identity.display()),
+                format!("chmod 600 {}", identity.display()),
+            ),
+        },
+        Err(error) => Check::error("private key", &error.into()),
+    });
+    checks
+}
+
+#[cfg(feature = "encryption")]
+fn recipient(archive: &Archive, section: &ArchiveSection) -> Check {
+    const NAME: &str = "encryption";
+    let newest = match keys::newest(archive.encrypted().inner()) {
+        Ok(statement) => statement.and_then(|statement| statement.recipients.into_iter().next()),
+        Err(error) => return Check::error(NAME, &error.into()),
+    };
+    let Some(newest) = newest else {
+        return Check::error(
+            NAME,
+            &anyhow!("cannot find the archive's keys: whatever is archived, nobody could read"),
+        );
+    };
+    match (&section.recipient, archive.encrypted().recipient()) {
+        (_, Err(error)) => Check::error(NAME, &error.into()),
+        (None, Ok(_)) => Check::warn(
+            NAME,
+            format!("encrypted to {newest}, as the archive itself says"),
+            format!(
+                "put recipient = \"{newest}\" into {FILE}, so that nobody who can write to the archive can replace it"
+            ),
+        ),
+        (Some(own), Ok(_)) if *own == newest => Check::ok(NAME, format!("encrypted to {newest}")),
+        (Some(own), Ok(_)) => Check::warn(
+            NAME,
+            format!("{FILE} names {own}, a former key of the archive"),
+            format!("put recipient = \"{newest}\" there, if you changed the keys"),
+        ),
+    }
+}
+
+#[cfg(not(feature = "encryption"))]
+fn recipient(_: &Archive, _: &ArchiveSection) -> Check {
+    Check::error("encryption", &anyhow!("this program was built without encryption"))
+}
+
+fn is_private(file: &Path) -> bool {
+    std::fs::metadata(file).is_ok_and(|metadata| metadata.permissions().mode() & 0o077 == 0)
+}

@@ -1,0 +1,183 @@
+//! `walden archive check`: whether a set-up works from end to end.
+
+mod archive;
+mod server;
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use serde::Serialize;
+use walden_archive::archive::Identity;
+
+use super::against;
+use super::place::Place;
+use crate::FOUND;
+use crate::terminal::{self, Format};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden archive check --config /etc/walden/walden.toml
+      the configuration, and whether a segment goes into the archive and comes back
+  walden archive check --data /var/lib/postgresql/18/main
+      also whether it is that server's archive, and what waits to be archived
+  walden archive check --dsn 'host=/run/postgresql dbname=postgres user=postgres' --switch
+      also the server's settings and statistics, and whether its WAL arrives after pg_switch_wal()
+  walden archive check --against 'host=standby1 user=postgres'
+      say which complete files of the server's pg_wal the archive lacks, and change nothing
+  walden archive check --against 'host=standby1 user=postgres' --repair
+      archive them, after the same checks as at a push
+
+A probe's objects lie under probe/ while it runs, and are removed.
+
+After a failover the archive can have a hole that no server reports: a standby marks what it received as archived, as its primary was \
+to do that. --against reads everything by SQL; the user needs pg_monitor and, for --repair and histories, pg_read_server_files.
+
+Exit status: 0 nothing is wrong (there may be warnings), or nothing is missing any more; 1 something is; 3 with --against, the server \
+or the archive could not be read.";
+
+/// Test a set-up from end to end; or compare the archive with what a server still has in pg_wal, and fill holes
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    place: Place,
+
+    /// The server's data directory [default: the working directory, if it is one]
+    #[arg(long, value_name = "FOLDER")]
+    data: Option<PathBuf>,
+
+    /// A connection to the server: a URL or `host=... user=...`
+    #[arg(long, value_name = "DSN")]
+    dsn: Option<String>,
+
+    /// Switch to a new segment on the server, and wait until the one before is in the archive
+    #[arg(long, requires = "dsn")]
+    switch: bool,
+
+    /// Seconds to wait for it
+    #[arg(long, value_name = "N", default_value_t = 60, requires = "switch")]
+    wait: u64,
+
+    /// In place of all that, compare the archive with a server of the cluster, as libpq writes it: a connection string or URL
+    #[arg(long, value_name = "DSN", conflicts_with_all = ["data", "dsn"])]
+    against: Option<String>,
+
+    /// Archive what is missing
+    #[arg(long, requires = "against")]
+    repair: bool,
+
+    /// How to print it
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// How a check ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// As it should be.
+    Ok,
+    /// It works, and there is something to know.
+    Warn,
+    /// It does not work.
+    Fail,
+}
+
+/// One check.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub name: &'static str,
+    /// How it ended.
+    pub status: Status,
+    /// What was found.
+    pub found: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Check {
+    pub fn ok(name: &'static str, found: impl Into<String>) -> Check {
+        Check { name, status: Status::Ok, found: found.into(), hint: None }
+    }
+
+    pub fn warn(name: &'static str, found: impl Into<String>, hint: impl Into<String>) -> Check {
+        Check { name, status: Status::Warn, found: found.into(), hint: Some(hint.into()) }
+    }
+
+    pub fn fail(name: &'static str, found: impl Into<String>, hint: Option<String>) -> Check {
+        Check { name, status: Status::Fail, found: found.into(), hint }
+    }
+
+    /// A failure by an error, with its causes and its hint.
+    pub fn error(name: &'static str, error: &anyhow::Error) -> Check {
+        let hint = crate::output::hint_of(error).map(str::to_owned);
+        Check::fail(name, crate::output::chain_text(error), hint)
+    }
+}
+
+/// All checks.
+#[derive(Debug, Serialize)]
+struct Report {
+    location: String,
+    checks: Vec<Check>,
+    failed: usize,
+    warnings: usize,
+}
+
+/// Runs `walden archive check`.
+pub fn run(args: &CheckArgs) -> Result<ExitCode> {
+    if let Some(dsn) = &args.against {
+        return against::run(&args.place, dsn, args.repair, args.format);
+    }
+    let (configuration, archive, location) = archive::configuration(&args.place);
+    let mut checks = configuration;
+    let mut identity: Option<Identity> = None;
+    if let Some((archive, section)) = &archive {
+        let (found, known) = archive::look(archive, section);
+        checks.extend(found);
+        identity = known;
+    }
+    if let Some(data) = server::data_directory(args.data.as_deref()) {
+        checks.extend(server::look_at_data(&data, identity.as_ref()));
+    }
+    if let Some(dsn) = &args.dsn {
+        let archive = archive.as_ref().map(|(archive, _)| archive);
+        let wait = args.switch.then(|| std::time::Duration::from_secs(args.wait));
+        checks.extend(server::look_at_server(dsn, archive, identity.as_ref(), wait));
+    }
+    let count = |status| checks.iter().filter(|check| check.status == status).count();
+    let (failed, warnings) = (count(Status::Fail), count(Status::Warn));
+    let report = Report { location, checks, failed, warnings };
+    terminal::show(args.format, || &report, || table(&report, args.dsn.is_some()))?;
+    Ok(if report.failed > 0 { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
+}
+
+fn table(report: &Report, has_server: bool) -> String {
+    let mut text = String::new();
+    let width = report.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    for Check { name, status, found, hint } in &report.checks {
+        let word = match status {
+            Status::Ok => "ok  ",
+            Status::Warn => "warn",
+            Status::Fail => "FAIL",
+        };
+        let _ = writeln!(text, "{word}  {name:width$}  {}", walden_report::table::harmless(found));
+        if let Some(hint) = hint {
+            let _ = writeln!(text, "      {:width$}  hint: {}", "", walden_report::table::harmless(hint));
+        }
+    }
+    let _ = match (report.failed, report.warnings) {
+        (0, 0) => writeln!(text, "\nNothing is wrong."),
+        (0, warnings) => writeln!(text, "\nNothing is wrong; warnings: {warnings}."),
+        (failed, _) => writeln!(text, "\nWrong: {failed}."),
+    };
+    if !has_server {
+        text.push_str("The server's settings and statistics were not looked at: --dsn names a connection.\n");
+    }
+    text
+}

@@ -1,0 +1,258 @@
+//! The server's side: its data directory, and what it says over a connection.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result};
+use postgres::{Client, NoTls, Row};
+use walden_archive::Archive;
+use walden_archive::archive::Identity;
+use walden_archive::name::ArchivedFile;
+use walden_archive::push::ready_files;
+use walden_source::datadir::ControlFile;
+
+use super::Check;
+
+/// More files than this should not wait.
+const BACKLOG: usize = 100;
+/// Clocks further apart than this make moments of recovery ambiguous.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
+
+/// The data directory that is named, or the working directory if it is one.
+pub fn data_directory(named: Option<&Path>) -> Option<PathBuf> {
+    match named {
+        Some(path) => Some(path.to_owned()),
+        None => Path::new("global/pg_control").exists().then(|| PathBuf::from(".")),
+    }
+}
+
+/// Whose data directory it is, and what waits in it.
+pub fn look_at_data(data: &Path, identity: Option<&Identity>) -> Vec<Check> {
+    let path = data.join("global/pg_control");
+    let control =
+        std::fs::read(&path).with_context(|| format!("cannot read {}", path.display())).and_then(|bytes| {
+            ControlFile::parse(&bytes).with_context(|| format!("cannot use {}", path.display()))
+        });
+    let own = match control {
+        Ok(control) => compare_system("data directory", control.system_identifier, identity),
+        Err(error) => Check::error("data directory", &error),
+    };
+    let waiting = match ready_files(&data.join("pg_wal")) {
+        Ok(ready) => backlog(ready.len()),
+        Err(error) => Check::error(
+            "backlog",
+            &anyhow::Error::new(error)
+                .context(format!("cannot read {}", data.join("pg_wal/archive_status").display())),
+        ),
+    };
+    vec![own, waiting]
+}
+
+fn compare_system(name: &'static str, own: u64, identity: Option<&Identity>) -> Check {
+    match identity {
+        None => Check::ok(name, format!("cluster {own}; the archive will be its own with the first push")),
+        Some(identity) if identity.system_identifier == own.to_string() => {
+            Check::ok(name, format!("cluster {own}, as in the archive"))
+        }
+        Some(identity) => Check::fail(
+            name,
+            format!("cluster {own}, and the archive is that of cluster {}", identity.system_identifier),
+            Some(
+                "give each cluster an archive of its own; after pg_upgrade a cluster is a new one".to_owned(),
+            ),
+        ),
+    }
+}
+
+fn backlog(files: usize) -> Check {
+    match files {
+        0..=BACKLOG => Check::ok("backlog", format!("{files} files wait to be archived")),
+        _ => Check::fail(
+            "backlog",
+            format!("{files} files wait to be archived, and pg_wal grows until they are"),
+            Some("see the server's log for why archive_command fails or is slow".to_owned()),
+        ),
+    }
+}
+
+/// What the server says; with `wait`, whether its WAL arrives.
+pub fn look_at_server(
+    dsn: &str,
+    archive: Option<&Archive>,
+    identity: Option<&Identity>,
+    wait: Option<Duration>,
+) -> Vec<Check> {
+    let mut client = match Client::connect(dsn, NoTls).context("cannot connect to the server") {
+        Ok(client) => client,
+        Err(error) => return vec![Check::error("server", &error)],
+    };
+    let mut checks = Vec::new();
+    let mut add = |name, found: Result<Check>| {
+        let is_good = found.is_ok();
+        checks.push(found.unwrap_or_else(|error| Check::error(name, &error)));
+        is_good
+    };
+    add("server", system(&mut client, identity));
+    add("clock", clock(&mut client));
+    for (name, judge) in SETTINGS {
+        add(name, setting(&mut client, name).map(|value| judge(&value)));
+    }
+    add("archiver", archiver(&mut client));
+    add("backlog", waiting(&mut client));
+    if let (Some(wait), Some(archive)) = (wait, archive) {
+        add("switch", switch(&mut client, archive, wait));
+    }
+    checks
+}
+
+fn query(client: &mut Client, query: &str) -> Result<Row> {
+    client.query_one(query, &[]).with_context(|| format!("the server refused {query}"))
+}
+
+fn system(client: &mut Client, identity: Option<&Identity>) -> Result<Check> {
+    let row = query(client, "SELECT system_identifier FROM pg_control_system()")?;
+    // SQL has no unsigned numbers.
+    Ok(compare_system("server", row.get::<_, i64>(0).cast_unsigned(), identity))
+}
+
+fn clock(client: &mut Client) -> Result<Check> {
+    let row = query(client, "SELECT clock_timestamp()")?;
+    let (server, own): (SystemTime, SystemTime) = (row.get(0), SystemTime::now());
+    let apart = own.duration_since(server).or_else(|_| server.duration_since(own)).unwrap_or_default();
+    Ok(match apart <= CLOCK_TOLERANCE {
+        true => Check::ok("clock", "the server's and this machine's agree"),
+        false => Check::warn(
+            "clock",
+            format!("the server's and this machine's are {} s apart", apart.as_secs()),
+            "recovery to a time goes by the server's clock; let both follow the same time server",
+        ),
+    })
+}
+
+fn setting(client: &mut Client, name: &str) -> Result<String> {
+    let query = "SELECT coalesce(current_setting($1, true), '')";
+    let row =
+        client.query_one(query, &[&name]).with_context(|| format!("the server does not show {name}"))?;
+    Ok(row.get(0))
+}
+
+/// What a setting's value means.
+type Judge = fn(&str) -> Check;
+
+const SETTINGS: [(&str, Judge); 5] = [
+    ("wal_level", |value| match value {
+        "minimal" => Check::fail(
+            "wal_level",
+            "minimal: what is logged does not suffice for recovery",
+            Some("wal_level = replica, and a restart".to_owned()),
+        ),
+        _ => Check::ok("wal_level", value),
+    }),
+    ("archive_mode", |value| match value {
+        "on" | "always" => Check::ok("archive_mode", value),
+        _ => Check::fail(
+            "archive_mode",
+            format!("{value}: nothing is archived"),
+            Some("archive_mode = on, and a restart".to_owned()),
+        ),
+    }),
+    ("archive_command", |value| match value {
+        "" | "(disabled)" => Check::fail(
+            "archive_command",
+            "not set",
+            Some("archive_command = 'walden archive push %p', and a reload".to_owned()),
+        ),
+        _ if !value.contains("archive push") => Check::warn(
+            "archive_command",
+            value,
+            "it does not call walden archive push; if a script of yours does, all is well",
+        ),
+        _ if !value.contains("%p") => Check::fail(
+            "archive_command",
+            format!("{value}: without %p it does not know which file"),
+            Some("archive_command = 'walden archive push %p', and a reload".to_owned()),
+        ),
+        _ => Check::ok("archive_command", value),
+    }),
+    ("archive_library", |value| match value {
+        "" => Check::ok("archive_library", "not set, so that archive_command counts"),
+        _ => Check::fail(
+            "archive_library",
+            format!("{value}: archive_command is not called"),
+            Some("archive_library = '', and a restart".to_owned()),
+        ),
+    }),
+    ("restore_command", |value| match value {
+        "" => Check::warn(
+            "restore_command",
+            "not set",
+            "restore_command = 'walden archive get %f \"%p\"' lets a copy of this server, a standby and pg_rewind read the archive",
+        ),
+        _ if value.contains("archive get") && value.contains("%f") && value.contains("%p") => {
+            Check::ok("restore_command", value)
+        }
+        _ => Check::warn("restore_command", value, "it does not call walden archive get with %f and %p"),
+    }),
+];
+
+fn archiver(client: &mut Client) -> Result<Check> {
+    let row = query(
+        client,
+        "SELECT archived_count, failed_count, coalesce(last_archived_wal, ''), coalesce(last_failed_wal, ''),
+                coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false), pg_is_in_recovery()
+         FROM pg_stat_archiver",
+    )?;
+    let (archived, failed): (i64, i64) = (row.get(0), row.get(1));
+    let (last, last_failed): (String, String) = (row.get(2), row.get(3));
+    let (is_failing, is_standby): (bool, bool) = (row.get(4), row.get(5));
+    Ok(match (is_failing, archived) {
+        (true, _) => Check::fail(
+            "archiver",
+            format!("it fails with {last_failed} ({failed} failures, {archived} files archived)"),
+            Some("see the server's log for what walden archive push said".to_owned()),
+        ),
+        (false, 0) if is_standby => Check::ok("archiver", "a standby: it archives after a promotion"),
+        (false, 0) => Check::warn(
+            "archiver",
+            "nothing was archived since the statistics were reset",
+            "SELECT pg_switch_wal(), or walden archive check --switch, shows whether it works",
+        ),
+        (false, _) => Check::ok(
+            "archiver",
+            format!("{archived} files archived, the last one {last}; {failed} failures before"),
+        ),
+    })
+}
+
+fn waiting(client: &mut Client) -> Result<Check> {
+    let row = query(client, "SELECT count(*) FROM pg_ls_archive_statusdir() WHERE name LIKE '%.ready'")?;
+    Ok(backlog(usize::try_from(row.get::<_, i64>(0)).unwrap_or_default()))
+}
+
+/// Switches to a new segment and waits for the one before.
+fn switch(client: &mut Client, archive: &Archive, wait: Duration) -> Result<Check> {
+    // A switch without anything logged since the last one does nothing.
+    query(client, "SELECT pg_create_restore_point('walden archive check')")?;
+    let row = query(client, "SELECT pg_walfile_name(pg_switch_wal())")?;
+    let name: String = row.get(0);
+    let Some(file) = ArchivedFile::parse(&name) else {
+        return Ok(Check::fail("switch", format!("the server names a segment {name}"), None));
+    };
+    let began = Instant::now();
+    loop {
+        if let Some((object, bytes)) = walden_archive::get::find(archive, file)? {
+            let key = object.key();
+            let found =
+                format!("{name} arrived after {} ms: {key}, {bytes} bytes", began.elapsed().as_millis());
+            return Ok(Check::ok("switch", found));
+        }
+        if began.elapsed() > wait {
+            return Ok(Check::fail(
+                "switch",
+                format!("{name} did not arrive within {} s", wait.as_secs()),
+                Some("see the server's log for what walden archive push said".to_owned()),
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,327 @@
+//! Encrypted archives: read by other implementations of age, recovered from by a server, checked from end to end.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use walden_lab::{ClusterBuilder, StopMode};
+use walden_testing::{Need, Outcome, postgres};
+
+use crate::archive::{content, json, program_for, text, wait_until_archived, wait_until_promoted, work};
+use crate::material::{Run, golden, walden};
+
+walden_testing::tests! {
+    a_server_of_15_recovers_from_an_encrypted_archive,
+    age_itself_decrypts_an_archive_as_its_readme_says,
+    pyrage_decrypts_an_archive_and_makes_keys_for_it,
+    users_are_listed_added_and_removed,
+    a_check_finds_what_is_wrong,
+}
+
+const SEGMENT: &str = "00000001000000000000000A";
+
+/// An encrypted archive with a segment in it.
+struct Setting {
+    folder: tempfile::TempDir,
+    recipient: String,
+}
+
+impl Setting {
+    fn new() -> Setting {
+        let folder = tempfile::tempdir().unwrap();
+        let key = folder.path().join("user.key");
+        let made = walden(&["archive", "key", "generate", "-o", text(&key)]);
+        assert_eq!(made.code, 0, "{made:?}");
+        let recipient = made.stdout.lines().next().unwrap().to_owned();
+        Setting::with_user(folder, recipient)
+    }
+
+    fn with_user(folder: tempfile::TempDir, recipient: String) -> Setting {
+        let set = Setting { folder, recipient };
+        let user = format!("somebody={}", set.recipient);
+        let init = walden(&[
+            "archive",
+            "init",
+            "--repo",
+            &set.path("repo"),
+            "--recipient",
+            &user,
+            "-o",
+            &set.path("walden.toml"),
+        ]);
+        assert_eq!(init.code, 0, "{init:?}");
+        let segment = set.folder.path().join(SEGMENT);
+        fs::write(&segment, &golden("18.6")[SEGMENT]).unwrap();
+        let pushed = set.run("push", &[text(&segment)]);
+        assert_eq!((pushed.code, pushed.stderr.as_str()), (0, ""));
+        set
+    }
+
+    fn path(&self, name: &str) -> String {
+        text(&self.folder.path().join(name)).to_owned()
+    }
+
+    /// Runs a command of the archive as the server would.
+    fn run(&self, command: &str, arguments: &[&str]) -> Run {
+        let config = self.path("walden.toml");
+        walden(&[&["archive", command, "--config", &config], arguments].concat())
+    }
+
+    fn object(&self) -> PathBuf {
+        self.folder.path().join(format!("repo/wal/00000001/00000000/{SEGMENT}.wlz.age"))
+    }
+}
+
+fn a_server_of_15_recovers_from_an_encrypted_archive() -> Outcome {
+    let installation = postgres(15)?;
+    let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
+    let program = program_for(&primary);
+    let program = text(&program);
+    let folder = primary.make_folder("encrypted").unwrap();
+    let (repo, key, config) = (folder.join("repo"), folder.join("user.key"), folder.join("walden.toml"));
+    let made = walden(&["archive", "key", "generate", "-o", text(&key)]);
+    let recipient = made.stdout.lines().next().unwrap();
+    let init =
+        walden(&["archive", "init", "--repo", text(&repo), "--recipient", recipient, "-o", text(&config)]);
+    assert_eq!(init.code, 0, "{init:?}");
+    let shared = Command::new("chmod").args(["-R", "a+rwX", text(&folder)]).status().unwrap();
+    assert!(shared.success());
+    primary.client("postgres").unwrap().batch_execute("CREATE TABLE t (id int PRIMARY KEY, v text)").unwrap();
+    primary.stop(StopMode::Fast).unwrap();
+    let backup = primary.dir().join("backup");
+    primary.copy_data(&backup).unwrap();
+    // The server that archives knows the public key alone.
+    let push = format!("{program} archive push --config {} %p", config.display());
+    let get =
+        format!("{program} archive get --config {} --identity {} %f \"%p\"", config.display(), key.display());
+    primary
+        .configure(&[("archive_mode", "on"), ("archive_command", &push), ("restore_command", &get)])
+        .unwrap();
+    primary.start().unwrap();
+    let dsn = primary.dsn("postgres");
+    let check = walden(&[
+        "archive",
+        "check",
+        "--config",
+        text(&config),
+        "--dsn",
+        &dsn,
+        "--switch",
+        "--format",
+        "json",
+    ]);
+    let report: Value =
+        serde_json::from_str(&check.stdout).unwrap_or_else(|error| panic!("{error}: {check:?}"));
+    assert_eq!((check.code, report["failed"].as_u64()), (0, Some(0)), "{report:#}");
+    assert_eq!(status(&report, "switch"), "ok", "{report:#}");
+    let mut client = primary.client("postgres").unwrap();
+    work(&mut client, 0);
+    let expected = content(&mut client);
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    wait_until_archived(&mut client);
+    drop(client);
+    primary.crash().unwrap();
+    let mut objects = 0;
+    for entry in fs::read_dir(repo.join("wal/00000001/00000000")).unwrap() {
+        let object = fs::read(entry.unwrap().path()).unwrap();
+        assert!(object.starts_with(b"age-encryption.org/v1\n"));
+        objects += 1;
+    }
+    assert!(objects > 3, "{objects}");
+    let restored = ClusterBuilder::new(installation)
+        .copy_of(&backup)
+        .setting("restore_command", &get)
+        .setting("recovery_target_action", "promote")
+        .start_after(|data| Ok(fs::write(data.join("recovery.signal"), "")?))
+        .unwrap();
+    wait_until_promoted(&restored);
+    assert_eq!(content(&mut restored.client("postgres").unwrap()), expected);
+    restored.stop(StopMode::Fast).unwrap();
+    Ok(())
+}
+
+/// The commands that `README.txt` in the archive prints, by the shell.
+fn age_itself_decrypts_an_archive_as_its_readme_says() -> Outcome {
+    let age = Need::Age.find()?;
+    let set = Setting::new();
+    let readme = fs::read_to_string(set.path("repo/README.txt")).unwrap();
+    let folder = set.folder.path();
+    let mut lines = readme.lines().map(str::trim).filter(|line| line.starts_with("age "));
+    let (keys, object) = (lines.next().unwrap(), lines.next().unwrap());
+    let keys = keys
+        .split("  (")
+        .next()
+        .unwrap()
+        .replace("PRIVATE-KEY", "../user.key")
+        .replace("archive.key", "../archive.key");
+    let object = object.replace("OBJECT.age", text(&set.object())).replace("archive.key", "../archive.key");
+    for (command, output) in [(keys, None), (object, Some("../segment"))] {
+        let command = command
+            .replacen("age ", &format!("{} ", age.display()), 1)
+            .replace("walden ", &format!("{} ", env!("CARGO_BIN_EXE_walden")));
+        let command = format!(
+            "set -o pipefail; {command}{}",
+            output.map(|output| format!(" > {output}")).unwrap_or_default()
+        );
+        let run = Run::of(Command::new("bash").args(["-c", &command]).current_dir(folder.join("repo")));
+        assert_eq!(run.code, 0, "{command}: {run:?}");
+    }
+    assert!(fs::read(folder.join("segment")).unwrap() == golden("18.6")[SEGMENT]);
+    Ok(())
+}
+
+const PYRAGE: &str = r#"
+import sys, pyrage
+command, folder = sys.argv[1:3]
+read = lambda name: open(f"{folder}/{name}", "rb").read()
+def write(name, content): open(f"{folder}/{name}", "wb").write(content)
+if command == "generate":
+    identity = pyrage.x25519.Identity.generate()
+    write("user.key", str(identity).encode())
+    print(identity.to_public())
+elif command == "decrypt":
+    user = pyrage.x25519.Identity.from_str(read("user.key").decode().strip())
+    lines = pyrage.decrypt(read("repo/keys/0001.age"), [user]).decode().splitlines()
+    keys = [pyrage.x25519.Identity.from_str(line) for line in lines if line.startswith("AGE-SECRET-KEY-")]
+    write("object.wlz", pyrage.decrypt(read(sys.argv[3]), keys))
+    print(keys[0].to_public())
+elif command == "encrypt":
+    recipient = pyrage.x25519.Recipient.from_str(sys.argv[4])
+    write(sys.argv[3], pyrage.encrypt(read("object.wlz"), [recipient]))
+"#;
+
+fn pyrage_decrypts_an_archive_and_makes_keys_for_it() -> Outcome {
+    let python = Need::Pyrage.find()?;
+    if !Command::new(&python).args(["-c", "import pyrage"]).output().unwrap().status.success() {
+        return Err(Need::Pyrage.missing("Python cannot import pyrage"));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = text(folder.path()).to_owned();
+    let pyrage = |arguments: &[&str]| {
+        let run = Run::of(Command::new(&python).args(["-c", PYRAGE]).args(arguments));
+        assert_eq!(run.code, 0, "{run:?}");
+        run.stdout.trim().to_owned()
+    };
+    let recipient = pyrage(&["generate", &path]);
+    let set = Setting::with_user(folder, recipient);
+    let object = format!("repo/wal/00000001/00000000/{SEGMENT}.wlz.age");
+    let archives = pyrage(&["decrypt", &path, &object]);
+    let statement =
+        json(&["archive", "key", "list", "--format", "json", "--config", &set.path("walden.toml")]);
+    assert_eq!(statement["recipients"][0], archives.as_str());
+    let decoded = walden(&["decompress", &set.path("object.wlz"), "-o", &set.path("decoded")]);
+    assert_eq!(decoded.code, 0, "{decoded:?}");
+    let decoded = match Path::new(&set.path("decoded")).is_dir() {
+        true => set.path(&format!("decoded/{SEGMENT}")),
+        false => set.path("decoded"),
+    };
+    assert!(fs::read(decoded).unwrap() == golden("18.6")[SEGMENT]);
+    let get = || {
+        set.run(
+            "get",
+            &["--prefetch", "0", "--identity", &set.path("user.key"), SEGMENT, &set.path("target")],
+        )
+    };
+    let got = get();
+    assert_eq!(got.code, 0, "{got:?}");
+    assert!(fs::read(set.path("target")).unwrap() == golden("18.6")[SEGMENT]);
+    // Whoever knows the public key can encrypt something; it does not become an object of the archive so.
+    pyrage(&["encrypt", &path, &object, &archives]);
+    let got = get();
+    assert_eq!(got.code, 200, "{got:?}");
+    assert!(got.stderr.contains("walden-object"), "{got:?}");
+    Ok(())
+}
+
+fn users_are_listed_added_and_removed() {
+    let set = Setting::new();
+    let other = set.folder.path().join("other.key");
+    let made = walden(&["archive", "key", "generate", "-o", text(&other)]);
+    let recipient = made.stdout.lines().next().unwrap().to_owned();
+    assert_eq!(
+        walden(&["archive", "key", "generate", "-o", text(&other)]).code,
+        3,
+        "never over a private key"
+    );
+    let config = set.path("walden.toml");
+    let key = |command: &str, identity: &str, arguments: &[&str]| {
+        let identity = set.path(identity);
+        walden(
+            &[&["archive", "key", command, "--config", &config, "--identity", &identity], arguments].concat(),
+        )
+    };
+    let target = set.path("target");
+    let get = |identity: &str| {
+        let identity = set.path(identity);
+        set.run("get", &["--prefetch", "0", "--identity", &identity, SEGMENT, &target])
+    };
+    let refused = get("other.key");
+    assert_eq!(refused.code, 200);
+    assert!(refused.stderr.contains("HINT: walden archive key list"), "{refused:?}");
+    let unnamed = set.run("get", &["--prefetch", "0", SEGMENT, &target]);
+    assert!(unnamed.code == 200 && unnamed.stderr.contains("--identity"), "{unnamed:?}");
+    let added = key("add", "user.key", &[&format!("other={recipient}")]);
+    assert_eq!(added.code, 0, "{added:?}");
+    assert_eq!(get("other.key").code, 0);
+    let removed = key("remove", "other.key", &["somebody"]);
+    assert_eq!(removed.code, 0, "{removed:?}");
+    assert!(removed.stdout.contains("recipient = \"age1"), "{removed:?}");
+    assert_eq!(get("user.key").code, 200);
+    let listed = walden(&["archive", "key", "list", "--config", &config]);
+    assert!(listed.stdout.contains("other") && !listed.stdout.contains("somebody"), "{listed:?}");
+    // The server's configuration names the former key: it works, and the check says so.
+    let check = set.run("check", &["--identity", text(&other), "--format", "json"]);
+    let report: Value = serde_json::from_str(&check.stdout).unwrap();
+    assert_eq!((check.code, status(&report, "encryption")), (0, "warn"), "{report:#}");
+    assert_eq!(status(&report, "private key"), "ok", "{report:#}");
+}
+
+fn a_check_finds_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let (repo, config) = (folder.path().join("repo"), folder.path().join("walden.toml"));
+    let init = walden(&["archive", "init", "--repo", text(&repo), "-o", text(&config)]);
+    assert!(init.code == 0 && init.stdout.contains("came back byte for byte"), "{init:?}");
+    let check = |config: &Path, arguments: &[&str]| {
+        let run = walden(
+            &[&["archive", "check", "--format", "json", "--config", text(config)], arguments].concat(),
+        );
+        let report: Value =
+            serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"));
+        (run.code, report)
+    };
+    let (code, report) = check(&config, &[]);
+    assert_eq!((code, status(&report, "push and get")), (0, "ok"), "{report:#}");
+    // A configuration that cannot be read, one without an archive, an archive that is no folder, one that must be encrypted.
+    let broken = folder.path().join("broken.toml");
+    let place = folder.path().join("file");
+    fs::write(&place, "not a folder").unwrap();
+    let recipient = "age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p";
+    for (text, failed) in [
+        ("[archive]\nrepository = 1\n".to_owned(), "configuration"),
+        ("[archive]\n".to_owned(), "archive"),
+        (format!("[archive]\nrepo = \"{}\"\n", place.display()), "archive"),
+        (format!("[archive]\nrepo = \"{}\"\nrecipient = \"{recipient}\"\n", repo.display()), "encryption"),
+    ] {
+        fs::write(&broken, &text).unwrap();
+        let (code, report) = check(&broken, &[]);
+        assert_eq!((code, status(&report, failed)), (1, "fail"), "{text}: {report:#}");
+    }
+    // Another cluster's data directory; and no server.
+    let segment = folder.path().join(SEGMENT);
+    fs::write(&segment, &golden("18.6")[SEGMENT]).unwrap();
+    assert_eq!(walden(&["archive", "push", "--config", text(&config), text(&segment)]).code, 0);
+    let (code, report) = check(&config, &["--data", text(folder.path())]);
+    assert_eq!((code, status(&report, "data directory")), (1, "fail"), "{report:#}");
+    let (code, report) = check(&config, &["--dsn", "host=127.0.0.1 port=1 user=nobody connect_timeout=5"]);
+    assert_eq!((code, status(&report, "server")), (1, "fail"), "{report:#}");
+    let table = walden(&["archive", "check", "--config", text(&config)]);
+    assert!(table.stdout.contains("Nothing is wrong."), "{table:?}");
+}
+
+/// How a check in a report ended.
+fn status<'a>(report: &'a Value, name: &str) -> &'a str {
+    let checks = report["checks"].as_array().unwrap();
+    let check = checks.iter().find(|check| check["name"] == name);
+    check.unwrap_or_else(|| panic!("no check {name}: {report:#}"))["status"].as_str().unwrap()
+}

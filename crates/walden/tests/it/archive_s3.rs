@@ -1,0 +1,450 @@
+//! Archives in an object store, over HTTP to a server that honours `If-None-Match`, and through a network that does not always work.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use walden_testing::{Need, Outcome};
+
+use crate::archive::{json, text};
+use crate::material::{Run, golden, walden};
+
+walden_testing::tests! {
+    segments_go_into_a_bucket_and_come_back,
+    two_pushes_at_once_store_one_object,
+    a_store_without_conditional_requests_is_asked_first_and_warned_of,
+    an_encrypted_archive_in_a_bucket_is_verified_and_read,
+    a_bucket_that_is_missing_is_no_end_of_the_archive,
+    wrong_credentials_are_refused_and_said_so,
+    a_network_that_cuts_and_refuses_costs_time_and_nothing_else,
+    a_slow_network_costs_time_alone,
+}
+
+const BUCKET: &str = "backups";
+
+/// An object store of its own, ended with the test.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    fn start(environment: &[(&str, &str)]) -> Result<Server, walden_testing::Missing> {
+        let program = Need::Moto.find()?;
+        let port = free_port();
+        let child = Command::new(program)
+            .args(["-H", "127.0.0.1", "-p", &port.to_string()])
+            .envs(environment.iter().copied())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let server = Server { child, port };
+        let began = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(began.elapsed() < Duration::from_secs(60), "the object store does not start");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        // The first request, which this server accepts from anybody.
+        let mut connection = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let request = format!(
+            "PUT /{BUCKET} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        );
+        connection.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A server's files, and a configuration that names a bucket behind a port.
+struct Client {
+    folder: tempfile::TempDir,
+}
+
+impl Client {
+    fn new(port: u16) -> Client {
+        Client::with(port, BUCKET, "")
+    }
+
+    fn with(port: u16, bucket: &str, more: &str) -> Client {
+        let folder = tempfile::tempdir().unwrap();
+        let client = Client { folder };
+        for (name, bytes) in golden("18.6").iter().take(2) {
+            fs::create_dir_all(client.path("pg_wal/archive_status")).unwrap();
+            fs::write(client.path(&format!("pg_wal/{name}")), bytes).unwrap();
+            fs::write(client.path(&format!("pg_wal/archive_status/{name}.ready")), "").unwrap();
+        }
+        client.configure(port, bucket, more);
+        client
+    }
+
+    fn configure(&self, port: u16, bucket: &str, more: &str) {
+        let configuration = format!(
+            "[archive]\nrepo = \"s3://{bucket}/main\"\n{more}\n[archive.store]\nendpoint = \"http://127.0.0.1:{port}\"\n\
+             access_key_id = \"somebody\"\nsecret_access_key = \"secret\"\nregion = \"us-east-1\"\n"
+        );
+        fs::write(self.path("walden.toml"), configuration).unwrap();
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn names(&self) -> Vec<String> {
+        golden("18.6").into_keys().take(2).collect()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Run {
+        let config = self.path("walden.toml");
+        walden(&[&["archive", arguments[0], "--config", text(&config)], &arguments[1..]].concat())
+    }
+
+    fn push(&self, name: &str) -> Run {
+        self.command(&["push", "--look-ahead", "0", text(&self.path(&format!("pg_wal/{name}")))])
+    }
+
+    /// Gets a segment; what is handed over is compared.
+    fn get(&self, name: &str) -> Run {
+        let target = self.path("target");
+        let _ = fs::remove_file(&target);
+        let got = self.command(&["get", "--prefetch", "0", name, text(&target)]);
+        assert_eq!(got.code == 0, target.exists(), "{got:?}");
+        if got.code == 0 {
+            assert!(fs::read(&target).unwrap() == golden("18.6")[name], "{name}");
+        }
+        got
+    }
+}
+
+fn segments_go_into_a_bucket_and_come_back() -> Outcome {
+    let server = Server::start(&[])?;
+    let client = Client::new(server.port);
+    let names = client.names();
+    // One call archives the other one as well.
+    let pushed = client.command(&["push", text(&client.path(&format!("pg_wal/{}", names[0])))]);
+    assert_eq!((pushed.code, pushed.stderr.as_str()), (0, ""));
+    for name in &names {
+        assert_eq!(client.push(name).code, 0, "again");
+        assert_eq!(client.get(name).code, 0);
+    }
+    assert_eq!(client.get("0000000100000000000000FF").code, 1);
+    assert_eq!(client.get("00000002.history").code, 1);
+    let listing =
+        json(&["archive", "list", "--format", "json", "--config", text(&client.path("walden.toml"))]);
+    assert_eq!(listing["timelines"][0]["segments"], 2, "{listing:#}");
+    assert!(listing["timelines"][0]["last_commit_time"].is_i64(), "{listing:#}");
+    for arguments in [&["verify"][..], &["verify", "--fast"]] {
+        let verified = client.command(arguments);
+        assert_eq!(verified.code, 0, "{verified:?}");
+    }
+    let check = client.command(&["check"]);
+    assert!(check.code == 0 && check.stdout.contains("came back in"), "{check:?}");
+    // Other content under the same name.
+    let path = client.path(&format!("pg_wal/{}", names[0]));
+    let mut other = fs::read(&path).unwrap();
+    *other.last_mut().unwrap() ^= 1;
+    fs::write(&path, other).unwrap();
+    let refused = client.command(&["push", "--accept-damaged", "--look-ahead", "0", text(&path)]);
+    assert!(
+        refused.code == 1 && refused.stderr.contains("archived already with other content"),
+        "{refused:?}"
+    );
+    assert_eq!(client.get(&names[0]).code, 0);
+    // Recovery's way: the second segment lies ready when it is asked for.
+    let target = client.path("pg_wal/RECOVERYXLOG");
+    let got = client.command(&["get", &names[0], text(&target)]);
+    assert_eq!(got.code, 0, "{got:?}");
+    let spool = || {
+        let folders = fs::read_dir(client.path("pg_wal")).unwrap().map(|entry| entry.unwrap().path());
+        folders.into_iter().find(|path| text(path).contains("walden-prefetch-"))
+    };
+    let began = Instant::now();
+    while !spool().is_some_and(|spool| spool.join(&names[1]).exists()) {
+        assert!(began.elapsed() < Duration::from_secs(60), "nothing is fetched ahead");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(server);
+    // Without the store: what lies ready is handed over all the same.
+    let got = client.command(&["get", &names[1], text(&target)]);
+    assert_eq!(got.code, 0, "{got:?}");
+    assert!(fs::read(&target).unwrap() == golden("18.6")[&names[1]]);
+    Ok(())
+}
+
+fn two_pushes_at_once_store_one_object() -> Outcome {
+    let server = Server::start(&[])?;
+    let client = Client::new(server.port);
+    let (name, other) = (&client.names()[0], &client.names()[1]);
+    let same: Vec<Run> = std::thread::scope(|scope| {
+        let pushes: Vec<_> = (0..4).map(|_| scope.spawn(|| client.push(name))).collect();
+        pushes.into_iter().map(|push| push.join().unwrap()).collect()
+    });
+    assert!(same.iter().all(|push| push.code == 0), "{same:?}");
+    // Four servers with a content of their own each: one of them is archived, and the others are told so.
+    let path = client.path(&format!("pg_wal/{other}"));
+    let original = fs::read(&path).unwrap();
+    let servers: Vec<PathBuf> = (0..4_u8)
+        .map(|number| {
+            let folder = client.path(&format!("server-{number}"));
+            fs::create_dir(&folder).unwrap();
+            let mut content = original.clone();
+            *content.last_mut().unwrap() ^= number;
+            fs::write(folder.join(other), content).unwrap();
+            folder.join(other)
+        })
+        .collect();
+    let different: Vec<Run> = std::thread::scope(|scope| {
+        let push = |path: &PathBuf| client.command(&["push", "--accept-damaged", text(path)]);
+        let pushes: Vec<_> = servers.iter().map(|path| scope.spawn(move || push(path))).collect();
+        pushes.into_iter().map(|push| push.join().unwrap()).collect()
+    });
+    let archived: Vec<usize> = (0..4).filter(|&at| different[at].code == 0).collect();
+    assert_eq!(archived.len(), 1, "{different:?}");
+    assert_eq!(
+        different.iter().filter(|push| push.stderr.contains("other content")).count(),
+        3,
+        "{different:?}"
+    );
+    let target = client.path("target");
+    assert_eq!(client.command(&["get", "--prefetch", "0", other, text(&target)]).code, 0);
+    assert!(fs::read(&target).unwrap() == fs::read(&servers[archived[0]]).unwrap());
+    Ok(())
+}
+
+fn a_store_without_conditional_requests_is_asked_first_and_warned_of() -> Outcome {
+    let server = Server::start(&[])?;
+    let client = Client::with(server.port, BUCKET, "without_conditional_requests = true");
+    let name = &client.names()[0];
+    assert_eq!(client.push(name).code, 0);
+    assert_eq!(client.push(name).code, 0);
+    let path = client.path(&format!("pg_wal/{name}"));
+    let mut other = fs::read(&path).unwrap();
+    *other.last_mut().unwrap() ^= 1;
+    fs::write(&path, other).unwrap();
+    let refused = client.command(&["push", "--accept-damaged", text(&path)]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert_eq!(client.get(name).code, 0);
+    let check = client.command(&["check"]);
+    assert!(check.code == 0 && check.stdout.contains("no conditional requests"), "{check:?}");
+    Ok(())
+}
+
+fn an_encrypted_archive_in_a_bucket_is_verified_and_read() -> Outcome {
+    let server = Server::start(&[])?;
+    let client = Client::new(server.port);
+    let key = client.path("user.key");
+    let made = walden(&["archive", "key", "generate", "-o", text(&key)]);
+    let recipient = made.stdout.lines().next().unwrap();
+    let environment = [
+        ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{}", server.port)),
+        ("AWS_ACCESS_KEY_ID", "somebody".to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", "secret".to_owned()),
+        ("AWS_REGION", "us-east-1".to_owned()),
+    ];
+    let run = |arguments: &[&str]| {
+        Run::of(Command::new(env!("CARGO_BIN_EXE_walden")).args(arguments).envs(environment.iter().cloned()))
+    };
+    let (repo, config) = (format!("s3://{BUCKET}/encrypted"), client.path("encrypted.toml"));
+    let init = run(&["archive", "init", "--repo", &repo, "--recipient", recipient, "-o", text(&config)]);
+    assert_eq!(init.code, 0, "{init:?}");
+    for name in &client.names() {
+        let path = client.path(&format!("pg_wal/{name}"));
+        let pushed = run(&["archive", "push", "--config", text(&config), text(&path)]);
+        assert_eq!((pushed.code, pushed.stderr.as_str()), (0, ""));
+    }
+    let verified = run(&["archive", "verify", "--config", text(&config), "--identity", text(&key)]);
+    assert_eq!(verified.code, 0, "{verified:?}");
+    let target = client.path("target");
+    for (identity, code) in [(Some(text(&key)), 0), (None, 200)] {
+        let mut arguments = vec!["archive", "get", "--prefetch", "0", "--config", text(&config)];
+        arguments.extend(identity.iter().flat_map(|identity| ["--identity", *identity]));
+        let name = &client.names()[1];
+        arguments.extend([name.as_str(), text(&target)]);
+        let got = run(&arguments);
+        assert_eq!(got.code, code, "{got:?}");
+    }
+    Ok(())
+}
+
+/// An object store answers 404 for a bucket that is not there as for an object: recovery must not end for that.
+fn a_bucket_that_is_missing_is_no_end_of_the_archive() -> Outcome {
+    let server = Server::start(&[])?;
+    let client = Client::with(server.port, "no-such-bucket", "");
+    let name = &client.names()[0];
+    let pushed = client.push(name);
+    assert!(pushed.code == 1 && pushed.stderr.contains("no such bucket"), "{pushed:?}");
+    for name in [name.as_str(), "00000002.history"] {
+        let got = client.get(name);
+        assert!(got.code == 200 && got.stderr.contains("HINT: check the bucket's name"), "{got:?}");
+    }
+    let listed = client.command(&["list"]);
+    assert_eq!(listed.code, 3, "{listed:?}");
+    let check = client.command(&["check"]);
+    assert!(check.code == 1 && check.stdout.contains("no such bucket"), "{check:?}");
+    // A prefix without an archive, such as a misspelt one, is no archive that has ended either.
+    client.configure(server.port, BUCKET, "");
+    let got = client.get(name);
+    assert!(got.code == 200 && got.stderr.contains("cannot find an archive"), "{got:?}");
+    Ok(())
+}
+
+fn wrong_credentials_are_refused_and_said_so() -> Outcome {
+    // From the second request on, this server wants a signature by a user whom it knows.
+    let server = Server::start(&[("INITIAL_NO_AUTH_ACTION_COUNT", "1")])?;
+    let client = Client::new(server.port);
+    let name = &client.names()[0];
+    let pushed = client.push(name);
+    assert!(pushed.code == 1 && pushed.stderr.contains("permission denied"), "{pushed:?}");
+    assert!(pushed.stderr.contains("HINT: "), "{pushed:?}");
+    let got = client.get(name);
+    assert!(got.code == 200 && got.stderr.contains("permission denied"), "{got:?}");
+    Ok(())
+}
+
+/// What a proxy does with a connection.
+#[derive(Clone, Copy, PartialEq)]
+enum Trouble {
+    None,
+    /// Passes on after a while.
+    Delay(Duration),
+    /// Passes on so many bytes of the client's, then cuts.
+    CutRequest(usize),
+    /// Passes on so many bytes of the server's, then cuts.
+    CutAnswer(usize),
+    /// Answers this by itself.
+    Answer(&'static str),
+}
+
+/// A proxy in front of a server, whose connections have troubles in turn; its port.
+fn proxy(server: u16, troubles: &'static [Trouble]) -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counter = connections.clone();
+    // It ends with the process.
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let number = counter.fetch_add(1, Ordering::Relaxed);
+            let trouble = troubles[number % troubles.len()];
+            std::thread::spawn(move || client.and_then(|client| serve(client, server, trouble)));
+        }
+    });
+    (port, connections)
+}
+
+fn serve(mut client: TcpStream, server: u16, trouble: Trouble) -> io::Result<()> {
+    if let Trouble::Answer(status) = trouble {
+        let mut request: Vec<u8> = Vec::new();
+        let mut buffer = [0; 4096];
+        while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+            let bytes = client.read(&mut buffer)?;
+            if bytes == 0 {
+                break;
+            }
+            request.extend(&buffer[..bytes]);
+        }
+        write!(client, "HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
+        return client.shutdown(Shutdown::Write);
+    }
+    let server = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], server)))?;
+    let (request, answer) = match trouble {
+        Trouble::CutRequest(bytes) => (bytes, usize::MAX),
+        Trouble::CutAnswer(bytes) => (usize::MAX, bytes),
+        _ => (usize::MAX, usize::MAX),
+    };
+    let delay = if let Trouble::Delay(delay) = trouble { delay } else { Duration::ZERO };
+    let back = (server.try_clone()?, client.try_clone()?);
+    let pump = std::thread::spawn(move || pass_on(back.0, back.1, answer, delay));
+    let result = pass_on(client, server, request, delay);
+    let _ = pump.join();
+    result
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream, limit: usize, delay: Duration) -> io::Result<()> {
+    let mut buffer = [0; 8192];
+    let mut passed = 0;
+    while passed < limit {
+        let room = buffer.len().min(limit - passed);
+        let bytes = from.read(&mut buffer[..room]).unwrap_or(0);
+        if bytes == 0 {
+            break;
+        }
+        std::thread::sleep(delay);
+        if to.write_all(&buffer[..bytes]).is_err() {
+            break;
+        }
+        passed += bytes;
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    to.shutdown(Shutdown::Both)
+}
+
+const TROUBLES: [Trouble; 8] = [
+    Trouble::CutRequest(2_000),
+    Trouble::Answer("503 Slow Down"),
+    Trouble::None,
+    Trouble::CutAnswer(40),
+    Trouble::Answer("500 Internal Server Error"),
+    Trouble::CutRequest(0),
+    Trouble::CutAnswer(1_000),
+    Trouble::None,
+];
+
+fn a_network_that_cuts_and_refuses_costs_time_and_nothing_else() -> Outcome {
+    let server = Server::start(&[])?;
+    let (port, connections) = proxy(server.port, &TROUBLES);
+    let flaky = Client::new(port);
+    let names = flaky.names();
+    let good = Client::new(server.port);
+    for name in &names {
+        let done = (0..20).any(|_| {
+            let pushed = flaky.push(name);
+            // What is acknowledged is there, whatever happened on the way.
+            assert!(pushed.code == 1 || good.get(name).code == 0, "{pushed:?}");
+            pushed.code == 0
+        });
+        assert!(done, "{name} is never archived");
+    }
+    for name in &names {
+        let done = (0..20).any(|_| {
+            let got = flaky.get(name);
+            assert!(matches!(got.code, 0 | 200), "{got:?}");
+            got.code == 0
+        });
+        assert!(done, "{name} never comes back");
+    }
+    let verified = good.command(&["verify"]);
+    assert_eq!(verified.code, 0, "{verified:?}");
+    assert!(connections.load(Ordering::Relaxed) >= TROUBLES.len(), "not every trouble had its turn");
+    Ok(())
+}
+
+const SLOW: [Trouble; 1] = [Trouble::Delay(Duration::from_millis(60))];
+
+fn a_slow_network_costs_time_alone() -> Outcome {
+    let server = Server::start(&[])?;
+    let (port, _) = proxy(server.port, &SLOW);
+    let client = Client::new(port);
+    let name = &client.names()[0];
+    assert_eq!(client.push(name).code, 0);
+    assert_eq!(client.get(name).code, 0);
+    Ok(())
+}
