@@ -5,19 +5,10 @@ use walden_format::lsn::Lsn;
 use walden_format::record::{RECORD_HEADER, RecordHeader, decode};
 use walden_format::version::Major;
 
+pub(crate) use crate::compress::zstd::numbers::numbers;
 use crate::page::{Misfit, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 use crate::pool::PageBox;
 use crate::replay::rehearse;
-
-/// Numbers that look random and are the same each time.
-pub(crate) fn numbers(mut seed: u64) -> impl FnMut(u64) -> u64 {
-    move |below| {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        seed % below
-    }
-}
 
 /// A block of a record: its page before, `None` if the record initializes it, and its data.
 pub(crate) type TestBlock = (Option<Page>, Vec<u8>);

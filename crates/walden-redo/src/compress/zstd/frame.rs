@@ -119,9 +119,9 @@ mod tests {
 
     use super::*;
     use crate::compress::zstd::parse;
+    use crate::compress::zstd::sources::{even, fingerprint, judged_sources, mixed};
+    use crate::compress::zstd::vectors::vectors;
     use crate::testing::numbers;
-
-    const RELEASES: [Release; 3] = [Release::V1_5_1, Release::V1_4_7, Release::V1_4_4];
 
     /// What the library makes of it.
     fn theirs(source: &[u8]) -> Vec<u8> {
@@ -156,21 +156,6 @@ mod tests {
         }
         text.truncate(len);
         text
-    }
-
-    /// Bytes below `values`, as often as each other or the low ones more often, and mixed.
-    fn mixed(number: &mut impl FnMut(u64) -> u64, values: u64, power: u32, len: usize) -> Vec<u8> {
-        let one = |_| (0..power).map(|_| number(values)).min().unwrap_or(0) as u8;
-        (0..len).map(one).collect()
-    }
-
-    /// `values` bytes, `each` of every one, and mixed.
-    fn even(number: &mut impl FnMut(u64) -> u64, values: usize, each: usize) -> Vec<u8> {
-        let mut bytes: Vec<u8> = (0..values * each).map(|at| (at % values) as u8).collect();
-        for at in 1..bytes.len() {
-            bytes.swap(at, number(at as u64 + 1) as usize);
-        }
-        bytes
     }
 
     #[test]
@@ -234,32 +219,19 @@ mod tests {
         }
     }
 
-    /// FNV-1a, of 64 bits.
-    fn fingerprint(bytes: &[u8]) -> u64 {
-        bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, &byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
-        })
-    }
-
-    /// What 1.4.4, 1.4.8, 1.5.0, 1.5.1, 1.5.4 and 1.5.7 made of sources in which all find the same sequences, few.
     #[test]
     fn releases_differ_as_they_do() {
-        let even = even(&mut numbers(2), 70, 256);
-        let mostly_even: Vec<u8> =
-            even.chunks(4).flat_map(|four| four.iter().copied().chain([200])).collect();
-        let mixed = mixed(&mut numbers(1), 256, 6, 20_000);
-        let made = [
-            (mostly_even, [0x3FC4_5BF1_3381_33D4, 0x2712_F3B4_8ADA_900D, 0x2712_F3B4_8ADA_900D]),
-            (mixed, [0x3D74_F29E_A043_89BC, 0x3D74_F29E_A043_89BC, 0x8D17_A359_57F5_1EA4]),
-        ];
-        for (source, made) in made {
-            let sequences = parse::sequences(&theirs(&source)).unwrap();
-            for (release, made) in RELEASES.into_iter().zip(made) {
+        let mut releases = Vec::new();
+        for vector in vectors() {
+            for (source, expected) in judged_sources().iter().zip(vector.frames) {
+                let sequences = parse::sequences(&theirs(source)).unwrap();
                 let mut frame = Vec::new();
-                Frames::default().frame(release, &source, &sequences, &mut frame);
-                assert!(fingerprint(&frame) == made, "{release:?}: {} bytes", frame.len());
+                Frames::default().frame(vector.release, source, &sequences, &mut frame);
+                assert!(fingerprint(&frame) == expected, "{}: {} bytes", vector.version, frame.len());
             }
+            releases.push(vector.release);
         }
+        assert!(Release::ALL.iter().all(|release| releases.contains(release)), "{releases:?}");
     }
 
     /// Decoders up to 1.3.4 take a table of two bytes for damaged if there is but one byte after it. The match finder of

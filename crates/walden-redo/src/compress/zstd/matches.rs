@@ -303,72 +303,23 @@ mod tests {
     use proptest::strategy::Strategy;
 
     use super::*;
-    use crate::testing::numbers;
-
-    /// What the libraries themselves found in [`sources`], by a sum of it: releases and their sum. Those of a row have the
-    /// same.
-    const FOUND: [(&[Release], u64); 3] = [
-        (&[Release::V1_5_7], 0xE8CB_8277_86B3_773F),
-        (&[Release::V1_5_1], 0x2098_7DE2_8113_4B6F),
-        (&[Release::V1_4_7, Release::V1_4_4], 0x67CE_5261_F9A7_65C7),
-    ];
+    use crate::compress::zstd::sources::{added, sources};
+    use crate::compress::zstd::vectors::vectors;
 
     #[test]
     fn the_libraries_find_the_same() {
-        for (releases, sum) in FOUND {
-            for release in releases {
-                let mut matches = Matches::default();
-                let mut out = Vec::new();
-                let ours = sources().iter().fold(0, |sum, source| {
-                    matches.sequences(*release, source, &mut out);
-                    out.iter().fold(added(sum, out.len() as u32), |sum, sequence| {
-                        let sum = added(added(sum, sequence.literals), sequence.offset);
-                        added(sum, sequence.copied)
-                    })
-                });
-                assert_eq!(ours, sum, "{release:?}: {ours:#x}");
-            }
+        for vector in vectors() {
+            let mut matches = Matches::default();
+            let mut out = Vec::new();
+            let found = sources().iter().fold(0, |sum, source| {
+                matches.sequences(vector.release, source, &mut out);
+                out.iter().fold(added(sum, out.len() as u32), |sum, sequence| {
+                    let sum = added(added(sum, sequence.literals), sequence.offset);
+                    added(sum, sequence.copied)
+                })
+            });
+            assert_eq!(found, vector.found, "{}: {found:#x}", vector.version);
         }
-    }
-
-    fn added(sum: u64, number: u32) -> u64 {
-        (sum ^ u64::from(number)).wrapping_mul(0x0100_0000_01B3).rotate_left(29)
-    }
-
-    /// Sources of all lengths that matter, the same ones each time.
-    fn sources() -> Vec<Vec<u8>> {
-        let mut number = numbers(42);
-        let lengths = (0..140).chain([255, 256, 257, 512, 1000, 2049, 4096, 7000, 8155, 8191, 8192, 8193]);
-        let mut sources = Vec::new();
-        for len in lengths.chain([12_000, 16_383, 16_384, 16_385, 20_000, 32_767, 32_768]) {
-            let random: Vec<u8> = (0..len).map(|_| number(256) as u8).collect();
-            sources.push(random.iter().map(|byte| byte & 3).collect());
-            sources.push(random);
-            sources.push(vec![b'x'; len]);
-            // Words of a text or random bytes, and pieces from before, of which a byte may be another.
-            for (words, copies) in [(500, 20), (5000, 3), (1, 2), (1, 1)] {
-                let mut text = Vec::new();
-                while text.len() < len {
-                    let word = number(words);
-                    if words > 1 {
-                        text.extend_from_slice(format!("{:x} ", word * word * 0x1234_5678).as_bytes());
-                    } else {
-                        text.extend((0..number(1200)).map(|_| number(256) as u8));
-                    }
-                    for _ in 0..number(1 + 20 / copies) {
-                        let start = number(text.len() as u64 + 1) as usize;
-                        let end = (start + number(60) as usize).min(text.len());
-                        text.extend_from_within(start..end);
-                        if let Some(last) = text.last_mut() {
-                            *last = last.wrapping_add(number(2) as u8);
-                        }
-                    }
-                }
-                text.truncate(len);
-                sources.push(text);
-            }
-        }
-        sources
     }
 
     /// What the format says that the sequences and the literals make.

@@ -11,8 +11,14 @@ mod huffman;
 mod literals;
 mod matches;
 #[cfg(test)]
+pub(crate) mod numbers;
+#[cfg(test)]
 mod parse;
 mod sequences;
+#[cfg(test)]
+mod sources;
+#[cfg(test)]
+mod vectors;
 
 use self::frame::Frames;
 use self::matches::Matches;

@@ -1,0 +1,40 @@
+//! What libzstd's releases made of [`sources`](super::sources), printed by `tests/zstd-vectors/run`.
+
+use super::Release;
+
+/// What a release made.
+pub struct Vector {
+    /// The release of libzstd.
+    pub version: &'static str,
+    /// The one here that is to make the same.
+    pub release: Release,
+    /// The sum of the sequences that it found in all sources.
+    pub found: u64,
+    /// Fingerprints of its frames of the judged sources.
+    pub frames: [u64; 2],
+}
+
+/// One for each release that the generator builds.
+pub fn vectors() -> Vec<Vector> {
+    include_str!("vectors.txt").lines().map(vector).collect()
+}
+
+fn vector(line: &'static str) -> Vector {
+    let (version, sums) = line.split_once(' ').expect("a version");
+    let sums: Vec<u64> =
+        sums.split(' ').map(|sum| u64::from_str_radix(sum, 16).expect("a hexadecimal number")).collect();
+    let [found, frames @ ..] = sums[..] else { panic!("no sums: {line}") };
+    Vector { version, release: release_of(version), found, frames: frames.try_into().expect("two frames") }
+}
+
+/// The release here of a release of libzstd, as [`Release`] says.
+fn release_of(version: &str) -> Release {
+    let numbers: Vec<u32> = version.split('.').map(|number| number.parse().expect("a number")).collect();
+    match numbers[..] {
+        [1, 4, 4..=5] => Release::V1_4_4,
+        [1, 4, 7..] | [1, 5, 0] => Release::V1_4_7,
+        [1, 5, 1..=6] => Release::V1_5_1,
+        [1, 5, 7] => Release::V1_5_7,
+        _ => panic!("libzstd {version} is none of the releases here"),
+    }
+}
