@@ -194,6 +194,7 @@ impl Cause {
     pub fn word(self) -> &'static str {
         match self {
             Cause::NotFound => "not_found",
+            Cause::NoBucket => "no_bucket",
             Cause::Denied => "denied",
             Cause::Full => "full",
             Cause::ReadOnly => "read_only",
