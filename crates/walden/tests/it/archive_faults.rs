@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
-use walden_archive::Archive;
 use walden_archive::get::{GetError, get};
 use walden_archive::name::ArchivedFile;
 use walden_archive::store::Folder;
+use walden_archive::{Archive, ArchiveError};
 use walden_testing::{Missing, Need, Outcome};
 
 use crate::material::{Run, golden, walden};
@@ -118,6 +118,8 @@ impl Place {
                 true
             }
             Err(GetError::NotThere { .. }) => false,
+            // Nothing was stored at all.
+            Err(GetError::Archive { source: ArchiveError::Missing(_), .. }) => false,
             Err(error) => panic!("{what}: {name}: {error:?}"),
         }
     }
