@@ -62,6 +62,10 @@ fn holes_that_a_failover_leaves_are_found_and_filled() -> Outcome {
     let folder = primary.make_folder("bin").unwrap();
     let (program, repo) = (folder.join("walden"), primary.make_folder("repo").unwrap());
     fs::copy(env!("CARGO_BIN_EXE_walden"), &program).unwrap();
+    // A standby that starts before anything was pushed finds an archive.
+    let config = folder.join("walden.toml");
+    let init = walden(&["archive", "init", "--repo", repo.to_str().unwrap(), "-o", config.to_str().unwrap()]);
+    assert_eq!(init.code, 0, "{init:?}");
     let push = format!("{} archive push --repo {} %p", program.display(), repo.display());
     let mut client = primary.client("postgres").unwrap();
     client.batch_execute("CREATE TABLE t (id int, v text)").unwrap();
