@@ -51,6 +51,9 @@ struct Original {
 /// Segments from a keyframe on are decoded one after the other: few, so that two threads can restore a log side by side, and one
 /// segment alone is not far away.
 const KEYFRAME_SEGMENTS: u64 = 8;
+/// Which part of its segments' own objects a pack may be larger than they are: fewer objects are worth something too, where the log
+/// holds little but random values.
+const MAX_GROWTH: u64 = 16;
 /// A pack that can be read back as a whole, also if the store adds something to it.
 const MAX_STORED_BYTES: u64 = MAX_OBJECT_BYTES / 16 * 15;
 
@@ -147,8 +150,8 @@ impl Builder<'_> {
     fn publish(&self, built: Built) -> Result<Outcome, ArchiveError> {
         let (store, pack) = (self.archive.store(), built.pack);
         let (key, bytes) = (pack.key(), built.object.len() as u64);
-        let bytes_before = built.originals.iter().map(|original| original.bytes).sum();
-        if bytes > bytes_before || bytes > MAX_STORED_BYTES {
+        let bytes_before: u64 = built.originals.iter().map(|original| original.bytes).sum();
+        if bytes > bytes_before + bytes_before / MAX_GROWTH || bytes > MAX_STORED_BYTES {
             return Ok(Outcome::Larger(pack));
         }
         let names: Vec<String> = built.originals.iter().map(|original| original.name.to_string()).collect();

@@ -75,7 +75,7 @@ pub struct Packed {
     pub segments: u64,
     /// Objects of segments that are in a pack too: an interrupted process left them, and they are removed now.
     pub tidied: Vec<String>,
-    /// Segments that stay as they are, as a pack of them would be larger.
+    /// Segments that stay as they are, as a pack of them would be clearly larger.
     pub incompressible_segments: u64,
     /// Segments and packs before.
     pub objects_before: u64,

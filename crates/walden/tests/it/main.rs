@@ -7,6 +7,7 @@ mod archive_care;
 mod archive_encrypted;
 mod archive_faults;
 mod archive_import;
+mod archive_packs;
 mod archive_s3;
 mod browser;
 mod codecs;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         archive_encrypted::TESTS,
         archive_faults::TESTS,
         archive_import::TESTS,
+        archive_packs::TESTS,
         archive_s3::TESTS,
         codecs::TESTS,
         compress::TESTS,

@@ -1,0 +1,216 @@
+//! Packs and pruning, judged by servers: they archive while it is packed, and recover from packs.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use postgres::Client;
+use walden_lab::{Cluster, ClusterBuilder, StopMode};
+use walden_testing::{Missing, Outcome, postgres};
+
+use crate::archive::{content, json, program_for, text, wait_until_archived, wait_until_promoted, work};
+use crate::material::walden;
+
+walden_testing::tests! {
+    servers_of_14_recover_from_packs,
+    servers_of_15_recover_from_packs,
+    servers_of_16_recover_from_packs,
+    servers_of_17_recover_from_packs,
+    servers_of_18_recover_from_packs,
+    what_is_pruned_is_not_needed_by_the_backup_that_is_kept,
+}
+
+fn servers_of_14_recover_from_packs() -> Outcome {
+    recover_from_packs(14)
+}
+
+fn servers_of_15_recover_from_packs() -> Outcome {
+    recover_from_packs(15)
+}
+
+fn servers_of_16_recover_from_packs() -> Outcome {
+    recover_from_packs(16)
+}
+
+fn servers_of_17_recover_from_packs() -> Outcome {
+    recover_from_packs(17)
+}
+
+fn servers_of_18_recover_from_packs() -> Outcome {
+    recover_from_packs(18)
+}
+
+/// Runs a command as the server's account, to which the archive belongs.
+fn run_as_server(client: &mut Client, command: &str) {
+    // A program that does not read its input would be an error of the server's.
+    let command = format!("cat >/dev/null; {}", command.replace('\'', "''"));
+    let copied = client.batch_execute(&format!("COPY (SELECT 1) TO PROGRAM '{command}'"));
+    copied.unwrap_or_else(|error| panic!("{command}: {error:?}"));
+}
+
+/// Work that is archived while another process packs; then everything into packs, and recovery to a time, to the end, and across a
+/// timeline switch.
+fn recover_from_packs(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    let primary = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
+    let program = program_for(&primary);
+    let repo = primary.make_folder("repo").unwrap();
+    primary.client("postgres").unwrap().batch_execute("CREATE TABLE t (id int PRIMARY KEY, v text)").unwrap();
+    primary.stop(StopMode::Fast).unwrap();
+    let backup = primary.dir().join("backup");
+    primary.copy_data(&backup).unwrap();
+    let push = format!("{} archive push --repo {} %p", program.display(), repo.display());
+    let log = primary.make_folder("log").unwrap().join("pack.log");
+    let pack = format!("{} archive pack --repo {} --segments 4", program.display(), repo.display());
+    primary.configure(&[("archive_mode", "on"), ("archive_command", &push)]).unwrap();
+    primary.start().unwrap();
+    let mut client = primary.client("postgres").unwrap();
+    archive_all(&mut client);
+    let is_done = AtomicBool::new(false);
+    let (at_time, time, at_end) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut other = primary.client("postgres").unwrap();
+            while !is_done.load(Ordering::Relaxed) {
+                run_as_server(&mut other, &format!("{pack} --keep 2 >> {} 2>&1", log.display()));
+            }
+        });
+        // On every way out: the other thread must not go on forever.
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            work(&mut client, 0);
+            let at_time = content(&mut client);
+            let time: String = client.query_one("SELECT clock_timestamp()::text", &[]).unwrap().get(0);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            work(&mut client, 1);
+            let at_end = content(&mut client);
+            archive_all(&mut client);
+            (at_time, time, at_end)
+        }));
+        is_done.store(true, Ordering::Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    run_as_server(&mut client, &format!("{pack} --keep 0 >> {} 2>&1", log.display()));
+    drop(client);
+    primary.crash().unwrap();
+    expect_packs(&repo, &log);
+
+    let get = format!("{} archive get --repo {} %f \"%p\"", program.display(), repo.display());
+    let restore = |settings: &[(&str, &str)]| -> Cluster {
+        let builder = ClusterBuilder::new(installation.clone())
+            .copy_of(&backup)
+            .setting("restore_command", &get)
+            .setting("recovery_target_action", "promote")
+            .setting("archive_mode", "on")
+            .setting("archive_command", &push);
+        let builder = settings.iter().fold(builder, |builder, (name, value)| builder.setting(name, value));
+        let cluster = builder
+            .start_after(|data| Ok(fs::write(data.join("recovery.signal"), "")?))
+            .unwrap_or_else(|error| panic!("{version}, {settings:?}: {error:#}"));
+        wait_until_promoted(&cluster);
+        cluster
+    };
+    let on_first = ("recovery_target_timeline", "1");
+    let restored = restore(&[("recovery_target_time", time.as_str()), on_first]);
+    assert_eq!(content(&mut restored.client("postgres").unwrap()), at_time, "{version}: to a time");
+    restored.stop(StopMode::Fast).unwrap();
+    // Recovery to the end, more work on the new timeline, all of it into packs, and recovery across the switch.
+    let promoted = restore(&[on_first]);
+    let mut client = promoted.client("postgres").unwrap();
+    assert_eq!(content(&mut client), at_end, "{version}: to the end");
+    work(&mut client, 2);
+    let on_new_timeline = content(&mut client);
+    archive_all(&mut client);
+    run_as_server(&mut client, &format!("{pack} --keep 0 >> {} 2>&1", log.display()));
+    drop(client);
+    promoted.crash().unwrap();
+    let followed = restore(&[("recovery_target_timeline", "latest")]);
+    assert_eq!(content(&mut followed.client("postgres").unwrap()), on_new_timeline, "{version}: latest");
+    followed.stop(StopMode::Fast).unwrap();
+    let verified = walden(&["archive", "verify", "--repo", text(&repo)]);
+    assert_eq!(verified.code, 0, "{verified:?}");
+    Ok(())
+}
+
+fn archive_all(client: &mut Client) {
+    client.batch_execute("SELECT pg_switch_wal()").unwrap();
+    wait_until_archived(client);
+}
+
+/// Most segments are in packs, and none is missing.
+fn expect_packs(repo: &Path, log: &Path) {
+    let log = fs::read_to_string(log).unwrap();
+    let listing = json(&["archive", "list", "--format", "json", "--repo", text(repo)]);
+    let timeline = &listing["timelines"][0];
+    let (segments, objects) = (timeline["segments"].as_u64().unwrap(), timeline["objects"].as_u64().unwrap());
+    assert!(segments > 8 && objects <= segments / 4 + 5, "{timeline:#}\n{log}");
+    assert_eq!(timeline["gaps"].as_array().unwrap().len(), 0, "{timeline:#}");
+}
+
+/// Backups by `pg_basebackup`, known by their history files and by their manifests; the older one's WAL goes.
+fn what_is_pruned_is_not_needed_by_the_backup_that_is_kept() -> Outcome {
+    let installation = postgres(15)?;
+    let Some(pg_basebackup) = installation.program("pg_basebackup") else {
+        return Err(Missing { reason: "needs pg_basebackup of PostgreSQL 15".to_owned() });
+    };
+    let primary = ClusterBuilder::new(installation.clone())
+        .wal_segsize_mb(1)
+        .setting("wal_level", "replica")
+        .setting("max_wal_senders", "4")
+        .start()
+        .unwrap();
+    let program = program_for(&primary);
+    let (repo, backups) = (primary.make_folder("repo").unwrap(), primary.make_folder("backups").unwrap());
+    let push = format!("{} archive push --repo {} %p", program.display(), repo.display());
+    primary.configure(&[("archive_mode", "on"), ("archive_command", &push)]).unwrap();
+    primary.restart(StopMode::Fast).unwrap();
+    let mut client = primary.client("postgres").unwrap();
+    client.batch_execute("CREATE TABLE t (id int PRIMARY KEY, v text)").unwrap();
+    for (round, label) in ["first", "second"].into_iter().enumerate() {
+        work(&mut client, round as i32);
+        let (connection, folder) = (primary.dsn("postgres"), backups.join(label));
+        let (pg_basebackup, folder) = (pg_basebackup.display(), folder.display());
+        run_as_server(
+            &mut client,
+            &format!("{pg_basebackup} -d '{connection}' -D {folder} -X none -c fast -l {label} 2>/dev/null"),
+        );
+    }
+    work(&mut client, 2);
+    let at_end = content(&mut client);
+    archive_all(&mut client);
+    run_as_server(
+        &mut client,
+        &format!(
+            "{} archive pack --repo {} --segments 2 --keep 0 >/dev/null",
+            program.display(),
+            repo.display()
+        ),
+    );
+    drop(client);
+    primary.crash().unwrap();
+
+    let prune = |more: &[&str]| {
+        json(&[&["archive", "prune", "--repo", text(&repo), "--format", "json"], more].concat())
+    };
+    // By history files and by manifests the same is found.
+    let by_history = prune(&["--keep-backups", "1"]);
+    let by_manifest = prune(&["--keep-backups", "1", "--backups", text(&backups)]);
+    assert_eq!(by_history["kept_from"], by_manifest["kept_from"]);
+    assert_eq!(by_history["removed_objects"], by_manifest["removed_objects"]);
+    assert_eq!(by_history["is_applied"], false);
+    assert!(by_history["removed_objects"].as_u64().unwrap() > 2, "{by_history:#}");
+    assert_eq!(by_history["backups"].as_array().unwrap().len(), 2, "{by_history:#}");
+    let applied = prune(&["--older-than-backup", "second", "--apply"]);
+    assert_eq!((&applied["kept_from"], &applied["is_applied"]), (&by_history["kept_from"], &true.into()));
+
+    let get = format!("{} archive get --repo {} %f \"%p\"", program.display(), repo.display());
+    let restored = ClusterBuilder::new(installation)
+        .copy_of(&backups.join("second"))
+        .setting("restore_command", &get)
+        .setting("recovery_target_timeline", "1")
+        .setting("archive_mode", "off")
+        .start_after(|data| Ok(fs::write(data.join("recovery.signal"), "")?))
+        .unwrap();
+    wait_until_promoted(&restored);
+    assert_eq!(content(&mut restored.client("postgres").unwrap()), at_end);
+    restored.stop(StopMode::Fast).unwrap();
+    Ok(())
+}
