@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use postgres::Client;
@@ -249,12 +250,19 @@ fn an_encrypted_repository_of_pgbackrest_is_refused() -> Outcome {
 /// Barman's command for servers reaches Barman by ssh: here the same machine, by a program of this name.
 const SSH: &str = "while [ $# -gt 0 ]; do case $1 in -p) shift 2;; -*) shift;; *) break;; esac; done\nshift\nexec sh -c \"$*\"";
 
+/// The user that the server, and so its archive_command, runs as. Barman refuses to run as another one than its configuration says.
+fn owner(dir: &Path) -> String {
+    let output = Command::new("stat").args(["-c", "%U"]).arg(dir).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
 fn barman_configuration(dir: &Path, compression: &str) {
     let dir_text = dir.display();
     let configuration = format!(
-        "[barman]\nbarman_home={dir_text}/barman\nlog_file={dir_text}/s/barman.log\nbarman_lock_directory={dir_text}/s\n\
+        "[barman]\nbarman_user={}\nbarman_home={dir_text}/barman\nlog_file={dir_text}/s/barman.log\nbarman_lock_directory={dir_text}/s\n\
          {compression}\n[main]\ndescription=main\nconninfo=host={dir_text}/s user=postgres dbname=postgres\narchiver=on\n\
-         backup_options=concurrent_backup\nbackup_method=rsync\nssh_command=true\n"
+         backup_options=concurrent_backup\nbackup_method=rsync\nssh_command=true\n",
+        owner(dir)
     );
     fs::write(dir.join("barman.conf"), configuration).unwrap();
 }
