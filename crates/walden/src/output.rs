@@ -233,7 +233,7 @@ pub fn can_write<'p>(paths: impl IntoIterator<Item = &'p PathBuf>) -> Result<()>
 
 /// Writes a page, and replaces an existing file.
 pub fn write_page(path: &Path, page: &Page) -> Result<()> {
-    write_text(path, &page.render())
+    write_text(path, page.render())
 }
 
 /// Writes a file, and replaces an existing one.

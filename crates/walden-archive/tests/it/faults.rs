@@ -126,7 +126,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn new(place: &Path, at: usize, meanwhile: Meanwhile) -> (Archive, Arc<AtomicUsize>) {
+    fn archive(place: &Path, at: usize, meanwhile: Meanwhile) -> (Archive, Arc<AtomicUsize>) {
         let calls = Arc::new(AtomicUsize::new(0));
         let meanwhile = Mutex::new(Some(meanwhile));
         let store = Shared { folder: Folder::new(place), calls: calls.clone(), at, meanwhile };
@@ -402,7 +402,7 @@ fn with_packing_meanwhile(run: impl Fn(&Archive, &Path, &str)) {
                 // And into larger ones.
                 pack_all(&other, 4);
             };
-            let (shared, calls) = Shared::new(&place, at, Box::new(meanwhile));
+            let (shared, calls) = Shared::archive(&place, at, Box::new(meanwhile));
             run(&shared, root.path(), &what);
             expect_all(&archive(root.path()), &segments[2..], &what);
             if at >= calls.load(Ordering::SeqCst) {
