@@ -277,8 +277,8 @@ fn a_disk_that_is_full_at_any_step_loses_nothing() -> Outcome {
     let (fresh, archived) = (Place::new(), Place::archived());
     let pack = |place: &Place| place.arguments(&["pack", "--segments", "2", "--keep", "0"], &[]);
     let push = |place: &Place| place.push(NAMES[0]);
-    let commands: [(&Place, &dyn Fn(&Place) -> Vec<String>, usize); 2] =
-        [(&fresh, &push, 2), (&archived, &pack, 2)];
+    type Arguments<'a> = &'a dyn Fn(&Place) -> Vec<String>;
+    let commands: [(&Place, Arguments<'_>, usize); 2] = [(&fresh, &push, 2), (&archived, &pack, 2)];
     for (master, arguments, objects) in commands {
         let mut failures = 0;
         // The first steps of each kind are those of one object from its beginning to its end, and more.
