@@ -1,6 +1,7 @@
 //! `walden bench`: this program and others, alternately on the same files.
 
 mod archive;
+mod bad_inputs;
 mod cases;
 mod codecs;
 mod decode;
@@ -38,6 +39,7 @@ pub struct BenchArgs {
 enum BenchCommand {
     Cases(cases::CasesArgs),
     Archive(archive::ArchiveArgs),
+    BadInputs(bad_inputs::BadInputsArgs),
     Codecs(codecs::CodecsArgs),
     Decode(decode::DecodeArgs),
     #[command(hide = true)]
@@ -57,6 +59,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     match &args.command {
         BenchCommand::Cases(args) => cases::run(args),
         BenchCommand::Archive(args) => archive::run(args),
+        BenchCommand::BadInputs(args) => bad_inputs::run(args),
         BenchCommand::Codecs(args) => codecs::run(args),
         BenchCommand::Decode(args) => decode::run(args),
         BenchCommand::Drive(args) => drive::run(args),

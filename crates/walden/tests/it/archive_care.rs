@@ -20,6 +20,7 @@ walden_testing::tests! {
     gaps_are_acknowledged_in_writing,
     status_and_metrics_say_what_is_wrong,
     the_exporter_serves_metrics_and_nothing_else,
+    every_bad_input_is_refused,
 }
 
 fn text(path: &Path) -> &str {
@@ -496,4 +497,24 @@ fn the_exporter_serves_metrics_and_nothing_else() {
     let mut answer = Vec::new();
     let _ = silent.read_to_end(&mut answer);
     assert!(!String::from_utf8_lossy(&answer).contains("200 OK"));
+}
+
+/// Whatever other archivers make of them, which is measured in the same run.
+fn every_bad_input_is_refused() -> Outcome {
+    postgres(15)?;
+    postgres(14)?;
+    let run = walden(&["bench", "bad-inputs", "--format", "json"]);
+    assert_eq!(run.code, 0, "{run:?}");
+    let outcomes = json(&run);
+    let rows = outcomes["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 9, "{outcomes:#}");
+    for row in rows {
+        let own = &row["archivers"][0];
+        assert_eq!((&own["archiver"], own["status"].as_i64()), (&Value::from("walden"), Some(1)), "{row:#}");
+        // What was archived before stays, and nothing else comes back.
+        let is_taken = row["input"].as_str().unwrap().ends_with("under the same name");
+        let restored = if is_taken { "first_content" } else { "nothing" };
+        assert_eq!(own["restored"], restored, "{row:#}");
+    }
+    Ok(())
 }
