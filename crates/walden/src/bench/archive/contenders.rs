@@ -107,7 +107,7 @@ impl Contender {
                 let push_ahead = if ahead { "" } else { " --look-ahead 0" };
                 let get_ahead = if ahead { "" } else { " --prefetch 0" };
                 if self == WaldenPacks {
-                    afterwards = Some(format!("{walden} pack --repo \"{at}\" --keep 0"));
+                    afterwards = Some(format!("{walden} pack --repo \"{at}\" --keep 0 --segments 4"));
                 }
                 (
                     format!("{walden} push --repo \"{at}\" --level {level}{push_ahead} \"%p\""),
