@@ -3,7 +3,6 @@
 //! A file gets its name when it is whole and durable, and never takes the place of another: what is there with the same content
 //! counts as done, so that an export that was interrupted goes on when it is run again.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Read, Write};
 use std::ops::RangeInclusive;
@@ -21,6 +20,7 @@ use crate::get::{self, PackMembers};
 use crate::log::{Log, stretches};
 use crate::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
 use crate::object;
+use crate::snapshot::Snapshot;
 
 /// Which files are exported.
 #[derive(Clone, Copy, Debug)]
@@ -196,13 +196,10 @@ impl Plan {
 
 /// All timelines that have segments.
 fn timelines(archive: &Archive) -> Result<Vec<Timeline>, ArchiveError> {
-    let mut found = BTreeMap::new();
-    archive.store().list(WAL, &mut |listed| {
-        if let Some(object) = Object::of_key(&listed.key) {
-            found.insert(object.timeline(), ());
-        }
-    })?;
-    Ok(found.into_keys().collect())
+    let listed = Snapshot::take(archive.store(), &[WAL.to_owned()])?;
+    let mut timelines: Vec<Timeline> = listed.objects.keys().map(|object| object.timeline()).collect();
+    timelines.dedup();
+    Ok(timelines)
 }
 
 /// Writes files into a folder, which is made if it is not there. `progress` gets the files that are done.
@@ -282,17 +279,16 @@ fn export_object(
             done(file, None);
             continue;
         }
-        let mut new = NewFile::create(&target)?;
-        match decode(archive, (file, object, bytes), &mut members, &mut new) {
-            // What it held is in a pack by now, or in a larger one.
-            Err(error) if error.is_not_found() => {
-                new = NewFile::create(&target)?;
-                let found = get::find(archive, file).map_err(failed)?.ok_or(error).map_err(failed)?;
-                decode(archive, (file, found.0, found.1), &mut members, &mut new).map_err(failed)?;
-            }
-            other => other.map_err(failed)?,
-        }
-        done(file, new.publish()?);
+        let new = get::with_listed_object(archive, file, (object, bytes), |object, bytes| {
+            // A file that cannot be written is no trouble of the archive's.
+            let mut new = match NewFile::create(&target) {
+                Ok(new) => new,
+                Err(error) => return Ok(Err(error)),
+            };
+            decode(archive, (file, object, bytes), &mut members, &mut new)?;
+            Ok(Ok(new))
+        });
+        done(file, new.map_err(failed)??.publish()?);
     }
     Ok(())
 }

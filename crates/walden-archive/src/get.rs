@@ -1,5 +1,6 @@
 //! Out of the archive: what `restore_command` asks for, from where it was fetched ahead or from the archive itself.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -8,8 +9,9 @@ use walden_codec::container::{Entry, Head, Reader};
 use walden_format::lsn::SegmentName;
 
 use crate::archive::{Archive, ArchiveError};
+use crate::contents::Contents;
 use crate::name::{ArchivedFile, Object, PackName};
-use crate::object::{self, ObjectError, ObjectReader, READ_LIMITS};
+use crate::object::{self, ObjectError, ObjectReader, READ_LIMITS, Summary};
 use crate::pending;
 use crate::store::{Cause, Store};
 
@@ -104,6 +106,51 @@ pub fn with_object<T>(
             other => return other.map(Some),
         }
     }
+}
+
+/// Uses a file's object as it was listed; if that is not there any more, as [`with_object`] finds it.
+///
+/// # Errors
+/// As [`with_object`], and that of `read` if the file is in no object any more.
+pub fn with_listed_object<T>(
+    archive: &Archive,
+    file: ArchivedFile,
+    listed: (Object, u64),
+    mut read: impl FnMut(Object, u64) -> Result<T, ArchiveError>,
+) -> Result<T, ArchiveError> {
+    match read(listed.0, listed.1) {
+        Err(error) if error.is_not_found() => with_object(archive, file, read)?.ok_or(error),
+        other => other,
+    }
+}
+
+/// What the summaries of a listed object say of the segments in it. If it is not there any more, those of the objects that have the
+/// segments now are read; of segments that are in none, nothing is known.
+///
+/// # Errors
+/// The store's, and summaries that cannot be read.
+pub fn read_contents(archive: &Archive, object: Object, bytes: u64) -> Result<Vec<Contents>, ArchiveError> {
+    let names: Vec<SegmentName> = match object::read_contents(archive.store(), object, bytes) {
+        Err(error) if error.is_not_found() => match object {
+            Object::File(ArchivedFile::Segment(name)) => vec![name],
+            Object::Pack(pack) => pack.names().collect(),
+            // Nothing else is packed.
+            Object::File(_) => Vec::new(),
+        },
+        other => return Ok(other?),
+    };
+    let mut known: BTreeMap<String, Summary> = BTreeMap::new();
+    let mut found = Vec::new();
+    for name in names {
+        let file = ArchivedFile::Segment(name);
+        if !known.contains_key(&name.to_string()) {
+            let read = |object, bytes| Ok(object::read_summaries(archive.store(), object, bytes)?);
+            let summaries = with_object(archive, file, read)?.unwrap_or_default();
+            known.extend(summaries.into_iter().map(|summary| (summary.name.clone(), summary)));
+        }
+        found.extend(known.remove(&name.to_string()).and_then(|summary| summary.contents));
+    }
+    Ok(found)
 }
 
 /// Writes a file under a path, which gets it whole or not at all.

@@ -31,6 +31,7 @@ pub mod prune;
 pub mod push;
 pub mod recovery;
 pub mod replay;
+mod snapshot;
 pub mod source;
 pub mod status;
 pub mod store;

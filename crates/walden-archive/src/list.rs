@@ -8,9 +8,10 @@ use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 use crate::archive::{Archive, ArchiveError};
 use crate::contents::RestorePoint;
 use crate::gaps::{self, Acknowledgement};
+use crate::get;
 use crate::history::History;
 use crate::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
-use crate::object;
+use crate::snapshot::Snapshot;
 use crate::store::Listed;
 
 pub use crate::gaps::Gap;
@@ -105,18 +106,17 @@ pub(crate) fn list_objects(
         unknown: Vec::new(),
     };
     let mut timelines: BTreeMap<Timeline, BTreeMap<Object, u64>> = BTreeMap::new();
-    for prefix in [WAL, BACKUP, HISTORY] {
+    let wal = Snapshot::take(archive.store(), &[WAL.to_owned()])?;
+    listing.unknown.extend(wal.unknown);
+    for (object, bytes) in wal.objects {
+        all.push((object, bytes));
+        timelines.entry(object.timeline()).or_default().insert(object, bytes);
+    }
+    for prefix in [BACKUP, HISTORY] {
         archive.store().list(prefix, &mut |listed| match add_to(&mut all, &listed) {
             Some(Object::File(file @ ArchivedFile::Backup(..))) => listing.backups.push(file.to_string()),
-            Some(Object::File(ArchivedFile::History(timeline))) => {
-                timelines.entry(timeline).or_default();
-            }
             Some(object) => {
-                let timeline = match object {
-                    Object::File(file) => file.timeline(),
-                    Object::Pack(pack) => pack.first.timeline,
-                };
-                timelines.entry(timeline).or_default().insert(object, listed.bytes);
+                timelines.entry(object.timeline()).or_default();
             }
             None => listing.unknown.push(listed.key),
         })?;
@@ -255,7 +255,7 @@ fn times(
         if let Some(known) = summaries.get(object) {
             return Ok(Clone::clone(known));
         }
-        let read = object::read_contents(archive.store(), *object, bytes)?;
+        let read = get::read_contents(archive, *object, bytes)?;
         summaries.insert(*object, read.clone());
         Ok(read)
     };

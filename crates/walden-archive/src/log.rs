@@ -9,9 +9,10 @@ use walden_source::timelines::{Stretch, timeline_of};
 use crate::archive::{Archive, ArchiveError};
 use crate::contents::Contents;
 use crate::gaps::Gap;
+use crate::get;
 use crate::history::History;
 use crate::name::{ArchivedFile, Object, WAL, folder_of, folder_of_timeline};
-use crate::object;
+use crate::snapshot::Snapshot;
 
 /// A segment of a log, and the object that has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -191,7 +192,7 @@ impl<'a> Ends<'a> {
     pub fn of(&mut self, index: usize) -> Result<Option<(i64, i64)>, ArchiveError> {
         let Some(segment) = self.segments.get(index) else { return Ok(None) };
         if !self.known.contains_key(&segment.object) {
-            let contents = object::read_contents(self.archive.store(), segment.object, segment.bytes)?;
+            let contents = get::read_contents(self.archive, segment.object, segment.bytes)?;
             self.known.insert(segment.object, contents);
         }
         let starts_in = |contents: &&Contents| is_of(contents, segment);
@@ -296,21 +297,13 @@ fn newest_timeline(
     histories: &BTreeMap<Timeline, History>,
 ) -> Result<Timeline, ArchiveError> {
     for &timeline in histories.keys().rev() {
-        let mut has_segments = false;
-        archive.store().list(&folder_of_timeline(timeline), &mut |listed| {
-            has_segments |= Object::of_key(&listed.key).is_some();
-        })?;
-        if has_segments {
+        let listed = Snapshot::take(archive.store(), &[folder_of_timeline(timeline)])?;
+        if !listed.objects.is_empty() {
             return Ok(timeline);
         }
     }
-    let mut newest = 1;
-    archive.store().list(WAL, &mut |listed| {
-        if let Some(object) = Object::of_key(&listed.key) {
-            newest = newest.max(object.timeline());
-        }
-    })?;
-    Ok(newest)
+    let listed = Snapshot::take(archive.store(), &[WAL.to_owned()])?;
+    Ok(listed.objects.keys().map(|object| object.timeline()).max().unwrap_or(1))
 }
 
 /// Finds the segments of a timeline with numbers in a range. A segment's own object goes before a pack that has it too.
@@ -325,7 +318,7 @@ fn list_segments(
         return Ok(());
     }
     let (first, last) = [range.start(), range.end()].map(|number| number / segments_per_log(size)).into();
-    let folders = match last - first < MAX_LISTED_FOLDERS {
+    let folders: Vec<String> = match last - first < MAX_LISTED_FOLDERS {
         true => (first..=last)
             .map(|log| folder_of(SegmentName::new(timeline, log * segments_per_log(size), size)))
             .collect(),
@@ -339,21 +332,19 @@ fn list_segments(
             Object::File(_) => drop(found.insert((name, is_partial), segment)),
         }
     };
-    for folder in folders {
-        archive.store().list(&folder, &mut |listed| match Object::of_key(&listed.key) {
-            Some(object @ Object::File(ArchivedFile::Segment(name))) => {
-                add(name, false, object, listed.bytes);
-            }
-            Some(object @ Object::File(ArchivedFile::Partial(name))) => add(name, true, object, listed.bytes),
-            Some(object @ Object::Pack(pack)) => {
+    for (object, bytes) in Snapshot::take(archive.store(), &folders)?.objects {
+        match object {
+            Object::File(ArchivedFile::Segment(name)) => add(name, false, object, bytes),
+            Object::File(ArchivedFile::Partial(name)) => add(name, true, object, bytes),
+            Object::Pack(pack) => {
                 // A name may say anything: a log has no more segments than this.
                 let last = u64::from(pack.last.segment).min(segments_per_log(size) - 1) as u32;
                 for segment in pack.first.segment..=last {
-                    add(SegmentName { segment, ..pack.first }, false, object, listed.bytes);
+                    add(SegmentName { segment, ..pack.first }, false, object, bytes);
                 }
             }
-            Some(Object::File(ArchivedFile::History(_) | ArchivedFile::Backup(..))) | None => {}
-        })?;
+            Object::File(ArchivedFile::History(_) | ArchivedFile::Backup(..)) => {}
+        }
     }
     Ok(())
 }

@@ -262,12 +262,24 @@ pub fn read_summary_of(
     object_bytes: u64,
 ) -> Result<Summary, ObjectError> {
     let (key, name) = (object.key(), file.to_string());
-    let summaries = match object {
-        Object::File(_) => vec![read_summary(store, &key, object_bytes)?],
-        Object::Pack(pack) => read_pack_summaries(store, pack, object_bytes)?,
-    };
+    let summaries = read_summaries(store, object, object_bytes)?;
     let found = summaries.into_iter().find(|summary| summary.name == name);
     found.ok_or_else(|| ObjectError::Mismatch { key, expected: name, found: "other files".to_owned() })
+}
+
+/// Reads the summaries of an object, of one file or of a pack.
+///
+/// # Errors
+/// As [`read_summary`] and [`read_pack_summaries`].
+pub fn read_summaries(
+    store: &dyn Store,
+    object: Object,
+    object_bytes: u64,
+) -> Result<Vec<Summary>, ObjectError> {
+    match object {
+        Object::File(_) => Ok(vec![read_summary(store, &object.key(), object_bytes)?]),
+        Object::Pack(pack) => read_pack_summaries(store, pack, object_bytes),
+    }
 }
 
 /// What an object's summaries say of the segments in it; nothing if it has none.
@@ -275,13 +287,10 @@ pub fn read_summary_of(
 /// # Errors
 /// As [`read_summary`] and [`read_pack_summaries`].
 pub fn read_contents(store: &dyn Store, object: Object, bytes: u64) -> Result<Vec<Contents>, ObjectError> {
-    let summaries = match object {
-        Object::File(ArchivedFile::Segment(_) | ArchivedFile::Partial(_)) => {
-            vec![read_summary(store, &object.key(), bytes)?]
-        }
-        Object::Pack(pack) => read_pack_summaries(store, pack, bytes)?,
-        Object::File(_) => Vec::new(),
-    };
+    if let Object::File(ArchivedFile::History(_) | ArchivedFile::Backup(..)) = object {
+        return Ok(Vec::new());
+    }
+    let summaries = read_summaries(store, object, bytes)?;
     Ok(summaries.into_iter().filter_map(|summary| summary.contents).collect())
 }
 

@@ -235,33 +235,35 @@ impl Contents {
     fn decode(&mut self, index: usize) -> Result<Arc<Vec<u8>>, ArchiveError> {
         let inner = Arc::clone(&self.inner);
         let segment = inner.ahead.segment(index)?;
-        match self.decode_listed(&segment, index) {
-            // What the object held is in a pack by now, or in a larger one.
-            Err(error) if error.is_not_found() => {
-                let found = get::with_object(&inner.archive, segment.file(), |object, bytes| {
-                    let mut content = Vec::new();
-                    get::decode(&inner.archive, segment.file(), object, bytes, &mut content)?;
-                    Ok(content)
-                });
-                Ok(Arc::new(found?.ok_or(error)?))
-            }
-            other => Ok(Arc::new(other?)),
-        }
+        let listed = (segment.object, segment.bytes);
+        let content = get::with_listed_object(&inner.archive, segment.file(), listed, |object, bytes| {
+            self.decode_from(object, bytes, &segment, index)
+        });
+        Ok(Arc::new(content?))
     }
 
-    /// Decodes a segment from the object in which it was listed.
-    fn decode_listed(&mut self, segment: &LogSegment, index: usize) -> Result<Vec<u8>, ArchiveError> {
+    /// Decodes a segment from the object in which it was listed, or in which it is by now.
+    fn decode_from(
+        &mut self,
+        object: Object,
+        bytes: u64,
+        segment: &LogSegment,
+        index: usize,
+    ) -> Result<Vec<u8>, ArchiveError> {
         let inner = Arc::clone(&self.inner);
         let mut content = Vec::new();
-        match segment.object {
-            Object::File(file) => {
+        match object {
+            Object::File(file) if object == segment.object => {
                 object::decode(file, &inner.ahead.read(index)?, &mut content)?;
+            }
+            Object::File(file) => {
+                object::decode(file, &inner.archive.store().read(&object.key())?, &mut content)?;
             }
             Object::Pack(pack) => {
                 // A pack whose decoding failed is opened again, as its reader is in no defined position.
                 let mut open = match self.pack.take().filter(|open| open.pack == pack) {
                     Some(open) => open,
-                    None => OpenPack::open(inner.ahead.store(), pack, segment.bytes)?,
+                    None => OpenPack::open(inner.ahead.store(), pack, bytes)?,
                 };
                 open.decode(segment.name, &mut content)?;
                 self.pack = Some(open);

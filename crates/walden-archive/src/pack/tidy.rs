@@ -79,10 +79,7 @@ fn is_same(
     hashes: &[[u8; 32]],
 ) -> Result<(), ObjectError> {
     let (store, key) = (archive.store(), object.key());
-    let summaries = match object {
-        Object::File(_) => vec![object::read_summary(store, &key, bytes)?],
-        Object::Pack(pack) => object::read_pack_summaries(store, pack, bytes)?,
-    };
+    let summaries = object::read_summaries(store, object, bytes)?;
     let Some((start, _)) = object.segments() else { return Ok(()) };
     let from = (start.segment - first.segment) as usize;
     for (summary, hash) in summaries.iter().zip(hashes.get(from..).unwrap_or_default()) {

@@ -17,6 +17,7 @@ use crate::archive::{Archive, ArchiveError};
 use crate::backup::{self, Backup};
 use crate::list::Gap;
 use crate::name::{ArchivedFile, Object, WAL};
+use crate::snapshot::Snapshot;
 
 /// What is kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -124,12 +125,7 @@ impl Pruned {
 /// The store's, and an archive that cannot be understood.
 pub fn plan(archive: &Archive, rule: &Rule, on_disk: Vec<Backup>) -> Result<Plan, ArchiveError> {
     let size = SegmentSize::new(archive.identity()?.segment_bytes).unwrap_or(SegmentSize::DEFAULT);
-    let mut objects = BTreeMap::new();
-    archive.store().list(WAL, &mut |listed| {
-        if let Some(object) = Object::of_key(&listed.key) {
-            objects.insert(object, listed.bytes);
-        }
-    })?;
+    let objects = Snapshot::take(archive.store(), &[WAL.to_owned()])?.objects;
     let only_on_disk = !on_disk.is_empty();
     let backups = backup::merge(backup::archived(archive, size)?, on_disk);
     let segments = Segments::new(&objects, size);
