@@ -3,12 +3,13 @@
 //! Every object is read and decoded, each file's hash compared, and each segment checked once more as it was before it was archived:
 //! every record's checksum, and that the first record of a segment points back at the last one of the segment before.
 
-use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 
 use serde::Serialize;
+use serde_json::Value;
 use walden_format::lsn::{SegmentName, SegmentSize};
+use walden_source::workers;
 
 use crate::archive::{Archive, ArchiveError};
 use crate::check::{self, Checked, Rules};
@@ -90,44 +91,70 @@ pub fn verify(
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Verified, ArchiveError> {
     archive.unlock()?;
-    let (listing, objects) = list::list_objects(archive, None)?;
+    let (mut listing, mut objects) = list::list_objects(archive, None)?;
     let size = archive.segment_size()?;
     // One that cannot be read is among the objects that are looked at.
     let histories: Vec<History> = archive.histories().unwrap_or_default().into_values().collect();
     let unknown = |object| Finding { object, problem: "not an object of an archive".to_owned() };
+    let mut looked: BTreeMap<Object, Looked> = BTreeMap::new();
+    for round in 1.. {
+        look_at_new(archive, &objects, options, &histories, progress, &mut looked);
+        if round == MAX_ROUNDS || !looked.values().any(|it| it.is_gone) {
+            break;
+        }
+        // Packed or pruned since it was listed.
+        (listing, objects) = list::list_objects(archive, None)?;
+        let listed: BTreeSet<Object> = objects.iter().map(|(object, _)| *object).collect();
+        looked.retain(|object, it| !it.is_gone && listed.contains(object));
+    }
     let mut found = Verified {
         gaps: listing.timelines.into_iter().flat_map(|timeline| timeline.gaps).collect(),
         warnings: listing.unknown.into_iter().map(unknown).collect(),
         ..Verified::default()
     };
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let count = objects.len() as u64;
-    std::thread::scope(|scope| {
-        for _ in 0..options.threads.max(1) {
-            scope.spawn(|| {
-                while let Some(&(object, bytes)) = objects.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let looked = if options.fast {
-                        look_fast(archive, object, bytes)
-                    } else {
-                        look(archive, object, bytes, &histories)
-                    };
-                    let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    done.push((object, bytes, looked));
-                    progress(done.len() as u64, count);
-                }
-            });
-        }
-    });
-    let mut looked = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    looked.sort_by_key(|(object, ..)| *object);
     let mut links = Links::new(size, &histories);
-    for (object, bytes, looked) in looked {
+    for (object, looked) in looked {
         found.objects += 1;
-        found.stored_bytes += bytes;
+        found.stored_bytes += looked.stored_bytes;
         found.add(object, looked, &mut links);
     }
     found.damaged.sort();
     Ok(found)
+}
+
+/// How often the archive is listed where objects are gone once they are read.
+const MAX_ROUNDS: usize = 16;
+
+/// Looks at the objects that were not looked at yet.
+fn look_at_new(
+    archive: &Archive,
+    objects: &[(Object, u64)],
+    options: VerifyOptions,
+    histories: &[History],
+    progress: &(dyn Fn(u64, u64) + Sync),
+    looked: &mut BTreeMap<Object, Looked>,
+) {
+    let new: Vec<(Object, u64)> =
+        objects.iter().copied().filter(|(object, _)| !looked.contains_key(object)).collect();
+    let all = (looked.len() + new.len()) as u64;
+    workers::run_in_order(
+        0..new.len(),
+        options.threads,
+        || (),
+        |(), index| {
+            let (object, bytes) = new[index];
+            let looked = match options.fast {
+                true => look_fast(archive, object, bytes),
+                false => look(archive, object, bytes, histories),
+            };
+            (object, Looked { stored_bytes: bytes, ..looked })
+        },
+        |(object, one)| {
+            looked.insert(object, one);
+            progress(looked.len() as u64, all);
+            ControlFlow::Continue(())
+        },
+    );
 }
 
 impl Verified {
@@ -173,11 +200,14 @@ impl Verified {
 struct Looked {
     files: Vec<(ArchivedFile, Checked)>,
     problem: Option<String>,
+    /// It is not there any more: that is its problem.
+    is_gone: bool,
+    stored_bytes: u64,
 }
 
 impl Looked {
-    fn failed(error: &dyn std::error::Error) -> Looked {
-        Looked { files: Vec::new(), problem: Some(chain(error)) }
+    fn failed(error: &ArchiveError) -> Looked {
+        Looked { problem: Some(chain(error)), is_gone: error.is_not_found(), ..Looked::default() }
     }
 }
 
@@ -187,9 +217,9 @@ fn look_fast(archive: &Archive, object: Object, bytes: u64) -> Looked {
             let file = |(file, bytes, hash)| {
                 (file, Checked { bytes, hash, cluster: None, contents: None, warnings: Vec::new() })
             };
-            Looked { files: files.into_iter().map(file).collect(), problem: None }
+            Looked { files: files.into_iter().map(file).collect(), ..Looked::default() }
         }
-        Err(error) => Looked::failed(&error),
+        Err(error) => Looked::failed(&error.into()),
     }
 }
 
@@ -211,13 +241,7 @@ fn look_at_file(
     object::decode(file, &object, &mut content)?;
     let mut looked = Looked::default();
     looked.check(archive, file, &content, histories);
-    let summary = object::summary_at_end(&file.key(), &object)?;
-    if let Some((_, checked)) = looked.files.first() {
-        let expected = Summary { warnings: summary.warnings.clone(), ..Summary::new(file, checked) };
-        if summary != expected {
-            looked.problem = Some("the summary at its end does not say what the file has".to_owned());
-        }
-    }
+    looked.compare(&object::summary_at_end(&file.key(), &object)?);
     Ok(looked)
 }
 
@@ -229,14 +253,19 @@ fn look_at_pack(
 ) -> Result<Looked, ArchiveError> {
     let Object::Pack(pack) = object else { return Ok(Looked::default()) };
     let mut members = PackMembers::open(archive, pack, bytes)?;
+    let mut summaries = object::read_pack_summaries(archive.store(), pack, bytes)?.into_iter();
     let mut looked = Looked::default();
     while let Some(segment) = members.next_segment() {
         let mut content = Vec::new();
         if let Err(error) = members.decode_next(&mut content) {
+            looked.is_gone = error.is_not_found();
             looked.problem = Some(format!("{segment}: {}", chain(&error)));
             break;
         }
         looked.check(archive, ArchivedFile::Segment(segment), &content, histories);
+        if let Some(summary) = summaries.next() {
+            looked.compare(&summary);
+        }
     }
     Ok(looked)
 }
@@ -262,6 +291,39 @@ impl Looked {
             }
         }
     }
+
+    /// Compares what was found of the file that was checked last with what is stored of it: lists and searches by time rely on that.
+    /// Warnings may differ: damage that was accepted is one of another kind now.
+    fn compare(&mut self, stored: &Summary) {
+        let Some((file, checked)) = self.files.last().filter(|(file, _)| file.to_string() == stored.name)
+        else {
+            return;
+        };
+        let found = Summary { warnings: stored.warnings.clone(), ..Summary::new(*file, checked) };
+        if *stored != found {
+            let [found, stored] = [&found, stored].map(|it| serde_json::to_value(it).unwrap_or_default());
+            let difference = difference("", &found, &stored);
+            self.problem
+                .get_or_insert(format!("{file}: the stored summary is not what the file has{difference}"));
+        }
+    }
+}
+
+/// Where two JSON values differ first, in words: what the file has, and what is stored.
+fn difference(path: &str, found: &Value, stored: &Value) -> String {
+    if let (Value::Object(found), Value::Object(stored)) = (found, stored) {
+        let keys: BTreeSet<&String> = found.keys().chain(stored.keys()).collect();
+        let of =
+            |map: &serde_json::Map<String, Value>, key: &String| map.get(key).cloned().unwrap_or_default();
+        let differing =
+            keys.into_iter().map(|key| (key, of(found, key), of(stored, key))).find(|(_, a, b)| a != b);
+        return match differing {
+            Some((key, found, stored)) => difference(&format!("{path}{key}."), &found, &stored),
+            None => String::new(),
+        };
+    }
+    let path = path.trim_end_matches('.');
+    format!(": expected {path} {found}, found {stored}")
 }
 
 /// Whether segments follow each other, on a timeline and from a timeline to the one that left it.

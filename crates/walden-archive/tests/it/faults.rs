@@ -174,7 +174,7 @@ impl Store for Shared {
 }
 
 /// Copies a folder with everything in it.
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a folder");
     for entry in fs::read_dir(from).expect("a folder") {
         let entry = entry.expect("an entry");
@@ -190,7 +190,7 @@ fn in_packs_of(segments: u64) -> PackOptions {
     PackOptions { segments: Some(segments), keep: 0, ..PackOptions::default() }
 }
 
-fn pack_all(archive: &Archive, segments: u64) {
+pub fn pack_all(archive: &Archive, segments: u64) {
     let packed = pack(archive, &in_packs_of(segments), &|_, _| {}).expect("packed");
     assert!(packed.is_good(), "{packed:?}");
 }
@@ -262,7 +262,7 @@ fn fail_at_every_call(is_encrypted: bool) {
 }
 
 /// Segments 0x20 to 0x26, of which 0x20 and 0x21 are in a pack, and 0x21 in its own object too; a backup in 0x22.
-fn half_packed(root: &Path) -> Vec<(String, Vec<u8>)> {
+pub fn half_packed(root: &Path) -> Vec<(String, Vec<u8>)> {
     let segments = log(1, 0x20, 7);
     let archive = archive_of(root, &segments[..2]);
     let key = ArchivedFile::parse(&segments[1].0).expect("a name").key();

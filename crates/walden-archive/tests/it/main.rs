@@ -6,6 +6,7 @@ mod faults;
 mod material;
 mod pack;
 mod prune;
+mod races;
 mod requests;
 mod round_trip;
 mod source;

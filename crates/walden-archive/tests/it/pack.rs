@@ -1,13 +1,16 @@
 //! Segments in packs: what is packed, what is there at any moment, and what is read from packs.
 
 use std::fs;
+use std::io::Cursor;
 use std::time::Duration;
 
 use walden_archive::Archive;
 use walden_archive::archive::ArchiveError;
+use walden_archive::check::{Rules, check};
 use walden_archive::get::{GetError, PackMembers, get};
 use walden_archive::list::{ListOptions, list};
 use walden_archive::name::{ArchivedFile, Object};
+use walden_archive::object;
 use walden_archive::pack::{PackOptions, Packed, pack};
 use walden_archive::prefetch::{PrefetchOptions, Spool, prefetch};
 use walden_archive::push::{PushError, PushOptions, push};
@@ -290,4 +293,33 @@ fn an_archive_that_is_not_there_is_none_to_pack() {
     let root = tempfile::tempdir().expect("a folder");
     let missing = pack(&archive(root.path()), &PackOptions::default(), &|_, _| {});
     assert!(matches!(missing, Err(ArchiveError::Missing(_))), "{missing:?}");
+}
+
+/// Lists and searches by time rely on summaries, which checksums of what is stored say nothing of.
+#[test]
+fn a_summary_that_says_something_else_than_its_segment_is_damage() {
+    let root = tempfile::tempdir().expect("a folder");
+    let segments = log(1, 8, 4);
+    let archive = archive_of(root.path(), &segments);
+    let (name, content) = &segments[2];
+    let file = ArchivedFile::parse(name).expect("a name");
+    let rules = Rules { accept_damaged: false, histories: &[] };
+    let mut checked = check(file, &mut &content[..], rules).expect("a good segment");
+    let end = checked.contents.as_mut().and_then(|contents| contents.last_end_of_transaction.as_mut());
+    *end.expect("a commit") += 3_600_000_000;
+    let forged = object::encode(file, &checked, &mut Cursor::new(content), 3).expect("an object");
+    fs::write(root.path().join("archive").join(file.key()), forged).expect("an object");
+    let damaged = || {
+        let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
+        assert_eq!(verified.segments, 4, "{verified:?}");
+        let [finding] = &verified.damaged[..] else { panic!("{verified:?}") };
+        let is_named = finding.problem.contains(name) && finding.problem.contains("last_end_of_transaction");
+        assert!(is_named && finding.problem.contains(&commit_time(10).to_string()), "{finding:?}");
+        finding.object.clone()
+    };
+    assert_eq!(damaged(), file.key());
+    // A pack takes the summaries over as they are.
+    packed(&archive, &options(4, 0));
+    assert!(damaged().ends_with(".wpk"));
+    expect_all(&archive, &segments, "packed");
 }

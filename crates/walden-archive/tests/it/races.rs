@@ -1,0 +1,331 @@
+//! What reads an archive while another process packs and prunes it, between any two keys of a listing and any two calls.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs;
+use std::io::Read;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use walden_archive::Archive;
+use walden_archive::export::{Plan, Selection, export};
+use walden_archive::list::{ListOptions, list};
+use walden_archive::name::Object;
+use walden_archive::prune::{Rule, plan};
+use walden_archive::source::{Bound, SourceOptions, open};
+use walden_archive::store::{Created, Folder, Listed, Store, StoreError};
+use walden_archive::verify::{VerifyOptions, verify};
+use walden_format::lsn::Lsn;
+
+use crate::faults::{copy, half_packed, pack_all};
+use crate::material::{archive, commit_time, stored};
+
+/// What another process does in one call.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Stores an object: its path, and where its content is.
+    Create(PathBuf, PathBuf),
+    Remove(PathBuf),
+}
+
+impl Step {
+    fn run(&self) {
+        match self {
+            Step::Create(path, content) => {
+                fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+                fs::copy(content, path).expect("a copy");
+            }
+            // What is read here may be pruned by the test itself.
+            Step::Remove(path) => match fs::remove_file(path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{error}"),
+                _ => {}
+            },
+        }
+    }
+}
+
+/// In which order a listing visits keys.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Order {
+    Ascending,
+    Descending,
+}
+
+/// A folder in which another process goes on from the k-th event on: before a call, or between two keys of a listing.
+struct Live {
+    folder: Folder,
+    order: Order,
+    /// One step for each event, or all at once.
+    is_gradual: bool,
+    state: Mutex<Events>,
+}
+
+struct Events {
+    seen: usize,
+    starts_at: usize,
+    steps: VecDeque<Step>,
+}
+
+impl Live {
+    fn event(&self) {
+        let mut state = self.state.lock().expect("a lock");
+        state.seen += 1;
+        if state.seen <= state.starts_at {
+            return;
+        }
+        let count = if self.is_gradual { 1 } else { state.steps.len() };
+        for _ in 0..count {
+            if let Some(step) = state.steps.pop_front() {
+                step.run();
+            }
+        }
+    }
+
+    fn folder(&self) -> &Folder {
+        self.event();
+        &self.folder
+    }
+}
+
+impl Store for Live {
+    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
+        self.folder().create(key, content)
+    }
+    fn make_durable(&self, key: &str) -> Result<(), StoreError> {
+        self.folder().make_durable(key)
+    }
+    fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
+        self.folder().read(key)
+    }
+    fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
+        self.folder().read_range(key, range)
+    }
+    fn size(&self, key: &str) -> Result<u64, StoreError> {
+        self.folder().size(key)
+    }
+    /// As an object store whose answers have one key each: what is created behind the last key is seen, and nothing before it.
+    fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
+        let mut last: Option<Listed> = None;
+        loop {
+            self.event();
+            let mut keys = Vec::new();
+            self.folder.list(prefix, &mut |listed| keys.push(listed))?;
+            let is_next = |key: &Listed| match (&last, self.order) {
+                (None, _) => true,
+                (Some(last), Order::Ascending) => key.key > last.key,
+                (Some(last), Order::Descending) => key.key < last.key,
+            };
+            keys.retain(is_next);
+            let next = match self.order {
+                Order::Ascending => keys.into_iter().min(),
+                Order::Descending => keys.into_iter().max(),
+            };
+            let Some(next) = next else { return Ok(()) };
+            visit(next.clone());
+            last = Some(next);
+        }
+    }
+    fn remove(&self, key: &str) -> Result<(), StoreError> {
+        self.folder().remove(key)
+    }
+    fn remove_leftovers(&self) -> Result<(), StoreError> {
+        self.folder().remove_leftovers()
+    }
+    fn location(&self) -> &str {
+        self.folder.location()
+    }
+}
+
+/// The steps that lead from one archive to another, as `pack` and `prune` take them: what is removed is in a pack before.
+fn steps(before: &Path, after: &Path, place: &Path) -> VecDeque<Step> {
+    let objects = |root: &Path| -> BTreeMap<Object, String> {
+        let mut found = BTreeMap::new();
+        Folder::new(root.join("archive"))
+            .list("", &mut |listed| {
+                found.extend(Object::of_key(&listed.key).map(|object| (object, listed.key)));
+            })
+            .expect("a list");
+        found
+    };
+    let (old, new) = (objects(before), objects(after));
+    let path = |key: &String| place.join(key);
+    let is_within = |object: &Object, pack: &Object| match (object.segments(), pack.segments()) {
+        (Some((first, last)), Some(range)) => range.0 <= first && last <= range.1,
+        _ => false,
+    };
+    let (packed, pruned): (Vec<_>, Vec<_>) = old
+        .iter()
+        .filter(|(object, _)| !new.contains_key(object))
+        .partition(|(object, _)| new.keys().any(|pack| is_within(object, pack)));
+    let mut steps: VecDeque<Step> = pruned.iter().map(|(_, key)| Step::Remove(path(key))).collect();
+    let mut packed = packed;
+    for (pack, key) in &new {
+        if !old.contains_key(pack) {
+            steps.push_back(Step::Create(path(key), after.join("archive").join(key)));
+        }
+        let replaced = packed.extract_if(.., |(object, _)| is_within(object, pack));
+        steps.extend(replaced.map(|(_, key)| Step::Remove(path(key))));
+    }
+    steps
+}
+
+/// Does something with an archive that is packed, or pruned and packed, from its k-th event on, for every k.
+fn while_it_is_packed(run: impl Fn(&Archive, bool, &str)) {
+    let before = tempfile::tempdir().expect("a folder");
+    half_packed(before.path());
+    for (is_pruned, per_pack) in [(false, 3), (true, 3)] {
+        let after = tempfile::tempdir().expect("a folder");
+        copy(&before.path().join("archive"), &after.path().join("archive"));
+        let other = archive(after.path());
+        if is_pruned {
+            plan(&other, &Rule::KeepBackups(1), Vec::new()).expect("a plan").apply(&other).expect("pruned");
+        }
+        pack_all(&other, per_pack);
+        assert!(stored(other.store()).len() == 3 - usize::from(is_pruned), "{:?}", stored(other.store()));
+        for (order, is_gradual) in
+            [(Order::Ascending, false), (Order::Ascending, true), (Order::Descending, true)]
+        {
+            for starts_at in 0.. {
+                let what =
+                    format!("from event {starts_at}, pruned: {is_pruned}, {order:?}, gradual: {is_gradual}");
+                let root = tempfile::tempdir().expect("a folder");
+                let place = root.path().join("archive");
+                copy(&before.path().join("archive"), &place);
+                let steps = steps(before.path(), after.path(), &place);
+                assert!(steps.len() > 5, "{steps:?}");
+                let folder = Folder::new(&place);
+                let state = Mutex::new(Events { seen: 0, starts_at, steps });
+                let live = std::sync::Arc::new(Live { folder, order, is_gradual, state });
+                run(&Archive::new(Box::new(Shared(live.clone()))), is_pruned, &what);
+                let state = live.state.lock().expect("a lock");
+                if starts_at >= state.seen {
+                    assert!(state.seen > 10, "only {} events", state.seen);
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// A store that the test looks at afterwards.
+struct Shared(std::sync::Arc<Live>);
+
+impl Store for Shared {
+    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
+        self.0.create(key, content)
+    }
+    fn make_durable(&self, key: &str) -> Result<(), StoreError> {
+        self.0.make_durable(key)
+    }
+    fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
+        self.0.read(key)
+    }
+    fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
+        self.0.read_range(key, range)
+    }
+    fn size(&self, key: &str) -> Result<u64, StoreError> {
+        self.0.size(key)
+    }
+    fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
+        self.0.list(prefix, visit)
+    }
+    fn remove(&self, key: &str) -> Result<(), StoreError> {
+        self.0.remove(key)
+    }
+    fn remove_leftovers(&self) -> Result<(), StoreError> {
+        self.0.remove_leftovers()
+    }
+    fn location(&self) -> &str {
+        self.0.location()
+    }
+}
+
+/// The first segment that is there, where the first two may be pruned.
+fn is_first(name: &str, is_pruned: bool) -> bool {
+    name.ends_with("00000020") || (is_pruned && (name.ends_with("00000021") || name.ends_with("00000022")))
+}
+
+#[test]
+fn a_list_shows_no_gap_and_every_segment() {
+    while_it_is_packed(|archive, is_pruned, what| {
+        let listing = list(archive, ListOptions { all_summaries: true });
+        let listing = listing.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let [timeline] = &listing.timelines[..] else { panic!("{what}: {listing:?}") };
+        assert_eq!(timeline.gaps, [], "{what}");
+        let (first, last) = (timeline.first_segment.as_deref(), timeline.last_segment.as_deref());
+        assert!(is_first(first.expect("a segment"), is_pruned), "{what}: {first:?}");
+        assert_eq!(last, Some("000000010000000000000026"), "{what}");
+        assert!(is_pruned || timeline.segments == 7, "{what}: {timeline:?}");
+        assert_eq!(timeline.last_commit_time, Some(commit_time(0x26)), "{what}");
+        assert!(is_pruned || timeline.first_commit_time == Some(commit_time(0x20)), "{what}: {timeline:?}");
+    });
+}
+
+#[test]
+fn verification_finds_nothing_wrong_and_looks_at_every_segment() {
+    while_it_is_packed(|archive, is_pruned, what| {
+        // Where only checksums are compared, it takes the same way, and less time.
+        let options = VerifyOptions { fast: true, threads: 1 };
+        let verified = verify(archive, options, &|_, _| {}).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert!(verified.is_good(), "{what}: {verified:?}");
+        assert!(verified.segments >= if is_pruned { 5 } else { 7 }, "{what}: {verified:?}");
+    });
+}
+
+#[test]
+fn pruning_is_planned_without_warnings_and_removes_nothing_that_is_kept() {
+    while_it_is_packed(|archive, _, what| {
+        let planned = plan(archive, &Rule::KeepBackups(1), Vec::new());
+        let planned = planned.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let report = planned.report();
+        assert_eq!((&report.warnings[..], &report.reason), (&[][..], &None), "{what}");
+        assert_eq!(report.kept_from.as_deref(), Some("0/02200000"), "{what}");
+        assert_eq!(report.backups[0].problem, None, "{what}");
+        planned.apply(archive).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let left = list(archive, ListOptions::default()).expect("a list").timelines.remove(0);
+        assert_eq!(left.gaps, [], "{what}");
+        assert_eq!(left.last_segment.as_deref(), Some("000000010000000000000026"), "{what}");
+        assert!(left.segments >= 5, "{what}: {left:?}");
+    });
+}
+
+#[test]
+fn an_export_has_every_segment() {
+    let segments = crate::material::log(1, 0x20, 7);
+    while_it_is_packed(|archive, is_pruned, what| {
+        let selection = Selection { timeline: None, from: is_pruned.then_some(0x22), to: None };
+        let plan = Plan::of(archive, &selection).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(plan.gaps, [], "{what}");
+        let target = tempfile::tempdir().expect("a folder");
+        export(archive, &plan, target.path(), 1, &|_| {}).unwrap_or_else(|error| panic!("{what}: {error:?}"));
+        for (name, original) in &segments[if is_pruned { 2 } else { 0 }..] {
+            assert!(fs::read(target.path().join(name)).expect(what) == *original, "{what}: {name}");
+        }
+    });
+}
+
+#[test]
+fn a_source_has_every_segment_and_finds_moments() {
+    let segments = crate::material::log(1, 0x20, 7);
+    while_it_is_packed(|archive, _, what| {
+        let options =
+            SourceOptions { timeline: None, from: Some(Bound::Lsn(Lsn(0x22 << 20))), to: None, threads: 1 };
+        let from_time = Some(Bound::Time(commit_time(0x24)));
+        let expected: &[(String, Vec<u8>)] = &segments[2..];
+        for (options, expected) in
+            [(options, expected), (SourceOptions { from: from_time, ..options }, &segments[3..])]
+        {
+            let source = open(archive, &options).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let names: Vec<String> = source.segments.iter().map(|segment| segment.name.to_string()).collect();
+            let expected_names: Vec<&String> = expected.iter().map(|(name, _)| name).collect();
+            assert!(names.iter().eq(expected_names), "{what}: {names:?}");
+            for (segment, (name, original)) in source.segments.iter().zip(expected) {
+                let mut content = Vec::new();
+                let mut reader =
+                    walden_source::open::open(segment).unwrap_or_else(|error| panic!("{what}: {error}"));
+                reader.read_to_end(&mut content).unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert!(content == *original, "{what}: {name}");
+            }
+        }
+    });
+}
