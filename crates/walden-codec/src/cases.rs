@@ -37,14 +37,11 @@ macro_rules! cases {
 
 cases! {
     QuietPieces "quiet-pieces" "reading ahead skips pieces of a segment once they have nothing new",
-    ShapeContext "shape-context" "a shape is ranked among those that followed the shape before, not among all",
-    ShapeRanks "shape-ranks" "shapes by their ranks in a move-to-front list, not by number",
+    ShapeContext "shape-context" "shapes in a column for each shape of the record before, not in one",
     TransactionRanks "transaction-ranks" "transactions by their ranks in a move-to-front list",
-    RelationRanks "relation-ranks" "relations by their ranks in a move-to-front list, not by number",
     BlockRanks "block-ranks" "blocks by their ranks in a move-to-front list",
     NextBlocks "next-blocks" "the block after the last one has a symbol",
     CommitTimes "commit-times" "times of commits and aborts as distances from the last one",
-    NearTransactions "near-transactions" "transactions of assignments and running transactions as distances from the highest",
     ConflictHorizons "conflict-horizons" "horizons of prune, visible and B-tree delete records as distances from the highest",
     XmaxIsXid "xmax-is-xid" "xmax of updates, deletes and locks combined with the record's transaction",
     Subtransactions "subtransactions" "subtransactions of commits, aborts and assignments as distances",

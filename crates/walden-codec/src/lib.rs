@@ -28,8 +28,8 @@
 //! compressed as bytes.
 //!
 //! **Records** (`record/`). A record is its shape (the parts of its headers that are no numbers), its transaction, its main data
-//! and its blocks. Relations, blocks and transactions are ranks in move-to-front lists; transactions and times in main data are
-//! deltas against earlier ones. Lengths and the checksum are derived. Both directions replay each record
+//! and its blocks. Relations are numbers, blocks and transactions ranks in move-to-front lists; transactions and times in main data
+//! are deltas against earlier ones. Lengths and the checksum are derived. Both directions replay each record
 //! (`walden-redo`), so the pages before the next one are known to both.
 //!
 //! **Predictors** (`predict/`). For each access method, `predict::Predictor` is implemented for the block

@@ -1,4 +1,8 @@
 //! Which relations and blocks a record is about.
+//!
+//! A relation is coded by its number, in a column of the record's shape: records of a shape are of few relations, and entropy coding
+//! learns which follow each other. A block is coded by its rank among the last ones of its relation's fork, as changes of a block come
+//! in groups.
 
 use rustc_hash::FxHashMap;
 use walden_format::record::RelFileLocator;
@@ -26,37 +30,26 @@ pub struct BlockRefs {
 }
 
 impl BlockRefs {
-    /// Codes the number of a relation: its rank among the latest ones of records of the shape, its number, or its name.
+    /// Codes the number of a relation, or its name if it is met first.
     pub fn relation<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
-        shape: &mut Shape,
+        shape: &Shape,
         relation: Option<RelFileLocator>,
     ) -> Result<u32, Corrupt> {
         const NEW: u64 = 0;
         let known = relation.and_then(|relation| self.numbers.get(&relation).copied());
         let symbol = || match known {
             None => NEW,
-            Some(number) if !current.cases.has(Case::RelationRanks) => 1 + RANKS + u64::from(number),
-            Some(number) => match shape.relations.rank(number) {
-                0 => 1 + RANKS + u64::from(number),
-                rank => rank,
-            },
+            Some(number) => 1 + u64::from(number),
         };
         let number = match current.coder.symbol_with(shape.relation, symbol)? {
-            rank @ 1..=RANKS => {
-                return shape
-                    .relations
-                    .promote(rank)
-                    .ok_or_else(|| corrupt("cannot decode a relation: expected the rank of a recent one"));
-            }
             NEW => self.new_relation(current, relation.unwrap_or_default())?,
-            number => narrow(number - 1 - RANKS)?,
+            symbol => narrow(symbol - 1)?,
         };
         if number as usize >= self.relations.len() {
             return Err(corrupt("cannot decode a relation: expected the number of a known one"));
         }
-        shape.relations.push(number);
         Ok(number)
     }
 

@@ -115,7 +115,7 @@ impl Model {
             let source = current.source.and_then(|record| record.blocks.get(index));
             if flags & SAME_REL == 0 {
                 let locator = source.map(|block| block.relation);
-                relation = self.block_refs.relation(current, self.shapes.get_mut(shape), locator)?;
+                relation = self.block_refs.relation(current, self.shapes.get(shape), locator)?;
             }
             let number = source.map_or(0, |block| block.block);
             let names = &mut self.predictors.names;

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use walden_format::assemble::{push_origin, push_toplevel_xid};
 use walden_format::payload::heap::PruneFlags;
-use walden_format::payload::standby::RunningXacts;
 use walden_format::payload::xact::subtransactions_range;
 use walden_format::rmgr::{info, rmid};
 use walden_format::version::Major;
@@ -66,12 +65,6 @@ const XID: &[(usize, NearNumber)] = &[(0, NearNumber::Transaction)];
 /// `snapshotConflictHorizon` of `xl_heap_prune`.
 const CONFLICT_HORIZON: &[(usize, NearNumber)] =
     &[(PruneFlags::CONFLICT_HORIZON_AT, NearNumber::Transaction)];
-/// `nextXid`, `oldestRunningXid` and `latestCompletedXid` of `xl_running_xacts`.
-const RUNNING: &[(usize, NearNumber)] = &[
-    (RunningXacts::XIDS_AT[0], NearNumber::Transaction),
-    (RunningXacts::XIDS_AT[1], NearNumber::Transaction),
-    (RunningXacts::XIDS_AT[2], NearNumber::Transaction),
-];
 
 #[rustfmt::skip]
 const NEAR: &[NearRow] = &[
@@ -79,8 +72,6 @@ const NEAR: &[NearRow] = &[
     near(Case::CommitTimes, rmid::XACT, (info::xact::OPMASK, info::xact::ABORT), ALL, TIME),
     near(Case::CommitTimes, rmid::XACT, (info::xact::OPMASK, info::xact::COMMIT_PREPARED), ALL, TIME),
     near(Case::CommitTimes, rmid::XACT, (info::xact::OPMASK, info::xact::ABORT_PREPARED), ALL, TIME),
-    near(Case::NearTransactions, rmid::XACT, (info::xact::OPMASK, info::xact::ASSIGNMENT), ALL, XID),
-    near(Case::NearTransactions, rmid::STANDBY, (info::RMGR_MASK, info::standby::RUNNING_XACTS), ALL, RUNNING),
     near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE), UNTIL_16, XID),
     near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::FREEZE_PAGE), UNTIL_16, XID),
     near(Case::ConflictHorizons, rmid::HEAP2, (info::heap2::OPMASK, info::heap2::PRUNE_ON_ACCESS), SINCE_17, CONFLICT_HORIZON),

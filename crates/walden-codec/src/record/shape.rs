@@ -1,6 +1,7 @@
 //! Shapes: the parts of records' headers that many records share, everything but numbers.
 //!
-//! A shape is coded once, and then as its rank among those that came after the shape of the record before.
+//! A shape is coded once, and then by its number, in a column for each shape of the record before: what an access method or a
+//! statement logs comes in the same order each time.
 
 use rustc_hash::FxHashMap;
 use walden_format::assemble::is_in_order;
@@ -13,7 +14,6 @@ use super::Current;
 use super::main_data::{NearNumber, near_numbers, starts_with_xid};
 use crate::cases::Case;
 use crate::columns::{Class, Coder, Column, Kind, narrow};
-use crate::move_to_front::MoveToFrontList;
 use crate::{Corrupt, corrupt};
 
 /// What records of a shape share.
@@ -36,8 +36,6 @@ pub struct Shape {
     pub main_data_starts_with_xid: bool,
     /// The column of the main data's length.
     pub main_len: Column,
-    /// The latest relations.
-    pub relations: MoveToFrontList,
     /// The column of relations.
     pub relation: Column,
     /// The column of blocks.
@@ -55,7 +53,7 @@ pub struct ShapeBlock {
     pub image_info: u8,
 }
 
-/// The shapes that were met, and which came after which.
+/// The shapes that were met.
 #[derive(Default)]
 pub struct Shapes {
     /// In the order in which they were met; the first one has number 1.
@@ -63,8 +61,8 @@ pub struct Shapes {
     numbers: FxHashMap<Vec<u8>, u32>,
     /// The shape of the record before; 0 if it has none.
     last: u32,
-    /// For each shape, and for none, the shapes that came after it.
-    followers: Vec<(MoveToFrontList, Column)>,
+    /// For no shape and then for each, the column of the shapes that come after it.
+    followers: Vec<Column>,
     key: Vec<u8>,
 }
 
@@ -74,15 +72,10 @@ impl Shapes {
         &self.shapes[index]
     }
 
-    /// The same, to change what was lately used.
-    pub fn get_mut(&mut self, index: usize) -> &mut Shape {
-        &mut self.shapes[index]
-    }
-
-    /// Adds what comes after the next shape; first after a record that has none.
+    /// Names the column of the shapes after the next shape; first of those after a record that has none.
     pub fn add_context<S: Coder>(&mut self, coder: &mut S) -> Result<(), Corrupt> {
         let column = coder.column(Kind::Symbols(Class::Shapes))?;
-        self.followers.push((MoveToFrontList::default(), column));
+        self.followers.push(column);
         Ok(())
     }
 
@@ -94,10 +87,9 @@ impl Shapes {
         current: &mut Current<'_, S>,
         (prev, version): (Lsn, Major),
     ) -> Result<Option<usize>, Corrupt> {
-        // None; a new one; from 2 on the rank among those that came here before; from `NUMBERS` on its number, from 1 on.
+        // None; a new one; from 2 on 1 + its number, which is from 1 on.
         const NONE: u64 = 0;
         const NEW: u64 = 1;
-        const MAX_RANK: u64 = 1 + MoveToFrontList::MAX_VALUES as u64;
         let mut key = std::mem::take(&mut self.key);
         key.clear();
         if let Some(record) = current.source
@@ -108,33 +100,19 @@ impl Shapes {
         let known = current.source.and_then(|_| self.numbers.get(&key).copied());
         let cases = current.cases;
         let context = if cases.has(Case::ShapeContext) { self.last as usize } else { 0 };
-        let (followers, column) = &self.followers[context];
+        let column = self.followers[context];
         let symbol = || match known {
             _ if key.is_empty() => NONE,
             None => NEW,
-            Some(number) if !cases.has(Case::ShapeRanks) => MAX_RANK + 1 + u64::from(number),
-            Some(number) => match followers.rank(number) {
-                0 => MAX_RANK + 1 + u64::from(number),
-                rank => 1 + rank,
-            },
+            Some(number) => NEW + u64::from(number),
         };
-        let number = match current.coder.symbol_with(*column, symbol)? {
+        let number = match current.coder.symbol_with(column, symbol)? {
             NONE => {
                 self.last = 0;
                 return Ok(None);
             }
-            rank @ 2..=MAX_RANK => {
-                let number = self.followers[context].0.promote(rank - 1);
-                number.ok_or_else(|| corrupt("cannot decode a shape: expected the rank of a recent one"))?
-            }
-            symbol => {
-                let number = match symbol {
-                    NEW => self.new_shape(current, version, &key)?,
-                    number => narrow(number - MAX_RANK - 1)?,
-                };
-                self.followers[context].0.push(number);
-                number
-            }
+            NEW => self.new_shape(current, version, &key)?,
+            symbol => narrow(symbol - NEW)?,
         };
         if number == 0 || number as usize > self.shapes.len() {
             return Err(corrupt("cannot decode a shape: expected the number of a known one"));
@@ -168,7 +146,6 @@ impl Shapes {
             near: near_numbers(rmid, info, version, *cases),
             main_data_starts_with_xid: starts_with_xid(rmid, info) && cases.has(Case::XmaxIsXid),
             main_len: coder.column(Kind::Symbols(Class::MainData))?,
-            relations: MoveToFrontList::default(),
             relation: coder.column(Kind::Symbols(Class::Blocks))?,
             block: coder.column(Kind::Symbols(Class::Blocks))?,
         });

@@ -1,4 +1,7 @@
 //! Transactions of records.
+//!
+//! Sessions that write at the same time take turns, so a record's transaction is mostly one of the last few; a new one is a little
+//! above the highest.
 
 use super::Current;
 use crate::cases::Case;

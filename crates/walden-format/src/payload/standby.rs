@@ -69,11 +69,6 @@ pub struct RunningXacts<'a> {
     pub subxids: Items<'a, u32>,
 }
 
-impl RunningXacts<'_> {
-    /// Where the main data has `nextXid`, `oldestRunningXid` and `latestCompletedXid` (`xl_running_xacts`).
-    pub const XIDS_AT: [usize; 3] = [12, 16, 20];
-}
-
 pub(crate) fn running_xacts<'a>(_: &Record<'a>, fields: &mut Fields<'a>) -> Parsed<'a> {
     let count = fields.count("xcnt")?;
     let subxact_count = fields.count("subxcnt")?;
