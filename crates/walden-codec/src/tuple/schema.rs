@@ -206,34 +206,8 @@ fn search(rows: &[&[u8]], end_align: usize, left: &mut usize) -> Result<Vec<Fiel
             return Ok(path_to(&nodes, number));
         }
         *left = left.checked_sub(1).ok_or(None)?;
-        for (index, step) in STEPS.iter().enumerate() {
-            ahead.clear();
-            let (mut shortest, mut longest, mut most_empty, mut gaps) = (usize::MAX, 0, 0, 0);
-            for (row_number, (row, &at)) in whole.clone().enumerate() {
-                let Some(span) = next(*step, row, at as usize) else {
-                    blame[row_number] += u32::from(!ahead.is_empty());
-                    break;
-                };
-                let len = span.end - span.start;
-                shortest = shortest.min(len);
-                longest = longest.max(len);
-                most_empty += usize::from(len <= 1);
-                gaps += span.start - at as usize;
-                ahead.push(span.end as u32);
-            }
-            if ahead.len() < rows.len() {
-                continue;
-            }
-            // In sixteenths of a byte. A varlena of varying length explains more than bytes of a fixed width; one that always has
-            // the same length may as well be a number, and is unlikely if it is always empty.
-            // Gaps cost as much as bytes, or zeros would be taken for the gap before a value.
-            let gaps = (16 * gaps / rows.len()) as u64;
-            let step_cost = gaps
-                + match step {
-                    Field::Fixed { width, .. } => 16 * u64::from(*width) + 6,
-                    Field::Varlena if shortest == longest => 16 * longest as u64 + 20,
-                    Field::Varlena => 24 + (most_empty * 16 / rows.len()) as u64,
-                };
+        for (index, &step) in STEPS.iter().enumerate() {
+            let Some(step_cost) = try_step(step, whole.clone(), &mut ahead, &mut blame) else { continue };
             let mut hasher = FxHasher::default();
             ahead.hash(&mut hasher);
             let reached = best.entry(hasher.finish()).or_insert(u64::MAX);
@@ -247,6 +221,41 @@ fn search(rows: &[&[u8]], end_align: usize, left: &mut usize) -> Result<Vec<Fiel
         }
     }
     Err(blame.iter().enumerate().max_by_key(|(_, times)| **times).map(|(row, _)| row))
+}
+
+/// Reads the next field of each row at its offset, and gives what that costs, in sixteenths of a byte; `ahead` has the offsets after
+/// the field then. `None`, and blame for the row, if one cannot have the field there that rows before it have.
+fn try_step<'r>(
+    step: Field,
+    rows: impl ExactSizeIterator<Item = (&'r &'r [u8], &'r u32)>,
+    ahead: &mut Vec<u32>,
+    blame: &mut [u32],
+) -> Option<u64> {
+    let count = rows.len();
+    ahead.clear();
+    let (mut shortest, mut longest, mut most_empty, mut gaps) = (usize::MAX, 0, 0, 0);
+    for (number, (row, &at)) in rows.enumerate() {
+        let Some(span) = next(step, row, at as usize) else {
+            blame[number] += u32::from(!ahead.is_empty());
+            return None;
+        };
+        let len = span.end - span.start;
+        shortest = shortest.min(len);
+        longest = longest.max(len);
+        most_empty += usize::from(len <= 1);
+        gaps += span.start - at as usize;
+        ahead.push(span.end as u32);
+    }
+    // A varlena of varying length explains more than bytes of a fixed width; one that always has the same length may as well be a
+    // number, and is unlikely if it is always empty. Gaps cost as much as bytes, or zeros would be taken for the gap before a value.
+    let gaps = (16 * gaps / count) as u64;
+    Some(
+        gaps + match step {
+            Field::Fixed { width, .. } => 16 * u64::from(width) + 6,
+            Field::Varlena if shortest == longest => 16 * longest as u64 + 20,
+            Field::Varlena => 24 + (most_empty * 16 / count) as u64,
+        },
+    )
 }
 
 /// The fields from the first node to this one.

@@ -271,6 +271,9 @@ fn write_container<'a>(
     Some(())
 }
 
+const WRONG_TYPE: Corrupt =
+    Corrupt("cannot decode a value of jsonb: expected an object, an array, or a scalar's type");
+
 /// Codes one value, in one of the two directions.
 struct JsonCoder<'a, S> {
     coder: &'a mut S,
@@ -287,20 +290,7 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
     /// Codes a container. Its entries are inserted before its content once that is complete: nothing is allocated by the
     /// number of entries that a file states.
     fn container(&mut self, part: Option<Part>, depth: usize) -> Result<(), Corrupt> {
-        let wrong =
-            Corrupt("cannot decode a value of jsonb: expected an object, an array, or a scalar's type");
-        let code = match part {
-            Some(Part::Container(kind, count)) => u64::from(count) << 3 | u64::from(kind),
-            _ => 0,
-        };
-        let code = self.coder.symbol(self.columns.forms, code)?;
-        let (container, count) = ((code & 7) as u32, code >> 3);
-        let count = u32::try_from(count).ok().filter(|&count| count <= COUNT >> 4).ok_or(wrong)?;
-        if !matches!(container, OBJECT | ARRAY | SCALAR) || depth > MAX_DEPTH {
-            return Err(wrong);
-        }
-        pad(&mut self.value);
-        self.value.extend_from_slice(&(container << 28 | count).to_le_bytes());
+        let (container, count) = self.container_header(part, depth)?;
         let (start, first) = (self.value.len(), self.entries.len());
         if container == OBJECT {
             for _ in 0..count {
@@ -311,34 +301,8 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
             }
         }
         for _ in 0..count {
-            let (part, from) = (self.parts.next().copied(), self.value.len());
-            let code = match part {
-                Some(Part::Value(STRING, text)) if is_digits(text.of(self.bytes)) => DIGITS,
-                Some(Part::Value(kind, _)) => kind,
-                Some(Part::Literal(literal)) => literal,
-                _ => CONTAINER,
-            };
-            let kind = match narrow(self.coder.symbol(self.columns.forms, code.into())?)? {
-                STRING => {
-                    let text = self.bytes_of(part);
-                    self.coder.text(self.columns.strings, text, &mut self.value)?;
-                    STRING
-                }
-                DIGITS => {
-                    self.digits(part)?;
-                    STRING
-                }
-                NUMERIC => {
-                    self.number(part)?;
-                    NUMERIC
-                }
-                CONTAINER => {
-                    self.container(part, depth + 1)?;
-                    CONTAINER
-                }
-                literal @ FALSE..=NULL => literal,
-                _ => return Err(wrong),
-            };
+            let from = self.value.len();
+            let kind = self.element(depth)?;
             self.entry(kind, (start, from), first)?;
         }
         let (entries, end) = (&self.entries[first..], self.value.len());
@@ -349,6 +313,46 @@ impl<'a, S: Coder> JsonCoder<'a, S> {
         }
         self.entries.truncate(first);
         Ok(())
+    }
+
+    /// Codes and writes a container's header; its kind, and the number of its keys or elements.
+    fn container_header(&mut self, part: Option<Part>, depth: usize) -> Result<(u32, u32), Corrupt> {
+        let code = match part {
+            Some(Part::Container(kind, count)) => u64::from(count) << 3 | u64::from(kind),
+            _ => 0,
+        };
+        let code = self.coder.symbol(self.columns.forms, code)?;
+        let (container, count) = ((code & 7) as u32, code >> 3);
+        let count = u32::try_from(count).ok().filter(|&count| count <= COUNT >> 4).ok_or(WRONG_TYPE)?;
+        if !matches!(container, OBJECT | ARRAY | SCALAR) || depth > MAX_DEPTH {
+            return Err(WRONG_TYPE);
+        }
+        pad(&mut self.value);
+        self.value.extend_from_slice(&(container << 28 | count).to_le_bytes());
+        Ok((container, count))
+    }
+
+    /// Codes the next element of an array or value of an object; its type in the container's entry.
+    fn element(&mut self, depth: usize) -> Result<u8, Corrupt> {
+        let part = self.parts.next().copied();
+        let code = match part {
+            Some(Part::Value(STRING, text)) if is_digits(text.of(self.bytes)) => DIGITS,
+            Some(Part::Value(kind, _)) => kind,
+            Some(Part::Literal(literal)) => literal,
+            _ => CONTAINER,
+        };
+        match narrow(self.coder.symbol(self.columns.forms, code.into())?)? {
+            STRING => {
+                let text = self.bytes_of(part);
+                self.coder.text(self.columns.strings, text, &mut self.value)?;
+                Ok(STRING)
+            }
+            DIGITS => self.digits(part).map(|()| STRING),
+            NUMERIC => self.number(part).map(|()| NUMERIC),
+            CONTAINER => self.container(part, depth + 1).map(|()| CONTAINER),
+            literal @ FALSE..=NULL => Ok(literal),
+            _ => Err(WRONG_TYPE),
+        }
     }
 
     /// Adds the entry of the content from `from` on, in the container whose content begins at `start`.

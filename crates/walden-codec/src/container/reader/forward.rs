@@ -1,0 +1,28 @@
+//! Files that come as a stream.
+
+use std::io::{self, Read, Seek, SeekFrom};
+
+/// A stream, in which reading goes on at a later place only.
+pub struct Forward<R> {
+    pub(super) input: R,
+    pub(super) at: u64,
+}
+
+impl<R: Read> Read for Forward<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let got = self.input.read(buffer)?;
+        self.at += got as u64;
+        Ok(got)
+    }
+}
+
+impl<R: Read> Seek for Forward<R> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let SeekFrom::Start(to) = to else { return Err(io::ErrorKind::Unsupported.into()) };
+        let skipped = to.checked_sub(self.at).ok_or(io::ErrorKind::Unsupported)?;
+        io::copy(&mut (&mut self.input).take(skipped), &mut io::sink())?;
+        // Beyond the end, nothing is read.
+        self.at = to;
+        Ok(to)
+    }
+}

@@ -1,0 +1,213 @@
+//! The index of a pack, and its footer.
+
+use std::io::{Read, Seek};
+
+use walden_format::reader::Reader as Cursor;
+
+use super::super::layout::{
+    End, Entry, FILE_HEADER, FOOTER_FRAME, FileForm, FileHeader, Footer, FrameHeader, Hash, Head, Kind, hex,
+};
+use super::super::{Damage, Error};
+use super::{LastHead, Reader, Summary, name_of};
+
+impl<R: Read + Seek> Reader<R> {
+    /// What a pack's index says, which is compared with its footer; from then on, members are compared with it. Reading has
+    /// to be placed by [`Reader::seek`] after it.
+    ///
+    /// # Errors
+    /// The file system's, and damage: a pack that was cut short has no index.
+    pub fn index(&mut self) -> Result<Vec<Entry>, Error> {
+        const PART: &str = "the index";
+        let place = self.bytes.saturating_sub(FOOTER_FRAME).max(FILE_HEADER as u64);
+        self.at = place;
+        let footer = self.any_frame_header().and_then(|frame| self.footer(frame, place));
+        let footer = match footer {
+            Ok(footer) => footer,
+            Err(Error::Damage(damage)) => {
+                let found = format!("{} (the pack was cut short or its end is damaged)", damage.found);
+                return Err(Error::Damage(Box::new(Damage { part: "the footer", found, ..*damage })));
+            }
+            Err(error) => return Err(error),
+        };
+        let offset = footer.index;
+        self.at = offset;
+        let frame = self.any_frame_header()?;
+        if frame.kind != Kind::INDEX {
+            return Err(self.damage(PART, offset, "the index", format!("a frame of kind {}", frame.kind.0)));
+        }
+        let content = self.content(frame, offset, self.bytes, PART)?;
+        let hash = *blake3::hash(&content).as_bytes();
+        if hash != footer.index_hash {
+            let expected = format!("BLAKE3 {}", hex(&footer.index_hash));
+            return Err(self.damage(PART, offset, expected, hex(&hash)));
+        }
+        let mut cursor = Cursor::new(&content);
+        let count = cursor.u64().unwrap_or(0);
+        let mut entries: Vec<Entry> = Vec::new();
+        while cursor.left() > 0 {
+            let number = entries.len() as u64;
+            let entry =
+                Entry::take(&mut cursor).filter(|entry| entry.offset < offset && entry.head.number == number);
+            let Some(entry) = entry else {
+                return Err(self.damage(
+                    PART,
+                    offset,
+                    format!("an entry of member {}", number + 1),
+                    "none".to_owned(),
+                ));
+            };
+            entries.push(entry);
+        }
+        if entries.len() as u64 != count || count != footer.members {
+            let expected = format!("{} entries", footer.members);
+            return Err(self.damage(PART, offset, expected, format!("{} entries", entries.len())));
+        }
+        self.check_bindings(&entries, &footer, offset)?;
+        self.index = Some(entries.clone());
+        Ok(entries)
+    }
+
+    /// Whether members that follow each other are bound to each other, from the file's header to the footer.
+    fn check_bindings(&self, entries: &[Entry], footer: &Footer, offset: u64) -> Result<(), Error> {
+        let mut before = self.header.map(FileHeader::binding);
+        for entry in entries {
+            let End { bytes, hash, binding } = entry.end;
+            let expected = before.map(|before| End::bound(bytes, hash, &before, &entry.head_bytes).binding);
+            if expected.is_some_and(|expected| expected != binding) {
+                let expected = format!("a binding of {} to the member before", name_of(&entry.head));
+                return Err(self.damage("the index", offset, expected, "another".to_owned()));
+            }
+            before = Some(binding);
+        }
+        if before.is_some_and(|last| last != footer.binding) {
+            let found = hex(&footer.binding);
+            return Err(self.damage("the footer", offset, "the last member's binding", found));
+        }
+        Ok(())
+    }
+
+    /// The contents of the frames of a kind, 128 or above, that lie between a pack's last member and its index, which is what
+    /// [`Reader::index`] returned. Reading has to be placed by [`Reader::seek`] after it.
+    ///
+    /// # Errors
+    /// The file system's, and damage.
+    pub fn extras(&mut self, index: &[Entry], kind: u8) -> Result<Vec<Vec<u8>>, Error> {
+        self.at = index.last().map_or(FILE_HEADER as u64, |last| last.offset.saturating_add(last.stored));
+        let mut found = Vec::new();
+        loop {
+            let offset = self.at;
+            let frame = self.any_frame_header()?;
+            match frame.kind {
+                Kind::INDEX => return Ok(found),
+                Kind(own) if own == kind && frame.kind.may_be_skipped() => {
+                    found.push(self.content(frame, offset, self.bytes, "an extra frame")?);
+                }
+                kind if kind.may_be_skipped() => self.pass(frame),
+                kind => {
+                    let found = format!("a frame of kind {}", kind.0);
+                    return Err(self.damage("a frame", offset, "the index", found));
+                }
+            }
+        }
+    }
+
+    /// Goes to a member of the index: what is decoded next is this one.
+    ///
+    /// # Errors
+    /// The file system's, damage, and an index that does not fit the member.
+    pub fn seek(&mut self, entry: &Entry) -> Result<Head, Error> {
+        self.go_to(entry.offset, entry.frame, entry.head.number);
+        (self.binding, self.walked) = (self.binding_before(entry.head.number), None);
+        let head = self.next()?;
+        match head {
+            Some(head) if self.last.bytes == entry.head_bytes => Ok(head),
+            _ => {
+                let expected = format!("{} where it says", name_of(&entry.head));
+                Err(self.damage("the index", entry.offset, expected, "another member".to_owned()))
+            }
+        }
+    }
+
+    /// What a member is bound to, by the index.
+    pub(super) fn binding_before(&self, number: u64) -> Option<Hash> {
+        match number.checked_sub(1) {
+            None => self.header.map(FileHeader::binding),
+            Some(before) => {
+                let index = self.index.as_ref()?;
+                Some(index.get(usize::try_from(before).ok()?)?.end.binding)
+            }
+        }
+    }
+
+    /// All members of the file, by its index or else by walking it; and what is wrong with the file, as far as that shows.
+    /// Reading is at the file's start after it.
+    pub fn entries(&mut self) -> (Vec<Entry>, Option<Error>) {
+        let index = match self.header {
+            Some(FileHeader { form: FileForm::Pack, .. }) => self.index().ok(),
+            _ => None,
+        };
+        let entries = index.map_or_else(|| self.walk(), |entries| (entries, None));
+        self.go_to_start();
+        entries
+    }
+
+    fn walk(&mut self) -> (Vec<Entry>, Option<Error>) {
+        self.go_to_start();
+        let mut entries = Vec::new();
+        loop {
+            let head = match self.next() {
+                Ok(Some(head)) => head,
+                Ok(None) => return (entries, None),
+                Err(error) => return (entries, Some(error)),
+            };
+            match self.skip(&head) {
+                Ok(Summary { stored, end, .. }) => {
+                    let LastHead { offset, frame, bytes } = std::mem::take(&mut self.last);
+                    entries.push(Entry { offset, frame, stored, head, head_bytes: bytes, end });
+                }
+                Err(error) => return (entries, Some(error)),
+            }
+        }
+    }
+
+    /// The index after the last member, which must have all members.
+    pub(super) fn pass_index(&mut self, frame: FrameHeader, offset: u64) -> Result<(), Error> {
+        const PART: &str = "the index";
+        let content = self.content(frame, offset, self.bytes, PART)?;
+        if let Some(walked) = &self.walked {
+            let (count, entries) = content.split_at_checked(8).unwrap_or_default();
+            if count != self.member.to_le_bytes() || entries != walked {
+                let expected = format!("the {} members before it", self.member);
+                return Err(self.damage(PART, offset, expected, "other members".to_owned()));
+            }
+        }
+        self.index_passed = Some((offset, *blake3::hash(&content).as_bytes()));
+        Ok(())
+    }
+
+    /// The footer, which must be that of this index and these members.
+    pub(super) fn check_footer(&mut self, frame: FrameHeader, offset: u64) -> Result<(), Error> {
+        const PART: &str = "the footer";
+        let footer = self.footer(frame, offset)?;
+        if footer.members != self.member {
+            let expected = format!("{} members", self.member);
+            return Err(self.damage(PART, offset, expected, format!("{} members", footer.members)));
+        }
+        let Some((index, hash)) = self.index_passed else {
+            return Err(self.damage(PART, offset, "the index before it", "none".to_owned()));
+        };
+        if index != footer.index {
+            let expected = format!("the index at offset {index}");
+            return Err(self.damage(PART, offset, expected, format!("offset {}", footer.index)));
+        }
+        let hashes = [("index", hash, footer.index_hash)];
+        let binding = self.binding.map(|binding| ("last member's binding", binding, footer.binding));
+        for (what, expected, found) in hashes.into_iter().chain(binding) {
+            if expected != found {
+                let expected = format!("BLAKE3 {} of the {what}", hex(&expected));
+                return Err(self.damage(PART, offset, expected, hex(&found)));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,181 @@
+//! What follows a member's head: pieces, and the end, to which the member's name and place are bound.
+
+use std::io::{Read, Seek, Write};
+
+use walden_format::reader::Reader as Cursor;
+
+use super::super::layout::{End, Entry, FrameHeader, Head, Kind, MAX_PIECE, hex};
+use super::super::{Damage, Error};
+use super::{Binding, LastHead, Reader, Summary, name_of};
+use crate::coder::{Encoded, Form};
+
+/// Bytes that a piece may have more than what it decodes to.
+const MAX_OVERHEAD: u64 = 2 << 20;
+
+impl<R: Read + Seek> Reader<R> {
+    /// What follows a member's head; without `out`, nothing is decoded.
+    pub(super) fn pieces(&mut self, head: &Head, mut out: Option<&mut dyn Write>) -> Result<Summary, Error> {
+        let start = self.last.offset;
+        let mut hasher = blake3::Hasher::new();
+        let (mut pieces, mut bytes) = (0, 0_u64);
+        let end = loop {
+            let offset = self.at;
+            let frame = self.frame_header()?;
+            match frame.kind {
+                Kind::END => break self.end(frame, offset)?,
+                Kind::PIECE if head.form == Form::Records && pieces == 1 => {
+                    return Err(self.damage(
+                        "a piece",
+                        offset,
+                        "the member's end",
+                        "another piece".to_owned(),
+                    ));
+                }
+                Kind::PIECE => {
+                    pieces += 1;
+                    let Some(out) = &mut out else {
+                        self.pass(frame);
+                        continue;
+                    };
+                    let mut written = Ok(());
+                    self.piece(head, frame, offset, &mut |original| {
+                        hasher.update(original);
+                        bytes = bytes.saturating_add(original.len() as u64);
+                        if written.is_ok() {
+                            written = out.write_all(original);
+                        }
+                    })?;
+                    written.map_err(Error::Original)?;
+                }
+                kind if kind.may_be_skipped() => self.pass(frame),
+                kind => {
+                    let found = format!("a frame of kind {}", kind.0);
+                    return Err(self.damage("a frame", offset, "a piece or the member's end", found));
+                }
+            }
+        };
+        self.member = head.number.saturating_add(1);
+        if out.is_some() {
+            let hash = *hasher.finalize().as_bytes();
+            if bytes != end.bytes {
+                let found = format!("{bytes} bytes");
+                return Err(self.damage("the original", start, format!("{} bytes", end.bytes), found));
+            }
+            if hash != end.hash {
+                let expected = format!("BLAKE3 {}", hex(&end.hash));
+                return Err(self.damage("the original", start, expected, hex(&hash)));
+            }
+        }
+        let stored = self.at - start;
+        let binding = self.bind(head, stored, end)?;
+        Ok(Summary { stored, end, binding })
+    }
+
+    fn piece(
+        &mut self,
+        head: &Head,
+        frame: FrameHeader,
+        offset: u64,
+        out: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), Error> {
+        let limit = self.coder_limits.columns as u64;
+        let mut content = self.content(frame, offset, limit.saturating_add(MAX_OVERHEAD), "a piece")?;
+        let Some(original) = Cursor::new(&content).u64() else {
+            let found = format!("{} bytes", content.len());
+            return Err(self.damage("a piece", offset, "8 bytes or more", found));
+        };
+        let allowed = limit.min(MAX_PIECE);
+        if head.form == Form::Bytes && original > allowed {
+            let what = "bytes of a piece's original";
+            return Err(Error::Limit { what, allowed, found: original });
+        }
+        if head.place.is_some_and(|place| place.size.bytes() != original) {
+            return Err(self.damage("a piece", offset, "a whole segment", format!("{original} bytes")));
+        }
+        content.drain(..8);
+        let encoded = Encoded { form: head.form, restart: head.keyframe, content };
+        let decoded = self.decoder.decode(&encoded, original as usize, out);
+        if let Some(breakdown) = self.breakdown.as_mut().filter(|_| decoded.is_ok()) {
+            breakdown.add(&encoded, original, self.decoder.take_metered().as_ref());
+        }
+        if let Some(failure) = self.decoder.failure() {
+            return Err(Error::Temporary(failure.to_owned()));
+        }
+        decoded.map_err(|corrupt| {
+            self.damage("a piece's content", offset, "what was coded", corrupt.0.to_owned())
+        })
+    }
+
+    /// Compares the member that came last with what it is bound to.
+    fn bind(&mut self, head: &Head, stored: u64, end: End) -> Result<Binding, Error> {
+        let LastHead { offset, frame, bytes: head_bytes } = &self.last;
+        let bound = self.binding.map(|before| End::bound(end.bytes, end.hash, &before, head_bytes) == end);
+        let index = self.index.as_ref();
+        let in_index = index.map(|index| {
+            let entry = usize::try_from(head.number).ok().and_then(|number| index.get(number));
+            entry.is_some_and(|entry| entry.head_bytes == *head_bytes && entry.end == end)
+        });
+        let binding = match (bound, in_index) {
+            (Some(false), _) | (_, Some(false)) => Binding::Broken,
+            (Some(true), _) | (None, Some(true)) => Binding::Verified,
+            (None, None) => Binding::Unknown,
+        };
+        if !self.is_salvaging && binding == Binding::Broken {
+            return Err(broken(head, *offset));
+        }
+        if let Some(walked) = &mut self.walked {
+            let (offset, frame, head_bytes) = (*offset, *frame, head_bytes.clone());
+            Entry { offset, frame, stored, head: head.clone(), head_bytes, end }.put(walked);
+        }
+        self.binding = Some(end.binding);
+        Ok(binding)
+    }
+
+    /// The pieces of the member whose head came last as they are coded, each with the bytes of its original.
+    ///
+    /// # Errors
+    /// The file system's, and damage of what holds the member together.
+    pub fn coded_pieces(&mut self, head: &Head) -> Result<Vec<(u64, Encoded)>, Error> {
+        let mut pieces = Vec::new();
+        loop {
+            let offset = self.at;
+            let frame = self.frame_header()?;
+            match frame.kind {
+                Kind::PIECE => {
+                    let mut content = self.content(frame, offset, self.bytes, "a piece")?;
+                    let original = Cursor::new(&content).u64().unwrap_or(0);
+                    content.drain(..content.len().min(8));
+                    pieces.push((original, Encoded { form: head.form, restart: head.keyframe, content }));
+                }
+                _ => self.pass(frame),
+            }
+            if frame.kind == Kind::END {
+                // Not compared with anything, so nothing is known of it.
+                (self.binding, self.walked) = (None, None);
+                self.member = head.number.saturating_add(1);
+                return Ok(pieces);
+            }
+        }
+    }
+}
+
+/// A member that is not where it was written, or not under its name.
+pub(in crate::container) fn broken(head: &Head, offset: u64) -> Error {
+    Error::Damage(Box::new(Damage {
+        member: Some((head.number, Some(name_of(head)))),
+        part: "a member",
+        offset,
+        expected: "one that is bound to its name and to the members before it".to_owned(),
+        found: "one of another place or name".to_owned(),
+    }))
+}
+
+/// Says which member an error is about.
+pub(super) fn of_member(error: Error, head: &Head) -> Error {
+    match error {
+        Error::Damage(damage) => {
+            Error::Damage(Box::new(Damage { member: Some((head.number, Some(name_of(head)))), ..*damage }))
+        }
+        error => error,
+    }
+}

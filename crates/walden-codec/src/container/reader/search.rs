@@ -1,0 +1,83 @@
+//! The search for the next member past damage.
+
+use std::io::{Read, Seek};
+
+use walden_format::reader::Reader as Cursor;
+
+use super::super::Error;
+use super::super::layout::{FRAME_HEADER, FRAME_MAGIC, FrameHeader, Hash, Kind};
+use super::Reader;
+
+/// Where reading stands.
+pub(in crate::container) type Standing = (u64, u64, u64, Option<Hash>);
+
+impl<R: Read + Seek> Reader<R> {
+    /// Searches for the next member or the index from `from` on, and goes there; nothing if there is none.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn find_next(&mut self, from: u64) -> Result<Option<u64>, Error> {
+        const WINDOW: usize = 64 << 10;
+        let mut window_start = from;
+        let mut window = vec![0; WINDOW + FRAME_HEADER];
+        while window_start < self.bytes {
+            self.at = window_start;
+            let got = self.fill(&mut window)?;
+            for start in 0..got.min(WINDOW) {
+                if window[start..got].starts_with(&FRAME_MAGIC)
+                    && let Some(bytes) = window[start..got].first_chunk::<FRAME_HEADER>()
+                    && let Ok(frame) = FrameHeader::parse(bytes)
+                    && self.starts_anew(window_start + start as u64, frame)
+                {
+                    return Ok(Some(window_start + start as u64));
+                }
+            }
+            window_start += WINDOW as u64;
+        }
+        self.at = self.bytes;
+        Ok(None)
+    }
+
+    /// Whether a frame that was searched for is one to go on with; then reading is placed before it.
+    fn starts_anew(&mut self, offset: u64, frame: FrameHeader) -> bool {
+        if self.id.is_some_and(|id| id != frame.id)
+            || ![Kind::HEAD, Kind::INDEX, Kind::FOOTER].contains(&frame.kind)
+        {
+            return false;
+        }
+        let id = self.id.replace(frame.id);
+        self.go_to(offset, frame.number, self.member);
+        let sound = match self.frame_header() {
+            Ok(header) if header.kind == Kind::HEAD => {
+                self.head(header, offset).ok().map(|(head, _)| head.number)
+            }
+            // Both say how many members there are: the index first, the footer after the index's offset.
+            Ok(header) => self.content(header, offset, self.bytes, "a frame").ok().and_then(|content| {
+                let skipped = if header.kind == Kind::FOOTER { 8 } else { 0 };
+                Cursor::new(content.get(skipped..)?).u64()
+            }),
+            Err(_) => None,
+        };
+        match sound {
+            Some(member) => {
+                self.go_to(offset, frame.number, member);
+                (self.binding, self.walked) = (self.binding_before(member), None);
+            }
+            None => self.id = id,
+        }
+        sound.is_some()
+    }
+
+    pub(in crate::container) fn place(&self) -> Standing {
+        (self.at, self.frame, self.member, self.binding)
+    }
+
+    pub(in crate::container) fn go_back(&mut self, (at, frame, member, binding): Standing) {
+        self.go_to(at, frame, member);
+        self.binding = binding;
+    }
+
+    pub(in crate::container) fn salvage(&mut self) {
+        self.is_salvaging = true;
+    }
+}

@@ -1,0 +1,181 @@
+//! Values of type `tsvector`, and the texts that they were made from.
+//!
+//! A `tsvector` has words in alphabetical order, each with its positions in the text. It is coded as its words in the order
+//! of positions, which takes no more than a text; and of the text itself, only what is between the words is coded.
+//!
+//! ```text
+//! offset  width
+//!      0      4  number of words
+//!      4    4 n  for each word (`WordEntry` in `ts_type.h`): 1 bit: it has positions; 11 bits: length; 20 bits: offset
+//!                words; each, if it has positions, followed at an even offset by their number (2 bytes) and by them
+//!                (2 bytes each: 2 bits weight, 14 bits position, from 1 on)
+//! ```
+
+mod residual;
+mod vector;
+
+use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+
+use rustc_hash::FxHashMap;
+
+use self::residual::{residual_of, text_from_residual};
+pub use self::vector::Words;
+use self::vector::{Vector, WordList, parse_vector};
+use super::json::{self, Json};
+use crate::cases::{Case, Cases};
+use crate::columns::{Class, Coder, Column, Kind};
+use crate::{Corrupt, corrupt};
+
+/// Longer vectors and texts are not coded by their words: a byte of a residual may stand for a word of 2 kB, so without a limit a
+/// small file could take any amount of memory.
+const MAX_BYTES: usize = 16 << 20;
+
+/// The latest vectors, from whose words texts are predicted; the same in both directions.
+#[derive(Default)]
+pub struct Vectors {
+    cases: Cases,
+    /// The latest last.
+    recent: VecDeque<WordList>,
+    columns: Option<Columns>,
+    /// Columns of values of `jsonb`, by the field's column.
+    json: FxHashMap<Column, json::Columns>,
+}
+
+#[derive(Clone, Copy)]
+struct Columns {
+    forms: Column,
+    lengths: Column,
+    words: Column,
+    residuals: Column,
+}
+
+/// A value that is coded by its structure.
+pub enum StructuredValue {
+    /// A vector, by its words.
+    Vector(Box<Vector>),
+    /// A text, by the rank of the vector whose words predict it, the latest being 0, and the residual.
+    Text(usize, Vec<u8>),
+    /// A value of `jsonb`, by its parts.
+    Json(Json),
+}
+
+const FORM_OTHER: u64 = 0;
+const FORM_VECTOR: u64 = 1;
+const FORM_JSON: u64 = 2;
+/// A text that is predicted from the latest vector; the numbers after it, from the one before, ...
+const FORM_TEXT: u64 = 3;
+
+impl Vectors {
+    const MAX_VECTORS: usize = 8;
+    /// Bytes of a value that is parsed as a vector or predicted as a text.
+    const MIN_BYTES: usize = 64;
+
+    /// Leaves out the cases that are not in the set.
+    pub fn set_cases(&mut self, cases: Cases) {
+        self.cases = cases;
+    }
+
+    /// The latest vectors' words in the order of positions, the latest vector first.
+    fn texts(&self) -> impl Iterator<Item = &[u8]> {
+        self.recent.iter().rev().map(|recent| &recent.text[..])
+    }
+
+    /// The latest vectors' words in alphabetical order, the latest vector first.
+    pub fn words(&self) -> impl Iterator<Item = Words<'_>> {
+        self.recent.iter().rev().map(Words)
+    }
+
+    /// Parses a value that can be coded by its structure.
+    pub fn parse(&self, value: &[u8]) -> Option<StructuredValue> {
+        let json = self.parse_short(value);
+        if json.is_some() {
+            return json;
+        }
+        if value.len() < Vectors::MIN_BYTES {
+            return None;
+        }
+        if self.cases.has(Case::Tsvectors)
+            && let Some(words) = parse_vector(value)
+        {
+            return Some(StructuredValue::Vector(Box::new(words)));
+        }
+        if !self.cases.has(Case::TextsOfVectors) {
+            return None;
+        }
+        self.texts()
+            .enumerate()
+            .find_map(|(rank, words)| Some(StructuredValue::Text(rank, residual_of(words, value)?)))
+    }
+
+    /// The same for short values, for which only jsonb is worth it.
+    pub fn parse_short(&self, value: &[u8]) -> Option<StructuredValue> {
+        if !self.cases.has(Case::Jsonb) {
+            return None;
+        }
+        Json::parse(value).map(StructuredValue::Json)
+    }
+
+    /// Codes a value by its structure; `None` if it has none, which is coded, too. `field` is one of its field's columns.
+    ///
+    /// # Errors
+    /// Decoding: columns that no encoder writes.
+    pub fn code<S: Coder>(
+        &mut self,
+        coder: &mut S,
+        field: Column,
+        source: Option<StructuredValue>,
+    ) -> Result<Option<Vec<u8>>, Corrupt> {
+        let columns = match self.columns {
+            Some(columns) => columns,
+            None => *self.columns.insert(Columns {
+                forms: coder.shared_column(Kind::Symbols(Class::TupleHeaders))?,
+                lengths: coder.shared_column(Kind::Symbols(Class::TupleHeaders))?,
+                words: coder.shared_column(Kind::Bytes(Class::Text))?,
+                residuals: coder.shared_column(Kind::Bytes(Class::Text))?,
+            }),
+        };
+        let (form, bytes) = match &source {
+            None => (FORM_OTHER, &[][..]),
+            Some(StructuredValue::Vector(vector)) => (FORM_VECTOR, &vector.words.text[..]),
+            Some(StructuredValue::Json(_)) => (FORM_JSON, &[][..]),
+            Some(StructuredValue::Text(rank, residual)) => (FORM_TEXT + *rank as u64, &residual[..]),
+        };
+        let form = coder.symbol(columns.forms, form)?;
+        if form == FORM_OTHER {
+            return Ok(None);
+        }
+        if form == FORM_JSON {
+            let columns = match self.json.entry(field) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(json::Columns::new(coder)?),
+            };
+            let json = match &source {
+                Some(StructuredValue::Json(json)) => Some(json),
+                _ => None,
+            };
+            return Json::code(coder, columns, json).map(Some);
+        }
+        let len = coder.symbol(columns.lengths, bytes.len() as u64)?;
+        let len = usize::try_from(len).ok().filter(|&len| len <= MAX_BYTES);
+        let len = len.ok_or_else(|| corrupt("cannot decode a text: expected at most 16 MB"))?;
+        let mut coded = Vec::new();
+        let wrong = Corrupt("cannot decode a text: expected the words of one of the latest vectors");
+        if form == FORM_VECTOR {
+            coder.bytes(columns.words, bytes, len, &mut coded)?;
+            let vector = match source {
+                Some(StructuredValue::Vector(vector)) => *vector,
+                _ => Vector::from_words(coded).ok_or(wrong)?,
+            };
+            if self.recent.len() == Vectors::MAX_VECTORS {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(vector.words);
+            return Ok(Some(vector.value));
+        }
+        coder.bytes(columns.residuals, bytes, len, &mut coded)?;
+        let rank = usize::try_from(form - FORM_TEXT).map_err(|_| wrong)?;
+        let words = self.texts().nth(rank).ok_or(wrong)?;
+        Ok(Some(text_from_residual(words, &coded).ok_or(wrong)?))
+    }
+}
