@@ -1,4 +1,7 @@
 //! A page's items as what became of the items of the page before, in the same order.
+//!
+//! It is for pages whose record does not have what changed (VACUUM and splits of GIN, mostly): items that change their lengths move
+//! all that were added after them, so that a delta byte by byte would be nearly the whole page.
 
 use walden_redo::page::{LinePointer, PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 

@@ -1,4 +1,6 @@
 //! The delta of a full-page image against the page that it is predicted from: runs of bytes that differ.
+//!
+//! Against a replayed page, these are what records do not have: hint bits, `pd_lsn` and `pd_checksum`.
 
 use walden_redo::compress::pglz::same_start;
 

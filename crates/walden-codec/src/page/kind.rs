@@ -1,4 +1,4 @@
-//! How a page's items are coded.
+//! The kind of a page: by which predictor its items are coded.
 
 use walden_redo::page::{PAGE_BYTES, PAGE_HEADER_BYTES, Page};
 
@@ -9,20 +9,20 @@ use crate::tuple::index::is_index_tuple;
 use crate::tuple::items::item;
 use crate::{Corrupt, corrupt};
 
-/// How a page's items are coded.
+/// By which predictor a page's items are coded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum PageKind {
-    /// Not as items.
+    /// By none: the page is coded as bytes.
     Bytes = 0,
-    /// As rows of a table.
+    /// As heap tuples.
     Heap = 1,
     /// As index tuples.
     Index = 2,
     /// As items of which nothing is known.
     Items = 3,
-    /// As the rows in a leaf of a GIN index's posting tree.
-    GinRows = 4,
+    /// As the TIDs of a leaf of a GIN index's posting tree.
+    PostingTids = 4,
     /// As entries of a GIN index.
     GinEntries = 5,
 }
@@ -31,7 +31,7 @@ impl PageKind {
     /// How this page is best coded.
     pub fn of(page: &Page, fork: u8) -> PageKind {
         match fork {
-            0 if is_posting_leaf(page) => PageKind::GinRows,
+            0 if is_posting_leaf(page) => PageKind::PostingTids,
             0 if is_entry_leaf(page) => PageKind::GinEntries,
             _ => PageKind::of_items(page, fork),
         }
@@ -48,7 +48,7 @@ impl PageKind {
             return PageKind::Bytes;
         }
         let (mut rows, mut tuples, mut others) = (0, 0, 0);
-        // As many as tell what the others are: one that is not is said to be so.
+        // A sample of the items decides. An item that is not of the page's kind has its line pointer say so.
         let each = page.items() / MAX_SAMPLES + 1;
         for number in (1..=page.items()).step_by(each.into()) {
             if let Some(item) = item(page, number) {
@@ -65,31 +65,32 @@ impl PageKind {
         }
     }
 
-    /// How this page, which is best coded so, is coded with these cases.
+    /// The kind by which a page that is best coded as this one is coded with these cases.
     pub fn among(self, cases: Cases, page: &Page, fork: u8) -> PageKind {
         let (case, other) = match self {
             PageKind::Bytes => return self,
             PageKind::Heap => (Case::HeapPages, PageKind::Items),
             PageKind::Index => (Case::IndexPages, PageKind::Items),
             PageKind::Items => (Case::OtherPages, PageKind::Bytes),
-            PageKind::GinRows => (Case::PostingPages, PageKind::of_items(page, fork)),
+            PageKind::PostingTids => (Case::PostingPages, PageKind::of_items(page, fork)),
             PageKind::GinEntries => (Case::EntryPages, PageKind::of_items(page, fork)),
         };
         if cases.has(case) { self } else { other.among(cases, page, fork) }
     }
 
+    /// The kind that a file's number stands for.
     pub fn from_code(code: u64) -> Result<PageKind, Corrupt> {
         Ok(match code {
             0 => PageKind::Bytes,
             1 => PageKind::Heap,
             2 => PageKind::Index,
             3 => PageKind::Items,
-            4 => PageKind::GinRows,
+            4 => PageKind::PostingTids,
             5 => PageKind::GinEntries,
             _ => return Err(corrupt("cannot decode a page: expected kind 0 to 5")),
         })
     }
 }
 
-/// Items of a page that are looked at, about, to tell how all of them are coded.
+/// About how many items of a page are looked at.
 pub const MAX_SAMPLES: u16 = 32;

@@ -1,4 +1,5 @@
-//! Line pointers, by what has to be coded of them.
+//! Line pointers, by what has to be coded of them: mostly that an item is right before the last one, where `PageAddItemExtended` and
+//! `compactify_tuples` in `bufpage.c` put it.
 
 use walden_redo::page::{ItemState, LinePointer, PAGE_BYTES, Page};
 

@@ -57,7 +57,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             PageKind::Items => {
                 self.items(place, &mut UnknownItems { relation }, source, (target, special))?;
             }
-            PageKind::GinRows => self.posting_leaf(relation, source, target)?,
+            PageKind::PostingTids => self.posting_leaf(relation, source, target)?,
             PageKind::GinEntries => {
                 self.items(place, &mut gin::PageEntries::new(relation), source, (target, special))?;
             }

@@ -1,4 +1,7 @@
 //! Columns by what they hold.
+//!
+//! Both directions name a column the first time that they reach it, in the same order; so files have no names, and a column costs
+//! nothing before it is used.
 
 use std::hash::Hash;
 

@@ -8,6 +8,10 @@
 //! items of the page ([`Run::find_on_page`]), decoding at what comes next in the columns ([`Run::find_in_columns`]). They
 //! need not agree, as an item outside of a run has the same in the columns. What a run has is coded by [`Run::code`] in both
 //! directions.
+//!
+//! One way for both would need what only one direction has. The columns of items that are still to be coded exist when encoding only
+//! once these items were coded one by one, which is the time that runs save. The end of each run as a symbol would be one way, at
+//! the price of bytes and of a search that must be the same in every later version.
 
 use walden_redo::compress::pglz::same_start;
 use walden_redo::page::varlena::{MAX_SHORT_CONTENT, ShortHeader};
@@ -57,7 +61,7 @@ pub struct Run {
     pub headers: Vec<u8>,
     /// Whether their values of any length are those of the layout's last tuple.
     pub is_repeated: bool,
-    /// And whether that is so of the next ones, as encoding has met them.
+    /// How often the tuples before the next one repeated these values; counted by encoding only.
     repeats: RepeatCounter,
 }
 
@@ -85,7 +89,9 @@ impl Run {
         if self.is_repeated { FORM_REPEATED } else { FORM_SCHEMA }
     }
 
-    /// Finds the items on a page, when encoding; `is_similar` says of one whether what precedes its attributes is.
+    /// Finds the items of the run on the page, when encoding: up to the first that is not right before the last one, is not read by
+    /// the schema, repeats values where the run does not, or has a value that is coded by its structure. `is_similar` compares what
+    /// precedes an item's attributes.
     pub fn find_on_page(
         &mut self,
         rows: &Rows,
@@ -131,7 +137,8 @@ impl Run {
         self.repeats = repeats;
     }
 
-    /// Finds the items in the columns, when decoding, at most so many.
+    /// Finds the items of the run in the columns, when decoding, at most `most`: as long as lengths are those of plain values, and
+    /// items fit between the last one and `pd_lower`. Nothing is taken from the columns.
     pub fn find_in_columns<S: Coder>(
         &mut self,
         (coder, rows): (&S, &Rows),

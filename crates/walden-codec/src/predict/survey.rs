@@ -22,11 +22,12 @@ pub struct Survey {
     pages: FxHashMap<RelFileLocator, u32>,
     /// Values in TOAST tables, by their chunks.
     pub toast: UpcomingValues,
-    /// Whether tuples were added from which something was learnt, since that was asked last.
+    /// Whether a sample or a TOAST value was added since [`Survey::found_new_schema`] was called last.
     has_new: bool,
 }
 
-/// A layout by what is known ahead. The kind of tuple is only a hash: a schema that does not fit is not used.
+/// A layout by what is known ahead, as a hash: of two layouts with the same hash, the schema of one does not read the other's tuples,
+/// and is not used for them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct HashedKind {
     relation: RelFileLocator,
@@ -39,12 +40,12 @@ struct Surveyed {
     schema: Option<Option<Vec<Field>>>,
 }
 
-/// What a [`HashedKind`] is made of.
+/// Tuples that have one schema: those of a relation with the same layout and null bitmap.
 #[derive(Clone, Copy, Debug)]
 pub struct TupleKind<'a> {
     /// The relation.
     pub relation: RelFileLocator,
-    /// What tells tuples apart beside their null bitmap.
+    /// The number of attributes, and whatever else of the header the layout depends on.
     pub layout: u32,
     /// The null bitmap.
     pub bitmap: &'a [u8],
@@ -59,7 +60,8 @@ impl TupleKind<'_> {
 }
 
 impl Survey {
-    /// Of a relation, so many pages are looked at, and then each of so many.
+    /// The first pages of a relation that are surveyed, and of those after them one in how many. Schemas change seldom: of more
+    /// pages, encoding takes longer and the file gets no smaller.
     const PAGES: (u32, u32) = (32, 8);
 
     /// Whether the tuples of another page of a relation should be added: soon nothing new is learnt from them.

@@ -191,7 +191,8 @@ pub fn tree_entry(key: &Key, block: u32) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The entry that an item is, if it would come back from its parts; where its tree begins, if it has one.
+/// The entry that an item is, if it is restored from its parts; where its posting tree begins, if it has one. Entries with
+/// uncompressed lists (before 9.4), or with several segments, are not.
 pub fn as_entry(item: &[u8]) -> Option<(Entry<'_>, u32)> {
     let entry_of = Entry::of(item)?;
     let block = Tid::read(item)?.block;
@@ -229,7 +230,7 @@ fn put_tids(tids: &[Tid], out: &mut Vec<u8>) -> bool {
     put_segment(first, others, usize::MAX, out) == Some(tids.len())
 }
 
-/// Whether no tid is there twice.
+/// Whether no TID is there twice, in one of them or in both.
 pub fn are_apart(known: &[Tid], more: &[Tid]) -> bool {
     let mut more = more.to_vec();
     more.sort_unstable();
@@ -245,7 +246,8 @@ const ENTRY_LEAF: u16 = flags::GIN_LEAF;
 /// Flags of a leaf of a posting tree.
 const POSTING_LEAF: u16 = flags::GIN_DATA | flags::GIN_LEAF | flags::GIN_COMPRESSED;
 
-/// Bytes that PostgreSQL fills a segment with: when building a tree, and when packing a page again.
+/// Bytes that PostgreSQL fills a segment with, without its header: `GinPostingListSegmentMaxSize` when a tree is built
+/// (`createPostingTree` in `gindatapage.c`), and `GinPostingListSegmentTargetSize` when a leaf is packed again (`leafRepackItems`).
 pub const FILLS: [usize; 2] = [376, 248];
 
 /// Whether a page is a leaf of a posting tree that comes back from its TIDs.
@@ -281,6 +283,7 @@ fn is_list(tids: &[Tid]) -> bool {
     tids.is_sorted_by(|a, b| a < b) && tids.iter().all(|tid| tid.offset_number > 0)
 }
 
+/// Appends TIDs as a list of segments with so many each; no if they are not as many.
 pub fn put_segments(tids: &[Tid], counts: &[usize], out: &mut Vec<u8>) -> bool {
     let mut rest = tids;
     let put = |&count: &usize| {

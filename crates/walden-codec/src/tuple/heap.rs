@@ -90,7 +90,8 @@ pub fn completed_update(
     (shared_lengths(old.attributes, &body[bitmap.len()..]) == Some(shared)).then_some(*header)
 }
 
-/// What tells apart how tuples of a relation are laid out, but for their nulls: the number of attributes, and where they begin.
+/// What the layout of a tuple depends on beside its null bitmap: the number of attributes, and where they begin. It is less than the
+/// table's where columns were added later.
 pub fn layout(header: &HeapHeader) -> u64 {
     let fields = fields(header);
     u64::from(fields.infomask2 & infomask2::HEAP_NATTS_MASK) << 8 | u64::from(fields.header_len)

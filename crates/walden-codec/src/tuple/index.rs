@@ -4,7 +4,7 @@
 //! offset  width
 //!      0      6  t_tid     block, upper half first, and line pointer
 //!      6      2  t_info    size 13 bits, three flags
-//!      8         null bitmap if a flag says so, key; in a posting list's tuple, table rows after the key
+//!      8         null bitmap if a flag says so, key; in a posting list's tuple, the TIDs of heap tuples after the key
 //! ```
 
 use walden_redo::page::btree::{BT_IS_POSTING, BT_OFFSET_MASK, INDEX_ALT_TID_MASK};
@@ -74,7 +74,8 @@ pub fn posting_count(info: u16, line_pointer: u16) -> usize {
     }
 }
 
-/// What tells tuples with different keys apart: flags, and how many attributes a tuple of an inner page still has.
+/// What the layout of a key depends on: flags, and the number of attributes that a pivot tuple has left after suffix truncation
+/// (`_bt_truncate` in `nbtutils.c`).
 pub fn layout(info: u16, line_pointer: u16) -> u32 {
     let kept =
         if info & INDEX_ALT_TID_MASK != 0 && line_pointer & BT_IS_POSTING == 0 { line_pointer } else { 0 };

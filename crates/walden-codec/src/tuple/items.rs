@@ -1,4 +1,5 @@
-//! Items of a page, as access methods place them: from the page's end on, each right before the one before it.
+//! Items of a page, as `PageAddItemExtended` in `bufpage.c` places them: from the special area down, each right before the one
+//! that was added before it.
 
 use walden_redo::page::{ItemState, LinePointer, Page, line_pointer_offset, max_align};
 
@@ -33,7 +34,7 @@ pub fn normal(offset: usize, len: usize) -> Result<LinePointer, Corrupt> {
     Ok(LinePointer::new(offset as u16, ItemState::Normal, len as u16))
 }
 
-/// Where an item of a length begins that ends where the last one begins, but for the gap between them.
+/// Where an item of a length begins that was added after the last one: before it, at a multiple of 8 (`MAXALIGN`).
 pub fn right_before(last: usize, len: usize) -> Option<usize> {
     last.checked_sub(max_align(len))
 }

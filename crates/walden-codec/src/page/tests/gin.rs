@@ -94,7 +94,7 @@ fn code<S: Coder>(coder: &mut S, sources: &[Option<&Page>]) -> Result<Vec<Box<Pa
 fn pages_come_back() {
     let pages = pages();
     let kinds: Vec<_> = pages.iter().map(|page| PageKind::of(page, 0)).collect();
-    let (rows, entries) = (PageKind::GinRows, PageKind::GinEntries);
+    let (rows, entries) = (PageKind::PostingTids, PageKind::GinEntries);
     assert_eq!(kinds, [rows, rows, rows, entries]);
     let mut coder = Encoder::default();
     let sources: Vec<Option<&Page>> = pages.iter().map(|page| Some(&**page)).collect();

@@ -51,20 +51,23 @@ impl<S: Coder> Predictor<S> for NewEntry {
     }
 }
 
-/// Which key an entry is of, and how many of its TIDs it leaves.
+/// How an entry follows from the pending list: the key that it is of, and how many of its TIDs it does not have yet.
+///
+/// `ginInsertCleanup` takes the pending list's keys in their order, so an entry's key is mostly the next one. It stops where its
+/// memory is full, so an entry may lack the last TIDs of its key.
 #[derive(Default)]
 struct Way {
-    /// Keys that are left out before it.
+    /// Keys that are skipped before it.
     skip: usize,
-    /// TIDs that are left for later.
+    /// TIDs that stay pending.
     left: usize,
     /// The entry, and all its TIDs.
     entry: Option<(Vec<u8>, Vec<Tid>)>,
 }
 
-/// Keys that may be left out before the next one.
+/// Keys that may be skipped.
 const MAX_SKIP: usize = 64;
-/// TIDs that may be left for later.
+/// TIDs that may stay pending.
 const MAX_LEFT: usize = 16;
 
 impl Way {
@@ -156,7 +159,7 @@ impl<S: Coder> TupleCoder<'_, S> {
         self.names.column(self.coder, Topic::GinEntry, like, Kind::Symbols(Class::IndexTuples))
     }
 
-    /// Takes an entry's TIDs out of the pending list.
+    /// Removes an entry's TIDs from the pending list.
     fn finish_entry(&mut self, relation: Relation, tuple: &[u8]) {
         if let Some(entry) = Entry::of(tuple) {
             let sort_key = SortKey::of(&entry.key.bytes);

@@ -11,12 +11,13 @@ use walden_redo::page::index_tuple::{INDEX_SIZE_MASK, t_info};
 use crate::tuple::gin::{Entry, HEADER, Key, text};
 use walden_redo::page::Tid;
 
-/// Rows of keys that are in pending lists: the same in both directions.
+/// Keys in pending lists, and the TIDs of the heap tuples that have them: the same in both directions.
 #[derive(Default)]
 pub struct Pending {
     indexes: FxHashMap<u32, IndexKeys>,
-    /// Bytes that keys and TIDs take, and that new tuples may take at most.
+    /// Bytes that keys and TIDs take.
     bytes: usize,
+    /// Bytes that the tuples which are not among the keys yet may take at most.
     new: usize,
 }
 
@@ -26,12 +27,12 @@ struct IndexKeys {
     new: Vec<NewTuple>,
     new_bytes: Vec<u8>,
     keys: BTreeMap<SortKey, PendingKey>,
-    /// Where in the order of keys the last entry was.
+    /// The key of the last entry.
     last: SortKey,
 }
 
 impl IndexKeys {
-    /// Puts the new tuples among the keys, in the order in which they came; how many bytes more are taken.
+    /// Adds the new tuples to the keys, in the order in which they came. Gives how many bytes that takes.
     fn settle(&mut self) -> usize {
         let IndexKeys { new, new_bytes, keys, .. } = self;
         let key_of = |new: &NewTuple| &new_bytes[new.at as usize..new.at as usize + usize::from(new.len)];
@@ -69,11 +70,12 @@ impl IndexKeys {
     }
 }
 
-/// A tuple of a pending list. Most are never asked for in their file, and many at once are sooner put in order.
+/// A tuple of a pending list that is not among the keys yet. Most are never looked for in their file, and to sort many at once is
+/// faster.
 struct NewTuple {
-    /// How the key's order begins.
+    /// The first 8 bytes of its sort key.
     start: u64,
-    /// Where its bytes are.
+    /// Where the key's bytes are in `new_bytes`.
     at: u32,
     len: u16,
     flags: u16,
@@ -83,10 +85,11 @@ struct NewTuple {
 /// What keys are ordered by: texts by their bytes, others as numbers.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct SortKey {
-    /// How it begins: mostly all of it.
+    /// Its first 16 bytes: mostly all of it.
     pub start: [u64; 2],
-    /// How many bytes it has, up to one more than are in `start`.
+    /// Its length, or 17 if it is longer.
     pub len: u8,
+    /// The bytes after the first 16.
     pub rest: Box<[u8]>,
 }
 
@@ -113,7 +116,7 @@ impl PartialOrd for SortKey {
 impl SortKey {
     const START: usize = 16;
 
-    /// What decides, of a key with the gap after it.
+    /// The bytes of a key, with the gap after it, that decide its order.
     fn bytes<'a>(key: &'a [u8], number: &'a mut [u8; 4]) -> &'a [u8] {
         match (text(key), key) {
             (Some(text), _) => text,
@@ -146,22 +149,22 @@ struct PendingKey {
 
 impl Pending {
     /// Bytes that may be kept.
-    const MOST: usize = 48 << 20;
-    /// Rows of one key that may be kept: more have no room in an entry.
+    const MAX_BYTES: usize = 48 << 20;
+    /// TIDs of one key that may be kept: an entry with more does not fit a page.
     const MAX_TIDS: usize = 8192;
-    /// Bytes that a key and a tid take, about.
+    /// Bytes that a key and a TID count for, about what they take.
     const KEY: usize = 160;
     const TID: usize = 8;
 
-    /// A tuple was put into a pending list.
+    /// Adds a tuple of a pending list.
     pub fn add(&mut self, index: u32, tuple: &[u8]) {
         let Some(tid) = Tid::read(tuple) else { return };
         let key = &tuple[HEADER..];
-        // As much as it may take, until it is known.
+        // Until it is among the keys, as if its key were new.
         let most = Pending::KEY + 2 * key.len() + Pending::TID;
-        if self.bytes + self.new + most > Pending::MOST {
+        if self.bytes + self.new + most > Pending::MAX_BYTES {
             self.settle_all();
-            if self.bytes > Pending::MOST {
+            if self.bytes > Pending::MAX_BYTES {
                 return;
             }
         }
@@ -176,18 +179,19 @@ impl Pending {
         of.new.push(NewTuple { start, at, len, flags: t_info(tuple).unwrap_or(0) & !INDEX_SIZE_MASK, tid });
         of.new_bytes.extend_from_slice(key);
         self.new += most;
-        if self.bytes + self.new > Pending::MOST {
+        if self.bytes + self.new > Pending::MAX_BYTES {
             self.settle_all();
         }
     }
 
+    /// Adds all new tuples to their keys.
     pub fn settle_all(&mut self) {
         self.new = 0;
         let Pending { indexes, bytes, .. } = self;
         indexes.values_mut().for_each(|of| *bytes += of.settle());
     }
 
-    /// Puts an index's new tuples among its keys, before these are asked for.
+    /// Adds an index's new tuples to its keys: before [`Pending::next`].
     pub fn settle(&mut self, index: u32) {
         let Some(of) = self.indexes.get_mut(&index) else { return };
         let most: usize =
@@ -196,6 +200,7 @@ impl Pending {
         self.bytes += of.settle();
     }
 
+    /// Whether an index has keys with pending TIDs.
     pub fn has(&self, index: u32) -> bool {
         self.indexes.get(&index).is_some_and(|of| !of.keys.is_empty())
     }
@@ -214,7 +219,7 @@ impl Pending {
         range.into_iter().flatten().map(|(_, of)| (&of.key, &of.tids[..]))
     }
 
-    /// An entry was written: its TIDs, in their order (or all of its key's), are no longer pending.
+    /// Removes the TIDs of an entry that was written, which are in their order (or all of its key).
     pub fn done(&mut self, index: u32, key: SortKey, tids: Option<&[Tid]>) {
         let Some(of) = self.indexes.get_mut(&index) else { return };
         of.last = key;

@@ -1,4 +1,7 @@
 //! The part of a heap tuple's header that only pages have: by whom it was inserted and deleted, and where it is.
+//!
+//! Redo makes these fields from the record's transaction and the line pointer (`heap_xlog_insert` in `heapam.c` or
+//! `heapam_xlog.c`), so only pages that are coded item by item need them. Tuples of a bulk load share all but `t_ctid`.
 
 use walden_redo::page::Page;
 use walden_redo::page::heap_tuple::{

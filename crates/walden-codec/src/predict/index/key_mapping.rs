@@ -6,16 +6,17 @@ use crate::columns::{Coder, Column};
 use crate::tuple::schema::{Field, Span, Varlena, aligned};
 use crate::{Corrupt, corrupt};
 
-/// A key and the row that it is made from.
+/// A key and the heap tuple that it is made from.
 pub struct Sample {
     /// The key.
     pub key: Vec<u8>,
-    /// The row's attributes.
+    /// The heap tuple's attributes.
     pub row: Vec<u8>,
     /// Where they are.
     pub spans: Vec<Span>,
 }
 
+/// What a key has at one place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Piece {
     /// A varlena.
@@ -24,14 +25,15 @@ enum Piece {
     Part { field: u16, offset: u16, width: u16, align: u8 },
 }
 
-/// How a key is made of a row's fields.
+/// How a key is made of a heap tuple's fields, as `FormIndexDatum` and `index_form_tuple` make it of columns. An index on an
+/// expression has no mapping.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyMapping(Vec<Piece>);
 
 impl KeyMapping {
     const MAX_PIECES: usize = 64;
 
-    /// The key of a row; no if it can't be made.
+    /// Makes the key of a heap tuple; no if the tuple lacks a field, or has it in a TOAST table.
     pub fn key(&self, row: &[u8], spans: &[Span], out: &mut Vec<u8>) -> bool {
         out.clear();
         for piece in &self.0 {
@@ -63,12 +65,14 @@ impl KeyMapping {
     /// The mapping by which all these keys are made.
     pub fn from_samples(samples: &[Sample], fields: &[Field]) -> Option<KeyMapping> {
         let mut pieces = Vec::new();
-        let mut steps = 600;
+        /// Steps of the search before it gives up: those that found a mapping took some dozens.
+        const MAX_STEPS: u32 = 600;
+        let mut steps = MAX_STEPS;
         let at = vec![0; samples.len()];
         next_piece(samples, fields, &at, &mut pieces, &mut steps).then_some(KeyMapping(pieces))
     }
 
-    /// The same for keys and rows at hand.
+    /// The same for samples by reference: keys, attributes and where these are.
     pub fn of<'a>(
         samples: impl Iterator<Item = (&'a [u8], &'a [u8], &'a [Span])>,
         fields: &[Field],
@@ -131,15 +135,17 @@ impl KeyMapping {
     }
 }
 
+/// Appends zeros up to a multiple of `align`.
 pub fn pad(out: &mut Vec<u8>, align: usize) {
     out.resize(aligned(out.len(), align), 0);
 }
 
-pub fn is_empty(bytes: &[u8]) -> bool {
+/// Whether there are only zeros.
+pub fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
 
-/// Goes on with a mapping that made the keys so far.
+/// Extends a mapping that makes the keys up to the offsets `at`, to one that makes all of them; depth first, in at most `steps` steps.
 fn next_piece(
     samples: &[Sample],
     fields: &[Field],
@@ -148,7 +154,7 @@ fn next_piece(
     steps: &mut u32,
 ) -> bool {
     let ends = |(sample, &at): (&Sample, &usize)| {
-        at.next_multiple_of(8) == sample.key.len() && is_empty(&sample.key[at..])
+        at.next_multiple_of(8) == sample.key.len() && is_zero(&sample.key[at..])
     };
     if samples.iter().zip(at).all(ends) {
         return true;
@@ -158,23 +164,7 @@ fn next_piece(
     }
     *steps -= 1;
     for (field, _) in fields.iter().enumerate().filter(|(_, field)| **field == Field::Varlena) {
-        let mut ahead = Vec::with_capacity(at.len());
-        for (sample, &at) in samples.iter().zip(at) {
-            let Some(span) = sample.spans.get(field) else { break };
-            let start = match span.kind {
-                Varlena::Short => at,
-                Varlena::Long | Varlena::Compressed => at.next_multiple_of(4),
-                Varlena::External => break,
-            };
-            let value = &sample.row[span.start..span.end];
-            if !sample.key.get(start..).is_some_and(|rest| rest.starts_with(value))
-                || !is_empty(&sample.key[at..start])
-            {
-                break;
-            }
-            ahead.push(start + value.len());
-        }
-        if ahead.len() == at.len() {
+        if let Some(ahead) = after_varlena(samples, field, at) {
             pieces.push(Piece::Whole { field: field as u16 });
             if next_piece(samples, fields, &ahead, pieces, steps) {
                 return true;
@@ -183,45 +173,77 @@ fn next_piece(
         }
     }
     for align in [8, 4, 2, 1_usize] {
-        let starts: Vec<usize> = at.iter().map(|&at| aligned(at, align)).collect();
-        let gaps = samples.iter().zip(at.iter().zip(&starts));
-        if gaps
-            .clone()
-            .any(|(sample, (&at, &start))| start >= sample.key.len() || !is_empty(&sample.key[at..start]))
-        {
-            continue;
-        }
         // A smaller alignment is tried only where it leads to another place.
-        if align > 1
-            && at.iter().all(|at| at.is_multiple_of(align))
-            && align < 8
-            && at.iter().all(|at| at.is_multiple_of(8))
-        {
+        let is_aligned = |to: usize| at.iter().all(|at| at.is_multiple_of(to));
+        if (2..8).contains(&align) && is_aligned(align) && is_aligned(8) {
             continue;
         }
-        let mut parts = parts_at(samples, fields, &starts);
-        parts.sort_by_key(|&(_, _, width)| std::cmp::Reverse(width));
-        for &(field, offset, longest) in parts.iter().take(4) {
-            let shorter = [8, 4, 2, 1].into_iter().filter(|&width| width < longest);
-            for width in std::iter::once(longest).chain(shorter) {
-                let ahead: Vec<usize> = starts.iter().map(|start| start + width).collect();
-                pieces.push(Piece::Part {
-                    field: field as u16,
-                    offset: offset as u16,
-                    width: width as u16,
-                    align: align as u8,
-                });
-                if next_piece(samples, fields, &ahead, pieces, steps) {
-                    return true;
-                }
-                pieces.pop();
-                if *steps == 0 {
-                    return false;
-                }
+        let Some(starts) = aligned_starts(samples, at, align) else { continue };
+        if next_part(samples, fields, (&starts, align), pieces, steps) {
+            return true;
+        }
+        if *steps == 0 {
+            return false;
+        }
+    }
+    false
+}
+
+/// Extends a mapping by a part of a field of fixed width at these aligned offsets, longer ones first.
+fn next_part(
+    samples: &[Sample],
+    fields: &[Field],
+    (starts, align): (&[usize], usize),
+    pieces: &mut Vec<Piece>,
+    steps: &mut u32,
+) -> bool {
+    let mut parts = parts_at(samples, fields, starts);
+    parts.sort_by_key(|&(_, _, width)| std::cmp::Reverse(width));
+    for &(field, offset, longest) in parts.iter().take(4) {
+        let shorter = [8, 4, 2, 1].into_iter().filter(|&width| width < longest);
+        for width in std::iter::once(longest).chain(shorter) {
+            let ahead: Vec<usize> = starts.iter().map(|start| start + width).collect();
+            pieces.push(Piece::Part {
+                field: field as u16,
+                offset: offset as u16,
+                width: width as u16,
+                align: align as u8,
+            });
+            if next_piece(samples, fields, &ahead, pieces, steps) {
+                return true;
+            }
+            pieces.pop();
+            if *steps == 0 {
+                return false;
             }
         }
     }
     false
+}
+
+/// The offsets after a varlena, if all keys have that of their heap tuple there.
+fn after_varlena(samples: &[Sample], field: usize, at: &[usize]) -> Option<Vec<usize>> {
+    let after = |(sample, &at): (&Sample, &usize)| {
+        let span = sample.spans.get(field)?;
+        let start = match span.kind {
+            Varlena::Short => at,
+            Varlena::Long | Varlena::Compressed => at.next_multiple_of(4),
+            Varlena::External => return None,
+        };
+        let value = &sample.row[span.start..span.end];
+        let fits = sample.key.get(start..)?.starts_with(value) && is_zero(&sample.key[at..start]);
+        fits.then_some(start + value.len())
+    };
+    samples.iter().zip(at).map(after).collect()
+}
+
+/// The next offsets with an alignment, if all keys have zeros before them and something there.
+fn aligned_starts(samples: &[Sample], at: &[usize], align: usize) -> Option<Vec<usize>> {
+    let start = |(sample, &at): (&Sample, &usize)| {
+        let start = aligned(at, align);
+        (start < sample.key.len() && is_zero(&sample.key[at..start])).then_some(start)
+    };
+    samples.iter().zip(at).map(start).collect()
 }
 
 /// Where in fields of fixed width all samples have what their keys have at these places, and how many bytes of it.
@@ -247,6 +269,7 @@ fn parts_at(samples: &[Sample], fields: &[Field], starts: &[usize]) -> Vec<(usiz
     }
     parts
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;

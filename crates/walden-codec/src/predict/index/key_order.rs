@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use walden_redo::page::Tid;
 use walden_redo::page::varlena::{LONG_HEADER_BYTES, LongHeader, ShortHeader};
 
-use super::key_mapping::is_empty;
+use super::key_mapping::is_zero;
 use crate::columns::{Coder, Column};
 use crate::tuple::schema::aligned;
 use crate::{Corrupt, corrupt};
@@ -79,7 +79,7 @@ impl KeyPart {
         };
         let start = aligned(at, width);
         let bytes = key.get(start..start + width)?;
-        if !is_empty(&key[at..start]) {
+        if !is_zero(&key[at..start]) {
             return None;
         }
         let from = out.len();
@@ -106,7 +106,7 @@ impl KeyPart {
 
 fn next_part(keys: &[&[u8]], at: &[usize], equal: &[bool], parts: &mut Vec<KeyPart>) -> bool {
     const MOST: usize = 8;
-    let ends = |(key, &at): (&&[u8], &usize)| at.next_multiple_of(8) == key.len() && is_empty(&key[at..]);
+    let ends = |(key, &at): (&&[u8], &usize)| at.next_multiple_of(8) == key.len() && is_zero(&key[at..]);
     if !parts.is_empty() && keys.iter().zip(at).all(ends) {
         return true;
     }
@@ -138,15 +138,15 @@ fn next_part(keys: &[&[u8]], at: &[usize], equal: &[bool], parts: &mut Vec<KeyPa
     false
 }
 
-/// Codes parts.
+/// Codes of which parts a key consists.
 pub fn code_parts<S: Coder>(
     coder: &mut S,
     column: Column,
     source: Option<&[KeyPart]>,
 ) -> Result<Vec<KeyPart>, Corrupt> {
-    const MOST: u64 = 64;
+    const MAX_PARTS: u64 = 64;
     let count = coder.symbol(column, source.map_or(0, |parts| parts.len() as u64))?;
-    if count > MOST {
+    if count > MAX_PARTS {
         return Err(corrupt("cannot decode an order of keys: expected at most 64 parts"));
     }
     (0..count as usize)
@@ -158,51 +158,52 @@ pub fn code_parts<S: Coder>(
         .collect()
 }
 
-/// A table's rows in the order of an index.
+/// A table's heap tuples in the order of an index's keys.
 pub struct KeyOrder {
     /// The index.
     pub index: u32,
     entries: Vec<Entry>,
-    /// What entries' keys have after their beginnings.
-    rests: Vec<u8>,
-    /// The row that is next.
+    /// What keys have after their first 16 bytes.
+    suffixes: Vec<u8>,
+    /// The number of the next heap tuple.
     at: usize,
-    /// Which each row is, by its place: made when encoding asks first.
-    by_place: OnceLock<ByPlace>,
+    /// The numbers of heap tuples by their TIDs; made when encoding looks for the first one.
+    by_tid: OnceLock<ByTid>,
 }
 
-/// Rows by their places.
-struct ByPlace {
+/// Numbers of heap tuples by their TIDs.
+struct ByTid {
     sorted: Vec<(Tid, u32)>,
-    /// Which blocks have any, by the lowest bits of their numbers: most that are asked for have none.
-    blocks: Box<[u64; ByPlace::BLOCKS / 64]>,
+    /// A bit for each block that has any, by the lowest bits of its number: most TIDs that are looked for are in none of these.
+    blocks: Box<[u64; ByTid::BLOCKS / 64]>,
 }
 
-impl ByPlace {
+impl ByTid {
     const BLOCKS: usize = 1 << 16;
 
-    fn new(entries: &[Entry]) -> ByPlace {
-        let mut blocks = Box::new([0; ByPlace::BLOCKS / 64]);
+    fn new(entries: &[Entry]) -> ByTid {
+        let mut blocks = Box::new([0; ByTid::BLOCKS / 64]);
         for entry in entries {
-            let at = entry.place.block as usize % ByPlace::BLOCKS;
+            let at = entry.tid.block as usize % ByTid::BLOCKS;
             blocks[at / 64] |= 1 << (at % 64);
         }
-        let mut sorted: Vec<(Tid, u32)> = entries.iter().map(|entry| entry.place).zip(0..).collect();
+        let mut sorted: Vec<(Tid, u32)> = entries.iter().map(|entry| entry.tid).zip(0..).collect();
         sorted.sort_unstable();
-        ByPlace { sorted, blocks }
+        ByTid { sorted, blocks }
     }
 
     fn may_have(&self, block: u32) -> bool {
-        let at = block as usize % ByPlace::BLOCKS;
+        let at = block as usize % ByTid::BLOCKS;
         self.blocks[at / 64] >> (at % 64) & 1 != 0
     }
 }
 
+/// A heap tuple, and its key in the form that compares byte by byte: its first 16 bytes, and where the others are.
 struct Entry {
     start: u128,
-    place: Tid,
-    rest: u32,
-    rest_len: u16,
+    tid: Tid,
+    suffix: u32,
+    suffix_len: u16,
 }
 
 const _: () = assert!(size_of::<Entry>() <= KeyOrder::ENTRY_BYTES);
@@ -210,18 +211,18 @@ const _: () = assert!(size_of::<Entry>() <= KeyOrder::ENTRY_BYTES);
 impl KeyOrder {
     /// Bytes that an order may take.
     const MAX_BYTES: usize = 96 << 20;
-    /// Bytes that count for a row. Both sides must come to the same limit, whatever the machine makes of [`Entry`].
+    /// Bytes that count for a heap tuple. Both directions must come to the same limit, however large the compiler makes [`Entry`].
     const ENTRY_BYTES: usize = 32;
-    /// Rows that may be left out at once.
-    const FARTHEST: usize = 2048;
+    /// Heap tuples that may be skipped at once.
+    const MAX_DISTANCE: usize = 2048;
 
-    /// Nothing yet.
+    /// An order without heap tuples.
     pub fn new(index: u32) -> KeyOrder {
-        KeyOrder { index, entries: Vec::new(), rests: Vec::new(), at: 0, by_place: OnceLock::new() }
+        KeyOrder { index, entries: Vec::new(), suffixes: Vec::new(), at: 0, by_tid: OnceLock::new() }
     }
 
-    /// Adds a tuple with its key; no if there are too many.
-    pub fn add(&mut self, parts: &[KeyPart], key: &[u8], place: Tid, scratch: &mut Vec<u8>) -> bool {
+    /// Adds a heap tuple with its key, unless the key has no such parts; no if there are too many.
+    pub fn add(&mut self, parts: &[KeyPart], key: &[u8], tid: Tid, scratch: &mut Vec<u8>) -> bool {
         scratch.clear();
         let mut at = 0;
         for part in parts {
@@ -233,73 +234,76 @@ impl KeyOrder {
         let mut start = [0; 16];
         let len = scratch.len().min(16);
         start[..len].copy_from_slice(&scratch[..len]);
-        let rest = &scratch[len..];
-        let bytes = (self.entries.len() + 1) * KeyOrder::ENTRY_BYTES + self.rests.len() + rest.len();
-        let Some(rest_len) = u16::try_from(rest.len()).ok().filter(|_| bytes <= KeyOrder::MAX_BYTES) else {
+        let suffix = &scratch[len..];
+        let bytes = (self.entries.len() + 1) * KeyOrder::ENTRY_BYTES + self.suffixes.len() + suffix.len();
+        let Some(suffix_len) = u16::try_from(suffix.len()).ok().filter(|_| bytes <= KeyOrder::MAX_BYTES)
+        else {
             return false;
         };
         let start = u128::from_be_bytes(start);
-        self.entries.push(Entry { start, place, rest: self.rests.len() as u32, rest_len });
-        self.rests.extend_from_slice(rest);
+        self.entries.push(Entry { start, tid, suffix: self.suffixes.len() as u32, suffix_len });
+        self.suffixes.extend_from_slice(suffix);
         true
     }
 
-    /// Puts the rows in order.
+    /// Sorts the heap tuples by their keys, those with equal keys by their TIDs, as `comparetup_index_btree` in `tuplesort.c` does for an
+    /// index that is built.
     pub fn sort(&mut self) {
-        let KeyOrder { entries, rests, .. } = self;
-        let rest = |entry: &Entry| {
-            let from = entry.rest as usize;
-            &rests[from..from + usize::from(entry.rest_len)]
+        let KeyOrder { entries, suffixes, .. } = self;
+        let suffix = |entry: &Entry| {
+            let from = entry.suffix as usize;
+            &suffixes[from..from + usize::from(entry.suffix_len)]
         };
         entries.sort_unstable_by(|a, b| {
-            a.start.cmp(&b.start).then_with(|| rest(a).cmp(rest(b))).then_with(|| a.place.cmp(&b.place))
+            a.start.cmp(&b.start).then_with(|| suffix(a).cmp(suffix(b))).then_with(|| a.tid.cmp(&b.tid))
         });
     }
 
-    /// How many rows are left out before this one, if it is one of the next.
-    pub fn distance(&self, place: Tid) -> Option<u64> {
-        // Most are.
-        if self.entries.get(self.at).is_some_and(|next| next.place == place) {
+    /// How many heap tuples are skipped before this one, if it is one of the next.
+    pub fn distance(&self, tid: Tid) -> Option<u64> {
+        // Mostly, it is the next.
+        if self.entries.get(self.at).is_some_and(|next| next.tid == tid) {
             return Some(0);
         }
-        let skip = self.number(place, self.at)? - self.at;
-        (skip < KeyOrder::FARTHEST).then_some(skip as u64)
+        let skip = self.number(tid, self.at)? - self.at;
+        (skip < KeyOrder::MAX_DISTANCE).then_some(skip as u64)
     }
 
-    /// Which row this is, from one on. There may be very many, of which each is asked for.
-    fn number(&self, place: Tid, from: usize) -> Option<usize> {
-        let by_place = self.by_place.get_or_init(|| ByPlace::new(&self.entries));
-        if !by_place.may_have(place.block) {
+    /// The number of a heap tuple, if it is `from` or above. Looked for by binary search: each tuple of a new index may be, among
+    /// millions.
+    fn number(&self, tid: Tid, from: usize) -> Option<usize> {
+        let by_tid = self.by_tid.get_or_init(|| ByTid::new(&self.entries));
+        if !by_tid.may_have(tid.block) {
             return None;
         }
-        let first = (place, u32::try_from(from).ok()?);
-        let sorted = &by_place.sorted;
+        let first = (tid, u32::try_from(from).ok()?);
+        let sorted = &by_tid.sorted;
         let found = sorted.get(sorted.partition_point(|entry| *entry < first))?;
-        (found.0 == place).then_some(found.1 as usize)
+        (found.0 == tid).then_some(found.1 as usize)
     }
 
-    /// So many rows after those that are left out.
+    /// The next `count` heap tuples after `skip` of them.
     pub fn peek(&self, skip: u64, count: usize) -> impl Iterator<Item = Tid> {
         let from = self.at.saturating_add(usize::try_from(skip).unwrap_or(usize::MAX));
-        self.entries.iter().skip(from).take(count).map(|entry| entry.place)
+        self.entries.iter().skip(from).take(count).map(|entry| entry.tid)
     }
 
-    /// Which row this is.
-    pub fn find(&self, place: Tid) -> Option<u64> {
-        self.number(place, 0).map(|at| at as u64)
+    /// The number of a heap tuple.
+    pub fn find(&self, tid: Tid) -> Option<u64> {
+        self.number(tid, 0).map(|at| at as u64)
     }
 
-    /// Goes to a row.
+    /// Sets the number of the next heap tuple.
     pub fn start_at(&mut self, at: u64) {
         self.at = usize::try_from(at).unwrap_or(usize::MAX);
     }
 
-    /// The next row but so many; it and those before it are done with.
+    /// Takes the next heap tuple after `skip` of them; none is left of those up to it.
     pub fn take(&mut self, skip: u64) -> Option<Tid> {
-        let skip = usize::try_from(skip).ok().filter(|&skip| skip < KeyOrder::FARTHEST)?;
-        let place = self.entries.get(self.at.checked_add(skip)?)?.place;
+        let skip = usize::try_from(skip).ok().filter(|&skip| skip < KeyOrder::MAX_DISTANCE)?;
+        let tid = self.entries.get(self.at.checked_add(skip)?)?.tid;
         self.at += skip + 1;
-        Some(place)
+        Some(tid)
     }
 }
 
@@ -308,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_in_the_order_of_their_keys() {
+    fn heap_tuples_are_in_the_order_of_their_keys() {
         let number = |value: i64| value.to_le_bytes().to_vec();
         let values = [-5_i64, -1, 0, 3, 1 << 40];
         let sorted: Vec<Vec<u8>> = values.iter().map(|&value| number(value)).collect();

@@ -21,29 +21,30 @@ use walden_redo::page::Tid;
 /// What is known of indexes and the tables that they belong to: the same in both directions.
 #[derive(Default)]
 pub struct Keys {
-    /// By number: relations are numbered from 0 on.
+    /// By the relation's number in the model.
     indexes: Vec<Index>,
     /// Tables in the order in which they were met, each once.
     tables: Vec<Relation>,
-    /// By number, whether it is in there.
+    /// By the relation's number, whether `tables` has it.
     is_table: Vec<bool>,
     inserted: FxHashMap<u32, Inserted>,
     /// The heap tuple that a record inserted last.
     pub latest: Option<Tid>,
-    /// Of the index that was built last.
+    /// The order of the heap tuples of the index whose new pages were coded last.
     pub order: Option<KeyOrder>,
     /// Whether encoding leaves out what saves little for the time that decoding takes for it.
     pub is_fast: bool,
-    /// Rows that may still be put in order: sorting takes time that a file has to earn.
+    /// Heap tuples that may still be sorted. It grows with the bytes of segments: decoding must not take longer than their size
+    /// allows, whatever a file says.
     budget: usize,
-    /// Space for the next key.
+    /// Buffers for the next key.
     pub scratch: Scratch,
 }
 
-/// A row, where its fields are, and the key that is made of it.
+/// A heap tuple, where its fields are, and the key that is made of it.
 #[derive(Default)]
 pub struct Scratch {
-    /// The row's attributes.
+    /// The heap tuple's attributes.
     pub row: Vec<u8>,
     /// Where they are.
     pub spans: Vec<Span>,
@@ -56,17 +57,18 @@ pub struct Scratch {
 pub struct Index {
     /// Its table.
     pub table: Option<Relation>,
-    /// How keys are made, by the tuple's layout and the row's.
+    /// How keys are made, by the layouts of the index tuple and the heap tuple.
     mappings: FxHashMap<(u32, LayoutKey), KeyMapping>,
-    /// Where in its table's latest rows the last tuple's was.
+    /// The number of the heap tuple, among those inserted into the table, that the next index tuple is expected for.
     at: u64,
     /// Tuples so far.
     tuples: u64,
     /// When encoding: the latest tuples, and by layouts those whose keys no mapping predicts.
     recent: VecDeque<(Tid, Vec<u8>)>,
     unpredicted: FxHashMap<(u32, LayoutKey), Unpredicted>,
-    /// How many mappings there were when the order was made, and how often it was.
+    /// The number of mappings when the order was made last, and how often it was made.
     ordered: (usize, u32),
+    /// Tuples since then whose TIDs the order did not predict.
     missed: u32,
 }
 
@@ -76,23 +78,23 @@ struct Unpredicted {
     count: u32,
 }
 
-/// The rows that records put into a table lately.
+/// The TIDs of the heap tuples that records inserted into a table last.
 #[derive(Default)]
 struct Inserted {
-    places: VecDeque<Tid>,
-    /// Those that were forgotten.
-    gone: u64,
+    tids: VecDeque<Tid>,
+    /// How many were inserted before these.
+    forgotten: u64,
 }
 
 impl Inserted {
-    const MOST: usize = 4096;
+    const MAX_TIDS: usize = 4096;
 
     fn get(&self, at: u64) -> Option<Tid> {
-        self.places.get(usize::try_from(at.checked_sub(self.gone)?).ok()?).copied()
+        self.tids.get(usize::try_from(at.checked_sub(self.forgotten)?).ok()?).copied()
     }
 
     fn end(&self) -> u64 {
-        self.gone + self.places.len() as u64
+        self.forgotten + self.tids.len() as u64
     }
 }
 
@@ -102,13 +104,13 @@ const SAMPLES: usize = 8;
 const PATIENCE: u32 = 24;
 
 impl Keys {
-    /// Before a segment of so many bytes.
+    /// Before a segment of so many bytes, which may sort as many heap tuples.
     pub fn start(&mut self, bytes: usize) {
-        const MOST: usize = 64 << 20;
-        self.budget = (self.budget + bytes).min(MOST);
+        const MAX_BUDGET: usize = 64 << 20;
+        self.budget = (self.budget + bytes).min(MAX_BUDGET);
     }
 
-    /// A table's row was coded.
+    /// Notes a table: a relation of which a heap tuple was coded.
     pub fn table(&mut self, table: Relation) {
         let at = table.number as usize;
         if at >= self.is_table.len() {
@@ -119,15 +121,15 @@ impl Keys {
         }
     }
 
-    /// A record put a row there.
-    pub fn inserted(&mut self, table: u32, place: Tid) {
-        self.latest = Some(place);
+    /// Notes the TID of a heap tuple that a record inserted into a table.
+    pub fn inserted(&mut self, table: u32, tid: Tid) {
+        self.latest = Some(tid);
         let inserted = self.inserted.entry(table).or_default();
-        if inserted.places.len() == Inserted::MOST {
-            inserted.places.pop_front();
-            inserted.gone += 1;
+        if inserted.tids.len() == Inserted::MAX_TIDS {
+            inserted.tids.pop_front();
+            inserted.forgotten += 1;
         }
-        inserted.places.push_back(place);
+        inserted.tids.push_back(tid);
     }
 
     /// An index, by its number.
@@ -141,9 +143,9 @@ impl Keys {
 
     /// Tables that the index may belong to, those met last first.
     pub fn candidates(&self, index: Relation) -> Vec<Relation> {
-        const MOST: usize = 512;
+        const MAX_TABLES: usize = 512;
         let of = |table: &&Relation| table.locator.database == index.locator.database;
-        self.tables.iter().rev().filter(of).take(MOST).copied().collect()
+        self.tables.iter().rev().filter(of).take(MAX_TABLES).copied().collect()
     }
 
     /// A table by its number.
@@ -151,7 +153,8 @@ impl Keys {
         self.tables.iter().find(|table| u64::from(table.number) == number).copied()
     }
 
-    /// The rows that an index's next tuple in a record is probably for: the one after the last tuple's, and the latest.
+    /// The heap tuples that an index's next tuple in a record is probably for: the one inserted after the last index tuple's, and the
+    /// one inserted last. A record inserts a heap tuple, and the records of its indexes follow.
     pub fn expected(&self, index: u32) -> [Option<Tid>; 2] {
         let known = self.indexes.get(index as usize).and_then(|index| Some((index, index.table?)));
         let Some((index, inserted)) =
@@ -162,7 +165,7 @@ impl Keys {
         [inserted.get(index.at), inserted.get(inserted.end().wrapping_sub(1))]
     }
 
-    /// An index's tuple was for this row, as it was expected or not.
+    /// Notes which of the expected heap tuples an index tuple was for, if any.
     pub fn used(&mut self, index: u32, which: Option<usize>) {
         let Some(index) = self.indexes.get_mut(index as usize) else { return };
         match which {
@@ -175,9 +178,9 @@ impl Keys {
         }
     }
 
-    /// Takes rows off the budget, if they are within.
-    pub fn allows(&mut self, rows: usize) -> bool {
-        let left = self.budget.checked_sub(rows);
+    /// Takes heap tuples off the budget for sorting; no if it has fewer left.
+    pub fn allows(&mut self, tuples: usize) -> bool {
+        let left = self.budget.checked_sub(tuples);
         self.budget = left.unwrap_or(0);
         left.is_some()
     }
@@ -190,20 +193,20 @@ impl Index {
         self.tuples >= 4 && self.tuples.is_power_of_two()
     }
 
-    /// Remembers a tuple, when encoding.
-    pub fn remember(&mut self, place: Tid, key: &[u8]) {
+    /// Remembers a tuple, when encoding, as a sample by which the table is looked for.
+    pub fn remember(&mut self, tid: Tid, key: &[u8]) {
         if self.recent.len() == SAMPLES {
             self.recent.pop_front();
         }
-        self.recent.push_back((place, key.to_vec()));
+        self.recent.push_back((tid, key.to_vec()));
     }
 
-    /// What was remembered.
+    /// The tuples that were remembered.
     pub fn recent(&self) -> impl Iterator<Item = (Tid, &[u8])> {
-        self.recent.iter().map(|(place, key)| (*place, &key[..]))
+        self.recent.iter().map(|(tid, key)| (*tid, &key[..]))
     }
 
-    /// Gives the index another table.
+    /// Sets the index's table, and forgets the mappings from another one.
     pub fn belongs_to(&mut self, table: Relation) {
         self.table = Some(table);
         self.mappings.clear();
@@ -211,16 +214,16 @@ impl Index {
         self.at = 0;
     }
 
-    /// How the keys of a layout are made of rows of a layout.
+    /// How keys of a layout are made of heap tuples of a layout.
     pub fn mapping(&self, layout: u32, row: LayoutKey) -> Option<&KeyMapping> {
         self.mappings.get(&(layout, row))
     }
 
-    /// Replaces it.
+    /// Sets how they are made.
     pub fn set_mapping(&mut self, layout: u32, row: LayoutKey, mapping: KeyMapping) {
-        /// A row of another layout has its key made in another way, and there are only so many ways.
-        const MOST: usize = 4096;
-        if self.mappings.len() < MOST {
+        /// A file that states more of them makes no sense: an index has as many as its table has layouts.
+        const MAX_MAPPINGS: usize = 4096;
+        if self.mappings.len() < MAX_MAPPINGS {
             self.mappings.insert((layout, row), mapping);
         }
     }
@@ -245,16 +248,17 @@ impl Index {
         KeyMapping::from_samples(unpredicted.samples.make_contiguous(), fields)
     }
 
-    /// Whether encoding should put the table's rows in order (again).
+    /// Whether encoding should sort the table's heap tuples: at first, and again when other mappings are known and many TIDs were not
+    /// predicted, each time after twice as many.
     pub fn wants_order(&self) -> bool {
-        const OFTEN: u32 = 6;
+        const MAX_TIMES: u32 = 6;
         let (mappings, times) = self.ordered;
         let known = self.mappings.len();
-        known > 0 && times < OFTEN && (times == 0 || (known > mappings && self.missed >= 32 << times))
+        known > 0 && times < MAX_TIMES && (times == 0 || (known > mappings && self.missed >= 32 << times))
     }
 
-    /// The order was made.
-    pub fn is_ordered(&mut self) {
+    /// Notes that the heap tuples were sorted.
+    pub fn set_ordered(&mut self) {
         self.ordered = (self.mappings.len(), self.ordered.1 + 1);
         self.missed = 0;
     }
@@ -265,7 +269,8 @@ impl Index {
     }
 }
 
-/// A heap tuple to which an index points, on its page; a redirected one where it is now.
+/// The heap tuple that a TID of an index leads to, on its page. A line pointer that is redirected leads to the first tuple of a HOT
+/// chain (`heap_hot_search_buffer` in `heapam.c`).
 pub fn item(page: &Page, number: u16) -> Option<&[u8]> {
     let pointer = page.line_pointer(number)?;
     match pointer.state() {
@@ -279,8 +284,8 @@ pub fn item(page: &Page, number: u16) -> Option<&[u8]> {
 }
 
 /// A table's heap tuple, as an item on its page, if that is known.
-pub fn heap_tuple(store: &mut PageStore, table: Relation, place: Tid) -> Option<&[u8]> {
-    let key = BlockKey { relation: table.locator, fork: Fork::MAIN, block: place.block };
+pub fn heap_tuple(store: &mut PageStore, table: Relation, tid: Tid) -> Option<&[u8]> {
+    let key = BlockKey { relation: table.locator, fork: Fork::MAIN, block: tid.block };
     let slot = store.find(key)?;
-    item(store.page(slot)?, place.offset_number)
+    item(store.page(slot)?, tid.offset_number)
 }

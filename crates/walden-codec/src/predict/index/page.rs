@@ -62,7 +62,7 @@ impl<S: Coder> TupleCoder<'_, S> {
             let column =
                 self.names.column(self.coder, Topic::HeapTids, [0, 0, 9], Kind::Symbols(Class::Shapes))?;
             let parts = key_order::code_parts(self.coder, column, parts.as_deref())?;
-            self.put_in_order(relation, &parts);
+            self.sort_heap_tuples(relation, &parts);
             let order = self.keys.order.as_mut();
             let first = order.as_ref().zip(tuples.first()).and_then(|(order, tuple)| order.find(tuple.0));
             let first = self.coder.symbol(column, first.unwrap_or(0))?;
@@ -87,11 +87,12 @@ impl<S: Coder> TupleCoder<'_, S> {
         known.count() * 2 >= samples.len()
     }
 
-    /// Puts the heap tuples of an index's table in the order of its keys.
-    fn put_in_order(&mut self, relation: Relation, parts: &[KeyPart]) {
+    /// Sorts the heap tuples of an index's table, as far as their pages are known, by the index's keys. There is no order then if they
+    /// exceed the budget or the memory for it.
+    fn sort_heap_tuples(&mut self, relation: Relation, parts: &[KeyPart]) {
         self.keys.order = None;
         let index = self.keys.index(relation.number);
-        index.is_ordered();
+        index.set_ordered();
         let Some(table) = index.table else { return };
         let mut order = KeyOrder::new(relation.number);
         let (mut row, mut spans, mut key, mut scratch) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
