@@ -1,0 +1,160 @@
+//! What a file's first bytes say of it.
+
+use std::path::Path;
+
+use walden_format::fault::FaultKind;
+use walden_format::lsn::SegmentName;
+use walden_format::page::{PageHeader, PageHeaderError};
+use walden_format::stream::StreamInfo;
+use walden_format::version::{Major, UnreadableMagic};
+
+use super::search::Candidate;
+use super::{FileKind, SegmentFile, Spare, SpareKind, UnreadableReason};
+use crate::compressed::{self, Member};
+use crate::open::{self, Compression, Foreign};
+
+/// What a file is.
+pub enum Look {
+    Segment(SegmentFile),
+    Spare(Spare),
+    /// A file that `walden compress` wrote.
+    Members(Vec<Member>),
+}
+
+/// Looks into a file.
+pub fn look_into(candidate: &Candidate) -> Result<Look, UnreadableReason> {
+    let peek = open::peek(&candidate.path).map_err(UnreadableReason::Io)?;
+    if peek.size == 0 {
+        return Err(UnreadableReason::Empty);
+    }
+    let (compression, start) = match peek.content {
+        Ok(content) => content,
+        Err(Foreign::Encrypted(by)) => return Err(UnreadableReason::Encrypted(by)),
+        Err(Foreign::Format(format)) => return Err(UnreadableReason::Format(format)),
+        Err(Foreign::Unknown(magic)) => {
+            let members = compressed::members(&candidate.path).map_err(UnreadableReason::Io)?;
+            return members.map(Look::Members).ok_or_else(|| of_magic(u16::from_le_bytes(magic)));
+        }
+    };
+    let file = Content { path: &candidate.path, compression, member: None, size_on_disk: peek.size };
+    look_into_content(file, candidate.name, &start)
+}
+
+/// A member as a segment; `None` if it is not named like one. `before` is the segment found before it.
+///
+/// The position of a member coded as records is in its head, but the version and the cluster are not. They are those of the
+/// segment before if the two are consecutive; else the start of the content is decoded. Reading checks them in every page.
+pub fn look_into_member(
+    candidate: &Candidate,
+    member: &Member,
+    before: Option<&SegmentFile>,
+) -> Result<Option<Look>, UnreadableReason> {
+    let name = match FileKind::of(&member.name) {
+        FileKind::Segment { name, partial } => Some((name, partial)),
+        _ if member.place.is_some() => None,
+        _ => return Ok(None),
+    };
+    let file = Content {
+        path: &candidate.path,
+        compression: Compression::Walden,
+        member: Some(member),
+        size_on_disk: member.stored,
+    };
+    let is_next = |before: &&SegmentFile| {
+        let is_of_same_archive = before.path.parent() == candidate.path.parent();
+        is_of_same_archive
+            && before.compression == Compression::Walden
+            && member.place.zip(name).is_some_and(|(place, (name, _))| {
+                before.start.plus(before.segment_size.bytes()) == place.start
+                    && before.segment_size == place.size
+                    && before.name.timeline == name.timeline
+                    && name.start(place.size) == Some(place.start)
+            })
+    };
+    if let (Some(before), Some((name, partial))) = (before.filter(is_next), name) {
+        let start = before.start.plus(before.segment_size.bytes());
+        return Ok(Some(Look::Segment(SegmentFile {
+            path: candidate.path.clone(),
+            name,
+            partial,
+            member: Some(member.number),
+            needs_previous: !member.is_keyframe,
+            size_on_disk: member.stored,
+            start,
+            ..before.clone()
+        })));
+    }
+    let start =
+        compressed::start(&candidate.path, member.number, PAGE_BYTES).map_err(UnreadableReason::Io)?;
+    look_into_content(file, name, &start).map(Some)
+}
+
+/// Bytes of a member's content that are decoded to look into it.
+const PAGE_BYTES: usize = 8 << 10;
+
+/// Where content is from.
+struct Content<'a> {
+    path: &'a Path,
+    compression: Compression,
+    member: Option<&'a Member>,
+    size_on_disk: u64,
+}
+
+/// Looks into the start of a segment's content.
+fn look_into_content(
+    file: Content<'_>,
+    name: Option<(SegmentName, bool)>,
+    start: &[u8],
+) -> Result<Look, UnreadableReason> {
+    let (path, size_on_disk) = (file.path.to_owned(), file.size_on_disk);
+    if start.iter().all(|byte| *byte == 0) {
+        let (name, _) = name.ok_or(UnreadableReason::NotWal)?;
+        return Ok(Look::Spare(Spare { path, name, size_on_disk, kind: SpareKind::Preallocated }));
+    }
+    let address = match PageHeader::parse(start) {
+        Ok(header) if header.long.is_none() => return Err(UnreadableReason::MidSegment(header.address)),
+        Ok(header) => header.address,
+        Err(PageHeaderError::Magic(magic, _)) => return Err(of_magic(magic)),
+        Err(other) => return Err(UnreadableReason::Header(FaultKind::PageHeader(other))),
+    };
+    let info = StreamInfo::of_segment(start).map_err(UnreadableReason::Header)?;
+    let size = info.segment_size;
+    if size.offset_of(address) != 0 {
+        return Err(UnreadableReason::MidSegment(address));
+    }
+    let holds = SegmentName::new(info.timeline, size.segment_of(address), size);
+    let (name, partial) = name.unwrap_or((holds, false));
+    match name.start(size) {
+        // The first segment of a timeline begins with pages of the one before.
+        Some(start) if start == address && info.timeline <= name.timeline => {}
+        Some(start) if start > address => {
+            let kind = SpareKind::Recycled(holds);
+            return Ok(Look::Spare(Spare { path, name, size_on_disk, kind }));
+        }
+        _ => return Err(UnreadableReason::Misnamed(holds)),
+    }
+    Ok(Look::Segment(SegmentFile {
+        path,
+        name,
+        partial,
+        compression: file.compression,
+        member: file.member.map(|member| member.number),
+        store: None,
+        needs_previous: file.member.is_some_and(|member| !member.is_keyframe),
+        size_on_disk,
+        start: address,
+        version: info.version,
+        system_id: info.system_id,
+        segment_size: size,
+        page_bytes: info.page_bytes,
+    }))
+}
+
+fn of_magic(magic: u16) -> UnreadableReason {
+    match Major::from_magic(magic) {
+        Err(UnreadableMagic::NotWal) => UnreadableReason::NotWal,
+        Err(what) => UnreadableReason::Magic(magic, what),
+        // The magic is right and what follows is not.
+        Ok(_) => UnreadableReason::Header(FaultKind::PageHeader(PageHeaderError::Short)),
+    }
+}

@@ -1,0 +1,79 @@
+//! The kind of a file, by its name.
+
+use walden_format::lsn::SegmentName;
+
+/// The kind of a file, by its name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FileKind {
+    /// A segment, complete or `.partial`.
+    Segment {
+        /// The segment.
+        name: SegmentName,
+        /// With `.partial` in the file's name.
+        partial: bool,
+    },
+    /// A timeline's history, `00000002.history`.
+    History,
+    /// A backup's label, `000000010000000000000002.00000028.backup`.
+    BackupLabel,
+    /// A pack of `walden compress --pack`, `*.wpk`.
+    Pack,
+    /// Anything else.
+    Other,
+}
+
+impl FileKind {
+    /// Reads a file's name, without its folder.
+    ///
+    /// A segment's name may be followed by `.partial`, by pgBackRest's `-` and SHA-1, and by the endings of compression
+    /// and encryption programs. An ending is not trusted to say how the file is compressed.
+    pub fn of(file_name: &str) -> FileKind {
+        if let Some(name) = file_name.get(..24).and_then(SegmentName::parse) {
+            let rest = &file_name[24..];
+            return match segment_suffix(rest) {
+                Some(partial) => FileKind::Segment { name, partial },
+                None if is_backup_label(rest) => FileKind::BackupLabel,
+                // Packs are named after their first and last segment.
+                None if rest.ends_with(".wpk") => FileKind::Pack,
+                None => FileKind::Other,
+            };
+        }
+        let is_timeline =
+            file_name.get(..8).is_some_and(|timeline| timeline.bytes().all(|b| b.is_ascii_hexdigit()));
+        match file_name.get(8..).and_then(|rest| rest.strip_prefix(".history")) {
+            Some(rest) if is_timeline && segment_suffix(rest) == Some(false) => FileKind::History,
+            _ if file_name.ends_with(".wpk") => FileKind::Pack,
+            _ => FileKind::Other,
+        }
+    }
+}
+
+/// Endings that archivers and compression programs add.
+const ENDINGS: &[&str] = &[
+    "gz", "gzip", "lz4", "zst", "zstd", "xz", "lzma", "bz2", "bzip2", "br", "brotli", "sz", "snappy", "lzo",
+    "z", "gpg", "pgp", "age", "aes", "enc", "wlz",
+];
+
+/// Whether the suffix of a segment's name contains `.partial`; `None` if it is that of another kind of file.
+fn segment_suffix(mut rest: &str) -> Option<bool> {
+    let mut partial = false;
+    while !rest.is_empty() {
+        let (mark, tail) = (rest.get(..1)?, rest.get(1..)?);
+        let part = &tail[..tail.find(['.', '-']).unwrap_or(tail.len())];
+        match mark {
+            "-" if part.len() == 40 && part.bytes().all(|b| b.is_ascii_hexdigit()) => {}
+            "." if part == "partial" && !partial => partial = true,
+            "." if ENDINGS.contains(&part) => {}
+            _ => return None,
+        }
+        rest = &tail[part.len()..];
+    }
+    Some(partial)
+}
+
+fn is_backup_label(rest: &str) -> bool {
+    let Some(rest) = rest.strip_prefix('.') else { return false };
+    let offset = rest.get(..8).is_some_and(|offset| offset.bytes().all(|b| b.is_ascii_hexdigit()));
+    let ending = rest.get(8..).and_then(|rest| rest.strip_prefix(".backup"));
+    offset && ending.and_then(segment_suffix) == Some(false)
+}

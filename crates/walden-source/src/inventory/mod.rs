@@ -1,0 +1,344 @@
+//! Finds segments in files and folders, and sorts them into runs without gaps.
+//!
+//! Folders of PostgreSQL itself and of the archivers are understood: a data directory, `pg_wal`, plain archives,
+//! pgBackRest (`archive/STANZA/15-1/0000000100000000/NAME-sha1.zst`), WAL-G (`wal_005/NAME.lz4`), Barman
+//! (`wals/0000000100000000/NAME`), pgmoneta, pg_receivewal. In folders a file's name says whether it is a segment; its
+//! content says everything else.
+
+mod content;
+mod file_kind;
+mod search;
+mod skipped;
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_format::version::Major;
+
+use self::content::{Look, look_into, look_into_member};
+pub use self::file_kind::FileKind;
+use self::search::{Candidate, candidates_in};
+pub use self::skipped::{Ignored, IgnoredReason, InventoryError, Unreadable, UnreadableReason};
+use crate::compressed::Member;
+use crate::open::{self, Compression, fill};
+use crate::store::SharedStore;
+use crate::workers::map_in_order;
+
+/// The segments and other files found in a set of paths.
+#[derive(Debug, Default)]
+pub struct Inventory {
+    /// The segments: sorted by cluster, timeline and position; each run without gaps.
+    pub runs: Vec<Run>,
+    /// Files recycled or preallocated for future segments.
+    pub spares: Vec<Spare>,
+    /// Segments that were found twice; one file of each is in a run.
+    pub duplicates: Vec<Duplicate>,
+    /// Files named like segments that cannot be read.
+    pub unreadable: Vec<Unreadable>,
+    /// Other files and folders that were skipped.
+    pub ignored: Vec<Ignored>,
+    /// The runs are one log along a timeline and its ancestors; see [`Inventory::follow`].
+    pub is_one_log: bool,
+}
+
+/// Consecutive segments of one timeline of one cluster, written by one version.
+#[derive(Debug)]
+pub struct Run {
+    /// The cluster's system identifier.
+    pub system_id: u64,
+    /// The timeline in the segments' names.
+    pub timeline: Timeline,
+    /// Size of the segments.
+    pub segment_size: SegmentSize,
+    /// PostgreSQL major version that wrote them.
+    pub version: Major,
+    /// The segments in WAL order; never empty.
+    pub segments: Vec<SegmentFile>,
+}
+
+/// A file that holds a segment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SegmentFile {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// The segment's name: that of the file, or else determined from the content.
+    pub name: SegmentName,
+    /// Whether the file is named `.partial`: the segment was not complete when it was written.
+    pub partial: bool,
+    /// Compression of the file, found by its content.
+    pub compression: Compression,
+    /// The number of the member that holds the segment, in a file of `walden compress` or in `store`.
+    pub member: Option<u64>,
+    /// Where the segment is read from, if `path` is not a file but its place in a store, for messages.
+    pub store: Option<SharedStore>,
+    /// Whether the segment is decoded as a difference from the one before it in the same pack.
+    pub needs_previous: bool,
+    /// Bytes that the segment takes on disk.
+    pub size_on_disk: u64,
+    /// LSN of the segment's start.
+    pub start: Lsn,
+    /// PostgreSQL major version that wrote it.
+    pub version: Major,
+    /// The cluster's system identifier.
+    pub system_id: u64,
+    /// Size of the cluster's segments.
+    pub segment_size: SegmentSize,
+    /// Size of the log's pages (`XLOG_BLCKSZ`), in bytes.
+    pub page_bytes: u32,
+}
+
+/// A file that is recycled or preallocated for a future segment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Spare {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// The segment name of the file.
+    pub name: SegmentName,
+    /// Size of the file in bytes.
+    pub size_on_disk: u64,
+    /// Whether it was recycled or preallocated.
+    pub kind: SpareKind,
+}
+
+/// Why a segment file holds no WAL of its name yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SpareKind {
+    /// An earlier segment, with this name: PostgreSQL renames files that it no longer needs.
+    Recycled(SegmentName),
+    /// Zeros.
+    Preallocated,
+}
+
+/// A segment that more than one file holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Duplicate {
+    /// The file in the run.
+    pub kept: SegmentFile,
+    /// The file left out.
+    pub dropped: SegmentFile,
+}
+
+/// Segments missing between two runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gap {
+    /// The cluster's system identifier.
+    pub system_id: u64,
+    /// The first segment that is missing.
+    pub first: SegmentName,
+    /// The last segment that is missing.
+    pub last: SegmentName,
+    /// How many are missing.
+    pub segments: u64,
+}
+
+impl Inventory {
+    /// Finds the segments in files and folders, on the calling thread; see [`Inventory::with_threads`].
+    ///
+    /// # Errors
+    /// See [`Inventory::with_threads`].
+    pub fn of<P: AsRef<Path>>(paths: &[P]) -> Result<Inventory, InventoryError> {
+        Inventory::with_threads(paths, 1)
+    }
+
+    /// Finds the segments in files and folders; folders are searched recursively. Reads the first bytes of each file, on up to
+    /// `threads` threads: opening files is waiting as much as work, so more threads than cores make sense.
+    ///
+    /// # Errors
+    /// A path that cannot be read, a file in `paths` that is not a segment, or no segment at all. Files within folders that cannot
+    /// be read are in [`Inventory::unreadable`] instead.
+    pub fn with_threads<P: AsRef<Path>>(paths: &[P], threads: usize) -> Result<Inventory, InventoryError> {
+        Inventory::with_segments(paths, Vec::new(), threads)
+    }
+
+    /// The same, with `segments` that are not in `paths`: those of a store.
+    ///
+    /// # Errors
+    /// As [`Inventory::with_threads`].
+    pub fn with_segments<P: AsRef<Path>>(
+        paths: &[P],
+        mut segments: Vec<SegmentFile>,
+        threads: usize,
+    ) -> Result<Inventory, InventoryError> {
+        let mut inventory = Inventory::default();
+        let candidates = candidates_in(paths, &mut inventory)?;
+        segments.reserve(candidates.len());
+        for (candidate, look) in candidates.iter().zip(map_in_order(&candidates, threads, look_into)) {
+            match look {
+                Ok(Look::Segment(segment)) => segments.push(segment),
+                Ok(Look::Spare(spare)) => inventory.spares.push(spare),
+                Ok(Look::Members(members)) => inventory.add_members(candidate, &members, &mut segments)?,
+                Err(reason) => {
+                    let unreadable = Unreadable { path: candidate.path.clone(), reason };
+                    if candidate.explicit {
+                        return Err(InventoryError::Unreadable(unreadable));
+                    }
+                    inventory.unreadable.push(unreadable);
+                }
+            }
+        }
+        if segments.is_empty() {
+            let paths = paths.iter().map(|path| path.as_ref().to_owned()).collect();
+            let first_unreadable = (!inventory.unreadable.is_empty()).then(|| inventory.unreadable.remove(0));
+            let inventory = Box::new(inventory);
+            return Err(InventoryError::NoSegments { paths, inventory, first_unreadable });
+        }
+        inventory.sort(segments);
+        Ok(inventory)
+    }
+
+    /// Adds the segments in a file that `walden compress` wrote.
+    fn add_members(
+        &mut self,
+        candidate: &Candidate,
+        members: &[Member],
+        segments: &mut Vec<SegmentFile>,
+    ) -> Result<(), InventoryError> {
+        for member in members {
+            let before = segments.last();
+            match look_into_member(candidate, member, before) {
+                Ok(Some(Look::Segment(segment))) => segments.push(segment),
+                Ok(Some(Look::Spare(spare))) => self.spares.push(spare),
+                Ok(Some(Look::Members(_)) | None) => {
+                    let path = candidate.path.join(&member.name);
+                    self.ignored.push(Ignored { path, reason: IgnoredReason::OtherName });
+                }
+                Err(reason) => {
+                    let unreadable = Unreadable { path: candidate.path.clone(), reason };
+                    if candidate.explicit {
+                        return Err(InventoryError::Unreadable(unreadable));
+                    }
+                    self.unreadable.push(unreadable);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All segments of all runs.
+    pub fn segments(&self) -> impl Iterator<Item = &SegmentFile> {
+        self.runs.iter().flat_map(|run| &run.segments)
+    }
+
+    /// Number and bytes on disk of the files that hold nothing yet.
+    pub fn spare_bytes(&self) -> (usize, u64) {
+        (self.spares.len(), self.spares.iter().map(|spare| spare.size_on_disk).sum())
+    }
+
+    /// The gaps between runs of the same timeline.
+    ///
+    /// A timeline that continues another one has no gap to it: the segment of the switch is on both.
+    pub fn gaps(&self) -> Vec<Gap> {
+        let gap = |pair: &[Run]| {
+            let (Some(left), Some(right)) = (pair.first(), pair.get(1)) else { return None };
+            let is_one_cluster = left.system_id == right.system_id && left.version == right.version;
+            if left.key() != right.key() && !(self.is_one_log && is_one_cluster) {
+                return None;
+            }
+            let size = left.segment_size;
+            let first = size.segment_of(left.end());
+            let segments =
+                size.segment_of(right.start()).checked_sub(first).filter(|missing| *missing > 0)?;
+            // With a change of timeline in the gap, the last one that is missing is on the later one.
+            let later = right.segments.first().map_or(right.timeline, |segment| segment.name.timeline);
+            Some(Gap {
+                system_id: left.system_id,
+                first: SegmentName::new(left.timeline, first, size),
+                last: SegmentName::new(later, first + segments - 1, size),
+                segments,
+            })
+        };
+        self.runs.windows(2).filter_map(gap).collect()
+    }
+
+    fn sort(&mut self, mut segments: Vec<SegmentFile>) {
+        let order =
+            |segment: &SegmentFile| (segment.key(), segment.start, segment.partial, segment.compression);
+        segments.sort_by(|a, b| order(a).cmp(&order(b)).then_with(|| a.path.cmp(&b.path)));
+        for segment in segments {
+            let run = self.runs.last_mut().filter(|run| run.key() == segment.key());
+            let last = run.as_ref().and_then(|run| run.segments.last()).map(|last| last.start);
+            match (run, last) {
+                (Some(run), Some(start)) if start == segment.start => {
+                    let kept = run.segments.last().cloned();
+                    self.duplicates.extend(kept.map(|kept| Duplicate { kept, dropped: segment }));
+                }
+                (Some(run), Some(start)) if start.plus(run.segment_size.bytes()) == segment.start => {
+                    run.segments.push(segment);
+                }
+                _ => self.runs.push(Run {
+                    system_id: segment.system_id,
+                    timeline: segment.name.timeline,
+                    segment_size: segment.segment_size,
+                    version: segment.version,
+                    segments: vec![segment],
+                }),
+            }
+        }
+    }
+}
+
+/// What all segments of a run have in common; runs are sorted by it.
+type Key = (u64, Timeline, Major, SegmentSize, u32);
+
+impl Run {
+    /// Where the first segment starts.
+    pub fn start(&self) -> Lsn {
+        self.segments.first().map_or(Lsn::INVALID, |segment| segment.start)
+    }
+
+    /// Where the last segment ends; that of a running server is not full.
+    pub fn end(&self) -> Lsn {
+        self.segments.last().map_or(Lsn::INVALID, |segment| segment.start.plus(segment.segment_size.bytes()))
+    }
+
+    /// Bytes of the segments' files.
+    pub fn size_on_disk(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.size_on_disk).sum()
+    }
+
+    fn key(&self) -> Option<Key> {
+        self.segments.first().and_then(SegmentFile::key)
+    }
+}
+
+impl SegmentFile {
+    fn key(&self) -> Option<Key> {
+        Some((self.system_id, self.name.timeline, self.version, self.segment_size, self.page_bytes))
+    }
+}
+
+impl Duplicate {
+    /// Whether the decompressed contents of both files agree; a `.partial` one as far as it goes.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn agrees(&self) -> io::Result<bool> {
+        let (mut kept, mut dropped) = (open::open(&self.kept)?, open::open(&self.dropped)?);
+        let (mut left, mut right) = (vec![0; 256 << 10], vec![0; 256 << 10]);
+        loop {
+            let (a, stopped_a) = fill(&mut kept, &mut left);
+            let (b, stopped_b) = fill(&mut dropped, &mut right);
+            if let Some(error) = stopped_a.or(stopped_b) {
+                return Err(error);
+            }
+            let common = a.min(b);
+            if left[..common] != right[..common] || (a != b && !self.dropped.partial) {
+                return Ok(false);
+            }
+            if common < left.len() {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+impl fmt::Display for Gap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.segments {
+            1 => write!(f, "segment {} is missing", self.first),
+            many => write!(f, "segments {} to {} are missing ({many} of them)", self.first, self.last),
+        }
+    }
+}

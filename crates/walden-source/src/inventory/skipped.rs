@@ -1,0 +1,198 @@
+//! Files that are no segments, or cannot be read as such, and errors.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use walden_format::fault::{Fault, FaultKind};
+use walden_format::lsn::{Lsn, SegmentName};
+use walden_format::version::UnreadableMagic;
+
+use super::{Inventory, Spare, SpareKind};
+
+/// A file that was skipped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ignored {
+    /// Path of the file or folder.
+    pub path: PathBuf,
+    /// Why it was skipped.
+    pub reason: IgnoredReason,
+}
+
+/// Why a file was skipped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IgnoredReason {
+    /// A timeline's history.
+    History,
+    /// A backup's label (`.backup`).
+    BackupLabel,
+    /// It is not named like a segment.
+    OtherName,
+    /// A folder of a base backup, which has its own copy of some segments.
+    BaseBackup,
+    /// A folder that leads back to one that was already searched.
+    Loop,
+    /// A segment of a timeline, or of a part of it, that the log does not follow.
+    OtherTimeline,
+}
+
+/// A file that cannot be read as a segment.
+#[derive(Debug)]
+pub struct Unreadable {
+    /// The file.
+    pub path: PathBuf,
+    /// Why not.
+    pub reason: UnreadableReason,
+}
+
+/// Why a file cannot be read as a segment.
+#[derive(Debug)]
+pub enum UnreadableReason {
+    /// Reading or decompressing failed; the text names the file.
+    Io(io::Error),
+    /// A pipe or a device: segments are read more than once.
+    NoFile,
+    /// No bytes.
+    Empty,
+    /// Encrypted, by what.
+    Encrypted(&'static str),
+    /// In a format that is not supported.
+    Format(&'static str),
+    /// The first page's magic, and what it says.
+    Magic(u16, UnreadableMagic),
+    /// Not a segment, for another reason than its magic.
+    Header(FaultKind),
+    /// The file's content starts within a segment, at this position.
+    MidSegment(Lsn),
+    /// The file's name is not the one of the segment in it, which is this one.
+    Misnamed(SegmentName),
+    /// Neither a segment nor compressed in a known way.
+    NotWal,
+}
+
+/// Why taking the inventory failed.
+#[derive(Debug, thiserror::Error)]
+pub enum InventoryError {
+    /// A path that does not exist.
+    #[error("{}: no such file or folder", .0.display())]
+    NotFound(PathBuf),
+    /// A folder or file that cannot be read.
+    #[error("cannot read {}", .path.display())]
+    Io {
+        /// The folder or file.
+        path: PathBuf,
+        /// The error of the file system.
+        #[source]
+        error: io::Error,
+    },
+    /// A file named by the caller is not a readable segment.
+    #[error(transparent)]
+    Unreadable(Unreadable),
+    /// There is no segment.
+    #[error("{}", no_segments(.paths, .inventory, .first_unreadable.as_ref()))]
+    NoSegments {
+        /// The paths given.
+        paths: Vec<PathBuf>,
+        /// What was found instead.
+        inventory: Box<Inventory>,
+        /// The first of the files that look like segments but cannot be read; the others are in `inventory`.
+        #[source]
+        first_unreadable: Option<Unreadable>,
+    },
+}
+
+impl std::error::Error for Unreadable {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.reason {
+            UnreadableReason::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match &self.reason {
+            UnreadableReason::Io(error) => write!(f, "{error}"),
+            UnreadableReason::NoFile => {
+                write!(
+                    f,
+                    "{path}: a pipe or device, and segments are read more than once; write it to a file first"
+                )
+            }
+            UnreadableReason::Empty => write!(f, "{path}: the file is empty"),
+            UnreadableReason::Encrypted(by) => {
+                write!(
+                    f,
+                    "{path}: encrypted {by}; let the program that stored it fetch it, then read that file"
+                )
+            }
+            UnreadableReason::Format(format) => {
+                write!(f, "{path}: its format, {format}, is not one that Walden reads; unpack it first")
+            }
+            UnreadableReason::Magic(magic, what) => write!(f, "{path}: {what} (page magic {magic:04X})"),
+            UnreadableReason::Header(fault) => {
+                write!(f, "{path}: damaged at its first page: expected {}", expected(*fault))
+            }
+            UnreadableReason::MidSegment(lsn) => {
+                write!(
+                    f,
+                    "{path}: starts at {lsn}, in the middle of a segment; Walden reads segments from their start"
+                )
+            }
+            UnreadableReason::Misnamed(holds) => {
+                write!(
+                    f,
+                    "{path}: holds another segment than its name says: {holds}; give it that name to read it"
+                )
+            }
+            UnreadableReason::NotWal => write!(
+                f,
+                "{path}: not a WAL segment, nor one compressed by gzip, lz4, zstd, xz, lzma, bzip2 or brotli; \
+                 it may be encrypted or damaged"
+            ),
+        }
+    }
+}
+
+fn expected(fault: FaultKind) -> String {
+    let lsn = Lsn::INVALID;
+    Fault { lsn, at: lsn, kind: fault }.expected()
+}
+
+impl fmt::Display for IgnoredReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IgnoredReason::History => "a timeline's history",
+            IgnoredReason::BackupLabel => "a backup's label",
+            IgnoredReason::OtherName => "not named like a segment",
+            IgnoredReason::BaseBackup => "a base backup",
+            IgnoredReason::Loop => "already searched",
+            IgnoredReason::OtherTimeline => "of another timeline",
+        })
+    }
+}
+
+fn no_segments(paths: &[PathBuf], inventory: &Inventory, unreadable: Option<&Unreadable>) -> String {
+    let places: Vec<_> = paths.iter().take(3).map(|path| path.display().to_string()).collect();
+    let places = places.join(", ") + if paths.len() > 3 { ", ..." } else { "" };
+    let mut text = format!("no WAL segments in {places}");
+    let (files, _) = inventory.spare_bytes();
+    if let Some(first) = unreadable {
+        text += &format!(" that can be read: {first}");
+        if !inventory.unreadable.is_empty() {
+            text += &format!(" (and {} more files)", inventory.unreadable.len());
+        }
+    } else if let [Spare { name, kind: SpareKind::Recycled(holds), .. }, ..] = inventory.spares.as_slice() {
+        text += &format!(
+            ": {files} files that the server keeps for later use; {name} still holds {holds}, which this file is no \
+             longer: give it that name to read it"
+        );
+    } else if files > 0 {
+        text += &format!(": {files} files that are still all zeros, which the server keeps for later use");
+    } else {
+        text += ", expected files named like 000000010000000000000001";
+    }
+    text
+}

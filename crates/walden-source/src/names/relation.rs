@@ -1,0 +1,162 @@
+//! A relation: its name, kind and persistence, as `pg_class` has them.
+
+use std::fmt;
+
+/// OIDs below this one belong to what initdb makes (`FirstNormalObjectId`).
+pub const FIRST_USER_OID: u32 = 16384;
+
+/// Something with a file: a table, an index, a sequence; and partitioned ones, which have none.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Relation {
+    /// OID of its database; 0 for one that all databases share, and for built-in names.
+    pub database: u32,
+    /// Whether it is a shared catalog (`pg_class.relisshared`).
+    pub shared: bool,
+    /// Its OID, which stays the same for its whole life.
+    pub oid: u32,
+    /// Name of its schema.
+    pub schema: String,
+    /// Its name.
+    pub name: String,
+    /// `pg_class.relkind`.
+    pub kind: RelationKind,
+    /// `pg_class.relpersistence`: whether it is logged.
+    pub persistence: Persistence,
+    /// `heap`, `btree`, `gin`, ...; nothing for those without one.
+    pub access_method: Option<String>,
+    /// OID of the table that it belongs to: of an index, a TOAST table, a TOAST table's index. Nothing for a table.
+    pub table: Option<u32>,
+    /// OID of the partitioned table or index that it is a partition of.
+    pub partition_of: Option<u32>,
+    /// Of an index: how often it was scanned since the server's statistics were reset.
+    pub scans: Option<u64>,
+}
+
+impl Relation {
+    /// Part of what initdb makes: a system catalog, or a table of the information schema.
+    pub fn is_catalog(&self) -> bool {
+        self.oid < FIRST_USER_OID
+    }
+}
+
+impl fmt::Display for Relation {
+    /// As one would write it in SQL: with its schema, unless that is `public` or one of the catalogs'; quoted where
+    /// needed. Whatever the name holds, it is printable.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !matches!(self.schema.as_str(), "public" | "pg_catalog" | "pg_toast") {
+            write!(f, "{}.", Identifier(&self.schema))?;
+        }
+        Identifier(&self.name).fmt(f)
+    }
+}
+
+/// What a relation is, by `pg_class.relkind`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[allow(missing_docs)]
+pub enum RelationKind {
+    Table,
+    Index,
+    Sequence,
+    Toast,
+    MaterializedView,
+    PartitionedTable,
+    PartitionedIndex,
+    /// A kind that this program does not know.
+    Other(char),
+}
+
+impl RelationKind {
+    /// The kind that a letter of `pg_class.relkind` stands for.
+    pub fn from_letter(letter: char) -> RelationKind {
+        match letter {
+            'r' => RelationKind::Table,
+            'i' => RelationKind::Index,
+            'S' => RelationKind::Sequence,
+            't' => RelationKind::Toast,
+            'm' => RelationKind::MaterializedView,
+            'p' => RelationKind::PartitionedTable,
+            'I' => RelationKind::PartitionedIndex,
+            other => RelationKind::Other(other),
+        }
+    }
+
+    /// Its letter in `pg_class.relkind`.
+    pub fn letter(self) -> char {
+        match self {
+            RelationKind::Table => 'r',
+            RelationKind::Index => 'i',
+            RelationKind::Sequence => 'S',
+            RelationKind::Toast => 't',
+            RelationKind::MaterializedView => 'm',
+            RelationKind::PartitionedTable => 'p',
+            RelationKind::PartitionedIndex => 'I',
+            RelationKind::Other(letter) => letter,
+        }
+    }
+}
+
+impl fmt::Display for RelationKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RelationKind::Table => f.write_str("table"),
+            RelationKind::Index => f.write_str("index"),
+            RelationKind::Sequence => f.write_str("sequence"),
+            RelationKind::Toast => f.write_str("TOAST table"),
+            RelationKind::MaterializedView => f.write_str("materialized view"),
+            RelationKind::PartitionedTable => f.write_str("partitioned table"),
+            RelationKind::PartitionedIndex => f.write_str("partitioned index"),
+            RelationKind::Other(letter) => write!(f, "relation of kind \"{}\"", letter.escape_default()),
+        }
+    }
+}
+
+/// How a relation is logged, by `pg_class.relpersistence`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Persistence {
+    /// In full.
+    Permanent,
+    /// Only that it exists.
+    Unlogged,
+    /// Not at all.
+    Temporary,
+}
+
+impl Persistence {
+    pub(super) fn from_letter(letter: char) -> Persistence {
+        match letter {
+            'u' => Persistence::Unlogged,
+            't' => Persistence::Temporary,
+            _ => Persistence::Permanent,
+        }
+    }
+
+    pub(super) fn letter(self) -> char {
+        match self {
+            Persistence::Permanent => 'p',
+            Persistence::Unlogged => 'u',
+            Persistence::Temporary => 't',
+        }
+    }
+}
+
+/// An SQL identifier, quoted where needed, on one line.
+pub struct Identifier<'a>(pub &'a str);
+
+impl fmt::Display for Identifier<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let starts_plain = self.0.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '$';
+        if starts_plain && self.0.chars().all(plain) {
+            return f.write_str(self.0);
+        }
+        f.write_str("\"")?;
+        for c in self.0.chars() {
+            match c {
+                '"' => f.write_str("\"\"")?,
+                c if c.is_control() => write!(f, "{}", c.escape_default())?,
+                c => write!(f, "{c}")?,
+            }
+        }
+        f.write_str("\"")
+    }
+}
