@@ -1,0 +1,178 @@
+//! The files to compress: what arguments and folders name, opened, counted as they are read, and removed.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+
+use super::{CompressArgs, PACK_ENDING, SEGMENT_ENDING};
+use crate::output;
+
+/// A file to compress.
+pub struct Input {
+    pub path: PathBuf,
+    /// Path relative to the argument that it was found under.
+    pub relative: PathBuf,
+}
+
+/// Finds all files to compress, without duplicates, and the errors of those that cannot be.
+pub fn gather(files: &[PathBuf]) -> (Vec<Input>, Vec<anyhow::Error>) {
+    let (mut inputs, mut errors) = (Vec::new(), Vec::new());
+    for path in files {
+        let gathered = match fs::metadata(path) {
+            Ok(found) if found.is_dir() => {
+                let before = inputs.len();
+                search(path, Path::new(""), &mut inputs).and_then(|()| {
+                    ensure!(
+                        inputs.len() > before,
+                        "cannot compress {}: expected files in it, found none",
+                        path.display()
+                    );
+                    Ok(())
+                })
+            }
+            // Who compresses all there is again has no use for it twice, and a folder's are left out as well.
+            Ok(_) if is_compressed(path) => {
+                Err(anyhow!("cannot compress {}: it is a compressed file already", path.display()))
+            }
+            Ok(_) => match path.file_name() {
+                Some(name) => {
+                    inputs.push(Input { path: path.clone(), relative: name.into() });
+                    Ok(())
+                }
+                None => Err(anyhow!("cannot compress {}: expected a file name", path.display())),
+            },
+            Err(error) => Err(anyhow!(error).context(path.display().to_string())),
+        };
+        errors.extend(gathered.err());
+    }
+    let mut seen = BTreeSet::new();
+    inputs.retain(|input| seen.insert(fs::canonicalize(&input.path).unwrap_or_else(|_| input.path.clone())));
+    (inputs, errors)
+}
+
+/// The error for a missing input, which may be meant as the pack's name.
+pub fn no_pack(args: &CompressArgs) -> String {
+    let is_pack =
+        |path: &&PathBuf| path.extension().is_some_and(|ending| ending == PACK_ENDING) && !path.exists();
+    match args.files.iter().find(is_pack) {
+        Some(name) => {
+            format!("no pack is written; its name follows an equals sign: --pack={}", name.display())
+        }
+        None => "no pack is written".into(),
+    }
+}
+
+/// The folder in which PostgreSQL notes which segments are archived.
+const NOT_LOG: &str = "archive_status";
+
+fn search(folder: &Path, relative: &Path, inputs: &mut Vec<Input>) -> Result<()> {
+    let named = || format!("search {}", folder.display());
+    let entries = fs::read_dir(folder).with_context(named)?;
+    let mut entries = entries.collect::<Result<Vec<_>, _>>().with_context(named)?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let (path, name) = (entry.path(), entry.file_name());
+        let kind = entry.file_type().with_context(named)?;
+        if kind.is_dir() {
+            if name != NOT_LOG {
+                search(&path, &relative.join(&name), inputs)?;
+            }
+            continue;
+        }
+        // A link to a segment is read as the segment; one that leads nowhere is an error, one to a folder could lead around.
+        let is_link = kind.is_symlink();
+        let found = if is_link {
+            fs::metadata(&path).with_context(|| path.display().to_string())?
+        } else {
+            entry.metadata().with_context(named)?
+        };
+        if found.is_dir() {
+            eprintln!(
+                "warning: {} is a link to a folder and is left out; name that folder, too",
+                path.display()
+            );
+        } else if found.is_file() && !is_compressed(&path) && !output::is_temporary(&name) {
+            inputs.push(Input { path, relative: relative.join(&name) });
+        }
+    }
+    Ok(())
+}
+
+fn is_compressed(path: &Path) -> bool {
+    let ending = path.extension().and_then(OsStr::to_str);
+    [Some(SEGMENT_ENDING), Some(PACK_ENDING)].contains(&ending)
+}
+
+/// Opens a regular file. Opening a named pipe would wait for a writer.
+pub fn open(path: &Path) -> Result<(File, Metadata)> {
+    let named = || format!("open {}", path.display());
+    ensure!(
+        fs::metadata(path).with_context(named)?.is_file(),
+        "cannot compress {}: expected a regular file",
+        path.display()
+    );
+    let file = File::open(path).with_context(named)?;
+    let found = file.metadata().with_context(named)?;
+    Ok((file, found))
+}
+
+/// Removes an original, unless it has changed since it was read.
+pub fn remove(path: &Path, read: &Metadata) -> Result<()> {
+    let now = fs::symlink_metadata(path).with_context(|| format!("cannot remove {}", path.display()))?;
+    ensure!(
+        !now.is_symlink(),
+        "cannot remove {}: it is a symbolic link; neither it nor its target is removed",
+        path.display()
+    );
+    let key = |found: &Metadata| (found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec());
+    ensure!(key(&now) == key(read), "cannot remove {}: it has changed since it was read", path.display());
+    fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))
+}
+
+/// A reader that reports the bytes read.
+pub struct Counted<'a> {
+    input: &'a mut File,
+    /// Bytes of the file that are not counted yet.
+    left: u64,
+    advance: &'a (dyn Fn(u64) + Sync),
+}
+
+impl<'a> Counted<'a> {
+    /// Reports what is read of a file of `bytes` bytes, and when it is dropped, what is left.
+    pub fn new(input: &'a mut File, bytes: u64, advance: &'a (dyn Fn(u64) + Sync)) -> Counted<'a> {
+        Counted { input, left: bytes, advance }
+    }
+
+    fn count(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.left);
+        self.left -= bytes;
+        (self.advance)(bytes);
+    }
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = buffer.len().min(1 << 20);
+        let got = self.input.read(&mut buffer[..most])?;
+        // A segment is read twice.
+        self.count(got.div_ceil(2) as u64);
+        Ok(got)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.count(self.left);
+    }
+}
+
+impl Seek for Counted<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.input.seek(to)
+    }
+}

@@ -1,0 +1,359 @@
+//! `walden compress`: compresses files, and verifies each compressed file before it gets its name.
+
+mod inputs;
+mod pack;
+mod show;
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, IsTerminal as _, Read, Seek, SeekFrom};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use clap::{ArgAction, Args};
+use walden_codec::coder::Form;
+use walden_codec::container::{
+    Added, FileForm, KEYFRAME_BYTES, Meta, Needs, ReadLimits, Reader, WriteOptions, Writer,
+};
+use walden_source::workers::map_in_order;
+
+pub use self::inputs::open;
+use self::inputs::{Counted, Input, gather, no_pack, remove};
+pub use self::show::{form_name, ratio};
+use crate::output::{self, Output};
+use crate::progress::Progress;
+use crate::redo::parse_size;
+use crate::terminal::Format;
+use crate::{DAMAGED, terminal};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden compress 0000000100000A2B000000C5
+      one segment, to 0000000100000A2B000000C5.wlz beside it
+  walden compress -9 --rm /archive/wal
+      each file of a folder at the slowest level; each original is removed after its copy was verified
+  walden compress --pack -o /backup /archive/wal
+      consecutive segments into one file, which is smaller because segments share statistics and pages
+  walden decompress /backup/*.wpk -o /restore
+      decompress the pack's segments
+  ssh db cat pg_wal/0000000100000A2B000000C5 | walden compress - > 0000000100000A2B000000C5.wlz
+      standard input to standard output
+
+Segments are compressed record by record; anything else (other versions, damaged or encrypted segments, history and backup files) is compressed as bytes. Every file is restored byte for byte, with its name, permissions and time of modification. An existing compressed file is not replaced; it is no error if the new one would be the same.
+
+Exit status: 0 done, 2 wrong usage, 3 a file could not be read or written (the others are done).";
+
+/// Compress WAL: each file to NAME.wlz, or consecutive segments to one pack
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct CompressArgs {
+    /// Files, or folders of files (searched recursively, without the compressed files in them); - for standard input, which is
+    /// compressed to standard output
+    #[arg(value_name = "FILE|DIR", required = true)]
+    files: Vec<PathBuf>,
+
+    /// The folder to write to [default: that of each file]
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+
+    #[command(flatten)]
+    levels: Levels,
+
+    /// Write all files, in the order of the log, to one pack [default name: FIRST-LAST.wpk]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pack: Option<Option<PathBuf>>,
+
+    /// In a pack, bytes of WAL between keyframes, which are segments that are decoded without those before them. Fewer bytes
+    /// give faster access to single segments and less loss by damage, more give a smaller file
+    #[arg(long, value_name = "SIZE", default_value = KEYFRAME, requires = "pack", value_parser = parse_size)]
+    keyframe: usize,
+
+    /// Memory that decompressing may need at most. A segment that would need more is compressed as bytes [default: what the
+    /// largest segment may need]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<usize>,
+
+    /// Space in the folder of temporary files (TMPDIR) that decompressing may need at most [default: 4GB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    spill: Option<usize>,
+
+    /// Do not decode and compare the output. Faster; but a fault of the program, the memory or the disk is noticed only when
+    /// the file is needed
+    #[arg(long)]
+    no_verify: bool,
+
+    /// Replace existing files
+    #[arg(short, long)]
+    force: bool,
+
+    /// Remove each original after its copy was verified and synced
+    #[arg(long, conflicts_with = "no_verify")]
+    rm: bool,
+
+    /// How to print what was done
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+
+    /// Threads, each with a file of its own [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+/// `-1` to `-9`.
+#[derive(Args, Debug)]
+#[group(multiple = false)]
+struct Levels {
+    /// Fastest
+    #[arg(short = '1', action = ArgAction::SetTrue)]
+    one: bool,
+    #[arg(short = '2', action = ArgAction::SetTrue, hide = true)]
+    two: bool,
+    /// Default for single files; about as fast as gzip -1
+    #[arg(short = '3', action = ArgAction::SetTrue)]
+    three: bool,
+    #[arg(short = '4', action = ArgAction::SetTrue, hide = true)]
+    four: bool,
+    #[arg(short = '5', action = ArgAction::SetTrue, hide = true)]
+    five: bool,
+    /// Smaller; default for packs
+    #[arg(short = '6', action = ArgAction::SetTrue)]
+    six: bool,
+    /// Context mixing: packs 8 % smaller than with -6, in twice the time. Decompressing takes as long as compressing
+    #[arg(short = '7', action = ArgAction::SetTrue)]
+    seven: bool,
+    /// 5 % smaller than -7, in 2.4 times its time
+    #[arg(short = '8', action = ArgAction::SetTrue)]
+    eight: bool,
+    /// Smallest: 2 % smaller than -8, in 1.4 times its time
+    #[arg(short = '9', action = ArgAction::SetTrue)]
+    nine: bool,
+}
+
+/// The ending of a compressed segment.
+pub const SEGMENT_ENDING: &str = "wlz";
+/// The ending of a pack.
+pub const PACK_ENDING: &str = "wpk";
+const KEYFRAME: &str = "512MB";
+const _: () = assert!(KEYFRAME_BYTES == 512 << 20);
+/// Most files whose results are listed one by one.
+pub const MAX_ROWS: usize = 50;
+
+/// Runs the command.
+pub fn run(args: &CompressArgs) -> Result<ExitCode> {
+    let started = Instant::now();
+    if args.files.iter().any(|path| is_stream(path)) {
+        return stream(args);
+    }
+    let (inputs, mut errors) = gather(&args.files);
+    let total =
+        inputs.iter().filter_map(|input| fs::metadata(&input.path).ok()).map(|found| found.len()).sum();
+    let progress = Mutex::new(Progress::bytes("compressing", total));
+    let advance = |bytes| {
+        if let Ok(mut progress) = progress.lock() {
+            progress.advance(bytes);
+        }
+    };
+    let results = if let Some(name) = &args.pack {
+        if !errors.is_empty() {
+            return Err(errors.remove(0).context(no_pack(args)));
+        }
+        ensure!(!inputs.is_empty(), "cannot compress: expected files, found none");
+        vec![pack::pack(args, name.as_deref(), inputs, &advance)?]
+    } else {
+        let threads = args.threads.map_or_else(terminal::cores, usize::from);
+        let results = map_in_order(&inputs, threads, |input| single(args, input, &advance));
+        let (done, failed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+        errors.extend(failed.into_iter().filter_map(Result::err));
+        done.into_iter().filter_map(Result::ok).collect()
+    };
+    if let Ok(progress) = progress.into_inner() {
+        progress.finish();
+    }
+    errors.iter().for_each(output::report);
+    show::print(args, &results, errors.len(), started.elapsed().as_secs_f64())?;
+    Ok(if errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+}
+
+/// A compressed file or member that was written.
+struct Done {
+    output: PathBuf,
+    output_bytes: u64,
+    members: Vec<(Input, Added)>,
+}
+
+impl Done {
+    fn original_bytes(&self) -> u64 {
+        self.members.iter().map(|(_, added)| added.entry.end.bytes).sum()
+    }
+}
+
+/// Compresses a file to a file of one member.
+fn single(args: &CompressArgs, input: &Input, advance: &(dyn Fn(u64) + Sync)) -> Result<Done> {
+    let mut relative = input.relative.clone().into_os_string();
+    relative.push(".");
+    relative.push(SEGMENT_ENDING);
+    let target = match &args.output {
+        Some(folder) => folder.join(relative),
+        None => with_ending(&input.path),
+    };
+    let (mut source, found) = open(&input.path)?;
+    let name = input.path.file_name().unwrap_or_default().as_bytes().to_vec();
+    if !args.force {
+        // What was made of another file stays, and that is seen now, not after the work.
+        refuse_other_members(&target, &[(&name, found.len())])?;
+    }
+    let output = Output::create(&target, args.force)?;
+    let meta = output::meta_of(name, &found);
+    let mut counted = Counted::new(&mut source, found.len(), advance);
+    let added = write_verified(args, &meta, &mut counted, found.len(), output.file(), &input.path)?;
+    output.commit(&meta)?;
+    if args.rm {
+        remove(&input.path, &found)?;
+    }
+    let input = Input { path: input.path.clone(), relative: input.relative.clone() };
+    Ok(Done { output: target, output_bytes: added.file_end, members: vec![(input, added)] })
+}
+
+/// Compresses a file of `bytes` bytes to a file of one member, and decodes that. If coding by records does not restore the
+/// original, the file is coded as bytes.
+fn write_verified(
+    args: &CompressArgs,
+    meta: &Meta,
+    source: &mut (impl Read + Seek),
+    bytes: u64,
+    output: &File,
+    path: &Path,
+) -> Result<Added> {
+    let mut as_bytes = false;
+    loop {
+        let mut writer = Writer::new(BufWriter::new(output), options(args, FileForm::Segment, bytes));
+        let added = writer.add(meta.clone(), as_bytes, source);
+        let written = added.and_then(|added| writer.finish().map(|_| added));
+        let added = written.with_context(|| format!("cannot compress {}", path.display()))?;
+        warn_of_failure(path, &added);
+        if args.no_verify {
+            return Ok(added);
+        }
+        match verify(output, &added) {
+            Ok(()) => return Ok(added),
+            Err(error) if !as_bytes && added.entry.head.form == Form::Records => {
+                warn_of(path, &error);
+                as_bytes = true;
+                source.seek(SeekFrom::Start(0))?;
+                output.set_len(0)?;
+                (&mut &*output).seek(SeekFrom::Start(0))?;
+            }
+            Err(error) => {
+                return Err(error.context(format!("cannot verify the compressed form of {}", path.display())));
+            }
+        }
+    }
+}
+
+/// An error if the target exists and was not made from files of these names and sizes.
+fn refuse_other_members(target: &Path, members: &[(&[u8], u64)]) -> Result<()> {
+    let is_like = || {
+        let mut reader = Reader::open(File::open(target).ok()?, OWN).ok()?;
+        let (entries, fault) = reader.entries();
+        let found = entries.iter().map(|entry| (&entry.head.meta.name[..], entry.end.bytes));
+        Some(fault.is_none() && found.eq(members.iter().copied()))
+    };
+    if is_like() == Some(true) { Ok(()) } else { output::refuse_existing(target, false) }
+}
+
+/// Limits for decoding a file that this program has just written: none.
+const OWN: ReadLimits = ReadLimits { memory: u64::MAX, spill: u64::MAX, page_memory: 64 << 20 };
+
+/// Decodes the output and compares it with the input.
+fn verify(file: &File, added: &Added) -> Result<()> {
+    let mut reader = Reader::open(file, OWN)?;
+    verify_member(&mut reader, added)?;
+    ensure!(reader.next()?.is_none(), "expected one member, found more");
+    Ok(())
+}
+
+fn verify_member<R: Read + Seek>(reader: &mut Reader<R>, added: &Added) -> Result<()> {
+    let head = reader.next()?.ok_or_else(|| anyhow!("expected the member that was written, found none"))?;
+    ensure!(head == added.entry.head, "expected the member's header as it was written, found another");
+    let summary = reader.decode(&head, &mut std::io::sink())?;
+    ensure!(summary.end == added.entry.end, "expected the hash of the original, found another");
+    Ok(())
+}
+
+fn warn_of_failure(path: &Path, added: &Added) {
+    if let Some(failure) = &added.failure {
+        eprintln!(
+            "warning: {}: {failure}; it is compressed as bytes instead, and nothing is lost, but it is larger. Free some space \
+             for temporary files, or name another folder for them (TMPDIR)",
+            path.display()
+        );
+    }
+}
+
+fn warn_of(path: &Path, error: &anyhow::Error) {
+    eprintln!(
+        "warning: {}: its records do not come back as they were ({error:#}); it is compressed as bytes instead, and \
+         nothing is lost, but please report this",
+        path.display()
+    );
+}
+
+/// Compresses standard input to standard output.
+fn stream(args: &CompressArgs) -> Result<ExitCode> {
+    const ALONE: &str = "cannot use - (standard input) with --output, --pack, --rm or other files: its output goes to standard output";
+    let is_alone = args.files.len() == 1 && args.output.is_none() && args.pack.is_none() && !args.rm;
+    ensure!(is_alone, ALONE);
+    ensure!(
+        !io::stdout().is_terminal(),
+        "compressed data is not written to a terminal; redirect standard output"
+    );
+    let named = "standard input";
+    let temporary =
+        || tempfile::tempfile().with_context(|| format!("cannot create a temporary file for {named}"));
+    let (mut source, mut output) = (temporary()?, temporary()?);
+    let bytes =
+        io::copy(&mut io::stdin().lock(), &mut source).with_context(|| format!("cannot read {named}"))?;
+    source.seek(SeekFrom::Start(0))?;
+    let meta = Meta { name: STDIN_NAME.into(), ..Meta::default() };
+    write_verified(args, &meta, &mut source, bytes, &output, Path::new(named))?;
+    output.seek(SeekFrom::Start(0))?;
+    io::copy(&mut output, &mut io::stdout().lock()).context("cannot write to standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The name of a member that came from standard input.
+const STDIN_NAME: &str = "stdin";
+
+/// Whether a file's name stands for standard input and output.
+pub fn is_stream(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// `largest` is the size of the largest file.
+fn options(args: &CompressArgs, form: FileForm, largest: u64) -> WriteOptions {
+    /// The largest segment that PostgreSQL has.
+    const MAX_SEGMENT: u64 = 1 << 30;
+    let Levels { one, two, three, four, five, six, seven, eight, nine } = args.levels;
+    let chosen = [one, two, three, four, five, six, seven, eight, nine];
+    let level = chosen.iter().position(|chosen| *chosen).map_or(form.default_level(), |at| at as u8 + 1);
+    let ReadLimits { memory, spill, .. } = ReadLimits::default();
+    let needs = match (args.memory, args.spill) {
+        (None, None) => Needs::of_segments(form, level, largest.min(MAX_SEGMENT)),
+        given => Needs::within(
+            given.0.map_or(memory, |bytes| bytes as u64),
+            given.1.map_or(spill, |bytes| bytes as u64),
+        ),
+    };
+    WriteOptions { keyframe: args.keyframe as u64, needs, ..WriteOptions::with_level(form, level) }
+}
+
+fn with_ending(path: &Path) -> PathBuf {
+    let mut bytes = path.as_os_str().as_bytes().to_vec();
+    bytes.push(b'.');
+    bytes.extend(SEGMENT_ENDING.bytes());
+    OsString::from_vec(bytes).into()
+}

@@ -1,0 +1,218 @@
+//! Files compressed to one pack.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata};
+use std::io::{BufWriter, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use walden_codec::coder::start_of;
+use walden_codec::container::{Added, FileForm, Meta, Reader, Writer};
+use walden_format::lsn::{Lsn, SegmentName, Timeline};
+use walden_format::page::LONG_HEADER;
+use walden_format::stream::StreamInfo;
+
+use super::inputs::{Counted, Input, open, remove};
+use super::{
+    CompressArgs, Done, OWN, PACK_ENDING, options, refuse_other_members, verify_member, warn_of,
+    warn_of_failure,
+};
+use crate::output::{self, Output};
+
+/// Compresses all files to one pack. If a member decodes to other bytes, starts again with that one coded as bytes.
+pub fn pack(
+    args: &CompressArgs,
+    name: Option<&Path>,
+    inputs: Vec<Input>,
+    advance: &(dyn Fn(u64) + Sync),
+) -> Result<Done> {
+    let inputs = in_order(inputs)?;
+    let target = pack_target(args, name, &inputs);
+    if !args.force {
+        let members: Option<Vec<(&[u8], u64)>> = inputs
+            .iter()
+            .map(|input| Some((input.relative.as_os_str().as_bytes(), fs::metadata(&input.path).ok()?.len())))
+            .collect();
+        refuse_other_members(&target, &members.unwrap_or_default())?;
+    }
+    let mut as_bytes = BTreeSet::new();
+    loop {
+        let output = Output::create(&target, args.force)?;
+        match write_pack(args, &output, &inputs, &as_bytes, advance)? {
+            Packed::Done { added, found, bytes } => {
+                let meta = output::meta_of(Vec::new(), &found[0]);
+                output.commit(&Meta { modified: None, ..meta })?;
+                if args.rm {
+                    for (input, found) in inputs.iter().zip(&found) {
+                        remove(&input.path, found)?;
+                    }
+                }
+                let members = inputs.into_iter().zip(added).collect();
+                return Ok(Done { output: target, output_bytes: bytes, members });
+            }
+            Packed::Wrong(number, error) => {
+                let input = usize::try_from(number).ok().and_then(|number| inputs.get(number));
+                match input {
+                    Some(input) if as_bytes.insert(number) => warn_of(&input.path, &error),
+                    _ => return Err(error.context(format!("cannot verify {}", target.display()))),
+                }
+            }
+        }
+    }
+}
+
+enum Packed {
+    Done {
+        added: Vec<Added>,
+        found: Vec<Metadata>,
+        bytes: u64,
+    },
+    /// A member that decodes to other bytes than the original's.
+    Wrong(u64, anyhow::Error),
+}
+
+/// Writes a pack, and decodes it as it grows.
+fn write_pack(
+    args: &CompressArgs,
+    output: &Output,
+    inputs: &[Input],
+    as_bytes: &BTreeSet<u64>,
+    advance: &(dyn Fn(u64) + Sync),
+) -> Result<Packed> {
+    let largest = inputs.iter().filter_map(|input| fs::metadata(&input.path).ok()).map(|found| found.len());
+    let options = options(args, FileForm::Pack, largest.max().unwrap_or(0));
+    let writer = Writer::new(BufWriter::new(output.file()), options);
+    let mut growing = Growing { writer, added: Vec::new(), found: Vec::new() };
+    // The verifying thread is at most two members behind.
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let written = std::thread::scope(|scope| {
+        let verifier = scope.spawn(|| first_wrong_member(output.temporary(), receiver));
+        let sender = (!args.no_verify).then_some(sender);
+        let added = growing.add_all(inputs, as_bytes, advance, sender);
+        let wrong = verifier.join().map_err(|_| anyhow!("cannot verify: the thread ended by a panic"))?;
+        added.map(|()| wrong)
+    });
+    if let Some((number, error)) = written? {
+        return Ok(Packed::Wrong(number, error));
+    }
+    let Growing { writer, added, found } = growing;
+    writer.finish()?;
+    let bytes = output.file().metadata()?.len();
+    if !args.no_verify {
+        let index = Reader::open(output.file(), OWN)?.index()?;
+        ensure!(
+            index.iter().eq(added.iter().map(|added| &added.entry)),
+            "the pack's index is not what was written"
+        );
+    }
+    Ok(Packed::Done { added, found, bytes })
+}
+
+/// A pack that is being written, and its members.
+struct Growing<'f> {
+    writer: Writer<BufWriter<&'f File>>,
+    added: Vec<Added>,
+    found: Vec<Metadata>,
+}
+
+impl Growing<'_> {
+    /// Adds the files. Each member goes to the thread that verifies it, if there is one; when that has stopped, a member was
+    /// wrong, and no more are added.
+    fn add_all(
+        &mut self,
+        inputs: &[Input],
+        as_bytes: &BTreeSet<u64>,
+        advance: &(dyn Fn(u64) + Sync),
+        verifier: Option<SyncSender<Added>>,
+    ) -> Result<()> {
+        for (number, input) in inputs.iter().enumerate() {
+            let (mut source, found) = open(&input.path)?;
+            let meta = output::meta_of(input.relative.as_os_str().as_bytes().to_vec(), &found);
+            let mut counted = Counted::new(&mut source, found.len(), advance);
+            let added = self.writer.add(meta, as_bytes.contains(&(number as u64)), &mut counted);
+            let added = added.with_context(|| format!("cannot compress {}", input.path.display()))?;
+            warn_of_failure(&input.path, &added);
+            if let Some(verifier) = &verifier {
+                self.writer.flush()?;
+                if verifier.send(added.clone()).is_err() {
+                    return Ok(());
+                }
+            }
+            self.added.push(added);
+            self.found.push(found);
+        }
+        Ok(())
+    }
+}
+
+/// Decodes members of a growing pack as they come. Gives the first that is not the original, and ends there.
+fn first_wrong_member(pack: &Path, members: Receiver<Added>) -> Option<(u64, anyhow::Error)> {
+    let mut reader: Option<Reader<File>> = None;
+    for added in members {
+        let verified = match &mut reader {
+            Some(reader) => {
+                reader.look_again().map_err(Into::into).and_then(|()| verify_member(reader, &added))
+            }
+            none => File::open(pack)
+                .map_err(Into::into)
+                .and_then(|file| Ok(Reader::open(file, OWN)?))
+                .and_then(|opened| verify_member(none.insert(opened), &added)),
+        };
+        if let Err(error) = verified {
+            return Some((added.entry.head.number, error));
+        }
+    }
+    None
+}
+
+/// Sorts segments by cluster, timeline and LSN, so that segments that share pages follow each other; then other files by name.
+fn in_order(mut inputs: Vec<Input>) -> Result<Vec<Input>> {
+    let key = |input: &Input| {
+        let place = place_of(&input.path);
+        (place.is_none(), place, input.relative.clone())
+    };
+    inputs.sort_by_cached_key(key);
+    for pair in inputs.windows(2) {
+        ensure!(
+            pair[0].relative != pair[1].relative,
+            "{} and {} would have the same name in the pack: name the folder above them",
+            pair[0].path.display(),
+            pair[1].path.display()
+        );
+    }
+    Ok(inputs)
+}
+
+/// Cluster (its system identifier), timeline and LSN of a file that is a segment by its name and its first page.
+fn place_of(path: &Path) -> Option<(u64, Timeline, Lsn)> {
+    path.file_name().and_then(OsStr::to_str).and_then(SegmentName::parse)?;
+    let mut first = [0; LONG_HEADER];
+    open(path).ok()?.0.read_exact(&mut first).ok()?;
+    let info = StreamInfo::of_segment(&first).ok()?;
+    Some((info.system_id, info.timeline, start_of(&first)))
+}
+
+fn pack_target(args: &CompressArgs, name: Option<&Path>, inputs: &[Input]) -> PathBuf {
+    let beside = || inputs[0].path.parent().unwrap_or(Path::new("")).to_owned();
+    match (name, &args.output) {
+        (Some(name), Some(folder)) => folder.join(name),
+        (Some(name), None) => name.to_owned(),
+        (None, folder) => {
+            let is_segment =
+                |name: &&OsStr| name.to_str().is_some_and(|name| SegmentName::parse(name).is_some());
+            let names: Vec<&OsStr> = inputs.iter().filter_map(|input| input.path.file_name()).collect();
+            let last = names.iter().rev().copied().find(is_segment).or(names.last().copied());
+            let mut name = OsString::from(names.first().copied().unwrap_or_default());
+            if let Some(last) = last.filter(|last| *last != name) {
+                name.push("-");
+                name.push(last);
+            }
+            name.push(".");
+            name.push(PACK_ENDING);
+            folder.clone().unwrap_or_else(beside).join(name)
+        }
+    }
+}
