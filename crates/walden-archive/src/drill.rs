@@ -16,8 +16,9 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use walden_format::lsn::{SegmentName, Timeline};
 use walden_server::folder;
-use walden_server::guard::{Guard, wait_for_exit_if_interrupted};
+use walden_server::guard::Guard;
 use walden_server::programs::{Version, installed_bin_dirs, program_version};
+use walden_server::signals::wait_for_exit_if_interrupted;
 use walden_source::datadir::DataDir;
 
 pub use checks::{Amcheck, CheckedData, QueryResult};

@@ -13,9 +13,10 @@ use postgres::{Client, Config, NoTls};
 use rustix::process::Signal;
 use walden_format::lsn::Lsn;
 use walden_server::folder::{copy_folder, tail, temporary_folder};
+use walden_server::signals;
 
 use crate::account;
-use crate::guard::{self, Guard};
+use crate::guard::Guard;
 use crate::install::Installation;
 
 /// The superuser of every cluster.
@@ -320,7 +321,7 @@ impl Cluster {
         config.connect_timeout(Duration::from_secs(10));
         loop {
             if let Some(status) = self.guard.poll()? {
-                guard::wait_for_exit_if_interrupted();
+                signals::wait_for_exit_if_interrupted();
                 bail!(
                     "cannot start the server: it ended with {status}; the end of its log:\n{}",
                     self.log_tail()
@@ -462,7 +463,7 @@ impl Cluster {
         match self.guard.wait(TIMEOUT)? {
             Some(status) if status.success() => Ok(()),
             Some(status) => {
-                guard::wait_for_exit_if_interrupted();
+                signals::wait_for_exit_if_interrupted();
                 bail!("{} failed ({status}):\n{}", program.display(), tail(&log_path, 30))
             }
             None => bail!("{} did not end in {TIMEOUT:?}:\n{}", program.display(), tail(&log_path, 30)),
@@ -511,7 +512,7 @@ pub fn insert_lsn(client: &mut Client) -> Result<Lsn> {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        guard::wait_for_exit_if_interrupted();
+        signals::wait_for_exit_if_interrupted();
     }
 }
 

@@ -41,4 +41,4 @@ pub use install::{
 pub use progress::Progress;
 pub use run::{RunOptions, RunResult, run_workload};
 pub use scratch::{Finished, Scratch};
-pub use walden_server::guard::interrupted;
+pub use walden_server::signals::interrupted;

@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::account;
-use crate::guard::{self, Guard};
+use crate::guard::Guard;
 use walden_server::folder::{tail, temporary_folder};
+use walden_server::signals;
 
 /// A running server, stopped and removed when dropped.
 pub struct MariaDb {
@@ -111,7 +112,7 @@ impl MariaDb {
         match self.guard.wait(TIMEOUT)? {
             Some(status) if status.success() => Ok(()),
             Some(status) => {
-                guard::wait_for_exit_if_interrupted();
+                signals::wait_for_exit_if_interrupted();
                 bail!("{} failed ({status}):\n{}", self.programs.install.display(), tail(&self.log(), 30))
             }
             None => bail!("{} did not end in {TIMEOUT:?}", self.programs.install.display()),
@@ -131,7 +132,7 @@ impl MariaDb {
         let deadline = Instant::now() + TIMEOUT;
         while self.sql("SELECT 1").is_err() {
             if let Some(status) = self.guard.poll()? {
-                guard::wait_for_exit_if_interrupted();
+                signals::wait_for_exit_if_interrupted();
                 bail!("cannot start MariaDB: it ended with {status}:\n{}", tail(&self.log(), 30));
             }
             ensure!(

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::account::{self, server_account};
-use crate::guard::{self, Guard};
+use crate::guard::Guard;
 use walden_server::folder::tail;
+use walden_server::signals;
 
 /// A running sshd, stopped and removed when dropped.
 pub struct Sshd {
@@ -72,7 +73,7 @@ impl Sshd {
                 Ok(()) => return Ok(sshd),
                 Err(error) => last = Some(error),
             }
-            guard::wait_for_exit_if_interrupted();
+            signals::wait_for_exit_if_interrupted();
         }
         Err(last.context("cannot start sshd")?)
     }

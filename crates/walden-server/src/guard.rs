@@ -1,21 +1,20 @@
-//! Stops every program that the lab starts: when its owner is dropped, by a signal handler, or, if this process is killed, by
-//! a watchdog process.
+//! Stops every program that was started in a temporary folder: when its owner is dropped, by the signal handler ([`signals`]), or,
+//! if this process is killed, by a watchdog process.
 
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use wait4::{ResUse, Wait4};
+
+use crate::signals::{self, Stage, wait_for_exit_if_interrupted};
 
 /// A temporary folder and the one program running in it (initdb, then postgres).
 pub struct Guard {
@@ -25,12 +24,6 @@ pub struct Guard {
     watchdog: Mutex<Watchdog>,
 }
 
-/// True once a signal has asked this process to end: servers are being stopped and the process exits soon.
-pub fn interrupted() -> bool {
-    INTERRUPTED.load(Ordering::SeqCst)
-}
-
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static GUARDS: Mutex<Vec<Weak<Guard>>> = Mutex::new(Vec::new());
 
 impl Guard {
@@ -62,9 +55,9 @@ impl Guard {
     /// It cannot be started, or another one is running.
     pub fn spawn(&self, command: &mut Command) -> Result<()> {
         let mut child = lock(&self.child);
-        if interrupted() {
+        if signals::interrupted() {
             drop(child);
-            wait_for_exit();
+            signals::wait_for_exit();
         }
         if child.is_some() {
             bail!("cannot start a program in {}: another one still runs", self.dir.display());
@@ -210,35 +203,8 @@ impl Drop for Guard {
     }
 }
 
-/// If a signal has been received, lets its handler finish and end the process with the right exit status.
-pub fn wait_for_exit_if_interrupted() {
-    if interrupted() {
-        wait_for_exit();
-    }
-}
-
-fn wait_for_exit() -> ! {
-    loop {
-        thread::park();
-    }
-}
-
-/// Installs the handler for SIGINT, SIGTERM and SIGHUP, once per process.
 fn stop_on_signals() -> Result<()> {
-    static ONCE: Once = Once::new();
-    let mut result = Ok(());
-    ONCE.call_once(|| {
-        result = Signals::new([SIGINT, SIGTERM, SIGHUP]).map(|mut signals| {
-            thread::spawn(move || {
-                if let Some(signal) = signals.forever().next() {
-                    INTERRUPTED.store(true, Ordering::SeqCst);
-                    stop_everything();
-                    std::process::exit(128 + signal);
-                }
-            });
-        });
-    });
-    result.context("cannot install the signal handler")
+    signals::before_exit(Stage::Programs, stop_everything).context("cannot install the signal handler")
 }
 
 fn stop_everything() {

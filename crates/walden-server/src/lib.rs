@@ -5,3 +5,4 @@ pub mod account;
 pub mod folder;
 pub mod guard;
 pub mod programs;
+pub mod signals;

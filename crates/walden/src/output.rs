@@ -10,18 +10,17 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use tempfile::NamedTempFile;
 use walden_archive::archive::ArchiveError;
 use walden_archive::store::StoreError;
 use walden_codec::container::Meta;
 use walden_report::html::Page;
 use walden_report::table::harmless;
+use walden_server::signals::{self, Stage};
 
 /// A file that is being written.
 pub struct Output {
@@ -84,7 +83,6 @@ impl Output {
         let claim = Claim::on(target)?;
         make_folder(folder_of(target))?;
         remove_leftovers(folder_of(target));
-        remove_on_signals();
         // For the owner alone until it has the permissions of what it was made from.
         let output = Output::with_mode(target, replace, 0o600)?;
         Ok(Output { claim: Some(claim), ..output })
@@ -92,6 +90,7 @@ impl Output {
 
     fn with_mode(target: &Path, replace: bool, mode: u32) -> Result<Output> {
         refuse_folder(target)?;
+        remove_on_signals();
         let folder = folder_of(target);
         let mut prefix = std::ffi::OsString::from(".");
         prefix.push(target.file_name().unwrap_or_default());
@@ -272,7 +271,6 @@ fn text_output(path: &Path) -> Result<Option<Output>> {
     }
     // What a link leads to is replaced, not the link.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    // Signals are left alone: beside a lab's servers they end the process only when those have been stopped.
     // Permissions as the process's umask has them for any new file.
     let output = Output::with_mode(&path, true, 0o666);
     output.with_context(|| format!("cannot write {}", path.display())).map(Some)
@@ -414,23 +412,19 @@ fn claimed() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     CLAIMED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Installs a handler that removes unfinished files on a signal and ends the process.
+/// Has unfinished files removed if a signal ends the process.
 fn remove_on_signals() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // Without a handler, a temporary file may stay behind: no reason not to go on.
-        let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
-        std::thread::spawn(move || {
-            if let Some(signal) = signals.forever().next() {
-                // Held to the end, so that nothing gets its name or is made after this.
-                let unfinished = unfinished();
-                for path in unfinished.iter() {
-                    let _ = fs::remove_file(path);
-                }
-                std::process::exit(128 + signal);
-            }
-        });
-    });
+    // Without a handler, a temporary file may stay behind: no reason not to go on.
+    let _ = signals::before_exit(Stage::Files, remove_unfinished);
+}
+
+fn remove_unfinished() {
+    let unfinished = unfinished();
+    for path in unfinished.iter() {
+        let _ = fs::remove_file(path);
+    }
+    // Locked to the end of the process, so that nothing gets its name or is made after this.
+    std::mem::forget(unfinished);
 }
 
 #[cfg(test)]

@@ -15,8 +15,9 @@ use rustix::process::Signal;
 use walden_format::lsn::{Lsn, SegmentName, Timeline};
 use walden_server::account;
 use walden_server::folder::{PORT, tail};
-use walden_server::guard::{Guard, wait_for_exit_if_interrupted};
+use walden_server::guard::Guard;
 use walden_server::programs::Version;
+use walden_server::signals::wait_for_exit_if_interrupted;
 use walden_source::datadir::DataDir;
 
 use super::{DrillOptions, RecoveryFailed, Target};

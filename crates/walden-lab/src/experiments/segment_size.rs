@@ -22,9 +22,10 @@ use super::definition::{Case, CopyCommand};
 use super::stage::{Stage, remove_folder};
 use super::{Form, Lab};
 use crate::account;
-use crate::guard::{self, Guard};
+use crate::guard::Guard;
 use crate::sshd::{self, HOST, Sshd};
 use walden_server::folder::temporary_folder;
+use walden_server::signals;
 
 /// Runs of each loop, of which the median is taken. A loop that takes longer than [`LONG_SECONDS`] is run once, as are all in the
 /// quick form.
@@ -260,7 +261,7 @@ impl<'a> Runner<'a> {
         let config = self.sshd.as_ref().map(|sshd| sshd.config.display().to_string()).unwrap_or_default();
         let clock = Instant::now();
         for name in &names.names {
-            guard::wait_for_exit_if_interrupted();
+            signals::wait_for_exit_if_interrupted();
             let file = from.folder.join(name);
             let words: Vec<String> = self
                 .command
@@ -347,7 +348,7 @@ fn archive(lab: &mut Lab<'_>, case: &Case, megabytes: u64) -> Result<()> {
     let clock = Instant::now();
     cluster.reload();
     while waiting(cluster)? > 0 {
-        guard::wait_for_exit_if_interrupted();
+        signals::wait_for_exit_if_interrupted();
         ensure!(
             cluster.is_running() && clock.elapsed() < Duration::from_secs(3600),
             "cannot measure archiving: the archiver has not archived all segments in time"
