@@ -2,7 +2,8 @@
 //!
 //! `tests/golden/vN/` holds those of version *N* of the format; what is in them comes from `testdata/golden/`. Until version 1
 //! is released, a change of the format regenerates them: `WALDEN_RENEW_GOLDEN=1 cargo test -p walden-codec --test it golden`.
-//! After it, files are only added.
+//! The segment in `walden-archive/documents/`, by which an archive proves itself, then has to be made again, too, by pushing its
+//! original into an archive. After the release, files are only added.
 
 use std::fs;
 use std::path::{Path, PathBuf};
