@@ -209,13 +209,17 @@ fn advice(advice: &Advice, look: Look) -> String {
     }
     for step in &advice.steps {
         text.push_str(&format!(
-            "\n  {}\n    WAL then {} ({}), recovery in at most {}\n    {}\n",
+            "\n  {}\n    WAL then {} ({}), recovery in at most {}, pg_wal of about {}\n    {}\n",
             step.statement,
             units::bytes(step.bytes),
             signed(step.change, 1),
             units::seconds(step.recovery_seconds),
+            units::bytes(step.pg_wal_bytes),
             look.faint(&wrap(&step.risk, look.width, 4)),
         ));
+    }
+    for warning in &advice.warnings {
+        text.push_str(&format!("\n  {}\n", wrap(warning, look.width, 2)));
     }
     if !advice.steps.is_empty() {
         text.push_str("\n  SELECT pg_reload_conf();\n");

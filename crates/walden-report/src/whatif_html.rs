@@ -124,14 +124,17 @@ fn advice(document: &Document) -> Section {
     if advice.steps.is_empty() {
         return section;
     }
-    let mut table = Table::new(&["statement", "WAL then", "change", "recovery in at most", "at the risk of"])
-        .caption("One after another, then SELECT pg_reload_conf()");
+    let section = advice.warnings.iter().fold(section, |section, warning| section.alarm(warning));
+    let mut table =
+        Table::new(&["statement", "WAL then", "change", "recovery in at most", "pg_wal", "at the risk of"])
+            .caption("One after another, then SELECT pg_reload_conf()");
     for step in &advice.steps {
         table.row(vec![
             Cell::text(&step.statement),
             Cell::bytes(step.bytes),
             Cell::number(&signed(step.change, 1), step.change),
             Cell::seconds(step.recovery_seconds),
+            Cell::bytes(step.pg_wal_bytes),
             Cell::sentence(&step.risk),
         ]);
     }

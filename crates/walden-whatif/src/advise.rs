@@ -15,6 +15,12 @@ pub struct Aim {
     pub max_bytes_per_second: Option<f64>,
     /// Maximum recovery time, in seconds.
     pub max_recovery_seconds: Option<f64>,
+    /// Maximum size of `pg_wal`, in bytes.
+    pub max_disk_bytes: Option<f64>,
+    /// Maximum processor time for compressing images, in seconds per second.
+    pub max_processor_share: Option<f64>,
+    /// Whether `wal_compression` stays as it is.
+    pub keeps_compression: bool,
     /// Whether the WAL volume is to be minimized.
     pub is_minimum: bool,
 }
@@ -23,46 +29,88 @@ pub struct Aim {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error(
     "cannot parse the aim: expected parts such as: halve the WAL, WAL by 40%, WAL under 200GB a day, least WAL, recovery under \
-     2 minutes; found {text:?}"
+     2 minutes, disk under 20GB, processor time under 5%, without compression; found {text:?}"
 )]
 pub struct AimError {
     text: String,
 }
 
+/// Words that begin another part of an aim.
+const SEPARATORS: [&str; 6] = [",", ";", "with", "and", "but", "while"];
+/// Words that a part may contain besides numbers, units and what it is about. Others are refused: what is not understood would be
+/// left out silently.
+const FILLERS: &[&str] = &[
+    "a", "after", "all", "an", "as", "at", "be", "below", "by", "crash", "cut", "down", "each", "every",
+    "for", "from", "in", "is", "keep", "keeping", "least", "less", "log", "max", "maximum", "most", "must",
+    "no", "not", "of", "on", "over", "per", "possible", "reduce", "should", "shrink", "size", "space",
+    "than", "the", "time", "to", "under", "up", "volume", "wal", "within", "write", "writes",
+];
+
 impl Aim {
-    /// Parses an aim: parts joined by `with`, `and` or commas, each about the WAL or about recovery.
+    /// Parses an aim: parts joined by `with`, `and` or commas, each about the WAL, recovery, disk space, processor time or
+    /// compression.
     ///
     /// # Errors
-    /// A part that states neither a WAL volume nor a recovery time.
+    /// A part that states none of these, or has a word that is not understood.
     pub fn parse(text: &str) -> Result<Aim, AimError> {
-        let error = |part: &str| AimError { text: part.trim().into() };
-        let lower = text.to_lowercase();
-        let spaced = lower.replace(',', " , ");
-        let mut aim = Aim::default();
+        let spaced = text.to_lowercase().replace(',', " , ").replace(';', " ; ").replace("per cent", "%");
+        // `without` begins a part and is a word of it.
+        let spaced = spaced.replace("without ", ", without ").replace("percent", "%").replace(" %", "%");
         let words: Vec<&str> = spaced.split_whitespace().collect();
-        for part in words.split(|word| matches!(*word, "," | "with" | "and" | "but")) {
-            if part.is_empty() {
-                continue;
-            }
-            let said = part.join(" ");
-            if part.iter().any(|word| word.starts_with("recover") || *word == "restart") {
-                aim.max_recovery_seconds = Some(duration(part).ok_or_else(|| error(&said))?);
-            } else if part.iter().any(|word| matches!(*word, "halve" | "half")) {
-                aim.max_trace_fraction = Some(0.5);
-            } else if part
-                .iter()
-                .any(|word| matches!(*word, "least" | "less" | "minimal" | "minimise" | "minimize"))
-            {
-                aim.is_minimum = true;
-            } else if let Some(percent) = part.iter().find_map(|word| percent(word)) {
-                // `by 40%` is the reduction, `to 40%` the result.
-                let stays = part.iter().any(|word| matches!(*word, "to" | "under" | "below" | "at"));
-                aim.max_trace_fraction = Some(if stays { percent } else { 1.0 - percent });
-            } else {
-                aim.max_bytes_per_second = Some(rate(part).ok_or_else(|| error(&said))?);
-            }
+        let mut aim = Aim::default();
+        for part in words.split(|word| SEPARATORS.contains(word)).filter(|part| !part.is_empty()) {
+            aim.add(part).ok_or_else(|| AimError { text: part.join(" ") })?;
         }
-        if aim == Aim::default() { Err(error(text)) } else { Ok(aim) }
+        if aim == Aim::default() { Err(AimError { text: text.trim().into() }) } else { Ok(aim) }
+    }
+
+    /// Adds a part; `None` if it is not understood.
+    fn add(&mut self, part: &[&str]) -> Option<()> {
+        let has = |any: &[&str]| part.iter().any(|word| any.contains(word));
+        let topic =
+            |word: &str| TOPICS.iter().find(|(words, _)| words.contains(&word)).map(|(_, topic)| *topic);
+        // The WAL is what a part is about unless it says something else.
+        let about = part.iter().find_map(|word| topic(word)).unwrap_or(Topic::Wal);
+        let is_known = |word: &&str| {
+            FILLERS.contains(word)
+                || topic(word).is_some()
+                || ["halve", "half", "minimal", "minimise", "minimize", "minimum"].contains(word)
+                || word.starts_with(|c: char| c.is_ascii_digit())
+                || size_unit(word).is_some()
+                || word.split('/').all(|unit| seconds_of(unit).is_some() || size_unit(unit).is_some())
+        };
+        if !part.iter().all(is_known) {
+            return None;
+        }
+        match about {
+            Topic::Recovery => self.max_recovery_seconds = Some(duration(part)?),
+            Topic::Disk => self.max_disk_bytes = Some(size(part)?),
+            Topic::Compression => {
+                self.keeps_compression = has(&["without", "no", "not", "keep", "keeping"]).then_some(true)?
+            }
+            Topic::Processor => {
+                self.max_processor_share = Some(match part.iter().find_map(|word| percent(word)) {
+                    Some(share) => share,
+                    None => processor_rate(part)?,
+                });
+            }
+            Topic::Wal if has(&["halve", "half"]) => self.max_trace_fraction = Some(0.5),
+            Topic::Wal
+                if has(&["least", "less", "minimal", "minimise", "minimize", "minimum"])
+                    && size(part).is_none() =>
+            {
+                self.is_minimum = true;
+            }
+            Topic::Wal => match part.iter().find_map(|word| percent(word)) {
+                // `by 40%` is the reduction, `to 40%` the result.
+                Some(percent) => {
+                    let stays = has(&["to", "under", "below", "at", "within"]);
+                    self.max_trace_fraction = Some(if stays { percent } else { 1.0 - percent });
+                }
+                None => self.max_bytes_per_second = Some(rate(part)?),
+            },
+        }
+        Some(())
     }
 
     /// The maximum WAL volume in bytes, for a trace of this size and duration; `None` without a limit.
@@ -72,6 +120,23 @@ impl Aim {
         share.into_iter().chain(rate).reduce(f64::min)
     }
 }
+
+/// What a part of an aim is about.
+#[derive(Clone, Copy)]
+enum Topic {
+    Wal,
+    Recovery,
+    Disk,
+    Processor,
+    Compression,
+}
+
+const TOPICS: [(&[&str], Topic); 4] = [
+    (&["recovery", "recover", "recovers", "recovering", "restart", "restarts"], Topic::Recovery),
+    (&["disk", "pg_wal", "storage"], Topic::Disk),
+    (&["processor", "cpu"], Topic::Processor),
+    (&["compression", "wal_compression", "compressing", "without"], Topic::Compression),
+];
 
 fn percent(word: &str) -> Option<f64> {
     let number: f64 = word.strip_suffix('%')?.parse().ok()?;
@@ -99,36 +164,64 @@ fn duration(words: &[&str]) -> Option<f64> {
 fn seconds_of(unit: &str) -> Option<f64> {
     Some(match unit.trim_end_matches('s') {
         "" | "sec" | "second" => 1.0,
+        "m" if unit == "ms" => 0.001,
         "min" | "minute" | "m" => 60.0,
         "h" | "hour" => 3600.0,
         "d" | "day" => 86_400.0,
         "week" => 7.0 * 86_400.0,
         "month" => 30.0 * 86_400.0,
+        "hourly" => 3600.0,
+        "daily" => 86_400.0,
         _ => return None,
     })
 }
 
-/// Parses bytes per second: `200GB a day`, `5MB/s`.
-fn rate(words: &[&str]) -> Option<f64> {
+/// Bytes of a unit. As in PostgreSQL's settings, `GB` and `GiB` are the same.
+fn size_unit(unit: &str) -> Option<f64> {
+    const UNITS: [(&[&str], u32); 5] = [
+        (&["b", "byte", "bytes"], 0),
+        (&["kb", "kib"], 10),
+        (&["mb", "mib"], 20),
+        (&["gb", "gib"], 30),
+        (&["tb", "tib"], 40),
+    ];
+    UNITS.iter().find(|(names, _)| names.contains(&unit)).map(|(_, shift)| (1_u64 << shift) as f64)
+}
+
+fn size(words: &[&str]) -> Option<f64> {
+    let (number, unit, _) = quantity(words)?;
+    Some(number * size_unit(unit)?)
+}
+
+/// Parses an amount per time: the amount, its unit, and the seconds.
+fn per_time<'a>(words: &'a [&'a str]) -> Option<(f64, String, f64)> {
     let joined = words.join(" ").replace('/', " per ");
     let words: Vec<&str> = joined.split_whitespace().collect();
     let (number, unit, next) = quantity(&words)?;
-    let shift =
-        [("b", 0), ("kb", 10), ("mb", 20), ("gb", 30), ("tb", 40)].iter().find(|row| row.0 == unit)?.1;
     let over = words.get(next..)?.iter().find_map(|word| match *word {
         "per" | "a" | "an" | "each" | "every" => None,
-        "hourly" => Some(3600.0),
-        "daily" => Some(86_400.0),
         word => seconds_of(word).filter(|_| !word.is_empty()),
     })?;
-    Some(number * (1_u64 << shift) as f64 / over)
+    Some((number, unit.to_owned(), over))
+}
+
+/// Parses bytes per second: `200GB a day`, `5MB/s`.
+fn rate(words: &[&str]) -> Option<f64> {
+    let (number, unit, over) = per_time(words)?;
+    Some(number * size_unit(&unit)? / over)
+}
+
+/// Parses seconds per second: `30 s an hour`.
+fn processor_rate(words: &[&str]) -> Option<f64> {
+    let (number, unit, over) = per_time(words)?;
+    Some(number * seconds_of(&unit)? / over)
 }
 
 /// Values of a setting that are tried, alone and in combination with the others.
 struct CandidateValues {
     name: &'static str,
     values: &'static [&'static str],
-    /// Values that are tried only if the aim limits recovery time.
+    /// Values that are tried only if the aim limits recovery time or the size of `pg_wal`.
     for_shorter_recovery: &'static [&'static str],
     since: Major,
 }
@@ -165,12 +258,16 @@ pub fn candidates(aim: &Aim, version: Major) -> Vec<Vec<(String, String)>> {
     let mut all: Vec<Vec<(String, String)>> = vec![Vec::new()];
     let mut done: Vec<&str> = Vec::new();
     for candidate in CANDIDATES {
-        if version < candidate.since || done.contains(&candidate.name) {
+        let is_kept = aim.keeps_compression && candidate.name == "wal_compression";
+        if version < candidate.since || done.contains(&candidate.name) || is_kept {
             continue;
         }
         done.push(candidate.name);
-        let for_shorter_recovery =
-            if aim.max_recovery_seconds.is_some() { candidate.for_shorter_recovery } else { &[] };
+        let for_shorter_recovery = if aim.max_recovery_seconds.or(aim.max_disk_bytes).is_some() {
+            candidate.for_shorter_recovery
+        } else {
+            &[]
+        };
         let with = |change: &Vec<(String, String)>| {
             let value = |value: &&str| {
                 let mut change = change.clone();
@@ -197,6 +294,9 @@ pub struct Advice {
     pub why: String,
     /// The changes, largest saving first.
     pub steps: Vec<Step>,
+    /// Why the trace may be too short for it, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// A setting to change.
@@ -212,60 +312,125 @@ pub struct Step {
     pub change: f64,
     /// Maximum recovery time with these changes.
     pub recovery_seconds: f64,
+    /// Size of `pg_wal` with these changes, in bytes.
+    pub pg_wal_bytes: u64,
+    /// Processor time for compressing images during the trace, in seconds.
+    pub compression_seconds: f64,
     /// Costs and risks, in words.
     pub risk: String,
 }
 
+/// A limit of an aim besides the volume: its value for a prediction, and what it may be at most.
+struct Limit {
+    what: &'static str,
+    of: fn(&Predicted) -> f64,
+    most: f64,
+    show: fn(f64) -> String,
+}
+
+impl Limit {
+    /// By how much a prediction exceeds it, as a fraction.
+    fn excess(&self, one: &Predicted) -> f64 {
+        ((self.of)(one) / self.most.max(1e-9) - 1.0).max(0.0)
+    }
+}
+
+fn limits(aim: &Aim, seconds: Option<f64>) -> Vec<Limit> {
+    let seconds = seconds.unwrap_or(0.0);
+    let limit = |what, of, most: Option<f64>, show| most.map(|most| Limit { what, of, most, show });
+    let recovery =
+        limit("recovery", |one| one.recovery_seconds, aim.max_recovery_seconds, |s| format!("{s:.1} s"));
+    let disk = limit("pg_wal", |one| one.pg_wal_bytes as f64, aim.max_disk_bytes, gigabytes);
+    let processor = limit(
+        "processor time for compression",
+        |one| one.compression_seconds,
+        aim.max_processor_share.map(|share| share * seconds),
+        |s| format!("{s:.1} s"),
+    );
+    [recovery, disk, processor].into_iter().flatten().collect()
+}
+
+fn gigabytes(bytes: f64) -> String {
+    format!("{:.1} GB", bytes / (1_u64 << 30) as f64)
+}
+
 /// Chooses among the predictions of [`candidates`]: of those that meet the aim, the one with the fewest changes and then the
-/// shortest recovery; for a minimizing aim, the one with the least WAL.
+/// shortest recovery; for a minimizing aim, the one with the least WAL. If none does, the one with the least WAL within the other
+/// limits, else the one that exceeds these least.
 pub fn choose(aim: &Aim, predicted: &[Predicted], trace_bytes: u64, seconds: Option<f64>) -> Advice {
     let most = aim.max_bytes(trace_bytes, seconds);
-    let recovers_in_time =
-        |one: &Predicted| aim.max_recovery_seconds.is_none_or(|most| one.recovery_seconds <= most);
+    let limits = limits(aim, seconds);
+    let excess = |one: &Predicted| limits.iter().map(|limit| limit.excess(one)).sum::<f64>();
     let fits = |one: &Predicted| most.is_none_or(|most| one.bytes as f64 <= most);
     let distinct: Vec<&Predicted> = {
         let mut seen = std::collections::HashSet::new();
         predicted.iter().filter(|one| seen.insert(&one.name)).collect()
     };
-    let reaching: Vec<&&Predicted> =
-        distinct.iter().filter(|one| recovers_in_time(one) && fits(one)).collect();
-    let by_effort = |a: &&&Predicted, b: &&&Predicted| {
+    let within: Vec<&Predicted> = distinct.iter().copied().filter(|one| excess(one) == 0.0).collect();
+    let reaching: Vec<&Predicted> = within.iter().copied().filter(|one| fits(one)).collect();
+    let by_effort = |a: &&Predicted, b: &&Predicted| {
         effort(a).cmp(&effort(b)).then(a.recovery_seconds.total_cmp(&b.recovery_seconds))
     };
     let reached = !reaching.is_empty();
     let chosen = if reached && !aim.is_minimum {
         reaching.into_iter().min_by(by_effort)
+    } else if let Some(least) = within.iter().map(|one| one.bytes).min() {
+        // Within half a percent of the least WAL, prefer fewer changes.
+        within.into_iter().filter(|one| one.bytes <= least + least / 200).min_by(by_effort)
     } else {
-        let within: Vec<&&Predicted> = distinct.iter().filter(|one| recovers_in_time(one)).collect();
-        if within.is_empty() {
-            distinct.iter().min_by(|a, b| a.recovery_seconds.total_cmp(&b.recovery_seconds))
-        } else {
-            // Within half a percent of the least WAL, prefer fewer changes.
-            let least = within.iter().map(|one| one.bytes).min().unwrap_or(0);
-            within.into_iter().filter(|one| one.bytes <= least + least / 200).min_by(by_effort)
-        }
+        distinct.iter().copied().min_by(|a, b| excess(a).total_cmp(&excess(b)).then(by_effort(a, b)))
     };
     let Some(chosen) = chosen else {
-        return Advice {
-            aim: aim.to_string(),
-            reached: false,
-            why: "nothing was predicted".into(),
-            steps: Vec::new(),
-        };
+        let why = "nothing was predicted".into();
+        return Advice { aim: aim.to_string(), reached: false, why, steps: Vec::new(), warnings: Vec::new() };
     };
-    let why = if reached {
-        String::new()
-    } else if recovers_in_time(chosen) {
-        let percent = 100.0 * (1.0 - chosen.bytes as f64 / trace_bytes.max(1) as f64);
-        let than = if percent < 0.0 { "more" } else { "less" };
+    let why = if reached { String::new() } else { why_not(chosen, &limits, trace_bytes) };
+    let warnings = too_short(chosen).into_iter().collect();
+    Advice { aim: aim.to_string(), reached, why, steps: steps(chosen, &distinct), warnings }
+}
+
+/// Why the aim is not reached by what was chosen.
+fn why_not(chosen: &Predicted, limits: &[Limit], trace_bytes: u64) -> String {
+    let exceeded: Vec<String> = limits
+        .iter()
+        .filter(|limit| limit.excess(chosen) > 0.0)
+        .map(|limit| {
+            format!(
+                "{} {} instead of {}",
+                limit.what,
+                (limit.show)((limit.of)(chosen)),
+                (limit.show)(limit.most)
+            )
+        })
+        .collect();
+    if !exceeded.is_empty() {
+        return format!(
+            "no combination of settings that was tried stays within the limits; this one exceeds them least: {}",
+            exceeded.join(", ")
+        );
+    }
+    let percent = 100.0 * (1.0 - chosen.bytes as f64 / trace_bytes.max(1) as f64);
+    let than = if percent < 0.0 { "more" } else { "less" };
+    let within = if limits.is_empty() { "" } else { " within the other limits" };
+    format!(
+        "of all settings tried, this writes the least WAL{within}: {:.0} % {than} than the trace",
+        percent.abs()
+    )
+}
+
+/// A trace that has fewer than two cycles between checkpoints under the settings that are advised does not show one in full.
+fn too_short(chosen: &Predicted) -> Option<String> {
+    let cycles = chosen.checkpoints.total;
+    (cycles < 2 && !chosen.changed.is_empty()).then(|| {
         format!(
-            "of all settings tried, this writes the least WAL within the recovery time requested: {:.0} % {than} than the trace",
-            percent.abs()
+            "the trace covers {} under these settings: it is too short to show what they write in the long run; repeat this with a \
+             trace over two checkpoints and more",
+            match cycles {
+                0 => "no checkpoint".to_owned(),
+                _ => "one checkpoint".to_owned(),
+            }
         )
-    } else {
-        "no setting tried recovers within that time; this one is the shortest: a faster server or more checkpoints are needed".into()
-    };
-    Advice { aim: aim.to_string(), reached, why, steps: steps(chosen, &distinct) }
+    })
 }
 
 impl std::fmt::Display for Aim {
@@ -282,6 +447,15 @@ impl std::fmt::Display for Aim {
         }
         if let Some(seconds) = self.max_recovery_seconds {
             parts.push(format!("recovery in at most {seconds:.0} s"));
+        }
+        if let Some(bytes) = self.max_disk_bytes {
+            parts.push(format!("pg_wal of at most {}", gigabytes(bytes)));
+        }
+        if let Some(share) = self.max_processor_share {
+            parts.push(format!("at most {:.1} % of a core for compression", 100.0 * share));
+        }
+        if self.keeps_compression {
+            parts.push("wal_compression as it is".into());
         }
         f.write_str(&parts.join(", "))
     }
@@ -315,6 +489,8 @@ fn steps(chosen: &Predicted, all: &[&Predicted]) -> Vec<Step> {
             bytes: one.bytes,
             change: one.change,
             recovery_seconds: one.recovery_seconds,
+            pg_wal_bytes: one.pg_wal_bytes,
+            compression_seconds: one.compression_seconds,
             risk: risk(&name, &value, one),
         });
         so_far.push((name, value));
@@ -333,9 +509,9 @@ fn risk(name: &str, value: &str, one: &Predicted) -> String {
                 .into()
         }
         "wal_compression" => format!(
-            "backends spend processor time on {value} for every full-page image ({} during the trace), within the transactions \
-             that write them; a server built without it refuses the setting",
-            one.images
+            "backends spend about {:.1} s of processor time on {value} during the trace, for {} full-page images, within the \
+             transactions that write them; a server built without it refuses the setting",
+            one.compression_seconds, one.compressed_images
         ),
         _ => String::new(),
     }
@@ -371,6 +547,30 @@ mod tests {
         assert!((day - 200.0 * (1_u64 << 30) as f64 / 86_400.0).abs() < 1e-3);
         assert_eq!(Aim::parse("5MB/s").unwrap().max_bytes_per_second, Some(5.0 * (1 << 20) as f64));
         assert!(Aim::parse("least WAL, recovery under 30s").unwrap().is_minimum);
+        let aim =
+            Aim::parse("halve the WAL without compression, pg_wal under 20 GiB and cpu under 2 percent")
+                .unwrap();
+        assert_eq!((aim.max_trace_fraction, aim.keeps_compression), (Some(0.5), true));
+        assert_eq!(aim.max_disk_bytes, Some(20.0 * (1_u64 << 30) as f64));
+        assert_eq!(aim.max_processor_share, Some(0.02));
+        assert_eq!(Aim::parse("WAL by 40 percent").unwrap(), Aim::parse("WAL by 40%").unwrap());
+        assert_eq!(Aim::parse("reduce the WAL by 40 per cent").unwrap().max_trace_fraction, Some(0.6));
+        assert_eq!(
+            Aim::parse("processor time at most 36 s per hour, no compression").unwrap().max_processor_share,
+            Some(0.01)
+        );
+        assert!(Aim::parse("disk space below 512MB").unwrap().max_disk_bytes.is_some());
+        // Each constraint is stated back.
+        assert_eq!(
+            aim.to_string(),
+            "WAL at most 50 % of the trace, pg_wal of at most 20.0 GB, at most 2.0 % of a core for compression, \
+             wal_compression as it is"
+        );
+        let refused =
+            ["halve the WAL and buy disks", "WAL by 40% on tuesdays", "halve the WAL with compression"];
+        for nothing in refused {
+            assert!(Aim::parse(nothing).is_err(), "{nothing}");
+        }
         for nothing in ["", "faster please", "recovery soon", "WAL under 5 bananas a day"] {
             assert!(Aim::parse(nothing).is_err(), "{nothing}");
         }
@@ -405,7 +605,45 @@ mod tests {
         let advice = advise("WAL by 90%");
         assert!(!advice.reached && !advice.why.is_empty() && advice.steps.len() == 2);
         let advice = advise("recovery under 10 seconds");
-        assert!(!advice.reached && advice.why.contains("shortest"));
+        assert!(
+            !advice.reached && advice.why.contains("recovery 50.0 s instead of 10.0 s"),
+            "{}",
+            advice.why
+        );
+    }
+
+    #[test]
+    fn each_limit_is_kept_or_named() {
+        let with = |one: Predicted, pg_wal_bytes: u64, compression_seconds| Predicted {
+            pg_wal_bytes: pg_wal_bytes << 30,
+            compression_seconds,
+            ..one
+        };
+        let all = [
+            with(predicted(&[], 1000, 60.0), 1, 0.0),
+            with(predicted(&[("max_wal_size", "8GB")], 600, 200.0), 8, 0.0),
+            with(predicted(&[("wal_compression", "lz4")], 500, 50.0), 1, 3.0),
+            with(predicted(&[("wal_compression", "zstd")], 400, 55.0), 1, 9.0),
+        ];
+        let advise = |text| choose(&Aim::parse(text).unwrap(), &all, 1000, Some(100.0));
+        let name = |advice: &Advice| advice.steps.last().map(|step| step.name.clone()).unwrap_or_default();
+        assert_eq!(name(&advise("least WAL")), "wal_compression=zstd");
+        assert_eq!(name(&advise("least WAL, processor time under 5%")), "wal_compression=lz4");
+        assert_eq!(name(&advise("least WAL, processor time under 1%")), "max_wal_size=8GB");
+        assert_eq!(name(&advise("WAL by 30%, disk under 2GB, cpu under 4%")), "wal_compression=lz4");
+        let advice = advise("WAL by 30%, disk under 2GB, cpu under 1%");
+        assert!(!advice.reached && advice.steps.is_empty(), "{advice:?}");
+        let advice = advise("WAL by 30%, disk under 512MB");
+        assert!(!advice.reached && advice.why.contains("pg_wal 1.0 GB instead of 0.5 GB"), "{}", advice.why);
+    }
+
+    #[test]
+    fn a_short_trace_is_warned_of() {
+        let mut long = predicted(&[("max_wal_size", "8GB")], 100, 1.0);
+        long.checkpoints.total = 1;
+        let all = [predicted(&[], 1000, 60.0), long];
+        let advice = choose(&Aim::parse("halve the WAL").unwrap(), &all, 1000, Some(100.0));
+        assert!(advice.warnings[0].contains("one checkpoint"), "{:?}", advice.warnings);
     }
 
     #[test]
@@ -413,6 +651,8 @@ mod tests {
         let old = candidates(&Aim::default(), Major::V14);
         let new = candidates(&Aim::parse("recovery in 5s").unwrap(), Major::V15);
         assert_eq!((old.len(), new.len()), (8 * 4 * 2, 11 * 5 * 3));
+        let plain = candidates(&Aim::parse("halve the WAL without compression").unwrap(), Major::V15);
+        assert!(plain.iter().flatten().all(|(name, _)| name != "wal_compression") && plain.len() == 8 * 4);
         assert!(old[0].is_empty() && !old.iter().flatten().any(|(_, value)| value == "lz4"));
     }
 }

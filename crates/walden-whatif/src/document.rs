@@ -10,37 +10,27 @@ use crate::learn::Traced;
 use crate::objects::{self, ObjectEffect};
 use crate::outcome::{Bucket, Buckets, Prediction};
 use crate::predict::{Forecast, relative};
+use crate::recovery::RecoveryModel;
 use crate::settings::{ROWS, Settings};
 use crate::trace::Diagnostics;
+use walden_redo::compress::Method;
 
 /// Assumed relative error of estimated bytes ([`Basis::Estimated`](crate::outcome::Basis)).
 const ESTIMATE_ERROR: f64 = 0.25;
 /// Assumed share of a cycle's images that are not written if a raced checkpoint does not take place.
 const RACE_ERROR: f64 = 0.25;
-/// PostgreSQL's recovery takes about this many times as long as Walden's replay (docs/benchmarks.md).
-const RECOVERY_SLOWDOWN: f64 = 3.0;
+/// Processor time for compressing a page of 8 kB, in seconds.
+const PGLZ_SECONDS: f64 = 60e-6;
+const LZ4_SECONDS: f64 = 5.5e-6;
+const ZSTD_SECONDS: f64 = 19e-6;
 
-/// The speed of recovery.
+/// How the time of recovery is computed.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum RedoRate {
-    /// As given, in bytes per second.
-    Given(u64),
-    /// Derived from the speed of Walden's replay, in bytes per second.
-    Measured(u64),
-}
-
-impl RedoRate {
-    /// A third of the rate at which the trace was replayed.
-    pub fn measured(forecast: &Forecast) -> RedoRate {
-        let rate = forecast.trace_bytes as f64 / forecast.replay_seconds.max(1e-6) / RECOVERY_SLOWDOWN;
-        RedoRate::Measured(rate.max(1.0) as u64)
-    }
-
-    fn bytes(self) -> u64 {
-        match self {
-            RedoRate::Given(rate) | RedoRate::Measured(rate) => rate.max(1),
-        }
-    }
+pub enum Recovery {
+    /// A rate in bytes per second, whatever they are.
+    Rate(u64),
+    /// By kinds of work.
+    Model(RecoveryModel),
 }
 
 /// A forecast in full.
@@ -138,7 +128,7 @@ pub struct Predicted {
     pub changed: Vec<(String, String)>,
     /// Bytes, as a distance of LSNs.
     pub bytes: u64,
-    /// Relative to the trace: -0.4 is 40 % less.
+    /// Relative to the prediction for the trace's own settings, so that what changes nothing is 0: -0.4 is 40 % less.
     pub change: f64,
     /// Error of `bytes` in either direction.
     pub error_bytes: u64,
@@ -148,6 +138,10 @@ pub struct Predicted {
     pub buckets: Vec<BucketBytes>,
     /// Images after checkpoints.
     pub images: u64,
+    /// Images of all kinds that `wal_compression` is tried on.
+    pub compressed_images: u64,
+    /// Processor time for compressing these, in seconds.
+    pub compression_seconds: f64,
     /// Checkpoints.
     pub checkpoints: Causes,
     /// Segments filled or switched.
@@ -158,6 +152,8 @@ pub struct Predicted {
     pub longest_redo_bytes: u64,
     /// The time that this takes, in seconds.
     pub recovery_seconds: f64,
+    /// The size that `pg_wal` grows to, in bytes, without what an archiver, slots and `wal_keep_size` hold.
+    pub pg_wal_bytes: u64,
     /// Upper bound of the bytes that logging hint bits would add, where the trace does not have them.
     pub hints_at_most_bytes: u64,
     /// Effects of changes of tables and indexes, in addition to `bytes`.
@@ -177,13 +173,13 @@ impl Document {
     /// [`advise::candidates`].
     pub fn new(
         forecast: &Forecast,
-        rate: RedoRate,
+        recovery: Recovery,
         notes: Vec<String>,
         aim: Option<&Aim>,
         compressors: &[Compressor],
     ) -> Document {
         let traced = &forecast.learned.settings;
-        let seconds = forecast.survey.seconds(forecast.span.0);
+        let seconds = forecast.survey.seconds(forecast.span.0, forecast.span.1);
         let self_check_error = forecast.self_check_error().abs();
         let predictions: Vec<Predicted> = forecast
             .predictions
@@ -195,9 +191,9 @@ impl Document {
                     traced,
                     settings,
                     prediction,
-                    forecast.trace_bytes,
+                    forecast.self_check.bytes,
                     seconds,
-                    rate,
+                    recovery,
                     self_check_error,
                 );
                 let actual = (&forecast.actual, forecast.images);
@@ -235,7 +231,7 @@ impl Document {
         if let Some(aim) = aim {
             document.advise(aim);
         }
-        document.notes.extend(caveats(forecast, &document, rate));
+        document.notes.extend(caveats(forecast, &document, recovery));
         document
     }
 }
@@ -266,9 +262,9 @@ impl Predicted {
         traced: &Settings,
         settings: &Settings,
         prediction: &Prediction,
-        trace_bytes: u64,
+        self_check_bytes: u64,
         seconds: Option<f64>,
-        rate: RedoRate,
+        recovery: Recovery,
         self_check_error: f64,
     ) -> Predicted {
         let changed: Vec<(String, String)> = ROWS
@@ -297,16 +293,21 @@ impl Predicted {
             name: if name.is_empty() { "as traced".into() } else { name },
             changed,
             bytes: prediction.bytes,
-            change: relative(prediction.bytes, trace_bytes),
+            change: relative(prediction.bytes, self_check_bytes),
             error_bytes: error as u64,
             shares: prediction.shares.map(|bytes| bytes as f64 / known.max(1) as f64),
             buckets: buckets(&prediction.buckets),
             images: prediction.images,
+            compressed_images: prediction.compressed_images,
+            compression_seconds: settings
+                .wal_compression
+                .map_or(0.0, |method| prediction.compressed_images as f64 * seconds_per_image(method)),
             checkpoints: causes(prediction),
             segments: prediction.segments,
             segments_per_hour: seconds.filter(|seconds| *seconds > 0.0).map(hour),
             longest_redo_bytes: longest_redo,
-            recovery_seconds: longest_redo as f64 / rate.bytes() as f64,
+            recovery_seconds: recovery_seconds(recovery, prediction, longest_redo),
+            pg_wal_bytes: (longest_redo + settings.segment_size.bytes()).max(settings.min_wal_size),
             hints_at_most_bytes: prediction.hints_at_most,
             objects: Vec::new(),
             archive: Vec::new(),
@@ -332,6 +333,27 @@ fn longest_redo(settings: &Settings, prediction: &Prediction, seconds: Option<f6
     let rate = seconds.filter(|seconds| *seconds > 0.0).map(|seconds| prediction.bytes as f64 / seconds);
     let by_time = rate.map_or(f64::INFINITY, |rate| rate * settings.checkpoint_timeout as f64 * spread);
     prediction.longest_redo.max(by_volume.min(by_time) as u64)
+}
+
+/// Seconds to replay the longest distance.
+fn recovery_seconds(recovery: Recovery, prediction: &Prediction, longest_redo: u64) -> f64 {
+    match recovery {
+        Recovery::Rate(rate) => longest_redo as f64 / rate.max(1) as f64,
+        // The distance may be longer than any that the trace shows.
+        Recovery::Model(model) if longest_redo > prediction.longest_redo => {
+            model.seconds(&prediction.work.scaled(longest_redo as f64 / prediction.bytes.max(1) as f64))
+        }
+        Recovery::Model(model) => model.seconds(&prediction.longest_redo_work),
+    }
+}
+
+/// Processor time for compressing a page, in seconds: measured on pages of pgbench (docs/whatif.md).
+fn seconds_per_image(method: Method) -> f64 {
+    match method {
+        Method::Pglz => PGLZ_SECONDS,
+        Method::Lz4 => LZ4_SECONDS,
+        Method::Zstd => ZSTD_SECONDS,
+    }
 }
 
 fn buckets(buckets: &Buckets) -> Vec<BucketBytes> {
@@ -365,7 +387,7 @@ fn traced_checkpoints(forecast: &Forecast) -> Causes {
 }
 
 /// The assumptions and limitations that matter for this forecast.
-fn caveats(forecast: &Forecast, document: &Document, rate: RedoRate) -> Vec<String> {
+fn caveats(forecast: &Forecast, document: &Document, recovery: Recovery) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note = |text: String| notes.push(text);
     if document.trace.checkpoints.total == 0 {
@@ -406,6 +428,13 @@ fn caveats(forecast: &Forecast, document: &Document, rate: RedoRate) -> Vec<Stri
             diagnostics.decisions
         ));
     }
+    for given in forecast.learned.traced.iter().filter(|row| row.contradicted) {
+        note(format!(
+            "{}={} contradicts the trace, which was perhaps written before the setting was changed ({}); without --names and \
+             --traced the trace decides",
+            given.name, given.value, given.why
+        ));
+    }
     let traced = &forecast.learned.settings;
     for (settings, prediction) in &forecast.predictions {
         let (from, to) =
@@ -442,12 +471,11 @@ fn caveats(forecast: &Forecast, document: &Document, rate: RedoRate) -> Vec<Stri
         "the same work at the same pace is assumed; effects of the settings on its speed are not predicted"
             .into(),
     );
-    note(match rate {
-        RedoRate::Given(bytes) => format!("recovery: {bytes} bytes per second, as given"),
-        RedoRate::Measured(bytes) => format!(
-            "recovery: {bytes} bytes per second, a third of the speed of Walden's replay in memory; reading pages from disk \
-             takes additional time (--redo-rate sets the speed of your server)"
-        ),
+    note(match recovery {
+        Recovery::Rate(bytes) => format!("recovery: {bytes} bytes per second, as given"),
+        Recovery::Model(_) => "recovery: by what records, images and pages took PostgreSQL 15 on one machine, with all of them in \
+             memory; reading pages from disk takes additional time (--redo-rate sets the speed of your server)"
+            .into(),
     });
     notes.dedup();
     notes

@@ -7,7 +7,7 @@ use walden_format::payload::xlog::WalLevel;
 use walden_redo::compress::Method;
 
 use crate::settings::{Settings, show_seconds, show_size};
-use crate::survey::Survey;
+use crate::survey::{MAX_BARE_PAGES, Survey};
 
 /// Where a setting's value comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -33,6 +33,15 @@ pub struct Traced {
     pub from: Origin,
     /// The evidence, in words.
     pub why: String,
+    /// Whether it is given and the trace shows another value.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub contradicted: bool,
+}
+
+impl Traced {
+    fn new(name: &'static str, value: String, from: Origin, why: String) -> Traced {
+        Traced { name, value, from, why, contradicted: false }
+    }
 }
 
 /// The settings that a trace was taken under.
@@ -88,7 +97,7 @@ pub fn learn(
 ) -> Result<Learned, crate::SettingError> {
     let mut settings = Settings::default_of(survey.version);
     let mut traced = Vec::new();
-    let mut note = |name, value: String, from, why: String| traced.push(Traced { name, value, from, why });
+    let mut note = |name, value: String, from, why: String| traced.push(Traced::new(name, value, from, why));
     settings.segment_size = survey.segment_size;
     note(
         "wal_segment_size",
@@ -97,17 +106,22 @@ pub fn learn(
         "from the segments' headers".into(),
     );
     let evidence = &survey.evidence;
+    // What the window itself shows counts before what lies around it.
+    let (within, around) = (&survey.evidence, &survey.outside);
 
     // A setting is logged now and then: the last record before the position counts, else the first one after it.
     let level = value_at(&evidence.wal_level, window);
     let (level, from, why) = match level {
         Some(level) => (level, Origin::Learned, "logged in records".into()),
-        None if evidence.logical_records > 0 => (
+        None if evidence.logical_records + around.logical_records > 0 => (
             WalLevel::Logical,
             Origin::Learned,
-            format!("{} records that are written at this level only", evidence.logical_records),
+            format!(
+                "{} records that are written at this level only",
+                evidence.logical_records + around.logical_records
+            ),
         ),
-        None if evidence.standby_records > 0 => {
+        None if evidence.standby_records + around.standby_records > 0 => {
             (WalLevel::Replica, Origin::Learned, "records for standbys and none for logical decoding".into())
         }
         None => (WalLevel::Replica, Origin::Assumed, "no evidence in the trace".into()),
@@ -117,15 +131,21 @@ pub fn learn(
 
     let (on, from, why) = match value_at(&evidence.full_page_writes, window) {
         Some(on) => (on, Origin::Learned, "logged by checkpoints".to_string()),
-        None if evidence.checkpoint_images > 0 => {
+        None if within.checkpoint_images + around.checkpoint_images > 0 => {
             (true, Origin::Learned, "the trace has full-page images".into())
         }
+        None if survey.bare_pages.is_some_and(|pages| pages >= MAX_BARE_PAGES) => (
+            false,
+            Origin::Learned,
+            format!("{MAX_BARE_PAGES} pages and more changed without a full-page image, and none with one"),
+        ),
         None => (true, Origin::Assumed, "no checkpoint and no full-page image in the trace".into()),
     };
     settings.full_page_writes = on;
     note("full_page_writes", settings.show("full_page_writes").unwrap_or_default(), from, why);
 
-    let [plain, pglz, lz4, zstd] = evidence.images;
+    let has_images = within.images.iter().any(|count| *count > 0);
+    let [plain, pglz, lz4, zstd] = if has_images { within.images } else { around.images };
     let most = [(pglz, Method::Pglz), (lz4, Method::Lz4), (zstd, Method::Zstd)];
     let most = most.into_iter().max_by_key(|(count, _)| *count).filter(|(count, _)| *count > 0);
     settings.wal_compression = most.map(|(_, method)| method);
@@ -138,10 +158,9 @@ pub fn learn(
     };
     note("wal_compression", settings.show("wal_compression").unwrap_or_default(), from, why);
 
-    let (hints, from, why) = match (evidence.hint_records, evidence.wal_log_hints) {
-        (1.., _) => {
-            (true, Origin::Learned, format!("{} full-page images for hint bits", evidence.hint_records))
-        }
+    let hint_records = within.hint_records + around.hint_records;
+    let (hints, from, why) = match (hint_records, evidence.wal_log_hints) {
+        (1.., _) => (true, Origin::Learned, format!("{hint_records} full-page images for hint bits")),
         (0, Some(true)) => (true, Origin::Learned, "logged in a record".to_string()),
         (0, _) => (false, Origin::Assumed, "no full-page image for hint bits in the trace".into()),
     };
@@ -149,18 +168,23 @@ pub fn learn(
     note("wal_log_hints", settings.show("wal_log_hints").unwrap_or_default(), from, why);
 
     learn_checkpoint_settings(survey, &mut settings, &mut traced);
+    learn_archive_timeout(survey, &mut settings, &mut traced);
     for (name, value) in given {
         if let crate::Effect::Changed = settings.set(name, value)? {
             let row = crate::settings::ROWS.iter().find(|row| row.name.eq_ignore_ascii_case(name.trim()));
             let Some(row) = row else { continue };
-            let shown = settings.show(row.name).unwrap_or_default();
-            let given_row = Traced {
-                name: row.name,
-                value: shown,
-                from: Origin::Given,
-                why: "given with the trace".into(),
+            let value = settings.show(row.name).unwrap_or_default();
+            let known = traced.iter_mut().find(|traced| traced.name == row.name);
+            // A server's settings of today need not be those of the time when it wrote the log.
+            let contradicts =
+                known.as_ref().filter(|known| known.from == Origin::Learned && known.value != value);
+            let why = match contradicts {
+                Some(known) => format!("given; the trace shows {}: {}", known.value, known.why),
+                None => "given with the trace".into(),
             };
-            match traced.iter_mut().find(|traced| traced.name == row.name) {
+            let contradicted = contradicts.is_some();
+            let given_row = Traced { name: row.name, value, from: Origin::Given, why, contradicted };
+            match known {
                 Some(known) => *known = given_row,
                 None => traced.push(given_row),
             }
@@ -189,7 +213,7 @@ fn value_at<T: Copy>(values: &[(Lsn, T)], position: Lsn) -> Option<T> {
 
 fn learn_checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &mut Vec<Traced>) {
     let checkpoints = explain_checkpoints(&survey.checkpoints, survey.segment_size, None);
-    let mut note = |name, value, from, why| traced.push(Traced { name, value, from, why });
+    let mut note = |name, value, from, why| traced.push(Traced::new(name, value, from, why));
 
     let timed = |checkpoint: &&Checkpoint| checkpoint.cause == Cause::Time;
     let intervals: Vec<i64> = checkpoints.iter().filter(timed).filter_map(|one| one.interval).collect();
@@ -249,6 +273,48 @@ fn learn_checkpoint_settings(survey: &Survey, settings: &mut Settings, traced: &
         Origin::Assumed,
         "no evidence in the trace".into(),
     );
+}
+
+/// The fewest switches by the clock from which `archive_timeout` is learned.
+const MIN_SWITCHES: usize = 3;
+
+/// Infers `archive_timeout` from segments that were switched one after the other. The switches of an administrator are few, and
+/// those of base backups are not among [`Survey::switches`].
+fn learn_archive_timeout(survey: &Survey, settings: &mut Settings, traced: &mut Vec<Traced>) {
+    let size = survey.segment_size;
+    // A segment that was filled starts the clock anew, so only neighbours have the timeout between them.
+    let neighbours =
+        survey.switches.windows(2).filter(|pair| size.segment_of(pair[1]) == size.segment_of(pair[0]) + 1);
+    let mut seconds: Vec<i64> = neighbours
+        .filter_map(|pair| Some((survey.time_at(pair[1])? - survey.time_at(pair[0])?) / 1_000_000))
+        .filter(|seconds| *seconds > 0)
+        .collect();
+    seconds.sort_unstable();
+    let row = if seconds.len() < MIN_SWITCHES {
+        Traced::new(
+            "archive_timeout",
+            settings.show("archive_timeout").unwrap_or_default(),
+            Origin::Assumed,
+            "fewer than three segments in a row were switched before they were full".into(),
+        )
+    } else {
+        // The time of a switch is known as that of the last transaction before it: intervals are longer where few end.
+        settings.archive_timeout = round_to_usual_archive_timeout(seconds[seconds.len() / 4]);
+        Traced::new(
+            "archive_timeout",
+            show_seconds(settings.archive_timeout),
+            Origin::Learned,
+            format!("{} segments in a row were switched after {} s and more", seconds.len(), seconds[0]),
+        )
+    };
+    traced.push(row);
+}
+
+/// Rounds an interval to a value that people set, as it is measured by transactions.
+fn round_to_usual_archive_timeout(interval: i64) -> i64 {
+    const USUAL: [i64; 14] = [1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600];
+    let near = USUAL.into_iter().find(|usual| (interval - usual).abs() <= 1 + usual / 10);
+    near.unwrap_or(interval).max(1)
 }
 
 fn most_frequent(values: &[i64]) -> Option<i64> {

@@ -19,6 +19,7 @@ mod means;
 pub mod objects;
 pub mod outcome;
 pub mod predict;
+pub mod recovery;
 pub mod settings;
 pub mod simulate;
 pub mod survey;

@@ -4,6 +4,8 @@ use serde::Serialize;
 use walden_explain::checkpoints::Cause;
 use walden_format::lsn::Lsn;
 
+use crate::recovery::Work;
+
 /// How a figure was obtained, most certain first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -150,10 +152,16 @@ pub struct Prediction {
     pub races: u64,
     /// Images after checkpoints.
     pub images: u64,
+    /// Images of all kinds that `wal_compression` is tried on.
+    pub compressed_images: u64,
     /// Segments filled or switched.
     pub segments: u64,
     /// The longest distance that recovery could have to replay, in bytes: from the redo pointer of the last complete checkpoint.
     pub longest_redo: u64,
+    /// What replay has to do for that distance.
+    pub longest_redo_work: Work,
+    /// What replay has to do for all of it.
+    pub work: Work,
     /// Upper bound of the bytes that logging hint bits would add, where the trace does not have them.
     pub hints_at_most: u64,
     /// Growth over time: microseconds since 1970-01-01 UTC, bytes since the start.
@@ -169,6 +177,7 @@ impl Prediction {
         self.buckets.mean_with(&other.buckets);
         for (one, other) in [
             (&mut self.images, other.images),
+            (&mut self.compressed_images, other.compressed_images),
             (&mut self.segments, other.segments),
             (&mut self.hints_at_most, other.hints_at_most),
         ] {
@@ -177,7 +186,9 @@ impl Prediction {
         self.bytes = self.buckets.total();
         self.shares.iter_mut().zip(other.shares).for_each(|(one, other)| *one = one.midpoint(other));
         self.sampling_error = self.sampling_error.max(other.sampling_error);
-        self.longest_redo = self.longest_redo.max(other.longest_redo);
+        if other.longest_redo > self.longest_redo {
+            (self.longest_redo, self.longest_redo_work) = (other.longest_redo, other.longest_redo_work);
+        }
     }
 
     /// Number of checkpoints with a cause.

@@ -366,13 +366,13 @@ impl Job<'_> {
             redo_pointers,
             end: self.question.to.unwrap_or(self.end).min(self.end),
             segment_size: self.run.segment_size,
-            drop_switches: true,
+            drop_switches: traced.archive_timeout > 0,
         }
     }
 
     /// Bytes of the records that checkpoints write: the mean of the trace's, else those of an idle server.
     fn checkpoint_records(&self, settings: &Settings) -> CheckpointRecords {
-        let mean = |which: usize, usual: u64| match self.survey.evidence.checkpoint_records[which] {
+        let mean = |which: usize, usual: u64| match self.survey.checkpoint_records(which) {
             (_, 0) => usual,
             (bytes, count) => (bytes as f64 / count as f64).round() as u64,
         };

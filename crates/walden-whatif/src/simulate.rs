@@ -9,6 +9,7 @@ use walden_format::lsn::Lsn;
 use walden_format::record::RECORD_HEADER;
 
 use crate::outcome::{Basis, Bucket, Buckets, Prediction, SimulatedCheckpoint};
+use crate::recovery::Work;
 use crate::settings::Settings;
 
 /// After a checkpoint was skipped, the time is checked again after this many microseconds (`CheckpointerMain`).
@@ -49,6 +50,8 @@ pub struct RecordBytes {
     pub images: [u64; 4],
     /// Number of images after checkpoints.
     pub image_count: u64,
+    /// Number of images of all kinds that `wal_compression` is tried on.
+    pub compressed_images: u64,
     /// All of these bytes by basis: exact, reconstructed, sampled, estimated.
     pub shares: [u64; 4],
 }
@@ -65,6 +68,8 @@ impl RecordBytes {
 #[derive(Clone, Copy, Debug)]
 struct Running {
     redo: u64,
+    /// All work up to there.
+    work: Work,
     /// Done once the insert position or the clock has got there. The clock is checked after each write delay from `began` on.
     until_position: u64,
     until_time: i64,
@@ -97,6 +102,9 @@ pub struct Simulation {
     requested_at: Option<u64>,
     running: Option<Running>,
     last_complete: u64,
+    /// All work up to there.
+    last_complete_work: Work,
+    records: u64,
     last_began: i64,
     /// `checkpoint_timeout` is not checked before this time.
     next_timeout_check: i64,
@@ -105,7 +113,8 @@ pub struct Simulation {
     /// Whether records were written since the last checkpoint that warrant another one.
     has_important_wal: bool,
     last_switch: i64,
-    switched_position: u64,
+    /// Whether records were written since the last switch or the last full segment that warrant a switch.
+    has_wal_to_switch: bool,
     prediction: Prediction,
 }
 
@@ -138,12 +147,14 @@ impl Simulation {
             requested_at: None,
             running: None,
             last_complete: geometry.usable_position(redo),
+            last_complete_work: Work::default(),
+            records: 0,
             last_began: time,
             next_timeout_check: time,
             next_wakeup: i64::MIN,
             has_important_wal: false,
             last_switch: time,
-            switched_position: position,
+            has_wal_to_switch: false,
             prediction: Prediction {
                 bytes: 0,
                 buckets: Buckets::default(),
@@ -151,8 +162,11 @@ impl Simulation {
                 sampling_error: 0.0,
                 checkpoints: Vec::new(),
                 images: 0,
+                compressed_images: 0,
                 segments: 0,
                 longest_redo: 0,
+                longest_redo_work: Work::default(),
+                work: Work::default(),
                 hints_at_most: 0,
                 races: 0,
                 growth: Vec::new(),
@@ -195,8 +209,9 @@ impl Simulation {
         if now >= self.timeout_due().max(self.next_timeout_check) {
             self.begin_timed(self.timeout_due(), now);
         }
-        if self.switch_due().is_some_and(|due| now >= due) {
-            self.switch_on_timeout(now);
+        // At the end of time the sum saturates.
+        while let Some(due) = self.switch_due().filter(|due| now >= *due && *due > self.last_switch) {
+            self.switch_on_timeout(due, now);
         }
         let until = self.running.map(|running| running.until_time);
         let due = self.timeout_due().max(self.next_timeout_check);
@@ -224,11 +239,14 @@ impl Simulation {
                 self.prediction.buckets.add(bucket, bytes);
             }
             self.prediction.images += record.image_count;
+            self.prediction.compressed_images += record.compressed_images;
         }
         for (sum, bytes) in self.prediction.shares.iter_mut().zip(record.shares) {
             *sum += bytes;
         }
+        self.records += 1;
         self.has_important_wal = true;
+        self.has_wal_to_switch = true;
         self.advance(record.plain + images, now);
     }
 
@@ -237,7 +255,9 @@ impl Simulation {
     pub fn insert_unchanged(&mut self, bytes: u64, now: i64) {
         self.prediction.buckets.add(Bucket::Records, bytes);
         self.prediction.shares[Basis::Exact as usize] += bytes;
+        self.records += 1;
         self.has_important_wal = true;
+        self.has_wal_to_switch = true;
         self.advance(bytes, now);
     }
 
@@ -269,7 +289,7 @@ impl Simulation {
         let finished = segment_of(self.geometry, self.position);
         self.position = next;
         self.full_at = next_segment(self.geometry, next);
-        self.switched_position = next;
+        self.has_wal_to_switch = false;
         self.finish_segment(finished);
     }
 
@@ -292,6 +312,7 @@ impl Simulation {
     /// The outcome; `error` is the error of sampled images, in bytes.
     pub fn finish(mut self, error: f64) -> Prediction {
         self.update_longest_redo();
+        self.prediction.work = self.work();
         self.prediction.bytes = self.distance();
         let framing = self.prediction.bytes.saturating_sub(self.prediction.buckets.total());
         self.prediction.buckets.add(Bucket::PageHeaders, framing);
@@ -364,7 +385,7 @@ impl Simulation {
     /// Finishes the segments up to the insert position. Kept apart since finding a position's segment takes a division.
     #[cold]
     fn fill_segments(&mut self, now: i64) {
-        self.last_switch = now;
+        (self.has_wal_to_switch, self.last_switch) = (false, now);
         let reached = segment_of(self.geometry, self.position);
         for finished in segment_of(self.geometry, self.full_at) - 1..reached {
             self.finish_segment(finished);
@@ -402,12 +423,16 @@ impl Simulation {
         }
     }
 
-    /// `CheckArchiveTimeout`
-    fn switch_on_timeout(&mut self, now: i64) {
-        if self.position != self.switched_position {
-            self.switch_segment(now);
+    /// `CheckArchiveTimeout`: what was written since the last switch was written before `due`, and the next record will be at
+    /// `now`. A server that has nothing to switch checks again after each `archive_timeout`.
+    fn switch_on_timeout(&mut self, due: i64, now: i64) {
+        if self.has_wal_to_switch {
+            self.switch_segment(due);
+            (self.has_wal_to_switch, self.last_switch) = (false, due);
+            return;
         }
-        self.last_switch = now;
+        let timeout = self.settings.archive_timeout.saturating_mul(SECOND);
+        self.last_switch = due.saturating_add((now - due) / timeout * timeout);
     }
 
     fn begin_checkpoint(&mut self, cause: Cause, now: i64) {
@@ -427,6 +452,7 @@ impl Simulation {
         let distance = self.checkpoint_segments * self.geometry.usable_segment_bytes() * target / 1000;
         self.running = Some(Running {
             redo,
+            work: self.work(),
             until_position: redo + distance,
             until_time: now.saturating_add(self.settings.checkpoint_timeout * SECOND / 1000 * target as i64),
             began: now,
@@ -443,7 +469,7 @@ impl Simulation {
         let Some(running) = self.running.take() else { return };
         self.update_longest_redo();
         self.write_checkpoint_record(self.checkpoint_records.online);
-        self.last_complete = running.redo;
+        (self.last_complete, self.last_complete_work) = (running.redo, running.work);
     }
 
     fn write_checkpoint_record(&mut self, bytes: u64) {
@@ -461,7 +487,16 @@ impl Simulation {
     fn update_longest_redo(&mut self) {
         let bytes =
             self.geometry.start_at(self.position).bytes_since(self.geometry.start_at(self.last_complete));
-        self.prediction.longest_redo = self.prediction.longest_redo.max(bytes);
+        if bytes > self.prediction.longest_redo {
+            self.prediction.longest_redo = bytes;
+            self.prediction.longest_redo_work = self.work().since(self.last_complete_work);
+        }
+    }
+
+    /// The work of all that was written.
+    fn work(&self) -> Work {
+        let Prediction { images, buckets, .. } = &self.prediction;
+        Work::new(self.records, *images, buckets, self.settings.wal_compression)
     }
 }
 
@@ -555,6 +590,32 @@ mod tests {
         // 1200 is for what was written up to 1000; then nothing is written until 2000.
         assert_eq!(&times[..4], [300, 600, 900, 1200]);
         assert!(times[4] >= 2000 && times[4] <= 2015, "{times:?}");
+    }
+
+    #[test]
+    fn an_idle_server_switches_when_the_timeout_has_passed_and_not_at_the_next_record() {
+        let switches = |gap: i64, timeout: i64| {
+            let mut simulation = simulation(Settings { archive_timeout: timeout, ..settings(1 << 30) });
+            for second in (0..=1200).step_by(gap as usize) {
+                simulation.advance_clock(second * SECOND);
+                simulation.insert(&plain(100), second * SECOND);
+            }
+            let prediction = simulation.finish(0.0);
+            assert_eq!(prediction.buckets.total(), prediction.bytes);
+            prediction.segments
+        };
+        // Each record is alone in its segment, but for the last one.
+        assert_eq!(switches(60, 5), 20);
+        assert_eq!(switches(60, 45), 20);
+        // At each 60 s, whatever falls between them; the last record is written at 1197 s.
+        assert_eq!(switches(7, 60), 19);
+        // A clock that goes on without anything to switch, and one that has gone too far.
+        let mut simulation = simulation(Settings { archive_timeout: 1, ..settings(1 << 30) });
+        simulation.insert(&plain(100), 0);
+        simulation.advance_clock(i64::MAX / 2);
+        simulation.insert(&plain(100), i64::MAX / 2);
+        simulation.advance_clock(i64::MAX);
+        assert_eq!(simulation.finish(0.0).segments, 2);
     }
 
     #[test]

@@ -5,12 +5,13 @@
 
 use std::ops::ControlFlow;
 
+use rustc_hash::FxHashSet;
 use walden_explain::checkpoints::CheckpointRecord;
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_format::payload::xact::plain_simple_end;
 use walden_format::payload::xlog::WalLevel;
 use walden_format::payload::{self, Payload, Timestamp};
-use walden_format::record::{Compression, Record};
+use walden_format::record::{Compression, Fork, Record, RelFileLocator};
 use walden_format::rmgr::info::standby::RUNNING_XACTS;
 use walden_format::rmgr::info::xlog::{CHECKPOINT_ONLINE, FPI_FOR_HINT, SWITCH};
 use walden_format::rmgr::info::{heap, heap2, xact};
@@ -19,7 +20,7 @@ use walden_format::simple::SimpleRecord;
 use walden_format::stream::Visitor;
 use walden_format::version::Major;
 use walden_source::inventory::Run;
-use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan};
+use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan, scan_in_order};
 
 /// Resolution of [`Survey::times`], in microseconds.
 const TIME_STEP: i64 = 10_000;
@@ -42,7 +43,14 @@ pub struct Survey {
     pub running: Vec<Lsn>,
     /// Evidence of settings within the window.
     pub evidence: Evidence,
-    /// The damage at which reading stopped, if any.
+    /// Evidence of settings before and behind the window.
+    pub outside: Evidence,
+    /// Segment switches of the whole run, ascending, but for those that end a base backup.
+    pub switches: Vec<Lsn>,
+    /// Where nothing else shows `full_page_writes`: pages whose first change in the run has no image, up to
+    /// [`MAX_BARE_PAGES`]. Under `full_page_writes` these were changed before the run began, since the same checkpoint.
+    pub bare_pages: Option<u64>,
+    /// The damage within the window at which reading stopped, if any.
     pub damage: Option<Damage>,
 }
 
@@ -67,8 +75,6 @@ pub struct Evidence {
     pub logical_records: u64,
     /// Records that `wal_level=minimal` does not write.
     pub standby_records: u64,
-    /// Switch records.
-    pub switches: u64,
     /// Base backups that ended.
     pub backups: u64,
     /// Bytes and number of the `CHECKPOINT_ONLINE`, `CHECKPOINT_REDO` and `RUNNING_XACTS` records.
@@ -76,8 +82,8 @@ pub struct Evidence {
 }
 
 impl Survey {
-    /// Reads a run with `threads` threads. Records before `from` contribute checkpoints and times only. `progress` gets the bytes
-    /// of each segment that was read.
+    /// Reads a run with `threads` threads, all of it: what lies outside the window from `from` to `to` shows settings, too.
+    /// `progress` gets the bytes of each segment that was read.
     pub fn read(
         run: &Run,
         from: Option<Lsn>,
@@ -93,22 +99,32 @@ impl Survey {
             times: Vec::new(),
             running: Vec::new(),
             evidence: Evidence::default(),
+            outside: Evidence::default(),
+            switches: Vec::new(),
+            bare_pages: None,
             damage: None,
         };
         let mut last_end = None;
+        let window = (from.unwrap_or(Lsn(0)), to.unwrap_or(Lsn(u64::MAX)));
         scan(
             run,
-            ScanOptions { threads, from: None, to },
-            |_| Segment::new(run.version, from),
+            ScanOptions { threads, from: None, to: None },
+            |_| Segment::new(run.version, window),
             |outcome| {
                 survey.append(outcome.visitor, &mut last_end);
-                if let SegmentEnd::Damaged(damage) = outcome.end {
+                if let SegmentEnd::Damaged(damage) = outcome.end
+                    && damage.lsn < window.1
+                {
                     survey.damage = Some(damage);
                 }
                 progress(run.segment_size.bytes());
                 ControlFlow::Continue(())
             },
         );
+        let images = survey.evidence.checkpoint_images + survey.outside.checkpoint_images;
+        if images == 0 && survey.evidence.full_page_writes.is_empty() {
+            survey.bare_pages = Some(count_bare_pages(run));
+        }
         survey
     }
 
@@ -116,6 +132,7 @@ impl Survey {
         if let Some((first, last)) = segment.span {
             self.span = Some((self.span.map_or(first, |span| span.0), last));
         }
+        self.switches.extend(segment.switch.filter(|_| !segment.has_backup_end));
         for (from, micros) in segment.times {
             if self.times.last().is_none_or(|last| micros >= last.1 + TIME_STEP) {
                 self.times.push((from.or(*last_end).unwrap_or(Lsn(0)), micros));
@@ -125,6 +142,7 @@ impl Survey {
         self.checkpoints.extend(segment.checkpoints);
         self.running.extend(segment.running);
         self.evidence.add(segment.evidence);
+        self.outside.add(segment.outside);
     }
 
     /// The redo pointer in force at a position: that of the last checkpoint that began at or before it.
@@ -132,10 +150,23 @@ impl Survey {
         self.checkpoints.iter().map(|checkpoint| checkpoint.redo).filter(|redo| *redo <= lsn).max()
     }
 
-    /// Seconds between the first and the last transaction end behind a position.
-    pub fn seconds(&self, from: Lsn) -> Option<f64> {
+    /// Seconds between the first and the last transaction end between two positions.
+    pub fn seconds(&self, from: Lsn, to: Lsn) -> Option<f64> {
         let first = self.times.iter().find(|(lsn, _)| *lsn >= from)?.1;
-        Some((self.times.last()?.1 - first) as f64 / 1e6)
+        let last = self.times.iter().rfind(|(lsn, _)| *lsn < to)?.1;
+        Some((last - first).max(0) as f64 / 1e6)
+    }
+
+    /// The time at a position, in microseconds since 1970-01-01 UTC: that of the last transaction end before it.
+    pub fn time_at(&self, lsn: Lsn) -> Option<i64> {
+        let behind = self.times.partition_point(|(at, _)| *at <= lsn);
+        behind.checked_sub(1).map(|at| self.times[at].1)
+    }
+
+    /// Bytes and number of one of the records that checkpoints write ([`Evidence::checkpoint_records`]).
+    pub(crate) fn checkpoint_records(&self, which: usize) -> (u64, u64) {
+        let [one, other] = [&self.evidence, &self.outside].map(|evidence| evidence.checkpoint_records[which]);
+        (one.0 + other.0, one.1 + other.1)
     }
 }
 
@@ -150,7 +181,6 @@ impl Evidence {
             (&mut self.hint_records, other.hint_records),
             (&mut self.logical_records, other.logical_records),
             (&mut self.standby_records, other.standby_records),
-            (&mut self.switches, other.switches),
             (&mut self.backups, other.backups),
         ] {
             *sum += more;
@@ -171,7 +201,8 @@ pub(crate) mod checkpoint_record {
 
 /// The part of the survey that one segment contributes.
 struct Segment {
-    from: Lsn,
+    /// The window that predictions are for.
+    window: (Lsn, Lsn),
     kinds: &'static KindTable,
     span: Option<(Lsn, Lsn)>,
     checkpoints: Vec<CheckpointRecord>,
@@ -179,21 +210,34 @@ struct Segment {
     times: Vec<(Option<Lsn>, i64)>,
     last_end: Option<Lsn>,
     running: Vec<Lsn>,
+    /// The segment switch that ends it.
+    switch: Option<Lsn>,
+    has_backup_end: bool,
     evidence: Evidence,
+    outside: Evidence,
 }
 
 impl Segment {
-    fn new(version: Major, from: Option<Lsn>) -> Segment {
+    fn new(version: Major, window: (Lsn, Lsn)) -> Segment {
         Segment {
-            from: from.unwrap_or(Lsn(0)),
+            window,
             kinds: KindTable::of(version),
             span: None,
             checkpoints: Vec::new(),
             times: Vec::new(),
             last_end: None,
             running: Vec::new(),
+            switch: None,
+            has_backup_end: false,
             evidence: Evidence::default(),
+            outside: Evidence::default(),
         }
+    }
+
+    /// Where evidence at a position belongs.
+    fn evidence_at(&mut self, lsn: Lsn) -> &mut Evidence {
+        let (from, to) = self.window;
+        if lsn >= from && lsn < to { &mut self.evidence } else { &mut self.outside }
     }
 
     #[inline(always)]
@@ -213,7 +257,7 @@ impl Segment {
     }
 
     fn count_checkpoint_record(&mut self, which: usize, record: &Record<'_>) {
-        let (bytes, count) = &mut self.evidence.checkpoint_records[which];
+        let (bytes, count) = &mut self.evidence_at(record.lsn).checkpoint_records[which];
         (*bytes, *count) = (*bytes + u64::from(record.header.total_len), *count + 1);
     }
 
@@ -243,30 +287,30 @@ impl Segment {
             (_, Ok(Payload::FullPageWritesChange(change))) => {
                 self.evidence.full_page_writes.push((record.lsn, change.enabled));
             }
-            (_, Ok(Payload::BackupEnd(_))) => self.evidence.backups += 1,
-            (SWITCH, _) if record.lsn >= self.from => self.evidence.switches += 1,
-            (FPI_FOR_HINT, _) if record.lsn >= self.from => self.evidence.hint_records += 1,
+            (_, Ok(Payload::BackupEnd(_))) => {
+                self.evidence_at(record.lsn).backups += 1;
+                self.has_backup_end = true;
+            }
+            (SWITCH, _) => self.switch = Some(record.lsn),
+            (FPI_FOR_HINT, _) => self.evidence_at(record.lsn).hint_records += 1,
             _ => {}
         }
     }
 
     fn collect_evidence(&mut self, record: &Record<'_>) {
         let kind = record.rmgr_info();
-        match record.header.rmid {
-            rmid::STANDBY => {
-                self.evidence.standby_records += 1;
-                if kind == RUNNING_XACTS {
-                    self.count_checkpoint_record(checkpoint_record::RUNNING, record);
-                }
-            }
-            rmid if is_logical_only(rmid, kind) => self.evidence.logical_records += 1,
-            _ => {}
+        if record.header.rmid == rmid::STANDBY && kind == RUNNING_XACTS {
+            self.count_checkpoint_record(checkpoint_record::RUNNING, record);
         }
-        self.evidence.logical_records += u64::from(record.toplevel_xid.is_some());
+        let kinds = self.kinds;
+        let evidence = self.evidence_at(record.lsn);
+        evidence.standby_records += u64::from(record.header.rmid == rmid::STANDBY);
+        evidence.logical_records += u64::from(is_logical_only(record.header.rmid, kind));
+        evidence.logical_records += u64::from(record.toplevel_xid.is_some());
         for block in record.blocks {
             let Some(image) = block.image else { continue };
             if !image.apply {
-                self.evidence.consistency_images += 1;
+                evidence.consistency_images += 1;
                 continue;
             }
             let method = match image.compression {
@@ -275,12 +319,37 @@ impl Segment {
                 Compression::Lz4 => 2,
                 Compression::Zstd => 3,
             };
-            self.evidence.images[method] += 1;
-            let kind = self.kinds.kind(record.header.rmid, record.header.info);
-            let class = self.kinds.image_class(kind.index(), block.id);
-            self.evidence.checkpoint_images += u64::from(class == ImageClass::Checkpoint);
+            evidence.images[method] += 1;
+            let kind = kinds.kind(record.header.rmid, record.header.info);
+            let class = kinds.image_class(kind.index(), block.id);
+            evidence.checkpoint_images += u64::from(class == ImageClass::Checkpoint);
         }
     }
+}
+
+/// More of them are not counted.
+pub const MAX_BARE_PAGES: u64 = 256;
+
+/// Counts pages whose first change in a run has no image and does not initialize them.
+fn count_bare_pages(run: &Run) -> u64 {
+    struct Bare {
+        seen: FxHashSet<(RelFileLocator, Fork, u32)>,
+        count: u64,
+    }
+    impl Visitor for Bare {
+        fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+            for block in record.blocks {
+                // Maps of free space and visibility are changed by records that never have an image of them.
+                let is_first =
+                    block.fork == Fork::MAIN && self.seen.insert((block.relation, block.fork, block.block));
+                self.count += u64::from(is_first && block.image.is_none() && !block.will_init);
+            }
+            if self.count >= MAX_BARE_PAGES { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+    }
+    let mut bare = Bare { seen: FxHashSet::default(), count: 0 };
+    scan_in_order(run, ScanOptions { threads: 1, from: None, to: None }, &mut bare, |_| ());
+    bare.count
 }
 
 /// `INVALIDATION`, `REWRITE`, `NEW_CID`, `TRUNCATE`: written under `wal_level=logical` only.
@@ -324,9 +393,7 @@ impl Visitor for Segment {
             rmid::STANDBY if record.rmgr_info() == RUNNING_XACTS => self.running.push(record.lsn),
             _ => {}
         }
-        if record.lsn >= self.from {
-            self.collect_evidence(record);
-        }
+        self.collect_evidence(record);
         ControlFlow::Continue(())
     }
 

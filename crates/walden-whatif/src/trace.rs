@@ -66,7 +66,7 @@ pub struct Plan {
     pub end: Lsn,
     /// `wal_segment_size`
     pub segment_size: SegmentSize,
-    /// Whether the trace's segment switches are dropped where a simulation has `archive_timeout`.
+    /// Whether the trace's segment switches are those of its `archive_timeout`: simulations switch by their own.
     pub drop_switches: bool,
 }
 

@@ -18,8 +18,9 @@ use walden_report::{svg, sweep, whatif_html};
 use walden_source::inventory::{Inventory, Run};
 use walden_source::names::{Names, Relation, RelationKind};
 use walden_whatif::advise::{self, Aim};
-use walden_whatif::document::{Document, RedoRate};
+use walden_whatif::document::{Document, Recovery};
 use walden_whatif::objects::{Change, ObjectChange};
+use walden_whatif::recovery::RecoveryModel;
 use walden_whatif::settings::{Effect, Settings};
 use walden_whatif::{Forecast, OpenBase, Question, ReadProgress, predict};
 
@@ -103,7 +104,8 @@ pub struct WhatifArgs {
     #[arg(long, value_name = "LSN|TIME", value_parser = crate::explain::parse_bound)]
     to: Option<Bound>,
 
-    /// Search the settings for an aim: 'halve the WAL', 'WAL under 200GB a day', 'with recovery under 2 minutes'
+    /// Search the settings for an aim: 'halve the WAL', 'WAL under 200GB a day', 'with recovery under 2 minutes', 'disk under
+    /// 20GB', 'processor time under 5%', 'without compression'
     #[arg(long, value_name = "AIM", conflicts_with_all = ["set", "sweep"], value_parser = Aim::parse)]
     advise: Option<Aim>,
 
@@ -115,7 +117,8 @@ pub struct WhatifArgs {
     #[arg(long, value_name = "COMMAND")]
     archiver: Option<String>,
 
-    /// Speed of this server's recovery in bytes a second, such as 80MB [default: a third of the speed of replay on this machine]
+    /// Speed of this server's recovery in bytes a second, such as 80MB [default: by records, images and pages, as measured with
+    /// PostgreSQL 15]
     #[arg(long, value_name = "SIZE", value_parser = redo::parse_size)]
     redo_rate: Option<usize>,
 
@@ -208,7 +211,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     } else {
         Vec::new()
     };
-    let document = Document::new(&forecast, redo_rate(args, &forecast), notes, aim.as_ref(), &compressors);
+    let document = Document::new(&forecast, recovery(args), notes, aim.as_ref(), &compressors);
     if let Some(path) = &args.html {
         output::write_page(path, &whatif_html::page(&document))?;
     }
@@ -380,10 +383,10 @@ fn ask(run: &Run, question: &Question<'_>) -> Result<Forecast> {
     Ok(forecast)
 }
 
-fn redo_rate(args: &WhatifArgs, forecast: &Forecast) -> RedoRate {
+fn recovery(args: &WhatifArgs) -> Recovery {
     match args.redo_rate {
-        Some(rate) => RedoRate::Given(rate as u64),
-        None => RedoRate::measured(forecast),
+        Some(rate) => Recovery::Rate(rate as u64),
+        None => Recovery::Model(RecoveryModel::default()),
     }
 }
 

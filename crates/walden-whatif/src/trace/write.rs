@@ -53,10 +53,8 @@ impl State {
             self.actual.add(Bucket::Switches, unused);
             self.last_end = record.end.plus(unused);
         }
-        for simulation in &mut self.simulations {
-            if !(self.plan.drop_switches && simulation.settings.archive_timeout > 0) {
-                simulation.switch_segment(self.now);
-            }
+        if !self.plan.drop_switches {
+            self.simulations.iter_mut().for_each(|simulation| simulation.switch_segment(self.now));
         }
     }
 
@@ -176,6 +174,8 @@ impl State {
                     ..RecordBytes::default()
                 };
                 bytes.images[1] = raw;
+                bytes.compressed_images =
+                    simulation.settings.wal_compression.map_or(0, |_| batch.len() as u64);
                 // These few images are not compressed for their exact size.
                 let basis = match simulation.settings.wal_compression {
                     None => Basis::Reconstructed,
@@ -249,6 +249,7 @@ impl State {
                 };
                 bytes.images[bucket] += u64::from(size.bytes);
                 bytes.image_count += u64::from(bucket == 0);
+                bytes.compressed_images += u64::from(simulation.settings.wal_compression.is_some());
                 bytes.add_basis(size.basis, size.bytes.into());
             }
             let bound = simulation.settings.log_hints && !self.plan.log_hints && !block.will_init;

@@ -181,15 +181,19 @@ impl Table {
 
     fn forecast(&self, changes: &[&str]) -> Forecast {
         let folder = tempfile::tempdir().unwrap();
+        self.write_to(folder.path());
+        forecast(folder.path(), changes)
+    }
+
+    fn write_to(&self, folder: &Path) {
         let info = &self.writer.info;
         for (at, content) in self.writer.bytes.chunks(1 << 20).enumerate() {
             let number = info.segment_size.segment_of(self.writer.start) + at as u64;
             let name = SegmentName::new(info.timeline, number, info.segment_size).to_string();
             let mut content = content.to_vec();
             content.resize(1 << 20, 0);
-            std::fs::write(folder.path().join(name), content).unwrap();
+            std::fs::write(folder.join(name), content).unwrap();
         }
-        forecast(folder.path(), changes)
     }
 }
 
@@ -256,4 +260,52 @@ fn a_smaller_max_wal_size_brings_checkpoints_and_images() {
     assert!((2 * pages..=pages * cycles).contains(&small.images), "{cycles}: {}", small.images);
     assert!(small.bytes > large.bytes);
     assert_eq!(large.buckets.get(Bucket::Records), forecast.actual.get(Bucket::Records));
+}
+
+#[test]
+fn a_log_without_images_or_checkpoints_was_written_without_full_page_writes() {
+    let learned = |pages: u32| {
+        let mut table = Table { writer: LogWriter::new(Major::V15), pages };
+        (0..pages).for_each(|block| table.insert(block, 2, false));
+        table.commit(1);
+        let forecast = table.forecast(&["full_page_writes=on"]);
+        let row = forecast.learned.traced.iter().find(|row| row.name == "full_page_writes").unwrap();
+        (row.value.clone(), row.from, only(&forecast).images)
+    };
+    assert_eq!(learned(300), ("off".into(), Origin::Learned, 300));
+    // Few pages may all have been changed before, since the same checkpoint.
+    assert_eq!(learned(50).1, Origin::Assumed);
+}
+
+#[test]
+fn a_given_setting_that_the_trace_contradicts_is_marked() {
+    let inventory = Inventory::of(&[golden("15.18-lz4")]).unwrap();
+    let forecast = |compression: &str| {
+        let traced = vec![("wal_compression".to_string(), compression.to_string())];
+        let question = Question { traced, threads: 2, memory_bytes: 64 << 20, ..Question::default() };
+        let forecast = predict(&inventory.runs[0], &question, &|_| ()).unwrap();
+        let row = forecast.learned.traced.iter().find(|row| row.name == "wal_compression").unwrap();
+        (row.contradicted, row.why.clone())
+    };
+    assert_eq!(forecast("lz4"), (false, "given with the trace".into()));
+    let (contradicted, why) = forecast("off");
+    assert!(contradicted && why.contains("the trace shows lz4"), "{why}");
+}
+
+/// Settings are learned from all of the log, whatever the window is.
+#[test]
+fn the_window_does_not_hide_what_the_log_shows() {
+    let mut table = Table::new(50);
+    table.commit(1);
+    let (from, before) = (table.writer.position(), table.writer.position());
+    (0..10).for_each(|block| table.insert(block, 2, false));
+    table.commit(2);
+    let folder = tempfile::tempdir().unwrap();
+    table.write_to(folder.path());
+    let inventory = Inventory::of(&[folder.path()]).unwrap();
+    let question = Question { from: Some(from), threads: 2, memory_bytes: 64 << 20, ..Question::default() };
+    let forecast = predict(&inventory.runs[0], &question, &|_| ()).unwrap();
+    assert!(forecast.span.0 >= before);
+    let row = forecast.learned.traced.iter().find(|row| row.name == "full_page_writes").unwrap();
+    assert_eq!((row.from, row.why.as_str()), (Origin::Learned, "logged by checkpoints"));
 }
