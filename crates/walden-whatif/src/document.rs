@@ -15,10 +15,6 @@ use crate::settings::{ROWS, Settings};
 use crate::trace::Diagnostics;
 use walden_redo::compress::Method;
 
-/// Assumed relative error of estimated bytes ([`Basis::Estimated`](crate::outcome::Basis)).
-const ESTIMATE_ERROR: f64 = 0.25;
-/// Assumed share of a cycle's images that are not written if a raced checkpoint does not take place.
-const RACE_ERROR: f64 = 0.25;
 /// Processor time for compressing a page of 8 kB, in seconds.
 const PGLZ_SECONDS: f64 = 60e-6;
 const LZ4_SECONDS: f64 = 5.5e-6;
@@ -180,7 +176,6 @@ impl Document {
     ) -> Document {
         let traced = &forecast.learned.settings;
         let seconds = forecast.survey.seconds(forecast.span.0, forecast.span.1);
-        let self_check_error = forecast.self_check_error().abs();
         let predictions: Vec<Predicted> = forecast
             .predictions
             .iter()
@@ -194,7 +189,7 @@ impl Document {
                     forecast.self_check.bytes,
                     seconds,
                     recovery,
-                    self_check_error,
+                    forecast.error_bytes(prediction),
                 );
                 let actual = (&forecast.actual, forecast.images);
                 let size = |one: &Compressor| one.of(traced, actual, settings, prediction);
@@ -265,7 +260,7 @@ impl Predicted {
         self_check_bytes: u64,
         seconds: Option<f64>,
         recovery: Recovery,
-        self_check_error: f64,
+        error_bytes: f64,
     ) -> Predicted {
         let changed: Vec<(String, String)> = ROWS
             .iter()
@@ -279,14 +274,6 @@ impl Predicted {
         let name =
             changed.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ");
         let known: u64 = prediction.shares.iter().sum();
-        let estimated = prediction.shares[3] as f64;
-        let checkpoints = prediction.checkpoints.len().max(1) as f64;
-        let raced =
-            prediction.races as f64 / checkpoints * prediction.buckets.get(Bucket::CheckpointImages) as f64;
-        let error = prediction.sampling_error
-            + ESTIMATE_ERROR * estimated
-            + self_check_error * prediction.bytes as f64
-            + RACE_ERROR * raced;
         let longest_redo = longest_redo(settings, prediction, seconds);
         let hour = |seconds: f64| prediction.segments as f64 / seconds * 3600.0;
         Predicted {
@@ -294,7 +281,7 @@ impl Predicted {
             changed,
             bytes: prediction.bytes,
             change: relative(prediction.bytes, self_check_bytes),
-            error_bytes: error as u64,
+            error_bytes: error_bytes as u64,
             shares: prediction.shares.map(|bytes| bytes as f64 / known.max(1) as f64),
             buckets: buckets(&prediction.buckets),
             images: prediction.images,

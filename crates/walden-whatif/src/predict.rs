@@ -13,7 +13,7 @@ use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan_again};
 use crate::learn::{Learned, learn};
 use crate::level::Level;
 use crate::objects::{Change, Counts, ObjectChange};
-use crate::outcome::{Buckets, Prediction};
+use crate::outcome::{Basis, Bucket, Buckets, Prediction};
 use crate::settings::{SettingError, Settings};
 use crate::simulate::{CheckpointRecords, Simulation};
 use crate::survey::{Survey, checkpoint_record};
@@ -82,6 +82,8 @@ pub struct Forecast {
     pub predictions: Vec<(Settings, Prediction)>,
     /// Counts that show how reliable the predictions are.
     pub diagnostics: Diagnostics,
+    /// By how much two runs of the same work differ: twice the standard error, as a fraction.
+    pub run_noise: f64,
     /// Changes of tables and indexes, with what the trace contains of these.
     pub objects: Vec<(ObjectChange, Counts)>,
     /// Seconds that the passes took.
@@ -90,10 +92,29 @@ pub struct Forecast {
     pub damage: Option<Damage>,
 }
 
+/// Assumed relative error of estimated bytes ([`Basis::Estimated`](crate::Basis)).
+const ESTIMATE_ERROR: f64 = 0.25;
+/// Assumed share of a cycle's images that are not written if a raced checkpoint does not take place.
+const RACE_ERROR: f64 = 0.25;
+
 impl Forecast {
     /// Relative error of the prediction for the trace's own settings.
     pub fn self_check_error(&self) -> f64 {
         relative(self.self_check.bytes, self.trace_bytes)
+    }
+
+    /// The error of a prediction in either direction, in bytes: what is known to be wrong in one direction is added, what is as
+    /// likely in both is summed up by squares.
+    pub fn error_bytes(&self, prediction: &Prediction) -> f64 {
+        let bytes = prediction.bytes as f64;
+        let checkpoints = prediction.checkpoints.len().max(1) as f64;
+        let raced =
+            prediction.races as f64 / checkpoints * prediction.buckets.get(Bucket::CheckpointImages) as f64;
+        let systematic = ESTIMATE_ERROR * prediction.shares[Basis::Estimated as usize] as f64
+            + self.self_check_error().abs() * bytes
+            + RACE_ERROR * raced;
+        let random = [prediction.sampling_error, prediction.phase_error, self.run_noise * bytes];
+        systematic + random.iter().map(|error| error * error).sum::<f64>().sqrt()
     }
 }
 
@@ -144,7 +165,8 @@ pub fn predict(
         changed.validate()?;
         settings.push(changed);
     }
-    let job = Job { run, question, survey: &survey, learned: &learned, from, end };
+    let phases = if settings.len() <= MAX_SETTINGS_WITH_PHASES { 2 } else { 1 };
+    let job = Job { run, question, survey: &survey, learned: &learned, from, end, phases };
     let started = std::time::Instant::now();
     let PassResults { mut predictions, common, damage } =
         job.passes(&settings, learned.unthrottled_micros, read)?;
@@ -164,6 +186,7 @@ pub fn predict(
         self_check,
         predictions,
         diagnostics: common.diagnostics,
+        run_noise: common.run_noise,
         objects: common.objects,
         replay_seconds,
         damage: damage.or(survey.damage),
@@ -174,19 +197,18 @@ pub fn predict(
 
 /// Groups settings into passes. A pass is mostly replay, whatever the number of its simulations; only compression is worth a
 /// thread, so each method gets a pass of its own as far as there are threads.
-fn group_by_compression(settings: &[Settings], threads: usize) -> Vec<Vec<usize>> {
+fn group_by_compression(settings: &[Settings], threads: usize, max_group: usize) -> Vec<Vec<usize>> {
     let mut groups: Vec<(Vec<Option<walden_redo::compress::Method>>, Vec<usize>)> = Vec::new();
     for (at, one) in settings.iter().enumerate() {
         let method = one.wal_compression;
         let fits = groups.iter().position(|(methods, group)| {
-            group.len() < MAX_SIMULATIONS && (methods.contains(&method) || method.is_none())
+            group.len() < max_group && (methods.contains(&method) || method.is_none())
         });
         let place = fits.or_else(|| {
             let may_add_group =
-                groups.len() < threads || groups.iter().all(|(_, group)| group.len() >= MAX_SIMULATIONS);
+                groups.len() < threads || groups.iter().all(|(_, group)| group.len() >= max_group);
             (!may_add_group).then(|| {
-                let fewest =
-                    groups.iter().enumerate().filter(|(_, (_, group))| group.len() < MAX_SIMULATIONS);
+                let fewest = groups.iter().enumerate().filter(|(_, (_, group))| group.len() < max_group);
                 fewest.min_by_key(|(_, (methods, _))| methods.len()).map_or(0, |(at, _)| at)
             })
         });
@@ -204,6 +226,17 @@ fn group_by_compression(settings: &[Settings], threads: usize) -> Vec<Vec<usize>
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
+/// Keeps the first phase of each of the settings, and by how much the others differ from it.
+fn merge_phases(predictions: Vec<Prediction>, phases: usize) -> Vec<Prediction> {
+    let merge = |phases: &[Prediction]| {
+        let mut first = phases[0].clone();
+        let differences = phases.iter().map(|other| other.bytes.abs_diff(first.bytes));
+        first.phase_error = differences.max().unwrap_or(0) as f64;
+        first
+    };
+    predictions.chunks(phases).map(merge).collect()
+}
+
 struct Job<'a> {
     run: &'a Run,
     question: &'a Question<'a>,
@@ -211,7 +244,12 @@ struct Job<'a> {
     learned: &'a Learned,
     from: Lsn,
     end: Lsn,
+    /// How many times each of the settings is simulated, each time in another phase of the segment and of the clock.
+    phases: usize,
 }
+
+/// With more settings, as in a search, none is simulated twice.
+const MAX_SETTINGS_WITH_PHASES: usize = 16;
 
 /// The outcome of all passes over the trace.
 struct PassResults {
@@ -234,7 +272,8 @@ impl Job<'_> {
         unthrottled_micros: i64,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<PassResults, PredictError> {
-        let groups = group_by_compression(settings, self.question.threads.max(1));
+        let groups =
+            group_by_compression(settings, self.question.threads.max(1), MAX_SIMULATIONS / self.phases);
         let outcomes: Vec<Result<(PassOutcome, Option<Damage>), PredictError>> =
             std::thread::scope(|scope| {
                 let passes: Vec<_> = groups
@@ -298,16 +337,22 @@ impl Job<'_> {
         // The checkpoint in force at the start of the window began at its own time.
         let began = redo.and_then(|redo| self.survey.checkpoints.iter().find(|one| one.redo == redo));
         let began = began.map_or(start_time, |one| (one.time * 1_000_000).min(start_time));
-        let simulations = settings.map(|settings| {
-            let own = self.checkpoint_records(&settings);
-            let redo = redo.unwrap_or(self.from);
-            Simulation::new(settings, self.from, redo, began, own).with_checkpointer(
+        let redo_from = redo.unwrap_or(self.from);
+        let simulation = |settings: &Settings, phase: usize| {
+            let own = self.checkpoint_records(settings);
+            let shift = phase as u64 * settings.segment_size.bytes() / 2;
+            let earlier = phase as i64 * settings.checkpoint_timeout * 500_000;
+            let [start, redo] = [self.from, redo_from].map(|lsn| lsn.plus(shift));
+            Simulation::new(settings.clone(), start, redo, began - earlier, own).with_checkpointer(
                 self.learned.request_lag_bytes,
                 self.learned.skipped_requests.clone(),
                 unthrottled_micros,
             )
-        });
-        let simulations = simulations.collect();
+        };
+        let in_phases = |settings: Settings| {
+            (0..self.phases).map(move |phase| simulation(&settings, phase)).collect::<Vec<_>>()
+        };
+        let simulations = settings.flat_map(in_phases).collect();
         let memory_bytes = self.question.memory_bytes / passes.max(1);
         let base = self.question.base.map(|(_, open)| open()).transpose();
         let base =
@@ -322,7 +367,8 @@ impl Job<'_> {
         let checked = self.survey.span.map_or(Lsn(0), |(_, end)| end);
         let read = |bytes| progress(bytes / passes.max(1) as u64);
         let (_, end) = scan_again(self.run, options, checked, &mut pass, read);
-        let (outcome, replay) = pass.finish();
+        let (mut outcome, replay) = pass.finish();
+        outcome.predictions = merge_phases(outcome.predictions, self.phases);
         if let Some(failure) = replay.store.failure() {
             return Err(PredictError::Store(failure.to_string()));
         }

@@ -160,6 +160,7 @@ impl Simulation {
                 buckets: Buckets::default(),
                 shares: [0; 4],
                 sampling_error: 0.0,
+                phase_error: 0.0,
                 checkpoints: Vec::new(),
                 images: 0,
                 compressed_images: 0,

@@ -103,6 +103,9 @@ pub struct PassOutcome {
     pub images: u64,
     /// Reliability.
     pub diagnostics: Diagnostics,
+    /// By how much the bytes of the same number of transactions differ from one time to the next: twice the standard error, as a
+    /// fraction.
+    pub run_noise: f64,
     /// Changes of tables and indexes, with the activity that they would affect.
     pub objects: Vec<(ObjectChange, Counts)>,
 }
@@ -156,6 +159,9 @@ struct State {
     images: u64,
     diagnostics: Diagnostics,
     next_sample: u64,
+    /// Ends of transactions so far, and their number at each sample of the growth.
+    transactions: u64,
+    transactions_at: Vec<u64>,
     /// No time, checkpoint or sample falls before this position.
     next_event: Lsn,
 }
@@ -219,6 +225,8 @@ impl Pass {
                 images: 0,
                 diagnostics: Diagnostics::default(),
                 next_sample: 0,
+                transactions: 0,
+                transactions_at: Vec::new(),
                 next_event: Lsn(0),
             },
         }
@@ -248,10 +256,30 @@ impl Pass {
             records: state.records,
             images: state.images,
             diagnostics: state.diagnostics,
+            run_noise: run_noise(&state.transactions_at),
             objects: state.objects.finish(),
         };
         (outcome, self.replay)
     }
+}
+
+/// Twice the standard error of the bytes that as many transactions write another time, as a fraction, from the numbers of
+/// transactions that had ended after each of equal parts of the log.
+///
+/// Only neighbouring parts are compared, as the work may change with time, and by the median of their differences, so that
+/// neither a checkpoint's images nor a bulk load between two phases counts as noise.
+fn run_noise(transactions_at: &[u64]) -> f64 {
+    /// From the median of absolute differences of normally distributed values to their standard deviation.
+    const MEDIAN_TO_DEVIATION: f64 = 1.4826;
+    let parts: Vec<f64> = transactions_at.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
+    let mean = parts.iter().sum::<f64>() / parts.len().max(1) as f64;
+    let mut differences: Vec<f64> = parts.windows(2).map(|pair| (pair[1] - pair[0]).abs()).collect();
+    if differences.len() < 8 || mean <= 0.0 {
+        return 0.0;
+    }
+    differences.sort_by(f64::total_cmp);
+    let deviation = MEDIAN_TO_DEVIATION * differences[differences.len() / 2] / std::f64::consts::SQRT_2;
+    2.0 * deviation / mean / (parts.len() as f64).sqrt()
 }
 
 impl Visitor for Pass {
@@ -347,6 +375,7 @@ impl State {
         if distance >= self.next_sample {
             let all = self.plan.end.bytes_since(self.plan.from);
             self.next_sample = distance + (all / GROWTH_POINTS).max(1);
+            self.transactions_at.push(self.transactions);
             self.simulations.iter_mut().for_each(|simulation| simulation.sample_growth(now));
         }
         let time = self.plan.times.get(self.time_cursor).map(|(from, _)| *from);

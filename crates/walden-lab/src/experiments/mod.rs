@@ -131,6 +131,8 @@ pub trait Analysis {
 pub struct PredictedRun {
     /// Bytes of WAL: the difference of two LSNs.
     pub bytes: u64,
+    /// Error of these in either direction.
+    pub error_bytes: u64,
     /// Numbers of checkpoints because of volume, and because of time.
     pub checkpoints: [u64; 2],
 }

@@ -89,6 +89,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         outcomes.push(Outcome { case: case.clone(), facts, checkpoints, log });
     }
     let mut worst: BTreeMap<String, f64> = BTreeMap::new();
+    let mut bars = Bars::default();
     for trace in &definition.traces {
         // A trace is a case; this one could not be run.
         let Some(from) = outcomes.iter().find(|outcome| outcome.case.name == *trace) else { continue };
@@ -99,11 +100,13 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             let error = predicted.bytes as f64 / bytes.max(1) as f64 - 1.0;
             let worst = worst.entry(trace.clone()).or_default();
             *worst = worst.max(error.abs());
+            bars.add(outcome.facts.workload_bytes, predicted);
             add(lab, trace, outcome, predicted, error);
         }
         let cells: Vec<Value> = outcomes.iter().zip(&predictions).map(cell).collect();
         lab.details.insert(format!("from {trace}"), json!(cells));
     }
+    bars.report(lab);
     for (trace, worst) in worst {
         let phase = format!("from {trace}");
         lab.figures.add("all", &phase, "worst_error_percent", Some(100.0 * worst));
@@ -121,6 +124,46 @@ fn predict(lab: &Lab<'_>, trace: &Outcome, outcomes: &[Outcome]) -> Result<Vec<P
         &settings_of(&facts.settings),
         &cases,
     )
+}
+
+/// Whether the printed errors of predictions hold, over all cells.
+#[derive(Default)]
+struct Bars {
+    /// Relative errors, and the relative errors printed with the predictions.
+    cells: Vec<[f64; 2]>,
+}
+
+impl Bars {
+    fn add(&mut self, measured: u64, predicted: &PredictedRun) {
+        let relative = |bytes: u64| bytes as f64 / measured.max(1) as f64;
+        self.cells.push([relative(predicted.bytes.abs_diff(measured)), relative(predicted.error_bytes)]);
+    }
+
+    fn report(&self, lab: &mut Lab<'_>) {
+        if self.cells.is_empty() {
+            return;
+        }
+        let within = self.cells.iter().filter(|[error, bar]| error <= bar).count();
+        let median = |which: usize| {
+            let mut values: Vec<f64> = self.cells.iter().map(|cell| cell[which]).collect();
+            values.sort_by(f64::total_cmp);
+            100.0 * values[values.len() / 2]
+        };
+        let (error, bar) = (median(0), median(1));
+        lab.figures.add(
+            "all",
+            "error bars",
+            "cells_within_percent",
+            Some(100.0 * within as f64 / self.cells.len() as f64),
+        );
+        lab.figures.add("all", "error bars", "median_error_percent", Some(error));
+        lab.figures.add("all", "error bars", "median_bar_percent", Some(bar));
+        lab.notes.push(format!(
+            "the measured volume lies within the printed error in {within} of {} cells; the median error is {error:.3} %, the median of \
+             the errors printed {bar:.3} %",
+            self.cells.len()
+        ));
+    }
 }
 
 /// Predictions of all other cases from the log of one.
@@ -247,6 +290,7 @@ fn cell((outcome, predicted): (&Outcome, &PredictedRun)) -> Value {
         "measured_bytes": measured,
         "predicted_bytes": predicted.bytes,
         "error": predicted.bytes as f64 / measured.max(1) as f64 - 1.0,
+        "error_bar": predicted.error_bytes as f64 / measured.max(1) as f64,
         "measured_checkpoints_for_volume": outcome.checkpoints[0],
         "predicted_checkpoints_for_volume": predicted.checkpoints[0],
         "measured_checkpoints_for_time": outcome.checkpoints[1],

@@ -18,6 +18,7 @@ impl State {
     pub(super) fn count_record(&mut self, record: &Record<'_>, touched: &[Touched]) {
         self.last_end = record.end;
         self.records += 1;
+        self.transactions += u64::from(record.header.rmid == rmid::XACT);
         if self.is_checkpoint_record(record) {
             self.actual.add(Bucket::Checkpoints, record.header.total_len.into());
             self.actual.add(Bucket::Alignment, record.alignment.into());

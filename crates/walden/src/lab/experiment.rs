@@ -200,7 +200,11 @@ impl Analysis for Reader {
         }
         let of = |(_, prediction): &(Settings, Prediction)| {
             let checkpoints = [Cause::Volume, Cause::Time].map(|cause| prediction.caused_by(cause));
-            PredictedRun { bytes: prediction.bytes, checkpoints }
+            PredictedRun {
+                bytes: prediction.bytes,
+                error_bytes: forecast.error_bytes(prediction) as u64,
+                checkpoints,
+            }
         };
         Ok(forecast.predictions.iter().map(of).collect())
     }
