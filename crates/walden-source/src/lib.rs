@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod compressed;
+pub mod connection;
 pub mod datadir;
 pub mod inventory;
 pub mod names;

@@ -19,6 +19,7 @@ use walden_format::record::RelFileLocator;
 use walden_format::version::Major;
 
 pub use self::relation::{FIRST_USER_OID, Identifier, Persistence, Relation, RelationKind};
+use crate::connection::ConnectionError;
 
 /// The tablespace `pg_default`, where a database is unless it was put elsewhere.
 pub const DEFAULT_TABLESPACE: u32 = 1663;
@@ -86,6 +87,9 @@ pub enum Resolved<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum NamesError {
     /// The server cannot be reached, or refuses the connection.
+    #[error("cannot read names from the server")]
+    Connection(#[from] ConnectionError),
+    /// The server does not answer as expected.
     #[error("cannot read names from the server: {0}")]
     Server(String),
     /// The file cannot be read or written.
@@ -124,14 +128,6 @@ struct NamedFile {
 /// Maximum number of consecutive rewrites that are followed; reused numbers may form a cycle.
 const MAX_CHAIN: usize = 10_000;
 
-/// Connects to a server, as [`Names::from_server`] does: what `conninfo` leaves out comes from where libpq takes it.
-///
-/// # Errors
-/// A connection string that cannot be used, and a server that does not answer.
-pub fn connect(conninfo: &str) -> Result<postgres::Client, NamesError> {
-    server::connect_to(conninfo)
-}
-
 impl Names {
     /// The names of the system catalogs alone, as this version has them.
     pub fn builtin(version: Option<Major>) -> Names {
@@ -153,9 +149,9 @@ impl Names {
 
     /// Reads the catalogs of all databases of a running server, 9.5 or newer; a standby serves as well.
     ///
-    /// `conninfo` is a URL or a list of `key=value`, as for psql. What it leaves out comes from `PGHOST`, `PGPORT`,
-    /// `PGUSER`, `PGPASSWORD` and `PGDATABASE`, and then from a server on this machine. Connects once per database;
-    /// databases that don't let us in are named in [`Names::notes`]. Needs no privileges. There is no TLS.
+    /// `conninfo` is a URL or a list of `key=value`, as for psql; what it leaves out comes from where libpq takes it
+    /// ([`crate::connection`]). Connects once per database; databases that don't let us in are named in [`Names::notes`]. Needs no
+    /// privileges.
     ///
     /// # Errors
     /// The server cannot be reached, refuses the connection, or is older than 9.5.

@@ -1,14 +1,12 @@
 //! Names from a running server's catalogs.
 
-use std::time::Duration;
-
-use postgres::error::SqlState;
-use postgres::{Client, Config, NoTls, SimpleQueryMessage, SimpleQueryRow};
+use postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 use walden_format::record::RelFileLocator;
 
 use super::{
     Database, GLOBAL_TABLESPACE, Identifier, Names, NamesError, Origin, Persistence, Relation, RelationKind,
 };
+use crate::connection::Parameters;
 
 /// The settings that decide how much log there is.
 const SETTINGS: [&str; 11] = [
@@ -26,9 +24,9 @@ const SETTINGS: [&str; 11] = [
 ];
 
 pub(super) fn read(conninfo: &str) -> Result<Names, NamesError> {
-    let config = configure(conninfo)?;
+    let parameters = Parameters::parse(conninfo)?;
     let mut names = Names::default();
-    let mut client = connect_anywhere(&config)?;
+    let mut client = parameters.connect_anywhere()?;
     names.origin = origin(&mut client, &mut names.notes)?;
     let version = names.origin.server_version_num.unwrap_or(0);
     if version < 90_500 {
@@ -60,83 +58,18 @@ pub(super) fn read(conninfo: &str) -> Result<Names, NamesError> {
     }
     drop(client);
     for (oid, name) in open_to_connections {
-        let mut config = config.clone();
-        config.dbname(&name);
-        let read = connect(&config)
-            .map_err(|error| NamesError::Server(chain(&error)))
-            .and_then(|mut client| relations(&mut client, oid, version, &mut names));
-        if let Err(NamesError::Server(error)) = read {
-            names.notes.push(format!("database {}: {error}", Identifier(&name)));
+        let client = parameters.with("dbname", &name).connect().map_err(NamesError::from);
+        match client.and_then(|mut client| relations(&mut client, oid, version, &mut names)) {
+            Err(NamesError::Server(error)) => {
+                names.notes.push(format!("database {}: {error}", Identifier(&name)));
+            }
+            Err(NamesError::Connection(error)) => {
+                names.notes.push(format!("database {}: {error}", Identifier(&name)));
+            }
+            _ => {}
         }
     }
     Ok(names)
-}
-
-/// Connects to a server; any database will do where `conninfo` names none.
-pub(super) fn connect_to(conninfo: &str) -> Result<Client, NamesError> {
-    connect_anywhere(&configure(conninfo)?)
-}
-
-/// What `conninfo` leaves out comes from where libpq takes it.
-fn configure(conninfo: &str) -> Result<Config, NamesError> {
-    let mut config: Config = conninfo.parse().map_err(|error| NamesError::Server(chain(&error)))?;
-    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-        let socket_folders = ["/var/run/postgresql", "/tmp"];
-        let here = || {
-            let is_there = |folder: &&str| std::path::Path::new(folder).join(".s.PGSQL.5432").exists();
-            socket_folders.into_iter().find(is_there).map(str::to_owned)
-        };
-        config.host(&variable("PGHOST").or_else(here).unwrap_or_else(|| "localhost".to_owned()));
-    }
-    if config.get_ports().is_empty()
-        && let Some(port) = variable("PGPORT").and_then(|port| port.parse().ok())
-    {
-        config.port(port);
-    }
-    if config.get_user().is_none()
-        && let Some(user) = variable("PGUSER")
-    {
-        config.user(&user);
-    }
-    if config.get_password().is_none()
-        && let Some(password) = variable("PGPASSWORD")
-    {
-        config.password(password);
-    }
-    if config.get_dbname().is_none()
-        && let Some(database) = variable("PGDATABASE")
-    {
-        config.dbname(&database);
-    }
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(Duration::from_secs(10));
-    }
-    if config.get_application_name().is_none() {
-        config.application_name("walden");
-    }
-    Ok(config)
-}
-
-/// Any database will do to learn which ones there are.
-fn connect_anywhere(config: &Config) -> Result<Client, NamesError> {
-    if config.get_dbname().is_some() {
-        return connect(config).map_err(|error| NamesError::Server(chain(&error)));
-    }
-    let mut config = config.clone();
-    match connect(config.dbname("postgres")) {
-        Err(error) if error.code() == Some(&SqlState::INVALID_CATALOG_NAME) => {
-            connect(config.dbname("template1"))
-        }
-        other => other,
-    }
-    .map_err(|error| NamesError::Server(chain(&error)))
-}
-
-fn connect(config: &Config) -> Result<Client, postgres::Error> {
-    let mut client = config.connect(NoTls)?;
-    client.batch_execute("SET search_path = pg_catalog")?;
-    Ok(client)
 }
 
 fn origin(client: &mut Client, notes: &mut Vec<String>) -> Result<Origin, NamesError> {

@@ -20,7 +20,7 @@ use crate::terminal::{self, Format};
 /// Runs `walden archive check --against`.
 pub fn run(place: &Place, dsn: &str, is_repair: bool, format: Format) -> Result<ExitCode> {
     let (archive, section) = place.open()?;
-    let mut server = SqlServer { client: walden_source::names::connect(dsn)? };
+    let mut server = SqlServer { client: walden_source::connection::connect(dsn)? };
     let options = PushOptions {
         level: section.level.unwrap_or(PushOptions::default().level),
         ..PushOptions::default()

@@ -55,7 +55,7 @@ FROM pg_ls_archive_statusdir() AS mark LEFT JOIN pg_ls_waldir() AS wal ON mark.n
 WHERE mark.name LIKE '%.ready'";
 
 fn by_sql(dsn: &str) -> Result<Vec<QueuedFile>> {
-    let mut client = walden_source::names::connect(dsn)?;
+    let mut client = walden_source::connection::connect(dsn)?;
     let mut queue = Vec::new();
     for row in client.query(READY, &[]).context("cannot ask the server for what is ready to be archived")? {
         let name: String = row.try_get(0)?;

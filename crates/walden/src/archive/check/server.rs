@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
-use postgres::{Client, NoTls, Row};
+use postgres::{Client, Row};
 use walden_archive::Archive;
 use walden_archive::archive::Identity;
 use walden_archive::name::ArchivedFile;
@@ -82,9 +82,9 @@ pub fn look_at_server(
     identity: Option<&Identity>,
     wait: Option<Duration>,
 ) -> Vec<Check> {
-    let mut client = match Client::connect(dsn, NoTls).context("cannot connect to the server") {
+    let mut client = match walden_source::connection::connect(dsn) {
         Ok(client) => client,
-        Err(error) => return vec![Check::error("server", &error)],
+        Err(error) => return vec![Check::error("server", &error.into())],
     };
     let mut checks = Vec::new();
     let mut add = |name, found: Result<Check>| {

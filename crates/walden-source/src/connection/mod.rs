@@ -1,0 +1,201 @@
+//! Connections to PostgreSQL servers, as libpq makes them: the same connection strings and URLs, environment variables, service and
+//! password files, and TLS with the same `sslmode`s.
+//!
+//! Documentation: "Database Connection Control Functions" and "SSL Support" in PostgreSQL's chapter on libpq; `fe-connect.c` decides.
+
+mod parameters;
+mod passwords;
+mod text;
+mod tls;
+
+use std::path::PathBuf;
+use std::sync::mpsc;
+
+use postgres::config::SslMode;
+use postgres::error::SqlState;
+use postgres::{Client, Config, NoTls};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+pub use parameters::{Endpoint, Parameters};
+pub use tls::TlsMode;
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectionError {
+    /// The connection string, a service file or a variable cannot be used.
+    #[error("cannot use {place}: {problem}")]
+    Parameter {
+        /// Where it is written.
+        place: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A file of certificates or keys cannot be used.
+    #[error("cannot use {} for TLS: {problem}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The server accepts the connection, and nothing more is heard of it.
+    #[error("cannot connect to {place}: expected an answer within {seconds} s, found none")]
+    Silent {
+        /// Host and port, or the folder of the socket.
+        place: String,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// The server cannot be reached or refuses the connection.
+    #[error("cannot connect to {place}: {}{notes}", error_text(.source))]
+    Server {
+        /// Host and port, or the folder of the socket.
+        place: String,
+        /// What else the user should know, in parentheses.
+        notes: String,
+        /// Why.
+        #[source]
+        source: postgres::Error,
+    },
+}
+
+/// Connects to a server; what `conninfo` leaves out comes from where libpq takes it, and without a database's name any will do.
+///
+/// # Errors
+/// Parameters and files that cannot be used, and a server that does not let us in.
+pub fn connect(conninfo: &str) -> Result<Client, ConnectionError> {
+    Parameters::parse(conninfo)?.connect_anywhere()
+}
+
+impl Parameters {
+    /// Connects to the database that is named, else to `postgres` or `template1`.
+    ///
+    /// # Errors
+    /// As [`connect`].
+    pub fn connect_anywhere(&self) -> Result<Client, ConnectionError> {
+        if self.get("dbname").is_some() {
+            return self.connect();
+        }
+        match self.with("dbname", "postgres").connect() {
+            Err(ConnectionError::Server { source, .. })
+                if source.code() == Some(&SqlState::INVALID_CATALOG_NAME) =>
+            {
+                self.with("dbname", "template1").connect()
+            }
+            other => other,
+        }
+    }
+
+    /// Connects to the first of the hosts that lets us in. Names in queries are those of the system catalogs.
+    ///
+    /// # Errors
+    /// As [`connect`]; of several hosts, the last one's.
+    pub fn connect(&self) -> Result<Client, ConnectionError> {
+        let endpoints = self.endpoints()?;
+        let mut last = None;
+        for endpoint in &endpoints {
+            match self.connect_to(endpoint) {
+                Ok(client) => return Ok(client),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| ConnectionError::Parameter {
+            place: "the connection string".to_owned(),
+            problem: "expected a host, found none".to_owned(),
+        }))
+    }
+
+    fn connect_to(&self, endpoint: &Endpoint) -> Result<Client, ConnectionError> {
+        let mode = self.tls_mode_of(endpoint)?;
+        let config = self.config(endpoint)?;
+        let tls = match mode {
+            TlsMode::Disable => None,
+            _ => Some(MakeRustlsConnect::new(self.tls_config()?)),
+        };
+        // For the connection, and once more for what is said then, of which the client library has no limit.
+        let limit = config.get_connect_timeout().map(|limit| 2 * *limit);
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut result = attempt(&config, mode, tls);
+            if let Ok(client) = &mut result
+                && let Err(error) = client.batch_execute("SET search_path = pg_catalog")
+            {
+                result = Err(error);
+            }
+            // Nobody waits any more if this fails.
+            let _ = sender.send(result);
+        });
+        let result = match limit {
+            Some(limit) => receiver.recv_timeout(limit).ok(),
+            None => receiver.recv().ok(),
+        };
+        let silent = || ConnectionError::Silent {
+            place: endpoint.to_string(),
+            seconds: limit.unwrap_or_default().as_secs(),
+        };
+        result.ok_or_else(silent)?.map_err(|source| ConnectionError::Server {
+            notes: self.notes(endpoint, mode, &source),
+            place: endpoint.to_string(),
+            source,
+        })
+    }
+
+    /// What was demanded of TLS, and what was not used.
+    fn notes(&self, endpoint: &Endpoint, mode: TlsMode, error: &postgres::Error) -> String {
+        let mut notes = match is_of_tls(error) {
+            true => self.describe_tls(mode),
+            false => String::new(),
+        };
+        if let Some(file) = self.unused_password_file(endpoint) {
+            notes += &format!(
+                " ({} was not used, as others may access it: its permissions should be u=rw (0600) or less)",
+                file.display()
+            );
+        }
+        notes
+    }
+}
+
+/// Connects with as much TLS as is wanted. As libpq does, the other way is tried where the server refuses the first one.
+fn attempt(
+    config: &Config,
+    mode: TlsMode,
+    tls: Option<MakeRustlsConnect>,
+) -> Result<Client, postgres::Error> {
+    let plain = || config.clone().ssl_mode(SslMode::Disable).connect(NoTls);
+    let Some(tls) = tls else { return plain() };
+    let encrypted = |ssl_mode| config.clone().ssl_mode(ssl_mode).connect(tls);
+    match mode {
+        TlsMode::Disable => plain(),
+        TlsMode::Allow => match plain() {
+            Err(error) if is_refused(&error) => encrypted(SslMode::Require),
+            other => other,
+        },
+        TlsMode::Prefer => match encrypted(SslMode::Prefer) {
+            Err(error) if is_refused(&error) || is_of_tls(&error) => plain(),
+            other => other,
+        },
+        TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull => encrypted(SslMode::Require),
+    }
+}
+
+/// Whether `pg_hba.conf` has no line for such a connection: it may have one for the other kind.
+fn is_refused(error: &postgres::Error) -> bool {
+    error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION)
+}
+
+fn is_of_tls(error: &postgres::Error) -> bool {
+    // The client library has no other way to say it.
+    error.to_string().starts_with("error performing TLS handshake")
+}
+
+/// The client library says what failed only in an error's sources.
+fn error_text(error: &postgres::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        text = format!("{text}: {inner}");
+        source = inner.source();
+    }
+    text
+}
