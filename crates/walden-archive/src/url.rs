@@ -1,5 +1,7 @@
 //! An archive's place as users write it.
 
+use std::time::Duration;
+
 use crate::archive::Archive;
 use crate::encryption::KeyOptions;
 use crate::store::{Folder, Store, StoreError};
@@ -11,6 +13,8 @@ pub struct PlaceOptions {
     pub store: Vec<(String, String)>,
     /// The object store has no conditional requests.
     pub without_conditional_requests: bool,
+    /// How long an object store may take to answer, repetitions included; else a request is repeated for a minute.
+    pub answer_within: Option<Duration>,
     /// What is known of an encrypted archive's keys.
     pub keys: KeyOptions,
 }
@@ -28,7 +32,7 @@ pub fn open(place: &str, options: &PlaceOptions) -> Result<Archive, StoreError> 
         Some(("file", path)) => Box::new(Folder::new(path)),
         #[cfg(feature = "s3")]
         Some(("s3", _)) => {
-            let remote = crate::store::Remote::s3(place, &options.store)?;
+            let remote = crate::store::Remote::s3(place, &options.store, options.answer_within)?;
             let plain = options.without_conditional_requests;
             Box::new(if plain { remote.without_conditional_requests() } else { remote })
         }

@@ -16,8 +16,12 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
 
-/// How long a request with its repetitions may take.
+/// How long a request may take, and how long it is repeated, if nothing else is said.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest pause between two attempts, where a store must answer within a time.
+const MAX_PAUSE: Duration = Duration::from_secs(2);
+/// Bytes a second that an upload may take at least: more time is given to more bytes.
+const MIN_UPLOAD_RATE: u64 = 128 << 10;
 
 /// A bucket, or a prefix in one.
 ///
@@ -29,6 +33,7 @@ pub struct Remote {
     prefix: Path,
     location: String,
     is_conditional: bool,
+    answer_within: Option<Duration>,
     runtime: Runtime,
 }
 
@@ -39,9 +44,16 @@ impl Remote {
     /// `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL`, ...), each of which `options` can name as well, in lower case
     /// and without `aws_` if one likes.
     ///
+    /// With `answer_within`, a request fails if the store has not answered after so long, repetitions included; else it is repeated
+    /// for a minute. What an upload takes at 128 kB a second comes on top of it.
+    ///
     /// # Errors
     /// A URL or an option that cannot be used.
-    pub fn s3(url: &str, options: &[(String, String)]) -> Result<Remote, StoreError> {
+    pub fn s3(
+        url: &str,
+        options: &[(String, String)],
+        answer_within: Option<Duration>,
+    ) -> Result<Remote, StoreError> {
         let failed = |error: ClientError| failure("open", "", url, error);
         let mut builder = AmazonS3Builder::from_env().with_url(url);
         if let Ok(endpoint) = std::env::var("AWS_ENDPOINT_URL") {
@@ -56,12 +68,13 @@ impl Remote {
         }
         let client = builder
             .with_conditional_put(S3ConditionalPut::ETagMatch)
-            .with_retry(RetryConfig { retry_timeout: REQUEST_TIMEOUT, ..RetryConfig::default() })
+            .with_retry(retries(answer_within))
             .with_client_options(ClientOptions::new().with_timeout(REQUEST_TIMEOUT).with_allow_http(true))
             .build()
             .map_err(failed)?;
         let after_bucket = url.strip_prefix("s3://").and_then(|rest| rest.split_once('/'));
-        Remote::new(Arc::new(client), after_bucket.map_or("", |(_, prefix)| prefix), url)
+        let remote = Remote::new(Arc::new(client), after_bucket.map_or("", |(_, prefix)| prefix), url)?;
+        Ok(Remote { answer_within, ..remote })
     }
 
     /// An archive in any store that the client library knows, under a prefix; `location` is for people.
@@ -81,6 +94,7 @@ impl Remote {
             prefix: Path::from(prefix),
             location: location.to_owned(),
             is_conditional: true,
+            answer_within: None,
             runtime,
         })
     }
@@ -106,7 +120,31 @@ impl Remote {
         key: &str,
         request: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, StoreError> {
-        self.runtime.block_on(request).map_err(|error| failure(operation, key, &self.location, error))
+        self.wait_for_upload(operation, key, 0, request)
+    }
+
+    /// As [`Remote::wait`], of a request that has so many bytes.
+    fn wait_for_upload<T>(
+        &self,
+        operation: &'static str,
+        key: &str,
+        bytes: u64,
+        request: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, StoreError> {
+        let failed = |error| failure(operation, key, &self.location, error);
+        let Some(limit) = self.answer_within else { return self.runtime.block_on(request).map_err(failed) };
+        let limit = limit + Duration::from_secs(bytes / MIN_UPLOAD_RATE);
+        // Made within the runtime, which has the clock.
+        match self.runtime.block_on(async { tokio::time::timeout(limit, request).await }) {
+            Ok(result) => result.map_err(failed),
+            Err(_) => Err(StoreError {
+                operation,
+                key: key.to_owned(),
+                location: self.location.clone(),
+                cause: Cause::Unavailable,
+                source: Some(format!("expected an answer within {} s, found none", limit.as_secs()).into()),
+            }),
+        }
     }
 
     fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Vec<u8>, StoreError> {
@@ -137,7 +175,8 @@ impl Store for Remote {
         }
         let mode = if self.is_conditional { PutMode::Create } else { PutMode::Overwrite };
         let payload = PutPayload::from(content.to_vec());
-        let stored = self.wait("create", key, async {
+        let bytes = content.len() as u64;
+        let stored = self.wait_for_upload("create", key, bytes, async {
             match self.client.put_opts(&path, payload, PutOptions::from(mode)).await {
                 Ok(_) => Ok(Created::New),
                 Err(ClientError::AlreadyExists { .. } | ClientError::Precondition { .. }) => {
@@ -209,6 +248,18 @@ impl Store for Remote {
             "the store has no conditional requests: two servers that archive the same name at the same moment both succeed, and the second overwrites",
         )
     }
+}
+
+/// How failed requests are repeated: if there must be an answer after some time, not for all of it, so that the error says why.
+fn retries(answer_within: Option<Duration>) -> RetryConfig {
+    let mut retries = RetryConfig {
+        retry_timeout: answer_within.map_or(REQUEST_TIMEOUT, |limit| limit / 2),
+        ..Default::default()
+    };
+    if answer_within.is_some() {
+        retries.backoff.max_backoff = MAX_PAUSE;
+    }
+    retries
 }
 
 /// An error's text with those of its causes, among them the server's answer.

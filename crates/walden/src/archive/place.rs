@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -122,6 +123,15 @@ impl Place {
 
     /// Opens the archive; the configuration is given back.
     pub fn open(&self) -> Result<(Archive, ArchiveSection)> {
+        self.open_with(None)
+    }
+
+    /// Opens the archive for a command that PostgreSQL waits for: an object store that does not answer within this time is an error.
+    pub fn open_to_answer_within(&self, time: Duration) -> Result<(Archive, ArchiveSection)> {
+        self.open_with(Some(time))
+    }
+
+    fn open_with(&self, answer_within: Option<Duration>) -> Result<(Archive, ArchiveSection)> {
         let (section, _) = self.configuration()?;
         let Some(repo) = self.repo.as_ref().or(section.repo.as_ref()) else {
             bail!(
@@ -131,6 +141,7 @@ impl Place {
         let options = PlaceOptions {
             store: section.store.clone().into_iter().collect(),
             without_conditional_requests: section.without_conditional_requests,
+            answer_within,
             keys: KeyOptions {
                 recipient: section.recipient.clone(),
                 identity: self.identity.clone().or_else(|| section.identity.clone()),

@@ -58,9 +58,12 @@ pub struct PushArgs {
 /// More files that wait than this are a problem.
 pub const BACKLOG: usize = 1000;
 
+/// How long the store may take to answer. PostgreSQL calls again by itself, and its archiver does nothing else meanwhile.
+const ANSWER_WITHIN: Duration = Duration::from_secs(15);
+
 /// Runs `walden archive push`.
 pub fn run(args: &PushArgs) -> Result<ExitCode> {
-    let (archive, section) = args.place.open()?;
+    let (archive, section) = args.place.open_to_answer_within(ANSWER_WITHIN)?;
     let defaults = PushOptions::default();
     let options = PushOptions {
         level: args.level.or(section.level).unwrap_or(defaults.level),

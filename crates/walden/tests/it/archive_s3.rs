@@ -23,18 +23,19 @@ walden_testing::tests! {
     wrong_credentials_are_refused_and_said_so,
     a_network_that_cuts_and_refuses_costs_time_and_nothing_else,
     a_slow_network_costs_time_alone,
+    a_store_that_does_not_answer_is_given_up_in_time,
 }
 
-const BUCKET: &str = "backups";
+pub const BUCKET: &str = "backups";
 
 /// An object store of its own, ended with the test.
-struct Server {
+pub struct Server {
     child: Child,
-    port: u16,
+    pub port: u16,
 }
 
 impl Server {
-    fn start(environment: &[(&str, &str)]) -> Result<Server, walden_testing::Missing> {
+    pub fn start(environment: &[(&str, &str)]) -> Result<Server, walden_testing::Missing> {
         let program = Need::Moto.find()?;
         let port = free_port();
         let child = Command::new(program)
@@ -447,4 +448,20 @@ fn a_slow_network_costs_time_alone() -> Outcome {
     assert_eq!(client.push(name).code, 0);
     assert_eq!(client.get(name).code, 0);
     Ok(())
+}
+
+/// PostgreSQL's archiver does nothing else while it waits.
+fn a_store_that_does_not_answer_is_given_up_in_time() {
+    // Nobody listens at the first port; at the second one, connections are accepted and nothing is ever said.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent_port = silent.local_addr().unwrap().port();
+    for (port, expected) in [(free_port(), ""), (silent_port, "expected an answer within 15 s, found none")] {
+        let client = Client::new(port);
+        let began = Instant::now();
+        let pushed = client.push(&client.names()[0]);
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(20), "{took:?}: {pushed:?}");
+        assert!(pushed.code == 1 && pushed.stderr.contains(expected), "{pushed:?}");
+        assert!(pushed.stderr.contains("HINT: PostgreSQL tries again by itself"), "{pushed:?}");
+    }
 }
