@@ -3,10 +3,9 @@
 //! A file gets its name when it is whole and durable, and never takes the place of another: what is there with the same content
 //! counts as done, so that an export that was interrupted goes on when it is run again.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
 use std::ops::RangeInclusive;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -16,10 +15,11 @@ use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::gaps::Gap;
-use crate::get::{self, PackMembers};
+use crate::get::{self, GetError, PackMembers};
 use crate::log::{Log, stretches};
 use crate::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
 use crate::object;
+use crate::pending;
 use crate::snapshot::Snapshot;
 
 /// Which files are exported.
@@ -60,24 +60,9 @@ pub struct Exported {
 /// Why files were not exported.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// The archive's.
-    #[error("cannot export {name}")]
-    Archive {
-        /// The file's name.
-        name: String,
-        /// Why.
-        #[source]
-        source: ArchiveError,
-    },
-    /// A file cannot be written.
-    #[error("cannot write {}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
+    /// The archive cannot be used, or a file not be written.
+    #[error(transparent)]
+    Get(#[from] GetError),
     /// The name is taken.
     #[error("cannot write {}: expected no file of this name, or one with the archived content, found one with another content", .0.display())]
     Conflict(PathBuf),
@@ -87,8 +72,7 @@ impl ExportError {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            ExportError::Archive { source, .. } => source.hint(),
-            ExportError::Write { .. } => None,
+            ExportError::Get(error) => error.hint(),
             ExportError::Conflict(_) => {
                 Some("nothing was overwritten; export into an empty folder, and compare the two files")
             }
@@ -213,7 +197,7 @@ pub fn export(
     threads: usize,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Exported, ExportError> {
-    let write = |source| ExportError::Write { path: folder.to_owned(), source };
+    let write = |source| GetError::Write { path: folder.to_owned(), source };
     fs::create_dir_all(folder).map_err(write)?;
     // Files of one pack are one piece of work: each is decoded from the one before.
     let is_one = |a: &(ArchivedFile, Object, u64), b: &(ArchivedFile, Object, u64)| {
@@ -273,7 +257,7 @@ fn export_object(
 ) -> Result<(), ExportError> {
     let mut members: Option<PackMembers<'_>> = None;
     for &(file, object, bytes) in files {
-        let failed = |source| ExportError::Archive { name: file.to_string(), source };
+        let failed = |source| GetError::Archive { name: file.to_string(), source };
         let target = folder.join(file.to_string());
         if matches!(object, Object::File(_)) && is_there(archive, object, bytes, &target)? {
             done(file, None);
@@ -316,17 +300,17 @@ fn decode<'a>(
 
 /// Whether a file is there with the content that its object's summary states.
 fn is_there(archive: &Archive, object: Object, bytes: u64, target: &Path) -> Result<bool, ExportError> {
-    let write = |source| ExportError::Write { path: target.to_owned(), source };
+    let write = |source| GetError::Write { path: target.to_owned(), source };
     let mut file = match File::open(target) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(write(error)),
+        Err(error) => return Err(write(error).into()),
     };
     let Ok(summary) = object::read_summary(archive.store(), &object.key(), bytes) else { return Ok(false) };
     let mut hasher = blake3::Hasher::new();
     io::copy(&mut file, &mut hasher).map_err(write)?;
     match object::hexadecimal(hasher.finalize().as_bytes()) == summary.blake3 {
-        true => file.sync_all().map_err(write).map(|()| true),
+        true => Ok(file.sync_all().map_err(write).map(|()| true)?),
         false => Err(ExportError::Conflict(target.to_owned())),
     }
 }
@@ -340,12 +324,8 @@ struct NewFile {
 
 impl NewFile {
     fn create(target: &Path) -> Result<NewFile, ExportError> {
-        let file = tempfile::Builder::new()
-            .prefix(".")
-            .suffix(".walden-tmp")
-            .permissions(Permissions::from_mode(0o600))
-            .tempfile_in(target.parent().unwrap_or(Path::new(".")));
-        let file = file.map_err(|source| ExportError::Write { path: target.to_owned(), source })?;
+        let file = pending::begin(target, 0o600);
+        let file = file.map_err(|source| GetError::Write { path: target.to_owned(), source })?;
         let file = BufWriter::with_capacity(1 << 18, file);
         Ok(NewFile { target: target.to_owned(), file, bytes: 0 })
     }
@@ -353,7 +333,7 @@ impl NewFile {
     /// Gives the file its name, unless it has the content of the one that has it; the bytes if it does.
     fn publish(self) -> Result<Option<u64>, ExportError> {
         let NewFile { target, file, bytes } = self;
-        let write = |source| ExportError::Write { path: target.clone(), source };
+        let write = |source| GetError::Write { path: target.clone(), source };
         let file = file.into_inner().map_err(|error| write(error.into_error()))?;
         file.as_file().sync_all().map_err(write)?;
         match file.persist_noclobber(&target) {
@@ -364,7 +344,7 @@ impl NewFile {
                     false => Err(ExportError::Conflict(target.clone())),
                 }
             }
-            Err(error) => Err(write(error.error)),
+            Err(error) => Err(write(error.error).into()),
         }
     }
 }

@@ -7,6 +7,7 @@
 pub mod against;
 pub mod archive;
 pub mod backup;
+mod backup_files;
 pub mod base;
 pub mod check;
 pub mod contents;
@@ -40,6 +41,7 @@ pub mod verified;
 pub mod verify;
 
 pub use archive::{Archive, ArchiveError};
+pub use pending::clean_up_on_signals;
 pub use push::push;
 
 #[cfg(doctest)]

@@ -5,14 +5,53 @@ use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::{NamedTempFile, TempPath};
+use walden_server::signals::{self, Stage};
 
 /// What the names of files end with that are being written.
 pub const ENDING: &str = ".tmp";
 
 /// How often the temporary file of a name is tried before another name is used.
 const ATTEMPTS: usize = 4;
+
+/// Temporary files of this process, by what they are: another process may have taken the name since.
+static UNFINISHED: Mutex<Vec<Unfinished>> = Mutex::new(Vec::new());
+/// More of them than are written at the same time: those that are finished are dropped from the list.
+const MAX_KNOWN: usize = 64;
+
+struct Unfinished {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Unfinished {
+    fn is_there(&self) -> bool {
+        let found = self.path.symlink_metadata();
+        found.is_ok_and(|found| (found.dev(), found.ino()) == (self.device, self.inode))
+    }
+}
+
+fn unfinished() -> MutexGuard<'static, Vec<Unfinished>> {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has what this process is writing and has not finished removed if a signal ends it.
+pub fn clean_up_on_signals() {
+    // Without a handler, a temporary file may stay behind, which the next run uses or removes: no reason not to go on.
+    let _ = signals::before_exit(Stage::Files, remove_unfinished);
+}
+
+fn remove_unfinished() {
+    let unfinished = unfinished();
+    for file in unfinished.iter().filter(|file| file.is_there()) {
+        let _ = fs::remove_file(&file.path);
+    }
+    // Locked to the end of the process, so that no other file is begun after this.
+    std::mem::forget(unfinished);
+}
 
 /// Begins a file: under a temporary name beside `target`, which it gets by [`NamedTempFile::persist`] or `persist_noclobber`.
 ///
@@ -22,6 +61,17 @@ const ATTEMPTS: usize = 4;
 /// # Errors
 /// The file system's.
 pub fn begin(target: &Path, mode: u32) -> io::Result<NamedTempFile> {
+    let mut unfinished = unfinished();
+    let file = begin_unregistered(target, mode)?;
+    if unfinished.len() >= MAX_KNOWN {
+        unfinished.retain(Unfinished::is_there);
+    }
+    let found = file.as_file().metadata()?;
+    unfinished.push(Unfinished { path: file.path().to_owned(), device: found.dev(), inode: found.ino() });
+    Ok(file)
+}
+
+fn begin_unregistered(target: &Path, mode: u32) -> io::Result<NamedTempFile> {
     let mut name = OsString::from(".");
     name.push(target.file_name().unwrap_or_default());
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -108,6 +108,7 @@ pub struct UntilRequest<'a> {
 
 /// Runs `walden archive export`.
 pub fn run(args: &ExportArgs) -> Result<ExitCode> {
+    walden_archive::clean_up_on_signals();
     let (archive, _) = args.place.open()?;
     let threads = args.threads.unwrap_or_else(terminal::cores);
     if let Some(moment) = &args.until {

@@ -94,6 +94,7 @@ impl From<LayoutName> for Layout {
 
 /// Runs `walden archive import`.
 pub fn run(args: &ImportArgs) -> Result<ExitCode> {
+    walden_archive::clean_up_on_signals();
     let (archive, section) = args.place.open()?;
     let identifier = archive.identity().ok().map(|identity| identity.system_identifier.clone());
     let source = import::find(&args.source, args.layout.map(Into::into), identifier.as_deref())?;

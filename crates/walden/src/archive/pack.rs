@@ -81,6 +81,7 @@ pub(super) fn parse_age(text: &str) -> Result<jiff::Span, String> {
 
 /// Runs `walden archive pack`.
 pub fn run(args: &PackArgs) -> Result<ExitCode> {
+    walden_archive::clean_up_on_signals();
     let (archive, _) = args.place.open()?;
     let before = match args.older_than {
         Some(age) => Some(Zoned::now().checked_sub(age)?.timestamp().as_microsecond()),

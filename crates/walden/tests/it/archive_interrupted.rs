@@ -1,0 +1,133 @@
+//! Ctrl-C at any moment of pack, import and export: they end at once, leave nothing half-written, and go on when they are run again.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::archive::{json, text};
+use crate::material::{golden, walden, write};
+
+walden_testing::tests! {
+    an_interrupted_pack_leaves_every_segment_and_goes_on,
+    an_interrupted_import_leaves_whole_objects_and_goes_on,
+    an_interrupted_export_leaves_whole_files_and_goes_on,
+}
+
+/// The segments of 18 that a server would have archived, as files.
+fn segments(folder: &Path) -> PathBuf {
+    let wal = folder.join("wal");
+    for (name, bytes) in golden("18.6").iter().take(2) {
+        write(&wal, name, bytes);
+    }
+    wal
+}
+
+/// An archive of them.
+fn archived(folder: &Path) -> PathBuf {
+    let (wal, repo) = (segments(folder), folder.join("repo"));
+    let imported = walden(&["archive", "import", "--repo", text(&repo), text(&wal)]);
+    assert_eq!(imported.code, 0, "{imported:?}");
+    repo
+}
+
+const SIGINT: i32 = 2;
+
+/// Runs a command again and again, and interrupts it later each time, until it ends before that; `check` is called each time.
+fn interrupt(arguments: &[&str], check: &dyn Fn(bool)) {
+    let mut delay = Duration::from_millis(1);
+    let mut is_handled = false;
+    loop {
+        let mut running = Command::new(env!("CARGO_BIN_EXE_walden"))
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(delay);
+        let kill =
+            Command::new("kill").args(["-INT", &running.id().to_string()]).stderr(Stdio::null()).status();
+        kill.unwrap();
+        let began = Instant::now();
+        let status = running.wait().unwrap();
+        assert!(began.elapsed() < Duration::from_secs(5), "it goes on for {:?}", began.elapsed());
+        if status.success() {
+            check(true);
+            break;
+        }
+        // Before the handler is there, nothing has begun.
+        assert!(status.code() == Some(130) || status.signal() == Some(SIGINT), "{delay:?}: {status:?}");
+        is_handled |= status.code() == Some(130);
+        check(false);
+        delay = delay * 5 / 4 + Duration::from_millis(1);
+    }
+    assert!(is_handled, "it was never interrupted while it worked");
+}
+
+/// The files below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().map(Result::unwrap) {
+        match entry.file_type().unwrap().is_dir() {
+            true => found.extend(files(&entry.path())),
+            false => found.push(entry.path()),
+        }
+    }
+    found
+}
+
+fn expect_nothing_unfinished(folder: &Path) {
+    let is_temporary = |path: &PathBuf| text(path).ends_with("tmp");
+    let unfinished: Vec<PathBuf> = files(folder).into_iter().filter(is_temporary).collect();
+    assert_eq!(unfinished, Vec::<PathBuf>::new());
+}
+
+fn an_interrupted_pack_leaves_every_segment_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let repo = archived(folder.path());
+    let pack = ["archive", "pack", "--repo", text(&repo), "--segments", "2", "--keep", "0", "--level", "9"];
+    interrupt(&pack, &|_| {
+        expect_nothing_unfinished(&repo);
+        let listing = json(&["archive", "list", "--format", "json", "--repo", text(&repo)]);
+        let timeline = &listing["timelines"][0];
+        assert_eq!((&timeline["segments"], &timeline["gaps"]), (&2.into(), &serde_json::json!([])));
+    });
+    assert!(files(&repo).iter().any(|path| text(path).ends_with(".wpk")));
+    let verified = walden(&["archive", "verify", "--repo", text(&repo)]);
+    assert_eq!(verified.code, 0, "{verified:?}");
+}
+
+fn an_interrupted_import_leaves_whole_objects_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (wal, repo) = (segments(folder.path()), folder.path().join("repo"));
+    let import = ["archive", "import", "--repo", text(&repo), "--level", "9", text(&wal)];
+    interrupt(&import, &|is_done| {
+        expect_nothing_unfinished(&repo);
+        let verified = walden(&["archive", "verify", "--repo", text(&repo)]);
+        // Before the first segment there is no archive.
+        assert!(
+            verified.code == 0 || (!is_done && verified.stderr.contains("cannot find an archive")),
+            "{verified:?}"
+        );
+    });
+    let listing = json(&["archive", "list", "--format", "json", "--repo", text(&repo)]);
+    assert_eq!(listing["timelines"][0]["segments"], 2, "{listing:#}");
+}
+
+fn an_interrupted_export_leaves_whole_files_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let repo = archived(folder.path());
+    let target = folder.path().join("out");
+    let originals = golden("18.6");
+    let export = ["archive", "export", "--repo", text(&repo), "--threads", "1", "-o", text(&target)];
+    interrupt(&export, &|is_done| {
+        expect_nothing_unfinished(&target);
+        let found = files(&target);
+        assert!(!is_done || found.len() == 2, "{found:?}");
+        for path in found {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            assert!(fs::read(&path).unwrap() == originals[name], "{name}");
+        }
+    });
+}
