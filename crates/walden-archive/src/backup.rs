@@ -9,17 +9,12 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use jiff::civil::DateTime;
-use jiff::tz::{Offset, TimeZone};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
-use sha2::{Digest, Sha256};
 use walden_format::lsn::{Lsn, SegmentSize, Timeline};
 
 use crate::archive::{Archive, ArchiveError};
+use crate::backup_files::{LABEL, Label, MANIFEST, MAX_MANIFEST_BYTES, Manifest};
 use crate::get::with_object;
 use crate::name::{ArchivedFile, BACKUP, Object};
-use crate::object::hexadecimal;
 
 /// A base backup.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -108,82 +103,6 @@ fn of_history(file: ArchivedFile, text: &[u8], size: SegmentSize) -> Option<Back
     })
 }
 
-/// What a backup label or a backup history file says; nothing where it is empty.
-#[derive(Default)]
-struct Label {
-    start: Option<Lsn>,
-    stop: Option<Lsn>,
-    start_timeline: Option<Timeline>,
-    start_time: Option<i64>,
-    stop_time: Option<i64>,
-    label: Option<String>,
-}
-
-impl Label {
-    fn parse(text: &[u8]) -> Label {
-        let mut label = Label::default();
-        for line in String::from_utf8_lossy(text).lines() {
-            let Some((field, value)) = line.split_once(": ") else { continue };
-            let position = || value.split_whitespace().next()?.parse::<Lsn>().ok();
-            match field {
-                "START WAL LOCATION" => label.start = position(),
-                "STOP WAL LOCATION" => label.stop = position(),
-                "START TIMELINE" => label.start_timeline = value.trim().parse().ok(),
-                "START TIME" => label.start_time = latest_time(value),
-                "STOP TIME" => label.stop_time = latest_time(value),
-                "LABEL" => label.label = Some(value.to_owned()),
-                _ => {}
-            }
-        }
-        label
-    }
-}
-
-/// The moment that a time such as `2026-11-20 10:00:00 CET` names, at the latest: abbreviations of time zones mean different ones in
-/// different places, and a backup must not be taken for older than it is.
-fn latest_time(text: &str) -> Option<i64> {
-    let (time, zone) = text.trim().rsplit_once(' ').unwrap_or((text.trim(), ""));
-    let offset = match zone {
-        "UTC" | "GMT" | "Z" => Offset::UTC,
-        _ => {
-            let hours = zone.parse::<i8>().ok().filter(|_| zone.starts_with(['+', '-']));
-            hours.and_then(|hours| Offset::from_hours(hours).ok()).unwrap_or(jiff::tz::offset(-12))
-        }
-    };
-    let time = DateTime::strptime("%Y-%m-%d %H:%M:%S", time).ok()?;
-    Some(time.to_zoned(TimeZone::fixed(offset)).ok()?.timestamp().as_microsecond())
-}
-
-/// `backup_manifest`, without its list of files.
-#[derive(Deserialize)]
-struct Manifest {
-    #[serde(rename = "PostgreSQL-Backup-Manifest-Version")]
-    version: u32,
-    #[serde(rename = "System-Identifier")]
-    system_identifier: Option<u64>,
-    #[serde(rename = "Files")]
-    _files: IgnoredAny,
-    #[serde(rename = "WAL-Ranges")]
-    ranges: Vec<ManifestRange>,
-    #[serde(rename = "Manifest-Checksum")]
-    checksum: String,
-}
-
-#[derive(Deserialize)]
-struct ManifestRange {
-    #[serde(rename = "Timeline")]
-    timeline: Timeline,
-    #[serde(rename = "Start-LSN")]
-    start: String,
-    #[serde(rename = "End-LSN")]
-    end: String,
-}
-
-/// The names of the files that are looked for in the folders of backups.
-const MANIFEST: &str = "backup_manifest";
-const LABEL: &str = "backup_label";
-/// More than any manifest has.
-const MAX_MANIFEST_BYTES: u64 = 4 << 30;
 /// Folders below the one of backups that are searched: `DIR/BACKUP/backup_manifest`, `DIR/HOST/BACKUP/backup_manifest`.
 const MAX_DEPTH: u32 = 2;
 
@@ -226,31 +145,12 @@ fn search(folder: &Path, depth: u32, system: &str, found: &mut Vec<Backup>) -> R
 pub fn of_manifest(path: &Path, system_identifier: &str) -> Result<Backup, BackupError> {
     let failed = |problem: String| BackupError { path: path.to_owned(), problem };
     let content = read(path, MAX_MANIFEST_BYTES)?;
-    let manifest: Manifest = serde_json::from_slice(&content)
-        .map_err(|error| failed(format!("expected the manifest of a base backup: {error}")))?;
-    if !(1..=2).contains(&manifest.version) {
-        return Err(failed(format!("expected version 1 or 2 of the manifest, found {}", manifest.version)));
-    }
-    // The checksum is that of everything before its line.
-    let before = content.trim_ascii_end().iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-    let checksum = hexadecimal(&Sha256::digest(&content[..before]));
-    if checksum != manifest.checksum {
-        return Err(failed(format!("expected SHA-256 {}, found {checksum}", manifest.checksum)));
-    }
+    let manifest = Manifest::parse(&content).map_err(failed)?;
     if let Some(found) = manifest.system_identifier.map(|number| number.to_string())
         && found != system_identifier
     {
         return Err(failed(format!("expected system identifier {system_identifier}, found {found}")));
     }
-    let range = |range: &ManifestRange| {
-        let (start, end): (Lsn, Lsn) = (range.start.parse().ok()?, range.end.parse().ok()?);
-        (start <= end).then_some(WalRange { timeline: range.timeline, start, end: Some(end) })
-    };
-    let ranges: Option<Vec<WalRange>> = manifest.ranges.iter().map(range).collect();
-    let mut ranges = ranges
-        .filter(|ranges| !ranges.is_empty())
-        .ok_or_else(|| failed("expected ranges of WAL with a start and an end, found others".to_owned()))?;
-    ranges.sort_by_key(|range| (range.timeline, range.start));
     let beside = path.with_file_name(LABEL);
     let label = beside.is_file().then(|| read(&beside, crate::check::MAX_TEXT_BYTES)).transpose()?;
     let label = Label::parse(&label.unwrap_or_default());
@@ -258,7 +158,7 @@ pub fn of_manifest(path: &Path, system_identifier: &str) -> Result<Backup, Backu
         name: path.display().to_string(),
         file: None,
         label: label.label,
-        ranges,
+        ranges: manifest.ranges,
         time: modified(path).max(label.start_time),
         is_on_disk: true,
     })
@@ -266,8 +166,8 @@ pub fn of_manifest(path: &Path, system_identifier: &str) -> Result<Backup, Backu
 
 fn of_label(path: &Path) -> Result<Backup, BackupError> {
     let label = Label::parse(&read(path, crate::check::MAX_TEXT_BYTES)?);
-    let (Some(start), Some(timeline)) = (label.start, label.start_timeline) else {
-        let problem = "expected START WAL LOCATION and START TIMELINE in it, found none".to_owned();
+    let (Some(start), Some(timeline)) = (label.start, label.timeline) else {
+        let problem = "expected START WAL LOCATION with its timeline in it, found none".to_owned();
         return Err(BackupError { path: path.to_owned(), problem });
     };
     Ok(Backup {
@@ -317,18 +217,4 @@ pub fn merge(archived: Vec<Backup>, on_disk: Vec<Backup>) -> Vec<Backup> {
         }
     }
     merged.into_values().collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_of_labels_are_never_too_early() {
-        let exact = latest_time("2026-11-20 10:00:00 UTC");
-        assert_eq!(exact, Some(1_795_168_800_000_000));
-        assert_eq!(latest_time("2026-11-20 12:00:00 +02"), exact);
-        assert!(latest_time("2026-11-20 10:00:00 CET") >= exact);
-        assert_eq!(latest_time("yesterday"), None);
-    }
 }

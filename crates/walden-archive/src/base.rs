@@ -8,14 +8,12 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use walden_format::lsn::{Lsn, SegmentName, Timeline};
+use walden_format::lsn::{Lsn, Timeline};
 use walden_source::datadir::{DataDir, DataDirError, DatabaseState};
 use walden_source::open::{Compression, SegmentReader, open_path};
 
-/// What a base backup has beside its files.
-const LABEL: &str = "backup_label";
-const MANIFEST: &str = "backup_manifest";
+use crate::backup_files::{LABEL, Label, MANIFEST, MAX_MANIFEST_BYTES, Manifest};
+
 /// More than any label has.
 const MAX_LABEL_BYTES: u64 = 1 << 20;
 /// How archives of the tar format end, and how they are compressed.
@@ -100,20 +98,26 @@ impl BackupStart {
     /// # Errors
     /// What was expected and is not there.
     pub fn of_label(text: &str) -> Result<BackupStart, &'static str> {
-        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
-        let expected = "a line \"START WAL LOCATION: LSN (file SEGMENT)\"";
-        let (start, file) =
-            field("START WAL LOCATION: ").and_then(|line| line.split_once(" (file ")).ok_or(expected)?;
-        let segment = SegmentName::parse(file.trim_end().trim_end_matches(')')).ok_or(expected)?;
-        let stop = field("STOP WAL LOCATION: ").and_then(|line| line.split_whitespace().next());
-        if field("INCREMENTAL FROM ").is_some() {
+        let label = Label::parse(text.as_bytes());
+        if label.is_incremental {
             return Err("a full backup (pg_combinebackup makes one of an incremental one)");
         }
+        let expected = "a line \"START WAL LOCATION: LSN (file SEGMENT)\"";
         Ok(BackupStart {
-            start: start.trim().parse().map_err(|_| expected)?,
-            timeline: Some(segment.timeline),
-            end: stop.and_then(|lsn| lsn.parse().ok()),
+            start: label.start.ok_or(expected)?,
+            timeline: Some(label.timeline.ok_or(expected)?),
+            end: label.stop,
             system_identifier: None,
+        })
+    }
+
+    fn of_manifest(manifest: &Manifest) -> Option<BackupStart> {
+        let first = manifest.ranges.iter().min_by_key(|range| range.start)?;
+        Some(BackupStart {
+            start: first.start,
+            timeline: Some(first.timeline),
+            end: manifest.ranges.iter().filter_map(|range| range.end).max(),
+            system_identifier: manifest.system_identifier,
         })
     }
 }
@@ -126,47 +130,18 @@ fn of_file(path: &Path) -> Result<BackupStart, BaseError> {
     let mut content = first.chain(file);
     let not_one = |expected, found| BaseError::NotOne { path: path.to_owned(), expected, found };
     if is_json {
-        let manifest: Manifest = serde_json::from_reader(content)
-            .map_err(|error| not_one("a backup manifest", error.to_string()))?;
-        return manifest.start().ok_or_else(|| not_one("a range of WAL in the manifest", "none".to_owned()));
+        let mut json = Vec::new();
+        content.take(MAX_MANIFEST_BYTES).read_to_end(&mut json).map_err(io)?;
+        let manifest =
+            Manifest::parse(&json).map_err(|problem| not_one("an undamaged backup manifest", problem))?;
+        return BackupStart::of_manifest(&manifest)
+            .ok_or_else(|| not_one("a range of WAL in the manifest", "none".to_owned()));
     }
     let mut text = Vec::new();
     (&mut content).take(MAX_LABEL_BYTES).read_to_end(&mut text).map_err(io)?;
     let text = String::from_utf8_lossy(&text);
     let found = || text.lines().next().unwrap_or_default().chars().take(60).flat_map(char::escape_default);
     BackupStart::of_label(&text).map_err(|expected| not_one(expected, found().collect()))
-}
-
-/// What of a manifest matters here (`backup_manifest.c`); its list of files is passed over.
-#[derive(Deserialize)]
-struct Manifest {
-    #[serde(rename = "WAL-Ranges", default)]
-    ranges: Vec<WalRange>,
-    #[serde(rename = "System-Identifier", default)]
-    system_identifier: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct WalRange {
-    #[serde(rename = "Timeline")]
-    timeline: Timeline,
-    #[serde(rename = "Start-LSN")]
-    start: String,
-    #[serde(rename = "End-LSN")]
-    end: String,
-}
-
-impl Manifest {
-    fn start(&self) -> Option<BackupStart> {
-        let lsn = |text: &String| text.parse::<Lsn>().ok();
-        let first = self.ranges.iter().min_by_key(|range| lsn(&range.start))?;
-        Some(BackupStart {
-            start: lsn(&first.start)?,
-            timeline: Some(first.timeline),
-            end: self.ranges.iter().filter_map(|range| lsn(&range.end)).max(),
-            system_identifier: self.system_identifier,
-        })
-    }
 }
 
 /// The files of a server that was stopped cleanly are consistent as they are.
@@ -280,6 +255,8 @@ fn unpack_one(path: &Path, compression: Compression, folder: &Path) -> Result<()
 
 #[cfg(test)]
 mod tests {
+    use sha2::{Digest, Sha256};
+
     use super::*;
 
     const TEXT: &str =
@@ -302,19 +279,22 @@ mod tests {
     fn files_tell_themselves_apart() {
         let folder = tempfile::tempdir().unwrap();
         let manifest = folder.path().join("any_name");
-        fs::write(
-            &manifest,
-            r#"{"PostgreSQL-Backup-Manifest-Version": 2, "System-Identifier": 7, "Files": [{"Path": "x"}],
-              "WAL-Ranges": [{"Timeline": 1, "Start-LSN": "0/2000028", "End-LSN": "0/3000000"},
-                             {"Timeline": 2, "Start-LSN": "0/3000000", "End-LSN": "0/3000100"}]}"#,
-        )
-        .unwrap();
+        let text = r#"{"PostgreSQL-Backup-Manifest-Version": 2, "System-Identifier": 7, "Files": [{"Path": "x"}],
+"WAL-Ranges": [{"Timeline": 1, "Start-LSN": "0/2000028", "End-LSN": "0/3000000"},
+{"Timeline": 2, "Start-LSN": "0/3000000", "End-LSN": "0/3000100"}],
+"#;
+        let checksum = crate::object::hexadecimal(&Sha256::digest(text));
+        fs::write(&manifest, format!("{text}\"Manifest-Checksum\": \"{checksum}\"}}\n")).unwrap();
         let start = BackupStart::read(&manifest).unwrap();
         assert_eq!(
             (start.start, start.timeline, start.end),
             (Lsn(0x200_0028), Some(1), Some(Lsn(0x300_0100)))
         );
         assert_eq!(start.system_identifier, Some(7));
+        // A manifest confirms itself.
+        let changed = fs::read_to_string(&manifest).unwrap().replace("0/3000100", "0/3000200");
+        fs::write(&manifest, changed).unwrap();
+        assert!(BackupStart::read(&manifest).unwrap_err().to_string().contains("SHA-256"));
         fs::write(&manifest, TEXT).unwrap();
         assert_eq!(BackupStart::read(&manifest).unwrap().timeline, Some(3));
         fs::write(&manifest, "something else").unwrap();

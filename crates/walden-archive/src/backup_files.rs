@@ -1,0 +1,158 @@
+//! The files that PostgreSQL writes beside a base backup: `backup_label` and the backup history file, which has the same lines and two
+//! more (`build_backup_content` in `xlogbackup.c`), and `backup_manifest` (`backup_manifest.c`).
+
+use jiff::civil::DateTime;
+use jiff::tz::{Offset, TimeZone};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use sha2::{Digest, Sha256};
+use walden_format::lsn::{Lsn, SegmentName, Timeline};
+
+use crate::backup::WalRange;
+use crate::object::hexadecimal;
+
+/// The names of these files in a backup's folder.
+pub(crate) const LABEL: &str = "backup_label";
+pub(crate) const MANIFEST: &str = "backup_manifest";
+/// More than any manifest has.
+pub(crate) const MAX_MANIFEST_BYTES: u64 = 4 << 30;
+
+/// What a backup label or a backup history file says; nothing where it is empty.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Label {
+    /// From where the log is replayed.
+    pub start: Option<Lsn>,
+    /// Where the backup ended; only a history file says so.
+    pub stop: Option<Lsn>,
+    /// The timeline of its start.
+    pub timeline: Option<Timeline>,
+    /// When it began and ended, at the latest: microseconds since 1970-01-01 00:00:00 UTC.
+    pub start_time: Option<i64>,
+    pub stop_time: Option<i64>,
+    /// The label that the user gave it.
+    pub label: Option<String>,
+    /// It has only what changed since another backup.
+    pub is_incremental: bool,
+}
+
+impl Label {
+    pub fn parse(text: &[u8]) -> Label {
+        let mut label = Label::default();
+        for line in String::from_utf8_lossy(text).lines() {
+            let Some((field, value)) = line.split_once(": ") else { continue };
+            let position = || value.split_whitespace().next()?.parse::<Lsn>().ok();
+            match field {
+                "START WAL LOCATION" => {
+                    label.start = position();
+                    label.timeline = label.timeline.or_else(|| timeline_of_segment(value));
+                }
+                "STOP WAL LOCATION" => label.stop = position(),
+                "START TIMELINE" => label.timeline = value.trim().parse().ok(),
+                "START TIME" => label.start_time = latest_time(value),
+                "STOP TIME" => label.stop_time = latest_time(value),
+                "LABEL" => label.label = Some(value.to_owned()),
+                "INCREMENTAL FROM LSN" | "INCREMENTAL FROM TLI" => label.is_incremental = true,
+                _ => {}
+            }
+        }
+        label
+    }
+}
+
+/// The timeline in `0/2000028 (file 000000010000000000000002)`.
+fn timeline_of_segment(value: &str) -> Option<Timeline> {
+    let (_, file) = value.split_once(" (file ")?;
+    Some(SegmentName::parse(file.trim_end().strip_suffix(')')?)?.timeline)
+}
+
+/// The moment that a time such as `2026-11-20 10:00:00 CET` names, at the latest: abbreviations of time zones mean different ones in
+/// different places, and a backup must not be taken for older than it is.
+fn latest_time(text: &str) -> Option<i64> {
+    let (time, zone) = text.trim().rsplit_once(' ').unwrap_or((text.trim(), ""));
+    let offset = match zone {
+        "UTC" | "GMT" | "Z" => Offset::UTC,
+        _ => {
+            let hours = zone.parse::<i8>().ok().filter(|_| zone.starts_with(['+', '-']));
+            hours.and_then(|hours| Offset::from_hours(hours).ok()).unwrap_or(jiff::tz::offset(-12))
+        }
+    };
+    let time = DateTime::strptime("%Y-%m-%d %H:%M:%S", time).ok()?;
+    Some(time.to_zoned(TimeZone::fixed(offset)).ok()?.timestamp().as_microsecond())
+}
+
+/// What of a manifest matters here; its list of files is passed over.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Manifest {
+    /// The cluster; since PostgreSQL 17.
+    pub system_identifier: Option<u64>,
+    /// The WAL that makes the backup consistent, by timeline and position, each range with its end. Never empty.
+    pub ranges: Vec<WalRange>,
+}
+
+#[derive(Deserialize)]
+struct Json {
+    #[serde(rename = "PostgreSQL-Backup-Manifest-Version")]
+    version: u32,
+    #[serde(rename = "System-Identifier")]
+    system_identifier: Option<u64>,
+    #[serde(rename = "Files")]
+    _files: IgnoredAny,
+    #[serde(rename = "WAL-Ranges")]
+    ranges: Vec<JsonRange>,
+    #[serde(rename = "Manifest-Checksum")]
+    checksum: String,
+}
+
+#[derive(Deserialize)]
+struct JsonRange {
+    #[serde(rename = "Timeline")]
+    timeline: Timeline,
+    #[serde(rename = "Start-LSN")]
+    start: String,
+    #[serde(rename = "End-LSN")]
+    end: String,
+}
+
+impl Manifest {
+    /// Reads a manifest, whose own checksum is compared.
+    ///
+    /// # Errors
+    /// What was expected and what was found.
+    pub fn parse(content: &[u8]) -> Result<Manifest, String> {
+        let manifest: Json = serde_json::from_slice(content)
+            .map_err(|error| format!("expected the manifest of a base backup: {error}"))?;
+        if !(1..=2).contains(&manifest.version) {
+            return Err(format!("expected version 1 or 2 of the manifest, found {}", manifest.version));
+        }
+        // The checksum is that of everything before its line.
+        let before = content.trim_ascii_end().iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        let checksum = hexadecimal(&Sha256::digest(&content[..before]));
+        if checksum != manifest.checksum {
+            return Err(format!("expected SHA-256 {}, found {checksum}", manifest.checksum));
+        }
+        let range = |range: &JsonRange| {
+            let (start, end): (Lsn, Lsn) = (range.start.parse().ok()?, range.end.parse().ok()?);
+            (start <= end).then_some(WalRange { timeline: range.timeline, start, end: Some(end) })
+        };
+        let ranges: Option<Vec<WalRange>> = manifest.ranges.iter().map(range).collect();
+        let mut ranges = ranges
+            .filter(|ranges| !ranges.is_empty())
+            .ok_or("expected ranges of WAL with a start and an end, found others")?;
+        ranges.sort_by_key(|range| (range.timeline, range.start));
+        Ok(Manifest { system_identifier: manifest.system_identifier, ranges })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_labels_are_never_too_early() {
+        let exact = latest_time("2026-11-20 10:00:00 UTC");
+        assert_eq!(exact, Some(1_795_168_800_000_000));
+        assert_eq!(latest_time("2026-11-20 12:00:00 +02"), exact);
+        assert!(latest_time("2026-11-20 10:00:00 CET") >= exact);
+        assert_eq!(latest_time("yesterday"), None);
+    }
+}
