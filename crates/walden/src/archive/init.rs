@@ -9,13 +9,15 @@ use clap::Args;
 use walden_archive::documents;
 use walden_archive::probe::Probe;
 
+use super::check;
 use super::place::{FILE, Place};
 use crate::terminal;
 
 const EXAMPLES: &str = "\
 Examples:
   walden archive init --repo /backup/main -o /var/lib/postgresql/18/main/walden.toml
-  walden archive init --repo s3://backups/main
+  walden archive init --repo s3://backups/main --dsn 'host=/run/postgresql user=postgres'
+      also what the server's settings lack
   walden archive init --repo s3://backups/main --recipient age1... --recipient alice=age1...
       an encrypted archive, which these can read; walden archive key generate makes a key pair";
 
@@ -35,6 +37,10 @@ pub struct InitArgs {
     /// Where to write the configuration
     #[arg(short, long, value_name = "FILE", default_value = FILE)]
     output: PathBuf,
+
+    /// Also look at the server's settings over this connection: a URL or `host=... user=...`
+    #[arg(long, value_name = "DSN")]
+    dsn: Option<String>,
 }
 
 /// Runs `walden archive init`.
@@ -65,13 +71,14 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         None => String::new(),
     };
     let text = format!(
-        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000\n# prefetch = 16        # segments that lie ready for recovery\n\n# [archive.store]      # object stores: what the environment does not say\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n",
+        "# Walden's archive of this cluster's WAL; see `walden archive --help`.\n\n[archive]\nrepo = {}\n{recipient}\n# level = 3            # 1 (fast) to 9 (small)\n# look_ahead = 64      # other ready segments that one push archives\n# backlog_warning = 1000\n# prefetch = 16        # segments that lie ready for recovery\n# log = \"/var/log/postgresql/walden.json\"  # push and get append JSON lines to it: status and metrics read them\n\n# [archive.store]      # object stores: what the environment does not say\n# endpoint = \"https://s3.example.net\"\n# region = \"eu-1\"\n",
         serde_json::Value::String(repo)
     );
     crate::output::write_text(&args.output, &text)?;
     let program = std::env::current_exe().map_or("walden".to_owned(), |path| path.display().to_string());
     let config = std::path::absolute(&args.output)?;
     let config = config.display();
+    let dsn = args.dsn.as_deref().unwrap_or("host=/run/postgresql user=postgres");
     let came_back = match probe {
         Probe { get: Some(_), .. } => "was archived there, came back byte for byte, and was removed",
         Probe { get: None, .. } => {
@@ -79,7 +86,10 @@ pub fn run(args: &InitArgs) -> Result<ExitCode> {
         }
     };
     terminal::print(&format!(
-        "{config} is written, and the archive works: a segment {came_back}.\n\nIn postgresql.conf:\n\n  archive_mode = on\n  archive_command = '{program} archive push --config {config} %p'\n  restore_command = '{program} archive get --config {config} %f \"%p\"'\n\narchive_mode needs a restart. Then let the server's own WAL prove it, from end to end:\n\n  {program} archive check --config {config} --dsn 'host=/run/postgresql user=postgres' --switch\n"
+        "{config} is written, and the archive works: a segment {came_back}.\n\nIn postgresql.conf:\n\n  archive_mode = on\n  archive_command = '{program} archive push --config {config} %p'\n  restore_command = '{program} archive get --config {config} %f \"%p\"'\n\narchive_mode needs a restart. Then let the server's own WAL prove it, from end to end:\n\n  {program} archive check --config {config} --dsn '{dsn}' --switch\n"
     ))?;
+    if let Some(dsn) = &args.dsn {
+        terminal::print(&format!("\nThe server as it is now:\n\n{}", check::describe_server(dsn, &archive)))?;
+    }
     Ok(ExitCode::SUCCESS)
 }

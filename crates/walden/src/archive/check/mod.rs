@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
+use walden_archive::Archive;
 use walden_archive::archive::Identity;
 
 use super::against;
@@ -157,10 +158,29 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     Ok(if report.failed > 0 { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
 }
 
+/// What a server's settings and statistics are, for people.
+pub fn describe_server(dsn: &str, archive: &Archive) -> String {
+    lines(&server::look_at_server(dsn, Some(archive), archive.identity().ok(), None))
+}
+
 fn table(report: &Report, has_server: bool) -> String {
+    let mut text = lines(&report.checks);
+    let _ = match (report.failed, report.warnings) {
+        (0, 0) => writeln!(text, "\nNothing is wrong."),
+        (0, warnings) => writeln!(text, "\nNothing is wrong; warnings: {warnings}."),
+        (failed, _) => writeln!(text, "\nWrong: {failed}."),
+    };
+    if !has_server {
+        text.push_str("The server's settings and statistics were not looked at: --dsn names a connection.\n");
+    }
+    text
+}
+
+/// A line for each check, and its hint below it.
+fn lines(checks: &[Check]) -> String {
     let mut text = String::new();
-    let width = report.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
-    for Check { name, status, found, hint } in &report.checks {
+    let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    for Check { name, status, found, hint } in checks {
         let word = match status {
             Status::Ok => "ok  ",
             Status::Warn => "warn",
@@ -170,14 +190,6 @@ fn table(report: &Report, has_server: bool) -> String {
         if let Some(hint) = hint {
             let _ = writeln!(text, "      {:width$}  hint: {}", "", walden_report::table::harmless(hint));
         }
-    }
-    let _ = match (report.failed, report.warnings) {
-        (0, 0) => writeln!(text, "\nNothing is wrong."),
-        (0, warnings) => writeln!(text, "\nNothing is wrong; warnings: {warnings}."),
-        (failed, _) => writeln!(text, "\nWrong: {failed}."),
-    };
-    if !has_server {
-        text.push_str("The server's settings and statistics were not looked at: --dsn names a connection.\n");
     }
     text
 }
