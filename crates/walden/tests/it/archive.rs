@@ -9,7 +9,7 @@ use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Outcome, postgres};
 
-use crate::material::{golden, walden};
+use crate::material::{for_versions, golden, walden};
 
 walden_testing::tests! {
     servers_of_14_recover_from_the_archive,
@@ -21,24 +21,12 @@ walden_testing::tests! {
     a_configuration_is_written_and_used,
 }
 
-fn servers_of_14_recover_from_the_archive() -> Outcome {
-    recover_from_the_archive(14)
-}
-
-fn servers_of_15_recover_from_the_archive() -> Outcome {
-    recover_from_the_archive(15)
-}
-
-fn servers_of_16_recover_from_the_archive() -> Outcome {
-    recover_from_the_archive(16)
-}
-
-fn servers_of_17_recover_from_the_archive() -> Outcome {
-    recover_from_the_archive(17)
-}
-
-fn servers_of_18_recover_from_the_archive() -> Outcome {
-    recover_from_the_archive(18)
+for_versions! { recover_from_the_archive:
+    servers_of_14_recover_from_the_archive = 14,
+    servers_of_15_recover_from_the_archive = 15,
+    servers_of_16_recover_from_the_archive = 16,
+    servers_of_17_recover_from_the_archive = 17,
+    servers_of_18_recover_from_the_archive = 18,
 }
 
 /// A number that says what is in the table.

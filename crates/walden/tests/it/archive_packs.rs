@@ -9,7 +9,7 @@ use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Missing, Outcome, postgres};
 
 use crate::archive::{content, json, program_for, text, wait_until_archived, wait_until_promoted, work};
-use crate::material::walden;
+use crate::material::{for_versions, walden};
 
 walden_testing::tests! {
     servers_of_14_recover_from_packs,
@@ -20,24 +20,12 @@ walden_testing::tests! {
     what_is_pruned_is_not_needed_by_the_backup_that_is_kept,
 }
 
-fn servers_of_14_recover_from_packs() -> Outcome {
-    recover_from_packs(14)
-}
-
-fn servers_of_15_recover_from_packs() -> Outcome {
-    recover_from_packs(15)
-}
-
-fn servers_of_16_recover_from_packs() -> Outcome {
-    recover_from_packs(16)
-}
-
-fn servers_of_17_recover_from_packs() -> Outcome {
-    recover_from_packs(17)
-}
-
-fn servers_of_18_recover_from_packs() -> Outcome {
-    recover_from_packs(18)
+for_versions! { recover_from_packs:
+    servers_of_14_recover_from_packs = 14,
+    servers_of_15_recover_from_packs = 15,
+    servers_of_16_recover_from_packs = 16,
+    servers_of_17_recover_from_packs = 17,
+    servers_of_18_recover_from_packs = 18,
 }
 
 /// Runs a command as the server's account, to which the archive belongs.

@@ -7,12 +7,15 @@ mod archive_care;
 mod archive_encrypted;
 mod archive_faults;
 mod archive_import;
+mod archive_interrupted;
+mod archive_matrix;
 mod archive_packs;
 mod archive_s3;
 mod browser;
 mod codecs;
 mod compress;
 mod compressed_sources;
+mod connections;
 mod demo;
 mod golden;
 mod html;
@@ -37,11 +40,14 @@ fn main() -> ExitCode {
         archive_encrypted::TESTS,
         archive_faults::TESTS,
         archive_import::TESTS,
+        archive_interrupted::TESTS,
+        archive_matrix::TESTS,
         archive_packs::TESTS,
         archive_s3::TESTS,
         codecs::TESTS,
         compress::TESTS,
         compressed_sources::TESTS,
+        connections::TESTS,
         demo::TESTS,
         golden::TESTS,
         html::TESTS,

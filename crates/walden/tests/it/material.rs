@@ -13,6 +13,16 @@ use walden_format::lsn::Lsn;
 use walden_format::record::{Record, RecordHeader};
 use walden_format::stream::{Decoder, StreamInfo, Visitor};
 
+/// Tests of one function with several versions of PostgreSQL: a table of their names.
+macro_rules! for_versions {
+    ($run:ident: $($name:ident = $version:literal),+ $(,)?) => {
+        $(fn $name() -> walden_testing::Outcome {
+            $run($version)
+        })+
+    };
+}
+pub(crate) use for_versions;
+
 /// What the program did.
 #[derive(Debug)]
 pub struct Run {

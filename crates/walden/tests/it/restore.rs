@@ -12,7 +12,7 @@ use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Outcome, postgres};
 
 use crate::archive::{content, json, program_for, text, wait_until_archived, wait_until_promoted, work};
-use crate::material::{explain_json, golden, walden, write};
+use crate::material::{explain_json, for_versions, golden, walden, write};
 
 walden_testing::tests! {
     an_archive_is_explained_as_its_segments_are,
@@ -118,12 +118,9 @@ fn exported(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     entries.map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())).collect()
 }
 
-fn an_archive_of_15_is_read_replayed_and_restored() -> Outcome {
-    restore(15)
-}
-
-fn an_archive_of_17_is_read_replayed_and_restored() -> Outcome {
-    restore(17)
+for_versions! { restore:
+    an_archive_of_15_is_read_replayed_and_restored = 15,
+    an_archive_of_17_is_read_replayed_and_restored = 17,
 }
 
 /// A primary that archived its work, and what its table had at three moments.
@@ -329,12 +326,16 @@ fn follow_a_promotion(archived: &Archived) {
     wait_until_promoted(&restored);
     let mut client = restored.client("postgres").unwrap();
     work(&mut client, 5);
+    // Not as many rows as the first timeline has in the end.
+    client.batch_execute("DELETE FROM t WHERE id >= 200000 AND id % 3 = 0").unwrap();
     let expected = content(&mut client);
     assert!(!expected.is_empty());
+    let rows: i64 = client.query_one("SELECT count(*) FROM t", &[]).unwrap().get(0);
     client.batch_execute("SELECT pg_switch_wal()").unwrap();
     wait_until_archived(&mut client);
     drop(client);
     restored.stop(StopMode::Fast).unwrap();
+    drill_across_the_switch(archived, rows);
 
     let run = walden(&[
         "archive",
@@ -383,6 +384,24 @@ fn follow_a_promotion(archived: &Archived) {
     let of_files = explain_json(&[text(&target), "--timeline", "2"]);
     assert_eq!(of_files["buckets"], explained.json()["buckets"]);
     assert_eq!(exported_json["gaps"].as_array().unwrap().len(), 0);
+}
+
+/// A drill follows the newest timeline, and an older one to its end if that is asked for.
+fn drill_across_the_switch(archived: &Archived, rows: i64) {
+    let Archived { primary, repo, backup, rows: on_first, .. } = archived;
+    let bin = &primary.installation().bin_dir;
+    let folder = primary.make_folder("drill-across").unwrap();
+    for (more, expected) in [(&[][..], rows), (&["--timeline", "1"], on_first[2])] {
+        let all = ["archive", "drill", "--repo", text(repo), "--base", text(backup), "--bin", text(bin)];
+        let how = ["--folder", text(&folder), "--no-amcheck", "--query", "SELECT count(*) FROM t"];
+        let drill = walden(&[&all[..], &how, &["--format", "json"], more].concat());
+        assert_eq!(drill.code, 0, "{more:?}: {drill:?}");
+        let drill: Value = serde_json::from_str(&drill.stdout).unwrap();
+        assert_eq!(drill["checked"]["queries"][0]["rows"][0][0], expected.to_string(), "{more:?}: {drill:#}");
+        // The server itself begins one more.
+        assert_eq!(drill["timeline"], 3, "{more:?}: {drill:#}");
+    }
+    assert_ne!(rows, on_first[2]);
 }
 
 /// Ctrl-C while the server recovers or is checked.
