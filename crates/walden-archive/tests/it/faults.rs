@@ -282,8 +282,18 @@ fn log_of_backup(segment: &str) -> (String, Vec<u8>) {
     (format!("{segment}.00000028.backup"), text.into_bytes())
 }
 
-#[test]
-fn whichever_call_of_pack_fails_every_segment_comes_back_and_the_next_run_repairs() {
+/// One run on a store of which a call fails.
+struct Attempt<'a> {
+    fault: Fault,
+    /// The archive with the fault, for the run, and without it, for what comes after.
+    faulty: &'a Archive,
+    good: &'a Archive,
+    what: String,
+}
+
+/// Does something with a half-packed archive whose k-th call fails, for every k and fault. `run` gets the archive's segments, and says
+/// whether it reported a failure; of more than `min_calls` calls, each must have had its turn.
+fn with_every_call_failing(min_calls: usize, run: impl Fn(&Attempt<'_>, &[(String, Vec<u8>)]) -> bool) {
     let master = tempfile::tempdir().expect("a folder");
     let segments = half_packed(master.path());
     for fault in [Fault::Before, Fault::After, Fault::Killed, Fault::Torn] {
@@ -293,26 +303,17 @@ fn whichever_call_of_pack_fails_every_segment_comes_back_and_the_next_run_repair
             let place = root.path().join("archive");
             copy(&master.path().join("archive"), &place);
             let (faulty, calls) = Faulty::archive(&place, fails_at, fault);
-            let packed = pack(&faulty, &in_packs_of(2), &|_, _| {});
             let good = archive(root.path());
-            expect_all(&good, &segments, &what);
-            let is_clean = packed.as_ref().is_ok_and(|packed| packed.is_good());
+            // What comes afterwards is done with the good one.
+            let attempt = Attempt { fault, faulty: &faulty, good: &good, what };
+            let is_reported = run(&attempt, &segments);
             let calls = calls.load(Ordering::Relaxed);
             if matches!(fault, Fault::Before | Fault::Killed) && fails_at < calls {
-                assert!(!is_clean, "{what}: a failure that is not reported");
+                assert!(is_reported, "{}: a failure that is not reported", attempt.what);
             }
-            let again = pack(&good, &in_packs_of(2), &|_, _| {}).expect("packed");
-            expect_all(&good, &segments, &what);
-            if fault == Fault::Torn && !again.is_good() {
-                // The store lied when the pack was written: it is left beside its segments.
-                assert!(!is_clean && again.problems.len() == 1, "{what}: {again:?}");
-                continue;
-            }
-            // Three packs, and the last segment, of a pack that is not complete yet.
-            assert!(again.is_good() && stored(good.store()).len() == 4, "{what}: {:?}", stored(good.store()));
-            assert_eq!(leftovers(root.path()).len(), 0, "{what}");
+            assert_eq!(leftovers(root.path()).len(), 0, "{}", attempt.what);
             if fails_at >= calls {
-                assert!(calls > 20, "only {calls} calls");
+                assert!(calls > min_calls, "only {calls} calls");
                 break;
             }
         }
@@ -320,35 +321,37 @@ fn whichever_call_of_pack_fails_every_segment_comes_back_and_the_next_run_repair
 }
 
 #[test]
-fn whichever_call_of_prune_fails_what_is_kept_comes_back_and_the_next_run_goes_on() {
-    let master = tempfile::tempdir().expect("a folder");
-    let segments = half_packed(master.path());
-    for fault in [Fault::Before, Fault::After, Fault::Killed, Fault::Torn] {
-        for fails_at in 0.. {
-            let what = format!("{fault:?} {fails_at}");
-            let root = tempfile::tempdir().expect("a folder");
-            let place = root.path().join("archive");
-            copy(&master.path().join("archive"), &place);
-            let (faulty, calls) = Faulty::archive(&place, fails_at, fault);
-            let rule = Rule::KeepBackups(1);
-            let pruned = plan(&faulty, &rule, Vec::new()).and_then(|plan| plan.apply(&faulty));
-            let good = archive(root.path());
-            expect_all(&good, &segments[2..], &what);
-            let gaps = list(&good, ListOptions::default()).expect("a list").timelines.remove(0).gaps;
-            assert_eq!(gaps, [], "{what}");
-            let calls = calls.load(Ordering::Relaxed);
-            if matches!(fault, Fault::Before | Fault::Killed) && fails_at < calls {
-                assert!(pruned.is_err(), "{what}: a failure that is not reported");
-            }
-            plan(&good, &rule, Vec::new()).and_then(|plan| plan.apply(&good)).expect("pruned");
-            assert_eq!(stored(good.store()).len(), 5, "{what}");
-            expect_all(&good, &segments[2..], &what);
-            if fails_at >= calls {
-                assert!(calls > 5, "only {calls} calls");
-                break;
-            }
+fn whichever_call_of_pack_fails_every_segment_comes_back_and_the_next_run_repairs() {
+    with_every_call_failing(20, |Attempt { fault, faulty, good, what }, segments| {
+        let packed = pack(faulty, &in_packs_of(2), &|_, _| {});
+        expect_all(good, segments, what);
+        let is_clean = packed.as_ref().is_ok_and(|packed| packed.is_good());
+        let again = pack(good, &in_packs_of(2), &|_, _| {}).expect("packed");
+        expect_all(good, segments, what);
+        if *fault == Fault::Torn && !again.is_good() {
+            // The store lied when the pack was written: it is left beside its segments.
+            assert!(!is_clean && again.problems.len() == 1, "{what}: {again:?}");
+            return true;
         }
-    }
+        // Three packs, and the last segment, of a pack that is not complete yet.
+        assert!(again.is_good() && stored(good.store()).len() == 4, "{what}: {:?}", stored(good.store()));
+        !is_clean
+    });
+}
+
+#[test]
+fn whichever_call_of_prune_fails_what_is_kept_comes_back_and_the_next_run_goes_on() {
+    with_every_call_failing(5, |Attempt { faulty, good, what, .. }, segments| {
+        let rule = Rule::KeepBackups(1);
+        let pruned = plan(faulty, &rule, Vec::new()).and_then(|plan| plan.apply(faulty));
+        expect_all(good, &segments[2..], what);
+        let gaps = list(good, ListOptions::default()).expect("a list").timelines.remove(0).gaps;
+        assert_eq!(gaps, [], "{what}");
+        plan(good, &rule, Vec::new()).and_then(|plan| plan.apply(good)).expect("pruned");
+        assert_eq!(stored(good.store()).len(), 5, "{what}");
+        expect_all(good, &segments[2..], what);
+        pruned.is_err()
+    });
 }
 
 #[test]
