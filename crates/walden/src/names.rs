@@ -16,10 +16,11 @@ pub fn load(sources: &[String]) -> Result<Names> {
                 "{source}: no such file (--names takes a connection string or a file that --save-names made)"
             );
         } else {
-            Names::from_server(source)
-                .with_context(|| format!("cannot read names from the server at \"{source}\""))?
+            // Not repeated in errors: it may have a password.
+            Names::from_server(source)?
         };
-        names.merge(more).with_context(|| format!("cannot use the names of {source}"))?;
+        let place = if path.is_file() { source } else { "the server" };
+        names.merge(more).with_context(|| format!("cannot use the names of {place}"))?;
     }
     for note in &names.notes {
         eprintln!("warning: no names of {note}");
