@@ -285,11 +285,10 @@ fn learn_archive_timeout(survey: &Survey, settings: &mut Settings, traced: &mut 
     // A segment that was filled starts the clock anew, so only neighbours have the timeout between them.
     let neighbours =
         survey.switches.windows(2).filter(|pair| size.segment_of(pair[1]) == size.segment_of(pair[0]) + 1);
-    let mut seconds: Vec<i64> = neighbours
-        .filter_map(|pair| Some((survey.time_at(pair[1])? - survey.time_at(pair[0])?) / 1_000_000))
-        .filter(|seconds| *seconds > 0)
+    let seconds: Vec<f64> = neighbours
+        .filter_map(|pair| Some((survey.time_at(pair[1])? - survey.time_at(pair[0])?) as f64 / 1e6))
+        .filter(|seconds| *seconds > 0.0)
         .collect();
-    seconds.sort_unstable();
     let row = if seconds.len() < MIN_SWITCHES {
         Traced::new(
             "archive_timeout",
@@ -298,23 +297,25 @@ fn learn_archive_timeout(survey: &Survey, settings: &mut Settings, traced: &mut 
             "fewer than three segments in a row were switched before they were full".into(),
         )
     } else {
-        // The time of a switch is known as that of the last transaction before it: intervals are longer where few end.
-        settings.archive_timeout = round_to_usual_archive_timeout(seconds[seconds.len() / 4]);
+        // The time of a switch is known as that of the last transaction before it, so that single intervals are too short and too
+        // long in turn.
+        let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
+        settings.archive_timeout = round_to_usual_archive_timeout(mean);
         Traced::new(
             "archive_timeout",
             show_seconds(settings.archive_timeout),
             Origin::Learned,
-            format!("{} segments in a row were switched after {} s and more", seconds.len(), seconds[0]),
+            format!("{} segments in a row were switched, {mean:.1} s apart", seconds.len()),
         )
     };
     traced.push(row);
 }
 
-/// Rounds an interval to a value that people set, as it is measured by transactions.
-fn round_to_usual_archive_timeout(interval: i64) -> i64 {
+/// Rounds a mean interval to a value that people set, as it is measured by transactions.
+fn round_to_usual_archive_timeout(mean: f64) -> i64 {
     const USUAL: [i64; 14] = [1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600];
-    let near = USUAL.into_iter().find(|usual| (interval - usual).abs() <= 1 + usual / 10);
-    near.unwrap_or(interval).max(1)
+    let near = USUAL.into_iter().find(|usual| (mean / *usual as f64 - 1.0).abs() < 0.15);
+    near.unwrap_or(mean.round() as i64).max(1)
 }
 
 fn most_frequent(values: &[i64]) -> Option<i64> {
@@ -394,6 +395,7 @@ mod tests {
         }
         assert_eq!(roundest_segment_count(33, 900), 64, "the default");
         assert_eq!(round_to_usual_timeout(301), 300);
+        assert_eq!([4.8, 5.6, 61.5, 43.0, 0.2].map(round_to_usual_archive_timeout), [5, 5, 60, 43, 1]);
         assert_eq!(most_frequent(&[5, 3, 3, 9]), Some(3));
     }
 }
