@@ -332,7 +332,11 @@ impl<'s, 'i> Feed<'s, 'i> {
 
     /// Codes all records; where an unfinished record starts after them. `None` if the segment cannot be coded as records.
     fn run(&mut self) -> Option<Option<usize>> {
-        let mut stream = stream_from(&self.first, 0);
+        let stream = stream_from(&self.first, 0);
+        let mut stream = match self.pages.out.original.is_checked() {
+            true => stream.checked_until(Lsn(u64::MAX)),
+            false => stream,
+        };
         let (mut progress, mut pieces) = (Ok(Progress::More), 0..self.pages.out.original.pieces());
         while let (Ok(Progress::More), Some(number)) = (&progress, pieces.next()) {
             let piece = self.pages.out.original.piece(number)?;

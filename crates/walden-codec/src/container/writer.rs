@@ -138,9 +138,33 @@ impl<W: Write> Writer<W> {
         as_bytes: bool,
         input: &mut (impl Read + Seek),
     ) -> Result<Added, Error> {
+        self.add_known(meta, as_bytes, input, None)
+    }
+
+    /// Adds a segment as [`Writer::add`] does, with what a check of it has found: the hash of its bytes, and that all its records
+    /// have the right checksums. Neither is computed again; if they are wrong, the member cannot be decoded.
+    ///
+    /// # Errors
+    /// As [`Writer::add`].
+    pub fn add_checked(
+        &mut self,
+        meta: Meta,
+        input: &mut (impl Read + Seek),
+        hash: Hash,
+    ) -> Result<Added, Error> {
+        self.add_known(meta, false, input, Some(hash))
+    }
+
+    fn add_known(
+        &mut self,
+        meta: Meta,
+        as_bytes: bool,
+        input: &mut (impl Read + Seek),
+        hash: Option<Hash>,
+    ) -> Result<Added, Error> {
         check_name(&meta)?;
         let from = input.stream_position().map_err(Error::Original)?;
-        if !as_bytes && let Some(segment) = self.segment(input, from)? {
+        if !as_bytes && let Some(segment) = self.segment(input, from, hash)? {
             let begun = self.begin(
                 meta,
                 (Form::Records, segment.encoded.restart),
@@ -238,18 +262,31 @@ impl<W: Write> Writer<W> {
     }
 
     /// Encodes the segment at `from`; nothing if it is none or its records cannot be coded.
-    fn segment(&mut self, input: &mut (impl Read + Seek), from: u64) -> Result<Option<Segment>, Error> {
-        let segment = self.segment_once(input)?;
+    fn segment(
+        &mut self,
+        input: &mut (impl Read + Seek),
+        from: u64,
+        hash: Option<Hash>,
+    ) -> Result<Option<Segment>, Error> {
+        let segment = self.segment_once(input, hash)?;
         if segment.is_some() || !self.encoder.has_exceeded_limits() || self.encoder.was_restart() {
             return Ok(segment);
         }
         // Together with what the members before it left behind, it is too much. It may not be as a keyframe.
         input.seek(SeekFrom::Start(from)).map_err(Error::Original)?;
-        self.segment_once(input)
+        self.segment_once(input, hash)
     }
 
-    fn segment_once(&mut self, input: &mut (impl Read + Seek)) -> Result<Option<Segment>, Error> {
+    fn segment_once(
+        &mut self,
+        input: &mut (impl Read + Seek),
+        hash: Option<Hash>,
+    ) -> Result<Option<Segment>, Error> {
         let original = Original::of(input).map_err(Error::Original)?;
+        let original = match hash {
+            Some(hash) => original.checked(hash),
+            None => original,
+        };
         let Some(start) = original.start() else { return Ok(None) };
         let Ok(info) = StreamInfo::of_segment(&start) else { return Ok(None) };
         let place = Place { timeline: info.timeline, start: start_of(&start), size: info.segment_size };

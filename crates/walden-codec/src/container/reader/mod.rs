@@ -6,12 +6,14 @@
 mod forward;
 mod frames;
 mod index;
+mod output;
 mod pieces;
 mod search;
 
 use std::io::{Read, Seek, SeekFrom, Write};
 
 pub use self::forward::Forward;
+use self::output::Output;
 pub(super) use self::pieces::broken;
 use self::pieces::of_member;
 use super::layout::{
@@ -311,6 +313,19 @@ impl<R: Read + Seek> Reader<R> {
     /// # Errors
     /// The file system's, damage, and a member that needs another one.
     pub fn decode(&mut self, head: &Head, out: &mut dyn Write) -> Result<Summary, Error> {
+        self.decode_to(head, Output::Hashed(out))
+    }
+
+    /// Decodes the member whose head came last, and compares it with its original byte for byte; the hash that is stated is
+    /// compared with the original's, which is `hash`.
+    ///
+    /// # Errors
+    /// As [`Reader::decode`], and any difference.
+    pub fn compare(&mut self, head: &Head, original: &[u8], hash: &Hash) -> Result<Summary, Error> {
+        self.decode_to(head, Output::Compared { original, hash })
+    }
+
+    fn decode_to(&mut self, head: &Head, out: Output<'_>) -> Result<Summary, Error> {
         if !self.can_decode(head) {
             return Err(Error::NeedsKeyframe(name_of(head)));
         }

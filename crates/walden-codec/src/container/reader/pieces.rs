@@ -1,11 +1,12 @@
 //! What follows a member's head: pieces, and the end, to which the member's name and place are bound.
 
-use std::io::{Read, Seek, Write};
+use std::io::{Read, Seek};
 
 use walden_format::reader::Reader as Cursor;
 
 use super::super::layout::{End, Entry, FrameHeader, Head, Kind, MAX_PIECE, hex};
 use super::super::{Damage, Error};
+use super::output::{Output, OutputCheck};
 use super::{Binding, LastHead, Reader, Summary, name_of};
 use crate::coder::{Encoded, Form};
 
@@ -14,10 +15,10 @@ const MAX_OVERHEAD: u64 = 2 << 20;
 
 impl<R: Read + Seek> Reader<R> {
     /// What follows a member's head; without `out`, nothing is decoded.
-    pub(super) fn pieces(&mut self, head: &Head, mut out: Option<&mut dyn Write>) -> Result<Summary, Error> {
+    pub(super) fn pieces(&mut self, head: &Head, mut out: Option<Output<'_>>) -> Result<Summary, Error> {
         let start = self.last.offset;
-        let mut hasher = blake3::Hasher::new();
-        let (mut pieces, mut bytes) = (0, 0_u64);
+        let mut check = OutputCheck::default();
+        let mut pieces = 0;
         let end = loop {
             let offset = self.at;
             let frame = self.frame_header()?;
@@ -38,11 +39,9 @@ impl<R: Read + Seek> Reader<R> {
                         continue;
                     };
                     let mut written = Ok(());
-                    self.piece(head, frame, offset, &mut |original| {
-                        hasher.update(original);
-                        bytes = bytes.saturating_add(original.len() as u64);
+                    self.piece(head, frame, offset, &mut |decoded| {
                         if written.is_ok() {
-                            written = out.write_all(original);
+                            written = check.take(out, decoded);
                         }
                     })?;
                     written.map_err(Error::Original)?;
@@ -55,16 +54,10 @@ impl<R: Read + Seek> Reader<R> {
             }
         };
         self.member = head.number.saturating_add(1);
-        if out.is_some() {
-            let hash = *hasher.finalize().as_bytes();
-            if bytes != end.bytes {
-                let found = format!("{bytes} bytes");
-                return Err(self.damage("the original", start, format!("{} bytes", end.bytes), found));
-            }
-            if hash != end.hash {
-                let expected = format!("BLAKE3 {}", hex(&end.hash));
-                return Err(self.damage("the original", start, expected, hex(&hash)));
-            }
+        if let Some(out) = &out {
+            check
+                .finish(out, end)
+                .map_err(|(expected, found)| self.damage("the original", start, expected, found))?;
         }
         let stored = self.at - start;
         let binding = self.bind(head, stored, end)?;
