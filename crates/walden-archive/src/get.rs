@@ -159,9 +159,26 @@ pub fn read_contents(archive: &Archive, object: Object, bytes: u64) -> Result<Ve
 /// [`GetError::NotThere`] if nothing of the name is archived; everything else means that the archive has it, or may have it, and
 /// that it cannot be read.
 pub fn get(archive: &Archive, file: ArchivedFile, target: &Path) -> Result<(), GetError> {
+    get_after(archive, file, target, || {})
+}
+
+/// The same; `found` is called once the file's object is found, and before it is read.
+///
+/// # Errors
+/// As [`get`].
+pub fn get_after(
+    archive: &Archive,
+    file: ArchivedFile,
+    target: &Path,
+    found: impl FnOnce(),
+) -> Result<(), GetError> {
     let name = || file.to_string();
     let write = |source| GetError::Write { path: target.to_owned(), source };
+    let mut found = Some(found);
     let content = with_object(archive, file, |object, bytes| {
+        if let Some(found) = found.take() {
+            found();
+        }
         // A file that cannot be written is no trouble of the archive's.
         let mut output = match Incoming::create(target) {
             Ok(output) => output,
@@ -204,6 +221,9 @@ pub fn decode(
     }
 }
 
+/// Bytes that are collected before they are written. Decoding gives most of a segment in larger parts, which are not copied.
+const WRITE_BUFFER: usize = 64 << 10;
+
 /// A file that is being written under another name.
 pub struct Incoming {
     target: PathBuf,
@@ -216,7 +236,7 @@ impl Incoming {
     /// # Errors
     /// The file system's.
     pub fn create(target: &Path) -> io::Result<Incoming> {
-        let file = BufWriter::with_capacity(1 << 18, pending::begin(target, 0o600)?);
+        let file = BufWriter::with_capacity(WRITE_BUFFER, pending::begin(target, 0o600)?);
         Ok(Incoming { target: target.to_owned(), file })
     }
 

@@ -195,11 +195,12 @@ fn hand_over(args: &GetArgs, name: &str, target: &Path) -> Result<()> {
             return Ok(());
         }
     }
-    get::get(&archive, file, target)?;
-    if !is_ahead {
-        note();
-    }
-    Ok(())
+    // What comes next is fetched meanwhile; of a file that is not there, nothing does.
+    Ok(get::get_after(&archive, file, target, || {
+        if !is_ahead {
+            note();
+        }
+    })?)
 }
 
 /// Starts the process that fetches ahead, unless it runs.
