@@ -37,6 +37,8 @@ pub struct Checked {
     pub contents: Option<Contents>,
     /// What the user should know although the file is archived.
     pub warnings: Vec<String>,
+    /// A segment whose records all have the right checksums up to its end.
+    pub is_sound: bool,
 }
 
 /// Which cluster wrote a segment.
@@ -125,7 +127,7 @@ pub fn check(file: ArchivedFile, content: &mut dyn Read, rules: Rules<'_>) -> Re
 
 fn plain(content: &[u8], warnings: Vec<String>) -> Checked {
     let hash = *blake3::hash(content).as_bytes();
-    Checked { bytes: content.len() as u64, hash, cluster: None, contents: None, warnings }
+    Checked { bytes: content.len() as u64, hash, cluster: None, contents: None, warnings, is_sound: false }
 }
 
 fn read_text(content: &mut dyn Read) -> Result<Vec<u8>, Refusal> {
@@ -204,7 +206,7 @@ fn check_segment(
         return Err(Refusal::Mismatch { what: "the file's size", expected, found });
     }
     let mut warnings = Vec::new();
-    let end = decoder.position();
+    let (end, is_sound) = (decoder.position(), fault.is_none());
     if let Some(fault) = fault {
         let offset = fault.at.bytes_since(start);
         let ends_here = is_partial || ends_in(rules.histories, name.timeline, start, start.plus(size), end);
@@ -223,7 +225,7 @@ fn check_segment(
         Cluster { system_id: info.system_id, version: info.version, segment_size: info.segment_size };
     let unfinished = decoder.unfinished().map(|unfinished| unfinished.lsn);
     let (contents, hash) = (survey.finish(end, unfinished), *hasher.finalize().as_bytes());
-    Ok(Checked { bytes, hash, cluster: Some(cluster), contents: Some(contents), warnings })
+    Ok(Checked { bytes, hash, cluster: Some(cluster), contents: Some(contents), warnings, is_sound })
 }
 
 /// The segment's start, if its first page is where the name says.

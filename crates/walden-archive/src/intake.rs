@@ -9,7 +9,7 @@ use crate::archive::{Archive, ArchiveError};
 use crate::check::{self, Checked, MAX_TEXT_BYTES, Refusal};
 use crate::history::History;
 use crate::name::ArchivedFile;
-use crate::object::{ObjectError, hexadecimal};
+use crate::object::{Content, ObjectError, hexadecimal};
 use crate::push::{PushOptions, Pushed, Pusher};
 use crate::store::MAX_OBJECT_BYTES;
 
@@ -113,14 +113,15 @@ impl<'a> Intake<'a> {
         {
             return Err(IntakeError::Digest { expected: hexadecimal(expected), found: hexadecimal(&found) });
         }
-        let unchecked = Checked { bytes, hash, cluster: None, contents: None, warnings: Vec::new() };
+        let unchecked =
+            Checked { bytes, hash, cluster: None, contents: None, warnings: Vec::new(), is_sound: false };
         if let Some(found) = self.pusher.find_present(file, &unchecked)? {
             return Ok(found);
         }
         let mut content = copy.content;
         content.rewind().map_err(IntakeError::Read)?;
         let checked = check::check(file, &mut content, self.pusher.rules())?;
-        Ok(self.pusher.store(file, checked, &mut content)?)
+        Ok(self.pusher.store(file, checked, &mut Content::Read(&mut content))?)
     }
 }
 

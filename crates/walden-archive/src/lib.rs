@@ -17,6 +17,7 @@ pub mod encryption;
 pub mod export;
 pub mod gaps;
 pub mod get;
+mod hash;
 pub mod history;
 pub mod import;
 mod intake;

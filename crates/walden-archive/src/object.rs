@@ -8,8 +8,11 @@ use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
+use walden_codec::coder::Input;
 use walden_codec::container::Error as ContainerError;
-use walden_codec::container::{FileForm, Meta, Needs, ReadLimits, Reader, WriteOptions, Writer};
+use walden_codec::container::{
+    FileForm, Head, Meta, Needs, ReadLimits, Reader, Summary as Member, WriteOptions, Writer,
+};
 
 use crate::check::Checked;
 use crate::contents::Contents;
@@ -117,6 +120,14 @@ impl ObjectError {
     }
 }
 
+/// A file that is being archived.
+pub enum Content<'a> {
+    /// Its bytes.
+    Held(&'a [u8]),
+    /// A file too large to be held in memory, which is read for each step.
+    Read(&'a mut dyn Input),
+}
+
 /// Compresses a file that was checked, decodes the outcome, and compares: nothing else is archived.
 ///
 /// # Errors
@@ -124,7 +135,7 @@ impl ObjectError {
 pub fn encode(
     file: ArchivedFile,
     checked: &Checked,
-    content: &mut (impl Read + Seek),
+    content: &mut Content<'_>,
     level: u8,
 ) -> Result<Vec<u8>, ObjectError> {
     let key = file.key();
@@ -133,13 +144,32 @@ pub fn encode(
     options.needs = Needs::of_segments(FileForm::Segment, level, checked.bytes);
     let mut writer = Writer::new(Vec::new(), options);
     let meta = Meta { name: file.to_string().into_bytes(), ..Meta::default() };
-    writer.add(meta, false, content).map_err(failed)?;
+    let added = match content {
+        // What was checked is what is compressed, so it need not be found out again.
+        Content::Held(bytes) if checked.is_sound => {
+            writer.add_checked(meta, &mut Cursor::new(*bytes), checked.hash)
+        }
+        Content::Held(bytes) => writer.add(meta, false, &mut Cursor::new(*bytes)),
+        Content::Read(input) => {
+            let rewound = input.rewind().map_err(ContainerError::Original);
+            rewound.and_then(|()| writer.add(meta, false, input))
+        }
+    };
+    added.map_err(failed)?;
     let summary = frame_content(&Summary::new(file, checked));
     writer.add_extra(SUMMARY_FRAME, &summary).map_err(failed)?;
     let object = writer.finish().map_err(failed)?;
-    decode(file, &object, &mut std::io::sink())
-        .and_then(|hash| expect_hash(&key, &hash, &hexadecimal(&checked.hash)))?;
+    match content {
+        Content::Held(bytes) => compare(file, &object, bytes, &checked.hash)?,
+        Content::Read(_) => decode(file, &object, &mut std::io::sink())
+            .and_then(|hash| expect_hash(&key, &hash, &hexadecimal(&checked.hash)))?,
+    }
     Ok(object)
+}
+
+/// Decodes the file that an object holds, and compares it with the original, which has this hash.
+fn compare(file: ArchivedFile, object: &[u8], original: &[u8], hash: &[u8; 32]) -> Result<(), ObjectError> {
+    one_file(file, object, |reader, head| reader.compare(head, original, hash)).map(drop)
 }
 
 /// Writes the file that an object holds; the BLAKE3 of what was written, which the object has confirmed.
@@ -151,6 +181,15 @@ pub fn decode(
     object: &[u8],
     out: &mut dyn std::io::Write,
 ) -> Result<[u8; 32], ObjectError> {
+    one_file(file, object, |reader, head| reader.decode(head, out)).map(|member| member.end.hash)
+}
+
+/// Reads an object to its end, which must hold this file and no other; `read` takes the file.
+fn one_file(
+    file: ArchivedFile,
+    object: &[u8],
+    read: impl FnOnce(&mut Reader<Cursor<&[u8]>>, &Head) -> Result<Member, ContainerError>,
+) -> Result<Member, ObjectError> {
     let key = file.key();
     let failed = |source| ObjectError::Container { key: key.clone(), source };
     let mut reader = Reader::open(Cursor::new(object), READ_LIMITS).map_err(failed)?;
@@ -164,10 +203,10 @@ pub fn decode(
         let (expected, found) = (file.to_string(), found.unwrap_or_else(|| "nothing".to_owned()));
         return Err(ObjectError::Mismatch { key, expected, found });
     };
-    let summary = reader.decode(&head, out).map_err(failed)?;
+    let member = read(&mut reader, &head).map_err(failed)?;
     // To the end: what follows must be what may follow.
     match reader.next().map_err(failed)? {
-        None => Ok(summary.end.hash),
+        None => Ok(member),
         Some(_) => {
             let (expected, found) = ("one file".to_owned(), "more than one".to_owned());
             Err(ObjectError::Mismatch { key, expected, found })

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use walden_source::workers;
@@ -13,9 +14,10 @@ use walden_source::workers;
 use crate::archive::{Archive, ArchiveError, LogListing};
 use crate::check::{self, Checked, Refusal, Rules};
 use crate::get;
+use crate::hash::hash_file;
 use crate::history::History;
 use crate::name::{ArchivedFile, Object, folder_of};
-use crate::object::{self, ObjectError, hexadecimal};
+use crate::object::{self, Content, ObjectError, hexadecimal};
 use crate::store::{Created, FileHash};
 
 /// How files are archived.
@@ -131,6 +133,9 @@ pub struct Batch {
     pub ready: usize,
 }
 
+/// Files of so many bytes are read once and held in memory while they are worked on; larger ones are read for each step.
+const MAX_HELD: u64 = 64 << 20;
+
 /// Archives a file and others that PostgreSQL has ready, in parallel.
 ///
 /// What becomes of the others is said, and has no influence on what is said of the first.
@@ -143,29 +148,35 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
     let folder = path.parent().unwrap_or(Path::new(""));
     let ready = ready_files(folder).unwrap_or_default();
     let pusher = Pusher::new(archive, options, local_histories(folder));
-    let asked = pusher.push(file, path);
-    let others: Vec<ArchivedFile> = match &asked {
-        // Whatever keeps this one from being archived may keep all of them, and PostgreSQL comes back with this one.
-        Err(PushError::Archive { .. }) => Vec::new(),
-        _ => ready.iter().copied().filter(|&other| other != file).take(options.look_ahead).collect(),
+    let mut files = vec![file];
+    match pusher.choose_others(file, &ready) {
+        Ok(others) => files.extend(others),
+        Err(source) => {
+            let asked = Err(PushError::Archive { name, source });
+            return Batch { asked, others: Vec::new(), ready: ready.len() };
+        }
+    }
+    let is_lost = AtomicBool::new(false);
+    let push_file = |buffer: &mut Vec<u8>, index: usize| {
+        let is_in_time = !is_lost.load(Ordering::Relaxed) && began.elapsed() < options.time;
+        let (file, other_path) = (files[index], folder.join(files[index].to_string()));
+        let result = match index {
+            0 => Some(pusher.push(file, path, buffer)),
+            _ => is_in_time.then(|| pusher.push(file, &other_path, buffer)),
+        };
+        // Whatever keeps one from being archived may keep all of them, and PostgreSQL comes back with this one.
+        if matches!(result, Some(Err(PushError::Archive { .. }))) {
+            is_lost.store(true, Ordering::Relaxed);
+        }
+        result
     };
     let mut results = Vec::new();
-    workers::run_in_order(
-        0..others.len(),
-        options.threads,
-        || (),
-        |(), index| {
-            let other = others[index];
-            let is_in_time = began.elapsed() < options.time;
-            is_in_time.then(|| pusher.push(other, &folder.join(other.to_string())))
-        },
-        |result| {
-            let Some(result) = result else { return ControlFlow::Break(()) };
-            let is_lost = matches!(&result, Err(PushError::Archive { .. }));
-            results.push(result);
-            if is_lost { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        },
-    );
+    workers::run_in_order(0..files.len(), options.threads, Vec::new, push_file, |result| {
+        results.extend(result);
+        ControlFlow::Continue(())
+    });
+    // The first one is always worked on.
+    let asked = results.remove(0);
     Batch { asked, others: results, ready: ready.len() }
 }
 
@@ -176,12 +187,15 @@ pub(crate) struct Pusher<'a> {
     histories: Vec<History>,
     /// Listings of this call.
     folders: Mutex<BTreeMap<String, LogListing>>,
+    /// Held while the archive becomes the cluster's.
+    claiming: Mutex<()>,
 }
 
 impl<'a> Pusher<'a> {
     /// `histories` say where timelines ended.
     pub fn new(archive: &'a Archive, options: &'a PushOptions, histories: Vec<History>) -> Pusher<'a> {
-        Pusher { archive, options, histories, folders: Mutex::new(BTreeMap::new()) }
+        let (folders, claiming) = (Mutex::default(), Mutex::default());
+        Pusher { archive, options, histories, folders, claiming }
     }
 
     /// How strictly files are checked.
@@ -189,33 +203,69 @@ impl<'a> Pusher<'a> {
         Rules { accept_damaged: self.options.accept_damaged, histories: &self.histories }
     }
 
-    fn push(&self, file: ArchivedFile, path: &Path) -> Result<Pushed, PushError> {
-        let name = || file.to_string();
-        let refused = |refusal| PushError::Refused { name: name(), refusal };
+    /// The files that are archived beside the one that is asked for: those that the archive does not list, in PostgreSQL's order.
+    ///
+    /// As long as the file that is asked for and the next one are both listed, there are none: to start with few files as soon as
+    /// there is space for them would leave processors without work.
+    ///
+    /// # Errors
+    /// The store's, when it lists what is beside the file that is asked for.
+    fn choose_others(
+        &self,
+        asked: ArchivedFile,
+        ready: &[ArchivedFile],
+    ) -> Result<Vec<ArchivedFile>, ArchiveError> {
+        let is_asked_listed = self.find(asked)?.is_some();
+        // A file whose folder cannot be listed is tried, and that gives the error.
+        let is_listed = |file: &ArchivedFile| matches!(self.find(*file), Ok(Some(_)));
+        let others = || ready.iter().copied().filter(|&other| other != asked);
+        if self.options.look_ahead == 0
+            || is_asked_listed && others().next().is_some_and(|next| is_listed(&next))
+        {
+            return Ok(Vec::new());
+        }
+        Ok(others().filter(|other| !is_listed(other)).take(self.options.look_ahead).collect())
+    }
+
+    /// Archives a file; `buffer` is for its content, and can be used again.
+    fn push(&self, file: ArchivedFile, path: &Path, buffer: &mut Vec<u8>) -> Result<Pushed, PushError> {
+        let refused = |refusal| PushError::Refused { name: file.to_string(), refusal };
         let began = Instant::now();
         let mut content = File::open(path).map_err(|error| refused(error.into()))?;
-        if let Some(pushed) = self.find_same(file, &mut content)? {
+        if let Some(pushed) = self.find_same(file, &content)? {
             return Ok(pushed);
         }
-        let checked = check::check(file, &mut content, self.rules()).map_err(refused)?;
-        match self.store(file, checked, &mut content) {
-            Ok(pushed) => Ok(Pushed { took: began.elapsed(), ..pushed }),
-            Err(source) => Err(PushError::Archive { name: name(), source }),
-        }
+        let is_held = read_whole(&mut content, buffer).map_err(|error| refused(error.into()))?;
+        let mut content = match is_held {
+            true => Content::Held(&buffer[..]),
+            false => Content::Read(&mut content),
+        };
+        let pushed = self.check_and_store(file, &mut content)?;
+        Ok(Pushed { took: began.elapsed(), ..pushed })
+    }
+
+    fn check_and_store(&self, file: ArchivedFile, content: &mut Content<'_>) -> Result<Pushed, PushError> {
+        let checked = match content {
+            Content::Held(bytes) => check::check(file, &mut &bytes[..], self.rules()),
+            Content::Read(input) => check::check(file, &mut **input, self.rules()),
+        };
+        let name = || file.to_string();
+        let checked = checked.map_err(|refusal| PushError::Refused { name: name(), refusal })?;
+        self.store(file, checked, content).map_err(|source| PushError::Archive { name: name(), source })
     }
 
     /// What is known of a segment if it is archived with the same content: it was checked then.
-    fn find_same(&self, file: ArchivedFile, content: &mut File) -> Result<Option<Pushed>, PushError> {
+    fn find_same(&self, file: ArchivedFile, content: &File) -> Result<Option<Pushed>, PushError> {
         let failed = |source| PushError::Archive { name: file.to_string(), source };
         let Some(found) = self.find(file).map_err(failed)? else { return Ok(None) };
-        let mut hasher = blake3::Hasher::new();
-        let hashed = hasher.update_reader(&mut *content).and_then(|_| content.rewind());
-        hashed.map_err(|error| PushError::Refused { name: file.to_string(), refusal: error.into() })?;
-        let archived = self.archived(file, Some(found), hasher.finalize().as_bytes()).map_err(failed)?;
+        let hashed = hash_file(content, self.options.threads);
+        let (bytes, hash) =
+            hashed.map_err(|error| PushError::Refused { name: file.to_string(), refusal: error.into() })?;
+        let archived = self.archived(file, Some(found), &hash).map_err(failed)?;
         Ok(archived.is_same.then_some(Pushed {
             file,
             was_there: true,
-            bytes: hasher.count(),
+            bytes,
             stored: None,
             warnings: archived.warnings,
             took: Duration::ZERO,
@@ -242,7 +292,7 @@ impl<'a> Pusher<'a> {
         Ok(Some(Pushed { file, was_there: true, bytes: checked.bytes, stored: None, warnings, took }))
     }
 
-    /// Archives a file that was checked; `content` is read from its start.
+    /// Archives a file that was checked.
     ///
     /// # Errors
     /// Why the archive does not have it.
@@ -250,9 +300,10 @@ impl<'a> Pusher<'a> {
         &self,
         file: ArchivedFile,
         checked: Checked,
-        content: &mut (impl Read + Seek),
+        content: &mut Content<'_>,
     ) -> Result<Pushed, ArchiveError> {
         if let Some(cluster) = &checked.cluster {
+            let _claiming = self.claiming.lock().unwrap_or_else(PoisonError::into_inner);
             self.archive.claim(cluster)?;
         }
         let Checked { bytes, hash, warnings, .. } = &checked;
@@ -267,18 +318,10 @@ impl<'a> Pusher<'a> {
         if let Some(found) = self.find(file)? {
             return self.compare(file, Some(found), hash).map(|()| pushed(None));
         }
-        let key = file.key();
-        let failed = |error: io::Error| {
-            ArchiveError::Object(ObjectError::Container {
-                key: key.clone(),
-                source: walden_codec::container::Error::Original(error),
-            })
-        };
-        content.seek(SeekFrom::Start(0)).map_err(failed)?;
         let object = object::encode(file, &checked, content, self.options.level)?;
         let stored = object.len() as u64;
         let files = [FileHash { name: &file.to_string(), hash }];
-        match self.archive.store().create_with(&key, &object, &files)? {
+        match self.archive.store().create_with(&file.key(), &object, &files)? {
             Created::New => Ok(pushed(Some(stored))),
             Created::Exists => self.compare(file, None, hash).map(|()| pushed(None)),
         }
@@ -288,7 +331,7 @@ impl<'a> Pusher<'a> {
     fn find(&self, file: ArchivedFile) -> Result<Option<(Object, u64)>, ArchiveError> {
         let ArchivedFile::Segment(name) = file else { return Ok(None) };
         let key = folder_of(name);
-        let mut folders = self.folders.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = match folders.get(&key) {
             Some(folder) => folder,
             None => folders.entry(key).or_insert(self.archive.segments_beside(name)?),
@@ -347,6 +390,19 @@ impl<'a> Pusher<'a> {
         let (expected, found) = ("the object that was listed".to_owned(), "none".to_owned());
         archived.ok_or_else(|| ObjectError::Mismatch { key: file.key(), expected, found }.into())
     }
+}
+
+/// Reads a file from its start if it is not too large to be held; the others are left at their start.
+fn read_whole(file: &mut File, buffer: &mut Vec<u8>) -> io::Result<bool> {
+    let bytes = file.metadata()?.len();
+    if bytes > MAX_HELD {
+        return Ok(false);
+    }
+    buffer.clear();
+    buffer.reserve_exact(bytes as usize);
+    // One byte more shows that it grows; its size is compared with what it must be.
+    file.take(MAX_HELD + 1).read_to_end(buffer)?;
+    Ok(true)
 }
 
 /// What is known of an archived file.

@@ -215,7 +215,17 @@ fn look_fast(archive: &Archive, object: Object, bytes: u64) -> Looked {
     match object::check_stored(archive.store(), object, bytes) {
         Ok(files) => {
             let file = |(file, bytes, hash)| {
-                (file, Checked { bytes, hash, cluster: None, contents: None, warnings: Vec::new() })
+                (
+                    file,
+                    Checked {
+                        bytes,
+                        hash,
+                        cluster: None,
+                        contents: None,
+                        warnings: Vec::new(),
+                        is_sound: false,
+                    },
+                )
             };
             Looked { files: files.into_iter().map(file).collect(), ..Looked::default() }
         }

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use super::{Cause, Created, Listed, MAX_OBJECT_BYTES, Store, StoreError, is_valid};
 use crate::pending::{self, ENDING};
@@ -19,6 +20,8 @@ const MODE: u32 = 0o640;
 pub struct Folder {
     root: PathBuf,
     location: String,
+    /// Held while folders are made: who finds one that is there already may take it to be durable.
+    making: Mutex<()>,
 }
 
 impl Folder {
@@ -26,7 +29,7 @@ impl Folder {
     pub fn new(root: impl Into<PathBuf>) -> Folder {
         let root = root.into();
         let location = root.display().to_string();
-        Folder { root, location }
+        Folder { root, location, making: Mutex::default() }
     }
 
     /// Where the objects are.
@@ -55,6 +58,11 @@ impl Folder {
 
     fn failed(&self, operation: &'static str, key: &str) -> impl Fn(io::Error) -> StoreError {
         move |error| self.error(operation, key, cause_of(&error), Some(error))
+    }
+
+    fn make_folders(&self, folder: &Path) -> io::Result<()> {
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        make_folders(folder)
     }
 
     /// Walks a folder; `prefix` is the key of what is in it, up to and with the last `/`.
@@ -90,7 +98,7 @@ impl Store for Folder {
         let path = self.path("create", key)?;
         let failed = self.failed("create", key);
         let folder = path.parent().unwrap_or(&self.root);
-        make_folders(folder).map_err(&failed)?;
+        self.make_folders(folder).map_err(&failed)?;
         if path.symlink_metadata().is_ok() {
             return Ok(Created::Exists);
         }

@@ -9,7 +9,7 @@ use walden_archive::name::ArchivedFile;
 use walden_archive::push::{PushError, PushOptions, push};
 use walden_archive::verify::{VerifyOptions, verify};
 
-use crate::material::{archive, complete, pg_wal, segments};
+use crate::material::{archive, complete, expect_all, log, pg_wal, segments};
 
 #[test]
 fn what_is_ready_is_archived_ahead_and_comes_back_byte_for_byte() {
@@ -40,6 +40,44 @@ fn what_is_ready_is_archived_ahead_and_comes_back_byte_for_byte() {
     let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");
     assert!(verified.is_good(), "{verified:?}");
     assert_eq!(verified.segments, 2);
+}
+
+#[test]
+fn others_are_begun_when_those_archived_ahead_are_used_up() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = log(1, 1, 8);
+    let wal = pg_wal(root.path(), &files);
+    let archive = archive(root.path());
+    let options = PushOptions { look_ahead: 3, ..PushOptions::default() };
+    let mut others = Vec::new();
+    for (name, _) in &files {
+        let batch = push(&archive, &wal.join(name), &options);
+        assert_eq!(batch.asked.expect("archived").was_there, !others.is_empty(), "{name}");
+        others.push(batch.others.into_iter().filter(Result::is_ok).count());
+        let mark = |ending| wal.join("archive_status").join(format!("{name}.{ending}"));
+        fs::rename(mark("ready"), mark("done")).expect("renamed");
+    }
+    assert_eq!(others, [3, 0, 0, 3, 0, 0, 1, 0]);
+    expect_all(&archive, &files, "archived ahead");
+}
+
+#[test]
+fn what_was_archived_ahead_is_compared_when_it_is_asked_for() {
+    let root = tempfile::tempdir().expect("a folder");
+    let files = log(1, 1, 3);
+    let wal = pg_wal(root.path(), &files);
+    let archive = archive(root.path());
+    let batch = push(&archive, &wal.join(&files[0].0), &PushOptions::default());
+    assert!(batch.asked.is_ok() && batch.others.len() == 2, "{batch:?}");
+    // Another server's, or changed since.
+    fs::write(wal.join(&files[2].0), &files[1].1).expect("a segment");
+    assert!(push(&archive, &wal.join(&files[1].0), &PushOptions::default()).asked.expect("there").was_there);
+    let asked = push(&archive, &wal.join(&files[2].0), &PushOptions::default()).asked;
+    assert!(asked.is_err(), "{asked:?}");
+    fs::remove_file(wal.join(&files[1].0)).expect("removed");
+    let asked = push(&archive, &wal.join(&files[1].0), &PushOptions::default()).asked;
+    assert!(matches!(asked, Err(PushError::Refused { .. })), "{asked:?}");
+    expect_all(&archive, &files, "archived ahead");
 }
 
 #[test]

@@ -1,0 +1,77 @@
+//! The BLAKE3 hash of a file, by two threads where it is large: while one file is compared, nothing else needs the processors.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::thread;
+
+use blake3::hazmat::{self, ChainingValue, HasherExt, Mode};
+
+/// Bytes of a file from which on two threads take less time than one.
+const MIN_SHARED: u64 = 4 << 20;
+/// Bytes that are read at a time, and hashed while they are in a processor's cache.
+const CHUNK: usize = 128 << 10;
+
+/// Hashes all that a file has, wherever it is read from; its bytes and their hash.
+///
+/// # Errors
+/// The file system's, and a file that gets shorter meanwhile.
+pub(crate) fn hash_file(file: &File, threads: usize) -> io::Result<(u64, [u8; 32])> {
+    let bytes = file.metadata()?.len();
+    if threads < 2 || bytes < MIN_SHARED {
+        let mut hasher = blake3::Hasher::new();
+        update(&mut hasher, file, 0, bytes)?;
+        return Ok((bytes, *hasher.finalize().as_bytes()));
+    }
+    // BLAKE3 is a tree: the hashes of both subtrees below its root are computed from their bytes alone.
+    let middle = hazmat::left_subtree_len(bytes);
+    let (left, right) = thread::scope(|scope| {
+        let right = scope.spawn(|| hash_subtree(file, middle, bytes));
+        let left = hash_subtree(file, 0, middle);
+        (left, right.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    Ok((bytes, *hazmat::merge_subtrees_root(&left?, &right?, Mode::Hash).as_bytes()))
+}
+
+fn hash_subtree(file: &File, from: u64, to: u64) -> io::Result<ChainingValue> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.set_input_offset(from);
+    update(&mut hasher, file, from, to)?;
+    Ok(hasher.finalize_non_root())
+}
+
+fn update(hasher: &mut blake3::Hasher, file: &File, from: u64, to: u64) -> io::Result<()> {
+    let mut chunk = vec![0; CHUNK];
+    let mut at = from;
+    while at < to {
+        let now = (to - at).min(CHUNK as u64);
+        let part = &mut chunk[..now as usize];
+        file.read_exact_at(part, at)?;
+        hasher.update(part);
+        at += now;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn the_hash_does_not_depend_on_the_number_of_threads() {
+        let bytes: Vec<u8> = (0..2 * MIN_SHARED + 77).map(|at| (at / 1000) as u8).collect();
+        for len in
+            [0, 1, 1 << 20, MIN_SHARED - 1, MIN_SHARED, MIN_SHARED + 1, 2 * MIN_SHARED, 2 * MIN_SHARED + 77]
+        {
+            let part = &bytes[..len as usize];
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(part).unwrap();
+            for threads in [1, 2] {
+                let expected = (len, *blake3::hash(part).as_bytes());
+                assert_eq!(hash_file(&file, threads).unwrap(), expected, "{len} bytes, {threads} threads");
+            }
+        }
+    }
+}
