@@ -1,7 +1,6 @@
 //! Segments in packs: what is packed, what is there at any moment, and what is read from packs.
 
 use std::fs;
-use std::io::Cursor;
 use std::time::Duration;
 
 use walden_archive::Archive;
@@ -10,7 +9,7 @@ use walden_archive::check::{Rules, check};
 use walden_archive::get::{GetError, PackMembers, get};
 use walden_archive::list::{ListOptions, list};
 use walden_archive::name::{ArchivedFile, Object};
-use walden_archive::object;
+use walden_archive::object::{self, Content};
 use walden_archive::pack::{PackOptions, Packed, pack};
 use walden_archive::prefetch::{PrefetchOptions, Spool, prefetch};
 use walden_archive::push::{PushError, PushOptions, push};
@@ -307,7 +306,7 @@ fn a_summary_that_says_something_else_than_its_segment_is_damage() {
     let mut checked = check(file, &mut &content[..], rules).expect("a good segment");
     let end = checked.contents.as_mut().and_then(|contents| contents.last_end_of_transaction.as_mut());
     *end.expect("a commit") += 3_600_000_000;
-    let forged = object::encode(file, &checked, &mut Cursor::new(content), 3).expect("an object");
+    let forged = object::encode(file, &checked, &mut Content::Held(content), 3).expect("an object");
     fs::write(root.path().join("archive").join(file.key()), forged).expect("an object");
     let damaged = || {
         let verified = verify(&archive, VerifyOptions::default(), &|_, _| {}).expect("verified");

@@ -4,7 +4,7 @@ use std::io::{Read, Seek};
 
 use walden_format::reader::Reader as Cursor;
 
-use super::super::layout::{End, Entry, FrameHeader, Head, Kind, MAX_PIECE, hex};
+use super::super::layout::{End, Entry, FrameHeader, Head, Kind, MAX_PIECE};
 use super::super::{Damage, Error};
 use super::output::{Output, OutputCheck};
 use super::{Binding, LastHead, Reader, Summary, name_of};
