@@ -138,12 +138,13 @@ fn a_range_of_times_is_found_by_the_summaries() {
 fn a_damaged_object_is_an_error_where_it_is_read() {
     let root = tempfile::tempdir().expect("a folder");
     let (archive, _) = archived(root.path());
-    let source = open(&archive, &options()).expect("a log");
     let object = root.path().join("archive/wal/00000002/00000000/00000002000000000000000B.wlz");
     let mut bytes = fs::read(&object).expect("an object");
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     fs::write(&object, bytes).expect("an object");
+    // Objects are read ahead from here on.
+    let source = open(&archive, &options()).expect("a log");
     let mut content = Vec::new();
     let read = walden_source::open::open(&source.segments[1]).and_then(|mut it| it.read_to_end(&mut content));
     let error = read.expect_err("damaged").to_string();
