@@ -1,6 +1,6 @@
 //! Writing a container, front to back.
 
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use walden_format::crc::crc32c_append;
 use walden_format::lsn::Lsn;
@@ -83,6 +83,32 @@ struct Segment {
     needs: Needs,
 }
 
+/// Where a segment comes from.
+enum Source<'s, I> {
+    /// An input, from a position on.
+    Read(&'s mut I, u64),
+    /// Memory; its hash.
+    Checked(&'s [u8], Hash),
+}
+
+impl<I: Read + Seek> Source<'_, I> {
+    fn original(&mut self) -> Result<Original<'_>, Error> {
+        match self {
+            Source::Read(input, _) => Original::of(*input).map_err(Error::Original),
+            Source::Checked(content, hash) => Ok(Original::checked(content, *hash)),
+        }
+    }
+
+    fn rewind(&mut self) -> Result<(), Error> {
+        match self {
+            Source::Read(input, from) => {
+                input.seek(SeekFrom::Start(*from)).map(drop).map_err(Error::Original)
+            }
+            Source::Checked(..) => Ok(()),
+        }
+    }
+}
+
 /// A member that is being written.
 struct Begun {
     offset: u64,
@@ -138,7 +164,14 @@ impl<W: Write> Writer<W> {
         as_bytes: bool,
         input: &mut (impl Read + Seek),
     ) -> Result<Added, Error> {
-        self.add_known(meta, as_bytes, input, None)
+        check_name(&meta)?;
+        let from = input.stream_position().map_err(Error::Original)?;
+        if !as_bytes && let Some(segment) = self.segment(&mut Source::Read(input, from))? {
+            return self.add_segment(meta, segment);
+        }
+        input.seek(SeekFrom::Start(from)).map_err(Error::Original)?;
+        let failure = self.encoder.take_failure();
+        Ok(Added { failure, ..self.add_bytes(meta, input)? })
     }
 
     /// Adds a segment as [`Writer::add`] does, with what a check of it has found: the hash of its bytes, and that all its records
@@ -146,38 +179,20 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     /// As [`Writer::add`].
-    pub fn add_checked(
-        &mut self,
-        meta: Meta,
-        input: &mut (impl Read + Seek),
-        hash: Hash,
-    ) -> Result<Added, Error> {
-        self.add_known(meta, false, input, Some(hash))
+    pub fn add_checked(&mut self, meta: Meta, content: &[u8], hash: Hash) -> Result<Added, Error> {
+        check_name(&meta)?;
+        if let Some(segment) = self.segment(&mut Source::<io::Empty>::Checked(content, hash))? {
+            return self.add_segment(meta, segment);
+        }
+        let failure = self.encoder.take_failure();
+        Ok(Added { failure, ..self.add_bytes(meta, &mut &*content)? })
     }
 
-    fn add_known(
-        &mut self,
-        meta: Meta,
-        as_bytes: bool,
-        input: &mut (impl Read + Seek),
-        hash: Option<Hash>,
-    ) -> Result<Added, Error> {
-        check_name(&meta)?;
-        let from = input.stream_position().map_err(Error::Original)?;
-        if !as_bytes && let Some(segment) = self.segment(input, from, hash)? {
-            let begun = self.begin(
-                meta,
-                (Form::Records, segment.encoded.restart),
-                Some(segment.place),
-                &segment.hash,
-                segment.needs,
-            )?;
-            self.piece(segment.bytes as usize, &segment.encoded)?;
-            return self.end(begun, segment.bytes, segment.hash);
-        }
-        input.seek(SeekFrom::Start(from)).map_err(Error::Original)?;
-        let failure = self.encoder.take_failure();
-        Ok(Added { failure, ..self.add_bytes(meta, input)? })
+    fn add_segment(&mut self, meta: Meta, segment: Segment) -> Result<Added, Error> {
+        let form = (Form::Records, segment.encoded.restart);
+        let begun = self.begin(meta, form, Some(segment.place), &segment.hash, segment.needs)?;
+        self.piece(segment.bytes as usize, &segment.encoded)?;
+        self.end(begun, segment.bytes, segment.hash)
     }
 
     /// Adds a member without decoding its records: what `input` has. It is read once.
@@ -261,32 +276,18 @@ impl<W: Write> Writer<W> {
         self.out.flush().map_err(Error::Io)
     }
 
-    /// Encodes the segment at `from`; nothing if it is none or its records cannot be coded.
-    fn segment(
-        &mut self,
-        input: &mut (impl Read + Seek),
-        from: u64,
-        hash: Option<Hash>,
-    ) -> Result<Option<Segment>, Error> {
-        let segment = self.segment_once(input, hash)?;
+    /// Encodes a segment; nothing if it is none or its records cannot be coded.
+    fn segment(&mut self, source: &mut Source<'_, impl Read + Seek>) -> Result<Option<Segment>, Error> {
+        let segment = self.segment_once(source.original()?)?;
         if segment.is_some() || !self.encoder.has_exceeded_limits() || self.encoder.was_restart() {
             return Ok(segment);
         }
         // Together with what the members before it left behind, it is too much. It may not be as a keyframe.
-        input.seek(SeekFrom::Start(from)).map_err(Error::Original)?;
-        self.segment_once(input, hash)
+        source.rewind()?;
+        self.segment_once(source.original()?)
     }
 
-    fn segment_once(
-        &mut self,
-        input: &mut (impl Read + Seek),
-        hash: Option<Hash>,
-    ) -> Result<Option<Segment>, Error> {
-        let original = Original::of(input).map_err(Error::Original)?;
-        let original = match hash {
-            Some(hash) => original.checked(hash),
-            None => original,
-        };
+    fn segment_once(&mut self, original: Original<'_>) -> Result<Option<Segment>, Error> {
         let Some(start) = original.start() else { return Ok(None) };
         let Ok(info) = StreamInfo::of_segment(&start) else { return Ok(None) };
         let place = Place { timeline: info.timeline, start: start_of(&start), size: info.segment_size };

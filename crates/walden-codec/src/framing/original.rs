@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::rc::Rc;
 
 use walden_format::page::{LONG_HEADER, SHORT_HEADER};
@@ -12,17 +12,29 @@ pub trait Input: Read + Seek {}
 
 impl<I: Read + Seek + ?Sized> Input for I {}
 
-/// A file to encode. It is read twice, in pieces, and only a few of them are in memory at any time.
+/// A file to encode. It is gone through twice, in pieces; of one that is not in memory, only a few of them are at any time.
 ///
 /// The first pass only plans ([`Original::read_ahead`]); the second is what is encoded and hashed. If the file changes
 /// between the two, the plan is worse and the result still right.
 pub struct Original<'i> {
+    source: Source<'i>,
+    bytes: usize,
+    /// The first page's header as the first pass saw it; the second must begin with the same.
+    start: Option<[u8; LONG_HEADER]>,
+}
+
+enum Source<'i> {
+    Read(Box<Pieces<'i>>),
+    /// In memory; this is its BLAKE3 hash.
+    Checked(&'i [u8], [u8; 32]),
+}
+
+/// An input that is read a piece at a time.
+struct Pieces<'i> {
     input: &'i mut dyn Input,
     /// Position in `input` of the file's first byte.
     from: u64,
     bytes: usize,
-    /// The first page's header as the first pass saw it; the second must begin with the same.
-    start: Option<[u8; LONG_HEADER]>,
     /// Pieces of the second pass that were not released: consecutive ones.
     held: VecDeque<Rc<Vec<u8>>>,
     /// Number of the first of them.
@@ -30,8 +42,26 @@ pub struct Original<'i> {
     /// The buffer of a released piece, for the next.
     spare: Vec<u8>,
     hasher: blake3::Hasher,
-    /// The hash, if it is known: then nothing is hashed.
-    known_hash: Option<[u8; 32]>,
+}
+
+/// Some consecutive bytes of a file.
+#[derive(Clone)]
+pub enum Piece<'i> {
+    /// They were read.
+    Read(Rc<Vec<u8>>),
+    /// They were in memory.
+    InMemory(&'i [u8]),
+}
+
+impl Deref for Piece<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Piece::Read(bytes) => bytes,
+            Piece::InMemory(bytes) => bytes,
+        }
+    }
 }
 
 impl<'i> Original<'i> {
@@ -52,18 +82,19 @@ impl<'i> Original<'i> {
         input.seek(SeekFrom::Start(from))?;
         let start = start.try_into().ok();
         let (held, spare, hasher) = (VecDeque::new(), Vec::new(), blake3::Hasher::new());
-        Ok(Original { input, from, bytes, start, held, first_held: 0, spare, hasher, known_hash: None })
+        let pieces = Pieces { input, from, bytes, held, first_held: 0, spare, hasher };
+        Ok(Original { source: Source::Read(Box::new(pieces)), bytes, start })
     }
 
-    /// The same of bytes that have this BLAKE3 hash and whose records have the right checksums, which are not computed again.
-    #[must_use]
-    pub fn checked(self, hash: [u8; 32]) -> Original<'i> {
-        Original { known_hash: Some(hash), ..self }
+    /// Bytes that have this BLAKE3 hash, and whose records have the right checksums: neither is computed again.
+    pub fn checked(content: &'i [u8], hash: [u8; 32]) -> Original<'i> {
+        let start = content.first_chunk().copied();
+        Original { source: Source::Checked(content, hash), bytes: content.len(), start }
     }
 
     /// Whether the checksums of records are known to be right.
     pub fn is_checked(&self) -> bool {
-        self.known_hash.is_some()
+        matches!(self.source, Source::Checked(..))
     }
 
     /// Length in bytes.
@@ -81,54 +112,39 @@ impl<'i> Original<'i> {
         self.start
     }
 
-    /// The first pass: reads the first piece, and then the ones that `visit` asks for, each behind the one before. `None`
-    /// if one cannot be read.
+    /// The first pass: the first piece, and then the ones that `visit` asks for, each behind the one before. `None` if one cannot
+    /// be read.
     pub fn read_ahead(&mut self, mut visit: impl FnMut(usize, &[u8]) -> Option<usize>) -> Option<()> {
-        let mut piece = std::mem::take(&mut self.spare);
-        let (mut wanted, mut at) = (0, 0);
-        while wanted < self.pieces() {
-            if wanted != at {
-                let from = self.from + (wanted * Self::PIECE) as u64;
-                self.input.seek(SeekFrom::Start(from)).ok()?;
-            }
-            self.read(wanted, &mut piece)?;
-            at = wanted + 1;
-            match visit(wanted, &piece) {
-                Some(next) => wanted = next.max(at),
-                None => break,
+        match &mut self.source {
+            Source::Read(pieces) => pieces.read_ahead(visit),
+            Source::Checked(content, _) => {
+                let mut wanted = 0;
+                while let Some(piece) = piece_of(content, wanted) {
+                    match visit(wanted, piece) {
+                        Some(next) => wanted = next.max(wanted + 1),
+                        None => break,
+                    }
+                }
+                Some(())
             }
         }
-        self.spare = piece;
-        self.input.seek(SeekFrom::Start(self.from)).ok().map(drop)
     }
 
     /// A piece of the second pass; `None` if it was released or cannot be read.
-    pub fn piece(&mut self, number: usize) -> Option<Rc<Vec<u8>>> {
-        let at = number.checked_sub(self.first_held)?;
-        while self.held.len() <= at {
-            let mut piece = std::mem::take(&mut self.spare);
-            self.read(self.first_held + self.held.len(), &mut piece)?;
-            if self.known_hash.is_none() {
-                self.hasher.update(&piece);
-            }
-            self.held.push_back(Rc::new(piece));
+    pub fn piece(&mut self, number: usize) -> Option<Piece<'i>> {
+        match &mut self.source {
+            Source::Read(pieces) => pieces.piece(number).map(Piece::Read),
+            Source::Checked(content, _) => piece_of(content, number).map(Piece::InMemory),
         }
-        self.held.get(at).cloned()
-    }
-
-    /// Reads the next piece, all of it or nothing.
-    fn read(&mut self, number: usize, piece: &mut Vec<u8>) -> Option<()> {
-        let wanted = self.bytes.checked_sub(number * Self::PIECE)?.min(Self::PIECE);
-        piece.clear();
-        piece.reserve_exact(wanted);
-        let got = (&mut *self.input).take(wanted as u64).read_to_end(piece).ok()?;
-        (wanted > 0 && got == wanted).then_some(())
     }
 
     /// Bytes within one page, if they are in memory.
+    #[inline]
     pub fn get(&self, range: Range<usize>) -> Option<&[u8]> {
-        let (number, at) = (range.start / Self::PIECE, range.start % Self::PIECE);
-        self.held.get(number.checked_sub(self.first_held)?)?.get(at..at + range.len())
+        match &self.source {
+            Source::Read(pieces) => pieces.get(range),
+            Source::Checked(content, _) => content.get(range),
+        }
     }
 
     /// All bytes from an offset on, unless some were released.
@@ -161,7 +177,72 @@ impl<'i> Original<'i> {
 
     /// Releases the pieces that end before an offset.
     pub fn release_before(&mut self, at: usize) {
-        while self.first_held < at / Self::PIECE
+        if let Source::Read(pieces) = &mut self.source {
+            pieces.release_before(at);
+        }
+    }
+
+    /// The BLAKE3 hash of the second pass, once the last piece was read.
+    pub fn hash(&self) -> Option<[u8; 32]> {
+        match &self.source {
+            Source::Read(pieces) => pieces.hash(self.pieces()),
+            Source::Checked(_, hash) => Some(*hash),
+        }
+    }
+}
+
+/// A piece of a content; nothing behind its end.
+fn piece_of(content: &[u8], number: usize) -> Option<&[u8]> {
+    content.chunks(Original::PIECE).nth(number)
+}
+
+impl Pieces<'_> {
+    fn read_ahead(&mut self, mut visit: impl FnMut(usize, &[u8]) -> Option<usize>) -> Option<()> {
+        let mut piece = std::mem::take(&mut self.spare);
+        let (mut wanted, mut at) = (0, 0);
+        while wanted < self.bytes.div_ceil(Original::PIECE) {
+            if wanted != at {
+                let from = self.from + (wanted * Original::PIECE) as u64;
+                self.input.seek(SeekFrom::Start(from)).ok()?;
+            }
+            self.read(wanted, &mut piece)?;
+            at = wanted + 1;
+            match visit(wanted, &piece) {
+                Some(next) => wanted = next.max(at),
+                None => break,
+            }
+        }
+        self.spare = piece;
+        self.input.seek(SeekFrom::Start(self.from)).ok().map(drop)
+    }
+
+    fn piece(&mut self, number: usize) -> Option<Rc<Vec<u8>>> {
+        let at = number.checked_sub(self.first_held)?;
+        while self.held.len() <= at {
+            let mut piece = std::mem::take(&mut self.spare);
+            self.read(self.first_held + self.held.len(), &mut piece)?;
+            self.hasher.update(&piece);
+            self.held.push_back(Rc::new(piece));
+        }
+        self.held.get(at).cloned()
+    }
+
+    /// Reads the next piece, all of it or nothing.
+    fn read(&mut self, number: usize, piece: &mut Vec<u8>) -> Option<()> {
+        let wanted = self.bytes.checked_sub(number * Original::PIECE)?.min(Original::PIECE);
+        piece.clear();
+        piece.reserve_exact(wanted);
+        let got = (&mut *self.input).take(wanted as u64).read_to_end(piece).ok()?;
+        (wanted > 0 && got == wanted).then_some(())
+    }
+
+    fn get(&self, range: Range<usize>) -> Option<&[u8]> {
+        let (number, at) = (range.start / Original::PIECE, range.start % Original::PIECE);
+        self.held.get(number.checked_sub(self.first_held)?)?.get(at..at + range.len())
+    }
+
+    fn release_before(&mut self, at: usize) {
+        while self.first_held < at / Original::PIECE
             && let Some(piece) = self.held.pop_front()
         {
             self.first_held += 1;
@@ -169,9 +250,8 @@ impl<'i> Original<'i> {
         }
     }
 
-    /// The BLAKE3 hash of the second pass, once the last piece was read.
-    pub fn hash(&self) -> Option<[u8; 32]> {
-        let is_read = self.first_held + self.held.len() == self.pieces();
-        is_read.then(|| self.known_hash.unwrap_or_else(|| *self.hasher.finalize().as_bytes()))
+    fn hash(&self, pieces: usize) -> Option<[u8; 32]> {
+        let is_read = self.first_held + self.held.len() == pieces;
+        is_read.then(|| *self.hasher.finalize().as_bytes())
     }
 }

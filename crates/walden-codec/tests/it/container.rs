@@ -51,6 +51,32 @@ fn what_a_server_compressed_gets_smaller() {
     }
 }
 
+#[test]
+fn a_segment_that_was_checked_is_written_as_any_other_and_compared_with_what_comes_back() {
+    let [_, (name, bytes), _] = consecutive();
+    let hash = *blake3::hash(&bytes).as_bytes();
+    let (expected, _) = write(options(FileForm::Segment, 3), &[(name, &bytes)]);
+    let mut writer = Writer::new(Vec::new(), options(FileForm::Segment, 3));
+    writer.add_checked(meta(name), &bytes, hash).expect("written");
+    let file = writer.finish().expect("written");
+    assert!(file == expected, "the same bytes");
+    let compare = |original: &[u8], hash| {
+        let mut reader = Reader::open(Cursor::new(&file[..]), limits()).expect("a header");
+        let head = reader.next().expect("a head").expect("a member");
+        reader.compare(&head, original, hash).map(|member| member.end.hash)
+    };
+    assert_eq!(compare(&bytes, &hash).expect("the same"), hash);
+    let mut other = bytes.clone();
+    for at in [0, 8192, bytes.len() / 2 + 77, bytes.len() - 1] {
+        other[at] ^= 1;
+        assert!(matches!(compare(&other, &hash), Err(Error::Damage(_))), "byte {at}");
+        other[at] ^= 1;
+    }
+    assert!(compare(&bytes[..bytes.len() - 1], &hash).is_err(), "one byte less");
+    assert!(compare(&[&bytes[..], &[0]].concat(), &hash).is_err(), "one byte more");
+    assert!(compare(&bytes, &[7; 32]).is_err(), "another hash");
+}
+
 /// A file that becomes another one when it has been placed so many times.
 struct Changing {
     now: Cursor<Vec<u8>>,
