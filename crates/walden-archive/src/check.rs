@@ -17,8 +17,8 @@ use crate::contents::{Contents, Survey};
 use crate::history::{History, HistoryError};
 use crate::name::ArchivedFile;
 
-/// Bytes that are read and decoded at a time.
-const CHUNK: usize = 1 << 20;
+/// Bytes that are read at a time, hashed, and decoded while they are in a processor's cache: whole pages of any size.
+const CHUNK: usize = 256 << 10;
 /// More than any history or backup label has.
 pub(crate) const MAX_TEXT_BYTES: u64 = 1 << 20;
 /// The smallest segment: where in its segment a position is, is known at least modulo this.
@@ -114,14 +114,62 @@ impl Refusal {
 /// Why the file is not one that PostgreSQL archives, or not whole.
 pub fn check(file: ArchivedFile, content: &mut dyn Read, rules: Rules<'_>) -> Result<Checked, Refusal> {
     match file {
-        ArchivedFile::Segment(name) => check_segment(name, false, content, rules),
-        ArchivedFile::Partial(name) => check_segment(name, true, content, rules),
+        ArchivedFile::Segment(name) => check_segment(name, false, &mut Reading::new(content), rules),
+        ArchivedFile::Partial(name) => check_segment(name, true, &mut Reading::new(content), rules),
         ArchivedFile::History(timeline) => {
             let text = read_text(content)?;
             History::parse(timeline, &text)?;
             Ok(plain(&text, Vec::new()))
         }
         ArchivedFile::Backup(name, offset) => check_backup(name, offset, content),
+    }
+}
+
+/// The same of a file that is in memory.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_held(file: ArchivedFile, content: &[u8], rules: Rules<'_>) -> Result<Checked, Refusal> {
+    match file {
+        ArchivedFile::Segment(name) => check_segment(name, false, &mut Held(content), rules),
+        ArchivedFile::Partial(name) => check_segment(name, true, &mut Held(content), rules),
+        _ => check(file, &mut &content[..], rules),
+    }
+}
+
+/// A file in parts of [`CHUNK`] bytes, the last of which may be shorter.
+trait Chunks {
+    /// The next part; empty at the end.
+    fn next(&mut self) -> io::Result<&[u8]>;
+}
+
+/// A file that is in memory: the part of it that is left.
+struct Held<'c>(&'c [u8]);
+
+impl Chunks for Held<'_> {
+    fn next(&mut self) -> io::Result<&[u8]> {
+        let (next, left) = self.0.split_at(self.0.len().min(CHUNK));
+        self.0 = left;
+        Ok(next)
+    }
+}
+
+/// A file that is read.
+struct Reading<'c> {
+    content: &'c mut dyn Read,
+    chunk: Vec<u8>,
+}
+
+impl<'c> Reading<'c> {
+    fn new(content: &'c mut dyn Read) -> Reading<'c> {
+        Reading { content, chunk: vec![0; CHUNK] }
+    }
+}
+
+impl Chunks for Reading<'_> {
+    fn next(&mut self) -> io::Result<&[u8]> {
+        let filled = read_full(self.content, &mut self.chunk)?;
+        Ok(&self.chunk[..filled])
     }
 }
 
@@ -168,16 +216,15 @@ fn check_backup(name: SegmentName, offset: u32, content: &mut dyn Read) -> Resul
 fn check_segment(
     name: SegmentName,
     is_partial: bool,
-    content: &mut dyn Read,
+    content: &mut dyn Chunks,
     rules: Rules<'_>,
 ) -> Result<Checked, Refusal> {
-    let mut chunk = vec![0; CHUNK];
-    let mut filled = read_full(content, &mut chunk)?;
-    let info = StreamInfo::of_segment(&chunk[..filled]).map_err(|kind| {
+    let mut here = content.next()?;
+    let info = StreamInfo::of_segment(here).map_err(|kind| {
         let fault = Fault { lsn: Lsn(0), at: Lsn(0), kind };
         Refusal::Mismatch { what: "the first page", expected: fault.expected(), found: fault.found() }
     })?;
-    let start = check_name(name, &info, &chunk[..filled])?;
+    let start = check_name(name, &info, here)?;
     // Pages up to the switch are copies of the parent's, those behind it are the timeline's own (`XLogInitNewTimeline` in `xlog.c`).
     let info = StreamInfo { timeline: name.timeline, ..info };
     let size = info.segment_size.bytes();
@@ -185,8 +232,7 @@ fn check_segment(
     let mut survey = Survey::new(name, &info);
     let mut hasher = blake3::Hasher::new();
     let (mut bytes, mut fault, mut unused) = (0, None, Unused::new(info, start));
-    while filled > 0 {
-        let here = &chunk[..filled];
+    while !here.is_empty() {
         hasher.update(here);
         if fault.is_none() {
             match decoder.push(here, &mut survey) {
@@ -197,8 +243,8 @@ fn check_segment(
         if let Some(found) = &fault {
             unused.look(here, bytes, found);
         }
-        bytes += filled as u64;
-        filled = read_full(content, &mut chunk)?;
+        bytes += here.len() as u64;
+        here = content.next()?;
     }
     if bytes != size {
         let (expected, found) =

@@ -146,9 +146,7 @@ pub fn encode(
     let meta = Meta { name: file.to_string().into_bytes(), ..Meta::default() };
     let added = match content {
         // What was checked is what is compressed, so it need not be found out again.
-        Content::Held(bytes) if checked.is_sound => {
-            writer.add_checked(meta, &mut Cursor::new(*bytes), checked.hash)
-        }
+        Content::Held(bytes) if checked.is_sound => writer.add_checked(meta, bytes, checked.hash),
         Content::Held(bytes) => writer.add(meta, false, &mut Cursor::new(*bytes)),
         Content::Read(input) => {
             let rewound = input.rewind().map_err(ContainerError::Original);

@@ -246,7 +246,7 @@ impl<'a> Pusher<'a> {
 
     fn check_and_store(&self, file: ArchivedFile, content: &mut Content<'_>) -> Result<Pushed, PushError> {
         let checked = match content {
-            Content::Held(bytes) => check::check(file, &mut &bytes[..], self.rules()),
+            Content::Held(bytes) => check::check_held(file, bytes, self.rules()),
             Content::Read(input) => check::check(file, &mut **input, self.rules()),
         };
         let name = || file.to_string();

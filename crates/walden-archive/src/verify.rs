@@ -284,7 +284,7 @@ impl Looked {
     /// Checks a decoded file as strictly as before it was archived; damage that was accepted then is a warning now.
     fn check(&mut self, archive: &Archive, file: ArchivedFile, content: &[u8], histories: &[History]) {
         let rules = Rules { accept_damaged: true, histories };
-        match check::check(file, &mut &content[..], rules) {
+        match check::check_held(file, content, rules) {
             Ok(checked) => {
                 let expected = archive.identity().map(|identity| identity.system_identifier.clone());
                 let found = checked.cluster.map(|cluster| cluster.system_id.to_string());
