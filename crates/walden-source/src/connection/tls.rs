@@ -267,7 +267,8 @@ impl ServerCertVerifier for Verifier {
                 Err(Error::InvalidCertificate(
                     CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
                 )) => {}
-                other => drop(other?),
+                Err(error) => return Err(error),
+                Ok(_) => {}
             }
         }
         if self.has_name {
