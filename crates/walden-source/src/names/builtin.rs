@@ -67,6 +67,7 @@ fn parse(line: &str) -> Option<Row> {
         table,
         partition_of: None,
         scans: None,
+        is_required: None,
     };
     Some(Row { relation, versions })
 }

@@ -30,6 +30,9 @@ pub struct Relation {
     pub partition_of: Option<u32>,
     /// Of an index: how often it was scanned since the server's statistics were reset.
     pub scans: Option<u64>,
+    /// Of an index: whether it enforces a constraint or identifies rows for replication (primary key, unique, exclusion, replica
+    /// identity), so that it is needed even if no query uses it.
+    pub is_required: Option<bool>,
 }
 
 impl Relation {

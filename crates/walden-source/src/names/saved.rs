@@ -64,6 +64,8 @@ struct RelationRow {
     partition_of: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     scans: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    is_required: Option<bool>,
     #[serde(default)]
     files: Vec<Option<(u32, u32, u32)>>,
 }
@@ -110,6 +112,7 @@ pub(super) fn load(path: &Path) -> Result<Names, NamesError> {
             table: row.table,
             partition_of: row.partition_of,
             scans: row.scans,
+            is_required: row.is_required,
         });
         for (at, file) in row.files.into_iter().enumerate() {
             let Some((tablespace, database, file)) = file else { continue };
@@ -170,6 +173,7 @@ pub(super) fn write(names: &Names, mut out: impl Write) -> io::Result<()> {
             table: relation.table,
             partition_of: relation.partition_of,
             scans: relation.scans,
+            is_required: relation.is_required,
             files: files.into_iter().map(|(_, file)| file).collect(),
         }
     });

@@ -111,7 +111,8 @@ fn relations(client: &mut Client, database: u32, version: u32, names: &mut Names
     let query = format!(
         "SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relisshared, c.reltablespace,
                 pg_relation_filenode(c.oid), a.amname, COALESCE(it.oid, i.indrelid, t.oid), {partition},
-                s.idx_scan
+                s.idx_scan,
+                i.indisprimary OR i.indisunique OR i.indisexclusion OR i.indisreplident
          FROM pg_class c
          JOIN pg_namespace n ON n.oid = c.relnamespace
          LEFT JOIN pg_am a ON a.oid = c.relam
@@ -144,6 +145,7 @@ fn relations(client: &mut Client, database: u32, version: u32, names: &mut Names
             table: optional(9),
             partition_of: optional(10),
             scans: row.get(11).and_then(|scans| scans.parse().ok()),
+            is_required: row.get(12).map(|is_required| is_required == "t"),
         };
         names.add(relation, file);
     }
