@@ -4,6 +4,7 @@
 //! that mostly have them, and a few additions; see [`UsualSums`] and [`TransactionSums`].
 
 mod event;
+mod evidence;
 mod sums;
 
 use std::ops::ControlFlow;
@@ -14,15 +15,16 @@ use walden_format::payload::timestamp::Timestamp;
 use walden_format::payload::xact::{self, TransactionEnd};
 
 use walden_format::payload::{self, Payload};
-use walden_format::record::{BlockRef, Fork, Image, RECORD_HEADER, Record};
-use walden_format::rmgr::info::heap::{HOT_UPDATE, OPMASK, UPDATE};
+use walden_format::record::{Fork, Image, RECORD_HEADER, Record};
 use walden_format::rmgr::{self, KindTable, info, rmid};
 use walden_format::simple::{self, SimpleRecord};
 use walden_format::stream::Visitor;
+use walden_format::version::Major;
 
 pub(crate) use self::event::{Event, Finished};
+use self::evidence::{SegmentEvidence, is_evidence};
 pub(crate) use self::sums::TransactionTally;
-use self::sums::{TransactionSums, USUAL, UsualSums, key_of, place_of, tuple_key};
+use self::sums::{TransactionSums, USUAL, UsualSums, key_of, place_of};
 use crate::group::{Cell, Dimension, Owner, ViewSpec};
 use crate::slices::Slices;
 use crate::tally::{Bucket, ImageCause, ImageTable, Tally};
@@ -30,6 +32,7 @@ use crate::tally::{Bucket, ImageCause, ImageTable, Tally};
 /// Options that are common to all segments of a scan.
 #[derive(Clone, Copy)]
 pub(crate) struct CollectSpec<'a> {
+    pub version: Major,
     pub kinds: &'a KindTable,
     /// Views that need more than cells.
     pub views: &'a [ViewSpec],
@@ -69,9 +72,7 @@ pub(crate) struct SegmentTally<'a> {
     pub pieces: Vec<FxHashMap<Piece, Tally>>,
     slice: u32,
     next_slice: Lsn,
-    written_tuples: Vec<u32>,
-    /// Updates of tuples that the same transaction had just written, by cell.
-    pub repeated_updates: FxHashMap<u32, u64>,
+    pub evidence: SegmentEvidence,
 }
 
 /// Cell, transaction, slice.
@@ -81,8 +82,6 @@ pub(crate) type Piece = (u32, u32, u32);
 const RECENT: usize = 256;
 /// Size of the table of transactions: a power of two.
 const WRITING: usize = 256;
-/// Size of the table of tuples written, for [`SegmentTally::repeated_updates`]: a power of two.
-const WRITTEN: usize = 1 << 14;
 
 impl<'a> SegmentTally<'a> {
     pub fn new(spec: CollectSpec<'a>) -> SegmentTally<'a> {
@@ -106,8 +105,7 @@ impl<'a> SegmentTally<'a> {
             pieces: vec![FxHashMap::default(); spec.views.len()],
             slice: 0,
             next_slice: Lsn::INVALID,
-            written_tuples: Vec::new(),
-            repeated_updates: FxHashMap::default(),
+            evidence: SegmentEvidence::new(spec.version),
         }
     }
 
@@ -131,8 +129,7 @@ impl<'a> SegmentTally<'a> {
         self.subxids.clear();
         self.events.clear();
         self.pieces.iter_mut().for_each(FxHashMap::clear);
-        self.written_tuples.fill(0);
-        self.repeated_updates.clear();
+        self.evidence.clear();
         // Cell 0 is that of framing, and the initial one of `recent`.
         self.look_up_cell(Cell::FRAMING, 0);
         self
@@ -319,6 +316,7 @@ impl<'a> SegmentTally<'a> {
             }
             Ok(Payload::Abort(end)) => return self.end(&end, false, xid),
             Ok(Payload::Prepare(_)) => Event::Prepare { xid },
+            Ok(Payload::Assignment(assignment)) => Event::Assigned { subxids: assignment.subxacts.collect() },
             Ok(Payload::Checkpoint(checkpoint)) => Event::Checkpoint(Box::new(checkpoint)),
             Ok(Payload::RunningXacts(running)) => Event::Running { oldest: running.oldest_running_xid },
             Ok(Payload::ParameterChange(change)) => {
@@ -357,32 +355,6 @@ impl<'a> SegmentTally<'a> {
         });
     }
 
-    /// Detects updates of tuples that the same transaction wrote. The table overwrites entries, so the count is a lower bound.
-    #[inline(always)]
-    fn update(&mut self, record: &Record<'_>, cell: u32) {
-        let Some((old_offset, new_offset)) = payload::heap::update_offsets(record) else { return };
-        let Some(new) = record.block(0) else { return };
-        let old = record.block(1).filter(|block| block.fork == Fork::MAIN).unwrap_or(new);
-        let key =
-            |block: &BlockRef, offset: u16| tuple_key(block.relation, block.block, offset, record.header.xid);
-        if self.update_of_tuple(key(old, old_offset), key(new, new_offset)) {
-            *self.repeated_updates.entry(cell).or_default() += 1;
-        }
-    }
-
-    /// Like `update`, for a record of the usual layout: both tuples are in its block.
-    #[inline(always)]
-    fn usual_update(&mut self, record: SimpleRecord<'_>) {
-        let Some((old_offset, new_offset)) = payload::heap::simple_update_offsets(&record) else { return };
-        let key = |offset| tuple_key(record.relation(), record.block(), offset, record.header().xid);
-        if record.has_block() && self.update_of_tuple(key(old_offset), key(new_offset)) {
-            let header = record.header();
-            let kind = self.spec.kinds.kind(header.rmid, header.info).index() as u16;
-            let cell = self.cell(Owner::Relation(record.relation(), record.fork()), Some(kind));
-            *self.repeated_updates.entry(cell).or_default() += 1;
-        }
-    }
-
     #[inline(never)]
     fn rare_usual_event(&mut self, record: SimpleRecord<'_>) {
         record.as_record(|record| self.rare_event(record));
@@ -391,20 +363,6 @@ impl<'a> SegmentTally<'a> {
     #[inline(never)]
     fn usual_as_any(&mut self, record: SimpleRecord<'_>) -> ControlFlow<()> {
         record.as_record(|record| self.record(record))
-    }
-
-    /// Whether the old tuple is in the table; adds the new one.
-    #[inline(always)]
-    fn update_of_tuple(&mut self, old: u64, new: u64) -> bool {
-        if self.written_tuples.is_empty() {
-            self.written_tuples = vec![0; WRITTEN];
-        }
-        // Half of the key is the place; the other half, which is never 0, identifies the tuple.
-        let (old_place, old) = (old as usize >> 1 & (WRITTEN - 1), (old >> 32) as u32);
-        let (new_place, new) = (new as usize >> 1 & (WRITTEN - 1), (new >> 32) as u32);
-        let known = self.written_tuples[old_place] == old;
-        self.written_tuples[new_place] = new;
-        known
     }
 }
 
@@ -463,7 +421,7 @@ impl Visitor for SegmentTally<'_> {
         transaction.image_bytes += image_bytes;
         match header.rmid {
             rmid::XLOG | rmid::XACT | rmid::SMGR | rmid::STANDBY => self.event(record),
-            rmid::HEAP if matches!(header.info & OPMASK, UPDATE | HOT_UPDATE) => self.update(record, cell),
+            manager if is_evidence(manager) => self.evidence.observe(record),
             _ => {}
         }
         ControlFlow::Continue(())
@@ -495,7 +453,7 @@ impl Visitor for SegmentTally<'_> {
                 None => self.rare_usual_event(record),
             },
             rmid::SMGR | rmid::STANDBY => self.rare_usual_event(record),
-            rmid::HEAP if matches!(header.info & OPMASK, UPDATE | HOT_UPDATE) => self.usual_update(record),
+            manager if is_evidence(manager) => self.evidence.observe_simple(record),
             _ => {}
         }
         ControlFlow::Continue(())

@@ -59,7 +59,7 @@ pub struct Document {
     pub views: Vec<ViewDocument>,
     /// The checkpoint cycles, if a view is by checkpoint.
     pub cycles: Vec<CycleDocument>,
-    /// The findings, largest share first.
+    /// The findings: causes, then settings, each list by what the remedy saves.
     pub findings: Vec<Finding>,
     /// The damage at which reading stopped, if any.
     pub damage: Option<DamageDocument>,
@@ -276,7 +276,7 @@ impl Document {
             checkpoints: writer.checkpoints(&checkpoints, context.checkpoint_settings.is_some()),
             views: explanation.views.iter().map(|view| writer.view(view)).collect(),
             cycles: writer.cycles(&checkpoints),
-            findings: find(explanation, &labels, &checkpoints),
+            findings: find(explanation, &labels, &checkpoints, &context.names.settings),
             damage: explanation.damage.as_ref().map(|damage| DamageDocument {
                 file: damage.path.display().to_string(),
                 segment: damage.segment.to_string(),

@@ -47,6 +47,7 @@ pub fn explain(
     let cuts = Cuts::new(request, &timeline, runs);
     let views: Vec<ViewSpec> = request.views.iter().filter(|view| view.needs_pieces()).cloned().collect();
     let spec = CollectSpec {
+        version: first.version,
         kinds: KindTable::of(first.version),
         views: &views,
         slices: &cuts.slices,

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline as TimelineId};
 use walden_format::payload::xlog::WalLevel;
 use walden_format::record::RelFileLocator;
@@ -10,6 +10,7 @@ use walden_format::version::Major;
 use walden_source::scan::{Damage, Tail};
 
 use crate::checkpoints::CheckpointRecord;
+use crate::evidence::Evidence;
 use crate::group::{Cell, Dimension, GroupKey, ViewSpec};
 use crate::slices::TENTHS;
 use crate::tally::{Bucket, Buckets, ImageTable, Tally};
@@ -51,8 +52,12 @@ pub struct Explanation {
     pub switches: u64,
     /// Number of base backup ends.
     pub backups: u64,
-    /// Lower bound of updates of tuples that the same transaction had just written, by cell.
-    pub repeated_updates: Vec<(Cell, u64)>,
+    /// What the records of each relation say beyond their bytes, by relation.
+    pub evidence: Vec<(RelFileLocator, Evidence)>,
+    /// Main forks that were created.
+    pub created: FxHashSet<RelFileLocator>,
+    /// Files of relations that were dropped.
+    pub dropped: FxHashSet<RelFileLocator>,
     /// Transactions that replaced files of relations: see [`crate::rewrites`].
     pub rewrites: Vec<Rewrite>,
     /// Start of the first time span in seconds since 1970-01-01 UTC, and the width of each in seconds.
@@ -154,6 +159,12 @@ pub struct TransactionSums {
     pub system_bytes: u64,
     /// Records that belong to no transaction.
     pub system_records: u64,
+    /// Number of subtransactions: of committed transactions, and rolled back ones that an `ASSIGNMENT` record names.
+    pub subtransactions: u64,
+    /// Of these, rolled back ones: rollbacks to savepoints and errors caught.
+    pub aborted_subtransactions: u64,
+    /// Bytes of rolled back subtransactions.
+    pub aborted_subtransaction_bytes: u64,
 }
 
 /// Settings that are logged in the WAL, as of its end.

@@ -232,6 +232,14 @@ impl<'a> Labels<'a> {
         }
     }
 
+    /// Whether an index enforces a constraint or identifies rows for replication, if the names know it.
+    pub fn is_required_index(&self, owner: Owner) -> Option<bool> {
+        match owner {
+            Owner::Relation(locator, _) => self.names.resolve(locator).relation()?.is_required,
+            Owner::None | Owner::Framing => None,
+        }
+    }
+
     fn database_text(&self, oid: u32) -> String {
         match (oid, self.names.database(oid)) {
             (0, _) => "(shared)".into(),

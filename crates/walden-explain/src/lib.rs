@@ -4,6 +4,7 @@
 pub mod checkpoints;
 mod collect;
 pub mod document;
+pub mod evidence;
 mod explain;
 mod explanation;
 mod findings;
@@ -23,7 +24,7 @@ pub use explain::explain;
 pub use explanation::{
     Along, Cycle, Explanation, LoggedSettings, Outcome, Range, Rewrite, Transaction, TransactionSums, View,
 };
-pub use findings::{Finding, RULES, Rule};
+pub use findings::{Finding, FindingKind, RULES, Rule, rank as rank_findings};
 pub use labels::{Label, Part};
 pub use request::{Bound, ExplainError, Request};
 pub use timeline::Timeline;

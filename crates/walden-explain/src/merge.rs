@@ -1,8 +1,6 @@
 //! Merges what segments counted, in the order of the WAL.
 
-use std::cmp::Reverse;
-
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use walden_format::geometry::Geometry;
 use walden_format::lsn::Lsn;
 use walden_format::record::RelFileLocator;
@@ -11,6 +9,7 @@ use walden_source::scan::{Damage, SegmentEnd, SegmentOutcome, Tail};
 
 use crate::checkpoints::CheckpointRecord;
 use crate::collect::{Event, Finished, SegmentTally};
+use crate::evidence::Evidence;
 use crate::explanation::{
     Along, Cycle, Explanation, LoggedSettings, Outcome, Range, Rewrite, View, rows_of_cells, sort_by_bytes,
 };
@@ -38,7 +37,9 @@ pub(crate) struct Merge<'a> {
     logged_settings: LoggedSettings,
     switches: u64,
     backups: u64,
-    repeated_updates: FxHashMap<Cell, u64>,
+    evidence: FxHashMap<RelFileLocator, Evidence>,
+    created_files: FxHashSet<RelFileLocator>,
+    dropped_files: FxHashSet<RelFileLocator>,
     along: FxHashMap<u32, Along>,
     /// Files created by transactions in progress.
     created: FxHashMap<u32, Vec<RelFileLocator>>,
@@ -64,7 +65,9 @@ impl<'a> Merge<'a> {
             logged_settings: LoggedSettings::default(),
             switches: 0,
             backups: 0,
-            repeated_updates: FxHashMap::default(),
+            evidence: FxHashMap::default(),
+            created_files: FxHashSet::default(),
+            dropped_files: FxHashSet::default(),
             along: FxHashMap::default(),
             created: FxHashMap::default(),
             rewrites: Vec::new(),
@@ -159,8 +162,8 @@ impl<'a> Merge<'a> {
         for (cell, sum) in &tally.cells {
             self.cells.entry(*cell).or_default().merge(sum);
         }
-        for (cell, count) in &tally.repeated_updates {
-            *self.repeated_updates.entry(tally.cells[*cell as usize].0).or_default() += count;
+        for (relation, evidence) in &tally.evidence.relations {
+            self.evidence.entry(*relation).or_default().merge(evidence);
         }
         // Each view by checkpoint has the bytes of all tenths.
         if let Some(index) = self.views.iter().position(|view| view.has(Dimension::Checkpoint)) {
@@ -215,8 +218,17 @@ impl<'a> Merge<'a> {
     fn apply_event(&mut self, lsn: Lsn, event: Event) {
         match event {
             Event::Prepare { .. } => {}
-            Event::Created { xid, file } => self.created.entry(xid).or_default().push(file),
+            Event::Assigned { subxids } => self.transactions.assign(&subxids),
+            Event::Created { xid, file } => {
+                self.created.entry(xid).or_default().push(file);
+                if self.created_files.len() < MAX_GROUPS {
+                    self.created_files.insert(file);
+                }
+            }
             Event::Dropped { xids, files } => {
+                if self.dropped_files.len() < MAX_GROUPS {
+                    self.dropped_files.extend(&files);
+                }
                 let created: Vec<RelFileLocator> =
                     xids.iter().flat_map(|xid| self.created.remove(xid)).flatten().collect();
                 if !created.is_empty() && self.rewrites.len() < MAX_GROUPS {
@@ -286,8 +298,8 @@ impl<'a> Merge<'a> {
             assert_eq!(kept + view.rest.1.bytes(), file_bytes, "view {:?} does not add up", view.spec);
         }
         let (transactions, transaction_sums) = self.transactions.finish();
-        let mut repeated_updates: Vec<(Cell, u64)> = self.repeated_updates.into_iter().collect();
-        repeated_updates.sort_by_key(|(cell, count)| (Reverse(*count), *cell));
+        let mut evidence: Vec<(RelFileLocator, Evidence)> = self.evidence.into_iter().collect();
+        evidence.sort_unstable_by_key(|(relation, _)| *relation);
         Explanation {
             version: run.version,
             system_id: run.system_id,
@@ -306,7 +318,9 @@ impl<'a> Merge<'a> {
             logged_settings: self.logged_settings,
             switches: self.switches,
             backups: self.backups,
-            repeated_updates,
+            evidence,
+            created: self.created_files,
+            dropped: self.dropped_files,
             rewrites: self.rewrites,
             spans,
             cycles: cycles_of(cycles, &self.along),

@@ -108,6 +108,7 @@ mod tests {
                 table: None,
                 partition_of: None,
                 scans: None,
+                is_required: None,
             };
             names.add(relation, Some(file(*number)));
         }

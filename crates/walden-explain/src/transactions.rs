@@ -3,7 +3,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::collect::TransactionTally;
 use crate::explanation::{Outcome, Transaction, TransactionSums};
@@ -14,7 +14,14 @@ pub(crate) struct Transactions {
     open: FxHashMap<u32, OpenTransaction>,
     largest: BinaryHeap<Reverse<(u64, Reverse<u32>, Kept)>>,
     sums: TransactionSums,
+    /// Bytes of transactions that were rolled back recently: they may turn out to be subtransactions.
+    aborted: FxHashMap<u32, u64>,
+    /// Known subtransactions of transactions in progress.
+    assigned: FxHashSet<u32>,
 }
+
+/// Maximum number of entries in the tables of subtransactions.
+const MAX_SUBTRANSACTIONS: usize = 1 << 17;
 
 #[derive(Clone, Copy, Default)]
 struct OpenTransaction {
@@ -44,6 +51,8 @@ impl Transactions {
             open: FxHashMap::default(),
             largest: BinaryHeap::new(),
             sums: TransactionSums::default(),
+            aborted: FxHashMap::default(),
+            assigned: FxHashSet::default(),
         }
     }
 
@@ -58,6 +67,31 @@ impl Transactions {
 
     pub(crate) fn prepare(&mut self, xid: u32) {
         self.open.entry(xid).or_default().is_prepared = true;
+    }
+
+    /// Learns that these are subtransactions. Their rollbacks look like those of transactions, and may have come before.
+    pub(crate) fn assign(&mut self, subxids: &[u32]) {
+        if self.assigned.len() + subxids.len() > MAX_SUBTRANSACTIONS {
+            self.assigned.clear();
+        }
+        for subxid in subxids {
+            match self.aborted.remove(subxid) {
+                Some(bytes) => {
+                    self.sums.aborted -= 1;
+                    self.sums.aborted_bytes -= bytes;
+                    self.count_aborted_subtransaction(bytes);
+                }
+                None => {
+                    self.assigned.insert(*subxid);
+                }
+            }
+        }
+    }
+
+    fn count_aborted_subtransaction(&mut self, bytes: u64) {
+        self.sums.subtransactions += 1;
+        self.sums.aborted_subtransactions += 1;
+        self.sums.aborted_subtransaction_bytes += bytes;
     }
 
     /// Closes a transaction. `tally` is what is not in `open` yet.
@@ -76,14 +110,29 @@ impl Transactions {
                 }
             }
         }
-        match outcome {
-            Outcome::Committed => self.sums.committed += 1,
-            Outcome::Aborted => self.sums.aborted += 1,
-            Outcome::Prepared | Outcome::Open => self.sums.open += 1,
-        }
         self.sums.bytes += tally.bytes;
-        if outcome == Outcome::Aborted {
-            self.sums.aborted_bytes += tally.bytes;
+        if !self.assigned.is_empty() {
+            subxids.iter().for_each(|subxid| {
+                self.assigned.remove(subxid);
+            });
+        }
+        if outcome == Outcome::Aborted && self.assigned.remove(&xid) {
+            return self.count_aborted_subtransaction(tally.bytes);
+        }
+        match outcome {
+            Outcome::Committed => {
+                self.sums.committed += 1;
+                self.sums.subtransactions += subxids.len() as u64;
+            }
+            Outcome::Aborted => {
+                self.sums.aborted += 1;
+                self.sums.aborted_bytes += tally.bytes;
+                if self.aborted.len() >= MAX_SUBTRANSACTIONS {
+                    self.aborted.clear();
+                }
+                self.aborted.insert(xid, tally.bytes);
+            }
+            Outcome::Prepared | Outcome::Open => self.sums.open += 1,
         }
         let TransactionTally { records, bytes, image_bytes } = tally;
         let subtransactions = subxids.len() as u32;

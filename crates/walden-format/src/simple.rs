@@ -162,6 +162,14 @@ impl<'a> SimpleRecord<'a> {
         ((self.bytes.len() as u32).wrapping_add(7)) & !7
     }
 
+    /// The data of the block; empty without a block.
+    #[inline(always)]
+    pub fn block_data(&self) -> &'a [u8] {
+        let end = self.bytes.len().saturating_sub(self.main_len().into());
+        let start = end.saturating_sub(self.data_len().into());
+        &self.bytes[start..end]
+    }
+
     /// The main data.
     #[inline(always)]
     pub fn main_data(&self) -> &'a [u8] {

@@ -2,8 +2,9 @@
 
 use walden_explain::document::{Document, GroupDocument, TallyDocument, ViewDocument};
 use walden_explain::tally::{Bucket, ImageCause};
+use walden_explain::{Finding, FindingKind};
 
-use crate::table::{Look, Row, table, wrap};
+use crate::table::{Look, Row, harmless, table, wrap};
 use crate::units;
 
 /// The whole report, ending in a line break.
@@ -269,14 +270,49 @@ fn findings(document: &Document, look: Look) -> String {
     if document.findings.is_empty() {
         return String::new();
     }
-    let mut text = format!("{}\n", look.heading("Findings"));
-    for (index, finding) in document.findings.iter().enumerate() {
-        let number = format!("{:>3}. ", index + 1);
-        text.push_str(&number);
-        text.push_str(&wrap(&finding.text, look.width.saturating_sub(5), 5));
-        text.push_str(&format!("\n     {} {}\n", look.pointer("→"), look.pointer(&finding.points_at)));
+    let mut text = String::new();
+    for (kind, title) in FINDING_LISTS {
+        let findings: Vec<&Finding> = document.findings.iter().filter(|one| one.kind == kind).collect();
+        if findings.is_empty() {
+            continue;
+        }
+        text.push_str(&format!("{}\n", look.heading(title)));
+        for (index, finding) in findings.into_iter().enumerate() {
+            let number = format!("{:>3}. ", index + 1);
+            text.push_str(&number);
+            text.push_str(&wrap(&harmless(&finding.text), look.width.saturating_sub(5), 5));
+            text.push_str(&format!(
+                "\n     {} {}\n",
+                look.pointer("→"),
+                look.pointer(&harmless(&finding.points_at))
+            ));
+            let advice = format!("{}{}", finding.remedy, saves_text(finding, document.file_bytes));
+            text.push_str(&format!("     {}\n", wrap(&harmless(&advice), look.width.saturating_sub(5), 5)));
+        }
     }
     text
+}
+
+/// The lists of findings, with their headings.
+pub(crate) const FINDING_LISTS: [(FindingKind, &str); 2] = [
+    (FindingKind::Cause, "Findings: what the work does"),
+    (FindingKind::Setting, "Findings: what settings add"),
+];
+
+/// What a remedy saves, in words.
+pub(crate) fn saves_text(finding: &Finding, file_bytes: u64) -> String {
+    let Some(saves) = finding.saves_bytes.filter(|bytes| *bytes > 0) else { return String::new() };
+    let share = |bytes: u64| 100.0 * bytes as f64 / file_bytes.max(1) as f64;
+    let error = finding.saves_error_bytes.unwrap_or(0);
+    let range = match error * 50 > saves {
+        true => format!(
+            "{:.0} to {:.0} %",
+            share(saves.saturating_sub(error)),
+            share((saves + error).min(file_bytes))
+        ),
+        false => format!("{:.1} %", share(saves)),
+    };
+    format!("; saves about {}, {range} of the WAL", units::bytes(saves))
 }
 
 fn damage(document: &Document, look: Look) -> String {

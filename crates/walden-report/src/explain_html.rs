@@ -13,6 +13,7 @@ use walden_explain::{Label, Part};
 use crate::chart::{
     Axis, Bars, CheckpointTimeline, Cycle, Layer, Mark, Node, StackedOverTime, Tone, Treemap, Unit,
 };
+use crate::explain::saves_text;
 use crate::html::{Cell, Page, Row, Section, Table, Weight};
 use crate::units;
 
@@ -126,7 +127,10 @@ fn findings(document: &Document) -> Section {
     if document.findings.is_empty() {
         return section.text("Nothing stands out.");
     }
-    section.findings(document.findings.iter().map(|one| (one.text.clone(), one.points_at.clone())))
+    section.findings(document.findings.iter().map(|one| {
+        let saves = saves_text(one, document.file_bytes);
+        (one.text.clone(), format!("{}: {}{saves}", one.points_at, one.remedy))
+    }))
 }
 
 // ---- Over time ---------------------------------------------------------------------------------------------------------

@@ -37,6 +37,10 @@ pub(crate) enum Event {
     Prepare {
         xid: u32,
     },
+    /// Subtransactions of a transaction in progress.
+    Assigned {
+        subxids: Vec<u32>,
+    },
     Checkpoint(Box<Checkpoint>),
     /// The main fork of a relation was created.
     Created {

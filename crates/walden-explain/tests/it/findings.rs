@@ -1,6 +1,14 @@
 //! Findings are made where the log gives rise to them, and only there.
 
-use crate::material::Log;
+use walden_explain::FindingKind;
+use walden_explain::document::Document;
+use walden_explain::evidence::Evidence;
+use walden_format::record::RelFileLocator;
+use walden_format::rmgr::info::{btree, heap, xact};
+use walden_format::rmgr::rmid;
+use walden_source::names::{Names, Persistence, Relation, RelationKind};
+
+use crate::material::{GOLDEN, Log, document, document_with, explain_golden, request};
 
 fn rules(log: &Log) -> Vec<&'static str> {
     log.document().findings.iter().map(|finding| finding.rule).collect()
@@ -17,14 +25,203 @@ fn inserts(index_bytes: usize) -> Log {
     log
 }
 
+fn file(relation: u32) -> RelFileLocator {
+    RelFileLocator { tablespace: 1663, database: 5, relation }
+}
+
+/// Names of a table (16384) and its index (16390).
+fn names(scans: Option<u64>, is_required: Option<bool>) -> Names {
+    let mut names = Names::default();
+    let relation = |oid: u32, name: &str, kind: RelationKind| Relation {
+        database: 5,
+        shared: false,
+        oid,
+        schema: "public".into(),
+        name: name.into(),
+        kind,
+        persistence: Persistence::Permanent,
+        access_method: None,
+        table: (kind == RelationKind::Index).then_some(20_000),
+        partition_of: None,
+        scans: scans.filter(|_| kind == RelationKind::Index),
+        is_required: is_required.filter(|_| kind == RelationKind::Index),
+    };
+    names.add(relation(20_000, "orders", RelationKind::Table), Some(file(16384)));
+    names.add(relation(20_001, "orders_note", RelationKind::Index), Some(file(16390)));
+    names
+}
+
 #[test]
-fn an_index_is_large_from_its_share_on() {
-    let found = inserts(300).document();
-    let finding = found.findings.iter().find(|finding| finding.rule == "large-index").unwrap();
-    assert_eq!(finding.points_at, "1663/5/16390");
+fn an_index_is_unused_only_if_nothing_needs_it() {
+    let explanation = inserts(300).explain(&request(Vec::new()));
+    let found = |scans, is_required| {
+        let document = document_with(&explanation, &names(scans, is_required));
+        document.findings.into_iter().find(|finding| finding.rule == "unused-index")
+    };
+    let finding = found(Some(0), Some(false)).unwrap();
+    assert_eq!(finding.points_at, "orders_note");
     let index: u64 = 999 * (24 + 20 + 2 + 300 + 3_u64).next_multiple_of(8);
-    assert!((finding.share - index as f64 / found.file_bytes as f64).abs() < 1e-3, "{finding:?}");
-    assert!(!rules(&inserts(8)).contains(&"large-index"));
+    assert_eq!((finding.bytes, finding.saves_bytes), (index, Some(index)));
+    assert_eq!(found(Some(1), Some(false)), None);
+    assert_eq!(found(Some(0), Some(true)), None);
+    assert_eq!(found(Some(0), None), None, "names of an earlier form do not say what an index is for");
+    assert_eq!(found(None, Some(false)), None);
+}
+
+const HEAP_LOCK: (u8, u8) = (rmid::HEAP, heap::LOCK);
+const HEAP_UPDATE: (u8, u8) = (rmid::HEAP, heap::UPDATE);
+/// `XLHL_XMAX_LOCK_ONLY | XLHL_XMAX_EXCL_LOCK`, and with `XLHL_KEYS_UPDATED`.
+const NO_KEY_UPDATE: u8 = 0x06;
+const FOR_UPDATE: u8 = 0x16;
+/// `XLHL_XMAX_LOCK_ONLY | XLHL_XMAX_KEYSHR_LOCK`
+const KEY_SHARE: u8 = 0x0A;
+
+fn lock(log: &mut Log, xid: u32, block: u32, offset: u8, infobits: u8) {
+    let mut main = xid.to_le_bytes().to_vec();
+    main.extend([offset, 0, infobits, 0]);
+    log.record(HEAP_LOCK, xid, 16384, &[(block, &[])], &main);
+}
+
+/// An update whose new tuple shares everything with the old one but `changed` bytes.
+fn update(log: &mut Log, xid: u32, (old_block, old): (u32, u8), (block, new): (u32, u8), changed: usize) {
+    /// `XLH_UPDATE_PREFIX_FROM_OLD`
+    const PREFIX: u8 = 0x20;
+    let mut main = xid.to_le_bytes().to_vec();
+    main.extend([old, 0, 0, if old_block == block { PREFIX } else { 0 }, 0, 0, 0, 0, new, 0]);
+    let mut tuple = if old_block == block { vec![40, 0] } else { Vec::new() };
+    // t_infomask2, t_infomask, t_hoff, padding, attributes.
+    tuple.extend([3, 0, 2, 0, 24, 0]);
+    tuple.resize(tuple.len() + changed, 0x33);
+    let blocks: &[(u32, &[u8])] =
+        if old_block == block { &[(block, &tuple)] } else { &[(block, &tuple), (old_block, &[])] };
+    log.record(HEAP_UPDATE, xid, 16384, blocks, &main);
+}
+
+fn evidence(log: &Log) -> Evidence {
+    let explanation = log.explain(&request(Vec::new()));
+    explanation.evidence.iter().find(|(relation, _)| relation.relation == 16384).unwrap().1
+}
+
+#[test]
+fn a_lock_belongs_to_what_its_transaction_does_next_to_the_tuple() {
+    let mut log = Log::new();
+    for xid in 1000..1300 {
+        let block = xid - 1000;
+        lock(&mut log, xid, block, 1, NO_KEY_UPDATE);
+        update(&mut log, xid, (block, 1), (5000 + block, 1), 40);
+        log.end(xid, true, xid.into(), &[]);
+    }
+    let of_updates = evidence(&log);
+    assert_eq!((of_updates.update_locks.count, of_updates.moved_updates), (300, 300));
+    assert_eq!((of_updates.row_locks.count, of_updates.upsert_locks.count), (0, 0));
+    assert!(!rules(&log).contains(&"row-locks"));
+
+    for xid in 2000..2200 {
+        lock(&mut log, xid, xid, 1, NO_KEY_UPDATE);
+        update(&mut log, xid, (xid, 1), (xid, 2), 4);
+    }
+    let with_upserts = evidence(&log);
+    assert_eq!((with_upserts.update_locks.count, with_upserts.upsert_locks.count), (300, 200));
+    for xid in 3000..4000 {
+        lock(&mut log, xid, xid, 1, FOR_UPDATE);
+        // Another transaction's update, and one of another tuple.
+        update(&mut log, xid + 1, (xid, 1), (xid, 2), 4);
+        update(&mut log, xid, (xid, 5), (xid, 6), 4);
+        lock(&mut log, xid, xid, 9, KEY_SHARE);
+    }
+    let all = evidence(&log);
+    assert_eq!((all.row_locks.count, all.key_share_locks.count), (1000, 1000));
+    assert_eq!((all.update_locks.count, all.upsert_locks.count), (300, 200));
+    assert!(rules(&log).contains(&"row-locks") && rules(&log).contains(&"foreign-key-locks"));
+}
+
+#[test]
+fn updates_that_change_nothing_leave_everything_out() {
+    let with = |changed: usize| {
+        let mut log = Log::new();
+        for xid in 1000..1500 {
+            update(&mut log, xid, (xid, 1), (xid, 2), changed);
+        }
+        let evidence = evidence(&log);
+        assert_eq!(evidence.compared_updates, 500);
+        (evidence.unchanged_updates, rules(&log).contains(&"no-op-updates"))
+    };
+    assert_eq!(with(0), (500, true));
+    assert_eq!(with(1), (0, false));
+}
+
+#[test]
+fn updates_of_tuples_just_written_are_counted() {
+    let mut log = Log::new();
+    for xid in 1000..1010 {
+        (0..200).for_each(|round| update(&mut log, xid, (xid, round), (xid, round + 1), 300));
+    }
+    let evidence = evidence(&log);
+    assert_eq!((evidence.same_transaction_updates, evidence.recent_updates), (1990, 1990));
+    assert!(rules(&log).contains(&"repeated-updates"));
+}
+
+#[test]
+fn leaf_pages_show_whether_keys_ascend() {
+    let with = |block: fn(u32) -> u32| {
+        let mut log = Log::new();
+        for number in 0..1000 {
+            log.record((rmid::BTREE, btree::INSERT_LEAF), 1000, 16384, &[(block(number), &[7; 24])], &[1, 0]);
+        }
+        let evidence = evidence(&log);
+        assert_eq!(evidence.leaf_inserts, 1000);
+        evidence.leaf_changes
+    };
+    assert_eq!(with(|number| number / 100), 10);
+    assert_eq!(with(|number| number * 7919 % 500), 1000);
+}
+
+#[test]
+fn a_subtransaction_that_is_rolled_back_is_no_transaction() {
+    let mut log = Log::new();
+    for xid in 1001..1065 {
+        log.heap_insert(xid, 16384, 100);
+        log.end(xid, false, 7, &[]);
+    }
+    let mut main = 1000_u32.to_le_bytes().to_vec();
+    main.extend(64_u32.to_le_bytes());
+    (1001..1065_u32).for_each(|subxid| main.extend(subxid.to_le_bytes()));
+    log.writer.main_data(rmid::XACT, xact::ASSIGNMENT, &main);
+    log.end(1000, true, 8, &[]);
+    let sums = log.explain(&request(Vec::new())).transaction_sums;
+    assert_eq!((sums.committed, sums.aborted, sums.aborted_bytes), (1, 0, 0));
+    assert_eq!((sums.subtransactions, sums.aborted_subtransactions), (64, 64));
+    assert!(sums.aborted_subtransaction_bytes > 64 * 100);
+}
+
+#[test]
+fn causes_never_exceed_the_log() {
+    let check = |document: &Document| {
+        let causes: u64 = document
+            .findings
+            .iter()
+            .filter(|finding| finding.kind == FindingKind::Cause)
+            .map(|finding| finding.bytes)
+            .sum();
+        assert!(causes <= document.file_bytes, "{:#?}", document.findings);
+        for finding in &document.findings {
+            assert!(finding.saves_bytes.unwrap_or(0) <= finding.bytes, "{finding:#?}");
+            assert!(!finding.text.is_empty() && !finding.points_at.is_empty() && !finding.remedy.is_empty());
+        }
+    };
+    for version in GOLDEN {
+        explain_golden(version, &request(Vec::new())).iter().for_each(|one| check(&document(one)));
+    }
+    // Rows written again and again by transactions that are rolled back, with an index that nothing uses.
+    let mut log = Log::new();
+    for xid in 1000..3000 {
+        lock(&mut log, xid, 1, 1, FOR_UPDATE);
+        (0..4).for_each(|round| update(&mut log, xid, (1, round), (1, round + 1), 0));
+        log.index_insert(xid, 16390, 100);
+        log.end(xid, false, xid.into(), &[]);
+    }
+    let explanation = log.explain(&request(Vec::new()));
+    check(&document_with(&explanation, &names(Some(0), Some(false))));
 }
 
 #[test]

@@ -59,6 +59,34 @@ impl Log {
         self.writer.record(rmid, info, xid, &rest)
     }
 
+    /// A record with blocks of one relation, each with its number and data, and with main data.
+    pub fn record(
+        &mut self,
+        (rmid, info): (u8, u8),
+        xid: u32,
+        relation: u32,
+        blocks: &[(u32, &[u8])],
+        main: &[u8],
+    ) -> Lsn {
+        /// `BKPBLOCK_HAS_DATA`, `BKPBLOCK_SAME_REL`
+        const HAS_DATA: u8 = 0x20;
+        const SAME_REL: u8 = 0x80;
+        let mut rest = Vec::new();
+        for (id, (block, data)) in blocks.iter().enumerate() {
+            let has_data = if data.is_empty() { 0 } else { HAS_DATA };
+            rest.extend([id as u8, has_data | if id > 0 { SAME_REL } else { 0 }]);
+            rest.extend((data.len() as u16).to_le_bytes());
+            if id == 0 {
+                [1663, 5, relation].iter().for_each(|field| rest.extend(u32::to_le_bytes(*field)));
+            }
+            rest.extend(block.to_le_bytes());
+        }
+        rest.extend([255, main.len() as u8]);
+        blocks.iter().for_each(|(_, data)| rest.extend(*data));
+        rest.extend(main);
+        self.writer.record(rmid, info, xid, &rest)
+    }
+
     pub fn heap_insert(&mut self, xid: u32, relation: u32, data: usize) -> Lsn {
         self.block_record(rmid::HEAP, heap::INSERT, xid, relation, data)
     }
@@ -141,8 +169,11 @@ pub fn explain_golden(version: &str, request: &Request) -> Vec<Explanation> {
 }
 
 pub fn document(explanation: &Explanation) -> Document {
-    let names = Names::default();
-    Document::new(explanation, &Context { names: &names, checkpoint_settings: None, top: None })
+    document_with(explanation, &Names::default())
+}
+
+pub fn document_with(explanation: &Explanation, names: &Names) -> Document {
+    Document::new(explanation, &Context { names, checkpoint_settings: None, top: None })
 }
 
 /// Writes a golden cluster's segments uncompressed, and returns their paths.

@@ -1,0 +1,470 @@
+//! Collects [`Evidence`] of the records of one segment.
+//!
+//! Records are put in their context by small tables that are indexed by hashes and overwrite their entries, so that memory is
+//! bounded and each record costs a few lookups.
+
+use rustc_hash::FxHashMap;
+use walden_format::payload::heap::{
+    DeleteFlags, InfoBits, InsertFlags, PruneFlags, SharedLengths, TUPLE_HEADER, UpdateFlags, XlHeapDelete,
+    XlHeapHeader, XlHeapLock, XlHeapUpdate,
+};
+use walden_format::record::{BlockRef, Compression, Fork, Record, RelFileLocator};
+use walden_format::rmgr::info::{btree, heap, heap2};
+use walden_format::rmgr::rmid;
+use walden_format::simple::SimpleRecord;
+use walden_format::version::Major;
+
+use super::sums::tuple_key;
+use crate::evidence::Evidence;
+
+/// What the records of a segment say of their relations.
+pub(crate) struct SegmentEvidence {
+    version: Major,
+    index: FxHashMap<RelFileLocator, u32>,
+    recent: Box<[(RelFileLocator, u32); RECENT]>,
+    pub relations: Vec<(RelFileLocator, Evidence)>,
+    /// The last leaf page that an index tuple was inserted on, by relation.
+    last_leaves: Vec<u32>,
+    /// Tuples written: with the transaction, and without.
+    written: Box<[[u32; 2]; TUPLES]>,
+    locks: Box<[Lock; LOCKS]>,
+    /// Number of inserts into TOAST tables so far, and by transaction that number at its last one.
+    toast_inserts: u32,
+    last_toast: Box<[(u32, u32); SESSIONS]>,
+    /// The last update of a transaction.
+    updates: Box<[LastUpdate; SESSIONS]>,
+    /// Keys of index tuples, by what they point at: a part of the hash of that, and the key's hash.
+    keys: Box<[[u32; 2]; TUPLES]>,
+}
+
+/// Sizes of the tables: powers of two.
+const RECENT: usize = 128;
+const TUPLES: usize = 1 << 14;
+const LOCKS: usize = 1 << 10;
+const SESSIONS: usize = 256;
+
+/// A heap tuple's `LOCK` record without a known purpose.
+#[derive(Clone, Copy, Default)]
+struct Lock {
+    key: u64,
+    relation: u32,
+    bytes: u32,
+    toast_inserts: u32,
+    is_for_update: bool,
+    /// Hash of the tuple's attributes, if its page is in the record as an image.
+    tuple: Option<u32>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct LastUpdate {
+    xid: u32,
+    old: (u32, u16),
+    new: (u32, u16),
+}
+
+/// What evidence needs of a record, whatever its layout.
+#[derive(Clone, Copy)]
+struct Observed<'a> {
+    info: u8,
+    xid: u32,
+    relation: RelFileLocator,
+    block: u32,
+    /// The page of an update's old tuple.
+    old_block: u32,
+    main: &'a [u8],
+    /// Data of block 0.
+    data: &'a [u8],
+    /// Aligned, without images.
+    bytes: u32,
+    image_bytes: u32,
+    has_image: bool,
+}
+
+/// Whether records of a resource manager are evidence of anything.
+#[inline(always)]
+pub(super) fn is_evidence(manager: u8) -> bool {
+    const MANAGERS: u64 = 1 << rmid::HEAP | 1 << rmid::HEAP2 | 1 << rmid::BTREE;
+    manager < 64 && MANAGERS >> manager & 1 != 0
+}
+
+impl SegmentEvidence {
+    pub fn new(version: Major) -> SegmentEvidence {
+        SegmentEvidence {
+            version,
+            index: FxHashMap::default(),
+            recent: Box::new([(RelFileLocator::default(), u32::MAX); RECENT]),
+            relations: Vec::new(),
+            last_leaves: Vec::new(),
+            written: Box::new([[0; 2]; TUPLES]),
+            locks: Box::new([Lock::default(); LOCKS]),
+            toast_inserts: 0,
+            last_toast: Box::new([(0, 0); SESSIONS]),
+            updates: Box::new([LastUpdate::default(); SESSIONS]),
+            keys: Box::new([[0; 2]; TUPLES]),
+        }
+    }
+
+    /// Forgets everything, for another segment.
+    pub fn clear(&mut self) {
+        self.index.clear();
+        self.recent.fill((RelFileLocator::default(), u32::MAX));
+        self.relations.clear();
+        self.last_leaves.clear();
+        self.written.fill([0; 2]);
+        self.locks.fill(Lock::default());
+        self.toast_inserts = 0;
+        self.last_toast.fill((0, 0));
+        self.updates.fill(LastUpdate::default());
+        self.keys.fill([0; 2]);
+    }
+
+    /// Observes a record of the resource managers of [`is_evidence`].
+    pub fn observe(&mut self, record: &Record<'_>) {
+        let Some(block) = record.block(0).filter(|block| block.fork == Fork::MAIN) else { return };
+        let old =
+            record.block(1).filter(|other| other.fork == Fork::MAIN && other.relation == block.relation);
+        let image_bytes: u32 =
+            record.blocks.iter().filter_map(|block| block.image).map(|image| image.record_bytes()).sum();
+        let observed = Observed {
+            info: record.header.info,
+            xid: record.header.xid,
+            relation: block.relation,
+            block: block.block,
+            old_block: old.map_or(block.block, |old| old.block),
+            main: record.main_data(),
+            data: record.block_data(block),
+            bytes: (record.header.total_len + u32::from(record.alignment)).saturating_sub(image_bytes),
+            image_bytes,
+            has_image: block.image.is_some(),
+        };
+        let locked = || {
+            let lock = XlHeapLock::read(record.main_data())?;
+            Some(hash_of(tuple_in_image(record, block, lock.offset)?.get(TUPLE_HEADER..)?))
+        };
+        self.observe_any(record.header.rmid, &observed, || compare_with_images(record, block, old), locked);
+    }
+
+    /// The same for a record of the simple layout.
+    #[inline(always)]
+    pub fn observe_simple(&mut self, record: SimpleRecord<'_>) {
+        if !record.has_block() || record.fork() != Fork::MAIN {
+            return;
+        }
+        let header = record.header();
+        let observed = Observed {
+            info: header.info,
+            xid: header.xid,
+            relation: record.relation(),
+            block: record.block(),
+            old_block: record.block(),
+            main: record.main_data(),
+            data: record.block_data(),
+            bytes: record.aligned_len(),
+            image_bytes: 0,
+            has_image: false,
+        };
+        self.observe_any(header.rmid, &observed, || None, || None);
+    }
+
+    #[inline(always)]
+    fn observe_any(
+        &mut self,
+        manager: u8,
+        record: &Observed<'_>,
+        compare_with_images: impl FnOnce() -> Option<bool>,
+        locked_tuple: impl FnOnce() -> Option<u32>,
+    ) {
+        match (manager, record.info & heap::OPMASK) {
+            (rmid::BTREE, _) => match record.info & walden_format::rmgr::info::RMGR_MASK {
+                btree::INSERT_LEAF => self.leaf_insert(record),
+                btree::INSERT_POST if self.version >= Major::V13 => self.leaf_insert(record),
+                _ => {}
+            },
+            (rmid::HEAP2, kind) => self.heap2(record, kind),
+            (_, heap::UPDATE | heap::HOT_UPDATE) => self.update(record, compare_with_images),
+            (_, heap::DELETE) => self.delete(record),
+            (_, heap::LOCK) => self.lock(record, locked_tuple),
+            (_, heap::INSERT) => self.insert(record),
+            _ => {}
+        }
+    }
+
+    /// The place of a relation in `relations`.
+    #[inline(always)]
+    fn relation(&mut self, relation: RelFileLocator) -> usize {
+        let place = relation.relation as usize % RECENT;
+        let (known, index) = self.recent[place];
+        if known == relation && index != u32::MAX { index as usize } else { self.look_up(relation, place) }
+    }
+
+    #[inline(never)]
+    fn look_up(&mut self, relation: RelFileLocator, place: usize) -> usize {
+        let relations = &mut self.relations;
+        let last_leaves = &mut self.last_leaves;
+        let index = *self.index.entry(relation).or_insert_with(|| {
+            relations.push((relation, Evidence::default()));
+            last_leaves.push(u32::MAX);
+            (relations.len() - 1) as u32
+        });
+        self.recent[place] = (relation, index);
+        index as usize
+    }
+
+    #[inline(always)]
+    fn insert(&mut self, record: &Observed<'_>) {
+        let flags = InsertFlags(record.main.get(2).copied().unwrap_or_default());
+        if flags.on_toast_relation() {
+            self.toast_inserts += 1;
+            self.last_toast[record.xid as usize % SESSIONS] = (record.xid, self.toast_inserts);
+            let relation = self.relation(record.relation);
+            self.relations[relation].1.toast_inserts += 1;
+        }
+        if flags.is_speculative() {
+            let relation = self.relation(record.relation);
+            self.relations[relation].1.speculative_inserts += 1;
+        }
+    }
+
+    fn delete(&mut self, record: &Observed<'_>) {
+        let relation = self.relation(record.relation);
+        let evidence = &mut self.relations[relation].1;
+        evidence.deletes_by.add(record.xid);
+        let Some((delete, old)) = XlHeapDelete::split(record.main) else { return };
+        if delete.flags.0 & (DeleteFlags::CONTAINS_OLD_TUPLE | DeleteFlags::CONTAINS_OLD_KEY) != 0 {
+            evidence.old_tuples.add(old.len() as u64, 0);
+            evidence.whole_old_tuples += u64::from(delete.flags.contains_old_tuple());
+        }
+    }
+
+    fn heap2(&mut self, record: &Observed<'_>, kind: u8) {
+        let since_17 = self.version >= Major::V17;
+        let (is_prune, is_freeze) = match kind {
+            heap2::PRUNE_ON_ACCESS => (true, false),
+            heap2::PRUNE_VACUUM_SCAN if since_17 => {
+                let flags = PruneFlags::read(record.main, self.version).unwrap_or_default();
+                (false, flags.has_freeze_plans())
+            }
+            heap2::FREEZE_PAGE if !since_17 && self.version >= Major::V14 => (false, true),
+            heap2::FREEZE_PAGE_UNTIL_13 if self.version < Major::V14 => (false, true),
+            _ => return,
+        };
+        let relation = self.relation(record.relation);
+        let evidence = &mut self.relations[relation].1;
+        let (bytes, image_bytes) = (record.bytes.into(), record.image_bytes.into());
+        if is_freeze {
+            evidence.freezing.add(bytes, image_bytes);
+        }
+        if is_prune {
+            evidence.prunes.add(bytes, image_bytes);
+            evidence.prunes_in_transactions += u64::from(record.xid != 0);
+        }
+    }
+
+    #[inline(always)]
+    fn lock(&mut self, record: &Observed<'_>, locked_tuple: impl FnOnce() -> Option<u32>) {
+        let Some(lock) = XlHeapLock::read(record.main) else { return };
+        let relation = self.relation(record.relation);
+        let evidence = &mut self.relations[relation].1;
+        let bits = lock.infobits;
+        if bits.xmax_keyshr_lock() && !bits.xmax_excl_lock() {
+            return evidence.key_share_locks.add(record.bytes.into(), record.image_bytes.into());
+        }
+        evidence.row_locks.add(record.bytes.into(), record.image_bytes.into());
+        let key = tuple_key(record.relation, record.block, lock.offset, record.xid);
+        let place = key as usize >> 1 & (LOCKS - 1);
+        let before = self.locks[place];
+        if before.key == key && !before.is_for_update {
+            // The first lock was there before the update that takes this one.
+            evidence.row_locks.remove(before.bytes.into());
+            evidence.upsert_locks.add(before.bytes.into(), 0);
+        }
+        self.locks[place] = Lock {
+            key,
+            relation: relation as u32,
+            bytes: record.bytes,
+            toast_inserts: self.toast_inserts,
+            is_for_update: is_for_update(bits),
+            tuple: locked_tuple(),
+        };
+    }
+
+    /// Gives the lock that a transaction took on a tuple to its update of that tuple. Returns the hash of the tuple's attributes, if
+    /// the lock's record has it.
+    #[inline(always)]
+    fn resolve_lock(&mut self, key: u64, xid: u32, has_moved: bool) -> Option<u32> {
+        let place = key as usize >> 1 & (LOCKS - 1);
+        let lock = self.locks[place];
+        if lock.key != key {
+            return None;
+        }
+        self.locks[place] = Lock::default();
+        let (toast_xid, toast_inserts) = self.last_toast[xid as usize % SESSIONS];
+        let wrote_toast = toast_xid == xid && toast_inserts > lock.toast_inserts;
+        let (_, evidence) = self.relations.get_mut(lock.relation as usize)?;
+        let count = if has_moved || wrote_toast {
+            &mut evidence.update_locks
+        } else if !lock.is_for_update {
+            &mut evidence.upsert_locks
+        } else {
+            return lock.tuple;
+        };
+        count.add(lock.bytes.into(), 0);
+        evidence.row_locks.remove(lock.bytes.into());
+        lock.tuple
+    }
+
+    #[inline(always)]
+    fn update(&mut self, record: &Observed<'_>, compare_with_images: impl FnOnce() -> Option<bool>) {
+        let Some((update, old_tuple)) = XlHeapUpdate::split(record.main) else { return };
+        let has_moved = record.old_block != record.block;
+        let key = |block, offset, xid| tuple_key(record.relation, block, offset, xid);
+        let old_key = key(record.old_block, update.old_offset, record.xid);
+        let locked_tuple = self.resolve_lock(old_key, record.xid, has_moved);
+        let by_same = self.rewrite_tuple(0, old_key, key(record.block, update.new_offset, record.xid));
+        let by_any = self.rewrite_tuple(
+            1,
+            key(record.old_block, update.old_offset, 0),
+            key(record.block, update.new_offset, 0),
+        );
+        self.updates[record.xid as usize % SESSIONS] = LastUpdate {
+            xid: record.xid,
+            old: (record.old_block, update.old_offset),
+            new: (record.block, update.new_offset),
+        };
+        let is_unchanged = match record.has_image || has_moved {
+            true => compare_with_images().or_else(|| {
+                let (shared, tuple) = SharedLengths::split(update.flags, record.data)?;
+                let is_whole = shared == SharedLengths::default();
+                locked_tuple.filter(|_| is_whole).and_then(|old| Some(old == hash_of(after_header(tuple)?)))
+            }),
+            false => is_unchanged(update.flags, record.data, old_tuple),
+        };
+        let relation = self.relation(record.relation);
+        let evidence = &mut self.relations[relation].1;
+        evidence.updates_by.add(record.xid);
+        evidence.moved_updates += u64::from(has_moved);
+        evidence.same_transaction_updates += u64::from(by_same);
+        evidence.recent_updates += u64::from(by_any);
+        evidence.compared_updates += u64::from(is_unchanged.is_some());
+        evidence.unchanged_updates += u64::from(is_unchanged == Some(true));
+        if update.flags.0 & (UpdateFlags::CONTAINS_OLD_TUPLE | UpdateFlags::CONTAINS_OLD_KEY) != 0 {
+            evidence.old_tuples.add(old_tuple.len() as u64, 0);
+            evidence.whole_old_tuples += u64::from(update.flags.contains_old_tuple());
+        }
+    }
+
+    /// Whether a table of tuples written has the old tuple; adds the new one.
+    #[inline(always)]
+    fn rewrite_tuple(&mut self, table: usize, old: u64, new: u64) -> bool {
+        // The lower half of a key is the place; the upper half, which is never 0, identifies the tuple.
+        let place = |key: u64| key as usize >> 1 & (TUPLES - 1);
+        let is_known = self.written[place(old)][table] == (old >> 32) as u32;
+        self.written[place(new)][table] = (new >> 32) as u32;
+        is_known
+    }
+
+    #[inline(always)]
+    fn leaf_insert(&mut self, record: &Observed<'_>) {
+        let relation = self.relation(record.relation);
+        let is_change = std::mem::replace(&mut self.last_leaves[relation], record.block) != record.block;
+        let comparison = self.compare_keys(record);
+        let evidence = &mut self.relations[relation].1;
+        evidence.leaf_inserts += 1;
+        evidence.leaf_changes += u64::from(is_change);
+        evidence.changed_keys += u64::from(comparison == Some(true));
+        evidence.same_keys += u64::from(comparison == Some(false));
+    }
+
+    /// Whether the index tuple of an updated heap tuple has another key than that of the tuple before, if that was inserted
+    /// recently.
+    #[inline(always)]
+    fn compare_keys(&mut self, record: &Observed<'_>) -> Option<bool> {
+        // `IndexTupleData`: the heap tuple's block and offset, 2 bytes of lengths and flags, then the key.
+        let (&[b2, b3, b0, b1, o0, o1, _, _], key) = record.data.split_first_chunk()?;
+        let tid = (u32::from_le_bytes([b0, b1, b2, b3]), u16::from_le_bytes([o0, o1]));
+        let hash = hash_of(key);
+        let entry = |(block, offset): (u32, u16)| {
+            let key = tuple_key(record.relation, block, offset, 0);
+            (key as usize >> 1 & (TUPLES - 1), (key >> 32) as u32)
+        };
+        let update = self.updates[record.xid as usize % SESSIONS];
+        let is_update = update.xid == record.xid && update.new == tid;
+        let before = is_update.then(|| entry(update.old)).and_then(|(place, identity)| {
+            let [known, before] = self.keys[place];
+            (known == identity).then_some(before)
+        });
+        let (place, identity) = entry(tid);
+        self.keys[place] = [identity, hash];
+        before.map(|before| before != hash)
+    }
+}
+
+/// Whether a lock's bits are those of `SELECT FOR UPDATE`, which an update that keeps the key does not take itself.
+#[inline(always)]
+fn is_for_update(bits: InfoBits) -> bool {
+    bits.xmax_excl_lock() && bits.keys_updated()
+}
+
+fn hash_of(key: &[u8]) -> u32 {
+    use std::hash::Hasher;
+    let mut hasher = rustc_hash::FxHasher::default();
+    hasher.write(key);
+    (hasher.finish() >> 32) as u32
+}
+
+/// Compares the attributes of the old and the new tuple by what an update's record has of them without images; `None` if that is
+/// not enough.
+#[inline(always)]
+fn is_unchanged(flags: UpdateFlags, data: &[u8], old_tuple: &[u8]) -> Option<bool> {
+    let (_, new_tuple) = SharedLengths::split(flags, data)?;
+    if flags.contains_old_tuple() {
+        return Some(after_header(old_tuple)? == after_header(new_tuple)?);
+    }
+    if flags.contains_new_tuple() {
+        // Logical decoding needs the whole tuple, so the record does not leave out what it shares with the old one.
+        return None;
+    }
+    let (header, rest) = XlHeapHeader::split(new_tuple)?;
+    Some(rest.len() == header.null_bitmap_len()?)
+}
+
+/// Null bitmap and attributes of a tuple as records have it.
+fn after_header(tuple: &[u8]) -> Option<&[u8]> {
+    XlHeapHeader::split(tuple).map(|(_, rest)| rest)
+}
+
+/// Compares the tuples of an update whose page or pages are in the record as images.
+fn compare_with_images(record: &Record<'_>, new: &BlockRef, old: Option<&BlockRef>) -> Option<bool> {
+    let update = XlHeapUpdate::read(record.main_data())?;
+    let old_tuple = tuple_in_image(record, old.unwrap_or(new), update.old_offset)?;
+    let data = record.block_data(new);
+    let new_tuple = match data.is_empty() {
+        true => tuple_in_image(record, new, update.new_offset)?.get(TUPLE_HEADER..)?,
+        false => {
+            let (shared, tuple) = SharedLengths::split(update.flags, data)?;
+            if shared != SharedLengths::default() {
+                return None;
+            }
+            after_header(tuple)?
+        }
+    };
+    Some(old_tuple.get(TUPLE_HEADER..)? == new_tuple)
+}
+
+/// A tuple on the page that a block's uncompressed image shows.
+fn tuple_in_image<'a>(record: &Record<'a>, block: &BlockRef, offset: u16) -> Option<&'a [u8]> {
+    /// `SizeOfPageHeaderData`, and `ItemIdData`: 15 bits of offset, 2 of flags, 15 of length.
+    const PAGE_HEADER: usize = 24;
+    const LINE_POINTER: usize = 4;
+    let image = block.image.filter(|image| image.apply && image.compression == Compression::None)?;
+    let bytes = record.image_data(&image);
+    let at = PAGE_HEADER + LINE_POINTER * usize::from(offset.checked_sub(1)?);
+    let hole = usize::from(image.hole_offset)..usize::from(image.hole_offset) + usize::from(image.hole_len);
+    if !hole.is_empty() && at + LINE_POINTER > hole.start {
+        return None;
+    }
+    let line_pointer = u32::from_le_bytes(bytes.get(at..)?.first_chunk().copied()?);
+    let (start, length) = ((line_pointer & 0x7FFF) as usize, (line_pointer >> 17) as usize);
+    let start = if start >= hole.end { start.checked_sub(hole.len())? } else { start };
+    bytes.get(start..start + length)
+}

@@ -1,0 +1,252 @@
+//! What rules know: cells by table, evidence, names, checkpoints.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+use walden_format::record::{Fork, RelFileLocator};
+use walden_format::rmgr::{Kind, rmid};
+
+use super::ledger::Claim;
+use super::percent_text;
+use crate::checkpoints::Checkpoint;
+use crate::evidence::Evidence;
+use crate::explanation::Explanation;
+use crate::group::{Cell, Owner};
+use crate::labels::{Labels, Part};
+use crate::tally::{Bucket, Tally};
+
+/// Input of the rules.
+pub(super) struct Facts<'a> {
+    pub explanation: &'a Explanation,
+    pub labels: &'a Labels<'a>,
+    pub checkpoints: &'a [Checkpoint],
+    /// The server's settings, as far as names have them.
+    pub settings: &'a BTreeMap<String, String>,
+    /// Tables with their indexes and TOAST tables; without names each relation by itself.
+    pub tables: Vec<Table>,
+}
+
+/// A table with what belongs to it.
+pub(super) struct Table {
+    pub name: String,
+    pub is_catalog: bool,
+    pub part: Part,
+    pub relations: Vec<Relation>,
+}
+
+/// One file of a relation: after a rewrite, the relation has another one.
+pub(super) struct Relation {
+    pub file: RelFileLocator,
+    pub name: String,
+    pub part: Part,
+    pub is_index: bool,
+    /// Indexes of its cells in [`Explanation::cells`], of all forks.
+    pub cells: Vec<usize>,
+    pub evidence: Evidence,
+    pub was_created: bool,
+    pub was_dropped: bool,
+}
+
+impl<'a> Facts<'a> {
+    pub fn new(
+        explanation: &'a Explanation,
+        labels: &'a Labels<'a>,
+        checkpoints: &'a [Checkpoint],
+        settings: &'a BTreeMap<String, String>,
+    ) -> Facts<'a> {
+        let mut facts = Facts { explanation, labels, checkpoints, settings, tables: Vec::new() };
+        facts.tables = facts.group_tables();
+        facts
+    }
+
+    fn group_tables(&self) -> Vec<Table> {
+        let evidence: FxHashMap<RelFileLocator, Evidence> =
+            self.explanation.evidence.iter().copied().collect();
+        let mut files: BTreeMap<RelFileLocator, Vec<usize>> = BTreeMap::new();
+        for (at, (cell, _)) in self.explanation.cells.iter().enumerate() {
+            if let Owner::Relation(file, _) = cell.owner {
+                files.entry(file).or_default().push(at);
+            }
+        }
+        let mut tables: BTreeMap<String, Table> = BTreeMap::new();
+        for (file, cells) in files {
+            let owner = Owner::Relation(file, Fork::MAIN);
+            let table = self.labels.table_of(owner);
+            let label = self.labels.owner(owner);
+            let is_index = match label.part {
+                Part::Index | Part::ToastIndex => true,
+                Part::Relation => self.has_only_index_records(&cells),
+                _ => false,
+            };
+            let relation = Relation {
+                file,
+                name: label.text,
+                part: label.part,
+                is_index,
+                cells,
+                evidence: evidence.get(&file).copied().unwrap_or_default(),
+                was_created: self.explanation.created.contains(&file),
+                was_dropped: self.explanation.dropped.contains(&file),
+            };
+            let name = table.text.clone();
+            let is_catalog = self.labels.is_catalog(owner);
+            let entry = tables.entry(table.text).or_insert_with(|| Table {
+                name,
+                is_catalog,
+                part: table.part,
+                relations: Vec::new(),
+            });
+            entry.relations.push(relation);
+        }
+        tables.into_values().collect()
+    }
+
+    /// Without names, a relation with index records only is an index.
+    fn has_only_index_records(&self, cells: &[usize]) -> bool {
+        let managers = cells.iter().filter_map(|cell| self.kind(*cell)).map(Kind::rmid);
+        let mut has_any = false;
+        let are_all = managers.into_iter().all(|manager| {
+            let is_index = is_index_manager(manager);
+            has_any |= is_index;
+            is_index || manager == rmid::XLOG
+        });
+        has_any && are_all
+    }
+
+    pub fn share(&self, bytes: u64) -> f64 {
+        if self.explanation.file_bytes == 0 { 0.0 } else { bytes as f64 / self.explanation.file_bytes as f64 }
+    }
+
+    /// A share in percent, as text.
+    pub fn percent(&self, bytes: u64) -> String {
+        percent_text(self.share(bytes))
+    }
+
+    /// The kind of a cell's records.
+    pub fn kind(&self, cell: usize) -> Option<Kind> {
+        kind_of(&self.explanation.cells[cell].0)
+    }
+
+    pub fn tally(&self, cell: usize) -> &Tally {
+        &self.explanation.cells[cell].1
+    }
+
+    /// The tables of users.
+    pub fn user_tables(&self) -> impl Iterator<Item = &Table> {
+        self.tables.iter().filter(|table| !table.is_catalog)
+    }
+
+    /// Cells of relations whose records have one of these kinds: the resource manager, and the kind's bits.
+    pub fn cells<'b>(
+        &'b self,
+        relations: impl IntoIterator<Item = &'b Relation>,
+        is_wanted: impl Fn(u8, u8) -> bool + Copy + 'b,
+    ) -> impl Iterator<Item = usize> {
+        let is_wanted =
+            move |cell: &usize| self.kind(*cell).is_some_and(|kind| is_wanted(kind.rmid(), kind.info()));
+        relations.into_iter().flat_map(|relation| relation.cells.iter().copied()).filter(is_wanted)
+    }
+
+    /// Cells of records of one of these kinds that belong to no relation.
+    pub fn cells_without_relation(&self, is_wanted: impl Fn(u8, u8) -> bool) -> Vec<usize> {
+        let cells = self.explanation.cells.iter().enumerate();
+        let is_its = |cell: &Cell| {
+            cell.owner == Owner::None && kind_of(cell).is_some_and(|kind| is_wanted(kind.rmid(), kind.info()))
+        };
+        cells.filter(|(_, (cell, _))| is_its(cell)).map(|(at, _)| at).collect()
+    }
+
+    pub fn records(&self, cells: impl Iterator<Item = usize>) -> u64 {
+        cells.map(|cell| self.tally(cell).records).sum()
+    }
+
+    pub fn bucket(&self, cells: impl Iterator<Item = usize>, bucket: Bucket) -> u64 {
+        cells.map(|cell| self.tally(cell).buckets.get(bucket)).sum()
+    }
+
+    /// A claim of shares of cells: of their bytes without images, and of images.
+    pub fn claim(&self, cells: impl Iterator<Item = usize>, plain: f64, images: f64) -> Claim {
+        let mut claim = Claim::default();
+        self.extend(&mut claim, cells, plain, images);
+        claim
+    }
+
+    pub fn extend(&self, claim: &mut Claim, cells: impl Iterator<Item = usize>, plain: f64, images: f64) {
+        cells.for_each(|cell| claim.add_share(cell, self.tally(cell), plain, images));
+    }
+
+    /// Adds plain bytes of a relation's records of some kinds, in the order of its cells.
+    pub fn extend_plain(&self, claim: &mut Claim, cells: impl Iterator<Item = usize>, bytes: u64) {
+        let mut bytes = bytes;
+        for cell in cells {
+            let tally = self.tally(cell);
+            let part = bytes.min(tally.bytes() - tally.buckets.images());
+            claim.add_plain(cell, part);
+            bytes -= part;
+        }
+    }
+}
+
+impl Table {
+    /// The table's own files.
+    pub fn heaps(&self) -> impl Iterator<Item = &Relation> {
+        self.relations.iter().filter(|one| !one.is_index && !one.is_toast())
+    }
+
+    /// Its indexes, those of its TOAST table left out.
+    pub fn indexes(&self) -> impl Iterator<Item = &Relation> {
+        self.relations.iter().filter(|one| one.is_index && one.part != Part::ToastIndex)
+    }
+
+    /// Evidence of all of its own files.
+    pub fn evidence(&self) -> Evidence {
+        let mut sum = Evidence::default();
+        self.heaps().for_each(|heap| sum.merge(&heap.evidence));
+        sum
+    }
+}
+
+impl Relation {
+    pub fn is_toast(&self) -> bool {
+        self.part == Part::Toast || (self.part == Part::Relation && self.evidence.toast_inserts > 0)
+    }
+}
+
+pub(super) fn kind_of(cell: &Cell) -> Option<Kind> {
+    Kind::from_index(cell.kind?.into())
+}
+
+pub(super) fn is_index_manager(manager: u8) -> bool {
+    (rmid::BTREE..=rmid::GIST).contains(&manager) || matches!(manager, rmid::SPGIST | rmid::BRIN)
+}
+
+/// Records in which vacuum works on an index.
+pub(super) fn is_index_vacuum(manager: u8, info: u8) -> bool {
+    use walden_format::rmgr::info::btree;
+    manager == rmid::BTREE
+        && matches!(
+            info,
+            btree::VACUUM
+                | btree::DELETE
+                | btree::MARK_PAGE_HALFDEAD
+                | btree::UNLINK_PAGE
+                | btree::UNLINK_PAGE_META
+                | btree::META_CLEANUP
+                | btree::REUSE_PAGE
+        )
+}
+
+/// Inserts of heap tuples.
+pub(super) fn is_insert(manager: u8, info: u8) -> bool {
+    use walden_format::rmgr::info::{heap, heap2};
+    (manager == rmid::HEAP && info & heap::OPMASK == heap::INSERT)
+        || (manager == rmid::HEAP2 && info & heap2::OPMASK == heap2::MULTI_INSERT)
+}
+
+/// Records of pruning, vacuuming, freezing and visibility on the heap.
+pub(super) fn is_heap_vacuum(manager: u8, info: u8) -> bool {
+    use walden_format::rmgr::info::heap2;
+    let kind = info & heap2::OPMASK;
+    manager == rmid::HEAP2
+        && !matches!(kind, heap2::MULTI_INSERT | heap2::LOCK_UPDATED | heap2::NEW_CID | heap2::REWRITE)
+}

@@ -1,0 +1,136 @@
+//! Causes in indexes.
+
+use walden_format::rmgr::info::{btree, gin};
+use walden_format::rmgr::rmid;
+
+use super::Candidate;
+use super::facts::{Facts, Relation, Table, is_insert};
+use super::ledger::Claim;
+use crate::group::Owner;
+use crate::labels::Part;
+use crate::tally::Bucket;
+use walden_format::record::Fork;
+
+/// Minimum number of index tuples for a finding about where they go.
+const MIN_INSERTS: u64 = 500;
+
+/// An index that no query has used and no constraint needs. Its build is left out: that is over.
+pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for table in facts.user_tables() {
+        for index in table.indexes().filter(|index| index.part == Part::Index) {
+            let owner = Owner::Relation(index.file, Fork::MAIN);
+            if facts.labels.index_scans(owner) != Some(0)
+                || facts.labels.is_required_index(owner) != Some(false)
+            {
+                continue;
+            }
+            let mut claim = Claim::default();
+            for cell in &index.cells {
+                let tally = facts.tally(*cell);
+                let forced = tally.buckets.get(Bucket::ImageForced);
+                claim.add_plain(*cell, tally.bytes() - tally.buckets.images());
+                claim.add_images(*cell, tally.buckets.images() - forced);
+            }
+            let share = facts.percent(claim.bytes());
+            found.push(Candidate {
+                text: format!(
+                    "index {} of {} takes {share} of the WAL; no query has used it since the statistics were reset, and it \
+                     enforces no constraint",
+                    index.name, table.name
+                ),
+                points_at: index.name.clone(),
+                remedy: format!("DROP INDEX {}, if no standby uses it either", index.name),
+                ..Candidate::new(claim, (1.0, 1.0))
+            });
+        }
+    }
+    found
+}
+
+/// An index whose new keys are spread over its leaf pages: each page gets an image after each checkpoint, and splits leave pages
+/// half full. Ascending keys all go to the last page.
+pub(super) fn random_keys(facts: &Facts<'_>) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for table in facts.user_tables() {
+        let rows = facts.records(facts.cells(table.heaps(), is_insert));
+        for index in table.indexes() {
+            let evidence = &index.evidence;
+            // Without names the table is not known.
+            let is_by_inserts = table.heaps().next().is_none() || rows * 2 >= evidence.leaf_inserts;
+            let is_random = evidence.leaf_changes * 2 > evidence.leaf_inserts;
+            if evidence.leaf_inserts < MIN_INSERTS || !is_random || !is_by_inserts {
+                continue;
+            }
+            let mut claim = Claim::default();
+            let inserts = |manager: u8, info: u8| manager == rmid::BTREE && is_leaf_insert_or_split(info);
+            for cell in facts.cells([index], inserts) {
+                claim.add_images(cell, facts.tally(cell).buckets.get(Bucket::ImageCheckpoint));
+            }
+            let images = claim.bytes();
+            let splits = |manager: u8, info: u8| {
+                manager == rmid::BTREE && matches!(info, btree::SPLIT_L | btree::SPLIT_R)
+            };
+            // Half of a page moves where the last page of an ascending index moves next to nothing.
+            facts.extend(&mut claim, facts.cells([index], splits), 0.8, 0.0);
+            let pages = 100.0 * evidence.leaf_changes as f64 / evidence.leaf_inserts as f64;
+            found.push(Candidate {
+                text: format!(
+                    "new keys of {} are spread over the index: {pages:.0} % of {} went to another leaf page than the key before. \
+                     Images of these pages after checkpoints take {} of the WAL, and splits {}",
+                    index.name,
+                    evidence.leaf_inserts,
+                    facts.percent(images),
+                    facts.percent(claim.bytes() - images)
+                ),
+                points_at: index.name.clone(),
+                remedy: "keys that ascend, such as UUIDv7 or bigint: they all go to the last page".into(),
+                ..Candidate::new(claim, (0.9, 1.0))
+            });
+        }
+    }
+    found
+}
+
+fn is_leaf_insert_or_split(info: u8) -> bool {
+    matches!(info, btree::INSERT_LEAF | btree::INSERT_POST | btree::SPLIT_L | btree::SPLIT_R)
+}
+
+/// A GIN index with `fastupdate`: entries are logged when they get into the pending list, and again when they get from there into
+/// the tree.
+pub(super) fn pending_list(facts: &Facts<'_>) -> Vec<Candidate> {
+    let is_pending = |manager: u8, info: u8| {
+        manager == rmid::GIN
+            && matches!(info, gin::UPDATE_META_PAGE | gin::INSERT_LISTPAGE | gin::DELETE_LISTPAGE)
+    };
+    let is_entry = |manager: u8, info: u8| {
+        manager == rmid::GIN && matches!(info, gin::INSERT | gin::SPLIT | gin::CREATE_PTREE)
+    };
+    let found = |table: &Table, index: &Relation| {
+        let claim = facts.claim(facts.cells([index], is_pending), 1.0, 0.0);
+        let count = facts.records(facts.cells([index], is_pending));
+        let entries = facts.claim(facts.cells([index], is_entry), 1.0, 0.0).bytes();
+        (count > 0).then(|| Candidate {
+            text: format!(
+                "the pending list of the GIN index {} of {} takes {} of the WAL in {count} records, and moving its entries into \
+                 the index {}: with fastupdate each entry is logged twice",
+                index.name,
+                table.name,
+                facts.percent(claim.bytes()),
+                facts.percent(entries)
+            ),
+            points_at: index.name.clone(),
+            remedy: format!(
+                "ALTER INDEX {} SET (fastupdate = off) where rows are inserted many at a time; else a larger \
+                 gin_pending_list_limit, so that more entries of a key are moved at once",
+                index.name
+            ),
+            // Entries that go into the tree one by one can take more than the list did.
+            ..Candidate::new(claim, (0.0, 1.0))
+        })
+    };
+    facts
+        .user_tables()
+        .flat_map(|table| table.indexes().filter_map(move |index| found(table, index)))
+        .collect()
+}

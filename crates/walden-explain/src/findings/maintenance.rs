@@ -1,0 +1,167 @@
+//! Causes in the upkeep of tables: freezing, hint bits, pruning, vacuum.
+
+use walden_format::rmgr::info::{heap, heap2, xlog};
+use walden_format::rmgr::rmid;
+use walden_format::version::Major;
+
+use super::Candidate;
+use super::facts::{Facts, Table, is_heap_vacuum, is_index_vacuum};
+use super::ledger::Claim;
+
+/// What a table that is written once, and then vacuumed, should have been loaded with.
+const LOAD_FROZEN: &str =
+    "COPY ... WITH (FREEZE) into a table that the same transaction creates or truncates";
+
+pub(super) fn freezing(facts: &Facts<'_>) -> Vec<Candidate> {
+    let version = facts.explanation.version;
+    let is_freeze = |manager: u8, info: u8| {
+        let kind = info & heap2::OPMASK;
+        manager == rmid::HEAP2
+            && if version >= Major::V17 {
+                kind == heap2::PRUNE_VACUUM_SCAN
+            } else if version >= Major::V14 {
+                kind == heap2::FREEZE_PAGE
+            } else {
+                kind == heap2::FREEZE_PAGE_UNTIL_13
+            }
+    };
+    let is_visible = |manager: u8, info: u8| {
+        manager == rmid::HEAP2 && version < Major::V19 && info & heap2::OPMASK == heap2::VISIBLE
+    };
+    let mut found = Vec::new();
+    for table in facts.user_tables() {
+        let freezing = table.evidence().freezing;
+        if freezing.count == 0 {
+            continue;
+        }
+        let all = facts.records(facts.cells(table.heaps(), is_freeze)).max(1);
+        let share = freezing.count as f64 / all as f64;
+        let mut claim = facts.claim(facts.cells(table.heaps(), is_freeze), share, share);
+        facts.extend(&mut claim, facts.cells(table.heaps(), is_visible), 1.0, 1.0);
+        let name = &table.name;
+        found.push(Candidate {
+            text: format!(
+                "vacuum froze rows of {} pages of {name}; that takes {} of the WAL, images of pages that nothing else changed \
+                 included",
+                freezing.count,
+                facts.percent(claim.bytes())
+            ),
+            points_at: name.clone(),
+            remedy: format!(
+                "{LOAD_FROZEN}; or VACUUM (FREEZE) right after a load, before the next checkpoint, so that it writes no images"
+            ),
+            ..Candidate::new(claim, (0.7, 1.0))
+        });
+    }
+    found
+}
+
+pub(super) fn hint_bits(facts: &Facts<'_>) -> Vec<Candidate> {
+    let is_hint = |manager: u8, info: u8| manager == rmid::XLOG && info == xlog::FPI_FOR_HINT;
+    let mut found = Vec::new();
+    for table in facts.user_tables() {
+        let cells = || facts.cells(&table.relations, is_hint);
+        let images: u64 = cells().map(|cell| facts.tally(cell).images).sum();
+        if images == 0 {
+            continue;
+        }
+        let claim = facts.claim(cells(), 1.0, 1.0);
+        let name = &table.name;
+        found.push(Candidate {
+            text: format!(
+                "reads of {name} set hint bits on {images} pages, each logged as an image because of data checksums or \
+                 wal_log_hints: {} of the WAL",
+                facts.percent(claim.bytes())
+            ),
+            points_at: name.clone(),
+            remedy: format!("VACUUM right after a load, before the next checkpoint; or {LOAD_FROZEN}"),
+            ..Candidate::new(claim, (0.7, 1.0))
+        });
+    }
+    found
+}
+
+pub(super) fn pruning(facts: &Facts<'_>) -> Vec<Candidate> {
+    let kind = if facts.explanation.version >= Major::V17 { heap2::PRUNE_ON_ACCESS } else { heap2::PRUNE };
+    let is_prune = |manager: u8, info: u8| manager == rmid::HEAP2 && info & heap2::OPMASK == kind;
+    let mut found = Vec::new();
+    for table in facts.user_tables() {
+        let evidence = table.evidence();
+        if evidence.prunes.count == 0 {
+            continue;
+        }
+        // Images of pages that are pruned first after a checkpoint are none of pruning's: the update would have them.
+        let claim = facts.claim(facts.cells(table.heaps(), is_prune), 1.0, 0.0);
+        let who = match is_by_queries(facts, table, evidence.prunes.count, evidence.prunes_in_transactions) {
+            true => "queries and updates prune",
+            false => "queries or vacuum prune",
+        };
+        let is_update = |manager: u8, info: u8| {
+            manager == rmid::HEAP && matches!(info & heap::OPMASK, heap::UPDATE | heap::HOT_UPDATE)
+        };
+        let updates = facts.records(facts.cells(table.heaps(), is_update));
+        let name = &table.name;
+        found.push(Candidate {
+            text: format!(
+                "{who} old row versions from pages of {name}, {} times for {updates} updates, {} of the WAL",
+                evidence.prunes.count,
+                facts.percent(claim.bytes())
+            ),
+            points_at: name.clone(),
+            remedy: "a higher fillfactor if it is low, as a page is pruned at each change once it has less free space than fillfactor \
+                     leaves, or 10 %; keep columns that change often in a narrow table of its own, where a page has space for many \
+                     versions and is pruned once for all of them"
+                .into(),
+            ..Candidate::new(claim, (0.3, 0.9))
+        });
+    }
+    found
+}
+
+/// Since 17 a record shows who prunes. Before, vacuum has no transaction ID, and leaves other records as well.
+fn is_by_queries(facts: &Facts<'_>, table: &Table, prunes: u64, in_transactions: u64) -> bool {
+    let version = facts.explanation.version;
+    let is_vacuum = |manager: u8, info: u8| {
+        manager == rmid::HEAP2 && matches!(info & heap2::OPMASK, heap2::VACUUM | heap2::VISIBLE)
+    };
+    version >= Major::V17
+        || in_transactions * 2 > prunes
+        || facts.records(facts.cells(table.heaps(), is_vacuum)) == 0
+}
+
+pub(super) fn vacuum(facts: &Facts<'_>) -> Vec<Candidate> {
+    let mut claim = Claim::default();
+    let mut largest: Option<(u64, &str)> = None;
+    for table in facts.user_tables() {
+        let mut of_table = Claim::default();
+        let evidence = table.evidence();
+        let is_by_queries =
+            is_by_queries(facts, table, evidence.prunes.count, evidence.prunes_in_transactions);
+        let is_vacuum = |manager: u8, info: u8| {
+            is_heap_vacuum(manager, info) && !(is_by_queries && info & heap2::OPMASK == heap2::PRUNE)
+        };
+        for cells in [
+            facts.cells(&table.relations, is_vacuum).collect::<Vec<_>>(),
+            facts.cells(&table.relations, is_index_vacuum).collect(),
+        ] {
+            facts.extend(&mut of_table, cells.iter().copied(), 1.0, 0.0);
+            facts.extend(&mut claim, cells.into_iter(), 1.0, 0.0);
+        }
+        if largest.is_none_or(|(bytes, _)| of_table.bytes() > bytes) {
+            largest = Some((of_table.bytes(), &table.name));
+        }
+    }
+    let Some((bytes, name)) = largest.filter(|(bytes, _)| *bytes > 0) else { return Vec::new() };
+    vec![Candidate {
+        text: format!(
+            "vacuum takes {} of the WAL, {} of it for {name}; images left out",
+            facts.percent(claim.bytes()),
+            super::percent_text(bytes as f64 / claim.bytes().max(1) as f64)
+        ),
+        points_at: name.to_owned(),
+        remedy: "fewer updates and deletes of its rows; vacuum does less for each row if it comes often"
+            .into(),
+        saves: None,
+        ..Candidate::new(claim, (0.0, 1.0))
+    }]
+}

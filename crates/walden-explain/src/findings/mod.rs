@@ -1,0 +1,271 @@
+//! Findings: what writes notable shares of the WAL, and what to do about it.
+//!
+//! [`RULES`] has a row per rule, with its threshold; `docs/findings.md` has the evidence, threshold and remedy of each for users.
+//! There are two lists. *Causes* are what in the work writes WAL: an object, a pattern of statements. *Settings* are what the
+//! configuration adds. Within each list no byte counts twice: a rule claims bytes of cells in a ledger, the finding that would
+//! save most first, and gets what is left.
+
+mod catalogs;
+mod facts;
+mod indexes;
+mod ledger;
+mod locks;
+mod maintenance;
+mod rewrites;
+mod settings;
+mod transactions;
+mod updates;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use self::facts::Facts;
+use self::ledger::{Claim, Ledger};
+use crate::checkpoints::Checkpoint;
+use crate::explanation::Explanation;
+use crate::labels::Labels;
+
+/// Which list a finding is in.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FindingKind {
+    /// What in the work writes it.
+    Cause,
+    /// What the configuration adds.
+    Setting,
+}
+
+/// A notable share of the WAL.
+#[derive(Clone, Debug, Serialize, PartialEq)]
+pub struct Finding {
+    /// Its list.
+    pub kind: FindingKind,
+    /// Name of its rule.
+    pub rule: &'static str,
+    /// Bytes of WAL that it is about, none of which another finding of its list is about.
+    pub bytes: u64,
+    /// Their share of the WAL, from 0 to 1.
+    pub share: f64,
+    /// A sentence with the figures.
+    pub text: String,
+    /// The object or setting.
+    pub points_at: String,
+    /// What to do.
+    pub remedy: String,
+    /// Bytes that the remedy would save; `None` if that is not known.
+    pub saves_bytes: Option<u64>,
+    /// By how much that may be wrong in either direction, in bytes.
+    pub saves_error_bytes: Option<u64>,
+    /// Settings that the remedy would change, by name, for a prediction of what that saves.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub try_settings: BTreeMap<String, String>,
+}
+
+/// A rule that makes findings.
+pub struct Rule {
+    /// Its name.
+    pub name: &'static str,
+    /// The list of its findings.
+    pub kind: FindingKind,
+    /// The minimum share of the WAL, from 0 to 1.
+    pub threshold: f64,
+    /// What it finds, in words.
+    pub description: &'static str,
+    find: fn(&Facts<'_>) -> Vec<Candidate>,
+}
+
+/// What a rule has found, before it is known which bytes are left for it.
+struct Candidate {
+    text: String,
+    points_at: String,
+    remedy: String,
+    claim: Claim,
+    /// Bytes that the remedy would save of the claimed ones, and by how much that may be wrong.
+    saves: Option<(u64, u64)>,
+    try_settings: Vec<(&'static str, String)>,
+}
+
+impl Candidate {
+    /// A candidate whose remedy saves between these shares of the claimed bytes.
+    fn new(claim: Claim, (least, most): (f64, f64)) -> Candidate {
+        let bytes = claim.bytes() as f64;
+        let (middle, error) = (bytes * (least + most) / 2.0, bytes * (most - least) / 2.0);
+        Candidate {
+            text: String::new(),
+            points_at: String::new(),
+            remedy: String::new(),
+            claim,
+            saves: Some((middle as u64, error as u64)),
+            try_settings: Vec::new(),
+        }
+    }
+}
+
+use FindingKind::{Cause, Setting};
+
+/// All rules.
+#[rustfmt::skip]
+pub const RULES: &[Rule] = &[
+    Rule { name: "unused-index", kind: Cause, threshold: 0.05, find: indexes::unused,
+           description: "an index that was never scanned and enforces nothing" },
+    Rule { name: "random-keys", kind: Cause, threshold: 0.05, find: indexes::random_keys,
+           description: "an index whose new keys each go to another leaf page" },
+    Rule { name: "gin-pending-list", kind: Cause, threshold: 0.10, find: indexes::pending_list,
+           description: "a GIN index whose entries are logged in its pending list first" },
+    Rule { name: "no-op-updates", kind: Cause, threshold: 0.03, find: updates::unchanged,
+           description: "updates that change nothing" },
+    Rule { name: "repeated-updates", kind: Cause, threshold: 0.03, find: updates::repeated,
+           description: "updates of rows that were just written" },
+    Rule { name: "bulk-update", kind: Cause, threshold: 0.10, find: updates::bulk,
+           description: "one transaction that updates most of a table" },
+    Rule { name: "indexed-column-updates", kind: Cause, threshold: 0.05, find: updates::indexed_columns,
+           description: "updates of indexed columns, which cannot be HOT" },
+    Rule { name: "updates-without-space", kind: Cause, threshold: 0.05, find: updates::without_space,
+           description: "updates that find no free space on their page" },
+    Rule { name: "upserts", kind: Cause, threshold: 0.05, find: updates::upserts,
+           description: "row locks that INSERT ... ON CONFLICT DO UPDATE takes before it updates" },
+    Rule { name: "replica-identity", kind: Cause, threshold: 0.05, find: updates::replica_identity,
+           description: "whole old rows logged for logical replication" },
+    Rule { name: "bulk-delete", kind: Cause, threshold: 0.10, find: updates::bulk_delete,
+           description: "one transaction that deletes most of a table" },
+    Rule { name: "toast-rewrites", kind: Cause, threshold: 0.10, find: rewrites::toast,
+           description: "large values written again by updates" },
+    Rule { name: "staging-table", kind: Cause, threshold: 0.10, find: rewrites::staging,
+           description: "tables filled and then truncated or dropped" },
+    Rule { name: "materialized-view-refresh", kind: Cause, threshold: 0.10, find: rewrites::refresh,
+           description: "materialized views written whole" },
+    Rule { name: "table-rewrite", kind: Cause, threshold: 0.10, find: rewrites::table,
+           description: "tables written whole by VACUUM FULL or CLUSTER" },
+    Rule { name: "index-build", kind: Cause, threshold: 0.10, find: rewrites::index_build,
+           description: "indexes built" },
+    Rule { name: "freezing", kind: Cause, threshold: 0.10, find: maintenance::freezing,
+           description: "rows frozen by vacuum" },
+    Rule { name: "hint-bits", kind: Cause, threshold: 0.05, find: maintenance::hint_bits,
+           description: "images written because a hint bit was set" },
+    Rule { name: "pruning", kind: Cause, threshold: 0.05, find: maintenance::pruning,
+           description: "pages pruned by queries" },
+    Rule { name: "vacuum", kind: Cause, threshold: 0.20, find: maintenance::vacuum,
+           description: "vacuum, as far as no other finding explains it" },
+    Rule { name: "row-locks", kind: Cause, threshold: 0.05, find: locks::rows,
+           description: "SELECT FOR UPDATE and its weaker forms" },
+    Rule { name: "foreign-key-locks", kind: Cause, threshold: 0.05, find: locks::foreign_keys,
+           description: "share locks and multixacts of foreign keys" },
+    Rule { name: "tiny-transactions", kind: Cause, threshold: 0.10, find: transactions::tiny,
+           description: "commit records of transactions that change a row or two" },
+    Rule { name: "savepoints", kind: Cause, threshold: 0.02, find: transactions::savepoints,
+           description: "subtransactions" },
+    Rule { name: "rolled-back", kind: Cause, threshold: 0.10, find: transactions::rolled_back,
+           description: "transactions that were rolled back" },
+    Rule { name: "catalog-churn", kind: Cause, threshold: 0.15, find: catalogs::churn,
+           description: "changes of system catalogs" },
+    Rule { name: "sequences", kind: Cause, threshold: 0.10, find: catalogs::sequences,
+           description: "numbers drawn from sequences" },
+    Rule { name: "segment-switches", kind: Cause, threshold: 0.20, find: settings::manual_switches,
+           description: "segments switched by commands" },
+    Rule { name: "large-transaction", kind: Cause, threshold: 0.25, find: transactions::large,
+           description: "one transaction, if there is no other cause" },
+    Rule { name: "checkpoint-images", kind: Setting, threshold: 0.30, find: settings::checkpoint_images,
+           description: "images of pages changed for the first time after a checkpoint" },
+    Rule { name: "uncompressed-images", kind: Setting, threshold: 0.20, find: settings::uncompressed_images,
+           description: "full-page images without compression" },
+    Rule { name: "consistency-images", kind: Setting, threshold: 0.01, find: settings::consistency_images,
+           description: "images for wal_consistency_checking" },
+    Rule { name: "switch-padding", kind: Setting, threshold: 0.20, find: settings::switch_padding,
+           description: "padding after segment switches" },
+    Rule { name: "no-full-page-writes", kind: Setting, threshold: 0.0, find: settings::no_full_page_writes,
+           description: "full_page_writes is off (whatever the share)" },
+];
+
+/// The rule that is left for what no other cause explains.
+const FALLBACK: &str = "large-transaction";
+
+pub(crate) fn find(
+    explanation: &Explanation,
+    labels: &Labels<'_>,
+    checkpoints: &[Checkpoint],
+    settings: &BTreeMap<String, String>,
+) -> Vec<Finding> {
+    let facts = Facts::new(explanation, labels, checkpoints, settings);
+    let mut findings = Vec::new();
+    for kind in [Cause, Setting] {
+        let mut candidates: Vec<(&Rule, Candidate)> = RULES
+            .iter()
+            .filter(|rule| rule.kind == kind)
+            .flat_map(|rule| (rule.find)(&facts).into_iter().map(move |candidate| (rule, candidate)))
+            .collect();
+        // The fallback comes last, the others by what they save, as far as that is known.
+        candidates.sort_by_key(|(rule, candidate)| {
+            let saves = candidate.saves.map_or(0, |(saves, _)| saves);
+            (rule.name == FALLBACK, std::cmp::Reverse((saves, candidate.claim.bytes())))
+        });
+        let mut ledger = Ledger::new(&facts, kind);
+        let mut found: Vec<Finding> = Vec::new();
+        for (rule, candidate) in candidates {
+            if rule.name == FALLBACK && !found.is_empty() {
+                continue;
+            }
+            found.extend(settle(&facts, rule, candidate, &mut ledger));
+        }
+        rank(&mut found);
+        findings.extend(found);
+    }
+    findings
+}
+
+/// A finding of what is left for a candidate, if that reaches the rule's threshold.
+fn settle(facts: &Facts<'_>, rule: &Rule, candidate: Candidate, ledger: &mut Ledger) -> Option<Finding> {
+    let wanted = candidate.claim.bytes();
+    let left = ledger.left(&candidate.claim);
+    // What mostly belongs to another finding is no finding of its own.
+    if facts.share(left) < rule.threshold || (rule.threshold > 0.0 && left * 2 < wanted) {
+        return None;
+    }
+    ledger.take(&candidate.claim);
+    let of_left = |bytes: u64| (bytes as f64 * left as f64 / wanted.max(1) as f64) as u64;
+    Some(Finding {
+        kind: rule.kind,
+        rule: rule.name,
+        bytes: left,
+        share: facts.share(left),
+        text: candidate.text,
+        points_at: candidate.points_at,
+        remedy: candidate.remedy,
+        saves_bytes: candidate.saves.map(|(saves, _)| of_left(saves)),
+        saves_error_bytes: candidate.saves.map(|(_, error)| of_left(error)),
+        try_settings: candidate.try_settings.into_iter().map(|(name, value)| (name.into(), value)).collect(),
+    })
+}
+
+/// Sorts findings: causes before settings, each list by what the remedy saves, as far as that is known, else by bytes.
+pub fn rank(findings: &mut [Finding]) {
+    findings.sort_by_key(|one| (one.kind, std::cmp::Reverse(one.saves_bytes.unwrap_or(one.bytes))));
+}
+
+pub(crate) fn percent_text(share: f64) -> String {
+    let percent = share * 100.0;
+    if percent >= 10.0 { format!("{percent:.0} %") } else { format!("{percent:.1} %") }
+}
+
+pub(crate) fn bytes_text(bytes: u64) -> String {
+    match bytes {
+        0..10_000 => format!("{bytes} bytes"),
+        10_000..10_000_000 => format!("{:.0} kB", bytes as f64 / 1e3),
+        10_000_000..10_000_000_000 => format!("{:.0} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_have_distinct_names() {
+        let mut names: Vec<&str> = RULES.iter().map(|rule| rule.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), RULES.len());
+        assert!(names.contains(&FALLBACK));
+    }
+}

@@ -1,0 +1,195 @@
+//! Causes in relations that are written whole.
+
+use walden_format::rmgr::info::heap;
+use walden_format::rmgr::rmid;
+
+use super::facts::{Facts, Relation, Table, is_insert};
+use super::ledger::Claim;
+use super::{Candidate, bytes_text};
+use crate::labels::Part;
+use crate::tally::Bucket;
+
+/// Minimum number of values that are replaced.
+const MIN_VALUES: u64 = 50;
+
+/// TOAST values that are deleted about as often as they are inserted: updates replace them.
+pub(super) fn toast(facts: &Facts<'_>) -> Vec<Candidate> {
+    let is_delete = |manager: u8, info: u8| manager == rmid::HEAP && info & heap::OPMASK == heap::DELETE;
+    let mut found = Vec::new();
+    for table in facts.user_tables() {
+        let toasts = || table.relations.iter().filter(|one| one.is_toast());
+        let inserts = facts.records(facts.cells(toasts(), is_insert));
+        let deletes = facts.records(facts.cells(toasts(), is_delete));
+        if inserts < MIN_VALUES || deletes * 2 < inserts {
+            continue;
+        }
+        let indexes = table.relations.iter().filter(|one| one.part == Part::ToastIndex);
+        let cells = toasts().chain(indexes).flat_map(|one| one.cells.iter().copied());
+        let claim = facts.claim(cells, 1.0, 1.0);
+        let name = &table.name;
+        found.push(Candidate {
+            text: format!(
+                "updates of {name} write its large values (TOAST) again whole: {inserts} chunks written and {deletes} deleted, \
+                 {} of the WAL",
+                facts.percent(claim.bytes())
+            ),
+            points_at: name.clone(),
+            remedy: "keep what changes often apart from the large value, in columns or a table of its own, and do not set the \
+                     value where it stays the same; compression by lz4 (default_toast_compression) makes it smaller"
+                .into(),
+            ..Candidate::new(claim, (0.5, 1.0))
+        });
+    }
+    found
+}
+
+/// Tables that are filled, and then truncated or dropped.
+pub(super) fn staging(facts: &Facts<'_>) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    // Of a table that was dropped nothing is known but its numbers.
+    let mut nameless = Claim::default();
+    let mut nameless_files = Vec::new();
+    for table in facts.user_tables().filter(|table| table.part != Part::MaterializedView) {
+        let is_filled = |one: &Relation| facts.records(facts.cells([one], is_insert)) > 0;
+        let dropped = table.relations.iter().filter(|one| one.was_dropped && !one.is_index);
+        let fills = dropped.filter(|one| is_filled(one)).count();
+        let is_rewritten =
+            table.relations.iter().any(|one| one.was_created && !one.is_index && forced(facts, one) > 0);
+        let is_nameless_index = table.part == Part::Relation
+            && table.relations.iter().all(|one| one.was_created && one.was_dropped);
+        if (fills == 0 && !is_nameless_index) || is_rewritten {
+            continue;
+        }
+        let cells = table.relations.iter().flat_map(|one| one.cells.iter().copied());
+        if table.part == Part::Relation {
+            facts.extend(&mut nameless, cells, 1.0, 1.0);
+            if fills > 0 {
+                nameless_files.push(table.name.clone());
+            }
+            continue;
+        }
+        let claim = facts.claim(cells, 1.0, 1.0);
+        let name = &table.name;
+        found.push(Candidate {
+            text: format!(
+                "{name} was filled and truncated {fills} {}; with its indexes it takes {} of the WAL",
+                if fills == 1 { "time" } else { "times" },
+                facts.percent(claim.bytes())
+            ),
+            points_at: name.clone(),
+            remedy: format!(
+                "ALTER TABLE {name} SET UNLOGGED, or a temporary table: a crash then empties it, and standbys do not have it"
+            ),
+            ..Candidate::new(claim, (0.95, 1.0))
+        });
+    }
+    if let Some(first) = nameless_files.first() {
+        let count = nameless_files.len();
+        found.push(Candidate {
+            text: format!(
+                "{count} {} filled and then truncated or dropped; they take {} of the WAL",
+                if count == 1 { "table was" } else { "tables were" },
+                facts.percent(nameless.bytes())
+            ),
+            points_at: if count == 1 { first.clone() } else { format!("{first} and {} more", count - 1) },
+            remedy: "CREATE UNLOGGED TABLE or CREATE TEMPORARY TABLE: a crash then empties it, and standbys do not have it".into(),
+            ..Candidate::new(nameless, (0.95, 1.0))
+        });
+    }
+    found
+}
+
+pub(super) fn refresh(facts: &Facts<'_>) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for view in facts.user_tables().filter(|table| table.part == Part::MaterializedView) {
+        let refreshes = view.heaps().filter(|one| one.was_created && !one.is_index).count();
+        if refreshes == 0 {
+            continue;
+        }
+        let created = view.relations.iter().filter(|one| one.was_created);
+        let claim = facts.claim(created.flat_map(|one| one.cells.iter().copied()), 1.0, 1.0);
+        let name = &view.name;
+        let each = claim.bytes() / refreshes as u64;
+        found.push(Candidate {
+            text: format!(
+                "the materialized view {name} was written whole {refreshes} {}, {} each, {} of the WAL",
+                if refreshes == 1 { "time" } else { "times" },
+                bytes_text(each),
+                facts.percent(claim.bytes())
+            ),
+            points_at: name.clone(),
+            remedy: format!(
+                "REFRESH MATERIALIZED VIEW CONCURRENTLY {name}, which writes only rows that differ (it needs a unique index); or \
+                 refresh it less often"
+            ),
+            ..Candidate::new(claim, (0.1, 0.95))
+        });
+    }
+    found
+}
+
+pub(super) fn table(facts: &Facts<'_>) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for table in facts.user_tables().filter(|table| is_rewritten(facts, table)) {
+        let created = table.relations.iter().filter(|one| one.was_created);
+        let claim = facts.claim(created.flat_map(|one| one.cells.iter().copied()), 1.0, 1.0);
+        let name = &table.name;
+        found.push(Candidate {
+            text: format!(
+                "{name} and its indexes were written whole, as VACUUM FULL, CLUSTER and some forms of ALTER TABLE do: {} of the \
+                 WAL",
+                facts.percent(claim.bytes())
+            ),
+            points_at: name.clone(),
+            remedy: "plain VACUUM often enough that the space is used again; VACUUM FULL only to give much space back".into(),
+            ..Candidate::new(claim, (0.9, 1.0))
+        });
+    }
+    found
+}
+
+pub(super) fn index_build(facts: &Facts<'_>) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for table in facts.user_tables().filter(|table| !is_rewritten(facts, table)) {
+        if table.part == Part::MaterializedView && table.heaps().any(|one| one.was_created) {
+            continue;
+        }
+        for index in table.relations.iter().filter(|one| one.is_index && one.was_created) {
+            let mut claim = Claim::default();
+            for cell in &index.cells {
+                claim.add_images(*cell, facts.tally(*cell).buckets.get(Bucket::ImageForced));
+            }
+            if claim.bytes() == 0 {
+                continue;
+            }
+            let name = &index.name;
+            found.push(Candidate {
+                text: format!(
+                    "index {name} of {} was built: images of all of its pages, {}, take {} of the WAL, whatever the checkpoints",
+                    table.name,
+                    bytes_text(claim.bytes()),
+                    facts.percent(claim.bytes())
+                ),
+                points_at: name.clone(),
+                remedy: "wal_compression compresses these images; an index that is built once after its table was loaded takes \
+                         less WAL than one that grows with it"
+                    .into(),
+                try_settings: vec![("wal_compression", super::settings::compression_method(facts).into())],
+                saves: None,
+                ..Candidate::new(claim, (0.0, 1.0))
+            });
+        }
+    }
+    found
+}
+
+fn is_rewritten(facts: &Facts<'_>, table: &Table) -> bool {
+    table.part != Part::MaterializedView
+        && table.relations.iter().any(|one| {
+            one.was_created && !one.is_index && one.part != Part::Relation && forced(facts, one) > 0
+        })
+}
+
+fn forced(facts: &Facts<'_>, relation: &Relation) -> u64 {
+    facts.bucket(relation.cells.iter().copied(), Bucket::ImageForced)
+}

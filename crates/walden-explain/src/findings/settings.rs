@@ -1,0 +1,243 @@
+//! Settings, and commands that act like them.
+
+use walden_format::record::Compression;
+use walden_format::version::Major;
+
+use super::facts::Facts;
+use super::ledger::Claim;
+use super::{Candidate, bytes_text};
+use crate::checkpoints::Cause;
+use crate::group::Cell;
+use crate::tally::{Bucket, ImageCause};
+
+/// How many times as far apart checkpoints should come.
+const FARTHER: u64 = 4;
+const MEGABYTE: u64 = 1 << 20;
+
+/// Claims the images of some causes in all cells.
+fn claim_images(facts: &Facts<'_>, buckets: &[Bucket]) -> Claim {
+    let mut claim = Claim::default();
+    for (at, (_, tally)) in facts.explanation.cells.iter().enumerate() {
+        let bytes: u64 = buckets.iter().map(|bucket| tally.buckets.get(*bucket)).sum();
+        if bytes > 0 {
+            claim.add_images(at, bytes);
+        }
+    }
+    claim
+}
+
+/// Images after checkpoints, if the log shows how often these come: it has a whole cycle.
+pub(super) fn checkpoint_images(facts: &Facts<'_>) -> Vec<Candidate> {
+    let with = |cause| facts.checkpoints.iter().filter(|checkpoint| checkpoint.cause == cause).count();
+    let (volume, time, requested) = (with(Cause::Volume), with(Cause::Time), with(Cause::Requested));
+    let intervals: Vec<i64> = facts.checkpoints.iter().filter_map(|checkpoint| checkpoint.interval).collect();
+    if intervals.is_empty() {
+        return Vec::new();
+    }
+    let claim = claim_images(facts, &[Bucket::ImageCheckpoint]);
+    let every = seconds_text(intervals.iter().sum::<i64>() as f64 / intervals.len() as f64);
+    let text = |count: usize, why: &str| {
+        format!(
+            "{} of the WAL is images of pages changed for the first time after a checkpoint; checkpoints come every {every}, {count} \
+             of {} {why}",
+            facts.percent(claim.bytes()),
+            intervals.len()
+        )
+    };
+    let candidate = |claim: &Claim| Candidate::new(claim.clone(), (0.0, 1.0));
+    if volume >= time.max(requested).max(1) {
+        let size = larger_max_wal_size(facts);
+        return vec![Candidate {
+            text: text(volume, "because max_wal_size is reached"),
+            points_at: "max_wal_size".into(),
+            remedy: format!(
+                "max_wal_size = {size} or more, so that checkpoints come {FARTHER} times as far apart"
+            ),
+            try_settings: vec![("max_wal_size", size)],
+            saves: None,
+            ..candidate(&claim)
+        }];
+    }
+    if time >= requested.max(1) {
+        let timeout =
+            facts.settings.get("checkpoint_timeout").and_then(|text| text.split(' ').next()?.parse().ok());
+        let timed = facts.checkpoints.iter().filter(|checkpoint| checkpoint.cause == Cause::Time);
+        let timeout: i64 = timeout.or_else(|| timed.filter_map(|one| one.interval).min()).unwrap_or(300);
+        let longer = (timeout * FARTHER as i64).clamp(900, 86_400);
+        return vec![Candidate {
+            text: text(time, "because checkpoint_timeout has passed"),
+            points_at: "checkpoint_timeout".into(),
+            remedy: format!("checkpoint_timeout = {}min, and max_wal_size large enough for it", longer / 60),
+            try_settings: vec![("checkpoint_timeout", format!("{longer}s"))],
+            saves: None,
+            ..candidate(&claim)
+        }];
+    }
+    if requested == 0 {
+        return Vec::new();
+    }
+    let backups = facts.explanation.backups;
+    let why = match backups {
+        0 => "on request: CHECKPOINT, CREATE DATABASE, the begin of a base backup".to_owned(),
+        backups => format!(
+            "on request: CHECKPOINT, CREATE DATABASE, the begin of a base backup ({backups} ended in this log)"
+        ),
+    };
+    // Without these checkpoints, pages that change in each cycle have one image instead of one per cycle.
+    let most = requested as f64 / (facts.checkpoints.len() + 1) as f64;
+    vec![Candidate {
+        text: text(requested, &why),
+        points_at: "CHECKPOINT".into(),
+        remedy: "leave CHECKPOINT out of scripts: the server runs checkpoints by itself, as far apart as max_wal_size and \
+                 checkpoint_timeout say"
+            .into(),
+        ..Candidate::new(claim, (0.0, most))
+    }]
+}
+
+/// The `max_wal_size` under which checkpoints for volume come [`FARTHER`] times as far apart.
+fn larger_max_wal_size(facts: &Facts<'_>) -> String {
+    let known = facts.settings.get("max_wal_size").and_then(|text| {
+        let (number, unit) = text.split_once(' ')?;
+        let unit = match unit {
+            "MB" => MEGABYTE,
+            "kB" => 1 << 10,
+            "GB" => 1 << 30,
+            _ => return None,
+        };
+        Some(number.parse::<u64>().ok()? * unit)
+    });
+    let distances: Vec<u64> = facts
+        .checkpoints
+        .iter()
+        .filter(|checkpoint| checkpoint.cause == Cause::Volume)
+        .filter_map(|checkpoint| checkpoint.distance)
+        .collect();
+    let mean = distances.iter().sum::<u64>() / distances.len().max(1) as u64;
+    // A checkpoint for volume begins at about half of the setting, with the usual completion target.
+    let bytes = (known.unwrap_or(mean * 19 / 10) * FARTHER).max(FARTHER * MEGABYTE);
+    let megabytes = bytes.div_ceil(MEGABYTE);
+    if megabytes >= 4096 { format!("{}GB", megabytes.div_ceil(1024)) } else { format!("{megabytes}MB") }
+}
+
+/// The method that a server of this version most likely has and that costs little.
+pub(super) fn compression_method(facts: &Facts<'_>) -> &'static str {
+    if facts.explanation.version >= Major::V15 { "lz4" } else { "on" }
+}
+
+pub(super) fn uncompressed_images(facts: &Facts<'_>) -> Vec<Candidate> {
+    let causes = [ImageCause::Checkpoint, ImageCause::Forced, ImageCause::Hint];
+    let plain = |cause| facts.explanation.images.get(cause, Compression::None);
+    let bytes: u64 = causes.iter().map(|cause| plain(*cause).bytes).sum();
+    let count: u64 = causes.iter().map(|cause| plain(*cause).count).sum();
+    let all: u64 = causes.iter().map(|cause| facts.explanation.images.of_cause(*cause).bytes).sum();
+    if bytes == 0 || bytes * 2 < all {
+        return Vec::new();
+    }
+    let claim = claim_images(facts, &[Bucket::ImageCheckpoint, Bucket::ImageForced, Bucket::ImageHint]);
+    let method = compression_method(facts);
+    vec![Candidate {
+        text: format!(
+            "{} of the WAL is {count} full-page images without compression ({})",
+            facts.percent(bytes),
+            bytes_text(bytes)
+        ),
+        points_at: "wal_compression".into(),
+        remedy: format!("wal_compression = {method}, for some processor time of each image"),
+        try_settings: vec![("wal_compression", method.into())],
+        saves: None,
+        ..Candidate::new(claim, (0.0, 1.0))
+    }]
+}
+
+pub(super) fn consistency_images(facts: &Facts<'_>) -> Vec<Candidate> {
+    let claim = claim_images(facts, &[Bucket::ImageConsistency]);
+    if claim.bytes() == 0 {
+        return Vec::new();
+    }
+    vec![Candidate {
+        text: format!(
+            "{} of the WAL is images for wal_consistency_checking, a developers' setting",
+            facts.percent(claim.bytes())
+        ),
+        points_at: "wal_consistency_checking".into(),
+        remedy: "wal_consistency_checking = '' (its default)".into(),
+        ..Candidate::new(claim, (1.0, 1.0))
+    }]
+}
+
+/// The unused ends of switched segments; one switch alone, as at the end of a backup, is no pattern.
+fn padding(facts: &Facts<'_>) -> Option<Claim> {
+    let bytes = facts.explanation.buckets.get(Bucket::SwitchPadding);
+    let framing = facts.explanation.cells.iter().position(|(cell, _)| *cell == Cell::FRAMING)?;
+    let mut claim = Claim::default();
+    claim.add_plain(framing, bytes);
+    (bytes > 0 && facts.explanation.switches >= 2).then_some(claim)
+}
+
+/// `archive_timeout` in seconds, if it is known.
+fn archive_timeout(facts: &Facts<'_>) -> Option<u64> {
+    facts.settings.get("archive_timeout")?.split(' ').next()?.parse().ok()
+}
+
+pub(super) fn switch_padding(facts: &Facts<'_>) -> Vec<Candidate> {
+    let timeout = archive_timeout(facts);
+    let Some(claim) = padding(facts).filter(|_| timeout != Some(0)) else { return Vec::new() };
+    let switches = facts.explanation.switches;
+    let why = match timeout {
+        Some(seconds) => {
+            format!("archive_timeout switches a segment every {seconds} s if anything was written")
+        }
+        None => "archive_timeout does that on an idle server; so does pg_switch_wal()".into(),
+    };
+    vec![Candidate {
+        text: format!(
+            "the unused ends of {switches} segments that were switched before they were full take {} of the WAL: {why}",
+            facts.percent(claim.bytes())
+        ),
+        points_at: "archive_timeout".into(),
+        remedy: "a longer archive_timeout, or 0 where a standby or pg_receivewal streams; compressed, an unused end takes next to \
+                 nothing"
+            .into(),
+        ..Candidate::new(claim, (0.5, 1.0))
+    }]
+}
+
+pub(super) fn manual_switches(facts: &Facts<'_>) -> Vec<Candidate> {
+    let Some(claim) = padding(facts).filter(|_| archive_timeout(facts) == Some(0)) else { return Vec::new() };
+    vec![Candidate {
+        text: format!(
+            "the unused ends of {} segments that were switched before they were full take {} of the WAL; archive_timeout is 0, so \
+             commands did that",
+            facts.explanation.switches,
+            facts.percent(claim.bytes())
+        ),
+        points_at: "pg_switch_wal(), base backups".into(),
+        remedy: "switch segments only where a file is needed at once; archive_timeout or streaming bound what a crash can lose".into(),
+        ..Candidate::new(claim, (0.9, 1.0))
+    }]
+}
+
+pub(super) fn no_full_page_writes(facts: &Facts<'_>) -> Vec<Candidate> {
+    if facts.explanation.logged_settings.full_page_writes != Some(false) {
+        return Vec::new();
+    }
+    vec![Candidate {
+        text: "full_page_writes is off: no images after checkpoints, and a page that a crash leaves half-written cannot be repaired \
+               from this WAL"
+            .into(),
+        points_at: "full_page_writes".into(),
+        remedy: "full_page_writes = on, unless the file system never leaves a page half-written".into(),
+        saves: None,
+        ..Candidate::new(Claim::default(), (0.0, 0.0))
+    }]
+}
+
+fn seconds_text(seconds: f64) -> String {
+    match seconds {
+        ..1.0 => "second or more often".into(),
+        ..10.0 => format!("{seconds:.1} s"),
+        ..120.0 => format!("{seconds:.0} s"),
+        _ => format!("{:.0} min", seconds / 60.0),
+    }
+}

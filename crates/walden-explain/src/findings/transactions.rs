@@ -1,0 +1,110 @@
+//! Causes in transactions and subtransactions.
+
+use walden_format::rmgr::info::xact;
+use walden_format::rmgr::rmid;
+
+use super::Candidate;
+use super::facts::Facts;
+use super::ledger::Claim;
+use crate::time::second_text;
+
+const MIN_TRANSACTIONS: u64 = 1000;
+/// Records of a transaction, its commit included, up to which it counts as tiny.
+const MAX_TINY_RECORDS: f64 = 4.0;
+
+fn is_kind(manager: u8, info: u8, kind: u8) -> bool {
+    manager == rmid::XACT && info & xact::OPMASK == kind
+}
+
+pub(super) fn tiny(facts: &Facts<'_>) -> Vec<Candidate> {
+    let sums = facts.explanation.transaction_sums;
+    let commits = facts.cells_without_relation(|manager, info| is_kind(manager, info, xact::COMMIT));
+    let records: u64 = facts.explanation.records.saturating_sub(sums.system_records);
+    let mean = records as f64 / (sums.committed + sums.aborted).max(1) as f64;
+    if sums.committed < MIN_TRANSACTIONS || mean > MAX_TINY_RECORDS {
+        return Vec::new();
+    }
+    let claim = facts.claim(commits.into_iter(), 1.0, 1.0);
+    vec![Candidate {
+        text: format!(
+            "{} transactions have {:.1} records each besides their commit; the commit records take {} of the WAL",
+            sums.committed,
+            (mean - 1.0).max(0.0),
+            facts.percent(claim.bytes())
+        ),
+        points_at: "transactions of a row or two".into(),
+        remedy:
+            "several rows in one transaction; INSERT with many rows or COPY also writes rows in fewer records"
+                .into(),
+        ..Candidate::new(claim, (0.9, 1.0))
+    }]
+}
+
+/// Subtransactions cost little by themselves: an entry in the commit record, and an `ASSIGNMENT` record per 64 of them; rolled
+/// back, a record of their own and what they wrote.
+pub(super) fn savepoints(facts: &Facts<'_>) -> Vec<Candidate> {
+    /// Bytes of a subtransaction's entry in the commit record.
+    const ENTRY: u64 = 4;
+    let sums = facts.explanation.transaction_sums;
+    if sums.subtransactions < MIN_TRANSACTIONS || sums.subtransactions < 2 * sums.committed {
+        return Vec::new();
+    }
+    let assignments = facts.cells_without_relation(|manager, info| is_kind(manager, info, xact::ASSIGNMENT));
+    let mut claim = facts.claim(assignments.into_iter(), 1.0, 1.0);
+    claim.add_spread(sums.aborted_subtransaction_bytes);
+    claim.add_spread(ENTRY * (sums.subtransactions - sums.aborted_subtransactions));
+    vec![Candidate {
+        text: format!(
+            "{} subtransactions, {} transactions committed; {} subtransactions were rolled back alone; these, and what keeps track of all, take {} of the \
+             WAL",
+            sums.subtransactions,
+            sums.committed,
+            sums.aborted_subtransactions,
+            facts.percent(claim.bytes())
+        ),
+        points_at: "SAVEPOINT, EXCEPTION blocks of PL/pgSQL".into(),
+        remedy: "a savepoint per batch and not per row; test for what would fail before it is written (ON CONFLICT DO NOTHING)".into(),
+        ..Candidate::new(claim, (0.9, 1.0))
+    }]
+}
+
+pub(super) fn rolled_back(facts: &Facts<'_>) -> Vec<Candidate> {
+    let sums = facts.explanation.transaction_sums;
+    if sums.aborted_bytes == 0 {
+        return Vec::new();
+    }
+    let mut claim = Claim::default();
+    claim.add_spread(sums.aborted_bytes);
+    vec![Candidate {
+        text: format!(
+            "{} of the WAL is of {} transactions that were rolled back, {} committed",
+            facts.percent(sums.aborted_bytes),
+            sums.aborted,
+            sums.committed
+        ),
+        points_at: "the application's errors and retries".into(),
+        remedy: "find out in the server's log why they fail, and check that before the first write".into(),
+        ..Candidate::new(claim, (0.9, 1.0))
+    }]
+}
+
+pub(super) fn large(facts: &Facts<'_>) -> Vec<Candidate> {
+    let Some(largest) = facts.explanation.transactions.first() else { return Vec::new() };
+    let mut claim = Claim::default();
+    claim.add_spread(largest.bytes);
+    let when = largest.time.map(|time| format!(" at {}", second_text(time.div_euclid(1_000_000))));
+    vec![Candidate {
+        text: format!(
+            "transaction {} ({}{}) writes {} of the WAL in {} records",
+            largest.xid,
+            largest.outcome.name(),
+            when.unwrap_or_default(),
+            facts.percent(largest.bytes),
+            largest.records
+        ),
+        points_at: format!("transaction {}", largest.xid),
+        remedy: "--by xid,relation,record shows what it wrote".into(),
+        saves: None,
+        ..Candidate::new(claim, (0.0, 1.0))
+    }]
+}

@@ -1,0 +1,385 @@
+//! Causes in updates and deletes of rows.
+
+use walden_format::rmgr::info::heap;
+use walden_format::rmgr::rmid;
+
+use super::facts::{Facts, Table, is_heap_vacuum, is_index_vacuum, is_insert};
+use super::ledger::Claim;
+use super::{Candidate, percent_text};
+use crate::evidence::Evidence;
+use crate::labels::Part;
+
+/// Minimum number of updates for a finding about a table's updates.
+const MIN_UPDATES: u64 = 100;
+/// Minimum number of rows that one transaction changes in bulk.
+const MIN_BULK: u64 = 5000;
+/// Minimum number of updates that must have been compared.
+const MIN_COMPARED: u64 = 20;
+
+/// A table's updates.
+struct Updates<'a> {
+    table: &'a Table,
+    evidence: Evidence,
+    all: u64,
+    hot: u64,
+    moved: u64,
+    /// Updates within the page that were not HOT: an indexed column changed.
+    indexed: u64,
+    /// Share of index tuples that updates inserted; the rest is of inserts.
+    of_index_tuples: f64,
+}
+
+fn is_update(manager: u8, info: u8) -> bool {
+    manager == rmid::HEAP && matches!(info & heap::OPMASK, heap::UPDATE | heap::HOT_UPDATE)
+}
+
+fn is_lock(manager: u8, info: u8) -> bool {
+    manager == rmid::HEAP && info & heap::OPMASK == heap::LOCK
+}
+
+impl<'a> Updates<'a> {
+    fn of(facts: &Facts<'_>, table: &'a Table) -> Option<Updates<'a>> {
+        let evidence = table.evidence();
+        let count = |kind: u8| {
+            let is_kind = move |manager: u8, info: u8| manager == rmid::HEAP && info & heap::OPMASK == kind;
+            facts.records(facts.cells(table.heaps(), is_kind))
+        };
+        let (other, hot) = (count(heap::UPDATE), count(heap::HOT_UPDATE));
+        let all = other + hot;
+        if all < MIN_UPDATES {
+            return None;
+        }
+        let moved = evidence.moved_updates.min(other);
+        // `MULTI_INSERT` inserts many rows; the leaf inserts of the busiest index count them.
+        let entries = table.indexes().map(|index| index.evidence.leaf_inserts).max().unwrap_or(0);
+        let inserts = facts.records(facts.cells(table.heaps(), is_insert)).max(entries.saturating_sub(other));
+        let of_index_tuples = other as f64 / (other + inserts).max(1) as f64;
+        Some(Updates { table, evidence, all, hot, moved, indexed: other - moved, of_index_tuples })
+    }
+
+    /// Whether one transaction did most of them.
+    fn are_bulk(&self) -> bool {
+        let most = self.evidence.updates_by.at_least(self.all);
+        most >= MIN_BULK && most * 2 >= self.all
+    }
+
+    /// Claims a share of the update records with their locks.
+    fn claim_heap(&self, facts: &Facts<'_>, claim: &mut Claim, share: f64, images: f64) {
+        facts.extend(claim, facts.cells(self.table.heaps(), is_update), share, images);
+        let locks = (self.evidence.update_locks.bytes as f64 * share) as u64;
+        facts.extend_plain(claim, facts.cells(self.table.heaps(), is_lock), locks);
+    }
+
+    /// Claims a share of what updates wrote to the table's indexes.
+    fn claim_indexes(&self, facts: &Facts<'_>, claim: &mut Claim, share: f64) {
+        let share = share * self.of_index_tuples;
+        let is_written = |manager: u8, info: u8| manager == rmid::BTREE && !is_index_vacuum(manager, info);
+        let others = |manager: u8, _: u8| manager != rmid::BTREE && super::facts::is_index_manager(manager);
+        facts.extend(claim, facts.cells(self.table.indexes(), is_written), share, share);
+        facts.extend(claim, facts.cells(self.table.indexes(), others), share, share);
+    }
+
+    /// Claims a share of what vacuum and pruning wrote for them.
+    fn claim_vacuum(&self, facts: &Facts<'_>, claim: &mut Claim, share: f64) {
+        facts.extend(claim, facts.cells(self.table.heaps(), is_heap_vacuum), share, share);
+        facts.extend(claim, facts.cells(self.table.indexes(), is_index_vacuum), share, share);
+    }
+}
+
+fn all_updates<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = Updates<'a>> {
+    facts
+        .user_tables()
+        .filter(|table| !matches!(table.part, Part::Toast | Part::MaterializedView))
+        .filter_map(|table| Updates::of(facts, table))
+}
+
+pub(super) fn unchanged(facts: &Facts<'_>) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for updates in all_updates(facts) {
+        let Evidence { compared_updates: compared, unchanged_updates: unchanged, .. } = updates.evidence;
+        if compared < MIN_COMPARED || unchanged * 3 < compared {
+            continue;
+        }
+        let share = unchanged as f64 / compared as f64;
+        let mut claim = Claim::default();
+        updates.claim_heap(facts, &mut claim, share, share);
+        updates.claim_indexes(facts, &mut claim, share);
+        updates.claim_vacuum(facts, &mut claim, share);
+        // Twice the standard error of a share, if only some of the updates could be compared.
+        let sampled = 1.0 - compared as f64 / updates.all as f64;
+        let error = 2.0 * (share * (1.0 - share) / compared as f64).sqrt() * sampled;
+        let of_all = match compared < updates.all {
+            true => format!("{unchanged} of {compared} updates that could be compared, of {}", updates.all),
+            false => format!("{unchanged} of {compared} updates"),
+        };
+        let name = &updates.table.name;
+        found.push(Candidate {
+            text: format!(
+                "{of_all} of {name} wrote a row that is the same as before; with what they wrote to its indexes they take {} of \
+                 the WAL",
+                facts.percent(claim.bytes())
+            ),
+            points_at: name.clone(),
+            remedy: "update only what differs: WHERE (a, b) IS DISTINCT FROM (new a, new b), or the trigger \
+                     suppress_redundant_updates_trigger()"
+                .into(),
+            ..Candidate::new(claim, (1.0 - (error / share).min(0.5) - 0.05, 1.0))
+        });
+    }
+    found
+}
+
+/// Of a hundred updates so many must be of rows that were just updated, to say that few rows are updated all the time.
+const HOT_ROWS: u64 = 95;
+const MIN_HOT_ROW_UPDATES: u64 = 2000;
+
+pub(super) fn repeated(facts: &Facts<'_>) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for updates in all_updates(facts) {
+        let Evidence { same_transaction_updates: same, recent_updates: recent, .. } = updates.evidence;
+        let name = &updates.table.name;
+        let mut claim = Claim::default();
+        if same >= MIN_UPDATES && same * 5 >= updates.all {
+            let share = same as f64 / updates.all as f64;
+            updates.claim_heap(facts, &mut claim, share, 0.0);
+            updates.claim_vacuum(facts, &mut claim, share);
+            found.push(Candidate {
+                text: format!(
+                    "{same} of {} updates of {name} changed a row that the same transaction had written before; they take {} of \
+                     the WAL",
+                    updates.all,
+                    facts.percent(claim.bytes())
+                ),
+                points_at: name.clone(),
+                remedy: "compute the last value first, and update each row once in a transaction".into(),
+                ..Candidate::new(claim, (0.9, 1.0))
+            });
+        } else if updates.all >= MIN_HOT_ROW_UPDATES && recent * 100 >= updates.all * HOT_ROWS {
+            let share = recent as f64 / updates.all as f64;
+            updates.claim_heap(facts, &mut claim, share, 0.0);
+            if facts.share(claim.bytes()) < 0.15 {
+                continue;
+            }
+            found.push(Candidate {
+                text: format!(
+                    "few rows of {name} are updated all the time: {} of {} updates changed a row that had been updated shortly \
+                     before; they take {} of the WAL",
+                    recent,
+                    updates.all,
+                    facts.percent(claim.bytes())
+                ),
+                points_at: name.clone(),
+                remedy: "collect the changes, in memory or as inserted rows, and apply them to a row at once".into(),
+                ..Candidate::new(claim, (0.3, 0.95))
+            });
+        }
+    }
+    found
+}
+
+pub(super) fn bulk(facts: &Facts<'_>) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for updates in all_updates(facts).filter(Updates::are_bulk) {
+        let rows = updates.evidence.updates_by.at_least(updates.all);
+        let share = rows as f64 / updates.all as f64;
+        let mut claim = Claim::default();
+        updates.claim_heap(facts, &mut claim, share, share);
+        updates.claim_indexes(facts, &mut claim, share);
+        updates.claim_vacuum(facts, &mut claim, share);
+        let name = &updates.table.name;
+        let indexes = updates.table.indexes().count();
+        found.push(Candidate {
+            text: format!(
+                "transaction {} updated at least {rows} rows of {name}; with its {} that takes {} of the WAL",
+                updates.evidence.updates_by.xid,
+                if indexes == 1 { "index".into() } else { format!("{indexes} indexes") },
+                facts.percent(claim.bytes())
+            ),
+            points_at: name.clone(),
+            remedy: "update only rows that change, in batches with a VACUUM between them, so that new versions use the space of \
+                     old ones and can be HOT; a table that changes whole is smaller in the WAL as CREATE TABLE AS with its \
+                     indexes built after"
+                .into(),
+            ..Candidate::new(claim, (0.0, 0.6))
+        });
+    }
+    found
+}
+
+pub(super) fn indexed_columns(facts: &Facts<'_>) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for updates in all_updates(facts).filter(|updates| !updates.are_bulk()) {
+        if updates.indexed < MIN_UPDATES || updates.indexed * 3 < updates.all {
+            continue;
+        }
+        let Some((index, is_sure)) = changed_index(facts, updates.table) else { continue };
+        let share = updates.indexed as f64 / (updates.indexed + updates.moved) as f64;
+        let mut claim = Claim::default();
+        updates.claim_indexes(facts, &mut claim, share);
+        updates.claim_vacuum(facts, &mut claim, updates.indexed as f64 / updates.all as f64);
+        let (name, count) = (&updates.table.name, updates.table.indexes().count());
+        let which = if is_sure { "" } else { "probably " };
+        found.push(Candidate {
+            text: format!(
+                "{} of {} updates of {name} are not HOT although their page had space: they changed a column of an index, {which}of \
+                 {index}, and so inserted into all of its {count} indexes, which takes {} of the WAL",
+                updates.indexed,
+                updates.all,
+                facts.percent(claim.bytes())
+            ),
+            points_at: index.clone(),
+            remedy: format!(
+                "DROP INDEX {index}, or leave the changing column out of it; then these updates are HOT and write to no index"
+            ),
+            ..Candidate::new(claim, (0.6, 1.0))
+        });
+    }
+    found
+}
+
+/// The index whose keys updates change, and whether its records show that.
+fn changed_index(facts: &Facts<'_>, table: &Table) -> Option<(String, bool)> {
+    let shown = table
+        .indexes()
+        .filter(|index| {
+            let Evidence { changed_keys, same_keys, .. } = index.evidence;
+            changed_keys >= MIN_COMPARED && changed_keys * 2 > changed_keys + same_keys
+        })
+        .max_by_key(|index| index.evidence.changed_keys);
+    if let Some(index) = shown {
+        return Some((index.name.clone(), true));
+    }
+    let is_candidate = |index: &&super::facts::Relation| {
+        let owner = crate::group::Owner::Relation(index.file, walden_format::record::Fork::MAIN);
+        let Evidence { changed_keys, same_keys, .. } = index.evidence;
+        facts.labels.is_required_index(owner) != Some(true) && same_keys <= changed_keys
+    };
+    // A column that changes with each update mostly ascends, such as a time.
+    let order = |index: &&super::facts::Relation| {
+        let Evidence { leaf_changes, leaf_inserts, .. } = index.evidence;
+        (leaf_changes * 1000 / leaf_inserts.max(1), index.name.clone())
+    };
+    table.indexes().filter(is_candidate).min_by_key(order).map(|index| (index.name.clone(), false))
+}
+
+pub(super) fn without_space(facts: &Facts<'_>) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for updates in all_updates(facts).filter(|updates| !updates.are_bulk()) {
+        if updates.moved < MIN_UPDATES || updates.moved * 5 < updates.all {
+            continue;
+        }
+        let share = updates.moved as f64 / (updates.indexed + updates.moved) as f64;
+        let mut claim = Claim::default();
+        updates.claim_indexes(facts, &mut claim, share);
+        let locks = updates.evidence.update_locks;
+        facts.extend_plain(&mut claim, facts.cells(updates.table.heaps(), is_lock), locks.bytes);
+        let name = &updates.table.name;
+        found.push(Candidate {
+            text: format!(
+                "{} of {} updates of {name} found no free space on their page ({} are HOT): the new row goes to another page, and \
+                 into each index; index records with their images, and {} locks that such updates take, are {} of the WAL",
+                updates.moved,
+                updates.all,
+                percent_text(updates.hot as f64 / updates.all as f64),
+                locks.count,
+                facts.percent(claim.bytes())
+            ),
+            points_at: name.clone(),
+            remedy: format!(
+                "ALTER TABLE {name} SET (fillfactor = 90) or less, then rewrite it once; vacuum it more often if it has dead rows"
+            ),
+            ..Candidate::new(claim, (0.4, 1.0))
+        });
+    }
+    found
+}
+
+pub(super) fn upserts(facts: &Facts<'_>) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for updates in all_updates(facts) {
+        let locks = updates.evidence.upsert_locks;
+        if locks.count < MIN_UPDATES {
+            continue;
+        }
+        let mut claim = Claim::default();
+        facts.extend_plain(&mut claim, facts.cells(updates.table.heaps(), is_lock), locks.bytes);
+        let name = &updates.table.name;
+        found.push(Candidate {
+            text: format!(
+                "{} of {} updates of {name} locked their row first, as INSERT ... ON CONFLICT DO UPDATE and SELECT FOR NO KEY \
+                 UPDATE do; these locks take {} of the WAL",
+                locks.count,
+                updates.all,
+                facts.percent(claim.bytes())
+            ),
+            points_at: name.clone(),
+            remedy: "where the row mostly exists: UPDATE first, and INSERT ... ON CONFLICT only if that found none (or MERGE, \
+                     since 15); leave out updates that change nothing"
+                .into(),
+            ..Candidate::new(claim, (0.95, 1.0))
+        });
+    }
+    found
+}
+
+pub(super) fn replica_identity(facts: &Facts<'_>) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for table in facts.user_tables() {
+        let evidence = table.evidence();
+        if evidence.whole_old_tuples < MIN_UPDATES {
+            continue;
+        }
+        let is_change = |manager: u8, info: u8| {
+            is_update(manager, info) || (manager == rmid::HEAP && info & heap::OPMASK == heap::DELETE)
+        };
+        let mut claim = Claim::default();
+        facts.extend_plain(&mut claim, facts.cells(table.heaps(), is_change), evidence.old_tuples.bytes);
+        let name = &table.name;
+        found.push(Candidate {
+            text: format!(
+                "{} updates and deletes of {name} log the whole old row for logical replication; these rows take {} of the WAL",
+                evidence.whole_old_tuples,
+                facts.percent(claim.bytes())
+            ),
+            points_at: name.clone(),
+            remedy: format!(
+                "a primary key and ALTER TABLE {name} REPLICA IDENTITY DEFAULT, or REPLICA IDENTITY USING INDEX"
+            ),
+            ..Candidate::new(claim, (0.9, 1.0))
+        });
+    }
+    found
+}
+
+pub(super) fn bulk_delete(facts: &Facts<'_>) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    let is_delete = |manager: u8, info: u8| manager == rmid::HEAP && info & heap::OPMASK == heap::DELETE;
+    for table in facts.user_tables() {
+        let evidence = table.evidence();
+        let all = facts.records(facts.cells(table.heaps(), is_delete));
+        let rows = evidence.deletes_by.at_least(all);
+        if rows < MIN_BULK || rows * 2 < all {
+            continue;
+        }
+        let mut claim = facts.claim(facts.cells(table.heaps(), is_delete), 1.0, 1.0);
+        facts.extend(&mut claim, facts.cells(&table.relations, is_heap_vacuum), 1.0, 1.0);
+        facts.extend(&mut claim, facts.cells(&table.relations, is_index_vacuum), 1.0, 1.0);
+        let toasts = table.relations.iter().filter(|one| one.is_toast());
+        facts.extend(&mut claim, facts.cells(toasts, is_delete), 1.0, 1.0);
+        let name = &table.name;
+        found.push(Candidate {
+            text: format!(
+                "transaction {} deleted at least {rows} rows of {name}; with the vacuum of the table that takes {} of the WAL",
+                evidence.deletes_by.xid,
+                facts.percent(claim.bytes())
+            ),
+            points_at: name.clone(),
+            remedy: format!(
+                "partition {name} by what is deleted at once, and drop a partition instead; to delete most of a table, copy what \
+                 stays and TRUNCATE"
+            ),
+            ..Candidate::new(claim, (0.9, 1.0))
+        });
+    }
+    found
+}
