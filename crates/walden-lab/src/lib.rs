@@ -4,6 +4,7 @@
 //! - [`cluster`]: a throw-away cluster in a temporary folder, reached over a Unix socket only
 //! - [`workloads`]: the workloads, a table of rows
 //! - [`run`]: one workload on one cluster, whose WAL segments and a facts file are kept in a folder
+//! - [`culprits`]: workloads with one known culprit each, for judging findings
 //! - [`experiments`]: published experiments, repeated and compared with their figures
 //! - [`mariadb`]: a throw-away MariaDB, for comparison
 //! - [`oracle_model`]: what an engine with undo would log for the same row changes
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cluster;
+pub mod culprits;
 pub mod data;
 pub mod experiments;
 mod facts;

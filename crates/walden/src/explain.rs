@@ -17,7 +17,7 @@ use walden_source::scan::Damage;
 
 use crate::progress::Progress;
 use crate::sources::{self, SourceRange};
-use crate::{DAMAGED, names, output, terminal};
+use crate::{DAMAGED, names, output, savings, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -93,6 +93,10 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "FILE", requires = "sources")]
     html: Option<PathBuf>,
 
+    /// Do not replay the WAL to predict what changed settings would save: faster, and the input is read once
+    #[arg(long)]
+    no_replay: bool,
+
     /// Threads that decode [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -125,12 +129,17 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     let top = args.top.or((args.format == Format::Table).then_some(10)).filter(|top| *top > 0);
     let checkpoint_settings = CheckpointSettings::from_settings(&names.settings, explanation.version);
     let context = Context { names: &names, checkpoint_settings, top };
+    let threads = args.threads.map_or_else(terminal::cores, usize::from);
+    let mut document = Document::new(&explanation, &context);
+    if !args.no_replay {
+        savings::predict_savings(&mut document, &explanation, &inventory.runs, &names, threads)?;
+    }
     if let Some(path) = &args.html {
         let top = Some(args.top.unwrap_or(explain_html::ROWS)).filter(|top| *top > 0);
-        let document = Document::new(&explanation, &Context { top, ..context });
-        output::write_page(path, &explain_html::page(&document))?;
+        let page = Document::new(&explanation, &Context { top, ..context });
+        let page = Document { findings: document.findings.clone(), ..page };
+        output::write_page(path, &explain_html::page(&page))?;
     }
-    let mut document = Document::new(&explanation, &context);
     // The page's own views are the last ones.
     document.views.truncate(args.by.len());
     if !args.by.iter().any(|view| view.dimensions.contains(&Dimension::Checkpoint)) {

@@ -1,5 +1,6 @@
 //! `walden lab`: servers, workloads and their WAL in a folder, and published experiments.
 
+mod culprits;
 mod experiment;
 mod experiment_html;
 mod row_changes;
@@ -84,6 +85,9 @@ struct RunArguments {
     /// Also keep the data directory: base/ as before the workload, data/ as after the server's clean stop
     #[arg(long)]
     keep_data: bool,
+    /// Of `culprits`: only these, by name
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
     #[command(flatten)]
     experiment: experiment::ExperimentArgs,
     /// Print a summary, or all figures as JSON
@@ -91,12 +95,32 @@ struct RunArguments {
     format: Format,
 }
 
+impl RunArguments {
+    /// The first option given that is for workloads alone.
+    fn of_workloads(&self) -> Option<&'static str> {
+        let all = [
+            (self.size.is_some(), "--size"),
+            (self.seed.is_some(), "--seed"),
+            (self.output.is_some(), "--output"),
+            (self.wal_segsize.is_some(), "--wal-segsize"),
+            (self.checksums.is_some(), "--checksums"),
+            (self.keep_data, "--keep-data"),
+        ];
+        all.into_iter().find_map(|(is_given, name)| is_given.then_some(name))
+    }
+}
+
 /// What can be run.
 #[derive(Debug, Clone)]
 enum What {
     Workload(&'static Workload),
     Experiment(Box<Definition>),
+    /// The workloads with one known culprit each.
+    Culprits,
 }
+
+/// The name of the workloads with one known culprit each.
+const CULPRITS: &str = "culprits";
 
 #[derive(Debug, Clone, Copy, PartialEq, ValueEnum)]
 enum Switch {
@@ -112,6 +136,7 @@ pub fn run(arguments: &LabArgs) -> Result<ExitCode> {
         Command::Run(arguments) => match &arguments.what {
             What::Workload(workload) => run_workload_of(arguments, workload)?,
             What::Experiment(definition) => run_experiment(arguments, definition)?,
+            What::Culprits => return run_culprits(arguments),
         },
     }
     Ok(ExitCode::SUCCESS)
@@ -133,6 +158,7 @@ fn list(format: Format) -> Result<()> {
             "cache": cache,
             "workloads": workloads.collect::<Vec<_>>(),
             "experiments": experiments.collect::<Vec<_>>(),
+            "culprits": walden_lab::culprits::CULPRITS.iter().map(|one| json!({ "name": one.name, "about": one.about })).collect::<Vec<_>>(),
         })
     };
     let table = || {
@@ -150,6 +176,9 @@ fn list(format: Format) -> Result<()> {
             let (name, size, unit) = (one.name, one.default_size, one.unit);
             let _ = writeln!(text, "  {name:<14} {size} {unit}\n                 {}", one.about);
         }
+        text += "\nWorkloads with one known culprit each, for judging findings\n";
+        let names: Vec<_> = walden_lab::culprits::CULPRITS.iter().map(|one| one.name).collect();
+        let _ = writeln!(text, "  {CULPRITS:<14} {}", names.join(", "));
         text += "\nExperiments (default sizes)\n";
         for one in &experiments {
             let sizes = one.sizes.default.iter().map(|(name, size)| format!("{name} {size}"));
@@ -182,16 +211,15 @@ fn installation(arguments: &RunArguments) -> Result<Option<Installation>> {
     })
 }
 
+fn run_culprits(arguments: &RunArguments) -> Result<ExitCode> {
+    if let Some(option) = arguments.of_workloads().or(arguments.experiment.given()) {
+        wrong_usage(&format!("{option} is not for culprits"));
+    }
+    culprits::run(&arguments.only, installation(arguments)?, arguments.format)
+}
+
 fn run_experiment(arguments: &RunArguments, definition: &Definition) -> Result<()> {
-    let of_workloads = [
-        (arguments.size.is_some(), "--size"),
-        (arguments.seed.is_some(), "--seed"),
-        (arguments.output.is_some(), "--output"),
-        (arguments.wal_segsize.is_some(), "--wal-segsize"),
-        (arguments.checksums.is_some(), "--checksums"),
-        (arguments.keep_data, "--keep-data"),
-    ];
-    if let Some((_, option)) = of_workloads.iter().find(|(given, _)| *given) {
+    if let Some(option) = arguments.of_workloads() {
         wrong_usage(&format!("{option} is for workloads; {} is an experiment", definition.name));
     }
     let options = arguments.experiment.options(&arguments.settings, arguments.force);
@@ -205,6 +233,9 @@ fn run_experiment(arguments: &RunArguments, definition: &Definition) -> Result<(
 fn run_workload_of(arguments: &RunArguments, workload: &'static Workload) -> Result<()> {
     if let Some(option) = arguments.experiment.given() {
         wrong_usage(&format!("{option} is for experiments; {} is a workload", workload.name));
+    }
+    if !arguments.only.is_empty() {
+        wrong_usage("--only is for culprits");
     }
     let installation = installation(arguments)?;
     let output = arguments.output.clone().unwrap_or_else(|| format!("lab-{}", workload.name).into());
@@ -272,6 +303,9 @@ fn summary(facts: &Facts, output: &Path) -> String {
 }
 
 fn what(name: &str) -> Result<What> {
+    if name == CULPRITS {
+        return Ok(What::Culprits);
+    }
     if let Some(workload) = workloads::by_name(name) {
         return Ok(What::Workload(workload));
     }
@@ -283,7 +317,7 @@ fn what(name: &str) -> Result<What> {
     let workloads: Vec<_> = workloads::all().iter().map(|one| one.name).collect();
     let experiments: Vec<_> = definition::shipped()?.into_iter().map(|one| one.name).collect();
     bail!(
-        "expected one of the workloads {}, the experiments {}, or FILE.toml",
+        "expected one of the workloads {}, the experiments {}, {CULPRITS}, or FILE.toml",
         workloads.join(", "),
         experiments.join(", ")
     )

@@ -24,6 +24,7 @@ mod output;
 mod page;
 mod progress;
 mod redo;
+mod savings;
 mod sources;
 mod terminal;
 mod test;

@@ -17,7 +17,7 @@ fn the_demo_finds_what_it_put_there_and_agrees_with_pg_waldump() {
         .iter()
         .map(|finding| finding["rule"].as_str().unwrap())
         .collect();
-    for rule in ["few-hot-updates", "repeated-updates", "checkpoint-images"] {
+    for rule in ["bulk-update", "repeated-updates", "checkpoint-images"] {
         assert!(rules.contains(&rule), "{rule} is not among {rules:?}");
     }
     let named = |name: &str| run.stdout.contains(name);

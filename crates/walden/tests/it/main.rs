@@ -16,6 +16,7 @@ mod codecs;
 mod compress;
 mod compressed_sources;
 mod connections;
+mod culprits;
 mod demo;
 mod golden;
 mod html;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         compress::TESTS,
         compressed_sources::TESTS,
         connections::TESTS,
+        culprits::TESTS,
         demo::TESTS,
         golden::TESTS,
         html::TESTS,

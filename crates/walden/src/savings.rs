@@ -1,0 +1,163 @@
+//! What remedies of findings would save, predicted by replay as `walden whatif` does.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use walden_explain::document::Document;
+use walden_explain::{Explanation, Finding, FindingKind, rank_findings};
+use walden_format::lsn::Lsn;
+use walden_source::inventory::Run;
+use walden_source::names::Names;
+use walden_whatif::{Forecast, Prediction, Question, learn, predict};
+
+use crate::redo;
+
+/// Memory for pages; beyond it they go to a temporary file.
+const MEMORY_BYTES: usize = 512 << 20;
+
+/// A setting that saves a smaller share of the WAL is no finding.
+const MIN_SAVING: f64 = 0.02;
+
+type Changes = Vec<(String, String)>;
+
+/// Predicts what findings save whose remedy is a setting, and ranks all findings by what they save.
+///
+/// A prediction follows one range. Where the WAL has gaps, several timelines or damage, savings stay unknown.
+pub fn predict_savings(
+    document: &mut Document,
+    explanation: &Explanation,
+    runs: &[Run],
+    names: &Names,
+    threads: usize,
+) -> Result<()> {
+    let has_any = document.findings.iter().any(|finding| !finding.try_settings.is_empty());
+    let ([range], [run], false) = (explanation.ranges.as_slice(), runs, explanation.damage.is_some()) else {
+        return Ok(());
+    };
+    if !has_any {
+        return Ok(());
+    }
+    let changes = distinct_changes(&document.findings);
+    let question = Question {
+        from: (range.start > run.start()).then_some(range.start),
+        to: (range.end < run.end()).then_some(Lsn(range.end.0)),
+        traced: learn::settings_from_server(&names.settings),
+        changes: changes.clone(),
+        threads,
+        memory_bytes: MEMORY_BYTES.min(redo::quarter_of_memory()),
+        ..Question::default()
+    };
+    // A trace that cannot be predicted from has findings all the same.
+    let Ok(forecast) = predict(run, &question, &|_| {}) else { return Ok(()) };
+    let savings: Vec<(Changes, Saving)> = changes
+        .into_iter()
+        .zip(&forecast.predictions)
+        .map(|(change, (_, one))| (change, Saving::of(&forecast, one)))
+        .collect();
+    apply(&mut document.findings, &savings, explanation.buckets.images());
+    let least = (document.file_bytes as f64 * MIN_SAVING) as u64;
+    document.findings.retain(|finding| {
+        finding.kind == FindingKind::Cause || finding.saves_bytes.is_none_or(|saves| saves >= least)
+    });
+    rank_findings(&mut document.findings);
+    Ok(())
+}
+
+/// Bytes that a change of settings saves, and by how much that may be wrong.
+#[derive(Clone, Copy, Debug, Default)]
+struct Saving {
+    bytes: u64,
+    error: u64,
+}
+
+impl Saving {
+    fn of(forecast: &Forecast, prediction: &Prediction) -> Saving {
+        let bytes = forecast.self_check.bytes.saturating_sub(prediction.bytes);
+        Saving { bytes, error: forecast.error_bytes(prediction) as u64 }
+    }
+}
+
+fn change_of(finding: &Finding) -> Changes {
+    finding.try_settings.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// The change of each finding, and that of all settings together.
+fn distinct_changes(findings: &[Finding]) -> Vec<Changes> {
+    let mut all: Vec<Changes> = Vec::new();
+    let with_settings = || findings.iter().filter(|finding| !finding.try_settings.is_empty());
+    for finding in with_settings() {
+        let change = change_of(finding);
+        if !all.contains(&change) {
+            all.push(change);
+        }
+    }
+    let settings = with_settings().filter(|finding| finding.kind == FindingKind::Setting);
+    let joint: BTreeMap<String, String> = settings.flat_map(change_of).collect();
+    let joint: Changes = joint.into_iter().collect();
+    if !joint.is_empty() && !all.contains(&joint) {
+        all.push(joint);
+    }
+    all
+}
+
+/// Writes the savings into the findings. Settings act on the same images: the one that saves most gets all that it saves alone, the
+/// next one what it saves in addition.
+fn apply(findings: &mut [Finding], savings: &[(Changes, Saving)], image_bytes: u64) {
+    let of = |change: &Changes| savings.iter().find(|(one, _)| one == change).map(|(_, saving)| *saving);
+    let joint = savings.iter().map(|(_, saving)| saving.bytes).max().unwrap_or(0);
+    let mut settings: Vec<(usize, Saving)> = Vec::new();
+    for (at, finding) in findings.iter_mut().enumerate() {
+        let Some(saving) = of(&change_of(finding)).filter(|_| !finding.try_settings.is_empty()) else {
+            continue;
+        };
+        match finding.kind {
+            FindingKind::Setting => settings.push((at, saving)),
+            FindingKind::Cause => {
+                // Of what the setting saves, the part of these images.
+                let share = finding.bytes as f64 / image_bytes.max(1) as f64;
+                finding.saves_bytes = Some((saving.bytes as f64 * share) as u64);
+                finding.saves_error_bytes = Some((saving.error as f64 * share) as u64 + saving.bytes / 20);
+            }
+        }
+    }
+    settings.sort_by_key(|(_, saving)| std::cmp::Reverse(saving.bytes));
+    for (rank, (at, saving)) in settings.iter().enumerate() {
+        let before: u64 = settings[..rank].first().map_or(0, |(_, first)| first.bytes);
+        let bytes = if rank == 0 { saving.bytes } else { saving.bytes.min(joint.saturating_sub(before)) };
+        findings[*at].saves_bytes = Some(bytes);
+        findings[*at].saves_error_bytes = Some(saving.error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(name: &str) -> Changes {
+        vec![(name.to_owned(), "x".to_owned())]
+    }
+
+    #[test]
+    fn the_second_setting_gets_what_it_saves_in_addition() {
+        let finding = |name: &str| Finding {
+            kind: FindingKind::Setting,
+            rule: "checkpoint-images",
+            bytes: 100,
+            share: 0.5,
+            text: String::new(),
+            points_at: name.to_owned(),
+            remedy: String::new(),
+            saves_bytes: None,
+            saves_error_bytes: None,
+            try_settings: change(name).into_iter().collect(),
+        };
+        let mut findings = vec![finding("a"), finding("b")];
+        assert_eq!(distinct_changes(&findings).len(), 3);
+        let saving = |bytes| Saving { bytes, error: 1 };
+        let both: Changes = change("a").into_iter().chain(change("b")).collect();
+        let savings = [(change("a"), saving(50)), (change("b"), saving(70)), (both, saving(90))];
+        let saves = |at: usize, findings: &[Finding]| findings[at].saves_bytes;
+        apply(&mut findings, &savings, 100);
+        assert_eq!((saves(0, &findings), saves(1, &findings)), (Some(20), Some(70)));
+    }
+}

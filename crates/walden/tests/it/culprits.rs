@@ -1,0 +1,40 @@
+//! Findings of workloads with a known culprit, on a real server.
+
+use serde_json::Value;
+
+use crate::material::walden;
+
+walden_testing::tests! {
+    the_first_finding_names_the_culprit_and_no_other_is_false,
+    unknown_culprits_are_refused,
+}
+
+/// Some of each family that take a second or two; `walden lab run culprits` runs all.
+const SOME: &str = "healthy,unused-index,index-on-hot-column,uuid-keys,no-op-bulk-update,staging-table,select-for-update,on-conflict,\
+                    savepoints,sequences,checkpoints-by-command,uncompressed-images";
+
+fn the_first_finding_names_the_culprit_and_no_other_is_false() {
+    let run = walden(&["lab", "run", "culprits", "--only", SOME, "--format", "json"]);
+    let document: Value =
+        serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"));
+    let cases = document["cases"].as_array().unwrap();
+    assert_eq!(cases.len(), SOME.split(',').count());
+    for case in cases {
+        let is_right = case["is_first_right"] == true && case["false_rules"].as_array().unwrap().is_empty();
+        assert!(is_right, "{case:#}");
+        let findings = case["findings"].as_array().unwrap();
+        let causes = findings.iter().filter(|one| one["kind"] == "cause");
+        let share: f64 = causes.map(|one| one["share"].as_f64().unwrap()).sum();
+        assert!(share <= 1.0 + 1e-9, "{case:#}");
+        for finding in findings {
+            let saves = finding["saves_bytes"].as_u64().unwrap_or(0);
+            assert!(saves <= case["bytes"].as_u64().unwrap(), "{finding:#}");
+        }
+    }
+    assert_eq!(run.code, 0, "{}", run.stderr);
+}
+
+fn unknown_culprits_are_refused() {
+    let run = walden(&["lab", "run", "culprits", "--only", "nobody"]);
+    assert!(run.code == 3 && run.stderr.contains("nobody is not among the culprits"), "{run:?}");
+}
