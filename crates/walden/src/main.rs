@@ -92,6 +92,10 @@ fn main() -> ExitCode {
         // SAFETY: nothing before has started a thread.
         unsafe { memory::keep_freed() };
     }
+    if matches!(command, Command::Redo(_)) {
+        // SAFETY: nothing before has started a thread.
+        unsafe { memory::use_huge_pages() };
+    }
     let result = match command {
         #[cfg(feature = "lab")]
         Command::Demo(args) => demo::run(&args),
