@@ -107,7 +107,7 @@ fn usual_records_are_counted_as_any_records_are() {
         assert_eq!(usual.cells, any.cells, "{version}");
         assert_eq!(usual.transactions, any.transactions, "{version}");
         assert_eq!(usual.transaction_sums, any.transaction_sums, "{version}");
-        assert_eq!(usual.repeated_updates, any.repeated_updates, "{version}");
+        assert_eq!(usual.evidence, any.evidence, "{version}");
         assert_eq!(usual.checkpoints.len(), any.checkpoints.len(), "{version}");
     }
 }
