@@ -27,7 +27,7 @@ use contenders::Contender;
 Examples:
   walden bench archive
       one workload, segments of 16 MB and of 64 MB
-  walden bench archive oltp --size 4000 --segment-sizes 16 --only 'walden ahead,pgbackrest zst-3 ahead'
+  walden bench archive oltp --size 600000 --segment-sizes 16 --only 'walden ahead,pgbackrest zst-3 ahead'
       a long queue
 
 The WAL and the data directory that it starts from are made by `walden lab run --keep-data` and kept in the cache folder for the \
