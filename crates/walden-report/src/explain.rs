@@ -276,6 +276,9 @@ fn findings(document: &Document, look: Look) -> String {
         if findings.is_empty() {
             continue;
         }
+        if !text.is_empty() {
+            text.push('\n');
+        }
         text.push_str(&format!("{}\n", look.heading(title)));
         for (index, finding) in findings.into_iter().enumerate() {
             let number = format!("{:>3}. ", index + 1);
