@@ -38,6 +38,11 @@ impl MoveToFrontList {
         Some(value)
     }
 
+    /// The value at the front.
+    pub fn last(&self) -> Option<u32> {
+        self.values.last().copied()
+    }
+
     /// Puts a value that is not there to the front.
     pub fn push(&mut self, value: u32) {
         if self.values.len() == Self::MAX_VALUES {

@@ -117,10 +117,10 @@ impl Packer {
         self.count(class, bytes, (out.len() - before) as u64);
     }
 
-    fn lay_out(&self, columns: &[&mut Content]) -> WithHeader {
+    fn lay_out(&mut self, columns: &[&mut Content]) -> WithHeader {
         let forms = columns.iter().map(|column| (column.form, column.len()));
         let mut layout = Layout::new(forms, self.cases);
-        columns.iter().for_each(|column| layout.push(column));
+        columns.iter().for_each(|column| layout.push(column, &mut self.zstd));
         layout.finish()
     }
 

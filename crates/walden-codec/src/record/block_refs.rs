@@ -16,6 +16,9 @@ use crate::predict::names::{Names, Topic};
 use crate::predict::relation::{Place, Relation};
 use crate::{Corrupt, corrupt};
 
+/// Ranks in move-to-front lists.
+const RANKS: u64 = MoveToFrontList::MAX_VALUES as u64;
+
 /// The relations and blocks of the records before.
 #[derive(Default)]
 pub struct BlockRefs {
@@ -63,7 +66,7 @@ impl BlockRefs {
         Ok(number)
     }
 
-    /// Codes which block of a relation's fork it is: its rank among the latest ones, or its number.
+    /// Codes which block of a relation's fork it is: its rank among the latest ones, the one after the last, or any.
     pub fn block<S: Coder>(
         &mut self,
         current: &mut Current<'_, S>,
@@ -73,25 +76,39 @@ impl BlockRefs {
         block: u32,
     ) -> Result<Place, Corrupt> {
         const NEW: u64 = 0;
+        const AFTER_LAST: u64 = 1 + RANKS;
         let locator = self.relations.get(relation as usize);
         let locator = *locator
             .ok_or_else(|| corrupt("cannot decode a relation: expected the number of a known one"))?;
         current.coder.set_relation(Some(locator));
         let recent = self.recent_blocks(relation, fork);
-        let has_ranks = current.cases.has(Case::BlockRanks);
-        let symbol = || if has_ranks { recent.rank(block) } else { NEW };
+        let last = recent.last();
+        let cases = current.cases;
+        let is_next = |last: u32| last.wrapping_add(1) == block && cases.has(Case::NextBlocks);
+        let symbol = || match if cases.has(Case::BlockRanks) { recent.rank(block) } else { 0 } {
+            0 if last.is_some_and(is_next) => AFTER_LAST,
+            0 => NEW,
+            rank => rank,
+        };
         let block = match current.coder.symbol_with(shape.block, symbol)? {
-            NEW => {
-                let like = [relation, fork.into(), 0];
-                let kind = Kind::Rows(Class::Blocks, 4);
-                let column = names.column(current.coder, Topic::NewBlock, like, kind)?;
-                let block = u32::from_le_bytes(current.coder.array(column, &block.to_le_bytes())?);
+            rank @ 1..=RANKS => recent
+                .promote(rank)
+                .ok_or_else(|| corrupt("cannot decode a block number: expected the rank of a recent one"))?,
+            symbol => {
+                let block = match symbol {
+                    NEW => {
+                        let like = [relation, fork.into(), 0];
+                        let kind = Kind::Rows(Class::Blocks, 4);
+                        let column = names.column(current.coder, Topic::NewBlock, like, kind)?;
+                        u32::from_le_bytes(current.coder.array(column, &block.to_le_bytes())?)
+                    }
+                    _ => last
+                        .ok_or_else(|| corrupt("cannot decode a block number: expected an earlier block"))?
+                        .wrapping_add(1),
+                };
                 recent.push(block);
                 block
             }
-            rank => recent
-                .promote(rank)
-                .ok_or_else(|| corrupt("cannot decode a block number: expected the rank of a recent one"))?,
         };
         Ok(Place { relation: Relation { number: relation, locator }, fork, block })
     }
