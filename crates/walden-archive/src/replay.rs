@@ -166,7 +166,14 @@ pub fn replay(
     while let Some(mut run) = runs.pop() {
         let size = run.segment_size.bytes();
         let (memory_bytes, threads) = (options.memory_bytes, options.threads);
-        let how = ReplayOptions { base: base.take(), logs_hints, last: None, memory_bytes, threads };
+        let how = ReplayOptions {
+            base: base.take(),
+            logs_hints,
+            last: None,
+            observed_from: Lsn(0),
+            memory_bytes,
+            threads,
+        };
         let outcome = replay_run(&run, how, &mut replayed.check, |bytes| {
             done += bytes;
             replayed.segments += 1;
@@ -186,6 +193,7 @@ pub fn replay(
             replayed.damages.push(damage);
         }
     }
+    replayed.check.finish();
     Ok(replayed)
 }
 

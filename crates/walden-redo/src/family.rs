@@ -1,7 +1,7 @@
 //! Which access method a page belongs to, by its content: records of the log's own resource manager do not say.
 
 use walden_format::record::Fork;
-use walden_format::rmgr::rmid;
+use walden_format::rmgr::{Kind, rmid};
 
 use crate::page::brin::{BRIN_PAGETYPE_META, BRIN_PAGETYPE_REGULAR};
 use crate::page::btree::MAX_BT_CYCLE_ID;
@@ -10,6 +10,9 @@ use crate::page::hash::HASHO_PAGE_ID;
 use crate::page::sequence::SEQ_MAGIC;
 use crate::page::spgist::SPGIST_PAGE_ID;
 use crate::page::{PAGE_BYTES, PAGE_HEADER_BYTES, Page};
+
+/// Bits of a GIN page's flags (`ginblock.h`).
+const GIN_PAGE_FLAGS: u16 = 0x00FF;
 
 /// The kind of file that a page belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -35,7 +38,8 @@ impl Family {
     /// The family of a page by its content.
     ///
     /// The last two bytes are page ids of index access methods, which are there for this. GIN has none, so pages with a
-    /// special area of its size and no known page id are taken for GIN's.
+    /// special area of its size and no other flags than GIN's at its end are taken for GIN's. Those of extensions, such as
+    /// bloom (`BLOOM_PAGE_ID`), have other bits there.
     pub fn of(page: &Page, fork: Fork) -> Family {
         match fork {
             Fork::FREE_SPACE_MAP => return Family::FreeSpaceMap,
@@ -53,12 +57,19 @@ impl Family {
             8 if page.u32_at(special) == SEQ_MAGIC => Family::Sequence,
             8 if mark == SPGIST_PAGE_ID => Family::SpGist,
             8 if (BRIN_PAGETYPE_META..=BRIN_PAGETYPE_REGULAR).contains(&mark) => Family::Brin,
-            8 => Family::Gin,
+            8 if mark & !GIN_PAGE_FLAGS == 0 => Family::Gin,
             16 if mark == HASHO_PAGE_ID => Family::Hash,
             16 if mark == GIST_PAGE_ID => Family::Gist,
             16 if mark <= MAX_BT_CYCLE_ID => Family::Btree,
             _ => Family::Other,
         }
+    }
+
+    /// The family of a page by its content and the last record that changed it: a page that an extension changes by
+    /// Generic records is none of PostgreSQL's own, whatever it looks like.
+    pub fn after(page: &Page, fork: Fork, last: Option<Kind>) -> Family {
+        let is_generic = last.is_some_and(|kind| kind.rmid() == rmid::GENERIC);
+        if is_generic { Family::Other } else { Family::of(page, fork) }
     }
 
     /// The resource manager whose records change such pages.
@@ -92,5 +103,34 @@ impl Family {
             Family::Sequence => "sequence",
             Family::Other => "other",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use walden_format::rmgr;
+    use walden_format::version::Major;
+
+    use super::*;
+
+    fn page_with(special: usize, mark: u16) -> Page {
+        let mut page = Page::default();
+        page.init(special);
+        page.put_u16(PAGE_BYTES - 2, mark);
+        page
+    }
+
+    /// bloom's pages have a special area of GIN's size, and `BLOOM_PAGE_ID` at its end.
+    #[test]
+    fn pages_of_extensions_are_not_gin() {
+        const BLOOM_PAGE_ID: u16 = 0xFF83;
+        assert_eq!(Family::of(&page_with(8, BLOOM_PAGE_ID), Fork::MAIN), Family::Other);
+        assert_eq!(Family::of(&page_with(8, 0x0100), Fork::MAIN), Family::Other);
+        let gin = page_with(8, 0x0082);
+        assert_eq!(Family::of(&gin, Fork::MAIN), Family::Gin);
+        let last = |rmid| Some(rmgr::kind(Major::V18, rmid, 0));
+        assert_eq!(Family::after(&gin, Fork::MAIN, last(rmid::GIN)), Family::Gin);
+        assert_eq!(Family::after(&gin, Fork::MAIN, last(rmid::GENERIC)), Family::Other);
+        assert_eq!(Family::after(&gin, Fork::MAIN, None), Family::Gin);
     }
 }

@@ -1,6 +1,6 @@
 //! One record after another into the page store.
 
-use walden_format::record::{BlockRef, Record};
+use walden_format::record::{BlockRef, Fork, Record};
 use walden_format::rmgr;
 
 use crate::image::restore_page;
@@ -168,6 +168,13 @@ impl Replay {
         }
     }
 
+    /// Notes the image of a visibility map that redo restores.
+    fn note_map_image(&mut self, block: &BlockRef) {
+        if let Some(image) = block.image.filter(|image| image.apply) {
+            self.store.note_map_image(BlockKey::of(block), image.info.has_hole());
+        }
+    }
+
     /// Makes a block's page unknown.
     #[inline(never)]
     fn leave(&mut self, block: &BlockRef, touched: &mut Touched) {
@@ -182,6 +189,10 @@ impl Replay {
     #[inline(never)]
     fn restore(&mut self, record: &Record<'_>, block: &BlockRef, all_images: bool, touched: &mut Touched) {
         let (slot, role) = (touched.slot, touched.role);
+        if block.fork == Fork::VISIBILITY_MAP {
+            touched.may_lack_bits = self.store.may_lack_bits(BlockKey::of(block));
+            self.note_map_image(block);
+        }
         let mut restored = Ok(());
         if let Some(image) = &block.image {
             // An image for the consistency check alone is as good as any where nothing else is known.
@@ -218,6 +229,9 @@ impl Replay {
         key: BlockKey,
         touched: &mut Touched,
     ) {
+        if block.fork == Fork::VISIBILITY_MAP {
+            self.note_map_image(block);
+        }
         let (slot, spare) = self.store.take_to_overwrite(key);
         let (was, fresh) = (self.store.state(slot), self.store.is_fresh(slot));
         let (role, page) = match &block.image {

@@ -23,6 +23,8 @@ pub struct Touched {
     pub image: Option<PageBox>,
     /// Whether no record has referred to the block before.
     pub fresh: bool,
+    /// The page before is one of a visibility map of which [`PageStore::may_lack_bits`]; for a block with an image alone.
+    pub may_lack_bits: bool,
     id: u8,
     changed: bool,
     keeps_lsn: bool,
@@ -48,7 +50,8 @@ impl Default for Touched {
     fn default() -> Touched {
         let (slot, state) = (Slot::NONE, State::Unknown(Unknown::NotSeen));
         let (role, was, page, image) = (Role::Unknown(state), state, None, None);
-        Touched { slot, role, was, page, image, fresh: false, id: 0, changed: false, keeps_lsn: false }
+        let (id, fresh, may_lack_bits, changed, keeps_lsn) = (0, false, false, false, false);
+        Touched { slot, role, was, page, image, fresh, may_lack_bits, id, changed, keeps_lsn }
     }
 }
 
@@ -78,7 +81,7 @@ impl Touched {
         self.role = role;
         self.was = was;
         self.page = page;
-        (self.changed, self.keeps_lsn) = (false, false);
+        (self.may_lack_bits, self.changed, self.keeps_lsn) = (false, false, false);
     }
 
     /// After the record: whether it gave the page its LSN. Of a page that is not known that is taken to be so.

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use walden_explain::Bound;
 use walden_format::lsn::Lsn;
 use walden_format::record::{Fork, Record};
+use walden_format::rmgr::Kind;
 use walden_format::stream::Visitor;
 use walden_redo::Page;
 use walden_redo::describe::diff::diff;
@@ -334,7 +335,7 @@ impl View<'_> {
             self.write(path, page, snapshot)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let described = describe(page, self.key.fork, self.key.block);
+        let described = describe(page, self.key.fork, self.key.block, last_kind(snapshot));
         match self.args.format {
             Format::Json => {
                 let mut document = self.document();
@@ -354,8 +355,10 @@ impl View<'_> {
         let [first, second] = follow.snapshots.as_slice() else { return Ok(ExitCode::from(FOUND)) };
         let Some(before) = self.known(first, follow, range) else { return Ok(ExitCode::from(FOUND)) };
         let Some(after) = self.known(second, follow, range) else { return Ok(ExitCode::from(FOUND)) };
-        let of = |page: &Page| -> Description { describe(page, self.key.fork, self.key.block) };
-        let changes = diff(&of(before), &of(after));
+        let of = |page: &Page, snapshot| -> Description {
+            describe(page, self.key.fork, self.key.block, last_kind(snapshot))
+        };
+        let changes = diff(&of(before, first), &of(after, second));
         match self.args.format {
             Format::Json => {
                 let version = follow.version();
@@ -505,6 +508,11 @@ impl Visitor for Following<'_> {
 fn look() -> Look {
     let width = if std::io::stdout().is_terminal() { terminal::width() } else { 120 };
     Look { width, ..terminal::look() }
+}
+
+/// The kind of the record that changed the page last.
+fn last_kind(snapshot: &Snapshot) -> Option<Kind> {
+    snapshot.last.map(|last| last.kind)
 }
 
 fn shown(snapshot: &Snapshot) -> String {

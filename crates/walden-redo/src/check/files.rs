@@ -7,8 +7,8 @@ use walden_format::version::Major;
 
 use crate::check::{Check, Difference, Place};
 use crate::family::Family;
+use crate::page::Page;
 use crate::page::sequence::values;
-use crate::page::{PAGE_HEADER_BYTES, Page};
 use crate::pool::PageBox;
 use crate::store::{BlockKey, PageStore, State};
 
@@ -35,21 +35,17 @@ pub fn compare(
             if !store.read(slot, &mut found) {
                 continue;
             }
-            let place = Place { key, last, version };
+            let place = Place { key, last, version, may_lack_bits: store.may_lack_bits(key) };
             if !read(key, &mut expected)? {
                 missing(check, &place, &found);
                 continue;
             }
-            let is_masked = match Family::of(&expected, fork) {
-                Family::Sequence => mask_sequence(&expected, &mut found),
-                Family::VisibilityMap if store.is_copied_in_log(relation) => {
-                    mask_lost_bits(&expected, &mut found)
-                }
-                _ => false,
-            };
+            let is_sequence = Family::of(&expected, fork) == Family::Sequence;
+            let is_masked = is_sequence && mask_sequence(&expected, &mut found);
             check.judge_file(&place, &expected, &found, is_masked);
         }
     }
+    check.finish();
     Ok(())
 }
 
@@ -65,19 +61,6 @@ fn mask_sequence(expected: &Page, found: &mut Page) -> bool {
         return true;
     }
     false
-}
-
-/// `CREATE DATABASE` logs a map's pages as if they had line pointers and items (`RelationCopyStorageUsingBuffer`): by its
-/// header all of such a page is unused, so replay starts with a map of no bits, which is always right. Whether bits are
-/// missing, and none is too many.
-fn mask_lost_bits(expected: &Page, found: &mut Page) -> bool {
-    let (expected, found) = (&expected.0[PAGE_HEADER_BYTES..], &mut found.0[PAGE_HEADER_BYTES..]);
-    let lost = expected != found
-        && expected.iter().zip(found.iter()).all(|(expected, found)| found & !expected == 0);
-    if lost {
-        found.copy_from_slice(expected);
-    }
-    lost
 }
 
 fn missing(check: &mut Check, place: &Place, found: &Page) {

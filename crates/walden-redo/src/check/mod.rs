@@ -5,6 +5,7 @@
 //! `wal_consistency_checking` has for what is never logged. With that setting on, every record has such an image.
 
 pub mod files;
+mod maps;
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,7 @@ use walden_format::rmgr::info::xlog::FPI_FOR_HINT;
 use walden_format::rmgr::{self, Kind, rmid};
 use walden_format::version::Major;
 
+use crate::check::maps::{EarlyClears, MapDifference, Resolved};
 use crate::family::Family;
 use crate::managers::heap;
 use crate::managers::manager;
@@ -35,6 +37,12 @@ pub struct Counts {
     pub exact: u64,
     /// The same but for what PostgreSQL changes without logging it.
     pub masked: u64,
+    /// Visibility maps that lack no bit but have some that replay lacks, because `CREATE DATABASE` logged them without:
+    /// PostgreSQL's own redo lacks them, too.
+    pub copied_maps: u64,
+    /// Visibility maps that lack bits that the next record of the table's block clears: PostgreSQL cleared them before it
+    /// wrote that record.
+    pub cleared_early: u64,
     /// Compared with another outcome than replay: a bug, or damage.
     pub different: u64,
     /// Not compared: the page before was not known.
@@ -50,13 +58,20 @@ pub struct Counts {
 impl Counts {
     /// Images that were compared.
     pub fn compared(&self) -> u64 {
-        self.exact + self.masked + self.different
+        self.exact + self.masked + self.explained() + self.different
+    }
+
+    /// Images that differ from the replayed page as they do from PostgreSQL's own redo.
+    pub fn explained(&self) -> u64 {
+        self.copied_maps + self.cleared_early
     }
 
     fn add(&mut self, verdict: Verdict) {
         match verdict {
             Verdict::Exact => self.exact += 1,
             Verdict::Masked => self.masked += 1,
+            Verdict::CopiedMap => self.copied_maps += 1,
+            Verdict::ClearedEarly => self.cleared_early += 1,
             Verdict::Different => self.different += 1,
         }
     }
@@ -65,6 +80,8 @@ impl Counts {
     pub fn merge(&mut self, other: &Counts) {
         self.exact += other.exact;
         self.masked += other.masked;
+        self.copied_maps += other.copied_maps;
+        self.cleared_early += other.cleared_early;
         self.different += other.different;
         self.unknown_before += other.unknown_before;
         self.untracked += other.untracked;
@@ -110,6 +127,7 @@ pub struct Check {
     pub reconstructed: BTreeMap<Kind, [u64; 3]>,
     /// Pages that became unknown because a record did not fit: what was wrong, and how often.
     pub misfits: BTreeMap<(Kind, &'static str), u64>,
+    early_clears: EarlyClears,
 }
 
 /// The result of comparing two pages.
@@ -119,6 +137,11 @@ pub enum Verdict {
     Exact,
     /// Equal under the mask.
     Masked,
+    /// A visibility map whose replayed page lacks bits that were not logged ([`Counts::copied_maps`]).
+    CopiedMap,
+    /// A visibility map that lacks bits that a later record clears, if that record comes ([`Counts::cleared_early`]): counted
+    /// when it is known.
+    ClearedEarly,
     /// Different.
     Different,
 }
@@ -133,31 +156,80 @@ impl Check {
 
     /// Compares PostgreSQL's page with replay's, and notes the outcome.
     pub fn judge(&mut self, place: &Place, expected: &Page, found: &Page, rmid: Option<u8>) -> Verdict {
-        let family = Family::of(expected, place.key.fork);
+        let family = place.family_of(expected);
         let (verdict, at) = compare(expected, found, place, rmid.or(family.manager()));
-        self.counts.entry((place.last.kind, family)).or_default().add(verdict);
-        if let Some(offset) = at {
-            let bytes = |page: &Page| page.0[offset..(offset + 8).min(PAGE_BYTES)].to_vec();
-            self.note(Difference {
-                key: place.key,
-                family,
-                lsn: place.last.lsn,
-                kind: place.last.kind,
-                version: place.version,
-                offset,
-                field: field_at(expected, offset),
-                expected: bytes(expected),
-                found: bytes(found),
-            });
+        let Some(offset) = at else {
+            self.count(place, family, verdict);
+            return verdict;
+        };
+        let bytes = |page: &Page| page.0[offset..(offset + 8).min(PAGE_BYTES)].to_vec();
+        let difference = Difference {
+            key: place.key,
+            family,
+            lsn: place.last.lsn,
+            kind: place.last.kind,
+            version: place.version,
+            offset,
+            field: field_at(expected, offset),
+            expected: bytes(expected),
+            found: bytes(found),
+        };
+        self.judge_map(place, (expected, found), difference)
+    }
+
+    /// Whether a page that differs is that of a visibility map and differs as from PostgreSQL's own redo ([`maps`]).
+    fn judge_map(
+        &mut self,
+        place: &Place,
+        (expected, found): (&Page, &Page),
+        difference: Difference,
+    ) -> Verdict {
+        let is_map = place.key.fork == Fork::VISIBILITY_MAP;
+        let bits = is_map.then(|| MapDifference::of(expected, found, place.key.block)).flatten();
+        let difference = match bits {
+            Some(bits) if bits.only_lacks() && place.may_lack_bits => {
+                self.count(place, difference.family, Verdict::CopiedMap);
+                return Verdict::CopiedMap;
+            }
+            Some(bits) if bits.may_be_early(place.may_lack_bits) => {
+                match self.early_clears.wait(*place, difference, bits, found) {
+                    Ok(()) => return Verdict::ClearedEarly,
+                    Err(difference) => difference,
+                }
+            }
+            _ => difference,
+        };
+        self.count(place, difference.family, Verdict::Different);
+        self.note(difference);
+        Verdict::Different
+    }
+
+    /// Ends the comparison: no record of the log is left that could explain a difference.
+    pub fn finish(&mut self) {
+        let resolved = self.early_clears.finish();
+        self.resolve(resolved);
+    }
+
+    fn resolve(&mut self, resolved: Vec<Resolved>) {
+        for resolved in resolved {
+            match resolved {
+                Resolved::ClearedEarly(place, family) => self.count(&place, family, Verdict::ClearedEarly),
+                Resolved::Different(place, difference) => {
+                    self.count(&place, difference.family, Verdict::Different);
+                    self.note(difference);
+                }
+            }
         }
-        verdict
+    }
+
+    fn count(&mut self, place: &Place, family: Family, verdict: Verdict) {
+        self.counts.entry((place.last.kind, family)).or_default().add(verdict);
     }
 
     /// Compares a page of a data file, of which `is_masked` says whether something was made equal before.
     pub(crate) fn judge_file(&mut self, place: &Place, expected: &Page, found: &Page, is_masked: bool) {
         if self.judge(place, expected, found, None) == Verdict::Exact && is_masked {
-            let family = Family::of(expected, place.key.fork);
-            let counts = self.counts.entry((place.last.kind, family)).or_default();
+            let counts = self.counts.entry((place.last.kind, place.family_of(expected))).or_default();
             (counts.exact, counts.masked) = (counts.exact - 1, counts.masked + 1);
         }
     }
@@ -169,7 +241,7 @@ impl Check {
     }
 
     fn skip(&mut self, place: &Place, page: &Page, field: impl Fn(&mut Counts) -> &mut u64) {
-        let family = Family::of(page, place.key.fork);
+        let family = place.family_of(page);
         *field(self.counts.entry((place.last.kind, family)).or_default()) += 1;
     }
 
@@ -183,8 +255,7 @@ impl Check {
         let predicted = if is_xlog { Prediction::Unknown } else { predict(record, touched) };
         for (index, (block, touched)) in record.blocks.iter().zip(touched).enumerate() {
             let Some(image) = touched.image.as_deref().filter(|_| restored(touched)) else { continue };
-            let key = BlockKey::of(block);
-            let place = Place::of(record, key);
+            let place = Place::of(record, BlockKey::of(block), touched);
             if block.fork == Fork::FREE_SPACE_MAP {
                 self.skip(&place, image, |counts| &mut counts.untracked);
                 continue;
@@ -234,10 +305,11 @@ impl Check {
         for (block, touched) in record.blocks.iter().zip(touched) {
             let beside = block.image.is_some_and(|image| !image.apply);
             let (true, Some(image)) = (beside, touched.image.take()) else { continue };
-            let place = Place::of(record, BlockKey::of(block));
+            let place = Place::of(record, BlockKey::of(block), touched);
             match (touched.role, touched.page.as_deref()) {
                 (Role::Redo | Role::Init, Some(page)) => {
-                    if self.judge(&place, &image, page, Some(record.header.rmid)) == Verdict::Different {
+                    let verdict = self.judge(&place, &image, page, Some(record.header.rmid));
+                    if matches!(verdict, Verdict::Different | Verdict::ClearedEarly) {
                         // One mistake is one difference, not as many as there are records after it.
                         touched.page = Some(image);
                         continue;
@@ -266,6 +338,10 @@ impl Observer for Check {
 
     fn before(&mut self, record: &Record<'_>, touched: &[Touched]) {
         self.records += 1;
+        if !self.early_clears.is_empty() {
+            let resolved = self.early_clears.observe(record);
+            self.resolve(resolved);
+        }
         self.check_reconstructed(record, touched);
         self.check_restored(record, touched);
     }
@@ -307,14 +383,21 @@ pub struct Place {
     pub key: BlockKey,
     /// The record.
     pub last: LastRecord,
-    /// Who wrote it.
+    /// PostgreSQL's major version that wrote it.
     pub version: Major,
+    /// The page is one of a visibility map whose bits were not all logged ([`crate::PageStore::may_lack_bits`]).
+    pub may_lack_bits: bool,
 }
 
 impl Place {
-    fn of(record: &Record<'_>, key: BlockKey) -> Place {
+    fn of(record: &Record<'_>, key: BlockKey, touched: &Touched) -> Place {
         let kind = rmgr::kind(record.version, record.header.rmid, record.header.info);
-        Place { key, last: LastRecord { lsn: record.lsn, kind }, version: record.version }
+        let last = LastRecord { lsn: record.lsn, kind };
+        Place { key, last, version: record.version, may_lack_bits: touched.may_lack_bits }
+    }
+
+    fn family_of(&self, page: &Page) -> Family {
+        Family::after(page, self.key.fork, Some(self.last.kind))
     }
 }
 

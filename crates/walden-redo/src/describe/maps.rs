@@ -90,7 +90,7 @@ mod tests {
         page.init(0);
         page.0[PAGE_CONTENTS] = 0b0011_0101;
         page.0[PAGE_BYTES - 1] = 0b0100_0000;
-        let description = describe(&page, Fork::VISIBILITY_MAP, 1);
+        let description = describe(&page, Fork::VISIBILITY_MAP, 1, None);
         let text = |name| description.content.get(name).map(Value::to_string).unwrap();
         assert_eq!(text("table_blocks"), "32672-65343");
         assert_eq!(text("all_visible"), "32672-32674 65343");
@@ -106,7 +106,7 @@ mod tests {
             page.0[PAGE_CONTENTS + 4 + FSM_INNER_NODES + slot] = class;
         }
         let text = |block| {
-            let description = describe(&page, Fork::FREE_SPACE_MAP, block);
+            let description = describe(&page, Fork::FREE_SPACE_MAP, block, None);
             (description.kind.clone(), description.content.0.last().unwrap().value.to_string())
         };
         assert_eq!(text(2), ("free space map level 0".into(), "6400:0 96:1-2".into()));

@@ -12,6 +12,7 @@ mod value;
 
 use serde::Serialize;
 use walden_format::record::Fork;
+use walden_format::rmgr::Kind;
 
 pub use value::{Bytes, Field, Fields, Value};
 
@@ -59,10 +60,11 @@ const PAGE_FLAGS: Bits = &[
     (flags::PD_ALL_VISIBLE, "PD_ALL_VISIBLE"),
 ];
 
-/// Describes the page that is the block `block` of its fork.
-pub fn describe(page: &Page, fork: Fork, block: u32) -> Description {
+/// Describes the page that is the block `block` of its fork. `last` is the kind of the record that changed it last, if that is
+/// known: pages that extensions change by Generic records are shown as bytes.
+pub fn describe(page: &Page, fork: Fork, block: u32, last: Option<Kind>) -> Description {
     let mut description = Description { header: header(page), ..Description::default() };
-    let family = Family::of(page, fork);
+    let family = Family::after(page, fork, last);
     description.kind = family.name().into();
     match family {
         Family::New => {}
@@ -175,7 +177,7 @@ mod tests {
             page.put_u16(header::SPECIAL, special);
             page.put_u16(PAGE_BYTES - 4, kind);
             page.put_u16(PAGE_BYTES - 2, mark);
-            let description = describe(&page, Fork(fork), block);
+            let description = describe(&page, Fork(fork), block, None);
             prop_assert!(diff::diff(&description, &description).is_empty());
         }
     }

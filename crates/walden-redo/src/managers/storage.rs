@@ -43,7 +43,7 @@ pub(crate) fn replay(record: &Record<'_>, store: &mut PageStore) {
         }
         Ok(Payload::DatabaseCreate(created)) => match created.source {
             Some(_) => store.copy_database(created.database, created.tablespace),
-            None => store.copy_database_in_log(created.database, created.tablespace),
+            None => store.drop_database(created.database, Some(created.tablespace)),
         },
         Ok(Payload::DatabaseDrop(dropped)) => {
             for tablespace in dropped.tablespaces {

@@ -1,9 +1,10 @@
 //! Effects of creating, truncating and dropping files on the stored pages.
 
+use rustc_hash::FxHashSet;
 use walden_format::record::{Fork, RelFileLocator};
 
 use super::index::{ForkKey, Recent};
-use super::{PageStore, Slot};
+use super::{BlockKey, PageStore, Slot};
 
 impl PageStore {
     /// Forgets all pages of a relation, whose files were dropped or created.
@@ -37,7 +38,6 @@ impl PageStore {
         let of_database =
             |of: u32, within: u32| of == database && tablespace.is_none_or(|tablespace| within == tablespace);
         self.copied.retain(|&(of, within)| !of_database(of, within));
-        self.copied_in_log.retain(|&(of, within)| !of_database(of, within));
         if let Some(base) = &mut self.base {
             base.databases.insert((database, tablespace));
         }
@@ -56,19 +56,30 @@ impl PageStore {
         self.copied.insert((database, tablespace));
     }
 
-    /// Notes that a database in a tablespace is copied page by page in the log, which has all its pages.
-    pub fn copy_database_in_log(&mut self, database: u32, tablespace: u32) {
-        self.drop_database(database, Some(tablespace));
-        self.copied_in_log.insert((database, tablespace));
+    /// Notes that an image of a visibility map's page was restored, and whether the image has a hole.
+    ///
+    /// A map has bits where pages of other kinds have their hole. Nothing logs it with one but `CREATE DATABASE`
+    /// (`RelationCopyStorageUsingBuffer`), whose image has no bits then.
+    pub(crate) fn note_map_image(&mut self, key: BlockKey, has_hole: bool) {
+        if has_hole {
+            self.maps_without_bits.entry(key.relation).or_default().insert(key.block);
+        } else if let Some(blocks) = self.maps_without_bits.get_mut(&key.relation) {
+            blocks.remove(&key.block);
+        }
     }
 
-    /// Whether a relation is of a database that was copied page by page in the log.
-    pub fn is_copied_in_log(&self, relation: RelFileLocator) -> bool {
-        self.copied_in_log.contains(&(relation.database, relation.tablespace))
+    /// Whether a page is that of a visibility map and lacks bits because the log has an image without them. PostgreSQL's redo
+    /// lacks them, too.
+    pub fn may_lack_bits(&self, key: BlockKey) -> bool {
+        let has = |blocks: &FxHashSet<u32>| blocks.contains(&key.block);
+        key.fork == Fork::VISIBILITY_MAP && self.maps_without_bits.get(&key.relation).is_some_and(has)
     }
 
     fn drop_pages(&mut self, key: ForkKey) {
         let Some(number) = self.numbers.remove(&key) else { return };
+        if key.1 == Fork::VISIBILITY_MAP {
+            self.maps_without_bits.remove(&key.0);
+        }
         let recent = &mut self.recent.forks[Recent::fork_index(&key)];
         if recent.is_some_and(|(recent, _)| recent == key) {
             *recent = None;

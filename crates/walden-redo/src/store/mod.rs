@@ -147,8 +147,8 @@ pub struct PageStore {
     misfits: Vec<&'static str>,
     /// Databases copied file by file (`CREATE DATABASE ... STRATEGY file_copy`), with the tablespace of the copy.
     copied: FxHashSet<(u32, u32)>,
-    /// Databases copied page by page in the log (`STRATEGY wal_log`).
-    copied_in_log: FxHashSet<(u32, u32)>,
+    /// Pages of visibility maps whose last image had no bits, by relation.
+    maps_without_bits: FxHashMap<RelFileLocator, FxHashSet<u32>>,
     buffers: Vec<PageBox>,
     memory_bytes: usize,
     /// Number of pages in memory, and its limit.
@@ -213,7 +213,7 @@ impl PageStore {
             recent: Recent::default(),
             misfits: Vec::new(),
             copied: FxHashSet::default(),
-            copied_in_log: FxHashSet::default(),
+            maps_without_bits: FxHashMap::default(),
             buffers: Vec::new(),
             memory_bytes,
             resident: 0,

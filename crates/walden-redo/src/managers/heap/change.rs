@@ -278,9 +278,12 @@ fn shared(old: &[u8], new: &[u8]) -> (usize, usize) {
     (prefix, worth(ends.take_while(|(old, new)| old == new).count()))
 }
 
-/// An update's new heap tuple.
+/// An update's new heap tuple: whole where logical decoding needs it (`log_heap_update`).
 pub(super) fn update_data(around: &PagesAround<'_>) -> Option<Vec<u8>> {
-    let Shared { new, attributes, prefix, suffix } = Shared::of(around)?;
+    let Shared { new, attributes, mut prefix, mut suffix } = Shared::of(around)?;
+    if XlHeapUpdate::read(around.record.main_data())?.flags.contains_new_tuple() {
+        (prefix, suffix) = (0, 0);
+    }
     let mut data = Vec::with_capacity(new.len());
     SharedLengths { prefix: prefix as u16, suffix: suffix as u16 }.write(&mut data);
     data.extend(HeapTupleHeader::of(new)?.logged_fields());

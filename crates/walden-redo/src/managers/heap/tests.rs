@@ -23,12 +23,24 @@ struct Block {
     number: u32,
     will_init: bool,
     image: Option<PageBox>,
+    image_use: ImageUse,
     data: Vec<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+enum ImageUse {
+    #[default]
+    Restored,
+    /// Restored, and all behind the header is a hole.
+    WithHole,
+    /// For `wal_consistency_checking` alone.
+    Compared,
 }
 
 impl Block {
     fn new(id: u8, number: u32) -> Block {
-        Block { id, fork: Fork::MAIN, number, will_init: false, image: None, data: Vec::new() }
+        let image_use = ImageUse::default();
+        Block { id, fork: Fork::MAIN, number, will_init: false, image: None, image_use, data: Vec::new() }
     }
 
     fn map(id: u8) -> Block {
@@ -65,8 +77,15 @@ impl Log {
             bytes.extend([block.id, block.fork.0 | parts]);
             bytes.extend((block.data.len() as u16).to_le_bytes());
             if block.image.is_some() {
-                // The length, no hole, and that the image is to be restored (which has another bit before 15).
-                bytes.extend([0, 32, 0, 0, if self.version >= Major::V15 { 2 } else { 4 }]);
+                // The length, where the hole starts, and that the image is to be restored (which has another bit before 15).
+                let restored = if self.version >= Major::V15 { 2 } else { 4 };
+                bytes.extend(match block.image_use {
+                    ImageUse::Restored => [0, 32, 0, 0, restored],
+                    ImageUse::WithHole => {
+                        [PAGE_HEADER_BYTES as u8, 0, PAGE_HEADER_BYTES as u8, 0, restored | 1]
+                    }
+                    ImageUse::Compared => [0, 32, 0, 0, 0],
+                });
             }
             let words = [TABLE.tablespace, TABLE.database, TABLE.relation, block.number];
             bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
@@ -75,7 +94,8 @@ impl Log {
             bytes.extend([255, main.len() as u8]);
         }
         for block in blocks {
-            bytes.extend(block.image.iter().flat_map(|page| page.0));
+            let stored = if block.image_use == ImageUse::WithHole { PAGE_HEADER_BYTES } else { PAGE_BYTES };
+            bytes.extend(block.image.iter().flat_map(|page| &page.0[..stored]));
             bytes.extend(&block.data);
         }
         bytes.extend(main);
@@ -153,6 +173,22 @@ fn an_image_displaces_the_shortened_row_version_of_an_update() {
     assert_eq!((log.check.total().exact, log.check.total().compared()), (1, 1));
 }
 
+/// Logical decoding needs the new row version whole, so that nothing is left out of it (`log_heap_update`).
+#[test]
+fn for_logical_decoding_the_new_row_version_is_whole() {
+    const CONTAINS_NEW_TUPLE: u8 = 1 << 4;
+    let mut log = Log::of(Major::V17);
+    insert(&mut log, 1, b"begin-old-end");
+    let main = [&XID.to_le_bytes()[..], &[1, 0, 0x10, CONTAINS_NEW_TUPLE], &[0; 4], &[2, 0]].concat();
+    let block = Block { data: logged(b"begin-newer-end"), ..Block::new(0, 7) };
+    let mut ahead = Log::of(Major::V17);
+    insert(&mut ahead, 1, b"begin-old-end");
+    ahead.write((rmid::HEAP, HOT_UPDATE), &[block.clone()], &main);
+    let block = Block { image: ahead.page(Fork::MAIN, 7), image_use: ImageUse::Compared, ..block };
+    log.write((rmid::HEAP, HOT_UPDATE), &[block], &main);
+    assert_eq!(log.check.reconstructed.values().copied().collect::<Vec<_>>(), [[1, 0, 0]]);
+}
+
 #[test]
 fn a_map_is_cleared_with_its_lsn_only_where_the_record_refers_to_it() {
     for registered in [false, true] {
@@ -168,6 +204,87 @@ fn a_map_is_cleared_with_its_lsn_only_where_the_record_refers_to_it() {
         assert_eq!(map.0[PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + 3], [0xFF, 0x3F, 0xFF]);
         assert_eq!(map.lsn(), if registered { log.end } else { known });
     }
+}
+
+/// `VISIBLE` of a block, with the map's page as PostgreSQL has it after the record, for comparison.
+fn visible(log: &mut Log, heap_block: u32, map: &Page) {
+    let image = Some(PageBox::from(map));
+    let map = Block { image, image_use: ImageUse::Compared, ..Block::map(0) };
+    log.write((rmid::HEAP2, VISIBLE), &[map, Block::new(1, heap_block)], &[0, 0, 0, 0, 3]);
+}
+
+/// A map of which some blocks have both bits.
+fn map_of(blocks: &[u32]) -> Page {
+    let mut page = map_page(0);
+    for block in blocks {
+        page.0[PAGE_HEADER_BYTES + *block as usize / 4] |= 3 << (block % 4 * 2);
+    }
+    page
+}
+
+/// What `CREATE DATABASE` logs of a map has no bits, so PostgreSQL's redo lacks those that the map had.
+#[test]
+fn bits_that_create_database_does_not_log_are_no_difference() {
+    let copied = |image_use| {
+        let mut log = Log::of(Major::V17);
+        let image = Some(PageBox::from(&map_of(&[4, 5])));
+        log.write((rmid::XLOG, 0xB0), &[Block { image, image_use, ..Block::map(0) }], &[]);
+        log
+    };
+    let mut log = copied(ImageUse::WithHole);
+    assert_eq!(log.map().0[PAGE_HEADER_BYTES..], map_page(0).0[PAGE_HEADER_BYTES..]);
+    visible(&mut log, 7, &map_of(&[4, 5, 7]));
+    log.check.finish();
+    let total = log.check.total();
+    assert_eq!((total.copied_maps, total.different, total.compared()), (1, 0, 1));
+    // A bit too many is wrong all the same.
+    visible(&mut log, 9, &map_of(&[4, 5, 9]));
+    log.check.finish();
+    assert_eq!((log.check.total().copied_maps, log.check.total().different), (1, 1));
+    // And so is one too few if the map was logged with its bits, at once or later.
+    let mut log = copied(ImageUse::Restored);
+    visible(&mut log, 7, &map_of(&[4, 5, 6, 7]));
+    assert_eq!((log.check.total().copied_maps, log.check.total().different), (0, 1));
+    let mut log = copied(ImageUse::WithHole);
+    log.knows(Fork::VISIBILITY_MAP, 0, &map_of(&[4, 5]));
+    visible(&mut log, 7, &map_of(&[4, 5, 6, 7]));
+    assert_eq!((log.check.total().copied_maps, log.check.total().different), (0, 1));
+}
+
+/// Before 17.11 and 18.6 a bit is cleared before the record that says so is written, and another record may come in between.
+#[test]
+fn a_bit_that_is_cleared_before_its_record_is_no_difference() {
+    const CLEARS: [u8; 8] = [9, 0, 0, 0, 1, 0, 0, 1];
+    const KEEPS: [u8; 8] = [9, 0, 0, 0, 1, 0, 0, 0];
+    let raced = || {
+        let mut log = Log::of(Major::V17);
+        log.knows(Fork::VISIBILITY_MAP, 0, &map_of(&[7, 40]));
+        insert(&mut log, 1, b"a");
+        // The bits of block 7 are not there any more while those of block 30 are set.
+        visible(&mut log, 30, &map_of(&[30, 40]));
+        assert_eq!(log.check.total().compared(), 0, "not known yet");
+        log
+    };
+    let outcome = |log: &mut Log| {
+        log.check.finish();
+        (log.check.total().cleared_early, log.check.total().different)
+    };
+    let mut log = raced();
+    // A record of another block comes first.
+    log.write((rmid::HEAP, DELETE), &[Block::new(0, 40)], &CLEARS);
+    log.write((rmid::HEAP, DELETE), &[Block::new(0, 7)], &CLEARS);
+    assert_eq!(outcome(&mut log), (1, 0));
+    // The next record of the block does not clear the bits, refers to the map, or does not come.
+    let mut log = raced();
+    log.write((rmid::HEAP, DELETE), &[Block::new(0, 7)], &KEEPS);
+    log.write((rmid::HEAP, DELETE), &[Block::new(0, 7)], &CLEARS);
+    assert_eq!(outcome(&mut log), (0, 1));
+    let mut log = raced();
+    log.write((rmid::HEAP, DELETE), &[Block::new(0, 7), Block::map(1)], &CLEARS);
+    assert_eq!(outcome(&mut log), (0, 1));
+    let mut log = raced();
+    assert_eq!(outcome(&mut log), (0, 1));
+    assert_eq!(log.check.differences.len(), 1);
 }
 
 #[test]
@@ -285,7 +402,13 @@ fn any_block(id: u8) -> impl Strategy<Value = Block> {
     let fork = prop::sample::select(vec![Fork::MAIN, Fork::MAIN, Fork::VISIBILITY_MAP]);
     let image = prop::option::weighted(0.3, any_page().prop_map(|page| PageBox::from(&page)));
     (fork, 0u32..2, prop::bool::weighted(0.2), image, any_bytes(80)).prop_map(
-        move |(fork, number, will_init, image, data)| Block { id, fork, number, will_init, image, data },
+        move |(fork, number, will_init, image, data)| Block {
+            fork,
+            will_init,
+            image,
+            data,
+            ..Block::new(id, number)
+        },
     )
 }
 
