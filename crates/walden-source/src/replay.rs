@@ -20,6 +20,8 @@ pub struct ReplayOptions {
     pub logs_hints: bool,
     /// The last record to replay.
     pub last: Option<Lsn>,
+    /// Records before this LSN are replayed, but the observer does not see them.
+    pub observed_from: Lsn,
     /// Bytes of memory for pages; more go to a temporary file.
     pub memory_bytes: usize,
     /// Threads; with more than one, another one reads and decodes ahead.
@@ -43,14 +45,15 @@ pub struct Replayed {
 
 /// Replays a run. `done` gets the bytes of each segment that was read.
 ///
-/// A run starts behind a gap, or on another timeline: what was known of the pages before does not hold there.
+/// A run starts behind a gap, or where the log of its ancestors is not at hand ([`crate::timelines::lineages`]): what was known
+/// of the pages before does not hold there.
 pub fn replay_run<O: Observer>(
     run: &Run,
     options: ReplayOptions,
     observer: &mut O,
     done: impl FnMut(u64),
 ) -> Replayed {
-    let ReplayOptions { base, logs_hints, last, memory_bytes, threads } = options;
+    let ReplayOptions { base, logs_hints, last, observed_from, memory_bytes, threads } = options;
     let logs_hints = logs_hints || base.as_ref().is_some_and(|data| data.control().logs_hints());
     // What the base's files already have is not replayed a second time.
     let from = base.as_ref().map(DataDir::redo_from);
@@ -59,7 +62,8 @@ pub fn replay_run<O: Observer>(
     if logs_hints {
         store.log_hints();
     }
-    let mut replayer = Replayer { replay: Replay::new(store), observer, last, has_last: false };
+    let mut replayer =
+        Replayer { replay: Replay::new(store), observer, observed_from, last, has_last: false };
     let options = ScanOptions { threads, from, to: None };
     let (reached, end) = scan_in_order(run, options, &mut replayer, done);
     let Replayer { replay: Replay { store, .. }, has_last, .. } = replayer;
@@ -74,6 +78,7 @@ pub fn replay_run<O: Observer>(
 struct Replayer<'o, O> {
     replay: Replay,
     observer: &'o mut O,
+    observed_from: Lsn,
     last: Option<Lsn>,
     has_last: bool,
 }
@@ -83,7 +88,11 @@ impl<O: Observer> Visitor for Replayer<'_, O> {
         if self.last.is_some_and(|last| record.lsn > last) {
             return ControlFlow::Break(());
         }
-        self.replay.apply(record, self.observer);
+        if record.lsn >= self.observed_from {
+            self.replay.apply(record, self.observer);
+        } else {
+            self.replay.apply(record, &mut ());
+        }
         self.has_last |= self.last == Some(record.lsn);
         if self.has_last || self.replay.store.failure().is_some() {
             return ControlFlow::Break(());

@@ -3,9 +3,16 @@
 //! A promotion begins a timeline in the middle of a segment: the new timeline's first segment repeats the old one's records up to
 //! the switch. Recovery reads that segment on the new timeline (`XLogFileReadAnyTLI`), and so does a log that follows timelines.
 
+use std::ops::ControlFlow;
+
 use walden_format::lsn::{Lsn, SegmentSize, Timeline};
+use walden_format::payload::{self, Payload};
+use walden_format::record::Record;
+use walden_format::rmgr::rmid;
+use walden_format::stream::Visitor;
 
 use crate::inventory::{Ignored, IgnoredReason, Inventory, Run, SegmentFile};
+use crate::scan::{ScanOptions, scan_in_order};
 
 /// A timeline as far as a log follows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +65,123 @@ impl Inventory {
         }
         self.is_one_log = true;
     }
+}
+
+/// The log of a timeline from as far back as its ancestors' segments are at hand.
+#[derive(Debug)]
+pub struct Lineage {
+    /// The segments of the ancestors, then those of the timeline itself.
+    pub run: Run,
+    /// Where the records start that no lineage before has; nothing if all are new.
+    pub new_from: Option<Lsn>,
+}
+
+/// Joins runs with those of their ancestors, as far as the log has no gap there: what is known of a page holds across a switch.
+///
+/// A timeline that was left where the next one starts becomes part of it. One that was written to after that, as by a primary
+/// that was not stopped before its standby was promoted, is a lineage of its own, too, and comes first.
+pub fn lineages(mut runs: Vec<Run>) -> Vec<Lineage> {
+    runs.sort_by_key(|run| (run.system_id, run.version, run.timeline, run.start()));
+    let mut lineages: Vec<Lineage> = Vec::with_capacity(runs.len());
+    for run in runs {
+        let switch = Switch::of(&run);
+        let parent = switch.and_then(|switch| {
+            lineages.iter().rposition(|lineage| switch.is_from(&lineage.run, &run)).map(|at| (at, switch))
+        });
+        let Some((at, switch)) = parent else {
+            lineages.push(Lineage { run, new_from: None });
+            continue;
+        };
+        let ancestor = &lineages[at].run;
+        let before = ancestor.segments.iter().filter(|segment| segment.start < run.start()).cloned();
+        let segments = before.chain(run.segments.iter().cloned()).collect();
+        let is_left = ancestor.timeline == switch.previous && !goes_beyond(ancestor, run.start(), switch.lsn);
+        let joined = Run { segments, ..run };
+        match is_left {
+            true => lineages[at].run = joined,
+            false => lineages.push(Lineage { run: joined, new_from: Some(switch.lsn) }),
+        }
+    }
+    lineages
+}
+
+/// Where a timeline starts, by the record that says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Switch {
+    /// LSN of that record, the first one of the timeline that changes anything.
+    lsn: Lsn,
+    /// The timeline before.
+    previous: Timeline,
+}
+
+impl Switch {
+    /// Reads the first segment of a run, in which the switch is if the run has its timeline from the start.
+    fn of(run: &Run) -> Option<Switch> {
+        let first = run.segments.first()?;
+        if first.name.timeline < 2 {
+            return None;
+        }
+        let mut search = SwitchSearch { timeline: first.name.timeline, found: None };
+        let to = Some(first.start.plus(run.segment_size.bytes()));
+        scan_in_order(run, ScanOptions { threads: 1, from: None, to }, &mut search, |_| ());
+        search.found
+    }
+
+    /// Whether the log of `ancestor` goes on in `run` without a gap: it has the segment before, of the timeline that was left or
+    /// of one that leads to it.
+    fn is_from(&self, ancestor: &Run, run: &Run) -> bool {
+        let is_same = (ancestor.system_id, ancestor.version, ancestor.segment_size)
+            == (run.system_id, run.version, run.segment_size);
+        let size = run.segment_size.bytes();
+        let before = ancestor.segments.iter().find(|segment| segment.start.plus(size) == run.start());
+        let is_left = |before: &SegmentFile| {
+            before.name.timeline == self.previous || ancestor.timeline == self.previous
+        };
+        is_same && before.is_some_and(is_left)
+    }
+}
+
+struct SwitchSearch {
+    timeline: Timeline,
+    found: Option<Switch>,
+}
+
+impl Visitor for SwitchSearch {
+    fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        if record.header.rmid != rmid::XLOG {
+            return ControlFlow::Continue(());
+        }
+        let (timeline, previous) = match payload::parse(record) {
+            Ok(Payload::EndOfRecovery(end)) => (end.timeline, end.previous_timeline),
+            Ok(Payload::Checkpoint(checkpoint)) => (checkpoint.timeline, checkpoint.previous_timeline),
+            _ => return ControlFlow::Continue(()),
+        };
+        if timeline != self.timeline || previous == timeline {
+            return ControlFlow::Continue(());
+        }
+        self.found = Some(Switch { lsn: record.lsn, previous });
+        ControlFlow::Break(())
+    }
+}
+
+/// Whether a run has a record that ends behind `switch`; it is read from `from` on.
+fn goes_beyond(run: &Run, from: Lsn, switch: Lsn) -> bool {
+    struct Beyond {
+        switch: Lsn,
+        found: bool,
+    }
+    impl Visitor for Beyond {
+        fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+            self.found |= record.end > self.switch;
+            if self.found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+    }
+    if run.end() <= from {
+        return false;
+    }
+    let mut beyond = Beyond { switch, found: false };
+    scan_in_order(run, ScanOptions { threads: 1, from: Some(from), to: None }, &mut beyond, |_| ());
+    beyond.found
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+#[cfg(feature = "lab")]
+use std::path::Path;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -52,39 +54,66 @@ pub struct CheckArgs {
     format: Format,
 }
 
+/// Checks the log of a workload whose data directory was kept before and after.
+#[cfg(feature = "lab")]
+pub(crate) fn check_kept(wal: &Path, base: &Path, data: &Path) -> Result<Outcome> {
+    let inputs = Inputs {
+        sources: vec![wal.to_owned()],
+        timeline: None,
+        base: Some(base.to_owned()),
+        memory: None,
+        threads: None,
+    };
+    let args = CheckArgs { inputs, pgdata: Some(data.to_owned()), format: Format::Table };
+    let (_, outcome) = check(&args)?;
+    if let Some(damage) = outcome.damages.first() {
+        bail!("{damage}");
+    }
+    Ok(outcome)
+}
+
 /// The results of the check.
 #[derive(Default)]
-struct Outcome {
-    images: Check,
-    pages: Check,
+pub(crate) struct Outcome {
+    pub images: Check,
+    pub pages: Check,
     end: Lsn,
     version: Option<Major>,
     damages: Vec<Damage>,
 }
 
 impl Outcome {
-    fn different(&self) -> u64 {
+    /// Images and pages of data files that are not as replayed.
+    pub fn different(&self) -> u64 {
         self.images.total().different + self.pages.total().different
     }
 
-    fn differences(&self) -> impl Iterator<Item = &Difference> {
+    /// The first differences.
+    pub fn differences(&self) -> impl Iterator<Item = &Difference> {
         self.images.differences.iter().chain(&self.pages.differences)
     }
 }
 
 /// Runs the command.
 pub fn run(args: &CheckArgs) -> Result<ExitCode> {
-    let mut material = Material::open(&args.inputs)?;
-    let mut pgdata =
-        args.pgdata.as_deref().map(|path| open_stopped(path, &material.inventory)).transpose()?;
+    let (material, outcome) = check(args)?;
+    terminal::show(args.format, || document(&outcome), || table(&outcome))?;
+    let code = if outcome.different() > 0 { ExitCode::from(FOUND) } else { ExitCode::SUCCESS };
+    Ok(super::report(&material.inventory, &outcome.damages).unwrap_or(code))
+}
+
+fn check(args: &CheckArgs) -> Result<(Material, Outcome)> {
+    let material = Material::open(&args.inputs)?;
+    let mut pgdata = args.pgdata.as_deref().map(|path| open_stopped(path, &material.lineages)).transpose()?;
     let mut progress = Progress::bytes("replaying", material.bytes());
     let mut outcome = Outcome::default();
-    for index in 0..material.inventory.runs.len() {
+    for (index, lineage) in material.lineages.iter().enumerate() {
         let pgdata = pgdata.as_mut().filter(|(at, _)| *at == index).map(|(_, data)| data);
         let logs_hints = pgdata.as_ref().is_some_and(|data| data.control().logs_hints());
         let last = pgdata.as_ref().map(|data| data.control().checkpoint);
         let run = material.replay(index, logs_hints, last, &mut outcome.images, &mut progress)?;
-        outcome.version = Some(material.inventory.runs[index].version);
+        outcome.images.finish();
+        outcome.version = Some(lineage.run.version);
         outcome.end = run.reached;
         let is_damaged = run.damage.is_some();
         outcome.damages.extend(run.damage);
@@ -103,17 +132,14 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
             let read = |key: BlockKey, page: &mut walden_redo::Page| {
                 data.read_page(key.relation, key.fork, key.block, &mut page.0)
             };
-            let version = material.inventory.runs[index].version;
-            files::compare(&mut store, version, &mut outcome.pages, read)?;
+            files::compare(&mut store, lineage.run.version, &mut outcome.pages, read)?;
             if let Some(failure) = store.failure() {
                 bail!("{failure}");
             }
         }
     }
     progress.finish();
-    terminal::show(args.format, || document(&outcome), || table(&outcome))?;
-    let code = if outcome.different() > 0 { ExitCode::from(FOUND) } else { ExitCode::SUCCESS };
-    Ok(super::report(&material.inventory, &outcome.damages).unwrap_or(code))
+    Ok((material, outcome))
 }
 
 fn document(outcome: &Outcome) -> serde_json::Value {
@@ -128,7 +154,12 @@ fn document(outcome: &Outcome) -> serde_json::Value {
         "different": outcome.different(),
         "untracked_images": total.untracked,
         "images": total,
-        "pages": {"exact": pages.exact, "masked": pages.masked, "different": pages.different},
+        "pages": {
+            "exact": pages.exact,
+            "masked": pages.masked,
+            "copied_maps": pages.copied_maps,
+            "different": pages.different,
+        },
         "by_record": by_record(check, version),
         "pages_by_last_record": by_record(&outcome.pages, version),
         "displaced_data": displaced_data(check, version),
@@ -214,6 +245,19 @@ fn table(outcome: &Outcome) -> String {
             different => look.alarm(&format!("{} differ", count(different))),
         }
     );
+    let explained = [
+        (
+            total.copied_maps + pages.total().copied_maps,
+            "visibility maps whose bits CREATE DATABASE does not log: PostgreSQL's recovery lacks them, too",
+        ),
+        (
+            total.cleared_early,
+            "visibility maps in which PostgreSQL cleared a bit before it wrote the record that clears it",
+        ),
+    ];
+    for (pages, why) in explained.into_iter().filter(|(pages, _)| *pages > 0) {
+        let _ = writeln!(text, "  {} explained: {why}", count(pages));
+    }
     let reasons = [
         (total.unknown_before, "the page before is not known"),
         (total.whole_pages, "the image is the change itself"),
@@ -250,7 +294,7 @@ fn counts_table(look: Look, title: &str, check: &Check, version: Major) -> Strin
     let mut families: BTreeMap<Family, (Counts, Vec<Row>)> = BTreeMap::new();
     let cells = |counts: &Counts| {
         let other = counts.unknown_before + counts.untracked + counts.unpredicted + counts.whole_pages;
-        [counts.exact, counts.masked, counts.different, other].map(units::count).to_vec()
+        [counts.exact, counts.masked, counts.explained(), counts.different, other].map(units::count).to_vec()
     };
     for ((kind, family), counts) in &check.counts {
         let (sum, rows) = families.entry(*family).or_default();
@@ -262,7 +306,7 @@ fn counts_table(look: Look, title: &str, check: &Check, version: Major) -> Strin
         std::iter::once(Row { depth: 0, label, cells: cells(&sum), share: None }).chain(rows)
     };
     let rows: Vec<Row> = families.into_iter().flat_map(with_sum).collect();
-    let head: &[&str] = &["exact", "but for hints", "different", "not compared"];
+    let head: &[&str] = &["exact", "but for hints", "explained", "different", "not compared"];
     walden_report::table::table(look, title, ("page, record", head), &rows)
 }
 

@@ -1,6 +1,6 @@
 //! `walden redo`: replays the log into pages.
 
-mod check;
+pub(crate) mod check;
 mod replay;
 
 use std::path::{Path, PathBuf};
@@ -8,12 +8,13 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use walden_format::lsn::Lsn;
+use walden_format::lsn::{Lsn, Timeline};
 use walden_redo::{BasePages, Observer};
 use walden_source::datadir::{DataDir, DatabaseState};
-use walden_source::inventory::{Inventory, Run};
+use walden_source::inventory::{Inventory, Run, SegmentFile};
 use walden_source::replay::{ReplayOptions, Replayed, replay_run};
 use walden_source::scan::Damage;
+use walden_source::timelines::{Lineage, lineages};
 
 use crate::DAMAGED;
 use crate::explain::tell_about;
@@ -82,47 +83,81 @@ fn report(inventory: &Inventory, damages: &[Damage]) -> Option<ExitCode> {
 /// The inputs, opened.
 struct Material {
     inventory: Inventory,
-    /// The base, and which run goes on from it.
-    base: Option<(usize, DataDir)>,
+    /// What is replayed: the inventory's runs, with those of their ancestors.
+    lineages: Vec<Lineage>,
+    base: Option<Base>,
     memory_bytes: usize,
     threads: usize,
 }
 
 impl Material {
     fn open(inputs: &Inputs) -> Result<Material> {
-        let inventory = sources::open(&inputs.sources, &SourceRange::all(inputs.timeline))?;
+        let mut inventory = sources::open(&inputs.sources, &SourceRange::all(inputs.timeline))?;
         tell_about(&inventory);
         let base = inputs.base.as_deref().map(|path| open_base(path, &inventory)).transpose()?;
+        let base = inputs.base.clone().zip(base).map(|(path, (_, data))| Base::of(path, &data));
         let memory_bytes = inputs.memory.unwrap_or_else(quarter_of_memory);
         let threads = inputs.threads.map_or_else(crate::terminal::cores, usize::from);
-        Ok(Material { inventory, base, memory_bytes, threads })
+        let lineages = lineages(std::mem::take(&mut inventory.runs));
+        Ok(Material { inventory, lineages, base, memory_bytes, threads })
     }
 
     /// Bytes of all segments.
     fn bytes(&self) -> u64 {
-        self.inventory.runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum()
+        let bytes = |lineage: &Lineage| lineage.run.segments.len() as u64 * lineage.run.segment_size.bytes();
+        self.lineages.iter().map(bytes).sum()
     }
 
-    /// Replays a run, up to the record `last` if there is one.
+    /// Replays a lineage, up to the record `last` if there is one.
     fn replay<O: Observer>(
-        &mut self,
+        &self,
         index: usize,
         logs_hints: bool,
         last: Option<Lsn>,
         observer: &mut O,
         progress: &mut Progress,
     ) -> Result<Replayed> {
-        let base = self.base.take_if(|(at, _)| *at == index).map(|(_, data)| data);
+        let lineage @ Lineage { run, new_from } = &self.lineages[index];
+        let base = self.base.as_ref().filter(|base| base.is_of(lineage));
+        let base = base.map(|base| DataDir::open(&base.path)).transpose()?;
         let (memory_bytes, threads) = (self.memory_bytes, self.threads);
-        let options = ReplayOptions { base, logs_hints, last, memory_bytes, threads };
-        let replayed =
-            replay_run(&self.inventory.runs[index], options, observer, |bytes| progress.advance(bytes));
+        let observed_from = new_from.unwrap_or(Lsn(0));
+        let options = ReplayOptions { base, logs_hints, last, observed_from, memory_bytes, threads };
+        let replayed = replay_run(run, options, observer, |bytes| progress.advance(bytes));
         if let Some(failure) = replayed.store.failure() {
             bail!(
                 "{failure}\nhint: TMPDIR says where the temporary file is; with a larger --memory it is smaller"
             );
         }
         Ok(replayed)
+    }
+}
+
+/// A base, and where the log goes on from it.
+struct Base {
+    path: PathBuf,
+    system_id: u64,
+    timeline: Timeline,
+    from: Lsn,
+}
+
+impl Base {
+    fn of(path: PathBuf, data: &DataDir) -> Base {
+        let control = data.control();
+        let (system_id, timeline) = (control.system_identifier, control.timeline);
+        Base { path, system_id, timeline, from: data.redo_from() }
+    }
+
+    /// Whether a lineage goes on from it. The segment in which a timeline starts has the end of the one before, too.
+    fn is_of(&self, lineage: &Lineage) -> bool {
+        let size = lineage.run.segment_size.bytes();
+        let has_start = |s: &&SegmentFile| s.start <= self.from && self.from < s.start.plus(size);
+        let is_before_switch = || lineage.new_from.is_none_or(|switch| self.from < switch);
+        lineage.run.system_id == self.system_id
+            && lineage.run.segments.iter().find(has_start).is_some_and(|segment| {
+                let timeline = segment.name.timeline;
+                timeline == self.timeline || timeline > self.timeline && is_before_switch()
+            })
     }
 }
 
@@ -143,7 +178,7 @@ pub(crate) fn open_base(path: &Path, inventory: &Inventory) -> Result<(usize, Da
             data.control().state
         );
     }
-    same_cluster(&data, inventory)?;
+    same_cluster(&data, inventory.runs.iter())?;
     let from = data.redo_from();
     let goes_on = |run: &Run| {
         let end = run.segments.last().map(|last| last.start.plus(run.segment_size.bytes()));
@@ -161,8 +196,8 @@ pub(crate) fn open_base(path: &Path, inventory: &Inventory) -> Result<(usize, Da
     Ok((index, data))
 }
 
-/// Opens a stopped server's data directory, and finds the run that its last checkpoint is in.
-fn open_stopped(path: &Path, inventory: &Inventory) -> Result<(usize, DataDir)> {
+/// Opens a stopped server's data directory, and finds the lineage that its last checkpoint is in.
+fn open_stopped(path: &Path, lineages: &[Lineage]) -> Result<(usize, DataDir)> {
     let data = DataDir::open(path)?;
     let control = data.control();
     if control.state != DatabaseState::ShutDown {
@@ -173,15 +208,15 @@ fn open_stopped(path: &Path, inventory: &Inventory) -> Result<(usize, DataDir)> 
             control.state
         );
     }
-    same_cluster(&data, inventory)?;
-    let has_checkpoint = |run: &Run| {
-        let end = run.segments.last().map(|last| last.start.plus(run.segment_size.bytes()));
+    same_cluster(&data, lineages.iter().map(|lineage| &lineage.run))?;
+    let has_checkpoint = |lineage: &Lineage| {
+        let run = &lineage.run;
         run.system_id == control.system_identifier
             && run.timeline == control.timeline
-            && run.segments.first().is_some_and(|first| first.start <= control.redo)
-            && end.is_some_and(|end| control.redo < end)
+            && run.start() <= control.redo
+            && control.redo < run.end()
     };
-    let Some(index) = inventory.runs.iter().position(has_checkpoint) else {
+    let Some(index) = lineages.iter().position(has_checkpoint) else {
         bail!(
             "the WAL does not have the last checkpoint of {}: {} on timeline {}\nhint: give the server's pg_wal as a \
              further source",
@@ -193,12 +228,12 @@ fn open_stopped(path: &Path, inventory: &Inventory) -> Result<(usize, DataDir)> 
     Ok((index, data))
 }
 
-fn same_cluster(data: &DataDir, inventory: &Inventory) -> Result<()> {
+fn same_cluster<'r>(data: &DataDir, mut runs: impl Iterator<Item = &'r Run> + Clone) -> Result<()> {
     let id = data.control().system_identifier;
-    if inventory.runs.iter().any(|run| run.system_id == id) {
+    if runs.clone().any(|run| run.system_id == id) {
         return Ok(());
     }
-    let found = inventory.runs.first().map_or("none".into(), |run| run.system_id.to_string());
+    let found = runs.next().map_or("none".into(), |run| run.system_id.to_string());
     bail!("{}: expected the cluster that the WAL is of, {found}, found {id}", data.path().display())
 }
 

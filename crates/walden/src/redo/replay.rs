@@ -46,13 +46,13 @@ impl Observer for Count {
 
 /// Runs the command.
 pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
-    let mut material = Material::open(&args.inputs)?;
+    let material = Material::open(&args.inputs)?;
     let mut progress = Progress::bytes("replaying", material.bytes());
     let mut seconds = 0.0;
     let mut count = Count::default();
     let (mut wal_bytes, mut damages, mut exact, mut unknown, mut untracked) =
         (0, Vec::new(), 0_u64, 0_u64, 0_u64);
-    for index in 0..material.inventory.runs.len() {
+    for index in 0..material.lineages.len() {
         let started = Instant::now();
         let run = material.replay(index, false, None, &mut count, &mut progress)?;
         seconds += started.elapsed().as_secs_f64();
