@@ -12,7 +12,7 @@ use walden_format::version::Major;
 /// The fields of a checkpoint record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckpointRecord {
-    /// LSN of the record.
+    /// LSN of the record; of an unfinished checkpoint that of its `CHECKPOINT_REDO`.
     pub lsn: Lsn,
     /// The redo pointer, where recovery starts: changes behind it log a full-page image of each page at its first change.
     pub redo: Lsn,
@@ -20,6 +20,51 @@ pub struct CheckpointRecord {
     pub time: i64,
     /// Whether it is a shutdown checkpoint.
     pub shutdown: bool,
+    /// Whether the log has the record that ends it. Otherwise a crash cut it off, or the log ends before; from 17 on the log shows
+    /// that it began, and pages have images after its redo pointer all the same.
+    pub is_finished: bool,
+}
+
+/// Checkpoints in the order of their records, as they are read.
+#[derive(Clone, Debug, Default)]
+pub struct CheckpointRecords {
+    finished: Vec<CheckpointRecord>,
+    /// LSN and time of each `CHECKPOINT_REDO` whose checkpoint has no record so far.
+    begun: Vec<(Lsn, Option<i64>)>,
+}
+
+impl CheckpointRecords {
+    /// Notes a `CHECKPOINT_REDO`, written at about `time` (seconds since 1970-01-01 UTC).
+    pub fn begin(&mut self, lsn: Lsn, time: Option<i64>) {
+        self.begun.push((lsn, time));
+    }
+
+    /// Notes a checkpoint's record.
+    pub fn finish(&mut self, record: CheckpointRecord) {
+        self.begun.retain(|(lsn, _)| *lsn != record.redo);
+        self.finished.push(record);
+    }
+
+    /// All of them, those that were not finished included. One of which not even the time is known gets that of the next one,
+    /// or the one before.
+    pub fn into_all(self) -> Vec<CheckpointRecord> {
+        let CheckpointRecords { finished: mut all, begun } = self;
+        let of_neighbours = |lsn: Lsn| {
+            let next = all.iter().find(|record| record.lsn > lsn).or(all.last());
+            next.map_or(0, |record| record.time)
+        };
+        let unfinished = begun.into_iter().map(|(lsn, time)| CheckpointRecord {
+            lsn,
+            redo: lsn,
+            time: time.unwrap_or_else(|| of_neighbours(lsn)),
+            shutdown: false,
+            is_finished: false,
+        });
+        let unfinished: Vec<CheckpointRecord> = unfinished.collect();
+        all.extend(unfinished);
+        all.sort_by_key(|record| record.lsn);
+        all
+    }
 }
 
 /// What triggered a checkpoint.
@@ -205,11 +250,28 @@ mod tests {
 
     fn seen(segment: u64, offset: u64, time: i64) -> CheckpointRecord {
         let redo = Lsn(segment * SIZE.bytes() + offset);
-        CheckpointRecord { lsn: redo.plus(1000), redo, time, shutdown: false }
+        CheckpointRecord { lsn: redo.plus(1000), redo, time, shutdown: false, is_finished: true }
     }
 
     fn causes(seen: &[CheckpointRecord], settings: Option<CheckpointSettings>) -> Vec<Cause> {
         explain_checkpoints(seen, SIZE, settings).iter().map(|checkpoint| checkpoint.cause).collect()
+    }
+
+    /// The records of two checkpoints, of which a crash cut the second one off, and of one that is in progress at the end.
+    #[test]
+    fn checkpoints_without_a_record_are_in_their_place() {
+        let (first, last) = (seen(2, 0, 10), seen(7, 0, 50));
+        let mut records = CheckpointRecords::default();
+        records.begin(first.redo, Some(9));
+        records.finish(first);
+        records.begin(Lsn(5 * SIZE.bytes()), Some(31));
+        // The end of recovery begins and ends at once.
+        records.finish(last);
+        records.begin(Lsn(9 * SIZE.bytes()), None);
+        let all = records.into_all();
+        let seen: Vec<_> =
+            all.iter().map(|one| (one.redo.0 / SIZE.bytes(), one.time, one.is_finished)).collect();
+        assert_eq!(seen, [(2, 10, true), (5, 31, false), (7, 50, true), (9, 50, false)]);
     }
 
     #[test]

@@ -318,6 +318,7 @@ impl<'a> SegmentTally<'a> {
             Ok(Payload::Prepare(_)) => Event::Prepare { xid },
             Ok(Payload::Assignment(assignment)) => Event::Assigned { subxids: assignment.subxacts.collect() },
             Ok(Payload::Checkpoint(checkpoint)) => Event::Checkpoint(Box::new(checkpoint)),
+            Ok(Payload::CheckpointRedo(redo)) => Event::CheckpointRedo { wal_level: redo.wal_level },
             Ok(Payload::RunningXacts(running)) => Event::Running { oldest: running.oldest_running_xid },
             Ok(Payload::ParameterChange(change)) => {
                 Event::Parameters { wal_level: change.wal_level, wal_log_hints: change.wal_log_hints }

@@ -10,7 +10,7 @@ use walden_format::version::Major;
 use walden_source::names::Names;
 
 use crate::checkpoints::{Cause, Checkpoint, CheckpointSettings, explain_checkpoints};
-use crate::explanation::{Explanation, View};
+use crate::explanation::{Explanation, SettingChange, View, on_or_off};
 use crate::findings::{Finding, find};
 use crate::group::{Dimension, GroupKey, Owner, ViewSpec};
 use crate::labels::{Label, Labels, Part};
@@ -45,8 +45,10 @@ pub struct Document {
     pub ranges: Vec<RangeDocument>,
     /// First and last transaction end.
     pub time: Option<TimeSpan>,
-    /// Server settings that are logged in the WAL.
+    /// Server settings that are logged in the WAL, as of its end.
     pub settings: Map<String, Value>,
+    /// Where these settings changed.
+    pub setting_changes: Vec<SettingChange>,
     /// Bytes by table, including its indexes, TOAST table and maps.
     pub relations: Vec<RelationDocument>,
     /// Bytes by record kind.
@@ -162,6 +164,8 @@ pub struct CheckpointsDocument {
     pub count: u64,
     /// Count by cause.
     pub by_cause: Map<String, Value>,
+    /// Of these, the ones whose record the WAL does not have: a crash cut them off, or the WAL ends before.
+    pub unfinished: u64,
     /// Whether the causes were determined by known settings, not inferred.
     pub causes_from_settings: bool,
     pub mean_distance: Option<u64>,
@@ -177,6 +181,8 @@ pub struct CheckpointDocument {
     pub redo: String,
     pub time: String,
     pub cause: &'static str,
+    /// Whether the WAL has its record; if not, `lsn` is that of its `CHECKPOINT_REDO`, and `time` is about right.
+    pub finished: bool,
     pub distance: Option<u64>,
     pub interval_seconds: Option<i64>,
 }
@@ -270,6 +276,7 @@ impl Document {
                 seconds: (last - first) as f64 / 1e6,
             }),
             settings: writer.settings(),
+            setting_changes: explanation.logged_settings.changes.clone(),
             relations: writer.relations(),
             record_kinds: writer.record_kinds(),
             transactions: writer.transactions(),
@@ -359,17 +366,17 @@ impl Writer<'_> {
     }
 
     fn settings(&self) -> Map<String, Value> {
-        let logged = self.explanation.logged_settings;
+        let logged = &self.explanation.logged_settings;
         let mut settings = Map::new();
         let mut set = |name: &str, value: Value| settings.insert(name.to_owned(), value);
         if let Some(on) = logged.full_page_writes {
-            set("full_page_writes", if on { "on" } else { "off" }.into());
+            set("full_page_writes", on_or_off(on).into());
         }
         if let Some(level) = logged.wal_level {
             set("wal_level", level.to_string().into());
         }
         if let Some(on) = logged.wal_log_hints {
-            set("wal_log_hints", if on { "on" } else { "off" }.into());
+            set("wal_log_hints", on_or_off(on).into());
         }
         settings
     }
@@ -526,6 +533,7 @@ impl Writer<'_> {
                 .filter(|cause| count(**cause) > 0)
                 .map(|cause| (cause.name().to_owned(), count(*cause).into()))
                 .collect(),
+            unfinished: checkpoints.iter().filter(|one| !one.record.is_finished).count() as u64,
             causes_from_settings: from_settings,
             mean_distance: mean(distances).map(|distance| distance as u64),
             mean_interval_seconds: mean(intervals),
@@ -536,6 +544,7 @@ impl Writer<'_> {
                     redo: checkpoint.record.redo.to_string(),
                     time: second_text(checkpoint.record.time),
                     cause: checkpoint.cause.name(),
+                    finished: checkpoint.record.is_finished,
                     distance: checkpoint.distance,
                     interval_seconds: checkpoint.interval,
                 })

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline as TimelineId};
 use walden_format::payload::xlog::WalLevel;
 use walden_format::record::RelFileLocator;
@@ -42,7 +43,7 @@ pub struct Explanation {
     pub transactions: Vec<Transaction>,
     /// Sums over all transactions.
     pub transaction_sums: TransactionSums,
-    /// The checkpoint records, in WAL order.
+    /// The checkpoints, in WAL order, unfinished ones included.
     pub checkpoints: Vec<CheckpointRecord>,
     /// First and last transaction end, in microseconds since 1970-01-01 UTC.
     pub time_span: Option<(i64, i64)>,
@@ -168,7 +169,7 @@ pub struct TransactionSums {
 }
 
 /// Settings that are logged in the WAL, as of its end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LoggedSettings {
     /// `full_page_writes`.
     pub full_page_writes: Option<bool>,
@@ -176,6 +177,59 @@ pub struct LoggedSettings {
     pub wal_level: Option<WalLevel>,
     /// `wal_log_hints`.
     pub wal_log_hints: Option<bool>,
+    /// Changes within the WAL, the first [`MAX_SETTING_CHANGES`] of them.
+    pub changes: Vec<SettingChange>,
+}
+
+/// Changes of settings that are kept.
+pub const MAX_SETTING_CHANGES: usize = 100;
+
+/// A setting that has another value from a record on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct SettingChange {
+    /// LSN of the record.
+    #[serde(serialize_with = "as_text")]
+    pub lsn: Lsn,
+    /// The setting's name.
+    pub name: &'static str,
+    /// Its value before.
+    pub before: String,
+    /// Its value from there on.
+    pub after: String,
+}
+
+fn as_text<S: serde::Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(lsn)
+}
+
+impl LoggedSettings {
+    pub(crate) fn set_full_page_writes(&mut self, lsn: Lsn, on: bool) {
+        let before = self.full_page_writes.replace(on);
+        self.note(lsn, "full_page_writes", before.map(on_or_off), on_or_off(on));
+    }
+
+    pub(crate) fn set_wal_level(&mut self, lsn: Lsn, level: WalLevel) {
+        let before = self.wal_level.replace(level);
+        self.note(lsn, "wal_level", before.map(|level| level.to_string()), level.to_string());
+    }
+
+    pub(crate) fn set_wal_log_hints(&mut self, lsn: Lsn, on: bool) {
+        let before = self.wal_log_hints.replace(on);
+        self.note(lsn, "wal_log_hints", before.map(on_or_off), on_or_off(on));
+    }
+
+    fn note(&mut self, lsn: Lsn, name: &'static str, before: Option<String>, after: String) {
+        if let Some(before) = before.filter(|before| *before != after)
+            && self.changes.len() < MAX_SETTING_CHANGES
+        {
+            self.changes.push(SettingChange { lsn, name, before, after });
+        }
+    }
+}
+
+/// The value of a setting that is a switch.
+pub(crate) fn on_or_off(on: bool) -> String {
+    if on { "on".into() } else { "off".into() }
 }
 
 /// The files that a transaction created and dropped.

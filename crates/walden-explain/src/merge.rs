@@ -7,7 +7,7 @@ use walden_format::record::RelFileLocator;
 use walden_source::inventory::Run;
 use walden_source::scan::{Damage, SegmentEnd, SegmentOutcome, Tail};
 
-use crate::checkpoints::CheckpointRecord;
+use crate::checkpoints::{CheckpointRecord, CheckpointRecords};
 use crate::collect::{Event, Finished, SegmentTally};
 use crate::evidence::Evidence;
 use crate::explanation::{
@@ -32,7 +32,7 @@ pub(crate) struct Merge<'a> {
     images: ImageTable,
     groups: Vec<ViewGroups>,
     transactions: Transactions,
-    checkpoints: Vec<CheckpointRecord>,
+    checkpoints: CheckpointRecords,
     time_span: Option<(i64, i64)>,
     logged_settings: LoggedSettings,
     switches: u64,
@@ -60,7 +60,7 @@ impl<'a> Merge<'a> {
             images: ImageTable::default(),
             groups: views.iter().map(|view| ViewGroups::new(view.has(Dimension::Xid), top)).collect(),
             transactions: Transactions::new(top),
-            checkpoints: Vec::new(),
+            checkpoints: CheckpointRecords::default(),
             time_span: None,
             logged_settings: LoggedSettings::default(),
             switches: 0,
@@ -243,20 +243,28 @@ impl<'a> Merge<'a> {
                 self.created.retain(|xid, _| !precedes(*xid, oldest));
             }
             Event::Checkpoint(checkpoint) => {
-                self.logged_settings.full_page_writes = Some(checkpoint.full_page_writes);
-                self.logged_settings.wal_level = checkpoint.wal_level.or(self.logged_settings.wal_level);
-                self.checkpoints.push(CheckpointRecord {
+                self.logged_settings.set_full_page_writes(lsn, checkpoint.full_page_writes);
+                if let Some(level) = checkpoint.wal_level {
+                    self.logged_settings.set_wal_level(lsn, level);
+                }
+                self.checkpoints.finish(CheckpointRecord {
                     lsn,
                     redo: checkpoint.redo,
                     time: checkpoint.time,
                     shutdown: checkpoint.shutdown,
+                    is_finished: true,
                 });
             }
-            Event::Parameters { wal_level, wal_log_hints } => {
-                self.logged_settings.wal_level = Some(wal_level);
-                self.logged_settings.wal_log_hints = Some(wal_log_hints);
+            Event::CheckpointRedo { wal_level } => {
+                self.logged_settings.set_wal_level(lsn, wal_level);
+                let last = self.time_span.map(|(_, last)| last.div_euclid(1_000_000));
+                self.checkpoints.begin(lsn, last);
             }
-            Event::FullPageWrites(on) => self.logged_settings.full_page_writes = Some(on),
+            Event::Parameters { wal_level, wal_log_hints } => {
+                self.logged_settings.set_wal_level(lsn, wal_level);
+                self.logged_settings.set_wal_log_hints(lsn, wal_log_hints);
+            }
+            Event::FullPageWrites(on) => self.logged_settings.set_full_page_writes(lsn, on),
             Event::BackupEnd => self.backups += 1,
             Event::Switch => self.switches += 1,
         }
@@ -313,7 +321,7 @@ impl<'a> Merge<'a> {
             views,
             transactions,
             transaction_sums,
-            checkpoints: self.checkpoints,
+            checkpoints: self.checkpoints.into_all(),
             time_span: self.time_span,
             logged_settings: self.logged_settings,
             switches: self.switches,

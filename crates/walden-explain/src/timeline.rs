@@ -21,7 +21,8 @@ use crate::request::{Bound, ExplainError};
 pub struct Timeline {
     /// Clock by position: transactions that end behind the LSN end at or after the time, in seconds since 1970-01-01 UTC.
     seconds: Vec<(Lsn, i64)>,
-    /// Redo pointers of the checkpoints, ascending, and the begin of each checkpoint in seconds since 1970-01-01 UTC.
+    /// Redo pointers of the checkpoints, unfinished ones included, ascending, and the begin of each checkpoint in seconds since
+    /// 1970-01-01 UTC.
     pub redo: Vec<(Lsn, i64)>,
 }
 
@@ -29,6 +30,7 @@ impl Timeline {
     /// Reads all runs with `threads` threads. Damage ends a run; the pass that counts reports it.
     pub fn read(runs: &[Run], threads: usize, mut progress: impl FnMut(u64)) -> Timeline {
         let mut timeline = Timeline::default();
+        let mut begun = Vec::new();
         for run in runs {
             let options = ScanOptions { threads, from: None, to: None };
             let mut last_end = None;
@@ -37,7 +39,7 @@ impl Timeline {
                 options,
                 |_| SegmentTimes::default(),
                 |outcome| {
-                    timeline.append(outcome.visitor, &mut last_end);
+                    timeline.append(outcome.visitor, &mut last_end, &mut begun);
                     progress(run.segment_size.bytes());
                     ControlFlow::Continue(())
                 },
@@ -45,10 +47,25 @@ impl Timeline {
         }
         timeline.redo.sort_unstable();
         timeline.redo.dedup_by_key(|(lsn, _)| *lsn);
+        timeline.add_unfinished(begun);
         timeline
     }
 
-    fn append(&mut self, times: SegmentTimes, last_end: &mut Option<Lsn>) {
+    /// Adds those of the redo pointers `begun` whose checkpoint has no record, with the time of the last transaction end before.
+    fn add_unfinished(&mut self, mut begun: Vec<Lsn>) {
+        begun.sort_unstable();
+        begun.dedup();
+        begun.retain(|lsn| self.redo.binary_search_by_key(lsn, |(redo, _)| *redo).is_err());
+        for lsn in begun {
+            let after = self.seconds.partition_point(|(from, _)| *from <= lsn);
+            let second = self.seconds.get(after.saturating_sub(1)).map_or(0, |(_, second)| *second);
+            self.redo.push((lsn, second));
+        }
+        self.redo.sort_unstable();
+    }
+
+    fn append(&mut self, times: SegmentTimes, last_end: &mut Option<Lsn>, begun: &mut Vec<Lsn>) {
+        begun.extend(times.begun);
         for (start, second) in times.seconds {
             if self.seconds.last().is_none_or(|last| second > last.1) {
                 self.seconds.push((start.or(*last_end).unwrap_or(Lsn(0)), second));
@@ -110,6 +127,7 @@ struct SegmentTimes {
     seconds: Vec<(Option<Lsn>, i64)>,
     last_end: Option<Lsn>,
     redo: Vec<(Lsn, i64)>,
+    begun: Vec<Lsn>,
 }
 
 impl Visitor for SegmentTimes {
@@ -130,6 +148,7 @@ impl Visitor for SegmentTimes {
             Ok(Payload::Checkpoint(checkpoint)) => {
                 self.redo.push((checkpoint.redo, checkpoint.time));
             }
+            Ok(Payload::CheckpointRedo(_)) => self.begun.push(record.lsn),
             _ => {}
         }
         ControlFlow::Continue(())
@@ -139,6 +158,14 @@ impl Visitor for SegmentTimes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_redo_pointer_whose_checkpoint_has_no_record_counts() {
+        let seconds = vec![(Lsn(10), 100), (Lsn(20), 200), (Lsn(30), 300)];
+        let mut timeline = Timeline { seconds, redo: vec![(Lsn(12), 101), (Lsn(40), 310)] };
+        timeline.add_unfinished(vec![Lsn(40), Lsn(25), Lsn(12), Lsn(25)]);
+        assert_eq!(timeline.redo, [(Lsn(12), 101), (Lsn(25), 200), (Lsn(40), 310)]);
+    }
 
     #[test]
     fn a_range_may_end_but_not_start_behind_the_last_transaction() {

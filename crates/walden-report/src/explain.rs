@@ -51,6 +51,12 @@ fn header(document: &Document, look: Look) -> String {
         text.push_str(&wrap(&format!("{line} ({})", units::seconds(time.seconds)), look.width, 4));
         text.push('\n');
     }
+    for change in &document.setting_changes {
+        let line =
+            format!("  {} changes from {} to {} at {}", change.name, change.before, change.after, change.lsn);
+        text.push_str(&wrap(&line, look.width, 4));
+        text.push('\n');
+    }
     text
 }
 
@@ -253,7 +259,11 @@ fn checkpoints(document: &Document, look: Look) -> String {
         checkpoints.by_cause.iter().map(|(cause, count)| format!("{count} {cause}")).collect();
     let mut text = format!("{}\n", look.heading("Checkpoints"));
     let origin = if checkpoints.causes_from_settings { "" } else { " (causes inferred from the log)" };
-    let mut line = format!("  {} met: {}{origin}", checkpoints.count, causes.join(", "));
+    let unfinished = match checkpoints.unfinished {
+        0 => String::new(),
+        unfinished => format!(", {unfinished} of them without an end in the log"),
+    };
+    let mut line = format!("  {} met: {}{unfinished}{origin}", checkpoints.count, causes.join(", "));
     if let (Some(distance), Some(interval)) = (checkpoints.mean_distance, checkpoints.mean_interval_seconds) {
         line.push_str(&format!(
             "; on average {} and {} from one redo pointer to the next",

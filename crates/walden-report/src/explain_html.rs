@@ -288,6 +288,9 @@ fn checkpoints(document: &Document) -> Section {
             false => "The log does not say why a checkpoint came: causes are inferred from the distances.",
         };
         let mut text = format!("{} met: {}.", units::count(sums.count), causes(&sums.by_cause));
+        if sums.unfinished > 0 {
+            text += &format!(" The log does not have the end of {} of them.", units::count(sums.unfinished));
+        }
         if let (Some(distance), Some(interval)) = (sums.mean_distance, sums.mean_interval_seconds) {
             text += &format!(
                 " On average {} and {} from one redo pointer to the next.",

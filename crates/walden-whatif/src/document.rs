@@ -423,6 +423,17 @@ fn caveats(forecast: &Forecast, document: &Document, recovery: Recovery) -> Vec<
         ));
     }
     let traced = &forecast.learned.settings;
+    for change in forecast.survey.evidence.changes(forecast.span.0, forecast.span.1) {
+        note(format!(
+            "{} changes from {} to {} at {} within the trace: the forecast takes {} for all of it; --from and --to choose a part \
+             with one value",
+            change.name,
+            change.before,
+            change.after,
+            change.lsn,
+            traced.show(change.name).unwrap_or_else(|| change.before.clone())
+        ));
+    }
     for (settings, prediction) in &forecast.predictions {
         let (from, to) =
             (crate::level::Level::of(traced.wal_level), crate::level::Level::of(settings.wal_level));

@@ -159,7 +159,8 @@ pub fn learn(
     note("wal_compression", settings.show("wal_compression").unwrap_or_default(), from, why);
 
     let hint_records = within.hint_records + around.hint_records;
-    let (hints, from, why) = match (hint_records, evidence.wal_log_hints) {
+    let logged_hints = evidence.wal_log_hints.last().map(|(_, on)| *on);
+    let (hints, from, why) = match (hint_records, logged_hints) {
         (1.., _) => (true, Origin::Learned, format!("{hint_records} full-page images for hint bits")),
         (0, Some(true)) => (true, Origin::Learned, "logged in a record".to_string()),
         (0, _) => (false, Origin::Assumed, "no full-page image for hint bits in the trace".into()),

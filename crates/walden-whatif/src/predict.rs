@@ -413,6 +413,7 @@ impl Job<'_> {
             end: self.question.to.unwrap_or(self.end).min(self.end),
             segment_size: self.run.segment_size,
             drop_switches: traced.archive_timeout > 0,
+            shutdown_switches: self.survey.shutdown_switches.clone(),
         }
     }
 

@@ -6,14 +6,14 @@
 use std::ops::ControlFlow;
 
 use rustc_hash::FxHashSet;
-use walden_explain::checkpoints::CheckpointRecord;
+use walden_explain::checkpoints::{CheckpointRecord, CheckpointRecords};
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_format::payload::xact::plain_simple_end;
 use walden_format::payload::xlog::WalLevel;
 use walden_format::payload::{self, Payload, Timestamp};
 use walden_format::record::{Compression, Fork, Record, RelFileLocator};
 use walden_format::rmgr::info::standby::RUNNING_XACTS;
-use walden_format::rmgr::info::xlog::{CHECKPOINT_ONLINE, FPI_FOR_HINT, SWITCH};
+use walden_format::rmgr::info::xlog::{CHECKPOINT_ONLINE, CHECKPOINT_SHUTDOWN, FPI_FOR_HINT, SWITCH};
 use walden_format::rmgr::info::{heap, heap2, xact};
 use walden_format::rmgr::{ImageClass, KindTable, rmid};
 use walden_format::simple::SimpleRecord;
@@ -34,13 +34,16 @@ pub struct Survey {
     pub segment_size: SegmentSize,
     /// Start of the first complete record and end of the last one; `None` if there is none.
     pub span: Option<(Lsn, Lsn)>,
-    /// Its checkpoint records, in WAL order.
+    /// Its checkpoints, in WAL order, unfinished ones included.
     pub checkpoints: Vec<CheckpointRecord>,
     /// Clock by position, ascending: transactions that end behind the LSN end at or after the time, in microseconds since
     /// 1970-01-01 UTC.
     pub times: Vec<(Lsn, i64)>,
     /// LSNs of the `RUNNING_XACTS` records, ascending.
     pub running: Vec<Lsn>,
+    /// LSNs of the segment switches of a shutdown, ascending: a server that archives switches before its last checkpoint
+    /// (`ShutdownXLOG`).
+    pub shutdown_switches: Vec<Lsn>,
     /// Evidence of settings within the window.
     pub evidence: Evidence,
     /// Evidence of settings before and behind the window.
@@ -61,8 +64,8 @@ pub struct Evidence {
     pub full_page_writes: Vec<(Lsn, bool)>,
     /// `wal_level` as logged by checkpoints and `PARAMETER_CHANGE` records.
     pub wal_level: Vec<(Lsn, WalLevel)>,
-    /// `wal_log_hints` as logged by the last `PARAMETER_CHANGE` record.
-    pub wal_log_hints: Option<bool>,
+    /// `wal_log_hints` as logged by `PARAMETER_CHANGE` records.
+    pub wal_log_hints: Vec<(Lsn, bool)>,
     /// Full-page images that redo applies: uncompressed, pglz, lz4, zstd.
     pub images: [u64; 4],
     /// Of these, the ones written because of a checkpoint.
@@ -98,20 +101,21 @@ impl Survey {
             checkpoints: Vec::new(),
             times: Vec::new(),
             running: Vec::new(),
+            shutdown_switches: Vec::new(),
             evidence: Evidence::default(),
             outside: Evidence::default(),
             switches: Vec::new(),
             bare_pages: None,
             damage: None,
         };
-        let mut last_end = None;
+        let mut so_far = SoFar::default();
         let window = (from.unwrap_or(Lsn(0)), to.unwrap_or(Lsn(u64::MAX)));
         scan(
             run,
             ScanOptions { threads, from: None, to: None },
             |_| Segment::new(run.version, window),
             |outcome| {
-                survey.append(outcome.visitor, &mut last_end);
+                survey.append(outcome.visitor, &mut so_far);
                 if let SegmentEnd::Damaged(damage) = outcome.end
                     && damage.lsn < window.1
                 {
@@ -121,6 +125,7 @@ impl Survey {
                 ControlFlow::Continue(())
             },
         );
+        survey.checkpoints = so_far.checkpoints.into_all();
         let images = survey.evidence.checkpoint_images + survey.outside.checkpoint_images;
         if images == 0 && survey.evidence.full_page_writes.is_empty() {
             survey.bare_pages = Some(count_bare_pages(run));
@@ -128,7 +133,12 @@ impl Survey {
         survey
     }
 
-    fn append(&mut self, segment: Segment, last_end: &mut Option<Lsn>) {
+    fn append(&mut self, segment: Segment, so_far: &mut SoFar) {
+        let SoFar { last_end, last_switch, checkpoints } = so_far;
+        if segment.starts_with_shutdown {
+            self.shutdown_switches.extend(*last_switch);
+        }
+        *last_switch = segment.switch;
         if let Some((first, last)) = segment.span {
             self.span = Some((self.span.map_or(first, |span| span.0), last));
         }
@@ -139,7 +149,13 @@ impl Survey {
             }
         }
         *last_end = segment.last_end.or(*last_end);
-        self.checkpoints.extend(segment.checkpoints);
+        for lsn in segment.begun {
+            let after = self.times.partition_point(|(from, _)| *from <= lsn);
+            let time =
+                self.times.get(after.saturating_sub(1)).map(|(_, micros)| micros.div_euclid(1_000_000));
+            checkpoints.begin(lsn, time);
+        }
+        segment.checkpoints.into_iter().for_each(|record| checkpoints.finish(record));
         self.running.extend(segment.running);
         self.evidence.add(segment.evidence);
         self.outside.add(segment.outside);
@@ -170,11 +186,37 @@ impl Survey {
     }
 }
 
+/// The first change of a setting within a range.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// The setting's name.
+    pub name: &'static str,
+    /// LSN from which the new value is logged.
+    pub lsn: Lsn,
+    /// The value before.
+    pub before: String,
+    /// The new value.
+    pub after: String,
+}
+
 impl Evidence {
+    /// The settings that change behind `from` and before `to`, each with its first change.
+    pub fn changes(&self, from: Lsn, to: Lsn) -> Vec<Change> {
+        let switch = |on: bool| if on { "on".to_owned() } else { "off".to_owned() };
+        [
+            first_change("wal_level", &self.wal_level, (from, to), |level| level.to_string()),
+            first_change("full_page_writes", &self.full_page_writes, (from, to), switch),
+            first_change("wal_log_hints", &self.wal_log_hints, (from, to), switch),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
     fn add(&mut self, other: Evidence) {
         self.full_page_writes.extend(other.full_page_writes);
         self.wal_level.extend(other.wal_level);
-        self.wal_log_hints = other.wal_log_hints.or(self.wal_log_hints);
+        self.wal_log_hints.extend(other.wal_log_hints);
         for (sum, more) in [
             (&mut self.checkpoint_images, other.checkpoint_images),
             (&mut self.consistency_images, other.consistency_images),
@@ -192,6 +234,27 @@ impl Evidence {
     }
 }
 
+fn first_change<T: Copy + PartialEq>(
+    name: &'static str,
+    logged: &[(Lsn, T)],
+    (from, to): (Lsn, Lsn),
+    show: impl Fn(T) -> String,
+) -> Option<Change> {
+    let mut logged = logged.to_vec();
+    logged.sort_by_key(|(lsn, _)| *lsn);
+    let changed = |pair: &&[(Lsn, T)]| pair[0].1 != pair[1].1 && from < pair[1].0 && pair[1].0 < to;
+    let pair = logged.windows(2).find(changed)?;
+    Some(Change { name, lsn: pair[1].0, before: show(pair[0].1), after: show(pair[1].1) })
+}
+
+/// What the next segment needs of those before.
+#[derive(Default)]
+struct SoFar {
+    last_end: Option<Lsn>,
+    last_switch: Option<Lsn>,
+    checkpoints: CheckpointRecords,
+}
+
 /// Index of each record that a checkpoint itself writes in [`Evidence::checkpoint_records`].
 pub(crate) mod checkpoint_record {
     pub const ONLINE: usize = 0;
@@ -206,12 +269,16 @@ struct Segment {
     kinds: &'static KindTable,
     span: Option<(Lsn, Lsn)>,
     checkpoints: Vec<CheckpointRecord>,
+    /// LSNs of the `CHECKPOINT_REDO` records.
+    begun: Vec<Lsn>,
     /// `None`: right behind the last transaction end of an earlier segment.
     times: Vec<(Option<Lsn>, i64)>,
     last_end: Option<Lsn>,
     running: Vec<Lsn>,
     /// The segment switch that ends it.
     switch: Option<Lsn>,
+    /// Whether the first record is the checkpoint of a shutdown.
+    starts_with_shutdown: bool,
     has_backup_end: bool,
     evidence: Evidence,
     outside: Evidence,
@@ -224,10 +291,12 @@ impl Segment {
             kinds: KindTable::of(version),
             span: None,
             checkpoints: Vec::new(),
+            begun: Vec::new(),
             times: Vec::new(),
             last_end: None,
             running: Vec::new(),
             switch: None,
+            starts_with_shutdown: false,
             has_backup_end: false,
             evidence: Evidence::default(),
             outside: Evidence::default(),
@@ -269,6 +338,7 @@ impl Segment {
                     redo: checkpoint.redo,
                     time: checkpoint.time,
                     shutdown: checkpoint.shutdown,
+                    is_finished: true,
                 });
                 self.evidence.full_page_writes.push((checkpoint.redo, checkpoint.full_page_writes));
                 self.evidence.wal_level.extend(checkpoint.wal_level.map(|level| (checkpoint.redo, level)));
@@ -277,12 +347,13 @@ impl Segment {
                 }
             }
             (_, Ok(Payload::CheckpointRedo(redo))) => {
+                self.begun.push(record.lsn);
                 self.evidence.wal_level.push((record.lsn, redo.wal_level));
                 self.count_checkpoint_record(checkpoint_record::REDO, record);
             }
             (_, Ok(Payload::ParameterChange(change))) => {
                 self.evidence.wal_level.push((record.lsn, change.wal_level));
-                self.evidence.wal_log_hints = Some(change.wal_log_hints);
+                self.evidence.wal_log_hints.push((record.lsn, change.wal_log_hints));
             }
             (_, Ok(Payload::FullPageWritesChange(change))) => {
                 self.evidence.full_page_writes.push((record.lsn, change.enabled));
@@ -382,6 +453,9 @@ static EVIDENCE_KINDS: [u16; 256] = {
 
 impl Visitor for Segment {
     fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+        if record.header.rmid == rmid::XLOG && record.rmgr_info() == CHECKPOINT_SHUTDOWN {
+            self.starts_with_shutdown |= self.span.is_none();
+        }
         self.extend_span(record.lsn, record.end);
         match record.header.rmid {
             rmid::XLOG | rmid::XLOG2 => self.note_xlog_record(record),
@@ -410,5 +484,31 @@ impl Visitor for Segment {
             return record.as_record(|record| self.record(record));
         }
         ControlFlow::Continue(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_that_changes_within_the_window_is_found() {
+        let evidence = Evidence {
+            wal_level: vec![(Lsn(10), WalLevel::Replica), (Lsn(40), WalLevel::Logical)],
+            // In the order of the records that log it, not of the redo pointers.
+            full_page_writes: vec![(Lsn(30), false), (Lsn(20), true), (Lsn(60), true)],
+            wal_log_hints: vec![(Lsn(40), true)],
+            ..Evidence::default()
+        };
+        let changes = |from, to| {
+            let changes = evidence.changes(Lsn(from), Lsn(to)).into_iter();
+            changes.map(|change| (change.name, change.lsn.0, change.before, change.after)).collect::<Vec<_>>()
+        };
+        let level = ("wal_level", 40, "replica".to_owned(), "logical".to_owned());
+        let off = ("full_page_writes", 30, "on".to_owned(), "off".to_owned());
+        let on = ("full_page_writes", 60, "off".to_owned(), "on".to_owned());
+        assert_eq!(changes(0, 100), [level.clone(), off]);
+        assert_eq!(changes(35, 100), [level, on]);
+        assert_eq!(changes(60, 100), []);
     }
 }

@@ -68,6 +68,8 @@ pub struct Plan {
     pub segment_size: SegmentSize,
     /// Whether the trace's segment switches are those of its `archive_timeout`: simulations switch by their own.
     pub drop_switches: bool,
+    /// LSNs of the switches of a shutdown, ascending, which are not dropped.
+    pub shutdown_switches: Vec<Lsn>,
 }
 
 /// Counts that show how reliable a pass is.

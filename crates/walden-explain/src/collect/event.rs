@@ -42,6 +42,10 @@ pub(crate) enum Event {
         subxids: Vec<u32>,
     },
     Checkpoint(Box<Checkpoint>),
+    /// A checkpoint began; since 17.
+    CheckpointRedo {
+        wal_level: WalLevel,
+    },
     /// The main fork of a relation was created.
     Created {
         xid: u32,

@@ -54,7 +54,8 @@ impl State {
             self.actual.add(Bucket::Switches, unused);
             self.last_end = record.end.plus(unused);
         }
-        if !self.plan.drop_switches {
+        let is_of_shutdown = self.plan.shutdown_switches.binary_search(&record.lsn).is_ok();
+        if !self.plan.drop_switches || is_of_shutdown {
             self.simulations.iter_mut().for_each(|simulation| simulation.switch_segment(self.now));
         }
     }

@@ -89,6 +89,7 @@ fn pass(replay: Replay, version: Major, choice: u8, settings: usize) -> Pass {
         end: Lsn(START.0 + 50_000),
         segment_size: SegmentSize::new(1_u64 << 20).unwrap(),
         drop_switches: choice & 64 == 0,
+        shutdown_switches: Vec::new(),
     };
     let mut pass = Pass::new(replay, plan, simulations, choice & 128 == 0);
     let change = |change| ObjectChange {
