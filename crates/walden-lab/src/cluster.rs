@@ -247,6 +247,14 @@ impl Cluster {
         config
     }
 
+    /// Bytes of WAL that the server has written so far.
+    ///
+    /// # Errors
+    /// The server does not accept the connection.
+    pub fn wal_written(&self) -> Result<u64> {
+        insert_lsn(&mut self.client("postgres")?).map(|lsn| lsn.0)
+    }
+
     /// A connection string for a database, as libpq and the `postgres` crate understand it.
     pub fn dsn(&self, database: &str) -> String {
         format!("host={} port={PORT} user={SUPERUSER} dbname={database}", self.socket_dir().display())

@@ -5,6 +5,7 @@
 //! - [`workloads`]: the workloads, a table of rows
 //! - [`run`]: one workload on one cluster, whose WAL segments and a facts file are kept in a folder
 //! - [`culprits`]: workloads with one known culprit each, for judging findings
+//! - [`regress`]: PostgreSQL's own regression suite on one cluster
 //! - [`experiments`]: published experiments, repeated and compared with their figures
 //! - [`mariadb`]: a throw-away MariaDB, for comparison
 //! - [`oracle_model`]: what an engine with undo would log for the same row changes
@@ -26,6 +27,7 @@ pub mod mariadb;
 pub mod oracle_model;
 mod packages;
 mod progress;
+pub mod regress;
 pub mod run;
 mod scratch;
 pub mod sshd;

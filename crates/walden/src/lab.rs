@@ -4,6 +4,7 @@ mod culprits;
 mod experiment;
 mod experiment_html;
 mod row_changes;
+mod suite;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 use walden_lab::experiments::definition::{self, Definition};
+use walden_lab::regress::SuiteOptions;
 use walden_lab::workloads::{self, Workload};
 use walden_lab::{
     Facts, Installation, Origin, Progress, RunOptions, Wanted, cache_dir, find_or_install, installations,
@@ -52,7 +54,8 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct RunArguments {
-    /// A workload or an experiment, as `walden lab list` names them, or an experiment's definition (FILE.toml)
+    /// A workload or an experiment, as `walden lab list` names them, an experiment's definition (FILE.toml), or `regress`:
+    /// PostgreSQL's own regression suite, whose WAL is explained, replayed and compressed
     #[arg(value_name = "NAME", value_parser = what)]
     what: What,
     /// Size of a workload, in the unit that `walden lab list` shows
@@ -89,6 +92,8 @@ struct RunArguments {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
     #[command(flatten)]
+    suite: suite::SuiteArgs,
+    #[command(flatten)]
     experiment: experiment::ExperimentArgs,
     /// Print a summary, or all figures as JSON
     #[arg(long, value_enum, default_value_t)]
@@ -117,6 +122,7 @@ enum What {
     Experiment(Box<Definition>),
     /// The workloads with one known culprit each.
     Culprits,
+    Suite,
 }
 
 /// The name of the workloads with one known culprit each.
@@ -137,6 +143,7 @@ pub fn run(arguments: &LabArgs) -> Result<ExitCode> {
             What::Workload(workload) => run_workload_of(arguments, workload)?,
             What::Experiment(definition) => run_experiment(arguments, definition)?,
             What::Culprits => return run_culprits(arguments),
+            What::Suite => return run_suite_of(arguments),
         },
     }
     Ok(ExitCode::SUCCESS)
@@ -185,6 +192,8 @@ fn list(format: Format) -> Result<()> {
             let sizes = sizes.collect::<Vec<_>>().join(", ");
             let _ = writeln!(text, "  {:<20} {sizes}\n                       {}", one.name, one.about);
         }
+        text += "\nPostgreSQL's own regression suite\n";
+        text += "  regress              with --sql DIR, a copy of PostgreSQL's src/test/regress\n";
         text
     };
     terminal::show(format, document, table)
@@ -218,7 +227,36 @@ fn run_culprits(arguments: &RunArguments) -> Result<ExitCode> {
     culprits::run(&arguments.only, installation(arguments)?, arguments.format)
 }
 
+fn run_suite_of(arguments: &RunArguments) -> Result<ExitCode> {
+    let of_others = [
+        (arguments.size.is_some(), "--size"),
+        (arguments.seed.is_some(), "--seed"),
+        (arguments.keep_data, "--keep-data"),
+    ];
+    let of_others = of_others.into_iter().find_map(|(given, name)| given.then_some(name));
+    if let Some(option) = of_others.or(arguments.experiment.given()) {
+        wrong_usage(&format!("{option} is not for the regression suite"));
+    }
+    let Some(sql) = arguments.suite.sql.clone() else {
+        wrong_usage("regress needs --sql DIR, a copy of src/test/regress of PostgreSQL's sources");
+    };
+    let options = SuiteOptions {
+        sql,
+        installation: installation(arguments)?,
+        settings: arguments.settings.clone(),
+        wal_segsize_mb: arguments.wal_segsize,
+        checksums: arguments.checksums.map(|switch| switch == Switch::On),
+        output: arguments.output.clone().unwrap_or_else(|| "lab-regress".into()),
+        force: arguments.force,
+        time: arguments.suite.time(),
+        wal_bytes: arguments.suite.max_wal as u64,
+        progress: Progress::new("starting"),
+    };
+    suite::run(&options, arguments.format)
+}
+
 fn run_experiment(arguments: &RunArguments, definition: &Definition) -> Result<()> {
+    refuse_suite_options(arguments, &definition.name);
     if let Some(option) = arguments.of_workloads() {
         wrong_usage(&format!("{option} is for workloads; {} is an experiment", definition.name));
     }
@@ -230,7 +268,14 @@ fn run_experiment(arguments: &RunArguments, definition: &Definition) -> Result<(
     experiment::run(definition, options, || installation(arguments), files, arguments.format)
 }
 
+fn refuse_suite_options(arguments: &RunArguments, name: &str) {
+    if arguments.suite.sql.is_some() {
+        wrong_usage(&format!("--sql is for regress; {name} has its own statements"));
+    }
+}
+
 fn run_workload_of(arguments: &RunArguments, workload: &'static Workload) -> Result<()> {
+    refuse_suite_options(arguments, workload.name);
     if let Some(option) = arguments.experiment.given() {
         wrong_usage(&format!("{option} is for experiments; {} is a workload", workload.name));
     }
@@ -306,6 +351,9 @@ fn what(name: &str) -> Result<What> {
     if name == CULPRITS {
         return Ok(What::Culprits);
     }
+    if name == suite::NAME {
+        return Ok(What::Suite);
+    }
     if let Some(workload) = workloads::by_name(name) {
         return Ok(What::Workload(workload));
     }
@@ -317,9 +365,10 @@ fn what(name: &str) -> Result<What> {
     let workloads: Vec<_> = workloads::all().iter().map(|one| one.name).collect();
     let experiments: Vec<_> = definition::shipped()?.into_iter().map(|one| one.name).collect();
     bail!(
-        "expected one of the workloads {}, the experiments {}, {CULPRITS}, or FILE.toml",
+        "expected one of the workloads {}, the experiments {}, {CULPRITS}, {}, or FILE.toml",
         workloads.join(", "),
-        experiments.join(", ")
+        experiments.join(", "),
+        suite::NAME
     )
 }
 
