@@ -69,6 +69,12 @@ impl Page {
         self
     }
 
+    /// Inserts a section at an index among those that are there, or appends it if there are fewer.
+    pub fn insert(&mut self, index: usize, section: Section) -> &mut Page {
+        self.sections.insert(index.min(self.sections.len()), section);
+        self
+    }
+
     /// Renders the page as HTML.
     pub fn render(&self) -> String {
         Renderer::default().page(self)

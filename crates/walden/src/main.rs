@@ -13,6 +13,7 @@ mod decompress;
 #[cfg(feature = "lab")]
 mod demo;
 mod explain;
+mod help;
 #[cfg(feature = "lab")]
 mod judge;
 #[cfg(feature = "lab")]
@@ -31,20 +32,23 @@ mod test;
 mod turns;
 mod whatif;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Exit status: a check found a difference.
 pub const FOUND: u8 = 1;
+/// Exit status: wrong usage, as clap has it.
+const USAGE: u8 = 2;
 /// Exit status: the input is unreadable or damaged.
 pub const DAMAGED: u8 = 3;
 
 /// Version, commit, features and target, each on its line; the build script writes it.
 const LONG_VERSION: &str = include_str!(concat!(env!("OUT_DIR"), "/long_version"));
 
-/// Explains, predicts and compresses PostgreSQL's write-ahead log (WAL)
+/// Explains, predicts, replays, compresses and archives PostgreSQL's write-ahead log (WAL)
 #[derive(Parser, Debug)]
 #[command(name = "walden", version, long_version = LONG_VERSION, propagate_version = true)]
 struct Arguments {
@@ -129,7 +133,12 @@ fn main() -> ExitCode {
 /// PostgreSQL takes a restore command's exit status of 1 to 125 for "the archive has no such file", after which it ends recovery. A wrong
 /// option must not look like that.
 fn parse() -> Arguments {
-    Arguments::try_parse().unwrap_or_else(|error| {
+    if std::env::args_os().len() < 2 {
+        let _ = anstream::stderr().lock().write_all(help::first_steps().as_bytes());
+        std::process::exit(USAGE.into());
+    }
+    let matches = help::command().try_get_matches();
+    matches.and_then(|matches| Arguments::from_arg_matches(&matches)).unwrap_or_else(|error| {
         let words: Vec<_> = std::env::args_os().skip(1).take(2).collect();
         if error.use_stderr() && words == ["archive", "get"] {
             let _ = error.print();

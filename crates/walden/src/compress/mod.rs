@@ -23,6 +23,8 @@ use walden_source::workers::map_in_order;
 
 pub use self::inputs::open;
 use self::inputs::{Counted, Input, gather, no_pack, remove};
+#[cfg(feature = "lab")]
+pub(crate) use self::pack::write_pack_of;
 pub use self::show::{form_name, ratio};
 use crate::output::{self, Output};
 use crate::progress::Progress;

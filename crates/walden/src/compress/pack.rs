@@ -15,6 +15,8 @@ use walden_format::lsn::{Lsn, SegmentName, Timeline};
 use walden_format::page::LONG_HEADER;
 use walden_format::stream::StreamInfo;
 
+#[cfg(feature = "lab")]
+use super::inputs::gather;
 use super::inputs::{Counted, Input, open, remove};
 use super::{
     CompressArgs, Done, OWN, PACK_ENDING, options, refuse_other_members, verify_member, warn_of,
@@ -166,6 +168,26 @@ fn first_wrong_member(pack: &Path, members: Receiver<Added>) -> Option<(u64, any
         }
     }
     None
+}
+
+/// Compresses the files of a folder to one pack, as `walden compress --pack` with these options, and verifies it: each file is
+/// decompressed from the pack and compared. Returns the pack's size in bytes.
+#[cfg(feature = "lab")]
+pub fn write_pack_of(folder: &Path, target: &Path, options: &[&str]) -> Result<u64> {
+    #[derive(clap::Parser)]
+    struct Alone {
+        #[command(flatten)]
+        args: CompressArgs,
+    }
+    let options = options.iter().map(OsStr::new);
+    let words =
+        [OsStr::new("compress")].into_iter().chain(options).chain([OsStr::new("--"), folder.as_os_str()]);
+    let args = <Alone as clap::Parser>::try_parse_from(words)?.args;
+    let (inputs, errors) = gather(&args.files);
+    if let Some(error) = errors.into_iter().next() {
+        return Err(error);
+    }
+    Ok(pack(&args, Some(target), inputs, &|_| ())?.output_bytes)
 }
 
 /// Sorts segments by cluster, timeline and LSN, so that segments that share pages follow each other; then other files by name.

@@ -1,15 +1,21 @@
 //! The demo, as a newcomer runs it.
 
+use std::fs;
+
 use crate::material::{sum, walden};
 
 walden_testing::tests! {
-    the_demo_finds_what_it_put_there_and_agrees_with_pg_waldump,
+    the_demo_tells_the_whole_story_and_agrees_with_pg_waldump,
 }
 
-fn the_demo_finds_what_it_put_there_and_agrees_with_pg_waldump() {
-    let run = walden(&["demo", "--seconds", "1", "--format", "json"]);
+fn the_demo_tells_the_whole_story_and_agrees_with_pg_waldump() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("demo.html");
+    let arguments = ["demo", "--transactions", "4000", "--format", "json", "--html", page.to_str().unwrap()];
+    let run = walden(&arguments);
     assert_eq!(run.code, 0, "{}", run.stderr);
-    let document: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    let story: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    let document = &story["explanation"];
     assert_eq!(sum(&document["buckets"]), document["file_bytes"].as_u64().unwrap());
     let rules: Vec<&str> = document["findings"]
         .as_array()
@@ -23,4 +29,25 @@ fn the_demo_finds_what_it_put_there_and_agrees_with_pg_waldump() {
     let named = |name: &str| run.stdout.contains(name);
     assert!(named("orders_changed") && named("pgbench_accounts"));
     assert!(!run.stderr.contains("DIFFERENT"), "{}", run.stderr);
+
+    // The setting that a finding points at saves what was predicted for it.
+    let prediction = &story["prediction"];
+    let bytes = |name: &str| prediction[name].as_u64().unwrap_or_else(|| panic!("no {name} in {prediction}"));
+    assert!(["max_wal_size", "wal_compression"].contains(&prediction["setting"].as_str().unwrap()));
+    let (traced, measured) = (bytes("traced_bytes"), bytes("measured_bytes"));
+    assert_eq!(traced, document["file_bytes"].as_u64().unwrap());
+    assert!(measured * 10 < traced * 9, "{prediction}");
+    let (predicted, stated) = (bytes("predicted_bytes"), bytes("predicted_error_bytes"));
+    assert!(predicted.abs_diff(measured) <= stated.max(measured / 20), "{prediction}");
+
+    let sizes = story["compression"].as_array().unwrap();
+    let sizes: Vec<u64> = sizes.iter().map(|one| one["bytes"].as_u64().unwrap()).collect();
+    let [plain, xz, pack] = sizes[..] else { panic!("{sizes:?}") };
+    assert!(pack < xz && xz < plain, "{sizes:?}");
+
+    assert_eq!(story["page"], page.to_str().unwrap());
+    let html = fs::read_to_string(&page).unwrap();
+    for heading in ["Findings", "Another setting: predicted, then measured", "The log, compressed"] {
+        assert!(html.contains(heading), "{heading}");
+    }
 }

@@ -20,6 +20,7 @@ mod culprits;
 mod demo;
 mod golden;
 mod html;
+mod judge;
 mod lab;
 mod material;
 mod oracle;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         demo::TESTS,
         golden::TESTS,
         html::TESTS,
+        judge::TESTS,
         lab::TESTS,
         oracle::TESTS,
         page::TESTS,

@@ -8,6 +8,7 @@ use crate::material::walden;
 walden_testing::tests! {
     the_version_has_the_commit_and_the_features,
     each_shell_gets_completions_of_all_commands,
+    without_arguments_it_says_what_to_try_first,
     each_command_has_a_manual_page,
 }
 
@@ -23,13 +24,22 @@ fn the_version_has_the_commit_and_the_features() {
     assert_eq!(lines[2], "features: lab, bench");
 }
 
-/// The program's commands, from its help.
+/// The program's commands, from its help: indented by two spaces, in groups before the options.
 fn commands() -> BTreeSet<String> {
     let help = walden(&["--help"]).stdout;
-    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let listed = listed.take_while(|line| !line.is_empty()).filter(|line| line.starts_with("  "));
-    let names = listed.filter_map(|line| line[2..].split(' ').next());
+    let listed = help.lines().take_while(|line| *line != "Options:");
+    let listed = listed.filter_map(|line| line.strip_prefix("  "));
+    let names = listed.filter_map(|line| line.split(' ').next());
     names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// Without arguments the program says what to try first, and that is wrong usage for a script.
+fn without_arguments_it_says_what_to_try_first() {
+    let run = walden::<&str>(&[]);
+    assert_eq!((run.code, run.stdout.as_str()), (2, ""));
+    for command in ["walden demo", "walden explain ", "walden --help"] {
+        assert!(run.stderr.contains(command), "{}", run.stderr);
+    }
 }
 
 fn each_shell_gets_completions_of_all_commands() {

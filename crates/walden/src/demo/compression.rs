@@ -1,0 +1,129 @@
+//! The work's segments, compressed beside xz.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use liblzma::write::XzEncoder;
+use serde::Serialize;
+use walden_lab::Progress;
+use walden_report::chart::{Axis, Bars, Layer, Tone, Unit};
+use walden_report::html::{Cell, Section, Table};
+use walden_report::table::{Look, Row, table};
+use walden_report::units;
+
+use crate::compress;
+
+/// A level of `xz` at which the demo does not wait for it: its default takes four times as long, for a few percent.
+const XZ_LEVEL: u32 = 2;
+
+/// The size of the segments in one form.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Compressed {
+    pub name: String,
+    pub bytes: u64,
+    /// How long it took; nothing for the segments as they are.
+    pub seconds: Option<f64>,
+}
+
+/// Compresses the segments of a folder: as they are, by xz, and as a pack, which is verified.
+pub(super) fn compress_segments(folder: &Path, pack: &Path, progress: &Progress) -> Result<Vec<Compressed>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    paths.sort_unstable();
+    let mut plain = 0;
+    for path in &paths {
+        plain += fs::metadata(path)?.len();
+    }
+    let as_is = Compressed { name: "segments".into(), bytes: plain, seconds: None };
+
+    progress.counted(&format!("xz -{XZ_LEVEL}"), paths.len() as u64);
+    let started = Instant::now();
+    let mut encoder = XzEncoder::new(Counter::default(), XZ_LEVEL);
+    for path in &paths {
+        let mut file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+        io::copy(&mut file, &mut encoder)?;
+        progress.advance(1);
+    }
+    let bytes = encoder.finish()?.0;
+    let seconds = Some(started.elapsed().as_secs_f64());
+    let xz = Compressed { name: format!("xz -{XZ_LEVEL}"), bytes, seconds };
+
+    progress.phase("walden compress --pack, and its verification");
+    let started = Instant::now();
+    let bytes = compress::write_pack_of(folder, pack, &[])?;
+    let seconds = Some(started.elapsed().as_secs_f64());
+    let ours = Compressed { name: "walden compress --pack".into(), bytes, seconds };
+    Ok(vec![as_is, xz, ours])
+}
+
+/// Counts what is written.
+#[derive(Default)]
+struct Counter(u64);
+
+impl Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn ratio(all: &[Compressed], one: &Compressed) -> f64 {
+    all.first().map_or(1.0, |plain| plain.bytes as f64 / one.bytes.max(1) as f64)
+}
+
+/// What is printed.
+pub(super) fn compression_table(all: &[Compressed], look: Look) -> String {
+    let largest = all.iter().skip(1).map(|one| one.bytes).max().unwrap_or(0).max(1);
+    let row = |(at, one): (usize, &Compressed)| Row {
+        depth: 0,
+        label: one.name.clone(),
+        cells: vec![
+            units::bytes(one.bytes),
+            format!("{:.1}x", ratio(all, one)),
+            one.seconds.map_or_else(|| "-".into(), units::seconds),
+        ],
+        share: (at > 0).then(|| one.bytes as f64 / largest as f64),
+    };
+    let rows: Vec<Row> = all.iter().enumerate().map(row).collect();
+    table(look, "The log, compressed", ("", &["bytes", "ratio", "time"]), &rows)
+}
+
+/// What the page has of it.
+pub(super) fn compression_section(all: &[Compressed]) -> Section {
+    let compressed = || all.iter().skip(1);
+    let chart = Bars {
+        title: "The log, compressed".into(),
+        x: Axis::new("compressed", Unit::Bytes),
+        categories: compressed().map(|one| one.name.clone()).collect(),
+        layers: vec![Layer {
+            name: "compressed".into(),
+            tone: Tone::Emphasis,
+            values: compressed().map(|one| Some(one.bytes as f64)).collect(),
+        }],
+        stacked: true,
+        ..Bars::default()
+    };
+    let mut table = Table::new(&["", "bytes", "ratio", "time"]);
+    for one in all {
+        let ratio = ratio(all, one);
+        table.row(vec![
+            Cell::text(&one.name),
+            Cell::bytes(one.bytes),
+            Cell::number(&format!("{ratio:.1}x"), ratio),
+            one.seconds.map_or_else(Cell::none, Cell::seconds),
+        ]);
+    }
+    let plain = all.first().map_or(0, |plain| plain.bytes);
+    let note = format!(
+        "The segments of the work, {} as they are. Both restore them byte for byte; the pack's time has its verification in it.",
+        units::bytes(plain)
+    );
+    Section::new("The log, compressed").chart(chart, &note).table(table)
+}

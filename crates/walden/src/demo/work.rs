@@ -1,0 +1,149 @@
+//! The demo's server and the work that it does: the same statements in the same order each time.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
+use walden_lab::cluster::insert_lsn;
+use walden_lab::{Cluster, ClusterBuilder, Installation, Progress, StopMode};
+use walden_source::names::Names;
+
+use super::DATABASE;
+
+/// Settings under which the WAL shows several effects, such as a checkpoint every few seconds. Without autovacuum two servers do
+/// the same work.
+const SETTINGS: [(&str, &str); 7] = [
+    ("max_wal_size", "32MB"),
+    ("checkpoint_completion_target", "0.5"),
+    ("checkpoint_timeout", "5min"),
+    ("synchronous_commit", "off"),
+    ("autovacuum", "off"),
+    ("max_connections", "20"),
+    ("wal_keep_size", "8GB"),
+];
+
+/// Clients of pgbench.
+const CLIENTS: u32 = 4;
+
+/// Statements typical of real databases: a description and the SQL.
+const STATEMENTS: &[(&str, &str)] = &[
+    (
+        "an orders table, filled, with three indexes",
+        "CREATE TABLE orders (id bigint PRIMARY KEY, customer int NOT NULL, state text NOT NULL, total numeric(10,2),
+                              changed timestamptz NOT NULL DEFAULT now(), note text);
+         INSERT INTO orders SELECT i, (i * 7919) % 5000, 'new', (i % 10000) / 7.0, now(), md5(i::text) || md5((i * 3)::text)
+           FROM generate_series(1, 40000) i;
+         CREATE INDEX orders_changed ON orders (changed);
+         CREATE INDEX orders_note ON orders (note)",
+    ),
+    (
+        "updates of an indexed column, which cannot be HOT",
+        "UPDATE orders SET state = 'paid', changed = clock_timestamp() WHERE id % 3 = 0",
+    ),
+    (
+        "a counter that one transaction updates again and again",
+        "CREATE TABLE counters (name text PRIMARY KEY, n bigint NOT NULL);
+         INSERT INTO counters SELECT 'shop ' || i, 0 FROM generate_series(1, 20) i;
+         DO $$ BEGIN FOR i IN 1..2500 LOOP UPDATE counters SET n = n + 1; END LOOP; END $$",
+    ),
+    (
+        "an import that is rolled back",
+        "BEGIN;
+         INSERT INTO orders SELECT i, 1, 'import', 1, now(), md5(i::text) FROM generate_series(100001, 115000) i;
+         ROLLBACK",
+    ),
+];
+
+/// How the work is done.
+pub(super) struct Work<'a> {
+    pub installation: Installation,
+    pub pgbench: PathBuf,
+    /// Transactions of pgbench, of all clients together.
+    pub transactions: u32,
+    pub progress: &'a Progress,
+}
+
+/// A server that has done the work.
+pub(super) struct Worked {
+    pub cluster: Cluster,
+    /// LSNs of the work's start and end.
+    pub range: (Lsn, Lsn),
+}
+
+impl Work<'_> {
+    /// Starts a server with the demo's settings and `changes` to them, and does the work.
+    pub fn on_new_server(&self, changes: &[(&str, &str)]) -> Result<Worked> {
+        self.progress.phase("starting the server");
+        // With small segments, checkpoints come at distances that differ by little.
+        let mut builder = ClusterBuilder::new(self.installation.clone()).wal_segsize_mb(1);
+        for (name, value) in SETTINGS.iter().chain(changes) {
+            builder = builder.setting(name, value);
+        }
+        let cluster = builder.start()?;
+        let range = self.run(&cluster)?;
+        Ok(Worked { cluster, range })
+    }
+
+    fn run(&self, cluster: &Cluster) -> Result<(Lsn, Lsn)> {
+        let progress = self.progress;
+        cluster.client("postgres")?.batch_execute(&format!("CREATE DATABASE {DATABASE}"))?;
+        progress.phase("filling pgbench's tables");
+        self.pgbench(cluster, &["--initialize", "--quiet", "--scale", "3"])?;
+        let mut client = cluster.client(DATABASE)?;
+        client.batch_execute("CHECKPOINT; SELECT pg_switch_wal(); CHECKPOINT")?;
+        let start = insert_lsn(&mut client)?;
+
+        let (clients, each) = (CLIENTS.to_string(), (self.transactions / CLIENTS).max(1).to_string());
+        progress.phase(&format!("{} transactions of pgbench", self.transactions));
+        let arguments = ["--client", &clients, "--jobs", "2", "--no-vacuum", "--random-seed", "42"];
+        self.pgbench(cluster, &[&arguments[..], &["--transactions", &each]].concat())?;
+        for (what, sql) in STATEMENTS {
+            progress.phase(what);
+            client.batch_execute(sql).with_context(|| format!("cannot run the statements for {what}"))?;
+        }
+        progress.phase("VACUUM");
+        for statement in ["VACUUM pgbench_accounts", "INSERT INTO counters VALUES ('last', 0)"] {
+            client.batch_execute(statement)?;
+        }
+        let end = insert_lsn(&mut client)?;
+        // What was inserted gets into the files.
+        client.batch_execute("CHECKPOINT")?;
+        Ok((start, end))
+    }
+
+    fn pgbench(&self, cluster: &Cluster, arguments: &[&str]) -> Result<()> {
+        let output = cluster.client_command(&self.pgbench, DATABASE).args(arguments).output();
+        let output = output.with_context(|| format!("cannot run {}", self.pgbench.display()))?;
+        let error = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "cannot run the workload: pgbench failed: {}", error.trim());
+        Ok(())
+    }
+}
+
+impl Worked {
+    /// Bytes of WAL that the work wrote.
+    pub fn bytes(&self) -> u64 {
+        self.range.1.bytes_since(self.range.0)
+    }
+
+    /// The names of the server's relations, and its settings.
+    pub fn names(&self) -> Result<Names> {
+        Ok(Names::from_server(&self.cluster.dsn(DATABASE))?)
+    }
+
+    /// The methods of `wal_compression` that the server was built with; none where it is a switch, as in 14.
+    pub fn compression_methods(&self) -> Result<Vec<String>> {
+        let query = "SELECT coalesce(enumvals, '{}') FROM pg_settings WHERE name = 'wal_compression'";
+        Ok(self.cluster.client(DATABASE)?.query_one(query, &[])?.get(0))
+    }
+
+    /// Stops the server, and copies the segments of the work to a folder.
+    pub fn stop(&self, folder: &Path) -> Result<()> {
+        self.cluster.stop(StopMode::Fast)?;
+        let size = SegmentSize::new(self.cluster.wal_segment_bytes())
+            .context("cannot collect the WAL: the server has segments of no valid size")?;
+        let first = SegmentName::new(1, size.segment_of(self.range.0), size);
+        self.cluster.collect_wal(&first.to_string(), folder)?;
+        Ok(())
+    }
+}

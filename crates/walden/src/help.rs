@@ -1,0 +1,120 @@
+//! `walden --help`, with the commands grouped by purpose, and what `walden` alone says.
+
+use std::fmt::Write as _;
+
+use clap::builder::styling::Styles;
+use clap::{Command, CommandFactory};
+
+use crate::{Arguments, terminal};
+
+/// The commands by purpose, in the order of the help.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Understand the log", &["explain", "whatif", "page", "redo"]),
+    ("Store it", &["compress", "decompress", "test", "archive"]),
+    ("Try it out, measure", &["demo", "lab", "bench"]),
+    ("Set up", &["completions", "man", "help"]),
+];
+
+/// What `walden` without arguments says to try: a command, what it needs, and what it does.
+const FIRST_STEPS: [(&str, &str); 5] = [
+    ("walden demo", "all of it on a server of its own, in two minutes"),
+    ("walden explain /path/to/pg_wal", "what writes your server's WAL"),
+    ("walden whatif --set max_wal_size=8GB /archive/wal", "the same work under another setting"),
+    ("walden compress --pack -o /backup /archive/wal", "the log in a fraction of its size"),
+    ("walden --help", "all commands"),
+];
+
+/// The program's arguments, with a help that groups the commands.
+pub fn command() -> Command {
+    let mut command = Arguments::command();
+    command.build();
+    let template = format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}\n{}\n{{options}}{{after-help}}",
+        groups(&command, terminal::width()),
+        heading("Options")
+    );
+    Arguments::command().help_template(template)
+}
+
+/// The commands under their headings, with what each does.
+fn groups(command: &Command, width: usize) -> String {
+    let names = command.get_subcommands().map(|one| one.get_name().len());
+    let column = names.max().unwrap_or(0) + 4;
+    let style = *Styles::styled().get_literal();
+    let mut text = String::new();
+    for (title, names) in GROUPS {
+        let commands: Vec<&Command> = names.iter().filter_map(|name| command.find_subcommand(name)).collect();
+        if commands.is_empty() {
+            continue;
+        }
+        let _ = writeln!(text, "{}", heading(title));
+        for one in commands {
+            let about = one.get_about().map(ToString::to_string).unwrap_or_default();
+            let about = walden_report::table::wrap(&about, width.saturating_sub(column), column);
+            let (name, fill) = (one.get_name(), column - 2 - one.get_name().len());
+            let _ = writeln!(text, "  {style}{name}{style:#}{:fill$}{about}", "");
+        }
+        text.push('\n');
+    }
+    text.pop();
+    text
+}
+
+fn heading(text: &str) -> String {
+    let style = *Styles::styled().get_header();
+    format!("{style}{text}:{style:#}")
+}
+
+/// What to try first.
+pub fn first_steps() -> String {
+    let command = Arguments::command();
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    let has = |line: &str| {
+        let name = line.split(' ').nth(1).unwrap_or_default();
+        name.starts_with("--") || command.find_subcommand(name).is_some()
+    };
+    let steps = FIRST_STEPS.iter().filter(|(line, _)| has(line));
+    let column = steps.clone().map(|(line, _)| line.len()).max().unwrap_or(0) + 2;
+    let mut text = format!("{about}\n\n{}\n", heading("Try first"));
+    for (line, what) in steps {
+        let _ = writeln!(text, "  {line:column$}{what}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_in_one_group() {
+        let mut command = Arguments::command();
+        command.build();
+        for one in command.get_subcommands() {
+            let groups = GROUPS.iter().filter(|(_, names)| names.contains(&one.get_name())).count();
+            assert_eq!(groups, 1, "{}", one.get_name());
+        }
+    }
+
+    #[test]
+    fn the_help_has_each_command_with_what_it_does() {
+        let help = command().render_help().to_string();
+        for (title, names) in GROUPS {
+            assert!(help.contains(&format!("{title}:")), "{help}");
+            for name in names {
+                let at = help.find(&format!("\n  {name} ")).unwrap_or_else(|| panic!("no {name} in {help}"));
+                assert!(help[at..].trim_start().split('\n').next().unwrap_or_default().len() > 20, "{help}");
+            }
+        }
+        assert!(help.contains("Usage: walden"), "{help}");
+    }
+
+    #[test]
+    fn what_to_try_first_is_there() {
+        let command = Arguments::command();
+        for (line, _) in FIRST_STEPS.iter().filter(|(line, _)| *line != "walden --help") {
+            let arguments = line.split(' ');
+            assert!(command.clone().try_get_matches_from(arguments).is_ok(), "{line}");
+        }
+    }
+}
