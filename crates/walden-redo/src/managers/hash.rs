@@ -67,7 +67,7 @@ fn init_bitmap_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
     if let Some(page) = step.page(1) {
         metapage::check(page)?;
         // The buckets' first pages are blocks 1 and up; the first bitmap is behind them.
-        let block = page.u32_at(meta::MAX_BUCKET).wrapping_add(2);
+        let block = page.u32_at(at(meta::MAX_BUCKET)).wrapping_add(2);
         metapage::add_bitmap(page, block)?;
     }
     Ok(())
@@ -114,7 +114,7 @@ fn add_overflow_page(step: &mut Step<'_, '_>) -> Result<(), Misfit> {
         metapage::check(page)?;
         page.put_u32(at(meta::FIRST_FREE), field(Reader::new(first_free).u32())?);
         if !is_recycled {
-            let spares = metapage::spares(page.u32_at(meta::OVERFLOW_POINT))?;
+            let spares = metapage::spares(page.u32_at(at(meta::OVERFLOW_POINT)))?;
             if let Some(block) = new_bitmap {
                 metapage::add_bitmap(page, block)?;
             }
@@ -473,7 +473,7 @@ fn block_data(around: &PagesAround<'_>, block: &BlockRef) -> Option<Vec<u8>> {
                 fields.extend([at(meta::LOW_MASK), at(meta::HIGH_MASK)]);
             }
             if changes.updates_split_point() {
-                let point = after.u32_at(meta::OVERFLOW_POINT);
+                let point = after.u32_at(at(meta::OVERFLOW_POINT));
                 fields.extend([at(meta::OVERFLOW_POINT), metapage::spares(point).ok()?]);
             }
             meta_fields(&fields)
@@ -500,13 +500,55 @@ mod tests {
     use proptest::prelude::*;
     use walden_format::rmgr::rmid;
 
+    use super::*;
     use crate::managers::index_items::hostile;
+    use crate::testing::replayed;
 
     const SPECIALS: &[&[u8]] = &[
         &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0x80, 0xFF],
         &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0x80, 0xFF],
         &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0x80, 0xFF],
     ];
+
+    fn metapage_of(tuples: f64) -> Page {
+        let mut page = Page::default();
+        metapage::init(&mut page, tuples, 400, 300);
+        page
+    }
+
+    /// `_hash_init` with 4 buckets: they are blocks 1 to 4, and the first bitmap is block 5.
+    #[test]
+    fn the_first_bitmap_is_behind_the_buckets() {
+        let blocks = [(None, Vec::new()), (Some(metapage_of(1000.0)), Vec::new())];
+        let pages = replayed((rmid::HASH, INIT_BITMAP_PAGE), &4096_u16.to_le_bytes(), &blocks).unwrap();
+        let page = pages[1].as_ref().unwrap();
+        assert_eq!(page.u32_at(at(meta::MAX_BUCKET)), 3);
+        assert_eq!(page.u32_at(at(meta::BITMAP_BLOCKS)), 5);
+    }
+
+    /// The counter of overflow pages is that of the metapage's split point.
+    #[test]
+    fn an_overflow_page_and_its_bitmap_are_counted_at_the_split_point() {
+        let (mut left, mut map) = (Page::default(), Page::default());
+        HashPageOpaqueData::new(INVALID_BLOCK, 0, LH_BUCKET_PAGE).init(&mut left);
+        bitmap::init(&mut map, 4096).unwrap();
+        let number = |number: u32| number.to_le_bytes().to_vec();
+        let metapage = metapage_of(1000.0);
+        let point = metapage.u32_at(at(meta::OVERFLOW_POINT)) as usize;
+        let spares = at(meta::SPARES) + 4 * point;
+        let before = metapage.u32_at(spares);
+        let blocks = [
+            (None, number(0)),
+            (Some(left), Vec::new()),
+            (Some(map), number(7)),
+            (None, Vec::new()),
+            (Some(metapage), number(9)),
+        ];
+        let pages = replayed((rmid::HASH, ADD_OVFL_PAGE), &[0, 16, 0], &blocks).unwrap();
+        let page = pages[4].as_ref().unwrap();
+        assert_eq!((page.u32_at(spares), page.u32_at(at(meta::FIRST_FREE))), (before + 2, 9));
+        assert_eq!(page.u32_at(at(meta::BITMAP_BLOCKS)), 3);
+    }
 
     proptest! {
         #[test]
