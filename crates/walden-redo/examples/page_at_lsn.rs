@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if !store.read(slot, &mut page) {
         return Err(format!("the page is not known: {:?}", store.state(slot)).into());
     }
-    println!("{}", describe(&page, key.fork, key.block).kind);
+    println!("{}", describe(&page, key.fork, key.block, None).kind);
     println!("{page:?}");
     Ok(())
 }

@@ -298,7 +298,6 @@ pub const CULPRITS: &[Culprit] = &[
         ],
         expected: cause("hint-bits", "item", "COPY"),
         also: &["uncompressed-images"],
-        ..BASE
     },
     Culprit {
         name: "select-for-update",
@@ -443,7 +442,6 @@ pub const CULPRITS: &[Culprit] = &[
         ],
         expected: setting("switch-padding", "archive_timeout", "archive_timeout"),
         also: &[],
-        ..BASE
     },
     Culprit {
         name: "manual-switches",
@@ -488,7 +486,6 @@ pub const CULPRITS: &[Culprit] = &[
         run: &[COMPRESS, Sql(SPREAD_PASSES)],
         expected: setting("checkpoint-images", "max_wal_size", "max_wal_size"),
         also: &["uncompressed-images"],
-        ..BASE
     },
     Culprit {
         name: "checkpoints-by-time",
@@ -500,7 +497,6 @@ pub const CULPRITS: &[Culprit] = &[
         ],
         expected: setting("checkpoint-images", "checkpoint_timeout", "checkpoint_timeout"),
         also: &["uncompressed-images"],
-        ..BASE
     },
     Culprit {
         name: "checkpoints-by-command",
@@ -531,7 +527,6 @@ pub const CULPRITS: &[Culprit] = &[
         run: &[COMPRESS, Sql(SPREAD_UPDATES)],
         expected: setting("consistency-images", "wal_consistency_checking", "wal_consistency_checking"),
         also: &["uncompressed-images"],
-        ..BASE
     },
 ];
 

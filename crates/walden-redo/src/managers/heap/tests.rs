@@ -183,7 +183,7 @@ fn for_logical_decoding_the_new_row_version_is_whole() {
     let block = Block { data: logged(b"begin-newer-end"), ..Block::new(0, 7) };
     let mut ahead = Log::of(Major::V17);
     insert(&mut ahead, 1, b"begin-old-end");
-    ahead.write((rmid::HEAP, HOT_UPDATE), &[block.clone()], &main);
+    ahead.write((rmid::HEAP, HOT_UPDATE), std::slice::from_ref(&block), &main);
     let block = Block { image: ahead.page(Fork::MAIN, 7), image_use: ImageUse::Compared, ..block };
     log.write((rmid::HEAP, HOT_UPDATE), &[block], &main);
     assert_eq!(log.check.reconstructed.values().copied().collect::<Vec<_>>(), [[1, 0, 0]]);
