@@ -93,9 +93,9 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "FILE", requires = "sources")]
     html: Option<PathBuf>,
 
-    /// Do not replay the WAL to predict what changed settings would save: faster, and the input is read once
-    #[arg(long)]
-    no_replay: bool,
+    /// When to replay the WAL to predict what changed settings would save, which reads it twice more
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    savings: savings::When,
 
     /// Threads that decode [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -131,7 +131,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     let context = Context { names: &names, checkpoint_settings, top };
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let mut document = Document::new(&explanation, &context);
-    if !args.no_replay {
+    if args.savings.applies_to(&inventory.runs) {
         savings::predict_savings(&mut document, &explanation, &inventory.runs, &names, threads)?;
     }
     if let Some(path) = &args.html {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
+use clap::ValueEnum;
 use walden_explain::document::Document;
 use walden_explain::{Explanation, Finding, FindingKind, rank_findings};
 use walden_format::lsn::Lsn;
@@ -14,6 +15,33 @@ use crate::redo;
 
 /// Memory for pages; beyond it they go to a temporary file.
 const MEMORY_BYTES: usize = 512 << 20;
+
+/// The longest run that is replayed where nobody asks for it: about a second of work.
+const MAX_UNASKED_BYTES: u64 = 1 << 30;
+
+/// When savings of settings are predicted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum When {
+    /// For up to 1 GiB of WAL
+    #[default]
+    Auto,
+    /// However long it takes
+    Always,
+    /// Not at all
+    Never,
+}
+
+impl When {
+    /// Whether the savings of these runs are predicted.
+    pub fn applies_to(self, runs: &[Run]) -> bool {
+        let bytes: u64 = runs.iter().map(|run| run.segments.len() as u64 * run.segment_size.bytes()).sum();
+        match self {
+            When::Auto => bytes <= MAX_UNASKED_BYTES,
+            When::Always => true,
+            When::Never => false,
+        }
+    }
+}
 
 /// A setting that saves a smaller share of the WAL is no finding.
 const MIN_SAVING: f64 = 0.02;

@@ -77,9 +77,12 @@ pub(super) fn rolled_back(facts: &Facts<'_>) -> Vec<Candidate> {
     claim.add_spread(sums.aborted_bytes);
     vec![Candidate {
         text: format!(
-            "{} of the WAL is of {} transactions that were rolled back, {} committed",
+            "{} of the WAL is of {} rolled back, {} committed",
             facts.percent(sums.aborted_bytes),
-            sums.aborted,
+            match sums.aborted {
+                1 => "1 transaction that was".to_owned(),
+                many => format!("{many} transactions that were"),
+            },
             sums.committed
         ),
         points_at: "the application's errors and retries".into(),

@@ -23,7 +23,7 @@ fn the_demo_tells_the_whole_story_and_agrees_with_pg_waldump() {
         .iter()
         .map(|finding| finding["rule"].as_str().unwrap())
         .collect();
-    for rule in ["bulk-update", "repeated-updates", "checkpoint-images"] {
+    for rule in ["rolled-back", "unused-index", "checkpoint-images"] {
         assert!(rules.contains(&rule), "{rule} is not among {rules:?}");
     }
     let named = |name: &str| run.stdout.contains(name);
