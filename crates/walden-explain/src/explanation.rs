@@ -177,7 +177,7 @@ pub struct LoggedSettings {
     pub wal_level: Option<WalLevel>,
     /// `wal_log_hints`.
     pub wal_log_hints: Option<bool>,
-    /// Changes within the WAL, the first [`MAX_SETTING_CHANGES`] of them.
+    /// Changes within the WAL, the first 100 of them.
     pub changes: Vec<SettingChange>,
 }
 
