@@ -8,6 +8,7 @@ use std::io::Read;
 
 use serde::Serialize;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_source::error_text;
 
 use crate::archive::{Archive, ArchiveError};
 use crate::gaps::Gap;
@@ -17,7 +18,6 @@ use crate::intake::{Intake, IntakeError};
 use crate::list::{self, ListOptions, Listing};
 use crate::name::ArchivedFile;
 use crate::push::PushOptions;
-use crate::verify::chain;
 
 /// A server that is asked for its WAL.
 pub trait Server {
@@ -275,7 +275,7 @@ fn fill(
         filled.push(match taken.map_err(IntakeError::into_final) {
             Ok(_) => Missing::new(one, Outcome::Filled, None),
             Err(Ok(error)) => return Err(error.into()),
-            Err(Err(error)) => Missing::new(one, Outcome::Refused, Some(chain(&error))),
+            Err(Err(error)) => Missing::new(one, Outcome::Refused, Some(error_text(&error))),
         });
     }
     Ok(filled)

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
+use walden_source::error_text;
 
 use crate::archive::{Archive, ArchiveError};
 use crate::check::MAX_TEXT_BYTES;
@@ -17,7 +18,6 @@ use crate::history::History;
 use crate::intake::{Intake, IntakeError};
 use crate::name::ArchivedFile;
 use crate::push::{PushOptions, Pushed};
-use crate::verify::chain;
 
 pub use layout::{Ignored, Layout, LayoutError, Source, SourceFile, find};
 
@@ -165,7 +165,7 @@ impl Imported {
                 self.refused.push(Refused {
                     file: file.file.to_string(),
                     path: file.path.clone(),
-                    problem: chain(&error),
+                    problem: error_text(&error),
                     hint: error.hint(),
                 });
             }

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use walden_codec::container::{Entry, Reader};
 use walden_format::lsn::{Lsn, SegmentName, Timeline};
 use walden_format::stream::StreamInfo;
+use walden_source::error_text;
 use walden_source::inventory::SegmentFile;
 use walden_source::open::Compression;
 use walden_source::store::{SegmentContents, SegmentStore, SharedStore};
@@ -27,7 +28,6 @@ use crate::log::{Log, LogSegment};
 use crate::name::{Object, PackName};
 use crate::object::{self, ObjectError, ObjectReader, READ_LIMITS};
 use crate::store::Store;
-use crate::verify::chain;
 
 /// A bound of what is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -212,7 +212,7 @@ impl SegmentContents for Contents {
     fn read(&mut self, number: u64) -> io::Result<Arc<Vec<u8>>> {
         let index = usize::try_from(number).unwrap_or(usize::MAX);
         let content = self.content(index);
-        content.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, chain(&error)))
+        content.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error_text(&error)))
     }
 }
 

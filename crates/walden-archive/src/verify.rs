@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use serde::Serialize;
 use serde_json::Value;
 use walden_format::lsn::{SegmentName, SegmentSize};
-use walden_source::workers;
+use walden_source::{error_text, workers};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::check::{self, Checked, Rules};
@@ -207,7 +207,7 @@ struct Looked {
 
 impl Looked {
     fn failed(error: &ArchiveError) -> Looked {
-        Looked { problem: Some(chain(error)), is_gone: error.is_not_found(), ..Looked::default() }
+        Looked { problem: Some(error_text(error)), is_gone: error.is_not_found(), ..Looked::default() }
     }
 }
 
@@ -269,7 +269,7 @@ fn look_at_pack(
         let mut content = Vec::new();
         if let Err(error) = members.decode_next(&mut content) {
             looked.is_gone = error.is_not_found();
-            looked.problem = Some(format!("{segment}: {}", chain(&error)));
+            looked.problem = Some(format!("{segment}: {}", error_text(&error)));
             break;
         }
         looked.check(archive, ArchivedFile::Segment(segment), &content, histories);
@@ -297,7 +297,7 @@ impl Looked {
                 self.files.push((file, checked));
             }
             Err(refusal) => {
-                self.problem.get_or_insert(format!("{file}: {}", chain(&refusal)));
+                self.problem.get_or_insert(format!("{file}: {}", error_text(&refusal)));
             }
         }
     }
@@ -388,19 +388,4 @@ impl Links {
             format!("{name}: expected the first record to point back at {expected}, found {found}")
         })
     }
-}
-
-/// An error with its causes, on one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }

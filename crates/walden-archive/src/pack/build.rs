@@ -4,6 +4,7 @@ use std::io::{Cursor, Read, Seek};
 
 use walden_codec::container::{FileForm, KEYFRAME_BYTES, Meta, Needs, Reader, WriteOptions, Writer};
 use walden_format::lsn::SegmentName;
+use walden_source::error_text;
 
 use super::PackOptions;
 use crate::archive::{Archive, ArchiveError};
@@ -176,7 +177,7 @@ impl Builder<'_> {
                     Err(error @ (ObjectError::Mismatch { .. } | ObjectError::Container { .. }))
                         if !error.is_not_found() =>
                     {
-                        let problem = crate::verify::chain(&error);
+                        let problem = error_text(&error);
                         return Ok(Outcome::Differs { pack, problem });
                     }
                     other => other?,

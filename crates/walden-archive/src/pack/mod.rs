@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 use walden_codec::container::FileForm;
 use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
-use walden_source::workers;
+use walden_source::{error_text, workers};
 
 use self::build::Outcome;
 use crate::archive::{Archive, ArchiveError};
 use crate::name::{ArchivedFile, Object, PackName, WAL};
 use crate::store::MAX_OBJECT_BYTES;
-use crate::verify::{Finding, chain};
+use crate::verify::Finding;
 
 /// Which segments are packed, and how.
 #[derive(Clone, Debug)]
@@ -225,7 +225,7 @@ fn write_packs(
                     Err(error) => {
                         // What kept this one from being written may keep all of them.
                         is_stopped = true;
-                        packed.problems.push(Finding { object: run.key(), problem: chain(&error) });
+                        packed.problems.push(Finding { object: run.key(), problem: error_text(&error) });
                     }
                 }
             }

@@ -2,13 +2,14 @@
 //! sizes were asked for.
 
 use walden_format::lsn::SegmentName;
+use walden_source::error_text;
 
 use super::build::decode_members;
 use super::{Packed, Stored};
 use crate::archive::{Archive, ArchiveError};
 use crate::name::{ArchivedFile, Object, PackName};
 use crate::object::{self, ObjectError, ObjectReader, hexadecimal};
-use crate::verify::{Finding, chain};
+use crate::verify::Finding;
 
 /// Removes objects whose segments are all in one pack, which is decoded and compared first. What is not the same is left as it is
 /// and reported.
@@ -33,7 +34,7 @@ pub(super) fn tidy(
             Err(error) => {
                 let problem = format!(
                     "{}; its segments have objects of their own, so that it can be removed",
-                    chain(&error)
+                    error_text(&error)
                 );
                 packed.problems.push(Finding { object: pack.key(), problem });
                 continue;
@@ -49,7 +50,7 @@ pub(super) fn tidy(
                 Err(error) if error.is_not_found() => {}
                 Err(ObjectError::Store(error)) => return Err(error.into()),
                 Err(error) => {
-                    packed.problems.push(Finding { object: double.key(), problem: chain(&error) });
+                    packed.problems.push(Finding { object: double.key(), problem: error_text(&error) });
                     continue;
                 }
             }

@@ -3,8 +3,8 @@
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use walden_archive::archive::{Archive, ArchiveError};
@@ -22,6 +22,7 @@ use walden_format::lsn::SegmentName;
 use crate::material::{
     archive, archive_of, complete, encrypt, expect_all, leftovers, log, pg_wal, stored, user,
 };
+use crate::watched::Watched;
 
 /// How the call fails.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -108,65 +109,6 @@ impl Store for Faulty {
     }
     fn remove_leftovers(&self) -> Result<(), StoreError> {
         self.run("", |_| self.folder.remove_leftovers())
-    }
-    fn location(&self) -> &str {
-        self.folder.location()
-    }
-}
-
-/// What another process does meanwhile.
-type Meanwhile = Box<dyn FnOnce() + Send>;
-
-/// A folder in which another process does something before the k-th call.
-struct Shared {
-    folder: Folder,
-    calls: Arc<AtomicUsize>,
-    at: usize,
-    meanwhile: Mutex<Option<Meanwhile>>,
-}
-
-impl Shared {
-    fn archive(place: &Path, at: usize, meanwhile: Meanwhile) -> (Archive, Arc<AtomicUsize>) {
-        let calls = Arc::new(AtomicUsize::new(0));
-        let meanwhile = Mutex::new(Some(meanwhile));
-        let store = Shared { folder: Folder::new(place), calls: calls.clone(), at, meanwhile };
-        (Archive::new(Box::new(store)), calls)
-    }
-
-    fn folder(&self) -> &Folder {
-        if self.calls.fetch_add(1, Ordering::SeqCst) == self.at
-            && let Some(meanwhile) = self.meanwhile.lock().expect("a lock").take()
-        {
-            meanwhile();
-        }
-        &self.folder
-    }
-}
-
-impl Store for Shared {
-    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
-        self.folder().create(key, content)
-    }
-    fn make_durable(&self, key: &str) -> Result<(), StoreError> {
-        self.folder().make_durable(key)
-    }
-    fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
-        self.folder().read(key)
-    }
-    fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
-        self.folder().read_range(key, range)
-    }
-    fn size(&self, key: &str) -> Result<u64, StoreError> {
-        self.folder().size(key)
-    }
-    fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
-        self.folder().list(prefix, visit)
-    }
-    fn remove(&self, key: &str) -> Result<(), StoreError> {
-        self.folder().remove(key)
-    }
-    fn remove_leftovers(&self) -> Result<(), StoreError> {
-        self.folder().remove_leftovers()
     }
     fn location(&self) -> &str {
         self.folder.location()
@@ -396,7 +338,12 @@ fn with_packing_meanwhile(run: impl Fn(&Archive, &Path, &str)) {
             copy(&master.path().join("archive"), &place);
             pg_wal(root.path(), &segments);
             let other = archive(root.path());
-            let meanwhile = move || {
+            let calls = Arc::new(AtomicUsize::new(0));
+            let seen = calls.clone();
+            let watched = Watched::new(&place, move |_| {
+                if seen.fetch_add(1, Ordering::SeqCst) != at {
+                    return;
+                }
                 if is_pruned {
                     let plan = plan(&other, &Rule::KeepBackups(1), Vec::new()).expect("a plan");
                     plan.apply(&other).expect("pruned");
@@ -404,8 +351,8 @@ fn with_packing_meanwhile(run: impl Fn(&Archive, &Path, &str)) {
                 pack_all(&other, 2);
                 // And into larger ones.
                 pack_all(&other, 4);
-            };
-            let (shared, calls) = Shared::archive(&place, at, Box::new(meanwhile));
+            });
+            let shared = Archive::new(Box::new(watched));
             run(&shared, root.path(), &what);
             expect_all(&archive(root.path()), &segments[2..], &what);
             if at >= calls.load(Ordering::SeqCst) {

@@ -110,7 +110,7 @@ pub fn expect_all(archive: &Archive, files: &[(String, Vec<u8>)], what: &str) {
         let path = target.path().join(name);
         let file = ArchivedFile::parse(name).expect("a name");
         walden_archive::get::get(archive, file, &path).unwrap_or_else(|error| {
-            panic!("{what}: {name}: {}", walden_archive::verify::chain(&error));
+            panic!("{what}: {name}: {}", walden_source::error_text(&error));
         });
         assert!(fs::read(&path).expect("a file") == *original, "{what}: {name}");
     }

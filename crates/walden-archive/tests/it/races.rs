@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io::Read;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use walden_archive::Archive;
 use walden_archive::export::{Plan, Selection, export};
@@ -13,12 +12,13 @@ use walden_archive::list::{ListOptions, list};
 use walden_archive::name::Object;
 use walden_archive::prune::{Rule, plan};
 use walden_archive::source::{Bound, SourceOptions, open};
-use walden_archive::store::{Created, Folder, Listed, Store, StoreError};
+use walden_archive::store::{Folder, Store};
 use walden_archive::verify::{VerifyOptions, verify};
 use walden_format::lsn::Lsn;
 
 use crate::faults::{copy, half_packed, pack_all};
 use crate::material::{archive, commit_time, stored};
+use crate::watched::{Order, Watched};
 
 /// What another process does in one call.
 #[derive(Clone, Debug)]
@@ -44,95 +44,26 @@ impl Step {
     }
 }
 
-/// In which order a listing visits keys.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Order {
-    Ascending,
-    Descending,
-}
-
-/// A folder in which another process goes on from the k-th event on: before a call, or between two keys of a listing.
-struct Live {
-    folder: Folder,
-    order: Order,
-    /// One step for each event, or all at once.
-    is_gradual: bool,
-    state: Mutex<Events>,
-}
-
+/// What another process does from the k-th event on: a call, or a key of a listing.
 struct Events {
     seen: usize,
     starts_at: usize,
+    /// One step for each event, or all at once.
+    is_gradual: bool,
     steps: VecDeque<Step>,
 }
 
-impl Live {
-    fn event(&self) {
-        let mut state = self.state.lock().expect("a lock");
-        state.seen += 1;
-        if state.seen <= state.starts_at {
+impl Events {
+    /// Does what is due before an event.
+    fn before(&mut self) {
+        self.seen += 1;
+        if self.seen <= self.starts_at {
             return;
         }
-        let count = if self.is_gradual { 1 } else { state.steps.len() };
-        for _ in 0..count {
-            if let Some(step) = state.steps.pop_front() {
-                step.run();
-            }
+        let count = if self.is_gradual { 1 } else { self.steps.len() };
+        for step in self.steps.drain(..count.min(self.steps.len())) {
+            step.run();
         }
-    }
-
-    fn folder(&self) -> &Folder {
-        self.event();
-        &self.folder
-    }
-}
-
-impl Store for Live {
-    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
-        self.folder().create(key, content)
-    }
-    fn make_durable(&self, key: &str) -> Result<(), StoreError> {
-        self.folder().make_durable(key)
-    }
-    fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
-        self.folder().read(key)
-    }
-    fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
-        self.folder().read_range(key, range)
-    }
-    fn size(&self, key: &str) -> Result<u64, StoreError> {
-        self.folder().size(key)
-    }
-    /// As an object store whose answers have one key each: what is created behind the last key is seen, and nothing before it.
-    fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
-        let mut last: Option<Listed> = None;
-        loop {
-            self.event();
-            let mut keys = Vec::new();
-            self.folder.list(prefix, &mut |listed| keys.push(listed))?;
-            let is_next = |key: &Listed| match (&last, self.order) {
-                (None, _) => true,
-                (Some(last), Order::Ascending) => key.key > last.key,
-                (Some(last), Order::Descending) => key.key < last.key,
-            };
-            keys.retain(is_next);
-            let next = match self.order {
-                Order::Ascending => keys.into_iter().min(),
-                Order::Descending => keys.into_iter().max(),
-            };
-            let Some(next) = next else { return Ok(()) };
-            visit(next.clone());
-            last = Some(next);
-        }
-    }
-    fn remove(&self, key: &str) -> Result<(), StoreError> {
-        self.folder().remove(key)
-    }
-    fn remove_leftovers(&self) -> Result<(), StoreError> {
-        self.folder().remove_leftovers()
-    }
-    fn location(&self) -> &str {
-        self.folder.location()
     }
 }
 
@@ -193,50 +124,17 @@ fn while_it_is_packed(run: impl Fn(&Archive, bool, &str)) {
                 copy(&before.path().join("archive"), &place);
                 let steps = steps(before.path(), after.path(), &place);
                 assert!(steps.len() > 5, "{steps:?}");
-                let folder = Folder::new(&place);
-                let state = Mutex::new(Events { seen: 0, starts_at, steps });
-                let live = std::sync::Arc::new(Live { folder, order, is_gradual, state });
-                run(&Archive::new(Box::new(Shared(live.clone()))), is_pruned, &what);
-                let state = live.state.lock().expect("a lock");
+                let events = Arc::new(Mutex::new(Events { seen: 0, starts_at, is_gradual, steps }));
+                let meanwhile = events.clone();
+                let live = Watched::new(&place, move |_| meanwhile.lock().expect("a lock").before());
+                run(&Archive::new(Box::new(live.key_by_key(order))), is_pruned, &what);
+                let state = events.lock().expect("a lock");
                 if starts_at >= state.seen {
                     assert!(state.seen > 10, "only {} events", state.seen);
                     break;
                 }
             }
         }
-    }
-}
-
-/// A store that the test looks at afterwards.
-struct Shared(std::sync::Arc<Live>);
-
-impl Store for Shared {
-    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
-        self.0.create(key, content)
-    }
-    fn make_durable(&self, key: &str) -> Result<(), StoreError> {
-        self.0.make_durable(key)
-    }
-    fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
-        self.0.read(key)
-    }
-    fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
-        self.0.read_range(key, range)
-    }
-    fn size(&self, key: &str) -> Result<u64, StoreError> {
-        self.0.size(key)
-    }
-    fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
-        self.0.list(prefix, visit)
-    }
-    fn remove(&self, key: &str) -> Result<(), StoreError> {
-        self.0.remove(key)
-    }
-    fn remove_leftovers(&self) -> Result<(), StoreError> {
-        self.0.remove_leftovers()
-    }
-    fn location(&self) -> &str {
-        self.0.location()
     }
 }
 

@@ -1,7 +1,6 @@
 //! How many requests of an object store a segment takes: what `docs/costs/layouts.toml` reckons with.
 
 use std::fs;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use walden_archive::archive::Archive;
 use walden_archive::pack::{PackOptions, pack};
 use walden_archive::push::{PushOptions, push};
-use walden_archive::store::{Created, Folder, Listed, Store, StoreError};
 
 use crate::material::{log, pg_wal};
+use crate::watched::Watched;
 
 /// Requests as object stores count them: what writes or lists, and what reads.
 #[derive(Default)]
@@ -21,63 +20,17 @@ struct Requests {
 }
 
 impl Requests {
+    /// The count of a call; what removes objects costs nothing, and what makes them durable is no request.
+    fn of(&self, call: &str) -> Option<&AtomicUsize> {
+        match call {
+            "create" | "list" => Some(&self.write),
+            "read" | "read_range" | "size" => Some(&self.read),
+            _ => None,
+        }
+    }
+
     fn take(&self) -> (usize, usize) {
         (self.write.swap(0, Ordering::Relaxed), self.read.swap(0, Ordering::Relaxed))
-    }
-}
-
-struct Counting {
-    folder: Folder,
-    requests: Arc<Requests>,
-}
-
-impl Counting {
-    fn writes(&self) -> &Folder {
-        self.requests.write.fetch_add(1, Ordering::Relaxed);
-        &self.folder
-    }
-
-    fn reads(&self) -> &Folder {
-        self.requests.read.fetch_add(1, Ordering::Relaxed);
-        &self.folder
-    }
-}
-
-impl Store for Counting {
-    fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
-        self.writes().create(key, content)
-    }
-
-    fn make_durable(&self, key: &str) -> Result<(), StoreError> {
-        self.folder.make_durable(key)
-    }
-
-    fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
-        self.reads().read(key)
-    }
-
-    fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
-        self.reads().read_range(key, range)
-    }
-
-    fn size(&self, key: &str) -> Result<u64, StoreError> {
-        self.reads().size(key)
-    }
-
-    fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
-        self.writes().list(prefix, visit)
-    }
-
-    fn remove(&self, key: &str) -> Result<(), StoreError> {
-        self.folder.remove(key)
-    }
-
-    fn remove_leftovers(&self) -> Result<(), StoreError> {
-        self.folder.remove_leftovers()
-    }
-
-    fn location(&self) -> &str {
-        self.folder.location()
     }
 }
 
@@ -108,8 +61,13 @@ fn requests_per_segment_are_what_the_cost_table_reckons_with() {
     let requests = Arc::new(Requests::default());
     // Each call of archive_command is a process that knows nothing yet.
     let archive = || {
-        let folder = Folder::new(root.path().join("archive"));
-        Archive::new(Box::new(Counting { folder, requests: requests.clone() }))
+        let requests = requests.clone();
+        let count = move |call| {
+            if let Some(count) = requests.of(call) {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        Archive::new(Box::new(Watched::new(&root.path().join("archive"), count)))
     };
     let options = PushOptions { look_ahead: 0, ..PushOptions::default() };
     push(&archive(), &wal.join(&files[0].0), &options).asked.expect("archived");

@@ -10,7 +10,7 @@ use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Outcome, postgres};
 
 use crate::archive::wait_until_promoted;
-use crate::material::{explain_json, say, walden};
+use crate::material::{explain_json, redo_check, say, walden};
 
 walden_testing::tests! {
     maps_that_create_database_copies_are_no_difference,
@@ -18,14 +18,6 @@ walden_testing::tests! {
     pages_are_known_across_a_switch_of_timelines,
     checkpoints_that_a_crash_cut_off_count,
     settings_that_change_in_the_log_are_named,
-}
-
-fn check(arguments: &[&Path]) -> (i32, Value) {
-    let mut all: Vec<&Path> = ["redo", "check", "--format", "json"].map(Path::new).into();
-    all.extend(arguments);
-    let run = walden(&all);
-    let json = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"));
-    (run.code, json)
 }
 
 fn number(json: &Value, path: &str) -> u64 {
@@ -61,7 +53,7 @@ fn maps_that_create_database_copies_are_no_difference() -> Outcome {
     sql(&cluster, "d", &["CREATE TABLE x (a int)", "VACUUM pg_attribute", "VACUUM pg_class"]);
     cluster.stop(StopMode::Fast).unwrap();
     let (wal, data) = (wal(&cluster), cluster.data_dir());
-    let (code, json) = check(&[Path::new("--base"), &base, Path::new("--pgdata"), &data, &wal]);
+    let (code, json) = redo_check(&[Path::new("--base"), &base, Path::new("--pgdata"), &data, &wal]);
     assert_eq!((code, number(&json, "/different")), (0, 0), "{json:#}");
     assert!(number(&json, "/images/copied_maps") > 0, "{json:#}");
     assert!(number(&json, "/pages/copied_maps") > 10, "{json:#}");
@@ -78,7 +70,7 @@ fn maps_that_create_database_copies_are_no_difference() -> Outcome {
         let mut bytes = fs::read(&map).unwrap();
         bytes[24] ^= 1;
         fs::write(&map, bytes).unwrap();
-        let (code, json) = check(&[Path::new("--base"), &base, Path::new("--pgdata"), &data, &wal]);
+        let (code, json) = redo_check(&[Path::new("--base"), &base, Path::new("--pgdata"), &data, &wal]);
         assert_eq!((code, number(&json, "/different")), (1, 1), "{json:#}");
     }
     Ok(())
@@ -118,7 +110,7 @@ fn bits_that_are_cleared_before_their_record_are_no_difference() -> Outcome {
         }
     });
     cluster.stop(StopMode::Fast).unwrap();
-    let (code, json) = check(&[&wal(&cluster)]);
+    let (code, json) = redo_check(&[&wal(&cluster)]);
     assert_eq!((code, number(&json, "/different")), (0, 0), "{json:#}");
     let maps = json["by_record"].as_array().unwrap().iter().filter(|row| row["page"] == "visibility map");
     let compared: u64 =
@@ -166,9 +158,9 @@ fn pages_are_known_across_a_switch_of_timelines() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let of_first = timeline(&wal(&first), 1, &folder.path().join("1"));
     let of_second = timeline(&wal(&second), 2, &folder.path().join("2"));
-    let (_, alone) = check(&[&of_second]);
-    let (_, before) = check(&[&of_first]);
-    let (code, joined) = check(&[&of_first, &of_second]);
+    let (_, alone) = redo_check(&[&of_second]);
+    let (_, before) = redo_check(&[&of_first]);
+    let (code, joined) = redo_check(&[&of_first, &of_second]);
     assert_eq!((code, number(&joined, "/different")), (0, 0), "{joined:#}");
     let unknown = |json| number(json, "/images/unknown_before");
     assert!(unknown(&alone) > unknown(&joined) + 50, "{alone:#} {joined:#}");
@@ -182,7 +174,7 @@ fn pages_are_known_across_a_switch_of_timelines() -> Outcome {
     sql(&first, "postgres", &["UPDATE t SET text = 'first' WHERE i % 40 = 1"]);
     first.stop(StopMode::Fast).unwrap();
     let of_first = timeline(&wal(&first), 1, &folder.path().join("on"));
-    let (code, both) = check(&[&of_first, &of_second]);
+    let (code, both) = redo_check(&[&of_first, &of_second]);
     assert_eq!((code, number(&both, "/different")), (0, 0), "{both:#}");
     assert!(number(&both, "/images_compared") > known + 500, "{joined:#} {both:#}");
     assert!(unknown(&both) < unknown(&alone), "{alone:#} {both:#}");

@@ -166,3 +166,12 @@ pub fn records_of(segment: &[u8]) -> Vec<Seen> {
     assert!(!collector.records.is_empty());
     collector.records
 }
+
+/// `walden redo check --format json`, with its exit status.
+pub fn redo_check(arguments: &[&Path]) -> (i32, Value) {
+    let mut all: Vec<&Path> = ["redo", "check", "--format", "json"].map(Path::new).into();
+    all.extend(arguments);
+    let run = walden(&all);
+    let json = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"));
+    (run.code, json)
+}

@@ -7,7 +7,7 @@ use serde_json::Value;
 use walden_lab::{RunOptions, run_workload, workloads};
 use walden_testing::{Missing, Outcome, postgres};
 
-use crate::material::{GOLDEN, golden, say, walden, write};
+use crate::material::{GOLDEN, golden, redo_check, say, walden, write};
 
 walden_testing::tests! {
     every_record_of_14_gives_the_page_that_postgresql_logs,
@@ -19,15 +19,6 @@ walden_testing::tests! {
     an_unreadable_segment_is_an_error_and_a_missing_one_a_warning,
     bounds_of_memory_and_threads_change_nothing,
     images_are_the_replayed_pages_and_a_wrong_byte_in_a_data_file_is_named,
-}
-
-/// `walden redo check --format json`, with its exit status.
-fn check(arguments: &[&Path]) -> (i32, Value) {
-    let mut all: Vec<&Path> = ["redo", "check", "--format", "json"].map(Path::new).into();
-    all.extend(arguments);
-    let run = walden(&all);
-    let json = serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("{error}: {run:?}"));
-    (run.code, json)
 }
 
 fn number(json: &Value, name: &str) -> u64 {
@@ -79,7 +70,7 @@ fn every_record_gives_the_page(of_version: u32) -> Outcome {
     let mut arguments = vec![output.join("wal")];
     arguments.extend(paths);
     let arguments: Vec<&Path> = arguments.iter().map(PathBuf::as_path).collect();
-    let (code, json) = check(&arguments);
+    let (code, json) = redo_check(&arguments);
     let version = variant.version;
     assert_eq!((code, number(&json, "different")), (0, 0), "{version}: {json:#}");
     // All records of all access methods: hundreds of pages, thousands of images.
@@ -123,7 +114,7 @@ fn golden_clusters_are_replayed_without_a_misfit() {
         for (name, segment) in golden(version) {
             write(folder.path(), &name, &segment);
         }
-        let (code, json) = check(&[folder.path()]);
+        let (code, json) = redo_check(&[folder.path()]);
         assert_eq!((code, number(&json, "different")), (0, 0), "{version}: {json:#}");
         assert_eq!(json["misfits"].as_array().unwrap().len(), 0, "{version}: {json:#}");
         images += number(&json, "images_compared");
@@ -161,10 +152,10 @@ fn bounds_of_memory_and_threads_change_nothing() {
     for (name, segment) in golden("18.6") {
         write(folder.path(), &name, &segment);
     }
-    let (_, whole) = check(&[folder.path()]);
-    let (_, bounded) = check(&[Path::new("--memory"), Path::new("1MB"), folder.path()]);
+    let (_, whole) = redo_check(&[folder.path()]);
+    let (_, bounded) = redo_check(&[Path::new("--memory"), Path::new("1MB"), folder.path()]);
     assert_eq!(whole, bounded);
-    let (_, alone) = check(&[Path::new("--threads"), Path::new("1"), folder.path()]);
+    let (_, alone) = redo_check(&[Path::new("--threads"), Path::new("1"), folder.path()]);
     assert_eq!(whole, alone);
 }
 
@@ -177,7 +168,7 @@ fn images_are_the_replayed_pages_and_a_wrong_byte_in_a_data_file_is_named() -> O
     let (wal, data) = (output.join("wal"), output.join("data"));
     let base = output.join("base");
     let arguments = [wal.as_path(), Path::new("--base"), &base, Path::new("--pgdata"), &data];
-    let (code, json) = check(&arguments);
+    let (code, json) = redo_check(&arguments);
     assert_eq!((code, number(&json, "different")), (0, 0), "{json:#}");
     assert!(number(&json, "images_compared") > 300, "{json:#}");
     let (path, page) = changed_heap_page(&base, &data);
@@ -192,7 +183,7 @@ fn images_are_the_replayed_pages_and_a_wrong_byte_in_a_data_file_is_named() -> O
     };
     bytes[(page << 13) + item] ^= 1;
     fs::write(&path, bytes).unwrap();
-    let (code, json) = check(&arguments);
+    let (code, json) = redo_check(&arguments);
     assert_eq!((code, number(&json, "different")), (1, 1), "{json:#}");
     let difference = &json["differences"][0];
     let place = format!("{} block {page}", path.file_name().unwrap().display());
