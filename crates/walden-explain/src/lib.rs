@@ -22,7 +22,8 @@ mod views;
 
 pub use explain::explain;
 pub use explanation::{
-    Along, Cycle, Explanation, LoggedSettings, Outcome, Range, Rewrite, Transaction, TransactionSums, View,
+    Along, Cycle, Explanation, LoggedSettings, Outcome, Range, Rewrite, SettingChange, Transaction,
+    TransactionSums, View,
 };
 pub use findings::{Finding, FindingKind, RULES, Rule, rank as rank_findings};
 pub use labels::{Label, Part};

@@ -13,6 +13,8 @@ use walden_format::rmgr::info::{btree, heap, heap2};
 use walden_format::rmgr::rmid;
 use walden_format::simple::SimpleRecord;
 use walden_format::version::Major;
+use walden_redo::page::index_tuple::INDEX_TUPLE_HEADER_BYTES;
+use walden_redo::page::{LINE_POINTER_BYTES, LinePointer, Tid, line_pointer_offset};
 
 use super::sums::tuple_key;
 use crate::evidence::Evidence;
@@ -55,11 +57,15 @@ struct Lock {
     tuple: Option<u32>,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct LastUpdate {
     xid: u32,
-    old: (u32, u16),
-    new: (u32, u16),
+    old: Tid,
+    new: Tid,
+}
+
+impl LastUpdate {
+    const NONE: LastUpdate = LastUpdate { xid: 0, old: Tid::INVALID, new: Tid::INVALID };
 }
 
 /// What evidence needs of a record, whatever its layout.
@@ -99,7 +105,7 @@ impl SegmentEvidence {
             locks: Box::new([Lock::default(); LOCKS]),
             toast_inserts: 0,
             last_toast: Box::new([(0, 0); SESSIONS]),
-            updates: Box::new([LastUpdate::default(); SESSIONS]),
+            updates: Box::new([LastUpdate::NONE; SESSIONS]),
             keys: Box::new([[0; 2]; TUPLES]),
         }
     }
@@ -114,7 +120,7 @@ impl SegmentEvidence {
         self.locks.fill(Lock::default());
         self.toast_inserts = 0;
         self.last_toast.fill((0, 0));
-        self.updates.fill(LastUpdate::default());
+        self.updates.fill(LastUpdate::NONE);
         self.keys.fill([0; 2]);
     }
 
@@ -328,8 +334,8 @@ impl SegmentEvidence {
         );
         self.updates[record.xid as usize % SESSIONS] = LastUpdate {
             xid: record.xid,
-            old: (record.old_block, update.old_offset),
-            new: (record.block, update.new_offset),
+            old: Tid { block: record.old_block, offset_number: update.old_offset },
+            new: Tid { block: record.block, offset_number: update.new_offset },
         };
         let is_unchanged = match record.has_image || has_moved {
             true => compare_with_images().or_else(|| {
@@ -379,12 +385,10 @@ impl SegmentEvidence {
     /// recently.
     #[inline(always)]
     fn compare_keys(&mut self, record: &Observed<'_>) -> Option<bool> {
-        // `IndexTupleData`: the heap tuple's block and offset, 2 bytes of lengths and flags, then the key.
-        let (&[b2, b3, b0, b1, o0, o1, _, _], key) = record.data.split_first_chunk()?;
-        let tid = (u32::from_le_bytes([b0, b1, b2, b3]), u16::from_le_bytes([o0, o1]));
-        let hash = hash_of(key);
-        let entry = |(block, offset): (u32, u16)| {
-            let key = tuple_key(record.relation, block, offset, 0);
+        let tid = Tid::read(record.data)?;
+        let hash = hash_of(record.data.get(INDEX_TUPLE_HEADER_BYTES..)?);
+        let entry = |tid: Tid| {
+            let key = tuple_key(record.relation, tid.block, tid.offset_number, 0);
             (key as usize >> 1 & (TUPLES - 1), (key >> 32) as u32)
         };
         let update = self.updates[record.xid as usize % SESSIONS];
@@ -453,18 +457,16 @@ fn compare_with_images(record: &Record<'_>, new: &BlockRef, old: Option<&BlockRe
 
 /// A tuple on the page that a block's uncompressed image shows.
 fn tuple_in_image<'a>(record: &Record<'a>, block: &BlockRef, offset: u16) -> Option<&'a [u8]> {
-    /// `SizeOfPageHeaderData`, and `ItemIdData`: 15 bits of offset, 2 of flags, 15 of length.
-    const PAGE_HEADER: usize = 24;
-    const LINE_POINTER: usize = 4;
     let image = block.image.filter(|image| image.apply && image.compression == Compression::None)?;
     let bytes = record.image_data(&image);
-    let at = PAGE_HEADER + LINE_POINTER * usize::from(offset.checked_sub(1)?);
+    // There is no line pointer of the number 0.
+    let at = (offset > 0).then(|| line_pointer_offset(offset))?;
     let hole = usize::from(image.hole_offset)..usize::from(image.hole_offset) + usize::from(image.hole_len);
-    if !hole.is_empty() && at + LINE_POINTER > hole.start {
+    if !hole.is_empty() && at + LINE_POINTER_BYTES > hole.start {
         return None;
     }
-    let line_pointer = u32::from_le_bytes(bytes.get(at..)?.first_chunk().copied()?);
-    let (start, length) = ((line_pointer & 0x7FFF) as usize, (line_pointer >> 17) as usize);
+    let line_pointer = LinePointer(u32::from_le_bytes(bytes.get(at..)?.first_chunk().copied()?));
+    let (start, length) = (usize::from(line_pointer.offset()), usize::from(line_pointer.len()));
     let start = if start >= hole.end { start.checked_sub(hole.len())? } else { start };
     bytes.get(start..start + length)
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 use walden_format::record::{Fork, RelFileLocator};
+use walden_format::rmgr::info::{btree, heap, heap2};
 use walden_format::rmgr::{Kind, rmid};
 
 use super::ledger::Claim;
 use super::percent_text;
-use crate::checkpoints::Checkpoint;
+use crate::checkpoints::{Checkpoint, CheckpointSettings};
 use crate::evidence::Evidence;
 use crate::explanation::Explanation;
 use crate::group::{Cell, Owner};
@@ -57,6 +58,11 @@ impl<'a> Facts<'a> {
         let mut facts = Facts { explanation, labels, checkpoints, settings, tables: Vec::new() };
         facts.tables = facts.group_tables();
         facts
+    }
+
+    /// The server's settings for checkpoints, if names have them all.
+    pub fn checkpoint_settings(&self) -> Option<CheckpointSettings> {
+        CheckpointSettings::from_settings(self.settings, self.explanation.version)
     }
 
     fn group_tables(&self) -> Vec<Table> {
@@ -222,7 +228,6 @@ pub(super) fn is_index_manager(manager: u8) -> bool {
 
 /// Records in which vacuum works on an index.
 pub(super) fn is_index_vacuum(manager: u8, info: u8) -> bool {
-    use walden_format::rmgr::info::btree;
     manager == rmid::BTREE
         && matches!(
             info,
@@ -236,16 +241,26 @@ pub(super) fn is_index_vacuum(manager: u8, info: u8) -> bool {
         )
 }
 
+pub(super) fn is_update(manager: u8, info: u8) -> bool {
+    manager == rmid::HEAP && matches!(info & heap::OPMASK, heap::UPDATE | heap::HOT_UPDATE)
+}
+
+pub(super) fn is_delete(manager: u8, info: u8) -> bool {
+    manager == rmid::HEAP && info & heap::OPMASK == heap::DELETE
+}
+
+pub(super) fn is_lock(manager: u8, info: u8) -> bool {
+    manager == rmid::HEAP && info & heap::OPMASK == heap::LOCK
+}
+
 /// Inserts of heap tuples.
 pub(super) fn is_insert(manager: u8, info: u8) -> bool {
-    use walden_format::rmgr::info::{heap, heap2};
     (manager == rmid::HEAP && info & heap::OPMASK == heap::INSERT)
         || (manager == rmid::HEAP2 && info & heap2::OPMASK == heap2::MULTI_INSERT)
 }
 
 /// Records of pruning, vacuuming, freezing and visibility on the heap.
 pub(super) fn is_heap_vacuum(manager: u8, info: u8) -> bool {
-    use walden_format::rmgr::info::heap2;
     let kind = info & heap2::OPMASK;
     manager == rmid::HEAP2
         && !matches!(kind, heap2::MULTI_INSERT | heap2::LOCK_UPDATED | heap2::NEW_CID | heap2::REWRITE)

@@ -1,18 +1,14 @@
 //! Causes in row locks.
 
-use walden_format::rmgr::info::{heap, heap2, multixact};
+use walden_format::rmgr::info::{heap2, multixact};
 use walden_format::rmgr::rmid;
 
 use super::Candidate;
-use super::facts::Facts;
+use super::facts::{Facts, is_lock};
 use super::ledger::Claim;
 
 /// Minimum number of locks.
 const MIN_LOCKS: u64 = 100;
-
-fn is_lock(manager: u8, info: u8) -> bool {
-    manager == rmid::HEAP && info & heap::OPMASK == heap::LOCK
-}
 
 pub(super) fn rows(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();

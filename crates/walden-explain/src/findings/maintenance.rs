@@ -1,11 +1,11 @@
 //! Causes in the upkeep of tables: freezing, hint bits, pruning, vacuum.
 
-use walden_format::rmgr::info::{heap, heap2, xlog};
+use walden_format::rmgr::info::{heap2, xlog};
 use walden_format::rmgr::rmid;
 use walden_format::version::Major;
 
 use super::Candidate;
-use super::facts::{Facts, Table, is_heap_vacuum, is_index_vacuum};
+use super::facts::{Facts, Table, is_heap_vacuum, is_index_vacuum, is_update};
 use super::ledger::Claim;
 
 /// What a table that is written once, and then vacuumed, should have been loaded with.
@@ -95,9 +95,6 @@ pub(super) fn pruning(facts: &Facts<'_>) -> Vec<Candidate> {
         let who = match is_by_queries(facts, table, evidence.prunes.count, evidence.prunes_in_transactions) {
             true => "queries and updates prune",
             false => "queries or vacuum prune",
-        };
-        let is_update = |manager: u8, info: u8| {
-            manager == rmid::HEAP && matches!(info & heap::OPMASK, heap::UPDATE | heap::HOT_UPDATE)
         };
         let updates = facts.records(facts.cells(table.heaps(), is_update));
         let name = &table.name;

@@ -1,9 +1,6 @@
 //! Causes in relations that are written whole.
 
-use walden_format::rmgr::info::heap;
-use walden_format::rmgr::rmid;
-
-use super::facts::{Facts, Relation, Table, is_insert};
+use super::facts::{Facts, Relation, Table, is_delete, is_insert};
 use super::ledger::Claim;
 use super::{Candidate, bytes_text};
 use crate::labels::Part;
@@ -14,7 +11,6 @@ const MIN_VALUES: u64 = 50;
 
 /// TOAST values that are deleted about as often as they are inserted: updates replace them.
 pub(super) fn toast(facts: &Facts<'_>) -> Vec<Candidate> {
-    let is_delete = |manager: u8, info: u8| manager == rmid::HEAP && info & heap::OPMASK == heap::DELETE;
     let mut found = Vec::new();
     for table in facts.user_tables() {
         let toasts = || table.relations.iter().filter(|one| one.is_toast());

@@ -59,10 +59,9 @@ pub(super) fn checkpoint_images(facts: &Facts<'_>) -> Vec<Candidate> {
         }];
     }
     if time >= requested.max(1) {
-        let timeout =
-            facts.settings.get("checkpoint_timeout").and_then(|text| text.split(' ').next()?.parse().ok());
+        let known = facts.checkpoint_settings().map(|settings| settings.timeout);
         let timed = facts.checkpoints.iter().filter(|checkpoint| checkpoint.cause == Cause::Time);
-        let timeout: i64 = timeout.or_else(|| timed.filter_map(|one| one.interval).min()).unwrap_or(300);
+        let timeout: i64 = known.or_else(|| timed.filter_map(|one| one.interval).min()).unwrap_or(300);
         let longer = (timeout * FARTHER as i64).clamp(900, 86_400);
         return vec![Candidate {
             text: text(time, "because checkpoint_timeout has passed"),
@@ -97,16 +96,7 @@ pub(super) fn checkpoint_images(facts: &Facts<'_>) -> Vec<Candidate> {
 
 /// The `max_wal_size` under which checkpoints for volume come [`FARTHER`] times as far apart.
 fn larger_max_wal_size(facts: &Facts<'_>) -> String {
-    let known = facts.settings.get("max_wal_size").and_then(|text| {
-        let (number, unit) = text.split_once(' ')?;
-        let unit = match unit {
-            "MB" => MEGABYTE,
-            "kB" => 1 << 10,
-            "GB" => 1 << 30,
-            _ => return None,
-        };
-        Some(number.parse::<u64>().ok()? * unit)
-    });
+    let known = facts.checkpoint_settings().map(|settings| settings.max_wal_size);
     let distances: Vec<u64> = facts
         .checkpoints
         .iter()

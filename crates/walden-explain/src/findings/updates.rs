@@ -3,7 +3,10 @@
 use walden_format::rmgr::info::heap;
 use walden_format::rmgr::rmid;
 
-use super::facts::{Facts, Table, is_heap_vacuum, is_index_vacuum, is_insert};
+use super::facts::{
+    Facts, Relation, Table, is_delete, is_heap_vacuum, is_index_manager, is_index_vacuum, is_insert, is_lock,
+    is_update,
+};
 use super::ledger::Claim;
 use super::{Candidate, percent_text};
 use crate::evidence::Evidence;
@@ -27,14 +30,6 @@ struct Updates<'a> {
     indexed: u64,
     /// Share of index tuples that updates inserted; the rest is of inserts.
     of_index_tuples: f64,
-}
-
-fn is_update(manager: u8, info: u8) -> bool {
-    manager == rmid::HEAP && matches!(info & heap::OPMASK, heap::UPDATE | heap::HOT_UPDATE)
-}
-
-fn is_lock(manager: u8, info: u8) -> bool {
-    manager == rmid::HEAP && info & heap::OPMASK == heap::LOCK
 }
 
 impl<'a> Updates<'a> {
@@ -74,7 +69,7 @@ impl<'a> Updates<'a> {
     fn claim_indexes(&self, facts: &Facts<'_>, claim: &mut Claim, share: f64) {
         let share = share * self.of_index_tuples;
         let is_written = |manager: u8, info: u8| manager == rmid::BTREE && !is_index_vacuum(manager, info);
-        let others = |manager: u8, _: u8| manager != rmid::BTREE && super::facts::is_index_manager(manager);
+        let others = |manager: u8, _: u8| manager != rmid::BTREE && is_index_manager(manager);
         facts.extend(claim, facts.cells(self.table.indexes(), is_written), share, share);
         facts.extend(claim, facts.cells(self.table.indexes(), others), share, share);
     }
@@ -249,13 +244,13 @@ fn changed_index(facts: &Facts<'_>, table: &Table) -> Option<(String, bool)> {
     if let Some(index) = shown {
         return Some((index.name.clone(), true));
     }
-    let is_candidate = |index: &&super::facts::Relation| {
+    let is_candidate = |index: &&Relation| {
         let owner = crate::group::Owner::Relation(index.file, walden_format::record::Fork::MAIN);
         let Evidence { changed_keys, same_keys, .. } = index.evidence;
         facts.labels.is_required_index(owner) != Some(true) && same_keys <= changed_keys
     };
     // A column that changes with each update mostly ascends, such as a time.
-    let order = |index: &&super::facts::Relation| {
+    let order = |index: &&Relation| {
         let Evidence { leaf_changes, leaf_inserts, .. } = index.evidence;
         (leaf_changes * 1000 / leaf_inserts.max(1), index.name.clone())
     };
@@ -329,9 +324,7 @@ pub(super) fn replica_identity(facts: &Facts<'_>) -> Vec<Candidate> {
         if evidence.whole_old_tuples < MIN_UPDATES {
             continue;
         }
-        let is_change = |manager: u8, info: u8| {
-            is_update(manager, info) || (manager == rmid::HEAP && info & heap::OPMASK == heap::DELETE)
-        };
+        let is_change = |manager: u8, info: u8| is_update(manager, info) || is_delete(manager, info);
         let mut claim = Claim::default();
         facts.extend_plain(&mut claim, facts.cells(table.heaps(), is_change), evidence.old_tuples.bytes);
         let name = &table.name;
@@ -353,7 +346,6 @@ pub(super) fn replica_identity(facts: &Facts<'_>) -> Vec<Candidate> {
 
 pub(super) fn bulk_delete(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
-    let is_delete = |manager: u8, info: u8| manager == rmid::HEAP && info & heap::OPMASK == heap::DELETE;
     for table in facts.user_tables() {
         let evidence = table.evidence();
         let all = facts.records(facts.cells(table.heaps(), is_delete));
