@@ -17,7 +17,7 @@ use walden_server::signals;
 
 use crate::account;
 use crate::guard::Guard;
-use crate::install::Installation;
+use crate::install::{Installation, tools};
 
 /// The superuser of every cluster.
 pub const SUPERUSER: &str = "postgres";
@@ -280,6 +280,28 @@ impl Cluster {
             .env("PGUSER", SUPERUSER)
             .env("PGDATABASE", database);
         command
+    }
+
+    /// Runs pgbench on a database, and returns its output.
+    ///
+    /// # Errors
+    /// pgbench is not there, or fails.
+    pub fn pgbench(&self, database: &str, arguments: &[&str]) -> Result<String> {
+        let program = tools().pgbench()?;
+        let mut command = self.client_command(&program, database);
+        let output = command.args(arguments).stderr(Stdio::piped()).output();
+        let output = output.with_context(|| format!("cannot run {}", program.display()))?;
+        if !output.status.success() {
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            bail!(
+                "cannot run the workload: {} {} failed ({}):\n{}",
+                program.display(),
+                arguments.join(" "),
+                output.status,
+                stderr.trim()
+            );
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Creates a folder that the server may write to, for a tablespace for example.

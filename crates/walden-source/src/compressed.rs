@@ -210,12 +210,7 @@ impl Write for Start {
 
 /// An error with the file's name.
 fn named(path: &Path, error: Error) -> io::Error {
-    let mut text = format!("{}: {error}", path.display());
-    let mut cause = std::error::Error::source(&error);
-    while let Some(one) = cause {
-        text = format!("{text}: {one}");
-        cause = one.source();
-    }
+    let text = format!("{}: {}", path.display(), crate::error_text(&error));
     let kind = match &error {
         Error::Io(error) | Error::Original(error) => error.kind(),
         _ => io::ErrorKind::InvalidData,

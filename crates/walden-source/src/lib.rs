@@ -4,6 +4,7 @@
 mod compressed;
 pub mod connection;
 pub mod datadir;
+mod error_text;
 pub mod inventory;
 pub mod names;
 pub mod open;
@@ -13,3 +14,5 @@ pub mod store;
 pub mod timelines;
 mod windows;
 pub mod workers;
+
+pub use error_text::error_text;

@@ -96,99 +96,21 @@ pub fn learn(
     given: &[(String, String)],
 ) -> Result<Learned, crate::SettingError> {
     let mut settings = Settings::default_of(survey.version);
-    let mut traced = Vec::new();
-    let mut note = |name, value: String, from, why: String| traced.push(Traced::new(name, value, from, why));
     settings.segment_size = survey.segment_size;
-    note(
-        "wal_segment_size",
-        show_size(survey.segment_size.bytes()),
-        Origin::Learned,
-        "from the segments' headers".into(),
-    );
-    let evidence = &survey.evidence;
-    // What the window itself shows counts before what lies around it.
-    let (within, around) = (&survey.evidence, &survey.outside);
-
-    // A setting is logged now and then: the last record before the position counts, else the first one after it.
-    let level = value_at(&evidence.wal_level, window);
-    let (level, from, why) = match level {
-        Some(level) => (level, Origin::Learned, "logged in records".into()),
-        None if evidence.logical_records + around.logical_records > 0 => (
-            WalLevel::Logical,
-            Origin::Learned,
-            format!(
-                "{} records that are written at this level only",
-                evidence.logical_records + around.logical_records
-            ),
-        ),
-        None if evidence.standby_records + around.standby_records > 0 => {
-            (WalLevel::Replica, Origin::Learned, "records for standbys and none for logical decoding".into())
-        }
-        None => (WalLevel::Replica, Origin::Assumed, "no evidence in the trace".into()),
-    };
-    settings.wal_level = level;
-    note("wal_level", level.to_string(), from, why);
-
-    let (on, from, why) = match value_at(&evidence.full_page_writes, window) {
-        Some(on) => (on, Origin::Learned, "logged by checkpoints".to_string()),
-        None if within.checkpoint_images + around.checkpoint_images > 0 => {
-            (true, Origin::Learned, "the trace has full-page images".into())
-        }
-        None if survey.bare_pages.is_some_and(|pages| pages >= MAX_BARE_PAGES) => (
-            false,
-            Origin::Learned,
-            format!("{MAX_BARE_PAGES} pages and more changed without a full-page image, and none with one"),
-        ),
-        None => (true, Origin::Assumed, "no checkpoint and no full-page image in the trace".into()),
-    };
-    settings.full_page_writes = on;
-    note("full_page_writes", settings.show("full_page_writes").unwrap_or_default(), from, why);
-
-    let has_images = within.images.iter().any(|count| *count > 0);
-    let [plain, pglz, lz4, zstd] = if has_images { within.images } else { around.images };
-    let most = [(pglz, Method::Pglz), (lz4, Method::Lz4), (zstd, Method::Zstd)];
-    let most = most.into_iter().max_by_key(|(count, _)| *count).filter(|(count, _)| *count > 0);
-    settings.wal_compression = most.map(|(_, method)| method);
-    let (from, why) = match (most, plain) {
-        (Some((count, _)), _) => {
-            (Origin::Learned, format!("{count} of {} images are compressed", plain + pglz + lz4 + zstd))
-        }
-        (None, 0) => (Origin::Assumed, "no full-page image in the trace".into()),
-        (None, _) => (Origin::Learned, format!("none of {plain} images is compressed")),
-    };
-    note("wal_compression", settings.show("wal_compression").unwrap_or_default(), from, why);
-
-    let hint_records = within.hint_records + around.hint_records;
-    let logged_hints = evidence.wal_log_hints.last().map(|(_, on)| *on);
-    let (hints, from, why) = match (hint_records, logged_hints) {
-        (1.., _) => (true, Origin::Learned, format!("{hint_records} full-page images for hint bits")),
-        (0, Some(true)) => (true, Origin::Learned, "logged in a record".to_string()),
-        (0, _) => (false, Origin::Assumed, "no full-page image for hint bits in the trace".into()),
-    };
-    settings.log_hints = hints;
-    note("wal_log_hints", settings.show("wal_log_hints").unwrap_or_default(), from, why);
-
+    let size = show_size(survey.segment_size.bytes());
+    let from_headers = "from the segments' headers".into();
+    let mut traced = vec![
+        Traced::new("wal_segment_size", size, Origin::Learned, from_headers),
+        learn_wal_level(survey, window, &mut settings),
+        learn_full_page_writes(survey, window, &mut settings),
+        learn_compression(survey, &mut settings),
+        learn_hints(survey, &mut settings),
+    ];
     learn_checkpoint_settings(survey, &mut settings, &mut traced);
-    learn_archive_timeout(survey, &mut settings, &mut traced);
+    traced.push(learn_archive_timeout(survey, &mut settings));
     for (name, value) in given {
         if let crate::Effect::Changed = settings.set(name, value)? {
-            let row = crate::settings::ROWS.iter().find(|row| row.name.eq_ignore_ascii_case(name.trim()));
-            let Some(row) = row else { continue };
-            let value = settings.show(row.name).unwrap_or_default();
-            let known = traced.iter_mut().find(|traced| traced.name == row.name);
-            // A server's settings of today need not be those of the time when it wrote the log.
-            let contradicts =
-                known.as_ref().filter(|known| known.from == Origin::Learned && known.value != value);
-            let why = match contradicts {
-                Some(known) => format!("given; the trace shows {}: {}", known.value, known.why),
-                None => "given with the trace".into(),
-            };
-            let contradicted = contradicts.is_some();
-            let given_row = Traced { name: row.name, value, from: Origin::Given, why, contradicted };
-            match known {
-                Some(known) => *known = given_row,
-                None => traced.push(given_row),
-            }
+            take_given(name, &settings, &mut traced);
         }
     }
     // The segments show their size, whatever was given.
@@ -204,6 +126,95 @@ pub fn learn(
     let skipped_requests = skipped_requests(&checkpoints, &settings);
     let unthrottled_micros = shortest_unthrottled_checkpoint(&checkpoints, survey, &settings);
     Ok(Learned { settings, traced, checkpoints, request_lag_bytes, skipped_requests, unthrottled_micros })
+}
+
+/// Replaces what was learned of a setting by its value in `settings`, which was given.
+fn take_given(name: &str, settings: &Settings, traced: &mut Vec<Traced>) {
+    let row = crate::settings::ROWS.iter().find(|row| row.name.eq_ignore_ascii_case(name.trim()));
+    let Some(row) = row else { return };
+    let mut given = Traced::new(
+        row.name,
+        settings.show(row.name).unwrap_or_default(),
+        Origin::Given,
+        "given with the trace".into(),
+    );
+    match traced.iter_mut().find(|traced| traced.name == row.name) {
+        Some(known) => {
+            // A server's settings of today need not be those of the time when it wrote the log.
+            if known.from == Origin::Learned && known.value != given.value {
+                given.why = format!("given; the trace shows {}: {}", known.value, known.why);
+                given.contradicted = true;
+            }
+            *known = given;
+        }
+        None => traced.push(given),
+    }
+}
+
+fn learn_wal_level(survey: &Survey, window: Lsn, settings: &mut Settings) -> Traced {
+    let (within, around) = (&survey.evidence, &survey.outside);
+    let logical = within.logical_records + around.logical_records;
+    let (level, from, why) = match value_at(&within.wal_level, window) {
+        Some(level) => (level, Origin::Learned, "logged in records".into()),
+        None if logical > 0 => {
+            let why = format!("{logical} records that are written at this level only");
+            (WalLevel::Logical, Origin::Learned, why)
+        }
+        None if within.standby_records + around.standby_records > 0 => {
+            (WalLevel::Replica, Origin::Learned, "records for standbys and none for logical decoding".into())
+        }
+        None => (WalLevel::Replica, Origin::Assumed, "no evidence in the trace".into()),
+    };
+    settings.wal_level = level;
+    Traced::new("wal_level", level.to_string(), from, why)
+}
+
+fn learn_full_page_writes(survey: &Survey, window: Lsn, settings: &mut Settings) -> Traced {
+    let (within, around) = (&survey.evidence, &survey.outside);
+    let (on, from, why) = match value_at(&within.full_page_writes, window) {
+        Some(on) => (on, Origin::Learned, "logged by checkpoints".to_string()),
+        None if within.checkpoint_images + around.checkpoint_images > 0 => {
+            (true, Origin::Learned, "the trace has full-page images".into())
+        }
+        None if survey.bare_pages.is_some_and(|pages| pages >= MAX_BARE_PAGES) => (
+            false,
+            Origin::Learned,
+            format!("{MAX_BARE_PAGES} pages and more changed without a full-page image, and none with one"),
+        ),
+        None => (true, Origin::Assumed, "no checkpoint and no full-page image in the trace".into()),
+    };
+    settings.full_page_writes = on;
+    Traced::new("full_page_writes", settings.show("full_page_writes").unwrap_or_default(), from, why)
+}
+
+/// What the window's own images show counts before what those around it do.
+fn learn_compression(survey: &Survey, settings: &mut Settings) -> Traced {
+    let (within, around) = (survey.evidence.images, survey.outside.images);
+    let has_images = within.iter().any(|count| *count > 0);
+    let [plain, pglz, lz4, zstd] = if has_images { within } else { around };
+    let most = [(pglz, Method::Pglz), (lz4, Method::Lz4), (zstd, Method::Zstd)];
+    let most = most.into_iter().max_by_key(|(count, _)| *count).filter(|(count, _)| *count > 0);
+    settings.wal_compression = most.map(|(_, method)| method);
+    let (from, why) = match (most, plain) {
+        (Some((count, _)), _) => {
+            (Origin::Learned, format!("{count} of {} images are compressed", plain + pglz + lz4 + zstd))
+        }
+        (None, 0) => (Origin::Assumed, "no full-page image in the trace".into()),
+        (None, _) => (Origin::Learned, format!("none of {plain} images is compressed")),
+    };
+    Traced::new("wal_compression", settings.show("wal_compression").unwrap_or_default(), from, why)
+}
+
+fn learn_hints(survey: &Survey, settings: &mut Settings) -> Traced {
+    let records = survey.evidence.hint_records + survey.outside.hint_records;
+    let logged = survey.evidence.wal_log_hints.last().map(|(_, on)| *on);
+    let (on, from, why) = match (records, logged) {
+        (1.., _) => (true, Origin::Learned, format!("{records} full-page images for hint bits")),
+        (0, Some(true)) => (true, Origin::Learned, "logged in a record".to_string()),
+        (0, _) => (false, Origin::Assumed, "no full-page image for hint bits in the trace".into()),
+    };
+    settings.log_hints = on;
+    Traced::new("wal_log_hints", settings.show("wal_log_hints").unwrap_or_default(), from, why)
 }
 
 /// The value in force at a position, of one that records log now and then.
@@ -281,7 +292,7 @@ const MIN_SWITCHES: usize = 3;
 
 /// Infers `archive_timeout` from segments that were switched one after the other. The switches of an administrator are few, and
 /// those of base backups are not among [`Survey::switches`].
-fn learn_archive_timeout(survey: &Survey, settings: &mut Settings, traced: &mut Vec<Traced>) {
+fn learn_archive_timeout(survey: &Survey, settings: &mut Settings) -> Traced {
     let size = survey.segment_size;
     // A segment that was filled starts the clock anew, so only neighbours have the timeout between them.
     let neighbours =
@@ -290,26 +301,17 @@ fn learn_archive_timeout(survey: &Survey, settings: &mut Settings, traced: &mut 
         .filter_map(|pair| Some((survey.time_at(pair[1])? - survey.time_at(pair[0])?) as f64 / 1e6))
         .filter(|seconds| *seconds > 0.0)
         .collect();
-    let row = if seconds.len() < MIN_SWITCHES {
-        Traced::new(
-            "archive_timeout",
-            settings.show("archive_timeout").unwrap_or_default(),
-            Origin::Assumed,
-            "fewer than three segments in a row were switched before they were full".into(),
-        )
-    } else {
-        // The time of a switch is known as that of the last transaction before it, so that single intervals are too short and too
-        // long in turn.
-        let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
-        settings.archive_timeout = round_to_usual_archive_timeout(mean);
-        Traced::new(
-            "archive_timeout",
-            show_seconds(settings.archive_timeout),
-            Origin::Learned,
-            format!("{} segments in a row were switched, {mean:.1} s apart", seconds.len()),
-        )
-    };
-    traced.push(row);
+    if seconds.len() < MIN_SWITCHES {
+        let value = settings.show("archive_timeout").unwrap_or_default();
+        let why = "fewer than three segments in a row were switched before they were full".into();
+        return Traced::new("archive_timeout", value, Origin::Assumed, why);
+    }
+    // The time of a switch is known as that of the last transaction before it, so that single intervals are too short and too long in
+    // turn.
+    let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
+    settings.archive_timeout = round_to_usual_archive_timeout(mean);
+    let why = format!("{} segments in a row were switched, {mean:.1} s apart", seconds.len());
+    Traced::new("archive_timeout", show_seconds(settings.archive_timeout), Origin::Learned, why)
 }
 
 /// Rounds a mean interval to a value that people set, as it is measured by transactions.

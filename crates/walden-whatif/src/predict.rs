@@ -332,8 +332,7 @@ impl Job<'_> {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(PassOutcome, Option<Damage>), PredictError> {
         let redo = self.survey.redo_at(self.from);
-        let start_time = self.survey.times.iter().take_while(|(lsn, _)| *lsn <= self.from).last();
-        let start_time = start_time.or(self.survey.times.first()).map_or(0, |(_, micros)| *micros);
+        let start_time = self.survey.time_near(self.from).unwrap_or(0);
         // The checkpoint in force at the start of the window began at its own time.
         let began = redo.and_then(|redo| self.survey.checkpoints.iter().find(|one| one.redo == redo));
         let began = began.map_or(start_time, |one| (one.time * 1_000_000).min(start_time));

@@ -6,6 +6,7 @@
 use std::ops::ControlFlow;
 
 use rustc_hash::FxHashSet;
+use walden_explain::SettingChange;
 use walden_explain::checkpoints::{CheckpointRecord, CheckpointRecords};
 use walden_format::lsn::{Lsn, SegmentSize};
 use walden_format::payload::xact::plain_simple_end;
@@ -150,10 +151,7 @@ impl Survey {
         }
         *last_end = segment.last_end.or(*last_end);
         for lsn in segment.begun {
-            let after = self.times.partition_point(|(from, _)| *from <= lsn);
-            let time =
-                self.times.get(after.saturating_sub(1)).map(|(_, micros)| micros.div_euclid(1_000_000));
-            checkpoints.begin(lsn, time);
+            checkpoints.begin(lsn, self.time_near(lsn).map(|micros| micros.div_euclid(1_000_000)));
         }
         segment.checkpoints.into_iter().for_each(|record| checkpoints.finish(record));
         self.running.extend(segment.running);
@@ -179,6 +177,11 @@ impl Survey {
         behind.checked_sub(1).map(|at| self.times[at].1)
     }
 
+    /// The same; before the first transaction end, its time.
+    pub fn time_near(&self, lsn: Lsn) -> Option<i64> {
+        self.time_at(lsn).or_else(|| self.times.first().map(|(_, micros)| *micros))
+    }
+
     /// Bytes and number of one of the records that checkpoints write ([`Evidence::checkpoint_records`]).
     pub(crate) fn checkpoint_records(&self, which: usize) -> (u64, u64) {
         let [one, other] = [&self.evidence, &self.outside].map(|evidence| evidence.checkpoint_records[which]);
@@ -186,22 +189,9 @@ impl Survey {
     }
 }
 
-/// The first change of a setting within a range.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Change {
-    /// The setting's name.
-    pub name: &'static str,
-    /// LSN from which the new value is logged.
-    pub lsn: Lsn,
-    /// The value before.
-    pub before: String,
-    /// The new value.
-    pub after: String,
-}
-
 impl Evidence {
     /// The settings that change behind `from` and before `to`, each with its first change.
-    pub fn changes(&self, from: Lsn, to: Lsn) -> Vec<Change> {
+    pub fn changes(&self, from: Lsn, to: Lsn) -> Vec<SettingChange> {
         let switch = |on: bool| if on { "on".to_owned() } else { "off".to_owned() };
         [
             first_change("wal_level", &self.wal_level, (from, to), |level| level.to_string()),
@@ -239,12 +229,12 @@ fn first_change<T: Copy + PartialEq>(
     logged: &[(Lsn, T)],
     (from, to): (Lsn, Lsn),
     show: impl Fn(T) -> String,
-) -> Option<Change> {
+) -> Option<SettingChange> {
     let mut logged = logged.to_vec();
     logged.sort_by_key(|(lsn, _)| *lsn);
     let changed = |pair: &&[(Lsn, T)]| pair[0].1 != pair[1].1 && from < pair[1].0 && pair[1].0 < to;
     let pair = logged.windows(2).find(changed)?;
-    Some(Change { name, lsn: pair[1].0, before: show(pair[0].1), after: show(pair[1].1) })
+    Some(SettingChange { name, lsn: pair[1].0, before: show(pair[0].1), after: show(pair[1].1) })
 }
 
 /// What the next segment needs of those before.
@@ -403,6 +393,9 @@ pub const MAX_BARE_PAGES: u64 = 256;
 
 /// Counts pages whose first change in a run has no image and does not initialize them.
 fn count_bare_pages(run: &Run) -> u64 {
+    /// Where so many pages were initialized, as in a load, the log shows nothing, and is not read on.
+    const MAX_SEEN_PAGES: usize = 1 << 18;
+
     struct Bare {
         seen: FxHashSet<(RelFileLocator, Fork, u32)>,
         count: u64,
@@ -415,7 +408,8 @@ fn count_bare_pages(run: &Run) -> u64 {
                     block.fork == Fork::MAIN && self.seen.insert((block.relation, block.fork, block.block));
                 self.count += u64::from(is_first && block.image.is_none() && !block.will_init);
             }
-            if self.count >= MAX_BARE_PAGES { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            let is_enough = self.count >= MAX_BARE_PAGES || self.seen.len() >= MAX_SEEN_PAGES;
+            if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }
     }
     let mut bare = Bare { seen: FxHashSet::default(), count: 0 };

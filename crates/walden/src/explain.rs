@@ -6,10 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
-use walden_explain::checkpoints::CheckpointSettings;
 use walden_explain::document::{Context, Document};
 use walden_explain::group::{DIMENSIONS, Dimension, ViewSpec};
-use walden_explain::{Bound, Explanation, Request, rewrites};
+use walden_explain::{Bound, Explanation, Request};
 use walden_report::explain_html;
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
@@ -124,10 +123,8 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     names::check_cluster(&names, &inventory)?;
     output::can_write(&args.html)?;
     let explanation = explain(args, &inventory)?;
-    names.set_version(explanation.version);
-    rewrites::learn(&explanation, &mut names);
+    let checkpoint_settings = names::complete(&mut names, &explanation);
     let top = args.top.or((args.format == Format::Table).then_some(10)).filter(|top| *top > 0);
-    let checkpoint_settings = CheckpointSettings::from_settings(&names.settings, explanation.version);
     let context = Context { names: &names, checkpoint_settings, top };
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let mut document = Document::new(&explanation, &context);

@@ -1,6 +1,8 @@
 //! Names of relations, from where `--names` says.
 
 use anyhow::{Context as _, Result, bail};
+use walden_explain::checkpoints::CheckpointSettings;
+use walden_explain::{Explanation, rewrites};
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
 
@@ -39,6 +41,13 @@ pub fn check_cluster(names: &Names, inventory: &Inventory) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Adds to names what the WAL shows of files, and returns the settings for checkpoints, if the names have them.
+pub fn complete(names: &mut Names, explanation: &Explanation) -> Option<CheckpointSettings> {
+    names.set_version(explanation.version);
+    rewrites::learn(explanation, names);
+    CheckpointSettings::from_settings(&names.settings, explanation.version)
 }
 
 /// A connection string is a URL or has an equals sign.

@@ -149,11 +149,11 @@ fn apply(findings: &mut [Finding], savings: &[(Changes, Saving)], image_bytes: u
         }
     }
     settings.sort_by_key(|(_, saving)| std::cmp::Reverse(saving.bytes));
-    for (rank, (at, saving)) in settings.iter().enumerate() {
-        let before: u64 = settings[..rank].first().map_or(0, |(_, first)| first.bytes);
-        let bytes = if rank == 0 { saving.bytes } else { saving.bytes.min(joint.saturating_sub(before)) };
-        findings[*at].saves_bytes = Some(bytes);
-        findings[*at].saves_error_bytes = Some(saving.error);
+    let first = settings.first().map_or(0, |(_, saving)| saving.bytes);
+    for (rank, (at, saving)) in settings.into_iter().enumerate() {
+        let bytes = if rank == 0 { first } else { saving.bytes.min(joint.saturating_sub(first)) };
+        findings[at].saves_bytes = Some(bytes);
+        findings[at].saves_error_bytes = Some(saving.error);
     }
 }
 

@@ -1,7 +1,6 @@
 //! Runs culprits on servers of their kind, and collects what is said of each.
 
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use walden_format::lsn::Lsn;
 
 use super::{CULPRITS, Culprit, Expected, ServerKind, Step};
 use crate::cluster::{Cluster, ClusterBuilder, insert_lsn};
-use crate::install::{Installation, Wanted, find_or_install, tools};
+use crate::install::{Installation, Wanted, find_or_install};
 use crate::progress::Progress;
 use crate::run::{keep_wal, settled_statistics};
 
@@ -235,7 +234,7 @@ fn steps(steps: &[Step], cluster: &Cluster, database: &str, client: &mut Client)
                 client.batch_execute(sql).with_context(|| format!("the statement failed: {sql}"))?
             }
             Step::Sessions(count, sql) => sessions(*count, sql, cluster, database)?,
-            Step::Pgbench(arguments) => pgbench(arguments, cluster, database)?,
+            Step::Pgbench(arguments) => drop(cluster.pgbench(database, arguments)?),
             Step::Pause(milliseconds) => thread::sleep(Duration::from_millis(*milliseconds)),
         }
     }
@@ -252,16 +251,4 @@ fn sessions(count: u32, sql: &str, cluster: &Cluster, database: &str) -> Result<
         all.into_iter()
             .try_for_each(|one| one.join().map_err(|_| anyhow!("a session of the workload panicked"))?)
     })
-}
-
-fn pgbench(arguments: &[&str], cluster: &Cluster, database: &str) -> Result<()> {
-    let program = tools().pgbench()?;
-    let mut command = cluster.client_command(&program, database);
-    let output = command.args(arguments).stderr(Stdio::piped()).output();
-    let output = output.with_context(|| format!("cannot run {}", program.display()))?;
-    if !output.status.success() {
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        bail!("cannot run the workload: pgbench {} failed: {}", arguments.join(" "), stderr.trim());
-    }
-    Ok(())
 }

@@ -1,12 +1,9 @@
 //! `oltp` and `oltp-pressure`: pgbench's built-in TPC-B-like script.
 
-use std::process::{Command, Stdio};
-
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::Context;
-use crate::install::tools;
 
 /// 10 x 100,000 accounts, 150 MB with the index.
 const SCALE: u64 = 10;
@@ -15,14 +12,14 @@ const CLIENTS: u64 = 4;
 pub(super) fn setup(context: &Context<'_>) -> Result<()> {
     // A small run gets small tables, as it would otherwise mostly fill tables.
     let scale = SCALE.min(1 + context.size / 5000);
-    pgbench(context, &["--initialize", "--quiet", "--scale", &scale.to_string()])?;
+    context.cluster.pgbench("postgres", &["--initialize", "--quiet", "--scale", &scale.to_string()])?;
     Ok(())
 }
 
 /// Fills the tables for a single client, and sets all hint bits by VACUUM.
 pub(super) fn setup_single(context: &Context<'_>) -> Result<()> {
     let scale = SCALE.min(1 + context.size / 2000);
-    pgbench(context, &["--initialize", "--quiet", "--scale", &scale.to_string()])?;
+    context.cluster.pgbench("postgres", &["--initialize", "--quiet", "--scale", &scale.to_string()])?;
     context.cluster.client("postgres")?.batch_execute("VACUUM")?;
     Ok(())
 }
@@ -47,14 +44,14 @@ fn single(context: &Context<'_>, more: &[&str]) -> Result<Value> {
     let mut arguments = vec!["--client=1", "--no-vacuum", "--protocol=prepared", "--transactions", &size];
     arguments.extend(["--random-seed", &seed]);
     arguments.extend(more);
-    let output = pgbench(context, &arguments)?;
+    let output = context.cluster.pgbench("postgres", &arguments)?;
     Ok(json!({ "clients": 1, "transactions": context.size, "pgbench": output.trim() }))
 }
 
 pub(super) fn run(context: &Context<'_>) -> Result<Value> {
     let per_client = context.size.div_ceil(CLIENTS);
-    let output = pgbench(
-        context,
+    let output = context.cluster.pgbench(
+        "postgres",
         &[
             "--client",
             &CLIENTS.to_string(),
@@ -71,22 +68,4 @@ pub(super) fn run(context: &Context<'_>) -> Result<Value> {
     Ok(
         json!({ "clients": CLIENTS, "transactions": per_client * CLIENTS, "tps": tps, "pgbench": output.trim() }),
     )
-}
-
-fn pgbench(context: &Context<'_>, arguments: &[&str]) -> Result<String> {
-    let program = tools().pgbench()?;
-    let mut command: Command = context.cluster.client_command(&program, "postgres");
-    let output = command.args(arguments).stderr(Stdio::piped()).output();
-    let output = output.with_context(|| format!("cannot run {}", program.display()))?;
-    if !output.status.success() {
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        bail!(
-            "cannot run the workload: {} {} failed ({}):\n{}",
-            program.display(),
-            arguments.join(" "),
-            output.status,
-            stderr.trim()
-        );
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

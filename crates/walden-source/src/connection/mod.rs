@@ -47,7 +47,7 @@ pub enum ConnectionError {
         seconds: u64,
     },
     /// The server cannot be reached or refuses the connection.
-    #[error("cannot connect to {place}: {}{notes}", error_text(.source))]
+    #[error("cannot connect to {place}: {}{notes}", crate::error_text(.source))]
     Server {
         /// Host and port, or the folder of the socket.
         place: String,
@@ -187,15 +187,4 @@ fn is_refused(error: &postgres::Error) -> bool {
 fn is_of_tls(error: &postgres::Error) -> bool {
     // The client library has no other way to say it.
     error.to_string().starts_with("error performing TLS handshake")
-}
-
-/// The client library says what failed only in an error's sources.
-fn error_text(error: &postgres::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
-    text
 }

@@ -7,6 +7,7 @@ use super::{
     Database, GLOBAL_TABLESPACE, Identifier, Names, NamesError, Origin, Persistence, Relation, RelationKind,
 };
 use crate::connection::Parameters;
+use crate::error_text;
 
 /// The settings that decide how much log there is.
 const SETTINGS: [&str; 11] = [
@@ -154,7 +155,7 @@ fn relations(client: &mut Client, database: u32, version: u32, names: &mut Names
 
 /// Plain queries without parameters, and text back: that works through every connection pooler.
 fn rows(client: &mut Client, query: &str) -> Result<Vec<SimpleQueryRow>, NamesError> {
-    let messages = client.simple_query(query).map_err(|error| NamesError::Server(chain(&error)))?;
+    let messages = client.simple_query(query).map_err(|error| NamesError::Server(error_text(&error)))?;
     let row = |message| match message {
         SimpleQueryMessage::Row(row) => Some(row),
         _ => None,
@@ -179,15 +180,4 @@ fn number(row: &SimpleQueryRow, at: usize) -> u32 {
 
 fn text(row: &SimpleQueryRow, at: usize) -> &str {
     row.get(at).unwrap_or("")
-}
-
-/// The `postgres` crate says what failed only in an error's sources.
-fn chain(error: &postgres::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
-    text
 }

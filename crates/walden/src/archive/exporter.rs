@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use walden_archive::Archive;
 use walden_archive::status::{self, Holdings};
-use walden_archive::verify::chain;
+use walden_source::error_text;
 
 use super::activity::ActivityReader;
 use super::metrics;
@@ -117,7 +117,7 @@ impl Exporter {
         match &*holdings {
             Some((at, found)) if at.elapsed() < self.refresh => found.clone(),
             _ => {
-                let found = status::holdings(archive).map_err(|error| chain(&error));
+                let found = status::holdings(archive).map_err(|error| error_text(&error));
                 *holdings = Some((Instant::now(), found.clone()));
                 found
             }

@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use walden_archive::get::GetError;
 use walden_archive::push::{PushError, Pushed};
-use walden_archive::verify::chain;
+use walden_source::error_text;
 
 use super::place::ArchiveSection;
 use crate::output;
@@ -125,7 +125,7 @@ impl Entry {
             }
             Err(error) => Entry {
                 cause: Some(error.cause().to_owned()),
-                message: Some(chain(error)),
+                message: Some(error_text(error)),
                 hint: error.hint().map(str::to_owned),
                 ready,
                 ..Entry::new("push", name.to_owned(), Outcome::Failed)
@@ -145,7 +145,7 @@ impl Entry {
         }
         Entry {
             cause: Some(got.map_or("other", GetError::cause).to_owned()),
-            message: Some(chain(error.as_ref())),
+            message: Some(error_text(error.as_ref())),
             hint: got.and_then(GetError::hint).map(str::to_owned),
             seconds,
             ..Entry::new(command, name.to_owned(), Outcome::Failed)

@@ -113,7 +113,7 @@ fn warn(pushed: &Pushed) {
 
 /// In the form of PostgreSQL's own log, where it ends up.
 pub fn complain(when: &str, error: &dyn std::error::Error, hint: Option<&str>) {
-    output::tell(&format!("ERROR: {when}{}", walden_archive::verify::chain(error)));
+    output::tell(&format!("ERROR: {when}{}", walden_source::error_text(error)));
     if let Some(hint) = hint {
         output::tell(&format!("HINT: {hint}"));
     }

@@ -9,10 +9,10 @@ use clap::Args;
 use serde::Serialize;
 use walden_archive::Archive;
 use walden_archive::status::{self, Holdings, Lag};
-use walden_archive::verify::chain;
 use walden_format::payload::Timestamp;
 use walden_report::table::harmless;
 use walden_report::units;
+use walden_source::error_text;
 
 use super::activity::{Activity, ActivityReader};
 use super::metrics;
@@ -76,7 +76,7 @@ pub struct Report {
 pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     let (archive, section) = args.place.open()?;
     let mut log = log_reader(args.log.as_deref(), &section);
-    let holdings = status::holdings(&archive).map_err(|error| chain(&error));
+    let holdings = status::holdings(&archive).map_err(|error| error_text(&error));
     let report = Report::new(Some(&archive), holdings, &args.queue, log.as_mut(), &section);
     if let Some(path) = &args.textfile {
         output::replace(path, metrics::render(&report).as_bytes())?;

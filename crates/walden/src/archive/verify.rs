@@ -91,7 +91,7 @@ pub fn run(args: &VerifyArgs) -> Result<ExitCode> {
     if let Err(error) = verified::record(&archive, &verified, args.fast) {
         crate::output::tell(&format!(
             "WARNING: cannot note in the archive that it was verified: {}",
-            verify::chain(&error)
+            walden_source::error_text(&error)
         ));
     }
     terminal::show(args.format, || &verified, || table(&verified))?;
@@ -124,7 +124,7 @@ fn replay(archive: &Archive, path: &Path, args: &VerifyArgs) -> Result<Replayed>
         bar.finish();
     }
     replayed.map_err(|error| match error.hint() {
-        Some(hint) => anyhow::anyhow!("{}\nhint: {hint}", verify::chain(&error)),
+        Some(hint) => anyhow::anyhow!("{}\nhint: {hint}", walden_source::error_text(&error)),
         None => error.into(),
     })
 }

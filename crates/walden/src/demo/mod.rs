@@ -11,7 +11,6 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use serde::Serialize;
-use walden_explain::checkpoints::CheckpointSettings;
 use walden_explain::document::{Context, Document};
 use walden_explain::{Explanation, Request};
 use walden_format::lsn::Lsn;
@@ -78,10 +77,9 @@ struct Story {
 pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     output::can_write([&args.html])?;
     let installation = find_or_install(args.pg.unwrap_or(Wanted::Any))?;
-    let pgbench = tools().pgbench()?;
     say(args, &format!("PostgreSQL {} on a Unix socket in a temporary folder\n", installation.version))?;
     let progress = Progress::new("starting");
-    let work = Work { installation, pgbench, transactions: args.transactions, progress: &progress };
+    let work = Work { installation, transactions: args.transactions, progress: &progress };
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     let wal = folder.path().join("wal");
 
@@ -91,10 +89,8 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     worked.stop(&wal)?;
     let inventory = Inventory::of(std::slice::from_ref(&wal))?;
     let explanation = explain(&inventory, worked.range)?;
-    names.set_version(explanation.version);
-    walden_explain::rewrites::learn(&explanation, &mut names);
+    let checkpoint_settings = crate::names::complete(&mut names, &explanation);
     progress.finish();
-    let checkpoint_settings = CheckpointSettings::from_settings(&names.settings, explanation.version);
     let with_top = |top| Document::new(&explanation, &Context { names: &names, checkpoint_settings, top });
     let page = explain_html::page(&with_top(Some(explain_html::ROWS)));
     let mut document = with_top((args.format == Format::Table).then_some(TOP));

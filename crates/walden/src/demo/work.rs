@@ -1,8 +1,8 @@
 //! The demo's server and the work that it does: the same statements in the same order each time.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
 use walden_lab::cluster::insert_lsn;
 use walden_lab::{Cluster, ClusterBuilder, Installation, Progress, StopMode};
@@ -57,7 +57,6 @@ const STATEMENTS: &[(&str, &str)] = &[
 /// How the work is done.
 pub(super) struct Work<'a> {
     pub installation: Installation,
-    pub pgbench: PathBuf,
     /// Transactions of pgbench, of all clients together.
     pub transactions: u32,
     pub progress: &'a Progress,
@@ -88,7 +87,7 @@ impl Work<'_> {
         let progress = self.progress;
         cluster.client("postgres")?.batch_execute(&format!("CREATE DATABASE {DATABASE}"))?;
         progress.phase("filling pgbench's tables");
-        self.pgbench(cluster, &["--initialize", "--quiet", "--scale", "3"])?;
+        cluster.pgbench(DATABASE, &["--initialize", "--quiet", "--scale", "3"])?;
         let mut client = cluster.client(DATABASE)?;
         client.batch_execute("CHECKPOINT; SELECT pg_switch_wal(); CHECKPOINT")?;
         let start = insert_lsn(&mut client)?;
@@ -96,7 +95,7 @@ impl Work<'_> {
         let (clients, each) = (CLIENTS.to_string(), (self.transactions / CLIENTS).max(1).to_string());
         progress.phase(&format!("{} transactions of pgbench", self.transactions));
         let arguments = ["--client", &clients, "--jobs", "2", "--no-vacuum", "--random-seed", "42"];
-        self.pgbench(cluster, &[&arguments[..], &["--transactions", &each]].concat())?;
+        cluster.pgbench(DATABASE, &[&arguments[..], &["--transactions", &each]].concat())?;
         for (what, sql) in STATEMENTS {
             progress.phase(what);
             client.batch_execute(sql).with_context(|| format!("cannot run the statements for {what}"))?;
@@ -109,14 +108,6 @@ impl Work<'_> {
         // What was inserted gets into the files.
         client.batch_execute("CHECKPOINT")?;
         Ok((start, end))
-    }
-
-    fn pgbench(&self, cluster: &Cluster, arguments: &[&str]) -> Result<()> {
-        let output = cluster.client_command(&self.pgbench, DATABASE).args(arguments).output();
-        let output = output.with_context(|| format!("cannot run {}", self.pgbench.display()))?;
-        let error = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "cannot run the workload: pgbench failed: {}", error.trim());
-        Ok(())
     }
 }
 

@@ -6,9 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use serde_json::json;
-use walden_explain::checkpoints::CheckpointSettings;
 use walden_explain::document::{Context, Document};
-use walden_explain::{Finding, FindingKind, Request, rewrites};
+use walden_explain::{Finding, FindingKind, Request};
 use walden_lab::culprits::{CulpritOptions, Judge, Observed, Window, run_culprits};
 use walden_lab::{Installation, Progress};
 use walden_report::table::{Row, table, wrap};
@@ -17,7 +16,7 @@ use walden_source::inventory::Inventory;
 use walden_source::names::Names;
 
 use crate::terminal::{self, Format};
-use crate::{FOUND, savings};
+use crate::{FOUND, names, savings};
 
 /// Runs culprits and prints what the findings say of each. The exit status says whether all are right.
 pub fn run(only: &[String], installation: Option<Installation>, format: Format) -> Result<ExitCode> {
@@ -47,9 +46,7 @@ fn findings(window: &Window) -> Result<Vec<Finding>> {
     if let Some(damage) = &explanation.damage {
         bail!("{damage}");
     }
-    names.set_version(explanation.version);
-    rewrites::learn(&explanation, &mut names);
-    let checkpoint_settings = CheckpointSettings::from_settings(&names.settings, explanation.version);
+    let checkpoint_settings = names::complete(&mut names, &explanation);
     let mut document =
         Document::new(&explanation, &Context { names: &names, checkpoint_settings, top: None });
     savings::predict_savings(&mut document, &explanation, &inventory.runs, &names, terminal::cores())?;

@@ -9,7 +9,7 @@ use walden_archive::archive::{ArchiveError, Identity};
 #[cfg(feature = "encryption")]
 use walden_archive::encryption::keys;
 use walden_archive::probe::{self, Probe};
-use walden_archive::verify::chain;
+use walden_source::error_text;
 
 use super::super::place::{ArchiveSection, FILE, Place};
 use super::Check;
@@ -76,12 +76,12 @@ fn probe_store(archive: &Archive) -> Check {
         }
         Ok(Probe { left: Some(error), .. }) => Check::warn(
             NAME,
-            format!("a segment goes in and out, and cannot be removed: {}", chain(&error)),
+            format!("a segment goes in and out, and cannot be removed: {}", error_text(&error)),
             "walden archive pack and prune need the right to delete; push and get do not",
         ),
         Err(error) => {
             let hint = error.hint().map(str::to_owned);
-            Check::fail(NAME, chain(&error), hint)
+            Check::fail(NAME, error_text(&error), hint)
         }
     }
 }
