@@ -35,22 +35,27 @@ impl Count {
 }
 
 /// The transaction that did most of something, if one did more than half (the majority vote of Boyer and Moore).
+///
+/// If none did, some transaction is left with a lead, which says nothing: only `count` is known to be true of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Majority {
     /// The transaction.
     pub xid: u32,
-    /// A lower bound of how much more it did than all others.
-    pub lead: u64,
+    /// How many of its votes no other transaction's vote has cancelled.
+    lead: u64,
+    /// How often it did that, from where it took the place of another transaction: a lower bound.
+    pub count: u64,
 }
 
 impl Majority {
     /// Counts one by a transaction.
     #[inline]
     pub fn add(&mut self, xid: u32) {
-        if self.lead == 0 {
-            *self = Majority { xid, lead: 1 };
-        } else if self.xid == xid {
+        if self.xid == xid {
             self.lead += 1;
+            self.count += 1;
+        } else if self.lead == 0 {
+            *self = Majority { xid, lead: 1, count: 1 };
         } else {
             self.lead -= 1;
         }
@@ -59,16 +64,12 @@ impl Majority {
     fn merge(&mut self, other: &Majority) {
         if self.xid == other.xid {
             self.lead += other.lead;
+            self.count += other.count;
         } else if self.lead >= other.lead {
             self.lead -= other.lead;
         } else {
-            *self = Majority { xid: other.xid, lead: other.lead - self.lead };
+            *self = Majority { lead: other.lead - self.lead, ..*other };
         }
-    }
-
-    /// A lower bound of how many of `all` it did.
-    pub fn at_least(&self, all: u64) -> u64 {
-        if self.lead == 0 { 0 } else { (all + self.lead.min(all)) / 2 }
     }
 }
 
@@ -169,10 +170,20 @@ mod tests {
             majority
         };
         let most = vote(&[7, 1, 7, 7, 2, 7]);
-        assert_eq!((most.xid, most.at_least(6)), (7, 4));
+        assert_eq!((most.xid, most.count), (7, 4));
         let mut merged = vote(&[1, 1, 1]);
         merged.merge(&most);
-        assert!(merged.at_least(9) <= 5, "{merged:?}");
-        assert_eq!(vote(&[1, 2]).at_least(2), 0);
+        assert_eq!((merged.xid, merged.count), (1, 3));
+        merged.merge(&vote(&[7; 20]));
+        assert_eq!((merged.xid, merged.count), (7, 20));
+        merged.merge(&vote(&[7; 5]));
+        assert_eq!((merged.xid, merged.count), (7, 25));
+    }
+
+    #[test]
+    fn of_many_small_transactions_none_did_most() {
+        let mut majority = Majority::default();
+        (0..16_001_u32).for_each(|number| majority.add(1000 + number / 4));
+        assert!(majority.count <= 4, "{majority:?}");
     }
 }

@@ -54,7 +54,7 @@ impl<'a> Updates<'a> {
 
     /// Whether one transaction did most of them.
     fn are_bulk(&self) -> bool {
-        let most = self.evidence.updates_by.at_least(self.all);
+        let most = self.evidence.updates_by.count;
         most >= MIN_BULK && most * 2 >= self.all
     }
 
@@ -175,7 +175,7 @@ pub(super) fn repeated(facts: &Facts<'_>) -> Vec<Candidate> {
 pub(super) fn bulk(facts: &Facts<'_>) -> Vec<Candidate> {
     let mut found = Vec::new();
     for updates in all_updates(facts).filter(Updates::are_bulk) {
-        let rows = updates.evidence.updates_by.at_least(updates.all);
+        let rows = updates.evidence.updates_by.count.min(updates.all);
         let share = rows as f64 / updates.all as f64;
         let mut claim = Claim::default();
         updates.claim_heap(facts, &mut claim, share, share);
@@ -349,7 +349,7 @@ pub(super) fn bulk_delete(facts: &Facts<'_>) -> Vec<Candidate> {
     for table in facts.user_tables() {
         let evidence = table.evidence();
         let all = facts.records(facts.cells(table.heaps(), is_delete));
-        let rows = evidence.deletes_by.at_least(all);
+        let rows = evidence.deletes_by.count.min(all);
         if rows < MIN_BULK || rows * 2 < all {
             continue;
         }
