@@ -118,7 +118,9 @@ pub struct Evidence {
     pub leaf_inserts: u64,
     /// Of these, on another page than the one before.
     pub leaf_changes: u64,
-    /// Of these, for the new tuple of an update with another key than the old tuple's.
+    /// Of these inserts, for the new tuple of an update. The others are for inserted tuples.
+    pub update_entries: u64,
+    /// Of these, with another key than the old tuple's, where both entries are in the same segment.
     pub changed_keys: u64,
     /// The same with the same key.
     pub same_keys: u64,
@@ -139,6 +141,7 @@ impl Evidence {
             (&mut self.prunes_in_transactions, other.prunes_in_transactions),
             (&mut self.leaf_inserts, other.leaf_inserts),
             (&mut self.leaf_changes, other.leaf_changes),
+            (&mut self.update_entries, other.update_entries),
             (&mut self.changed_keys, other.changed_keys),
             (&mut self.same_keys, other.same_keys),
         ];

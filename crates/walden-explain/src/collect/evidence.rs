@@ -373,27 +373,35 @@ impl SegmentEvidence {
     fn leaf_insert(&mut self, record: &Observed<'_>) {
         let relation = self.relation(record.relation);
         let is_change = std::mem::replace(&mut self.last_leaves[relation], record.block) != record.block;
-        let comparison = self.compare_keys(record);
+        let update = Tid::read(record.data).and_then(|tid| self.update_of(record.xid, tid));
+        let comparison = self.compare_keys(record, update);
         let evidence = &mut self.relations[relation].1;
         evidence.leaf_inserts += 1;
         evidence.leaf_changes += u64::from(is_change);
+        evidence.update_entries += u64::from(update.is_some());
         evidence.changed_keys += u64::from(comparison == Some(true));
         evidence.same_keys += u64::from(comparison == Some(false));
+    }
+
+    /// The update of a transaction that wrote the tuple at `tid`, if that is its last one: `heapam_tuple_update` is followed by the
+    /// new tuple's index entries.
+    #[inline(always)]
+    fn update_of(&self, xid: u32, tid: Tid) -> Option<LastUpdate> {
+        let update = self.updates[xid as usize % SESSIONS];
+        (update.xid == xid && update.new == tid).then_some(update)
     }
 
     /// Whether the index tuple of an updated heap tuple has another key than that of the tuple before, if that was inserted
     /// recently.
     #[inline(always)]
-    fn compare_keys(&mut self, record: &Observed<'_>) -> Option<bool> {
+    fn compare_keys(&mut self, record: &Observed<'_>, update: Option<LastUpdate>) -> Option<bool> {
         let tid = Tid::read(record.data)?;
         let hash = hash_of(record.data.get(INDEX_TUPLE_HEADER_BYTES..)?);
         let entry = |tid: Tid| {
             let key = tuple_key(record.relation, tid.block, tid.offset_number, 0);
             (key as usize >> 1 & (TUPLES - 1), (key >> 32) as u32)
         };
-        let update = self.updates[record.xid as usize % SESSIONS];
-        let is_update = update.xid == record.xid && update.new == tid;
-        let before = is_update.then(|| entry(update.old)).and_then(|(place, identity)| {
+        let before = update.map(|update| entry(update.old)).and_then(|(place, identity)| {
             let [known, before] = self.keys[place];
             (known == identity).then_some(before)
         });

@@ -4,8 +4,9 @@ use walden_format::rmgr::info::{btree, gin};
 use walden_format::rmgr::rmid;
 
 use super::Candidate;
-use super::facts::{Facts, Relation, Table, is_insert};
+use super::facts::{Facts, Relation, Table};
 use super::ledger::Claim;
+use crate::evidence::Evidence;
 use crate::group::Owner;
 use crate::labels::Part;
 use crate::tally::Bucket;
@@ -51,45 +52,50 @@ pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
 /// An index whose new keys are spread over its leaf pages: each page gets an image after each checkpoint, and splits leave pages
 /// half full. Ascending keys all go to the last page.
 pub(super) fn random_keys(facts: &Facts<'_>) -> Vec<Candidate> {
-    let mut found = Vec::new();
-    for table in facts.user_tables() {
-        let rows = facts.records(facts.cells(table.heaps(), is_insert));
-        for index in table.indexes() {
-            let evidence = &index.evidence;
-            // Updates of rows all over a table insert all over its indexes too. Without names the table is not known.
-            let is_by_inserts = rows * 2 >= evidence.leaf_inserts;
-            let is_random = evidence.leaf_changes * 2 > evidence.leaf_inserts;
-            if evidence.leaf_inserts < MIN_INSERTS || !is_random || !is_by_inserts {
-                continue;
-            }
-            let mut claim = Claim::default();
-            let inserts = |manager: u8, info: u8| manager == rmid::BTREE && is_leaf_insert_or_split(info);
-            for cell in facts.cells([index], inserts) {
-                claim.add_images(cell, facts.tally(cell).buckets.get(Bucket::ImageCheckpoint));
-            }
-            let images = claim.bytes();
-            let splits = |manager: u8, info: u8| {
-                manager == rmid::BTREE && matches!(info, btree::SPLIT_L | btree::SPLIT_R)
-            };
-            // Half of a page moves where the last page of an ascending index moves next to nothing.
-            facts.extend(&mut claim, facts.cells([index], splits), 0.8, 0.0);
-            let pages = 100.0 * evidence.leaf_changes as f64 / evidence.leaf_inserts as f64;
-            found.push(Candidate {
-                text: format!(
-                    "new keys of {} are spread over the index: {pages:.0} % of {} went to another leaf page than the key before. \
-                     Images of these pages after checkpoints take {} of the WAL, and splits {}",
-                    index.name,
-                    evidence.leaf_inserts,
-                    facts.percent(images),
-                    facts.percent(claim.bytes() - images)
-                ),
-                points_at: index.name.clone(),
-                remedy: "keys that ascend, such as UUIDv7 or bigint: they all go to the last page".into(),
-                ..Candidate::new(claim, (0.9, 1.0))
-            });
-        }
+    let indexes = facts.user_tables().flat_map(Table::indexes);
+    indexes.filter(|index| has_random_keys(&index.evidence)).map(|index| random_index(facts, index)).collect()
+}
+
+fn has_random_keys(evidence: &Evidence) -> bool {
+    // Updates of rows all over a table insert all over its indexes too.
+    let is_by_inserts = evidence.update_entries * 2 <= evidence.leaf_inserts;
+    let is_random = evidence.leaf_changes * 2 > evidence.leaf_inserts;
+    evidence.leaf_inserts >= MIN_INSERTS && is_random && is_by_inserts
+}
+
+fn random_index(facts: &Facts<'_>, index: &Relation) -> Candidate {
+    let mut claim = Claim::default();
+    let inserts = |manager: u8, info: u8| manager == rmid::BTREE && is_leaf_insert_or_split(info);
+    for cell in facts.cells([index], inserts) {
+        claim.add_images(cell, facts.tally(cell).buckets.get(Bucket::ImageCheckpoint));
     }
-    found
+    let images = claim.bytes();
+    let splits =
+        |manager: u8, info: u8| manager == rmid::BTREE && matches!(info, btree::SPLIT_L | btree::SPLIT_R);
+    // Half of a page moves where the last page of an ascending index moves next to nothing.
+    facts.extend(&mut claim, facts.cells([index], splits), 0.8, 0.0);
+    let pages = 100.0 * index.evidence.leaf_changes as f64 / index.evidence.leaf_inserts as f64;
+    let text = format!(
+        "new keys of index {} are spread over its pages: {pages:.0} % of {} went to another leaf page than the key before. Images of \
+         these pages after checkpoints take {} of the WAL, and splits {}",
+        index.name,
+        index.evidence.leaf_inserts,
+        facts.percent(images),
+        facts.percent(claim.bytes() - images)
+    );
+    const ASCENDING: &str = "keys that ascend, such as UUIDv7 or bigint: they all go to the last page";
+    const FEWER: &str = "checkpoints farther apart (max_wal_size, checkpoint_timeout) write fewer images of it";
+    let owner = Owner::Relation(index.file, Fork::MAIN);
+    // What an index is for is known by names only. Other columns than keys have the values that they have.
+    let (remedy, saves) = match facts.labels.is_required_index(owner) {
+        Some(true) => (ASCENDING.into(), (0.9, 1.0)),
+        Some(false) => (
+            format!("DROP INDEX {}, if few queries need it; {FEWER}", index.name),
+            (0.0, 1.0),
+        ),
+        None => (format!("if it is an index of keys, {ASCENDING}; else {FEWER}"), (0.0, 1.0)),
+    };
+    Candidate { text, points_at: index.name.clone(), remedy, ..Candidate::new(claim, saves) }
 }
 
 fn is_leaf_insert_or_split(info: u8) -> bool {

@@ -1,10 +1,10 @@
 //! Findings are made where the log gives rise to them, and only there.
 
-use walden_explain::FindingKind;
+use walden_explain::{Explanation, FindingKind};
 use walden_explain::document::Document;
 use walden_explain::evidence::Evidence;
 use walden_format::record::RelFileLocator;
-use walden_format::rmgr::info::{btree, heap, xact};
+use walden_format::rmgr::info::{btree, heap, heap2, xact};
 use walden_format::rmgr::rmid;
 use walden_source::names::{Names, Persistence, Relation, RelationKind};
 
@@ -174,6 +174,68 @@ fn leaf_pages_show_whether_keys_ascend() {
     };
     assert_eq!(with(|number| number / 100), 10);
     assert_eq!(with(|number| number * 7919 % 500), 1000);
+}
+
+/// An entry of an index for a heap tuple.
+fn index_entry(log: &mut Log, xid: u32, leaf: u32, (block, offset): (u32, u8)) {
+    // t_tid, whose block has its upper half first; t_info; a key.
+    let mut tuple = vec![(block >> 16) as u8, 0, block as u8, (block >> 8) as u8, offset, 0, 16, 0];
+    tuple.extend((leaf * 1000 + u32::from(offset)).to_le_bytes());
+    tuple.extend([0; 4]);
+    log.record((rmid::BTREE, btree::INSERT_LEAF), xid, 16390, &[(leaf, &tuple)], &[1, 0]);
+    if xid.is_multiple_of(20) {
+        log.record((rmid::BTREE, btree::SPLIT_R), xid, 16390, &[(leaf, &[]), (9000 + leaf, &[7; 4000])], &[0; 10]);
+    }
+}
+
+#[test]
+fn random_keys_need_no_names_and_are_those_of_new_rows() {
+    let with = |is_update: bool, leaf: fn(u32) -> u32| {
+        let mut log = Log::new();
+        for xid in 1000..2000 {
+            match is_update {
+                true => update(&mut log, xid, (xid, 1), (5000 + xid, 2), 40),
+                // COPY: one record has the rows of many entries.
+                false if xid % 50 == 0 => {
+                    log.record((rmid::HEAP2, heap2::MULTI_INSERT), xid, 16384, &[(xid, &[3; 400])], &[0; 4]);
+                }
+                false => {}
+            }
+            index_entry(&mut log, xid, leaf(xid), (5000 + xid, 2));
+        }
+        log.explain(&request(Vec::new()))
+    };
+    let random: fn(u32) -> u32 = |xid| xid * 7919 % 500;
+    let found = |explanation: &Explanation, names: &Names| {
+        let document = document_with(explanation, names);
+        document.findings.into_iter().find(|finding| finding.rule == "random-keys")
+    };
+    let (inserted, nameless) = (with(false, random), Names::default());
+    let finding = found(&inserted, &nameless).unwrap();
+    assert_eq!(finding.points_at, "1663/5/16390");
+    assert!(finding.text.contains("index 1663/5/16390") && finding.text.contains("100 % of 1000"), "{finding:?}");
+    assert!(finding.remedy.contains("UUIDv7"), "{finding:?}");
+
+    let of_key = found(&inserted, &names(Some(9), Some(true))).unwrap();
+    assert!(of_key.points_at == "orders_note" && of_key.remedy.starts_with("keys that ascend"), "{of_key:?}");
+    let of_column = found(&inserted, &names(Some(9), Some(false))).unwrap();
+    assert!(of_column.remedy.contains("max_wal_size") && !of_column.remedy.contains("UUID"), "{of_column:?}");
+
+    assert_eq!(found(&with(true, random), &nameless), None, "entries of updated rows go where the rows are");
+    assert_eq!(found(&with(false, |xid| xid / 100), &nameless), None);
+}
+
+#[test]
+fn many_small_transactions_are_no_bulk_update() {
+    let with = |xid: fn(u32) -> u32| {
+        let mut log = Log::new();
+        for number in 0..15_001 {
+            update(&mut log, xid(number), (number, 1), (number, 2), 40);
+        }
+        rules(&log).contains(&"bulk-update")
+    };
+    assert!(!with(|number| 1000 + number / 4));
+    assert!(with(|_| 1000));
 }
 
 #[test]
