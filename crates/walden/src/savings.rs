@@ -9,7 +9,7 @@ use walden_explain::{Explanation, Finding, FindingKind, rank_findings};
 use walden_format::lsn::Lsn;
 use walden_source::inventory::Run;
 use walden_source::names::Names;
-use walden_whatif::{Forecast, Prediction, Question, learn, predict};
+use walden_whatif::{Forecast, PredictError, Prediction, Question, learn, predict};
 
 use crate::redo;
 
@@ -76,11 +76,11 @@ pub fn predict_savings(
         ..Question::default()
     };
     // A trace that cannot be predicted from has findings all the same.
-    let Ok(forecast) = predict(run, &question, &|_| {}) else { return Ok(()) };
+    let Ok(forecast) = predict_from_trace(run, question) else { return Ok(()) };
     let savings: Vec<(Changes, Saving)> = changes
         .into_iter()
         .zip(&forecast.predictions)
-        .map(|(change, (_, one))| (change, Saving::of(&forecast, one)))
+        .filter_map(|(change, (_, one))| Some((change, Saving::of(&forecast, one)?)))
         .collect();
     apply(&mut document.findings, &savings, explanation.buckets.images());
     let least = (document.file_bytes as f64 * MIN_SAVING) as u64;
@@ -91,6 +91,24 @@ pub fn predict_savings(
     Ok(())
 }
 
+/// Settings that records show. Those of checkpoints are only estimated from them, so that the server's are better.
+const SHOWN_BY_RECORDS: [&str; 4] = ["wal_compression", "full_page_writes", "wal_level", "wal_log_hints"];
+
+/// Predicts from settings that the trace does not contradict: a session may have its own `wal_compression`, and the server's may
+/// have changed since.
+fn predict_from_trace(run: &Run, question: Question<'_>) -> Result<Forecast, PredictError> {
+    let forecast = predict(run, &question, &|_| {})?;
+    let is_shown = |name: &str| SHOWN_BY_RECORDS.contains(&name);
+    let contradicted = forecast.learned.traced.iter().filter(|one| one.contradicted && is_shown(one.name));
+    let contradicted: Vec<&str> = contradicted.map(|one| one.name).collect();
+    if contradicted.is_empty() {
+        return Ok(forecast);
+    }
+    let mut traced = question.traced.clone();
+    traced.retain(|(name, _)| !contradicted.contains(&name.as_str()));
+    predict(run, &Question { traced, ..question }, &|_| {})
+}
+
 /// Bytes that a change of settings saves, and by how much that may be wrong.
 #[derive(Clone, Copy, Debug, Default)]
 struct Saving {
@@ -98,10 +116,25 @@ struct Saving {
     error: u64,
 }
 
+/// The largest relative error of the prediction for the trace's own settings with which it is the better base: what is wrong with
+/// both predictions then cancels out.
+const MAX_SELF_CHECK_ERROR: f64 = 0.2;
+
 impl Saving {
-    fn of(forecast: &Forecast, prediction: &Prediction) -> Saving {
-        let bytes = forecast.self_check.bytes.saturating_sub(prediction.bytes);
-        Saving { bytes, error: forecast.error_bytes(prediction) as u64 }
+    /// `None` if the prediction is no better than none: a simulated server can be far from one that could not keep up with its
+    /// checkpoints.
+    fn of(forecast: &Forecast, prediction: &Prediction) -> Option<Saving> {
+        let error = forecast.error_bytes(prediction) as u64;
+        let (check, trace) = (forecast.self_check.bytes, forecast.trace_bytes);
+        Saving::between(check, trace, prediction.bytes, error)
+    }
+
+    fn between(self_check: u64, trace: u64, predicted: u64, error: u64) -> Option<Saving> {
+        let is_good = self_check.abs_diff(trace) as f64 <= MAX_SELF_CHECK_ERROR * trace as f64;
+        match is_good {
+            true => Some(Saving { bytes: self_check.saturating_sub(predicted), error }),
+            false => trace.checked_sub(predicted).map(|bytes| Saving { bytes, error: error.min(bytes) }),
+        }
     }
 }
 
@@ -152,7 +185,7 @@ fn apply(findings: &mut [Finding], savings: &[(Changes, Saving)], image_bytes: u
     let first = settings.first().map_or(0, |(_, saving)| saving.bytes);
     for (rank, (at, saving)) in settings.into_iter().enumerate() {
         let bytes = if rank == 0 { first } else { saving.bytes.min(joint.saturating_sub(first)) };
-        findings[at].saves_bytes = Some(bytes);
+        findings[at].saves_bytes = Some(bytes.min(findings[at].bytes));
         findings[at].saves_error_bytes = Some(saving.error);
     }
 }
@@ -163,6 +196,17 @@ mod tests {
 
     fn change(name: &str) -> Changes {
         vec![(name.to_owned(), "x".to_owned())]
+    }
+
+    #[test]
+    fn savings_are_of_the_trace_where_its_own_settings_predict_something_else() {
+        let saves = |self_check, predicted| {
+            Saving::between(self_check, 1000, predicted, 500).map(|saving| (saving.bytes, saving.error))
+        };
+        assert_eq!(saves(1100, 900), Some((200, 500)));
+        assert_eq!(saves(900, 950), Some((0, 500)));
+        assert_eq!(saves(6000, 700), Some((300, 300)), "not 5300");
+        assert_eq!(saves(6000, 5000), None);
     }
 
     #[test]
