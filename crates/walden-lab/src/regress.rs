@@ -308,8 +308,8 @@ impl<'a> Material<'a> {
         let text = text.replace("@testtablespace@", &format!("{folder}/testtablespace"));
         let text = text.replace("@abs_srcdir@", &folder).replace("@abs_builddir@", &folder);
         let text = text.replace("@libdir@", &folder).replace("@DLSUFFIX@", ".so");
-        let stem = path.file_stem().unwrap_or_default();
-        fs::write(self.folder.join("sql").join(stem).with_extension("sql"), text).with_context(named)
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        fs::write(script(&self.folder, &stem), text).with_context(named)
     }
 
     /// Runs files at the same time, and waits for all of them.
@@ -323,7 +323,7 @@ impl<'a> Material<'a> {
     }
 
     fn run(&self, name: &str) -> SuiteFile {
-        let path = self.folder.join("sql").join(name).with_extension("sql");
+        let path = script(&self.folder, name);
         let clock = Instant::now();
         let end = match path.is_file() {
             true => self.command(&path).spawn().map_or(FileEnd::Failed, |child| wait(child, clock)),
@@ -351,6 +351,11 @@ impl<'a> Material<'a> {
             .stderr(Stdio::null());
         command
     }
+}
+
+/// The script of a file of the schedule, whose name may have dots: `collate.icu.utf8`.
+fn script(folder: &Path, name: &str) -> PathBuf {
+    folder.join("sql").join(format!("{name}.sql"))
 }
 
 /// Waits until psql ends, and stops it if it takes too long.
@@ -381,6 +386,11 @@ mod tests {
         let groups = [vec!["test_setup"], vec!["boolean", "char", "name"]];
         let groups = groups.map(|group| group.into_iter().map(ToOwned::to_owned).collect()).to_vec();
         assert_eq!(Schedule::parse(text), Schedule { groups });
+    }
+
+    #[test]
+    fn names_with_dots_have_scripts() {
+        assert_eq!(script(Path::new("/suite"), "collate.icu.utf8"), Path::new("/suite/sql/collate.icu.utf8.sql"));
     }
 
     #[test]
