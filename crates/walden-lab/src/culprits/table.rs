@@ -492,8 +492,10 @@ pub const CULPRITS: &[Culprit] = &[
         about: "updates all over a table with a checkpoint every 30 seconds",
         server: TimedCheckpoints,
         setup: &[Sql(SPREAD)],
+        // In the middle between checkpoints, the first of which comes half a minute after that before the workload. One is in the WAL
+        // once it has ended, which takes some seconds.
         run: &[
-            COMPRESS, Sql(SPREAD_UPDATES), Pause(30_000), Sql(SPREAD_UPDATES), Pause(30_000), Sql(SPREAD_UPDATES), Pause(10_000),
+            COMPRESS, Sql(SPREAD_UPDATES), Pause(40_000), Sql(SPREAD_UPDATES), Pause(30_000), Sql(SPREAD_UPDATES),
         ],
         expected: setting("checkpoint-images", "checkpoint_timeout", "checkpoint_timeout"),
         also: &["uncompressed-images"],
