@@ -390,7 +390,10 @@ mod tests {
 
     #[test]
     fn names_with_dots_have_scripts() {
-        assert_eq!(script(Path::new("/suite"), "collate.icu.utf8"), Path::new("/suite/sql/collate.icu.utf8.sql"));
+        assert_eq!(
+            script(Path::new("/suite"), "collate.icu.utf8"),
+            Path::new("/suite/sql/collate.icu.utf8.sql")
+        );
     }
 
     #[test]

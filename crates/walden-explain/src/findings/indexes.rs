@@ -84,15 +84,13 @@ fn random_index(facts: &Facts<'_>, index: &Relation) -> Candidate {
         facts.percent(claim.bytes() - images)
     );
     const ASCENDING: &str = "keys that ascend, such as UUIDv7 or bigint: they all go to the last page";
-    const FEWER: &str = "checkpoints farther apart (max_wal_size, checkpoint_timeout) write fewer images of it";
+    const FEWER: &str =
+        "checkpoints farther apart (max_wal_size, checkpoint_timeout) write fewer images of it";
     let owner = Owner::Relation(index.file, Fork::MAIN);
     // What an index is for is known by names only. Other columns than keys have the values that they have.
     let (remedy, saves) = match facts.labels.is_required_index(owner) {
         Some(true) => (ASCENDING.into(), (0.9, 1.0)),
-        Some(false) => (
-            format!("DROP INDEX {}, if few queries need it; {FEWER}", index.name),
-            (0.0, 1.0),
-        ),
+        Some(false) => (format!("DROP INDEX {}, if few queries need it; {FEWER}", index.name), (0.0, 1.0)),
         None => (format!("if it is an index of keys, {ASCENDING}; else {FEWER}"), (0.0, 1.0)),
     };
     Candidate { text, points_at: index.name.clone(), remedy, ..Candidate::new(claim, saves) }

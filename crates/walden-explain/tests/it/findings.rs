@@ -1,8 +1,8 @@
 //! Findings are made where the log gives rise to them, and only there.
 
-use walden_explain::{Explanation, FindingKind};
 use walden_explain::document::Document;
 use walden_explain::evidence::Evidence;
+use walden_explain::{Explanation, FindingKind};
 use walden_format::record::RelFileLocator;
 use walden_format::rmgr::info::{btree, heap, heap2, xact};
 use walden_format::rmgr::rmid;
@@ -184,7 +184,13 @@ fn index_entry(log: &mut Log, xid: u32, leaf: u32, (block, offset): (u32, u8)) {
     tuple.extend([0; 4]);
     log.record((rmid::BTREE, btree::INSERT_LEAF), xid, 16390, &[(leaf, &tuple)], &[1, 0]);
     if xid.is_multiple_of(20) {
-        log.record((rmid::BTREE, btree::SPLIT_R), xid, 16390, &[(leaf, &[]), (9000 + leaf, &[7; 4000])], &[0; 10]);
+        log.record(
+            (rmid::BTREE, btree::SPLIT_R),
+            xid,
+            16390,
+            &[(leaf, &[]), (9000 + leaf, &[7; 4000])],
+            &[0; 10],
+        );
     }
 }
 
@@ -213,7 +219,10 @@ fn random_keys_need_no_names_and_are_those_of_new_rows() {
     let (inserted, nameless) = (with(false, random), Names::default());
     let finding = found(&inserted, &nameless).unwrap();
     assert_eq!(finding.points_at, "1663/5/16390");
-    assert!(finding.text.contains("index 1663/5/16390") && finding.text.contains("100 % of 1000"), "{finding:?}");
+    assert!(
+        finding.text.contains("index 1663/5/16390") && finding.text.contains("100 % of 1000"),
+        "{finding:?}"
+    );
     assert!(finding.remedy.contains("UUIDv7"), "{finding:?}");
 
     let of_key = found(&inserted, &names(Some(9), Some(true))).unwrap();
