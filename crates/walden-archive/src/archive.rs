@@ -171,6 +171,12 @@ impl Archive {
         Archive { store: Arc::new(Encrypted::new(store, keys)), identity: OnceLock::new() }
     }
 
+    /// The same archive as if it were opened now: what it said of itself is asked again, as the place may have been unmounted or
+    /// replaced since.
+    pub fn afresh(&self) -> Archive {
+        Archive { store: Arc::new(self.store.afresh()), identity: OnceLock::new() }
+    }
+
     /// The store, with objects as they were before encryption.
     pub fn store(&self) -> &dyn Store {
         &*self.store
@@ -314,7 +320,7 @@ pub struct LogListing {
 }
 
 impl LogListing {
-    fn add(&mut self, listed: Listed) {
+    pub(crate) fn add(&mut self, listed: Listed) {
         if let Some(object) = Object::of_key(&listed.key) {
             self.objects.insert(object, listed.bytes);
         }

@@ -17,8 +17,8 @@ use crate::store::MAX_OBJECT_BYTES;
 const IN_MEMORY: usize = 64 << 20;
 
 /// Takes files into an archive.
-pub(crate) struct Intake<'a> {
-    pusher: Pusher<'a>,
+pub(crate) struct Intake {
+    pusher: Pusher,
     /// Bytes of a segment.
     limit: u64,
 }
@@ -70,22 +70,22 @@ fn is_final(error: &ArchiveError) -> bool {
     )
 }
 
-impl<'a> Intake<'a> {
+impl Intake {
     /// `histories` say where timelines ended.
     ///
     /// # Errors
     /// An archive that cannot be read.
     pub fn new(
-        archive: &'a Archive,
-        options: &'a PushOptions,
+        archive: &Archive,
+        options: &PushOptions,
         histories: Vec<History>,
-    ) -> Result<Intake<'a>, ArchiveError> {
+    ) -> Result<Intake, ArchiveError> {
         let limit = match archive.identity() {
             Ok(identity) => identity.segment_bytes,
             Err(ArchiveError::Missing(_)) => MAX_OBJECT_BYTES,
             Err(error) => return Err(error),
         };
-        Ok(Intake { pusher: Pusher::new(archive, options, histories), limit })
+        Ok(Intake { pusher: Pusher::new(archive.clone(), options.clone(), histories), limit })
     }
 
     /// Archives a file, unless it is archived already with the same content.

@@ -33,6 +33,7 @@ pub mod prune;
 pub mod push;
 pub mod recovery;
 pub mod replay;
+pub mod serve;
 mod snapshot;
 pub mod source;
 pub mod status;

@@ -18,7 +18,7 @@ use crate::hash::hash_file;
 use crate::history::History;
 use crate::name::{ArchivedFile, Object, folder_of};
 use crate::object::{self, Content, ObjectError, hexadecimal};
-use crate::store::{Created, FileHash};
+use crate::store::{Created, FileHash, Listed};
 
 /// How files are archived.
 #[derive(Clone, Debug)]
@@ -147,7 +147,7 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
     };
     let folder = path.parent().unwrap_or(Path::new(""));
     let ready = ready_files(folder).unwrap_or_default();
-    let pusher = Pusher::new(archive, options, local_histories(folder));
+    let pusher = Pusher::new(archive.clone(), options.clone(), local_histories(folder));
     let mut files = vec![file];
     match pusher.choose_others(file, &ready) {
         Ok(others) => files.extend(others),
@@ -164,6 +164,7 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
             0 => Some(pusher.push(file, path, buffer)),
             _ => is_in_time.then(|| pusher.push(file, &other_path, buffer)),
         };
+        let result = result.map(|result| result.map(|(pushed, _)| pushed));
         // Whatever keeps one from being archived may keep all of them, and PostgreSQL comes back with this one.
         if matches!(result, Some(Err(PushError::Archive { .. }))) {
             is_lost.store(true, Ordering::Relaxed);
@@ -181,19 +182,19 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
 }
 
 /// Archives files that were checked.
-pub(crate) struct Pusher<'a> {
-    archive: &'a Archive,
-    options: &'a PushOptions,
+pub(crate) struct Pusher {
+    archive: Archive,
+    options: PushOptions,
     histories: Vec<History>,
-    /// Listings of this call.
+    /// What was listed, and what was archived since.
     folders: Mutex<BTreeMap<String, LogListing>>,
     /// Held while the archive becomes the cluster's.
     claiming: Mutex<()>,
 }
 
-impl<'a> Pusher<'a> {
+impl Pusher {
     /// `histories` say where timelines ended.
-    pub fn new(archive: &'a Archive, options: &'a PushOptions, histories: Vec<History>) -> Pusher<'a> {
+    pub fn new(archive: Archive, options: PushOptions, histories: Vec<History>) -> Pusher {
         let (folders, claiming) = (Mutex::default(), Mutex::default());
         Pusher { archive, options, histories, folders, claiming }
     }
@@ -217,7 +218,7 @@ impl<'a> Pusher<'a> {
     ) -> Result<Vec<ArchivedFile>, ArchiveError> {
         let is_asked_listed = self.find(asked)?.is_some();
         // A file whose folder cannot be listed is tried, and that gives the error.
-        let is_listed = |file: &ArchivedFile| matches!(self.find(*file), Ok(Some(_)));
+        let is_listed = |file: &ArchivedFile| self.is_listed(*file);
         let others = || ready.iter().copied().filter(|&other| other != asked);
         if self.options.look_ahead == 0
             || is_asked_listed && others().next().is_some_and(|next| is_listed(&next))
@@ -227,8 +228,18 @@ impl<'a> Pusher<'a> {
         Ok(others().filter(|other| !is_listed(other)).take(self.options.look_ahead).collect())
     }
 
-    /// Archives a file; `buffer` is for its content, and can be used again.
-    fn push(&self, file: ArchivedFile, path: &Path, buffer: &mut Vec<u8>) -> Result<Pushed, PushError> {
+    /// Whether the archive lists a segment. A folder that cannot be listed has none.
+    pub fn is_listed(&self, file: ArchivedFile) -> bool {
+        matches!(self.find(file), Ok(Some(_)))
+    }
+
+    /// Archives a file; `buffer` is for its content, and can be used again. The hash is that of what is archived.
+    pub fn push(
+        &self,
+        file: ArchivedFile,
+        path: &Path,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(Pushed, [u8; 32]), PushError> {
         let refused = |refusal| PushError::Refused { name: file.to_string(), refusal };
         let began = Instant::now();
         let mut content = File::open(path).map_err(|error| refused(error.into()))?;
@@ -240,36 +251,43 @@ impl<'a> Pusher<'a> {
             true => Content::Held(&buffer[..]),
             false => Content::Read(&mut content),
         };
-        let pushed = self.check_and_store(file, &mut content)?;
-        Ok(Pushed { took: began.elapsed(), ..pushed })
+        let (pushed, hash) = self.check_and_store(file, &mut content)?;
+        Ok((Pushed { took: began.elapsed(), ..pushed }, hash))
     }
 
-    fn check_and_store(&self, file: ArchivedFile, content: &mut Content<'_>) -> Result<Pushed, PushError> {
+    fn check_and_store(
+        &self,
+        file: ArchivedFile,
+        content: &mut Content<'_>,
+    ) -> Result<(Pushed, [u8; 32]), PushError> {
         let checked = match content {
             Content::Held(bytes) => check::check_held(file, bytes, self.rules()),
             Content::Read(input) => check::check(file, &mut **input, self.rules()),
         };
         let name = || file.to_string();
         let checked = checked.map_err(|refusal| PushError::Refused { name: name(), refusal })?;
-        self.store(file, checked, content).map_err(|source| PushError::Archive { name: name(), source })
+        let hash = checked.hash;
+        let pushed = self.store(file, checked, content);
+        Ok((pushed.map_err(|source| PushError::Archive { name: name(), source })?, hash))
     }
 
     /// What is known of a segment if it is archived with the same content: it was checked then.
-    fn find_same(&self, file: ArchivedFile, content: &File) -> Result<Option<Pushed>, PushError> {
+    fn find_same(&self, file: ArchivedFile, content: &File) -> Result<Option<(Pushed, [u8; 32])>, PushError> {
         let failed = |source| PushError::Archive { name: file.to_string(), source };
         let Some(found) = self.find(file).map_err(failed)? else { return Ok(None) };
         let hashed = hash_file(content, self.options.threads);
         let (bytes, hash) =
             hashed.map_err(|error| PushError::Refused { name: file.to_string(), refusal: error.into() })?;
         let archived = self.archived(file, Some(found), &hash).map_err(failed)?;
-        Ok(archived.is_same.then_some(Pushed {
+        let pushed = Pushed {
             file,
             was_there: true,
             bytes,
             stored: None,
             warnings: archived.warnings,
             took: Duration::ZERO,
-        }))
+        };
+        Ok(archived.is_same.then_some((pushed, hash)))
     }
 
     /// Whether a file is archived already, with the content that was checked, and durable.
@@ -283,7 +301,7 @@ impl<'a> Pusher<'a> {
     ) -> Result<Option<Pushed>, ArchiveError> {
         let found = match file {
             ArchivedFile::Segment(_) => self.find(file)?,
-            _ => get::find(self.archive, file)?,
+            _ => get::find(&self.archive, file)?,
         };
         let Some(found) = found else { return Ok(None) };
         self.compare(file, Some(found), &checked.hash)?;
@@ -322,7 +340,10 @@ impl<'a> Pusher<'a> {
         let stored = object.len() as u64;
         let files = [FileHash { name: &file.to_string(), hash }];
         match self.archive.store().create_with(&file.key(), &object, &files)? {
-            Created::New => Ok(pushed(Some(stored))),
+            Created::New => {
+                self.note(file, stored);
+                Ok(pushed(Some(stored)))
+            }
             Created::Exists => self.compare(file, None, hash).map(|()| pushed(None)),
         }
     }
@@ -337,6 +358,15 @@ impl<'a> Pusher<'a> {
             None => folders.entry(key).or_insert(self.archive.segments_beside(name)?),
         };
         Ok(folder.find(file))
+    }
+
+    /// Adds what was archived to what was listed before.
+    fn note(&self, file: ArchivedFile, bytes: u64) {
+        let ArchivedFile::Segment(name) = file else { return };
+        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(folder) = folders.get_mut(&folder_of(name)) {
+            folder.add(Listed { key: file.key(), bytes });
+        }
     }
 
     /// Compares what is archived with what is offered.
@@ -386,7 +416,7 @@ impl<'a> Pusher<'a> {
             Some(result) => return result,
             None => {}
         }
-        let archived = get::with_object(self.archive, file, read)?;
+        let archived = get::with_object(&self.archive, file, read)?;
         let (expected, found) = ("the object that was listed".to_owned(), "none".to_owned());
         archived.ok_or_else(|| ObjectError::Mismatch { key: file.key(), expected, found }.into())
     }
@@ -432,7 +462,7 @@ pub fn ready_files(wal: &Path) -> io::Result<Vec<ArchivedFile>> {
 }
 
 /// The timeline histories that lie beside the segments.
-fn local_histories(wal: &Path) -> Vec<History> {
+pub(crate) fn local_histories(wal: &Path) -> Vec<History> {
     let paths = fs::read_dir(wal).into_iter().flatten().flatten().map(|entry| entry.path());
     let history = |path: PathBuf| {
         let name = path.file_name()?.to_str()?;

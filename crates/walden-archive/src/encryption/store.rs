@@ -33,6 +33,16 @@ impl Encrypted {
         Encrypted { inner: inner.into(), options, identity_json: OnceLock::new(), engine: OnceLock::new() }
     }
 
+    /// The same store, which has found out nothing yet.
+    pub fn afresh(&self) -> Encrypted {
+        Encrypted {
+            inner: Arc::clone(&self.inner),
+            options: self.options.clone(),
+            identity_json: OnceLock::new(),
+            engine: OnceLock::new(),
+        }
+    }
+
     /// The store underneath, with the objects as they are stored.
     pub fn inner(&self) -> &dyn Store {
         &*self.inner
