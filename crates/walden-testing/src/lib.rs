@@ -14,4 +14,4 @@ mod servers;
 pub use harness::{IntoOutcome, Outcome, Test, run};
 pub use need::{Missing, Need};
 #[cfg(feature = "servers")]
-pub use servers::{pg_waldump, postgres};
+pub use servers::{pg_waldump, postgres, server_headers};

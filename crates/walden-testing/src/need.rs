@@ -14,6 +14,8 @@ pub enum Need {
     Pageinspect,
     /// A Chromium, which draws pages.
     Browser,
+    /// The headers of PostgreSQL 15's server, its build files (PGXS), a C compiler and make.
+    ServerHeaders,
     /// MariaDB's server.
     MariaDb,
     /// The OpenSSH server, and its client.
@@ -60,7 +62,7 @@ struct Row {
 }
 
 #[rustfmt::skip]
-const ROWS: [Row; 21] = [
+const ROWS: [Row; 22] = [
     Row { need: Need::Postgres(14),      name: "pg14",        programs: &[],           package: "" },
     Row { need: Need::Postgres(15),      name: "pg15",        programs: &[],           package: "postgresql-15" },
     Row { need: Need::Postgres(16),      name: "pg16",        programs: &[],           package: "" },
@@ -69,6 +71,7 @@ const ROWS: [Row; 21] = [
     Row { need: Need::PgWaldump,         name: "waldump",     programs: &[],           package: "postgresql-15" },
     Row { need: Need::Pageinspect,       name: "pageinspect", programs: &[],           package: "postgresql-contrib" },
     Row { need: Need::Browser,           name: "browser",     programs: BROWSERS,      package: "chromium" },
+    Row { need: Need::ServerHeaders,     name: "pgheaders",   programs: &["make"],     package: "postgresql-server-dev-15" },
     Row { need: Need::MariaDb,           name: "mariadb",     programs: MARIADB,       package: "mariadb-server" },
     Row { need: Need::Sshd,              name: "sshd",        programs: &["sshd"],     package: "openssh-server" },
     Row { need: Need::Rsync,             name: "rsync",       programs: &["rsync"],    package: "rsync" },

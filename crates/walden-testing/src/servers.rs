@@ -1,6 +1,7 @@
 //! PostgreSQL, of the version that a test wants.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use walden_lab::{Installation, Wanted, find_or_install, installations, tools};
 
@@ -41,4 +42,26 @@ pub fn pg_waldump(major: u32) -> Result<(Installation, PathBuf), Missing> {
     };
     let missing = || Need::PgWaldump.missing(&format!("no PostgreSQL {major} with pg_waldump is installed"));
     installation.zip(tools().pg_waldump(major)).ok_or_else(missing)
+}
+
+/// PostgreSQL 15 with `pg_config`, the server's headers and build files.
+///
+/// # Errors
+/// Not all of them are installed.
+///
+/// # Panics
+/// The same, and `WALDEN_REQUIRE` names `pgheaders`.
+pub fn server_headers() -> Result<(Installation, PathBuf), Missing> {
+    Need::ServerHeaders.find()?;
+    let found = installations().into_iter().filter(|one| one.version.major == 15).find_map(|one| {
+        let pg_config = one.postgres().with_file_name("pg_config");
+        let prints = |option: &str| {
+            let output = Command::new(&pg_config).arg(option).output().ok()?;
+            Some(PathBuf::from(String::from_utf8(output.stdout).ok()?.trim_end()))
+        };
+        let header = prints("--includedir-server")?.join("postmaster/pgarch.h");
+        (header.is_file() && prints("--pgxs")?.is_file()).then_some((one, pg_config))
+    });
+    found
+        .ok_or_else(|| Need::ServerHeaders.missing("no PostgreSQL 15 with the server's headers is installed"))
 }

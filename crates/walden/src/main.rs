@@ -27,6 +27,7 @@ mod progress;
 mod redo;
 mod savings;
 mod sources;
+mod systemd;
 mod terminal;
 mod test;
 mod turns;

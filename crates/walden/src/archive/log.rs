@@ -108,7 +108,7 @@ impl Entry {
     }
 
     /// Of a file that was to be archived while `ready` waited.
-    pub fn of_push(name: &str, result: &Result<Pushed, PushError>, ready: usize) -> Entry {
+    pub fn of_push(name: &str, result: Result<&Pushed, &PushError>, ready: usize) -> Entry {
         let ready = Some(ready as u64);
         match result {
             Ok(pushed) => {

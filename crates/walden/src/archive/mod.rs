@@ -21,6 +21,7 @@ mod place;
 mod prune;
 mod push;
 mod queue;
+mod serve;
 mod status;
 mod verify;
 
@@ -40,6 +41,8 @@ Examples:
       test the set-up from end to end, with the server's own WAL
   archive_command = 'walden archive push %p'
   restore_command = 'walden archive get %f \"%p\"'
+  walden archive serve --data /var/lib/postgresql/18/main
+      archive for archive_library = 'walden_archive', without a process per file
   walden archive list --repo s3://backups/main
       timelines, gaps, sizes, and which moments can be restored to
   walden archive verify
@@ -69,6 +72,7 @@ enum ArchiveCommand {
     #[cfg(feature = "encryption")]
     Key(key::KeyArgs),
     Push(push::PushArgs),
+    Serve(serve::ServeArgs),
     Get(get::GetArgs),
     Export(Box<export::ExportArgs>),
     #[command(hide = true)]
@@ -92,6 +96,7 @@ pub fn run(args: &ArchiveArgs) -> Result<ExitCode> {
         #[cfg(feature = "encryption")]
         ArchiveCommand::Key(args) => key::run(args),
         ArchiveCommand::Push(args) => push::run(args),
+        ArchiveCommand::Serve(args) => serve::run(args),
         ArchiveCommand::Get(args) => Ok(get::run(args)),
         ArchiveCommand::Export(args) => export::run(args),
         ArchiveCommand::Prefetch(args) => get::run_prefetch(args),

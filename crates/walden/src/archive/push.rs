@@ -59,7 +59,7 @@ pub struct PushArgs {
 pub const BACKLOG: usize = 1000;
 
 /// How long the store may take to answer. PostgreSQL calls again by itself, and its archiver does nothing else meanwhile.
-const ANSWER_WITHIN: Duration = Duration::from_secs(15);
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 
 /// Runs `walden archive push`.
 pub fn run(args: &PushArgs) -> Result<ExitCode> {
@@ -99,13 +99,13 @@ pub fn run(args: &PushArgs) -> Result<ExitCode> {
     let all = std::iter::once(&batch.asked).chain(&batch.others);
     let entry = |result: &Result<Pushed, PushError>| {
         let name = result.as_ref().err().map(PushError::name).unwrap_or_default();
-        Entry::of_push(name, result, batch.ready)
+        Entry::of_push(name, result.as_ref(), batch.ready)
     };
     log.write(&all.map(entry).collect::<Vec<_>>());
     Ok(if batch.asked.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn warn(pushed: &Pushed) {
+pub fn warn(pushed: &Pushed) {
     for warning in &pushed.warnings {
         output::tell(&format!("WARNING: {}: {warning}", pushed.file));
     }

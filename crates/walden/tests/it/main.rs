@@ -8,9 +8,11 @@ mod archive_encrypted;
 mod archive_faults;
 mod archive_import;
 mod archive_interrupted;
+mod archive_library;
 mod archive_matrix;
 mod archive_packs;
 mod archive_s3;
+mod archive_serve;
 mod browser;
 mod codecs;
 mod compress;
@@ -43,9 +45,11 @@ fn main() -> ExitCode {
         archive_faults::TESTS,
         archive_import::TESTS,
         archive_interrupted::TESTS,
+        archive_library::TESTS,
         archive_matrix::TESTS,
         archive_packs::TESTS,
         archive_s3::TESTS,
+        archive_serve::TESTS,
         codecs::TESTS,
         compress::TESTS,
         compressed_sources::TESTS,

@@ -1,0 +1,429 @@
+//! `walden archive serve`: archives for servers whose `archive_library` is `walden_archive`.
+//!
+//! The module in the server hands a file's name over through a Unix socket and waits for what became of it. Whatever goes wrong
+//! here, a panic or a hang included, is a file that is not archived yet, and never harms the server's archiver.
+
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, Read};
+use std::ops::ControlFlow;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
+use walden_archive::name::ArchivedFile;
+use walden_archive::push::PushOptions;
+use walden_archive::serve::protocol::{Reply, Request};
+use walden_archive::serve::{Report, Resident};
+use walden_server::signals::{self, Stage};
+use walden_source::error_text;
+
+use super::log::{Entry, Log, LogOptions};
+use super::place::Place;
+use super::push::{ANSWER_WITHIN, BACKLOG, complain, warn};
+use crate::{output, systemd};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden archive serve --data /var/lib/postgresql/18/main
+      in a service that runs as the server does, with walden.toml in /etc/walden
+  archive_library = 'walden_archive'
+      in postgresql.conf, in place of archive_command; walden.socket names another --socket
+
+One process for each archive. It archives the files that the server asks for, as a call of push does, and others that are ready \
+ahead of that, on all cores; PostgreSQL's own marks in archive_status are read and never changed. While it does not run, the \
+server keeps its files and asks again.
+
+SIGTERM ends it after the files that are being worked on, with exit status 143.";
+
+/// Archive what servers ask for by archive_library, without a process per file
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    place: Place,
+
+    /// A server's data directory; files of others are refused. Several servers of one cluster may share an archive
+    #[arg(long, value_name = "DIR", env = "PGDATA", required = true)]
+    data: Vec<PathBuf>,
+
+    /// The socket to listen on, in a folder that nobody else can write to
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    socket: PathBuf,
+
+    /// Level of compression, 1 (fast) to 9 (small) [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=9))]
+    level: Option<u8>,
+
+    /// Archive at most so many files ahead of the server's asking [default: 64]
+    #[arg(long, value_name = "N")]
+    look_ahead: Option<usize>,
+
+    /// Files that are worked on at the same time [default: one per core]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+
+    /// Archive segments although their records are damaged: the server itself wrote them so
+    #[arg(long)]
+    accept_damaged: bool,
+
+    #[command(flatten)]
+    log: LogOptions,
+}
+
+/// As in the module (`walden.socket`).
+const SOCKET: &str = "/run/walden/archive.sock";
+/// Connections at the same time: a server has one.
+const MAX_CLIENTS: usize = 32;
+/// How long a request may take to arrive, and an answer to be taken.
+const MAX_TIME: Duration = Duration::from_secs(5);
+/// How often signals, and the service manager's watchdog, are looked after.
+const TICK: Duration = Duration::from_millis(200);
+/// How long files that are being worked on keep a signal from ending the process.
+const MAX_STOP: Duration = Duration::from_secs(60);
+/// How often a server is told how many of its files wait.
+const BACKLOG_EVERY: Duration = Duration::from_secs(60);
+
+/// Runs `walden archive serve`, until a signal ends it.
+pub fn run(args: &ServeArgs) -> Result<ExitCode> {
+    let (archive, section) = args.place.open_to_answer_within(ANSWER_WITHIN)?;
+    let (_, config) = args.place.configuration()?;
+    let defaults = PushOptions::default();
+    let options = PushOptions {
+        level: args.level.or(section.level).unwrap_or(defaults.level),
+        accept_damaged: args.accept_damaged,
+        look_ahead: args.look_ahead.or(section.look_ahead).unwrap_or(defaults.look_ahead),
+        threads: args.threads.or(section.threads).unwrap_or_else(crate::terminal::cores).max(1),
+        ..defaults
+    };
+    let mut servers = Vec::new();
+    for data in &args.data {
+        let data = data.canonicalize().with_context(|| format!("cannot serve {}", data.display()))?;
+        let resident = Resident::new(archive.clone(), data.join("pg_wal"), options.clone());
+        servers.push(Server { data, resident });
+    }
+    let service = Service {
+        location: archive.store().location().to_owned(),
+        config: config.map(std::path::absolute).transpose()?,
+        servers,
+        log: Log::new(&args.log, &section),
+        backlog: section.backlog_warning.unwrap_or(BACKLOG),
+        backlog_told: Mutex::new(None),
+        clients: AtomicUsize::new(0),
+    };
+    walden_archive::clean_up_on_signals();
+    signals::before_exit(Stage::Programs, wait_until_stopped).context("cannot install the signal handler")?;
+    let socket = Socket::listen(&args.socket)?;
+    output::tell(&format!(
+        "archiving into {} for {}",
+        service.location,
+        service.servers.iter().map(|server| server.data.display().to_string()).collect::<Vec<_>>().join(", ")
+    ));
+    systemd::notify("READY=1");
+    thread::scope(|scope| {
+        for server in &service.servers {
+            for _ in 0..options.threads {
+                scope.spawn(|| end_on_panic(|| server.resident.work(&|report| service.report(&report))));
+            }
+        }
+        socket.accept_until_stopped(|stream| {
+            if service.clients.fetch_add(1, Ordering::Relaxed) < MAX_CLIENTS {
+                scope.spawn(|| {
+                    // A server that has gone asks again.
+                    end_on_panic(|| drop(service.answer(stream)));
+                    service.clients.fetch_sub(1, Ordering::Relaxed);
+                });
+            } else {
+                service.clients.fetch_sub(1, Ordering::Relaxed);
+            }
+        });
+        systemd::notify("STOPPING=1");
+        service.servers.iter().for_each(|server| server.resident.stop());
+    });
+    drop(socket);
+    let (is_stopped, changed) = &STOPPED;
+    *is_stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    changed.notify_all();
+    signals::wait_for_exit()
+}
+
+/// Whether all threads have ended.
+static STOPPED: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+
+/// Lets the files that are being worked on be finished before a signal ends the process.
+fn wait_until_stopped() {
+    let (is_stopped, changed) = &STOPPED;
+    let guard = is_stopped.lock().unwrap_or_else(PoisonError::into_inner);
+    drop(changed.wait_timeout_while(guard, MAX_STOP, |is_stopped| !*is_stopped));
+}
+
+/// A thread that panics would leave servers without answers: the service manager starts the process again.
+fn end_on_panic(work: impl FnOnce()) {
+    if std::panic::catch_unwind(AssertUnwindSafe(work)).is_err() {
+        std::process::exit(101);
+    }
+}
+
+/// A server's data directory, and who archives what is in it.
+struct Server {
+    data: PathBuf,
+    resident: Resident,
+}
+
+struct Service {
+    location: String,
+    config: Option<PathBuf>,
+    servers: Vec<Server>,
+    log: Log,
+    backlog: usize,
+    /// When a server was told last that many files wait.
+    backlog_told: Mutex<Option<Instant>>,
+    clients: AtomicUsize,
+}
+
+impl Service {
+    /// Writes to the log what became of a file, as push does.
+    fn report(&self, report: &Report<'_>) {
+        if self.log.is_text() {
+            match report.result {
+                Ok(pushed) => warn(pushed),
+                Err(error) => {
+                    complain(if report.is_asked { "" } else { "ahead of time: " }, error, error.hint());
+                }
+            }
+        }
+        self.log.write(&[Entry::of_push(report.name, report.result, report.ready)]);
+    }
+
+    /// Answers one request.
+    fn answer(&self, mut stream: UnixStream) -> io::Result<()> {
+        stream.set_write_timeout(Some(MAX_TIME))?;
+        let peer = socket_peercred(&stream)?.uid;
+        let own = geteuid();
+        if peer != own && !peer.is_root() {
+            let detail = format!(
+                "walden archive serve archives for processes of user id {}, and was asked by one of {}.",
+                own.as_raw(),
+                peer.as_raw()
+            );
+            return refusal("a file", &detail, "Run it as the user that the server runs as.")
+                .write(&mut stream);
+        }
+        let request = match Request::read(&mut Bounded { stream: &stream, began: Instant::now() }) {
+            Ok(request) => request,
+            Err(error) => {
+                return refusal("a file", &error_text(&error), error.hint()).write(&mut stream);
+            }
+        };
+        // Whoever asked may have lost patience while this process was stopped.
+        Reply::Working.write(&mut stream)?;
+        let reply = match self.accept(&request) {
+            Err(reply) => reply,
+            Ok((server, file)) => {
+                let mut sign = || match Reply::Working.write(&mut stream) {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(_) => ControlFlow::Break(()),
+                };
+                match server.resident.archive(file, &mut sign) {
+                    Ok(Ok(pushed)) => Reply::Archived {
+                        warnings: pushed.warnings.into_iter().chain(self.backlog_warning(server)).collect(),
+                    },
+                    Ok(Err(error)) => {
+                        let detail = std::error::Error::source(&error).map(error_text).unwrap_or_default();
+                        let hint = error.hint().unwrap_or_default().to_owned();
+                        Reply::Failed { message: error.to_string(), detail, hint }
+                    }
+                    Err(stopped) => refusal(&request.file, &stopped.to_string(), "The server asks again."),
+                }
+            }
+        };
+        reply.write(&mut stream)
+    }
+
+    /// The file that is asked for, and who archives it, if it is one for this archive.
+    fn accept(&self, request: &Request) -> Result<(&Server, ArchivedFile), Reply> {
+        let refuse = |detail: String, hint: &str| Err(refusal(&request.file, &detail, hint));
+        let data = request.data.canonicalize();
+        let server = self.servers.iter().find(|server| data.as_ref().is_ok_and(|data| server.data == *data));
+        let Some(server) = server else {
+            let known: Vec<_> = self.servers.iter().map(|server| server.data.display().to_string()).collect();
+            return refuse(
+                format!(
+                    "walden archive serve archives for {}, and was asked by the server in {}.",
+                    known.join(", "),
+                    request.data.display()
+                ),
+                "Let walden.socket name the socket of the process that has this data directory as --data.",
+            );
+        };
+        if !request.repo.is_empty() && !is_same_place(&request.repo, &self.location) {
+            return refuse(
+                format!(
+                    "walden.repo is {}, and walden archive serve archives into {}.",
+                    request.repo, self.location
+                ),
+                "Correct one of them, or leave walden.repo empty.",
+            );
+        }
+        let expected = &request.config;
+        let is_config = self.config.as_ref().is_some_and(|config| is_same_path(config, expected));
+        if !expected.as_os_str().is_empty() && !is_config {
+            let own =
+                self.config.as_ref().map_or("no file".to_owned(), |config| config.display().to_string());
+            return refuse(
+                format!("walden.config is {}, and walden archive serve uses {own}.", expected.display()),
+                "Correct one of them, or leave walden.config empty.",
+            );
+        }
+        match ArchivedFile::parse(&request.file) {
+            Some(file) => Ok((server, file)),
+            None => refuse(
+                "Expected the name of a segment, a history or a backup history file.".to_owned(),
+                "PostgreSQL archives no other files: find out what made one of this name in archive_status.",
+            ),
+        }
+    }
+
+    /// What a server is told now and then if many of its files wait.
+    fn backlog_warning(&self, server: &Server) -> Option<String> {
+        let ready = server.resident.ready();
+        let mut told = self.backlog_told.lock().unwrap_or_else(PoisonError::into_inner);
+        if ready <= self.backlog || told.is_some_and(|told| told.elapsed() < BACKLOG_EVERY) {
+            return None;
+        }
+        *told = Some(Instant::now());
+        let warning = format!(
+            "{ready} files wait to be archived (more than {}): pg_wal grows until they are",
+            self.backlog
+        );
+        self.log.warn(&warning);
+        Some(warning)
+    }
+}
+
+fn refusal(file: &str, detail: &str, hint: &str) -> Reply {
+    Reply::Failed {
+        message: format!("cannot archive {file}"),
+        detail: detail.to_owned(),
+        hint: hint.to_owned(),
+    }
+}
+
+/// Whether two archives are the same: by their URLs, or as folders.
+fn is_same_place(one: &str, other: &str) -> bool {
+    let plain = |place: &str| place.trim_end_matches('/').to_owned();
+    plain(one) == plain(other) || is_same_path(Path::new(one), Path::new(other))
+}
+
+fn is_same_path(one: &Path, other: &Path) -> bool {
+    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}
+
+/// A connection whose bytes arrive in time, however they trickle.
+struct Bounded<'s> {
+    stream: &'s UnixStream,
+    began: Instant,
+}
+
+impl Read for Bounded<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(TICK))?;
+        loop {
+            match self.stream.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if signals::interrupted() || self.began.elapsed() >= MAX_TIME {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
+                Ok(_) if self.began.elapsed() >= MAX_TIME => return Err(io::ErrorKind::TimedOut.into()),
+                result => return result,
+            }
+        }
+    }
+}
+
+/// A socket at a path, removed when it is dropped.
+struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Locked as long as the process lives, so that a socket that is there can be told from one that was left.
+    _lock: File,
+}
+
+impl Socket {
+    fn listen(path: &Path) -> Result<Socket> {
+        let path = std::path::absolute(path)?;
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let cannot = || format!("cannot listen on {}", path.display());
+        if !folder.exists() {
+            DirBuilder::new().mode(0o700).create(folder).with_context(cannot)?;
+        }
+        let found = fs::metadata(folder).with_context(cannot)?;
+        let is_ours = found.uid() == geteuid().as_raw();
+        if !is_ours || found.mode() & 0o022 != 0 {
+            bail!(
+                "{}: expected a folder that belongs to this user (id {}) and that nobody else can write to, found owner {} and mode {:o}; choose another one by --socket, such as systemd's RuntimeDirectory",
+                cannot(),
+                geteuid().as_raw(),
+                found.uid(),
+                found.mode() & 0o7777
+            );
+        }
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(".lock");
+        let lock = File::options().create(true).append(true).open(folder.join(name)).with_context(cannot)?;
+        if lock.try_lock().is_err() {
+            bail!("{}: another walden archive serve has it", cannot());
+        }
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).with_context(cannot),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path).with_context(cannot)?;
+        let socket = Socket { listener, path, _lock: lock };
+        fs::set_permissions(&socket.path, Permissions::from_mode(0o600))
+            .and_then(|()| socket.listener.set_nonblocking(true))
+            .with_context(|| format!("cannot listen on {}", socket.path.display()))?;
+        Ok(socket)
+    }
+
+    /// Hands over connections until a signal asks the process to end.
+    fn accept_until_stopped(&self, mut serve: impl FnMut(UnixStream)) {
+        let watchdog = systemd::watchdog_interval();
+        let mut petted = Instant::now();
+        let tick = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
+        while !signals::interrupted() {
+            if watchdog.is_some_and(|interval| petted.elapsed() + TICK >= interval) {
+                systemd::notify("WATCHDOG=1");
+                petted = Instant::now();
+            }
+            let _ = poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&tick));
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    if stream.set_nonblocking(false).is_ok() {
+                        serve(stream);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // Out of file descriptors, for example: not at full speed.
+                Err(_) => thread::sleep(TICK),
+            }
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
