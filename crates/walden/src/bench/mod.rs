@@ -1,6 +1,7 @@
 //! `walden bench`: this program and others, alternately on the same files.
 
 mod archive;
+mod archive_library;
 mod bad_inputs;
 mod cases;
 mod codecs;
@@ -39,6 +40,7 @@ pub struct BenchArgs {
 enum BenchCommand {
     Cases(cases::CasesArgs),
     Archive(archive::ArchiveArgs),
+    ArchiveLibrary(archive_library::LibraryArgs),
     BadInputs(bad_inputs::BadInputsArgs),
     Codecs(codecs::CodecsArgs),
     Decode(decode::DecodeArgs),
@@ -59,6 +61,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     match &args.command {
         BenchCommand::Cases(args) => cases::run(args),
         BenchCommand::Archive(args) => archive::run(args),
+        BenchCommand::ArchiveLibrary(args) => archive_library::run(args),
         BenchCommand::BadInputs(args) => bad_inputs::run(args),
         BenchCommand::Codecs(args) => codecs::run(args),
         BenchCommand::Decode(args) => decode::run(args),
