@@ -9,7 +9,7 @@ use crate::archive::{ArchiveSize, Compressor};
 use crate::learn::Traced;
 use crate::objects::{self, ObjectEffect};
 use crate::outcome::{Bucket, Buckets, Prediction};
-use crate::predict::{Forecast, relative};
+use crate::predict::{ErrorParts, Forecast, relative};
 use crate::recovery::RecoveryModel;
 use crate::settings::{ROWS, Settings};
 use crate::trace::Diagnostics;
@@ -128,6 +128,8 @@ pub struct Predicted {
     pub change: f64,
     /// Error of `bytes` in either direction.
     pub error_bytes: u64,
+    /// The same by cause.
+    pub error_parts: ErrorParts,
     /// Fractions of bytes that are exact, reconstructed, sampled and estimated.
     pub shares: [f64; 4],
     /// Bytes by bucket.
@@ -189,7 +191,7 @@ impl Document {
                     forecast.self_check.bytes,
                     seconds,
                     recovery,
-                    forecast.error_bytes(prediction),
+                    forecast.error_parts(prediction),
                 );
                 let actual = (&forecast.actual, forecast.images);
                 let size = |one: &Compressor| one.of(traced, actual, settings, prediction);
@@ -260,7 +262,7 @@ impl Predicted {
         self_check_bytes: u64,
         seconds: Option<f64>,
         recovery: Recovery,
-        error_bytes: f64,
+        error_parts: ErrorParts,
     ) -> Predicted {
         let changed: Vec<(String, String)> = ROWS
             .iter()
@@ -281,7 +283,8 @@ impl Predicted {
             changed,
             bytes: prediction.bytes,
             change: relative(prediction.bytes, self_check_bytes),
-            error_bytes: error_bytes as u64,
+            error_bytes: error_parts.total() as u64,
+            error_parts,
             shares: prediction.shares.map(|bytes| bytes as f64 / known.max(1) as f64),
             buckets: buckets(&prediction.buckets),
             images: prediction.images,

@@ -9,6 +9,7 @@ use walden_format::payload::heap::{
     XlHeapDelete, XlHeapHeader, XlHeapInsert, XlHeapMultiInsert, XlHeapNewCid, XlHeapUpdate,
 };
 use walden_format::payload::standby::InvalidationMessage;
+use walden_format::payload::xact::TransactionFlags;
 use walden_format::payload::xlog::WalLevel;
 use walden_format::payload::{self, Payload};
 use walden_format::record::{
@@ -71,8 +72,10 @@ const DELETE: u32 = XlHeapDelete::WIDTH as u32;
 const INVALIDATION: u32 = InvalidationMessage::WIDTH as u32;
 /// `FirstNormalObjectId`: files of the catalog have smaller numbers until they are rewritten.
 const FIRST_NORMAL: u32 = 16_384;
-/// `xl_xact_xinfo` and `xl_xact_dbinfo`, which a commit without anything else to log does not have (`XLOG_XACT_HAS_INFO`).
-const DATABASE: u32 = 8;
+/// `xl_xact_dbinfo`, which a commit has for its invalidation messages or for logical decoding (`XactLogCommitRecord`).
+const DATABASE: i32 = 8;
+/// `xl_xact_xinfo`, which a commit without anything else to log does not have (`XLOG_XACT_HAS_INFO`).
+const XINFO: i32 = 4;
 
 /// How a record that was written under `from` differs under `to`.
 pub fn variant(record: &Record<'_>, touched: &[Touched], from: Level, to: Level) -> Variant {
@@ -118,6 +121,14 @@ fn logical_to_replica(record: &Record<'_>, touched: &[Touched], as_traced: Varia
         variant.fixed -= TOPLEVEL_XID_HEADER as i32;
     }
     match (record.header.rmid, record.rmgr_info() & KIND_MASK) {
+        (rmid::XACT, xact::COMMIT | xact::COMMIT_PREPARED) => {
+            if let Ok(Payload::Commit(end)) = payload::parse(record)
+                && end.flags.has_database()
+                && end.invalidations.is_empty()
+            {
+                variant.fixed -= database_bytes(end.flags.0);
+            }
+        }
         (rmid::HEAP2, heap2::REWRITE | heap2::NEW_CID)
         | (rmid::HEAP, heap::TRUNCATE)
         | (rmid::XACT, xact::INVALIDATION) => variant.is_written = false,
@@ -142,6 +153,9 @@ fn replica_to_logical(record: &Record<'_>, touched: &[Touched], as_traced: Varia
         if record.header.rmid == rmid::XACT
             && let Ok(Payload::Commit(end)) = payload::parse(record)
         {
+            if !end.flags.has_database() {
+                variant.fixed += database_bytes(end.flags.0);
+            }
             // The same invalidation messages are also logged at the end of each command.
             let messages = end.invalidations.len() as u32;
             if messages > 0 {
@@ -196,15 +210,24 @@ fn replica_to_minimal(record: &Record<'_>, as_traced: Variant) -> Variant {
             if let Ok(Payload::Commit(end)) = payload::parse(record)
                 && !end.invalidations.is_empty()
             {
+                // From `logical`, the database of commits without invalidations is gone already.
                 variant.fixed -= (4 + INVALIDATION * end.invalidations.len() as u32) as i32;
-                if end.subxacts.is_empty() && end.dropped_relations.is_empty() && !end.flags.has_twophase() {
-                    variant.fixed -= DATABASE as i32;
-                }
+                variant.fixed -= database_bytes(end.flags.0 & !FOR_STANDBYS);
             }
         }
         _ => {}
     }
     variant
+}
+
+/// What a commit logs for standbys only, with the flags that say so.
+const FOR_STANDBYS: u32 = TransactionFlags::HAS_INVALIDATIONS
+    | TransactionFlags::UPDATE_RELCACHE_FILE
+    | TransactionFlags::HAS_ACCESS_EXCLUSIVE_LOCKS;
+
+/// Bytes of the database in a commit with these flags: with the flags themselves, if there are no others.
+fn database_bytes(flags: u32) -> i32 {
+    DATABASE + if flags & !TransactionFlags::HAS_DATABASE == 0 { XINFO } else { 0 }
 }
 
 /// Bytes of main data behind the fixed fields, including the longer header that they may require.
@@ -303,5 +326,18 @@ impl Unlogged {
             // Not distinguished from known blocks any more, but beyond any threshold.
             file.blocks = file.blocks.max(MAX_IMAGES as u64 + 1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_has_its_database_for_logical_decoding() {
+        assert_eq!(database_bytes(0), 12);
+        assert_eq!(database_bytes(TransactionFlags::HAS_DATABASE), 12);
+        assert_eq!(database_bytes(TransactionFlags::HAS_DATABASE | TransactionFlags::HAS_SUBXACTS), 8);
+        assert_eq!(database_bytes(TransactionFlags::HAS_SUBXACTS), 8);
     }
 }

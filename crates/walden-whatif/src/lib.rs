@@ -26,5 +26,5 @@ pub mod survey;
 pub mod trace;
 
 pub use outcome::{Basis, Bucket, Buckets, Prediction};
-pub use predict::{Forecast, OpenBase, PredictError, Question, ReadProgress, predict};
+pub use predict::{ErrorParts, Forecast, OpenBase, PredictError, Question, ReadProgress, predict};
 pub use settings::{Effect, SettingError, Settings};

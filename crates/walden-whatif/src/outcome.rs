@@ -146,9 +146,11 @@ pub struct Prediction {
     pub shares: [u64; 4],
     /// Twice the standard error of sampled images, in bytes.
     pub sampling_error: f64,
-    /// Bytes by which it differs if the work begins half a segment further on and its clock half a `checkpoint_timeout` earlier;
-    /// 0 if that was not predicted.
+    /// Bytes by which it differs if the work begins in the middle between two checkpoints, by distance and by time, and in the
+    /// middle of a segment; 0 if that was not predicted, or is known from the trace.
     pub phase_error: f64,
+    /// Bytes by which it differs if checkpoints begin later; 0 if that was not predicted.
+    pub delay_error: f64,
     /// The checkpoints.
     pub checkpoints: Vec<SimulatedCheckpoint>,
     /// Checkpoints that were requested while another one was in progress: whether they take place is a race.
@@ -190,6 +192,7 @@ impl Prediction {
         self.shares.iter_mut().zip(other.shares).for_each(|(one, other)| *one = one.midpoint(other));
         self.sampling_error = self.sampling_error.max(other.sampling_error);
         self.phase_error = self.phase_error.max(other.phase_error);
+        self.delay_error = self.delay_error.max(other.delay_error);
         if other.longest_redo > self.longest_redo {
             (self.longest_redo, self.longest_redo_work) = (other.longest_redo, other.longest_redo_work);
         }

@@ -1,6 +1,9 @@
 //! Runs a prediction: survey, inference of settings, and passes over the trace.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashSet;
+use serde::Serialize;
 use thiserror::Error;
 use walden_explain::checkpoints::Cause;
 use walden_format::lsn::Lsn;
@@ -41,7 +44,7 @@ pub struct Question<'a> {
     pub all_images: bool,
     /// Maximum number of threads; 0 counts as 1.
     pub threads: usize,
-    /// Memory for pages, in bytes.
+    /// Memory for pages and blocks in bytes, of all passes together.
     pub memory_bytes: usize,
 }
 
@@ -84,6 +87,8 @@ pub struct Forecast {
     pub diagnostics: Diagnostics,
     /// By how much two runs of the same work differ: twice the standard error, as a fraction.
     pub run_noise: f64,
+    /// Seconds by which a checkpoint may begin earlier or later in another run: one requested by volume, and one by time.
+    pub delays: [f64; 2],
     /// Changes of tables and indexes, with what the trace contains of these.
     pub objects: Vec<(ObjectChange, Counts)>,
     /// Seconds that the passes took.
@@ -94,6 +99,9 @@ pub struct Forecast {
 
 /// Assumed relative error of estimated bytes ([`Basis::Estimated`](crate::Basis)).
 const ESTIMATE_ERROR: f64 = 0.25;
+/// Bytes that a server writes by itself, more or fewer in another run: snapshots of running transactions, every 15 seconds, and what
+/// the alignment of records to pages makes of them. Two runs of one session without a checkpoint differed by 0 to 190 bytes.
+const SERVER_NOISE: f64 = 256.0;
 /// Assumed share of a cycle's images that are not written if a raced checkpoint does not take place.
 const RACE_ERROR: f64 = 0.25;
 
@@ -103,17 +111,69 @@ impl Forecast {
         relative(self.self_check.bytes, self.trace_bytes)
     }
 
-    /// The error of a prediction in either direction, in bytes: what is known to be wrong in one direction is added, what is as
-    /// likely in both is summed up by squares.
+    /// The error of a prediction in either direction, in bytes.
     pub fn error_bytes(&self, prediction: &Prediction) -> f64 {
+        self.error_parts(prediction).total()
+    }
+
+    /// The same by cause.
+    pub fn error_parts(&self, prediction: &Prediction) -> ErrorParts {
         let bytes = prediction.bytes as f64;
-        let checkpoints = prediction.checkpoints.len().max(1) as f64;
-        let raced =
-            prediction.races as f64 / checkpoints * prediction.buckets.get(Bucket::CheckpointImages) as f64;
-        let systematic = ESTIMATE_ERROR * prediction.shares[Basis::Estimated as usize] as f64
-            + self.self_check_error().abs() * bytes
-            + RACE_ERROR * raced;
-        let random = [prediction.sampling_error, prediction.phase_error, self.run_noise * bytes];
+        let count = prediction.checkpoints.len().max(1) as f64;
+        let raced = prediction.races as f64 / count * prediction.buckets.get(Bucket::CheckpointImages) as f64;
+        let delays = self.random_delays(prediction);
+        ErrorParts {
+            estimates: ESTIMATE_ERROR * prediction.shares[Basis::Estimated as usize] as f64,
+            self_check: self.self_check_error().abs() * bytes,
+            races: RACE_ERROR * raced,
+            sampling: prediction.sampling_error,
+            phase: prediction.phase_error,
+            delays: prediction.delay_error.hypot(delays),
+            run_to_run: (self.run_noise * bytes).hypot(SERVER_NOISE),
+        }
+    }
+
+    /// Twice the standard error of the images, where each checkpoint begins some bytes earlier or later: as many of the pages changed in
+    /// between get an image in one cycle as lose one in the next, on average.
+    fn random_delays(&self, prediction: &Prediction) -> f64 {
+        let images = prediction.images as f64;
+        if images < 1.0 {
+            return 0.0;
+        }
+        let image = prediction.buckets.get(Bucket::CheckpointImages) as f64 / images;
+        let seconds = self.survey.seconds(self.span.0, self.span.1).unwrap_or(0.0).max(1e-3);
+        let images_per_second = images / seconds;
+        let timed = prediction.caused_by(Cause::Time) as f64;
+        let requested = prediction.caused_by(Cause::Volume) as f64;
+        let changed = (requested * self.delays[0] + timed * self.delays[1]) * images_per_second;
+        2.0 * image * changed.sqrt()
+    }
+}
+
+/// The error of a prediction in either direction by cause, in bytes.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct ErrorParts {
+    /// Bytes that are estimated.
+    pub estimates: f64,
+    /// What is wrong in the prediction for the trace's own settings.
+    pub self_check: f64,
+    /// Checkpoints that are requested while another one is in progress.
+    pub races: f64,
+    /// Images of which a sample was compressed.
+    pub sampling: f64,
+    /// Where between two checkpoints and in a segment the work begins.
+    pub phase: f64,
+    /// When checkpoints begin.
+    pub delays: f64,
+    /// By how much two runs of the same work differ.
+    pub run_to_run: f64,
+}
+
+impl ErrorParts {
+    /// The sum: what is known to be wrong in one direction is added, what is as likely in both is summed up by squares.
+    pub fn total(&self) -> f64 {
+        let random = [self.sampling, self.phase, self.delays, self.run_to_run];
+        let systematic = self.estimates + self.self_check + self.races;
         systematic + random.iter().map(|error| error * error).sum::<f64>().sqrt()
     }
 }
@@ -165,8 +225,10 @@ pub fn predict(
         changed.validate()?;
         settings.push(changed);
     }
-    let phases = if settings.len() <= MAX_SETTINGS_WITH_PHASES { 2 } else { 1 };
-    let job = Job { run, question, survey: &survey, learned: &learned, from, end, phases };
+    let times = survey.times.as_slice().into();
+    let variants = variants(&survey, &learned, from, &settings);
+    let uncertainty = checkpoint_clock(&survey, &learned, from).map_or(HALF_SECOND, |(_, micros)| micros);
+    let job = Job { run, question, survey: &survey, learned: &learned, times, from, end, variants };
     let started = std::time::Instant::now();
     let PassResults { mut predictions, common, damage } =
         job.passes(&settings, learned.unthrottled_micros, read)?;
@@ -187,6 +249,7 @@ pub fn predict(
         predictions,
         diagnostics: common.diagnostics,
         run_noise: common.run_noise,
+        delays: [WAKE_UP, uncertainty as f64 / 2.0].map(|micros| micros / 1e6),
         objects: common.objects,
         replay_seconds,
         damage: damage.or(survey.damage),
@@ -226,15 +289,93 @@ fn group_by_compression(settings: &[Settings], threads: usize, max_group: usize)
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
-/// Keeps the first phase of each of the settings, and by how much the others differ from it.
-fn merge_phases(predictions: Vec<Prediction>, phases: usize) -> Vec<Prediction> {
-    let merge = |phases: &[Prediction]| {
-        let mut first = phases[0].clone();
-        let differences = phases.iter().map(|other| other.bytes.abs_diff(first.bytes));
-        first.phase_error = differences.max().unwrap_or(0) as f64;
+/// What one of the settings is simulated with, beside what the trace shows.
+#[derive(Clone, Copy, Debug)]
+enum Variant {
+    /// Nothing else.
+    AsTraced,
+    /// Requested checkpoints begin so many bytes later, and those by time a second: the log has the seconds of a checkpoint only.
+    LateCheckpoints(u64),
+    /// The work begins in the middle between two checkpoints and in the middle of a segment.
+    OtherPhase,
+}
+
+/// Microseconds by which the checkpointer may wake up later than in the trace, once it is requested: on a machine with five busy
+/// processes for each core.
+const WAKE_UP: f64 = 50_000.0;
+/// The log has the second in which a checkpoint began: half of it, in microseconds.
+const HALF_SECOND: i64 = 500_000;
+
+/// When the checkpoint in force at a position began, from which on `checkpoint_timeout` counts, and by how much that is uncertain, in
+/// microseconds. After a shutdown the server counts from its next start (`CheckpointerMain`), which was before its first transaction.
+fn checkpoint_clock(survey: &Survey, learned: &Learned, from: Lsn) -> Option<(i64, i64)> {
+    let redo = survey.redo_at(from)?;
+    let timeout = learned.settings.checkpoint_timeout;
+    // The next one by time shows it.
+    let next = learned.checkpoints.iter().find(|one| one.record.redo > redo);
+    if let Some(next) = next.filter(|next| next.cause == Cause::Time) {
+        let began = next.record.time.saturating_sub(timeout).saturating_mul(1_000_000);
+        return Some((began.saturating_add(HALF_SECOND), HALF_SECOND));
+    }
+    let checkpoint = survey.checkpoints.iter().find(|one| one.redo == redo)?;
+    let began = checkpoint.time.saturating_mul(1_000_000).saturating_add(HALF_SECOND);
+    let next = survey.times.iter().find(|(lsn, _)| *lsn >= redo).map_or(began, |(_, micros)| *micros);
+    if checkpoint.shutdown && next > began {
+        return Some((began.midpoint(next), (next.saturating_sub(began) / 2).max(HALF_SECOND)));
+    }
+    Some((began.min(next), HALF_SECOND))
+}
+
+/// Mean rate at which the trace was written; 0 if it has no times.
+fn bytes_per_second(survey: &Survey) -> f64 {
+    let Some((first, end)) = survey.span else { return 0.0 };
+    let seconds = survey.seconds(first, end).filter(|seconds| *seconds > 0.0);
+    seconds.map_or(0.0, |seconds| end.bytes_since(first) as f64 / seconds)
+}
+
+/// The variants that the settings are simulated in, the first of which is the prediction.
+fn variants(survey: &Survey, learned: &Learned, from: Lsn, settings: &[Settings]) -> Vec<Variant> {
+    if settings.len() > MAX_SETTINGS_WITH_VARIANTS {
+        return vec![Variant::AsTraced];
+    }
+    let late = ((bytes_per_second(survey) * WAKE_UP / 1e6) as u64).min(survey.segment_size.bytes() / 4);
+    let mut variants = vec![Variant::AsTraced, Variant::LateCheckpoints(late)];
+    if !is_phase_known(survey, learned, from, settings) {
+        variants.push(Variant::OtherPhase);
+    }
+    variants
+}
+
+/// Whether the same work would begin at the same place between two checkpoints and in a segment: behind a checkpoint that was
+/// requested, before the next one under any of the settings, and, if the size of segments changes, with that checkpoint at the start
+/// of a segment, as after a segment switch.
+fn is_phase_known(survey: &Survey, learned: &Learned, from: Lsn, settings: &[Settings]) -> bool {
+    let size = survey.segment_size;
+    let last = learned.checkpoints.iter().rfind(|one| one.record.redo <= from);
+    let Some(last) = last.filter(|one| matches!(one.cause, Cause::Requested | Cause::Shutdown)) else {
+        return false;
+    };
+    let distance = |one: &Settings| one.checkpoint_segments().saturating_mul(one.segment_size.bytes());
+    let is_last = settings.iter().all(|one| from.bytes_since(last.record.redo) < distance(one));
+    let is_behind_switch = size.offset_of(last.record.redo) <= size.bytes() / 64;
+    is_last && (is_behind_switch || settings.iter().all(|one| one.segment_size == size))
+}
+
+/// Keeps the first variant of each of the settings, and by how much the others differ from it.
+fn merge_variants(predictions: Vec<Prediction>, variants: &[Variant]) -> Vec<Prediction> {
+    let merge = |outcomes: &[Prediction]| {
+        let mut first = outcomes[0].clone();
+        for (variant, other) in variants.iter().zip(outcomes) {
+            let difference = other.bytes.abs_diff(first.bytes) as f64;
+            match variant {
+                Variant::AsTraced => {}
+                Variant::LateCheckpoints(_) => first.delay_error = difference,
+                Variant::OtherPhase => first.phase_error = difference,
+            }
+        }
         first
     };
-    predictions.chunks(phases).map(merge).collect()
+    predictions.chunks(variants.len()).map(merge).collect()
 }
 
 struct Job<'a> {
@@ -242,14 +383,27 @@ struct Job<'a> {
     question: &'a Question<'a>,
     survey: &'a Survey,
     learned: &'a Learned,
+    /// Those of the survey, for each pass.
+    times: Arc<[(Lsn, i64)]>,
     from: Lsn,
     end: Lsn,
-    /// How many times each of the settings is simulated, each time in another phase of the segment and of the clock.
-    phases: usize,
+    /// What each of the settings is simulated in.
+    variants: Vec<Variant>,
 }
 
 /// With more settings, as in a search, none is simulated twice.
-const MAX_SETTINGS_WITH_PHASES: usize = 16;
+const MAX_SETTINGS_WITH_VARIANTS: usize = 20;
+
+/// Memory that a pass has at least, if it is not the only one at a time.
+const MIN_PASS_BYTES: usize = 256 << 20;
+
+/// What a pass gets of what all have together.
+#[derive(Clone, Copy)]
+struct Share {
+    memory_bytes: usize,
+    /// Of how many passes the progress is one.
+    of_progress: u64,
+}
 
 /// The outcome of all passes over the trace.
 struct PassResults {
@@ -272,23 +426,29 @@ impl Job<'_> {
         unthrottled_micros: i64,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<PassResults, PredictError> {
-        let groups =
-            group_by_compression(settings, self.question.threads.max(1), MAX_SIMULATIONS / self.phases);
-        let outcomes: Vec<Result<(PassOutcome, Option<Damage>), PredictError>> =
-            std::thread::scope(|scope| {
-                let passes: Vec<_> = groups
+        // Each pass has its own pages, so as many run at a time as there is memory for.
+        let at_a_time = self.question.threads.min(self.question.memory_bytes / MIN_PASS_BYTES).max(1);
+        let groups = group_by_compression(settings, at_a_time, MAX_SIMULATIONS / self.variants.len());
+        let mut outcomes: Vec<Result<(PassOutcome, Option<Damage>), PredictError>> = Vec::new();
+        for together in groups.chunks(at_a_time) {
+            let share = Share {
+                memory_bytes: self.question.memory_bytes / together.len(),
+                of_progress: groups.len() as u64,
+            };
+            outcomes.extend(std::thread::scope(|scope| {
+                let passes: Vec<_> = together
                     .iter()
                     .map(|group| {
                         let of_group = group.iter().map(|at| settings[*at].clone());
-                        let passes = groups.len();
-                        scope.spawn(move || self.pass(of_group, unthrottled_micros, passes, progress))
+                        scope.spawn(move || self.pass(of_group, unthrottled_micros, share, progress))
                     })
                     .collect();
                 let join = |pass: std::thread::ScopedJoinHandle<'_, _>| {
                     pass.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                 };
-                passes.into_iter().map(join).collect()
-            });
+                passes.into_iter().map(join).collect::<Vec<_>>()
+            }));
+        }
         let mut predictions: Vec<Option<Prediction>> = (0..settings.len()).map(|_| None).collect();
         let (mut common, mut damage) = (None, None);
         for (group, outcome) in groups.iter().zip(outcomes) {
@@ -328,31 +488,44 @@ impl Job<'_> {
         &self,
         settings: impl Iterator<Item = Settings>,
         unthrottled_micros: i64,
-        passes: usize,
+        share: Share,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(PassOutcome, Option<Damage>), PredictError> {
         let redo = self.survey.redo_at(self.from);
         let start_time = self.survey.time_near(self.from).unwrap_or(0);
-        // The checkpoint in force at the start of the window began at its own time.
-        let began = redo.and_then(|redo| self.survey.checkpoints.iter().find(|one| one.redo == redo));
-        let began = began.map_or(start_time, |one| (one.time * 1_000_000).min(start_time));
+        let (began, uncertainty) = checkpoint_clock(self.survey, self.learned, self.from).unwrap_or((start_time, 0));
         let redo_from = redo.unwrap_or(self.from);
-        let simulation = |settings: &Settings, phase: usize| {
+        let simulation = |settings: &Settings, variant: Variant| {
             let own = self.checkpoint_records(settings);
-            let shift = phase as u64 * settings.segment_size.bytes() / 2;
-            let earlier = phase as i64 * settings.checkpoint_timeout * 500_000;
-            let [start, redo] = [self.from, redo_from].map(|lsn| lsn.plus(shift));
-            Simulation::new(settings.clone(), start, redo, began - earlier, own).with_checkpointer(
-                self.learned.request_lag_bytes,
+            let (mut start, mut redo, mut began) = (self.from, redo_from, began);
+            let mut request_lag = self.learned.request_lag_bytes;
+            match variant {
+                Variant::AsTraced => {}
+                Variant::LateCheckpoints(bytes) => {
+                    request_lag += bytes;
+                    began += uncertainty;
+                }
+                Variant::OtherPhase => {
+                    let segment = settings.segment_size.bytes();
+                    let distance = settings.checkpoint_segments().saturating_mul(segment);
+                    // So far on that the redo pointer is not before the log's start.
+                    start = start.plus(distance.next_multiple_of(segment) + segment / 2);
+                    redo = Lsn(start.0 - distance / 2);
+                    began -= settings.checkpoint_timeout * 500_000;
+                }
+            }
+            Simulation::new(settings.clone(), start, redo, began, own).with_checkpointer(
+                request_lag,
                 self.learned.skipped_requests.clone(),
                 unthrottled_micros,
             )
         };
-        let in_phases = |settings: Settings| {
-            (0..self.phases).map(move |phase| simulation(&settings, phase)).collect::<Vec<_>>()
+        let in_variants = |settings: Settings| {
+            let of = |variant: &Variant| simulation(&settings, *variant);
+            self.variants.iter().map(of).collect::<Vec<_>>()
         };
-        let simulations = settings.flat_map(in_phases).collect();
-        let memory_bytes = self.question.memory_bytes / passes.max(1);
+        let simulations = settings.flat_map(in_variants).collect();
+        let memory_bytes = share.memory_bytes;
         let base = self.question.base.map(|(_, open)| open()).transpose();
         let base =
             base.map_err(|error| PredictError::Store(format!("cannot open the base pages: {error}")))?;
@@ -364,10 +537,10 @@ impl Job<'_> {
             ScanOptions { threads: 1, from: self.question.base.map(|(from, _)| from), to: self.question.to };
         // The survey has verified the checksums up to its end, but not of what was written since.
         let checked = self.survey.span.map_or(Lsn(0), |(_, end)| end);
-        let read = |bytes| progress(bytes / passes.max(1) as u64);
+        let read = |bytes| progress(bytes / share.of_progress.max(1));
         let (_, end) = scan_again(self.run, options, checked, &mut pass, read);
         let (mut outcome, replay) = pass.finish();
-        outcome.predictions = merge_phases(outcome.predictions, self.phases);
+        outcome.predictions = merge_variants(outcome.predictions, &self.variants);
         if let Some(failure) = replay.store.failure() {
             return Err(PredictError::Store(failure.to_string()));
         }
@@ -407,7 +580,7 @@ impl Job<'_> {
             level: Level::of(traced.wal_level),
             running,
             requested,
-            times: self.survey.times.clone(),
+            times: Arc::clone(&self.times),
             redo_pointers,
             end: self.question.to.unwrap_or(self.end).min(self.end),
             segment_size: self.run.segment_size,
@@ -430,5 +603,27 @@ impl Job<'_> {
             running: if has_running { mean(checkpoint_record::RUNNING, 50) } else { 0 },
             online: mean(checkpoint_record::ONLINE, 114),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_one_direction_add_up_and_others_by_squares() {
+        let parts = ErrorParts { estimates: 1.0, self_check: 2.0, phase: 3.0, delays: 4.0, ..ErrorParts::default() };
+        assert_eq!(parts.total(), 8.0);
+    }
+
+    #[test]
+    fn settings_are_grouped_so_that_no_group_is_too_large() {
+        let settings = Settings::default_of(walden_format::version::Major::V15);
+        let all = vec![settings; 41];
+        let groups = group_by_compression(&all, 2, 21);
+        assert!(groups.iter().all(|group| group.len() <= 21), "{groups:?}");
+        let mut placed: Vec<usize> = groups.concat();
+        placed.sort_unstable();
+        assert_eq!(placed, (0..41).collect::<Vec<_>>());
     }
 }

@@ -161,6 +161,7 @@ impl Simulation {
                 shares: [0; 4],
                 sampling_error: 0.0,
                 phase_error: 0.0,
+                delay_error: 0.0,
                 checkpoints: Vec::new(),
                 images: 0,
                 compressed_images: 0,

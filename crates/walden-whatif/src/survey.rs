@@ -23,8 +23,10 @@ use walden_format::version::Major;
 use walden_source::inventory::Run;
 use walden_source::scan::{Damage, ScanOptions, SegmentEnd, scan, scan_in_order};
 
-/// Resolution of [`Survey::times`], in microseconds.
+/// Resolution of [`Survey::times`] at first, in microseconds.
 const TIME_STEP: i64 = 10_000;
+/// Entries of [`Survey::times`] from which on its resolution is halved.
+const MAX_TIMES: usize = 1 << 20;
 
 /// The outcome of the first pass over a run.
 #[derive(Debug)]
@@ -135,7 +137,7 @@ impl Survey {
     }
 
     fn append(&mut self, segment: Segment, so_far: &mut SoFar) {
-        let SoFar { last_end, last_switch, checkpoints } = so_far;
+        let SoFar { last_end, last_switch, checkpoints, time_step } = so_far;
         if segment.starts_with_shutdown {
             self.shutdown_switches.extend(*last_switch);
         }
@@ -145,8 +147,12 @@ impl Survey {
         }
         self.switches.extend(segment.switch.filter(|_| !segment.has_backup_end));
         for (from, micros) in segment.times {
-            if self.times.last().is_none_or(|last| micros >= last.1 + TIME_STEP) {
+            if self.times.last().is_none_or(|last| micros >= last.1.saturating_add(*time_step)) {
                 self.times.push((from.or(*last_end).unwrap_or(Lsn(0)), micros));
+            }
+            if self.times.len() >= MAX_TIMES {
+                *time_step *= 2;
+                thin_out(&mut self.times, *time_step);
             }
         }
         *last_end = segment.last_end.or(*last_end);
@@ -238,11 +244,35 @@ fn first_change<T: Copy + PartialEq>(
 }
 
 /// What the next segment needs of those before.
-#[derive(Default)]
 struct SoFar {
     last_end: Option<Lsn>,
     last_switch: Option<Lsn>,
     checkpoints: CheckpointRecords,
+    /// The present resolution of [`Survey::times`].
+    time_step: i64,
+}
+
+impl Default for SoFar {
+    fn default() -> SoFar {
+        SoFar {
+            last_end: None,
+            last_switch: None,
+            checkpoints: CheckpointRecords::default(),
+            time_step: TIME_STEP,
+        }
+    }
+}
+
+/// Keeps the times that are at least `step` behind the one kept before.
+fn thin_out(times: &mut Vec<(Lsn, i64)>, step: i64) {
+    let mut last = None;
+    times.retain(|(_, micros)| {
+        let is_kept = last.is_none_or(|last: i64| *micros >= last.saturating_add(step));
+        if is_kept {
+            last = Some(*micros);
+        }
+        is_kept
+    });
 }
 
 /// Index of each record that a checkpoint itself writes in [`Evidence::checkpoint_records`].

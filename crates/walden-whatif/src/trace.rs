@@ -8,9 +8,12 @@
 //! simulation.
 
 mod block;
+mod changes;
+mod sessions;
 mod write;
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use walden_explain::checkpoints::Cause;
@@ -31,6 +34,8 @@ use crate::settings::Settings;
 use crate::simulate::Simulation;
 
 use self::block::Block;
+use self::changes::LastChanges;
+use self::sessions::{Background, Sessions};
 
 /// Maximum number of simulations in one pass: they are bits of a `u64`.
 pub const MAX_SIMULATIONS: usize = 64;
@@ -59,7 +64,7 @@ pub struct Plan {
     /// Redo pointers of checkpoints triggered neither by time nor by volume, ascending.
     pub requested: Vec<(Lsn, Cause)>,
     /// Clock by position, ascending: microseconds since 1970-01-01 UTC.
-    pub times: Vec<(Lsn, i64)>,
+    pub times: Arc<[(Lsn, i64)]>,
     /// Redo pointers of the trace's checkpoints, ascending.
     pub redo_pointers: Vec<Lsn>,
     /// Approximate end of the trace; spaces the points of the growth.
@@ -106,7 +111,7 @@ pub struct PassOutcome {
     /// Reliability.
     pub diagnostics: Diagnostics,
     /// By how much the bytes of the same number of transactions differ from one time to the next: twice the standard error, as a
-    /// fraction.
+    /// fraction. A single session writes the same each time.
     pub run_noise: f64,
     /// Changes of tables and indexes, with the activity that they would affect.
     pub objects: Vec<(ObjectChange, Counts)>,
@@ -130,8 +135,7 @@ struct State {
     /// Bit masks: all simulations, and those with `full_page_writes`.
     all: u64,
     full_page_writes: u64,
-    /// Checkpoint cycle of the last change of each block, by slot and simulation; 0 for none since the start.
-    cycles: Vec<u32>,
+    changes: LastChanges,
     compressor: Compressor,
     raw_means: FxHashMap<(RelFileLocator, Fork), Mean>,
     data_means: Means<(u16, u8, RelFileLocator)>,
@@ -164,6 +168,8 @@ struct State {
     /// Ends of transactions so far, and their number at each sample of the growth.
     transactions: u64,
     transactions_at: Vec<u64>,
+    sessions: Sessions,
+    background: Background,
     /// No time, checkpoint or sample falls before this position.
     next_event: Lsn,
 }
@@ -191,6 +197,12 @@ impl Pass {
             wanted.enumerate().fold(0, |bits, (at, bit)| bits | bit << at)
         };
         let (all, full_page_writes) = (bits(|_| true), bits(|settings| settings.full_page_writes));
+        // What is not written changes no page. Images for hint bits are written where the page has none in this cycle, so that all
+        // simulations with such images agree on the pages that have one.
+        let changes = LastChanges::new(&simulations, |one| {
+            let is_minimal = skip_threshold.is_some() && Level::of(one.settings.wal_level) == Level::Minimal;
+            (is_minimal, one.settings.log_hints)
+        });
         Pass {
             replay,
             state: State {
@@ -204,7 +216,7 @@ impl Pass {
                 records_unchanged,
                 all,
                 full_page_writes,
-                cycles: Vec::new(),
+                changes,
                 compressor: Compressor::new(all_images),
                 raw_means: FxHashMap::default(),
                 data_means: Means::default(),
@@ -229,6 +241,8 @@ impl Pass {
                 next_sample: 0,
                 transactions: 0,
                 transactions_at: Vec::new(),
+                sessions: Sessions::default(),
+                background: Background::default(),
                 next_event: Lsn(0),
             },
         }
@@ -258,14 +272,18 @@ impl Pass {
             records: state.records,
             images: state.images,
             diagnostics: state.diagnostics,
-            run_noise: run_noise(&state.transactions_at),
+            run_noise: if state.sessions.overlap() {
+                run_noise(&state.transactions_at).hypot(state.background.noise(trace_bytes))
+            } else {
+                0.0
+            },
             objects: state.objects.finish(),
         };
         (outcome, self.replay)
     }
 }
 
-/// Twice the standard error of the bytes that as many transactions write another time, as a fraction, from the numbers of
+/// Twice the standard error of the bytes that the same transactions write another time, as a fraction, from the numbers of
 /// transactions that had ended after each of equal parts of the log.
 ///
 /// Only neighbouring parts are compared, as the work may change with time, and by the median of their differences, so that
@@ -273,6 +291,9 @@ impl Pass {
 fn run_noise(transactions_at: &[u64]) -> f64 {
     /// From the median of absolute differences of normally distributed values to their standard deviation.
     const MEDIAN_TO_DEVIATION: f64 = 1.4826;
+    /// The part of the variance that is not of the transactions themselves, which are the same each time, but of their order:
+    /// measured with the lab's `mixed-paced`, whose runs differ by less than all of it, apart from what vacuum makes of them.
+    const VARIANCE_OF_ORDER: f64 = 0.5;
     let parts: Vec<f64> = transactions_at.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
     let mean = parts.iter().sum::<f64>() / parts.len().max(1) as f64;
     let mut differences: Vec<f64> = parts.windows(2).map(|pair| (pair[1] - pair[0]).abs()).collect();
@@ -281,7 +302,7 @@ fn run_noise(transactions_at: &[u64]) -> f64 {
     }
     differences.sort_by(f64::total_cmp);
     let deviation = MEDIAN_TO_DEVIATION * differences[differences.len() / 2] / std::f64::consts::SQRT_2;
-    2.0 * deviation / mean / (parts.len() as f64).sqrt()
+    2.0 * deviation * VARIANCE_OF_ORDER.sqrt() / mean / (parts.len() as f64).sqrt()
 }
 
 impl Visitor for Pass {
@@ -307,6 +328,7 @@ impl Observer for State {
             return;
         }
         self.advance_clock(record);
+        self.changes.observe_checkpoints(&self.simulations);
         if !self.records_unchanged {
             self.compute_variants(record, touched);
         }

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::definition::{Case, Ladder};
@@ -89,7 +90,7 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
         outcomes.push(Outcome { case: case.clone(), facts, checkpoints, log });
     }
     let mut worst: BTreeMap<String, f64> = BTreeMap::new();
-    let mut bars = Bars::default();
+    let mut calibration = Calibration::default();
     for trace in &definition.traces {
         // A trace is a case; this one could not be run.
         let Some(from) = outcomes.iter().find(|outcome| outcome.case.name == *trace) else { continue };
@@ -100,13 +101,13 @@ pub(super) fn run(lab: &mut Lab<'_>) -> Result<()> {
             let error = predicted.bytes as f64 / bytes.max(1) as f64 - 1.0;
             let worst = worst.entry(trace.clone()).or_default();
             *worst = worst.max(error.abs());
-            bars.add(outcome.facts.workload_bytes, predicted);
+            calibration.add(trace, &outcome.case.name, bytes, predicted);
             add(lab, trace, outcome, predicted, error);
         }
         let cells: Vec<Value> = outcomes.iter().zip(&predictions).map(cell).collect();
         lab.details.insert(format!("from {trace}"), json!(cells));
     }
-    bars.report(lab);
+    calibration.report(lab);
     for (trace, worst) in worst {
         let phase = format!("from {trace}");
         lab.figures.add("all", &phase, "worst_error_percent", Some(100.0 * worst));
@@ -128,41 +129,79 @@ fn predict(lab: &Lab<'_>, trace: &Outcome, outcomes: &[Outcome]) -> Result<Vec<P
 
 /// Whether the printed errors of predictions hold, over all cells.
 #[derive(Default)]
-struct Bars {
-    /// Relative errors, and the relative errors printed with the predictions.
-    cells: Vec<[f64; 2]>,
+struct Calibration {
+    cells: Vec<CalibrationCell>,
 }
 
-impl Bars {
-    fn add(&mut self, measured: u64, predicted: &PredictedRun) {
-        let relative = |bytes: u64| bytes as f64 / measured.max(1) as f64;
-        self.cells.push([relative(predicted.bytes.abs_diff(measured)), relative(predicted.error_bytes)]);
+/// A prediction of one case from the log of another, held against the bar that was printed with it.
+#[derive(Serialize)]
+struct CalibrationCell {
+    trace: String,
+    case: String,
+    /// How far the prediction is from the measured volume, in per cent of that.
+    error_percent: f64,
+    /// The bar in either direction.
+    width_percent: f64,
+    /// The first in parts of the second: at most 1 within the bar.
+    error_to_width: f64,
+}
+
+impl Calibration {
+    fn add(&mut self, trace: &str, case: &str, measured: u64, predicted: &PredictedRun) {
+        let percent = |bytes: u64| 100.0 * bytes as f64 / measured.max(1) as f64;
+        let (error, width) = (predicted.bytes.abs_diff(measured), predicted.error_bytes);
+        self.cells.push(CalibrationCell {
+            trace: trace.to_owned(),
+            case: case.to_owned(),
+            error_percent: percent(error),
+            width_percent: percent(width),
+            error_to_width: error as f64 / width.max(1) as f64,
+        });
     }
 
-    fn report(&self, lab: &mut Lab<'_>) {
+    fn report(mut self, lab: &mut Lab<'_>) {
         if self.cells.is_empty() {
             return;
         }
-        let within = self.cells.iter().filter(|[error, bar]| error <= bar).count();
-        let median = |which: usize| {
-            let mut values: Vec<f64> = self.cells.iter().map(|cell| cell[which]).collect();
+        self.cells.sort_by(|one, other| one.error_to_width.total_cmp(&other.error_to_width));
+        let (cells, within) =
+            (self.cells.len(), self.cells.iter().filter(|cell| cell.error_to_width <= 1.0).count());
+        let median = |of: fn(&CalibrationCell) -> f64| {
+            let mut values: Vec<f64> = self.cells.iter().map(of).collect();
             values.sort_by(f64::total_cmp);
-            100.0 * values[values.len() / 2]
+            values[cells / 2]
         };
-        let (error, bar) = (median(0), median(1));
-        lab.figures.add(
-            "all",
-            "error bars",
-            "cells_within_percent",
-            Some(100.0 * within as f64 / self.cells.len() as f64),
-        );
-        lab.figures.add("all", "error bars", "median_error_percent", Some(error));
-        lab.figures.add("all", "error bars", "median_bar_percent", Some(bar));
+        let (error, width) = (median(|cell| cell.error_percent), median(|cell| cell.width_percent));
+        let within_percent = 100.0 * within as f64 / cells as f64;
+        for (measure, value) in [
+            ("cells", cells as f64),
+            ("within", within as f64),
+            ("cells_within_percent", within_percent),
+            ("median_error_percent", error),
+            ("median_width_percent", width),
+        ] {
+            lab.figures.add("all", "error bars", measure, Some(value));
+        }
         lab.notes.push(format!(
-            "the measured volume lies within the printed error in {within} of {} cells; the median error is {error:.3} %, the median of \
-             the errors printed {bar:.3} %",
-            self.cells.len()
+            "the measured volume lies within the printed error in {within} of {cells} cells; the median error is {error:.3} %, the \
+             median of the errors printed {width:.3} %"
         ));
+        for cell in self.cells[within..].iter().rev() {
+            lab.notes.push(format!(
+                "outside: {}, predicted from {}: wrong by {:.3} %, printed ±{:.3} %",
+                cell.case, cell.trace, cell.error_percent, cell.width_percent
+            ));
+        }
+        lab.details.insert(
+            "calibration".into(),
+            json!({
+                "cells": cells,
+                "within": within,
+                "median_error_percent": error,
+                "median_width_percent": width,
+                "sorted": self.cells,
+            }),
+        );
     }
 }
 

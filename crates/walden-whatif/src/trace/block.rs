@@ -65,14 +65,7 @@ impl State {
         touched: &Touched,
     ) -> Block {
         let slot = touched.slot.index();
-        let count = self.simulations.len();
-        let end = (slot + 1) * count;
-        if self.cycles.len() < end {
-            self.cycles.resize(end.next_power_of_two().max(1024), 0);
-        }
-        if touched.fresh {
-            self.cycles[slot * count..end].fill(0);
-        }
+        self.changes.reserve(slot, touched.fresh);
         let class = self.image_class(record, block);
         let image = block.image.filter(|image| image.apply);
         let is_recent = self.is_recent(touched, class, image.is_some());
@@ -87,12 +80,10 @@ impl State {
             Class::Hint if self.plan.version < Major::V15 => (0, self.all),
             Class::Checkpoint | Class::Hint => (0, self.full_page_writes),
         };
-        let cycles = &self.cycles[slot * count..end];
         while mask_if_stale != 0 {
             let at = mask_if_stale.trailing_zeros() as usize;
             mask_if_stale &= mask_if_stale - 1;
-            let current = self.simulations[at].cycle;
-            image_mask |= u64::from(is_stale(cycles[at], current, is_recent)) << at;
+            image_mask |= u64::from(self.changes.is_stale(slot, at, is_recent)) << at;
         }
         let image = image.map(|image| {
             let own = (image.record_bytes(), Method::of(image.compression));
@@ -230,16 +221,6 @@ fn method_index(method: Option<Method>) -> usize {
         Some(Method::Pglz) => 1,
         Some(Method::Lz4) => 2,
         Some(Method::Zstd) => 3,
-    }
-}
-
-/// Whether a page has not been changed in the current checkpoint cycle. `cycle` is that of its last change, 0 if the pass has
-/// not seen one.
-#[inline]
-pub(super) fn is_stale(cycle: u32, current: u32, is_recent: bool) -> bool {
-    match cycle {
-        0 => current > 1 || !is_recent,
-        cycle => cycle != current,
     }
 }
 

@@ -6,7 +6,7 @@ use walden_format::rmgr::rmid;
 use walden_redo::Touched;
 
 use super::State;
-use super::block::{Block, Class, data_mean, hint_record_bytes, is_brin_map, is_stale};
+use super::block::{Block, Class, data_mean, hint_record_bytes, is_brin_map};
 use crate::images::{RawImage, is_standard};
 use crate::level::Level;
 use crate::outcome::{Basis, Bucket};
@@ -19,6 +19,8 @@ impl State {
         self.last_end = record.end;
         self.records += 1;
         self.transactions += u64::from(record.header.rmid == rmid::XACT);
+        self.sessions.observe(record);
+        self.background.observe(record);
         if self.is_checkpoint_record(record) {
             self.actual.add(Bucket::Checkpoints, record.header.total_len.into());
             self.actual.add(Bucket::Alignment, record.alignment.into());
@@ -92,22 +94,29 @@ impl State {
         if self.skip_threshold.is_some() {
             self.note_unlogged(record, touched);
         }
+        let mut written = 0;
         for at in 0..self.simulations.len() {
-            self.write(record, touched, at, fixed, consistency_bytes);
+            if self.write(record, touched, at, fixed, consistency_bytes) {
+                written |= 1 << at;
+            }
+        }
+        // Only now, as whether a simulation writes an image depends on the change before.
+        for (state, touched) in self.blocks.iter().zip(touched) {
+            if touched.sets_lsn() {
+                self.changes.note(state.slot, written);
+            }
         }
     }
 
     /// Writes the record unchanged in all simulations.
     #[inline(always)]
     fn write_unchanged(&mut self, record: &Record<'_>, touched: &[Touched]) {
-        let count = self.simulations.len();
         for ((block, state), touched) in record.blocks.iter().zip(&self.blocks).zip(touched) {
             if state.class == Class::Checkpoint && block.data_len > 0 {
                 data_mean(&mut self.data_means, self.kind, block).add(block.data_len.into());
             }
             if touched.sets_lsn() {
-                let cycles = self.cycles.iter_mut().skip(state.slot * count);
-                cycles.zip(&self.simulations).for_each(|(cycle, simulation)| *cycle = simulation.cycle);
+                self.changes.note_all(state.slot);
             }
         }
         let (bytes, now) = (record.header.total_len.into(), self.now);
@@ -164,7 +173,6 @@ impl State {
         const FIRST_BLOCK: u64 = BlockHeader::WIDTH as u64;
         const NEXT_BLOCK: u64 = BlockHeader::SAME_REL_WIDTH as u64;
         const IMAGE_HEADER: u64 = ImageHeader::WIDTH as u64;
-        let count = self.simulations.len();
         for (at, simulation) in self.simulations.iter_mut().enumerate() {
             if self.levels[at] != Level::Minimal {
                 continue;
@@ -185,22 +193,15 @@ impl State {
                 };
                 bytes.add_basis(basis, bytes.plain + raw);
                 simulation.insert(&bytes, self.now);
-                for (slot, _) in batch {
-                    if let Some(cycle) = self.cycles.get_mut(slot * count + at) {
-                        *cycle = simulation.cycle;
-                    }
-                }
+                batch.iter().for_each(|(slot, _)| self.changes.note(*slot, 1 << at));
             }
         }
     }
 
     /// Whether a simulation writes the record at all.
     fn is_written_by(&self, record: &Record<'_>, at: usize) -> bool {
-        let (level, simulation) = (self.levels[at], &self.simulations[at]);
-        let settings = &simulation.settings;
-        let is_stale = |state: &Block| {
-            is_stale(self.cycles[state.slot * self.levels.len() + at], simulation.cycle, state.is_recent)
-        };
+        let (level, settings) = (self.levels[at], &self.simulations[at].settings);
+        let is_stale = |state: &Block| self.changes.is_stale(state.slot, at, state.is_recent);
         let is_hint = record.header.rmid == rmid::XLOG && record.rmgr_info() == FPI_FOR_HINT;
         let is_of_dropped = !settings.dropped.is_empty()
             && !record.blocks.is_empty()
@@ -211,7 +212,7 @@ impl State {
             && !is_of_dropped
     }
 
-    /// Writes the record in one simulation.
+    /// Writes the record in one simulation, if that writes it at all.
     fn write(
         &mut self,
         record: &Record<'_>,
@@ -219,14 +220,13 @@ impl State {
         at: usize,
         fixed: i64,
         consistency_bytes: u64,
-    ) {
+    ) -> bool {
         if !self.is_written_by(record, at) {
             self.simulations[at].count_dropped_record();
-            return;
+            return false;
         }
         let variant = self.variants[self.levels[at] as usize];
         let simulation = &mut self.simulations[at];
-        let count = self.levels.len();
         let mut bytes = RecordBytes::default();
         let plain_basis = if variant.estimated { Basis::Estimated } else { Basis::Exact };
         let mut plain = fixed + i64::from(variant.fixed);
@@ -255,13 +255,12 @@ impl State {
                 bytes.add_basis(size.basis, size.bytes.into());
             }
             let bound = simulation.settings.log_hints && !self.plan.log_hints && !block.will_init;
-            let cycle = &mut self.cycles[state.slot * count + at];
-            if bound && *cycle != 0 && is_stale(*cycle, simulation.cycle, state.is_recent) {
+            if bound
+                && self.changes.is_changed(state.slot, at)
+                && self.changes.is_stale(state.slot, at, state.is_recent)
+            {
                 // A reader may have set hint bits since its last change, which would have been logged before this record.
                 simulation.add_hint_bound(hint_record_bytes(record, block, &touched[index]));
-            }
-            if touched[index].sets_lsn() {
-                *cycle = simulation.cycle;
             }
         }
         bytes.plain = plain.max(0) as u64;
@@ -273,5 +272,6 @@ impl State {
             more.add_basis(Basis::Estimated, variant.extra_records.into());
             simulation.insert(&more, self.now);
         }
+        true
     }
 }

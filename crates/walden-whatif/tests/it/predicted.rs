@@ -84,7 +84,7 @@ fn pass(replay: Replay, version: Major, choice: u8, settings: usize) -> Pass {
         level: levels[usize::from(choice >> 4) % 3],
         running: [Lsn(START.0 + 64)].into_iter().collect(),
         requested: vec![(Lsn(START.0 + 128), Cause::Requested)],
-        times: vec![(START, 1), (Lsn(START.0 + 256), 400_000_000), (Lsn(START.0 + 512), i64::MAX / 2)],
+        times: [(START, 1), (Lsn(START.0 + 256), 400_000_000), (Lsn(START.0 + 512), i64::MAX / 2)].into(),
         redo_pointers: vec![START, Lsn(START.0 + 128)],
         end: Lsn(START.0 + 50_000),
         segment_size: SegmentSize::new(1_u64 << 20).unwrap(),

@@ -37,7 +37,7 @@ pub fn page(report: &Report, kind: Kind) -> Page {
         Kind::CheckpointDistance => distances(report),
         Kind::FullPageWrites => statements(report),
         Kind::SegmentSize => copies(report),
-        Kind::WhatifValidation => Section::new("Predicted and measured"),
+        Kind::WhatifValidation => calibration(report),
     };
     for section in [charts, predicted(report), figures(report), runs(report)] {
         if !section.is_empty() {
@@ -456,6 +456,59 @@ fn copies(report: &Report) -> Section {
         bars("Cost of small files: time divided by that of large ones", "times", &commands, layers, false),
         "The one closer to the published ratio explains it.",
     )
+}
+
+// ---- whatif-validation -------------------------------------------------------------------------------------------------
+
+/// Whether the errors that were printed hold: all cells in the order of their error in parts of the one printed.
+fn calibration(report: &Report) -> Section {
+    let mut section = Section::new("How reliable the printed errors are");
+    let Some(found) = report.details.get("calibration") else { return section };
+    let cells: Vec<&serde_json::Value> = found["sorted"].as_array().into_iter().flatten().collect();
+    let (count, within) = (cells.len(), found["within"].as_u64().unwrap_or(0));
+    let of = |cell: &serde_json::Value, name: &str| cell[name].as_f64().unwrap_or(0.0);
+    let place = |at: usize| 100.0 * (at + 1) as f64 / count.max(1) as f64;
+    let ratios = cells.iter().enumerate().map(|(at, cell)| (place(at), of(cell, "error_to_width")));
+    let chart = Curve {
+        title: "Error in parts of the error printed".into(),
+        x: Axis::new("per cent of the cells", Unit::Plain),
+        left: Axis::new("error / printed error", Unit::Plain),
+        right: None,
+        lines: vec![
+            CurveLine { name: "cells".into(), measured: ratios.collect(), ..CurveLine::default() },
+            CurveLine {
+                name: "the printed error".into(),
+                tone: Tone::Muted,
+                predicted: vec![(0.0, 1.0), (100.0, 1.0)],
+                ..CurveLine::default()
+            },
+        ],
+        marks: Vec::new(),
+    };
+    section = section.chart(
+        chart,
+        &format!(
+            "Each point is a prediction of one case from the log of another. Below the line the measured volume lies within the \
+             printed error: {within} of {count}. The median error is {:.3} %, the median of the errors printed {:.3} %.",
+            of(found, "median_error_percent"),
+            of(found, "median_width_percent")
+        ),
+    );
+    let mut table = Table::new(&["case", "predicted from", "error", "printed", "error / printed"]);
+    for cell in cells.iter().rev() {
+        let [error, width] = ["error_percent", "width_percent"].map(|name| of(cell, name));
+        let ratio = of(cell, "error_to_width");
+        let cells = vec![
+            Cell::text(cell["case"].as_str().unwrap_or_default()),
+            Cell::text(cell["trace"].as_str().unwrap_or_default()),
+            Cell::number(&format!("{error:.3} %"), error),
+            Cell::number(&format!("±{width:.3} %"), width),
+            Cell::number(&format!("{ratio:.2}"), ratio),
+        ];
+        let weight = if ratio > 1.0 { Weight::Strong } else { Weight::Plain };
+        table.row(Row::new(cells).weight(weight));
+    }
+    section.table(table.caption("Cells; bold where the measured volume lies outside the printed error"))
 }
 
 // ---- Predictions and figures -------------------------------------------------------------------------------------------

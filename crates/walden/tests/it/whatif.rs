@@ -17,6 +17,7 @@ walden_testing::tests! {
     servers_agree_on_18,
     servers_agree_on_15,
     a_forecast_adds_up_and_names_its_assumptions,
+    memory_does_not_grow_with_the_number_of_settings,
     advice_reaches_its_aim_or_says_why_not,
     indexes_and_fillfactors_have_ranges,
     servers_are_within_the_ranges_for_other_tables_and_indexes,
@@ -117,10 +118,18 @@ const MAX_ERROR_WITH_CHECKPOINTS: f64 = 0.01;
 
 /// Runs a validation, and names the cells that are further off, or have other checkpoints than were predicted.
 fn wrong_cells(major: u32, definition: &Path) -> Vec<String> {
-    let run =
-        walden(&["lab", "run", definition.to_str().unwrap(), "--pg", &major.to_string(), "--format", "json"]);
+    let page = definition.with_extension("html");
+    let major = major.to_string();
+    let [definition, html] = [definition, &page].map(|path| path.to_str().unwrap());
+    let run = walden(&["lab", "run", definition, "--pg", &major, "--html", html, "--format", "json"]);
     assert_eq!(run.code, 0, "{}", run.stderr);
     let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    let calibration = &report["details"]["calibration"];
+    let ratios = calibration["sorted"].as_array().unwrap().iter();
+    let ratios: Vec<f64> = ratios.map(|cell| cell["error_to_width"].as_f64().unwrap()).collect();
+    assert!(ratios.is_sorted() && ratios.len() == 10, "{calibration:#}");
+    assert_eq!(calibration["within"], ratios.iter().filter(|ratio| **ratio <= 1.0).count());
+    assert!(fs::read_to_string(page).unwrap().contains("Error in parts of the error printed"));
     let (mut brought_by_volume, mut wrong) = (0, Vec::new());
     for trace in ["from far", "from without"] {
         let cells = report["details"][trace].as_array().unwrap();
@@ -191,6 +200,34 @@ fn a_forecast_adds_up_and_names_its_assumptions() {
             .any(|note| note.as_str().unwrap().contains("wal_buffers"))
     );
 }
+
+/// Peak resident memory in kB of predictions with so little memory that most pages are in the spill file.
+#[cfg(target_os = "linux")]
+fn peak_kilobytes(arguments: &[&str]) -> i64 {
+    use wait4::Wait4;
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_walden"));
+    command.args(["whatif", "--format", "json", "--threads", "2", "--memory", "1MB"]).args(arguments);
+    let used = command.stdout(std::process::Stdio::null()).spawn().unwrap().wait4().unwrap();
+    assert!(used.status.success());
+    used.rusage.maxrss as i64 / 1024
+}
+
+#[cfg(target_os = "linux")]
+fn memory_does_not_grow_with_the_number_of_settings() {
+    let (_folder, wal) = trace();
+    let wal = wal.to_str().unwrap();
+    let one = peak_kilobytes(&["--set", "max_wal_size=4MB", wal]);
+    let sizes = ["--sweep", "max_wal_size=4MB,8MB,64MB"];
+    let nine = peak_kilobytes(&[&sizes[..], &["--sweep", "wal_compression=off,lz4,pglz", wal]].concat());
+    let search = peak_kilobytes(&["--advise", "least WAL", wal]);
+    // Two passes at a time would have two stores of pages and two compressors. Of each of the settings, only sums and 400 points of its
+    // growth are kept.
+    assert!(nine - one < 6 << 10, "{one} kB for one set of settings, {nine} kB for nine");
+    assert!(search - one < 12 << 10, "{one} kB for one set of settings, {search} kB for a search");
+}
+
+#[cfg(not(target_os = "linux"))]
+fn memory_does_not_grow_with_the_number_of_settings() {}
 
 fn advice_reaches_its_aim_or_says_why_not() {
     let (_folder, wal) = trace();
