@@ -493,7 +493,8 @@ impl Job<'_> {
     ) -> Result<(PassOutcome, Option<Damage>), PredictError> {
         let redo = self.survey.redo_at(self.from);
         let start_time = self.survey.time_near(self.from).unwrap_or(0);
-        let (began, uncertainty) = checkpoint_clock(self.survey, self.learned, self.from).unwrap_or((start_time, 0));
+        let (began, uncertainty) =
+            checkpoint_clock(self.survey, self.learned, self.from).unwrap_or((start_time, 0));
         let redo_from = redo.unwrap_or(self.from);
         let simulation = |settings: &Settings, variant: Variant| {
             let own = self.checkpoint_records(settings);
@@ -612,7 +613,8 @@ mod tests {
 
     #[test]
     fn errors_of_one_direction_add_up_and_others_by_squares() {
-        let parts = ErrorParts { estimates: 1.0, self_check: 2.0, phase: 3.0, delays: 4.0, ..ErrorParts::default() };
+        let parts =
+            ErrorParts { estimates: 1.0, self_check: 2.0, phase: 3.0, delays: 4.0, ..ErrorParts::default() };
         assert_eq!(parts.total(), 8.0);
     }
 

@@ -32,7 +32,10 @@ const FIRST_EPOCH: u32 = 1;
 
 impl LastChanges {
     /// `omits`: what a simulation does not write, such as images for hint bits. Those that omit the same share a column.
-    pub fn new<T: PartialEq>(simulations: &[Simulation], mut omits: impl FnMut(&Simulation) -> T) -> LastChanges {
+    pub fn new<T: PartialEq>(
+        simulations: &[Simulation],
+        mut omits: impl FnMut(&Simulation) -> T,
+    ) -> LastChanges {
         let mut columns: Vec<T> = Vec::new();
         let mut column_of = |simulation: &Simulation| {
             let key = omits(simulation);
@@ -41,7 +44,8 @@ impl LastChanges {
                 columns.len() - 1
             })
         };
-        let cycle = |one: &Simulation| Cycle { column: column_of(one), number: one.cycle, began: FIRST_EPOCH };
+        let cycle =
+            |one: &Simulation| Cycle { column: column_of(one), number: one.cycle, began: FIRST_EPOCH };
         let cycles: Vec<Cycle> = simulations.iter().map(cycle).collect();
         let mut members = vec![0; columns.len()];
         cycles.iter().enumerate().for_each(|(at, cycle)| members[cycle.column] |= 1 << at);

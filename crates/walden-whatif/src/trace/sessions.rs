@@ -6,7 +6,9 @@
 use walden_format::payload::{self, Payload};
 use walden_format::record::Record;
 use walden_format::rmgr::info::heap;
-use walden_format::rmgr::info::xact::{ABORT, ABORT_PREPARED, COMMIT, COMMIT_PREPARED, HAS_INFO, OPMASK, PREPARE};
+use walden_format::rmgr::info::xact::{
+    ABORT, ABORT_PREPARED, COMMIT, COMMIT_PREPARED, HAS_INFO, OPMASK, PREPARE,
+};
 use walden_format::rmgr::rmid;
 
 /// Transactions in progress that are remembered.
