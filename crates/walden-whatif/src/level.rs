@@ -245,6 +245,11 @@ fn bytes_saved(prefix: usize, suffix: usize) -> i32 {
 #[derive(Debug, Default)]
 pub struct Unlogged {
     files: FxHashMap<RelFileLocator, File>,
+    /// Files whose creation is the first that its transaction has written, so that it has no xid yet: a `CREATE INDEX`, or a `CREATE
+    /// TABLE` before a `COPY`.
+    without_xid: Vec<RelFileLocator>,
+    /// The youngest transaction so far.
+    youngest: u32,
 }
 
 #[derive(Debug)]
@@ -272,12 +277,15 @@ impl Unlogged {
     /// `threshold` bytes.
     pub fn observe(&mut self, record: &Record<'_>, threshold: u64) -> Vec<SmallFile> {
         let mut small = Vec::new();
+        self.observe_xid(record);
         match (record.header.rmid, record.rmgr_info() & KIND_MASK) {
             (rmid::SMGR, smgr::CREATE) => {
                 if let Ok(Payload::StorageCreate(create)) = payload::parse(record)
-                    && record.header.xid != 0
                     && create.fork != Fork::INIT
                 {
+                    if record.header.xid == 0 {
+                        self.without_xid.push(create.relation);
+                    }
                     self.files.entry(create.relation).or_insert_with(|| File {
                         created_by: record.header.xid,
                         blocks: 0,
@@ -305,6 +313,22 @@ impl Unlogged {
             _ => {}
         }
         small
+    }
+
+    /// The creator of a file without an xid is the next transaction to get one: it writes to the catalog at once.
+    fn observe_xid(&mut self, record: &Record<'_>) {
+        let xid = record.header.xid;
+        if xid == 0 {
+            return;
+        }
+        if self.youngest == 0 || xid.wrapping_sub(self.youngest).cast_signed() > 0 {
+            self.youngest = xid;
+            for relation in self.without_xid.drain(..) {
+                if let Some(file) = self.files.get_mut(&relation) {
+                    file.created_by = xid;
+                }
+            }
+        }
     }
 
     /// Whether a record changes such files only.

@@ -209,9 +209,9 @@ pub fn effect(
             let (fill, wanted) = (counts.fill_percent().max(1.0), f64::from((*percent).max(1)));
             let fewer_rows = wanted.min(fill) / wanted.max(fill);
             let (less, more) = ((1.0 - fewer_rows) * table_images, (1.0 / fewer_rows - 1.0) * table_images);
+            let saved =
+                moved / entries * index_bytes + MOVED_UPDATE * moved + scale * counts.moved_images as f64;
             if wanted < fill {
-                let saved =
-                    moved / entries * index_bytes + MOVED_UPDATE * moved + scale * counts.moved_images as f64;
                 let why = format!(
                     "pages are {fill:.0} % full; at best the {} updates that moved their tuple to another page find free space on \
                      its own page and become HOT ({} are), and images have a larger hole; at worst none does, and the tuples \
@@ -224,11 +224,15 @@ pub fn effect(
                     + MOVED_UPDATE * hot
                     + table_images.min(hot * PAGE_BYTES as f64);
                 let why = format!(
-                    "pages are {fill:.0} % full; at best the tuples are on fewer pages, with fewer images; at worst images have a \
-                     smaller hole, and the {} HOT updates find no free space and move their tuple to another page",
-                    counts.hot_updates
+                    "pages are {fill:.0} % full, which may be less than the table's fillfactor: at best the tuples are on fewer pages, \
+                     with fewer images, or, if its fillfactor is higher, the {} updates that moved their tuple become HOT; at worst \
+                     images have a smaller hole, and the {} HOT updates find no free space and move their tuple to another page",
+                    counts.moved_updates, counts.hot_updates
                 );
-                (-less, more + moves, why)
+                // A page that was filled to 100 % has free space once its dead tuples are pruned.
+                let from_full =
+                    if wanted < 100.0 { saved + (1.0 - wanted / 100.0) * table_images } else { 0.0 };
+                (-less.max(from_full), more + moves, why)
             }
         }
         Change::AddIndex(key) => {
@@ -240,7 +244,19 @@ pub fn effect(
             (best, worst, why)
         }
     };
+    let best = best - if best < 0.0 { other_checkpoints(-best, settings, prediction) } else { 0.0 };
+    let worst = worst + if worst > 0.0 { other_checkpoints(worst, settings, prediction) } else { 0.0 };
     ObjectEffect { what: change.what.clone(), best_bytes: best as i64, worst_bytes: worst as i64, why }
+}
+
+/// Bytes of images of the checkpoints that come in addition, or no longer come, if the log has so many bytes more or fewer.
+fn other_checkpoints(bytes: f64, settings: &Settings, prediction: &Prediction) -> f64 {
+    let distance = settings.checkpoint_segments() as f64 * settings.segment_size.bytes() as f64;
+    if prediction.bytes as f64 + bytes < distance {
+        return 0.0;
+    }
+    let cycles = prediction.checkpoints.len() as f64 + 1.0;
+    (bytes / distance).ceil() * prediction.buckets.get(Bucket::CheckpointImages) as f64 / cycles
 }
 
 fn index_added(
@@ -320,6 +336,15 @@ mod tests {
         assert!((-51_000..-49_000).contains(&fuller.best_bytes), "5 of 100 parts fewer images: {fuller:?}");
         // Entries of 500 more updates, and an image for each page that they move to.
         assert!(fuller.worst_bytes > 500_000 / 3 + 1_000_000, "{fuller:?}");
+        // A log that is long enough for checkpoints by volume: one more or less of them counts.
+        let long = Prediction { bytes: 600 << 20, ..same.clone() };
+        let with_checkpoint = effect(&(change(Change::AddIndex(8)), counts), &settings, &long, &same.buckets);
+        let without = of(Change::AddIndex(8));
+        assert_eq!(with_checkpoint.worst_bytes - without.worst_bytes, 1_600_000);
+        assert_eq!(with_checkpoint.best_bytes, without.best_bytes);
+        // Pages that are 95 % full may be of a table with 100: then less is HOT.
+        let between = of(Change::FillFactor(97));
+        assert!(between.best_bytes < -(500_000 * 4 / 15), "{between:?}");
         let drop = of(Change::DropIndex(FxHashSet::default()));
         assert_eq!((drop.best_bytes, drop.worst_bytes), (-500_000 / 15, 0));
         let small = of(Change::AddIndex(8));

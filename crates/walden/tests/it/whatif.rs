@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use walden_format::lsn::Lsn;
 use walden_lab::run::{RunOptions, run_workload};
 use walden_lab::workloads::by_name;
-use walden_lab::{ClusterBuilder, Wanted, find_or_install};
+use walden_lab::{Cluster, ClusterBuilder, Wanted, find_or_install};
 use walden_testing::{Outcome, postgres};
 
 use crate::material::{Run, explain_json, walden};
@@ -18,6 +18,7 @@ walden_testing::tests! {
     servers_agree_on_15,
     a_forecast_adds_up_and_names_its_assumptions,
     memory_does_not_grow_with_the_number_of_settings,
+    minimal_does_not_log_index_builds_and_loads,
     advice_reaches_its_aim_or_says_why_not,
     indexes_and_fillfactors_have_ranges,
     servers_are_within_the_ranges_for_other_tables_and_indexes,
@@ -279,6 +280,69 @@ fn indexes_and_fillfactors_have_ranges() {
     assert!(effects.iter().any(|effect| effect["worst_bytes"].as_i64().unwrap() > 10_000));
 }
 
+/// An index built and a table loaded in a transaction of their own, from a log of `replica`.
+fn minimal_does_not_log_index_builds_and_loads() {
+    let server = |level: &str| {
+        let cluster = ClusterBuilder::new(find_or_install(Wanted::Any).unwrap())
+            .setting("autovacuum", "off")
+            .setting("wal_keep_size", "1GB")
+            .setting("max_wal_senders", "0")
+            .setting("wal_level", level)
+            .start()
+            .unwrap();
+        let mut client = cluster.client("postgres").unwrap();
+        client
+            .batch_execute(
+                "CREATE TABLE item AS SELECT id, id::text AS name FROM generate_series(1, 150000) id",
+            )
+            .unwrap();
+        for statement in ["VACUUM item", "CHECKPOINT"] {
+            client.batch_execute(statement).unwrap();
+        }
+        let mut positions = vec![position(&mut client)];
+        let work = [
+            "CREATE INDEX ON item (id)",
+            "BEGIN; CREATE TABLE loaded (id int, name text); INSERT INTO loaded SELECT * FROM item; COMMIT",
+            "CREATE INDEX ON item (name); UPDATE item SET name = 'x' WHERE id < 100",
+        ];
+        for statements in work {
+            client.batch_execute(statements).unwrap();
+            positions.push(position(&mut client));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        copy_wal(&cluster, folder.path());
+        (folder, positions)
+    };
+    let (folder, traced) = server("replica");
+    let (_, measured) = server("minimal");
+    for (from, measured) in traced.windows(2).zip(measured.windows(2)) {
+        let range = from.iter().map(|lsn| lsn.to_string()).collect::<Vec<_>>();
+        let wal = folder.path().to_str().unwrap();
+        let one = forecast(&["--from", &range[0], "--to", &range[1], "--set", "wal_level=minimal", wal]);
+        let predicted = one["predictions"][0]["bytes"].as_u64().unwrap();
+        let (measured, replica) = (measured[1].0 - measured[0].0, from[1].0 - from[0].0);
+        // What remains are changes of the catalog, whose pages differ by some images.
+        assert!(
+            predicted.abs_diff(measured) < 24_000 && measured < replica / 4,
+            "{predicted} predicted, {measured} measured, {replica} with replica"
+        );
+    }
+}
+
+fn position(client: &mut postgres::Client) -> Lsn {
+    let row = client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).unwrap();
+    row.get::<_, String>(0).parse().unwrap()
+}
+
+/// Copies the segments of a running server.
+fn copy_wal(cluster: &Cluster, folder: &Path) {
+    for entry in fs::read_dir(cluster.data_dir().join("pg_wal")).unwrap().map(Result::unwrap) {
+        if entry.file_type().unwrap().is_file() {
+            fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
+        }
+    }
+}
+
 /// The same work on a table with another fillfactor or another index is within the predicted range.
 fn servers_are_within_the_ranges_for_other_tables_and_indexes() {
     let server = |fillfactor: u8, more: &str| {
@@ -298,10 +362,7 @@ fn servers_are_within_the_ranges_for_other_tables_and_indexes() {
         for statement in ["VACUUM account", "CHECKPOINT"] {
             client.batch_execute(statement).unwrap();
         }
-        let mut position = || -> String {
-            client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).unwrap().get(0)
-        };
-        let from = position();
+        let from = position(&mut client);
         let mut worker = cluster.client("postgres").unwrap();
         worker
             .batch_execute(
@@ -311,7 +372,7 @@ fn servers_are_within_the_ranges_for_other_tables_and_indexes() {
                  END LOOP; END $$",
             )
             .unwrap();
-        let to = position();
+        let to = position(&mut client);
         let folder = tempfile::tempdir().unwrap();
         let (wal, names) = (folder.path().join("wal"), folder.path().join("names.json"));
         let saved = walden(&[
@@ -323,13 +384,8 @@ fn servers_are_within_the_ranges_for_other_tables_and_indexes() {
         ]);
         assert_eq!(saved.code, 0, "{}", saved.stderr);
         fs::create_dir(&wal).unwrap();
-        for entry in fs::read_dir(cluster.data_dir().join("pg_wal")).unwrap().map(Result::unwrap) {
-            if entry.file_type().unwrap().is_file() {
-                fs::copy(entry.path(), wal.join(entry.file_name())).unwrap();
-            }
-        }
-        let range = [from, to].map(|lsn| lsn.parse::<Lsn>().unwrap());
-        (folder, range, range[1].0 - range[0].0)
+        copy_wal(&cluster, &wal);
+        (folder, [from, to], to.0 - from.0)
     };
     let plain = server(100, "");
     let filled = server(70, "");
