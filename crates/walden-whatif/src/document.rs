@@ -10,7 +10,7 @@ use crate::learn::Traced;
 use crate::objects::{self, ObjectEffect};
 use crate::outcome::{Bucket, Buckets, Prediction};
 use crate::predict::{ErrorParts, Forecast, relative};
-use crate::recovery::RecoveryModel;
+use crate::recovery::{RecoveryModel, RecoveryRates};
 use crate::settings::{ROWS, Settings};
 use crate::trace::Diagnostics;
 use walden_redo::compress::Method;
@@ -21,12 +21,23 @@ const LZ4_SECONDS: f64 = 5.5e-6;
 const ZSTD_SECONDS: f64 = 19e-6;
 
 /// How the time of recovery is computed.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub enum Recovery {
     /// A rate in bytes per second, whatever they are.
     Rate(u64),
-    /// By kinds of work.
-    Model(RecoveryModel),
+    /// By kinds of work, with the default figures.
+    Default,
+    /// By kinds of work, with figures measured by `walden bench redo --calibrate`.
+    Measured(Box<RecoveryRates>),
+}
+
+impl Recovery {
+    fn model(&self) -> RecoveryModel {
+        match self {
+            Recovery::Measured(rates) => rates.nanoseconds,
+            Recovery::Rate(_) | Recovery::Default => RecoveryModel::default(),
+        }
+    }
 }
 
 /// A forecast in full.
@@ -171,7 +182,7 @@ impl Document {
     /// [`advise::candidates`].
     pub fn new(
         forecast: &Forecast,
-        recovery: Recovery,
+        recovery: &Recovery,
         notes: Vec<String>,
         aim: Option<&Aim>,
         compressors: &[Compressor],
@@ -261,7 +272,7 @@ impl Predicted {
         prediction: &Prediction,
         self_check_bytes: u64,
         seconds: Option<f64>,
-        recovery: Recovery,
+        recovery: &Recovery,
         error_parts: ErrorParts,
     ) -> Predicted {
         let changed: Vec<(String, String)> = ROWS
@@ -326,15 +337,16 @@ fn longest_redo(settings: &Settings, prediction: &Prediction, seconds: Option<f6
 }
 
 /// Seconds to replay the longest distance.
-fn recovery_seconds(recovery: Recovery, prediction: &Prediction, longest_redo: u64) -> f64 {
-    match recovery {
-        Recovery::Rate(rate) => longest_redo as f64 / rate.max(1) as f64,
-        // The distance may be longer than any that the trace shows.
-        Recovery::Model(model) if longest_redo > prediction.longest_redo => {
-            model.seconds(&prediction.work.scaled(longest_redo as f64 / prediction.bytes.max(1) as f64))
-        }
-        Recovery::Model(model) => model.seconds(&prediction.longest_redo_work),
+fn recovery_seconds(recovery: &Recovery, prediction: &Prediction, longest_redo: u64) -> f64 {
+    let model = match recovery {
+        Recovery::Rate(rate) => return longest_redo as f64 / (*rate).max(1) as f64,
+        modelled => modelled.model(),
+    };
+    // The distance may be longer than any that the trace shows.
+    if longest_redo > prediction.longest_redo {
+        return model.seconds(&prediction.work.scaled(longest_redo as f64 / prediction.bytes.max(1) as f64));
     }
+    model.seconds(&prediction.longest_redo_work)
 }
 
 /// Processor time for compressing a page, in seconds: measured on pages of pgbench (docs/whatif.md).
@@ -377,7 +389,7 @@ fn traced_checkpoints(forecast: &Forecast) -> Causes {
 }
 
 /// The assumptions and limitations that matter for this forecast.
-fn caveats(forecast: &Forecast, document: &Document, recovery: Recovery) -> Vec<String> {
+fn caveats(forecast: &Forecast, document: &Document, recovery: &Recovery) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note = |text: String| notes.push(text);
     if document.trace.checkpoints.total == 0 {
@@ -474,9 +486,15 @@ fn caveats(forecast: &Forecast, document: &Document, recovery: Recovery) -> Vec<
     );
     note(match recovery {
         Recovery::Rate(bytes) => format!("recovery: {bytes} bytes per second, as given"),
-        Recovery::Model(_) => "recovery: by what records, images and pages took PostgreSQL 15 on one machine, with all of them in \
-             memory; reading pages from disk takes additional time (--redo-rate sets the speed of your server)"
+        Recovery::Default => "recovery: default rates of records, images and pages, measured on another machine with all pages in \
+             memory; reading pages from disk takes additional time (walden bench redo --calibrate measures the rates of this machine, \
+             --redo-rate sets the speed of your server)"
             .into(),
+        Recovery::Measured(rates) => format!(
+            "recovery: rates measured on this machine on {} ({}, PostgreSQL {}), with all pages in memory; reading pages from disk \
+             takes additional time",
+            rates.measured_on, rates.machine, rates.postgresql
+        ),
     });
     notes.dedup();
     notes

@@ -24,6 +24,7 @@ mod names;
 mod output;
 mod page;
 mod progress;
+mod recovery_rates;
 mod redo;
 mod savings;
 mod sources;

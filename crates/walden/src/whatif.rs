@@ -20,7 +20,6 @@ use walden_source::names::{Names, Relation, RelationKind};
 use walden_whatif::advise::{self, Aim};
 use walden_whatif::document::{Document, Recovery};
 use walden_whatif::objects::{Change, ObjectChange};
-use walden_whatif::recovery::RecoveryModel;
 use walden_whatif::settings::{Effect, Settings};
 use walden_whatif::{Forecast, OpenBase, Question, ReadProgress, predict};
 
@@ -28,7 +27,7 @@ use crate::explain::{ended, tell_about};
 use crate::progress::Progress;
 use crate::sources::{self, SourceRange};
 use crate::terminal::Format;
-use crate::{names, output, page, redo, terminal};
+use crate::{names, output, page, recovery_rates, redo, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -117,10 +116,13 @@ pub struct WhatifArgs {
     #[arg(long, value_name = "COMMAND")]
     archiver: Option<String>,
 
-    /// Speed of this server's recovery in bytes a second, such as 80MB [default: by records, images and pages, as measured with
-    /// PostgreSQL 15]
+    /// Speed of this server's recovery in bytes a second, such as 80MB [default: by records, images and pages]
     #[arg(long, value_name = "SIZE", value_parser = redo::parse_size)]
     redo_rate: Option<usize>,
+
+    /// Rates of recovery that `walden bench redo --calibrate` wrote [default: what it wrote on this machine, if it did]
+    #[arg(long, value_name = "FILE", conflicts_with = "redo_rate")]
+    recovery_rates: Option<PathBuf>,
 
     /// Compress every image, not a sample of each table's: slower, but without the error of sampling
     #[arg(long)]
@@ -171,6 +173,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
         );
     }
     output::can_write(args.html.iter().chain(&args.svg))?;
+    let recovery = recovery(args)?;
     let inventory =
         sources::open(&args.sources, &SourceRange { timeline: args.timeline, from: None, to: args.to })?;
     tell_about(&inventory);
@@ -211,7 +214,7 @@ pub fn run(args: &WhatifArgs) -> Result<ExitCode> {
     } else {
         Vec::new()
     };
-    let document = Document::new(&forecast, recovery(args), notes, aim.as_ref(), &compressors);
+    let document = Document::new(&forecast, &recovery, notes, aim.as_ref(), &compressors);
     if let Some(path) = &args.html {
         output::write_page(path, &whatif_html::page(&document))?;
     }
@@ -383,11 +386,15 @@ fn ask(run: &Run, question: &Question<'_>) -> Result<Forecast> {
     Ok(forecast)
 }
 
-fn recovery(args: &WhatifArgs) -> Recovery {
-    match args.redo_rate {
-        Some(rate) => Recovery::Rate(rate as u64),
-        None => Recovery::Model(RecoveryModel::default()),
+fn recovery(args: &WhatifArgs) -> Result<Recovery> {
+    if let Some(rate) = args.redo_rate {
+        return Ok(Recovery::Rate(rate as u64));
     }
+    let rates = match &args.recovery_rates {
+        Some(path) => Some(recovery_rates::read(path)?),
+        None => recovery_rates::read_default()?,
+    };
+    Ok(rates.map_or(Recovery::Default, |rates| Recovery::Measured(Box::new(rates))))
 }
 
 fn parse_setting(text: &str) -> Result<(String, String), String> {

@@ -33,11 +33,19 @@ without --threads 1, another one reads ahead.
 Decompression, with all cores and with one thread, is measured to see whether a recovery would wait for it: the wall time \
 of the whole process, for WAL that `walden compress` compressed before the first round.
 
-Printed are the medians, the ratios of the medians, and the number of rounds in which PostgreSQL was slower.")]
+Printed are the medians, the ratios of the medians, and the number of rounds in which PostgreSQL was slower.
+
+With --calibrate, PostgreSQL alone recovers from seven workloads, among them some with compressed full-page images, and the rates by \
+which walden whatif computes the time of recovery are fitted to the processor time that it takes: for each record, page, byte, and \
+decompressed image. They are written to ~/.config/walden/recovery.json, or to FILE.")]
 pub struct RedoArgs {
     /// Workloads to make WAL with
     #[arg(value_name = "WORKLOAD", default_values = ["oltp", "oltp-pressure", "dense"])]
     workloads: Vec<String>,
+
+    /// Measure the rates of this machine's recovery for walden whatif, and keep them in a file
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, conflicts_with_all = ["workloads", "html", "memory", "size"])]
+    calibrate: Option<Option<PathBuf>>,
 
     /// The PostgreSQL version, 14 or later [default: an installed one, else 18]
     #[arg(long, value_name = "VERSION")]
@@ -93,6 +101,9 @@ struct Timed {
 
 /// Runs the command.
 pub fn run(args: &RedoArgs) -> Result<ExitCode> {
+    if let Some(path) = &args.calibrate {
+        return super::calibrate::run(path.as_deref(), args.pg, args.runs, args.format);
+    }
     output::can_write(&args.html)?;
     let results: Result<Vec<_>> =
         find_workloads(&args.workloads)?.into_iter().map(|workload| replay(args, workload)).collect();

@@ -12,7 +12,6 @@ use walden_report::units;
 use walden_source::inventory::Inventory;
 use walden_source::names::Names;
 use walden_whatif::document::{Document as Forecast, Recovery};
-use walden_whatif::recovery::RecoveryModel;
 use walden_whatif::{Question, learn};
 
 use super::work::Worked;
@@ -94,8 +93,7 @@ impl Remedy {
         if let Some(damage) = &forecast.damage {
             bail!("{damage}");
         }
-        let document =
-            Forecast::new(&forecast, Recovery::Model(RecoveryModel::default()), Vec::new(), None, &[]);
+        let document = Forecast::new(&forecast, &Recovery::Default, Vec::new(), None, &[]);
         let predicted = document.predictions.first().context("cannot predict: the forecast is empty")?;
         Ok((predicted.bytes, predicted.error_bytes))
     }

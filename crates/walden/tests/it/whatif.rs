@@ -19,6 +19,7 @@ walden_testing::tests! {
     a_forecast_adds_up_and_names_its_assumptions,
     memory_does_not_grow_with_the_number_of_settings,
     minimal_does_not_log_index_builds_and_loads,
+    rates_of_recovery_are_read_from_a_file,
     advice_reaches_its_aim_or_says_why_not,
     indexes_and_fillfactors_have_ranges,
     servers_are_within_the_ranges_for_other_tables_and_indexes,
@@ -278,6 +279,36 @@ fn indexes_and_fillfactors_have_ranges() {
         );
     }
     assert!(effects.iter().any(|effect| effect["worst_bytes"].as_i64().unwrap() > 10_000));
+}
+
+/// What `walden bench redo --calibrate` writes.
+fn rates_of_recovery_are_read_from_a_file() {
+    let (folder, wal) = trace();
+    let path = folder.path().join("recovery.json");
+    let [wal, file] = [&wal, &path].map(|path| path.to_str().unwrap().to_owned());
+    let with = |factor: f64| {
+        let nanoseconds = serde_json::json!({
+            "record": 450.0 * factor, "record_byte": 1.5 * factor, "page": 1e4 * factor, "image_byte": 0.8 * factor,
+            "pglz_image": 2700.0, "lz4_image": 1400.0, "zstd_image": 22500.0,
+        });
+        let rates = serde_json::json!({
+            "machine": "a machine", "postgresql": "15.20", "measured_on": "2026-11-25", "recoveries": [],
+            "nanoseconds": nanoseconds,
+        });
+        fs::write(&path, rates.to_string()).unwrap();
+        forecast(&["--set", "max_wal_size=4MB", "--recovery-rates", &file, &wal])
+    };
+    let (one, two) = (with(1.0), with(2.0));
+    let seconds = |of: &Value| of["predictions"][0]["recovery_seconds"].as_f64().unwrap();
+    assert!((seconds(&two) / seconds(&one) - 2.0).abs() < 1e-6, "{} {}", seconds(&one), seconds(&two));
+    let notes = one["notes"].as_array().unwrap();
+    let is_named = |note: &Value| {
+        note.as_str().unwrap().contains("rates measured on this machine on 2026-11-25 (a machine")
+    };
+    assert!(notes.iter().any(is_named), "{notes:?}");
+    fs::write(&path, "{}").unwrap();
+    let wrong = whatif(&["--recovery-rates", &file, &wal]);
+    assert!(wrong.code != 0 && wrong.stderr.contains("--calibrate"), "{wrong:?}");
 }
 
 /// An index built and a table loaded in a transaction of their own, from a log of `replica`.

@@ -1,0 +1,169 @@
+//! `walden bench redo --calibrate`: this machine's rates of recovery, for `walden whatif`.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, ensure};
+use walden_lab::{Progress, Wanted};
+use walden_report::table::{Row, table};
+use walden_report::units;
+use walden_source::inventory::Inventory;
+use walden_whatif::recovery::{Recovered, RecoveryModel, RecoveryRates, Work};
+use walden_whatif::{OpenBase, Question, predict};
+
+use super::{Material, Variant, find_workloads, median, recover};
+use crate::terminal::Format;
+use crate::{output, recovery_rates, redo, terminal};
+
+/// The workloads, each with its size and the value of `wal_compression` if it has one. Between them, they have records without images, images
+/// compressed by each method and by none, and data in large records.
+const WORKLOADS: [(&str, u64, Option<&str>); 7] = [
+    ("oltp", 40_000, None),
+    ("oltp-pressure", 40_000, None),
+    ("oltp-pressure", 40_000, Some("pglz")),
+    ("oltp-pressure", 40_000, Some("lz4")),
+    ("oltp-pressure", 40_000, Some("zstd")),
+    ("dense", 300_000, None),
+    ("load", 80, None),
+];
+
+/// Runs the command. `path` replaces the default place of the file.
+pub fn run(path: Option<&Path>, pg: Option<Wanted>, runs: u8, format: Format) -> Result<ExitCode> {
+    let path = path.map(Path::to_path_buf).or_else(recovery_rates::default_path);
+    let path = path
+        .context("cannot place the file of rates: set XDG_CONFIG_HOME or HOME, or write --calibrate=FILE")?;
+    let mut postgresql = None;
+    let mut measured = Vec::new();
+    for (name, size, compression) in WORKLOADS {
+        let workload = find_workloads(&[name.to_owned()])?.remove(0);
+        let label = compression.map_or_else(|| name.to_owned(), |method| format!("{name}, {method}"));
+        let setting = compression.map(|method| ("wal_compression", method));
+        let variant = Variant { pg, size: Some(size), keep_data: true, setting, ..Variant::default() };
+        let material = match Material::with(workload, variant) {
+            Ok(material) => material,
+            // A server that was built without a compression method rejects its name.
+            Err(error) if compression.is_some() && format!("{error:#}").contains("Available values") => {
+                eprintln!("note: {label}: this server was built without it; its rate stays the default");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        ensure!(
+            material.installation.version.major >= 15,
+            "PostgreSQL says how much processor time redo took since 15: choose such a version with --pg"
+        );
+        postgresql.get_or_insert_with(|| material.installation.version.to_string());
+        let segments = material.segments()?;
+        let progress = Progress::new(&format!("{label}: recovering"));
+        let (mut processor, mut elapsed) = (Vec::new(), Vec::new());
+        for round in 0..=runs {
+            let redo = recover(&material, &segments, "false")?;
+            // The first round only warms the cache.
+            if round > 0 {
+                processor.push(redo.processor);
+                elapsed.push(redo.elapsed);
+            }
+        }
+        progress.finish();
+        let (wal_bytes, work) = work(&material)?;
+        let [seconds, elapsed_seconds] = [processor, elapsed].map(|all| median(all.into_iter()));
+        let recovered =
+            Recovered { workload: label, wal_bytes, seconds, elapsed_seconds, computed_seconds: 0.0 };
+        measured.push((work, recovered));
+    }
+    let to_fit: Vec<(Work, f64)> =
+        measured.iter().map(|(work, recovered)| (*work, recovered.seconds)).collect();
+    let model = RecoveryModel::fit(&to_fit, &RecoveryModel::default());
+    let computed = |(work, recovered): (Work, Recovered)| Recovered {
+        computed_seconds: model.seconds(&work),
+        ..recovered
+    };
+    let rates = RecoveryRates {
+        machine: machine(),
+        postgresql: postgresql.unwrap_or_default(),
+        measured_on: jiff::Timestamp::now().strftime("%Y-%m-%d").to_string(),
+        nanoseconds: model,
+        recoveries: measured.into_iter().map(computed).collect(),
+    };
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create the folder {}", folder.display()))?;
+    }
+    output::write_text(&path, &terminal::json(&rates)?)?;
+    terminal::show(format, || &rates, || tables(&rates, &path))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The work of replaying the workload's WAL from the base backup to its end, and its bytes.
+fn work(material: &Material) -> Result<(u64, Work)> {
+    let base = material.folder.join("base");
+    let inventory = Inventory::of(&[material.wal()])?;
+    let (run, data) = redo::open_base(&base, &inventory)?;
+    let open = || redo::base_pages(Some(&base));
+    // Without a checkpoint, each page would have one image.
+    let once = [("max_wal_size", "1TB"), ("checkpoint_timeout", "1d"), ("full_page_writes", "on")];
+    let once = once.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    let question = Question {
+        changes: vec![once],
+        base: Some((data.redo_from(), &open as OpenBase<'_>)),
+        threads: terminal::cores(),
+        memory_bytes: redo::quarter_of_memory(),
+        ..Question::default()
+    };
+    let forecast = predict(&inventory.runs[run], &question, &|_| ())?;
+    let pages = forecast.predictions.first().map_or(0.0, |(_, once)| once.work.pages);
+    Ok((forecast.trace_bytes, Work { pages, ..forecast.self_check.work }))
+}
+
+/// The processor's name as the system has it, the number of cores, and the system.
+fn machine() -> String {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let name = name.map_or(std::env::consts::ARCH, |(_, name)| name.trim());
+    format!("{name}, {} cores, {}", terminal::cores(), std::env::consts::OS)
+}
+
+fn tables(rates: &RecoveryRates, path: &Path) -> String {
+    let look = terminal::look();
+    let rows: Vec<Row> = rates
+        .recoveries
+        .iter()
+        .map(|one| Row {
+            depth: 0,
+            label: one.workload.clone(),
+            cells: vec![
+                units::bytes(one.wal_bytes),
+                format!("{:.2} s", one.elapsed_seconds),
+                format!("{:.2} s", one.seconds),
+                format!("{:.2} s", one.computed_seconds),
+                format!("{:+.0} %", 100.0 * (one.computed_seconds / one.seconds.max(0.01) - 1.0)),
+            ],
+            share: None,
+        })
+        .collect();
+    let head: &[&str] = &["WAL", "elapsed", "processor", "computed", "error"];
+    let title = format!("Recovery of PostgreSQL {} on {}", rates.postgresql, rates.machine);
+    let mut text = table(look, &title, ("workload", head), &rows) + "\n";
+    let model = &rates.nanoseconds;
+    let figures = [
+        ("record", model.record),
+        ("byte of a record", model.record_byte),
+        ("page", model.page),
+        ("byte of an image", model.image_byte),
+        ("image compressed by pglz", model.pglz_image),
+        ("image compressed by lz4", model.lz4_image),
+        ("image compressed by zstd", model.zstd_image),
+    ];
+    let rows: Vec<Row> = figures
+        .into_iter()
+        .map(|(name, nanoseconds)| Row {
+            depth: 0,
+            label: name.to_owned(),
+            cells: vec![format!("{nanoseconds:.2} ns")],
+            share: None,
+        })
+        .collect();
+    text += &table(look, "Rates", ("for each", &["time"]), &rows);
+    text + &format!("\n  written to {}\n", path.display())
+}
