@@ -148,6 +148,19 @@ pub(crate) fn list_objects(
     Ok((listing, all))
 }
 
+/// The last segment of the newest timeline that has any: where a copy of the log goes on. Nothing if the archive is empty.
+///
+/// # Errors
+/// The store's.
+pub fn newest_segment(archive: &Archive) -> Result<Option<SegmentName>, ArchiveError> {
+    match archive.identity() {
+        Err(ArchiveError::Missing(_)) => return Ok(None),
+        other => other?,
+    };
+    let wal = Snapshot::take(archive.store(), &[WAL.to_owned()])?;
+    Ok(wal.objects.into_keys().filter_map(|object| object.segments()).map(|(_, last)| last).max())
+}
+
 /// What an object is; one that is an archive's is added to all of them.
 fn add_to(all: &mut Vec<(Object, u64)>, listed: &Listed) -> Option<Object> {
     let object = Object::of_key(&listed.key)?;

@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use walden_format::lsn::{Lsn, SegmentSize};
 use walden_source::workers;
 
 use crate::archive::{Archive, ArchiveError, LogListing};
 use crate::check::{self, Checked, Refusal, Rules};
+use crate::contents::Contents;
 use crate::get;
 use crate::hash::hash_file;
 use crate::history::History;
@@ -181,6 +183,21 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
     Batch { asked, others: results, ready: ready.len() }
 }
 
+/// Archives one file whose name is that of its path, looking at no others. `histories` say where timelines ended.
+///
+/// # Errors
+/// Why it is not archived.
+pub fn push_one(
+    archive: &Archive,
+    file: ArchivedFile,
+    path: &Path,
+    histories: Vec<History>,
+    options: &PushOptions,
+) -> Result<Pushed, PushError> {
+    let pusher = Pusher::new(archive.clone(), options.clone(), histories);
+    pusher.push(file, path, &mut Vec::new()).map(|(pushed, _)| pushed)
+}
+
 /// Archives files that were checked.
 pub(crate) struct Pusher {
     archive: Archive,
@@ -267,8 +284,58 @@ impl Pusher {
         let name = || file.to_string();
         let checked = checked.map_err(|refusal| PushError::Refused { name: name(), refusal })?;
         let hash = checked.hash;
-        let pushed = self.store(file, checked, content);
-        Ok((pushed.map_err(|source| PushError::Archive { name: name(), source })?, hash))
+        let contents = checked.contents.clone();
+        let stored = match self.store(file, checked, content) {
+            Err(conflict @ ArchiveError::Conflict { .. }) => {
+                self.find_same_log(file, contents.as_ref(), content)?.ok_or(conflict)
+            }
+            other => other,
+        };
+        Ok((stored.map_err(|source| PushError::Archive { name: name(), source })?, hash))
+    }
+
+    /// A partial segment is archived by whoever had it: what follows its records is zeros, or what a recycled file had before. It is
+    /// the same if its records are, and the archived one has no fewer of them.
+    fn find_same_log(
+        &self,
+        file: ArchivedFile,
+        contents: Option<&Contents>,
+        content: &mut Content<'_>,
+    ) -> Result<Option<Pushed>, PushError> {
+        let (ArchivedFile::Partial(name), Some(contents)) = (file, contents) else { return Ok(None) };
+        let mut offered = Vec::new();
+        match content {
+            Content::Held(bytes) => offered.extend_from_slice(bytes),
+            Content::Read(input) => {
+                let read = input.rewind().and_then(|()| input.read_to_end(&mut offered));
+                read.map_err(|error| PushError::Refused { name: file.to_string(), refusal: error.into() })?;
+            }
+        }
+        let mut archived = Vec::new();
+        let found = get::with_object(&self.archive, file, |object, bytes| {
+            archived.clear();
+            get::decode(&self.archive, file, object, bytes, &mut archived)
+        });
+        // What cannot be read, such as without a private key, cannot be compared.
+        let Ok(Some(())) = found else { return Ok(None) };
+        let end_of = |contents: &Contents| contents.end.parse::<Lsn>().ok();
+        let checked = check::check_held(file, &archived, self.rules()).ok();
+        let ends = checked.and_then(|checked| Some((end_of(&checked.contents?)?, end_of(contents)?)));
+        let start = SegmentSize::new(contents.segment_bytes).and_then(|size| name.start(size));
+        let (Some((archived_end, offered_end)), Some(start)) = (ends, start) else { return Ok(None) };
+        let records = offered_end.bytes_since(start) as usize;
+        let is_same = offered_end <= archived_end
+            && matches!((archived.get(..records), offered.get(..records)), (Some(a), Some(b)) if a == b);
+        let warning =
+            format!("archived before with the same records up to {offered_end}, and other bytes behind");
+        Ok(is_same.then(|| Pushed {
+            file,
+            was_there: true,
+            bytes: offered.len() as u64,
+            stored: None,
+            warnings: vec![warning],
+            took: Duration::ZERO,
+        }))
     }
 
     /// What is known of a segment if it is archived with the same content: it was checked then.

@@ -9,6 +9,7 @@ pub mod inventory;
 pub mod names;
 pub mod open;
 pub mod replay;
+pub mod replication;
 pub mod scan;
 pub mod store;
 pub mod timelines;

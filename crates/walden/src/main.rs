@@ -24,6 +24,7 @@ mod names;
 mod output;
 mod page;
 mod progress;
+mod receive;
 mod recovery_rates;
 mod redo;
 mod savings;
@@ -70,6 +71,7 @@ enum Command {
     Decompress(decompress::DecompressArgs),
     Test(test::TestArgs),
     Archive(archive::ArchiveArgs),
+    Receive(Box<receive::ReceiveArgs>),
     #[cfg(feature = "lab")]
     Lab(lab::LabArgs),
     #[cfg(feature = "bench")]
@@ -93,6 +95,7 @@ fn main() -> ExitCode {
             | Command::Redo(_)
             | Command::Page(_)
             | Command::Archive(_)
+            | Command::Receive(_)
     );
     if compresses || measures_itself {
         // SAFETY: nothing before has started a thread.
@@ -113,6 +116,7 @@ fn main() -> ExitCode {
         Command::Decompress(args) => decompress::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Archive(args) => archive::run(&args),
+        Command::Receive(args) => receive::run(&args),
         #[cfg(feature = "lab")]
         Command::Lab(args) => lab::run(&args),
         #[cfg(feature = "bench")]

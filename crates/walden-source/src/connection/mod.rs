@@ -8,7 +8,7 @@ mod passwords;
 mod text;
 mod tls;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
 use postgres::config::SslMode;
@@ -57,6 +57,16 @@ pub enum ConnectionError {
         #[source]
         source: postgres::Error,
     },
+}
+
+impl ConnectionError {
+    /// For errors of servers that want a password.
+    pub(crate) fn unused_password_file(file: &Path) -> String {
+        format!(
+            " ({} was not used, as others may access it: its permissions should be u=rw (0600) or less)",
+            file.display()
+        )
+    }
 }
 
 /// Connects to a server; what `conninfo` leaves out comes from where libpq takes it, and without a database's name any will do.
@@ -147,10 +157,7 @@ impl Parameters {
             false => String::new(),
         };
         if let Some(file) = self.unused_password_file(endpoint) {
-            notes += &format!(
-                " ({} was not used, as others may access it: its permissions should be u=rw (0600) or less)",
-                file.display()
-            );
+            notes += &ConnectionError::unused_password_file(&file);
         }
         notes
     }

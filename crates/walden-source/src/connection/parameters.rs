@@ -230,7 +230,7 @@ impl Parameters {
     }
 
     /// The password file, if it was left alone as others may read it.
-    pub(super) fn unused_password_file(&self, endpoint: &Endpoint) -> Option<PathBuf> {
+    pub(crate) fn unused_password_file(&self, endpoint: &Endpoint) -> Option<PathBuf> {
         self.look_up_password(endpoint).err()
     }
 
@@ -257,7 +257,7 @@ impl Parameters {
     }
 
     /// What the client library connects to one server with.
-    pub(super) fn config(&self, endpoint: &Endpoint) -> Result<Config, ConnectionError> {
+    pub(crate) fn config(&self, endpoint: &Endpoint) -> Result<Config, ConnectionError> {
         let mut conninfo = String::new();
         let mut add = |name: &str, value: &str| {
             let value = value.replace('\\', "\\\\").replace('\'', "\\'");

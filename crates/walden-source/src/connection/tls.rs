@@ -72,7 +72,7 @@ impl Parameters {
     }
 
     /// What it says for one server: there is no TLS over Unix sockets.
-    pub(super) fn tls_mode_of(&self, endpoint: &Endpoint) -> Result<TlsMode, ConnectionError> {
+    pub(crate) fn tls_mode_of(&self, endpoint: &Endpoint) -> Result<TlsMode, ConnectionError> {
         let mode = self.tls_mode()?;
         let has_name = self.get("host").is_some() || endpoint.address.is_none();
         if mode == TlsMode::VerifyFull && !has_name {
@@ -85,7 +85,7 @@ impl Parameters {
     }
 
     /// For errors of TLS.
-    pub(super) fn describe_tls(&self, mode: TlsMode) -> String {
+    pub(crate) fn describe_tls(&self, mode: TlsMode) -> String {
         let name = MODES.iter().find(|(_, known)| *known == mode).map_or("", |(name, _)| name);
         match self.root_file().filter(|_| mode >= TlsMode::Require) {
             Some(file) => format!(" (sslmode={name}, sslrootcert={})", file.display()),

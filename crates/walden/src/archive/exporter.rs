@@ -20,7 +20,7 @@ use super::activity::ActivityReader;
 use super::metrics;
 use super::place::{ArchiveSection, Place};
 use super::queue::QueueOptions;
-use super::status::{Report, log_reader};
+use super::status::{ReceivingOptions, Report, log_reader};
 use crate::output;
 
 const EXAMPLES: &str = "\
@@ -40,6 +40,9 @@ pub struct ExporterArgs {
 
     #[command(flatten)]
     queue: QueueOptions,
+
+    #[command(flatten)]
+    receiving: ReceivingOptions,
 
     /// The log that push and get append to [default: that of walden.toml]
     #[arg(long, value_name = "FILE")]
@@ -67,6 +70,7 @@ pub fn run(args: &ExporterArgs) -> Result<ExitCode> {
     let exporter = Exporter {
         place: args.place.clone(),
         queue: args.queue.clone(),
+        receiving: args.receiving.clone(),
         log: Mutex::new(log_reader(args.log.as_deref(), &section)),
         section,
         refresh: Duration::from_secs(args.refresh),
@@ -95,6 +99,7 @@ pub fn run(args: &ExporterArgs) -> Result<ExitCode> {
 struct Exporter {
     place: Place,
     queue: QueueOptions,
+    receiving: ReceivingOptions,
     log: Mutex<Option<ActivityReader>>,
     section: ArchiveSection,
     refresh: Duration,
@@ -109,7 +114,10 @@ impl Exporter {
         let archive = opened.as_ref().map(|(archive, _)| archive);
         let holdings = archive.map_err(Clone::clone).and_then(|archive| self.holdings(archive));
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        metrics::render(&Report::new(archive.ok(), holdings, &self.queue, log.as_mut(), &self.section))
+        let archive = archive.ok();
+        let report =
+            Report::new(archive, holdings, &self.queue, &self.receiving, log.as_mut(), &self.section);
+        metrics::render(&report)
     }
 
     fn holdings(&self, archive: &Archive) -> Result<Holdings, String> {

@@ -82,6 +82,11 @@ pub struct GetArgs {
     #[command(flatten)]
     place: Place,
 
+    /// Where walden receive keeps what is not archived yet (its --spool), for what the archive does not have; of the last segment,
+    /// what was received of it
+    #[arg(long, value_name = "DIR", conflicts_with = "until")]
+    spool: Option<PathBuf>,
+
     /// Segments that are fetched ahead at most, 0 for none [default: 16]
     #[arg(long, value_name = "N")]
     prefetch: Option<usize>,
@@ -128,7 +133,7 @@ pub fn run(args: &GetArgs) -> ExitCode {
 
 fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
     let began = Instant::now();
-    let result = hand_over(args, name, target);
+    let result = hand_over(args, name, target).or_else(|error| from_spool(args, name, target, error));
     // Without a configuration that can be read, the options alone say where messages go.
     let section = args.place.configuration().map(|(section, _)| section).unwrap_or_default();
     let log = Log::new(&args.log, &section);
@@ -145,6 +150,21 @@ fn get_and_log(args: &GetArgs, name: &str, target: &Path) -> ExitCode {
         complain("", error.as_ref(), got.and_then(GetError::hint));
     }
     ExitCode::from(TROUBLE)
+}
+
+/// What the archive does not have, of the log that was received last.
+fn from_spool(args: &GetArgs, name: &str, target: &Path, error: anyhow::Error) -> Result<()> {
+    let is_missing = matches!(error.downcast_ref::<GetError>(), Some(GetError::NotThere { .. }));
+    let (Some(spool), Some(file)) = (&args.spool, ArchivedFile::parse(name).filter(|_| is_missing)) else {
+        return Err(error);
+    };
+    match walden_receive::spool::hand_over(spool, file, target) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(error),
+        Err(source) => {
+            Err(anyhow::Error::new(source).context(format!("cannot get {name} from {}", spool.display())))
+        }
+    }
 }
 
 fn get_until(args: &GetArgs, moment: &Moment, output: &Path) -> ExitCode {

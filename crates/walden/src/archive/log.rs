@@ -185,15 +185,25 @@ impl Log {
         }
     }
 
-    /// A message that is about no file.
+    /// A warning that is about no file.
     pub fn warn(&self, message: &str) {
         match self.format {
             LogFormat::Text => output::tell(&format!("WARNING: {message}")),
-            LogFormat::Json => {
-                let time = jiff::Timestamp::now().to_string();
-                output::tell(&serde_json::json!({ "time": time, "warning": message }).to_string());
-            }
+            LogFormat::Json => self.tell_json("warning", message),
         }
+    }
+
+    /// A message that is about no file.
+    pub fn note(&self, message: &str) {
+        match self.format {
+            LogFormat::Text => output::tell(message),
+            LogFormat::Json => self.tell_json("message", message),
+        }
+    }
+
+    fn tell_json(&self, kind: &str, message: &str) {
+        let time = jiff::Timestamp::now().to_string();
+        output::tell(&serde_json::json!({ "time": time, kind: message }).to_string());
     }
 
     /// Whether messages are text.

@@ -4,6 +4,9 @@
 
 use std::fmt::Write;
 
+use walden_format::lsn::Lsn;
+use walden_receive::status::{State, Status};
+
 use super::status::Report;
 
 /// A metric: its name, its kind, and what it is.
@@ -14,7 +17,7 @@ struct Metric {
 }
 
 #[rustfmt::skip]
-const METRICS: [Metric; 25] = [
+const METRICS: [Metric; 31] = [
     Metric { name: "walden_archive_up", kind: "gauge", help: "Whether there is an archive and it could be read." },
     Metric { name: "walden_archive_problems", kind: "gauge", help: "What is wrong, as walden archive status says it." },
     Metric { name: "walden_archive_segments", kind: "gauge", help: "Complete segments in the archive." },
@@ -40,6 +43,12 @@ const METRICS: [Metric; 25] = [
     Metric { name: "walden_archive_fetched_files_total", kind: "counter", help: "Files that were handed over to recovery." },
     Metric { name: "walden_archive_failures_total", kind: "counter", help: "Files that were not archived or not handed over, by command and cause." },
     Metric { name: "walden_archive_archived_bytes_per_second", kind: "gauge", help: "WAL archived per second in the last hour." },
+    Metric { name: "walden_receive_streaming", kind: "gauge", help: "Whether walden receive receives." },
+    Metric { name: "walden_receive_lag_bytes", kind: "gauge", help: "Bytes of the server's WAL that are not durable where it is received." },
+    Metric { name: "walden_receive_lag_seconds", kind: "gauge", help: "Seconds for which there have been such bytes." },
+    Metric { name: "walden_receive_waiting_files", kind: "gauge", help: "Received files that wait to be archived." },
+    Metric { name: "walden_receive_position_bytes", kind: "gauge", help: "WAL positions by what they are the end of: received, flushed, archived, server." },
+    Metric { name: "walden_receive_interruptions_total", kind: "counter", help: "Connections that were lost or could not be made since walden receive started." },
 ];
 
 /// The metrics of a report. What is not known is left out, and not 0.
@@ -68,6 +77,7 @@ fn samples(report: &Report, name: &str) -> Vec<(Labels, f64)> {
     let seconds = |micros: i64| micros as f64 / 1e6;
     let of_holdings = |number: fn(&walden_archive::status::Holdings) -> f64| holdings.as_ref().map(number);
     let of_activity = |number: fn(&super::activity::Activity) -> f64| activity.as_ref().map(number);
+    let receiving = |number: fn(&Status) -> f64| report.receiving.as_ref().map(number);
     let one = match name.strip_prefix("walden_archive_").unwrap_or(name) {
         "up" => Some(f64::from(u8::from(holdings.as_ref().is_some_and(|it| it.system_identifier.is_some())))),
         "problems" => Some(report.problems.len() as f64),
@@ -96,11 +106,32 @@ fn samples(report: &Report, name: &str) -> Vec<(Labels, f64)> {
         "archived_seconds_total" => of_activity(|it| it.seconds),
         "fetched_files_total" => of_activity(|it| it.fetched as f64),
         "archived_bytes_per_second" => of_activity(|it| it.bytes_per_second),
+        "walden_receive_streaming" => receiving(|it| f64::from(u8::from(it.state == State::Streaming))),
+        "walden_receive_lag_bytes" => receiving(|it| it.lag_bytes as f64),
+        "walden_receive_lag_seconds" => receiving(|it| it.lag_seconds),
+        "walden_receive_waiting_files" => receiving(|it| it.waiting_files as f64),
+        "walden_receive_interruptions_total" => receiving(|it| it.interruptions as f64),
+        "walden_receive_position_bytes" => return positions(report),
         "missing_segments" => return missing_segments(report),
         "failures_total" => return failures(report),
         _ => None,
     };
     one.map(|value| (Labels::new(), value)).into_iter().collect()
+}
+
+fn positions(report: &Report) -> Vec<(Labels, f64)> {
+    let Some(status) = &report.receiving else { return Vec::new() };
+    let positions = [
+        ("received", Some(&status.received_lsn)),
+        ("flushed", Some(&status.flushed_lsn)),
+        ("archived", status.archived_lsn.as_ref()),
+        ("server", Some(&status.server_lsn)),
+    ];
+    let sample = |(kind, lsn): (&str, Option<&String>)| {
+        let lsn: Lsn = lsn?.parse().ok()?;
+        Some((vec![("end_of", kind.to_owned())], lsn.0 as f64))
+    };
+    positions.into_iter().filter_map(sample).collect()
 }
 
 fn missing_segments(report: &Report) -> Vec<(Labels, f64)> {
@@ -149,7 +180,8 @@ mod tests {
     fn names_keep_to_the_conventions() {
         for metric in &METRICS {
             assert!(
-                metric.name.starts_with("walden_archive_") && metric.help.ends_with('.'),
+                (metric.name.starts_with("walden_archive_") || metric.name.starts_with("walden_receive_"))
+                    && metric.help.ends_with('.'),
                 "{}",
                 metric.name
             );

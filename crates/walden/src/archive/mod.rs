@@ -31,7 +31,9 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 
 pub use get::TROUBLE;
-pub use place::Place;
+pub use log::{Entry, Log, LogOptions};
+pub use place::{FILE, Place};
+pub use push::complain;
 
 const EXAMPLES: &str = "\
 Examples:

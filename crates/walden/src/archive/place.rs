@@ -13,6 +13,7 @@ use walden_archive::encryption::KeyOptions;
 use walden_archive::url::{self, PlaceOptions};
 
 use super::log::LogFormat;
+use crate::receive::ReceiveSection;
 
 /// The file that is looked for.
 pub const FILE: &str = "walden.toml";
@@ -41,6 +42,9 @@ pub struct Configuration {
     /// The section `[archive]`.
     #[serde(default)]
     pub archive: ArchiveSection,
+    /// The sections `[[receive]]`.
+    #[serde(default)]
+    pub receive: Vec<ReceiveSection>,
 }
 
 /// What can be said of an archive.
@@ -102,23 +106,34 @@ impl Place {
         Ok(arguments)
     }
 
-    /// The configuration, and where it was read.
+    /// The configuration of the archive, and where it was read.
     pub fn configuration(&self) -> Result<(ArchiveSection, Option<PathBuf>)> {
+        let Some((path, configuration)) = self.read()? else { return Ok((ArchiveSection::default(), None)) };
+        let mut section = configuration.archive;
+        if let (Some(identity), Some(folder)) = (&mut section.identity, path.parent()) {
+            *identity = folder.join(&*identity);
+        }
+        Ok((section, Some(path)))
+    }
+
+    /// The servers whose log is received.
+    pub fn receive_sections(&self) -> Result<Vec<ReceiveSection>> {
+        Ok(self.read()?.map(|(_, configuration)| configuration.receive).unwrap_or_default())
+    }
+
+    fn read(&self) -> Result<Option<(PathBuf, Configuration)>> {
         let path = match &self.config {
             Some(path) => Some(path.clone()),
             None => [PathBuf::from(FILE), Path::new(SYSTEM_FOLDER).join(FILE)]
                 .into_iter()
                 .find(|path| path.exists()),
         };
-        let Some(path) = path else { return Ok((ArchiveSection::default(), None)) };
+        let Some(path) = path else { return Ok(None) };
         let text =
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let Configuration { archive: mut section } =
+        let configuration =
             toml::from_str(&text).with_context(|| format!("cannot use {}", path.display()))?;
-        if let (Some(identity), Some(folder)) = (&mut section.identity, path.parent()) {
-            *identity = folder.join(&*identity);
-        }
-        Ok((section, Some(path)))
+        Ok(Some((path, configuration)))
     }
 
     /// Opens the archive; the configuration is given back.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -10,6 +10,7 @@ use serde::Serialize;
 use walden_archive::Archive;
 use walden_archive::status::{self, Holdings, Lag};
 use walden_format::payload::Timestamp;
+use walden_receive::status as receiving;
 use walden_report::table::harmless;
 use walden_report::units;
 use walden_source::error_text;
@@ -52,9 +53,36 @@ pub struct StatusArgs {
     #[arg(long, value_name = "FILE")]
     textfile: Option<PathBuf>,
 
+    #[command(flatten)]
+    receiving: ReceivingOptions,
+
     /// How to print it
     #[arg(long, value_enum, default_value_t)]
     format: Format,
+}
+
+/// The process that receives, if there is one.
+#[derive(Args, Clone, Debug)]
+pub struct ReceivingOptions {
+    /// The spool of walden receive, for how far it is behind the server
+    #[arg(long, value_name = "DIR")]
+    spool: Option<PathBuf>,
+}
+
+/// A status of `walden receive` that is older than this is not one of a process that runs.
+const MAX_STATUS_AGE: Duration = Duration::from_secs(10);
+
+impl ReceivingOptions {
+    /// What the process left last; a problem if it does not run.
+    fn read(&self) -> Result<Option<receiving::Status>> {
+        let Some(spool) = &self.spool else { return Ok(None) };
+        let path = spool.join(receiving::FILE);
+        let json = std::fs::read(&path)
+            .with_context(|| format!("cannot read {}: walden receive has not run", path.display()))?;
+        let status =
+            serde_json::from_slice(&json).with_context(|| format!("cannot use {}", path.display()))?;
+        Ok(Some(status))
+    }
 }
 
 /// How archiving is doing.
@@ -70,6 +98,9 @@ pub struct Report {
     pub backlog_limit: u64,
     /// What the log says; nothing if there is no log.
     pub activity: Option<Activity>,
+    /// What `walden receive` does; nothing if no spool was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receiving: Option<receiving::Status>,
 }
 
 /// Runs `walden archive status`.
@@ -77,7 +108,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     let (archive, section) = args.place.open()?;
     let mut log = log_reader(args.log.as_deref(), &section);
     let holdings = status::holdings(&archive).map_err(|error| error_text(&error));
-    let report = Report::new(Some(&archive), holdings, &args.queue, log.as_mut(), &section);
+    let report = Report::new(Some(&archive), holdings, &args.queue, &args.receiving, log.as_mut(), &section);
     if let Some(path) = &args.textfile {
         output::replace(path, metrics::render(&report).as_bytes())?;
     }
@@ -100,6 +131,7 @@ impl Report {
         archive: Option<&Archive>,
         holdings: Result<Holdings, String>,
         queue: &QueueOptions,
+        receiving: &ReceivingOptions,
         log: Option<&mut ActivityReader>,
         section: &ArchiveSection,
     ) -> Report {
@@ -115,8 +147,9 @@ impl Report {
         });
         let read = |log: &mut ActivityReader| log.read().context("cannot read the log");
         let activity = log.and_then(|log| read(log).map_err(&mut keep).ok());
+        let receiving = receiving.read().map_err(&mut keep).ok().flatten();
         let backlog_limit = section.backlog_warning.unwrap_or(BACKLOG) as u64;
-        let mut report = Report { problems, holdings, lag, backlog_limit, activity };
+        let mut report = Report { problems, holdings, lag, backlog_limit, activity, receiving };
         report.add_problems();
         report
     }
@@ -133,6 +166,9 @@ impl Report {
         if let Some(failure) = failure {
             let (time, message) = (Timestamp::from_unix_micros(failure.time), harmless(&failure.message));
             found.push(format!("the last failure, at {time}, is not over: {message}"));
+        }
+        if let Some(status) = &self.receiving {
+            found.extend(problem_of(status));
         }
         if let Some(holdings) = &self.holdings {
             let was_used = self.activity.as_ref().is_some_and(|activity| activity.archived > 0);
@@ -157,6 +193,26 @@ impl Report {
     }
 }
 
+/// What is wrong with a process that receives.
+fn problem_of(status: &receiving::Status) -> Option<String> {
+    let age = jiff::Timestamp::now().as_microsecond().saturating_sub(status.time).max(0);
+    let text = |what: &str| match &status.problem {
+        Some(problem) => format!("walden receive {what}: {}", harmless(problem)),
+        None => format!("walden receive {what}"),
+    };
+    if status.state == receiving::State::Stopped {
+        return Some(text("has stopped"));
+    }
+    if age > MAX_STATUS_AGE.as_micros() as i64 {
+        return Some(format!("walden receive does not run: last heard of {} ago", ago(status.time)));
+    }
+    if status.state == receiving::State::Waiting {
+        return Some(text("waits"));
+    }
+    let archiving = status.archive_problem.as_ref();
+    archiving.map(|problem| format!("what was received is not archived: {}", harmless(problem)))
+}
+
 /// One line, as monitoring scripts print it.
 fn line(report: &Report) -> String {
     let mut parts = Vec::new();
@@ -172,6 +228,9 @@ fn line(report: &Report) -> String {
         )),
         Some(_) => parts.push("nothing waits".to_owned()),
         None => {}
+    }
+    if let Some(status) = &report.receiving {
+        parts.push(crate::receive::line(status));
     }
     if let Some(activity) = &report.activity {
         if let Some(time) = activity.last_archived {

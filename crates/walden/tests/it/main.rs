@@ -27,6 +27,7 @@ mod lab;
 mod material;
 mod oracle;
 mod page;
+mod receive;
 mod redo;
 mod restore;
 mod rewrites;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         lab::TESTS,
         oracle::TESTS,
         page::TESTS,
+        receive::TESTS,
         redo::TESTS,
         restore::TESTS,
         rewrites::TESTS,

@@ -1,0 +1,353 @@
+//! One connection: where it begins, and what comes over it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use walden_archive::Archive;
+use walden_archive::get;
+use walden_archive::history::History;
+use walden_archive::name::ArchivedFile;
+use walden_format::lsn::{Lsn, SegmentSize, Timeline};
+use walden_source::replication::{
+    NextTimeline, Progress, Received, Replication, ReplicationError, Started, System,
+};
+
+use crate::archiving::Archiving;
+use crate::receiver::{Event, Observer, Options, ReceiveError, position_of};
+use crate::spool::{Position, Spool};
+use crate::status::{self, State};
+use crate::syncing::Syncing;
+use crate::verifier::Verifier;
+
+/// The longest that a stop is not noticed.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// How often a process that is not synchronous makes durable what has come.
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+/// How long it is waited at the end for the disk.
+const LAST_SYNC: Duration = Duration::from_secs(30);
+
+pub(crate) struct Session<'s> {
+    pub archive: &'s Archive,
+    pub spool: &'s Spool<'s>,
+    pub size: SegmentSize,
+    pub options: &'s Options,
+    pub status: &'s status::Shared,
+    pub archiving: &'s Archiving<'s>,
+    pub observer: Observer<'s>,
+}
+
+impl Session<'_> {
+    /// Receives until it is to stop.
+    pub fn run(
+        &self,
+        replication: &mut Replication,
+        system: System,
+        stop: &AtomicBool,
+    ) -> Result<(), ReceiveError> {
+        let syncing = Syncing::new(self.spool)?;
+        let result = std::thread::scope(|scope| {
+            scope.spawn(|| syncing.run());
+            let result = self.follow(replication, &syncing, system, stop);
+            syncing.stop();
+            result
+        });
+        // What has come is worth keeping, however the connection ended. Where that fails, files are not trusted any more.
+        if matches!(result, Err(ReceiveError::Damaged(_)))
+            || self.spool.sync().is_err()
+            || matches!(result, Err(ReceiveError::Spool(_)))
+        {
+            self.spool.distrust();
+        }
+        self.spool.settle();
+        self.archiving.notify();
+        result
+    }
+
+    /// Follows the log from timeline to timeline.
+    fn follow(
+        &self,
+        replication: &mut Replication,
+        syncing: &Syncing<'_>,
+        system: System,
+        stop: &AtomicBool,
+    ) -> Result<(), ReceiveError> {
+        let mut position = self.first_position(replication, system)?;
+        position = self.skip_to_server(replication, system, position)?;
+        self.keep_histories(replication, system.timeline)?;
+        loop {
+            syncing.restart(position.start);
+            let slot = self.options.slot.as_deref();
+            let next = match replication.start(slot, position.timeline, position.start)? {
+                Started::Ended(next) => next,
+                Started::Streaming => {
+                    self.note_streaming(replication, position);
+                    match self.stream(replication, syncing, position, stop)? {
+                        Some(next) => next,
+                        None => return Ok(()),
+                    }
+                }
+            };
+            let from = position.timeline;
+            position = self.turn_to(next);
+            self.keep_histories(replication, next.timeline)?;
+            (self.observer)(Event::Switched { from, position });
+        }
+    }
+
+    /// Goes on in the spool, else behind what is archived, else where the server keeps its log for us or is now.
+    fn first_position(
+        &self,
+        replication: &mut Replication,
+        system: System,
+    ) -> Result<Position, ReceiveError> {
+        if let Some(position) = self.spool.position()? {
+            return Ok(position);
+        }
+        if let Some(position) = position_of(self.archive, self.size)? {
+            return Ok(position);
+        }
+        let mut first = (system.flushed, system.timeline);
+        let major =
+            replication.version().split(['.', ' ']).next().and_then(|major| major.parse::<u32>().ok());
+        if let Some(slot) = &self.options.slot
+            && major >= Some(15)
+        {
+            let found = replication.read_slot(slot)?.ok_or_else(|| ReceiveError::NoSlot(slot.clone()))?;
+            first = found.restart.unwrap_or(first);
+        }
+        Ok(Position {
+            timeline: first.1,
+            start: self.size.start_of(self.size.segment_of(first.0)),
+            info: None,
+        })
+    }
+
+    /// A server on a later timeline may have left ours before the end of what we have: then we go on there.
+    fn skip_to_server(
+        &self,
+        replication: &mut Replication,
+        system: System,
+        position: Position,
+    ) -> Result<Position, ReceiveError> {
+        let Position { timeline, start, .. } = position;
+        let other_history = ReceiveError::OtherHistory { timeline, found: system.timeline };
+        if system.timeline < timeline {
+            return Err(other_history);
+        }
+        if system.timeline == timeline {
+            return match system.flushed < start {
+                true => Err(ReceiveError::Behind { server: system.flushed, received: start }),
+                false => Ok(position),
+            };
+        }
+        let history = self.history(replication, system.timeline)?;
+        let Some(end) = history.end_of(timeline) else { return Err(other_history) };
+        if start <= end {
+            // The server itself says at the end of the timeline which one goes on.
+            return Ok(position);
+        }
+        let later =
+            history.ancestors.iter().map(|ancestor| ancestor.timeline).find(|&other| other > timeline);
+        let next = NextTimeline { timeline: later.unwrap_or(system.timeline), start: end };
+        let position = self.turn_to(next);
+        (self.observer)(Event::Switched { from: timeline, position });
+        Ok(position)
+    }
+
+    fn history(&self, replication: &mut Replication, timeline: Timeline) -> Result<History, ReceiveError> {
+        let content = replication.timeline_history(timeline)?;
+        let history = History::parse(timeline, &content).map_err(|error| ReplicationError::Protocol {
+            expected: "the history of a timeline",
+            found: error.to_string(),
+        })?;
+        Ok(history)
+    }
+
+    /// Keeps the histories of a timeline and of those that it descends from, unless they are kept already.
+    fn keep_histories(&self, replication: &mut Replication, timeline: Timeline) -> Result<(), ReceiveError> {
+        if timeline <= 1 {
+            return Ok(());
+        }
+        let history = self.history(replication, timeline)?;
+        let waiting = self.spool.waiting()?;
+        let timelines = history.ancestors.iter().map(|ancestor| ancestor.timeline).filter(|&other| other > 1);
+        for timeline in timelines.chain([timeline]) {
+            let file = ArchivedFile::History(timeline);
+            // An archive that does not answer now gets it later.
+            let is_archived = matches!(get::find(self.archive, file), Ok(Some(_)));
+            if !is_archived && !waiting.contains(&file) {
+                let content = replication.timeline_history(timeline)?;
+                self.spool.keep_history(timeline, &content)?;
+            }
+        }
+        self.archiving.notify();
+        Ok(())
+    }
+
+    fn turn_to(&self, next: NextTimeline) -> Position {
+        let start = self.size.start_of(self.size.segment_of(next.start));
+        self.spool.leave(start);
+        Position { timeline: next.timeline, start, info: None }
+    }
+
+    fn note_streaming(&self, replication: &Replication, position: Position) {
+        let mut inner = self.status.lock();
+        inner.status.state = State::Streaming;
+        inner.status.timeline = position.timeline;
+        (inner.status.problem, inner.status.cause, inner.status.hint) = (None, None, None);
+        drop(inner);
+        (self.observer)(Event::Streaming {
+            server: replication.place(),
+            version: replication.version(),
+            position,
+            is_encrypted: replication.is_encrypted(),
+        });
+    }
+
+    /// Receives the log of one timeline, to its end or until it is to stop.
+    fn stream(
+        &self,
+        replication: &mut Replication,
+        syncing: &Syncing<'_>,
+        position: Position,
+        stop: &AtomicBool,
+    ) -> Result<Option<NextTimeline>, ReceiveError> {
+        let mut link = Link::new(position.start);
+        let link = &mut link;
+        let mut verifier = Verifier::new(position.timeline, self.size, position.start, position.info);
+        let timeout = self.options.server_timeout;
+        loop {
+            if stop.load(Ordering::SeqCst) {
+                self.finish(replication, syncing, link)?;
+                return Ok(None);
+            }
+            match replication.receive(link.patience(self.options), Some(syncing.news()))? {
+                Received::Wal { start, server_end, bytes } => {
+                    if start != link.progress.received {
+                        let (expected, found) = (link.progress.received, start);
+                        return Err(crate::spool::SpoolError::Order { expected, found }.into());
+                    }
+                    self.spool.write(position.timeline, start, bytes)?;
+                    let end = start.plus(bytes.len() as u64);
+                    link.server_end = link.server_end.max(server_end).max(end);
+                    link.verified = verifier.push(start, bytes)?;
+                    self.spool.note_verified(link.verified);
+                    let is_segment_done = self.size.segment_of(start) != self.size.segment_of(end);
+                    link.progress.received = end;
+                    if self.options.is_synchronous || is_segment_done {
+                        syncing.want(end);
+                    }
+                }
+                Received::Keepalive { server_end, wants_reply } => {
+                    link.server_end = link.server_end.max(server_end);
+                    if wants_reply {
+                        // At its shutdown, a server waits until everything is durable.
+                        syncing.want(link.progress.received);
+                        link.must_report = true;
+                    }
+                    link.has_asked = false;
+                }
+                Received::EndOfTimeline(next) => {
+                    self.finish_timeline(syncing, link)?;
+                    return Ok(Some(next));
+                }
+                Received::Nothing => {}
+            }
+            syncing.take_news();
+            self.report_progress(replication, syncing, link)?;
+            let silence = replication.heard().elapsed();
+            if !timeout.is_zero() && silence > timeout {
+                return Err(ReceiveError::Silent(silence.as_secs()));
+            }
+            if !timeout.is_zero() && silence > timeout / 2 && !link.has_asked {
+                link.has_asked = true;
+                replication.report(link.progress, true)?;
+            }
+        }
+    }
+
+    /// Tells the server how far we are, if there is news or it is time.
+    fn report_progress(
+        &self,
+        replication: &mut Replication,
+        syncing: &Syncing<'_>,
+        link: &mut Link,
+    ) -> Result<(), ReceiveError> {
+        let durable = syncing.durable()?;
+        if !self.options.is_synchronous && link.synced.elapsed() > SYNC_INTERVAL {
+            link.synced = Instant::now();
+            syncing.want(link.progress.received);
+        }
+        // What lies here from before says nothing to this server until it has come from it as well.
+        let flushed = durable.min(link.verified);
+        let has_news = flushed > link.progress.flushed;
+        if has_news && self.size.segment_of(flushed) != self.size.segment_of(link.progress.flushed) {
+            self.archiving.notify();
+        }
+        let is_time = link.reported.elapsed() > self.options.status_interval;
+        if has_news || link.must_report || is_time {
+            link.progress.flushed = flushed;
+            replication.report(link.progress, false)?;
+            (link.reported, link.must_report) = (Instant::now(), false);
+        }
+        self.status.lock().note(link.progress.received, link.progress.flushed, link.server_end);
+        Ok(())
+    }
+
+    /// Makes durable what has come and tells the server.
+    fn finish(
+        &self,
+        replication: &mut Replication,
+        syncing: &Syncing<'_>,
+        link: &mut Link,
+    ) -> Result<(), ReceiveError> {
+        self.finish_timeline(syncing, link)?;
+        link.must_report = true;
+        self.report_progress(replication, syncing, link)
+    }
+
+    fn finish_timeline(&self, syncing: &Syncing<'_>, link: &mut Link) -> Result<(), ReceiveError> {
+        syncing.want(link.progress.received);
+        let until = Instant::now() + LAST_SYNC;
+        while syncing.durable()? < link.progress.received && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+/// What is known of a stream.
+struct Link {
+    /// The end of the records that have come with the right checksums.
+    verified: Lsn,
+    progress: Progress,
+    /// The end of the server's log.
+    server_end: Lsn,
+    /// When the server was told how far we are.
+    reported: Instant,
+    /// When what has come was last wanted durable, by the clock.
+    synced: Instant,
+    must_report: bool,
+    /// The server was asked for a sign of life.
+    has_asked: bool,
+}
+
+impl Link {
+    fn new(start: Lsn) -> Link {
+        Link {
+            verified: start,
+            progress: Progress { received: start, flushed: Lsn::INVALID },
+            server_end: start,
+            reported: Instant::now(),
+            synced: Instant::now(),
+            must_report: false,
+            has_asked: false,
+        }
+    }
+
+    /// How long it may be waited for the server.
+    fn patience(&self, options: &Options) -> Duration {
+        let until_report = options.status_interval.saturating_sub(self.reported.elapsed());
+        PATIENCE.min(until_report.max(Duration::from_millis(1)))
+    }
+}

@@ -1,0 +1,512 @@
+//! The log on this machine's disk, from its receipt to its archiving.
+//!
+//! ```text
+//! 000000010000000000000007           a segment that is complete and waits to be archived
+//! 000000010000000000000008.partial   the segment that is received, zeros behind what has come
+//! 00000002.history                   a timeline's history that waits to be archived
+//! ```
+//!
+//! A partial segment of an earlier timeline than the newest is one that its timeline ended in; it is archived under its name.
+//!
+//! A position counts as durable once the file that holds it was synchronised, and its name before that. What failed to be
+//! synchronised once is never trusted again: the operating system may hold bytes that it will not write, and give them back when they
+//! are read. So after any error, and in a new process, a partial segment is copied to a new file, which then takes its name.
+
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use walden_archive::get::Incoming;
+use walden_archive::name::ArchivedFile;
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_format::record::Record;
+use walden_format::stream::{Decoder, Progress, StreamInfo, Visitor};
+
+use crate::disk::{Disk, DiskFile};
+
+/// What the name of a file ends with that is not finished.
+const UNFINISHED: &str = ".new";
+/// The file that is made ahead for the segment that comes next.
+const SPARE: &str = "spare.new";
+
+/// Why the log cannot be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum SpoolError {
+    /// The disk's.
+    #[error("cannot {action} {}", path.display())]
+    Disk {
+        /// What was tried.
+        action: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// The server sends another log than before.
+    #[error(
+        "the server's log is not the one received before: at {at} in {name}, expected the bytes in {}, found others",
+        path.display()
+    )]
+    Different {
+        /// The first byte that differs.
+        at: Lsn,
+        /// The segment.
+        name: SegmentName,
+        /// Where its content lies.
+        path: PathBuf,
+    },
+    /// The server does not go on where it was.
+    #[error("expected the log from {expected} on, found {found}")]
+    Order {
+        /// The end of what was received.
+        expected: Lsn,
+        /// Where the server goes on.
+        found: Lsn,
+    },
+}
+
+/// The log that was received, up to the segments that are archived.
+pub struct Spool<'d> {
+    disk: &'d dyn Disk,
+    size: SegmentSize,
+    /// What the thread that receives and the one that synchronises share.
+    shared: Mutex<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Segments that have come as a whole and are not synchronised yet, the oldest first.
+    complete: Vec<Open>,
+    current: Option<Open>,
+    /// The segment that was received over the last connection, whose file is trusted.
+    last: Option<Open>,
+    /// The end of what is durable.
+    durable: Lsn,
+    /// The end of the records that have come with the right checksums.
+    verified: Lsn,
+}
+
+/// A segment that is received.
+#[derive(Clone)]
+struct Open {
+    name: SegmentName,
+    file: Arc<dyn DiskFile>,
+    /// From where to where there are records that were received before: they are compared with what comes.
+    known: (Lsn, Lsn),
+    /// The end of what was written.
+    end: Lsn,
+}
+
+/// Where to go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Position {
+    /// The timeline.
+    pub timeline: Timeline,
+    /// The first byte that is wanted, at the start of a page.
+    pub start: Lsn,
+    /// What the start of the segment says, if that lies before.
+    pub info: Option<StreamInfo>,
+}
+
+/// Complete records of a segment: where the first and the last one start, and where that ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Records {
+    first: Lsn,
+    last: Lsn,
+    end: Lsn,
+    info: StreamInfo,
+}
+
+impl<'d> Spool<'d> {
+    /// Uses what is on a disk.
+    ///
+    /// # Errors
+    /// The disk's, as of all functions here.
+    pub fn open(disk: &'d dyn Disk, size: SegmentSize) -> Result<Spool<'d>, SpoolError> {
+        let spool = Spool { disk, size, shared: Mutex::default() };
+        for name in spool.names()? {
+            if name.ends_with(UNFINISHED) {
+                disk.remove(&name).map_err(|source| spool.failed("remove", &name, source))?;
+            }
+        }
+        Ok(spool)
+    }
+
+    /// Where to go on: in the first partial segment of the newest timeline, at the page with the last complete record, else behind the
+    /// last complete segment. There are several partial ones if a process was killed before it synchronised the first.
+    ///
+    /// # Errors
+    /// As [`Spool::open`].
+    pub fn position(&self) -> Result<Option<Position>, SpoolError> {
+        let segments = self.files()?.into_iter().filter_map(|file| match file {
+            ArchivedFile::Segment(name) => Some((name, false)),
+            ArchivedFile::Partial(name) => Some((name, true)),
+            ArchivedFile::History(_) | ArchivedFile::Backup(..) => None,
+        });
+        let segments: Vec<(SegmentName, bool)> = segments.collect();
+        let newest = segments.iter().map(|(name, _)| name.timeline).max();
+        let of_newest = segments.iter().filter(|(name, _)| Some(name.timeline) == newest);
+        let first_partial = of_newest.clone().filter(|(_, is_partial)| *is_partial).min();
+        let Some(&(name, is_partial)) = first_partial.or(of_newest.max()) else { return Ok(None) };
+        let Some(start) = name.start(self.size) else { return Ok(None) };
+        let timeline = name.timeline;
+        if !is_partial {
+            return Ok(Some(Position { timeline, start: start.plus(self.size.bytes()), info: None }));
+        }
+        let partial = ArchivedFile::Partial(name).to_string();
+        let find = || find_records(name, self.size, &*self.disk.open(&partial)?);
+        let records = find().map_err(|source| self.failed("read", &partial, source))?;
+        let position = records.map(|records| {
+            let page = u64::from(records.info.page_bytes);
+            Position {
+                timeline,
+                start: Lsn(records.last.0 - records.last.0 % page),
+                info: Some(records.info),
+            }
+        });
+        Ok(Some(position.filter(|it| it.start > start).unwrap_or(Position { timeline, start, info: None })))
+    }
+
+    /// The files that wait to be archived, histories first.
+    ///
+    /// # Errors
+    /// As [`Spool::open`].
+    pub fn waiting(&self) -> Result<Vec<ArchivedFile>, SpoolError> {
+        let files = self.files()?;
+        let segments = |file: &&ArchivedFile| !matches!(file, ArchivedFile::History(_));
+        let newest = files.iter().filter(segments).map(|file| file.timeline()).max();
+        let mut waiting = files.clone();
+        waiting.retain(|file| match file {
+            ArchivedFile::Partial(name) => Some(name.timeline) < newest,
+            _ => true,
+        });
+        waiting.sort_by_key(|file| (!matches!(file, ArchivedFile::History(_)), file.to_string()));
+        Ok(waiting)
+    }
+
+    /// Where a file lies.
+    pub fn path(&self, file: ArchivedFile) -> PathBuf {
+        self.disk.path(&file.to_string())
+    }
+
+    /// Removes a file that is archived.
+    ///
+    /// # Errors
+    /// As [`Spool::open`].
+    pub fn remove(&self, file: ArchivedFile) -> Result<(), SpoolError> {
+        let name = file.to_string();
+        self.disk.remove(&name).map_err(|source| self.failed("remove", &name, source))
+    }
+
+    /// Keeps a timeline's history, durable.
+    ///
+    /// # Errors
+    /// As [`Spool::open`].
+    pub fn keep_history(&self, timeline: Timeline, content: &[u8]) -> Result<(), SpoolError> {
+        let name = ArchivedFile::History(timeline).to_string();
+        let unfinished = format!("{name}{UNFINISHED}");
+        let write = || {
+            let file = self.disk.create(&unfinished, content.len() as u64)?;
+            file.write_at(content, 0)?;
+            file.sync()?;
+            self.disk.rename(&unfinished, &name)?;
+            self.disk.sync_names()
+        };
+        write().map_err(|source| self.failed("write", &name, source))
+    }
+
+    /// The end of what is durable.
+    pub fn durable(&self) -> Lsn {
+        self.shared().durable
+    }
+
+    /// The end of what was written.
+    pub fn written(&self) -> Lsn {
+        let shared = self.shared();
+        shared.current.as_ref().or(shared.complete.last()).map_or(shared.durable, |open| open.end)
+    }
+
+    /// The timeline ended at `end`, where another one begins: what was written is no longer gone on with. What was received behind
+    /// the end, from a server that has failed since, is kept, and says nothing about the other timeline.
+    pub fn leave(&self, end: Lsn) {
+        let mut shared = self.shared();
+        (shared.current, shared.last) = (None, None);
+        shared.durable = shared.durable.min(end);
+        shared.verified = shared.verified.min(end);
+    }
+
+    /// A connection has ended. What comes over the next one is compared with the records that are there.
+    pub fn settle(&self) {
+        let mut shared = self.shared();
+        if !shared.complete.is_empty() {
+            // Their last record has not come as a whole: from the first of them on, all is asked for again.
+            *shared = Shared { durable: shared.durable, ..Shared::default() };
+        } else if let Some(current) = shared.current.take() {
+            shared.last = Some(current);
+        }
+    }
+
+    /// Forgets which files are open, as after an error: what they hold may not be what reading them gives.
+    pub fn distrust(&self) {
+        *self.shared() = Shared::default();
+    }
+
+    /// Writes the next bytes of a timeline's log, which go on where the last ones ended or begin a segment. Bytes that were received
+    /// before are compared.
+    ///
+    /// # Errors
+    /// As [`Spool::open`], [`SpoolError::Different`] and [`SpoolError::Order`].
+    pub fn write(&self, timeline: Timeline, start: Lsn, mut bytes: &[u8]) -> Result<(), SpoolError> {
+        let mut at = start;
+        while !bytes.is_empty() {
+            let offset = self.size.offset_of(at);
+            let mut open = self.open_at(timeline, at)?;
+            if open.end != at {
+                return Err(SpoolError::Order { expected: open.end, found: at });
+            }
+            let in_segment = (self.size.bytes() - offset).min(bytes.len() as u64) as usize;
+            let (now, later) = bytes.split_at(in_segment);
+            self.compare(&open, at, now)?;
+            let partial = ArchivedFile::Partial(open.name).to_string();
+            open.file.write_at(now, offset).map_err(|source| self.failed("write", &partial, source))?;
+            (at, bytes) = (at.plus(in_segment as u64), later);
+            open.end = at;
+            let mut shared = self.shared();
+            match self.size.offset_of(at) {
+                0 => {
+                    shared.complete.push(open);
+                    shared.current = None;
+                }
+                _ => shared.current = Some(open),
+            }
+        }
+        Ok(())
+    }
+
+    /// All records up to here have come with the right checksums.
+    pub fn note_verified(&self, verified: Lsn) {
+        self.shared().verified = verified;
+    }
+
+    /// Makes all that was written durable, and gives complete segments their names as soon as their last record is verified, which may
+    /// end in the next one; gives back the end of what is durable.
+    ///
+    /// # Errors
+    /// As [`Spool::open`]. What was written is not to be trusted then: see [`Spool::distrust`].
+    pub fn sync(&self) -> Result<Lsn, SpoolError> {
+        let (complete, current, verified) = {
+            let shared = self.shared();
+            (shared.complete.clone(), shared.current.clone(), shared.verified)
+        };
+        for open in complete.iter().chain(&current) {
+            let partial = ArchivedFile::Partial(open.name).to_string();
+            open.file.sync().map_err(|source| self.failed("synchronise", &partial, source))?;
+            let mut shared = self.shared();
+            shared.durable = shared.durable.max(open.end);
+        }
+        for open in complete.iter().filter(|open| open.end <= verified) {
+            let (partial, name) = (ArchivedFile::Partial(open.name).to_string(), open.name.to_string());
+            let rename = || {
+                self.disk.rename(&partial, &name)?;
+                self.disk.sync_names()
+            };
+            rename().map_err(|source| self.failed("rename", &partial, source))?;
+            self.shared().complete.retain(|other| other.name != open.name);
+        }
+        Ok(self.durable())
+    }
+
+    /// Makes a file for the segment that comes next, unless there is one.
+    ///
+    /// # Errors
+    /// As [`Spool::open`].
+    pub fn prepare(&self) -> Result<(), SpoolError> {
+        if self.names()?.iter().any(|name| name == SPARE) {
+            return Ok(());
+        }
+        // Under another name as long as it is filled: another thread may take it once it has this one.
+        let filling = format!("filling{UNFINISHED}");
+        let prepare = || {
+            self.disk.create(&filling, self.size.bytes())?;
+            self.disk.rename(&filling, SPARE)
+        };
+        prepare().map_err(|source| self.failed("create", SPARE, source))
+    }
+
+    /// The segment that is received, at a position.
+    fn open_at(&self, timeline: Timeline, at: Lsn) -> Result<Open, SpoolError> {
+        let number = self.size.segment_of(at);
+        let (name, start) = (SegmentName::new(timeline, number, self.size), self.size.start_of(number));
+        let (current, last) = {
+            let mut shared = self.shared();
+            (shared.current.clone(), shared.last.take_if(|last| last.name == name))
+        };
+        if let Some(open) = current {
+            return match open.name == name && open.end == at {
+                true => Ok(open),
+                false => Err(SpoolError::Order { expected: open.end, found: at }),
+            };
+        }
+        let partial = ArchivedFile::Partial(name).to_string();
+        let has_partial = self.names()?.contains(&partial);
+        let (file, known) = match last {
+            Some(last) => {
+                let records = find_records(name, self.size, &*last.file);
+                (last.file, records.map_err(|source| self.failed("read", &partial, source))?)
+            }
+            None if has_partial => {
+                self.renew(name, &partial).map_err(|source| self.failed("copy", &partial, source))?
+            }
+            None => {
+                let file = self.take_spare(&partial);
+                (file.map_err(|source| self.failed("create", &partial, source))?, None)
+            }
+        };
+        let known = known.map_or((start, start), |records| (records.first, records.end));
+        if at > known.1 {
+            return Err(SpoolError::Order { expected: known.1, found: at });
+        }
+        Ok(Open { name, file, known, end: at })
+    }
+
+    /// A new file with zeros under a durable name.
+    fn take_spare(&self, partial: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let from_spare = || {
+            self.disk.rename(SPARE, partial)?;
+            self.disk.open(partial)
+        };
+        let file = match from_spare() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let unfinished = format!("{partial}{UNFINISHED}");
+                let file = self.disk.create(&unfinished, self.size.bytes())?;
+                self.disk.rename(&unfinished, partial)?;
+                file
+            }
+            other => other?,
+        };
+        self.disk.sync_names()?;
+        Ok(file)
+    }
+
+    /// Copies a partial segment to a new file that takes its name. Gives back which records it has.
+    fn renew(&self, name: SegmentName, partial: &str) -> io::Result<(Arc<dyn DiskFile>, Option<Records>)> {
+        let unfinished = format!("{partial}{UNFINISHED}");
+        let from = self.disk.open(partial)?;
+        let to = self.disk.create(&unfinished, self.size.bytes())?;
+        let mut offset = 0;
+        while offset < self.size.bytes() {
+            let part = read_part(&*from, offset, self.size)?;
+            to.write_at(&part, offset)?;
+            offset += part.len() as u64;
+        }
+        to.sync()?;
+        self.disk.rename(&unfinished, partial)?;
+        self.disk.sync_names()?;
+        let records = find_records(name, self.size, &*to)?;
+        Ok((to, records))
+    }
+
+    /// Compares records that were received before with what comes.
+    fn compare(&self, open: &Open, at: Lsn, bytes: &[u8]) -> Result<(), SpoolError> {
+        let (first, last) = (open.known.0.max(at), open.known.1.min(at.plus(bytes.len() as u64)));
+        if first >= last {
+            return Ok(());
+        }
+        let partial = ArchivedFile::Partial(open.name).to_string();
+        let mut before = vec![0; last.bytes_since(first) as usize];
+        let read = open.file.read_at(&mut before, self.size.offset_of(first));
+        read.map_err(|source| self.failed("read", &partial, source))?;
+        let now = &bytes[first.bytes_since(at) as usize..][..before.len()];
+        match before.iter().zip(now).position(|(before, now)| before != now) {
+            None => Ok(()),
+            Some(offset) => Err(SpoolError::Different {
+                at: first.plus(offset as u64),
+                name: open.name,
+                path: self.disk.path(&partial),
+            }),
+        }
+    }
+
+    fn files(&self) -> Result<Vec<ArchivedFile>, SpoolError> {
+        Ok(self.names()?.iter().filter_map(|name| ArchivedFile::parse(name)).collect())
+    }
+
+    fn names(&self) -> Result<Vec<String>, SpoolError> {
+        self.disk.list().map_err(|source| self.failed("list", "", source))
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failed(&self, action: &'static str, name: &str, source: io::Error) -> SpoolError {
+        SpoolError::Disk { action, path: self.disk.path(name), source }
+    }
+}
+
+/// Bytes of a segment that are read at a time: whole pages of any size.
+const PART: u64 = 1 << 20;
+
+fn read_part(file: &dyn DiskFile, offset: u64, size: SegmentSize) -> io::Result<Vec<u8>> {
+    let mut part = vec![0; PART.min(size.bytes() - offset) as usize];
+    file.read_at(&mut part, offset)?;
+    Ok(part)
+}
+
+/// The complete records with the right checksums that a partial segment begins with. The end of a record that an earlier segment
+/// begins has no checksum of its own, so it is not among them.
+fn find_records(name: SegmentName, size: SegmentSize, file: &dyn DiskFile) -> io::Result<Option<Records>> {
+    struct Last(Lsn);
+    impl Visitor for Last {
+        fn record(&mut self, record: &Record<'_>) -> ControlFlow<()> {
+            self.0 = record.lsn;
+            ControlFlow::Continue(())
+        }
+    }
+    let mut part = read_part(file, 0, size)?;
+    let (Ok(info), Some(start)) = (StreamInfo::of_segment(&part), name.start(size)) else { return Ok(None) };
+    let info = StreamInfo { timeline: name.timeline, ..info };
+    let mut decoder = Decoder::new(info, start, start.plus(size.bytes()));
+    let (mut last, mut offset) = (Last(Lsn::INVALID), 0);
+    // Where the log ends is what is asked, so why it does is not.
+    while let Ok(Progress::More) = decoder.push(&part, &mut last) {
+        offset += part.len() as u64;
+        if offset == size.bytes() {
+            break;
+        }
+        part = read_part(file, offset, size)?;
+    }
+    let records =
+        |(first, _): (Lsn, Lsn)| Records { first, last: last.0, end: decoder.position().max(last.0), info };
+    Ok(decoder.first().map(records))
+}
+
+/// Hands a file out of a spool to recovery: for a segment that is not complete, what was received of it. Gives back whether the spool
+/// has it. Nothing is changed there, so a process that receives may go on.
+///
+/// # Errors
+/// The file system's.
+pub fn hand_over(spool: &Path, file: ArchivedFile, target: &Path) -> io::Result<bool> {
+    let partial = match file {
+        ArchivedFile::Segment(name) => Some(ArchivedFile::Partial(name)),
+        _ => None,
+    };
+    // A partial segment may get its name between two looks.
+    for candidate in [Some(file), partial, Some(file)].into_iter().flatten() {
+        match File::open(spool.join(candidate.to_string())) {
+            Ok(mut content) => {
+                let mut incoming = Incoming::create(target)?;
+                io::copy(&mut content, &mut incoming)?;
+                incoming.publish()?;
+                return Ok(true);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    // A folder that is not there, such as on a file system that is not mounted, has nothing to say.
+    std::fs::read_dir(spool).map(|_| false)
+}

@@ -1,0 +1,120 @@
+//! How receiving is doing, for people and programs.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use walden_format::lsn::{Lsn, Timeline};
+
+/// The file in the spool that has the status as JSON.
+pub const FILE: &str = "status.json";
+
+/// What a receiver is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It connects to the server.
+    #[default]
+    Connecting,
+    /// The log comes.
+    Streaming,
+    /// It tries again later, for the reason given.
+    Waiting,
+    /// It has ended.
+    Stopped,
+}
+
+/// How receiving is doing; the content of [`FILE`].
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// What it is doing.
+    pub state: State,
+    /// Why it waits or has stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// The problem in a word, for metrics.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// What the user can do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// Why archiving waits, although receiving goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive_problem: Option<String>,
+    /// The server: host and port, or the folder of its socket.
+    pub server: String,
+    /// The system identifier, as text: JSON numbers are not exact at this size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_identifier: Option<String>,
+    /// The replication slot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<String>,
+    /// The timeline that is received.
+    pub timeline: Timeline,
+    /// The end of what was received.
+    pub received_lsn: String,
+    /// The end of what is durable on this machine.
+    pub flushed_lsn: String,
+    /// The end of the segments that are archived; nothing before the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archived_lsn: Option<String>,
+    /// The end of the server's log when it was last heard of.
+    pub server_lsn: String,
+    /// Bytes of the server's log that are not durable here.
+    pub lag_bytes: u64,
+    /// For how long there have been such bytes.
+    pub lag_seconds: f64,
+    /// Files that wait to be archived.
+    pub waiting_files: u64,
+    /// Connections that were lost or could not be made since the process started.
+    pub interruptions: u64,
+    /// When this was written, in microseconds since 1970.
+    pub time: i64,
+}
+
+/// A status that several threads change.
+#[derive(Default)]
+pub(crate) struct Shared {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+pub(crate) struct Inner {
+    pub status: Status,
+    pub received: Lsn,
+    pub flushed: Lsn,
+    pub server_end: Lsn,
+    /// Since when something is missing.
+    behind_since: Option<Instant>,
+}
+
+impl Inner {
+    /// Notes how far the server and we are.
+    pub fn note(&mut self, received: Lsn, flushed: Lsn, server_end: Lsn) {
+        (self.received, self.flushed, self.server_end) = (received, flushed, server_end);
+        match flushed < server_end {
+            true => drop(self.behind_since.get_or_insert_with(Instant::now)),
+            false => self.behind_since = None,
+        }
+    }
+}
+
+impl Shared {
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The status as it is now.
+    pub fn now(&self) -> Status {
+        let inner = self.lock();
+        let mut status = inner.status.clone();
+        status.received_lsn = inner.received.to_string();
+        status.flushed_lsn = inner.flushed.to_string();
+        status.server_lsn = inner.server_end.to_string();
+        status.lag_bytes = inner.server_end.bytes_since(inner.flushed);
+        status.lag_seconds = inner.behind_since.map_or(Duration::ZERO, |since| since.elapsed()).as_secs_f64();
+        let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        status.time = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+        status
+    }
+}

@@ -1,0 +1,110 @@
+//! The thread that makes the log durable while more of it is received.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use walden_format::lsn::Lsn;
+
+use crate::spool::{Spool, SpoolError};
+
+/// Work for the thread, and what came of it.
+pub(crate) struct Syncing<'s> {
+    spool: &'s Spool<'s>,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// A byte comes out of the second whenever more is durable or the disk has failed, so that the thread that waits for the server
+    /// learns of it.
+    wake: (UnixStream, UnixStream),
+}
+
+#[derive(Default)]
+struct State {
+    /// The end of what is to be made durable.
+    wanted: Lsn,
+    durable: Lsn,
+    error: Option<SpoolError>,
+    is_over: bool,
+}
+
+impl<'s> Syncing<'s> {
+    /// # Errors
+    /// The system's, if there are no more file descriptors.
+    pub fn new(spool: &'s Spool<'s>) -> io::Result<Syncing<'s>> {
+        let wake = UnixStream::pair()?;
+        wake.0.set_nonblocking(true)?;
+        wake.1.set_nonblocking(true)?;
+        Ok(Syncing { spool, state: Mutex::default(), changed: Condvar::new(), wake })
+    }
+
+    /// Works until it is told to stop.
+    pub fn run(&self) {
+        let mut state = self.state();
+        loop {
+            if state.durable < state.wanted && state.error.is_none() {
+                drop(state);
+                let result = self.spool.sync();
+                state = self.state();
+                match result {
+                    Ok(durable) => state.durable = durable,
+                    Err(error) => state.error = Some(error),
+                }
+                // A byte that is there already wakes as well.
+                let _ = (&self.wake.0).write(&[1]);
+            } else if state.is_over {
+                return;
+            } else {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    /// Wants everything up to here durable.
+    pub fn want(&self, wanted: Lsn) {
+        let mut state = self.state();
+        if state.wanted < wanted {
+            state.wanted = wanted;
+            self.changed.notify_one();
+        }
+    }
+
+    /// Begins again at another position, with all that was wanted done.
+    pub fn restart(&self, at: Lsn) {
+        let mut state = self.state();
+        (state.wanted, state.durable) = (at, at);
+    }
+
+    /// The end of what is durable.
+    ///
+    /// # Errors
+    /// The disk's, once.
+    pub fn durable(&self) -> Result<Lsn, SpoolError> {
+        let mut state = self.state();
+        match state.error.take() {
+            Some(error) => Err(error),
+            None => Ok(state.durable),
+        }
+    }
+
+    /// Has the thread end once all is done that was wanted.
+    pub fn stop(&self) {
+        self.state().is_over = true;
+        self.changed.notify_one();
+    }
+
+    /// What is readable when there is news.
+    pub fn news(&self) -> BorrowedFd<'_> {
+        self.wake.1.as_fd()
+    }
+
+    /// Takes note of the news.
+    pub fn take_news(&self) {
+        let mut bytes = [0; 64];
+        while matches!((&self.wake.1).read(&mut bytes), Ok(1..)) {}
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,198 @@
+//! What was acknowledged is there, whatever fails and whenever.
+
+use walden_archive::name::ArchivedFile;
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize};
+use walden_format::rmgr::rmid;
+use walden_format::version::Major;
+use walden_receive::spool::{Position, Spool, SpoolError};
+
+use crate::disk::{Failure, Memory};
+use crate::writer::LogWriter;
+
+const SEGMENT: u64 = 1 << 20;
+/// The first segment of the log.
+const FIRST: u64 = 3;
+
+fn size() -> SegmentSize {
+    SegmentSize::new(SEGMENT).unwrap()
+}
+
+/// Two segments and a half of a timeline's log, records all over, and some across the segments' ends.
+fn log() -> Vec<u8> {
+    let mut writer = LogWriter::new(Major::V18);
+    writer.info.timeline = 1;
+    writer.start = Lsn(FIRST * SEGMENT);
+    writer.previous = Lsn(FIRST * SEGMENT - 32);
+    let mut number = 0_u64;
+    while (writer.bytes.len() as u64) < 5 * SEGMENT / 2 {
+        number += 1;
+        let text = format!("record {number} ").repeat(1 + number as usize % 900);
+        writer.main_data(rmid::XLOG, 0x20, text.as_bytes());
+    }
+    writer.bytes.clone()
+}
+
+/// What a server sends: parts of any size.
+fn parts(log: &[u8], from: Lsn) -> impl Iterator<Item = (Lsn, &[u8])> {
+    let sizes = [50_000_usize, 7, 131_072, 8192, 300_000, 1];
+    let mut at = from.bytes_since(Lsn(FIRST * SEGMENT)) as usize;
+    let mut sizes = sizes.into_iter().cycle();
+    std::iter::from_fn(move || {
+        let end = (at + sizes.next()?).min(log.len());
+        let part = (Lsn(FIRST * SEGMENT).plus(at as u64), &log[at..end]);
+        at = end;
+        (!part.1.is_empty()).then_some(part)
+    })
+}
+
+/// Receives the log from where the spool goes on, and synchronises after each part; `acknowledged` is what a server was told.
+fn receive(disk: &Memory, log: &[u8], acknowledged: &mut Lsn) -> Result<(), SpoolError> {
+    let spool = Spool::open(disk, size())?;
+    spool.prepare()?;
+    let position =
+        spool.position()?.unwrap_or(Position { timeline: 1, start: Lsn(FIRST * SEGMENT), info: None });
+    for (start, bytes) in parts(log, position.start) {
+        spool.write(1, start, bytes)?;
+        // As if all records up to here were right: how that is found out is tested elsewhere.
+        spool.note_verified(start.plus(bytes.len() as u64));
+        *acknowledged = (*acknowledged).max(spool.sync()?);
+    }
+    Ok(())
+}
+
+/// What the spool's files hold of the log up to here.
+fn assert_holds(disk: &Memory, log: &[u8], until: Lsn, what: &str) {
+    for number in FIRST..=size().segment_of(until) {
+        let start = size().start_of(number);
+        let wanted = until.min(start.plus(SEGMENT)).bytes_since(start) as usize;
+        if wanted == 0 {
+            continue;
+        }
+        let name = SegmentName::new(1, number, size());
+        let complete = disk.content(&ArchivedFile::Segment(name).to_string());
+        let content = complete.or_else(|| disk.content(&ArchivedFile::Partial(name).to_string()));
+        let content =
+            content.unwrap_or_else(|| panic!("{what}: {name} is missing, acknowledged up to {until}"));
+        let offset = ((number - FIRST) * SEGMENT) as usize;
+        assert!(content[..wanted] == log[offset..][..wanted], "{what}: {name} differs");
+    }
+}
+
+#[test]
+fn the_log_is_kept_as_it_came() {
+    let (disk, log) = (Memory::default(), log());
+    let mut acknowledged = Lsn(0);
+    receive(&disk, &log, &mut acknowledged).unwrap();
+    assert_eq!(acknowledged, Lsn(FIRST * SEGMENT + log.len() as u64));
+    assert_holds(&disk, &log, acknowledged, "no failure");
+    let spool = Spool::open(&disk, size()).unwrap();
+    let waiting: Vec<String> = spool.waiting().unwrap().iter().map(ArchivedFile::to_string).collect();
+    assert_eq!(waiting, ["000000010000000000000003", "000000010000000000000004"]);
+    // At the page of the last record.
+    let position = spool.position().unwrap().unwrap();
+    let behind = acknowledged.bytes_since(position.start);
+    assert!(position.timeline == 1 && behind > 0 && behind < 30_000, "{position:?} of {acknowledged}");
+    assert!(position.start.0 % 8192 == 0 && position.info.is_some(), "{position:?}");
+}
+
+/// For every call: the power is gone at it, with nothing or with all of what was not synchronised on the disk; or it fails once, and
+/// the process goes on. What was acknowledged is there, and receiving once more gives the whole log.
+#[test]
+fn nothing_acknowledged_is_lost_whichever_call_fails() {
+    let log = log();
+    let whole = Lsn(FIRST * SEGMENT + log.len() as u64);
+    let calls = {
+        let disk = Memory::default();
+        receive(&disk, &log, &mut Lsn(0)).unwrap();
+        disk.calls()
+    };
+    assert!(calls > 80, "{calls} calls");
+    for call in 1..=calls {
+        for failure in [Failure::Power, Failure::Error] {
+            let (disk, mut acknowledged) = (Memory::default(), Lsn(0));
+            disk.fail_at(call, failure);
+            let result = receive(&disk, &log, &mut acknowledged);
+            assert!(result.is_err(), "call {call}, {failure:?}: nobody noticed");
+            for is_lucky in [false, true] {
+                let what = format!("call {call}, {failure:?}, all was written: {is_lucky}");
+                let disk = disk.after_power_loss(is_lucky);
+                assert_holds(&disk, &log, acknowledged, &what);
+                let mut again = acknowledged;
+                receive(&disk, &log, &mut again).unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert_eq!(again, whole, "{what}");
+                assert_holds(&disk.after_power_loss(false), &log, whole, &what);
+            }
+            if failure == Failure::Error {
+                // The same process, or another one, on a machine that goes on.
+                let what = format!("call {call} failed once");
+                receive(&disk, &log, &mut acknowledged).unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert_eq!(acknowledged, whole);
+                assert_holds(&disk.after_power_loss(false), &log, whole, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn another_history_is_refused_and_nothing_is_overwritten() {
+    let (disk, log) = (Memory::default(), log());
+    let mut acknowledged = Lsn(0);
+    receive(&disk, &log, &mut acknowledged).unwrap();
+    let before = disk.content("000000010000000000000005.partial").unwrap();
+    let mut other = log.clone();
+    // In what is sent once more: the page of the last record.
+    let flipped = log.len() - 20;
+    other[flipped] ^= 1;
+    let error = receive(&disk, &other, &mut acknowledged).unwrap_err();
+    let SpoolError::Different { at, name, .. } = error else { panic!("{error}") };
+    assert_eq!(
+        (at, name.to_string()),
+        (Lsn(FIRST * SEGMENT + flipped as u64), "000000010000000000000005".into())
+    );
+    let after = disk.content("000000010000000000000005.partial").unwrap();
+    assert!(before == after, "the partial segment has changed");
+}
+
+#[test]
+fn a_segment_is_complete_once_its_last_record_is() {
+    let (disk, log) = (Memory::default(), log());
+    let spool = Spool::open(&disk, size()).unwrap();
+    let start = Lsn(FIRST * SEGMENT);
+    spool.write(1, start, &log[..SEGMENT as usize + 100]).unwrap();
+    // A record that goes on in the next segment.
+    spool.note_verified(start.plus(SEGMENT - 64));
+    assert_eq!(spool.sync().unwrap(), start.plus(SEGMENT + 100));
+    assert_eq!(spool.waiting().unwrap(), []);
+    spool.note_verified(start.plus(SEGMENT + 100));
+    spool.sync().unwrap();
+    assert_eq!(spool.waiting().unwrap().len(), 1);
+}
+
+#[test]
+fn the_log_has_no_holes() {
+    let (disk, log) = (Memory::default(), log());
+    let spool = Spool::open(&disk, size()).unwrap();
+    let start = Lsn(FIRST * SEGMENT);
+    assert!(matches!(spool.write(1, start.plus(8), &log[8..99]), Err(SpoolError::Order { .. })));
+    spool.write(1, start, &log[..5000]).unwrap();
+    let error = spool.write(1, start.plus(6000), &log[6000..7000]).unwrap_err();
+    assert_eq!(error.to_string(), "expected the log from 0/00301388 on, found 0/00301770");
+}
+
+#[test]
+fn a_timeline_that_ended_is_archived_as_partial_and_says_nothing_of_the_next() {
+    let (disk, log) = (Memory::default(), log());
+    let spool = Spool::open(&disk, size()).unwrap();
+    let start = Lsn(FIRST * SEGMENT);
+    spool.write(1, start, &log[..50_000]).unwrap();
+    spool.note_verified(start.plus(50_000));
+    assert_eq!(spool.sync().unwrap(), start.plus(50_000));
+    spool.leave(start);
+    spool.keep_history(2, b"1\t0/308000\tpromoted\n").unwrap();
+    assert_eq!(spool.durable(), start);
+    spool.write(2, start, &log[..40_000]).unwrap();
+    assert_eq!(spool.sync().unwrap(), start.plus(40_000));
+    let waiting: Vec<String> = spool.waiting().unwrap().iter().map(ArchivedFile::to_string).collect();
+    assert_eq!(waiting, ["00000002.history", "000000010000000000000003.partial"]);
+    assert_eq!(spool.position().unwrap().map(|position| position.timeline), Some(2));
+}

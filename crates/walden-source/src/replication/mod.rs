@@ -1,0 +1,586 @@
+//! A server's log as it is written: the client of physical streaming replication.
+//!
+//! [`Replication::connect`] takes the parameters of libpq ([`crate::connection`]). The connection's commands are those of
+//! `walsender`; after [`Replication::start`], [`Replication::receive`] gives the log and [`Replication::report`] says what is durable.
+//!
+//! Threads of their own wait for servers here, and no asynchronous runtime: there is one connection for each server, and it waits for
+//! the disk as often as for the network. Published clients have no copying in both directions (`tokio-postgres`) or acknowledge by
+//! themselves, and to acknowledge is the caller's decision alone.
+
+mod handshake;
+mod message;
+mod transport;
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use walden_format::lsn::{Lsn, SegmentSize, Timeline};
+use walden_format::payload::Timestamp;
+
+use self::message::{Begin, Message, Streamed};
+use self::transport::Transport;
+use crate::connection::{ConnectionError, Parameters};
+
+pub use message::{NextTimeline, Progress, read_messages};
+
+/// How long a server may take for an answer to a command.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+/// Bytes that are read at a time at most, at least.
+const READ_BYTES: usize = 128 << 10;
+/// Bytes of the buffer, of which the rest is moved to the start when less than [`READ_BYTES`] are left.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// An error that a server reports.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct ServerError {
+    /// `ERROR`, `FATAL` or `PANIC`, in the server's language.
+    pub severity: String,
+    /// The SQLSTATE, of five characters.
+    pub code: String,
+    /// What is wrong, in the server's words.
+    pub message: String,
+    /// More of it, if there is more.
+    pub detail: String,
+    /// What the server would do.
+    pub hint: String,
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ServerError { severity, message, detail, hint, code } = self;
+        write!(f, "{severity}: {message}")?;
+        if !detail.is_empty() {
+            write!(f, ": {detail}")?;
+        }
+        if !hint.is_empty() {
+            write!(f, " ({hint})")?;
+        }
+        write!(f, " (SQLSTATE {code})")
+    }
+}
+
+impl std::error::Error for ServerError {}
+
+/// Why there is no log.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplicationError {
+    /// Parameters and files that cannot be used.
+    #[error(transparent)]
+    Parameters(#[from] ConnectionError),
+    /// The server cannot be reached.
+    #[error("cannot connect to {place}{notes}")]
+    Connect {
+        /// Host and port, or the folder of the socket.
+        place: String,
+        /// What else the user should know, in parentheses.
+        notes: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// There is no TLS with the server, or its certificate is not trusted.
+    #[error("cannot connect to {place} with TLS: {problem}{notes}")]
+    Tls {
+        /// Host and port, or the folder of the socket.
+        place: String,
+        /// What was expected and what was found.
+        problem: String,
+        /// What was demanded, in parentheses.
+        notes: String,
+    },
+    /// The server does not let us in, or we do not trust it.
+    #[error("cannot log in to {place}: {problem}{notes}")]
+    Authentication {
+        /// Host and port, or the folder of the socket.
+        place: String,
+        /// What was expected and what was found.
+        problem: String,
+        /// What else the user should know, in parentheses.
+        notes: String,
+    },
+    /// The server reports an error.
+    #[error("the server reports {0}")]
+    Server(ServerError),
+    /// The server says what no server says here.
+    #[error("the server's answer: expected {expected}, found {found}")]
+    Protocol {
+        /// What was expected.
+        expected: &'static str,
+        /// What was found.
+        found: String,
+    },
+    /// The connection is lost.
+    #[error("the connection to the server is lost")]
+    Lost(#[source] io::Error),
+    /// The server has ended the connection in good order, as at its shutdown.
+    #[error("the server has closed the connection")]
+    Closed,
+}
+
+impl ReplicationError {
+    /// What the server reports, if that is what it is.
+    pub fn server_error(&self) -> Option<&ServerError> {
+        match self {
+            ReplicationError::Server(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Which server it is and how far its log goes (`IDENTIFY_SYSTEM`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct System {
+    /// The system identifier.
+    pub system_id: u64,
+    /// The timeline that the server writes or, as a standby, replays.
+    pub timeline: Timeline,
+    /// The end of what is durable there.
+    pub flushed: Lsn,
+}
+
+/// A replication slot, as far as `READ_REPLICATION_SLOT` says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slot {
+    /// The oldest position that the server keeps for it, and its timeline; nothing if it was never used.
+    pub restart: Option<(Lsn, Timeline)>,
+}
+
+/// What becomes of the wish for the log from a position on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Started {
+    /// It comes.
+    Streaming,
+    /// The timeline ends at this position.
+    Ended(NextTimeline),
+}
+
+/// What came.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Received<'b> {
+    /// Part of the log.
+    Wal {
+        /// Where in the log it begins.
+        start: Lsn,
+        /// Where the server's log ends.
+        server_end: Lsn,
+        /// The log's bytes.
+        bytes: &'b [u8],
+    },
+    /// A sign of life.
+    Keepalive {
+        /// Where the server's log ends.
+        server_end: Lsn,
+        /// The server wants to know now how far we are.
+        wants_reply: bool,
+    },
+    /// The timeline has ended; nothing more comes on this connection until the next [`Replication::start`].
+    EndOfTimeline(NextTimeline),
+    /// Nothing yet.
+    Nothing,
+}
+
+/// A connection for replication.
+pub struct Replication {
+    transport: Transport,
+    /// Bytes received; those from `taken` to `filled` are not used yet.
+    buffer: Vec<u8>,
+    taken: usize,
+    filled: usize,
+    /// The server's version, such as `15.18 (Debian 15.18-1)`.
+    version: String,
+    place: String,
+    heard: Instant,
+}
+
+impl Replication {
+    /// Connects to the first of the hosts that lets us in.
+    ///
+    /// # Errors
+    /// Parameters that cannot be used, and why no server lets us in; of several, the last one's.
+    pub fn connect(parameters: &Parameters) -> Result<Replication, ReplicationError> {
+        let mut last = None;
+        for endpoint in parameters.endpoints()? {
+            match handshake::connect(parameters, &endpoint) {
+                Ok(replication) => return Ok(replication),
+                Err(error) => last = Some(error),
+            }
+        }
+        let (expected, found) = ("a host to connect to", "none".to_owned());
+        Err(last.unwrap_or(ReplicationError::Protocol { expected, found }))
+    }
+
+    fn new(transport: Transport, place: String) -> Replication {
+        let (version, heard) = (String::new(), Instant::now());
+        Replication { transport, buffer: vec![0; BUFFER_BYTES], taken: 0, filled: 0, version, place, heard }
+    }
+
+    /// Host and port, or the folder of the socket.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// The server's version, such as `15.18 (Debian 15.18-1)`.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Whether the connection is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.transport.is_encrypted()
+    }
+
+    /// When the server was last heard of.
+    pub fn heard(&self) -> Instant {
+        self.heard
+    }
+
+    /// Asks which server it is.
+    ///
+    /// # Errors
+    /// As all commands: what the server reports, an answer that is none, a lost connection.
+    pub fn identify(&mut self) -> Result<System, ReplicationError> {
+        let row = self.one_row("IDENTIFY_SYSTEM")?;
+        let text = |at: usize| row.get(at).and_then(Option::as_deref).map(String::from_utf8_lossy);
+        let system = || {
+            let system_id = text(0)?.parse().ok()?;
+            let (timeline, flushed) = (text(1)?.parse().ok()?, text(2)?.parse().ok()?);
+            Some(System { system_id, timeline, flushed })
+        };
+        system().ok_or_else(|| unexpected("a system identifier, a timeline and a position", &row))
+    }
+
+    /// The size of the server's segments.
+    ///
+    /// # Errors
+    /// As [`Replication::identify`].
+    pub fn segment_size(&mut self) -> Result<SegmentSize, ReplicationError> {
+        let row = self.one_row("SHOW wal_segment_size")?;
+        let text = row.first().cloned().flatten().unwrap_or_default();
+        parse_size(&text)
+            .and_then(SegmentSize::new)
+            .ok_or_else(|| unexpected("the size of segments, such as 16MB", &row))
+    }
+
+    /// Asks for a slot (PostgreSQL 15 and later); nothing if there is none of this name.
+    ///
+    /// # Errors
+    /// As [`Replication::identify`].
+    pub fn read_slot(&mut self, name: &str) -> Result<Option<Slot>, ReplicationError> {
+        let row = self.one_row(&format!("READ_REPLICATION_SLOT {}", quote(name)))?;
+        let text = |at: usize| row.get(at).and_then(Option::as_deref).map(String::from_utf8_lossy);
+        if text(0).is_none() {
+            return Ok(None);
+        }
+        let restart = || Some((text(1)?.parse().ok()?, text(2)?.parse().ok()?));
+        Ok(Some(Slot { restart: restart() }))
+    }
+
+    /// Makes a physical slot from which the server keeps the log from now on.
+    ///
+    /// # Errors
+    /// As [`Replication::identify`]; SQLSTATE 42710 if there is one of this name.
+    pub fn create_slot(&mut self, name: &str) -> Result<(), ReplicationError> {
+        let command = format!("CREATE_REPLICATION_SLOT {} PHYSICAL RESERVE_WAL", quote(name));
+        self.one_row(&command).map(drop)
+    }
+
+    /// The history file of a timeline.
+    ///
+    /// # Errors
+    /// As [`Replication::identify`].
+    pub fn timeline_history(&mut self, timeline: Timeline) -> Result<Vec<u8>, ReplicationError> {
+        let row = self.one_row(&format!("TIMELINE_HISTORY {timeline}"))?;
+        let content = row.get(1).cloned().flatten();
+        content.ok_or_else(|| unexpected("a timeline's history", &row))
+    }
+
+    /// Asks for the log of a timeline from a position on.
+    ///
+    /// # Errors
+    /// As [`Replication::identify`].
+    pub fn start(
+        &mut self,
+        slot: Option<&str>,
+        timeline: Timeline,
+        from: Lsn,
+    ) -> Result<Started, ReplicationError> {
+        let slot = slot.map(|name| format!("SLOT {} ", quote(name))).unwrap_or_default();
+        self.send_query(&format!("START_REPLICATION {slot}PHYSICAL {from} TIMELINE {timeline}"))?;
+        self.transport.deadline = Some(Instant::now() + ANSWER_WITHIN);
+        let message = self.wait_for_message()?;
+        match message.kind {
+            // CopyBothResponse.
+            b'W' => {
+                self.transport.deadline = None;
+                Ok(Started::Streaming)
+            }
+            b'T' => Ok(Started::Ended(self.next_timeline()?)),
+            _ => Err(protocol("the beginning of the stream", &message)),
+        }
+    }
+
+    /// Gives what comes next; waits for it for this time at most, and no longer than until `wake` is readable.
+    ///
+    /// # Errors
+    /// A connection that is lost or closed, and what the server reports.
+    pub fn receive(
+        &mut self,
+        wait: Duration,
+        wake: Option<BorrowedFd<'_>>,
+    ) -> Result<Received<'_>, ReplicationError> {
+        let mut may_wait = !wait.is_zero();
+        loop {
+            if let Some(length) = self.whole_message()? {
+                let (from, to) = (self.taken, self.taken + length);
+                self.taken = to;
+                let is_copy_done = self.buffer.get(from) == Some(&b'c');
+                if is_copy_done {
+                    return self.end_of_stream().map(Received::EndOfTimeline);
+                }
+                // Borrowed once more, as the borrow checker takes a borrow that is returned for one that is kept in every case.
+                if !self.is_skipped(from, to) {
+                    return streamed(&Message::whole(&self.buffer[from..to]));
+                }
+                continue;
+            }
+            match self.read_more() {
+                Ok(()) => {}
+                Err(ReplicationError::Lost(error)) if error.kind() == ErrorKind::WouldBlock => {
+                    if !may_wait {
+                        return Ok(Received::Nothing);
+                    }
+                    may_wait = false;
+                    let ready = self.transport.wait(wait, wake).map_err(ReplicationError::Lost)?;
+                    if !ready.is_readable {
+                        return Ok(Received::Nothing);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Says how far the log was received and is durable; the server is asked for an answer if `wants_reply`.
+    ///
+    /// # Errors
+    /// A lost connection.
+    pub fn report(&mut self, progress: Progress, wants_reply: bool) -> Result<(), ReplicationError> {
+        let message = message::status_update(progress, now(), wants_reply);
+        self.transport.write_all(&message).map_err(ReplicationError::Lost)
+    }
+
+    /// Whether a message of the stream has no meaning here: the server may say something at any time.
+    fn is_skipped(&self, from: usize, to: usize) -> bool {
+        matches!(self.buffer[from..to].first(), Some(b'N' | b'S'))
+    }
+
+    fn end_of_stream(&mut self) -> Result<NextTimeline, ReplicationError> {
+        const COPY_DONE: [u8; 5] = [b'c', 0, 0, 0, 4];
+        self.transport.deadline = Some(Instant::now() + ANSWER_WITHIN);
+        self.transport.write_all(&COPY_DONE).map_err(ReplicationError::Lost)?;
+        let message = self.wait_for_message()?;
+        match message.kind {
+            b'T' => self.next_timeline(),
+            // The end of the stream without a timeline that follows: the server shuts down.
+            b'C' => Err(ReplicationError::Closed),
+            _ => Err(protocol("the timeline that follows", &message)),
+        }
+    }
+
+    /// Reads the result that says which timeline follows, whose description has come.
+    fn next_timeline(&mut self) -> Result<NextTimeline, ReplicationError> {
+        let rows = self.rows()?;
+        let row = rows.into_iter().next().unwrap_or_default();
+        let text = |at: usize| row.get(at).and_then(Option::as_deref).map(String::from_utf8_lossy);
+        let next = || Some(NextTimeline { timeline: text(0)?.parse().ok()?, start: text(1)?.parse().ok()? });
+        next().ok_or_else(|| unexpected("the timeline that follows, and where it begins", &row))
+    }
+
+    fn one_row(&mut self, command: &str) -> Result<Vec<Option<Vec<u8>>>, ReplicationError> {
+        self.send_query(command)?;
+        let rows = self.rows()?;
+        rows.into_iter()
+            .next()
+            .ok_or(ReplicationError::Protocol { expected: "a result of one row", found: "none".to_owned() })
+    }
+
+    fn send_query(&mut self, command: &str) -> Result<(), ReplicationError> {
+        let mut message = vec![b'Q'];
+        message.extend((command.len() as u32 + 5).to_be_bytes());
+        message.extend(command.as_bytes());
+        message.push(0);
+        self.transport.deadline = Some(Instant::now() + ANSWER_WITHIN);
+        self.transport.write_all(&message).map_err(ReplicationError::Lost)
+    }
+
+    /// The rows of all results of a command, to its end.
+    fn rows(&mut self) -> Result<Vec<Vec<Option<Vec<u8>>>>, ReplicationError> {
+        let (mut rows, mut failure) = (Vec::new(), None);
+        self.transport.deadline = Some(Instant::now() + ANSWER_WITHIN);
+        loop {
+            let message = match self.wait_for_message() {
+                // Until the server is ready again: the connection may serve for something else.
+                Err(ReplicationError::Server(error)) => {
+                    failure.get_or_insert(error);
+                    continue;
+                }
+                other => other?,
+            };
+            match message.kind {
+                b'D' => {
+                    let row = message::parse_row(message.content);
+                    rows.push(row.ok_or_else(|| protocol("a row", &message))?);
+                }
+                b'Z' => break,
+                b'T' | b'C' | b'I' => {}
+                _ => return Err(protocol("the result of a command", &message)),
+            }
+        }
+        self.transport.deadline = None;
+        match failure {
+            Some(error) => Err(ReplicationError::Server(error)),
+            None => Ok(rows),
+        }
+    }
+
+    /// The next message but for notices, until the deadline.
+    fn wait_for_message(&mut self) -> Result<Message<'_>, ReplicationError> {
+        loop {
+            if let Some(length) = self.whole_message()? {
+                let (from, to) = (self.taken, self.taken + length);
+                self.taken = to;
+                if !self.is_skipped(from, to) {
+                    let message = Message::whole(&self.buffer[from..to]);
+                    if message.kind == b'E' {
+                        return Err(ReplicationError::Server(message::parse_error(message.content)));
+                    }
+                    return Ok(Message::whole(&self.buffer[from..to]));
+                }
+                self.keep_parameter(from, to);
+                continue;
+            }
+            match self.read_more() {
+                Err(ReplicationError::Lost(error)) if error.kind() == ErrorKind::WouldBlock => {
+                    self.transport.wait_until_deadline(false).map_err(ReplicationError::Lost)?;
+                }
+                other => other?,
+            }
+        }
+    }
+
+    /// Of what the server says of itself, its version is kept.
+    fn keep_parameter(&mut self, from: usize, to: usize) {
+        let message = Message::whole(&self.buffer[from..to]);
+        let mut texts = message::strings(message.content);
+        if message.kind == b'S' && texts.next().as_deref() == Some("server_version") {
+            self.version = texts.next().unwrap_or_default();
+        }
+    }
+
+    /// The length of the message that the buffer begins with, if it is there as a whole.
+    fn whole_message(&mut self) -> Result<Option<usize>, ReplicationError> {
+        let received = self.buffer.get(self.taken..self.filled).unwrap_or_default();
+        let begin = message::begin(received)
+            .map_err(|found| ReplicationError::Protocol { expected: "a message of the protocol", found })?;
+        match begin {
+            Begin::Whole(length) => Ok(Some(length)),
+            Begin::Part(_) => Ok(None),
+        }
+    }
+
+    fn read_more(&mut self) -> Result<(), ReplicationError> {
+        if self.taken == self.filled {
+            (self.taken, self.filled) = (0, 0);
+        } else if self.buffer.len() - self.filled < READ_BYTES {
+            self.buffer.copy_within(self.taken..self.filled, 0);
+            (self.taken, self.filled) = (0, self.filled - self.taken);
+            if self.buffer.len() - self.filled < READ_BYTES {
+                // Twice as long once it is full: by what has come, and not by what a message says of its length.
+                self.buffer.resize(2 * self.buffer.len(), 0);
+            }
+        }
+        match self.transport.read(&mut self.buffer[self.filled..]) {
+            Ok(0) => Err(ReplicationError::Lost(ErrorKind::UnexpectedEof.into())),
+            Ok(bytes) => {
+                self.filled += bytes;
+                self.heard = Instant::now();
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(ReplicationError::Lost(error)),
+        }
+    }
+}
+
+fn streamed<'b>(message: &Message<'b>) -> Result<Received<'b>, ReplicationError> {
+    match message.kind {
+        b'd' => match Streamed::parse(message.content) {
+            Some(Streamed::Wal { start, end, bytes }) => Ok(Received::Wal { start, server_end: end, bytes }),
+            Some(Streamed::Keepalive { end, wants_reply }) => {
+                Ok(Received::Keepalive { server_end: end, wants_reply })
+            }
+            None => Err(protocol("a part of the log", message)),
+        },
+        b'E' => Err(ReplicationError::Server(message::parse_error(message.content))),
+        // The server's farewell.
+        b'C' => Err(ReplicationError::Closed),
+        _ => Err(protocol("a part of the log", message)),
+    }
+}
+
+fn protocol(expected: &'static str, message: &Message<'_>) -> ReplicationError {
+    ReplicationError::Protocol { expected, found: message.describe() }
+}
+
+fn unexpected(expected: &'static str, row: &[Option<Vec<u8>>]) -> ReplicationError {
+    let shown = |value: &Option<Vec<u8>>| match value {
+        Some(value) => String::from_utf8_lossy(value).chars().take(80).collect(),
+        None => "NULL".to_owned(),
+    };
+    let found = row.iter().map(shown).collect::<Vec<String>>().join(", ");
+    ReplicationError::Protocol { expected, found }
+}
+
+/// A name in quotes.
+fn quote(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// A size as the server prints it.
+fn parse_size(text: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(text).ok()?;
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let factor = match &text[digits.len()..] {
+        "kB" => 1 << 10,
+        "MB" => 1 << 20,
+        "GB" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// Microseconds since 2000.
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_unix_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX)).0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_the_server_prints_them() {
+        let sizes = [("16MB", Some(16 << 20)), ("1GB", Some(1 << 30)), ("1024kB", Some(1 << 20))];
+        for (text, bytes) in sizes.into_iter().chain([("16", None), ("", None), ("xMB", None)]) {
+            assert_eq!(parse_size(text.as_bytes()), bytes, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_quoted() {
+        assert_eq!(quote("a\"b"), "\"a\"\"b\"");
+    }
+}

@@ -1,0 +1,217 @@
+//! `walden receive`: a server's log by streaming replication, into the archive.
+
+mod service;
+mod settings;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Args;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use walden_receive::status::{State, Status};
+use walden_receive::{Event, Receiver};
+use walden_report::units;
+use walden_source::error_text;
+
+use self::service::Service;
+pub use self::settings::ReceiveSection;
+use self::settings::Server;
+use crate::archive::{Entry, LogOptions, Place, complain};
+use crate::{FOUND, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  walden receive --dsn 'host=db1 user=replicator' --repo /backup/main --slot walden --create-slot
+      receive and archive until it is stopped; the slot keeps WAL on the server while it is
+  walden receive --dsn 'host=db1 user=replicator' --repo s3://backups/main --slot walden --synchronous
+      with synchronous_standby_names = 'walden' on the server: a commit that a client saw is on this machine's disk
+  walden receive
+      all servers of the [[receive]] sections of walden.toml
+  kill -USR1 PID
+      print how it is doing
+
+To restore what is not archived yet as well: restore_command = 'walden archive get %f \"%p\" --spool DIR'.
+
+Exit status: 0 it was stopped; 1 to go on could not help or could do harm, such as with another cluster's server; 2 wrong usage; 3 it could \
+not begin.";
+
+/// Receive a server's WAL as it is written and archive it, durable before it is acknowledged
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct ReceiveArgs {
+    /// The server: a connection string or URL of PostgreSQL
+    #[arg(long, value_name = "DSN", env = "WALDEN_DSN", hide_env_values = true)]
+    dsn: Option<String>,
+
+    #[command(flatten)]
+    place: Place,
+
+    /// The folder in which the log lies until it is archived [default: receive/SLOT in $STATE_DIRECTORY or ~/.local/state/walden]
+    #[arg(long, value_name = "DIR", requires = "dsn")]
+    spool: Option<PathBuf>,
+
+    /// The replication slot, so that the server keeps what is not received yet
+    #[arg(long, value_name = "NAME", requires = "dsn")]
+    slot: Option<String>,
+
+    /// Make the slot if it is not there
+    #[arg(long, requires = "slot")]
+    create_slot: bool,
+
+    /// Make durable at once what has come, and say so: for a server that waits for it at each commit
+    #[arg(long, requires = "dsn")]
+    synchronous: bool,
+
+    /// How often the server is told how far we are, at least, in seconds
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    status_interval: u64,
+
+    /// After so many seconds without a word from the server, connect again; 0 for never
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    timeout: u64,
+
+    /// Level of compression, 1 (fast) to 9 (small) [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=9))]
+    level: Option<u8>,
+
+    /// Segments that are archived at the same time [default: one per core]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+
+    #[command(flatten)]
+    log: LogOptions,
+}
+
+/// How often the main thread looks around.
+const TICK: Duration = Duration::from_millis(50);
+/// How often the status is written.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Runs `walden receive`, until it is stopped.
+pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let wants_status = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        // The second one ends the process at once: nothing is lost by that.
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())?;
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    signal_hook::flag::register(SIGUSR1, wants_status.clone())?;
+
+    let servers = settings::servers(args)?;
+    let receivers: Vec<Receiver<'_>> = servers
+        .iter()
+        .map(|server| {
+            Receiver::new(&server.archive, &server.disk, server.parameters.clone(), server.options.clone())
+        })
+        .collect();
+    let with_receivers = || servers.iter().zip(&receivers);
+    let service = Service::of_environment();
+    let is_good = std::thread::scope(|scope| {
+        let runs: Vec<_> = with_receivers()
+            .map(|(server, receiver)| {
+                let stop = &stop;
+                scope.spawn(move || run_one(server, receiver, stop))
+            })
+            .collect();
+        let (mut written, mut is_ready) = (None::<Instant>, false);
+        while runs.iter().any(|run| !run.is_finished()) {
+            std::thread::sleep(TICK);
+            let is_asked = wants_status.swap(false, Ordering::SeqCst);
+            if !is_asked && written.is_some_and(|written| written.elapsed() < STATUS_INTERVAL) {
+                continue;
+            }
+            written = Some(Instant::now());
+            let mut lines = Vec::new();
+            for (server, receiver) in with_receivers() {
+                let status = receiver.status();
+                server.write_status(&status);
+                is_ready = is_ready || status.state == State::Streaming;
+                lines.push(server.prefix() + &line(&status));
+            }
+            if is_asked {
+                lines.iter().for_each(|line| output::tell(line));
+            }
+            service.tell(is_ready, &lines.join("; "));
+        }
+        service.stopping();
+        with_receivers().for_each(|(server, receiver)| server.write_status(&receiver.status()));
+        runs.into_iter().all(|run| matches!(run.join(), Ok(true)))
+    });
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+}
+
+/// Receives from one server, and says what happens; whether it ended because it was stopped.
+fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> bool {
+    let prefix = server.prefix();
+    let say = |text: String| server.log.note(&format!("{prefix}{text}"));
+    let observer = |event: Event<'_>| match event {
+        Event::Streaming { server, version, position, is_encrypted } => {
+            let how = if is_encrypted { ", with TLS" } else { "" };
+            let (timeline, start) = (position.timeline, position.start);
+            say(format!(
+                "receiving from {server} (PostgreSQL {version}{how}), timeline {timeline} from {start} on"
+            ));
+        }
+        Event::Switched { from, position } => {
+            let (timeline, start) = (position.timeline, position.start);
+            say(format!("timeline {from} has ended; timeline {timeline} goes on, received from {start} on"));
+        }
+        Event::Interrupted { error, pause } => {
+            let hint = error.hint().map(|hint| format!("\nHINT: {hint}")).unwrap_or_default();
+            let pause = units::seconds(pause.as_secs_f64());
+            server.log.warn(&format!("{prefix}{}; trying again in {pause}{hint}", error_text(error)));
+        }
+        Event::Archived { name, result, waiting } => {
+            if let Err(error) = result
+                && server.log.is_text()
+            {
+                complain(&prefix, error, error.hint());
+            }
+            server.log.write(&[Entry::of_push(name, result, waiting)]);
+        }
+    };
+    match receiver.run_observed(stop, &observer) {
+        Ok(()) => true,
+        Err(error) => {
+            complain(&prefix, &error, error.hint());
+            false
+        }
+    }
+}
+
+/// A status for people, on one line.
+pub fn line(status: &Status) -> String {
+    let mut text = match status.state {
+        State::Streaming => format!("receiving timeline {} from {}", status.timeline, status.server),
+        State::Connecting => "connecting".to_owned(),
+        State::Waiting => "waiting".to_owned(),
+        State::Stopped => "stopped".to_owned(),
+    };
+    if let Some(problem) = &status.problem {
+        text += &format!(": {problem}");
+    }
+    text += &format!(
+        ", received {}, durable {}, {} behind the server",
+        status.received_lsn,
+        status.flushed_lsn,
+        units::bytes(status.lag_bytes)
+    );
+    if status.lag_bytes > 0 {
+        text += &format!(" for {}", units::seconds(status.lag_seconds));
+    }
+    if let Some(archived) = &status.archived_lsn {
+        text += &format!(", archived {archived}");
+    }
+    if status.waiting_files > 0 {
+        text += &format!(", {} files wait to be archived", status.waiting_files);
+    }
+    if let Some(problem) = &status.archive_problem {
+        text += &format!(" ({problem})");
+    }
+    text
+}

@@ -1,0 +1,147 @@
+//! Which servers' logs are received, and how: options, or the sections of `walden.toml`.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use walden_archive::Archive;
+use walden_archive::push::PushOptions;
+use walden_receive::Options;
+use walden_receive::disk::Folder;
+use walden_receive::status::{self, Status};
+use walden_source::connection::Parameters;
+
+use super::ReceiveArgs;
+use crate::archive::{FILE, Log, Place};
+
+/// A section `[[receive]]` of `walden.toml`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReceiveSection {
+    /// The server's name in messages.
+    pub name: Option<String>,
+    /// The server.
+    pub dsn: String,
+    /// The archive [default: that of the section `[archive]`].
+    pub repo: Option<String>,
+    /// The folder in which the log lies until it is archived.
+    pub spool: Option<PathBuf>,
+    /// The replication slot.
+    pub slot: Option<String>,
+    /// Make the slot if it is not there.
+    #[serde(default)]
+    pub create_slot: bool,
+    /// Make durable at once what has come.
+    #[serde(default)]
+    pub synchronous: bool,
+}
+
+/// A server whose log is received.
+pub struct Server {
+    /// Its name in messages, where there are several.
+    name: Option<String>,
+    pub archive: Archive,
+    pub disk: Folder,
+    spool: PathBuf,
+    pub parameters: Parameters,
+    pub options: Options,
+    pub log: Log,
+}
+
+/// The server that options name, or all those of the configuration.
+pub fn servers(args: &ReceiveArgs) -> Result<Vec<Server>> {
+    let sections = match &args.dsn {
+        Some(dsn) => vec![ReceiveSection {
+            name: None,
+            dsn: dsn.clone(),
+            repo: None,
+            spool: args.spool.clone(),
+            slot: args.slot.clone(),
+            create_slot: args.create_slot,
+            synchronous: args.synchronous,
+        }],
+        None => args.place.receive_sections()?,
+    };
+    if sections.is_empty() {
+        bail!("cannot choose a server: expected --dsn, WALDEN_DSN, or [[receive]] sections in {FILE}");
+    }
+    let is_one = sections.len() == 1;
+    sections.into_iter().map(|section| Server::open(args, section, is_one)).collect()
+}
+
+impl Server {
+    fn open(args: &ReceiveArgs, section: ReceiveSection, is_alone: bool) -> Result<Server> {
+        let place = match &section.repo {
+            Some(repo) => Place { repo: Some(repo.clone()), ..args.place.clone() },
+            None => args.place.clone(),
+        };
+        let (archive, archive_section) = place.open()?;
+        let spool = match &section.spool {
+            Some(spool) => spool.clone(),
+            None => default_spool(section.slot.as_deref())?,
+        };
+        let disk = Folder::open(&spool).map_err(|error| match error.kind() {
+            std::io::ErrorKind::ResourceBusy => anyhow::anyhow!(
+                "cannot use the spool {}: another process receives into it (--spool names another one)",
+                spool.display()
+            ),
+            _ => anyhow::Error::new(error).context(format!("cannot use the spool {}", spool.display())),
+        })?;
+        let defaults = PushOptions::default();
+        let push = PushOptions {
+            level: args.level.or(archive_section.level).unwrap_or(defaults.level),
+            threads: args.threads.or(archive_section.threads).unwrap_or_else(crate::terminal::cores),
+            ..defaults
+        };
+        let options = Options {
+            slot: section.slot,
+            is_slot_created: section.create_slot,
+            is_synchronous: section.synchronous,
+            status_interval: Duration::from_secs(args.status_interval),
+            server_timeout: Duration::from_secs(args.timeout),
+            push,
+        };
+        let parameters = Parameters::parse(&section.dsn)?;
+        let log = Log::new(&args.log, &archive_section);
+        let name = section.name.or_else(|| (!is_alone).then(|| spool.display().to_string()));
+        Ok(Server { name, archive, disk, spool, parameters, options, log })
+    }
+
+    /// What messages begin with.
+    pub fn prefix(&self) -> String {
+        self.name.as_ref().map(|name| format!("{name}: ")).unwrap_or_default()
+    }
+
+    /// Leaves the status in the spool.
+    pub fn write_status(&self, status: &Status) {
+        let json = serde_json::to_vec_pretty(status).unwrap_or_default();
+        let write = || {
+            let mut file = tempfile::NamedTempFile::new_in(&self.spool)?;
+            file.write_all(&json)?;
+            file.persist(self.spool.join(status::FILE))?;
+            anyhow::Ok(())
+        };
+        // Nothing is lost but news: the next one says more, and a disk that is full is said elsewhere.
+        let _ = write();
+    }
+}
+
+/// A folder of the system's for the state of services, else of the user's.
+fn default_spool(slot: Option<&str>) -> Result<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let state = || variable("XDG_STATE_HOME").map(|state| state.join("walden"));
+    let home = || variable("HOME").map(|home| home.join(".local/state/walden"));
+    // Of several folders that systemd names, the first.
+    let service = variable("STATE_DIRECTORY")
+        .and_then(|folders| folders.to_str().and_then(|all| all.split(':').next()).map(PathBuf::from));
+    let folder = service.or_else(state).or_else(home);
+    let folder = folder.context("cannot choose a folder for the spool: expected --spool DIR, or HOME")?;
+    let name = slot.unwrap_or("default");
+    let is_name = !name.is_empty() && Path::new(name).components().count() == 1 && !name.starts_with('.');
+    if !is_name {
+        bail!("cannot name a folder after the slot \"{name}\": expected --spool DIR");
+    }
+    Ok(folder.join("receive").join(name))
+}

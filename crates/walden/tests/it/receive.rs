@@ -1,0 +1,561 @@
+//! `walden receive`, judged by servers that lose everything: each commit that a client saw is there after recovery.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use walden_lab::{Cluster, ClusterBuilder, Installation, StopMode};
+use walden_testing::{Outcome, postgres};
+
+use crate::archive::{text, wait_until_promoted};
+use crate::material::{for_versions, walden};
+
+walden_testing::tests! {
+    no_commit_on_14_is_lost,
+    no_commit_on_15_is_lost,
+    no_commit_on_16_is_lost,
+    no_commit_on_17_is_lost,
+    no_commit_on_18_is_lost,
+    a_bad_network_loses_nothing,
+    a_promoted_standby_is_followed,
+    what_is_received_is_what_the_server_archives,
+    trouble_is_named,
+}
+
+for_versions! { no_commit_is_lost:
+    no_commit_on_14_is_lost = 14,
+    no_commit_on_15_is_lost = 15,
+    no_commit_on_16_is_lost = 16,
+    no_commit_on_17_is_lost = 17,
+    no_commit_on_18_is_lost = 18,
+}
+
+/// How often a server is destroyed: `WALDEN_RPO_ROUNDS`, or a few times.
+fn rounds(default: u32) -> u32 {
+    std::env::var("WALDEN_RPO_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(default)
+}
+
+/// A process that receives; killed when it is dropped.
+struct Receiving {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Receiving {
+    fn start(dsn: &str, repo: &Path, spool: &Path, options: &[&str]) -> Receiving {
+        let log = spool.with_extension("log");
+        let output = File::options().create(true).append(true).open(&log).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_walden"))
+            .args(["receive", "--dsn", dsn, "--repo", text(repo), "--spool", text(spool)])
+            .args(options)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(output)
+            .spawn()
+            .unwrap();
+        Receiving { child, log }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Asks it to stop, and says how long that took and with which status.
+    fn stop(mut self) -> (Duration, Option<i32>) {
+        let began = Instant::now();
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let status = self.child.wait().unwrap();
+        (began.elapsed(), status.code())
+    }
+
+    /// Waits for it to end by itself, and gives its exit status.
+    fn ended(mut self) -> (Option<i32>, String) {
+        let status = self.child.wait().unwrap();
+        (status.code(), self.said())
+    }
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn wait(what: &str, mut is_done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_done() {
+        assert!(began.elapsed() < Duration::from_secs(120), "{what} takes too long");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Random numbers that are the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// A server whose commits wait for the process that receives, and a base backup of it.
+struct Primary {
+    cluster: Cluster,
+    backup: PathBuf,
+}
+
+const SETTINGS: [(&str, &str); 4] = [
+    ("synchronous_standby_names", "walden"),
+    ("wal_level", "replica"),
+    ("wal_keep_size", "64MB"),
+    // Segments of 1 MB end often; the server must not run out of disk.
+    ("max_wal_size", "64MB"),
+];
+
+impl Primary {
+    fn start(installation: &Installation) -> Primary {
+        let cluster = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
+        let mut client = cluster.client("postgres").unwrap();
+        client.batch_execute("CREATE TABLE acknowledged (worker int, number int, fill text)").unwrap();
+        drop(client);
+        cluster.stop(StopMode::Fast).unwrap();
+        let backup = cluster.dir().join("backup");
+        cluster.copy_data(&backup).unwrap();
+        cluster.configure(&SETTINGS).unwrap();
+        cluster.start().unwrap();
+        Primary { cluster, backup }
+    }
+
+    fn dsn(&self) -> String {
+        self.cluster.dsn("postgres")
+    }
+
+    /// Waits until commits wait for the process that receives.
+    fn wait_until_synchronous(&self) {
+        let mut client = self.cluster.client("postgres").unwrap();
+        client.batch_execute("SET synchronous_commit = local").unwrap();
+        wait("the synchronous standby", || {
+            let states = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+            client.query_one(states, &[]).unwrap().get::<_, i64>(0) == 1
+        });
+    }
+}
+
+/// Clients that insert rows, one transaction each, and note those whose commit was acknowledged.
+struct Clients {
+    stop: Arc<AtomicBool>,
+    threads: Vec<thread::JoinHandle<()>>,
+    noted: Arc<Mutex<BTreeSet<(i32, i32)>>>,
+}
+
+impl Clients {
+    fn start(cluster: &Cluster, count: i32, first: i32) -> Clients {
+        let stop = Arc::new(AtomicBool::new(false));
+        let noted = Arc::new(Mutex::new(BTreeSet::new()));
+        let worker = |worker: i32| {
+            let (config, stop, noted) = (cluster.config(), stop.clone(), noted.clone());
+            thread::spawn(move || {
+                let mut config = config;
+                let Ok(mut client) = config.dbname("postgres").connect(postgres::NoTls) else { return };
+                let mut number = first;
+                while !stop.load(Ordering::SeqCst) {
+                    number += 1;
+                    let fill = "x".repeat(number as usize % 700);
+                    let insert = "INSERT INTO acknowledged VALUES ($1, $2, $3)";
+                    if client.execute(insert, &[&worker, &number, &fill]).is_err() {
+                        return;
+                    }
+                    noted.lock().unwrap().insert((worker, number));
+                }
+            })
+        };
+        let threads = (0..count).map(worker).collect();
+        Clients { stop, threads, noted }
+    }
+
+    fn count(&self) -> usize {
+        self.noted.lock().unwrap().len()
+    }
+
+    /// The rows whose commits were acknowledged, once the server is gone or they are told to end.
+    fn end(self) -> BTreeSet<(i32, i32)> {
+        self.stop.store(true, Ordering::SeqCst);
+        for thread in self.threads {
+            thread.join().unwrap();
+        }
+        Arc::into_inner(self.noted).unwrap().into_inner().unwrap()
+    }
+}
+
+/// Recovers from a base backup, archive and spool, and gives back the rows.
+fn recover(
+    installation: &Installation,
+    backup: &Path,
+    repo: &Path,
+    spool: &Path,
+) -> (Cluster, BTreeSet<(i32, i32)>) {
+    let folder = backup.parent().unwrap();
+    let program = folder.join("walden");
+    if !program.exists() {
+        fs::copy(env!("CARGO_BIN_EXE_walden"), &program).unwrap();
+    }
+    // The server's account reads what another one has received: the user's problem, and not what is looked at here.
+    walden_server::account::chown_all(spool).unwrap();
+    walden_server::account::chown_all(repo).unwrap();
+    let get = format!(
+        "{} archive get --repo {} --spool {} %f \"%p\"",
+        program.display(),
+        repo.display(),
+        spool.display()
+    );
+    let cluster = ClusterBuilder::new(installation.clone())
+        .copy_of(backup)
+        .setting("restore_command", &get)
+        .setting("recovery_target_timeline", "latest")
+        .start_after(|data| Ok(fs::write(data.join("recovery.signal"), "")?))
+        .unwrap_or_else(|error| panic!("{error:#}"));
+    wait_until_promoted(&cluster);
+    let mut client = cluster.client("postgres").unwrap();
+    let rows = client.query("SELECT worker, number FROM acknowledged", &[]).unwrap();
+    let rows = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    drop(client);
+    (cluster, rows)
+}
+
+fn assert_complete(noted: &BTreeSet<(i32, i32)>, found: &BTreeSet<(i32, i32)>, what: &str) {
+    let lost: Vec<_> = noted.difference(found).take(5).collect();
+    assert!(lost.is_empty(), "{what}: of {} acknowledged rows, lost {lost:?}...", noted.len());
+}
+
+/// The server is killed and its data removed at random moments; before that, in some rounds, the process that receives is killed and
+/// started again. Everything that a client was told is there after recovery from archive and spool.
+fn no_commit_is_lost(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    for round in 0..rounds(if version == 15 { 6 } else { 2 }) {
+        let mut random = Random(u64::from(version) << 32 | u64::from(round));
+        let primary = Primary::start(&installation);
+        let (repo, spool) = (primary.cluster.dir().join("repo"), primary.cluster.dir().join("spool"));
+        let options = ["--synchronous", "--slot", "walden", "--create-slot"];
+        let mut receiving = Receiving::start(&primary.dsn(), &repo, &spool, &options);
+        primary.wait_until_synchronous();
+        let clients = Clients::start(&primary.cluster, 4, 0);
+        let restarts = random.below(3);
+        for _ in 0..restarts {
+            thread::sleep(Duration::from_millis(random.below(600)));
+            receiving.kill();
+            thread::sleep(Duration::from_millis(random.below(100)));
+            receiving = Receiving::start(&primary.dsn(), &repo, &spool, &options);
+        }
+        let wanted = clients.count() + 20 + random.below(400) as usize;
+        wait("work", || clients.count() >= wanted);
+        // In any order: a machine that is lost takes one of the two first.
+        if random.below(2) == 0 {
+            primary.cluster.crash().unwrap();
+            receiving.kill();
+        } else {
+            receiving.kill();
+            thread::sleep(Duration::from_millis(random.below(50)));
+            primary.cluster.crash().unwrap();
+        }
+        fs::remove_dir_all(primary.cluster.data_dir()).unwrap();
+        let noted = clients.end();
+        let (_restored, found) = recover(&installation, &primary.backup, &repo, &spool);
+        assert_complete(&noted, &found, &format!("{version}, round {round}, {restarts} restarts"));
+    }
+    Ok(())
+}
+
+/// What a network does to connections.
+struct Proxy {
+    port: u16,
+    /// Each connection is cut after so many bytes from the server; 0 for never.
+    cut_after: Arc<AtomicU64>,
+    /// A bit of each so many bytes from the server is flipped; 0 for none.
+    flip_every: Arc<AtomicU64>,
+    /// Milliseconds that each part waits.
+    delay: Arc<AtomicU32>,
+    /// Parts have at most so many bytes.
+    part: Arc<AtomicU32>,
+    connections: Arc<AtomicU32>,
+}
+
+impl Proxy {
+    fn start(port: u16) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let proxy = Proxy {
+            port: listener.local_addr().unwrap().port(),
+            cut_after: Arc::default(),
+            flip_every: Arc::default(),
+            delay: Arc::default(),
+            part: Arc::new(AtomicU32::new(65536)),
+            connections: Arc::default(),
+        };
+        let (cut, flip) = (proxy.cut_after.clone(), proxy.flip_every.clone());
+        let (delay, part, connections) = (proxy.delay.clone(), proxy.part.clone(), proxy.connections.clone());
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                connections.fetch_add(1, Ordering::SeqCst);
+                let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                let back = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                thread::spawn(move || {
+                    let mut back = back;
+                    let _ = std::io::copy(&mut back.0, &mut back.1);
+                    let _ = back.1.shutdown(Shutdown::Both);
+                });
+                let (cut, flip, delay, part) = (cut.clone(), flip.clone(), delay.clone(), part.clone());
+                thread::spawn(move || forward(server, client, &cut, &flip, &delay, &part));
+            }
+        });
+        proxy
+    }
+}
+
+fn forward(
+    mut server: TcpStream,
+    mut client: TcpStream,
+    cut: &AtomicU64,
+    flip: &AtomicU64,
+    delay: &AtomicU32,
+    part: &AtomicU32,
+) {
+    let (mut passed, mut buffer) = (0_u64, vec![0; 65536]);
+    loop {
+        let size = (part.load(Ordering::SeqCst) as usize).clamp(1, buffer.len());
+        let Ok(bytes @ 1..) = server.read(&mut buffer[..size]) else { break };
+        let pause = delay.load(Ordering::SeqCst);
+        if pause > 0 {
+            thread::sleep(Duration::from_millis(pause.into()));
+        }
+        let every = flip.load(Ordering::SeqCst);
+        if every > 0 && passed / every != (passed + bytes as u64) / every {
+            buffer[bytes / 2] ^= 16;
+        }
+        passed += bytes as u64;
+        let limit = cut.load(Ordering::SeqCst);
+        if (limit > 0 && passed > limit) || client.write_all(&buffer[..bytes]).is_err() {
+            break;
+        }
+    }
+    let _ = client.shutdown(Shutdown::Both);
+    let _ = server.shutdown(Shutdown::Both);
+}
+
+/// Connections are cut, delayed, come in small parts, and have flipped bits: nothing acknowledged is lost, and what is flipped is never
+/// archived.
+fn a_bad_network_loses_nothing() -> Outcome {
+    let installation = postgres(15)?;
+    let cluster = ClusterBuilder::new(installation.clone())
+        .wal_segsize_mb(1)
+        .setting("listen_addresses", "127.0.0.1")
+        .start()
+        .unwrap();
+    let mut client = cluster.client("postgres").unwrap();
+    client.batch_execute("CREATE TABLE acknowledged (worker int, number int, fill text)").unwrap();
+    let port: String = client.query_one("SHOW port", &[]).unwrap().get(0);
+    drop(client);
+    cluster.stop(StopMode::Fast).unwrap();
+    let backup = cluster.dir().join("backup");
+    cluster.copy_data(&backup).unwrap();
+    cluster.configure(&SETTINGS).unwrap();
+    cluster.start().unwrap();
+    let primary = Primary { cluster, backup };
+    let (repo, spool) = (primary.cluster.dir().join("repo"), primary.cluster.dir().join("spool"));
+    let proxy = Proxy::start(port.parse().unwrap());
+    let user = primary.cluster.config().get_user().unwrap().to_owned();
+    let dsn = format!("host=127.0.0.1 port={} user={user} sslmode=disable", proxy.port);
+    let options = ["--synchronous", "--slot", "walden", "--create-slot", "--timeout", "2"];
+    let receiving = Receiving::start(&dsn, &repo, &spool, &options);
+    primary.wait_until_synchronous();
+    let clients = Clients::start(&primary.cluster, 4, 0);
+    let more = |rows: usize| {
+        let wanted = clients.count() + rows;
+        wait("work", || clients.count() >= wanted);
+    };
+    more(50);
+    proxy.cut_after.store(60_000, Ordering::SeqCst);
+    more(300);
+    proxy.delay.store(5, Ordering::SeqCst);
+    proxy.part.store(777, Ordering::SeqCst);
+    more(100);
+    (proxy.delay.store(0, Ordering::SeqCst), proxy.part.store(65536, Ordering::SeqCst));
+    proxy.cut_after.store(0, Ordering::SeqCst);
+    proxy.flip_every.store(100_000, Ordering::SeqCst);
+    wait("damage", || receiving.said().contains("what has come is damaged"));
+    proxy.flip_every.store(0, Ordering::SeqCst);
+    let before = proxy.connections.load(Ordering::SeqCst);
+    assert!(before > 3, "{before} connections: nothing was cut");
+    more(50);
+    primary.cluster.crash().unwrap();
+    receiving.kill();
+    fs::remove_dir_all(primary.cluster.data_dir()).unwrap();
+    let noted = clients.end();
+    let (_restored, found) = recover(&installation, &primary.backup, &repo, &spool);
+    assert_complete(&noted, &found, "a bad network");
+    let verified = walden(&["archive", "verify", "--repo", text(&repo)]);
+    assert_eq!(verified.code, 0, "{verified:?}");
+    Ok(())
+}
+
+/// A standby is promoted while its log is received from it; the archive has both timelines, and recovery follows the switch.
+fn a_promoted_standby_is_followed() -> Outcome {
+    let installation = postgres(15)?;
+    let primary = Primary::start(&installation);
+    primary.cluster.configure(&[("synchronous_standby_names", "")]).unwrap();
+    primary.cluster.reload();
+    let standby = ClusterBuilder::new(installation.clone())
+        .copy_of(&primary.backup)
+        .setting("primary_conninfo", &primary.dsn())
+        .start_after(|data| Ok(fs::write(data.join("standby.signal"), "")?))
+        .unwrap();
+    let (repo, spool) = (primary.cluster.dir().join("repo"), primary.cluster.dir().join("spool"));
+    // From the standby, as cascading replication does.
+    let receiving =
+        Receiving::start(&standby.dsn("postgres"), &repo, &spool, &["--slot", "w", "--create-slot"]);
+    let clients = Clients::start(&primary.cluster, 2, 0);
+    wait("work", || clients.count() > 1500);
+    let mut noted = clients.end();
+    let mut client = primary.cluster.client("postgres").unwrap();
+    let end: String = client.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).unwrap().get(0);
+    drop(client);
+    let mut client = standby.client("postgres").unwrap();
+    let replayed = format!("SELECT pg_last_wal_replay_lsn() >= '{end}'");
+    wait("replay", || client.query_one(&replayed, &[]).unwrap().get(0));
+    primary.cluster.crash().unwrap();
+    client.execute("SELECT pg_promote()", &[]).unwrap();
+    drop(client);
+    let clients = Clients::start(&standby, 2, 1_000_000);
+    wait("work", || clients.count() > 1500);
+    noted.extend(clients.end());
+    let mut client = standby.client("postgres").unwrap();
+    let end: String = client.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).unwrap().get(0);
+    wait("what is received", || {
+        let flushed = format!("SELECT coalesce(max(flush_lsn), '0/0') >= '{end}' FROM pg_stat_replication");
+        client.query_one(&flushed, &[]).unwrap().get(0)
+    });
+    drop(client);
+    let (took, code) = receiving.stop();
+    assert!(took < Duration::from_secs(2) && code == Some(0), "{took:?} {code:?}");
+    standby.crash().unwrap();
+    let (_restored, found) = recover(&installation, &primary.backup, &repo, &spool);
+    assert_complete(&noted, &found, "promotion");
+    let listing = crate::archive::json(&["archive", "list", "--format", "json", "--repo", text(&repo)]);
+    let timelines: Vec<u64> =
+        listing["timelines"].as_array().unwrap().iter().filter_map(|one| one["timeline"].as_u64()).collect();
+    assert_eq!(timelines, [1, 2], "{listing:#}");
+    assert_eq!(listing["timelines"][0]["gaps"].as_array().unwrap().len(), 0, "{listing:#}");
+    assert!(listing["timelines"][0]["partial_segment"].is_string(), "{listing:#}");
+    Ok(())
+}
+
+/// Segments that are received are byte for byte those that `archive_command` gets: both may feed the same archive.
+fn what_is_received_is_what_the_server_archives() -> Outcome {
+    let cluster = ClusterBuilder::new(postgres(15)?).wal_segsize_mb(1).archive(true).start().unwrap();
+    let (repo, spool) = (cluster.dir().join("repo"), cluster.dir().join("spool"));
+    let receiving =
+        Receiving::start(&cluster.dsn("postgres"), &repo, &spool, &["--slot", "w", "--create-slot"]);
+    wait("the connection", || receiving.said().contains("receiving from"));
+    let mut client = cluster.client("postgres").unwrap();
+    client
+        .batch_execute("CREATE TABLE t AS SELECT i, md5(i::text) FROM generate_series(1, 60000) i")
+        .unwrap();
+    client
+        .batch_execute("SELECT pg_switch_wal(); INSERT INTO t VALUES (0, ''); SELECT pg_switch_wal()")
+        .unwrap();
+    drop(client);
+    let status = |field: &str| -> Value {
+        let json = fs::read(spool.join("status.json")).unwrap_or_default();
+        serde_json::from_slice::<Value>(&json).map(|status| status[field].clone()).unwrap_or_default()
+    };
+    wait("archiving", || {
+        let listing = walden(&["archive", "list", "--format", "json", "--repo", text(&repo)]);
+        let listing: Value = serde_json::from_str(&listing.stdout).unwrap_or_default();
+        listing["timelines"][0]["segments"].as_u64() > Some(4) && status("waiting_files") == 0
+    });
+    let said = walden(&["archive", "status", "--repo", text(&repo), "--spool", text(&spool)]);
+    assert!(said.code == 0 && said.stdout.contains("receiving timeline 1"), "{said:?}");
+    let pid = rustix::process::Pid::from_child(&receiving.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
+    wait("the status", || receiving.said().contains("behind the server"));
+    // The server's shutdown waits until everything was received.
+    cluster.stop(StopMode::Fast).unwrap();
+    drop(receiving);
+    let mut compared = 0;
+    for entry in fs::read_dir(cluster.archive_dir()).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if !repo.join(format!("wal/00000001/00000000/{name}.wlz")).exists() {
+            continue;
+        }
+        let path = cluster.archive_dir().join(&name);
+        let pushed = walden(&["archive", "push", "--repo", text(&repo), text(&path)]);
+        assert_eq!((pushed.code, pushed.stderr.as_str()), (0, ""), "{name}");
+        compared += 1;
+    }
+    assert!(compared > 4, "{compared} segments");
+    Ok(())
+}
+
+/// Each kind of trouble is said with what to do, nothing is acknowledged that should not be, and what can be mended is waited for.
+fn trouble_is_named() -> Outcome {
+    let installation = postgres(15)?;
+    let cluster = ClusterBuilder::new(installation.clone())
+        .wal_segsize_mb(1)
+        .setting("max_wal_size", "8MB")
+        .setting("min_wal_size", "2MB")
+        .start()
+        .unwrap();
+    let (repo, spool) = (cluster.dir().join("repo"), cluster.dir().join("spool"));
+    let dsn = cluster.dsn("postgres");
+    let says = |options: &[&str], spool: &Path, what: &str| {
+        let receiving = Receiving::start(&dsn, &repo, spool, options);
+        wait(what, || receiving.said().contains(what));
+        receiving.said()
+    };
+    // A slot that is not there, and one made.
+    let said = says(&["--slot", "none"], &cluster.dir().join("a"), "does not exist");
+    assert!(said.contains("HINT: make the slot with --create-slot"), "{said}");
+    // The second process on the same spool.
+    let first = Receiving::start(&dsn, &repo, &spool, &[]);
+    wait("the connection", || first.said().contains("receiving from"));
+    let second = Command::new(env!("CARGO_BIN_EXE_walden"))
+        .args(["receive", "--dsn", &dsn, "--repo", text(&repo), "--spool", text(&spool)])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(second.status.code() == Some(3) && said.contains("another process receives into it"), "{said}");
+    let mut client = cluster.client("postgres").unwrap();
+    client
+        .batch_execute("CREATE TABLE t AS SELECT i, md5(i::text) FROM generate_series(1, 60000) i")
+        .unwrap();
+    wait("archiving", || repo.join("archive.json").exists());
+    first.kill();
+    // The server removes what was not received, as there is no slot.
+    for _ in 0..4 {
+        client.batch_execute("UPDATE t SET md5 = md5 || 'x'; CHECKPOINT; SELECT pg_switch_wal()").unwrap();
+    }
+    client.batch_execute("CHECKPOINT").unwrap();
+    let said = says(&[], &spool, "has already been removed");
+    assert!(said.contains("HINT: the server has removed WAL"), "{said}");
+    drop(client);
+    // Another cluster.
+    let other = ClusterBuilder::new(installation).wal_segsize_mb(1).start().unwrap();
+    let receiving = Receiving::start(&other.dsn("postgres"), &repo, &other.dir().join("spool"), &[]);
+    let (code, said) = receiving.ended();
+    assert!(code == Some(1) && said.contains("another cluster's: expected system identifier"), "{said}");
+    Ok(())
+}
