@@ -144,3 +144,10 @@ impl Archiving<'_> {
         waiting.iter().filter_map(history).collect()
     }
 }
+
+/// Commits wait for the threads that receive and synchronise, and nobody for those that archive. On Linux, the priority is the calling
+/// thread's; elsewhere the process's, which does no harm either.
+fn give_way() {
+    const NICE: i32 = 10;
+    let _ = rustix::process::setpriority_process(None, NICE);
+}

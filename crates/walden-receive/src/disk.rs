@@ -72,7 +72,7 @@ pub struct Folder {
 /// The file that is locked by the process that receives.
 const LOCK: &str = "lock";
 /// Bytes that are written at a time to fill a file.
-const ZEROS: [u8; 128 << 10] = [0; 128 << 10];
+static ZEROS: [u8; 128 << 10] = [0; 128 << 10];
 
 impl Folder {
     /// Uses a folder, which is made if it is not there.

@@ -23,6 +23,8 @@ use crate::verifier::Verifier;
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How often a process that is not synchronous makes durable what has come.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+/// More than this is made durable while more comes.
+const MAX_UNSYNCED: u64 = 512 << 10;
 /// How long it is waited at the end for the disk.
 const LAST_SYNC: Duration = Duration::from_secs(30);
 
@@ -221,7 +223,7 @@ impl Session<'_> {
                 self.finish(replication, syncing, link)?;
                 return Ok(None);
             }
-            match replication.receive(link.patience(self.options), Some(syncing.news()))? {
+            match replication.receive()? {
                 Received::Wal { start, server_end, bytes } => {
                     if start != link.progress.received {
                         let (expected, found) = (link.progress.received, start);
@@ -234,8 +236,11 @@ impl Session<'_> {
                     self.spool.note_verified(link.verified);
                     let is_segment_done = self.size.segment_of(start) != self.size.segment_of(end);
                     link.progress.received = end;
-                    if self.options.is_synchronous || is_segment_done {
+                    // While more comes; what is left once nothing does is made durable below.
+                    let is_much = end.bytes_since(link.wanted) > MAX_UNSYNCED;
+                    if is_segment_done || is_much && self.options.is_synchronous {
                         syncing.want(end);
+                        link.wanted = end;
                     }
                 }
                 Received::Keepalive { server_end, wants_reply } => {
@@ -251,7 +256,14 @@ impl Session<'_> {
                     self.finish_timeline(syncing, link)?;
                     return Ok(Some(next));
                 }
-                Received::Nothing => {}
+                Received::Nothing => {
+                    if self.options.is_synchronous && link.wanted < link.progress.received {
+                        link.wanted = link.progress.received;
+                        syncing.sync_here(link.wanted);
+                    } else {
+                        replication.wait(link.patience(self.options), syncing.news())?;
+                    }
+                }
             }
             syncing.take_news();
             self.report_progress(replication, syncing, link)?;
@@ -321,6 +333,8 @@ struct Link {
     /// The end of the records that have come with the right checksums.
     verified: Lsn,
     progress: Progress,
+    /// The end of what was to be made durable.
+    wanted: Lsn,
     /// The end of the server's log.
     server_end: Lsn,
     /// When the server was told how far we are.
@@ -337,6 +351,7 @@ impl Link {
         Link {
             verified: start,
             progress: Progress { received: start, flushed: Lsn::INVALID },
+            wanted: start,
             server_end: start,
             reported: Instant::now(),
             synced: Instant::now(),

@@ -25,6 +25,8 @@ struct State {
     wanted: Lsn,
     durable: Lsn,
     error: Option<SpoolError>,
+    /// One of the two threads is at it.
+    is_busy: bool,
     is_over: bool,
 }
 
@@ -42,14 +44,8 @@ impl<'s> Syncing<'s> {
     pub fn run(&self) {
         let mut state = self.state();
         loop {
-            if state.durable < state.wanted && state.error.is_none() {
-                drop(state);
-                let result = self.spool.sync();
-                state = self.state();
-                match result {
-                    Ok(durable) => state.durable = durable,
-                    Err(error) => state.error = Some(error),
-                }
+            if state.durable < state.wanted && state.error.is_none() && !state.is_busy {
+                state = self.sync(state);
                 // A byte that is there already wakes as well.
                 let _ = (&self.wake.0).write(&[1]);
             } else if state.is_over {
@@ -58,6 +54,34 @@ impl<'s> Syncing<'s> {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
+    }
+
+    /// Synchronises on the caller's thread, which has nothing else to do: to wake another one, and be woken by it, would take longer
+    /// than many a disk. If the thread is at it, it goes on with what is wanted now.
+    pub fn sync_here(&self, wanted: Lsn) {
+        let mut state = self.state();
+        if state.is_busy {
+            drop(state);
+            self.want(wanted);
+        } else if state.durable < wanted && state.error.is_none() {
+            state.wanted = state.wanted.max(wanted);
+            let _state = self.sync(state);
+            // Stopping waits for the one that is busy.
+            self.changed.notify_one();
+        }
+    }
+
+    fn sync<'g>(&'g self, mut state: MutexGuard<'g, State>) -> MutexGuard<'g, State> {
+        state.is_busy = true;
+        drop(state);
+        let result = self.spool.sync();
+        let mut state = self.state();
+        state.is_busy = false;
+        match result {
+            Ok(durable) => state.durable = durable,
+            Err(error) => state.error = Some(error),
+        }
+        state
     }
 
     /// Wants everything up to here durable.

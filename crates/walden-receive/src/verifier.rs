@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use walden_format::fault::Fault;
 use walden_format::lsn::{Lsn, SegmentSize, Timeline};
-use walden_format::page::LONG_HEADER;
+use walden_format::page::{LONG_HEADER, SHORT_HEADER};
 use walden_format::record::Record;
 use walden_format::rmgr::{info, rmid};
 use walden_format::stream::{Decoder, StreamInfo, Visitor};
@@ -86,8 +86,10 @@ impl Verifier {
         };
         let page_bytes = info.page_bytes as usize;
         let in_last_page = self.tail.len() % page_bytes;
+        let last_page = Lsn(end.0 - in_last_page as u64);
+        let header = if self.size.offset_of(last_page) == 0 { LONG_HEADER } else { SHORT_HEADER };
         // A header that has come in part is none yet.
-        let whole = match in_last_page < LONG_HEADER {
+        let whole = match in_last_page < header {
             true => self.tail.len() - in_last_page,
             false => self.tail.len(),
         };
@@ -150,6 +152,11 @@ mod tests {
         for number in 0_usize.. {
             let text = format!("record {number} ").repeat(1 + (number * 37) % 1900);
             writer.main_data(rmid::XLOG, info::xlog::NOOP, text.as_bytes());
+            // Now and then, a record that ends in the first bytes of a page.
+            let left = 8192 - writer.bytes.len() % 8192;
+            if number % 10 == 5 && left > 200 {
+                writer.main_data(rmid::XLOG, info::xlog::NOOP, &vec![7; left - 29 + 1 + number % 30]);
+            }
             ends.push(START.plus(writer.bytes.len() as u64));
             if writer.bytes.len() as u64 > 5 * SEGMENT / 2 {
                 break;
@@ -201,12 +208,18 @@ mod tests {
     #[test]
     fn a_record_is_verified_with_its_last_byte() {
         let (log, ends) = log();
-        for &end in ends.iter().take(25).skip(3) {
+        // All of some, and each that ends right behind the header of a page.
+        let is_behind_header = |end: &Lsn| (24..64).contains(&(end.0 % 8192));
+        let some = ends.iter().take(25).skip(3).chain(ends.iter().filter(|end| is_behind_header(end)));
+        let mut behind_header = 0;
+        for &end in some {
+            behind_header += u32::from(is_behind_header(&end));
             let bytes = end.bytes_since(START) as usize;
             assert_eq!(push_all(&log[..bytes], &[100_000]).unwrap().last(), Some(&end));
             let before = push_all(&log[..bytes - 8], &[100_000]).unwrap();
             assert!(before.last() < Some(&end), "{end}");
         }
+        assert!(behind_header > 2, "{behind_header} records end behind a page's header");
     }
 
     #[test]

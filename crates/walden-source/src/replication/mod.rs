@@ -321,16 +321,11 @@ impl Replication {
         }
     }
 
-    /// Gives what comes next; waits for it for this time at most, and no longer than until `wake` is readable.
+    /// Gives what has come, without waiting.
     ///
     /// # Errors
     /// A connection that is lost or closed, and what the server reports.
-    pub fn receive(
-        &mut self,
-        wait: Duration,
-        wake: Option<BorrowedFd<'_>>,
-    ) -> Result<Received<'_>, ReplicationError> {
-        let mut may_wait = !wait.is_zero();
+    pub fn receive(&mut self) -> Result<Received<'_>, ReplicationError> {
         loop {
             if let Some(length) = self.whole_message()? {
                 let (from, to) = (self.taken, self.taken + length);
@@ -339,7 +334,6 @@ impl Replication {
                 if is_copy_done {
                     return self.end_of_stream().map(Received::EndOfTimeline);
                 }
-                // Borrowed once more, as the borrow checker takes a borrow that is returned for one that is kept in every case.
                 if !self.is_skipped(from, to) {
                     return streamed(&Message::whole(&self.buffer[from..to]));
                 }
@@ -348,18 +342,19 @@ impl Replication {
             match self.read_more() {
                 Ok(()) => {}
                 Err(ReplicationError::Lost(error)) if error.kind() == ErrorKind::WouldBlock => {
-                    if !may_wait {
-                        return Ok(Received::Nothing);
-                    }
-                    may_wait = false;
-                    let ready = self.transport.wait(wait, wake).map_err(ReplicationError::Lost)?;
-                    if !ready.is_readable {
-                        return Ok(Received::Nothing);
-                    }
+                    return Ok(Received::Nothing);
                 }
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Waits until more may have come, or `wake` is readable, at most for this time. Only of use once there was nothing to receive.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn wait(&self, time: Duration, wake: BorrowedFd<'_>) -> Result<(), ReplicationError> {
+        self.transport.wait(time, wake).map_err(ReplicationError::Lost)
     }
 
     /// Says how far the log was received and is durable; the server is asked for an answer if `wants_reply`.

@@ -40,13 +40,6 @@ pub(super) struct Keepalive {
     pub retries: Option<u32>,
 }
 
-/// What one may go on with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Ready {
-    pub is_readable: bool,
-    pub is_woken: bool,
-}
-
 impl Transport {
     /// Connects to the first address of a server that answers.
     pub fn connect(
@@ -161,13 +154,9 @@ impl Transport {
     }
 
     /// Waits until there is something to read or `wake` is readable, at most for this time.
-    pub fn wait(&self, time: Duration, wake: Option<BorrowedFd<'_>>) -> io::Result<Ready> {
-        let mut polled = vec![PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)];
-        polled.extend(wake.map(|wake| PollFd::from_borrowed_fd(wake, PollFlags::IN)));
-        poll_for(&mut polled, time)?;
-        let is_set = |polled: &PollFd<'_>| !polled.revents().is_empty();
-        let is_woken = polled.get(1).is_some_and(is_set);
-        Ok(Ready { is_readable: polled.first().is_some_and(is_set), is_woken })
+    pub fn wait(&self, time: Duration, wake: BorrowedFd<'_>) -> io::Result<()> {
+        let wait_for = |socket| PollFd::from_borrowed_fd(socket, PollFlags::IN);
+        poll_for(&mut [wait_for(self.socket.as_fd()), wait_for(wake)], time).map(drop)
     }
 
     /// Waits until the socket can go on.

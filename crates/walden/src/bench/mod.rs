@@ -8,6 +8,7 @@ mod cases;
 mod codecs;
 mod decode;
 mod drive;
+mod receive;
 mod redo;
 
 use std::fs;
@@ -47,6 +48,7 @@ enum BenchCommand {
     Decode(decode::DecodeArgs),
     #[command(hide = true)]
     Drive(drive::DriveArgs),
+    Receive(receive::ReceiveArgs),
     Redo(redo::RedoArgs),
 }
 
@@ -67,6 +69,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         BenchCommand::Codecs(args) => codecs::run(args),
         BenchCommand::Decode(args) => decode::run(args),
         BenchCommand::Drive(args) => drive::run(args),
+        BenchCommand::Receive(args) => receive::run(args),
         BenchCommand::Redo(args) => redo::run(args),
     }
 }

@@ -1,6 +1,5 @@
 //! `walden receive`: a server's log by streaming replication, into the archive.
 
-mod service;
 mod settings;
 
 use std::path::PathBuf;
@@ -17,11 +16,10 @@ use walden_receive::{Event, Receiver};
 use walden_report::units;
 use walden_source::error_text;
 
-use self::service::Service;
 pub use self::settings::ReceiveSection;
 use self::settings::Server;
 use crate::archive::{Entry, LogOptions, Place, complain};
-use crate::{FOUND, output};
+use crate::{FOUND, output, systemd};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -110,7 +108,6 @@ pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
         })
         .collect();
     let with_receivers = || servers.iter().zip(&receivers);
-    let service = Service::of_environment();
     let is_good = std::thread::scope(|scope| {
         let runs: Vec<_> = with_receivers()
             .map(|(server, receiver)| {
@@ -136,9 +133,10 @@ pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
             if is_asked {
                 lines.iter().for_each(|line| output::tell(line));
             }
-            service.tell(is_ready, &lines.join("; "));
+            let ready = if is_ready { "READY=1\n" } else { "" };
+            systemd::notify(&format!("{ready}WATCHDOG=1\nSTATUS={}", lines.join("; ")));
         }
-        service.stopping();
+        systemd::notify("STOPPING=1");
         with_receivers().for_each(|(server, receiver)| server.write_status(&receiver.status()));
         runs.into_iter().all(|run| matches!(run.join(), Ok(true)))
     });

@@ -11,7 +11,9 @@ use rcgen::{
 };
 use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder};
-use walden_source::connection::connect;
+use walden_source::connection::{Parameters, connect};
+use walden_source::error_text;
+use walden_source::replication::Replication;
 use walden_testing::{Outcome, postgres};
 
 use crate::archive::text;
@@ -84,6 +86,10 @@ local all all trust
 hostssl all with_password all scram-sha-256
 hostssl all with_certificate all cert
 hostnossl all without_tls all trust
+local replication all trust
+hostssl replication with_password all scram-sha-256
+hostssl replication with_certificate all cert
+hostssl replication with_md5 all md5
 ";
 
 impl Server {
@@ -104,7 +110,8 @@ impl Server {
             .unwrap();
         let mut client = cluster.client("postgres").unwrap();
         let users = "CREATE USER with_password PASSWORD 'it''s \\ secret'; CREATE USER with_certificate; CREATE USER without_tls; \
-                     GRANT pg_monitor TO with_password";
+                     GRANT pg_monitor TO with_password; ALTER USER with_password REPLICATION; ALTER USER with_certificate REPLICATION; \
+                     SET password_encryption = md5; CREATE USER with_md5 REPLICATION PASSWORD 'old'";
         client.batch_execute(users).unwrap();
         let port: String = client.query_one("SHOW port", &[]).unwrap().get(0);
         Ok(Server { cluster, address, port: port.parse().unwrap() })
@@ -156,6 +163,7 @@ fn a_server_with_tls_is_reached_as_libpq_reaches_it() -> Outcome {
     let (root, other_root) = (text(&root), text(&other_root));
 
     try_modes(&server, root, other_root);
+    try_replication(&server, &authority, &files, root, other_root);
     try_client_certificates(&server, &authority, &files, root);
     try_services_and_password_files(&server, root);
     try_self_made_certificates(&server, &files);
@@ -207,6 +215,66 @@ fn try_modes(server: &Server, root: &str, other_root: &str) {
     // Over a socket there is none, whatever is wanted.
     let by_socket = format!("{} sslmode=verify-full sslrootcert={root}", server.cluster.dsn("postgres"));
     assert_eq!(has_tls(&by_socket), Ok(false));
+}
+
+/// Streaming replication has a client of its own: with TLS and passwords as the others have them.
+fn try_replication(server: &Server, authority: &Authority, files: &Files, root: &str, other_root: &str) {
+    let identify = |conninfo: &str| -> Result<(u64, bool), String> {
+        let parameters = Parameters::parse(conninfo).unwrap();
+        let mut replication = Replication::connect(&parameters).map_err(|error| error_text(&error))?;
+        let system = replication.identify().map_err(|error| error_text(&error))?;
+        Ok((system.system_id, replication.is_encrypted()))
+    };
+    let id = server.cluster.system_identifier();
+    let with_password =
+        |more: &str| server.conninfo("with_password", &format!(r"password='it\'s \\ secret' {more}"));
+    for more in [
+        format!("sslmode=verify-full sslrootcert={root} channel_binding=require"),
+        format!("sslmode=verify-full sslrootcert={root} channel_binding=disable"),
+        format!("sslmode=verify-ca sslrootcert={root} ssl_max_protocol_version=TLSv1.2"),
+        "sslmode=require".to_owned(),
+        "sslmode=allow".to_owned(),
+        String::new(),
+    ] {
+        assert_eq!(identify(&with_password(&more)), Ok((id, true)), "{more}");
+    }
+    let (certificate, key) = authority.sign(&named("with_certificate", &[]));
+    let certificate = files.write("replication.crt", &certificate, 0o644);
+    let key = files.write("replication.key", &key, 0o600);
+    let with_certificate = format!(
+        "sslmode=verify-full sslrootcert={root} sslcert={} sslkey={}",
+        text(&certificate),
+        text(&key)
+    );
+    assert_eq!(identify(&server.conninfo("with_certificate", &with_certificate)), Ok((id, true)));
+    assert_eq!(identify(&server.conninfo("with_md5", "password=old sslmode=require")), Ok((id, true)));
+    assert_eq!(identify(&server.cluster.dsn("postgres")), Ok((id, false)));
+    for (conninfo, reason) in [
+        (with_password("sslmode=disable"), "no pg_hba.conf entry"),
+        (
+            server.conninfo("with_password", "password=wrong sslmode=require"),
+            "password authentication failed",
+        ),
+        (server.conninfo("with_password", "sslmode=require"), "expected a password"),
+        (with_password(&format!("sslmode=verify-ca sslrootcert={other_root}")), "UnknownIssuer"),
+        (
+            with_password(&format!("sslmode=verify-full sslrootcert={root}"))
+                .replace(NAME, "other.example.test"),
+            "other.example.test",
+        ),
+        (
+            server.conninfo("with_md5", "password=old sslmode=require channel_binding=require"),
+            "expected a login with channel binding",
+        ),
+        (
+            format!("{} channel_binding=require", server.cluster.dsn("postgres")),
+            "expected a login with channel binding",
+        ),
+        (server.conninfo("without_tls", "sslmode=disable"), "no pg_hba.conf entry for replication"),
+    ] {
+        let found = identify(&conninfo).expect_err(&conninfo);
+        assert!(found.contains(reason), "{conninfo}: expected {reason}, found {found}");
+    }
 }
 
 fn try_client_certificates(server: &Server, authority: &Authority, files: &Files, root: &str) {

@@ -393,7 +393,8 @@ fn a_bad_network_loses_nothing() -> Outcome {
     proxy.delay.store(5, Ordering::SeqCst);
     proxy.part.store(777, Ordering::SeqCst);
     more(100);
-    (proxy.delay.store(0, Ordering::SeqCst), proxy.part.store(65536, Ordering::SeqCst));
+    proxy.delay.store(0, Ordering::SeqCst);
+    proxy.part.store(65536, Ordering::SeqCst);
     proxy.cut_after.store(0, Ordering::SeqCst);
     proxy.flip_every.store(100_000, Ordering::SeqCst);
     wait("damage", || receiving.said().contains("what has come is damaged"));
