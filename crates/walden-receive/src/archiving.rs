@@ -94,34 +94,28 @@ impl Archiving<'_> {
             let result = push_one(self.archive, file, &path, histories.clone(), self.options);
             Some((file, result))
         };
-        workers::run_in_order(
-            0..waiting.len(),
-            self.options.threads,
-            || (),
-            push,
-            |outcome| {
-                let Some((file, result)) = outcome else { return ControlFlow::Break(()) };
-                (self.report)(&file.to_string(), &result, waiting.len() - done);
-                match result {
-                    Ok(_) => {
-                        done += 1;
-                        self.note_archived(file);
-                        match self.spool.remove(file) {
-                            Ok(()) => ControlFlow::Continue(()),
-                            Err(error) => {
-                                problem = Some(error_text(&error));
-                                ControlFlow::Break(())
-                            }
+        workers::run_in_order(0..waiting.len(), self.options.threads, give_way, push, |outcome| {
+            let Some((file, result)) = outcome else { return ControlFlow::Break(()) };
+            (self.report)(&file.to_string(), &result, waiting.len() - done);
+            match result {
+                Ok(_) => {
+                    done += 1;
+                    self.note_archived(file);
+                    match self.spool.remove(file) {
+                        Ok(()) => ControlFlow::Continue(()),
+                        Err(error) => {
+                            problem = Some(error_text(&error));
+                            ControlFlow::Break(())
                         }
                     }
-                    // In order: the archive has no holes, and one file that is refused is seen.
-                    Err(error) => {
-                        problem = Some(error_text(&error));
-                        ControlFlow::Break(())
-                    }
                 }
-            },
-        );
+                // In order: the archive has no holes, and one file that is refused is seen.
+                Err(error) => {
+                    problem = Some(error_text(&error));
+                    ControlFlow::Break(())
+                }
+            }
+        });
         self.status.lock().status.waiting_files = (waiting.len() - done) as u64;
         match problem {
             Some(problem) => Err(problem),

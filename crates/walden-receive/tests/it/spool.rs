@@ -92,7 +92,7 @@ fn the_log_is_kept_as_it_came() {
     let position = spool.position().unwrap().unwrap();
     let behind = acknowledged.bytes_since(position.start);
     assert!(position.timeline == 1 && behind > 0 && behind < 30_000, "{position:?} of {acknowledged}");
-    assert!(position.start.0 % 8192 == 0 && position.info.is_some(), "{position:?}");
+    assert!(position.start.0.is_multiple_of(8192) && position.info.is_some(), "{position:?}");
 }
 
 /// For every call: the power is gone at it, with nothing or with all of what was not synchronised on the disk; or it fails once, and

@@ -170,7 +170,7 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> bool 
             {
                 complain(&prefix, error, error.hint());
             }
-            server.log.write(&[Entry::of_push(name, result, waiting)]);
+            server.log.write(&[Entry::of_push(name, result.as_ref(), waiting)]);
         }
     };
     match receiver.run_observed(stop, &observer) {
