@@ -373,11 +373,13 @@ impl SegmentEvidence {
     fn leaf_insert(&mut self, record: &Observed<'_>) {
         let relation = self.relation(record.relation);
         let is_change = std::mem::replace(&mut self.last_leaves[relation], record.block) != record.block;
-        let update = Tid::read(record.data).and_then(|tid| self.update_of(record.xid, tid));
-        let comparison = self.compare_keys(record, update);
+        let tid = Tid::read(record.data);
+        let update = tid.and_then(|tid| self.update_of(record.xid, tid));
+        let comparison = tid.and_then(|tid| self.compare_keys(record, tid, update));
         let evidence = &mut self.relations[relation].1;
         evidence.leaf_inserts += 1;
         evidence.leaf_changes += u64::from(is_change);
+        evidence.logged_entries += u64::from(tid.is_some());
         evidence.update_entries += u64::from(update.is_some());
         evidence.changed_keys += u64::from(comparison == Some(true));
         evidence.same_keys += u64::from(comparison == Some(false));
@@ -394,8 +396,7 @@ impl SegmentEvidence {
     /// Whether the index tuple of an updated heap tuple has another key than that of the tuple before, if that was inserted
     /// recently.
     #[inline(always)]
-    fn compare_keys(&mut self, record: &Observed<'_>, update: Option<LastUpdate>) -> Option<bool> {
-        let tid = Tid::read(record.data)?;
+    fn compare_keys(&mut self, record: &Observed<'_>, tid: Tid, update: Option<LastUpdate>) -> Option<bool> {
         let hash = hash_of(record.data.get(INDEX_TUPLE_HEADER_BYTES..)?);
         let entry = |tid: Tid| {
             let key = tuple_key(record.relation, tid.block, tid.offset_number, 0);

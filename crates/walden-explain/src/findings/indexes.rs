@@ -14,6 +14,8 @@ use walden_format::record::Fork;
 
 /// Minimum number of index tuples for a finding about where they go.
 const MIN_INSERTS: u64 = 500;
+/// Minimum number of these that are logged without an image, so that it is known for what they are.
+const MIN_LOGGED: u64 = 50;
 
 /// An index that no query has used and no constraint needs. Its build is left out: that is over.
 pub(super) fn unused(facts: &Facts<'_>) -> Vec<Candidate> {
@@ -57,8 +59,9 @@ pub(super) fn random_keys(facts: &Facts<'_>) -> Vec<Candidate> {
 }
 
 fn has_random_keys(evidence: &Evidence) -> bool {
-    // Updates of rows all over a table insert all over its indexes too.
-    let is_by_inserts = evidence.update_entries * 2 <= evidence.leaf_inserts;
+    // Updates of rows all over a table insert all over its indexes too. Behind an image it is not known for what an entry is.
+    let is_by_inserts =
+        evidence.logged_entries >= MIN_LOGGED && evidence.update_entries * 2 <= evidence.logged_entries;
     let is_random = evidence.leaf_changes * 2 > evidence.leaf_inserts;
     evidence.leaf_inserts >= MIN_INSERTS && is_random && is_by_inserts
 }

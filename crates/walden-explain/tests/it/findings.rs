@@ -234,6 +234,24 @@ fn random_keys_need_no_names_and_are_those_of_new_rows() {
     assert_eq!(found(&with(false, |xid| xid / 100), &nameless), None);
 }
 
+/// Soon after a checkpoint, most entries are omitted for the images of their pages.
+#[test]
+fn entries_behind_images_are_not_taken_for_those_of_new_rows() {
+    let mut log = Log::new();
+    for xid in 1000..2000 {
+        update(&mut log, xid, (xid, 1), (5000 + xid, 2), 40);
+        let leaf = xid * 7919 % 500;
+        match xid % 10 {
+            0 => index_entry(&mut log, xid, leaf, (5000 + xid, 2)),
+            _ => {
+                log.record((rmid::BTREE, btree::INSERT_LEAF), xid, 16390, &[(leaf, &[])], &[1, 0]);
+            }
+        }
+    }
+    let document = document_with(&log.explain(&request(Vec::new())), &Names::default());
+    assert!(document.findings.iter().all(|finding| finding.rule != "random-keys"), "{:?}", document.findings);
+}
+
 #[test]
 fn many_small_transactions_are_no_bulk_update() {
     let with = |xid: fn(u32) -> u32| {
