@@ -287,21 +287,7 @@ impl Cluster {
     /// # Errors
     /// pgbench is not there, or fails.
     pub fn pgbench(&self, database: &str, arguments: &[&str]) -> Result<String> {
-        let program = tools().pgbench()?;
-        let mut command = self.client_command(&program, database);
-        let output = command.args(arguments).stderr(Stdio::piped()).output();
-        let output = output.with_context(|| format!("cannot run {}", program.display()))?;
-        if !output.status.success() {
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            bail!(
-                "cannot run the workload: {} {} failed ({}):\n{}",
-                program.display(),
-                arguments.join(" "),
-                output.status,
-                stderr.trim()
-            );
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        run_pgbench(self.client_command(&tools().pgbench()?, database), arguments, None)
     }
 
     /// Creates a folder that the server may write to, for a tablespace for example.
@@ -529,6 +515,24 @@ impl Cluster {
             wal_segment_bytes: row.get::<_, String>(3).parse()?,
         })
     }
+}
+
+/// Runs pgbench by a command that connects it, or with a connection string, and returns its output. Errors do not have the string, which
+/// may have a password.
+pub(crate) fn run_pgbench(mut command: Command, arguments: &[&str], dsn: Option<&str>) -> Result<String> {
+    let program = command.get_program().display().to_string();
+    let output = command.args(arguments).args(dsn).stdin(Stdio::null()).stderr(Stdio::piped()).output();
+    let output = output.with_context(|| format!("cannot run {program}"))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!(
+            "cannot run the workload: {program} {} failed ({}):\n{}",
+            arguments.join(" "),
+            output.status,
+            stderr.trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// The current insert position of the server's WAL.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::definition::Case;
 use super::report::{Kept, Phase, RunResult};
 use super::{Lab, Options};
 use crate::account;
-use crate::cluster::{Cluster, ClusterBuilder, StopMode, insert_lsn};
+use crate::cluster::{Cluster, ClusterBuilder, StopMode, insert_lsn, run_pgbench};
 use crate::facts::{self, Server, StatPair};
 use crate::guard::Undo;
 use crate::install::tools;
@@ -170,19 +170,7 @@ impl Stage {
         if self.cluster.is_some() {
             account::clean_environment(&mut command);
         }
-        let output = command.args(arguments).arg(&self.dsn).stdin(Stdio::null()).output();
-        let output = output.with_context(|| format!("cannot run {}", program.display()))?;
-        if !output.status.success() {
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            bail!(
-                "{} {} failed ({}):\n{}",
-                program.display(),
-                arguments.join(" "),
-                output.status,
-                stderr.trim()
-            );
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        run_pgbench(command, arguments, Some(&self.dsn))
     }
 
     /// Reads the statistics of WAL and checkpoints, once all processes have reported theirs.
