@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock};
 use serde::{Deserialize, Serialize};
 use walden_format::lsn::{SegmentName, SegmentSize, Timeline};
 
-use crate::check::Cluster;
 use crate::documents;
 use crate::encryption::{Encrypted, KeyOptions};
 use crate::history::History;
@@ -39,11 +38,11 @@ pub struct Encryption {
 }
 
 impl Identity {
-    fn of(cluster: &Cluster) -> Identity {
+    fn of(system_id: u64, segment_size: SegmentSize) -> Identity {
         Identity {
             walden_archive: LAYOUT_VERSION,
-            system_identifier: cluster.system_id.to_string(),
-            segment_bytes: cluster.segment_size.bytes(),
+            system_identifier: system_id.to_string(),
+            segment_bytes: segment_size.bytes(),
             encryption: None,
         }
     }
@@ -204,8 +203,8 @@ impl Archive {
     ///
     /// # Errors
     /// [`ArchiveError::OtherCluster`], and the store's.
-    pub fn claim(&self, cluster: &Cluster) -> Result<(), ArchiveError> {
-        let own = Identity::of(cluster);
+    pub fn claim(&self, system_id: u64, segment_size: SegmentSize) -> Result<(), ArchiveError> {
+        let own = Identity::of(system_id, segment_size);
         let identity = match self.identity() {
             Err(ArchiveError::Missing(_)) => {
                 let encryption = self.store.recipient()?.map(|recipient| Encryption { recipient });

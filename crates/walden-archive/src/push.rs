@@ -183,19 +183,27 @@ pub fn push(archive: &Archive, path: &Path, options: &PushOptions) -> Batch {
     Batch { asked, others: results, ready: ready.len() }
 }
 
-/// Archives one file whose name is that of its path, looking at no others. `histories` say where timelines ended.
+/// Archives files of a folder, and no others; `done` gets what became of each, in their order, and may end it.
 ///
-/// # Errors
-/// Why it is not archived.
-pub fn push_one(
+/// `begin` is called on each thread first.
+pub fn push_all(
     archive: &Archive,
-    file: ArchivedFile,
-    path: &Path,
-    histories: Vec<History>,
+    folder: &Path,
+    files: &[ArchivedFile],
     options: &PushOptions,
-) -> Result<Pushed, PushError> {
-    let pusher = Pusher::new(archive.clone(), options.clone(), histories);
-    pusher.push(file, path, &mut Vec::new()).map(|(pushed, _)| pushed)
+    begin: fn(),
+    mut done: impl FnMut(ArchivedFile, Result<Pushed, PushError>) -> ControlFlow<()>,
+) {
+    let pusher = Pusher::new(archive.clone(), options.clone(), local_histories(folder));
+    let buffer = || {
+        begin();
+        Vec::new()
+    };
+    let push = |buffer: &mut Vec<u8>, index: usize| {
+        let file = files[index];
+        (file, pusher.push(file, &folder.join(file.to_string()), buffer).map(|(pushed, _)| pushed))
+    };
+    workers::run_in_order(0..files.len(), options.threads, buffer, push, |(file, result)| done(file, result));
 }
 
 /// Archives files that were checked.
@@ -389,7 +397,7 @@ impl Pusher {
     ) -> Result<Pushed, ArchiveError> {
         if let Some(cluster) = &checked.cluster {
             let _claiming = self.claiming.lock().unwrap_or_else(PoisonError::into_inner);
-            self.archive.claim(cluster)?;
+            self.archive.claim(cluster.system_id, cluster.segment_size)?;
         }
         let Checked { bytes, hash, warnings, .. } = &checked;
         let pushed = |stored: Option<u64>| Pushed {

@@ -6,11 +6,10 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use walden_archive::Archive;
-use walden_archive::history::History;
 use walden_archive::name::ArchivedFile;
-use walden_archive::push::{PushError, PushOptions, Pushed, push_one};
+use walden_archive::push::{PushError, PushOptions, Pushed, push_all};
 use walden_format::lsn::{Lsn, SegmentSize};
-use walden_source::{error_text, workers};
+use walden_source::error_text;
 
 use crate::spool::{Spool, SpoolError};
 use crate::status;
@@ -83,37 +82,22 @@ impl Archiving<'_> {
         let spool = |error: SpoolError| error_text(&error);
         let waiting = self.spool.waiting().map_err(spool)?;
         self.status.lock().status.waiting_files = waiting.len() as u64;
-        let histories = self.histories(&waiting);
         let (mut done, mut problem) = (0, None);
-        let push = |_: &mut (), index: usize| {
-            let file = waiting[index];
-            if self.is_over.load(Ordering::SeqCst) {
-                return None;
-            }
-            let path = self.spool.path(file);
-            let result = push_one(self.archive, file, &path, histories.clone(), self.options);
-            Some((file, result))
-        };
-        workers::run_in_order(0..waiting.len(), self.options.threads, give_way, push, |outcome| {
-            let Some((file, result)) = outcome else { return ControlFlow::Break(()) };
+        push_all(self.archive, &self.spool.folder(), &waiting, self.options, give_way, |file, result| {
             (self.report)(&file.to_string(), &result, waiting.len() - done);
-            match result {
+            let outcome = match result {
                 Ok(_) => {
                     done += 1;
                     self.note_archived(file);
-                    match self.spool.remove(file) {
-                        Ok(()) => ControlFlow::Continue(()),
-                        Err(error) => {
-                            problem = Some(error_text(&error));
-                            ControlFlow::Break(())
-                        }
-                    }
+                    self.spool.remove(file).map_err(|error| error_text(&error))
                 }
-                // In order: the archive has no holes, and one file that is refused is seen.
-                Err(error) => {
-                    problem = Some(error_text(&error));
-                    ControlFlow::Break(())
-                }
+                Err(error) => Err(error_text(&error)),
+            };
+            problem = outcome.err();
+            // In order: the archive has no holes, and one file that is refused is seen.
+            match problem.is_some() || self.is_over.load(Ordering::SeqCst) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
             }
         });
         self.status.lock().status.waiting_files = (waiting.len() - done) as u64;
@@ -127,15 +111,6 @@ impl Archiving<'_> {
         let ArchivedFile::Segment(name) = file else { return };
         let end: Option<Lsn> = name.start(self.size).map(|start| start.plus(self.size.bytes()));
         self.status.lock().status.archived_lsn = end.map(|end| end.to_string());
-    }
-
-    /// The histories that lie in the spool: they say where a timeline ended in a segment that is archived as partial.
-    fn histories(&self, waiting: &[ArchivedFile]) -> Vec<History> {
-        let history = |file: &ArchivedFile| {
-            let ArchivedFile::History(timeline) = *file else { return None };
-            History::parse(timeline, &std::fs::read(self.spool.path(*file)).ok()?).ok()
-        };
-        waiting.iter().filter_map(history).collect()
     }
 }
 

@@ -4,12 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use walden_archive::check::Cluster;
 use walden_archive::push::{PushError, PushOptions, Pushed};
 use walden_archive::{Archive, ArchiveError, list};
 use walden_format::fault::Fault;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
-use walden_format::version::Major;
 use walden_source::connection::Parameters;
 use walden_source::error_text;
 use walden_source::replication::{Replication, ReplicationError, System};
@@ -221,6 +219,8 @@ impl ReceiveError {
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// After so many connections in a row whose log is not the one received before, it is another history.
 const MAX_DIFFERENCES: u32 = 3;
+/// For how long the thread that receives may do nothing.
+const MAX_IDLE: Duration = Duration::from_secs(180);
 /// A connection that was kept for so long was a good one.
 const GOOD: Duration = Duration::from_secs(10);
 
@@ -293,6 +293,11 @@ impl<'a> Receiver<'a> {
         self.status.now()
     }
 
+    /// Whether the thread that receives gets on: connects, receives, or waits to try again. No step of it takes longer than a minute.
+    pub fn is_alive(&self) -> bool {
+        self.status.idle() < MAX_IDLE
+    }
+
     /// Receives and archives until `stop` is set, which takes effect within a fraction of a second.
     ///
     /// # Errors
@@ -306,11 +311,9 @@ impl<'a> Receiver<'a> {
     /// # Errors
     /// As [`Receiver::run`].
     pub fn run_observed(&self, stop: &AtomicBool, observer: Observer<'_>) -> Result<(), ReceiveError> {
-        let size = self.retry(stop, observer, |connected| {
-            let (_, _, size) = connected?;
-            Ok(size)
-        });
-        let Some(size) = self.ended(size)? else { return Ok(()) };
+        let connected = self.ended(self.retry(stop, observer, || self.connect()))?;
+        let Some((replication, system, size)) = connected else { return Ok(()) };
+        let mut first = Some((replication, system, size));
         let spool = self.ended(Spool::open(self.disk, size).map_err(ReceiveError::from))?;
         let archiving = Archiving {
             archive: self.archive,
@@ -334,8 +337,8 @@ impl<'a> Receiver<'a> {
                 archiving: &archiving,
                 observer,
             };
-            let result = self.retry(stop, observer, |connected| {
-                let (mut replication, system, _) = connected?;
+            let result = self.retry(stop, observer, || {
+                let (mut replication, system, _) = first.take().map_or_else(|| self.connect(), Ok)?;
                 session.run(&mut replication, system, stop)
             });
             archiving.stop();
@@ -344,20 +347,18 @@ impl<'a> Receiver<'a> {
         self.ended(result).map(drop)
     }
 
-    /// Connects and goes on with the connection until it is done or must stop; nothing if it was to stop before.
+    /// Tries until it is done or must stop; nothing if it was to stop before.
     fn retry<T>(
         &self,
         stop: &AtomicBool,
         observer: Observer<'_>,
-        mut attempt: impl FnMut(
-            Result<(Replication, System, SegmentSize), ReceiveError>,
-        ) -> Result<T, ReceiveError>,
+        mut attempt: impl FnMut() -> Result<T, ReceiveError>,
     ) -> Result<Option<T>, ReceiveError> {
-        let (mut pause, mut differences) = (PAUSE.0, 0);
+        let (mut pause, mut differences, mut furthest) = (PAUSE.0, 0, Lsn::INVALID);
         while !stop.load(Ordering::SeqCst) {
             let began = Instant::now();
             self.set(State::Connecting, None);
-            let error = match attempt(self.connect()) {
+            let error = match attempt() {
                 Ok(done) => return Ok(Some(done)),
                 Err(error) => error,
             };
@@ -367,7 +368,12 @@ impl<'a> Receiver<'a> {
             if error.is_final() || differences == MAX_DIFFERENCES {
                 return Err(error);
             }
-            pause = if began.elapsed() > GOOD { PAUSE.0 } else { pause };
+            // Commits may wait for what is left of the log, so a connection that got on is made again at once.
+            let flushed = self.status.lock().flushed;
+            if began.elapsed() > GOOD || flushed > furthest {
+                pause = PAUSE.0;
+            }
+            furthest = furthest.max(flushed);
             self.status.lock().status.interruptions += 1;
             self.set(State::Waiting, Some(&error));
             observer(Event::Interrupted { error: &error, pause });
@@ -387,8 +393,7 @@ impl<'a> Receiver<'a> {
         let size = replication.segment_size()?;
         let other =
             |what, expected: String, found: String| Err(ReceiveError::OtherCluster { what, expected, found });
-        let cluster = Cluster { system_id: system.system_id, version: Major::V18, segment_size: size };
-        match self.archive.claim(&cluster) {
+        match self.archive.claim(system.system_id, size) {
             Ok(()) => {}
             Err(ArchiveError::OtherCluster { expected, found, .. }) => {
                 return other("system identifier", expected, found);
@@ -423,7 +428,7 @@ impl<'a> Receiver<'a> {
 
     fn set(&self, state: State, error: Option<&ReceiveError>) {
         let mut inner = self.status.lock();
-        inner.status.state = state;
+        inner.set(state);
         if error.is_some() || state != State::Connecting {
             inner.status.problem = error.map(|error| error_text(error));
             inner.status.cause = error.map(|error| error.cause().to_owned());

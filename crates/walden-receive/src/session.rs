@@ -142,7 +142,7 @@ impl Session<'_> {
                 false => Ok(position),
             };
         }
-        let history = self.history(replication, system.timeline)?;
+        let (history, _) = history(replication, system.timeline)?;
         let Some(end) = history.end_of(timeline) else { return Err(other_history) };
         if start <= end {
             // The server itself says at the end of the timeline which one goes on.
@@ -156,29 +156,22 @@ impl Session<'_> {
         Ok(position)
     }
 
-    fn history(&self, replication: &mut Replication, timeline: Timeline) -> Result<History, ReceiveError> {
-        let content = replication.timeline_history(timeline)?;
-        let history = History::parse(timeline, &content).map_err(|error| ReplicationError::Protocol {
-            expected: "the history of a timeline",
-            found: error.to_string(),
-        })?;
-        Ok(history)
-    }
-
     /// Keeps the histories of a timeline and of those that it descends from, unless they are kept already.
     fn keep_histories(&self, replication: &mut Replication, timeline: Timeline) -> Result<(), ReceiveError> {
         if timeline <= 1 {
             return Ok(());
         }
-        let history = self.history(replication, timeline)?;
+        let (history, content) = history(replication, timeline)?;
         let waiting = self.spool.waiting()?;
-        let timelines = history.ancestors.iter().map(|ancestor| ancestor.timeline).filter(|&other| other > 1);
-        for timeline in timelines.chain([timeline]) {
+        let mut own = Some(content);
+        let ancestors = history.ancestors.iter().map(|ancestor| ancestor.timeline).filter(|&other| other > 1);
+        for timeline in std::iter::once(timeline).chain(ancestors) {
+            let content = own.take();
             let file = ArchivedFile::History(timeline);
             // An archive that does not answer now gets it later.
             let is_archived = matches!(get::find(self.archive, file), Ok(Some(_)));
             if !is_archived && !waiting.contains(&file) {
-                let content = replication.timeline_history(timeline)?;
+                let content = content.map_or_else(|| replication.timeline_history(timeline), Ok)?;
                 self.spool.keep_history(timeline, &content)?;
             }
         }
@@ -194,7 +187,7 @@ impl Session<'_> {
 
     fn note_streaming(&self, replication: &Replication, position: Position) {
         let mut inner = self.status.lock();
-        inner.status.state = State::Streaming;
+        inner.set(State::Streaming);
         inner.status.timeline = position.timeline;
         (inner.status.problem, inner.status.cause, inner.status.hint) = (None, None, None);
         drop(inner);
@@ -262,10 +255,10 @@ impl Session<'_> {
                         syncing.sync_here(link.wanted);
                     } else {
                         replication.wait(link.patience(self.options), syncing.news())?;
+                        syncing.take_news();
                     }
                 }
             }
-            syncing.take_news();
             self.report_progress(replication, syncing, link)?;
             let silence = replication.heard().elapsed();
             if !timeout.is_zero() && silence > timeout {
@@ -326,6 +319,16 @@ impl Session<'_> {
         }
         Ok(())
     }
+}
+
+/// The history of a timeline, and its file's content.
+fn history(replication: &mut Replication, timeline: Timeline) -> Result<(History, Vec<u8>), ReceiveError> {
+    let content = replication.timeline_history(timeline)?;
+    let history = History::parse(timeline, &content).map_err(|error| ReplicationError::Protocol {
+        expected: "the history of a timeline",
+        found: error.to_string(),
+    })?;
+    Ok((history, content))
 }
 
 /// What is known of a stream.

@@ -187,9 +187,9 @@ impl<'d> Spool<'d> {
         Ok(waiting)
     }
 
-    /// Where a file lies.
-    pub fn path(&self, file: ArchivedFile) -> PathBuf {
-        self.disk.path(&file.to_string())
+    /// Where the files lie.
+    pub fn folder(&self) -> PathBuf {
+        self.disk.path("")
     }
 
     /// Removes a file that is archived.
@@ -221,12 +221,6 @@ impl<'d> Spool<'d> {
     /// The end of what is durable.
     pub fn durable(&self) -> Lsn {
         self.shared().durable
-    }
-
-    /// The end of what was written.
-    pub fn written(&self) -> Lsn {
-        let shared = self.shared();
-        shared.current.as_ref().or(shared.complete.last()).map_or(shared.durable, |open| open.end)
     }
 
     /// The timeline ended at `end`, where another one begins: what was written is no longer gone on with. What was received behind

@@ -86,11 +86,20 @@ pub(crate) struct Inner {
     pub server_end: Lsn,
     /// Since when something is missing.
     behind_since: Option<Instant>,
+    /// When the thread that receives last got on.
+    got_on: Option<Instant>,
 }
 
 impl Inner {
+    /// The thread that receives gets on.
+    pub fn set(&mut self, state: State) {
+        self.status.state = state;
+        self.got_on = Some(Instant::now());
+    }
+
     /// Notes how far the server and we are.
     pub fn note(&mut self, received: Lsn, flushed: Lsn, server_end: Lsn) {
+        self.got_on = Some(Instant::now());
         (self.received, self.flushed, self.server_end) = (received, flushed, server_end);
         match flushed < server_end {
             true => drop(self.behind_since.get_or_insert_with(Instant::now)),
@@ -102,6 +111,11 @@ impl Inner {
 impl Shared {
     pub fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For how long the thread that receives has not got on.
+    pub fn idle(&self) -> Duration {
+        self.lock().got_on.map_or(Duration::ZERO, |got_on| got_on.elapsed())
     }
 
     /// The status as it is now.

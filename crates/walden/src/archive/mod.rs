@@ -33,7 +33,7 @@ use clap::{Args, Subcommand};
 pub use get::TROUBLE;
 pub use log::{Entry, Log, LogOptions};
 pub use place::{FILE, Place};
-pub use push::complain;
+pub use push::{ANSWER_WITHIN, Effort, complain};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -9,7 +9,7 @@ use clap::Args;
 use walden_archive::push::{self, PushError, PushOptions, Pushed};
 
 use super::log::{Entry, Log, LogOptions};
-use super::place::Place;
+use super::place::{ArchiveSection, Place};
 use crate::output;
 
 const EXAMPLES: &str = "\
@@ -35,24 +35,62 @@ pub struct PushArgs {
     #[command(flatten)]
     place: Place,
 
+    #[command(flatten)]
+    effort: Effort,
+
+    #[command(flatten)]
+    ahead: Ahead,
+
+    #[command(flatten)]
+    log: LogOptions,
+}
+
+/// What archiving may cost.
+#[derive(Args, Clone, Debug)]
+pub struct Effort {
     /// Level of compression, 1 (fast) to 9 (small) [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=9))]
     level: Option<u8>,
 
+    /// Files that are worked on at the same time [default: one per core]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+impl Effort {
+    /// Options of the program, else of the configuration, else the defaults.
+    pub fn options(&self, section: &ArchiveSection) -> PushOptions {
+        let defaults = PushOptions::default();
+        PushOptions {
+            level: self.level.or(section.level).unwrap_or(defaults.level),
+            threads: self.threads.or(section.threads).unwrap_or_else(crate::terminal::cores).max(1),
+            ..defaults
+        }
+    }
+}
+
+/// What is archived for a server that marks files as ready.
+#[derive(Args, Clone, Debug)]
+pub struct Ahead {
     /// Archive at most so many other files that are ready [default: 64]
     #[arg(long, value_name = "N")]
     look_ahead: Option<usize>,
 
-    /// Files that are worked on at the same time [default: one per core]
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
-
-    /// Archive a segment although its records are damaged: the server itself wrote them so
+    /// Archive segments although their records are damaged: the server itself wrote them so
     #[arg(long)]
     accept_damaged: bool,
+}
 
-    #[command(flatten)]
-    log: LogOptions,
+impl Ahead {
+    /// As [`Effort::options`].
+    pub fn options(&self, effort: &Effort, section: &ArchiveSection) -> PushOptions {
+        let others = effort.options(section);
+        PushOptions {
+            accept_damaged: self.accept_damaged,
+            look_ahead: self.look_ahead.or(section.look_ahead).unwrap_or(others.look_ahead),
+            ..others
+        }
+    }
 }
 
 /// More files that wait than this are a problem.
@@ -64,14 +102,7 @@ pub const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 /// Runs `walden archive push`.
 pub fn run(args: &PushArgs) -> Result<ExitCode> {
     let (archive, section) = args.place.open_to_answer_within(ANSWER_WITHIN)?;
-    let defaults = PushOptions::default();
-    let options = PushOptions {
-        level: args.level.or(section.level).unwrap_or(defaults.level),
-        accept_damaged: args.accept_damaged,
-        look_ahead: args.look_ahead.or(section.look_ahead).unwrap_or(defaults.look_ahead),
-        time: Duration::from_secs(10),
-        threads: args.threads.or(section.threads).unwrap_or_else(crate::terminal::cores),
-    };
+    let options = args.ahead.options(&args.effort, &section);
     let log = Log::new(&args.log, &section);
     let batch = push::push(&archive, &args.path, &options);
     if log.is_text() {

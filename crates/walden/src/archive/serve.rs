@@ -22,7 +22,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use walden_archive::name::ArchivedFile;
-use walden_archive::push::PushOptions;
 use walden_archive::serve::protocol::{Reply, Request};
 use walden_archive::serve::{Report, Resident};
 use walden_server::signals::{self, Stage};
@@ -30,7 +29,7 @@ use walden_source::error_text;
 
 use super::log::{Entry, Log, LogOptions};
 use super::place::Place;
-use super::push::{ANSWER_WITHIN, BACKLOG, complain, warn};
+use super::push::{ANSWER_WITHIN, Ahead, BACKLOG, Effort, complain, warn};
 use crate::{output, systemd};
 
 const EXAMPLES: &str = "\
@@ -61,21 +60,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
 
-    /// Level of compression, 1 (fast) to 9 (small) [default: 3]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=9))]
-    level: Option<u8>,
+    #[command(flatten)]
+    effort: Effort,
 
-    /// Archive at most so many files ahead of the server's asking [default: 64]
-    #[arg(long, value_name = "N")]
-    look_ahead: Option<usize>,
-
-    /// Files that are worked on at the same time [default: one per core]
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
-
-    /// Archive segments although their records are damaged: the server itself wrote them so
-    #[arg(long)]
-    accept_damaged: bool,
+    #[command(flatten)]
+    ahead: Ahead,
 
     #[command(flatten)]
     log: LogOptions,
@@ -98,14 +87,7 @@ const BACKLOG_EVERY: Duration = Duration::from_secs(60);
 pub fn run(args: &ServeArgs) -> Result<ExitCode> {
     let (archive, section) = args.place.open_to_answer_within(ANSWER_WITHIN)?;
     let (_, config) = args.place.configuration()?;
-    let defaults = PushOptions::default();
-    let options = PushOptions {
-        level: args.level.or(section.level).unwrap_or(defaults.level),
-        accept_damaged: args.accept_damaged,
-        look_ahead: args.look_ahead.or(section.look_ahead).unwrap_or(defaults.look_ahead),
-        threads: args.threads.or(section.threads).unwrap_or_else(crate::terminal::cores).max(1),
-        ..defaults
-    };
+    let options = args.ahead.options(&args.effort, &section);
     let mut servers = Vec::new();
     for data in &args.data {
         let data = data.canonicalize().with_context(|| format!("cannot serve {}", data.display()))?;

@@ -18,7 +18,7 @@ use walden_source::error_text;
 
 pub use self::settings::ReceiveSection;
 use self::settings::Server;
-use crate::archive::{Entry, LogOptions, Place, complain};
+use crate::archive::{Effort, Entry, LogOptions, Place, complain};
 use crate::{FOUND, output, systemd};
 
 const EXAMPLES: &str = "\
@@ -72,13 +72,8 @@ pub struct ReceiveArgs {
     #[arg(long, value_name = "N", default_value_t = 60)]
     timeout: u64,
 
-    /// Level of compression, 1 (fast) to 9 (small) [default: 3]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=9))]
-    level: Option<u8>,
-
-    /// Segments that are archived at the same time [default: one per core]
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    #[command(flatten)]
+    effort: Effort,
 
     #[command(flatten)]
     log: LogOptions,
@@ -134,7 +129,11 @@ pub fn run(args: &ReceiveArgs) -> Result<ExitCode> {
                 lines.iter().for_each(|line| output::tell(line));
             }
             let ready = if is_ready { "READY=1\n" } else { "" };
-            systemd::notify(&format!("{ready}WATCHDOG=1\nSTATUS={}", lines.join("; ")));
+            let is_hung = with_receivers()
+                .zip(&runs)
+                .any(|((_, receiver), run)| !run.is_finished() && !receiver.is_alive());
+            let watchdog = if is_hung { "" } else { "WATCHDOG=1\n" };
+            systemd::notify(&format!("{ready}{watchdog}STATUS={}", lines.join("; ")));
         }
         systemd::notify("STOPPING=1");
         with_receivers().for_each(|(server, receiver)| server.write_status(&receiver.status()));

@@ -1,20 +1,19 @@
 //! Which servers' logs are received, and how: options, or the sections of `walden.toml`.
 
-use std::io::Write as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use walden_archive::Archive;
-use walden_archive::push::PushOptions;
 use walden_receive::Options;
 use walden_receive::disk::Folder;
 use walden_receive::status::{self, Status};
 use walden_source::connection::Parameters;
 
 use super::ReceiveArgs;
-use crate::archive::{FILE, Log, Place};
+use crate::archive::{ANSWER_WITHIN, FILE, Log, Place};
 
 /// A section `[[receive]]` of `walden.toml`.
 #[derive(Clone, Debug, Deserialize)]
@@ -77,7 +76,7 @@ impl Server {
             Some(repo) => Place { repo: Some(repo.clone()), ..args.place.clone() },
             None => args.place.clone(),
         };
-        let (archive, archive_section) = place.open()?;
+        let (archive, archive_section) = place.open_to_answer_within(ANSWER_WITHIN)?;
         let spool = match &section.spool {
             Some(spool) => spool.clone(),
             None => default_spool(section.slot.as_deref())?,
@@ -89,19 +88,13 @@ impl Server {
             ),
             _ => anyhow::Error::new(error).context(format!("cannot use the spool {}", spool.display())),
         })?;
-        let defaults = PushOptions::default();
-        let push = PushOptions {
-            level: args.level.or(archive_section.level).unwrap_or(defaults.level),
-            threads: args.threads.or(archive_section.threads).unwrap_or_else(crate::terminal::cores),
-            ..defaults
-        };
         let options = Options {
             slot: section.slot,
             is_slot_created: section.create_slot,
             is_synchronous: section.synchronous,
             status_interval: Duration::from_secs(args.status_interval),
             server_timeout: Duration::from_secs(args.timeout),
-            push,
+            push: args.effort.options(&archive_section),
         };
         let parameters = Parameters::parse(&section.dsn)?;
         let log = Log::new(&args.log, &archive_section);
@@ -117,11 +110,11 @@ impl Server {
     /// Leaves the status in the spool.
     pub fn write_status(&self, status: &Status) {
         let json = serde_json::to_vec_pretty(status).unwrap_or_default();
+        // Of one name, so that no leftovers accumulate: the spool is this process's alone.
+        let unfinished = self.spool.join(format!(".{}.tmp", status::FILE));
         let write = || {
-            let mut file = tempfile::NamedTempFile::new_in(&self.spool)?;
-            file.write_all(&json)?;
-            file.persist(self.spool.join(status::FILE))?;
-            anyhow::Ok(())
+            fs::write(&unfinished, &json)
+                .and_then(|()| fs::rename(&unfinished, self.spool.join(status::FILE)))
         };
         // Nothing is lost but news: the next one says more, and a disk that is full is said elsewhere.
         let _ = write();

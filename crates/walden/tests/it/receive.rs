@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -15,7 +16,7 @@ use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder, Installation, StopMode};
 use walden_testing::{Outcome, postgres};
 
-use crate::archive::{text, wait_until_promoted};
+use crate::archive::{recovered, text};
 use crate::material::{for_versions, walden};
 
 walden_testing::tests! {
@@ -27,6 +28,7 @@ walden_testing::tests! {
     a_bad_network_loses_nothing,
     a_promoted_standby_is_followed,
     what_is_received_is_what_the_server_archives,
+    several_servers_are_received_by_one_service,
     trouble_is_named,
 }
 
@@ -130,7 +132,13 @@ const SETTINGS: [(&str, &str); 4] = [
 
 impl Primary {
     fn start(installation: &Installation) -> Primary {
-        let cluster = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
+        Primary::listening(installation, "")
+    }
+
+    /// On an address too, and not only on a socket.
+    fn listening(installation: &Installation, address: &str) -> Primary {
+        let builder = ClusterBuilder::new(installation.clone()).wal_segsize_mb(1);
+        let cluster = builder.setting("listen_addresses", address).start().unwrap();
         let mut client = cluster.client("postgres").unwrap();
         client.batch_execute("CREATE TABLE acknowledged (worker int, number int, fill text)").unwrap();
         drop(client);
@@ -224,13 +232,8 @@ fn recover(
         repo.display(),
         spool.display()
     );
-    let cluster = ClusterBuilder::new(installation.clone())
-        .copy_of(backup)
-        .setting("restore_command", &get)
-        .setting("recovery_target_timeline", "latest")
-        .start_after(|data| Ok(fs::write(data.join("recovery.signal"), "")?))
-        .unwrap_or_else(|error| panic!("{error:#}"));
-    wait_until_promoted(&cluster);
+    let settings = [("restore_command", get.as_str()), ("recovery_target_timeline", "latest")];
+    let cluster = recovered(installation, backup, &settings);
     let mut client = cluster.client("postgres").unwrap();
     let rows = client.query("SELECT worker, number FROM acknowledged", &[]).unwrap();
     let rows = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
@@ -360,23 +363,10 @@ fn forward(
 /// archived.
 fn a_bad_network_loses_nothing() -> Outcome {
     let installation = postgres(15)?;
-    let cluster = ClusterBuilder::new(installation.clone())
-        .wal_segsize_mb(1)
-        .setting("listen_addresses", "127.0.0.1")
-        .start()
-        .unwrap();
-    let mut client = cluster.client("postgres").unwrap();
-    client.batch_execute("CREATE TABLE acknowledged (worker int, number int, fill text)").unwrap();
-    let port: String = client.query_one("SHOW port", &[]).unwrap().get(0);
-    drop(client);
-    cluster.stop(StopMode::Fast).unwrap();
-    let backup = cluster.dir().join("backup");
-    cluster.copy_data(&backup).unwrap();
-    cluster.configure(&SETTINGS).unwrap();
-    cluster.start().unwrap();
-    let primary = Primary { cluster, backup };
+    let primary = Primary::listening(&installation, "127.0.0.1");
+    let port = primary.cluster.config().get_ports()[0];
     let (repo, spool) = (primary.cluster.dir().join("repo"), primary.cluster.dir().join("spool"));
-    let proxy = Proxy::start(port.parse().unwrap());
+    let proxy = Proxy::start(port);
     let user = primary.cluster.config().get_user().unwrap().to_owned();
     let dsn = format!("host=127.0.0.1 port={} user={user} sslmode=disable", proxy.port);
     let options = ["--synchronous", "--slot", "walden", "--create-slot", "--timeout", "2"];
@@ -389,7 +379,7 @@ fn a_bad_network_loses_nothing() -> Outcome {
     };
     more(50);
     proxy.cut_after.store(60_000, Ordering::SeqCst);
-    more(300);
+    more(1500);
     proxy.delay.store(5, Ordering::SeqCst);
     proxy.part.store(777, Ordering::SeqCst);
     more(100);
@@ -508,6 +498,63 @@ fn what_is_received_is_what_the_server_archives() -> Outcome {
         compared += 1;
     }
     assert!(compared > 4, "{compared} segments");
+    Ok(())
+}
+
+/// Sections of `walden.toml`, each with an archive of its own, and what the service manager is told.
+fn several_servers_are_received_by_one_service() -> Outcome {
+    let installation = postgres(15)?;
+    let start = || ClusterBuilder::new(installation.clone()).wal_segsize_mb(1).start().unwrap();
+    let servers = [start(), start()];
+    let folder = tempfile::tempdir().unwrap();
+    let section = |(number, server): (usize, &Cluster)| {
+        let (dsn, place) = (server.dsn("postgres"), folder.path().join(number.to_string()));
+        format!(
+            "[[receive]]\nname = \"server {number}\"\ndsn = \"{dsn}\"\nrepo = \"{0}/repo\"\nspool = \"{0}/spool\"\n\
+             slot = \"walden\"\ncreate_slot = true\n",
+            place.display()
+        )
+    };
+    let config = folder.path().join("walden.toml");
+    fs::write(&config, servers.iter().enumerate().map(section).collect::<String>()).unwrap();
+    let manager = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&manager).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let log = folder.path().join("log");
+    let child = Command::new(env!("CARGO_BIN_EXE_walden"))
+        .args(["receive", "--config", text(&config)])
+        .env("NOTIFY_SOCKET", &manager)
+        .env_remove("WALDEN_DSN")
+        .stderr(File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let receiving = Receiving { child, log };
+    let told = || {
+        let mut message = [0; 4096];
+        let length = socket.recv(&mut message).unwrap();
+        String::from_utf8_lossy(&message[..length]).into_owned()
+    };
+    wait("readiness", || told().starts_with("READY=1\nWATCHDOG=1\nSTATUS="));
+    for (number, server) in servers.iter().enumerate() {
+        let mut client = server.client("postgres").unwrap();
+        client
+            .batch_execute("CREATE TABLE t AS SELECT generate_series(1, 60000) i; SELECT pg_switch_wal()")
+            .unwrap();
+        let identity = folder.path().join(number.to_string()).join("repo/archive.json");
+        wait("the archive", || identity.exists());
+        let identity: Value = serde_json::from_slice(&fs::read(&identity).unwrap()).unwrap();
+        assert_eq!(identity["system_identifier"], server.system_identifier().to_string());
+        let segments = folder.path().join(number.to_string()).join("repo/wal/00000001/00000000");
+        wait("segments", || fs::read_dir(&segments).is_ok_and(|objects| objects.count() > 2));
+        assert!(
+            receiving.said().contains(&format!("server {number}: receiving from")),
+            "{}",
+            receiving.said()
+        );
+    }
+    let (_, code) = receiving.stop();
+    assert_eq!(code, Some(0));
+    wait("the end", || told() == "STOPPING=1");
     Ok(())
 }
 
