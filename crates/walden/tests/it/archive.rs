@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use postgres::Client;
 use serde_json::Value;
-use walden_lab::{Cluster, ClusterBuilder, StopMode};
+use walden_lab::{Cluster, ClusterBuilder, Installation, StopMode};
 use walden_testing::{Outcome, postgres};
 
 use crate::material::{for_versions, golden, walden};
@@ -61,20 +61,9 @@ fn recover_from_the_archive(version: u32) -> Outcome {
     primary.crash().unwrap();
 
     let get = format!("{} archive get --repo {} %f \"%p\"", program.display(), repo.display());
-    let restore = |settings: &[(&str, &str)]| -> Cluster {
-        let builder = ClusterBuilder::new(installation.clone())
-            .copy_of(&backup)
-            .setting("restore_command", &get)
-            .setting("recovery_target_action", "promote")
-            .setting("archive_mode", "on")
-            .setting("archive_command", &push);
-        let builder = settings.iter().fold(builder, |builder, (name, value)| builder.setting(name, value));
-        let cluster = builder
-            .start_after(|data| Ok(fs::write(data.join("recovery.signal"), "")?))
-            .unwrap_or_else(|error| panic!("{version}, {settings:?}: {error:#}"));
-        wait_until_promoted(&cluster);
-        cluster
-    };
+    let commands = [("restore_command", get.as_str()), ("archive_mode", "on"), ("archive_command", &push)];
+    let restore =
+        |settings: &[(&str, &str)]| recovered(&installation, &backup, &[&commands[..], settings].concat());
     // Each promoted server archives its own timeline and history beside the others'.
     for (settings, expected) in [
         (&[("recovery_target_name", "before_more")][..], &at_point),
@@ -143,6 +132,19 @@ pub fn wait_until_archived(client: &mut Client) {
         assert_eq!(row.get::<_, i64>(1), 0, "failed: {:?}", row.get::<_, Option<String>>(2));
         row.get(0)
     });
+}
+
+/// A server that has recovered from a base backup and what its restore_command gives, and was promoted.
+pub fn recovered(installation: &Installation, backup: &Path, settings: &[(&str, &str)]) -> Cluster {
+    let builder = ClusterBuilder::new(installation.clone())
+        .copy_of(backup)
+        .setting("recovery_target_action", "promote");
+    let builder = settings.iter().fold(builder, |builder, (name, value)| builder.setting(name, value));
+    let cluster = builder
+        .start_after(|data| Ok(fs::write(data.join("recovery.signal"), "")?))
+        .unwrap_or_else(|error| panic!("{}, {settings:?}: {error:#}", installation.version));
+    wait_until_promoted(&cluster);
+    cluster
 }
 
 pub fn wait_until_promoted(cluster: &Cluster) {

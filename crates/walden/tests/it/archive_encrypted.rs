@@ -8,7 +8,7 @@ use serde_json::Value;
 use walden_lab::{ClusterBuilder, StopMode};
 use walden_testing::{Need, Outcome, postgres};
 
-use crate::archive::{content, json, program_for, text, wait_until_archived, wait_until_promoted, work};
+use crate::archive::{content, json, program_for, recovered, text, wait_until_archived, work};
 use crate::material::{Run, golden, walden};
 
 walden_testing::tests! {
@@ -129,13 +129,7 @@ fn a_server_of_15_recovers_from_an_encrypted_archive() -> Outcome {
         objects += 1;
     }
     assert!(objects > 3, "{objects}");
-    let restored = ClusterBuilder::new(installation)
-        .copy_of(&backup)
-        .setting("restore_command", &get)
-        .setting("recovery_target_action", "promote")
-        .start_after(|data| Ok(fs::write(data.join("recovery.signal"), "")?))
-        .unwrap();
-    wait_until_promoted(&restored);
+    let restored = recovered(&installation, &backup, &[("restore_command", &get)]);
     assert_eq!(content(&mut restored.client("postgres").unwrap()), expected);
     restored.stop(StopMode::Fast).unwrap();
     Ok(())

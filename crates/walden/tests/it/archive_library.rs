@@ -13,7 +13,7 @@ use walden_lab::{Cluster, ClusterBuilder, Installation, StopMode};
 use walden_server::account;
 use walden_testing::{Missing, Outcome, server_headers};
 
-use crate::archive::{content, json, program_for, text, wait_until_archived, wait_until_promoted, work};
+use crate::archive::{content, json, program_for, recovered, text, wait_until_archived, work};
 use crate::archive_serve::{kill, wait_for};
 use crate::material::walden;
 
@@ -173,14 +173,8 @@ fn a_server_archives_by_the_library_and_recovers() -> Outcome {
     assert!(!pair.log().contains("could not archive"), "{}", pair.log());
 
     let get = format!("{} archive get --repo {} %f \"%p\"", pair.program.display(), pair.repo.display());
-    let restored = ClusterBuilder::new(pair.cluster.installation().clone())
-        .copy_of(&backup)
-        .setting("archive_mode", "off")
-        .setting("restore_command", &get)
-        .setting("recovery_target_action", "promote")
-        .start_after(|data| Ok(fs::write(data.join("recovery.signal"), "")?))
-        .unwrap();
-    wait_until_promoted(&restored);
+    let settings = [("archive_mode", "off"), ("restore_command", get.as_str())];
+    let restored = recovered(pair.cluster.installation(), &backup, &settings);
     assert_eq!(content(&mut restored.client("postgres").unwrap()), expected);
     Ok(())
 }

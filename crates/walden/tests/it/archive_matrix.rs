@@ -9,7 +9,7 @@ use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Outcome, postgres};
 
-use crate::archive::{content, program_for, text, wait_until_archived, wait_until_promoted, work};
+use crate::archive::{content, program_for, recovered, text, wait_until_archived, work};
 use crate::archive_s3::{BUCKET, Server};
 use crate::material::{Run, walden};
 
@@ -177,13 +177,7 @@ fn archive_work(primary: &Cluster, archives: &Archives) -> Work {
 
 fn recover(primary: &Cluster, archives: &Archives, name: &str, done: &Work) {
     let [_, get] = archives.commands(name);
-    let restored = ClusterBuilder::new(primary.installation().clone())
-        .copy_of(&done.backup)
-        .setting("restore_command", &get)
-        .setting("recovery_target_action", "promote")
-        .start_after(|data| Ok(fs::write(data.join("recovery.signal"), "")?))
-        .unwrap_or_else(|error| panic!("{name}: {error:#}"));
-    wait_until_promoted(&restored);
+    let restored = recovered(primary.installation(), &done.backup, &[("restore_command", &get)]);
     assert_eq!(content(&mut restored.client("postgres").unwrap()), done.content, "{name}");
     restored.stop(StopMode::Fast).unwrap();
 }

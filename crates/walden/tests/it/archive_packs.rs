@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use postgres::Client;
-use walden_lab::{Cluster, ClusterBuilder, StopMode};
+use walden_lab::{ClusterBuilder, StopMode};
 use walden_testing::{Missing, Outcome, postgres};
 
-use crate::archive::{content, json, program_for, text, wait_until_archived, wait_until_promoted, work};
+use crate::archive::{content, json, program_for, recovered, text, wait_until_archived, work};
 use crate::material::{for_versions, walden};
 
 walden_testing::tests! {
@@ -82,20 +82,9 @@ fn recover_from_packs(version: u32) -> Outcome {
     expect_packs(&repo, &log);
 
     let get = format!("{} archive get --repo {} %f \"%p\"", program.display(), repo.display());
-    let restore = |settings: &[(&str, &str)]| -> Cluster {
-        let builder = ClusterBuilder::new(installation.clone())
-            .copy_of(&backup)
-            .setting("restore_command", &get)
-            .setting("recovery_target_action", "promote")
-            .setting("archive_mode", "on")
-            .setting("archive_command", &push);
-        let builder = settings.iter().fold(builder, |builder, (name, value)| builder.setting(name, value));
-        let cluster = builder
-            .start_after(|data| Ok(fs::write(data.join("recovery.signal"), "")?))
-            .unwrap_or_else(|error| panic!("{version}, {settings:?}: {error:#}"));
-        wait_until_promoted(&cluster);
-        cluster
-    };
+    let commands = [("restore_command", get.as_str()), ("archive_mode", "on"), ("archive_command", &push)];
+    let restore =
+        |settings: &[(&str, &str)]| recovered(&installation, &backup, &[&commands[..], settings].concat());
     let on_first = ("recovery_target_timeline", "1");
     let restored = restore(&[("recovery_target_time", time.as_str()), on_first]);
     assert_eq!(content(&mut restored.client("postgres").unwrap()), at_time, "{version}: to a time");
@@ -190,14 +179,9 @@ fn what_is_pruned_is_not_needed_by_the_backup_that_is_kept() -> Outcome {
     assert_eq!((&applied["kept_from"], &applied["is_applied"]), (&by_history["kept_from"], &true.into()));
 
     let get = format!("{} archive get --repo {} %f \"%p\"", program.display(), repo.display());
-    let restored = ClusterBuilder::new(installation)
-        .copy_of(&backups.join("second"))
-        .setting("restore_command", &get)
-        .setting("recovery_target_timeline", "1")
-        .setting("archive_mode", "off")
-        .start_after(|data| Ok(fs::write(data.join("recovery.signal"), "")?))
-        .unwrap();
-    wait_until_promoted(&restored);
+    let settings =
+        [("restore_command", get.as_str()), ("recovery_target_timeline", "1"), ("archive_mode", "off")];
+    let restored = recovered(&installation, &backups.join("second"), &settings);
     assert_eq!(content(&mut restored.client("postgres").unwrap()), at_end);
     restored.stop(StopMode::Fast).unwrap();
     Ok(())

@@ -11,7 +11,7 @@ use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder, StopMode};
 use walden_testing::{Outcome, postgres};
 
-use crate::archive::{content, json, program_for, text, wait_until_archived, wait_until_promoted, work};
+use crate::archive::{content, json, program_for, recovered, text, wait_until_archived, work};
 use crate::material::{explain_json, for_versions, golden, walden, write};
 
 walden_testing::tests! {
@@ -314,16 +314,13 @@ fn follow_a_promotion(archived: &Archived) {
     let Archived { primary, repo, backup, program, time, .. } = archived;
     let get = format!("{} archive get --repo {} %f \"%p\"", program.display(), repo.display());
     let push = format!("{} archive push --repo {} %p", program.display(), repo.display());
-    let restored = ClusterBuilder::new(primary.installation().clone())
-        .copy_of(backup)
-        .setting("restore_command", &get)
-        .setting("recovery_target_action", "promote")
-        .setting("recovery_target_time", time)
-        .setting("archive_mode", "on")
-        .setting("archive_command", &push)
-        .start_after(|data| Ok(fs::write(data.join("recovery.signal"), "")?))
-        .unwrap();
-    wait_until_promoted(&restored);
+    let settings = [
+        ("restore_command", get.as_str()),
+        ("recovery_target_time", time),
+        ("archive_mode", "on"),
+        ("archive_command", &push),
+    ];
+    let restored = recovered(primary.installation(), backup, &settings);
     let mut client = restored.client("postgres").unwrap();
     work(&mut client, 5);
     // Not as many rows as the first timeline has in the end.
