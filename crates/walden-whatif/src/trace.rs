@@ -197,12 +197,10 @@ impl Pass {
             wanted.enumerate().fold(0, |bits, (at, bit)| bits | bit << at)
         };
         let (all, full_page_writes) = (bits(|_| true), bits(|settings| settings.full_page_writes));
-        // What is not written changes no page. Images for hint bits are written where the page has none in this cycle, so that all
-        // simulations with such images agree on the pages that have one.
-        let changes = LastChanges::new(&simulations, |one| {
-            let is_minimal = skip_threshold.is_some() && Level::of(one.settings.wal_level) == Level::Minimal;
-            (is_minimal, one.settings.log_hints)
-        });
+        // What is not written changes no page, and the level decides what is written. Images for hint bits are written where the
+        // page has none in this cycle, so that all simulations with such images agree on the pages that have one.
+        let changes =
+            LastChanges::new(&simulations, |one| (Level::of(one.settings.wal_level), one.settings.log_hints));
         Pass {
             replay,
             state: State {

@@ -27,3 +27,14 @@ fn a_bound_for_hints_does_not_depend_on_other_settings() {
     ];
     predict(&INPUT);
 }
+
+/// A record that only `logical` writes counted as a change of its block for `replica` too.
+#[test]
+fn what_another_level_writes_changes_no_page() {
+    #[rustfmt::skip]
+    const INPUT: [u8; 21] = [
+        0x31, 0x80, 0x57, 0x00, 0x7F, 0x02, 0xFF, 0xFC, 0xFF, 0xFF, 0xFF, 0xFF, 0x07, 0x57, 0x00, 0x82, 0x11, 0x21,
+        0x82, 0x11, 0x21,
+    ];
+    predict(&INPUT);
+}
