@@ -1,17 +1,18 @@
 //! Out of the archive: what `restore_command` asks for, from where it was fetched ahead or from the archive itself.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 use walden_codec::container::{Entry, Head, Reader};
-use walden_format::lsn::SegmentName;
+use walden_format::lsn::{SegmentName, SegmentSize};
 
 use crate::archive::{Archive, ArchiveError};
 use crate::contents::Contents;
 use crate::name::{ArchivedFile, Object, PackName};
 use crate::object::{self, ObjectError, ObjectReader, READ_LIMITS, Summary};
+use crate::parts;
 use crate::pending;
 use crate::store::{Cause, Store};
 
@@ -189,11 +190,33 @@ pub fn get_after(
     });
     match content.map_err(|source| GetError::Archive { name: name(), source })? {
         None => {
-            archive.expect_archive().map_err(|source| GetError::Archive { name: name(), source })?;
+            let failed = |source| GetError::Archive { name: name(), source };
+            archive.expect_archive().map_err(failed)?;
+            if let ArchivedFile::Segment(segment) = file
+                && let Some(bytes) = parts::assemble(archive, segment).map_err(failed)?
+            {
+                let size = archive.segment_size().map_err(failed)?;
+                return hand_over_begun(&bytes, size, target).map_err(write);
+            }
+            if let ArchivedFile::Segment(_) = file
+                && find(archive, file).map_err(failed)?.is_some()
+            {
+                // Archived since it was looked for, its parts removed.
+                return get(archive, file, target);
+            }
             Err(GetError::NotThere { name: name(), location: archive.store().location().to_owned() })
         }
         Some(output) => output.map_err(write)?.publish().map_err(write),
     }
+}
+
+/// Writes a segment of which only the first bytes are known, zeros behind them: recovery ends there.
+fn hand_over_begun(bytes: &[u8], size: SegmentSize, target: &Path) -> io::Result<()> {
+    let mut output = Incoming::create(target)?;
+    output.write_all(bytes)?;
+    let missing = size.bytes().saturating_sub(bytes.len() as u64);
+    io::copy(&mut io::repeat(0).take(missing), &mut output)?;
+    output.publish()
 }
 
 /// Writes the file that an object of so many bytes holds; what was written is worth nothing unless this succeeds.

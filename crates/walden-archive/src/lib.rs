@@ -26,6 +26,7 @@ pub mod log;
 pub mod name;
 pub mod object;
 pub mod pack;
+pub mod parts;
 mod pending;
 pub mod prefetch;
 pub mod probe;

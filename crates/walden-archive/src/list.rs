@@ -11,6 +11,7 @@ use crate::gaps::{self, Acknowledgement};
 use crate::get;
 use crate::history::History;
 use crate::name::{ArchivedFile, BACKUP, HISTORY, Object, WAL};
+use crate::parts;
 use crate::snapshot::Snapshot;
 use crate::store::Listed;
 
@@ -54,6 +55,8 @@ pub struct TimelineListing {
     pub segments: u64,
     /// The last segment of a timeline that was left, if archived.
     pub partial_segment: Option<String>,
+    /// The end of what is archived of the segment that is being written, as `walden receive --ack-after archive` does.
+    pub live_end: Option<String>,
     /// Segments missing between the first and the last, and up to where another timeline left this one.
     pub gaps: Vec<Gap>,
     /// Bytes of the segments before compression.
@@ -122,6 +125,10 @@ pub(crate) fn list_objects(
         })?;
     }
     listing.backups.sort();
+    let live = parts::ends(archive)?;
+    for (segment, _) in &live {
+        timelines.entry(segment.timeline).or_default();
+    }
     let (acknowledged, unknown) = gaps::acknowledged(archive, locked)?;
     listing.unknown.extend(unknown);
     let histories = match options {
@@ -139,6 +146,11 @@ pub(crate) fn list_objects(
             found.parent = Some(parent.timeline);
             found.begins_at = Some(parent.end.to_string());
         }
+        // Parts of a segment that is archived were to be removed.
+        let live = live.iter().find(|(segment, _)| segment.timeline == timeline);
+        let live = live.filter(|(segment, _)| found.last_segment.as_ref() < Some(&segment.to_string()));
+        let live_end = live.and_then(|(segment, end)| Some(segment.start(size)?.plus(u64::from(*end))));
+        found.live_end = live_end.map(|end| end.to_string());
         if let Some(options) = options.filter(|_| !locked) {
             times(archive, &objects, options, &mut found)?;
         }
@@ -212,6 +224,7 @@ fn segments(
         last_segment: None,
         segments: 0,
         partial_segment: None,
+        live_end: None,
         gaps: Vec::new(),
         raw_bytes: 0,
         stored_bytes: 0,

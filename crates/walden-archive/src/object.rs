@@ -167,7 +167,8 @@ pub fn encode(
 
 /// Decodes the file that an object holds, and compares it with the original, which has this hash.
 fn compare(file: ArchivedFile, object: &[u8], original: &[u8], hash: &[u8; 32]) -> Result<(), ObjectError> {
-    one_file(file, object, |reader, head| reader.compare(head, original, hash)).map(drop)
+    one_file(&file.key(), &file.to_string(), object, |reader, head| reader.compare(head, original, hash))
+        .map(drop)
 }
 
 /// Writes the file that an object holds; the BLAKE3 of what was written, which the object has confirmed.
@@ -179,36 +180,46 @@ pub fn decode(
     object: &[u8],
     out: &mut dyn std::io::Write,
 ) -> Result<[u8; 32], ObjectError> {
-    one_file(file, object, |reader, head| reader.decode(head, out)).map(|member| member.end.hash)
+    decode_named(&file.key(), &file.to_string(), object, out)
 }
 
-/// Reads an object to its end, which must hold this file and no other; `read` takes the file.
+/// The same, of any name.
+pub(crate) fn decode_named(
+    key: &str,
+    name: &str,
+    object: &[u8],
+    out: &mut dyn std::io::Write,
+) -> Result<[u8; 32], ObjectError> {
+    one_file(key, name, object, |reader, head| reader.decode(head, out)).map(|member| member.end.hash)
+}
+
+/// Reads an object to its end, which must hold the file of this name and no other; `read` takes the file.
 fn one_file(
-    file: ArchivedFile,
+    key: &str,
+    name: &str,
     object: &[u8],
     read: impl FnOnce(&mut Reader<Cursor<&[u8]>>, &Head) -> Result<Member, ContainerError>,
 ) -> Result<Member, ObjectError> {
-    let key = file.key();
-    let failed = |source| ObjectError::Container { key: key.clone(), source };
+    let failed = |source| ObjectError::Container { key: key.to_owned(), source };
+    let mismatch = |expected: &str, found: &str| ObjectError::Mismatch {
+        key: key.to_owned(),
+        expected: expected.to_owned(),
+        found: found.to_owned(),
+    };
     let mut reader = Reader::open(Cursor::new(object), READ_LIMITS).map_err(failed)?;
     if reader.header().map(|header| header.form) != Some(FileForm::Segment) {
-        let (expected, found) = ("one file".to_owned(), "a pack".to_owned());
-        return Err(ObjectError::Mismatch { key, expected, found });
+        return Err(mismatch("one file", "a pack"));
     }
     let head = reader.next().map_err(failed)?;
     let found = head.as_ref().map(|head| String::from_utf8_lossy(&head.meta.name).into_owned());
-    let Some(head) = head.filter(|_| found.as_deref() == Some(&file.to_string())) else {
-        let (expected, found) = (file.to_string(), found.unwrap_or_else(|| "nothing".to_owned()));
-        return Err(ObjectError::Mismatch { key, expected, found });
+    let Some(head) = head.filter(|_| found.as_deref() == Some(name)) else {
+        return Err(mismatch(name, found.as_deref().unwrap_or("nothing")));
     };
     let member = read(&mut reader, &head).map_err(failed)?;
     // To the end: what follows must be what may follow.
     match reader.next().map_err(failed)? {
         None => Ok(member),
-        Some(_) => {
-            let (expected, found) = ("one file".to_owned(), "more than one".to_owned());
-            Err(ObjectError::Mismatch { key, expected, found })
-        }
+        Some(_) => Err(mismatch("one file", "more than one")),
     }
 }
 

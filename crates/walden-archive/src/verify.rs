@@ -19,6 +19,7 @@ use crate::history::History;
 use crate::list::{self, Gap};
 use crate::name::{ArchivedFile, Object};
 use crate::object::{self, Summary};
+use crate::parts;
 use crate::replay::{ReplaySummary, Replayed};
 
 /// What was found.
@@ -117,6 +118,10 @@ pub fn verify(
         found.objects += 1;
         found.stored_bytes += looked.stored_bytes;
         found.add(object, looked, &mut links);
+    }
+    for segment in parts::segments(archive)? {
+        let failed = |error| Finding { object: parts::folder_of(segment), problem: error_text(&error) };
+        found.damaged.extend(parts::assemble(archive, segment).err().map(failed));
     }
     found.damaged.sort();
     Ok(found)

@@ -28,6 +28,8 @@ pub(crate) struct Archiving<'s> {
     pub options: &'s PushOptions,
     pub status: &'s status::Shared,
     pub report: Report<'s>,
+    /// Is told of each file that was archived, before it leaves the spool.
+    pub archived: &'s (dyn Fn(ArchivedFile) + Sync),
     /// Set when there is something to archive.
     pub is_due: Mutex<bool>,
     pub due: Condvar,
@@ -89,6 +91,7 @@ impl Archiving<'_> {
                 Ok(_) => {
                     done += 1;
                     self.note_archived(file);
+                    (self.archived)(file);
                     self.spool.remove(file).map_err(|error| error_text(&error))
                 }
                 Err(error) => Err(error_text(&error)),

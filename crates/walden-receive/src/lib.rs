@@ -8,6 +8,7 @@ mod session;
 pub mod spool;
 pub mod status;
 mod syncing;
+mod uploading;
 mod verifier;
 
 #[cfg(test)]
@@ -15,4 +16,4 @@ mod verifier;
 #[path = "../../walden-format/tests/it/writer.rs"]
 mod writer;
 
-pub use receiver::{Event, Observer, Options, ReceiveError, Receiver};
+pub use receiver::{AckAfter, Event, Observer, Options, ReceiveError, Receiver};

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use walden_archive::push::{PushError, PushOptions, Pushed};
-use walden_archive::{Archive, ArchiveError, list};
+use walden_archive::{Archive, ArchiveError, list, parts};
 use walden_format::fault::Fault;
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_source::connection::Parameters;
@@ -17,6 +17,7 @@ use crate::disk::Disk;
 use crate::session::Session;
 use crate::spool::{Position, Spool, SpoolError};
 use crate::status::{self, State, Status};
+use crate::uploading::{UploadError, Uploading};
 
 /// How a log is received.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub struct Options {
     pub is_slot_created: bool,
     /// Synchronise as soon as something has come, and say so at once: commits wait for it.
     pub is_synchronous: bool,
+    /// Where the log must be durable before it is acknowledged.
+    pub ack_after: AckAfter,
     /// How often the server is told how far we are, at least.
     pub status_interval: Duration,
     /// A server that says nothing for so long is gone.
@@ -35,12 +38,23 @@ pub struct Options {
     pub push: PushOptions,
 }
 
+/// Where the log must be durable before it is acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum AckAfter {
+    /// In the spool.
+    #[default]
+    Spool,
+    /// In the archive as well: the segment that is being written, in parts.
+    Archive,
+}
+
 impl Default for Options {
     fn default() -> Options {
         Options {
             slot: None,
             is_slot_created: false,
             is_synchronous: false,
+            ack_after: AckAfter::default(),
             status_interval: Duration::from_secs(10),
             server_timeout: Duration::from_secs(60),
             push: PushOptions::default(),
@@ -261,6 +275,13 @@ pub enum Event<'e> {
         /// After which time.
         pause: Duration,
     },
+    /// The log could not be archived as it came, so that nothing is acknowledged; it is tried again after this time.
+    NotStored {
+        /// Why.
+        error: &'e UploadError,
+        /// After which time.
+        pause: Duration,
+    },
     /// A file was archived or not.
     Archived {
         /// Its name.
@@ -315,6 +336,11 @@ impl<'a> Receiver<'a> {
         let Some((replication, system, size)) = connected else { return Ok(()) };
         let mut first = Some((replication, system, size));
         let spool = self.ended(Spool::open(self.disk, size).map_err(ReceiveError::from))?;
+        let uploading = (self.options.ack_after == AckAfter::Archive).then(|| {
+            let report = |error: &UploadError, pause| observer(Event::NotStored { error, pause });
+            Uploading::new(self.archive, &spool, size, &self.status, report)
+        });
+        let uploading = uploading.as_ref();
         let archiving = Archiving {
             archive: self.archive,
             spool: &spool,
@@ -322,12 +348,14 @@ impl<'a> Receiver<'a> {
             options: &self.options.push,
             status: &self.status,
             report: &|name, result, waiting| observer(Event::Archived { name, result, waiting }),
+            archived: &|file| uploading.into_iter().for_each(|uploading| uploading.note_archived(file)),
             is_due: Mutex::new(false),
             due: Condvar::new(),
             is_over: AtomicBool::new(false),
         };
         let result = std::thread::scope(|scope| {
             scope.spawn(|| archiving.run());
+            scope.spawn(|| uploading.into_iter().for_each(Uploading::run));
             let session = Session {
                 archive: self.archive,
                 spool: &spool,
@@ -335,6 +363,7 @@ impl<'a> Receiver<'a> {
                 options: &self.options,
                 status: &self.status,
                 archiving: &archiving,
+                uploading,
                 observer,
             };
             let result = self.retry(stop, observer, || {
@@ -342,6 +371,7 @@ impl<'a> Receiver<'a> {
                 session.run(&mut replication, system, stop)
             });
             archiving.stop();
+            uploading.into_iter().for_each(Uploading::stop);
             result
         });
         self.ended(result).map(drop)
@@ -442,9 +472,12 @@ impl<'a> Receiver<'a> {
 /// # Errors
 /// The archive's.
 pub(crate) fn position_of(archive: &Archive, size: SegmentSize) -> Result<Option<Position>, ArchiveError> {
-    let newest = list::newest_segment(archive)?;
-    let position = |name: SegmentName| {
-        Some(Position { timeline: name.timeline, start: name.start(size)?.plus(size.bytes()), info: None })
+    let position = |name: SegmentName, past: u64| {
+        Some(Position { timeline: name.timeline, start: name.start(size)?.plus(past), info: None })
     };
-    Ok(newest.and_then(position))
+    Ok(match list::newest_segment(archive)? {
+        Some(newest) => position(newest, size.bytes()),
+        // The first one was not complete yet.
+        None => parts::segments(archive)?.first().and_then(|&first| position(first, 0)),
+    })
 }

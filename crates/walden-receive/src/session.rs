@@ -17,6 +17,7 @@ use crate::receiver::{Event, Observer, Options, ReceiveError, position_of};
 use crate::spool::{Position, Spool};
 use crate::status::{self, State};
 use crate::syncing::Syncing;
+use crate::uploading::Uploading;
 use crate::verifier::Verifier;
 
 /// The longest that a stop is not noticed.
@@ -27,6 +28,8 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_UNSYNCED: u64 = 512 << 10;
 /// How long it is waited at the end for the disk.
 const LAST_SYNC: Duration = Duration::from_secs(30);
+/// And for the archive, where that is to have all: what it does not get now, it gets after the next start.
+const LAST_UPLOAD: Duration = Duration::from_millis(500);
 
 pub(crate) struct Session<'s> {
     pub archive: &'s Archive,
@@ -35,6 +38,8 @@ pub(crate) struct Session<'s> {
     pub options: &'s Options,
     pub status: &'s status::Shared,
     pub archiving: &'s Archiving<'s>,
+    /// If the log is acknowledged only once it is in the archive.
+    pub uploading: Option<&'s Uploading<'s>>,
     pub observer: Observer<'s>,
 }
 
@@ -47,6 +52,9 @@ impl Session<'_> {
         stop: &AtomicBool,
     ) -> Result<(), ReceiveError> {
         let syncing = Syncing::new(self.spool)?;
+        if let Some(uploading) = self.uploading {
+            uploading.wake_by(syncing.waker()?);
+        }
         let result = std::thread::scope(|scope| {
             scope.spawn(|| syncing.run());
             let result = self.follow(replication, &syncing, system, stop);
@@ -78,6 +86,9 @@ impl Session<'_> {
         self.keep_histories(replication, system.timeline)?;
         loop {
             syncing.restart(position.start);
+            if let Some(uploading) = self.uploading {
+                uploading.restart(position.timeline, position.start);
+            }
             let slot = self.options.slot.as_deref();
             let next = match replication.start(slot, position.timeline, position.start)? {
                 Started::Ended(next) => next,
@@ -284,11 +295,13 @@ impl Session<'_> {
             syncing.want(link.progress.received);
         }
         // What lies here from before says nothing to this server until it has come from it as well.
-        let flushed = durable.min(link.verified);
-        let has_news = flushed > link.progress.flushed;
-        if has_news && self.size.segment_of(flushed) != self.size.segment_of(link.progress.flushed) {
+        let here = durable.min(link.verified);
+        if self.size.segment_of(here) != self.size.segment_of(link.here) {
             self.archiving.notify();
         }
+        link.here = here;
+        let flushed = self.uploading.map_or(here, |uploading| uploading.store_to(here));
+        let has_news = flushed > link.progress.flushed;
         let is_time = link.reported.elapsed() > self.options.status_interval;
         if has_news || link.must_report || is_time {
             link.progress.flushed = flushed;
@@ -307,6 +320,13 @@ impl Session<'_> {
         link: &mut Link,
     ) -> Result<(), ReceiveError> {
         self.finish_timeline(syncing, link)?;
+        let here = syncing.durable()?.min(link.verified);
+        let until = Instant::now() + LAST_UPLOAD;
+        while self.uploading.is_some_and(|uploading| uploading.store_to(here) < here)
+            && Instant::now() < until
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         link.must_report = true;
         self.report_progress(replication, syncing, link)
     }
@@ -336,6 +356,8 @@ struct Link {
     /// The end of the records that have come with the right checksums.
     verified: Lsn,
     progress: Progress,
+    /// The end of what is durable and verified on this machine.
+    here: Lsn,
     /// The end of what was to be made durable.
     wanted: Lsn,
     /// The end of the server's log.
@@ -354,6 +376,7 @@ impl Link {
         Link {
             verified: start,
             progress: Progress { received: start, flushed: Lsn::INVALID },
+            here: start,
             wanted: start,
             server_end: start,
             reported: Instant::now(),

@@ -403,6 +403,29 @@ impl<'d> Spool<'d> {
         Ok((to, records))
     }
 
+    /// Reads bytes of a segment that were received; nothing if it is archived and gone.
+    ///
+    /// # Errors
+    /// As [`Spool::open`].
+    pub fn read(
+        &self,
+        name: SegmentName,
+        range: std::ops::Range<u64>,
+    ) -> Result<Option<Vec<u8>>, SpoolError> {
+        let (segment, partial) = (name.to_string(), ArchivedFile::Partial(name).to_string());
+        // A partial segment may get its name between two looks.
+        for candidate in [&segment, &partial, &segment] {
+            let mut bytes = vec![0; (range.end - range.start) as usize];
+            let read = self.disk.open(candidate).and_then(|file| file.read_at(&mut bytes, range.start));
+            match read {
+                Ok(()) => return Ok(Some(bytes)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(self.failed("read", candidate, error)),
+            }
+        }
+        Ok(None)
+    }
+
     /// Compares records that were received before with what comes.
     fn compare(&self, open: &Open, at: Lsn, bytes: &[u8]) -> Result<(), SpoolError> {
         let (first, last) = (open.known.0.max(at), open.known.1.min(at.plus(bytes.len() as u64)));

@@ -53,14 +53,14 @@ pub struct Status {
     pub timeline: Timeline,
     /// The end of what was received.
     pub received_lsn: String,
-    /// The end of what is durable on this machine.
+    /// The end of what is durable: on this machine, and in the archive if that is waited for.
     pub flushed_lsn: String,
     /// The end of the segments that are archived; nothing before the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archived_lsn: Option<String>,
     /// The end of the server's log when it was last heard of.
     pub server_lsn: String,
-    /// Bytes of the server's log that are not durable here.
+    /// Bytes of the server's log that are not durable yet.
     pub lag_bytes: u64,
     /// For how long there have been such bytes.
     pub lag_seconds: f64,
@@ -84,6 +84,8 @@ pub(crate) struct Inner {
     pub received: Lsn,
     pub flushed: Lsn,
     pub server_end: Lsn,
+    /// Why the log cannot be archived as it comes.
+    pub upload_problem: Option<String>,
     /// Since when something is missing.
     behind_since: Option<Instant>,
     /// When the thread that receives last got on.
@@ -122,6 +124,7 @@ impl Shared {
     pub fn now(&self) -> Status {
         let inner = self.lock();
         let mut status = inner.status.clone();
+        status.archive_problem = inner.upload_problem.clone().or(status.archive_problem);
         status.received_lsn = inner.received.to_string();
         status.flushed_lsn = inner.flushed.to_string();
         status.server_lsn = inner.server_end.to_string();

@@ -117,6 +117,14 @@ impl<'s> Syncing<'s> {
         self.changed.notify_one();
     }
 
+    /// To write a byte to when there is news of another kind.
+    ///
+    /// # Errors
+    /// The system's, if there are no more file descriptors.
+    pub fn waker(&self) -> io::Result<UnixStream> {
+        self.wake.0.try_clone()
+    }
+
     /// What is readable when there is news.
     pub fn news(&self) -> BorrowedFd<'_> {
         self.wake.1.as_fd()

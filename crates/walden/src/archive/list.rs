@@ -90,6 +90,9 @@ fn one(text: &mut String, timeline: &TimelineListing, is_locked: bool) {
     if let Some(partial) = &timeline.partial_segment {
         let _ = writeln!(text, "  ends in {partial}");
     }
+    if let Some(end) = &timeline.live_end {
+        let _ = writeln!(text, "  goes on to {end}, in parts of the segment that is being written");
+    }
     for gap in &timeline.gaps {
         let _ = writeln!(text, "  {}", super::gaps::line(gap));
     }

@@ -17,7 +17,7 @@ use walden_report::units;
 use walden_source::error_text;
 
 pub use self::settings::ReceiveSection;
-use self::settings::Server;
+use self::settings::{AckAfterOption, Server};
 use crate::archive::{Effort, Entry, LogOptions, Place, complain};
 use crate::{FOUND, output, systemd};
 
@@ -27,6 +27,8 @@ Examples:
       receive and archive until it is stopped; the slot keeps WAL on the server while it is
   walden receive --dsn 'host=db1 user=replicator' --repo s3://backups/main --slot walden --synchronous
       with synchronous_standby_names = 'walden' on the server: a commit that a client saw is on this machine's disk
+  walden receive --dsn 'host=db1 user=replicator' --repo s3://backups/main --slot walden --synchronous --ack-after archive
+      the same, and that commit is in the archive: this machine may be lost as well
   walden receive
       all servers of the [[receive]] sections of walden.toml
   kill -USR1 PID
@@ -63,6 +65,11 @@ pub struct ReceiveArgs {
     /// Make durable at once what has come, and say so: for a server that waits for it at each commit
     #[arg(long, requires = "dsn")]
     synchronous: bool,
+
+    /// Acknowledge the log once it is durable in the spool, or only once it is in the archive too, the segment that is being written in
+    /// parts: each commit then waits for the archive
+    #[arg(long, value_name = "WHERE", requires = "dsn", default_value = "spool")]
+    ack_after: AckAfterOption,
 
     /// How often the server is told how far we are, at least, in seconds
     #[arg(long, value_name = "N", default_value_t = 10)]
@@ -162,6 +169,14 @@ fn run_one(server: &Server, receiver: &Receiver<'_>, stop: &AtomicBool) -> bool 
             let hint = error.hint().map(|hint| format!("\nHINT: {hint}")).unwrap_or_default();
             let pause = units::seconds(pause.as_secs_f64());
             server.log.warn(&format!("{prefix}{}; trying again in {pause}{hint}", error_text(error)));
+        }
+        Event::NotStored { error, pause } => {
+            let hint = error.hint().map(|hint| format!("\nHINT: {hint}")).unwrap_or_default();
+            let pause = units::seconds(pause.as_secs_f64());
+            let error = error_text(error);
+            server.log.warn(&format!(
+                "{prefix}{error}; nothing more is acknowledged, trying again in {pause}{hint}"
+            ));
         }
         Event::Archived { name, result, waiting } => {
             if let Err(error) = result

@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use walden_archive::Archive;
-use walden_receive::Options;
 use walden_receive::disk::Folder;
 use walden_receive::status::{self, Status};
+use walden_receive::{AckAfter, Options};
 use walden_source::connection::Parameters;
 
 use super::ReceiveArgs;
@@ -35,6 +35,18 @@ pub struct ReceiveSection {
     /// Make durable at once what has come.
     #[serde(default)]
     pub synchronous: bool,
+    /// Where the log must be durable before it is acknowledged.
+    #[serde(default)]
+    pub ack_after: AckAfterOption,
+}
+
+/// [`AckAfter`] as an option.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AckAfterOption {
+    #[default]
+    Spool,
+    Archive,
 }
 
 /// A server whose log is received.
@@ -60,6 +72,7 @@ pub fn servers(args: &ReceiveArgs) -> Result<Vec<Server>> {
             slot: args.slot.clone(),
             create_slot: args.create_slot,
             synchronous: args.synchronous,
+            ack_after: args.ack_after,
         }],
         None => args.place.receive_sections()?,
     };
@@ -92,6 +105,10 @@ impl Server {
             slot: section.slot,
             is_slot_created: section.create_slot,
             is_synchronous: section.synchronous,
+            ack_after: match section.ack_after {
+                AckAfterOption::Spool => AckAfter::Spool,
+                AckAfterOption::Archive => AckAfter::Archive,
+            },
             status_interval: Duration::from_secs(args.status_interval),
             server_timeout: Duration::from_secs(args.timeout),
             push: args.effort.options(&archive_section),

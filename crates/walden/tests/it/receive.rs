@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use walden_lab::{Cluster, ClusterBuilder, Installation, StopMode};
-use walden_testing::{Outcome, postgres};
+use walden_testing::{Missing, Outcome, postgres};
 
 use crate::archive::{recovered, text};
 use crate::material::{for_versions, walden};
@@ -25,8 +25,11 @@ walden_testing::tests! {
     no_commit_on_16_is_lost,
     no_commit_on_17_is_lost,
     no_commit_on_18_is_lost,
+    a_commit_in_the_archive_outlives_the_spool_on_15,
+    a_commit_in_the_archive_outlives_the_spool_on_18,
     a_bad_network_loses_nothing,
     a_promoted_standby_is_followed,
+    an_old_primary_is_rewound,
     what_is_received_is_what_the_server_archives,
     several_servers_are_received_by_one_service,
     trouble_is_named,
@@ -38,6 +41,11 @@ for_versions! { no_commit_is_lost:
     no_commit_on_16_is_lost = 16,
     no_commit_on_17_is_lost = 17,
     no_commit_on_18_is_lost = 18,
+}
+
+for_versions! { a_commit_in_the_archive_outlives_the_spool:
+    a_commit_in_the_archive_outlives_the_spool_on_15 = 15,
+    a_commit_in_the_archive_outlives_the_spool_on_18 = 18,
 }
 
 /// How often a server is destroyed: `WALDEN_RPO_ROUNDS`, or a few times.
@@ -284,6 +292,48 @@ fn no_commit_is_lost(version: u32) -> Outcome {
     Ok(())
 }
 
+/// The server and the spool are lost at the same moment, and in some rounds the spool alone before: with `--ack-after archive`,
+/// everything that a client was told is in the archive.
+fn a_commit_in_the_archive_outlives_the_spool(version: u32) -> Outcome {
+    let installation = postgres(version)?;
+    for round in 0..rounds(2) {
+        let mut random = Random(u64::from(version) << 40 | u64::from(round));
+        let primary = Primary::start(&installation);
+        let (repo, spool) = (primary.cluster.dir().join("repo"), primary.cluster.dir().join("spool"));
+        let options = ["--synchronous", "--ack-after", "archive", "--slot", "walden", "--create-slot"];
+        let mut receiving = Receiving::start(&primary.dsn(), &repo, &spool, &options);
+        primary.wait_until_synchronous();
+        let clients = Clients::start(&primary.cluster, 4, 0);
+        for _ in 0..round % 3 + 1 {
+            thread::sleep(Duration::from_millis(100 + random.below(600)));
+            receiving.kill();
+            if random.below(3) > 0 {
+                fs::remove_dir_all(&spool).unwrap();
+            }
+            receiving = Receiving::start(&primary.dsn(), &repo, &spool, &options);
+        }
+        let wanted = clients.count() + 20 + random.below(400) as usize;
+        wait("work", || clients.count() >= wanted);
+        receiving.kill();
+        primary.cluster.crash().unwrap();
+        fs::remove_dir_all(primary.cluster.data_dir()).unwrap();
+        fs::remove_dir_all(&spool).unwrap();
+        fs::create_dir(&spool).unwrap();
+        let noted = clients.end();
+
+        let archive =
+            |arguments: &[&str]| walden(&[&["archive"], arguments, &["--repo", text(&repo)]].concat());
+        let listing = archive(&["list", "--format", "json"]);
+        let listing: Value = serde_json::from_str(&listing.stdout).unwrap();
+        assert!(listing["timelines"][0]["live_end"].is_string(), "{listing:#}");
+        let verified = archive(&["verify"]);
+        assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
+        let (_restored, found) = recover(&installation, &primary.backup, &repo, &spool);
+        assert_complete(&noted, &found, &format!("{version}, round {round}"));
+    }
+    Ok(())
+}
+
 /// What a network does to connections.
 struct Proxy {
     port: u16,
@@ -451,6 +501,107 @@ fn a_promoted_standby_is_followed() -> Outcome {
     assert_eq!(timelines, [1, 2], "{listing:#}");
     assert_eq!(listing["timelines"][0]["gaps"].as_array().unwrap().len(), 0, "{listing:#}");
     assert!(listing["timelines"][0]["partial_segment"].is_string(), "{listing:#}");
+    Ok(())
+}
+
+/// An old primary went on after its standby was promoted: `pg_rewind` takes it back by the archive's log, and its log as a standby of the new
+/// primary is received where that one's was.
+fn an_old_primary_is_rewound() -> Outcome {
+    let installation = postgres(15)?;
+    let Some(pg_rewind) = installation.program("pg_rewind") else {
+        return Err(Missing { reason: "needs pg_rewind of PostgreSQL 15".to_owned() });
+    };
+    let primary = Primary::start(&installation);
+    let old = &primary.cluster;
+    old.configure(&[("synchronous_standby_names", ""), ("wal_log_hints", "on")]).unwrap();
+    old.restart(StopMode::Fast).unwrap();
+    let standby = ClusterBuilder::new(installation.clone())
+        .copy_of(&primary.backup)
+        .setting("primary_conninfo", &primary.dsn())
+        .start_after(|data| Ok(fs::write(data.join("standby.signal"), "")?))
+        .unwrap();
+    let (repo, spool) = (old.dir().join("repo"), old.dir().join("spool"));
+    let receiving = Receiving::start(&standby.dsn("postgres"), &repo, &spool, &[]);
+    let flush_lsn = |cluster: &Cluster| -> String {
+        let mut client = cluster.client("postgres").unwrap();
+        client.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).unwrap().get(0)
+    };
+    let wait_until_replayed = |cluster: &Cluster, end: &str| {
+        let replayed = format!("SELECT pg_last_wal_replay_lsn() >= '{end}'");
+        let mut client = cluster.client("postgres").unwrap();
+        wait("replay", || client.query_one(&replayed, &[]).unwrap().get(0));
+    };
+    let work = |cluster: &Cluster, first: i32, rows: usize| {
+        let clients = Clients::start(cluster, 2, first);
+        wait("work", || clients.count() > rows);
+        clients.end()
+    };
+    let mut noted = work(old, 0, 6000);
+    wait_until_replayed(&standby, &flush_lsn(old));
+    standby.client("postgres").unwrap().execute("SELECT pg_promote()", &[]).unwrap();
+    let lost = work(old, 5_000_000, 1500);
+    noted.extend(work(&standby, 1_000_000, 1500));
+    standby.client("postgres").unwrap().execute("CHECKPOINT", &[]).unwrap();
+    old.stop(StopMode::Fast).unwrap();
+
+    // Of the log before the switch, the old primary has nothing left.
+    let listing = crate::archive::json(&["archive", "list", "--format", "json", "--repo", text(&repo)]);
+    let archived = listing["timelines"][0]["last_segment"].as_str().unwrap().to_owned();
+    let mut removed = 0;
+    for entry in fs::read_dir(old.data_dir().join("pg_wal")).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_file() && entry.file_name().to_str().unwrap() <= archived.as_str() {
+            fs::remove_file(entry.path()).unwrap();
+            removed += 1;
+        }
+    }
+    assert!(removed > 0);
+    let program = old.dir().join("walden");
+    fs::copy(env!("CARGO_BIN_EXE_walden"), &program).unwrap();
+    walden_server::account::chown_all(&repo).unwrap();
+    let get = format!("{} archive get --repo {} %f \"%p\"", program.display(), repo.display());
+    let as_standby = [
+        ("restore_command", get),
+        ("primary_conninfo", standby.dsn("postgres")),
+        ("hot_standby", "on".to_owned()),
+    ];
+    old.configure(&as_standby).unwrap();
+    // It copies the source's configuration too.
+    let configuration = old.data_dir().join("postgresql.conf");
+    let own = fs::read(&configuration).unwrap();
+    let mut command = walden_server::account::command(&pg_rewind, old.dir()).unwrap();
+    command.arg("-D").arg(old.data_dir()).args(["--restore-target-wal", "--no-ensure-shutdown"]);
+    let output = command.args(["--source-server", &standby.dsn("postgres")]).output().unwrap();
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("servers diverged"), "{said}");
+    fs::write(&configuration, own).unwrap();
+    fs::write(old.data_dir().join("standby.signal"), "").unwrap();
+    walden_server::account::chown_all(&old.data_dir()).unwrap();
+    old.start().unwrap();
+
+    // Where the new primary's log was received, the old one's is now.
+    let (took, code) = receiving.stop();
+    assert!(took < Duration::from_secs(2) && code == Some(0), "{took:?} {code:?}");
+    walden_server::account::chown_all(&repo).unwrap();
+    let receiving = Receiving::start(&old.dsn("postgres"), &repo, &spool, &[]);
+    noted.extend(work(&standby, 2_000_000, 1500));
+    let end = flush_lsn(&standby);
+    wait_until_replayed(old, &end);
+    let mut client = old.client("postgres").unwrap();
+    wait("what is received", || {
+        let flushed = format!("SELECT coalesce(max(flush_lsn), '0/0') >= '{end}' FROM pg_stat_replication");
+        client.query_one(&flushed, &[]).unwrap().get(0)
+    });
+    drop(client);
+    receiving.kill();
+    old.crash().unwrap();
+    standby.crash().unwrap();
+    let (_restored, found) = recover(&installation, &primary.backup, &repo, &spool);
+    assert_complete(&noted, &found, "rewind");
+    assert_eq!(found.intersection(&lost).count(), 0, "rows of the timeline that was left");
+    let verified = walden(&["archive", "verify", "--repo", text(&repo)]);
+    assert_eq!(verified.code, 0, "{}{}", verified.stdout, verified.stderr);
     Ok(())
 }
 

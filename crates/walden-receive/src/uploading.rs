@@ -1,0 +1,439 @@
+//! The thread that archives the segment that is being written, part by part, where the log is acknowledged only once it is in the archive.
+//!
+//! One part is stored at a time; what comes meanwhile makes the next one, so that many commits wait for one request.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use walden_archive::name::ArchivedFile;
+use walden_archive::parts::{self, Part};
+use walden_archive::store::Cause;
+use walden_archive::{Archive, ArchiveError};
+use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
+use walden_source::error_text;
+
+use crate::spool::{Spool, SpoolError};
+use crate::status;
+
+/// The default of [`Uploading::pause`].
+const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+/// Why the log is not archived as it comes.
+#[derive(Debug, thiserror::Error)]
+pub enum UploadError {
+    /// The archive's.
+    #[error("cannot archive the segment that is being written")]
+    Archive(#[from] ArchiveError),
+    /// The spool's.
+    #[error(transparent)]
+    Spool(#[from] SpoolError),
+    /// Somebody has removed what was received.
+    #[error("expected {0} in the spool until it is archived, found no such file")]
+    Gone(SegmentName),
+    /// The archive has parts of another log.
+    #[error(
+        "the archive has parts of another log: at {at} in {segment}, expected the bytes in {folder}, received others"
+    )]
+    Different {
+        /// The first byte that differs.
+        at: Lsn,
+        /// The segment.
+        segment: SegmentName,
+        /// Where its parts are.
+        folder: String,
+    },
+}
+
+impl UploadError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            UploadError::Archive(error) => error.hint(),
+            UploadError::Spool(_) => None,
+            UploadError::Gone(_) => Some("restart walden receive: it asks the server for the segment again"),
+            UploadError::Different { .. } => Some(
+                "nothing was overwritten. The server was restored, or another one answers: look at both; to go on with the server's log, use a new archive",
+            ),
+        }
+    }
+}
+
+/// Told of each failure, and after which time it is tried again.
+type Report<'s> = Box<dyn Fn(&UploadError, Duration) + Sync + Send + 's>;
+
+/// Work for the thread, and what came of it.
+pub(crate) struct Uploading<'s> {
+    archive: &'s Archive,
+    spool: &'s Spool<'s>,
+    size: SegmentSize,
+    status: &'s status::Shared,
+    report: Report<'s>,
+    /// How long nothing is stored after a failure: at first, and at most.
+    pause: (Duration, Duration),
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    timeline: Timeline,
+    /// The end of what is in the archive.
+    stored: Lsn,
+    /// The end of what is to be there.
+    wanted: Lsn,
+    /// Counts the times that it began again.
+    restarts: u64,
+    /// Segments that are archived, and may have parts.
+    archived: Vec<SegmentName>,
+    /// Told by a byte when more is stored.
+    waker: Option<UnixStream>,
+    is_over: bool,
+}
+
+/// What of a segment was in the archive when the thread came to it.
+struct Begun {
+    segment: SegmentName,
+    restarts: u64,
+    bytes: Vec<u8>,
+}
+
+impl<'s> Uploading<'s> {
+    pub fn new(
+        archive: &'s Archive,
+        spool: &'s Spool<'s>,
+        size: SegmentSize,
+        status: &'s status::Shared,
+        report: impl Fn(&UploadError, Duration) + Sync + Send + 's,
+    ) -> Uploading<'s> {
+        let (report, state) = (Box::new(report), Mutex::default());
+        Uploading { archive, spool, size, status, report, pause: PAUSE, state, changed: Condvar::new() }
+    }
+
+    /// Works until it is told to stop; the spool keeps what is left.
+    pub fn run(&self) {
+        let (mut pause, mut begun, mut is_tidy) = (self.pause.0, None, false);
+        loop {
+            let mut state = self.state();
+            while state.wanted <= state.stored && state.archived.is_empty() && !state.is_over {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            if state.is_over {
+                return;
+            }
+            drop(state);
+            match self.step(&mut begun, &mut is_tidy) {
+                Ok(()) => {
+                    pause = self.pause.0;
+                    self.status.lock().upload_problem = None;
+                }
+                Err(error) => {
+                    (self.report)(&error, pause);
+                    self.status.lock().upload_problem = Some(error_text(&error));
+                    self.sleep(pause);
+                    pause = (2 * pause).min(self.pause.1);
+                }
+            }
+        }
+    }
+
+    /// Stores the next part, and removes those that are not needed any more.
+    fn step(&self, begun: &mut Option<Begun>, is_tidy: &mut bool) -> Result<(), UploadError> {
+        self.store_next(begun)?;
+        if !*is_tidy {
+            parts::remove_archived(self.archive)?;
+            *is_tidy = true;
+        }
+        let archived = std::mem::take(&mut self.state().archived);
+        let removed = archived.iter().try_for_each(|&segment| parts::remove(self.archive, segment));
+        if removed.is_err() {
+            self.state().archived.extend(archived);
+        }
+        Ok(removed?)
+    }
+
+    fn store_next(&self, begun: &mut Option<Begun>) -> Result<(), UploadError> {
+        let (stored, wanted, timeline, restarts) = {
+            let state = self.state();
+            (state.stored, state.wanted, state.timeline, state.restarts)
+        };
+        if wanted <= stored {
+            return Ok(());
+        }
+        let segment = SegmentName::new(timeline, self.size.segment_of(stored), self.size);
+        let start = self.size.start_of(self.size.segment_of(stored));
+        let until = wanted.min(start.plus(self.size.bytes()));
+        let known = match begun {
+            Some(known) if known.segment == segment && known.restarts == restarts => known,
+            _ => {
+                let bytes = match parts::assemble(self.archive, segment) {
+                    // Without the private key nobody knows what is there: it is stored once more.
+                    Err(error) if error.cause() == Cause::Locked.word() => Vec::new(),
+                    other => other?.unwrap_or_default(),
+                };
+                begun.insert(Begun { segment, restarts, bytes })
+            }
+        };
+        let from = stored.bytes_since(start);
+        // Gone from the spool: it is archived as a whole, which was noted.
+        let Some(bytes) = self.spool.read(segment, from..until.bytes_since(start))? else {
+            self.sleep(self.pause.0);
+            let state = self.state();
+            let is_noted = state.stored > stored || state.restarts != restarts || state.is_over;
+            return if is_noted { Ok(()) } else { Err(UploadError::Gone(segment)) };
+        };
+        // An earlier process may have stored them.
+        let before = known.bytes.get(from as usize..).unwrap_or_default();
+        let both = before.len().min(bytes.len());
+        if let Some(offset) = before.iter().zip(&bytes).position(|(before, now)| before != now) {
+            let folder = parts::folder_of(segment);
+            return Err(UploadError::Different { at: stored.plus(offset as u64), segment, folder });
+        }
+        if both < bytes.len() {
+            let [start, end] = [from + both as u64, until.bytes_since(start)].map(|offset| offset as u32);
+            parts::store(self.archive, Part { segment, start, end }, &bytes[both..])?;
+        }
+        let mut state = self.state();
+        if state.restarts == restarts {
+            state.stored = state.stored.max(until);
+        }
+        wake(&state);
+        Ok(())
+    }
+
+    /// Begins at the segment of a position, of which it looks first what the archive has.
+    pub fn restart(&self, timeline: Timeline, at: Lsn) {
+        let mut state = self.state();
+        let start = self.size.start_of(self.size.segment_of(at));
+        (state.timeline, state.stored, state.wanted) = (timeline, start, start);
+        state.restarts += 1;
+    }
+
+    /// Wants everything up to here in the archive, and says how much is.
+    pub fn store_to(&self, wanted: Lsn) -> Lsn {
+        let mut state = self.state();
+        if state.wanted < wanted {
+            state.wanted = wanted;
+            self.changed.notify_one();
+        }
+        state.stored.min(wanted)
+    }
+
+    /// A file was archived: it needs no parts.
+    pub fn note_archived(&self, file: ArchivedFile) {
+        let (ArchivedFile::Segment(name) | ArchivedFile::Partial(name)) = file else { return };
+        let mut state = self.state();
+        if file == ArchivedFile::Segment(name)
+            && name.timeline == state.timeline
+            && let Some(start) = name.start(self.size)
+        {
+            // In order, so all before it is archived too.
+            state.stored = state.stored.max(start.plus(self.size.bytes()));
+            wake(&state);
+        }
+        state.archived.push(name);
+        self.changed.notify_one();
+    }
+
+    /// Whom to tell when more is stored.
+    pub fn wake_by(&self, waker: UnixStream) {
+        self.state().waker = Some(waker);
+    }
+
+    /// Has the thread end when the part that it stores is stored.
+    pub fn stop(&self) {
+        self.state().is_over = true;
+        self.changed.notify_one();
+    }
+
+    fn sleep(&self, time: Duration) {
+        let until = Instant::now() + time;
+        let mut state = self.state();
+        while !state.is_over && Instant::now() < until {
+            let left = until.saturating_duration_since(Instant::now());
+            (state, _) = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn wake(state: &State) {
+    // A byte that is there already wakes as well.
+    let _ = state.waker.as_ref().map(|mut waker| waker.write(&[1]));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use walden_archive::store::{self, Created, Listed, Store, StoreError};
+
+    use super::*;
+    use crate::disk::{Disk, Folder};
+
+    /// A folder of which some calls fail: each of so many.
+    struct Failing {
+        folder: store::Folder,
+        every: u32,
+        calls: AtomicU32,
+    }
+
+    impl Failing {
+        fn call<T>(
+            &self,
+            call: impl FnOnce(&store::Folder) -> Result<T, StoreError>,
+        ) -> Result<T, StoreError> {
+            if self.calls.fetch_add(1, Ordering::SeqCst) % self.every == self.every - 1 {
+                return Err(StoreError {
+                    operation: "use",
+                    key: "an object".to_owned(),
+                    location: self.location().to_owned(),
+                    cause: Cause::Unavailable,
+                    source: None,
+                });
+            }
+            call(&self.folder)
+        }
+    }
+
+    impl Store for Failing {
+        fn create(&self, key: &str, content: &[u8]) -> Result<Created, StoreError> {
+            // In turns before and after the object is there.
+            self.call(|folder| folder.create(key, content)).and_then(|created| self.call(|_| Ok(created)))
+        }
+
+        fn make_durable(&self, key: &str) -> Result<(), StoreError> {
+            self.call(|folder| folder.make_durable(key))
+        }
+
+        fn read(&self, key: &str) -> Result<Vec<u8>, StoreError> {
+            self.call(|folder| folder.read(key))
+        }
+
+        fn read_range(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
+            self.call(|folder| folder.read_range(key, range))
+        }
+
+        fn size(&self, key: &str) -> Result<u64, StoreError> {
+            self.call(|folder| folder.size(key))
+        }
+
+        fn list(&self, prefix: &str, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
+            self.call(|folder| folder.list(prefix, visit))
+        }
+
+        fn remove(&self, key: &str) -> Result<(), StoreError> {
+            self.call(|folder| folder.remove(key))
+        }
+
+        fn remove_leftovers(&self) -> Result<(), StoreError> {
+            self.call(Store::remove_leftovers)
+        }
+
+        fn location(&self) -> &str {
+            self.folder.location()
+        }
+    }
+
+    const MB: u64 = 1 << 20;
+
+    fn name(segment: u32) -> SegmentName {
+        SegmentName { timeline: 1, log: 0, segment }
+    }
+
+    fn content(range: Range<u64>) -> Vec<u8> {
+        range.map(|at| (at ^ at >> 7) as u8).collect()
+    }
+
+    /// Receives two segments in parts while calls of the store fail, and looks each time that it was told a position whether all before
+    /// it is in the archive.
+    #[test]
+    fn what_is_said_to_be_stored_is() {
+        for every in [9, 11, 13, u32::MAX] {
+            let folder = tempfile::tempdir().unwrap();
+            let own = || store::Folder::new(&folder.path().join("repo"));
+            let failing = Failing { folder: own(), every, calls: AtomicU32::new(0) };
+            let (archive, sound) = (Archive::new(Box::new(failing)), Archive::new(Box::new(own())));
+            let disk = Folder::open(&folder.path().join("spool")).unwrap();
+            let size = SegmentSize::new(MB).unwrap();
+            let spool = Spool::open(&disk, size).unwrap();
+            let status = status::Shared::default();
+            let mut uploading = Uploading::new(&archive, &spool, size, &status, |_, _| {});
+            uploading.pause = (Duration::from_millis(1), Duration::from_millis(1));
+            let start = 3 * MB;
+            uploading.restart(1, Lsn(start));
+            std::thread::scope(|scope| {
+                scope.spawn(|| uploading.run());
+                let mut at = start;
+                for step in [1000, 50_000, 7, 300_000, 900_000, 123_456] {
+                    let end = at + step;
+                    spool.write(1, Lsn(at), &content(at..end)).unwrap();
+                    spool.note_verified(Lsn(end));
+                    spool.sync().unwrap();
+                    let mut stored = uploading.store_to(Lsn(end));
+                    let began = Instant::now();
+                    loop {
+                        let here = stored.0.min(4 * MB);
+                        let parts = parts::assemble(&sound, name(3)).unwrap().unwrap_or_default();
+                        assert!(parts.len() as u64 >= here - start, "{every}: {} for {stored}", parts.len());
+                        assert!(parts == content(start..start + parts.len() as u64), "{every}");
+                        if stored.0 > 4 * MB {
+                            let parts = parts::assemble(&sound, name(4)).unwrap().unwrap_or_default();
+                            assert!(parts.len() as u64 >= stored.0 - 4 * MB);
+                        }
+                        if stored == Lsn(end) {
+                            break;
+                        }
+                        assert!(began.elapsed() < Duration::from_secs(60), "{every}: {stored}");
+                        std::thread::sleep(Duration::from_millis(5));
+                        stored = uploading.store_to(Lsn(end));
+                    }
+                    at = end;
+                }
+                uploading.stop();
+            });
+            // Another process goes on, with what the archive has.
+            spool.settle();
+            let again = Uploading::new(&sound, &spool, size, &status, |_, _| {});
+            again.restart(1, Lsn(4 * MB));
+            let stored = std::thread::scope(|scope| {
+                scope.spawn(|| again.run());
+                let wanted = Lsn(start + 1_374_463);
+                let began = Instant::now();
+                while again.store_to(wanted) < wanted && began.elapsed() < Duration::from_secs(60) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                again.stop();
+                again.store_to(wanted)
+            });
+            assert_eq!(stored, Lsn(start + 1_374_463));
+        }
+    }
+
+    #[test]
+    fn parts_of_another_log_are_not_gone_on_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = Archive::new(Box::new(store::Folder::new(&folder.path().join("repo"))));
+        let disk = Folder::open(&folder.path().join("spool")).unwrap();
+        let size = SegmentSize::new(MB).unwrap();
+        let spool = Spool::open(&disk, size).unwrap();
+        let status = status::Shared::default();
+        parts::store(&archive, Part { segment: name(3), start: 0, end: 100 }, &[7; 100]).unwrap();
+        let uploading = Uploading::new(&archive, &spool, size, &status, |_, _| {});
+        spool.write(1, Lsn(3 * MB), &content(3 * MB..3 * MB + 500)).unwrap();
+        spool.sync().unwrap();
+        uploading.restart(1, Lsn(3 * MB));
+        uploading.store_to(Lsn(3 * MB + 500));
+        let error = uploading.store_next(&mut None).unwrap_err();
+        assert!(error.to_string().contains("at 0/00300000 in 000000010000000000000003"), "{error}");
+        assert_eq!(uploading.store_to(Lsn(3 * MB + 500)), Lsn(3 * MB));
+        // What was received is gone, although it is not archived.
+        disk.remove("000000010000000000000003.partial").unwrap();
+        assert!(matches!(uploading.store_next(&mut None), Err(UploadError::Gone(_))));
+    }
+}
