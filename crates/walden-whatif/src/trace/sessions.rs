@@ -75,8 +75,21 @@ impl Sessions {
 ///
 /// When autovacuum comes to a table depends on the clock and on how busy the machine is. In another run it comes once more or less
 /// often, and finds more or less to do. Of the others, each record is one that another run may have or not.
+///
+/// Where many such records follow each other and nobody else writes, the work before has ended: what vacuum finds then is what that has
+/// left, and the same in another run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Background {
+    beside_others: Counts,
+    /// Since a transaction last wrote something.
+    streak: Counts,
+}
+
+/// So many records in a row are of a vacuum that has the server for itself. Beside others, autovacuum pauses after ten pages by default.
+const ALONE: u64 = 256;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
     vacuum: Written,
     others: Written,
     /// Until 16, vacuum prunes pages by the same records as statements do.
@@ -96,15 +109,55 @@ impl Written {
         self.bytes += u64::from(record.header.total_len);
         self.records += 1;
     }
+
+    fn plus(self, other: Written) -> Written {
+        Written { bytes: self.bytes + other.bytes, records: self.records + other.records }
+    }
 }
 
 impl Background {
     /// Observes a record.
     #[inline]
     pub fn observe(&mut self, record: &Record<'_>) {
-        if record.header.xid != 0 || record.blocks.is_empty() {
-            return;
+        if record.header.xid != 0 {
+            if self.streak.records() > 0 {
+                self.beside_others = self.all_beside_others();
+                self.streak = Counts::default();
+            }
+        } else if !record.blocks.is_empty() {
+            self.streak.observe(record);
         }
+    }
+
+    /// Twice the standard error of its bytes in another run, as a fraction of all, if relations are vacuumed, and pages pruned by
+    /// statements, as independently of each other as calls arrive (a Poisson process).
+    pub fn noise(&self, trace_bytes: u64) -> f64 {
+        self.all_beside_others().error() / trace_bytes.max(1) as f64
+    }
+
+    fn all_beside_others(&self) -> Counts {
+        match self.streak.records() < ALONE {
+            true => self.beside_others.plus(&self.streak),
+            false => self.beside_others,
+        }
+    }
+}
+
+impl Counts {
+    fn records(&self) -> u64 {
+        self.vacuum.records + self.others.records + self.prunes.records
+    }
+
+    fn plus(&self, other: &Counts) -> Counts {
+        Counts {
+            vacuum: self.vacuum.plus(other.vacuum),
+            others: self.others.plus(other.others),
+            prunes: self.prunes.plus(other.prunes),
+            runs: self.runs + other.runs,
+        }
+    }
+
+    fn observe(&mut self, record: &Record<'_>) {
         let (manager, kind) = (record.header.rmid, record.rmgr_info() & heap::OPMASK);
         self.runs += u64::from(manager == rmid::HEAP && kind == heap::INPLACE);
         let written = match (manager, kind) {
@@ -116,9 +169,8 @@ impl Background {
         written.add(record);
     }
 
-    /// Twice the standard error of its bytes in another run, as a fraction of all, if relations are vacuumed, and pages pruned by
-    /// statements, as independently of each other as calls arrive (a Poisson process).
-    pub fn noise(&self, trace_bytes: u64) -> f64 {
+    /// Twice the standard error in bytes.
+    fn error(&self) -> f64 {
         // Vacuum logs something else, too, for nearly each page that it prunes: its visibility, or what is removed in the end.
         let by_vacuum = (self.vacuum.records as f64 / self.prunes.records.max(1) as f64).min(1.0);
         let of_prunes = |share: f64| [self.prunes.bytes, self.prunes.records].map(|all| share * all as f64);
@@ -128,7 +180,7 @@ impl Background {
         let error = |bytes: f64, times: f64| 2.0 * bytes / times.max(1.0).sqrt();
         let vacuum = error(self.vacuum.bytes as f64 + vacuum_prune_bytes, runs as f64);
         let others = error(self.others.bytes as f64 + prune_bytes, self.others.records as f64 + prunes);
-        vacuum.hypot(others) / trace_bytes.max(1) as f64
+        vacuum.hypot(others)
     }
 }
 
@@ -136,25 +188,37 @@ impl Background {
 mod tests {
     use super::*;
 
+    fn beside_others(counts: Counts) -> Background {
+        Background { beside_others: counts, ..Background::default() }
+    }
+
     #[test]
     fn the_noise_of_vacuum_is_its_share_by_the_root_of_its_runs() {
-        let vacuum = Written { bytes: 200, records: 1000 };
-        let background = Background { vacuum, runs: 100, ..Background::default() };
-        assert_eq!(background.noise(1000), 2.0 * 0.2 / 10.0);
+        let counts = Counts { vacuum: Written { bytes: 200, records: 1000 }, runs: 100, ..Counts::default() };
+        let noise = beside_others(counts).noise(1000);
+        assert_eq!(noise, 2.0 * 0.2 / 10.0);
         assert_eq!(Background::default().noise(0), 0.0);
-        let readers = Background { runs: 0, ..background };
-        assert!(readers.noise(1000) < background.noise(1000));
+        let readers = Counts { runs: 0, ..counts };
+        assert!(beside_others(readers).noise(1000) < noise);
+    }
+
+    #[test]
+    fn a_vacuum_that_has_the_server_for_itself_is_no_noise() {
+        let vacuum =
+            |records| Counts { vacuum: Written { bytes: 200, records }, runs: 1, ..Counts::default() };
+        let noise = |records| Background { streak: vacuum(records), ..Background::default() }.noise(1000);
+        assert_eq!(noise(ALONE - 1), 2.0 * 0.2);
+        assert_eq!(noise(ALONE), 0.0);
     }
 
     #[test]
     fn pages_that_statements_prune_are_independent_of_each_other() {
         let prunes = Written { bytes: 400, records: 10_000 };
         // Four relations were analyzed; nothing was vacuumed.
-        let background = Background { prunes, runs: 4, ..Background::default() };
-        assert_eq!(background.noise(1000), 2.0 * 0.4 / 100.0);
+        let counts = Counts { prunes, runs: 4, ..Counts::default() };
+        assert_eq!(beside_others(counts).noise(1000), 2.0 * 0.4 / 100.0);
         // Vacuum with as many records of its own has pruned them.
         let vacuum = Written { bytes: 0, records: 10_000 };
-        let vacuumed = Background { vacuum, ..background };
-        assert_eq!(vacuumed.noise(1000), 2.0 * 0.4 / 2.0);
+        assert_eq!(beside_others(Counts { vacuum, ..counts }).noise(1000), 2.0 * 0.4 / 2.0);
     }
 }
