@@ -71,7 +71,7 @@ pub struct ServeArgs {
 }
 
 /// As in the module (`walden.socket`).
-const SOCKET: &str = "/run/walden/archive.sock";
+pub const SOCKET: &str = "/run/walden/archive.sock";
 /// Connections at the same time: a server has one.
 const MAX_CLIENTS: usize = 32;
 /// How long a request may take to arrive, and an answer to be taken.

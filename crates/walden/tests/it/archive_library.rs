@@ -168,9 +168,19 @@ fn a_server_archives_by_the_library_and_recovers() -> Outcome {
     client.batch_execute("SELECT pg_switch_wal()").unwrap();
     wait_until_archived(&mut client);
     drop(client);
+    let check = |more: &[&str]| {
+        let dsn = pair.cluster.dsn("postgres");
+        walden(&[&["archive", "check", "--dsn", &dsn, "--repo", text(&pair.repo)], more].concat())
+    };
+    let checked = check(&["--switch"]);
+    assert!(checked.code == 0 && checked.stdout.contains("somebody listens at"), "{checked:?}");
+    pair.wait_until_all_is_done();
+    assert!(!pair.log().contains("could not archive"), "{}", pair.log());
+    pair.serve.as_mut().map(|serve| serve.kill().and_then(|()| serve.wait())).unwrap().unwrap();
+    let checked = check(&[]);
+    assert!(checked.code == 1 && checked.stdout.contains("nobody listens at"), "{checked:?}");
     pair.cluster.crash().unwrap();
     pair.expect_all(&first_segment(&pair));
-    assert!(!pair.log().contains("could not archive"), "{}", pair.log());
 
     let get = format!("{} archive get --repo {} %f \"%p\"", pair.program.display(), pair.repo.display());
     let settings = [("archive_mode", "off"), ("restore_command", get.as_str())];

@@ -1,5 +1,6 @@
 //! The server's side: its data directory, and what it says over a connection.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,6 +13,7 @@ use walden_archive::push::ready_files;
 use walden_source::datadir::ControlFile;
 
 use super::Check;
+use crate::archive::serve::SOCKET;
 
 /// More files than this should not wait.
 const BACKLOG: usize = 100;
@@ -94,8 +96,14 @@ pub fn look_at_server(
     };
     add("server", system(&mut client, identity));
     add("clock", clock(&mut client));
-    for (name, judge) in SETTINGS {
+    let has_library = setting(&mut client, "archive_library").is_ok_and(|value| !value.is_empty());
+    // The one of the two that the server does not use.
+    let unused = if has_library { "archive_command" } else { "archive_library" };
+    for (name, judge) in SETTINGS.iter().filter(|(name, _)| *name != unused) {
         add(name, setting(&mut client, name).map(|value| judge(&value)));
+    }
+    if has_library {
+        add("archive serve", serve(&mut client, archive));
     }
     add("archiver", archiver(&mut client));
     add("backlog", waiting(&mut client));
@@ -174,12 +182,12 @@ const SETTINGS: [(&str, Judge); 5] = [
         ),
         _ => Check::ok("archive_command", value),
     }),
-    ("archive_library", |value| match value {
-        "" => Check::ok("archive_library", "not set, so that archive_command counts"),
+    ("archive_library", |value| match Path::new(value).file_stem() {
+        Some(name) if name == "walden_archive" => Check::ok("archive_library", value),
         _ => Check::fail(
             "archive_library",
             format!("{value}: archive_command is not called"),
-            Some("archive_library = '', and a restart".to_owned()),
+            Some("archive_library = 'walden_archive', or '' for archive_command".to_owned()),
         ),
     }),
     ("restore_command", |value| match value {
@@ -195,6 +203,31 @@ const SETTINGS: [(&str, Judge); 5] = [
     }),
 ];
 
+/// Whether somebody works for `walden_archive.so`, and into which archive.
+fn serve(client: &mut Client, archive: Option<&Archive>) -> Result<Check> {
+    const NAME: &str = "archive serve";
+    let named = |value: String, default: &str| if value.is_empty() { default.to_owned() } else { value };
+    let socket = named(setting(client, "walden.socket")?, SOCKET);
+    let repo = setting(client, "walden.repo")?;
+    if let Some(own) = archive.map(|archive| archive.store().location()).filter(|_| !repo.is_empty())
+        && own.trim_end_matches('/') != repo.trim_end_matches('/')
+    {
+        let hint = "give this check the archive that walden.repo names, or walden.repo this one";
+        let found = format!("walden.repo is {repo}, and the archive looked at is {own}");
+        return Ok(Check::fail(NAME, found, Some(hint.to_owned())));
+    }
+    let is_local: bool = query(client, "SELECT inet_server_addr() IS NULL")?.get(0);
+    Ok(match UnixStream::connect(&socket) {
+        _ if !is_local => Check::ok(NAME, format!("{socket} is the server's, and not looked at from here")),
+        Ok(_) => Check::ok(NAME, format!("somebody listens at {socket}")),
+        Err(error) => Check::fail(
+            NAME,
+            format!("nobody listens at {socket}, the server's walden.socket: {error}"),
+            Some(format!("start walden archive serve --socket {socket}, and see its log")),
+        ),
+    })
+}
+
 fn archiver(client: &mut Client) -> Result<Check> {
     let row = query(
         client,
@@ -209,7 +242,7 @@ fn archiver(client: &mut Client) -> Result<Check> {
         (true, _) => Check::fail(
             "archiver",
             format!("it fails with {last_failed} ({failed} failures, {archived} files archived)"),
-            Some("see the server's log for what walden archive push said".to_owned()),
+            Some("see the server's log for what it said".to_owned()),
         ),
         (false, 0) if is_standby => Check::ok("archiver", "a standby: it archives after a promotion"),
         (false, 0) => Check::warn(
@@ -250,7 +283,7 @@ fn switch(client: &mut Client, archive: &Archive, wait: Duration) -> Result<Chec
             return Ok(Check::fail(
                 "switch",
                 format!("{name} did not arrive within {} s", wait.as_secs()),
-                Some("see the server's log for what walden archive push said".to_owned()),
+                Some("see the server's log for what it said".to_owned()),
             ));
         }
         std::thread::sleep(Duration::from_millis(100));
