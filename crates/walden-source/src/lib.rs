@@ -12,6 +12,7 @@ pub mod replay;
 pub mod replication;
 pub mod scan;
 pub mod store;
+mod tar_file;
 pub mod timelines;
 mod windows;
 pub mod workers;

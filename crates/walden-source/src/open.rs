@@ -21,6 +21,7 @@ use walden_format::page::{LONG_HEADER, PageHeader};
 
 use crate::compressed::Members;
 use crate::inventory::SegmentFile;
+use crate::store::FileRange;
 
 /// The compression formats that are read.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -68,6 +69,15 @@ pub fn open(file: &SegmentFile) -> io::Result<SegmentReader> {
 /// Opens a segment; `members` keeps what the next member of the same pack needs.
 pub(crate) fn open_with(file: &SegmentFile, members: &mut Members) -> io::Result<SegmentReader> {
     let Some(member) = file.member else { return open_path(&file.path, file.compression) };
+    if let Some(range) = file.store.as_ref().and_then(|store| store.range(member)) {
+        let named = |error| explain(&file.path, file.compression, error);
+        let source = match file.compression {
+            Compression::None => Source::Range(range),
+            compression => Source::Compressed(decoder(range, compression, COMPRESSED_READ).map_err(named)?),
+        };
+        let state = State::Reading(source);
+        return Ok(SegmentReader { path: file.path.clone(), compression: file.compression, state });
+    }
     let content = members.read_segment(file, member)?;
     let source = Source::Decoded { content, at: 0 };
     Ok(SegmentReader {
@@ -92,7 +102,10 @@ pub fn open_path(path: &Path, compression: Compression) -> io::Result<SegmentRea
         let state = State::Reading(Source::Decoded { content, at: 0 });
         return Ok(SegmentReader { path: path.to_owned(), compression, state });
     }
-    let source = decoder(file, compression, COMPRESSED_READ).map_err(named)?;
+    let source = match compression {
+        Compression::None => Source::Plain(file),
+        _ => Source::Compressed(decoder(file, compression, COMPRESSED_READ).map_err(named)?),
+    };
     Ok(SegmentReader { path: path.to_owned(), compression, state: State::Reading(source) })
 }
 
@@ -151,6 +164,8 @@ enum State {
 
 enum Source {
     Plain(File),
+    /// A file in a tar file.
+    Range(FileRange),
     Compressed(Box<dyn Read + Send>),
     /// A member of a file that `walden compress` wrote, and how much of it has been read.
     Decoded {
@@ -187,6 +202,7 @@ impl Read for SegmentReader {
         }
         let result = match &mut self.state {
             State::Reading(Source::Plain(file)) => file.read(buf),
+            State::Reading(Source::Range(range)) => range.read(buf),
             State::Reading(Source::Compressed(decoder)) => decoder.read(buf),
             State::Reading(Source::Decoded { content, at }) => {
                 let left = content.get(*at..).unwrap_or_default();
@@ -226,13 +242,15 @@ const ZSTD_WINDOW_LOG: u32 = 27;
 /// The most memory for xz: a dictionary of 128 MB and what the decoder needs beside it. `xz -9` needs 65 MB.
 const XZ_MEMORY: u64 = 132 << 20;
 
-fn decoder(file: File, compression: Compression, buffer: usize) -> io::Result<Source> {
-    if compression == Compression::None {
-        return Ok(Source::Plain(file));
-    }
-    let input = BufReader::with_capacity(buffer, file);
+fn decoder(
+    compressed: impl Read + Send + 'static,
+    compression: Compression,
+    buffer: usize,
+) -> io::Result<Box<dyn Read + Send>> {
+    let input = BufReader::with_capacity(buffer, compressed);
     let decoder: Box<dyn Read + Send> = match compression {
-        Compression::None | Compression::Gzip => Box::new(MultiGzDecoder::new(input)),
+        Compression::None => Box::new(input),
+        Compression::Gzip => Box::new(MultiGzDecoder::new(input)),
         Compression::Lz4 => Box::new(lz4::Lz4Reader::new(input)),
         Compression::Zstd => {
             let mut decoder = zstd::stream::read::Decoder::with_buffer(input)?;
@@ -247,7 +265,7 @@ fn decoder(file: File, compression: Compression, buffer: usize) -> io::Result<So
         Compression::Brotli => Box::new(BrotliReader::new(input, buffer)),
         Compression::Walden => return Err(io::ErrorKind::Unsupported.into()),
     };
-    Ok(Source::Compressed(decoder))
+    Ok(decoder)
 }
 
 /// Brotli's decoder, with the difference between a cut file and a damaged one.
@@ -357,6 +375,12 @@ pub(crate) fn peek(path: &Path) -> io::Result<Peek> {
     Ok(Peek { size, content })
 }
 
+/// Whether the first bytes of a file as it is are what `is` looks for.
+pub(crate) fn start_is(path: &Path, is: impl Fn(&[u8]) -> bool) -> bool {
+    let start = File::open(path).and_then(|file| read_start(&mut &file, PEEK));
+    start.is_ok_and(|start| is(&start))
+}
+
 enum Signature {
     Plain,
     Compressed(Compression),
@@ -452,11 +476,21 @@ fn could_be_openpgp(raw: &[u8]) -> bool {
 
 /// What decompresses of a file's beginning; an error only if not even the header of a segment does.
 fn decompressed_start(path: &Path, compression: Compression) -> io::Result<Vec<u8>> {
-    let mut source = match decoder(File::open(path)?, compression, COMPRESSED_PEEK)? {
-        Source::Plain(file) => return read_start(&mut &file, PEEK),
-        Source::Decoded { content, .. } => return Ok(content.iter().copied().take(PEEK).collect()),
-        Source::Compressed(source) => source,
-    };
+    start_of(decoder(File::open(path)?, compression, COMPRESSED_PEEK)?)
+}
+
+/// The start of what a file in a store holds, and its compression. `raw` is the start of the file itself.
+pub(crate) fn peek_range(range: FileRange, raw: &[u8]) -> io::Result<(Compression, Vec<u8>)> {
+    let known = SIGNATURES.iter().find(|(bytes, _)| raw.starts_with(bytes));
+    match known {
+        Some((_, Signature::Compressed(compression))) if PageHeader::parse(raw).is_err() => {
+            Ok((*compression, start_of(decoder(range, *compression, COMPRESSED_PEEK)?)?))
+        }
+        _ => Ok((Compression::None, raw.to_vec())),
+    }
+}
+
+fn start_of(mut source: Box<dyn Read + Send>) -> io::Result<Vec<u8>> {
     let mut start = vec![0; PEEK];
     let mut len = 0;
     while len < PEEK {

@@ -1,13 +1,45 @@
 //! Segments that lie elsewhere than in files: in an archive in an object store, for example.
 
 use std::fmt;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 /// A place that hands out whole segments by number.
 pub trait SegmentStore: fmt::Debug + Send + Sync {
     /// A reader for one thread, which reads segments in ascending order as far as possible.
     fn reader(&self) -> Box<dyn SegmentContents>;
+
+    /// Where the stored bytes of the segment with a number lie in a file, if they do: it is then read from there, in windows.
+    fn range(&self, _number: u64) -> Option<FileRange> {
+        None
+    }
+}
+
+/// Bytes of a file, read from their start. Reading does not move the file's own position.
+#[derive(Clone, Debug)]
+pub struct FileRange {
+    file: Arc<File>,
+    at: u64,
+    left: u64,
+}
+
+impl FileRange {
+    /// `bytes` bytes of a file from `start` on.
+    pub fn new(file: Arc<File>, start: u64, bytes: u64) -> FileRange {
+        FileRange { file, at: start, left: bytes }
+    }
+}
+
+impl Read for FileRange {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let wanted = buf.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let got = self.file.read_at(&mut buf[..wanted], self.at)?;
+        self.at += got as u64;
+        self.left -= got as u64;
+        Ok(got)
+    }
 }
 
 /// Reads segments of a store, one after the other.
@@ -33,6 +65,10 @@ impl SharedStore {
 
     pub(crate) fn reader(&self) -> Box<dyn SegmentContents> {
         self.0.reader()
+    }
+
+    pub(crate) fn range(&self, number: u64) -> Option<FileRange> {
+        self.0.range(number)
     }
 }
 

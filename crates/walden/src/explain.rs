@@ -32,6 +32,8 @@ Examples:
       each checkpoint cycle as a line for a spreadsheet
   walden explain --from '2026-11-20 22:00' s3://backups/main
       of an archive in an object store no more is read than the range needs
+  walden explain /backup/base/pg_wal.tar.gz
+      the WAL of a base backup in tar format
   walden explain --html wal.html --names names.json /archive/wal
       also write a page with charts
   walden explain --names 'host=/run/postgresql' --save-names names.json
@@ -45,10 +47,14 @@ Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes be
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ExplainArgs {
-    /// Segments, folders of segments (pg_wal, a data directory, an archive, compressed or not), or archives of
-    /// `walden archive` (a folder, or s3://BUCKET/PREFIX)
-    #[arg(value_name = "SOURCE", required_unless_present = "save_names")]
+    /// Segments, folders of segments (pg_wal, a data directory, an archive, compressed or not), tar files (pg_wal.tar or
+    /// base.tar of pg_basebackup), or archives of `walden archive` (a folder, or s3://BUCKET/PREFIX)
+    #[arg(value_name = "SOURCE", required_unless_present_any = ["save_names", "path"])]
     sources: Vec<PathBuf>,
+
+    /// Another SOURCE, as pg_waldump names it
+    #[arg(short, long, value_name = "SOURCE")]
+    path: Vec<PathBuf>,
 
     /// Follow the log that ends on this timeline, from its ancestors on [default: of an archive the newest; else each
     /// timeline by itself]
@@ -69,11 +75,11 @@ pub struct ExplainArgs {
     save_names: Option<PathBuf>,
 
     /// Start with the first record at or after this LSN (16/B374D848) or time (2026-11-20 22:00, local unless with zone)
-    #[arg(long, value_name = "LSN|TIME", value_parser = parse_bound)]
+    #[arg(long, visible_alias = "start", value_name = "LSN|TIME", value_parser = parse_bound)]
     from: Option<Bound>,
 
     /// End before the first record at or after this LSN or time
-    #[arg(long, value_name = "LSN|TIME", value_parser = parse_bound)]
+    #[arg(long, visible_alias = "end", value_name = "LSN|TIME", value_parser = parse_bound)]
     to: Option<Bound>,
 
     /// Width of the spans of --by time, such as 10s, 5m, 1h [default: at most 60 spans]
@@ -89,7 +95,7 @@ pub struct ExplainArgs {
     format: Format,
 
     /// Also write a page with charts, for any browser and without a network: over time, checkpoints, relations
-    #[arg(long, value_name = "FILE", requires = "sources")]
+    #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
     /// When to replay the WAL to predict what changed settings would save, which reads it twice more
@@ -115,10 +121,11 @@ pub enum Format {
 /// Runs the command.
 pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     let mut names = load_names(args)?;
-    if args.sources.is_empty() {
+    let sources: Vec<PathBuf> = args.sources.iter().chain(&args.path).cloned().collect();
+    if sources.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    let inventory = sources::open(&args.sources, &source_range(args))?;
+    let inventory = sources::open(&sources, &source_range(args))?;
     tell_about(&inventory);
     names::check_cluster(&names, &inventory)?;
     output::can_write(&args.html)?;

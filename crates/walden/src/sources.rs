@@ -1,4 +1,4 @@
-//! What `SOURCE` names: segments, folders of segments, and archives of `walden archive`.
+//! What `SOURCE` names: segments, folders of segments, tar files, and archives of `walden archive`.
 
 use std::path::{Path, PathBuf};
 
@@ -82,15 +82,19 @@ fn open_archive(place: &Path, range: &SourceRange) -> Result<Source> {
 fn follow_in_folders(inventory: &mut Inventory, timeline: Timeline) -> Result<()> {
     let histories = inventory.ignored.iter().filter(|ignored| ignored.reason == IgnoredReason::History);
     let wanted = ArchivedFile::History(timeline).to_string();
-    let history = histories.map(|ignored| &ignored.path).find(|path| path.ends_with(&wanted));
-    let history = match history {
-        Some(path) => {
-            let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-            let history = History::parse(timeline, &text);
-            Some(history.with_context(|| format!("cannot use {}", path.display()))?)
+    let file = histories.map(|ignored| &ignored.path).find(|path| path.ends_with(&wanted));
+    let in_tar = inventory.histories.iter().find(|(path, _)| path.ends_with(&wanted));
+    let history = match (file, in_tar) {
+        (Some(path), _) => {
+            Some((path, std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?))
         }
-        None => None,
+        (None, Some((path, text))) => Some((path, text.clone())),
+        (None, None) => None,
     };
+    let parse = |(path, text): (&PathBuf, Vec<u8>)| {
+        History::parse(timeline, &text).with_context(|| format!("cannot use {}", path.display()))
+    };
+    let history = history.map(parse).transpose()?;
     if history.is_none() && timeline > 1 {
         eprintln!("note: {wanted} is not among the sources: only timeline {timeline} itself is followed");
     }

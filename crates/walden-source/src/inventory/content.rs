@@ -1,5 +1,6 @@
 //! What a file's first bytes say of it.
 
+use std::io;
 use std::path::Path;
 
 use walden_format::fault::FaultKind;
@@ -9,9 +10,10 @@ use walden_format::stream::StreamInfo;
 use walden_format::version::{Major, UnreadableMagic};
 
 use super::search::Candidate;
-use super::{FileKind, SegmentFile, Spare, SpareKind, UnreadableReason};
+use super::{FileKind, SegmentFile, Spare, SpareKind, Unreadable, UnreadableReason};
 use crate::compressed::{self, Member};
 use crate::open::{self, Compression, Foreign};
+use crate::tar_file::{self, TarMember};
 
 /// What a file is.
 pub enum Look {
@@ -19,6 +21,18 @@ pub enum Look {
     Spare(Spare),
     /// A file that `walden compress` wrote.
     Members(Vec<Member>),
+    /// A tar file.
+    Tar(TarContent),
+}
+
+/// What is in a tar file.
+pub struct TarContent {
+    /// Its segments, and files named like segments that are none.
+    pub looks: Vec<Result<Look, Unreadable>>,
+    /// Timeline histories: name and content.
+    pub histories: Vec<(String, Vec<u8>)>,
+    /// Why it could not be read to its end.
+    pub fault: Option<UnreadableReason>,
 }
 
 /// Looks into a file.
@@ -28,7 +42,11 @@ pub fn look_into(candidate: &Candidate) -> Result<Look, UnreadableReason> {
         return Err(UnreadableReason::Empty);
     }
     let (compression, start) = match peek.content {
+        Ok((compression, start)) if tar_file::is_tar(&start) => return look_into_tar(candidate, compression),
         Ok(content) => content,
+        Err(Foreign::Unknown(_)) if open::start_is(&candidate.path, tar_file::is_tar) => {
+            return look_into_tar(candidate, Compression::None);
+        }
         Err(Foreign::Encrypted(by)) => return Err(UnreadableReason::Encrypted(by)),
         Err(Foreign::Format(format)) => return Err(UnreadableReason::Format(format)),
         Err(Foreign::Unknown(magic)) => {
@@ -38,6 +56,40 @@ pub fn look_into(candidate: &Candidate) -> Result<Look, UnreadableReason> {
     };
     let file = Content { path: &candidate.path, compression, member: None, size_on_disk: peek.size };
     look_into_content(file, candidate.name, &start)
+}
+
+fn look_into_tar(candidate: &Candidate, compression: Compression) -> Result<Look, UnreadableReason> {
+    let tar = tar_file::search(&candidate.path, compression).map_err(UnreadableReason::Io)?;
+    let look = |(number, member): (usize, &TarMember)| {
+        let path = candidate.path.join(&member.path);
+        let named = |reason| Unreadable { path: path.clone(), reason };
+        let number = number as u64;
+        if member.bytes == 0 {
+            return Err(named(UnreadableReason::Empty));
+        }
+        let range = tar.store.range(number).filter(|_| !member.is_sparse);
+        let range = range.ok_or_else(|| named(UnreadableReason::Format("a sparse file in a tar file")))?;
+        let in_member =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let (compression, start) = open::peek_range(range, &member.start)
+            .map_err(|error| named(UnreadableReason::Io(in_member(error))))?;
+        let name = match FileKind::of(&member.name) {
+            FileKind::Segment { name, partial } => Some((name, partial)),
+            _ => None,
+        };
+        let file = Content { path: &path, compression, member: None, size_on_disk: member.bytes };
+        match look_into_content(file, name, &start).map_err(named)? {
+            Look::Segment(segment) => Ok(Look::Segment(SegmentFile {
+                member: Some(number),
+                store: Some(tar.store.clone()),
+                ..segment
+            })),
+            other => Ok(other),
+        }
+    };
+    let looks = tar.members.iter().enumerate().map(look).collect();
+    let fault = tar.fault.map(UnreadableReason::Io);
+    Ok(Look::Tar(TarContent { looks, histories: tar.histories, fault }))
 }
 
 /// A member as a segment; `None` if it is not named like one. `before` is the segment found before it.

@@ -18,6 +18,10 @@ pub enum FileKind {
     BackupLabel,
     /// A pack of `walden compress --pack`, `*.wpk`.
     Pack,
+    /// The WAL of a base backup in tar format, `pg_wal.tar` or compressed.
+    WalTar,
+    /// The data directory of a base backup in tar format, `base.tar` or compressed; has the WAL if it was fetched.
+    BaseTar,
     /// Anything else.
     Other,
 }
@@ -37,6 +41,11 @@ impl FileKind {
                 None if rest.ends_with(".wpk") => FileKind::Pack,
                 None => FileKind::Other,
             };
+        }
+        for (start, kind) in [("pg_wal.tar", FileKind::WalTar), ("base.tar", FileKind::BaseTar)] {
+            if file_name.strip_prefix(start).and_then(segment_suffix) == Some(false) {
+                return kind;
+            }
         }
         let is_timeline =
             file_name.get(..8).is_some_and(|timeline| timeline.bytes().all(|b| b.is_ascii_hexdigit()));

@@ -2,7 +2,7 @@
 //!
 //! Folders of PostgreSQL itself and of the archivers are understood: a data directory, `pg_wal`, plain archives,
 //! pgBackRest (`archive/STANZA/15-1/0000000100000000/NAME-sha1.zst`), WAL-G (`wal_005/NAME.lz4`), Barman
-//! (`wals/0000000100000000/NAME`), pgmoneta, pg_receivewal. In folders a file's name says whether it is a segment; its
+//! (`wals/0000000100000000/NAME`), pgmoneta, pg_receivewal, and the tar files of pg_basebackup. In folders a file's name says whether it is a segment; its
 //! content says everything else.
 
 mod content;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use walden_format::lsn::{Lsn, SegmentName, SegmentSize, Timeline};
 use walden_format::version::Major;
 
-use self::content::{Look, look_into, look_into_member};
+use self::content::{Look, TarContent, look_into, look_into_member};
 pub use self::file_kind::FileKind;
 use self::search::{Candidate, candidates_in};
 pub use self::skipped::{Ignored, IgnoredReason, InventoryError, Unreadable, UnreadableReason};
@@ -39,6 +39,8 @@ pub struct Inventory {
     pub unreadable: Vec<Unreadable>,
     /// Other files and folders that were skipped.
     pub ignored: Vec<Ignored>,
+    /// Timeline histories in tar files, by their path there, with their content.
+    pub histories: Vec<(PathBuf, Vec<u8>)>,
     /// The runs are one log along a timeline and its ancestors; see [`Inventory::follow`].
     pub is_one_log: bool,
 }
@@ -169,6 +171,7 @@ impl Inventory {
                 Ok(Look::Segment(segment)) => segments.push(segment),
                 Ok(Look::Spare(spare)) => inventory.spares.push(spare),
                 Ok(Look::Members(members)) => inventory.add_members(candidate, &members, &mut segments)?,
+                Ok(Look::Tar(tar)) => inventory.add_tar(candidate, tar, &mut segments)?,
                 Err(reason) => {
                     let unreadable = Unreadable { path: candidate.path.clone(), reason };
                     if candidate.explicit {
@@ -200,7 +203,7 @@ impl Inventory {
             match look_into_member(candidate, member, before) {
                 Ok(Some(Look::Segment(segment))) => segments.push(segment),
                 Ok(Some(Look::Spare(spare))) => self.spares.push(spare),
-                Ok(Some(Look::Members(_)) | None) => {
+                Ok(Some(Look::Members(_) | Look::Tar(_)) | None) => {
                     let path = candidate.path.join(&member.name);
                     self.ignored.push(Ignored { path, reason: IgnoredReason::OtherName });
                 }
@@ -212,6 +215,34 @@ impl Inventory {
                     self.unreadable.push(unreadable);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Adds the segments in a tar file. One that is cut off counts as far as it goes.
+    fn add_tar(
+        &mut self,
+        candidate: &Candidate,
+        tar: TarContent,
+        segments: &mut Vec<SegmentFile>,
+    ) -> Result<(), InventoryError> {
+        let before = segments.len();
+        for look in tar.looks {
+            match look {
+                Ok(Look::Segment(segment)) => segments.push(segment),
+                Ok(Look::Spare(spare)) => self.spares.push(spare),
+                Ok(Look::Members(_) | Look::Tar(_)) => {}
+                Err(unreadable) => self.unreadable.push(unreadable),
+            }
+        }
+        let in_tar = |(name, content)| (candidate.path.join(name), content);
+        self.histories.extend(tar.histories.into_iter().map(in_tar));
+        if let Some(reason) = tar.fault {
+            let unreadable = Unreadable { path: candidate.path.clone(), reason };
+            if candidate.explicit && segments.len() == before {
+                return Err(InventoryError::Unreadable(unreadable));
+            }
+            self.unreadable.push(unreadable);
         }
         Ok(())
     }

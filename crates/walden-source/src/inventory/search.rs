@@ -81,7 +81,7 @@ impl Search<'_> {
                 self.ignore_kind(path, kind);
                 return Ok(());
             }
-            FileKind::Pack | FileKind::Other => None,
+            FileKind::Pack | FileKind::WalTar | FileKind::BaseTar | FileKind::Other => None,
         };
         let file = (metadata.dev(), metadata.ino());
         self.candidates.push(Candidate { path: path.to_owned(), file, name, explicit: true });
@@ -107,8 +107,11 @@ impl Search<'_> {
             return Ok(());
         }
         let only = ONLY.iter().find(|(marks, _)| marks.iter().all(|mark| names.contains_key(*mark)));
+        // A base backup in tar format has its WAL in one of the two.
+        let has_wal_tar = names.keys().any(|name| FileKind::of(name) == FileKind::WalTar);
         for (name, file_type) in &names {
-            let is_wanted = only.is_none_or(|(_, wanted)| wanted.contains(&name.as_str()));
+            let is_wanted = only.is_none_or(|(_, wanted)| wanted.contains(&name.as_str()))
+                && !(has_wal_tar && FileKind::of(name) == FileKind::BaseTar);
             if is_wanted && !BESIDE_SEGMENTS.contains(&name.as_str()) {
                 self.entry(&path.join(name), name, *file_type)?;
             }
@@ -119,7 +122,8 @@ impl Search<'_> {
     fn entry(&mut self, path: &Path, file_name: &str, file_type: fs::FileType) -> io::Result<()> {
         let kind = FileKind::of(file_name);
         let may_be_folder = file_type.is_dir() || file_type.is_symlink();
-        if !may_be_folder && !matches!(kind, FileKind::Segment { .. } | FileKind::Pack) {
+        let is_container = matches!(kind, FileKind::Pack | FileKind::WalTar | FileKind::BaseTar);
+        if !may_be_folder && !is_container && !matches!(kind, FileKind::Segment { .. }) {
             self.ignore_kind(path, kind);
             return Ok(());
         }
@@ -148,7 +152,7 @@ impl Search<'_> {
                 let name = Some((name, partial));
                 self.candidates.push(Candidate { path: path.to_owned(), file, name, explicit: false });
             }
-            FileKind::Pack if metadata.is_file() => {
+            _ if is_container && metadata.is_file() => {
                 let file = (metadata.dev(), metadata.ino());
                 self.candidates.push(Candidate { path: path.to_owned(), file, name: None, explicit: false });
             }
@@ -161,7 +165,11 @@ impl Search<'_> {
         let reason = match kind {
             FileKind::History => IgnoredReason::History,
             FileKind::BackupLabel => IgnoredReason::BackupLabel,
-            FileKind::Segment { .. } | FileKind::Pack | FileKind::Other => IgnoredReason::OtherName,
+            FileKind::Segment { .. }
+            | FileKind::Pack
+            | FileKind::WalTar
+            | FileKind::BaseTar
+            | FileKind::Other => IgnoredReason::OtherName,
         };
         self.ignore(path, reason);
     }

@@ -34,6 +34,7 @@ mod rewrites;
 mod robustness;
 mod sources;
 mod surroundings;
+mod tar_sources;
 mod whatif;
 
 use std::process::ExitCode;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         robustness::TESTS,
         sources::TESTS,
         surroundings::TESTS,
+        tar_sources::TESTS,
         whatif::TESTS,
     ];
     walden_testing::run(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it"), &modules)
