@@ -11,6 +11,7 @@ pub mod open;
 pub mod replay;
 pub mod replication;
 pub mod scan;
+pub mod server_log;
 pub mod store;
 mod tar_file;
 pub mod timelines;

@@ -128,6 +128,21 @@ pub fn identify(path: &Path) -> io::Result<Result<Compression, Foreign>> {
     Ok(peek(path)?.content.map(|(compression, _)| compression))
 }
 
+/// Opens a file that is no segment, decompressed if it is compressed in a way that its first bytes show.
+///
+/// # Errors
+/// The file system's, with the file's name.
+pub(crate) fn open_text(path: &Path) -> io::Result<Box<dyn Read + Send>> {
+    let named = |error| explain(path, Compression::None, error);
+    let file = File::open(path).map_err(named)?;
+    let raw = read_start(&mut &file, 16).map_err(named)?;
+    let known = SIGNATURES.iter().find(|(bytes, _)| raw.starts_with(bytes));
+    match known {
+        Some((_, Signature::Compressed(compression))) => Ok(Box::new(open_path(path, *compression)?)),
+        _ => Ok(Box::new(File::open(path).map_err(named)?)),
+    }
+}
+
 /// Fills `buffer` as far as the reader goes; an error comes back beside what was read before it.
 pub(crate) fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> (usize, Option<io::Error>) {
     let mut got = 0;
