@@ -75,8 +75,15 @@ pub(crate) struct SegmentTally<'a> {
     pub evidence: SegmentEvidence,
 }
 
-/// Cell, transaction, slice.
-pub(crate) type Piece = (u32, u32, u32);
+/// What the sums of a view are by in one segment.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Piece {
+    pub cell: u32,
+    pub xid: u32,
+    pub slice: u32,
+    /// Of views by vacuum.
+    pub in_transaction: bool,
+}
 
 /// Size of the table of recent cells: a power of two.
 const RECENT: usize = 256;
@@ -206,14 +213,13 @@ impl<'a> SegmentTally<'a> {
 
     fn add_to_views(&mut self, cell: u32, xid: u32, add: impl Fn(&mut Tally)) {
         for (view, pieces) in self.spec.views.iter().zip(&mut self.pieces) {
-            let by_cell =
-                view.has(Dimension::Relation) || view.has(Dimension::Record) || view.has(Dimension::Database);
             let by_slice = view.has(Dimension::Time) || view.has(Dimension::Checkpoint);
-            let piece = (
-                if by_cell { cell } else { 0 },
-                if view.has(Dimension::Xid) { xid } else { 0 },
-                if by_slice { self.slice } else { 0 },
-            );
+            let piece = Piece {
+                cell: if view.is_by_cell() { cell } else { 0 },
+                xid: if view.has(Dimension::Xid) { xid } else { 0 },
+                slice: if by_slice { self.slice } else { 0 },
+                in_transaction: view.has(Dimension::Vacuum) && xid != 0,
+            };
             add(pieces.entry(piece).or_default());
         }
     }

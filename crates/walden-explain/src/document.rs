@@ -2,6 +2,8 @@
 //!
 //! The fields are described in `docs/explain.md`; a change that is not an addition raises [`FORMAT_VERSION`].
 
+use regex::Regex;
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use walden_format::lsn::Lsn;
@@ -13,7 +15,7 @@ use crate::checkpoints::{Cause, Checkpoint, CheckpointSettings, explain_checkpoi
 use crate::explanation::{Explanation, SettingChange, View, on_or_off};
 use crate::findings::{Finding, find};
 use crate::group::{Dimension, GroupKey, Owner, ViewSpec};
-use crate::labels::{Label, Labels, Part};
+use crate::labels::{Label, Labels, Part, VacuumWork};
 use crate::tally::{Bucket, COMPRESSIONS, ImageCause, Tally};
 use crate::time::{second_text, time_text};
 
@@ -245,6 +247,8 @@ pub struct Context<'a> {
     pub checkpoint_settings: Option<CheckpointSettings>,
     /// Maximum number of groups per list; `None` for all.
     pub top: Option<usize>,
+    /// The pattern of views by group.
+    pub pattern: Option<&'a Regex>,
 }
 
 impl Document {
@@ -256,7 +260,8 @@ impl Document {
             explanation.segment_size,
             context.checkpoint_settings,
         );
-        let writer = Writer { explanation, labels: &labels, top: context.top.unwrap_or(usize::MAX) };
+        let top = context.top.unwrap_or(usize::MAX);
+        let writer = Writer { explanation, labels: &labels, top, pattern: context.pattern };
         Document {
             format: "walden explain",
             format_version: FORMAT_VERSION,
@@ -300,6 +305,7 @@ struct Writer<'a> {
     explanation: &'a Explanation,
     labels: &'a Labels<'a>,
     top: usize,
+    pattern: Option<&'a Regex>,
 }
 
 impl Writer<'_> {
@@ -422,6 +428,9 @@ impl Writer<'_> {
     }
 
     fn view(&self, view: &View) -> ViewDocument {
+        if view.spec.dimensions.iter().any(|dimension| dimension.is_of_relations()) {
+            return self.view_of_relations(view);
+        }
         let mut rows: Vec<&(GroupKey, Tally)> = view.rows.iter().collect();
         let (mut groups, mut sum) = view.rest;
         let in_order =
@@ -440,6 +449,39 @@ impl Writer<'_> {
             span_seconds: self.explanation.spans.map(|(_, width)| width).filter(|_| by_time),
             groups: rows.iter().map(|(key, tally)| self.group(&view.spec, key, tally)).collect(),
             rest: (groups > 0).then(|| RestDocument { groups, sum: self.tally(&sum) }),
+        }
+    }
+
+    /// A view in which several relations have one label.
+    fn view_of_relations(&self, view: &View) -> ViewDocument {
+        let mut groups: Vec<(Vec<Label>, Tally)> = Vec::new();
+        let mut index: FxHashMap<Vec<String>, usize> = FxHashMap::default();
+        for (key, tally) in &view.rows {
+            let labels: Vec<Label> =
+                view.spec.dimensions.iter().map(|dimension| self.key(*dimension, key)).collect();
+            let texts = labels.iter().map(|label| label.text.clone()).collect();
+            let at = *index.entry(texts).or_insert(groups.len());
+            match groups.get_mut(at) {
+                Some((_, sum)) => sum.merge(tally),
+                None => groups.push((labels, *tally)),
+            }
+        }
+        // The rows are in a fixed order, which the sort keeps among equals.
+        groups.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.bytes()));
+        let (mut more, mut rest) = view.rest;
+        for (_, sum) in groups.split_off(self.top.min(groups.len())) {
+            more += 1;
+            rest.merge(&sum);
+        }
+        let by_time = view.spec.has(Dimension::Time);
+        ViewDocument {
+            by: view.spec.dimensions.iter().map(|dimension| dimension.name()).collect(),
+            span_seconds: self.explanation.spans.map(|(_, width)| width).filter(|_| by_time),
+            groups: groups
+                .into_iter()
+                .map(|(keys, sum)| GroupDocument { keys, sum: self.tally(&sum) })
+                .collect(),
+            rest: (more > 0).then(|| RestDocument { groups: more, sum: self.tally(&rest) }),
         }
     }
 
@@ -467,6 +509,16 @@ impl Writer<'_> {
                 let number = key.checkpoint.unwrap_or(0) as usize;
                 let start = self.explanation.cycles.get(number).and_then(|cycle| cycle.start);
                 Label::plain(Part::Checkpoint, &cycle_text(start))
+            }
+            Dimension::Schema => self.labels.schema(key.owner.unwrap_or(Owner::None)),
+            Dimension::Partition => self.labels.partition_root(key.owner.unwrap_or(Owner::None)),
+            Dimension::Tablespace => self.labels.tablespace(key.owner.unwrap_or(Owner::None)),
+            Dimension::Pattern => self.labels.pattern(key.owner.unwrap_or(Owner::None), self.pattern),
+            Dimension::Vacuum => {
+                let owner = key.owner.unwrap_or(Owner::None);
+                let kind = key.kind.flatten().and_then(|index| Kind::from_index(index.into()));
+                let work = vacuum_work(self.explanation.version, kind, key.in_transaction == Some(true));
+                self.labels.vacuum(owner, work)
             }
         }
     }
@@ -550,6 +602,35 @@ impl Writer<'_> {
                 })
                 .collect(),
         }
+    }
+}
+
+/// What vacuum has to do with records of a kind.
+fn vacuum_work(version: Major, kind: Option<Kind>, in_transaction: bool) -> VacuumWork {
+    let Some(kind) = kind else { return VacuumWork::None };
+    match (kind.resource_manager(version).as_ref(), kind.name(version).as_ref()) {
+        // Vacuum has no transaction, but for the end of the table, which it truncates under a lock.
+        (
+            "Heap2",
+            "PRUNE_VACUUM_SCAN" | "PRUNE_VACUUM_CLEANUP" | "VACUUM" | "FREEZE_PAGE" | "CLEANUP_INFO",
+        ) => VacuumWork::Sure,
+        ("Btree", "VACUUM" | "MARK_PAGE_HALFDEAD" | "UNLINK_PAGE" | "UNLINK_PAGE_META" | "META_CLEANUP")
+        | ("Gin", "VACUUM_PAGE" | "VACUUM_DATA_LEAF_PAGE" | "DELETE_PAGE")
+        | ("Gist", "PAGE_DELETE")
+        | ("SPGist", "VACUUM_LEAF" | "VACUUM_ROOT" | "VACUUM_REDIRECT") => VacuumWork::Sure,
+        _ if in_transaction => VacuumWork::None,
+        // log_heap_visible(): also COPY FREEZE, which has a transaction.
+        ("Heap2", "VISIBLE") => VacuumWork::Sure,
+        // hashbucketcleanup() and GiST's scan of an index's pages; insertions, which do the same, have a transaction.
+        ("Hash", "DELETE" | "SPLIT_CLEANUP" | "SQUEEZE_PAGE" | "MOVE_PAGE_CONTENTS" | "UPDATE_META_PAGE")
+        | ("Gist", "PAGE_UPDATE")
+        | ("Gin", "UPDATE_META_PAGE" | "DELETE_LISTPAGE" | "INSERT" | "SPLIT")
+        | ("BRIN", _) => VacuumWork::Sure,
+        // heap_page_prune_opt() of a query that only reads has no transaction either.
+        ("Heap2", "PRUNE" | "CLEAN") => VacuumWork::OrPruning,
+        // vac_update_relstats() and vac_update_datfrozenxid()
+        ("Heap", "INPLACE") => VacuumWork::Statistics,
+        _ => VacuumWork::None,
     }
 }
 

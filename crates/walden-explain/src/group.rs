@@ -17,22 +17,43 @@ pub enum Dimension {
     Time,
     /// A checkpoint cycle, from redo pointer to redo pointer.
     Checkpoint,
+    /// The schema of a relation.
+    Schema,
+    /// A partitioned table with its partitions, or another table, each with its indexes and its TOAST table.
+    Partition,
+    /// A tablespace.
+    Tablespace,
+    /// What a pattern finds in the name of a table.
+    Pattern,
+    /// The table that was vacuumed, for records that vacuum writes.
+    Vacuum,
 }
 
 /// One row per dimension: its name on the command line and in JSON.
-pub const DIMENSIONS: [(Dimension, &str); 6] = [
+pub const DIMENSIONS: [(Dimension, &str); 11] = [
     (Dimension::Relation, "relation"),
     (Dimension::Record, "record"),
     (Dimension::Xid, "xid"),
     (Dimension::Database, "database"),
     (Dimension::Time, "time"),
     (Dimension::Checkpoint, "checkpoint"),
+    (Dimension::Schema, "schema"),
+    (Dimension::Partition, "partition"),
+    (Dimension::Tablespace, "tablespace"),
+    (Dimension::Pattern, "group"),
+    (Dimension::Vacuum, "vacuum"),
 ];
 
 impl Dimension {
     /// The name on the command line and in JSON.
     pub fn name(self) -> &'static str {
         DIMENSIONS[self as usize].1
+    }
+
+    /// Whether its groups are made of relations, by their names.
+    pub fn is_of_relations(self) -> bool {
+        use Dimension::{Partition, Pattern, Schema, Tablespace, Vacuum};
+        matches!(self, Schema | Partition | Tablespace | Pattern | Vacuum)
     }
 
     /// The dimension with this name.
@@ -69,11 +90,11 @@ impl Cell {
 /// The key of a group: only the view's dimensions are set, so that equal groups have equal keys.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GroupKey {
-    /// The owner, if grouped by relation.
+    /// The owner, if grouped by relation or by what its name says.
     pub owner: Option<Owner>,
     /// The database, if grouped by database; the inner `None` for bytes that belong to none.
     pub database: Option<Option<u32>>,
-    /// The record kind, if grouped by record; the inner `None` for framing.
+    /// The record kind, if grouped by record or by vacuum; the inner `None` for framing.
     pub kind: Option<Option<u16>>,
     /// The transaction ID, if grouped by it.
     pub xid: Option<u32>,
@@ -81,6 +102,8 @@ pub struct GroupKey {
     pub time: Option<u32>,
     /// The number of the checkpoint cycle, if grouped by checkpoint.
     pub checkpoint: Option<u32>,
+    /// Whether the records have a transaction ID, if grouped by vacuum, which has none.
+    pub in_transaction: Option<bool>,
 }
 
 /// The dimensions of a view, in order.
@@ -103,7 +126,16 @@ impl ViewSpec {
 
     /// Whether it needs more than the cells that are always counted.
     pub fn needs_pieces(&self) -> bool {
-        self.has(Dimension::Xid) || self.has(Dimension::Time) || self.has(Dimension::Checkpoint)
+        self.has(Dimension::Xid) || self.has(Dimension::Vacuum) || self.needs_timeline()
+    }
+
+    /// Whether it groups by something that the cell determines.
+    pub fn is_by_cell(&self) -> bool {
+        self.has(Dimension::Record) || self.has(Dimension::Database) || self.is_by_owner()
+    }
+
+    fn is_by_owner(&self) -> bool {
+        self.dimensions.iter().any(|one| *one == Dimension::Relation || one.is_of_relations())
     }
 
     /// Whether times or checkpoints have to be known before reading.
@@ -118,12 +150,13 @@ impl ViewSpec {
             Owner::None | Owner::Framing => None,
         };
         GroupKey {
-            owner: self.has(Dimension::Relation).then_some(cell.owner),
+            owner: self.is_by_owner().then_some(cell.owner),
             database: self.has(Dimension::Database).then_some(database),
-            kind: self.has(Dimension::Record).then_some(cell.kind),
+            kind: (self.has(Dimension::Record) || self.has(Dimension::Vacuum)).then_some(cell.kind),
             xid: None,
             time: None,
             checkpoint: None,
+            in_transaction: None,
         }
     }
 }

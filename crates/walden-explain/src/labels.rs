@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 
+use regex::Regex;
 use serde::Serialize;
 use walden_format::record::{Fork, RelFileLocator};
-use walden_source::names::{Names, Relation, RelationKind, Resolved};
+use walden_source::names::{Identifier, Names, Relation, RelationKind, Resolved};
 
 use crate::explanation::Explanation;
 use crate::group::{Cell, Owner};
@@ -34,6 +35,13 @@ pub enum Part {
     Database,
     Time,
     Checkpoint,
+    Schema,
+    /// A partitioned table with its partitions, or another table.
+    Partition,
+    Tablespace,
+    /// Relations whose name a pattern found.
+    Group,
+    Vacuum,
     /// Groups that are not listed.
     Rest,
 }
@@ -110,6 +118,35 @@ impl Label {
             (Some(_), Some(name)) => format!(" of {name}"),
             _ => String::new(),
         }
+    }
+}
+
+/// What vacuum has to do with records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum VacuumWork {
+    /// Nothing else writes them so.
+    Sure,
+    /// Queries that prune pages write the same.
+    OrPruning,
+    /// The catalog's numbers of pages and tuples, and the oldest transactions, of a table or database.
+    Statistics,
+    /// Vacuum does not write them, or it cannot be known.
+    None,
+}
+
+/// The label of relations without a name.
+const NOT_NAMED: &str = "(not named: --names gives names)";
+
+/// Levels of partitions that are followed: names from a damaged file may form a cycle.
+const MAX_PARTITION_LEVELS: usize = 64;
+
+/// What a pattern finds in a name: the texts of its capture groups, or all of the match.
+fn group_of(pattern: &Regex, name: &str) -> Option<String> {
+    let captures = pattern.captures(name)?;
+    let groups: Vec<&str> = captures.iter().skip(1).flatten().map(|group| group.as_str()).collect();
+    match groups.is_empty() {
+        true => captures.get(0).map(|all| all.as_str().to_owned()),
+        false => Some(groups.join(", ")),
     }
 }
 
@@ -238,6 +275,72 @@ impl<'a> Labels<'a> {
             Owner::Relation(locator, _) => self.names.resolve(locator).relation()?.is_required,
             Owner::None | Owner::Framing => None,
         }
+    }
+
+    /// The label of the schema that a relation is in.
+    pub fn schema(&self, owner: Owner) -> Label {
+        let Owner::Relation(locator, _) = owner else { return self.owner(owner) };
+        let relation = self.names.resolve(locator).relation();
+        // TOAST tables have a schema of their own.
+        let table = relation.map(|relation| self.names.table_of(locator.database, relation));
+        let Some(table) = table else { return Label::plain(Part::Schema, NOT_NAMED) };
+        Label::plain(Part::Schema, &self.with_database(locator, Identifier(&table.schema).to_string()))
+    }
+
+    /// The label of the partitioned table at the root of a relation's table, or of the table itself.
+    pub fn partition_root(&self, owner: Owner) -> Label {
+        let Owner::Relation(locator, _) = owner else { return self.owner(owner) };
+        let Some(relation) = self.names.resolve(locator).relation() else { return self.table_of(owner) };
+        let mut table = self.names.table_of(locator.database, relation);
+        for _ in 0..MAX_PARTITION_LEVELS {
+            let parent = table.partition_of.and_then(|parent| self.names.by_oid(locator.database, parent));
+            let Some(parent) = parent else { break };
+            table = parent;
+        }
+        let mut label = Label::plain(Part::Partition, &self.with_database(locator, table.to_string()));
+        label.oid = Some(table.oid);
+        label.name = Some(table.to_string());
+        label
+    }
+
+    /// The label of the tablespace that a relation's file is in.
+    pub fn tablespace(&self, owner: Owner) -> Label {
+        let Owner::Relation(locator, _) = owner else { return self.owner(owner) };
+        let name = self.names.tablespace(locator.tablespace);
+        let text = name.map_or_else(
+            || format!("tablespace {}", locator.tablespace),
+            |name| Identifier(name).to_string(),
+        );
+        Label { oid: Some(locator.tablespace), ..Label::plain(Part::Tablespace, &text) }
+    }
+
+    /// The label of the group that a pattern puts a relation in: what its capture groups find, or else what it finds.
+    ///
+    /// It is searched for in `DATABASE.SCHEMA.NAME` of the relation's table, so that indexes go with their table, and then of the
+    /// relation itself.
+    pub fn pattern(&self, owner: Owner, pattern: Option<&Regex>) -> Label {
+        let Owner::Relation(locator, _) = owner else { return self.owner(owner) };
+        let relation = self.names.resolve(locator).relation();
+        let (Some(relation), Some(pattern)) = (relation, pattern) else {
+            return Label::plain(Part::Group, NOT_NAMED);
+        };
+        let table = self.names.table_of(locator.database, relation);
+        let full =
+            |one: &Relation| format!("{}.{}.{}", self.database_text(locator.database), one.schema, one.name);
+        let text = [table, relation].iter().find_map(|one| group_of(pattern, &full(one)));
+        Label::plain(Part::Group, text.as_deref().unwrap_or("(no match)"))
+    }
+
+    /// The label of what vacuum wrote for a table.
+    pub(crate) fn vacuum(&self, owner: Owner, work: VacuumWork) -> Label {
+        let table = self.table_of(owner).text;
+        let text = match work {
+            VacuumWork::Sure => format!("vacuum of {table}"),
+            VacuumWork::OrPruning => format!("vacuum of {table}, or pruning by queries"),
+            VacuumWork::Statistics => format!("what vacuum or analyze learned, in {table}"),
+            VacuumWork::None => "not known to be vacuum's".to_owned(),
+        };
+        Label::plain(Part::Vacuum, &text)
     }
 
     fn database_text(&self, oid: u32) -> String {

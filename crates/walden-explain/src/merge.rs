@@ -167,20 +167,21 @@ impl<'a> Merge<'a> {
         }
         // Each view by checkpoint has the bytes of all tenths.
         if let Some(index) = self.views.iter().position(|view| view.has(Dimension::Checkpoint)) {
-            for ((_, _, slice), sum) in &tally.pieces[index] {
-                let place = self.slices.place(*slice);
+            for (piece, sum) in &tally.pieces[index] {
+                let place = self.slices.place(piece.slice);
                 let cycle = self.along.entry(place.checkpoint).or_default();
                 let tenth = &mut cycle[place.tenth as usize];
                 *tenth = (tenth.0 + sum.bytes(), tenth.1 + sum.buckets.images());
             }
         }
         for ((view, groups), pieces) in self.views.iter().zip(&mut self.groups).zip(&tally.pieces) {
-            for ((cell, xid, slice), sum) in pieces {
-                let mut key = view.key_of_cell(tally.cells[*cell as usize].0);
-                let place = self.slices.place(*slice);
+            for (piece, sum) in pieces {
+                let mut key = view.key_of_cell(tally.cells[piece.cell as usize].0);
+                let place = self.slices.place(piece.slice);
+                key.in_transaction = view.has(Dimension::Vacuum).then_some(piece.in_transaction);
                 key.time = view.has(Dimension::Time).then_some(place.time);
                 key.checkpoint = view.has(Dimension::Checkpoint).then_some(place.checkpoint);
-                groups.add(*xid, key, sum);
+                groups.add(piece.xid, key, sum);
             }
         }
         for (xid, sum) in &tally.transactions {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
+use regex::{Regex, RegexBuilder};
 use walden_explain::document::{Context, Document};
 use walden_explain::group::{DIMENSIONS, Dimension, ViewSpec};
 use walden_explain::{Bound, Explanation, Request};
@@ -34,6 +35,10 @@ Examples:
       of an archive in an object store no more is read than the range needs
   walden explain /backup/base/pg_wal.tar.gz
       the WAL of a base backup in tar format
+  walden explain --group 'tenant_(\\d+)' --names names.json /archive/wal
+      by tenant, where each has tables or a schema of its own
+  walden explain --by vacuum --by schema --names names.json /archive/wal
+      what vacuum writes, by table; all of it by schema
   walden explain --html wal.html --names names.json /archive/wal
       also write a page with charts
   walden explain --names 'host=/run/postgresql' --save-names names.json
@@ -42,6 +47,9 @@ Examples:
 Without --by: buckets, relations, kinds of records, transactions, checkpoints, findings.
 
 Exit status: 0 done, 2 wrong usage, 3 input unreadable or damaged (what comes before the damage is explained).";
+
+/// Bytes that a compiled pattern may take.
+const MAX_PATTERN: usize = 10 << 20;
 
 /// Say where WAL comes from: every byte by relation, record, transaction, database, time, checkpoint
 #[derive(Args, Debug)]
@@ -61,10 +69,15 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     timeline: Option<u32>,
 
-    /// Split by relation, record, xid, database, time or checkpoint; several with commas make combinations; may be
-    /// given more than once
+    /// Split by relation, record, xid, database, time, checkpoint, schema, partition, tablespace, group or vacuum; several
+    /// with commas make combinations; may be given more than once
     #[arg(long, value_name = "DIMENSIONS", value_parser = parse_view)]
     by: Vec<ViewSpec>,
+
+    /// Put relations into groups by what this regular expression finds in DATABASE.SCHEMA.TABLE, or by its capture groups
+    /// ('tenant_(\d+)'); without --by group, a view by group is added
+    #[arg(long, value_name = "REGEX", value_parser = parse_pattern)]
+    group: Option<Regex>,
 
     /// Names of tables and indexes: a connection string, or a file written by --save-names
     #[arg(long, value_name = "DSN|FILE")]
@@ -120,6 +133,9 @@ pub enum Format {
 
 /// Runs the command.
 pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
+    if args.group.is_none() && args.by.iter().any(|view| view.has(Dimension::Pattern)) {
+        crate::wrong_usage("--by group needs a pattern: --group 'tenant_(\\d+)'");
+    }
     let mut names = load_names(args)?;
     let sources: Vec<PathBuf> = args.sources.iter().chain(&args.path).cloned().collect();
     if sources.is_empty() {
@@ -132,7 +148,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     let explanation = explain(args, &inventory)?;
     let checkpoint_settings = names::complete(&mut names, &explanation);
     let top = args.top.or((args.format == Format::Table).then_some(10)).filter(|top| *top > 0);
-    let context = Context { names: &names, checkpoint_settings, top };
+    let context = Context { names: &names, checkpoint_settings, top, pattern: args.group.as_ref() };
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let mut document = Document::new(&explanation, &context);
     if args.savings.applies_to(&inventory.runs) {
@@ -145,7 +161,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
         output::write_page(path, &explain_html::page(&page))?;
     }
     // The page's own views are the last ones.
-    document.views.truncate(args.by.len());
+    document.views.truncate(views(args).len());
     if !args.by.iter().any(|view| view.dimensions.contains(&Dimension::Checkpoint)) {
         document.cycles.clear();
     }
@@ -186,6 +202,13 @@ pub fn print(document: &Document, format: Format) -> Result<()> {
     terminal::print(&text)
 }
 
+/// The views that are asked for.
+fn views(args: &ExplainArgs) -> Vec<ViewSpec> {
+    let by_group = ViewSpec::by(Dimension::Pattern);
+    let is_there = args.by.iter().any(|view| view.has(Dimension::Pattern));
+    args.by.iter().cloned().chain((args.group.is_some() && !is_there).then_some(by_group)).collect()
+}
+
 fn explain(args: &ExplainArgs, inventory: &Inventory) -> Result<Explanation> {
     let threads = args.threads.map_or_else(terminal::cores, usize::from);
     let own_views = args.html.iter().flat_map(|_| explain_html::views());
@@ -195,7 +218,7 @@ fn explain(args: &ExplainArgs, inventory: &Inventory) -> Result<Explanation> {
         (None, Format::Table) => 10,
     };
     let request = Request {
-        views: args.by.iter().cloned().chain(own_views).collect(),
+        views: views(args).into_iter().chain(own_views).collect(),
         top: if args.html.is_some() && args.top.is_none() { top.max(explain_html::ROWS) } else { top },
         from: args.from,
         to: args.to,
@@ -240,7 +263,7 @@ pub fn tell_about(inventory: &Inventory) {
     }
 }
 
-fn parse_view(text: &str) -> Result<ViewSpec, String> {
+pub(crate) fn parse_view(text: &str) -> Result<ViewSpec, String> {
     let mut dimensions = Vec::new();
     for name in text.split(',') {
         let dimension = Dimension::from_name(name.trim()).ok_or_else(|| {
@@ -253,6 +276,10 @@ fn parse_view(text: &str) -> Result<ViewSpec, String> {
         dimensions.push(dimension);
     }
     Ok(ViewSpec { dimensions })
+}
+
+pub(crate) fn parse_pattern(text: &str) -> Result<Regex, String> {
+    RegexBuilder::new(text).size_limit(MAX_PATTERN).build().map_err(|error| error.to_string())
 }
 
 pub(crate) fn parse_bound(text: &str) -> Result<Bound, String> {
@@ -271,7 +298,7 @@ pub(crate) fn parse_bound(text: &str) -> Result<Bound, String> {
     }
 }
 
-fn parse_span(text: &str) -> Result<i64, String> {
+pub(crate) fn parse_span(text: &str) -> Result<i64, String> {
     let invalid = || format!("\"{text}\" is no span of at least a second such as 10s, 5m, 1h or 1d");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: i64 = text[..digits].parse().map_err(|_| invalid())?;

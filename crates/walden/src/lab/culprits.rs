@@ -47,8 +47,10 @@ fn findings(window: &Window) -> Result<Vec<Finding>> {
         bail!("{damage}");
     }
     let checkpoint_settings = names::complete(&mut names, &explanation);
-    let mut document =
-        Document::new(&explanation, &Context { names: &names, checkpoint_settings, top: None });
+    let mut document = Document::new(
+        &explanation,
+        &Context { names: &names, checkpoint_settings, top: None, pattern: None },
+    );
     savings::predict_savings(&mut document, &explanation, &inventory.runs, &names, terminal::cores())?;
     Ok(document.findings)
 }
